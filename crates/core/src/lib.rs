@@ -1,0 +1,16 @@
+//! The words every other room uses: AS numbers, prefixes, time, the [`Machine`] trait and [`Verdict`].
+//!
+//! This crate is pure. It has no sockets, files, threads, clocks or randomness, and depends on no other crate of the
+//! workspace.
+
+mod asn;
+mod machine;
+mod prefix;
+mod time;
+mod verdict;
+
+pub use asn::{Asn, ParseAsnError};
+pub use machine::Machine;
+pub use prefix::{Afi, ParsePrefixError, Prefix, PrefixError};
+pub use time::{Instant, Now, UnixTime};
+pub use verdict::{Verdict, VerdictKind};

@@ -1,0 +1,1 @@
+//! Secrets, hashes, encryption and signatures: one place for every primitive.

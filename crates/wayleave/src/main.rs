@@ -1,0 +1,2 @@
+//! The `wayleave` binary.
+fn main() {}
