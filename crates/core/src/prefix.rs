@@ -112,7 +112,7 @@ impl Prefix {
     #[must_use]
     pub fn address(&self) -> IpAddr {
         match self.afi {
-            #[expect(clippy::cast_possible_truncation, reason = "an IPv4 address stands in the upper 32 bits")]
+            // An IPv4 address stands in the upper 32 bits.
             Afi::Ipv4 => IpAddr::V4(Ipv4Addr::from((self.bits >> 96) as u32)),
             Afi::Ipv6 => IpAddr::V6(Ipv6Addr::from(self.bits)),
         }
