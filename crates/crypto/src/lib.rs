@@ -1,1 +1,12 @@
 //! Secrets, hashes, encryption and signatures: one place for every primitive.
+//!
+//! Each use of a primitive has a label of its own, `wayleave/<room>/<purpose>/v1`. Randomness comes in as arguments.
+
+pub mod commit;
+pub mod hash;
+pub mod kdf;
+pub mod prg;
+pub mod seal;
+pub mod secret;
+pub mod sign;
+pub mod tccr;
