@@ -10,3 +10,4 @@ pub mod seal;
 pub mod secret;
 pub mod sign;
 pub mod tccr;
+pub mod transpose;
