@@ -1,0 +1,245 @@
+//! The path attributes of a route, kept octet for octet in their order.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use wayleave_core::{Afi, Asn};
+
+use crate::{
+    AsPath, AttributeCode, AttributeIter, AttributesEditor, Community, ExtendedCommunity, LargeCommunity, Origin,
+    Problem, RawAttribute, wire,
+};
+
+/// The next hop of IPv6 routes, from MP_REACH_NLRI (RFC 2545 section 3).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct Ipv6NextHop {
+    /// The global address.
+    pub global: Ipv6Addr,
+    /// The link-local address, where both ends share a link.
+    pub link_local: Option<Ipv6Addr>,
+}
+
+/// Where packets go.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum NextHop {
+    /// For IPv4 routes.
+    V4(Ipv4Addr),
+    /// For IPv6 routes.
+    V6(Ipv6NextHop),
+}
+
+/// Who aggregated the route (RFC 4271 section 5.1.7).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Aggregator {
+    /// Its AS.
+    pub asn: Asn,
+    /// Its identifier.
+    pub identifier: Ipv4Addr,
+}
+
+/// Octets that are not the attributes of a route.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AttributesError {
+    /// The first fault, by the rules of RFC 7606.
+    #[error("{0}")]
+    Fault(Problem),
+    /// The next hop before the attributes is cut short or has an impossible length.
+    #[error("next hop has an impossible length")]
+    NextHop,
+    /// The attributes exceed 65,535 octets.
+    #[error("{0} octets of attributes are too many")]
+    TooLong(usize),
+}
+
+/// Path attributes: every one of a route except MP_REACH_NLRI and MP_UNREACH_NLRI, octet for octet in their order,
+/// unknown ones included, with AS numbers of four octets; and the next hop of IPv6 routes, which MP_REACH_NLRI carried.
+///
+/// Only well-formed attributes live here (RFC 7606 was applied at the door). A clone shares its octets; two are equal
+/// if their octets are.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Attributes {
+    octets: Arc<[u8]>,
+    ipv6_next_hop: Option<Ipv6NextHop>,
+}
+
+impl Attributes {
+    /// The caller has checked `octets`.
+    pub(crate) fn from_checked(octets: &[u8], ipv6_next_hop: Option<Ipv6NextHop>) -> Self {
+        Self { octets: octets.into(), ipv6_next_hop }
+    }
+
+    /// From attributes with four-octet AS numbers, such as a RIB dump's or our own, checked by the rules of RFC 7606 as
+    /// from an internal peer: any fault is an error. MP_REACH_NLRI and MP_UNREACH_NLRI are not allowed.
+    pub fn from_octets(_octets: &[u8], _ipv6_next_hop: Option<Ipv6NextHop>) -> Result<Self, AttributesError> {
+        todo!()
+    }
+
+    /// Starts an edit from nothing.
+    #[must_use]
+    pub fn builder() -> AttributesEditor {
+        AttributesEditor::new()
+    }
+
+    /// Starts an edit; untouched attributes stay octet for octet in their order.
+    #[must_use]
+    pub fn edit(&self) -> AttributesEditor {
+        AttributesEditor::from_attributes(self)
+    }
+
+    /// The attributes as they may be passed to another AS (RFC 4271 section 5): unknown non-transitive attributes are
+    /// dropped, unknown transitive ones get the Partial bit; all others stay as they are.
+    #[must_use]
+    pub fn to_forward(&self) -> Self {
+        todo!()
+    }
+
+    /// A portable form that [`Attributes::decode`] reads: the length of the IPv6 next hop (0, 16 or 32 octets), the next
+    /// hop, the attributes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        todo!()
+    }
+
+    /// Reads the form of [`Attributes::encode`], checking all of it as [`Attributes::from_octets`] does.
+    pub fn decode(_octets: &[u8]) -> Result<Self, AttributesError> {
+        todo!()
+    }
+
+    /// The attributes in wire form.
+    #[must_use]
+    pub fn as_octets(&self) -> &[u8] {
+        &self.octets
+    }
+
+    /// The attributes in their order.
+    pub fn iter(&self) -> impl Iterator<Item = RawAttribute<'_>> {
+        AttributeIter::new(&self.octets).map_while(Result::ok)
+    }
+
+    /// The attribute `code`, if it is there.
+    #[must_use]
+    pub fn get(&self, code: AttributeCode) -> Option<RawAttribute<'_>> {
+        self.iter().find(|attribute| attribute.code == code)
+    }
+
+    fn value(&self, code: AttributeCode) -> Option<&[u8]> {
+        self.get(code).map(|attribute| attribute.value)
+    }
+
+    fn number(&self, code: AttributeCode) -> Option<u32> {
+        wire::exact_u32(self.value(code)?)
+    }
+
+    /// ORIGIN.
+    #[must_use]
+    pub fn origin(&self) -> Option<Origin> {
+        Origin::from_octet(*self.value(AttributeCode::ORIGIN)?.first()?)
+    }
+
+    /// AS_PATH; empty if the attribute is absent.
+    #[must_use]
+    pub fn as_path(&self) -> AsPath<'_> {
+        self.value(AttributeCode::AS_PATH).and_then(|value| AsPath::decode(value).ok()).unwrap_or(AsPath::EMPTY)
+    }
+
+    /// The next hop of routes of `afi`.
+    #[must_use]
+    pub fn next_hop(&self, afi: Afi) -> Option<NextHop> {
+        match afi {
+            Afi::Ipv4 => self.ipv4_next_hop().map(NextHop::V4),
+            Afi::Ipv6 => self.ipv6_next_hop.map(NextHop::V6),
+        }
+    }
+
+    /// NEXT_HOP.
+    #[must_use]
+    pub fn ipv4_next_hop(&self) -> Option<Ipv4Addr> {
+        self.number(AttributeCode::NEXT_HOP).map(Ipv4Addr::from)
+    }
+
+    /// The next hop that came in MP_REACH_NLRI.
+    #[must_use]
+    pub fn ipv6_next_hop(&self) -> Option<Ipv6NextHop> {
+        self.ipv6_next_hop
+    }
+
+    /// MULTI_EXIT_DISC.
+    #[must_use]
+    pub fn med(&self) -> Option<u32> {
+        self.number(AttributeCode::MULTI_EXIT_DISC)
+    }
+
+    /// LOCAL_PREF.
+    #[must_use]
+    pub fn local_pref(&self) -> Option<u32> {
+        self.number(AttributeCode::LOCAL_PREF)
+    }
+
+    /// Whether ATOMIC_AGGREGATE is there.
+    #[must_use]
+    pub fn atomic_aggregate(&self) -> bool {
+        self.get(AttributeCode::ATOMIC_AGGREGATE).is_some()
+    }
+
+    /// AGGREGATOR.
+    #[must_use]
+    pub fn aggregator(&self) -> Option<Aggregator> {
+        let (asn, identifier) = wire::u32(self.value(AttributeCode::AGGREGATOR)?)?;
+        Some(Aggregator { asn: Asn(asn), identifier: wire::exact_u32(identifier)?.into() })
+    }
+
+    /// COMMUNITIES in wire order.
+    pub fn communities(&self) -> impl Iterator<Item = Community> {
+        elements::<4>(self.value(AttributeCode::COMMUNITIES)).map(|octets| Community(u32::from_be_bytes(octets)))
+    }
+
+    /// EXTENDED_COMMUNITIES in wire order.
+    pub fn extended_communities(&self) -> impl Iterator<Item = ExtendedCommunity> {
+        elements::<8>(self.value(AttributeCode::EXTENDED_COMMUNITIES)).map(ExtendedCommunity)
+    }
+
+    /// LARGE_COMMUNITIES in wire order.
+    pub fn large_communities(&self) -> impl Iterator<Item = LargeCommunity> {
+        elements::<12>(self.value(AttributeCode::LARGE_COMMUNITIES)).map(LargeCommunity::from_octets)
+    }
+
+    /// ORIGINATOR_ID.
+    #[must_use]
+    pub fn originator_id(&self) -> Option<Ipv4Addr> {
+        self.number(AttributeCode::ORIGINATOR_ID).map(Ipv4Addr::from)
+    }
+
+    /// CLUSTER_LIST in wire order, last traversed first.
+    pub fn cluster_list(&self) -> impl ExactSizeIterator<Item = Ipv4Addr> {
+        elements::<4>(self.value(AttributeCode::CLUSTER_LIST)).map(Ipv4Addr::from)
+    }
+
+    /// ONLY_TO_CUSTOMER (RFC 9234).
+    #[must_use]
+    pub fn only_to_customer(&self) -> Option<Asn> {
+        self.number(AttributeCode::ONLY_TO_CUSTOMER).map(Asn)
+    }
+}
+
+/// A list of elements of `N` octets each; empty if there is none.
+fn elements<const N: usize>(value: Option<&[u8]>) -> impl ExactSizeIterator<Item = [u8; N]> {
+    value.unwrap_or(&[]).chunks_exact(N).map(|chunk| {
+        let mut octets = [0; N];
+        octets.copy_from_slice(chunk);
+        octets
+    })
+}
+
+impl fmt::Debug for Attributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut map = f.debug_map();
+        for attribute in self.iter() {
+            map.entry(&attribute.code, &format_args!("{:?} {:02x?}", attribute.flags, attribute.value));
+        }
+        if let Some(next_hop) = self.ipv6_next_hop {
+            map.entry(&"IPv6 next hop", &next_hop);
+        }
+        map.finish()
+    }
+}

@@ -1,0 +1,1 @@
+//! The rules of RFC 7606 for each attribute.
