@@ -1,1 +1,14 @@
-//! TODO
+//! The laboratory: real routers in network namespaces, and the scenario that `wayleave demo` plays with them.
+//!
+//! This crate touches the world. It fetches BIRD and FRR ([`routers`]), lays out an exchange in namespaces that vanish
+//! with the process ([`netns`]), writes the routers' configurations and reads their tables back ([`bird`], [`frr`]),
+//! and plays the demonstration, which is also the end-to-end test ([`demo`]).
+
+#![allow(clippy::disallowed_methods, reason = "the laboratory starts processes and reads files, sockets and clocks")]
+
+pub mod bird;
+pub mod frr;
+pub mod netns;
+pub mod process;
+pub mod routers;
+pub mod table;

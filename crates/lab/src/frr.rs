@@ -1,0 +1,311 @@
+//! FRR (`zebra` and `bgpd`) as a member's router: its configuration, `vtysh`, its table.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+use wayleave_core::{Afi, Asn, Prefix};
+
+use crate::netns::Place;
+use crate::process::{Daemon, wait_until};
+use crate::routers::Installation;
+use crate::table::{Announcement, Community, LargeCommunity, LearnedRoute, Peering, Router, RouterError};
+
+/// How long a daemon may take to open its sockets.
+const START: Duration = Duration::from_secs(10);
+
+/// An FRR that peers with the exchange.
+#[derive(Debug)]
+pub struct Frr {
+    installation: Installation,
+    place: Place,
+    peering: Peering,
+    folder: PathBuf,
+    routes: Vec<Announcement>,
+    daemons: Vec<Daemon>,
+}
+
+impl Frr {
+    /// A router that is not started yet; its files go to `state/NAME-router`. A customer is not supported.
+    pub fn new(installation: &Installation, place: Place, peering: Peering, state: &Path) -> Self {
+        let folder = state.join(format!("{}-router", peering.name));
+        Self { installation: installation.clone(), place, peering, folder, routes: Vec::new(), daemons: Vec::new() }
+    }
+
+    /// Starts one daemon with its sockets in this router's own folder. FRR must neither change its user nor look for
+    /// one of that name: it is root of its namespaces only.
+    fn start_daemon(&self, name: &str, as_user: &[&str]) -> Result<Daemon, RouterError> {
+        let mut command = self.place.command(self.installation.program(name));
+        self.installation.prepare(&mut command);
+        command.args(as_user).args(["-P", "0", "--log", "stdout", "--log-level", "notifications"]);
+        command.arg("-f").arg(self.folder.join(format!("{name}.conf")));
+        command.arg("-i").arg(self.folder.join(format!("{name}.pid")));
+        command.arg("-z").arg(self.folder.join("zserv.api")).arg("--vty_socket").arg(&self.folder);
+        Daemon::start(&mut command, &self.folder.join("log")).map_err(|error| self.system(error))
+    }
+
+    fn write_configuration(&self) -> Result<(), RouterError> {
+        let write = |name: &str, text: &str| fs::write(self.folder.join(name), text);
+        fs::create_dir_all(&self.folder)
+            .and_then(|()| write("zebra.conf", &format!("hostname {}\n", self.peering.name)))
+            .and_then(|()| write("vtysh.conf", "username root nopassword\n"))
+            .and_then(|()| write("bgpd.conf", &configuration(&self.peering, &self.routes)))
+            .map_err(|error| self.system(error))
+    }
+
+    /// Runs commands in one `vtysh` and returns what it printed.
+    fn ask<S: AsRef<str>>(&self, lines: &[S]) -> Result<String, RouterError> {
+        let mut command = self.place.command(self.installation.program("vtysh"));
+        self.installation.prepare(&mut command);
+        command.arg("--vty_socket").arg(&self.folder).arg("--config_dir").arg(&self.folder);
+        for line in lines {
+            command.args(["-c", line.as_ref()]);
+        }
+        let output = command.output().map_err(|error| self.system(error))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() && !text.contains("% ") {
+            return Ok(text);
+        }
+        let command = lines.iter().map(AsRef::as_ref).collect::<Vec<_>>().join("; ");
+        Err(self.refused(&command, text + &String::from_utf8_lossy(&output.stderr)))
+    }
+
+    fn ask_json(&self, question: &str) -> Result<Value, RouterError> {
+        let text = self.ask(&[question])?;
+        let answer = |error: serde_json::Error| RouterError::Answer {
+            router: self.peering.name.clone(),
+            line: format!("{question}: {error}"),
+        };
+        serde_json::from_str(&text).map_err(answer)
+    }
+
+    fn system(&self, error: std::io::Error) -> RouterError {
+        RouterError::System { router: self.peering.name.clone(), error }
+    }
+
+    fn refused(&self, command: &str, answer: String) -> RouterError {
+        RouterError::Refused { router: self.peering.name.clone(), command: command.to_owned(), answer }
+    }
+
+    fn routes_of(&self, afi: Afi) -> Result<Vec<LearnedRoute>, RouterError> {
+        // `detail` is what brings the communities.
+        let family = family(afi);
+        let value = self.ask_json(&format!("show bgp {family} unicast json detail"))?;
+        let peer = self.peering.peer_address.to_string();
+        read_table(&value, &peer).map_err(|line| RouterError::Answer { router: self.peering.name.clone(), line })
+    }
+}
+
+impl Router for Frr {
+    fn name(&self) -> &str {
+        &self.peering.name
+    }
+
+    fn software(&self) -> String {
+        format!("FRR {}", self.installation.version)
+    }
+
+    fn start(&mut self) -> Result<(), RouterError> {
+        self.write_configuration()?;
+        // bgpd asks zebra for its interfaces as it starts.
+        let zebra = self.start_daemon("zebra", &["-u", "root", "-g", "root"])?;
+        self.daemons.push(zebra);
+        let socket = self.folder.join("zserv.api");
+        wait_until(START, || socket.exists().then_some(())).ok_or_else(|| self.refused("zebra", self.log_tail()))?;
+        let bgpd = self.start_daemon("bgpd", &["--skip_runas"])?;
+        self.daemons.push(bgpd);
+        let ready = wait_until(START, || self.ask(&["show bgp summary json"]).ok());
+        ready.map(drop).ok_or_else(|| self.refused("bgpd", self.log_tail()))
+    }
+
+    fn kill(&mut self) {
+        self.daemons.clear();
+    }
+
+    fn announce(&mut self, routes: &[Announcement]) -> Result<(), RouterError> {
+        let before = std::mem::replace(&mut self.routes, routes.to_vec());
+        if self.daemons.is_empty() {
+            return Ok(());
+        }
+        let mut lines = vec!["configure terminal".to_owned()];
+        for gone in before.iter().filter(|old| !routes.iter().any(|new| new.prefix == old.prefix)) {
+            lines.extend(in_family(&self.peering, gone.prefix, "no "));
+        }
+        for route in routes.iter().filter(|new| !before.contains(new)) {
+            lines.push(format!("no route-map {} permit 10", route_map(route.prefix)));
+            lines.extend(route_map_lines(route));
+            lines.extend(in_family(&self.peering, route.prefix, ""));
+        }
+        if lines.len() == 1 {
+            return Ok(());
+        }
+        // A route-map that does not exist yet cannot be removed; FRR says so and goes on.
+        match self.ask(&lines) {
+            Err(RouterError::Refused { answer, .. }) if answer.lines().all(is_harmless) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    fn is_established(&mut self) -> Result<bool, RouterError> {
+        let summary = self.ask_json("show bgp summary json")?;
+        let state = &summary["ipv4Unicast"]["peers"][self.peering.peer_address.to_string()]["state"];
+        Ok(state.as_str() == Some("Established"))
+    }
+
+    fn table(&mut self) -> Result<Vec<LearnedRoute>, RouterError> {
+        let mut routes = self.routes_of(Afi::Ipv4)?;
+        routes.extend(self.routes_of(Afi::Ipv6)?);
+        routes.sort_by_key(|route| route.prefix);
+        Ok(routes)
+    }
+
+    fn show(&mut self, prefix: Prefix) -> Result<String, RouterError> {
+        let question = format!("show bgp {} unicast {prefix}", family(prefix.afi()));
+        let answer = match self.ask(&[&question]) {
+            Err(RouterError::Refused { answer, .. }) => answer,
+            other => other?,
+        };
+        let lines: Vec<&str> = answer.lines().filter(|line| !line.trim().is_empty()).collect();
+        Ok(format!("vtysh# {question}\n{}", lines.join("\n")))
+    }
+
+    fn log_tail(&self) -> String {
+        self.daemons.first().map(|daemon| daemon.log_tail(20)).unwrap_or_default()
+    }
+}
+
+fn family(afi: Afi) -> &'static str {
+    if afi == Afi::Ipv4 { "ipv4" } else { "ipv6" }
+}
+
+fn is_harmless(line: &str) -> bool {
+    line.trim().is_empty() || line.contains("Could not find route-map") || line.contains("does not exist")
+}
+
+/// bgpd's configuration: one session to the exchange, `network` statements for what the member originates.
+fn configuration(peering: &Peering, routes: &[Announcement]) -> String {
+    let Peering { name, asn, address, peer_asn, peer_address, .. } = peering;
+    let networks = |afi| {
+        let own = routes.iter().filter(move |route| route.prefix.afi() == afi);
+        own.map(|route| format!("  {}\n", network(route.prefix))).collect::<String>()
+    };
+    let maps: String = routes
+        .iter()
+        .flat_map(route_map_lines)
+        .map(|line| line + "\n")
+        .collect::<String>()
+        .replace("exit\n", "exit\n!\n");
+    format!(
+        "! {name}: written by the laboratory.
+hostname {name}
+{maps}router bgp {asn}
+ bgp router-id {address}
+ no bgp ebgp-requires-policy
+ no bgp network import-check
+ timers bgp 3 9
+ neighbor {peer_address} remote-as {peer_asn}
+ ! a route server does not add its own number (RFC 7947)
+ no neighbor {peer_address} enforce-first-as
+ neighbor {peer_address} timers connect 1
+ neighbor {peer_address} advertisement-interval 0
+ address-family ipv4 unicast
+  neighbor {peer_address} activate
+  neighbor {peer_address} send-community all
+  neighbor {peer_address} filter-list own out
+{networks4} exit-address-family
+ address-family ipv6 unicast
+  neighbor {peer_address} activate
+  neighbor {peer_address} send-community all
+  neighbor {peer_address} filter-list own out
+{networks6} exit-address-family
+exit
+bgp as-path access-list own permit ^$
+",
+        asn = asn.0,
+        peer_asn = peer_asn.0,
+        networks4 = networks(Afi::Ipv4),
+        networks6 = networks(Afi::Ipv6),
+    )
+}
+
+/// A name for the route-map of one prefix.
+fn route_map(prefix: Prefix) -> String {
+    format!("own-{}", prefix.to_string().replace(['/', ':', '.'], "-"))
+}
+
+fn network(prefix: Prefix) -> String {
+    format!("network {prefix} route-map {}", route_map(prefix))
+}
+
+fn route_map_lines(route: &Announcement) -> Vec<String> {
+    let joined = |all: Vec<String>| all.join(" ");
+    let mut lines = vec![format!("route-map {} permit 10", route_map(route.prefix))];
+    if !route.communities.is_empty() {
+        let all = route.communities.iter().map(ToString::to_string).collect();
+        lines.push(format!("set community {}", joined(all)));
+    }
+    if !route.large_communities.is_empty() {
+        let all = route.large_communities.iter().map(ToString::to_string).collect();
+        lines.push(format!("set large-community {}", joined(all)));
+    }
+    lines.push("exit".to_owned());
+    lines
+}
+
+/// Commands, from the top of the configuration, that add a network or, with `no `, remove it.
+fn in_family(peering: &Peering, prefix: Prefix, no: &str) -> [String; 5] {
+    [
+        format!("router bgp {}", peering.asn.0),
+        format!("address-family {} unicast", family(prefix.afi())),
+        format!("{no}{}", network(prefix)),
+        "exit-address-family".to_owned(),
+        "exit".to_owned(),
+    ]
+}
+
+/// Reads `show bgp ... json detail`; keeps what came from `peer`. An error names what makes no sense.
+fn read_table(value: &Value, peer: &str) -> Result<Vec<LearnedRoute>, String> {
+    let Some(prefixes) = value["routes"].as_object() else { return Ok(Vec::new()) };
+    let mut routes = Vec::new();
+    for (text, entry) in prefixes {
+        let prefix: Prefix = text.parse().map_err(|_| text.clone())?;
+        // A list of paths, or an object that holds one, by version.
+        let paths = entry.as_array().or_else(|| entry["paths"].as_array()).ok_or_else(|| text.clone())?;
+        for path in paths.iter().filter(|path| path["peer"]["peerId"].as_str() == Some(peer)) {
+            routes.push(read_path(prefix, path).ok_or_else(|| format!("{text}: {path}"))?);
+        }
+    }
+    routes.sort_by_key(|route| route.prefix);
+    Ok(routes)
+}
+
+fn read_path(prefix: Prefix, path: &Value) -> Option<LearnedRoute> {
+    let global = |hop: &&Value| hop["scope"].as_str() != Some("link-local");
+    let next_hop = path["nexthops"].as_array().and_then(|hops| hops.iter().find(global));
+    let words = |text: &Value| -> Vec<String> {
+        text.as_str().unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+    };
+    let as_path = path["aspath"]["string"].as_str().filter(|text| *text != "Local").unwrap_or_default();
+    let numbers = as_path.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
+    Some(LearnedRoute {
+        prefix,
+        next_hop: next_hop.and_then(|hop| hop["ip"].as_str()?.parse().ok()),
+        as_path: numbers.map(|word| word.parse().map(Asn).ok()).collect::<Option<_>>()?,
+        communities: words(&path["community"]["string"]).iter().filter_map(|word| community(word)).collect(),
+        large_communities: words(&path["largeCommunity"]["string"]).iter().filter_map(|word| large(word)).collect(),
+        med: path["metric"].as_u64().and_then(|med| u32::try_from(med).ok()),
+        best: path["bestpath"]["overall"].as_bool() == Some(true),
+    })
+}
+
+/// `64496:1`; FRR prints the well-known ones as words, which do not matter here.
+fn community(word: &str) -> Option<Community> {
+    let (high, low) = word.split_once(':')?;
+    Some(Community(high.parse().ok()?, low.parse().ok()?))
+}
+
+fn large(word: &str) -> Option<LargeCommunity> {
+    let mut parts = word.split(':').map(|part| part.parse().ok());
+    Some(LargeCommunity(parts.next()??, parts.next()??, parts.next()??))
+}

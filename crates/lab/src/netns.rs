@@ -1,0 +1,360 @@
+//! Namespaces that hold a whole exchange and vanish with the process that entered them.
+//!
+//! The laboratory runs as the first process of its own mount, pid and network namespaces. Inside, one bridge is the
+//! exchange's LAN and every router, proxy and party has a network namespace of its own. When the first process ends,
+//! for whatever reason, the kernel ends every other process and takes the namespaces away.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// Tells the laboratory, inside, which rung it stands on.
+const RUNG_VARIABLE: &str = "WAYLEAVE_LAB_RUNG";
+
+/// Where `ip netns` keeps its names; on a private tmpfs.
+const NAMES: &str = "/run/netns";
+
+/// How real a laboratory is, from the highest to the lowest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rung {
+    /// Real routers in namespaces that root made.
+    Root,
+    /// Real routers in namespaces inside a user namespace; needs no privilege.
+    Rootless,
+    /// Speakers of our own on loopback addresses; real daemons and TLS.
+    Simulated,
+}
+
+impl fmt::Display for Rung {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Rung::Root => "root",
+            Rung::Rootless => "rootless",
+            Rung::Simulated => "simulated",
+        })
+    }
+}
+
+impl std::str::FromStr for Rung {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "root" => Ok(Rung::Root),
+            "rootless" => Ok(Rung::Rootless),
+            "simulated" => Ok(Rung::Simulated),
+            _ => Err(format!("`{text}` is not a rung (root, rootless, simulated)")),
+        }
+    }
+}
+
+/// The highest rung that works here, and why the higher ones do not.
+#[derive(Debug, Clone)]
+pub struct Detection {
+    /// The rung to use.
+    pub rung: Rung,
+    /// Rungs that were tried, with what the system said.
+    pub refused: Vec<(Rung, String)>,
+}
+
+/// Tries the rungs from the highest down by making a small network on each.
+#[must_use]
+pub fn detect() -> Detection {
+    let mut refused = Vec::new();
+    for rung in [Rung::Root, Rung::Rootless] {
+        match probe(rung) {
+            Ok(()) => return Detection { rung, refused },
+            Err(reason) => refused.push((rung, reason)),
+        }
+    }
+    Detection { rung: Rung::Simulated, refused }
+}
+
+/// The smallest network that uses all the laboratory needs.
+const PROBE: &str = "set -e; mount -t tmpfs tmpfs /run; mkdir /run/netns; ip netns add probe
+ip link add bridge0 type bridge; ip link add probe0 type veth peer name eth0 netns probe
+ip link set probe0 master bridge0; ip -n probe addr add 192.0.2.1/24 dev eth0
+nsenter --net=/run/netns/probe true";
+
+fn probe(rung: Rung) -> Result<(), String> {
+    if rung == Rung::Root && !rustix::process::geteuid().is_root() {
+        return Err("not root".to_owned());
+    }
+    let mut command = unshare(rung);
+    let output = command.args(["sh", "-c", PROBE]).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("setpriv or unshare (package util-linux): {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    let reason = text.lines().next().unwrap_or("unshare failed").to_owned();
+    Err(if reason.contains("ip: not found") { reason + "; install the package iproute2" } else { reason })
+}
+
+/// A command that makes a rung's namespaces and runs what its further arguments say as their first process. It ends
+/// with the calling thread.
+fn unshare(rung: Rung) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "unshare"]);
+    if rung == Rung::Rootless {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.args(["--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"]);
+    command
+}
+
+/// Runs this very program with `arguments` as the first process of a rung's namespaces, and waits for its end.
+///
+/// The calling thread must live until then; if it dies, so does all inside.
+pub fn enter<I, S>(rung: Rung, arguments: I) -> io::Result<ExitStatus>
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let mut command = unshare(rung);
+    command.arg(std::env::current_exe()?).args(arguments).env(RUNG_VARIABLE, rung.to_string());
+    command.status()
+}
+
+/// The rung whose namespaces this process was started in by [`enter`]; `None` outside.
+#[must_use]
+pub fn inside() -> Option<Rung> {
+    let first = rustix::process::getpid().as_raw_nonzero().get() == 1;
+    std::env::var(RUNG_VARIABLE).ok().filter(|_| first)?.parse().ok()
+}
+
+/// Plays a test inside namespaces, from a test function named `name`: outside it runs this test binary again for that
+/// one test inside, and returns `None`; inside it returns the rung, and the test goes on.
+///
+/// Where no namespaces can be made it says so loudly and returns `None`.
+///
+/// # Panics
+/// If the test fails inside.
+pub fn enter_for_test(name: &str) -> Option<Rung> {
+    if let Some(rung) = inside() {
+        return Some(rung);
+    }
+    let Detection { rung, refused } = detect();
+    if rung == Rung::Simulated {
+        eprintln!("\n*** SKIPPED {name}: namespaces cannot be made here: {refused:?} ***\n");
+        return None;
+    }
+    let status =
+        enter(rung, ["--exact", name, "--nocapture", "--test-threads=1"]).expect("unshare runs, as it just did");
+    assert!(status.success(), "{name} failed inside ({rung})");
+    None
+}
+
+/// Why a network could not be laid out.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// A command failed.
+    #[error("`{command}`: {detail}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// What it printed.
+        detail: String,
+    },
+    /// A system call failed.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// Why not.
+        error: io::Error,
+    },
+}
+
+impl NetworkError {
+    fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |error| NetworkError::System { what, error }
+    }
+}
+
+/// Where a process runs: in a namespace of the laboratory's network, or beside the laboratory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A network namespace by its name.
+    Namespace(String),
+    /// The network that the laboratory itself sees.
+    Here,
+}
+
+impl Place {
+    /// A command that will run in this place. The started process is the program itself, so that a signal meets it.
+    #[must_use]
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        match self {
+            Place::Here => Command::new(program),
+            Place::Namespace(name) => {
+                let mut command = Command::new("nsenter");
+                command.arg(format!("--net={NAMES}/{name}")).arg("--").arg(program);
+                command
+            }
+        }
+    }
+
+    /// Calls `task` on a thread of its own in this place; sockets that it opens belong here and may leave with its
+    /// result.
+    pub fn within<T: Send>(&self, task: impl FnOnce() -> T + Send) -> io::Result<T> {
+        let Place::Namespace(name) = self else { return Ok(task()) };
+        let namespace = fs::File::open(Path::new(NAMES).join(name))?;
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace), Some(LinkNameSpaceType::Network))?;
+                Ok(task())
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+/// The exchange's LAN: a bridge in the laboratory's own namespace, and what is attached to it.
+#[derive(Debug)]
+pub struct Network {
+    state: PathBuf,
+}
+
+impl Network {
+    /// Makes the LAN. Call once, inside.
+    pub fn new() -> Result<Self, NetworkError> {
+        make_private_folders().map_err(NetworkError::system("private /run"))?;
+        ip(&["link set lo up", "link add lan type bridge", "link set lan up"])?;
+        Ok(Self { state: PathBuf::from("/run/lab") })
+    }
+
+    /// A private folder on a tmpfs for configurations, sockets, state and logs.
+    #[must_use]
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// Makes a namespace whose `eth0` is on the LAN with the given addresses (`192.0.2.1/24`).
+    pub fn attach(&self, name: &str, addresses: &[String]) -> Result<Place, NetworkError> {
+        let mut lines = vec![
+            format!("netns add {name}"),
+            format!("link add {name} type veth peer name eth0 netns {name}"),
+            format!("link set {name} master lan up"),
+            format!("-n {name} link set lo up"),
+            format!("-n {name} link set eth0 up"),
+        ];
+        lines.extend(addresses.iter().map(|a| format!("-n {name} addr add {a} dev eth0{}", without_dad(a))));
+        ip(&lines)?;
+        Ok(Place::Namespace(name.to_owned()))
+    }
+
+    /// Makes a namespace that is attached to nothing yet.
+    pub fn apart(&self, name: &str) -> Result<Place, NetworkError> {
+        ip(&[format!("netns add {name}"), format!("-n {name} link set lo up")])?;
+        Ok(Place::Namespace(name.to_owned()))
+    }
+
+    /// Joins two namespaces by a link of their own, named `interface` at both ends.
+    pub fn join(&self, interface: &str, left: (&str, &str), right: (&str, &str)) -> Result<(), NetworkError> {
+        let ((left, left_address), (right, right_address)) = (left, right);
+        ip(&[
+            format!("link add {interface} netns {left} type veth peer name {interface} netns {right}"),
+            format!("-n {left} link set {interface} up"),
+            format!("-n {left} addr add {left_address} dev {interface}"),
+            format!("-n {right} link set {interface} up"),
+            format!("-n {right} addr add {right_address} dev {interface}"),
+        ])
+    }
+
+    /// Cuts a namespace off the LAN, or connects it again.
+    pub fn set_link(&self, name: &str, up: bool) -> Result<(), NetworkError> {
+        ip(&[format!("link set {name} {}", if up { "up" } else { "down" })])
+    }
+}
+
+/// Duplicate address detection would delay an IPv6 address by a second or two.
+fn without_dad(address: &str) -> &'static str {
+    if address.contains(':') { " nodad" } else { "" }
+}
+
+/// Hides from the world what the routers write: `/run`, `/var/tmp`, and the group file, where FRR looks for its group.
+fn make_private_folders() -> io::Result<()> {
+    for folder in ["/run", "/var/tmp"] {
+        mount(&["-t", "tmpfs", "tmpfs", folder])?;
+    }
+    fs::create_dir_all(NAMES)?;
+    fs::create_dir_all("/run/lab")?;
+    let groups = fs::read_to_string("/etc/group").unwrap_or_default();
+    fs::write("/run/lab/group", groups + "frrvty:x:0:\nfrr:x:0:\n")?;
+    mount(&["--bind", "/run/lab/group", "/etc/group"])
+}
+
+fn mount(arguments: &[&str]) -> io::Result<()> {
+    let output = Command::new("mount").args(arguments).output()?;
+    let detail = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if output.status.success() { Ok(()) } else { Err(io::Error::other(detail)) }
+}
+
+/// Runs lines of `ip`, in order; a line may begin with `-n NAMESPACE`.
+fn ip<S: AsRef<str>>(lines: &[S]) -> Result<(), NetworkError> {
+    let mut rest = lines;
+    while let Some(first) = rest.first() {
+        let namespace = namespace_of(first.as_ref());
+        let same = rest.iter().take_while(|line| namespace_of(line.as_ref()) == namespace).count();
+        let (batch, later) = rest.split_at(same);
+        ip_batch(namespace, batch.iter().map(|line| without_namespace(line.as_ref())))?;
+        rest = later;
+    }
+    Ok(())
+}
+
+fn namespace_of(line: &str) -> Option<&str> {
+    line.strip_prefix("-n ")?.split(' ').next()
+}
+
+fn without_namespace(line: &str) -> &str {
+    line.strip_prefix("-n ").and_then(|rest| rest.split_once(' ')).map_or(line, |(_, command)| command)
+}
+
+fn ip_batch<'a>(namespace: Option<&str>, lines: impl Iterator<Item = &'a str>) -> Result<(), NetworkError> {
+    let mut arguments: Vec<OsString> = Vec::new();
+    arguments.extend(namespace.into_iter().flat_map(|name| ["-n".into(), name.into()]));
+    arguments.extend(["-batch".into(), "-".into()]);
+    let text: String = lines.flat_map(|line| [line, "\n"]).collect();
+    let failed = |detail: String| NetworkError::Command { command: format!("ip: {}", text.trim()), detail };
+    let mut child = Command::new("ip")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| failed(format!("{error}; install the package iproute2")))?;
+    let written = child.stdin.take().map(|mut stdin| stdin.write_all(text.as_bytes()));
+    let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
+    match (output.status.success(), written) {
+        (true, Some(Ok(()))) => Ok(()),
+        _ => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_ip_are_told_apart_by_namespace() {
+        assert_eq!(namespace_of("-n alpha link set lo up"), Some("alpha"));
+        assert_eq!(namespace_of("link set lo up"), None);
+        assert_eq!(without_namespace("-n alpha link set lo up"), "link set lo up");
+    }
+
+    #[test]
+    fn some_rung_always_stands() {
+        let detection = detect();
+        let tried = detection.refused.len();
+        assert_eq!([Rung::Root, Rung::Rootless, Rung::Simulated][tried], detection.rung);
+    }
+}

@@ -1,0 +1,404 @@
+//! Where the routers' binaries come from: this system, or Debian packages unpacked into a cache without root.
+//!
+//! Nothing is installed. `apt-get download` and `dpkg -x` fill the cache, with the library packages that the system
+//! lacks; the binaries then run with `LD_LIBRARY_PATH` set. The second run uses what the first one fetched.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// How often a missing library may bring another one to light.
+const LIBRARY_ROUNDS: usize = 6;
+
+/// One router's binaries and what they need to run.
+#[derive(Debug, Clone)]
+pub struct Installation {
+    /// Directories to search for binaries, in order.
+    binaries: Vec<PathBuf>,
+    /// Directories of libraries that the system lacks; empty if it has all.
+    libraries: Vec<PathBuf>,
+    /// Version as the router prints it.
+    pub version: String,
+    /// Whether the binaries are the system's own.
+    pub from_system: bool,
+}
+
+impl Installation {
+    /// The path of one of the router's programs.
+    #[must_use]
+    pub fn program(&self, name: &str) -> PathBuf {
+        find_program(name, &self.binaries).unwrap_or_else(|| PathBuf::from(name))
+    }
+
+    /// The value `LD_LIBRARY_PATH` must have, if any.
+    #[must_use]
+    pub fn library_path(&self) -> Option<OsString> {
+        (!self.libraries.is_empty()).then(|| std::env::join_paths(&self.libraries).unwrap_or_default())
+    }
+
+    /// Sets what the programs need from their environment.
+    pub fn prepare(&self, command: &mut Command) {
+        if let Some(path) = self.library_path() {
+            command.env("LD_LIBRARY_PATH", path);
+        }
+    }
+}
+
+/// The routers that a laboratory with real members uses.
+#[derive(Debug, Clone)]
+pub struct Routers {
+    /// BIRD 2: `bird`, `birdcl`.
+    pub bird: Installation,
+    /// FRR: `zebra`, `bgpd`, `vtysh`.
+    pub frr: Installation,
+}
+
+/// Why a router could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum RoutersError {
+    /// Neither on this system nor to be fetched.
+    #[error(
+        "{name} is not on this system, and it cannot be fetched because `{tool}` is missing; install {name} with your \
+         package manager, or run on Debian or Ubuntu"
+    )]
+    NoPackages {
+        /// The router.
+        name: &'static str,
+        /// The program that would have fetched it.
+        tool: &'static str,
+    },
+    /// A tool failed.
+    #[error(
+        "{name}: {action} failed: {detail}; check that a Debian mirror can be reached, or install the package yourself"
+    )]
+    Tool {
+        /// The router.
+        name: &'static str,
+        /// What was tried.
+        action: String,
+        /// The tool's last lines.
+        detail: String,
+    },
+    /// The binaries lack a library that no package of theirs offers.
+    #[error("{name} needs {libraries}, which neither this system nor a package it depends on has")]
+    Libraries {
+        /// The router.
+        name: &'static str,
+        /// Names of the shared objects.
+        libraries: String,
+    },
+    /// The cache could not be written.
+    #[error("the cache {}: {error}", path.display())]
+    Cache {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+}
+
+/// What must be known of a router to find or fetch it.
+struct Wanted {
+    name: &'static str,
+    package: &'static str,
+    /// Programs that the laboratory runs.
+    programs: &'static [&'static str],
+    /// Where a package puts them.
+    directories: &'static [&'static str],
+    /// The program that prints the version, and how it is asked.
+    version: (&'static str, &'static str),
+}
+
+const BIRD: Wanted = Wanted {
+    name: "BIRD",
+    package: "bird2",
+    programs: &["bird", "birdcl"],
+    directories: &["usr/sbin", "usr/bin", "usr/local/sbin"],
+    version: ("bird", "--version"),
+};
+
+const FRR: Wanted = Wanted {
+    name: "FRR",
+    package: "frr",
+    programs: &["zebra", "bgpd", "vtysh"],
+    directories: &["usr/lib/frr", "usr/bin", "usr/sbin", "usr/libexec/frr"],
+    version: ("bgpd", "--version"),
+};
+
+/// Finds BIRD and FRR on this system, else in `cache`, else fetches them into `cache`. `progress` gets one line before
+/// anything that takes longer than a moment.
+pub fn locate_or_fetch(cache: &Path, progress: &mut dyn FnMut(&str)) -> Result<Routers, RoutersError> {
+    let bird = locate_or_fetch_one(&BIRD, cache, progress)?;
+    let frr = locate_or_fetch_one(&FRR, cache, progress)?;
+    Ok(Routers { bird, frr })
+}
+
+/// The cache of a build tree: `target/routers` beside the running program's build, or in the current directory.
+#[must_use]
+pub fn default_cache() -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_default();
+    let target = program.ancestors().find(|a| a.file_name().is_some_and(|name| name == "target"));
+    target.map_or_else(|| PathBuf::from("target"), Path::to_path_buf).join("routers")
+}
+
+fn locate_or_fetch_one(
+    wanted: &Wanted,
+    cache: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Installation, RoutersError> {
+    if let Some(found) = on_this_system(wanted) {
+        return Ok(found);
+    }
+    let cache = Cache::open(cache)?;
+    let _alone = cache.lock()?;
+    if let Some(found) = cache.installation(wanted) {
+        return Ok(found);
+    }
+    progress(&format!("fetching {} as a Debian package (nothing is installed)", wanted.name));
+    cache.fetch(wanted)?;
+    cache.installation(wanted).ok_or_else(|| RoutersError::Tool {
+        name: wanted.name,
+        action: "running the fetched binaries".to_owned(),
+        detail: format!("{} does not print its version", wanted.version.0),
+    })
+}
+
+fn on_this_system(wanted: &Wanted) -> Option<Installation> {
+    let mut binaries: Vec<PathBuf> = wanted.directories.iter().map(|d| Path::new("/").join(d)).collect();
+    binaries.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    installation(wanted, binaries, Vec::new(), true)
+}
+
+fn installation(
+    wanted: &Wanted,
+    binaries: Vec<PathBuf>,
+    libraries: Vec<PathBuf>,
+    from_system: bool,
+) -> Option<Installation> {
+    let complete = wanted.programs.iter().all(|name| find_program(name, &binaries).is_some());
+    let mut found = Installation { binaries, libraries, version: String::new(), from_system };
+    found.version = complete.then(|| version(wanted, &found))??;
+    Some(found)
+}
+
+/// The first version number that the router prints; `None` if it cannot run.
+fn version(wanted: &Wanted, installed: &Installation) -> Option<String> {
+    let mut command = Command::new(installed.program(wanted.version.0));
+    installed.prepare(command.arg(wanted.version.1));
+    let Output { stdout, stderr, status } = command.output().ok()?;
+    let text = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
+    let number = text.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
+    status.success().then(|| number.to_owned())
+}
+
+fn find_program(name: &str, directories: &[PathBuf]) -> Option<PathBuf> {
+    directories.iter().map(|directory| directory.join(name)).find(|path| path.is_file())
+}
+
+/// A folder with `debs/` (packages), `root/` (what they hold) and `apt/` (package lists, if the system has none).
+struct Cache {
+    path: PathBuf,
+}
+
+impl Cache {
+    fn open(path: &Path) -> Result<Self, RoutersError> {
+        let cache = Self { path: path.to_path_buf() };
+        for folder in ["debs", "root", "apt/lists/partial", "apt/cache/archives/partial"] {
+            fs::create_dir_all(cache.path.join(folder)).map_err(|error| cache.error(error))?;
+        }
+        // `apt-get` and `dpkg` run in these folders.
+        Ok(Self { path: fs::canonicalize(path).map_err(|error| cache.error(error))? })
+    }
+
+    fn error(&self, error: std::io::Error) -> RoutersError {
+        RoutersError::Cache { path: self.path.clone(), error }
+    }
+
+    /// Keeps two processes from filling the cache at once; held until dropped.
+    fn lock(&self) -> Result<fs::File, RoutersError> {
+        let file = fs::File::create(self.path.join("lock")).map_err(|error| self.error(error))?;
+        file.lock().map_err(|error| self.error(error))?;
+        Ok(file)
+    }
+
+    fn root(&self) -> PathBuf {
+        self.path.join("root")
+    }
+
+    fn binaries(&self, wanted: &Wanted) -> Vec<PathBuf> {
+        wanted.directories.iter().map(|directory| self.root().join(directory)).collect()
+    }
+
+    fn installation(&self, wanted: &Wanted) -> Option<Installation> {
+        installation(wanted, self.binaries(wanted), self.libraries(), false)
+    }
+
+    /// Folders of the cache with shared objects: `usr/lib`, `lib` and what lies up to two levels below.
+    fn libraries(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for top in ["usr/lib", "lib"] {
+            collect_library_folders(&self.root().join(top), 2, &mut found);
+        }
+        found.sort();
+        found
+    }
+
+    fn fetch(&self, wanted: &Wanted) -> Result<(), RoutersError> {
+        for tool in ["apt-get", "dpkg-deb", "ldd"] {
+            let path = ["/usr/bin", "/bin", "/usr/sbin"].map(PathBuf::from);
+            find_program(tool, &path).ok_or(RoutersError::NoPackages { name: wanted.name, tool })?;
+        }
+        let mut depends = self.unpack(wanted, wanted.package)?;
+        for _ in 0..LIBRARY_ROUNDS {
+            let missing = self.missing_libraries(wanted);
+            if missing.is_empty() {
+                return Ok(());
+            }
+            let packages = packages_of(&missing, &depends);
+            if packages.is_empty() {
+                return Err(RoutersError::Libraries { name: wanted.name, libraries: missing.join(", ") });
+            }
+            for package in packages {
+                depends.extend(self.unpack(wanted, &package)?);
+            }
+        }
+        Err(RoutersError::Libraries { name: wanted.name, libraries: self.missing_libraries(wanted).join(", ") })
+    }
+
+    /// Downloads a package and unpacks it; returns the names of the packages that it depends on.
+    fn unpack(&self, wanted: &Wanted, package: &str) -> Result<Vec<String>, RoutersError> {
+        self.download(wanted, package)?;
+        let deb = self.newest_deb(package).ok_or_else(|| RoutersError::Tool {
+            name: wanted.name,
+            action: format!("apt-get download {package}"),
+            detail: "no package file appeared".to_owned(),
+        })?;
+        let mut extract = Command::new("dpkg-deb");
+        run(wanted, extract.arg("-x").arg(&deb).arg(self.root()))?;
+        let mut fields = Command::new("dpkg-deb");
+        let depends = run(wanted, fields.arg("-f").arg(&deb).arg("Depends"))?;
+        Ok(names_of_dependencies(&depends))
+    }
+
+    /// Downloads with the system's package lists; if they are missing or too old, with fresh private ones.
+    fn download(&self, wanted: &Wanted, package: &str) -> Result<(), RoutersError> {
+        if run(wanted, self.apt_get().args(["download", package])).is_ok() {
+            return Ok(());
+        }
+        let mut update = self.apt_get();
+        run(wanted, update.args(self.private_lists()).arg("update"))?;
+        let mut download = self.apt_get();
+        run(wanted, download.args(self.private_lists()).args(["download", package])).map(drop)
+    }
+
+    fn apt_get(&self) -> Command {
+        let mut command = Command::new("apt-get");
+        command.current_dir(self.path.join("debs")).env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
+        command.args(["-q", "-o", "APT::Sandbox::User=root"]);
+        command
+    }
+
+    /// Options that make apt keep its package lists here, so that it needs no root.
+    fn private_lists(&self) -> Vec<String> {
+        let apt = self.path.join("apt");
+        let option = |name: &str, folder: &str| [String::from("-o"), format!("{name}={}", apt.join(folder).display())];
+        let folders = [option("Dir::State::Lists", "lists"), option("Dir::Cache", "cache")];
+        folders.into_iter().flatten().collect()
+    }
+
+    fn newest_deb(&self, package: &str) -> Option<PathBuf> {
+        let start = format!("{package}_");
+        let debs = fs::read_dir(self.path.join("debs")).ok()?.flatten();
+        let of_package = debs.filter(|deb| deb.file_name().to_string_lossy().starts_with(&start));
+        of_package.max_by_key(|deb| deb.metadata().and_then(|data| data.modified()).ok()).map(|deb| deb.path())
+    }
+
+    /// Shared objects that the wanted programs need and neither the system nor the cache has.
+    fn missing_libraries(&self, wanted: &Wanted) -> Vec<String> {
+        let libraries = std::env::join_paths(self.libraries()).unwrap_or_default();
+        let mut missing = Vec::new();
+        for program in wanted.programs.iter().filter_map(|name| find_program(name, &self.binaries(wanted))) {
+            let output = Command::new("ldd").arg(program).env("LD_LIBRARY_PATH", &libraries).output();
+            let text = output.map(|output| output.stdout).unwrap_or_default();
+            missing.extend(not_found(&String::from_utf8_lossy(&text)));
+        }
+        missing.sort();
+        missing.dedup();
+        missing
+    }
+}
+
+fn collect_library_folders(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    let mut holds_libraries = false;
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            if depth > 0 {
+                collect_library_folders(&entry.path(), depth - 1, found);
+            }
+        } else {
+            holds_libraries |= entry.file_name().to_string_lossy().contains(".so");
+        }
+    }
+    if holds_libraries {
+        found.push(folder.to_path_buf());
+    }
+}
+
+/// Runs a tool to its end and returns what it printed.
+fn run(wanted: &Wanted, command: &mut Command) -> Result<String, RoutersError> {
+    let action = format!("{command:?}").replace('"', "");
+    let failed = |detail: String| RoutersError::Tool { name: wanted.name, action: action.clone(), detail };
+    let output = command.output().map_err(|error| failed(error.to_string()))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        let last: Vec<&str> = text.lines().rev().take(3).collect();
+        return Err(failed(last.into_iter().rev().collect::<Vec<_>>().join(" / ")));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Names in the lines `libyang.so.2 => not found` of `ldd`.
+fn not_found(ldd: &str) -> Vec<String> {
+    let lines = ldd.lines().filter(|line| line.trim_end().ends_with("not found"));
+    lines.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+/// Names in a Debian `Depends` field: `libc6 (>= 2.34), libyang2 | libyang3` gives all three.
+fn names_of_dependencies(field: &str) -> Vec<String> {
+    let alternatives = field.split([',', '|']);
+    alternatives.filter_map(|item| item.split_whitespace().next()).map(|name| name.replace(":any", "")).collect()
+}
+
+/// The packages among `depends` that bring `libraries`. Debian names a library's package after its soname:
+/// `libyang.so.2` comes in `libyang2`, `libssh-gcrypt.so.4` in `libssh-gcrypt-4`, either with `t64` after it.
+fn packages_of(libraries: &[String], depends: &[String]) -> Vec<String> {
+    let bare = |text: &str| text.replace(".so.", "").replace(['-', '.'], "");
+    let mut packages: Vec<String> = Vec::new();
+    for library in libraries {
+        let wanted = bare(library);
+        let found = depends.iter().find(|package| bare(package.trim_end_matches("t64")) == wanted);
+        packages.extend(found.cloned());
+    }
+    packages.dedup();
+    packages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_names_its_package() {
+        let depends = names_of_dependencies("libc6 (>= 2.34), libssh-gcrypt-4 (>= 0.8.0), libyang2t64 (>= 2.0.0~)");
+        let missing =
+            not_found("\tlibyang.so.2 => not found\n\tlibssh-gcrypt.so.4 => not found\n\tlibc.so.6 => /lib/x\n");
+        assert_eq!(packages_of(&missing, &depends), ["libyang2t64", "libssh-gcrypt-4"]);
+    }
+
+    #[test]
+    fn the_cache_of_a_test_lies_in_the_target_folder() {
+        assert!(default_cache().ends_with("target/routers"));
+    }
+}
