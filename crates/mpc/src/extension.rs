@@ -1,0 +1,235 @@
+//! Vector correlations from a random-OT extension (Ishai, Kilian, Nissim, Petrank, CRYPTO 2003), in both directions.
+//!
+//! Parties hold bits `a1`, `a2`, vectors `B1`, `B2` and `C1`, `C2` with `C1 xor C2 = (a1 xor a2)(B1 xor B2)`. The cross term `a1 B2`
+//! is a random transfer in which party 1 chooses with `a1` between `r0` and `r1` of party 2, whose `B2` is `r0 xor r1`; `a2 B1` is one
+//! in the other direction. So a chunk is one message of each party, the receiver's of the extension, and nothing more.
+
+use wayleave_crypto::prg::Prg;
+use wayleave_crypto::secret::Secret;
+use wayleave_crypto::tccr::Tccr;
+use wayleave_crypto::transpose::{Square, transpose};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::base_ot::BASE;
+use crate::demand::{Chunk, Width};
+use crate::error::Fault;
+use crate::party::Role;
+use crate::pool::Stock;
+use crate::setup::SessionTag;
+
+/// Bytes in front of the matrix: width, zeros, count, index of the first transfer.
+pub(crate) const OWN_BYTES: usize = 16;
+
+/// Rows of one transposition: transfers that share 16 bytes of each column.
+const SQUARE: usize = 128;
+
+/// Both directions of a session's extension. Transfers are numbered from 0, and no number is used twice.
+pub(crate) struct Extension {
+    role: Role,
+    tag: SessionTag,
+    /// As receiver: both seeds of each column.
+    pairs: Vec<[Prg; 2]>,
+    /// As sender: the seed of the choice `s` in each column.
+    singles: Vec<Prg>,
+    choices: Secret<16>,
+    /// Where the bits `a` come from.
+    bits: Prg,
+    hash: Tccr,
+    /// The number of the next transfer.
+    next: u64,
+    /// Correlations dealt so far, by width: the numbers of the pool.
+    dealt: [u64; 8],
+    open: Option<Open>,
+    /// Room for the columns of a chunk, kept from chunk to chunk.
+    columns: Zeroizing<Vec<u8>>,
+}
+
+/// A chunk whose message is sent and whose answer is awaited.
+struct Open {
+    chunk: Chunk,
+    /// The receiver's outputs `r_a`, hashed.
+    chosen: Zeroizing<Vec<[u8; 16]>>,
+    /// The bits `a`, one for each correlation.
+    bits: Zeroizing<Vec<[u8; 16]>>,
+}
+
+impl Extension {
+    pub(crate) fn new(
+        role: Role,
+        tag: SessionTag,
+        pairs: &[[Secret<16>; 2]],
+        singles: &[Secret<16>],
+        choices: &Secret<16>,
+        bits: Prg,
+    ) -> Self {
+        Self {
+            role,
+            tag,
+            pairs: pairs.iter().map(|[zero, one]| [Prg::new(zero.expose()), Prg::new(one.expose())]).collect(),
+            singles: singles.iter().map(|seed| Prg::new(seed.expose())).collect(),
+            choices: choices.clone(),
+            bits,
+            hash: Tccr::new(&tag.0),
+            next: 0,
+            dealt: [0; 8],
+            open: None,
+            columns: Zeroizing::new(Vec::new()),
+        }
+    }
+
+    pub(crate) fn tag(&self) -> SessionTag {
+        self.tag
+    }
+
+    /// The receiver's message: for each column `j`, `G(k0_j) xor G(k1_j) xor a`.
+    pub(crate) fn send(&mut self, chunk: Chunk) -> Vec<u8> {
+        let (stride, first_block) = (chunk.count / 8, self.next / SQUARE as u64);
+        let mut bits = Zeroizing::new(vec![[0u8; 16]; chunk.count / SQUARE]);
+        self.bits.blocks(first_block, &mut bits);
+
+        let mut message = self.header(chunk).to_vec();
+        message.resize(OWN_BYTES + stride * BASE, 0);
+        self.columns.resize(stride * BASE, 0);
+        let columns = message[OWN_BYTES..].chunks_exact_mut(stride).zip(self.columns.chunks_exact_mut(stride));
+        for ([zero, one], (sent, own)) in self.pairs.iter().zip(columns) {
+            zero.fill(first_block, own);
+            one.fill(first_block, sent);
+            xor(sent, own);
+            xor(sent, bits.as_flattened());
+        }
+
+        let mut chosen = Zeroizing::new(vec![[0u8; 16]; chunk.count]);
+        let mut square: Square = [[0; 2]; SQUARE];
+        for (place, rows) in chosen.chunks_exact_mut(SQUARE).enumerate() {
+            rows_of(&self.columns, stride, place, &mut square);
+            write_blocks(&square, rows);
+            self.hash.hash(direction(self.role.peer()), self.next + (place * SQUARE) as u64, rows);
+        }
+        square.as_flattened_mut().zeroize();
+        self.open = Some(Open { chunk, chosen, bits });
+        message
+    }
+
+    /// The sender's part, from the peer's message, and with it the correlations of the chunk.
+    pub(crate) fn receive(&mut self, theirs: &[u8]) -> Result<Stock, Fault> {
+        let Open { chunk, chosen, bits } = self.open.take().ok_or(Fault::OutOfStep)?;
+        let stride = chunk.count / 8;
+        let expected = OWN_BYTES + stride * BASE;
+        if theirs.len() != expected {
+            return Err(Fault::Length { expected, got: theirs.len() });
+        }
+        let (header, matrix) = theirs.split_at(OWN_BYTES);
+        if header != self.header(chunk) {
+            return Err(Fault::OutOfStep);
+        }
+        self.sender_columns(stride, matrix);
+        let stock = self.deal(chunk, &chosen, &bits);
+        self.next += chunk.count as u64;
+        self.dealt[chunk.width.index()] += chunk.count as u64;
+        Ok(stock)
+    }
+
+    /// `q_j = G(k_{s_j}) xor s_j u_j` for each column.
+    fn sender_columns(&mut self, stride: usize, matrix: &[u8]) {
+        let (first_block, choices) = (self.next / SQUARE as u64, u128::from_le_bytes(*self.choices.expose()));
+        self.columns.resize(stride * BASE, 0);
+        let columns = self.columns.chunks_exact_mut(stride).zip(matrix.chunks_exact(stride));
+        for (number, (seed, (own, theirs))) in self.singles.iter().zip(columns).enumerate() {
+            seed.fill(first_block, own);
+            let mask = (((choices >> number) & 1) as u8).wrapping_neg();
+            own.iter_mut().zip(theirs).for_each(|(own, theirs)| *own ^= theirs & mask);
+        }
+    }
+
+    /// Hashes the sender's rows and combines both directions: `B = r0 xor r1`, `C = a B xor r_a xor r0`.
+    fn deal(&self, chunk: Chunk, chosen: &[[u8; 16]], bits: &[[u8; 16]]) -> Stock {
+        let mut stock = Stock::new(self.role, self.tag, chunk, self.dealt[chunk.width.index()]);
+        let (stride, choices) = (chunk.count / 8, u128::from_le_bytes(*self.choices.expose()));
+        let mut square: Square = [[0; 2]; SQUARE];
+        let mut rows = [[[0u8; 16]; SQUARE]; 2];
+        let (mut vectors, mut products) = (square, square);
+        for (place, (chosen, bits)) in chosen.chunks_exact(SQUARE).zip(bits).enumerate() {
+            let first = self.next + (place * SQUARE) as u64;
+            rows_of(&self.columns, stride, place, &mut square);
+            write_blocks(&square, &mut rows[0]);
+            for (square, words) in rows[1].iter_mut().zip(&square) {
+                *square = (join(words) ^ choices).to_le_bytes();
+            }
+            let [zero, one] = &mut rows;
+            self.hash.hash(direction(self.role), first, zero);
+            self.hash.hash(direction(self.role), first, one);
+            let bits = u128::from_le_bytes(*bits);
+            for row in 0..SQUARE {
+                let (zero, one) = (u128::from_le_bytes(zero[row]), u128::from_le_bytes(one[row]));
+                let (vector, bit) = (zero ^ one, ((bits >> row) & 1).wrapping_neg());
+                vectors[row] = halves(vector);
+                products[row] = halves((vector & bit) ^ zero ^ u128::from_le_bytes(chosen[row]));
+            }
+            stock.put(place, halves(bits), &slice(&mut vectors, chunk.width), &slice(&mut products, chunk.width));
+        }
+        for secret in [&mut square, &mut vectors, &mut products] {
+            secret.as_flattened_mut().zeroize();
+        }
+        rows.as_flattened_mut().as_flattened_mut().zeroize();
+        stock
+    }
+
+    fn header(&self, chunk: Chunk) -> [u8; OWN_BYTES] {
+        let mut out = [0u8; OWN_BYTES];
+        out[0] = u8::try_from(chunk.width.bits()).expect("at most 128 bits");
+        out[4..8].copy_from_slice(&u32::try_from(chunk.count).expect("at most Chunk::MAX").to_le_bytes());
+        out[8..].copy_from_slice(&self.next.to_le_bytes());
+        out
+    }
+}
+
+/// The tweak's domain: which party is the sender.
+fn direction(sender: Role) -> u64 {
+    u64::from(sender.number())
+}
+
+fn xor(to: &mut [u8], from: &[u8]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to ^= from);
+}
+
+fn join([low, high]: &[u64; 2]) -> u128 {
+    u128::from(*low) | (u128::from(*high) << 64)
+}
+
+fn halves(value: u128) -> [u64; 2] {
+    [value as u64, (value >> 64) as u64]
+}
+
+/// Transposes the `place`-th 128 transfers of all columns into rows.
+fn rows_of(columns: &[u8], stride: usize, place: usize, square: &mut Square) {
+    for (row, column) in square.iter_mut().zip(columns.chunks_exact(stride)) {
+        let bytes: &[u8; 16] = column[16 * place..].first_chunk().expect("a column has 16 bytes for each square");
+        *row = halves(u128::from_le_bytes(*bytes));
+    }
+    transpose(square);
+}
+
+fn write_blocks(square: &Square, blocks: &mut [[u8; 16]]) {
+    for (block, words) in blocks.iter_mut().zip(square) {
+        *block = join(words).to_le_bytes();
+    }
+}
+
+/// Turns rows into bit planes, of which the first `width` are meant.
+fn slice(square: &mut Square, width: Width) -> Square {
+    match width.bits() {
+        bits @ (1 | 2) => {
+            let mut planes: Square = [[0; 2]; SQUARE];
+            for (bit, plane) in planes.iter_mut().take(bits).enumerate() {
+                for (word, rows) in plane.iter_mut().zip(square.chunks_exact(64)) {
+                    *word = rows.iter().enumerate().fold(0, |word, (row, low)| word | (((low[0] >> bit) & 1) << row));
+                }
+            }
+            planes
+        }
+        _ => {
+            transpose(square);
+            *square
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Rounds: both parties send one message and receive one, each of a length that the public shape gives.
+
+use crate::error::Error;
+
+/// What a round gives.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step<T> {
+    /// Send this, receive the peer's message of the same round, and call again with it.
+    Send(Vec<u8>),
+    /// The end.
+    Done(T),
+}
+
+/// A protocol in symmetric rounds. It never blocks and never owns a link.
+pub trait Rounds {
+    /// What comes out at the end.
+    type Output;
+
+    /// Takes the peer's message of the last round, `None` at the start, and gives the next step.
+    ///
+    /// # Errors
+    /// If the peer or the caller erred. Secrets are wiped then, and every later call fails.
+    fn round(&mut self, received: Option<&[u8]>) -> Result<Step<Self::Output>, Error>;
+
+    /// The exact length in bytes of the message that the next [`round`](Self::round) takes, so that a driver can refuse
+    /// others before it reads them; `None` if it takes none.
+    fn expects(&self) -> Option<usize>;
+}
+
+/// Runs the two ends of a protocol against each other in one thread: for tests and the simulator.
+///
+/// # Errors
+/// The first error of either end.
+pub fn lockstep<A: Rounds, B: Rounds>(one: &mut A, two: &mut B) -> Result<(A::Output, B::Output), LockstepError> {
+    let (mut first, mut second) = (one.round(None)?, two.round(None)?);
+    loop {
+        (first, second) = match (first, second) {
+            (Step::Send(a), Step::Send(b)) => (one.round(Some(&b))?, two.round(Some(&a))?),
+            (Step::Done(a), Step::Done(b)) => return Ok((a, b)),
+            _ => return Err(LockstepError::Uneven),
+        };
+    }
+}
+
+/// Why two ends did not finish together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LockstepError {
+    /// One end erred.
+    #[error(transparent)]
+    End(#[from] Error),
+    /// One end was done before the other.
+    #[error("one end was done before the other")]
+    Uneven,
+}
