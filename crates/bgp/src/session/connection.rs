@@ -1,0 +1,162 @@
+//! One TCP connection of a session: its stage, its timers, and the octets that are no whole message yet.
+
+use std::time::Duration;
+
+use wayleave_core::Instant;
+
+use super::negotiate::Negotiated;
+use super::{ConnectionId, State};
+use crate::{Message, MessageError, MessageType, Open, SessionParams, frame};
+
+/// Octets that may wait unread behind an OPEN that is set aside: no honest peer sends anything more before ours.
+const MOST_OCTETS_WHILE_ASIDE: usize = 4_096;
+
+/// A buffer that grew for one long message is given back above this many octets.
+const MOST_OCTETS_KEPT: usize = 8_192;
+
+/// How far a connection has come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Stage {
+    /// Our OPEN waits (RFC 4271 section 8.1.1, `DelayOpen`); the RFC counts this to Connect or Active.
+    OpenDelayed,
+    OpenSent,
+    OpenConfirm,
+    Established,
+}
+
+/// What reading gave.
+pub(super) enum Read {
+    Message(Message),
+    /// A message that has no place in this stage.
+    Unexpected(MessageType),
+    Error(MessageError),
+    /// Nothing to do until more octets come.
+    Starved,
+    /// More octets wait behind an OPEN that is set aside than an honest peer sends.
+    Flooded,
+}
+
+/// An OPEN that waits for the fate of the other connection (RFC 4271 section 6.8).
+pub(super) struct Aside {
+    pub(super) open: Open,
+    pub(super) until: Instant,
+}
+
+pub(super) struct Connection {
+    pub(super) id: ConnectionId,
+    pub(super) outgoing: bool,
+    pub(super) stage: Stage,
+    /// Until the peer's OPEN is accepted, bounds only.
+    pub(super) params: SessionParams,
+    pub(super) negotiated: Option<Box<Negotiated>>,
+    pub(super) aside: Option<Aside>,
+    pub(super) delay_open: Option<Instant>,
+    pub(super) hold: Option<Instant>,
+    pub(super) keepalive: Option<Instant>,
+    pub(super) send_hold: Option<Instant>,
+    /// The driver takes no more octets.
+    pub(super) blocked: bool,
+    /// A KEEPALIVE fell due while `blocked`.
+    pub(super) keepalive_owed: bool,
+    /// Octets not yet read: less than one message, but while an OPEN is set aside.
+    buffer: Vec<u8>,
+    /// Of these, already read.
+    consumed: usize,
+}
+
+impl Connection {
+    pub(super) fn new(id: ConnectionId, outgoing: bool, params: SessionParams) -> Self {
+        Self {
+            id,
+            outgoing,
+            stage: Stage::OpenDelayed,
+            params,
+            negotiated: None,
+            aside: None,
+            delay_open: None,
+            hold: None,
+            keepalive: None,
+            send_hold: None,
+            blocked: false,
+            keepalive_owed: false,
+            buffer: Vec::new(),
+            consumed: 0,
+        }
+    }
+
+    pub(super) fn state(&self) -> State {
+        match self.stage {
+            Stage::OpenDelayed if self.outgoing => State::Connect,
+            Stage::OpenDelayed => State::Active,
+            Stage::OpenSent => State::OpenSent,
+            Stage::OpenConfirm => State::OpenConfirm,
+            Stage::Established => State::Established,
+        }
+    }
+
+    /// The agreed hold time; `None` if the timers do not run.
+    pub(super) fn hold_span(&self) -> Option<Duration> {
+        self.negotiated.as_ref().and_then(|negotiated| negotiated.hold_time.span())
+    }
+
+    /// When the first of its timers is due.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let aside = self.aside.as_ref().map(|aside| aside.until);
+        [self.delay_open, self.hold, self.keepalive, self.send_hold, aside].into_iter().flatten().min()
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Octets held.
+    pub(super) fn buffered(&self) -> usize {
+        self.buffer.capacity()
+    }
+
+    /// The next message, if it is whole.
+    pub(super) fn read(&mut self) -> Read {
+        if self.aside.is_some() {
+            let waiting = self.buffer.len() - self.consumed;
+            return if waiting > MOST_OCTETS_WHILE_ASIDE { Read::Flooded } else { Read::Starved };
+        }
+        let (kind, octets) = match frame(&self.buffer[self.consumed..], &self.params) {
+            Ok((frame, _)) => (frame.kind, frame.octets),
+            Err(MessageError::Incomplete { .. }) => {
+                self.compact();
+                return Read::Starved;
+            }
+            Err(error) => return Read::Error(error),
+        };
+        // Judged before the body is read: what has no place here is not worth a decoder's time.
+        if !self.expects(kind) {
+            return Read::Unexpected(kind);
+        }
+        let length = octets.len();
+        match Message::decode(octets, &self.params) {
+            Ok((message, _)) => {
+                self.consumed += length;
+                Read::Message(message)
+            }
+            Err(error) => Read::Error(error),
+        }
+    }
+
+    /// Whether a message of this kind has its place in this stage.
+    fn expects(&self, kind: MessageType) -> bool {
+        match (self.stage, kind) {
+            (_, MessageType::Notification) => true,
+            (Stage::OpenDelayed | Stage::OpenSent, kind) => kind == MessageType::Open,
+            (Stage::OpenConfirm, kind) => kind == MessageType::Keepalive,
+            (Stage::Established, kind) => kind != MessageType::Open,
+        }
+    }
+
+    fn compact(&mut self) {
+        self.buffer.drain(..self.consumed);
+        self.consumed = 0;
+        if self.buffer.len() < MOST_OCTETS_KEPT && self.buffer.capacity() > MOST_OCTETS_KEPT {
+            self.buffer.shrink_to(MOST_OCTETS_KEPT);
+        }
+    }
+}
