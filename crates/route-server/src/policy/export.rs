@@ -1,0 +1,111 @@
+//! Who may have a route: one bit for each slot of the member set.
+
+use std::collections::BTreeMap;
+
+use wayleave_bgp::Attributes;
+use wayleave_core::{Asn, Prefix};
+
+use super::communities::{self, Controls};
+use super::rules::{Policy, Route};
+use crate::directory::{MemberSet, SlotId};
+
+/// The column of the policy matrix `P[receiver][route]` that belongs to one route: a bit for each slot.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ExportSet {
+    words: Vec<u64>,
+    width: usize,
+}
+
+impl ExportSet {
+    /// Nobody, of `width` slots.
+    #[must_use]
+    pub fn nobody(width: usize) -> Self {
+        Self { words: vec![0; width.div_ceil(64)], width }
+    }
+
+    /// Slots that the set speaks of.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Whether the member in this slot may have the route; no slot beyond the width may.
+    #[must_use]
+    pub fn contains(&self, slot: SlotId) -> bool {
+        let slot = slot as usize;
+        slot < self.width && self.words[slot / 64] >> (slot % 64) & 1 == 1
+    }
+
+    /// Adds a slot; one beyond the width is ignored.
+    pub fn insert(&mut self, slot: SlotId) {
+        let slot = slot as usize;
+        if slot < self.width {
+            self.words[slot / 64] |= 1 << (slot % 64);
+        }
+    }
+
+    /// How many may have it.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Those who may have it, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = SlotId> {
+        (0..self.width as SlotId).filter(|&slot| self.contains(slot))
+    }
+
+    /// One entry per slot.
+    #[must_use]
+    pub fn to_bools(&self) -> Vec<bool> {
+        (0..self.width as SlotId).map(|slot| self.contains(slot)).collect()
+    }
+
+    /// Bit `i % 64` of word `i / 64` is slot `i`; bits beyond the width are zero.
+    #[must_use]
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+}
+
+/// Who may have the route to `prefix` with `attributes` (as the announcer's router sent them) that the member in slot
+/// `announcer` announces.
+///
+/// The communities of the route and the member's export rules must both permit a receiver, unless the rule that decides
+/// says `ignore_communities`; NO_ADVERTISE always holds. A policy that names an AS covers all its slots. The
+/// announcer's own slot and leavers' slots are never in the set.
+#[must_use]
+pub fn export_set(
+    prefix: Prefix,
+    attributes: &Attributes,
+    announcer: SlotId,
+    members: &MemberSet,
+    rs: Asn,
+    policy: &Policy,
+) -> ExportSet {
+    let mut set = ExportSet::nobody(members.slots.len());
+    let Some(own) = members.slot(announcer) else { return set };
+    let controls = Controls::read(attributes, rs);
+    let rules = policy.export_rules(&Route::new(prefix, attributes, own.asn));
+    let mut decided = BTreeMap::new();
+    for (id, slot) in members.iter().filter(|(id, slot)| slot.active && *id != announcer) {
+        if *decided.entry(slot.asn).or_insert_with(|| rules.decide(slot.asn, &controls).permits()) {
+            set.insert(id);
+        }
+    }
+    set
+}
+
+/// What goes into a route's blob: the attributes without the communities that controlled export and without a
+/// link-local next hop, whose owner no receiver could check.
+#[must_use]
+pub fn sealed_attributes(attributes: &Attributes, rs: Asn) -> Attributes {
+    let stripped = communities::strip(attributes, rs);
+    match stripped.ipv6_next_hop() {
+        Some(mut next_hop) if next_hop.link_local.is_some() => {
+            next_hop.link_local = None;
+            stripped.edit().ipv6_next_hop(Some(next_hop)).finish()
+        }
+        _ => stripped,
+    }
+}

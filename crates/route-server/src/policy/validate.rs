@@ -1,0 +1,169 @@
+//! Whether a route may be used at all, before any policy: what a route server of today checks, and what only a member
+//! can check here, since the parties see no route.
+
+use std::net::IpAddr;
+use std::sync::LazyLock;
+
+use wayleave_bgp::{Attributes, NextHop};
+use wayleave_core::{Afi, Asn, Prefix};
+
+use crate::directory::Slot;
+
+/// Why a route is not used. The announcer erred, but for [`Invalid::Loop`], which is no error.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Invalid {
+    /// The AS path does not begin with the announcer's AS (RFC 4271 section 6.3, RFC 7948 section 4.5).
+    #[error("the AS path begins with {found:?}, the announcer is {announcer}")]
+    FirstAs {
+        /// The leftmost AS, if there is one.
+        found: Option<Asn>,
+        /// The announcer's AS.
+        announcer: Asn,
+    },
+    /// There is no next hop for the prefix's family.
+    #[error("no next hop for {0:?}")]
+    NoNextHop(Afi),
+    /// The next hop is not an address of the announcer's slot (RFC 7948 section 4.8).
+    #[error("next hop {0} is not the announcer's")]
+    NextHop(IpAddr),
+    /// The prefix is special: [`Martians`].
+    #[error("{prefix} lies in {block}, which is not routed")]
+    Martian {
+        /// The prefix.
+        prefix: Prefix,
+        /// The block that it lies in.
+        block: Prefix,
+    },
+    /// The default route, which nobody may announce to everybody.
+    #[error("{0} is the default route")]
+    DefaultRoute(Prefix),
+    /// The receiver's AS is on the path (RFC 4271 section 9.1.2).
+    #[error("the path already has {0}")]
+    Loop(Asn),
+}
+
+/// Which special prefixes are refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Martians {
+    /// Everything that RFC 6890 and its registries call not globally reachable, and multicast.
+    #[default]
+    Refuse,
+    /// The same, but documentation prefixes (RFC 5737, RFC 3849, RFC 9637) may be used: for labs.
+    AllowDocumentation,
+}
+
+/// Blocks whose prefixes are refused.
+const REFUSED: [&str; 26] = [
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.0.0.0/24",
+    "192.168.0.0/16",
+    "198.18.0.0/15",
+    "224.0.0.0/4",
+    "240.0.0.0/4",
+    "::/8",
+    "100::/64",
+    "100:0:0:1::/64",
+    "2001::/23",
+    "5f00::/16",
+    "fc00::/7",
+    "fe80::/10",
+    "fec0::/10",
+    "ff00::/8",
+    // Documentation.
+    "192.0.2.0/24",
+    "198.51.100.0/24",
+    "203.0.113.0/24",
+    "2001:db8::/32",
+    "3fff::/20",
+    // 6bone, returned (RFC 3701).
+    "3ffe::/16",
+];
+
+/// Where documentation starts and ends in [`REFUSED`].
+const DOCUMENTATION: std::ops::Range<usize> = 20..25;
+
+/// More specific allocations of refused blocks that are globally reachable.
+const REACHABLE: [&str; 9] = [
+    "192.0.0.9/32",
+    "192.0.0.10/32",
+    "64:ff9b::/96",
+    "2001::/32",
+    "2001:1::/32",
+    "2001:3::/32",
+    "2001:4:112::/48",
+    "2001:20::/28",
+    "2001:30::/28",
+];
+
+static REFUSED_BLOCKS: LazyLock<Vec<Prefix>> = LazyLock::new(|| parse(&REFUSED));
+static REACHABLE_BLOCKS: LazyLock<Vec<Prefix>> = LazyLock::new(|| parse(&REACHABLE));
+
+fn parse(blocks: &[&str]) -> Vec<Prefix> {
+    blocks.iter().map(|block| block.parse().expect("a constant prefix")).collect()
+}
+
+impl Martians {
+    /// The refused block that `prefix` lies in.
+    #[must_use]
+    pub fn block_of(self, prefix: &Prefix) -> Option<Prefix> {
+        if REACHABLE_BLOCKS.iter().any(|block| block.contains(prefix)) {
+            return None;
+        }
+        let allowed = |at: &usize| self == Martians::AllowDocumentation && DOCUMENTATION.contains(at);
+        let block = REFUSED_BLOCKS.iter().enumerate().filter(|(at, _)| !allowed(at)).map(|(_, block)| block);
+        block.copied().find(|block| block.contains(prefix))
+    }
+}
+
+/// Whether the member in `announcer` may announce a route to `prefix` with `attributes`, as they stand in the blob. Its
+/// own proxy checks it before it announces, every receiver checks it after it has opened the blob.
+pub fn validate(prefix: Prefix, attributes: &Attributes, announcer: &Slot, martians: Martians) -> Result<(), Invalid> {
+    check_prefix(prefix, martians)?;
+    check_first_as(attributes, announcer.asn)?;
+    check_next_hop(prefix.afi(), attributes, announcer)
+}
+
+/// [`validate`], and that the receiver's AS is not on the path.
+pub fn validate_for(
+    receiver: Asn,
+    prefix: Prefix,
+    attributes: &Attributes,
+    announcer: &Slot,
+    martians: Martians,
+) -> Result<(), Invalid> {
+    validate(prefix, attributes, announcer, martians)?;
+    if attributes.as_path().contains(receiver) { Err(Invalid::Loop(receiver)) } else { Ok(()) }
+}
+
+fn check_prefix(prefix: Prefix, martians: Martians) -> Result<(), Invalid> {
+    if prefix.len() == 0 {
+        return Err(Invalid::DefaultRoute(prefix));
+    }
+    match martians.block_of(&prefix) {
+        Some(block) => Err(Invalid::Martian { prefix, block }),
+        None => Ok(()),
+    }
+}
+
+fn check_first_as(attributes: &Attributes, announcer: Asn) -> Result<(), Invalid> {
+    match attributes.as_path().first_asn() {
+        Some(asn) if asn == announcer => Ok(()),
+        found => Err(Invalid::FirstAs { found, announcer }),
+    }
+}
+
+fn check_next_hop(afi: Afi, attributes: &Attributes, announcer: &Slot) -> Result<(), Invalid> {
+    let owned = |address: IpAddr| if announcer.owns(address) { Ok(()) } else { Err(Invalid::NextHop(address)) };
+    match attributes.next_hop(afi).ok_or(Invalid::NoNextHop(afi))? {
+        NextHop::V4(address) => owned(address.into()),
+        NextHop::V6(next_hop) => {
+            owned(next_hop.global.into())?;
+            next_hop.link_local.map_or(Ok(()), |address| owned(address.into()))
+        }
+    }
+}
