@@ -40,6 +40,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod bench;
 pub mod circuit;
 pub mod circuits;
 
@@ -63,6 +64,6 @@ pub use error::{Error, Fault, Misuse, PointFault, StartError};
 pub use evaluation::{Evaluation, Program};
 pub use party::{Party, Party1, Party2, Role, Share, reveal, split};
 pub use pool::{Pool, Stock, Used};
-pub use rounds::{LockstepError, Rounds, Step, lockstep};
+pub use rounds::{DriveError, LockstepError, Pipe, Rounds, Step, drive, lockstep};
 pub use rows::BitRows;
 pub use setup::{SessionId, SessionTag, Setup};

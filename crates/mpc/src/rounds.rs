@@ -42,6 +42,49 @@ pub fn lockstep<A: Rounds, B: Rounds>(one: &mut A, two: &mut B) -> Result<(A::Ou
     }
 }
 
+/// A link to the peer that sends and receives at once.
+pub trait Pipe {
+    /// Why the link failed.
+    type Error;
+
+    /// Sends `message` and fills `answer`. Neither may wait for the other to be complete: both parties do this at the same
+    /// time, with messages that may be longer than the link's buffers.
+    ///
+    /// # Errors
+    /// If the link fails.
+    fn exchange(&mut self, message: &[u8], answer: &mut [u8]) -> Result<(), Self::Error>;
+}
+
+/// Runs one end of a protocol over a link to its end: for callers that may wait, such as benchmarks.
+///
+/// # Errors
+/// If the peer or the caller erred, or the link failed.
+pub fn drive<R: Rounds, P: Pipe>(rounds: &mut R, pipe: &mut P) -> Result<R::Output, DriveError<P::Error>> {
+    let mut step = rounds.round(None)?;
+    let mut answer = Vec::new();
+    loop {
+        match step {
+            Step::Done(output) => return Ok(output),
+            Step::Send(message) => {
+                answer.resize(rounds.expects().unwrap_or(0), 0);
+                pipe.exchange(&message, &mut answer).map_err(DriveError::Link)?;
+                step = rounds.round(Some(&answer))?;
+            }
+        }
+    }
+}
+
+/// Why an end did not come to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DriveError<E> {
+    /// The peer or the caller erred.
+    #[error(transparent)]
+    End(#[from] Error),
+    /// The link failed.
+    #[error("the link failed: {0}")]
+    Link(E),
+}
+
 /// Why two ends did not finish together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LockstepError {

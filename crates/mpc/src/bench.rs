@@ -1,0 +1,153 @@
+//! One party of a benchmark, without a clock: the caller times `link`, `set_up` and `evaluate` at both ends.
+
+use thiserror::Error;
+use wayleave_crypto::kdf::derive;
+use wayleave_crypto::prg::Prg;
+
+use crate::circuit::Kind;
+use crate::circuits::{SelectBest, ShapeError, export_all};
+use crate::counts::Counts;
+use crate::demand::Demand;
+use crate::error::{Error, Misuse, StartError};
+use crate::evaluation::{Evaluation, Program};
+use crate::party::Role;
+use crate::pool::Pool;
+use crate::rounds::{DriveError, Pipe, drive};
+use crate::rows::BitRows;
+use crate::setup::{SessionId, Setup};
+
+/// What is evaluated: a circuit over lanes, on inputs that follow from a seed.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// The circuit.
+    pub program: Program,
+    /// The lanes.
+    pub lanes: usize,
+    /// Both parties' shares of the inputs come from this.
+    pub seed: [u8; 16],
+}
+
+impl Workload {
+    /// Select-Best of `shape` for `members` members and one prefix.
+    ///
+    /// # Errors
+    /// If the shape is outside our limits.
+    pub fn select_best(shape: SelectBest, members: usize, seed: [u8; 16]) -> Result<Self, ShapeError> {
+        let program = Program::new(shape.circuit()?).expect("our own circuits are valid");
+        Ok(Self { program, lanes: members, seed })
+    }
+
+    /// Export-All of one route to `members` members.
+    #[must_use]
+    pub fn export_all(members: usize, seed: [u8; 16]) -> Self {
+        let program = Program::new(export_all()).expect("our own circuits are valid");
+        Self { program, lanes: members, seed }
+    }
+
+    /// The share of `role`: party 2 has zeros where party 1 alone puts an input in.
+    #[must_use]
+    pub fn share(&self, role: Role) -> BitRows {
+        let random = Prg::new(derive::<16>("wayleave/mpc/bench/v1", &self.seed, &[role.number()]).expose());
+        let mut rows = BitRows::zero(self.program.input_rows(), self.lanes);
+        let mut words = vec![[0u8; 8]; self.lanes.div_ceil(64)];
+        for input in &self.program.inputs {
+            if role == Role::Party2 && matches!(input.kind, Kind::Recommendation | Kind::Dummy) {
+                continue;
+            }
+            for row in input.first..input.first + input.bits {
+                random.fill((row as u64) << 32, words.as_flattened_mut());
+                rows.set_row(row, &words.iter().map(|word| u64::from_le_bytes(*word)).collect::<Vec<_>>());
+            }
+        }
+        rows
+    }
+
+    /// The outputs in the clear, for comparison.
+    #[must_use]
+    pub fn expected(&self) -> BitRows {
+        let inputs = self.share(Role::Party1).xor(&self.share(Role::Party2)).expect("both shares have one shape");
+        self.program.oracle(&inputs)
+    }
+}
+
+/// Why a benchmark stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum BenchError<E> {
+    /// The evaluation could not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// A protocol or its link failed.
+    #[error(transparent)]
+    Drive(#[from] DriveError<E>),
+}
+
+impl<E> From<Misuse> for BenchError<E> {
+    fn from(misuse: Misuse) -> Self {
+        DriveError::End(Error::from(misuse)).into()
+    }
+}
+
+/// One party's end of a benchmark.
+#[derive(Debug)]
+pub struct End<P> {
+    workload: Workload,
+    inputs: BitRows,
+    chunk: usize,
+    setup: Setup,
+    pool: Pool,
+    pipe: P,
+}
+
+impl<P: Pipe> End<P> {
+    /// The end of `role`, which sets up in chunks of `chunk` correlations; `seed` is this party's own.
+    pub fn new(role: Role, workload: Workload, seed: [u8; 32], chunk: usize, pipe: P) -> Self {
+        let inputs = workload.share(role);
+        let setup = Setup::new(role, SessionId(workload.seed), seed);
+        Self { workload, inputs, chunk, setup, pool: Pool::new(usize::MAX), pipe }
+    }
+
+    /// The base transfers: once for each link.
+    ///
+    /// # Errors
+    /// If the link fails or the peer errs.
+    pub fn link(&mut self) -> Result<(), BenchError<P::Error>> {
+        drive(&mut self.setup, &mut self.pipe)?;
+        Ok(())
+    }
+
+    /// Fills the pool for one evaluation. Gives what was sent.
+    ///
+    /// # Errors
+    /// If the link fails or the peer errs.
+    pub fn set_up(&mut self) -> Result<Counts, BenchError<P::Error>> {
+        let target = Demand::of(&self.workload.program, self.workload.lanes);
+        let mut counts = Counts::default();
+        for chunk in self.pool.short_of(&target).chunks(self.chunk) {
+            self.setup.ask(chunk)?;
+            let stock = drive(&mut self.setup, &mut self.pipe)?;
+            self.pool.add(stock)?;
+            counts.add(Setup::chunk_bytes(chunk.count));
+        }
+        Ok(counts)
+    }
+
+    /// One evaluation. Gives this party's shares of the outputs and what was sent.
+    ///
+    /// # Errors
+    /// If the pool has too little, the link fails or the peer errs.
+    pub fn evaluate(&mut self) -> Result<(BitRows, Counts), BenchError<P::Error>> {
+        let mut evaluation = Evaluation::new(&self.workload.program, &self.inputs, &mut self.pool)?;
+        let outputs = drive(&mut evaluation, &mut self.pipe)?;
+        Ok((outputs, evaluation.counts()))
+    }
+
+    /// Bytes that an evaluation holds at this party at most: the pool before it, then its wires and correlations; setup's
+    /// buffers for one chunk come on top.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let Workload { program, lanes, .. } = &self.workload;
+        let planes: usize = program.products().map(|product| 1 + 2 * product.vector.len()).sum();
+        let rows = program.wires + planes + program.input_rows();
+        self.pool.bytes().max(Demand::of(program, *lanes).bytes()) + rows * lanes.div_ceil(64) * 8 + 64 * self.chunk
+    }
+}
