@@ -117,9 +117,14 @@ where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
+    entering(rung)?.args(arguments).status()
+}
+
+/// A command that runs this very program in a rung's namespaces; arguments are to be added.
+fn entering(rung: Rung) -> io::Result<Command> {
     let mut command = unshare(rung);
-    command.arg(std::env::current_exe()?).args(arguments).env(RUNG_VARIABLE, rung.to_string());
-    command.status()
+    command.arg(std::env::current_exe()?).env(RUNG_VARIABLE, rung.to_string());
+    Ok(command)
 }
 
 /// The rung whose namespaces this process was started in by [`enter`]; `None` outside.
@@ -145,9 +150,12 @@ pub fn enter_for_test(name: &str) -> Option<Rung> {
         eprintln!("\n*** SKIPPED {name}: namespaces cannot be made here: {refused:?} ***\n");
         return None;
     }
-    let status =
-        enter(rung, ["--exact", name, "--nocapture", "--test-threads=1"]).expect("unshare runs, as it just did");
-    assert!(status.success(), "{name} failed inside ({rung})");
+    let mut command = entering(rung).expect("this program has a path");
+    let output = command.args(["--exact", name, "--nocapture", "--test-threads=1"]).output();
+    let output = output.expect("unshare runs, as it just did");
+    // Printed by this process, so that the test harness shows it only when it matters.
+    print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{name} failed inside ({rung})");
     None
 }
 

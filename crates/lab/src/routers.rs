@@ -150,6 +150,10 @@ fn locate_or_fetch_one(
     if let Some(found) = on_this_system(wanted) {
         return Ok(found);
     }
+    // A filled cache may belong to someone else; only to fill it must it be ours to write.
+    if let Some(found) = fs::canonicalize(cache).ok().and_then(|path| Cache { path }.installation(wanted)) {
+        return Ok(found);
+    }
     let cache = Cache::open(cache)?;
     let _alone = cache.lock()?;
     if let Some(found) = cache.installation(wanted) {
@@ -230,7 +234,13 @@ impl Cache {
         wanted.directories.iter().map(|directory| self.root().join(directory)).collect()
     }
 
+    /// Marks that all of a router is unpacked.
+    fn stamp(&self, wanted: &Wanted) -> PathBuf {
+        self.root().join(format!(".{}-complete", wanted.package))
+    }
+
     fn installation(&self, wanted: &Wanted) -> Option<Installation> {
+        self.stamp(wanted).exists().then_some(())?;
         installation(wanted, self.binaries(wanted), self.libraries(), false)
     }
 
@@ -253,7 +263,7 @@ impl Cache {
         for _ in 0..LIBRARY_ROUNDS {
             let missing = self.missing_libraries(wanted);
             if missing.is_empty() {
-                return Ok(());
+                return fs::write(self.stamp(wanted), "").map_err(|error| self.error(error));
             }
             let packages = packages_of(&missing, &depends);
             if packages.is_empty() {

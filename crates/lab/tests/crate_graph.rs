@@ -1,0 +1,130 @@
+//! The walls between the crates hold: dependencies point one way only, and pure crates have nothing that is not pure.
+
+#![allow(clippy::disallowed_methods, reason = "reads the workspace's manifests")]
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Each crate, and the crates of the workspace it may depend on (`docs/ARCHITECTURE.md`, Rooms).
+const ROOMS: &[(&str, &[&str])] = &[
+    ("wayleave-core", &[]),
+    ("wayleave-crypto", &[]),
+    ("wayleave-bgp", &["wayleave-core"]),
+    ("wayleave-mpc", &["wayleave-core", "wayleave-crypto"]),
+    ("wayleave-route-server", &["wayleave-core", "wayleave-crypto", "wayleave-bgp", "wayleave-mpc"]),
+    ("wayleave-runtime", &["wayleave-core"]),
+    (
+        "wayleave-lab",
+        &[
+            "wayleave-core",
+            "wayleave-crypto",
+            "wayleave-bgp",
+            "wayleave-mpc",
+            "wayleave-route-server",
+            "wayleave-runtime",
+        ],
+    ),
+    (
+        "wayleave",
+        &[
+            "wayleave-core",
+            "wayleave-crypto",
+            "wayleave-bgp",
+            "wayleave-mpc",
+            "wayleave-route-server",
+            "wayleave-runtime",
+            "wayleave-lab",
+        ],
+    ),
+];
+
+/// Crates without sockets, files, threads, clocks or randomness of their own.
+const PURE: &[&str] = &["wayleave-core", "wayleave-crypto", "wayleave-bgp", "wayleave-mpc", "wayleave-route-server"];
+
+/// What a pure crate must not depend on: each is a way to the world.
+const WORLDLY: &[&str] = &[
+    "axum",
+    "getrandom",
+    "hyper",
+    "libc",
+    "mio",
+    "nix",
+    "quinn",
+    "rand",
+    "rayon",
+    "redb",
+    "rustix",
+    "rustls",
+    "socket2",
+    "tokio",
+    "tokio-rustls",
+    "tracing-subscriber",
+];
+
+/// The ceiling of the design.
+const MOST_CRATES: usize = 12;
+
+struct Package {
+    /// Names of its ordinary dependencies, those of build scripts too, but not those of tests.
+    dependencies: Vec<String>,
+    test_dependencies: Vec<String>,
+}
+
+fn packages() -> BTreeMap<String, Package> {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
+    let arguments = ["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path", manifest];
+    let output = Command::new(env!("CARGO")).args(arguments).output().expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo prints JSON");
+    metadata["packages"].as_array().expect("packages").iter().map(package).collect()
+}
+
+fn package(value: &Value) -> (String, Package) {
+    let all = value["dependencies"].as_array().expect("dependencies");
+    let (tests, ordinary): (Vec<&Value>, Vec<&Value>) = all.iter().partition(|d| d["kind"].as_str() == Some("dev"));
+    let names = |list: Vec<&Value>| list.iter().filter_map(|d| d["name"].as_str()).map(str::to_owned).collect();
+    let name = value["name"].as_str().expect("a name").to_owned();
+    (name, Package { dependencies: names(ordinary), test_dependencies: names(tests) })
+}
+
+fn allowed(name: &str) -> &'static [&'static str] {
+    let room = ROOMS.iter().find(|(room, _)| *room == name);
+    room.unwrap_or_else(|| panic!("{name} has no room; give it one in ROOMS and in docs/ARCHITECTURE.md")).1
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    for (name, package) in packages() {
+        let inner = package.dependencies.iter().filter(|d| d.starts_with("wayleave"));
+        for dependency in inner {
+            assert!(allowed(&name).contains(&dependency.as_str()), "{name} must not depend on {dependency}");
+        }
+        // A test may look at its neighbours above, but no lower room's test needs the world's rooms.
+        if PURE.contains(&name.as_str()) {
+            for dependency in ["wayleave-runtime", "wayleave-lab", "wayleave"] {
+                assert!(!package.test_dependencies.iter().any(|d| d == dependency), "{name}'s tests use {dependency}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pure_crates_have_no_way_to_the_world() {
+    let packages = packages();
+    for name in PURE {
+        for dependency in &packages[*name].dependencies {
+            assert!(!WORLDLY.contains(&dependency.as_str()), "{name} is pure and must not depend on {dependency}");
+        }
+    }
+}
+
+#[test]
+fn every_room_is_there_and_there_are_not_too_many() {
+    let packages = packages();
+    for (name, _) in ROOMS {
+        assert!(packages.contains_key(*name), "{name} is gone; take it out of ROOMS and of docs/ARCHITECTURE.md");
+    }
+    assert!(packages.len() <= MOST_CRATES, "{} crates", packages.len());
+}
