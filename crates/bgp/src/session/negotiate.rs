@@ -7,9 +7,7 @@ use wayleave_core::{Afi, Asn};
 
 use super::{Config, HoldTime, Retain};
 use crate::notification::{code, open};
-use crate::{
-    AddPath, AddPathEntry, AddPathMode, Capability, GracefulRestartFamily, Notification, Open, SessionParams,
-};
+use crate::{AddPath, AddPathEntry, AddPathMode, Capability, GracefulRestartFamily, Notification, Open, SessionParams};
 
 const FAMILIES: [Afi; 2] = [Afi::Ipv4, Afi::Ipv6];
 

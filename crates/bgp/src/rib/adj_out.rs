@@ -1,0 +1,385 @@
+//! Adj-RIB-Out: what a peer shall be sent and what it was sent, and the UPDATEs that lead from one to the other.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use wayleave_core::Afi;
+
+use crate::{
+    Attributes, EncodeError, Message, Nlri, RefreshKind, RouteRefresh, SessionParams, encode_updates, end_of_rib,
+};
+
+const FAMILIES: [Afi; 2] = [Afi::Ipv4, Afi::Ipv6];
+
+/// A route's place: what is wanted there and what the peer has.
+#[derive(Clone, Debug, Default)]
+struct Slot {
+    desired: Option<Arc<Attributes>>,
+    sent: Option<Arc<Attributes>>,
+    /// To be sent even if the peer has it: an initial table or a refresh.
+    forced: bool,
+}
+
+/// What a family still owes the peer besides routes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Marks {
+    /// Forced routes not yet sent.
+    forced: usize,
+    begin_refresh: bool,
+    end_refresh: bool,
+    end_of_rib: bool,
+}
+
+/// Routes that could not be put into messages of this session; whatever the peer had of them is withdrawn.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RejectedRoutes {
+    /// Which.
+    pub routes: Vec<Nlri>,
+    /// Their attributes.
+    pub attributes: Arc<Attributes>,
+    /// Why.
+    pub error: EncodeError,
+}
+
+/// Messages to send, in this order.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Batch {
+    /// Whole messages: withdrawals, then announcements, and the marks around them.
+    pub messages: Vec<Vec<u8>>,
+    /// Routes announced in them.
+    pub announced: usize,
+    /// Routes withdrawn in them.
+    pub withdrawn: usize,
+    /// Routes left out.
+    pub rejected: Vec<RejectedRoutes>,
+}
+
+/// The routes for one peer. It outlives sessions: while none stands, only the wanted routes are kept.
+///
+/// Changes are not queued. However often a prefix changes between two batches, the peer gets the last word only, and
+/// nothing if it has that already; so a peer that does not read costs no memory beyond its table.
+///
+/// A peer without ADD-PATH gets of each prefix the path with the lowest path identifier: give the best path the lowest.
+#[derive(Clone, Debug, Default)]
+pub struct AdjRibOut {
+    slots: BTreeMap<Nlri, Slot>,
+    /// Keys as on the wire whose routes the peer has and must lose.
+    to_withdraw: BTreeSet<Nlri>,
+    /// Keys as on the wire whose routes the peer must get.
+    to_announce: BTreeSet<Nlri>,
+    /// IPv4, then IPv6.
+    marks: [Marks; 2],
+    session: Option<SessionParams>,
+    desired: usize,
+}
+
+impl AdjRibOut {
+    /// Empty, without a session.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Wants `nlri` to be announced with `attributes`.
+    pub fn announce(&mut self, nlri: Nlri, attributes: Arc<Attributes>) {
+        let slot = self.slots.entry(nlri).or_default();
+        self.desired += usize::from(slot.desired.is_none());
+        slot.desired = Some(attributes);
+        self.plan(nlri);
+    }
+
+    /// Wants `nlri` not to be announced.
+    pub fn withdraw(&mut self, nlri: &Nlri) {
+        let Some(slot) = self.slots.get_mut(nlri) else { return };
+        self.desired -= usize::from(slot.desired.take().is_some());
+        self.plan(*nlri);
+        self.tidy(nlri);
+        self.tidy(&self.wire_key(*nlri));
+    }
+
+    /// Wants nothing to be announced.
+    pub fn withdraw_all(&mut self) {
+        let wanted: Vec<Nlri> = self.desired().map(|(nlri, _)| *nlri).collect();
+        for nlri in &wanted {
+            self.withdraw(nlri);
+        }
+    }
+
+    /// A session stands, and the peer has nothing: all wanted routes of the agreed families are due, then, if the peer
+    /// understands it ([`Established::end_of_rib`](crate::session::Established::end_of_rib)), End-of-RIB of each.
+    pub fn session_up(&mut self, params: SessionParams, end_of_rib: bool) {
+        self.session_down();
+        self.session = Some(params);
+        for afi in FAMILIES.into_iter().filter(|&afi| params.has_family(afi)) {
+            self.force(afi);
+            self.marks[index(afi)].end_of_rib = end_of_rib;
+        }
+    }
+
+    /// The session is gone: nothing is due.
+    pub fn session_down(&mut self) {
+        self.session = None;
+        self.to_withdraw.clear();
+        self.to_announce.clear();
+        self.marks = [Marks::default(); 2];
+        self.slots.retain(|_, slot| {
+            slot.sent = None;
+            slot.forced = false;
+            slot.desired.is_some()
+        });
+    }
+
+    /// The peer asks for all routes of `afi` again (RFC 2918); `marked` says that both ends mark the begin and the end
+    /// (RFC 7313).
+    pub fn refresh(&mut self, afi: Afi, marked: bool) {
+        if self.session.is_some_and(|params| params.has_family(afi)) {
+            self.force(afi);
+            self.marks[index(afi)].begin_refresh = marked;
+            self.marks[index(afi)].end_refresh = marked;
+        }
+    }
+
+    /// Whether a batch would hold anything.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        let mark = |marks: &Marks| marks.begin_refresh || marks.end_refresh || marks.end_of_rib;
+        self.due() > 0 || self.marks.iter().any(mark)
+    }
+
+    /// Routes to be announced or withdrawn.
+    #[must_use]
+    pub fn due(&self) -> usize {
+        self.to_announce.len() + self.to_withdraw.len()
+    }
+
+    /// The next messages, for at most `most_routes` routes: withdrawals first, then announcements in as few messages as
+    /// equal attributes allow. What is in them counts as sent. A larger batch packs better; call again while
+    /// [`AdjRibOut::is_due`] and the session is writable.
+    pub fn next_batch(&mut self, most_routes: usize) -> Batch {
+        let mut batch = Batch::default();
+        let Some(params) = self.session else { return batch };
+        self.begin_refreshes(&params, &mut batch);
+        let withdrawn = self.take_withdrawals(most_routes);
+        self.encode_withdrawals(&withdrawn, &params, &mut batch);
+        let groups = self.take_announcements(most_routes.saturating_sub(withdrawn.len()));
+        for (attributes, routes) in groups {
+            self.encode_announcements(&attributes, routes, &params, &mut batch);
+        }
+        self.end_families(&params, &mut batch);
+        batch
+    }
+
+    /// The wanted routes in prefix order.
+    pub fn desired(&self) -> impl Iterator<Item = (&Nlri, &Arc<Attributes>)> {
+        self.slots.iter().filter_map(|(nlri, slot)| Some((nlri, slot.desired.as_ref()?)))
+    }
+
+    /// What the peer has, in prefix order, by the keys on the wire.
+    pub fn sent(&self) -> impl Iterator<Item = (&Nlri, &Arc<Attributes>)> {
+        self.slots.iter().filter_map(|(nlri, slot)| Some((nlri, slot.sent.as_ref()?)))
+    }
+
+    /// Wanted routes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.desired
+    }
+
+    /// Whether no route is wanted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.desired == 0
+    }
+
+    /// The key under which the peer knows `nlri`.
+    fn wire_key(&self, nlri: Nlri) -> Nlri {
+        match self.session {
+            Some(params) if params.add_path_send.has(nlri.prefix.afi()) => nlri,
+            _ => Nlri::new(nlri.prefix),
+        }
+    }
+
+    /// What the peer shall have under a key.
+    fn desired_at(&self, key: &Nlri, params: &SessionParams) -> Option<&Arc<Attributes>> {
+        let last = match params.add_path_send.has(key.prefix.afi()) {
+            true => key.path_id,
+            false => u32::MAX,
+        };
+        self.slots.range(*key..=Nlri { path_id: last, ..*key }).find_map(|(_, slot)| slot.desired.as_ref())
+    }
+
+    /// Files the key of `nlri` under what is due for it.
+    fn plan(&mut self, nlri: Nlri) {
+        let Some(params) = self.session.filter(|params| params.has_family(nlri.prefix.afi())) else { return };
+        let key = self.wire_key(nlri);
+        let desired = self.desired_at(&key, &params);
+        let slot = self.slots.get(&key);
+        let sent = slot.and_then(|slot| slot.sent.as_ref());
+        let forced = slot.is_some_and(|slot| slot.forced);
+        let (announce, withdraw) = match (desired, sent) {
+            (Some(desired), Some(sent)) => (forced || desired != sent, false),
+            (Some(_), None) => (true, false),
+            (None, sent) => (false, sent.is_some()),
+        };
+        if !announce && forced {
+            self.unforce(&key);
+        }
+        file(&mut self.to_announce, key, announce);
+        file(&mut self.to_withdraw, key, withdraw);
+    }
+
+    /// Makes every wanted route of a family due, whether the peer has it or not.
+    fn force(&mut self, afi: Afi) {
+        let keys: BTreeSet<Nlri> = self
+            .slots
+            .iter()
+            .filter(|(nlri, slot)| nlri.prefix.afi() == afi && slot.desired.is_some())
+            .map(|(nlri, _)| self.wire_key(*nlri))
+            .collect();
+        for &key in &keys {
+            let slot = self.slots.entry(key).or_default();
+            self.marks[index(afi)].forced += usize::from(!slot.forced);
+            slot.forced = true;
+        }
+        self.to_announce.extend(keys);
+    }
+
+    fn unforce(&mut self, key: &Nlri) {
+        if let Some(slot) = self.slots.get_mut(key).filter(|slot| slot.forced) {
+            slot.forced = false;
+            self.marks[index(key.prefix.afi())].forced -= 1;
+        }
+    }
+
+    /// Drops a slot that holds nothing.
+    fn tidy(&mut self, key: &Nlri) {
+        if self.slots.get(key).is_some_and(|slot| slot.desired.is_none() && slot.sent.is_none() && !slot.forced) {
+            self.slots.remove(key);
+        }
+    }
+
+    fn take_withdrawals(&mut self, most: usize) -> Vec<Nlri> {
+        let mut taken = Vec::with_capacity(most.min(self.to_withdraw.len()));
+        while taken.len() < most
+            && let Some(key) = self.to_withdraw.pop_first()
+        {
+            self.set_sent(&key, None);
+            taken.push(key);
+        }
+        taken
+    }
+
+    /// Routes to announce, those with equal attributes of one family together, in the order of their first prefixes.
+    fn take_announcements(&mut self, most: usize) -> Vec<(Arc<Attributes>, Vec<Nlri>)> {
+        let Some(params) = self.session else { return Vec::new() };
+        let mut groups: Vec<(Arc<Attributes>, Vec<Nlri>)> = Vec::new();
+        let mut places: HashMap<(Afi, Arc<Attributes>), usize> = HashMap::new();
+        let mut taken = 0;
+        while taken < most
+            && let Some(key) = self.to_announce.pop_first()
+        {
+            self.unforce(&key);
+            let Some(attributes) = self.desired_at(&key, &params).cloned() else { continue };
+            taken += 1;
+            let place = *places.entry((key.prefix.afi(), Arc::clone(&attributes))).or_insert_with(|| {
+                groups.push((attributes, Vec::new()));
+                groups.len() - 1
+            });
+            groups[place].1.push(key);
+        }
+        groups
+    }
+
+    fn encode_withdrawals(&self, routes: &[Nlri], params: &SessionParams, batch: &mut Batch) {
+        if routes.is_empty() {
+            return;
+        }
+        // Withdrawals carry no attributes, so that nothing about them can be too long.
+        if let Ok(messages) = encode_updates(None, &[], routes, params) {
+            batch.messages.extend(messages);
+            batch.withdrawn += routes.len();
+        }
+    }
+
+    fn encode_announcements(
+        &mut self,
+        attributes: &Arc<Attributes>,
+        routes: Vec<Nlri>,
+        params: &SessionParams,
+        batch: &mut Batch,
+    ) {
+        match encode_updates(Some(attributes), &routes, &[], params) {
+            Ok(messages) => {
+                batch.messages.extend(messages);
+                batch.announced += routes.len();
+                routes.iter().for_each(|key| self.set_sent(key, Some(attributes)));
+            }
+            Err(error) => {
+                let had: Vec<Nlri> = routes.iter().filter(|key| self.is_sent(key)).copied().collect();
+                self.encode_withdrawals(&had, params, batch);
+                routes.iter().for_each(|key| self.set_sent(key, None));
+                batch.rejected.push(RejectedRoutes { routes, attributes: Arc::clone(attributes), error });
+            }
+        }
+    }
+
+    fn is_sent(&self, key: &Nlri) -> bool {
+        self.slots.get(key).is_some_and(|slot| slot.sent.is_some())
+    }
+
+    fn set_sent(&mut self, key: &Nlri, attributes: Option<&Arc<Attributes>>) {
+        match attributes {
+            Some(attributes) => self.slots.entry(*key).or_default().sent = Some(Arc::clone(attributes)),
+            None => {
+                if let Some(slot) = self.slots.get_mut(key) {
+                    slot.sent = None;
+                }
+                self.tidy(key);
+            }
+        }
+    }
+
+    fn begin_refreshes(&mut self, params: &SessionParams, batch: &mut Batch) {
+        for afi in FAMILIES {
+            if std::mem::take(&mut self.marks[index(afi)].begin_refresh) {
+                push_mark(afi, RefreshKind::Begin, params, batch);
+            }
+        }
+    }
+
+    /// Marks the end of each family whose forced routes are out.
+    fn end_families(&mut self, params: &SessionParams, batch: &mut Batch) {
+        for afi in FAMILIES {
+            let marks = &mut self.marks[index(afi)];
+            if marks.forced > 0 {
+                continue;
+            }
+            if std::mem::take(&mut marks.end_of_rib) {
+                batch.messages.push(end_of_rib(afi));
+            }
+            if std::mem::take(&mut marks.end_refresh) {
+                push_mark(afi, RefreshKind::End, params, batch);
+            }
+        }
+    }
+}
+
+fn push_mark(afi: Afi, kind: RefreshKind, params: &SessionParams, batch: &mut Batch) {
+    let mark = Message::RouteRefresh(RouteRefresh { kind, ..RouteRefresh::request(afi) });
+    batch.messages.extend(mark.encode(params));
+}
+
+fn file(set: &mut BTreeSet<Nlri>, key: Nlri, wanted: bool) {
+    if wanted {
+        set.insert(key);
+    } else {
+        set.remove(&key);
+    }
+}
+
+fn index(afi: Afi) -> usize {
+    match afi {
+        Afi::Ipv4 => 0,
+        Afi::Ipv6 => 1,
+    }
+}
