@@ -221,6 +221,13 @@ impl<'a> RawAttribute<'a> {
     /// otherwise, so that what was decoded is written as it came. The value must not exceed 65,535 octets.
     #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
+        self.encode_header(out);
+        out.extend_from_slice(self.value);
+    }
+
+    /// Appends flags, code and length.
+    #[inline]
+    pub(crate) fn encode_header(&self, out: &mut Vec<u8>) {
         let length = u16::try_from(self.value.len()).expect("an attribute's value is at most 65,535 octets");
         match u8::try_from(length) {
             Ok(short) if !self.flags.is_extended() => out.extend_from_slice(&[self.flags.0, self.code.0, short]),
@@ -230,7 +237,6 @@ impl<'a> RawAttribute<'a> {
                 out.extend_from_slice(&[flags, self.code.0, high, low]);
             }
         }
-        out.extend_from_slice(self.value);
     }
 }
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use wayleave_core::{Afi, Asn};
 
+use crate::check::{self, Seen};
 use crate::{
-    AsPath, AttributeCode, AttributeIter, AttributesEditor, Community, ExtendedCommunity, LargeCommunity, Origin,
-    Problem, RawAttribute, wire,
+    Action, AsPath, AttributeCode, AttributeFlags, AttributeIter, AttributesEditor, Community, ExtendedCommunity,
+    Fault, LargeCommunity, Origin, Problem, RawAttribute, SessionParams, wire,
 };
 
 /// The next hop of IPv6 routes, from MP_REACH_NLRI (RFC 2545 section 3).
@@ -18,6 +19,27 @@ pub struct Ipv6NextHop {
     pub global: Ipv6Addr,
     /// The link-local address, where both ends share a link.
     pub link_local: Option<Ipv6Addr>,
+}
+
+impl Ipv6NextHop {
+    /// From 16 octets, or 32 with a link-local address (RFC 2545 section 3).
+    #[must_use]
+    pub fn from_octets(octets: &[u8]) -> Option<Self> {
+        let (global, rest) = octets.split_first_chunk::<16>()?;
+        let link_local = match rest {
+            [] => None,
+            rest => Some(Ipv6Addr::from(<[u8; 16]>::try_from(rest).ok()?)),
+        };
+        Some(Self { global: Ipv6Addr::from(*global), link_local })
+    }
+
+    /// 16 octets, or 32 with a link-local address.
+    #[must_use]
+    pub fn octets(&self) -> Vec<u8> {
+        let mut octets = self.global.octets().to_vec();
+        octets.extend(self.link_local.iter().flat_map(|address| address.octets()));
+        octets
+    }
 }
 
 /// Where packets go.
@@ -47,6 +69,9 @@ pub enum AttributesError {
     /// The next hop before the attributes is cut short or has an impossible length.
     #[error("next hop has an impossible length")]
     NextHop,
+    /// MP_REACH_NLRI or MP_UNREACH_NLRI, which belong to a message, not to a route.
+    #[error("multiprotocol attributes do not belong to a route")]
+    Multiprotocol,
     /// The attributes exceed 65,535 octets.
     #[error("{0} octets of attributes are too many")]
     TooLong(usize),
@@ -71,8 +96,29 @@ impl Attributes {
 
     /// From attributes with four-octet AS numbers, such as a RIB dump's or our own, checked by the rules of RFC 7606 as
     /// from an internal peer: any fault is an error. MP_REACH_NLRI and MP_UNREACH_NLRI are not allowed.
-    pub fn from_octets(_octets: &[u8], _ipv6_next_hop: Option<Ipv6NextHop>) -> Result<Self, AttributesError> {
-        todo!()
+    pub fn from_octets(octets: &[u8], ipv6_next_hop: Option<Ipv6NextHop>) -> Result<Self, AttributesError> {
+        if octets.len() > usize::from(u16::MAX) {
+            return Err(AttributesError::TooLong(octets.len()));
+        }
+        let params = SessionParams::new(Asn(0), Asn(0));
+        let mut seen = Seen::default();
+        for attribute in AttributeIter::new(octets) {
+            let fault = |attribute, fault| {
+                AttributesError::Fault(Problem { attribute, fault, action: Action::TreatAsWithdraw })
+            };
+            let attribute = attribute.map_err(|found| fault(None, found))?;
+            let code = attribute.code;
+            if matches!(code, AttributeCode::MP_REACH_NLRI | AttributeCode::MP_UNREACH_NLRI) {
+                return Err(AttributesError::Multiprotocol);
+            }
+            if !seen.insert(code) {
+                return Err(fault(Some(code), Fault::Repeated));
+            }
+            if let Some((found, _)) = check::attribute(&attribute, &params) {
+                return Err(fault(Some(code), found));
+            }
+        }
+        Ok(Self::from_checked(octets, ipv6_next_hop))
     }
 
     /// Starts an edit from nothing.
@@ -91,19 +137,45 @@ impl Attributes {
     /// dropped, unknown transitive ones get the Partial bit; all others stay as they are.
     #[must_use]
     pub fn to_forward(&self) -> Self {
-        todo!()
+        let is_unknown = |attribute: &RawAttribute<'_>| check::defined_flags(attribute.code).is_none();
+        if !self.iter().any(|attribute| is_unknown(&attribute)) {
+            return self.clone();
+        }
+        let mut octets = Vec::with_capacity(self.octets.len());
+        for mut attribute in self.iter() {
+            if is_unknown(&attribute) {
+                if !attribute.flags.is_transitive() {
+                    continue;
+                }
+                // The bits without a meaning are zero when sent (RFC 4271 section 4.3).
+                attribute.flags.0 = attribute.flags.0 & !AttributeFlags::UNUSED | AttributeFlags::PARTIAL;
+            }
+            attribute.encode(&mut octets);
+        }
+        Self::from_checked(&octets, self.ipv6_next_hop)
     }
 
     /// A portable form that [`Attributes::decode`] reads: the length of the IPv6 next hop (0, 16 or 32 octets), the next
     /// hop, the attributes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        todo!()
+        let next_hop = self.ipv6_next_hop.map(|next_hop| next_hop.octets()).unwrap_or_default();
+        let mut out = Vec::with_capacity(1 + next_hop.len() + self.octets.len());
+        out.push(next_hop.len() as u8);
+        out.extend_from_slice(&next_hop);
+        out.extend_from_slice(&self.octets);
+        out
     }
 
     /// Reads the form of [`Attributes::encode`], checking all of it as [`Attributes::from_octets`] does.
-    pub fn decode(_octets: &[u8]) -> Result<Self, AttributesError> {
-        todo!()
+    pub fn decode(octets: &[u8]) -> Result<Self, AttributesError> {
+        let (&length, rest) = octets.split_first().ok_or(AttributesError::NextHop)?;
+        let (next_hop, rest) = rest.split_at_checked(usize::from(length)).ok_or(AttributesError::NextHop)?;
+        let next_hop = match next_hop {
+            [] => None,
+            octets => Some(Ipv6NextHop::from_octets(octets).ok_or(AttributesError::NextHop)?),
+        };
+        Self::from_octets(rest, next_hop)
     }
 
     /// The attributes in wire form.

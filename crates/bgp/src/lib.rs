@@ -3,6 +3,7 @@
 //! Nothing here has a clock, a socket, a file or randomness of its own. A decoder never panics and bounds every count
 //! before it allocates; what a malformed UPDATE costs follows RFC 7606 and is a value ([`Problem`]), not an event.
 
+mod as4;
 mod as_path;
 mod attribute;
 mod attributes;

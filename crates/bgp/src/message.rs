@@ -1,7 +1,7 @@
 //! The five messages, their header and their errors (RFC 4271 sections 4.1 and 6.1).
 
-use crate::notification::{code, header};
-use crate::{Notification, Open, RouteRefresh, SessionParams, Update};
+use crate::notification::{code, header, route_refresh};
+use crate::{EncodeError, Notification, Open, RefreshKind, RouteRefresh, SessionParams, Update};
 
 /// Octets of a header.
 pub(crate) const HEADER_LEN: usize = 19;
@@ -158,8 +158,16 @@ impl Message {
     /// Takes the first message off a stream and hands back the rest. An error other than
     /// [`MessageError::Incomplete`] carries the NOTIFICATION to send.
     pub fn decode<'a>(octets: &'a [u8], params: &SessionParams) -> Result<(Self, &'a [u8]), MessageError> {
-        let (_frame, _rest) = frame(octets, params)?;
-        todo!()
+        let (frame, rest) = frame(octets, params)?;
+        let body = frame.body();
+        let message = match frame.kind {
+            MessageType::Open => Message::Open(Open::decode(body)?),
+            MessageType::Update => Message::Update(Update::decode(body, params)?),
+            MessageType::Notification => Message::Notification(Notification::decode(body)?),
+            MessageType::Keepalive => Message::Keepalive,
+            MessageType::RouteRefresh => Message::RouteRefresh(decode_refresh(&frame)?),
+        };
+        Ok((message, rest))
     }
 
     /// The type.
@@ -174,8 +182,74 @@ impl Message {
         }
     }
 
-    /// The message in wire form. An UPDATE that does not fit one message fails; see [`crate::encode_updates`].
-    pub fn encode(&self, _params: &SessionParams) -> Result<Vec<u8>, crate::EncodeError> {
-        todo!()
+    /// The message in wire form. An UPDATE that does not fit one message fails; [`crate::encode_updates`] splits. The
+    /// data of a NOTIFICATION is cut to what fits.
+    pub fn encode(&self, params: &SessionParams) -> Result<Vec<u8>, EncodeError> {
+        if let Message::Update(update) = self {
+            return update.encode(params);
+        }
+        let mut out = Vec::with_capacity(64);
+        let message = put_header(self.kind(), &mut out);
+        match self {
+            Message::Open(open) => open.encode_body(&mut out),
+            Message::Notification(notification) => {
+                let room = params.max_message_len() - HEADER_LEN - 2;
+                let data = &notification.data[..notification.data.len().min(room)];
+                out.extend_from_slice(&[notification.code, notification.subcode]);
+                out.extend_from_slice(data);
+            }
+            Message::RouteRefresh(refresh) => {
+                let [a, b] = refresh.afi.to_be_bytes();
+                out.extend_from_slice(&[a, b, refresh.kind.octet(), refresh.safi]);
+            }
+            Message::Keepalive | Message::Update(_) => {}
+        }
+        message.finish(&mut out);
+        Ok(out)
     }
+}
+
+fn decode_refresh(frame: &Frame<'_>) -> Result<RouteRefresh, Notification> {
+    match *frame.body() {
+        [a, b, kind, safi] => {
+            Ok(RouteRefresh { afi: u16::from_be_bytes([a, b]), safi, kind: RefreshKind::from_octet(kind) })
+        }
+        _ => Err(Notification::with_data(code::ROUTE_REFRESH, route_refresh::INVALID_LENGTH, frame.octets)),
+    }
+}
+
+/// A length field that is filled in once its contents are written.
+#[must_use]
+pub(crate) struct Length {
+    /// Where the field stands.
+    at: usize,
+    /// Where what it counts begins.
+    from: usize,
+}
+
+impl Length {
+    /// Fills the field in. What it counts is at most 65,535 octets: callers split before.
+    #[inline]
+    pub(crate) fn finish(self, out: &mut [u8]) {
+        let length = u16::try_from(out.len() - self.from).expect("sections are bounded by the message");
+        out[self.at..self.at + 2].copy_from_slice(&length.to_be_bytes());
+    }
+}
+
+/// Leaves room for a length of what follows.
+#[inline]
+pub(crate) fn put_length(out: &mut Vec<u8>) -> Length {
+    let at = out.len();
+    out.extend_from_slice(&[0, 0]);
+    Length { at, from: at + 2 }
+}
+
+/// Begins a message; its length counts the header too.
+#[inline]
+pub(crate) fn put_header(kind: MessageType, out: &mut Vec<u8>) -> Length {
+    let from = out.len();
+    let mut header = [0xff; HEADER_LEN];
+    (header[16], header[17], header[18]) = (0, 0, kind.octet());
+    out.extend_from_slice(&header);
+    Length { at: from + 16, from }
 }

@@ -126,6 +126,14 @@ impl Notification {
         Self { code, subcode, data: data.into() }
     }
 
+    /// Decodes the body of a NOTIFICATION, after its header. One without code and subcode has a wrong length.
+    pub fn decode(body: &[u8]) -> Result<Self, Notification> {
+        match body {
+            [code, subcode, data @ ..] => Ok(Self::with_data(*code, *subcode, data)),
+            _ => Err(Self::new(code::MESSAGE_HEADER, header::BAD_LENGTH)),
+        }
+    }
+
     /// A cease that tells a person why (RFC 9003); the text is cut at 255 octets, between characters.
     #[must_use]
     pub fn shutdown(subcode: u8, text: &str) -> Self {

@@ -5,7 +5,8 @@ use std::net::Ipv4Addr;
 use serde::{Deserialize, Serialize};
 use wayleave_core::{Afi, Asn};
 
-use crate::MessageError;
+use crate::notification::{code, open};
+use crate::{MessageError, Notification};
 
 /// Which way path identifiers may go (RFC 7911 section 4), seen from the sender of the capability.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
@@ -82,12 +83,159 @@ pub enum Capability {
     },
 }
 
+/// The version of BGP.
+const VERSION: u8 = 4;
+/// The type of the parameter that holds capabilities.
+const CAPABILITIES: u8 = 2;
+/// Length and type that announce the extended form (RFC 9072 section 2).
+const EXTENDED: u8 = 255;
+/// An OPEN has at most 4,096 octets: 19 of header, 10 fixed, 3 of extended length, 3 of the parameter.
+const MAX_CAPABILITIES_LEN: usize = 4_096 - 19 - 10 - 3 - 3;
+
+fn unspecific() -> Notification {
+    Notification::new(code::OPEN, open::UNSPECIFIC)
+}
+
+/// The capabilities of all optional parameters, from the octet of their length on.
+fn decode_parameters(octets: &[u8]) -> Result<Vec<Capability>, Notification> {
+    let (&length, rest) = octets.split_first().ok_or_else(unspecific)?;
+    let is_extended = length == EXTENDED && rest.first() == Some(&EXTENDED);
+    let (length, mut rest) = match rest {
+        [_, a, b, rest @ ..] if is_extended => (usize::from(u16::from_be_bytes([*a, *b])), rest),
+        rest => (usize::from(length), rest),
+    };
+    if length != rest.len() {
+        return Err(unspecific());
+    }
+    let mut capabilities = Vec::new();
+    while !rest.is_empty() {
+        let (kind, length, after) = match *rest {
+            [kind, a, b, ref after @ ..] if is_extended => (kind, usize::from(u16::from_be_bytes([a, b])), after),
+            [kind, length, ref after @ ..] if !is_extended => (kind, usize::from(length), after),
+            _ => return Err(unspecific()),
+        };
+        let (mut value, after) = after.split_at_checked(length).ok_or_else(unspecific)?;
+        if kind != CAPABILITIES {
+            return Err(Notification::new(code::OPEN, open::UNSUPPORTED_PARAMETER));
+        }
+        while !value.is_empty() {
+            let (capability, beyond) = Capability::decode(value).ok_or_else(unspecific)?;
+            capabilities.push(capability);
+            value = beyond;
+        }
+        rest = after;
+    }
+    Ok(capabilities)
+}
+
+impl AddPathMode {
+    fn octet(self) -> u8 {
+        match self {
+            AddPathMode::Receive => 1,
+            AddPathMode::Send => 2,
+            AddPathMode::Both => 3,
+            AddPathMode::Other(octet) => octet,
+        }
+    }
+
+    fn from_octet(octet: u8) -> Self {
+        match octet {
+            1 => AddPathMode::Receive,
+            2 => AddPathMode::Send,
+            3 => AddPathMode::Both,
+            other => AddPathMode::Other(other),
+        }
+    }
+}
+
 impl Capability {
+    /// Reads one capability and hands back the rest; `None` if it is cut short or its length contradicts its code.
+    #[must_use]
+    pub fn decode(octets: &[u8]) -> Option<(Self, &[u8])> {
+        let &[code, length, ref rest @ ..] = octets else { return None };
+        let (value, rest) = rest.split_at_checked(usize::from(length))?;
+        let capability = match (code, value) {
+            (1, &[a, b, _, safi]) => Capability::Multiprotocol { afi: u16::from_be_bytes([a, b]), safi },
+            (2, []) => Capability::RouteRefresh,
+            (6, []) => Capability::ExtendedMessage,
+            (9, &[role]) => Capability::Role(role),
+            (64, &[a, b, ref families @ ..]) => Capability::GracefulRestart {
+                flags: a >> 4,
+                restart_time: u16::from_be_bytes([a & 0x0f, b]),
+                families: quads(families)?
+                    .map(|[a, b, safi, flags]| GracefulRestartFamily { afi: u16::from_be_bytes([a, b]), safi, flags })
+                    .collect(),
+            },
+            (65, &[a, b, c, d]) => Capability::FourOctetAs(Asn(u32::from_be_bytes([a, b, c, d]))),
+            (69, entries) => Capability::AddPath(
+                quads(entries)?
+                    .map(|[a, b, safi, mode]| AddPathEntry {
+                        afi: u16::from_be_bytes([a, b]),
+                        safi,
+                        mode: AddPathMode::from_octet(mode),
+                    })
+                    .collect(),
+            ),
+            (70, []) => Capability::EnhancedRouteRefresh,
+            (1 | 2 | 6 | 9 | 64 | 65 | 70, _) => return None,
+            (code, value) => Capability::Unknown { code, value: value.to_vec() },
+        };
+        Some((capability, rest))
+    }
+
+    /// Appends the capability; what exceeds 255 octets of value is left out.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let (code, mut value) = self.to_raw();
+        value.truncate(255);
+        out.extend_from_slice(&[code, value.len() as u8]);
+        out.extend_from_slice(&value);
+    }
+
+    /// Code and value.
+    #[must_use]
+    pub fn to_raw(&self) -> (u8, Vec<u8>) {
+        match self {
+            Capability::Multiprotocol { afi, safi } => {
+                let [a, b] = afi.to_be_bytes();
+                (1, vec![a, b, 0, *safi])
+            }
+            Capability::RouteRefresh => (2, Vec::new()),
+            Capability::ExtendedMessage => (6, Vec::new()),
+            Capability::Role(role) => (9, vec![*role]),
+            Capability::GracefulRestart { flags, restart_time, families } => {
+                let [a, b] = (u16::from(*flags) << 12 | restart_time & 0x0fff).to_be_bytes();
+                let mut value = vec![a, b];
+                for GracefulRestartFamily { afi, safi, flags } in families.iter().take(63) {
+                    let [a, b] = afi.to_be_bytes();
+                    value.extend_from_slice(&[a, b, *safi, *flags]);
+                }
+                (64, value)
+            }
+            Capability::FourOctetAs(asn) => (65, asn.0.to_be_bytes().to_vec()),
+            Capability::AddPath(entries) => {
+                let mut value = Vec::new();
+                for AddPathEntry { afi, safi, mode } in entries.iter().take(63) {
+                    let [a, b] = afi.to_be_bytes();
+                    value.extend_from_slice(&[a, b, *safi, mode.octet()]);
+                }
+                (69, value)
+            }
+            Capability::EnhancedRouteRefresh => (70, Vec::new()),
+            Capability::Unknown { code, value } => (*code, value.clone()),
+        }
+    }
+
     /// Multiprotocol extensions for `afi` unicast.
     #[must_use]
     pub fn unicast(afi: Afi) -> Self {
         Capability::Multiprotocol { afi: afi.code(), safi: 1 }
     }
+}
+
+/// Groups of four octets, if nothing is left over.
+fn quads(octets: &[u8]) -> Option<impl Iterator<Item = [u8; 4]>> {
+    let (quads, rest) = octets.as_chunks::<4>();
+    rest.is_empty().then(|| quads.iter().copied())
 }
 
 /// An OPEN message.
@@ -104,14 +252,66 @@ pub struct Open {
 }
 
 impl Open {
-    /// Decodes the message's body, after the header.
-    pub fn decode(_body: &[u8]) -> Result<Self, MessageError> {
-        todo!()
+    /// Decodes the body of an OPEN, after its header (RFC 4271 section 6.2). Whether the AS is the expected one is for
+    /// the session to say.
+    pub fn decode(body: &[u8]) -> Result<Self, MessageError> {
+        let &[version, a, b, c, d, i, j, k, l, ref parameters @ ..] = body else { return Err(unspecific().into()) };
+        if version != VERSION {
+            return Err(Notification::with_data(code::OPEN, open::UNSUPPORTED_VERSION, [0, VERSION]).into());
+        }
+        let capabilities = decode_parameters(parameters)?;
+        let narrow = Asn(u32::from(u16::from_be_bytes([a, b])));
+        let wide = capabilities.iter().rev().find_map(|capability| match capability {
+            Capability::FourOctetAs(asn) => Some(*asn),
+            _ => None,
+        });
+        let opened = Open {
+            asn: wide.unwrap_or(narrow),
+            hold_time: u16::from_be_bytes([c, d]),
+            identifier: Ipv4Addr::new(i, j, k, l),
+            capabilities,
+        };
+        // RFC 7607 section 2.
+        if opened.asn == Asn(0) || narrow == Asn(0) {
+            return Err(Notification::new(code::OPEN, open::BAD_PEER_AS).into());
+        }
+        if matches!(opened.hold_time, 1 | 2) {
+            return Err(Notification::new(code::OPEN, open::UNACCEPTABLE_HOLD_TIME).into());
+        }
+        // RFC 6286 section 2.2.
+        if opened.identifier.is_unspecified() {
+            return Err(Notification::new(code::OPEN, open::BAD_IDENTIFIER).into());
+        }
+        Ok(opened)
     }
 
-    /// Appends the body, after the header; capabilities in one parameter each, in RFC 9072 form if they exceed 255 octets.
-    pub fn encode_body(&self, _out: &mut Vec<u8>) {
-        todo!()
+    /// Appends the body, after the header: all capabilities in one parameter (RFC 5492 section 4), in the form of
+    /// RFC 9072 if they exceed 253 octets. Capabilities beyond what an OPEN holds are left out, the last first.
+    pub fn encode_body(&self, out: &mut Vec<u8>) {
+        out.push(VERSION);
+        out.extend_from_slice(&self.asn.two_octets().to_be_bytes());
+        out.extend_from_slice(&self.hold_time.to_be_bytes());
+        out.extend_from_slice(&self.identifier.octets());
+        let mut capabilities = Vec::new();
+        for capability in &self.capabilities {
+            let before = capabilities.len();
+            capability.encode(&mut capabilities);
+            if capabilities.len() > MAX_CAPABILITIES_LEN {
+                capabilities.truncate(before);
+                break;
+            }
+        }
+        match u8::try_from(capabilities.len()) {
+            Ok(0) => out.push(0),
+            Ok(length) if length <= 253 => out.extend_from_slice(&[length + 2, CAPABILITIES, length]),
+            _ => {
+                let length = capabilities.len() as u16; // at most MAX_CAPABILITIES_LEN
+                let [a, b] = (length + 3).to_be_bytes();
+                let [c, d] = length.to_be_bytes();
+                out.extend_from_slice(&[EXTENDED, EXTENDED, a, b, CAPABILITIES, c, d]);
+            }
+        }
+        out.extend_from_slice(&capabilities);
     }
 
     /// Whether the sender speaks `afi` unicast: it says so, or it names no family at all and `afi` is IPv4.
