@@ -355,6 +355,14 @@ impl SignedMemberSet {
         operator.verify(LABEL, &self.set.encode(), &self.signature).map_err(|_| NotSigned)?;
         Ok(&self.set)
     }
+
+    /// Reads a signed set and checks the operator's signature: `None` if either fails.
+    #[must_use]
+    pub fn open(bytes: &[u8], operator: &VerifyingKey) -> Option<MemberSet> {
+        let signed = Self::decode(bytes).ok()?;
+        signed.verify(operator).ok()?;
+        Some(signed.set)
+    }
 }
 
 /// Printable: no control characters, so that a name cannot break a log line or a terminal.

@@ -1,0 +1,771 @@
+//! The frames between members and parties, and between the two parties.
+//!
+//! A frame is one octet of type and its fields, inside one length-prefixed record of a TLS link. Everything counted is
+//! bounded before it is allocated, and nothing may be left over.
+
+use std::sync::Arc;
+
+use crate::object::{Handle, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne, ShareTwo};
+use crate::wire::{Malformed, Reader, Writer};
+use wayleave_bgp::Nlri;
+use wayleave_crypto::secret::Seed;
+
+/// Version of the frames; both ends must have the same.
+pub const PROTOCOL: u16 = 1;
+/// Largest frame in bytes; longer ones are refused by the link before they are read.
+pub const MAX_FRAME: usize = 64 << 20;
+/// Candidates of one prefix that Select-Best looks at: our own limit; the lowest numbers count.
+pub const MAX_CANDIDATES: usize = 128;
+const MAX_NAME: usize = 128;
+const MAX_LIST: usize = 4 << 20;
+
+/// One pair of links of a member, chosen at random when it connects. Both parties act for it only while both have it.
+pub type SessionId = [u8; 16];
+/// Number of a batch: rises with each, never used twice.
+pub type Seq = u64;
+/// One prefix of one object: the object, and the prefix's place in its list.
+pub type Candidate = (Handle, u16);
+
+/// What a member sends to a party.
+#[derive(Clone, Debug)]
+pub enum FromMember {
+    /// First on each link.
+    Hello {
+        /// [`PROTOCOL`].
+        protocol: u16,
+        /// The exchange that the member means.
+        exchange: String,
+        /// The slot that it speaks for; the link's certificate must be that slot's.
+        slot: u32,
+        /// The same to both parties.
+        session: SessionId,
+        /// Whether it takes part in Select-Best; visible, and said so.
+        select_best: bool,
+    },
+    /// A signed object for party 1.
+    SubmitOne {
+        /// What both parties get.
+        header: Box<Header>,
+        /// Share and blob, for an announcement.
+        body: Option<(ShareOne, Arc<[u8]>)>,
+    },
+    /// A signed object for party 2.
+    SubmitTwo {
+        /// What both parties get.
+        header: Box<Header>,
+        /// The share, for an announcement or a column.
+        share: Option<ShareTwo>,
+    },
+    /// The member's ranking of every candidate of a batch; to party 1 a seed.
+    RankOne {
+        /// The batch.
+        seq: Seq,
+        /// Ties the two shares of one ranking together; random.
+        row: [u8; 16],
+        /// Party 1's share is this seed's output.
+        seed: Seed,
+    },
+    /// The same, to party 2: the ranking XOR the seed's output.
+    RankTwo {
+        /// The batch.
+        seq: Seq,
+        /// As above.
+        row: [u8; 16],
+        /// Two bytes a candidate: valid bit, class.
+        share: Vec<u8>,
+    },
+    /// The member wants everything again (its import rules changed, or it has doubts).
+    Resync,
+}
+
+/// A route for a receiver.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Deliver {
+    /// The object.
+    pub handle: Handle,
+    /// The epoch whose dummy key says "not exported".
+    pub epoch: u64,
+    /// This party's share of the key for this receiver.
+    pub share: [u8; 16],
+    /// The places of prefixes that are already dead.
+    pub dead: Vec<u16>,
+    /// From party 1 the blob, from party 2 its hash.
+    pub body: Body,
+}
+
+/// What party 1 or party 2 has of a blob.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// Party 1.
+    Blob(Arc<[u8]>),
+    /// Party 2.
+    Hash([u8; 32]),
+}
+
+/// One batch as one member sees it. Party 1 and party 2 send ticks that differ in shares and bodies only.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Tick {
+    /// The batch.
+    pub seq: Seq,
+    /// The view under which both parties made it.
+    pub view: [u8; 32],
+    /// Whether `held` lists all that lives; what it does not list is gone.
+    pub full: bool,
+    /// With `full`: the objects that live.
+    pub held: Vec<Handle>,
+    /// With `full`: the receiver's own live objects, each with the prefixes that it still owns.
+    pub own: Vec<(u64, Vec<Nlri>)>,
+    /// Versions of the receiver's own that this batch applied.
+    pub applied: Vec<u64>,
+    /// New objects, and objects that a column opened to this receiver.
+    pub deliver: Vec<Deliver>,
+    /// Prefixes that died.
+    pub dead: Vec<Candidate>,
+    /// The prefixes whose candidates changed, each with its candidates in number order. One candidate needs no round.
+    pub instances: Vec<Vec<Candidate>>,
+    /// Whether a ranking is awaited from this receiver.
+    pub rank: bool,
+}
+
+/// What a party sends to a member.
+#[derive(Clone, Debug)]
+pub enum ToMember {
+    /// Answers a [`FromMember::Hello`].
+    Welcome {
+        /// [`PROTOCOL`].
+        protocol: u16,
+        /// Echoed.
+        session: SessionId,
+        /// The epoch for new objects.
+        epoch: u64,
+        /// The highest version that the party has seen from this slot.
+        high_water: u64,
+        /// Milliseconds between batches; a ranking leaves this long after its tick.
+        tick_ms: u32,
+        /// The signed member set.
+        set: Arc<[u8]>,
+    },
+    /// The member set or the epoch changed.
+    Renew {
+        /// The epoch for new objects.
+        epoch: u64,
+        /// The signed member set.
+        set: Arc<[u8]>,
+    },
+    /// A batch.
+    Tick(Box<Tick>),
+    /// This party's share of the results of a batch, for the instances from `first` that have two or more candidates.
+    Outcome {
+        /// The batch.
+        seq: Seq,
+        /// Number of the first such instance here.
+        first: u32,
+        /// One octet each: valid 1, index 7.
+        share: Vec<u8>,
+    },
+    /// An object was not taken.
+    Refused {
+        /// Which.
+        version: u64,
+        /// Why.
+        reason: Refusal,
+    },
+}
+
+/// Why an object was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[repr(u8)]
+pub enum Refusal {
+    /// Its version is not above what the party has seen.
+    #[error("its version was used before")]
+    OldVersion = 1,
+    /// Made under another epoch.
+    #[error("it was made in another epoch")]
+    Epoch = 2,
+    /// Made under another member set.
+    #[error("it was made under another member set")]
+    Set = 3,
+    /// The signature, a commitment or the blob's hash does not fit.
+    #[error("its signature, commitment or hash does not fit")]
+    Proof = 4,
+    /// The two parties were given different objects, or one was given none.
+    #[error("the other party was given another object, or none")]
+    Mismatch = 5,
+    /// Row or blob has a size that it cannot have.
+    #[error("its row or blob has a wrong size")]
+    Size = 6,
+    /// More prefixes than the member may announce.
+    #[error("more prefixes than the member may announce")]
+    MaxPrefix = 7,
+    /// Too much is waiting already.
+    #[error("too many objects are waiting")]
+    Busy = 8,
+}
+
+impl Refusal {
+    fn from_code(code: u8) -> Option<Self> {
+        use Refusal::{Busy, Epoch, MaxPrefix, Mismatch, OldVersion, Proof, Set, Size};
+        [OldVersion, Epoch, Set, Proof, Mismatch, Size, MaxPrefix, Busy].into_iter().find(|r| *r as u8 == code)
+    }
+}
+
+/// One step of what a batch does, in the order in which both parties apply it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Applies an object that both hold; the digest is the header's.
+    Object {
+        /// The announcer.
+        slot: u32,
+        /// Its version.
+        version: u64,
+        /// [`Header::digest`].
+        digest: [u8; 32],
+    },
+    /// All objects of a slot die: its member is gone past the stale timer, or has left.
+    Expire {
+        /// The slot.
+        slot: u32,
+    },
+    /// A member whose two links are up gets everything.
+    Sync {
+        /// The slot.
+        slot: u32,
+        /// Its session.
+        session: SessionId,
+        /// Whether it takes part in Select-Best.
+        select_best: bool,
+    },
+    /// A member's links are down.
+    Gone {
+        /// The slot.
+        slot: u32,
+    },
+    /// A new epoch: the recommendation changed, every prefix is looked at again.
+    Epoch {
+        /// Its number.
+        epoch: u64,
+    },
+    /// A new member set, signed by the operator.
+    Set {
+        /// The signed bytes.
+        set: Arc<[u8]>,
+    },
+}
+
+/// A row of the parties' inventories, compared when their link comes up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stored {
+    /// The announcer.
+    pub slot: u32,
+    /// Its version.
+    pub version: u64,
+    /// [`Header::digest`].
+    pub digest: [u8; 32],
+    /// Width of its rows in slots.
+    pub width: u32,
+    /// Places of dead prefixes.
+    pub dead: Vec<u16>,
+}
+
+/// What the parties say to each other.
+#[derive(Clone, Debug)]
+pub enum Between {
+    /// First on the link.
+    Hello {
+        /// [`PROTOCOL`].
+        protocol: u16,
+        /// The exchange.
+        exchange: String,
+        /// 1 or 2.
+        party: u8,
+        /// Half of the session id of the engine; random.
+        nonce: [u8; 16],
+        /// The epoch that the party knows.
+        epoch: u64,
+        /// The signed member set that the party knows.
+        set: Arc<[u8]>,
+        /// Milliseconds between batches.
+        tick_ms: u32,
+    },
+    /// Part of an inventory.
+    Inventory {
+        /// Rows.
+        rows: Vec<Stored>,
+        /// The highest version seen, per slot.
+        high_water: Vec<(u32, u64)>,
+        /// Whether more follows.
+        more: bool,
+    },
+    /// Party 1's conclusion from both inventories: what party 2 must drop. Everything else, both have.
+    Reconciled {
+        /// The epoch.
+        epoch: u64,
+        /// The member set.
+        set: Arc<[u8]>,
+        /// (slot, version) to drop.
+        drop: Vec<(u32, u64)>,
+        /// (slot, version, width, dead places) where the two differ: the narrower row, the union of the dead.
+        differ: Vec<(u32, u64, u32, Vec<u16>)>,
+        /// The highest version seen, per slot.
+        high_water: Vec<(u32, u64)>,
+        /// The view that both must have now.
+        view: [u8; 32],
+    },
+    /// Party 2 holds these objects, which wait to be applied.
+    Holding {
+        /// (slot, version, digest).
+        objects: Vec<(u32, u64, [u8; 32])>,
+    },
+    /// Party 2's link to a member is up.
+    Joined {
+        /// The slot.
+        slot: u32,
+        /// Its session.
+        session: SessionId,
+        /// Whether it takes part in Select-Best.
+        select_best: bool,
+    },
+    /// Party 2's link to a member is down.
+    Left {
+        /// The slot.
+        slot: u32,
+        /// Its session.
+        session: SessionId,
+    },
+    /// Party 1 proposes a batch.
+    Propose {
+        /// Its number.
+        seq: Seq,
+        /// What it does.
+        steps: Vec<Step>,
+    },
+    /// Party 2 applied it (durably), and its view is now this.
+    Accept {
+        /// The batch.
+        seq: Seq,
+        /// Its view.
+        view: [u8; 32],
+    },
+    /// Party 2 could not: it no longer holds an object.
+    Reject {
+        /// The batch.
+        seq: Seq,
+        /// What it lacks.
+        missing: Vec<(u32, u64)>,
+    },
+    /// Party 1 has the same view; both deliver.
+    Go {
+        /// The batch.
+        seq: Seq,
+    },
+    /// Party 2 has a member's ranking.
+    Ranked {
+        /// The batch.
+        seq: Seq,
+        /// The member.
+        slot: u32,
+        /// The ranking's id.
+        row: [u8; 16],
+    },
+    /// Party 1 starts the rounds of a batch with these rankings.
+    Evaluate {
+        /// The batch.
+        seq: Seq,
+        /// (slot, ranking's id), ascending.
+        rows: Vec<(u32, [u8; 16])>,
+    },
+    /// Party 1 fills the pool while nothing else is to do.
+    Refill {
+        /// (width, correlations).
+        demand: Vec<(u32, u64)>,
+    },
+    /// A round of the engine.
+    Engine {
+        /// Counts the engine's messages on this link, from 0.
+        step: u64,
+        /// The message.
+        bytes: Vec<u8>,
+    },
+    /// One of the objects held by party 1 has not reached party 2 in time, or differs there.
+    Drop {
+        /// (slot, version).
+        objects: Vec<(u32, u64)>,
+    },
+}
+
+fn string(r: &mut Reader<'_>) -> Result<String, Malformed> {
+    String::from_utf8(r.blob(MAX_NAME)?.to_vec()).map_err(|_| Malformed::Value("text"))
+}
+
+fn places(r: &mut Reader<'_>) -> Result<Vec<u16>, Malformed> {
+    r.list(2, MAX_PREFIXES, Reader::u16)
+}
+
+fn write_places(w: &mut Writer, places: &[u16]) {
+    w.list(places, |w, p| {
+        w.u16(*p);
+    });
+}
+
+fn candidate(r: &mut Reader<'_>) -> Result<Candidate, Malformed> {
+    Ok((Handle(r.array()?), r.u16()?))
+}
+
+fn write_candidate(w: &mut Writer, candidate: &Candidate) {
+    w.bytes(&candidate.0.0).u16(candidate.1);
+}
+
+fn shared(r: &mut Reader<'_>, most: usize) -> Result<Arc<[u8]>, Malformed> {
+    Ok(r.blob(most)?.into())
+}
+
+const MAX_SET: usize = 4 << 20;
+
+impl FromMember {
+    /// The frame's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        match self {
+            Self::Hello { protocol, exchange, slot, session, select_best } => {
+                w.u8(1).u16(*protocol).blob(exchange.as_bytes()).u32(*slot).bytes(session).bool(*select_best);
+            }
+            Self::SubmitOne { header, body } => {
+                w.u8(2);
+                header.write(&mut w);
+                w.bool(body.is_some());
+                if let Some((share, blob)) = body {
+                    w.bytes(&share.opening).bytes(share.seed.expose()).blob(blob);
+                }
+            }
+            Self::SubmitTwo { header, share } => {
+                w.u8(3);
+                header.write(&mut w);
+                w.bool(share.is_some());
+                if let Some(share) = share {
+                    w.bytes(&share.opening).blob(&share.row);
+                }
+            }
+            Self::RankOne { seq, row, seed } => {
+                w.u8(4).u64(*seq).bytes(row).bytes(seed.expose());
+            }
+            Self::RankTwo { seq, row, share } => {
+                w.u8(5).u64(*seq).bytes(row).blob(share);
+            }
+            Self::Resync => {
+                w.u8(6);
+            }
+        }
+        w.finish()
+    }
+
+    /// Reads a frame.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut r = Reader::new(bytes);
+        let frame = match r.u8()? {
+            1 => Self::Hello {
+                protocol: r.u16()?,
+                exchange: string(&mut r)?,
+                slot: r.u32()?,
+                session: r.array()?,
+                select_best: r.bool()?,
+            },
+            2 => {
+                let header = Box::new(Header::read(&mut r)?);
+                let body = if r.bool()? {
+                    let share = ShareOne { opening: r.array()?, seed: Seed::new(r.array()?) };
+                    Some((share, shared(&mut r, MAX_BLOB)?))
+                } else {
+                    None
+                };
+                Self::SubmitOne { header, body }
+            }
+            3 => {
+                let header = Box::new(Header::read(&mut r)?);
+                let share = if r.bool()? {
+                    Some(ShareTwo { opening: r.array()?, row: shared(&mut r, MAX_FRAME)? })
+                } else {
+                    None
+                };
+                Self::SubmitTwo { header, share }
+            }
+            4 => Self::RankOne { seq: r.u64()?, row: r.array()?, seed: Seed::new(r.array()?) },
+            5 => Self::RankTwo { seq: r.u64()?, row: r.array()?, share: r.blob(MAX_FRAME)?.to_vec() },
+            6 => Self::Resync,
+            _ => return Err(Malformed::Value("frame type")),
+        };
+        r.end()?;
+        Ok(frame)
+    }
+}
+
+impl Tick {
+    fn write(&self, w: &mut Writer) {
+        w.u64(self.seq).bytes(&self.view).bool(self.full);
+        w.list(&self.held, |w, h| {
+            w.bytes(&h.0);
+        });
+        w.list(&self.own, |w, (version, live)| {
+            w.u64(*version).list(live, |w, nlri| {
+                w.nlri(nlri);
+            });
+        });
+        w.list(&self.applied, |w, v| {
+            w.u64(*v);
+        });
+        w.list(&self.deliver, |w, d| {
+            w.bytes(&d.handle.0).u64(d.epoch).bytes(&d.share);
+            write_places(w, &d.dead);
+            match &d.body {
+                Body::Blob(blob) => w.u8(1).blob(blob),
+                Body::Hash(hash) => w.u8(2).bytes(hash),
+            };
+        });
+        w.list(&self.dead, write_candidate);
+        w.list(&self.instances, |w, instance| {
+            w.list(instance, write_candidate);
+        });
+        w.bool(self.rank);
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            seq: r.u64()?,
+            view: r.array()?,
+            full: r.bool()?,
+            held: r.list(32, MAX_LIST, |r| r.array().map(Handle))?,
+            own: r.list(12, MAX_LIST, |r| Ok((r.u64()?, r.list(10, MAX_PREFIXES, Reader::nlri)?)))?,
+            applied: r.list(8, MAX_LIST, Reader::u64)?,
+            deliver: r.list(93, MAX_LIST, |r| {
+                let (handle, epoch, share) = (Handle(r.array()?), r.u64()?, r.array()?);
+                let dead = places(r)?;
+                let body = match r.u8()? {
+                    1 => Body::Blob(shared(r, MAX_BLOB)?),
+                    2 => Body::Hash(r.array()?),
+                    _ => return Err(Malformed::Value("body")),
+                };
+                Ok(Deliver { handle, epoch, share, dead, body })
+            })?,
+            dead: r.list(34, MAX_LIST, candidate)?,
+            instances: r.list(4, MAX_LIST, |r| r.list(34, MAX_CANDIDATES, candidate))?,
+            rank: r.bool()?,
+        })
+    }
+}
+
+impl ToMember {
+    /// The frame's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        match self {
+            Self::Welcome { protocol, session, epoch, high_water, tick_ms, set } => {
+                w.u8(1).u16(*protocol).bytes(session).u64(*epoch).u64(*high_water).u32(*tick_ms).blob(set);
+            }
+            Self::Renew { epoch, set } => {
+                w.u8(2).u64(*epoch).blob(set);
+            }
+            Self::Tick(tick) => {
+                w.u8(3);
+                tick.write(&mut w);
+            }
+            Self::Outcome { seq, first, share } => {
+                w.u8(4).u64(*seq).u32(*first).blob(share);
+            }
+            Self::Refused { version, reason } => {
+                w.u8(5).u64(*version).u8(*reason as u8);
+            }
+        }
+        w.finish()
+    }
+
+    /// Reads a frame.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut r = Reader::new(bytes);
+        let frame = match r.u8()? {
+            1 => Self::Welcome {
+                protocol: r.u16()?,
+                session: r.array()?,
+                epoch: r.u64()?,
+                high_water: r.u64()?,
+                tick_ms: r.u32()?,
+                set: shared(&mut r, MAX_SET)?,
+            },
+            2 => Self::Renew { epoch: r.u64()?, set: shared(&mut r, MAX_SET)? },
+            3 => Self::Tick(Box::new(Tick::read(&mut r)?)),
+            4 => Self::Outcome { seq: r.u64()?, first: r.u32()?, share: r.blob(MAX_FRAME)?.to_vec() },
+            5 => Self::Refused {
+                version: r.u64()?,
+                reason: Refusal::from_code(r.u8()?).ok_or(Malformed::Value("refusal"))?,
+            },
+            _ => return Err(Malformed::Value("frame type")),
+        };
+        r.end()?;
+        Ok(frame)
+    }
+}
+
+impl Step {
+    /// Appends the encoding, which both parties also hash into their view.
+    pub fn write(&self, w: &mut Writer) {
+        match self {
+            Self::Object { slot, version, digest } => w.u8(1).u32(*slot).u64(*version).bytes(digest),
+            Self::Expire { slot } => w.u8(2).u32(*slot),
+            Self::Sync { slot, session, select_best } => w.u8(3).u32(*slot).bytes(session).bool(*select_best),
+            Self::Gone { slot } => w.u8(4).u32(*slot),
+            Self::Epoch { epoch } => w.u8(5).u64(*epoch),
+            Self::Set { set } => w.u8(6).blob(set),
+        };
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(match r.u8()? {
+            1 => Self::Object { slot: r.u32()?, version: r.u64()?, digest: r.array()? },
+            2 => Self::Expire { slot: r.u32()? },
+            3 => Self::Sync { slot: r.u32()?, session: r.array()?, select_best: r.bool()? },
+            4 => Self::Gone { slot: r.u32()? },
+            5 => Self::Epoch { epoch: r.u64()? },
+            6 => Self::Set { set: shared(r, MAX_SET)? },
+            _ => return Err(Malformed::Value("step")),
+        })
+    }
+}
+
+fn slot_version(r: &mut Reader<'_>) -> Result<(u32, u64), Malformed> {
+    Ok((r.u32()?, r.u64()?))
+}
+
+fn write_slot_versions(w: &mut Writer, list: &[(u32, u64)]) {
+    w.list(list, |w, (slot, version)| {
+        w.u32(*slot).u64(*version);
+    });
+}
+
+impl Between {
+    /// The frame's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        match self {
+            Self::Hello { protocol, exchange, party, nonce, epoch, set, tick_ms } => {
+                w.u8(1).u16(*protocol).blob(exchange.as_bytes()).u8(*party).bytes(nonce).u64(*epoch).blob(set);
+                w.u32(*tick_ms);
+            }
+            Self::Inventory { rows, high_water, more } => {
+                w.u8(2).list(rows, |w, row| {
+                    w.u32(row.slot).u64(row.version).bytes(&row.digest).u32(row.width);
+                    write_places(w, &row.dead);
+                });
+                write_slot_versions(&mut w, high_water);
+                w.bool(*more);
+            }
+            Self::Reconciled { epoch, set, drop, differ, high_water, view } => {
+                w.u8(3).u64(*epoch).blob(set);
+                write_slot_versions(&mut w, drop);
+                w.list(differ, |w, (slot, version, width, dead)| {
+                    w.u32(*slot).u64(*version).u32(*width);
+                    write_places(w, dead);
+                });
+                write_slot_versions(&mut w, high_water);
+                w.bytes(view);
+            }
+            Self::Holding { objects } => {
+                w.u8(4).list(objects, |w, (slot, version, digest)| {
+                    w.u32(*slot).u64(*version).bytes(digest);
+                });
+            }
+            Self::Joined { slot, session, select_best } => {
+                w.u8(5).u32(*slot).bytes(session).bool(*select_best);
+            }
+            Self::Left { slot, session } => {
+                w.u8(6).u32(*slot).bytes(session);
+            }
+            Self::Propose { seq, steps } => {
+                w.u8(7).u64(*seq).list(steps, |w, step| step.write(w));
+            }
+            Self::Accept { seq, view } => {
+                w.u8(8).u64(*seq).bytes(view);
+            }
+            Self::Reject { seq, missing } => {
+                w.u8(9).u64(*seq);
+                write_slot_versions(&mut w, missing);
+            }
+            Self::Go { seq } => {
+                w.u8(10).u64(*seq);
+            }
+            Self::Ranked { seq, slot, row } => {
+                w.u8(11).u64(*seq).u32(*slot).bytes(row);
+            }
+            Self::Evaluate { seq, rows } => {
+                w.u8(12).u64(*seq).list(rows, |w, (slot, row)| {
+                    w.u32(*slot).bytes(row);
+                });
+            }
+            Self::Refill { demand } => {
+                w.u8(13).list(demand, |w, (width, count)| {
+                    w.u32(*width).u64(*count);
+                });
+            }
+            Self::Engine { step, bytes } => {
+                w.u8(14).u64(*step).blob(bytes);
+            }
+            Self::Drop { objects } => {
+                w.u8(15);
+                write_slot_versions(&mut w, objects);
+            }
+        }
+        w.finish()
+    }
+
+    /// Reads a frame.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut r = Reader::new(bytes);
+        let frame = match r.u8()? {
+            1 => Self::Hello {
+                protocol: r.u16()?,
+                exchange: string(&mut r)?,
+                party: r.u8()?,
+                nonce: r.array()?,
+                epoch: r.u64()?,
+                set: shared(&mut r, MAX_SET)?,
+                tick_ms: r.u32()?,
+            },
+            2 => Self::Inventory {
+                rows: r.list(52, MAX_LIST, |r| {
+                    Ok(Stored {
+                        slot: r.u32()?,
+                        version: r.u64()?,
+                        digest: r.array()?,
+                        width: r.u32()?,
+                        dead: places(r)?,
+                    })
+                })?,
+                high_water: r.list(12, MAX_SLOTS, slot_version)?,
+                more: r.bool()?,
+            },
+            3 => Self::Reconciled {
+                epoch: r.u64()?,
+                set: shared(&mut r, MAX_SET)?,
+                drop: r.list(12, MAX_LIST, slot_version)?,
+                differ: r.list(20, MAX_LIST, |r| Ok((r.u32()?, r.u64()?, r.u32()?, places(r)?)))?,
+                high_water: r.list(12, MAX_SLOTS, slot_version)?,
+                view: r.array()?,
+            },
+            4 => Self::Holding { objects: r.list(44, MAX_LIST, |r| Ok((r.u32()?, r.u64()?, r.array()?)))? },
+            5 => Self::Joined { slot: r.u32()?, session: r.array()?, select_best: r.bool()? },
+            6 => Self::Left { slot: r.u32()?, session: r.array()? },
+            7 => Self::Propose { seq: r.u64()?, steps: r.list(5, MAX_LIST, Step::read)? },
+            8 => Self::Accept { seq: r.u64()?, view: r.array()? },
+            9 => Self::Reject { seq: r.u64()?, missing: r.list(12, MAX_LIST, slot_version)? },
+            10 => Self::Go { seq: r.u64()? },
+            11 => Self::Ranked { seq: r.u64()?, slot: r.u32()?, row: r.array()? },
+            12 => Self::Evaluate { seq: r.u64()?, rows: r.list(20, MAX_SLOTS, |r| Ok((r.u32()?, r.array()?)))? },
+            13 => Self::Refill { demand: r.list(12, 64, |r| Ok((r.u32()?, r.u64()?)))? },
+            14 => Self::Engine { step: r.u64()?, bytes: r.blob(MAX_FRAME)?.to_vec() },
+            15 => Self::Drop { objects: r.list(12, MAX_LIST, slot_version)? },
+            _ => return Err(Malformed::Value("frame type")),
+        };
+        r.end()?;
+        Ok(frame)
+    }
+}

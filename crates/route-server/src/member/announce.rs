@@ -1,0 +1,440 @@
+//! The member as announcer: what the router said, what the parties were told, and what is still to say.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use wayleave_bgp::{Attributes, Nlri};
+use wayleave_core::{Instant, Now};
+use wayleave_crypto::secret::{Key128, Seed};
+
+use super::{Member, MemberEvent, MemberOutput, RESERVE, VERSION_KEY};
+use crate::frames::{FromMember, Refusal};
+use crate::object::{self, Description, Fresh, Kind, MAX_COLUMN, MAX_PREFIXES};
+use crate::party::{Change, Number, PersistId};
+use crate::policy::{ExportSet, export_set, sealed_attributes};
+
+/// Objects that may be on their way: a member's own limit, so that it never floods a party.
+const WINDOW: usize = 512;
+
+/// Versions: each is used once, over all lives of the process.
+pub(super) struct Versions {
+    next: u64,
+    /// Versions below this may be used: the store says so.
+    reserved: u64,
+    writing: Option<(PersistId, u64)>,
+}
+
+impl Versions {
+    /// No version up to `version` may be used any more.
+    pub(super) fn seen(&mut self, version: u64) {
+        self.next = self.next.max(version.saturating_add(1));
+    }
+
+    pub(super) fn durable(&mut self, id: PersistId) {
+        if let Some((_, until)) = self.writing.take_if(|(writing, _)| *writing == id) {
+            self.reserved = until;
+        }
+    }
+
+    fn take(&mut self) -> Option<u64> {
+        if self.next >= self.reserved {
+            return None;
+        }
+        self.next += 1;
+        Some(self.next - 1)
+    }
+}
+
+/// What the parties were last told of a prefix; the attributes as the router sent them.
+struct Told {
+    version: u64,
+    attributes: Attributes,
+    exported: ExportSet,
+}
+
+/// An own object of this life, as far as columns need it.
+struct OwnObject {
+    prefixes: Vec<Nlri>,
+    key: Key128,
+    seed: Seed,
+    epoch: u64,
+    width: u32,
+}
+
+/// The announcing half of a member's state.
+pub(super) struct Announcements {
+    pub(super) versions: Versions,
+    router: BTreeMap<Nlri, Attributes>,
+    told: BTreeMap<Nlri, Told>,
+    /// Prefixes that the parties hold from an earlier life, or that they may hold.
+    leftover: BTreeSet<Nlri>,
+    dirty: BTreeSet<Nlri>,
+    objects: BTreeMap<u64, OwnObject>,
+    on_the_way: BTreeMap<u64, Vec<Nlri>>,
+    is_settled: bool,
+    pub(super) settles_at: Option<Instant>,
+    pub(super) next_flush: Instant,
+}
+
+impl Announcements {
+    pub(super) fn new(used: u64, now: Instant) -> Self {
+        Self {
+            versions: Versions { next: used + 1, reserved: 0, writing: None },
+            router: BTreeMap::new(),
+            told: BTreeMap::new(),
+            leftover: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            objects: BTreeMap::new(),
+            on_the_way: BTreeMap::new(),
+            is_settled: false,
+            settles_at: None,
+            next_flush: now,
+        }
+    }
+
+    /// Whether something can be told now.
+    pub(super) fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty() && self.on_the_way.len() < WINDOW
+    }
+
+    /// Whether there is a version to tell it with; if not, the store is writing.
+    pub(super) fn has_versions(&self) -> bool {
+        self.versions.next < self.versions.reserved
+    }
+
+    pub(super) fn router_routes(&self) -> usize {
+        self.router.len()
+    }
+
+    pub(super) fn unconfirmed(&self) -> usize {
+        self.on_the_way.len() + self.dirty.len()
+    }
+
+    pub(super) fn router_up(&mut self, settles_at: Instant) {
+        self.settles_at = Some(settles_at);
+    }
+
+    /// The router's session is down: all that it announced is gone.
+    pub(super) fn router_down(&mut self) {
+        self.settles_at = None;
+        self.dirty.extend(std::mem::take(&mut self.router).into_keys());
+    }
+
+    pub(super) fn router_update(&mut self, withdrawn: &[Nlri], announced: &[Nlri], attributes: Option<&Attributes>) {
+        for nlri in withdrawn {
+            if self.router.remove(nlri).is_some() {
+                self.dirty.insert(*nlri);
+            }
+        }
+        let Some(attributes) = attributes else { return };
+        for nlri in announced {
+            if self.router.get(nlri) != Some(attributes) {
+                self.router.insert(*nlri, attributes.clone());
+                self.dirty.insert(*nlri);
+            }
+        }
+    }
+
+    /// The router has said all it has: what the parties hold beyond that goes.
+    pub(super) fn settled(&mut self) {
+        self.settles_at = None;
+        self.is_settled = true;
+        self.dirty.extend(&self.leftover);
+    }
+
+    pub(super) fn look_at_everything(&mut self) {
+        self.dirty.extend(self.router.keys().copied());
+    }
+
+    /// What was on its way may be lost; the next inventory tells.
+    pub(super) fn session_lost(&mut self) {
+        for (_, prefixes) in std::mem::take(&mut self.on_the_way) {
+            for nlri in prefixes {
+                self.told.remove(&nlri);
+                // The parties may have it or not: an object or a withdrawal with a higher version settles it.
+                self.leftover.insert(nlri);
+                self.dirty.insert(nlri);
+            }
+        }
+    }
+
+    /// The parties' inventory of this member's objects.
+    pub(super) fn inventory(&mut self, own: &[(u64, Vec<Nlri>)]) {
+        let mut held: BTreeMap<Nlri, u64> = BTreeMap::new();
+        for (version, live) in own {
+            held.extend(live.iter().map(|nlri| (*nlri, *version)));
+        }
+        let lost: Vec<Nlri> = self
+            .told
+            .iter()
+            .filter(|(nlri, told)| {
+                held.get(nlri) != Some(&told.version) && !self.on_the_way.contains_key(&told.version)
+            })
+            .map(|(nlri, _)| *nlri)
+            .collect();
+        for nlri in lost {
+            self.told.remove(&nlri);
+            self.dirty.insert(nlri);
+        }
+        for (nlri, version) in held {
+            if self.told.get(&nlri).is_none_or(|told| told.version != version) {
+                self.leftover.insert(nlri);
+                if self.is_settled || self.router.contains_key(&nlri) {
+                    self.dirty.insert(nlri);
+                }
+            }
+        }
+        let live: BTreeSet<u64> = own.iter().map(|(version, _)| *version).collect();
+        self.objects.retain(|version, _| live.contains(version) || self.on_the_way.contains_key(version));
+    }
+
+    /// Both parties applied these.
+    pub(super) fn applied(&mut self, versions: &[u64]) {
+        for version in versions {
+            self.on_the_way.remove(version);
+        }
+    }
+
+    pub(super) fn refused(&mut self, version: u64, reason: Refusal) {
+        let Some(prefixes) = self.on_the_way.remove(&version) else { return };
+        self.objects.remove(&version);
+        let again = !matches!(reason, Refusal::MaxPrefix | Refusal::Size | Refusal::Proof);
+        for nlri in prefixes {
+            if self.told.get(&nlri).is_some_and(|told| told.version == version) {
+                self.told.remove(&nlri);
+                self.leftover.insert(nlri);
+            }
+            if again {
+                self.dirty.insert(nlri);
+            }
+        }
+    }
+}
+
+impl Member {
+    /// Tells the parties what changed, withdrawals first, as far as the window and the store allow.
+    pub(super) fn flush(&mut self, now: Now) {
+        if !self.synced || !self.announcements.has_dirty() || now.instant < self.announcements.next_flush {
+            return;
+        }
+        if !self.is_listed() || !self.reserve_versions() {
+            return;
+        }
+        self.announcements.next_flush = now.instant + self.tick;
+        let (withdrawn, announced) = self.sort_dirty();
+        for chunk in withdrawn.chunks(MAX_PREFIXES) {
+            if !self.submit_withdrawal(chunk) {
+                return;
+            }
+        }
+        let most = if self.policy.exports_by_prefix() { 1 } else { MAX_PREFIXES };
+        for ((attributes, exported), prefixes) in announced {
+            for chunk in prefixes.chunks(most) {
+                if !self.submit_announcement(chunk, &attributes, &exported) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Asks the store for versions; `false` while it writes and none is left.
+    fn reserve_versions(&mut self) -> bool {
+        let versions = &mut self.announcements.versions;
+        let left = versions.reserved.saturating_sub(versions.next);
+        if left < RESERVE / 2 && versions.writing.is_none() {
+            self.next_persist += 1;
+            let until = versions.next.saturating_add(RESERVE);
+            versions.writing = Some((self.next_persist, until));
+            let change = Change {
+                table: crate::party::META,
+                key: VERSION_KEY.to_vec(),
+                value: Some(until.to_be_bytes().to_vec()),
+            };
+            self.output.push_back(MemberOutput::Persist { id: self.next_persist, changes: vec![change] });
+        }
+        left > 0
+    }
+
+    /// Splits what is dirty into withdrawals and announcements; what the parties already know is no longer dirty.
+    ///
+    /// Prefixes share an object if the router sent them with equal attributes, communities included, and then they have
+    /// one policy. Where rules look at prefixes that need not be so, and each prefix is an object of its own, always: to
+    /// split only where policies differ would show that they do.
+    #[expect(clippy::type_complexity, reason = "withdrawn prefixes, and announced ones by what they share")]
+    fn sort_dirty(&mut self) -> (Vec<Nlri>, Vec<((Attributes, ExportSet), Vec<Nlri>)>) {
+        let Some(set) = &self.set else { return (Vec::new(), Vec::new()) };
+        let a = &mut self.announcements;
+        let (mut withdrawn, mut clean) = (Vec::new(), Vec::new());
+        let mut groups: HashMap<(Attributes, ExportSet), usize> = HashMap::new();
+        let mut announced: Vec<((Attributes, ExportSet), Vec<Nlri>)> = Vec::new();
+        for nlri in &a.dirty {
+            let told = a.told.get(nlri);
+            let Some(attributes) = a.router.get(nlri) else {
+                let known = told.is_some() || (a.is_settled && a.leftover.contains(nlri));
+                if known {
+                    withdrawn.push(*nlri);
+                } else if !a.leftover.contains(nlri) {
+                    clean.push(*nlri);
+                }
+                continue;
+            };
+            let slot = self.config.slot;
+            let exported = export_set(nlri.prefix, attributes, slot, set, self.config.rs_asn, &self.policy);
+            if told.is_some_and(|told| told.attributes == *attributes && told.exported == exported) {
+                clean.push(*nlri);
+                continue;
+            }
+            let key = (attributes.clone(), exported);
+            let group = *groups.entry(key.clone()).or_insert_with(|| {
+                announced.push((key, Vec::new()));
+                announced.len() - 1
+            });
+            announced[group].1.push(*nlri);
+        }
+        for nlri in clean {
+            a.dirty.remove(&nlri);
+        }
+        // Leftovers that wait for the router to settle are looked at again then.
+        let is_settled = a.is_settled;
+        let router = &a.router;
+        let told = &a.told;
+        a.dirty.retain(|nlri| is_settled || router.contains_key(nlri) || told.contains_key(nlri));
+        (withdrawn, announced)
+    }
+
+    fn describe(&mut self, kind: Kind) -> Option<Description> {
+        let set = self.set.as_ref()?.number;
+        if self.announcements.on_the_way.len() >= WINDOW {
+            return None;
+        }
+        let version = self.announcements.versions.take()?;
+        Some(Description { slot: self.config.slot, set, epoch: self.epoch, version, salt: self.rng.bytes(), kind })
+    }
+
+    fn submit_withdrawal(&mut self, prefixes: &[Nlri]) -> bool {
+        let kind = Kind::Withdraw { prefixes: prefixes.to_vec() };
+        let Some(description) = self.describe(kind) else { return false };
+        let version = description.version;
+        let header = Box::new(object::withdraw(&self.config.exchange, description, &self.signing));
+        self.send(Number::One, &FromMember::SubmitOne { header: header.clone(), body: None });
+        self.send(Number::Two, &FromMember::SubmitTwo { header, share: None });
+        let a = &mut self.announcements;
+        for nlri in prefixes {
+            a.told.remove(nlri);
+            a.leftover.remove(nlri);
+            a.dirty.remove(nlri);
+        }
+        a.on_the_way.insert(version, prefixes.to_vec());
+        self.counters.withdrawals += 1;
+        true
+    }
+
+    fn submit_announcement(&mut self, prefixes: &[Nlri], attributes: &Attributes, exported: &ExportSet) -> bool {
+        let kind = Kind::Announce { prefixes: prefixes.to_vec() };
+        let Some(description) = self.describe(kind) else { return false };
+        let (version, epoch) = (description.version, description.epoch);
+        let fresh =
+            Fresh { key: self.rng.bytes(), seed: self.rng.bytes(), openings: [self.rng.bytes(), self.rng.bytes()] };
+        let row = exported.to_bools();
+        let inside = sealed_attributes(attributes, self.config.rs_asn).encode();
+        let sealed = object::announce(&self.config.exchange, description, &inside, &row, &fresh, &self.signing);
+        let a = &mut self.announcements;
+        let width = u32::try_from(row.len()).expect("the directory bounds the slots of a set");
+        let own =
+            OwnObject { prefixes: prefixes.to_vec(), key: sealed.key, seed: sealed.one.seed.clone(), epoch, width };
+        a.objects.insert(version, own);
+        for nlri in prefixes {
+            let told = Told { version, attributes: attributes.clone(), exported: exported.clone() };
+            a.told.insert(*nlri, told);
+            a.leftover.remove(nlri);
+            a.dirty.remove(nlri);
+        }
+        a.on_the_way.insert(version, prefixes.to_vec());
+        self.counters.announcements += 1;
+        let header = Box::new(sealed.header);
+        let body = Some((sealed.one, sealed.blob.into()));
+        self.send(Number::One, &FromMember::SubmitOne { header: header.clone(), body });
+        self.send(Number::Two, &FromMember::SubmitTwo { header, share: Some(sealed.two) });
+        true
+    }
+
+    /// The member set is larger: every own object gets the new slots' columns.
+    pub(super) fn set_grew(&mut self) {
+        if !self.synced {
+            self.announcements.look_at_everything();
+            return;
+        }
+        let Some(set) = self.set.clone() else { return };
+        let to = u32::try_from(set.slots.len()).expect("the directory bounds the slots of a set");
+        let mut by_width: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        for (version, own) in &self.announcements.objects {
+            if own.width < to {
+                by_width.entry(own.width).or_default().push(*version);
+            }
+        }
+        for (from, versions) in by_width {
+            for chunk in versions.chunks(MAX_COLUMN) {
+                self.submit_column(&set, from, to, chunk);
+            }
+        }
+        // Whom a leaver's or a joiner's AS concerns is decided anew where no column could say it.
+        self.announcements.look_at_everything();
+    }
+
+    fn submit_column(&mut self, set: &crate::directory::MemberSet, from: u32, to: u32, candidates: &[u64]) {
+        if !self.reserve_versions() {
+            return;
+        }
+        let (mut versions, mut row, mut exports) = (Vec::new(), Vec::new(), Vec::new());
+        for version in candidates {
+            let Some((exported, part)) = self.column_part(set, *version, from) else { continue };
+            versions.push(*version);
+            row.extend_from_slice(&part);
+            exports.push(exported);
+        }
+        if versions.is_empty() {
+            return;
+        }
+        let Some(description) = self.describe(Kind::Column { from, to, versions: versions.clone() }) else { return };
+        let number = description.version;
+        let opening = self.rng.bytes();
+        let (header, two) = object::column(&self.config.exchange, description, opening, row, &self.signing);
+        let header = Box::new(header);
+        self.send(Number::One, &FromMember::SubmitOne { header: header.clone(), body: None });
+        self.send(Number::Two, &FromMember::SubmitTwo { header, share: Some(two) });
+        let a = &mut self.announcements;
+        let mut covered = Vec::new();
+        for (version, exported) in versions.iter().zip(exports) {
+            let Some(own) = a.objects.get_mut(version) else { continue };
+            own.width = to;
+            for nlri in &own.prefixes {
+                if let Some(told) = a.told.get_mut(nlri).filter(|told| told.version == *version) {
+                    told.exported = exported.clone();
+                    covered.push(*nlri);
+                }
+            }
+        }
+        a.on_the_way.insert(number, covered);
+        self.event(MemberEvent::Column { from, to, objects: versions.len() });
+    }
+
+    /// Party 2's shares of an object for the new slots, if one decision fits all prefixes that it still owns.
+    fn column_part(&self, set: &crate::directory::MemberSet, version: u64, from: u32) -> Option<(ExportSet, Vec<u8>)> {
+        let a = &self.announcements;
+        let own = a.objects.get(&version)?;
+        let mut decided: Option<ExportSet> = None;
+        for nlri in own.prefixes.iter().filter(|nlri| a.told.get(nlri).is_some_and(|told| told.version == version)) {
+            let attributes = a.router.get(nlri)?;
+            let slot = self.config.slot;
+            let exported = export_set(nlri.prefix, attributes, slot, set, self.config.rs_asn, &self.policy);
+            if decided.as_ref().is_some_and(|decided| *decided != exported) {
+                return None;
+            }
+            decided = Some(exported);
+        }
+        let exported = decided?;
+        let bools = exported.to_bools();
+        let new = bools.get(from as usize..)?;
+        let row = object::key_row(&self.config.exchange, &own.seed, &own.key, own.epoch, from, new);
+        Some((exported, row))
+    }
+}

@@ -1,0 +1,425 @@
+//! One member: announces its router's routes in secret, opens what it may have, ranks, and installs what was chosen.
+//!
+//! A member holds two links, one to each party, and one session over both: when either link goes, both are made anew.
+//! It believes a tick only when both parties sent it alike. What it sends depends on public things alone: the prefixes
+//! that it announces, the size class of each route, the member set, and the instances that a tick lists.
+
+mod announce;
+mod receive;
+mod select;
+mod status;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wayleave_bgp::{Attributes, Nlri};
+use wayleave_core::{Asn, Instant, Machine, Now, Prefix};
+use wayleave_crypto::secret::Seed;
+use wayleave_crypto::sign::{SigningKey, VerifyingKey};
+
+use crate::directory::{MemberSet, SignedMemberSet};
+use crate::frames::{FromMember, PROTOCOL, Refusal, SessionId, Tick, ToMember};
+use crate::object::Handle;
+use crate::party::{Change, LinkId, Number, PersistId, Stored};
+use crate::policy::Policy;
+use crate::rng::Rng;
+
+pub use status::{Alarm, MemberCounters, MemberEvent, MemberStatus, Suspect, Why, WhyRoute};
+
+use announce::Announcements;
+use receive::Route;
+use select::{Choice, Installed, Round};
+
+/// The key under which the store keeps the highest version that may have been used.
+const VERSION_KEY: &[u8] = b"version";
+/// Versions that one write of the store covers.
+const RESERVE: u64 = 4096;
+
+/// What a member is told once.
+#[derive(Clone, Debug)]
+pub struct MemberConfig {
+    /// The exchange's name.
+    pub exchange: String,
+    /// The AS number of the exchange's route server, which its communities name.
+    pub rs_asn: Asn,
+    /// The operator's key, which signs member sets.
+    pub operator: VerifyingKey,
+    /// This member's slot.
+    pub slot: u32,
+    /// Whether to take part in Select-Best; if not, that is visible to the parties.
+    pub select_best: bool,
+    /// How long delivered routes are kept while a party is away.
+    pub stale: Duration,
+    /// How long after the router's session is up the parties' memory of earlier routes is believed over the router,
+    /// if the router sends no End-of-RIB.
+    pub settle: Duration,
+    /// Whether documentation and private prefixes are taken, as a lab needs.
+    pub lab: bool,
+}
+
+/// What the world tells a member.
+#[derive(Debug)]
+pub enum MemberInput {
+    /// A link to a party is up, mutually authenticated.
+    LinkUp {
+        /// Its number.
+        link: LinkId,
+        /// Which party.
+        party: Number,
+    },
+    /// A link is down.
+    LinkDown {
+        /// Its number.
+        link: LinkId,
+    },
+    /// A frame came.
+    Frame {
+        /// From where.
+        link: LinkId,
+        /// Its bytes.
+        bytes: Vec<u8>,
+    },
+    /// What was asked to be durable is.
+    Persisted(PersistId),
+    /// The session with the member's router is up.
+    RouterUp,
+    /// It is down: its routes are gone.
+    RouterDown,
+    /// The router sent an UPDATE; withdrawn first.
+    RouterUpdate {
+        /// Prefixes withdrawn.
+        withdrawn: Vec<Nlri>,
+        /// Prefixes announced with the attributes.
+        announced: Vec<Nlri>,
+        /// Theirs; `None` if nothing is announced.
+        attributes: Option<Attributes>,
+    },
+    /// The router sent all it had.
+    RouterEndOfRib,
+    /// The operator of the member changed its policy.
+    Policy(Box<Policy>),
+}
+
+/// What a member wants done.
+#[derive(Debug)]
+pub enum MemberOutput {
+    /// Send a frame.
+    Send {
+        /// To where.
+        link: LinkId,
+        /// Its bytes.
+        frame: Arc<[u8]>,
+    },
+    /// Close a link; the driver makes it anew.
+    Close {
+        /// Which.
+        link: LinkId,
+        /// Why, for the log.
+        reason: String,
+    },
+    /// Make changes durable, then say [`MemberInput::Persisted`].
+    Persist {
+        /// Ties the answer to it.
+        id: PersistId,
+        /// The changes.
+        changes: Vec<Change>,
+    },
+    /// The router is to have this route for the prefix, or none.
+    Install {
+        /// The prefix.
+        prefix: Prefix,
+        /// The route's attributes, as its announcer sent them.
+        attributes: Option<Attributes>,
+    },
+    /// Something that the member's operator may want to know.
+    Event(MemberEvent),
+}
+
+/// One member proxy.
+pub struct Member {
+    config: MemberConfig,
+    policy: Box<Policy>,
+    signing: SigningKey,
+    rng: Rng,
+    links: [Option<LinkId>; 2],
+    session: Option<SessionId>,
+    welcomed: [bool; 2],
+    set: Option<MemberSet>,
+    epoch: u64,
+    tick: Duration,
+    synced: bool,
+    announcements: Announcements,
+    halves: BTreeMap<u64, [Option<Box<Tick>>; 2]>,
+    last_seq: u64,
+    routes: HashMap<Handle, Route>,
+    choices: BTreeMap<Prefix, Choice>,
+    rounds: BTreeMap<u64, Round>,
+    rankings_due: VecDeque<(Instant, u64)>,
+    installed: BTreeMap<Prefix, Installed>,
+    lost_since: Option<Instant>,
+    touched: BTreeSet<Prefix>,
+    counters: MemberCounters,
+    output: VecDeque<MemberOutput>,
+    next_persist: PersistId,
+}
+
+impl Member {
+    /// A member with what its store held and fresh randomness.
+    #[must_use]
+    pub fn new(
+        config: MemberConfig,
+        policy: Box<Policy>,
+        signing: SigningKey,
+        seed: &Seed,
+        stored: &[Stored],
+        now: Now,
+    ) -> Self {
+        let used = stored
+            .iter()
+            .find(|record| record.key == VERSION_KEY)
+            .and_then(|record| <[u8; 8]>::try_from(record.value.as_slice()).ok())
+            .map_or(0, u64::from_be_bytes);
+        Self {
+            config,
+            policy,
+            signing,
+            rng: Rng::new(seed),
+            links: [None; 2],
+            session: None,
+            welcomed: [false; 2],
+            set: None,
+            epoch: 0,
+            tick: Duration::ZERO,
+            synced: false,
+            announcements: Announcements::new(used, now.instant),
+            halves: BTreeMap::new(),
+            last_seq: 0,
+            routes: HashMap::new(),
+            choices: BTreeMap::new(),
+            rounds: BTreeMap::new(),
+            rankings_due: VecDeque::new(),
+            installed: BTreeMap::new(),
+            lost_since: None,
+            touched: BTreeSet::new(),
+            counters: MemberCounters::default(),
+            output: VecDeque::new(),
+            next_persist: 0,
+        }
+    }
+
+    fn event(&mut self, event: MemberEvent) {
+        self.output.push_back(MemberOutput::Event(event));
+    }
+
+    fn alarm(&mut self, alarm: Alarm) {
+        self.counters.alarms += 1;
+        self.event(MemberEvent::Alarm(alarm));
+    }
+
+    fn send(&mut self, party: Number, frame: &FromMember) {
+        if let Some(link) = self.links[index(party)] {
+            let bytes = frame.encode();
+            self.counters.bytes_sent += bytes.len() as u64;
+            self.output.push_back(MemberOutput::Send { link, frame: bytes.into() });
+        }
+    }
+
+    fn party_of(&self, link: LinkId) -> Option<Number> {
+        [Number::One, Number::Two].into_iter().find(|party| self.links[index(*party)] == Some(link))
+    }
+
+    fn link_up(&mut self, link: LinkId, party: Number) {
+        self.links[index(party)] = Some(link);
+        if self.links.iter().all(Option::is_some) {
+            let session = self.rng.bytes();
+            self.session = Some(session);
+            for party in [Number::One, Number::Two] {
+                let hello = FromMember::Hello {
+                    protocol: PROTOCOL,
+                    exchange: self.config.exchange.clone(),
+                    slot: self.config.slot,
+                    session,
+                    select_best: self.config.select_best,
+                };
+                self.send(party, &hello);
+            }
+        }
+    }
+
+    /// One link is gone: the session ends, and the other link is made anew with it.
+    fn link_down(&mut self, link: LinkId, now: Now) {
+        let Some(party) = self.party_of(link) else { return };
+        self.links[index(party)] = None;
+        if self.session.take().is_none() {
+            return;
+        }
+        self.end_session(now);
+        for other in self.links.iter_mut().filter_map(Option::take).collect::<Vec<_>>() {
+            let reason = "the other party's link is down; both are made anew".to_owned();
+            self.output.push_back(MemberOutput::Close { link: other, reason });
+        }
+    }
+
+    fn end_session(&mut self, now: Now) {
+        self.welcomed = [false; 2];
+        self.synced = false;
+        self.halves.clear();
+        self.rounds.clear();
+        self.rankings_due.clear();
+        self.announcements.session_lost();
+        self.lost_since.get_or_insert(now.instant);
+        self.event(MemberEvent::SessionDown);
+    }
+
+    fn fail(&mut self, party: Number, what: String, now: Now) {
+        self.counters.bad_frames += 1;
+        self.alarm(Alarm { what: what.clone(), handle: None, suspects: vec![Suspect::Party(number(party))] });
+        if let Some(link) = self.links[index(party)] {
+            self.output.push_back(MemberOutput::Close { link, reason: what });
+            self.link_down(link, now);
+        }
+    }
+
+    fn frame(&mut self, link: LinkId, bytes: &[u8], now: Now) {
+        let Some(party) = self.party_of(link) else { return };
+        self.counters.bytes_received += bytes.len() as u64;
+        match ToMember::decode(bytes) {
+            Err(error) => self.fail(party, format!("a frame that cannot be: {error}"), now),
+            Ok(ToMember::Welcome { protocol, session, epoch, high_water, tick_ms, set }) => {
+                if protocol != PROTOCOL || Some(session) != self.session {
+                    self.fail(party, "a welcome to another session or protocol".to_owned(), now);
+                    return;
+                }
+                self.welcomed[index(party)] = true;
+                self.tick = Duration::from_millis(u64::from(tick_ms));
+                self.announcements.versions.seen(high_water);
+                self.renewed(party, epoch, &set, now);
+            }
+            Ok(_) if !self.welcomed[index(party)] => {
+                self.fail(party, "a frame before the welcome".to_owned(), now);
+            }
+            Ok(ToMember::Renew { epoch, set }) => self.renewed(party, epoch, &set, now),
+            Ok(ToMember::Tick(tick)) => self.half_tick(party, tick, now),
+            Ok(ToMember::Outcome { seq, first, share }) => self.half_outcome(party, seq, first, share),
+            Ok(ToMember::Refused { version, reason }) => self.refused(version, reason),
+        }
+    }
+
+    /// A party told its epoch and member set; the newer of the two parties' counts.
+    fn renewed(&mut self, party: Number, epoch: u64, set: &[u8], now: Now) {
+        let Some(set) = SignedMemberSet::open(set, &self.config.operator) else {
+            self.fail(party, "a member set that the operator did not sign".to_owned(), now);
+            return;
+        };
+        self.epoch = self.epoch.max(epoch);
+        let newer = self.set.as_ref().is_none_or(|known| set.number > known.number);
+        if !newer {
+            return;
+        }
+        let own = set.slots.get(self.config.slot as usize).filter(|slot| slot.active);
+        if own.is_none_or(|slot| slot.sign != self.signing.verifying_key().to_bytes()) {
+            self.event(MemberEvent::NotAMember { slot: self.config.slot });
+        }
+        self.set = Some(set);
+        self.set_grew();
+    }
+
+    /// Whether the member set lists this member as active.
+    fn is_listed(&self) -> bool {
+        self.set.as_ref().is_some_and(|set| set.active(self.config.slot).is_some())
+    }
+
+    /// Every effect of an input that waits for its end.
+    fn settle(&mut self, now: Now) {
+        let touched = std::mem::take(&mut self.touched);
+        for prefix in touched {
+            self.install(prefix, now);
+        }
+        self.flush(now);
+        self.rank_due(now);
+    }
+}
+
+/// 0 for party 1, 1 for party 2.
+fn index(party: Number) -> usize {
+    match party {
+        Number::One => 0,
+        Number::Two => 1,
+    }
+}
+
+/// 1 or 2, for people.
+fn number(party: Number) -> u8 {
+    match party {
+        Number::One => 1,
+        Number::Two => 2,
+    }
+}
+
+impl Machine for Member {
+    type Input = MemberInput;
+    type Output = MemberOutput;
+
+    fn handle(&mut self, input: MemberInput, now: Now) {
+        match input {
+            MemberInput::LinkUp { link, party } => self.link_up(link, party),
+            MemberInput::LinkDown { link } => self.link_down(link, now),
+            MemberInput::Frame { link, bytes } => self.frame(link, &bytes, now),
+            MemberInput::Persisted(id) => self.announcements.versions.durable(id),
+            MemberInput::RouterUp => self.announcements.router_up(now.instant + self.config.settle),
+            MemberInput::RouterDown => self.announcements.router_down(),
+            MemberInput::RouterUpdate { withdrawn, announced, attributes } => {
+                self.announcements.router_update(&withdrawn, &announced, attributes.as_ref());
+            }
+            MemberInput::RouterEndOfRib => self.announcements.settled(),
+            MemberInput::Policy(policy) => self.policy_changed(policy),
+        }
+        self.settle(now);
+    }
+
+    fn handle_timeout(&mut self, now: Now) {
+        if self.announcements.settles_at.is_some_and(|at| now.instant >= at) {
+            self.announcements.settled();
+        }
+        self.overdue_choices(now);
+        if self.lost_since.is_some_and(|since| now.instant.since(since) >= self.config.stale) {
+            self.lost_since = None;
+            self.forget_everything();
+        }
+        self.settle(now);
+    }
+
+    fn poll(&mut self) -> Option<MemberOutput> {
+        self.output.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let stale = self.lost_since.map(|since| since + self.config.stale);
+        let rank = self.rankings_due.front().map(|(at, _)| *at);
+        let rounds = self.rounds.values().next().map(|round| round.since + select::OUTCOME_WAIT);
+        let may_flush = self.synced && self.is_listed() && self.announcements.has_dirty();
+        let flush = (may_flush && self.announcements.has_versions()).then_some(self.announcements.next_flush);
+        [stale, rank, rounds, flush, self.announcements.settles_at].into_iter().flatten().min()
+    }
+}
+
+impl Member {
+    fn refused(&mut self, version: u64, reason: Refusal) {
+        self.counters.refused += 1;
+        self.event(MemberEvent::Refused { version, reason });
+        self.announcements.refused(version, reason);
+    }
+
+    fn policy_changed(&mut self, policy: Box<Policy>) {
+        self.policy = policy;
+        self.announcements.look_at_everything();
+        for party in [Number::One, Number::Two] {
+            self.send(party, &FromMember::Resync);
+        }
+        for route in self.routes.values_mut() {
+            route.judged = None;
+        }
+        self.touched.extend(self.choices.keys().copied());
+    }
+}

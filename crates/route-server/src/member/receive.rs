@@ -1,0 +1,255 @@
+//! The member as receiver: pairs the two parties' ticks, opens what it may have, and keeps what lives.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use wayleave_bgp::{Attributes, Nlri};
+use wayleave_core::{Now, Prefix};
+use wayleave_crypto::sign::VerifyingKey;
+
+use super::select::Round;
+use super::{Alarm, Member, MemberEvent, Suspect, index};
+use crate::frames::{Body, Deliver, FromMember, Tick};
+use crate::object::{self, Handle, OpenError};
+use crate::party::Number;
+use crate::policy::validate::{self, Martians};
+
+/// A half that waits for its other half: our own limit.
+const MAX_HALVES: usize = 256;
+
+/// A live object as this member sees it.
+pub(super) struct Route {
+    pub opened: Option<Arc<OpenRoute>>,
+    pub dead: BTreeSet<u16>,
+    /// Whether each prefix may be used, judged once; `None` after the member's policy changed.
+    pub judged: Option<Vec<bool>>,
+}
+
+/// A route that this member may have.
+pub(super) struct OpenRoute {
+    pub slot: u32,
+    pub prefixes: Vec<Nlri>,
+    pub attributes: Attributes,
+}
+
+impl Route {
+    /// The prefix in `place`, if the route is open and lives there.
+    pub(super) fn prefix(&self, place: u16) -> Option<Prefix> {
+        if self.dead.contains(&place) {
+            return None;
+        }
+        Some(self.opened.as_ref()?.prefixes.get(usize::from(place))?.prefix)
+    }
+}
+
+impl Member {
+    /// One party's tick: it waits until the other party's is there.
+    pub(super) fn half_tick(&mut self, party: Number, tick: Box<Tick>, now: Now) {
+        let seq = tick.seq;
+        if seq <= self.last_seq {
+            self.counters.replayed += 1;
+            return;
+        }
+        let halves = self.halves.entry(seq).or_default();
+        if halves[index(party)].is_some() {
+            self.fail(party, "a second tick for one batch".to_owned(), now);
+            return;
+        }
+        halves[index(party)] = Some(tick);
+        if let [Some(_), Some(_)] = halves {
+            let older_waits = self.halves.keys().next() != Some(&seq);
+            let Some([Some(one), Some(two)]) = self.halves.remove(&seq) else { return };
+            if older_waits && !one.full {
+                // One party skipped a batch that the other made: start from all that lives.
+                self.halves.clear();
+                self.ask_for_everything();
+                return;
+            }
+            self.halves = self.halves.split_off(&seq);
+            self.tick(&one, &two, now);
+        } else if self.halves.len() > MAX_HALVES {
+            self.fail(party, "too many ticks that the other party does not have".to_owned(), now);
+        }
+    }
+
+    pub(super) fn ask_for_everything(&mut self) {
+        self.counters.resyncs += 1;
+        self.send(Number::One, &FromMember::Resync);
+        self.send(Number::Two, &FromMember::Resync);
+    }
+
+    fn tick(&mut self, one: &Tick, two: &Tick, now: Now) {
+        self.last_seq = one.seq;
+        if !alike(one, two) {
+            let what = "the two parties describe a batch differently".to_owned();
+            self.alarm(Alarm { what, handle: None, suspects: both_parties() });
+            self.ask_for_everything();
+            return;
+        }
+        if !self.synced && !one.full {
+            return;
+        }
+        self.counters.ticks += 1;
+        if one.full {
+            self.keep_only(&one.held);
+        }
+        for (handle, place) in &one.dead {
+            self.bury(*handle, *place);
+        }
+        for (first, second) in one.deliver.iter().zip(&two.deliver) {
+            self.delivered(first, second);
+        }
+        self.announcements.applied(&one.applied);
+        if one.full {
+            self.announcements.inventory(&one.own);
+            if !self.synced {
+                self.event(MemberEvent::Synced { objects: one.held.len(), own: one.own.len() });
+            }
+            self.synced = true;
+            self.lost_since = None;
+            self.forget_choices();
+        }
+        for candidates in &one.instances {
+            self.candidates_changed(one.seq, candidates, one.rank && candidates.len() > 1, now);
+        }
+        if one.rank {
+            let multi = one.instances.iter().filter(|c| c.len() > 1).cloned().collect();
+            self.rounds.insert(one.seq, Round::new(multi, now.instant));
+            self.rankings_due.push_back((now.instant + self.tick, one.seq));
+        }
+    }
+
+    /// Only these live; all others are gone.
+    fn keep_only(&mut self, held: &[Handle]) {
+        let held: HashSet<&Handle> = held.iter().collect();
+        let gone: Vec<Handle> = self.routes.keys().filter(|handle| !held.contains(handle)).copied().collect();
+        for handle in gone {
+            self.touch_all(&handle);
+            self.routes.remove(&handle);
+        }
+    }
+
+    fn touch_all(&mut self, handle: &Handle) {
+        if let Some(open) = self.routes.get(handle).and_then(|route| route.opened.as_ref()) {
+            self.touched.extend(open.prefixes.iter().map(|nlri| nlri.prefix));
+        }
+    }
+
+    /// A prefix of an object is dead.
+    fn bury(&mut self, handle: Handle, place: u16) {
+        let Some(route) = self.routes.get_mut(&handle) else { return };
+        let prefix = route.prefix(place);
+        route.dead.insert(place);
+        let all_dead = route.opened.as_ref().is_none_or(|open| route.dead.len() >= open.prefixes.len());
+        if all_dead && route.opened.is_some() {
+            self.routes.remove(&handle);
+        }
+        self.touched.extend(prefix);
+    }
+
+    /// Both parties' halves of a delivery.
+    fn delivered(&mut self, one: &Deliver, two: &Deliver) {
+        let handle = one.handle;
+        let dead: BTreeSet<u16> = one.dead.iter().copied().collect();
+        if let Some(route) = self.routes.get_mut(&handle) {
+            // Known from before: a full tick repeats what lives, with what died meanwhile.
+            let newly: Vec<u16> = dead.difference(&route.dead).copied().collect();
+            for place in newly {
+                self.bury(handle, place);
+            }
+            return;
+        }
+        self.counters.delivered += 1;
+        let opened = match self.open(one, two) {
+            Ok(opened) => opened,
+            Err(alarm) => {
+                self.alarm(alarm);
+                None
+            }
+        };
+        match &opened {
+            Some(open) => {
+                self.counters.opened += 1;
+                self.touched.extend(open.prefixes.iter().map(|nlri| nlri.prefix));
+            }
+            None => self.counters.sealed += 1,
+        }
+        self.routes.insert(handle, Route { opened: opened.map(Arc::new), dead, judged: None });
+    }
+
+    fn open(&self, one: &Deliver, two: &Deliver) -> Result<Option<OpenRoute>, Alarm> {
+        let handle = one.handle;
+        let alarm = |what: &str, suspects: Vec<Suspect>| Alarm {
+            what: what.to_owned(),
+            handle: Some(handle.to_string()),
+            suspects,
+        };
+        let (Body::Blob(blob), Body::Hash(hash)) = (&one.body, &two.body) else {
+            return Err(alarm("a party sent what the other party must send", both_parties()));
+        };
+        if object::blob_hash(blob) != *hash {
+            return Err(alarm("party 1's blob is not the one that party 2 names", both_parties()));
+        }
+        let opened = object::open(&self.config.exchange, one.epoch, &handle, [&one.share, &two.share], blob);
+        let opened = match opened {
+            Ok(None) => return Ok(None),
+            Ok(Some(opened)) => opened,
+            Err(error @ OpenError::Key) => {
+                return Err(alarm(&error.to_string(), [both_parties(), vec![Suspect::Announcer(None)]].concat()));
+            }
+            Err(error) => return Err(alarm(&error.to_string(), vec![Suspect::Announcer(None)])),
+        };
+        let slot = opened.description.slot;
+        let by = vec![Suspect::Announcer(Some(slot))];
+        let key = self
+            .set
+            .as_ref()
+            .and_then(|set| set.slot(slot))
+            .and_then(|announcer| VerifyingKey::from_bytes(&announcer.sign).ok())
+            .ok_or_else(|| alarm("the announcer is not in the member set", both_parties()))?;
+        if !opened.is_signed_by(&handle, &key) {
+            return Err(alarm("the announcer's signature does not fit", by));
+        }
+        let attributes = Attributes::decode(&opened.attributes)
+            .map_err(|error| alarm(&format!("the route's attributes: {error}"), by.clone()))?;
+        let prefixes = opened.description.prefixes().to_vec();
+        Ok(Some(OpenRoute { slot, prefixes, attributes }))
+    }
+
+    /// Whether the route in `place` may be used: checked once.
+    pub(super) fn is_usable(&mut self, handle: &Handle, place: u16) -> bool {
+        let Some(set) = &self.set else { return false };
+        let Some(receiver) = set.slot(self.config.slot).map(|slot| slot.asn) else { return false };
+        let martians = if self.config.lab { Martians::AllowDocumentation } else { Martians::Refuse };
+        let Some(route) = self.routes.get_mut(handle) else { return false };
+        let Some(open) = &route.opened else { return false };
+        let judge = |nlri: &Nlri| {
+            let announcer = set.slot(open.slot);
+            announcer.is_some_and(|announcer| {
+                validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, martians).is_ok()
+            })
+        };
+        let judged = route.judged.get_or_insert_with(|| open.prefixes.iter().map(judge).collect());
+        judged.get(usize::from(place)).copied().unwrap_or(false) && !route.dead.contains(&place)
+    }
+}
+
+fn both_parties() -> Vec<Suspect> {
+    vec![Suspect::Party(1), Suspect::Party(2)]
+}
+
+/// Whether the two parties made the same batch: all but shares and bodies.
+fn alike(one: &Tick, two: &Tick) -> bool {
+    let same = |(a, b): (&Deliver, &Deliver)| a.handle == b.handle && a.epoch == b.epoch && a.dead == b.dead;
+    one.seq == two.seq
+        && one.view == two.view
+        && one.full == two.full
+        && one.held == two.held
+        && one.own == two.own
+        && one.applied == two.applied
+        && one.dead == two.dead
+        && one.instances == two.instances
+        && one.rank == two.rank
+        && one.deliver.len() == two.deliver.len()
+        && one.deliver.iter().zip(&two.deliver).all(same)
+}

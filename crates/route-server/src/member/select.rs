@@ -1,0 +1,297 @@
+//! The member's choice: it ranks what it may have, sends shares of the ranking, and installs what Select-Best returns.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use wayleave_core::{Instant, Now, Prefix, VerdictKind};
+use wayleave_crypto::secret::Seed;
+
+use super::{Alarm, Member, MemberEvent, MemberOutput, Suspect, index};
+use crate::frames::{Candidate, FromMember};
+use crate::object::Handle;
+use crate::party::Number;
+use crate::policy::Imported;
+use crate::policy::ranking::{RankInput, rank};
+use crate::rng::stream;
+
+/// How long an outcome is awaited before the member's own order decides.
+pub(super) const OUTCOME_WAIT: Duration = Duration::from_secs(10);
+
+/// What the member knows of one prefix.
+#[derive(Default)]
+pub(super) struct Choice {
+    /// All candidates in number order, those that it may not open included.
+    pub candidates: Vec<Candidate>,
+    /// What Select-Best returned for these candidates.
+    pub chosen: Option<Candidate>,
+    /// The batch whose outcome is awaited.
+    pub awaits: Option<u64>,
+}
+
+/// What the router has for a prefix.
+pub(super) struct Installed {
+    pub handle: Handle,
+    pub announcer: u32,
+    pub attributes: wayleave_bgp::Attributes,
+}
+
+/// A round in which this member ranks.
+pub(super) struct Round {
+    multi: Vec<Vec<Candidate>>,
+    /// The ranking as sent: valid bit and class of each candidate in turn.
+    ranking: Vec<u8>,
+    halves: [Option<Vec<u8>>; 2],
+    pub since: Instant,
+}
+
+impl Round {
+    pub(super) fn new(multi: Vec<Vec<Candidate>>, since: Instant) -> Self {
+        Self { multi, ranking: Vec::new(), halves: [None, None], since }
+    }
+}
+
+impl Member {
+    /// A tick lists a prefix's candidates. A member that may open none of them learns nothing and forgets them.
+    pub(super) fn candidates_changed(&mut self, seq: u64, candidates: &[Candidate], ranks: bool, _now: Now) {
+        let known: BTreeSet<Prefix> =
+            candidates.iter().filter_map(|(handle, place)| self.routes.get(handle)?.prefix(*place)).collect();
+        if known.len() > 1 {
+            let what = "the parties put routes to different prefixes against each other".to_owned();
+            self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(1), Suspect::Party(2)] });
+            return;
+        }
+        let Some(prefix) = known.into_iter().next() else { return };
+        let awaits = ranks.then_some(seq);
+        let choice = self.choices.entry(prefix).or_default();
+        let unchanged = choice.candidates == candidates;
+        choice.candidates = candidates.to_vec();
+        choice.chosen = choice.chosen.filter(|_| unchanged);
+        choice.awaits = awaits;
+        self.touched.insert(prefix);
+    }
+
+    pub(super) fn forget_choices(&mut self) {
+        self.touched.extend(self.choices.keys().copied());
+        for choice in self.choices.values_mut() {
+            choice.candidates.clear();
+            choice.chosen = None;
+            choice.awaits = None;
+        }
+    }
+
+    /// Both parties are away for too long: nothing that they delivered is believed any more.
+    pub(super) fn forget_everything(&mut self) {
+        self.event(MemberEvent::Stale { routes: self.installed.len() });
+        self.routes.clear();
+        self.touched.extend(self.choices.keys().copied());
+        self.choices.clear();
+    }
+
+    /// The usable candidates with their classes, in number order; those that import rules reject have none.
+    pub(super) fn classes(&mut self, candidates: &[Candidate]) -> Vec<(usize, Candidate, Option<u8>)> {
+        let usable: Vec<(usize, Candidate)> = candidates
+            .iter()
+            .enumerate()
+            .filter(|(_, (handle, place))| self.is_usable(handle, *place))
+            .map(|(number, candidate)| (number, *candidate))
+            .collect();
+        let Some(set) = &self.set else { return Vec::new() };
+        let mut inputs = Vec::with_capacity(usable.len());
+        let mut ranked = Vec::with_capacity(usable.len());
+        for (number, (handle, place)) in usable {
+            let Some(open) = self.routes.get(&handle).and_then(|route| route.opened.as_ref()) else { continue };
+            let Some(nlri) = open.prefixes.get(usize::from(place)) else { continue };
+            let Some(announcer) = set.slot(open.slot) else { continue };
+            inputs.push(RankInput {
+                prefix: nlri.prefix,
+                attributes: &open.attributes,
+                announcer,
+                path_id: nlri.path_id,
+                verdict: VerdictKind::Unattested,
+            });
+            ranked.push((number, (handle, place)));
+        }
+        let classes = rank(&self.policy, &inputs);
+        ranked.into_iter().zip(classes).map(|((number, candidate), class)| (number, candidate, class)).collect()
+    }
+
+    /// Rankings whose time has come leave, to both parties at once.
+    pub(super) fn rank_due(&mut self, now: Now) {
+        while let Some((at, seq)) = self.rankings_due.front().copied() {
+            if at > now.instant {
+                return;
+            }
+            self.rankings_due.pop_front();
+            self.send_ranking(seq);
+        }
+    }
+
+    fn send_ranking(&mut self, seq: u64) {
+        let Some(round) = self.rounds.get_mut(&seq) else { return };
+        let multi = std::mem::take(&mut round.multi);
+        let mut ranking = Vec::new();
+        for candidates in &multi {
+            let at = ranking.len();
+            ranking.resize(at + candidates.len() * 2, 0);
+            for (number, _, class) in self.classes(candidates) {
+                if let Some(class) = class {
+                    ranking[at + number * 2] = 1;
+                    ranking[at + number * 2 + 1] = class;
+                }
+            }
+        }
+        let seed = Seed::new(self.rng.bytes());
+        let row = self.rng.bytes();
+        let mut share = stream(&seed, ranking.len());
+        for (byte, plain) in share.iter_mut().zip(&ranking) {
+            *byte ^= plain;
+        }
+        if let Some(round) = self.rounds.get_mut(&seq) {
+            round.multi = multi;
+            round.ranking = ranking;
+        }
+        self.counters.rankings += 1;
+        self.send(Number::One, &FromMember::RankOne { seq, row, seed });
+        self.send(Number::Two, &FromMember::RankTwo { seq, row, share });
+    }
+
+    /// One party's share of the results.
+    pub(super) fn half_outcome(&mut self, party: Number, seq: u64, first: u32, share: Vec<u8>) {
+        let Some(round) = self.rounds.get_mut(&seq).filter(|round| share.len() == round.multi.len() && first == 0)
+        else {
+            self.counters.replayed += 1;
+            return;
+        };
+        round.halves[index(party)] = Some(share);
+        if let [Some(_), Some(_)] = round.halves {
+            let Some(round) = self.rounds.remove(&seq) else { return };
+            self.rounds = self.rounds.split_off(&seq);
+            self.outcome(seq, &round);
+        }
+    }
+
+    fn outcome(&mut self, seq: u64, round: &Round) {
+        let [Some(one), Some(two)] = &round.halves else { return };
+        let mut at = 0;
+        for ((candidates, a), b) in round.multi.iter().zip(one).zip(two) {
+            let ranking = &round.ranking[at..at + candidates.len() * 2];
+            at += candidates.len() * 2;
+            let (valid, number) = ((a ^ b) >> 7 == 1, usize::from((a ^ b) & 0x7f));
+            let any_valid = ranking.iter().step_by(2).any(|valid| *valid == 1);
+            let possible = if valid { ranking.get(number * 2) == Some(&1) } else { !any_valid && number == 0 };
+            if !possible {
+                let what = "Select-Best returned a route that was not in the ranking".to_owned();
+                self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(1), Suspect::Party(2)] });
+            }
+            let chosen = (possible && valid).then(|| candidates[number]);
+            self.chosen(seq, candidates, chosen);
+        }
+        self.counters.outcomes += 1;
+    }
+
+    fn chosen(&mut self, seq: u64, candidates: &[Candidate], chosen: Option<Candidate>) {
+        let prefix = candidates.iter().find_map(|(handle, place)| self.routes.get(handle)?.prefix(*place));
+        let Some(prefix) = prefix else { return };
+        let Some(choice) = self.choices.get_mut(&prefix).filter(|choice| choice.awaits == Some(seq)) else { return };
+        choice.awaits = None;
+        choice.chosen = chosen;
+        self.touched.insert(prefix);
+    }
+
+    /// Outcomes that did not come: the member's own order decides, and it asks for everything again.
+    pub(super) fn overdue_choices(&mut self, now: Now) {
+        let due = |round: &Round| now.instant.since(round.since) >= OUTCOME_WAIT;
+        let overdue: Vec<u64> = self.rounds.iter().filter(|(_, round)| due(round)).map(|(seq, _)| *seq).collect();
+        for seq in overdue {
+            self.rounds.remove(&seq);
+            self.event(MemberEvent::OutcomeOverdue { batch: seq });
+            let waiting = self.choices.iter_mut().filter(|(_, choice)| choice.awaits == Some(seq));
+            for (prefix, choice) in waiting {
+                choice.awaits = None;
+                self.touched.insert(*prefix);
+            }
+            self.ask_for_everything();
+        }
+    }
+
+    /// Makes the router's route for a prefix what the member's state says it must be.
+    pub(super) fn install(&mut self, prefix: Prefix, _now: Now) {
+        let Some(wanted) = self.wanted(&prefix) else { return };
+        match wanted {
+            Some((handle, place)) => {
+                let Some(attributes) = self.router_attributes(prefix, &handle, place) else { return };
+                let Some(announcer) = self.routes.get(&handle).and_then(|r| r.opened.as_ref()).map(|o| o.slot) else {
+                    return;
+                };
+                let new = Installed { handle, announcer, attributes: attributes.clone() };
+                if self.installed.insert(prefix, new).is_some_and(|known| known.attributes == attributes) {
+                    return;
+                }
+                self.output.push_back(MemberOutput::Install { prefix, attributes: Some(attributes) });
+            }
+            None => {
+                if self.installed.remove(&prefix).is_some() {
+                    self.output.push_back(MemberOutput::Install { prefix, attributes: None });
+                }
+                if self.choices.get(&prefix).is_some_and(|choice| choice.candidates.is_empty()) {
+                    self.choices.remove(&prefix);
+                }
+            }
+        }
+    }
+
+    /// `None`: wait, and leave the router as it is. `Some(None)`: the router is to have no route.
+    #[expect(clippy::option_option, reason = "three answers: wait, none, this one")]
+    fn wanted(&mut self, prefix: &Prefix) -> Option<Option<Candidate>> {
+        let Some(choice) = self.choices.get(prefix) else { return Some(None) };
+        let (candidates, chosen, awaits) = (choice.candidates.clone(), choice.chosen, choice.awaits);
+        let classes = self.classes(&candidates);
+        let accepted =
+            || classes.iter().filter_map(|(number, candidate, class)| Some((*number, *candidate, (*class)?)));
+        if accepted().next().is_none() {
+            return Some(None);
+        }
+        if candidates.len() > 1 && self.config.select_best {
+            if let Some(chosen) = chosen.filter(|chosen| accepted().any(|(_, candidate, _)| candidate == *chosen)) {
+                return Some(Some(chosen));
+            }
+            if awaits.is_some() {
+                // Between a tick and its outcome the installed route stays, unless it is gone and nothing replaced it.
+                let installed = self.installed.get(prefix)?;
+                let stays = self.lives_or_is_replaced(&installed.handle, installed.announcer, &candidates);
+                return if stays { None } else { Some(None) };
+            }
+        }
+        // Bigger classes first, then the lowest number.
+        let best = accepted().max_by(|a, b| a.2.cmp(&b.2).then(b.0.cmp(&a.0)));
+        Some(best.map(|(_, candidate, _)| candidate))
+    }
+
+    /// Whether the installed route lives among the candidates. A route that its announcer replaced is gone, but the
+    /// outcome of the same tick is on its way.
+    fn lives_or_is_replaced(&self, installed: &Handle, announcer: u32, candidates: &[Candidate]) -> bool {
+        candidates.iter().any(|(handle, _)| handle == installed)
+            || candidates.iter().any(|(handle, _)| {
+                let open = self.routes.get(handle).and_then(|route| route.opened.as_ref());
+                open.is_some_and(|open| open.slot == announcer)
+            })
+    }
+
+    /// The attributes for the router: the announcer's, with what import rules change.
+    fn router_attributes(&self, prefix: Prefix, handle: &Handle, place: u16) -> Option<wayleave_bgp::Attributes> {
+        let open = self.routes.get(handle)?.opened.as_ref()?;
+        let nlri = open.prefixes.get(usize::from(place)).filter(|nlri| nlri.prefix == prefix)?;
+        let announcer = self.set.as_ref()?.slot(open.slot)?;
+        let input = RankInput {
+            prefix,
+            attributes: &open.attributes,
+            announcer,
+            path_id: nlri.path_id,
+            verdict: VerdictKind::Unattested,
+        };
+        match self.policy.import(&input.route()) {
+            Imported::Accepted(changes) => Some(changes.apply(&open.attributes)),
+            Imported::Rejected(_) => None,
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! What a member tells its own operator, and nobody else.
+
+use std::fmt;
+
+use serde::Serialize;
+use wayleave_core::Prefix;
+
+use super::Member;
+use crate::frames::Refusal;
+
+/// Counts since start.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct MemberCounters {
+    /// Objects announced.
+    pub announcements: u64,
+    /// Withdrawals sent.
+    pub withdrawals: u64,
+    /// Objects that a party refused.
+    pub refused: u64,
+    /// Batches seen alike from both parties.
+    pub ticks: u64,
+    /// Objects delivered.
+    pub delivered: u64,
+    /// Of these, opened.
+    pub opened: u64,
+    /// Of these, not exported to this member.
+    pub sealed: u64,
+    /// Rankings sent.
+    pub rankings: u64,
+    /// Results combined.
+    pub outcomes: u64,
+    /// Alarms raised.
+    pub alarms: u64,
+    /// Frames that could not be.
+    pub bad_frames: u64,
+    /// Frames of batches that are past.
+    pub replayed: u64,
+    /// Times that everything was asked for again.
+    pub resyncs: u64,
+    /// Bytes received in frames.
+    pub bytes_received: u64,
+    /// Bytes sent in frames.
+    pub bytes_sent: u64,
+}
+
+/// Who could have caused an alarm.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Suspect {
+    /// Party 1 or 2.
+    Party(u8),
+    /// The announcer of the route: its slot, if the route could be opened.
+    Announcer(Option<u32>),
+}
+
+impl fmt::Display for Suspect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Party(number) => write!(f, "party {number}"),
+            Self::Announcer(Some(slot)) => write!(f, "the member in slot {slot}"),
+            Self::Announcer(None) => f.write_str("the announcer"),
+        }
+    }
+}
+
+/// Something happened that does not happen between honest peers. It is never reported to the parties.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Alarm {
+    /// What.
+    pub what: String,
+    /// The route concerned.
+    pub handle: Option<String>,
+    /// Who could have caused it.
+    pub suspects: Vec<Suspect>,
+}
+
+/// Something that the member's operator may want to know.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum MemberEvent {
+    /// Misbehaviour.
+    Alarm(Alarm),
+    /// A link to a party is down; the session ended.
+    SessionDown,
+    /// Both parties told all that lives.
+    Synced {
+        /// Live objects.
+        objects: usize,
+        /// Of these, this member's own.
+        own: usize,
+    },
+    /// An own object was refused.
+    Refused {
+        /// Its version.
+        version: u64,
+        /// Why.
+        #[serde(serialize_with = "as_text")]
+        reason: Refusal,
+    },
+    /// Own objects were extended to new slots.
+    Column {
+        /// The old width.
+        from: u32,
+        /// The new width.
+        to: u32,
+        /// How many.
+        objects: usize,
+    },
+    /// The member set does not list this member's key in its slot.
+    NotAMember {
+        /// The slot.
+        slot: u32,
+    },
+    /// A result did not come; the member's own order decided.
+    OutcomeOverdue {
+        /// The batch.
+        batch: u64,
+    },
+    /// The parties were away too long; what they delivered is withdrawn.
+    Stale {
+        /// Routes withdrawn from the router.
+        routes: usize,
+    },
+}
+
+fn as_text<S: serde::Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+/// The member at a glance.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemberStatus {
+    /// The exchange.
+    pub exchange: String,
+    /// The slot.
+    pub slot: u32,
+    /// Whether each party's link is up.
+    pub parties: [bool; 2],
+    /// Whether all that lives was told.
+    pub synced: bool,
+    /// The last batch.
+    pub batch: u64,
+    /// Routes that the router announces.
+    pub router_routes: usize,
+    /// Changes that both parties have not applied yet.
+    pub unconfirmed: usize,
+    /// Objects known, sealed ones included.
+    pub objects: usize,
+    /// Prefixes installed in the router.
+    pub installed: usize,
+    /// Prefixes whose result is awaited.
+    pub awaiting: usize,
+    /// Counts.
+    pub counters: MemberCounters,
+}
+
+/// One route in a [`Why`].
+#[derive(Clone, Debug, Serialize)]
+pub struct WhyRoute {
+    /// Its number among the prefix's candidates.
+    pub number: usize,
+    /// The announcer's slot and name; `None` if the route is not exported to this member.
+    pub announcer: Option<(u32, String)>,
+    /// The announcer's AS number.
+    pub asn: Option<u32>,
+    /// The AS path as text.
+    pub as_path: Option<String>,
+    /// The member's class, bigger preferred; `None` if it is not used.
+    pub class: Option<u8>,
+    /// What became of it, in plain words.
+    pub outcome: String,
+}
+
+/// Why a prefix has the route that it has.
+#[derive(Clone, Debug, Serialize)]
+pub struct Why {
+    /// The prefix.
+    pub prefix: String,
+    /// In plain words.
+    pub summary: String,
+    /// All candidates.
+    pub routes: Vec<WhyRoute>,
+}
+
+impl Member {
+    /// The member at a glance.
+    #[must_use]
+    pub fn status(&self) -> MemberStatus {
+        MemberStatus {
+            exchange: self.config.exchange.clone(),
+            slot: self.config.slot,
+            parties: self.welcomed,
+            synced: self.synced,
+            batch: self.last_seq,
+            router_routes: self.announcements.router_routes(),
+            unconfirmed: self.announcements.unconfirmed(),
+            objects: self.routes.len(),
+            installed: self.installed.len(),
+            awaiting: self.choices.values().filter(|choice| choice.awaits.is_some()).count(),
+            counters: self.counters.clone(),
+        }
+    }
+
+    /// Counts since start.
+    #[must_use]
+    pub fn counters(&self) -> &MemberCounters {
+        &self.counters
+    }
+
+    /// What the router is to have: prefix, announcer's slot, attributes.
+    pub fn installed(&self) -> impl Iterator<Item = (Prefix, u32, &wayleave_bgp::Attributes)> {
+        self.installed.iter().map(|(prefix, route)| (*prefix, route.announcer, &route.attributes))
+    }
+
+    /// Why `prefix` has the route that it has, or none.
+    pub fn why(&mut self, prefix: Prefix) -> Why {
+        let candidates = self.choices.get(&prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
+        let classes = self.classes(&candidates);
+        let winner = self.installed.get(&prefix).map(|installed| installed.handle);
+        let top = classes.iter().filter_map(|(_, _, class)| *class).max();
+        let mut routes = Vec::new();
+        for (number, (handle, place)) in candidates.iter().enumerate() {
+            let open = self.routes.get(handle).and_then(|route| route.opened.clone());
+            let class = classes.iter().find(|(n, ..)| *n == number).and_then(|(_, _, class)| *class);
+            let is_usable = self.is_usable(handle, *place);
+            let outcome = match (&open, class) {
+                _ if winner == Some(*handle) => "installed",
+                (None, _) => "sealed: its announcer does not export it to you",
+                (Some(_), _) if !is_usable => "not used: it is not valid",
+                (Some(_), None) => "not used: your import rules reject it",
+                (Some(_), class) if class == top => "as good to you; the exchange's recommendation preferred another",
+                (Some(_), _) => "your own ranking prefers another",
+            };
+            let slot = open.as_ref().and_then(|open| Some((open.slot, self.set.as_ref()?.slot(open.slot)?)));
+            routes.push(WhyRoute {
+                number,
+                announcer: slot.map(|(number, slot)| (number, slot.name.clone())),
+                asn: slot.map(|(_, slot)| slot.asn.0),
+                as_path: open.as_ref().map(|open| crate::policy::pattern::path_text(open.attributes.as_path())),
+                class,
+                outcome: outcome.to_owned(),
+            });
+        }
+        let summary = match (winner, self.choices.get(&prefix)) {
+            (None, None) => "no member exports a route for this prefix to you".to_owned(),
+            (None, Some(choice)) if choice.awaits.is_some() => "the result of Select-Best is awaited".to_owned(),
+            (None, Some(_)) => "every route for this prefix is sealed, invalid or rejected".to_owned(),
+            (Some(_), Some(choice)) if choice.candidates.len() == 1 => {
+                "the only route; no comparison needed".to_owned()
+            }
+            (Some(_), Some(choice)) if choice.chosen.is_some() => {
+                "chosen by Select-Best from your ranking and the exchange's recommendation".to_owned()
+            }
+            (Some(_), _) => "chosen by your own ranking".to_owned(),
+        };
+        Why { prefix: prefix.to_string(), summary, routes }
+    }
+}

@@ -1,0 +1,473 @@
+//! The route object: what one UPDATE becomes, as its announcer signs it, as each party stores it, as a receiver opens it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use wayleave_bgp::Nlri;
+use wayleave_crypto::commit::{Commitment, commit};
+use wayleave_crypto::hash::hash;
+use wayleave_crypto::kdf;
+use wayleave_crypto::prg::Prg;
+use wayleave_crypto::seal;
+use wayleave_crypto::secret::{Key128, Seed};
+use wayleave_crypto::sign::{Signature, SigningKey, VerifyingKey};
+
+use crate::wire::{Malformed, Reader, Writer};
+
+/// Prefixes of one object: our own limit, so that a blob stays in its size classes.
+pub const MAX_PREFIXES: usize = 128;
+/// Slots of a member set: our own limit.
+pub const MAX_SLOTS: usize = 4096;
+/// Objects that one column extends: our own limit.
+pub const MAX_COLUMN: usize = 4096;
+/// Bytes of a blob: one extended BGP message and its frame fit (RFC 8654).
+pub const MAX_BLOB: usize = 131_072;
+
+const LABEL_HANDLE: &str = "wayleave/route-server/handle/v1";
+const LABEL_HEADER: &str = "wayleave/route-server/header/v1";
+const LABEL_ROUTE: &str = "wayleave/route-server/route/v1";
+const LABEL_BLOB: &str = "wayleave/route-server/blob/v1";
+const LABEL_BLOB_HASH: &str = "wayleave/route-server/blob-hash/v1";
+const LABEL_SHARE_ONE: &str = "wayleave/route-server/share-one/v1";
+const LABEL_SHARE_TWO: &str = "wayleave/route-server/share-two/v1";
+const LABEL_DUMMY: &str = "wayleave/route-server/dummy-key/v1";
+const LABEL_ROW: &str = "wayleave/route-server/row/v1";
+
+/// The name of an object: a hash over its salted description.
+///
+/// Whoever knows the description can compute it; who does not cannot test a guess, since the description holds a
+/// random 32-byte salt.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle(pub [u8; 32]);
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in &self.0[..8] {
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// What an object does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Announces `prefixes`, canonical: ascending, without repeats.
+    Announce {
+        /// At most [`MAX_PREFIXES`].
+        prefixes: Vec<Nlri>,
+    },
+    /// Withdraws `prefixes`, canonical as above.
+    Withdraw {
+        /// At most [`MAX_PREFIXES`].
+        prefixes: Vec<Nlri>,
+    },
+    /// Extends the rows of the objects `versions` from `from` to `to` slots, after the member set grew.
+    Column {
+        /// The width that the rows have.
+        from: u32,
+        /// The width that they get.
+        to: u32,
+        /// Ascending, at most [`MAX_COLUMN`].
+        versions: Vec<u64>,
+    },
+}
+
+/// The public description of an object. Both parties see it; receivers see only its [`Handle`] until they open the blob.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Description {
+    /// The announcer.
+    pub slot: u32,
+    /// The member set under which it was made; rows are as wide as that set.
+    pub set: u64,
+    /// The epoch under whose dummy key it was made.
+    pub epoch: u64,
+    /// Rises per slot; a prefix belongs to the highest version that names it.
+    pub version: u64,
+    /// Uniformly random.
+    pub salt: [u8; 32],
+    /// What it does.
+    pub kind: Kind,
+}
+
+impl Description {
+    /// The canonical encoding; two different descriptions never encode alike.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.u32(self.slot).u64(self.set).u64(self.epoch).u64(self.version).bytes(&self.salt);
+        match &self.kind {
+            Kind::Announce { prefixes } => w.u8(1).list(prefixes, |w, n| {
+                w.nlri(n);
+            }),
+            Kind::Withdraw { prefixes } => w.u8(2).list(prefixes, |w, n| {
+                w.nlri(n);
+            }),
+            Kind::Column { from, to, versions } => w.u8(3).u32(*from).u32(*to).list(versions, |w, v| {
+                w.u64(*v);
+            }),
+        };
+        w.finish()
+    }
+
+    /// Reads one; lists must be canonical.
+    pub fn decode(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (slot, set, epoch, version, salt) = (r.u32()?, r.u64()?, r.u64()?, r.u64()?, r.array()?);
+        let kind = match r.u8()? {
+            1 => Kind::Announce { prefixes: prefixes(r)? },
+            2 => Kind::Withdraw { prefixes: prefixes(r)? },
+            3 => {
+                let (from, to) = (r.u32()?, r.u32()?);
+                if from >= to || to as usize > MAX_SLOTS {
+                    return Err(Malformed::Value("column width"));
+                }
+                let versions = r.list(8, MAX_COLUMN, Reader::u64)?;
+                ascending(&versions, "versions")?;
+                Kind::Column { from, to, versions }
+            }
+            _ => return Err(Malformed::Value("kind")),
+        };
+        Ok(Self { slot, set, epoch, version, salt, kind })
+    }
+
+    /// The object's name.
+    #[must_use]
+    pub fn handle(&self, exchange: &str) -> Handle {
+        Handle(hash(LABEL_HANDLE, &[exchange.as_bytes(), &self.encode()]))
+    }
+
+    /// The prefixes it names; none for a column.
+    #[must_use]
+    pub fn prefixes(&self) -> &[Nlri] {
+        match &self.kind {
+            Kind::Announce { prefixes } | Kind::Withdraw { prefixes } => prefixes,
+            Kind::Column { .. } => &[],
+        }
+    }
+}
+
+fn prefixes(r: &mut Reader<'_>) -> Result<Vec<Nlri>, Malformed> {
+    let list = r.list(10, MAX_PREFIXES, Reader::nlri)?;
+    if list.is_empty() {
+        return Err(Malformed::Value("prefix count"));
+    }
+    ascending(&list, "prefixes")?;
+    Ok(list)
+}
+
+fn ascending<T: Ord>(list: &[T], what: &'static str) -> Result<(), Malformed> {
+    if list.is_sorted_by(|a, b| a < b) { Ok(()) } else { Err(Malformed::Order(what)) }
+}
+
+/// A description with what ties the shares and the blob to it, under the announcer's signature.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// The public description.
+    pub description: Description,
+    /// [`blob_hash`] of the blob; zero if there is none.
+    pub blob_hash: [u8; 32],
+    /// Commitments to party 1's and party 2's shares; zero where there is none.
+    pub commitments: [Commitment; 2],
+    /// The announcer's signature over all of it.
+    pub signature: Signature,
+}
+
+impl Header {
+    /// Signs a header.
+    #[must_use]
+    pub fn sign(
+        exchange: &str,
+        description: Description,
+        blob_hash: [u8; 32],
+        commitments: [Commitment; 2],
+        key: &SigningKey,
+    ) -> Self {
+        let mut header = Self { description, blob_hash, commitments, signature: [0; 64] };
+        header.signature = key.sign(LABEL_HEADER, &header.signed_bytes(exchange));
+        header
+    }
+
+    /// Whether the announcer's key signed it for this exchange.
+    #[must_use]
+    pub fn is_signed_by(&self, exchange: &str, key: &VerifyingKey) -> bool {
+        key.verify(LABEL_HEADER, &self.signed_bytes(exchange), &self.signature).is_ok()
+    }
+
+    fn signed_bytes(&self, exchange: &str) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.blob(exchange.as_bytes()).blob(&self.description.encode()).bytes(&self.blob_hash);
+        w.bytes(&self.commitments[0].0).bytes(&self.commitments[1].0);
+        w.finish()
+    }
+
+    /// What both parties compare: everything that the announcer signed, and the signature.
+    #[must_use]
+    pub fn digest(&self, exchange: &str) -> [u8; 32] {
+        hash(LABEL_HEADER, &[&self.signed_bytes(exchange), &self.signature])
+    }
+
+    /// Appends the encoding.
+    pub fn write(&self, w: &mut Writer) {
+        w.blob(&self.description.encode()).bytes(&self.blob_hash);
+        w.bytes(&self.commitments[0].0).bytes(&self.commitments[1].0).bytes(&self.signature);
+    }
+
+    /// Reads one.
+    pub fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let mut inner = Reader::new(r.blob(65_536)?);
+        let description = Description::decode(&mut inner)?;
+        inner.end()?;
+        let blob_hash = r.array()?;
+        let commitments = [Commitment(r.array()?), Commitment(r.array()?)];
+        Ok(Self { description, blob_hash, commitments, signature: r.array()? })
+    }
+}
+
+/// What only party 1 gets: the seed of its row, and what opens the commitment to it.
+#[derive(Clone, Debug)]
+pub struct ShareOne {
+    /// Opens the first commitment.
+    pub opening: [u8; 32],
+    /// Party 1's row is this seed's output ([`expand`]).
+    pub seed: Seed,
+}
+
+/// What only party 2 gets: its row, 16 bytes a slot, and what opens the commitment to it.
+#[derive(Clone)]
+pub struct ShareTwo {
+    /// Opens the second commitment.
+    pub opening: [u8; 32],
+    /// `width * 16` bytes; for a column `versions * (to - from) * 16`.
+    pub row: Arc<[u8]>,
+}
+
+impl fmt::Debug for ShareTwo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ShareTwo({} bytes)", self.row.len())
+    }
+}
+
+impl ShareOne {
+    /// Whether this is the share that the header commits to.
+    #[must_use]
+    pub fn matches(&self, header: &Header) -> bool {
+        header.commitments[0].opens_to(LABEL_SHARE_ONE, &self.opening, self.seed.expose())
+    }
+
+    /// Party 1's share of the key for `slot`.
+    #[must_use]
+    pub fn key_share(&self, slot: u32) -> [u8; 16] {
+        let mut out = [0; 16];
+        row_generator(&self.seed).fill(u64::from(slot), &mut out);
+        out
+    }
+}
+
+impl ShareTwo {
+    /// Whether this is the share that the header commits to.
+    #[must_use]
+    pub fn matches(&self, header: &Header) -> bool {
+        header.commitments[1].opens_to(LABEL_SHARE_TWO, &self.opening, &self.row)
+    }
+}
+
+/// The slots `from..to` of party 1's row, 16 bytes each.
+#[must_use]
+pub fn expand(seed: &Seed, from: u32, to: u32) -> Vec<u8> {
+    let mut out = vec![0; (to.saturating_sub(from)) as usize * 16];
+    row_generator(seed).fill(u64::from(from), &mut out);
+    out
+}
+
+fn row_generator(seed: &Seed) -> Prg {
+    Prg::new(kdf::derive::<16>(LABEL_ROW, seed.expose(), &[]).expose())
+}
+
+/// The key that says "not exported to you": public, one per exchange and epoch.
+#[must_use]
+pub fn dummy_key(exchange: &str, epoch: u64) -> Key128 {
+    kdf::derive(LABEL_DUMMY, exchange.as_bytes(), &epoch.to_be_bytes())
+}
+
+/// The name of a blob, which party 2 hands out so that party 1 cannot show different members different blobs.
+#[must_use]
+pub fn blob_hash(blob: &[u8]) -> [u8; 32] {
+    hash(LABEL_BLOB_HASH, &[blob])
+}
+
+/// The smallest size class that holds `len` bytes: 512, 1024, 2048 and so on by doubling.
+#[must_use]
+pub fn size_class(len: usize) -> usize {
+    len.next_power_of_two().max(512)
+}
+
+/// An announcement made ready: what goes to each party, and what its announcer keeps to extend it by columns.
+pub struct Sealed {
+    /// To both parties.
+    pub header: Header,
+    /// To party 1.
+    pub one: ShareOne,
+    /// To party 1.
+    pub blob: Vec<u8>,
+    /// To party 2.
+    pub two: ShareTwo,
+    /// Kept by the announcer alone.
+    pub key: Key128,
+}
+
+/// Fresh randomness of one announcement; every field uniformly random and used once.
+pub struct Fresh {
+    /// The route key.
+    pub key: [u8; 16],
+    /// The seed of party 1's row.
+    pub seed: [u8; 32],
+    /// The openings of the two commitments.
+    pub openings: [[u8; 32]; 2],
+}
+
+/// Makes an announcement: seals `attributes` and multiplies the export row by the route key (mode `direct`).
+///
+/// `exported[slot]` says whether that slot may open the route; the row is as wide as it.
+#[must_use]
+pub fn announce(
+    exchange: &str,
+    description: Description,
+    attributes: &[u8],
+    exported: &[bool],
+    fresh: &Fresh,
+    signing: &SigningKey,
+) -> Sealed {
+    let key = Key128::new(fresh.key);
+    let handle = description.handle(exchange);
+    let blob = seal_blob(&handle, &description, attributes, &key, signing);
+    let one = ShareOne { opening: fresh.openings[0], seed: Seed::new(fresh.seed) };
+    let row = key_row(exchange, &one.seed, &key, description.epoch, 0, exported);
+    let two = ShareTwo { opening: fresh.openings[1], row: row.into() };
+    let commitments =
+        [commit(LABEL_SHARE_ONE, &one.opening, one.seed.expose()), commit(LABEL_SHARE_TWO, &two.opening, &two.row)];
+    let header = Header::sign(exchange, description, blob_hash(&blob), commitments, signing);
+    Sealed { header, one, blob, two, key }
+}
+
+/// Party 2's row for slots `from..from + exported.len()`: party 1's row, XOR the key where exported, else the dummy key.
+#[must_use]
+pub fn key_row(exchange: &str, seed: &Seed, key: &Key128, epoch: u64, from: u32, exported: &[bool]) -> Vec<u8> {
+    let dummy = dummy_key(exchange, epoch);
+    let to = from + u32::try_from(exported.len()).expect("at most MAX_SLOTS");
+    let mut row = expand(seed, from, to);
+    for (chunk, &exported) in row.chunks_exact_mut(16).zip(exported) {
+        let mask = 0u8.wrapping_sub(u8::from(exported));
+        for ((byte, k), d) in chunk.iter_mut().zip(key.expose()).zip(dummy.expose()) {
+            *byte ^= (k & mask) | (d & !mask);
+        }
+    }
+    row
+}
+
+/// A withdrawal: small, and visible as such.
+#[must_use]
+pub fn withdraw(exchange: &str, description: Description, signing: &SigningKey) -> Header {
+    Header::sign(exchange, description, [0; 32], [Commitment([0; 32]); 2], signing)
+}
+
+/// A column: party 2's shares for new slots, one run of `to - from` slots for each version in turn.
+#[must_use]
+pub fn column(
+    exchange: &str,
+    description: Description,
+    opening: [u8; 32],
+    row: Vec<u8>,
+    signing: &SigningKey,
+) -> (Header, ShareTwo) {
+    let two = ShareTwo { opening, row: row.into() };
+    let commitments = [Commitment([0; 32]), commit(LABEL_SHARE_TWO, &two.opening, &two.row)];
+    (Header::sign(exchange, description, [0; 32], commitments, signing), two)
+}
+
+/// Blob plaintext: `description (counted) || attributes (counted) || signature (64) || zeros to the size class`.
+fn seal_blob(
+    handle: &Handle,
+    description: &Description,
+    attributes: &[u8],
+    key: &Key128,
+    signing: &SigningKey,
+) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.blob(&description.encode()).blob(attributes);
+    w.bytes(&signing.sign(LABEL_ROUTE, &route_bytes(handle, attributes)));
+    let mut plain = w.finish();
+    plain.resize(size_class(plain.len() + seal::OVERHEAD) - seal::OVERHEAD, 0);
+    seal::seal(LABEL_BLOB, key, &handle.0, &plain)
+}
+
+fn route_bytes(handle: &Handle, attributes: &[u8]) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.bytes(&handle.0).blob(attributes);
+    w.finish()
+}
+
+/// What a receiver finds in a blob that its key opens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Opened {
+    /// The description, checked against the handle.
+    pub description: Description,
+    /// Raw path attributes; not yet decoded.
+    pub attributes: Vec<u8>,
+    /// The announcer's signature; not yet verified.
+    pub signature: Signature,
+}
+
+/// Why a blob was not opened. None of these happens between honest peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The key is neither the dummy nor the blob's: a share was changed.
+    #[error("the combined key is neither the dummy key nor the blob's key")]
+    Key,
+    /// The blob opened and does not hold what it must.
+    #[error("the blob's content is malformed: {0}")]
+    Content(#[from] Malformed),
+    /// The blob holds another description than the parties were shown.
+    #[error("the blob describes another route than the parties were shown")]
+    Description,
+}
+
+/// Opens a blob. `Ok(None)` says that the route is not exported to the receiver.
+///
+/// The combined key is compared with the dummy key of `epoch` in constant time.
+pub fn open(
+    exchange: &str,
+    epoch: u64,
+    handle: &Handle,
+    shares: [&[u8; 16]; 2],
+    blob: &[u8],
+) -> Result<Option<Opened>, OpenError> {
+    let key = Key128::new(*shares[0]).xor(&Key128::new(*shares[1]));
+    if key == dummy_key(exchange, epoch) {
+        return Ok(None);
+    }
+    let plain = seal::open(LABEL_BLOB, &key, &handle.0, blob).map_err(|_| OpenError::Key)?;
+    let mut r = Reader::new(&plain);
+    let mut inner = Reader::new(r.blob(MAX_BLOB)?);
+    let description = Description::decode(&mut inner)?;
+    inner.end()?;
+    if description.handle(exchange) != *handle || !matches!(description.kind, Kind::Announce { .. }) {
+        return Err(OpenError::Description);
+    }
+    let attributes = r.blob(MAX_BLOB)?.to_vec();
+    let signature = r.array()?;
+    Ok(Some(Opened { description, attributes, signature }))
+}
+
+impl Opened {
+    /// Whether the announcer signed this route.
+    #[must_use]
+    pub fn is_signed_by(&self, handle: &Handle, key: &VerifyingKey) -> bool {
+        key.verify(LABEL_ROUTE, &route_bytes(handle, &self.attributes), &self.signature).is_ok()
+    }
+}

@@ -1,0 +1,163 @@
+//! What a party keeps over a restart: live objects, dead places, the highest version of each slot, epoch and batch number.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::Number;
+use crate::object::{Header, MAX_BLOB, MAX_PREFIXES, ShareOne};
+use crate::table::{Effects, Entry, Part, Table};
+use crate::wire::{Malformed, Reader, Writer};
+use wayleave_crypto::secret::Seed;
+
+/// Table of numbers: `epoch`, `seq`.
+pub const META: &str = "meta";
+/// Table of objects: key `slot 32 || version 64`.
+pub(super) const OBJECTS: &str = "objects";
+/// Table of dead places, with the row's width: key as above.
+pub(super) const MARKS: &str = "marks";
+/// Table of the highest version of each slot: key `slot 32`.
+pub(super) const VERSIONS: &str = "versions";
+
+/// One change of the store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// One of the tables of this module.
+    pub table: &'static str,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value; `None` to remove it.
+    pub value: Option<Vec<u8>>,
+}
+
+/// One record that the store held at start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stored {
+    /// The table.
+    pub table: String,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value.
+    pub value: Vec<u8>,
+}
+
+/// What was read back.
+pub(super) struct Loaded {
+    pub epoch: u64,
+    pub seq: u64,
+    pub table: Table,
+}
+
+fn object_key(slot: u32, version: u64) -> Vec<u8> {
+    [&slot.to_be_bytes()[..], &version.to_be_bytes()].concat()
+}
+
+/// What makes the store equal to the table again after `effects`.
+pub(super) fn changes(table: &Table, effects: &Effects, epoch: u64, seq: u64) -> Vec<Change> {
+    let number = |key: &str, value: u64| Change {
+        table: META,
+        key: key.as_bytes().to_vec(),
+        value: Some(value.to_be_bytes().to_vec()),
+    };
+    let mut out = vec![number("epoch", epoch), number("seq", seq)];
+    let widened = effects.widened.iter().map(|(slot, version, ..)| (*slot, *version));
+    let written: BTreeSet<(u32, u64)> = effects.added.iter().copied().chain(widened).collect();
+    for (slot, version) in written {
+        let Some(entry) = table.entry(slot, version) else { continue };
+        out.push(Change { table: OBJECTS, key: object_key(slot, version), value: Some(encode(entry)) });
+    }
+    for (slot, version) in &effects.marked {
+        let Some(entry) = table.entry(*slot, *version) else { continue };
+        let mut w = Writer::new();
+        w.u32(entry.width).list(&entry.dead_places(), |w, place| {
+            w.u16(*place);
+        });
+        out.push(Change { table: MARKS, key: object_key(*slot, *version), value: Some(w.finish()) });
+    }
+    for (slot, version, _) in &effects.removed {
+        out.push(Change { table: OBJECTS, key: object_key(*slot, *version), value: None });
+        out.push(Change { table: MARKS, key: object_key(*slot, *version), value: None });
+    }
+    for slot in effects.applied.keys() {
+        let value = table.high_water(*slot).to_be_bytes().to_vec();
+        out.push(Change { table: VERSIONS, key: slot.to_be_bytes().to_vec(), value: Some(value) });
+    }
+    out
+}
+
+fn encode(entry: &Entry) -> Vec<u8> {
+    let mut w = Writer::new();
+    entry.header.write(&mut w);
+    w.u32(entry.width);
+    match &entry.part {
+        Part::One { share, blob } => w.u8(1).bytes(&share.opening).bytes(share.seed.expose()).blob(blob),
+        Part::Two { row } => w.u8(2).blob(row),
+    };
+    w.finish()
+}
+
+fn decode(number: Number, exchange: &str, bytes: &[u8]) -> Result<Entry, Malformed> {
+    let mut r = Reader::new(bytes);
+    let header = Arc::new(Header::read(&mut r)?);
+    let width = r.u32()?;
+    let part = match (r.u8()?, number) {
+        (1, Number::One) => Part::One {
+            share: ShareOne { opening: r.array()?, seed: Seed::new(r.array()?) },
+            blob: r.blob(MAX_BLOB)?.into(),
+        },
+        (2, Number::Two) => Part::Two { row: r.blob(bytes.len())?.to_vec() },
+        _ => return Err(Malformed::Value("party")),
+    };
+    r.end()?;
+    Ok(Entry {
+        digest: header.digest(exchange),
+        handle: header.description.handle(exchange),
+        header,
+        width,
+        dead: BTreeSet::new(),
+        part,
+    })
+}
+
+/// Reads the store back.
+pub(super) fn load(number: Number, exchange: &str, stored: Vec<Stored>) -> Result<Loaded, Malformed> {
+    let mut loaded = Loaded { epoch: 0, seq: 0, table: Table::new() };
+    let mut entries = std::collections::BTreeMap::new();
+    let mut marks = std::collections::BTreeMap::new();
+    for record in stored {
+        match record.table.as_str() {
+            META => {
+                let value = Reader::new(&record.value).u64()?;
+                match record.key.as_slice() {
+                    b"epoch" => loaded.epoch = value,
+                    b"seq" => loaded.seq = value,
+                    _ => {}
+                }
+            }
+            OBJECTS => {
+                entries.insert(record.key, decode(number, exchange, &record.value)?);
+            }
+            MARKS => {
+                let mut r = Reader::new(&record.value);
+                let width = r.u32()?;
+                marks.insert(record.key, (width, r.list(2, MAX_PREFIXES, Reader::u16)?));
+            }
+            VERSIONS => {
+                let slot = Reader::new(&record.key).u32()?;
+                loaded.table.saw(slot, Reader::new(&record.value).u64()?);
+            }
+            _ => {}
+        }
+    }
+    for (key, mut entry) in entries {
+        if let Some((width, dead)) = marks.remove(&key) {
+            entry.dead = dead.into_iter().collect();
+            // A column that came after the mark widened the object itself; a narrowing rewrote the mark.
+            entry.width = entry.width.max(width).min(match &entry.part {
+                Part::Two { row } => u32::try_from(row.len() / 16).unwrap_or(u32::MAX),
+                Part::One { .. } => u32::MAX,
+            });
+        }
+        loaded.table.restore(entry);
+    }
+    Ok(loaded)
+}

@@ -1,0 +1,367 @@
+//! What a party stores: live objects, who owns which prefix, and the view that both parties must share.
+//!
+//! The same code runs at both parties on the same steps, so that they reach the same view or notice that they did not.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use wayleave_bgp::Nlri;
+use wayleave_core::Prefix;
+use wayleave_crypto::hash::hash;
+
+use crate::frames::{Body, Candidate, Step, Stored};
+use crate::object::{Handle, Header, Kind, ShareOne, expand};
+use crate::wire::Writer;
+
+const LABEL_VIEW: &str = "wayleave/route-server/view/v1";
+
+/// What a party holds of an announcement besides its header. What is party 1's never meets what is party 2's.
+#[derive(Clone, Debug)]
+pub enum Part {
+    /// Party 1: the seed of its row, and the blob.
+    One {
+        /// Its share.
+        share: ShareOne,
+        /// The sealed route.
+        blob: Arc<[u8]>,
+    },
+    /// Party 2: its row, 16 bytes a slot.
+    Two {
+        /// Its share.
+        row: Vec<u8>,
+    },
+}
+
+/// A stored object.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// As the announcer signed it.
+    pub header: Arc<Header>,
+    /// [`Header::digest`].
+    pub digest: [u8; 32],
+    /// Its name.
+    pub handle: Handle,
+    /// Slots that its row covers.
+    pub width: u32,
+    /// Which of its prefixes are dead: superseded or withdrawn.
+    pub dead: BTreeSet<u16>,
+    /// This party's part.
+    pub part: Part,
+}
+
+impl Entry {
+    /// This party's share of the key for `slot`; `None` if the row does not cover the slot.
+    #[must_use]
+    pub fn key_share(&self, slot: u32) -> Option<[u8; 16]> {
+        if slot >= self.width {
+            return None;
+        }
+        match &self.part {
+            Part::One { share, .. } => Some(share.key_share(slot)),
+            Part::Two { row } => row.get(slot as usize * 16..)?.first_chunk().copied(),
+        }
+    }
+
+    /// What receivers get of the blob from this party.
+    #[must_use]
+    pub fn body(&self) -> Body {
+        match &self.part {
+            Part::One { blob, .. } => Body::Blob(Arc::clone(blob)),
+            Part::Two { .. } => Body::Hash(self.header.blob_hash),
+        }
+    }
+
+    /// Prefixes that it still owns, in order.
+    pub fn live(&self) -> impl Iterator<Item = &Nlri> {
+        let prefixes = self.header.description.prefixes().iter();
+        (0u16..).zip(prefixes).filter(|(place, _)| !self.dead.contains(place)).map(|(_, nlri)| nlri)
+    }
+
+    /// Dead places, ascending.
+    #[must_use]
+    pub fn dead_places(&self) -> Vec<u16> {
+        self.dead.iter().copied().collect()
+    }
+
+    /// This party's row from slot 0, for display: what it sees of the policy.
+    #[must_use]
+    pub fn row(&self) -> Vec<u8> {
+        match &self.part {
+            Part::One { share, .. } => expand(&share.seed, 0, self.width),
+            Part::Two { row } => row.clone(),
+        }
+    }
+}
+
+/// What applying steps changed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Effects {
+    /// New objects, (slot, version).
+    pub added: Vec<(u32, u64)>,
+    /// Objects of which nothing lives any more.
+    pub removed: Vec<(u32, u64, Handle)>,
+    /// Objects whose set of dead places grew, and which still live.
+    pub marked: BTreeSet<(u32, u64)>,
+    /// Objects that a column widened: (slot, version, old width, new width).
+    pub widened: Vec<(u32, u64, u32, u32)>,
+    /// Prefixes of objects that died, in order.
+    pub dead: Vec<Candidate>,
+    /// Prefixes whose candidates changed.
+    pub touched: BTreeSet<Prefix>,
+    /// Versions applied, per slot.
+    pub applied: BTreeMap<u32, Vec<u64>>,
+}
+
+/// The objects of one exchange at one party.
+#[derive(Default)]
+pub struct Table {
+    objects: BTreeMap<(u32, u64), Entry>,
+    by_handle: HashMap<Handle, (u32, u64)>,
+    by_prefix: BTreeMap<Prefix, BTreeMap<(u32, u32), (u64, u16)>>,
+    prefixes_of: BTreeMap<u32, usize>,
+    high_water: BTreeMap<u32, u64>,
+    view: [u8; 32],
+}
+
+impl Table {
+    /// An empty table.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A stored object.
+    #[must_use]
+    pub fn entry(&self, slot: u32, version: u64) -> Option<&Entry> {
+        self.objects.get(&(slot, version))
+    }
+
+    /// All objects by (slot, version).
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.objects.values()
+    }
+
+    /// Number of objects.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Whether nothing is stored.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    /// Live prefixes that `slot` announces.
+    #[must_use]
+    pub fn prefixes_of(&self, slot: u32) -> usize {
+        self.prefixes_of.get(&slot).copied().unwrap_or(0)
+    }
+
+    /// The highest version applied or seen from `slot`.
+    #[must_use]
+    pub fn high_water(&self, slot: u32) -> u64 {
+        self.high_water.get(&slot).copied().unwrap_or(0)
+    }
+
+    /// Notes that `version` was seen from `slot`; it will never be taken again.
+    pub fn saw(&mut self, slot: u32, version: u64) {
+        let mark = self.high_water.entry(slot).or_default();
+        *mark = (*mark).max(version);
+    }
+
+    /// All marks.
+    #[must_use]
+    pub fn high_waters(&self) -> Vec<(u32, u64)> {
+        self.high_water.iter().map(|(slot, version)| (*slot, *version)).collect()
+    }
+
+    /// The view: a hash over all that was applied.
+    #[must_use]
+    pub fn view(&self) -> [u8; 32] {
+        self.view
+    }
+
+    /// All prefixes that have a live route.
+    pub fn prefixes(&self) -> impl Iterator<Item = &Prefix> {
+        self.by_prefix.keys()
+    }
+
+    /// The live routes of a prefix, in number order: by (slot, path identifier).
+    #[must_use]
+    pub fn candidates(&self, prefix: &Prefix) -> Vec<Candidate> {
+        let Some(routes) = self.by_prefix.get(prefix) else { return Vec::new() };
+        routes.iter().map(|((slot, _), (version, place))| (self.objects[&(*slot, *version)].handle, *place)).collect()
+    }
+
+    /// The announcer's slot of a live object.
+    #[must_use]
+    pub fn announcer(&self, handle: &Handle) -> Option<u32> {
+        self.by_handle.get(handle).map(|(slot, _)| *slot)
+    }
+
+    /// Extends the view by the steps of a batch.
+    pub fn extend_view(&mut self, seq: u64, steps: &[Step]) {
+        let mut w = Writer::new();
+        w.bytes(&self.view).u64(seq).list(steps, |w, step| step.write(w));
+        self.view = hash(LABEL_VIEW, &[&w.finish()]);
+    }
+
+    /// Applies an announcement. `version` must be above every version of that slot that was applied.
+    pub fn announce(&mut self, entry: Entry, effects: &mut Effects) {
+        let description = &entry.header.description;
+        let (slot, version) = (description.slot, description.version);
+        self.applied(slot, version, effects);
+        effects.added.push((slot, version));
+        let prefixes: Vec<Nlri> = description.prefixes().to_vec();
+        self.by_handle.insert(entry.handle, (slot, version));
+        self.objects.insert((slot, version), entry);
+        for (place, nlri) in (0u16..).zip(prefixes) {
+            self.supersede(slot, &nlri, effects);
+            self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, place));
+            *self.prefixes_of.entry(slot).or_default() += 1;
+            effects.touched.insert(nlri.prefix);
+        }
+    }
+
+    /// Applies a withdrawal.
+    pub fn withdraw(&mut self, header: &Header, effects: &mut Effects) {
+        let description = &header.description;
+        self.applied(description.slot, description.version, effects);
+        for nlri in description.prefixes() {
+            self.supersede(description.slot, nlri, effects);
+        }
+    }
+
+    /// Applies a column. `row` is party 2's; party 1's rows extend by themselves.
+    pub fn column(&mut self, header: &Header, row: Option<&[u8]>, effects: &mut Effects) {
+        let description = &header.description;
+        self.applied(description.slot, description.version, effects);
+        let Kind::Column { from, to, versions } = &description.kind else { return };
+        let run = (to - from) as usize * 16;
+        for (i, version) in versions.iter().enumerate() {
+            let Some(entry) = self.objects.get_mut(&(description.slot, *version)) else { continue };
+            if entry.width != *from {
+                continue;
+            }
+            if let Part::Two { row: stored } = &mut entry.part {
+                let Some(more) = row.and_then(|row| row.get(i * run..(i + 1) * run)) else { continue };
+                stored.extend_from_slice(more);
+            }
+            entry.width = *to;
+            effects.widened.push((description.slot, *version, *from, *to));
+        }
+    }
+
+    /// Every object of `slot` dies.
+    pub fn expire(&mut self, slot: u32, effects: &mut Effects) {
+        let of_slot = self.objects.range((slot, 0)..=(slot, u64::MAX));
+        let live: Vec<Nlri> = of_slot.flat_map(|(_, entry)| entry.live()).copied().collect();
+        for nlri in live {
+            self.supersede(slot, &nlri, effects);
+        }
+    }
+
+    fn applied(&mut self, slot: u32, version: u64, effects: &mut Effects) {
+        self.saw(slot, version);
+        effects.applied.entry(slot).or_default().push(version);
+    }
+
+    /// Takes `nlri` from the object of `slot` that owns it, if any.
+    fn supersede(&mut self, slot: u32, nlri: &Nlri, effects: &mut Effects) {
+        let Some(routes) = self.by_prefix.get_mut(&nlri.prefix) else { return };
+        let Some((version, place)) = routes.remove(&(slot, nlri.path_id)) else { return };
+        if routes.is_empty() {
+            self.by_prefix.remove(&nlri.prefix);
+        }
+        effects.touched.insert(nlri.prefix);
+        self.kill(slot, version, place, effects);
+    }
+
+    fn kill(&mut self, slot: u32, version: u64, place: u16, effects: &mut Effects) {
+        if let Some(count) = self.prefixes_of.get_mut(&slot) {
+            *count = count.saturating_sub(1);
+        }
+        let Some(entry) = self.objects.get_mut(&(slot, version)) else { return };
+        entry.dead.insert(place);
+        effects.dead.push((entry.handle, place));
+        if entry.dead.len() == entry.header.description.prefixes().len() {
+            let handle = entry.handle;
+            self.objects.remove(&(slot, version));
+            self.by_handle.remove(&handle);
+            effects.marked.remove(&(slot, version));
+            effects.removed.push((slot, version, handle));
+        } else {
+            effects.marked.insert((slot, version));
+        }
+    }
+
+    /// Puts a stored object back after a restart; its dead places are already marked.
+    pub fn restore(&mut self, entry: Entry) {
+        let description = &entry.header.description;
+        let (slot, version) = (description.slot, description.version);
+        self.saw(slot, version);
+        for (place, nlri) in (0u16..).zip(description.prefixes()) {
+            if entry.dead.contains(&place) {
+                continue;
+            }
+            self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, place));
+            *self.prefixes_of.entry(slot).or_default() += 1;
+        }
+        self.by_handle.insert(entry.handle, (slot, version));
+        self.objects.insert((slot, version), entry);
+    }
+
+    /// The inventory that the parties compare when their link comes up.
+    #[must_use]
+    pub fn inventory(&self) -> Vec<Stored> {
+        let row = |((slot, version), entry): (&(u32, u64), &Entry)| Stored {
+            slot: *slot,
+            version: *version,
+            digest: entry.digest,
+            width: entry.width,
+            dead: entry.dead_places(),
+        };
+        self.objects.iter().map(row).collect()
+    }
+
+    /// Drops an object that the other party does not have.
+    pub fn drop_object(&mut self, slot: u32, version: u64, effects: &mut Effects) {
+        let Some(entry) = self.objects.get(&(slot, version)) else { return };
+        let places = u16::try_from(entry.header.description.prefixes().len()).unwrap_or(u16::MAX);
+        let all: Vec<u16> = (0..places).collect();
+        self.mark_dead(slot, version, &all, effects);
+    }
+
+    /// Marks places of an object dead.
+    pub fn mark_dead(&mut self, slot: u32, version: u64, places: &[u16], effects: &mut Effects) {
+        for &place in places {
+            let Some(entry) = self.objects.get(&(slot, version)) else { return };
+            let Some(nlri) = entry.header.description.prefixes().get(usize::from(place)).copied() else { continue };
+            if !entry.dead.contains(&place) {
+                self.supersede(slot, &nlri, effects);
+            }
+        }
+    }
+
+    /// Narrows an object's row to what both parties have of it.
+    pub fn narrow(&mut self, slot: u32, version: u64, width: u32) {
+        let Some(entry) = self.objects.get_mut(&(slot, version)) else { return };
+        entry.width = entry.width.min(width);
+        if let Part::Two { row } = &mut entry.part {
+            row.truncate(entry.width as usize * 16);
+        }
+    }
+
+    /// Starts a view over from the inventory, after both parties agreed on it.
+    pub fn reset_view(&mut self, epoch: u64, set: &[u8]) {
+        let mut w = Writer::new();
+        w.u64(epoch).blob(set).list(&self.inventory(), |w, row| {
+            w.u32(row.slot).u64(row.version).bytes(&row.digest).u32(row.width).list(&row.dead, |w, place| {
+                w.u16(*place);
+            });
+        });
+        self.view = hash(LABEL_VIEW, &[&w.finish()]);
+    }
+}
