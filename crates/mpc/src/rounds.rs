@@ -27,6 +27,18 @@ pub trait Rounds {
     fn expects(&self) -> Option<usize>;
 }
 
+impl<R: Rounds> Rounds for &mut R {
+    type Output = R::Output;
+
+    fn round(&mut self, received: Option<&[u8]>) -> Result<Step<Self::Output>, Error> {
+        (**self).round(received)
+    }
+
+    fn expects(&self) -> Option<usize> {
+        (**self).expects()
+    }
+}
+
 /// Runs the two ends of a protocol against each other in one thread: for tests and the simulator.
 ///
 /// # Errors

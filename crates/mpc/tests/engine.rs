@@ -1,0 +1,181 @@
+//! Exact counts, sizes that follow from the public shape alone, and correlations that are used once (MPC-05).
+
+mod common;
+
+use std::collections::HashMap;
+
+use common::{Pair, Random};
+use wayleave_mpc::circuits::{SelectBest, export_all};
+use wayleave_mpc::{
+    BitRows, Chunk, Counts, DEFAULT_CHUNK, Demand, Evaluation, Pool, Program, Role, Rounds, SessionId, SessionTag,
+    Setup, Step, Used, Width, lockstep, split,
+};
+
+fn program(routes: usize) -> Program {
+    Program::new(SelectBest::standard(routes).circuit().unwrap()).unwrap()
+}
+
+/// The messages of party 1 and of party 2, round by round, and whether both came to their end.
+fn messages<R: Rounds>(mut one: R, mut two: R) -> [Vec<Vec<u8>>; 2] {
+    let (mut first, mut second) = (one.round(None).unwrap(), two.round(None).unwrap());
+    let mut sent = [Vec::new(), Vec::new()];
+    while let (Step::Send(a), Step::Send(b)) = (first, second) {
+        assert_eq!((one.expects(), two.expects()), (Some(b.len()), Some(a.len())));
+        (first, second) = (one.round(Some(&b)).unwrap(), two.round(Some(&a)).unwrap());
+        sent[0].push(a);
+        sent[1].push(b);
+    }
+    sent
+}
+
+#[test]
+fn rounds_messages_bytes_and_correlations_are_these() {
+    // Routes: rounds, bytes each party sends online, correlations a lane, bytes each party sends in setup; 750 lanes.
+    for (routes, rounds, online, correlations, setup) in [
+        (2, 7, 10_490, 35, 421_952),
+        (4, 13, 31_312, 103, 1_241_200),
+        (8, 19, 73_002, 239, 2_873_568),
+        (16, 25, 156_428, 511, 6_136_224),
+        (32, 31, 323_326, 1055, 12_665_648),
+    ] {
+        let program = program(routes);
+        let demand = Demand::of(&program, 750);
+        let predicted = Counts::online(&program, 750);
+        assert_eq!(predicted, Counts { rounds, messages: rounds, bytes_sent: online }, "{routes} routes");
+        assert_eq!(demand.total(), 750 * correlations, "{routes} routes");
+        assert_eq!(Counts::setup(&demand, DEFAULT_CHUNK).bytes_sent, setup, "{routes} routes");
+
+        let mut pair = Pair::new(1);
+        pair.fill(&demand);
+        let inputs = BitRows::zero(program.input_rows(), 750);
+        let [mut one, mut two] = pair.pools.map(|mut pool| {
+            let before = pool.stock();
+            let evaluation = Evaluation::new(&program, &inputs, &mut pool).unwrap();
+            assert_eq!(before.beyond(&pool.stock()), demand);
+            evaluation
+        });
+        lockstep(&mut one, &mut two).unwrap();
+        assert_eq!((one.counts(), two.counts()), (predicted, predicted));
+    }
+}
+
+#[test]
+fn export_all_is_one_round() {
+    let program = Program::new(export_all()).unwrap();
+    assert_eq!(Counts::online(&program, 750), Counts { rounds: 1, messages: 1, bytes_sent: 8 + 129 * 94 });
+    assert_eq!(Demand::of(&program, 750), Demand::just(Width::ALL[7], 750));
+}
+
+#[test]
+fn setup_sends_what_was_counted() {
+    let demand = Demand::of(&program(4), 100);
+    let [mut one, mut two] = Pair::new(2).setups;
+    for chunk in demand.chunks(1024) {
+        one.ask(chunk).unwrap();
+        two.ask(chunk).unwrap();
+    }
+    let sent = messages(&mut one, &mut two);
+    let base: usize = sent[0][..2].iter().map(Vec::len).sum();
+    assert_eq!(base, Setup::BASE_BYTES);
+    let mut counts = Counts::default();
+    sent[0][2..].iter().for_each(|message| counts.add(message.len()));
+    while one.pending() > 0 {
+        let sent = messages(&mut one, &mut two);
+        sent[0].iter().for_each(|message| counts.add(message.len()));
+    }
+    assert_eq!(counts, Counts::setup(&demand, 1024));
+}
+
+#[test]
+fn sizes_and_order_follow_from_the_public_shape_alone() {
+    let program = program(5);
+    let mut random = Random::new(3);
+    let mut shapes: Option<[Vec<usize>; 2]> = None;
+    for (seed, fixed) in [(1, true), (2, true), (3, false), (4, false), (5, false)] {
+        let mut pair = Pair::new(seed);
+        pair.fill(&Demand::of(&program, 77));
+        let mut inputs = random.rows(program.input_rows(), 77);
+        if fixed {
+            inputs = BitRows::zero(program.input_rows(), 77);
+        }
+        let (one, two) = split(&inputs, random.rows(program.input_rows(), 77)).unwrap();
+        let [left, right] = &mut pair.pools;
+        let one = Evaluation::new(&program, one.rows(), left).unwrap();
+        let two = Evaluation::new(&program, two.rows(), right).unwrap();
+        let sizes = messages(one, two).map(|sent| sent.iter().map(Vec::len).collect());
+        assert_eq!(*shapes.get_or_insert(sizes.clone()), sizes);
+    }
+}
+
+#[test]
+fn setup_may_stand_between_two_evaluations_of_one_link() {
+    let (program, mut random) = (program(6), Random::new(4));
+    let mut pair = Pair::new(4);
+    for lanes in [3, 200, 1, 64, 129] {
+        let inputs = random.rows(program.input_rows(), lanes);
+        assert!(pair.evaluate(&program, &inputs, &mut random) == program.oracle(&inputs));
+        pair.chunk(Chunk { width: Width::ALL[1], count: 256 });
+        assert_eq!(pair.pools[0].stock(), pair.pools[1].stock());
+    }
+}
+
+#[test]
+fn no_correlation_is_used_twice_over_many_lives() {
+    // A life ends at any moment, as by `kill -9`: in the middle of an evaluation at one end or both. The session id is even
+    // the same one each time; only the seeds are fresh, as they must be, and in some lives at one end only.
+    let (program, mut random) = (program(3), Random::new(5));
+    let mut log: Vec<Used> = Vec::new();
+    for life in 0..40u8 {
+        let seeds = if life % 2 == 0 { [life; 32] } else { [0; 32] };
+        let id = SessionId([7; 16]);
+        let setups = [Setup::new(Role::Party1, id, seeds), Setup::new(Role::Party2, id, [life ^ 0x80; 32])];
+        let mut pair = Pair { setups, pools: [Pool::new(1 << 20), Pool::new(1 << 20)] };
+        for _ in 0..1 + random.below(3) {
+            let lanes = 1 + random.below(90);
+            pair.fill(&Demand::of(&program, lanes));
+            let inputs = random.rows(program.input_rows(), lanes);
+            let [mut one, two] = pair.pools.each_mut().map(|pool| Evaluation::new(&program, &inputs, pool).unwrap());
+            assert_eq!(one.used(), two.used());
+            log.extend(one.used());
+            one.round(None).unwrap();
+        }
+    }
+    let mut next: HashMap<(SessionTag, Width), u64> = HashMap::new();
+    for used in &log {
+        let next = next.entry((used.session, used.width)).or_default();
+        assert!(used.first >= *next, "{used:?} was used before");
+        *next = used.first + used.count as u64;
+    }
+    let sessions: std::collections::HashSet<_> = log.iter().map(|used| used.session).collect();
+    assert_eq!(sessions.len(), 40);
+}
+
+#[test]
+fn a_pool_wipes_and_forgets_what_it_gave() {
+    let program = program(2);
+    let mut pair = Pair::new(6);
+    let demand = Demand::of(&program, 128);
+    pair.fill(&demand);
+    let pool = &mut pair.pools[0];
+    assert_eq!(pool.stock(), demand);
+    assert_eq!(pool.bytes(), demand.bytes());
+    let inputs = BitRows::zero(program.input_rows(), 128);
+    let evaluation = Evaluation::new(&program, &inputs, pool).unwrap();
+    assert_eq!((pool.stock().total(), pool.bytes()), (0, 0));
+    assert!(Evaluation::new(&program, &inputs, pool).is_err());
+    assert_eq!(evaluation.used().iter().map(|used| used.count).sum::<usize>(), demand.total());
+}
+
+#[test]
+fn nothing_secret_is_printed() {
+    let mut pair = Pair::new(7);
+    let program = program(2);
+    pair.fill(&Demand::of(&program, 64));
+    let inputs = Random::new(7).rows(program.input_rows(), 64);
+    let (one, _) = split(&inputs, BitRows::zero(program.input_rows(), 64)).unwrap();
+    let share = format!("{one:?}");
+    assert_eq!(share, "Share<party 1>(BitRows { rows: 34, lanes: 64, .. })");
+    let evaluation = Evaluation::new(&program, &inputs, &mut pair.pools[0]).unwrap();
+    assert_eq!(format!("{evaluation:?}"), "Evaluation { role: party 1, lanes: 64, layer: 0 of 8, .. }");
+    assert_eq!(format!("{:?}", pair.setups[0]), "Setup { role: party 1, state: ready, asked: [], .. }");
+}
