@@ -5,12 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use wayleave_bgp::{Community, LargeCommunity};
 use wayleave_core::{Afi, Asn, Prefix};
 
 use crate::netns::Place;
 use crate::process::{Daemon, wait_until};
 use crate::routers::Installation;
-use crate::table::{Announcement, Community, LargeCommunity, LearnedRoute, Peering, Router, RouterError};
+use crate::table::{Announcement, LearnedRoute, Peering, Router, RouterError};
 
 /// How long BIRD may take to open its control socket.
 const START: Duration = Duration::from_secs(10);
@@ -174,11 +175,11 @@ fn static_protocol(name: &str, afi: Afi, routes: &[Announcement]) -> String {
     let mut text = format!("protocol static {name} {{\n  {channel};\n");
     for route in routes.iter().filter(|route| route.prefix.afi() == afi) {
         let mut actions = String::new();
-        for Community(high, low) in &route.communities {
-            let _ = write!(actions, " bgp_community.add(({high},{low}));");
+        for community in &route.communities {
+            let _ = write!(actions, " bgp_community.add(({},{}));", community.upper(), community.lower());
         }
-        for LargeCommunity(a, b, c) in &route.large_communities {
-            let _ = write!(actions, " bgp_large_community.add(({a},{b},{c}));");
+        for LargeCommunity { global, local1, local2 } in &route.large_communities {
+            let _ = write!(actions, " bgp_large_community.add(({global},{local1},{local2}));");
         }
         let block = if actions.is_empty() { String::new() } else { format!(" {{{actions} }}") };
         let _ = writeln!(text, "  route {} blackhole{block};", route.prefix);
@@ -233,14 +234,14 @@ fn read_attribute(line: &str, route: &mut LearnedRoute) -> Option<()> {
         "BGP.community" => {
             let pairs = tuples(value).map(|tuple| {
                 let [high, low] = tuple[..] else { return None };
-                Some(Community(u16::try_from(high).ok()?, u16::try_from(low).ok()?))
+                Some(Community::new(u16::try_from(high).ok()?, u16::try_from(low).ok()?))
             });
             route.communities = pairs.collect::<Option<_>>()?;
         }
         "BGP.large_community" => {
             let triples = tuples(value).map(|tuple| {
                 let [a, b, c] = tuple[..] else { return None };
-                Some(LargeCommunity(a, b, c))
+                Some(LargeCommunity::new(a, b, c))
             });
             route.large_communities = triples.collect::<Option<_>>()?;
         }
@@ -284,8 +285,8 @@ Table master6:
             prefix: "203.0.113.0/24".parse().expect("a prefix"),
             next_hop: Some("192.0.2.2".parse().expect("an address")),
             as_path: vec![Asn(64498), Asn(64511), Asn(64510)],
-            communities: vec![Community(0, 64500), Community(64496, 1)],
-            large_communities: vec![LargeCommunity(64496, 0, 64500)],
+            communities: vec![Community::new(0, 64500), Community::new(64496, 1)],
+            large_communities: vec![LargeCommunity::new(64496, 0, 64500)],
             med: Some(7),
             best: true,
         };

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
+use wayleave_bgp::{Community, LargeCommunity};
 use wayleave_core::{Afi, Asn, Prefix};
 
 use crate::netns::Place;
 use crate::process::{Daemon, wait_until};
 use crate::routers::Installation;
-use crate::table::{Announcement, Community, LargeCommunity, LearnedRoute, Peering, Router, RouterError};
+use crate::table::{Announcement, LearnedRoute, Peering, Router, RouterError};
 
 /// How long a daemon may take to open its sockets.
 const START: Duration = Duration::from_secs(10);
@@ -292,20 +293,15 @@ fn read_path(prefix: Prefix, path: &Value) -> Option<LearnedRoute> {
         prefix,
         next_hop: next_hop.and_then(|hop| hop["ip"].as_str()?.parse().ok()),
         as_path: numbers.map(|word| word.parse().map(Asn).ok()).collect::<Option<_>>()?,
-        communities: words(&path["community"]["string"]).iter().filter_map(|word| community(word)).collect(),
-        large_communities: words(&path["largeCommunity"]["string"]).iter().filter_map(|word| large(word)).collect(),
+        communities: words(&path["community"]["string"])
+            .iter()
+            .filter_map(|word| word.parse::<Community>().ok())
+            .collect(),
+        large_communities: words(&path["largeCommunity"]["string"])
+            .iter()
+            .filter_map(|word| word.parse::<LargeCommunity>().ok())
+            .collect(),
         med: path["metric"].as_u64().and_then(|med| u32::try_from(med).ok()),
         best: path["bestpath"]["overall"].as_bool() == Some(true),
     })
-}
-
-/// `64496:1`; FRR prints the well-known ones as words, which do not matter here.
-fn community(word: &str) -> Option<Community> {
-    let (high, low) = word.split_once(':')?;
-    Some(Community(high.parse().ok()?, low.parse().ok()?))
-}
-
-fn large(word: &str) -> Option<LargeCommunity> {
-    let mut parts = word.split(':').map(|part| part.parse().ok());
-    Some(LargeCommunity(parts.next()??, parts.next()??, parts.next()??))
 }

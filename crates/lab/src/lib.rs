@@ -4,11 +4,16 @@
 //! with the process ([`netns`]), writes the routers' configurations and reads their tables back ([`bird`], [`frr`]),
 //! and plays the demonstration, which is also the end-to-end test ([`demo`]).
 
-#![allow(clippy::disallowed_methods, reason = "the laboratory starts processes and reads files, sockets and clocks")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the laboratory starts processes and reads files, sockets and clocks"
+)]
 
 pub mod bird;
 pub mod frr;
 pub mod netns;
 pub mod process;
 pub mod routers;
+pub mod speaker;
 pub mod table;

@@ -1,33 +1,12 @@
 //! A router's table as data, whichever router it was read from.
 
-use std::fmt;
 use std::net::IpAddr;
 
-use serde::Serialize;
+use wayleave_bgp::{Community, LargeCommunity};
 use wayleave_core::{Asn, Prefix};
 
-/// A standard community (RFC 1997): the two halves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Community(pub u16, pub u16);
-
-/// A large community (RFC 8092): the three parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct LargeCommunity(pub u32, pub u32, pub u32);
-
-impl fmt::Display for Community {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.0, self.1)
-    }
-}
-
-impl fmt::Display for LargeCommunity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.0, self.1, self.2)
-    }
-}
-
 /// A route that a member's router originates.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announcement {
     /// The prefix.
     pub prefix: Prefix,
@@ -60,7 +39,7 @@ impl Announcement {
 }
 
 /// A route that a router learned from the exchange, as the router itself tells it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LearnedRoute {
     /// The prefix.
     pub prefix: Prefix,

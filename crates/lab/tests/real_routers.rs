@@ -5,13 +5,15 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use wayleave_bgp::{Community, LargeCommunity};
 use wayleave_core::{Asn, Prefix};
 use wayleave_lab::bird::Bird;
 use wayleave_lab::frr::Frr;
 use wayleave_lab::netns::{Network, enter_for_test};
 use wayleave_lab::process::wait_until;
 use wayleave_lab::routers::{Routers, default_cache, locate_or_fetch};
-use wayleave_lab::table::{Announcement, Community, LargeCommunity, LearnedRoute, Peering, Router};
+use wayleave_lab::speaker::SpeakingRouter;
+use wayleave_lab::table::{Announcement, LearnedRoute, Peering, Router};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -62,8 +64,8 @@ fn learns(router: &mut dyn Router, prefixes: &[&str]) -> Vec<LearnedRoute> {
 /// Both routers announce, change and withdraw, and each reads it in its own table.
 fn exchange_routes(left: &mut dyn Router, right: &mut dyn Router) {
     let marked = Announcement::of(prefix("203.0.113.0/25"))
-        .with(Community(0, 64500))
-        .with_large(LargeCommunity(64496, 0, 64500));
+        .with(Community::new(0, 64500))
+        .with_large(LargeCommunity::new(64496, 0, 64500));
     left.announce(&[marked.clone(), Announcement::of(prefix("2001:db8:1::/48"))]).expect("announced");
     right.announce(&[Announcement::of(prefix("198.51.100.0/24"))]).expect("announced");
     left.start().expect("left starts");
@@ -122,4 +124,18 @@ fn a_bird_and_an_frr_exchange_routes_both_ways() {
     let mut bird = Bird::new(&routers.bird, right_place, peering("right", 2, 1), network.state());
     exchange_routes(&mut frr, &mut bird);
     eprintln!("both ways in {:.1} s", started.elapsed().as_secs_f64());
+}
+
+#[test]
+fn a_speaker_of_ours_and_a_bird_exchange_routes() {
+    let Some(routers) = routers() else { return };
+    if enter_for_test("a_speaker_of_ours_and_a_bird_exchange_routes").is_none() {
+        return;
+    }
+    let network = Network::new().expect("a network");
+    let places = [1, 2].map(|host| network.attach(&format!("r{host}"), &addresses(host)).expect("attached"));
+    let [left_place, right_place] = places;
+    let mut left = SpeakingRouter::new(left_place, &peering("left", 1, 2), 179);
+    let mut right = Bird::new(&routers.bird, right_place, peering("right", 2, 1), network.state());
+    exchange_routes(&mut left, &mut right);
 }

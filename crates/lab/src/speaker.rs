@@ -1,0 +1,498 @@
+//! A BGP speaker of our own: it stands for a router where there is none, and replays recorded tables.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{self, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use wayleave_bgp::mrt::{Record, decompress};
+use wayleave_bgp::session::{Config, ConnectionId, HoldTime, Input, Output, PeerAsn, Session, Stop, StopReason};
+use wayleave_bgp::{
+    AsPathBuf, Attributes, Ipv6NextHop, Message, Nlri, Origin, SessionParams, Update, encode_updates, mrt,
+};
+use wayleave_core::{Afi, Asn, Machine, Now, Prefix, UnixTime};
+
+use crate::netns::Place;
+use crate::table::{Announcement, LearnedRoute, Peering, Router, RouterError};
+
+/// How long a connection may take to open, or one write to be taken.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Routes by prefix, as a speaker sends them.
+pub type Routes = BTreeMap<Prefix, Attributes>;
+
+/// Who a speaker is and whom it connects to.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Name for errors.
+    pub name: String,
+    /// Its AS.
+    pub asn: Asn,
+    /// Its BGP identifier, and the next hop of its IPv4 routes.
+    pub address: Ipv4Addr,
+    /// The next hop of its IPv6 routes.
+    pub address6: Ipv6Addr,
+    /// The peer's AS.
+    pub peer_asn: Asn,
+    /// Where the peer listens.
+    pub peer: SocketAddr,
+}
+
+impl Identity {
+    fn attributes(&self, route: &Announcement) -> Attributes {
+        let mut edit = Attributes::builder();
+        edit.origin(Origin::Igp).as_path(AsPathBuf::from_sequence(&[self.asn]).as_path());
+        edit.communities(&route.communities).large_communities(&route.large_communities);
+        self.with_next_hop(edit.finish(), route.prefix.afi())
+    }
+
+    fn with_next_hop(&self, attributes: Attributes, afi: Afi) -> Attributes {
+        let mut edit = attributes.edit();
+        match afi {
+            Afi::Ipv4 => edit.ipv4_next_hop(self.address),
+            Afi::Ipv6 => edit.ipv6_next_hop(Some(Ipv6NextHop { global: self.address6, link_local: None })),
+        };
+        edit.finish()
+    }
+}
+
+/// What the world outside may see of a running speaker.
+#[derive(Debug, Default)]
+struct View {
+    established: bool,
+    learned: BTreeMap<Prefix, Attributes>,
+    last_failure: String,
+}
+
+enum Event {
+    Connected { attempt: u64, stream: io::Result<TcpStream> },
+    Bytes { connection: ConnectionId, bytes: Vec<u8> },
+    Closed { connection: ConnectionId },
+    Routes(Routes),
+    End,
+}
+
+/// A running speaker; dropped, it closes its session.
+#[derive(Debug)]
+pub struct Speaker {
+    events: Sender<Event>,
+    view: Arc<Mutex<View>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Speaker {
+    /// Starts a speaker that connects from `place` and keeps trying.
+    #[must_use]
+    pub fn start(identity: Identity, place: Place) -> Self {
+        let (events, inbox) = channel();
+        let view = Arc::new(Mutex::new(View::default()));
+        let thread = {
+            let (events, view) = (events.clone(), Arc::clone(&view));
+            std::thread::spawn(move || {
+                // The threads that read and connect start from here and so stand in the same place.
+                let seen = Arc::clone(&view);
+                let ran = place.within(move || Driver::new(identity, events, view).run(&inbox));
+                if let Err(error) = ran {
+                    lock(&seen).last_failure = error.to_string();
+                }
+            })
+        };
+        Self { events, view, thread: Some(thread) }
+    }
+
+    /// Announces exactly `routes` from now on.
+    pub fn announce(&self, routes: Routes) {
+        // It is gone only if its thread panicked, and then `is_established` is false for ever.
+        let _ = self.events.send(Event::Routes(routes));
+    }
+
+    /// Whether the session is up.
+    #[must_use]
+    pub fn is_established(&self) -> bool {
+        lock(&self.view).established
+    }
+
+    /// What the peer announced, by prefix.
+    #[must_use]
+    pub fn learned(&self) -> BTreeMap<Prefix, Attributes> {
+        lock(&self.view).learned.clone()
+    }
+
+    /// Why the last connection failed or ended.
+    #[must_use]
+    pub fn last_failure(&self) -> String {
+        lock(&self.view).last_failure.clone()
+    }
+}
+
+impl Drop for Speaker {
+    fn drop(&mut self) {
+        let _ = self.events.send(Event::End);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(view: &Mutex<View>) -> std::sync::MutexGuard<'_, View> {
+    view.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Owns the sockets and the clock of one [`Session`].
+struct Driver {
+    identity: Identity,
+    session: Session,
+    events: Sender<Event>,
+    view: Arc<Mutex<View>>,
+    streams: HashMap<ConnectionId, TcpStream>,
+    connections: u64,
+    /// What should be announced, and what the peer was told.
+    routes: Routes,
+    told: Routes,
+    params: Option<SessionParams>,
+    origin: Instant,
+}
+
+impl Driver {
+    fn new(identity: Identity, events: Sender<Event>, view: Arc<Mutex<View>>) -> Self {
+        let mut config = Config::new(identity.asn, identity.address, PeerAsn::Exactly(identity.peer_asn));
+        config.hold_time = HoldTime::from_secs(9).unwrap_or_default();
+        config.connect_retry = Duration::from_secs(1);
+        config.idle_hold = Duration::from_millis(200);
+        config.idle_hold_most = Duration::from_secs(1);
+        let session = Session::new(config, u64::from(u32::from(identity.address)));
+        Self {
+            identity,
+            session,
+            events,
+            view,
+            streams: HashMap::new(),
+            connections: 0,
+            routes: Routes::new(),
+            told: Routes::new(),
+            params: None,
+            origin: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> Now {
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Now {
+            instant: wayleave_core::Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)),
+            unix: UnixTime(u64::try_from(unix.as_micros()).unwrap_or(u64::MAX)),
+        }
+    }
+
+    fn run(mut self, inbox: &Receiver<Event>) {
+        self.handle(Input::Start);
+        loop {
+            let now = self.now();
+            let wait = self.session.deadline().map_or(Duration::from_secs(1), |deadline| deadline.since(now.instant));
+            match inbox.recv_timeout(wait) {
+                Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => return self.end(),
+                Ok(event) => self.on_event(event),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.session.handle_timeout(self.now());
+            self.act();
+        }
+    }
+
+    fn end(&mut self) {
+        let stop = Stop { administrative: true, reason: StopReason::Shutdown("the laboratory ends".to_owned()) };
+        self.handle(Input::Stop(stop));
+    }
+
+    fn handle(&mut self, input: Input) {
+        self.session.handle(input, self.now());
+        self.act();
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Connected { attempt, stream } => self.on_connected(attempt, stream),
+            Event::Bytes { connection, bytes } => self.handle(Input::Bytes { connection, bytes }),
+            Event::Closed { connection } => self.handle(Input::Closed { connection }),
+            Event::Routes(routes) => {
+                self.routes = routes;
+                self.tell();
+            }
+            Event::End => {}
+        }
+    }
+
+    fn on_connected(&mut self, attempt: u64, stream: io::Result<TcpStream>) {
+        let stream = stream.and_then(|stream| {
+            stream.set_nodelay(true)?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            Ok((stream.try_clone()?, stream))
+        });
+        match stream {
+            Ok((reader, stream)) => {
+                self.connections += 1;
+                let connection = ConnectionId(self.connections);
+                self.streams.insert(connection, stream);
+                let events = self.events.clone();
+                std::thread::spawn(move || read(reader, connection, &events));
+                self.handle(Input::Connected { connection, outgoing: true });
+            }
+            Err(error) => {
+                lock(&self.view).last_failure = error.to_string();
+                self.handle(Input::ConnectFailed { attempt });
+            }
+        }
+    }
+
+    /// Does what the session wants done.
+    fn act(&mut self) {
+        while let Some(output) = self.session.poll() {
+            match output {
+                Output::Connect { attempt } => self.connect(attempt),
+                Output::Send { connection, bytes } => self.send(connection, &bytes),
+                Output::Close { connection } => {
+                    if let Some(stream) = self.streams.remove(&connection) {
+                        let _ = stream.shutdown(Shutdown::Both);
+                    }
+                }
+                Output::Up(established) => {
+                    self.params = Some(established.params);
+                    lock(&self.view).established = true;
+                    self.tell();
+                    for afi in [Afi::Ipv4, Afi::Ipv6] {
+                        self.session.handle(Input::SendEndOfRib(afi), self.now());
+                    }
+                }
+                Output::Down(ended) => {
+                    self.params = None;
+                    self.told.clear();
+                    *lock(&self.view) = View { last_failure: ended.cause.to_string(), ..View::default() };
+                }
+                Output::Failed(ended) => lock(&self.view).last_failure = ended.cause.to_string(),
+                Output::Update(update) => self.on_update(*update),
+                Output::RouteRefresh { .. } => {
+                    self.told.clear();
+                    self.tell();
+                }
+                Output::EndOfRib(_) => {}
+            }
+        }
+    }
+
+    fn connect(&self, attempt: u64) {
+        let (peer, events) = (self.identity.peer, self.events.clone());
+        std::thread::spawn(move || {
+            let stream = TcpStream::connect_timeout(&peer, PATIENCE);
+            let _ = events.send(Event::Connected { attempt, stream });
+        });
+    }
+
+    fn send(&mut self, connection: ConnectionId, bytes: &[u8]) {
+        let Some(stream) = self.streams.get_mut(&connection) else { return };
+        if stream.write_all(bytes).is_err() {
+            let _ = stream.shutdown(Shutdown::Both);
+            let _ = self.events.send(Event::Closed { connection });
+        }
+    }
+
+    fn on_update(&mut self, update: Update) {
+        let mut view = lock(&self.view);
+        for nlri in update.withdrawn {
+            view.learned.remove(&nlri.prefix);
+        }
+        if let Some(attributes) = update.attributes {
+            view.learned.extend(update.announced.iter().map(|nlri| (nlri.prefix, attributes.clone())));
+        }
+    }
+
+    /// Sends the difference between what the peer was told and what it should know.
+    fn tell(&mut self) {
+        let Some(params) = &self.params else { return };
+        let gone: Vec<Nlri> = self.told.keys().filter(|p| !self.routes.contains_key(p)).map(|p| (*p).into()).collect();
+        let mut messages = encode_updates(None, &[], &gone, params).unwrap_or_default();
+        let new = self.routes.iter().filter(|(prefix, attributes)| self.told.get(prefix) != Some(attributes));
+        for (attributes, announced) in group(new) {
+            // A route that cannot be encoded for this session (too long, or of a family not agreed) stays unsaid.
+            messages.extend(encode_updates(Some(attributes), &announced, &[], params).unwrap_or_default());
+        }
+        self.told = self.routes.clone();
+        self.session.handle(Input::Send(messages), self.now());
+        self.act();
+    }
+}
+
+/// Prefixes that share attributes, together, as a router would send them.
+fn group<'a>(routes: impl Iterator<Item = (&'a Prefix, &'a Attributes)>) -> Vec<(&'a Attributes, Vec<Nlri>)> {
+    let mut groups: HashMap<&Attributes, Vec<Nlri>> = HashMap::new();
+    for (prefix, attributes) in routes {
+        groups.entry(attributes).or_default().push((*prefix).into());
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, announced)| announced.first().copied());
+    groups
+}
+
+/// Hands what comes in to the driver until the connection ends.
+fn read(mut stream: TcpStream, connection: ConnectionId, events: &Sender<Event>) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        if events.send(Event::Bytes { connection, bytes: buffer[..count].to_vec() }).is_err() {
+            return;
+        }
+    }
+    let _ = events.send(Event::Closed { connection });
+}
+
+/// Reads up to `most` different IPv4 and IPv6 prefixes of an MRT file, with the attributes that were last recorded, as
+/// `identity` would pass them on: its AS in front, itself as next hop. Routes that name one of `avoid` in their path
+/// (the receivers, say) are left out.
+pub fn routes_of_mrt(path: &Path, identity: &Identity, most: usize, avoid: &[Asn]) -> io::Result<Routes> {
+    let source = decompress(BufReader::new(File::open(path)?))?;
+    let mut routes = Routes::new();
+    for record in mrt::MrtReader::new(source).flatten() {
+        for (prefix, attributes) in routes_of_record(record) {
+            let known = attributes.as_path().asns().any(|asn| avoid.contains(&asn) || asn == identity.asn);
+            if known || (routes.len() >= most && !routes.contains_key(&prefix)) {
+                continue;
+            }
+            let mut edit = attributes.to_forward().edit();
+            edit.prepend(identity.asn, 1).med(None).local_pref(None);
+            edit.communities(&[]).extended_communities(&[]).large_communities(&[]);
+            routes.insert(prefix, identity.with_next_hop(edit.finish(), prefix.afi()));
+        }
+        if routes.len() >= most {
+            break;
+        }
+    }
+    Ok(routes)
+}
+
+/// What a record announces.
+fn routes_of_record(record: Record) -> Vec<(Prefix, Attributes)> {
+    match record {
+        Record::Message(message) => {
+            let Ok((Message::Update(update), _)) = Message::decode(&message.octets, &message.params()) else {
+                return Vec::new();
+            };
+            let Some(attributes) = update.attributes else { return Vec::new() };
+            update.announced.iter().map(|nlri| (nlri.prefix, attributes.clone())).collect()
+        }
+        Record::Rib(entries) => {
+            let first = entries.iter().find_map(|entry| Some((entry.prefix, entry.to_attributes().ok()?)));
+            first.into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A speaker in a router's place.
+#[derive(Debug)]
+pub struct SpeakingRouter {
+    identity: Identity,
+    place: Place,
+    routes: Vec<Announcement>,
+    /// Routes besides its own, as a customer's would be.
+    more: Routes,
+    speaker: Option<Speaker>,
+}
+
+impl SpeakingRouter {
+    /// A router that is not started yet and will connect to `port` of its peer.
+    #[must_use]
+    pub fn new(place: Place, peering: &Peering, port: u16) -> Self {
+        let identity = Identity {
+            name: peering.name.clone(),
+            asn: peering.asn,
+            address: peering.address,
+            address6: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, u16::from(peering.address.octets()[3])),
+            peer_asn: peering.peer_asn,
+            peer: (peering.peer_address, port).into(),
+        };
+        Self { identity, place, routes: Vec::new(), more: Routes::new(), speaker: None }
+    }
+
+    /// Who it is.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Routes to announce besides its own.
+    pub fn pass_on(&mut self, routes: Routes) {
+        self.more = routes;
+        self.tell();
+    }
+
+    fn tell(&self) {
+        let Some(speaker) = &self.speaker else { return };
+        let own = self.routes.iter().map(|route| (route.prefix, self.identity.attributes(route)));
+        speaker.announce(self.more.clone().into_iter().chain(own).collect());
+    }
+}
+
+impl Router for SpeakingRouter {
+    fn name(&self) -> &str {
+        &self.identity.name
+    }
+
+    fn software(&self) -> String {
+        "a speaker of the laboratory".to_owned()
+    }
+
+    fn start(&mut self) -> Result<(), RouterError> {
+        self.speaker = Some(Speaker::start(self.identity.clone(), self.place.clone()));
+        self.tell();
+        Ok(())
+    }
+
+    fn kill(&mut self) {
+        self.speaker = None;
+    }
+
+    fn announce(&mut self, routes: &[Announcement]) -> Result<(), RouterError> {
+        self.routes = routes.to_vec();
+        self.tell();
+        Ok(())
+    }
+
+    fn is_established(&mut self) -> Result<bool, RouterError> {
+        Ok(self.speaker.as_ref().is_some_and(Speaker::is_established))
+    }
+
+    fn table(&mut self) -> Result<Vec<LearnedRoute>, RouterError> {
+        let learned = self.speaker.as_ref().map(Speaker::learned).unwrap_or_default();
+        Ok(learned.iter().map(|(prefix, attributes)| learned_route(*prefix, attributes)).collect())
+    }
+
+    fn show(&mut self, prefix: Prefix) -> Result<String, RouterError> {
+        let route = self.table()?.into_iter().find(|route| route.prefix == prefix);
+        let Some(route) = route else { return Ok(format!("{prefix}: no route")) };
+        let path: Vec<String> = route.as_path.iter().map(|asn| asn.0.to_string()).collect();
+        let next_hop = route.next_hop.map_or("-".to_owned(), |address| address.to_string());
+        Ok(format!("{prefix} via {next_hop} path {}", path.join(" ")))
+    }
+
+    fn log_tail(&self) -> String {
+        self.speaker.as_ref().map(Speaker::last_failure).unwrap_or_default()
+    }
+}
+
+fn learned_route(prefix: Prefix, attributes: &Attributes) -> LearnedRoute {
+    let next_hop = match prefix.afi() {
+        Afi::Ipv4 => attributes.ipv4_next_hop().map(Into::into),
+        Afi::Ipv6 => attributes.ipv6_next_hop().map(|hop| hop.global.into()),
+    };
+    LearnedRoute {
+        prefix,
+        next_hop,
+        as_path: attributes.as_path().asns().collect(),
+        communities: attributes.communities().collect(),
+        large_communities: attributes.large_communities().collect(),
+        med: attributes.med(),
+        best: true,
+    }
+}
