@@ -111,8 +111,8 @@ impl<P: Pipe> End<P> {
     /// # Errors
     /// If the link fails or the peer errs.
     pub fn link(&mut self) -> Result<(), BenchError<P::Error>> {
-        drive(&mut self.setup, &mut self.pipe)?;
-        Ok(())
+        let nothing = drive(&mut self.setup, &mut self.pipe)?;
+        Ok(self.pool.add(nothing)?)
     }
 
     /// Fills the pool for one evaluation. Gives what was sent.
@@ -146,8 +146,6 @@ impl<P: Pipe> End<P> {
     #[must_use]
     pub fn memory(&self) -> usize {
         let Workload { program, lanes, .. } = &self.workload;
-        let planes: usize = program.products().map(|product| 1 + 2 * product.vector.len()).sum();
-        let rows = program.wires + planes + program.input_rows();
-        self.pool.bytes().max(Demand::of(program, *lanes).bytes()) + rows * lanes.div_ceil(64) * 8 + 64 * self.chunk
+        self.pool.bytes().max(Demand::of(program, *lanes).bytes()) + program.memory(*lanes) + 64 * self.chunk
     }
 }

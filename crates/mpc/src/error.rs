@@ -92,6 +92,9 @@ pub enum Misuse {
     /// Stock past the pool's limit.
     #[error("the pool's limit of {0} bytes")]
     PoolFull(usize),
+    /// An evaluation from a pool that never took any stock, so that it has no session and no role.
+    #[error("the pool has no session yet")]
+    NoSession,
     /// Inputs with another number of rows than the circuit's.
     #[error("{got} input rows, the circuit has {expected}")]
     InputRows {

@@ -15,6 +15,7 @@ use crate::party::Role;
 use crate::pool::{Pool, Used};
 use crate::rounds::{Rounds, Step};
 use crate::rows::{BitRows, last_word, read_row, write_row};
+use crate::setup::SessionTag;
 
 /// A circuit that was checked once and can be evaluated many times; clones share it.
 #[derive(Clone, Debug)]
@@ -35,6 +36,15 @@ impl Program {
         circuit.validate()?;
         let digest = circuit.digest();
         Ok(Self(Arc::new(Checked { circuit, digest })))
+    }
+}
+
+impl Program {
+    /// Bytes that one evaluation over `lanes` lanes holds: inputs, wires and correlations.
+    #[must_use]
+    pub fn memory(&self, lanes: usize) -> usize {
+        let planes: usize = self.products().map(|product| 1 + 2 * product.vector.len()).sum();
+        (self.wires + planes + self.input_rows()).saturating_mul(8 * lanes.div_ceil(64))
     }
 }
 
@@ -88,17 +98,17 @@ impl Evaluation {
             return Err(Misuse::InputRows { expected, got }.into());
         }
         let lanes = inputs.lanes();
-        check_stock(&Demand::of(program, lanes), pool)?;
-        // A circuit without products needs no peer, and a pool without stock has no role: party 1 negates then.
-        let (role, session) = pool.origin().map_or((Role::Party1, None), |(role, tag)| (role, Some(tag)));
-        let tag = tag(program, lanes, pool);
+        let demand = Demand::of(program, lanes);
+        check_stock(&demand, pool)?;
+        let (role, session) = pool.origin().ok_or(Misuse::NoSession)?;
+        let tag = tag(session, program, lanes, pool);
         let before = pool.positions();
         let correlations = take(program, lanes, pool);
-        let used = Width::ALL.into_iter().zip(before).zip(pool.positions()).filter_map(|((width, first), end)| {
-            let count = usize::try_from(end - first).unwrap_or(usize::MAX);
-            session.filter(|_| count > 0).map(|session| Used { session, width, first, count })
+        let used = Width::ALL.into_iter().zip(before).map(|(width, first)| {
+            let count = demand.count(width);
+            Used { session, width, first, count }
         });
-        let used = used.collect();
+        let used = used.filter(|used| used.count > 0).collect();
         let words = lanes.div_ceil(64);
         let mut wires = Zeroizing::new(vec![0u64; program.wires * words]);
         wires[..inputs.words().len()].copy_from_slice(inputs.words());
@@ -294,10 +304,9 @@ fn check_stock(demand: &Demand, pool: &Pool) -> Result<(), StartError> {
 }
 
 /// What makes an evaluation this one: session, circuit, lanes, and place in the pool.
-fn tag(program: &Program, lanes: usize, pool: &Pool) -> u64 {
-    let session = pool.origin().map_or([0; 16], |(_, tag)| tag.0);
+fn tag(session: SessionTag, program: &Program, lanes: usize, pool: &Pool) -> u64 {
     let positions = pool.positions().map(u64::to_le_bytes);
-    let parts: [&[u8]; 4] = [&session, &program.0.digest, &(lanes as u64).to_le_bytes(), positions.as_flattened()];
+    let parts: [&[u8]; 4] = [&session.0, &program.0.digest, &(lanes as u64).to_le_bytes(), positions.as_flattened()];
     let digest = hash("wayleave/mpc/evaluation/v1", &parts);
     u64::from_le_bytes(*digest.first_chunk().expect("32 bytes have 8"))
 }

@@ -56,6 +56,7 @@ mod pool;
 mod rounds;
 mod rows;
 mod setup;
+mod together;
 
 pub use builder::Builder;
 pub use counts::Counts;
@@ -67,3 +68,4 @@ pub use pool::{Pool, Stock, Used};
 pub use rounds::{DriveError, LockstepError, Pipe, Rounds, Step, drive, lockstep};
 pub use rows::BitRows;
 pub use setup::{SessionId, SessionTag, Setup};
+pub use together::Together;

@@ -14,7 +14,7 @@ use crate::setup::SessionTag;
 
 /// Correlations fresh from setup, on their way into a pool. In planes: `a`, then each bit of `B`, then each bit of `C`.
 pub struct Stock {
-    origin: Option<(Role, SessionTag)>,
+    origin: (Role, SessionTag),
     width: Width,
     /// The number of the first, among those of this width in this session.
     first: u64,
@@ -25,15 +25,16 @@ pub struct Stock {
 }
 
 impl Stock {
-    pub(crate) fn empty() -> Self {
+    /// No correlations: what setup gives when only its base transfers are done.
+    pub(crate) fn empty(role: Role, tag: SessionTag) -> Self {
         let planes = Zeroizing::new(Vec::new());
-        Self { origin: None, width: Width::ALL[0], first: 0, count: 0, taken: 0, planes }
+        Self { origin: (role, tag), width: Width::ALL[0], first: 0, count: 0, taken: 0, planes }
     }
 
     pub(crate) fn new(role: Role, tag: SessionTag, chunk: Chunk, first: u64) -> Self {
         let Chunk { width, count } = chunk;
         let planes = Zeroizing::new(vec![0; width.stored_bits() * (count / 64)]);
-        Self { origin: Some((role, tag)), width, first, count, taken: 0, planes }
+        Self { origin: (role, tag), width, first, count, taken: 0, planes }
     }
 
     /// Puts the correlations `128 place..128 (place + 1)`.
@@ -118,15 +119,18 @@ impl Pool {
     /// If the stock is of another session or party, does not continue this pool, or passes the limit; it is lost then, so
     /// ask for no more than [`room`](Self::room).
     pub fn add(&mut self, stock: Stock) -> Result<(), Misuse> {
-        let Some(origin) = stock.origin else { return Ok(()) };
         let shelf = &self.shelves[stock.width.index()];
-        if self.origin.is_some_and(|own| own != origin) || shelf.next + shelf.left as u64 != stock.first {
+        let continues = stock.count == 0 || shelf.next + shelf.left as u64 == stock.first;
+        if self.origin.is_some_and(|own| own != stock.origin) || !continues {
             return Err(Misuse::ForeignStock);
         }
         if stock.bytes() > self.room() {
             return Err(Misuse::PoolFull(self.limit));
         }
-        self.origin = Some(origin);
+        self.origin = Some(stock.origin);
+        if stock.count == 0 {
+            return Ok(());
+        }
         let shelf = &mut self.shelves[stock.width.index()];
         shelf.left += stock.count;
         shelf.stock.push_back(stock);

@@ -127,8 +127,10 @@ impl Setup {
                 Ok(Step::Send(points))
             }
             (State::Answered { partial }, Some(theirs)) => {
-                self.state = State::Ready(Box::new(self.finish_base(*partial, theirs)?));
-                if self.asked.is_empty() { Ok(Step::Done(Stock::empty())) } else { self.advance(None) }
+                let extension = self.finish_base(*partial, theirs)?;
+                let nothing = Stock::empty(self.role, extension.tag());
+                self.state = State::Ready(Box::new(extension));
+                if self.asked.is_empty() { Ok(Step::Done(nothing)) } else { self.advance(None) }
             }
             (State::Ready(mut extension), None) => {
                 let chunk = *self.asked.front().ok_or(Misuse::NothingAsked)?;

@@ -3,12 +3,13 @@
 mod common;
 
 use std::collections::HashMap;
+use std::ops::Add;
 
 use common::{Pair, Random};
 use wayleave_mpc::circuits::{SelectBest, export_all};
 use wayleave_mpc::{
-    BitRows, Chunk, Counts, DEFAULT_CHUNK, Demand, Evaluation, Pool, Program, Role, Rounds, SessionId, SessionTag,
-    Setup, Step, Used, Width, lockstep, split,
+    BitRows, Chunk, Counts, DEFAULT_CHUNK, Demand, Evaluation, Program, Role, Rounds, SessionId, SessionTag, Setup,
+    Step, Together, Used, Width, lockstep, split,
 };
 
 fn program(routes: usize) -> Program {
@@ -69,7 +70,7 @@ fn export_all_is_one_round() {
 #[test]
 fn setup_sends_what_was_counted() {
     let demand = Demand::of(&program(4), 100);
-    let [mut one, mut two] = Pair::new(2).setups;
+    let [mut one, mut two] = common::setups(2);
     for chunk in demand.chunks(1024) {
         one.ask(chunk).unwrap();
         two.ask(chunk).unwrap();
@@ -120,6 +121,58 @@ fn setup_may_stand_between_two_evaluations_of_one_link() {
 }
 
 #[test]
+fn evaluations_of_many_circuits_share_their_rounds() {
+    let mut random = Random::new(8);
+    let mut pair = Pair::new(8);
+    let work: Vec<_> = [(1, 5), (2, 70), (7, 1), (3, 0), (32, 9)]
+        .into_iter()
+        .map(|(routes, lanes)| (program(routes), random.rows(program(routes).input_rows(), lanes)))
+        .collect();
+    pair.fill(
+        &work.iter().map(|(program, inputs)| Demand::of(program, inputs.lanes())).fold(Demand::default(), Add::add),
+    );
+    let (mut ones, mut twos) = (Vec::new(), Vec::new());
+    for (program, inputs) in &work {
+        let (one, two) = split(inputs, random.rows(inputs.rows(), inputs.lanes())).unwrap();
+        let [left, right] = &mut pair.pools;
+        ones.push(Evaluation::new(program, one.rows(), left).unwrap());
+        twos.push(Evaluation::new(program, two.rows(), right).unwrap());
+    }
+    let (mut one, mut two) = (Together::new(ones), Together::new(twos));
+    let sent = messages(&mut one, &mut two);
+    assert_eq!(sent[0].len(), 31);
+    let total: usize = work.iter().map(|(program, inputs)| Counts::online(program, inputs.lanes()).bytes_sent).sum();
+    assert_eq!(sent[0].iter().map(Vec::len).sum::<usize>(), total);
+}
+
+#[test]
+fn the_results_of_shared_rounds_are_those_of_each() {
+    let mut random = Random::new(9);
+    let mut pair = Pair::new(9);
+    let work: Vec<_> = [(4, 65), (1, 3), (5, 2)]
+        .map(|(routes, lanes)| {
+            let program = program(routes);
+            let inputs = random.rows(program.input_rows(), lanes);
+            (program, inputs)
+        })
+        .into();
+    pair.fill(
+        &work.iter().map(|(program, inputs)| Demand::of(program, inputs.lanes())).fold(Demand::default(), Add::add),
+    );
+    let (mut ones, mut twos) = (Vec::new(), Vec::new());
+    for (program, inputs) in &work {
+        let (one, two) = split(inputs, random.rows(inputs.rows(), inputs.lanes())).unwrap();
+        let [left, right] = &mut pair.pools;
+        ones.push(Evaluation::new(program, one.rows(), left).unwrap());
+        twos.push(Evaluation::new(program, two.rows(), right).unwrap());
+    }
+    let (ones, twos) = lockstep(&mut Together::new(ones), &mut Together::new(twos)).unwrap();
+    for (((program, inputs), one), two) in work.iter().zip(&ones).zip(&twos) {
+        assert!(one.xor(two).unwrap() == program.oracle(inputs));
+    }
+}
+
+#[test]
 fn no_correlation_is_used_twice_over_many_lives() {
     // A life ends at any moment, as by `kill -9`: in the middle of an evaluation at one end or both. The session id is even
     // the same one each time; only the seeds are fresh, as they must be, and in some lives at one end only.
@@ -129,7 +182,7 @@ fn no_correlation_is_used_twice_over_many_lives() {
         let seeds = if life % 2 == 0 { [life; 32] } else { [0; 32] };
         let id = SessionId([7; 16]);
         let setups = [Setup::new(Role::Party1, id, seeds), Setup::new(Role::Party2, id, [life ^ 0x80; 32])];
-        let mut pair = Pair { setups, pools: [Pool::new(1 << 20), Pool::new(1 << 20)] };
+        let mut pair = Pair::of(setups, 1 << 20);
         for _ in 0..1 + random.below(3) {
             let lanes = 1 + random.below(90);
             pair.fill(&Demand::of(&program, lanes));

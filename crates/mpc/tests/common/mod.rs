@@ -41,6 +41,12 @@ impl Random {
     }
 }
 
+/// Both ends of a session that has not begun.
+pub fn setups(seed: u8) -> [Setup; 2] {
+    let id = SessionId([seed; 16]);
+    [Setup::new(Role::Party1, id, [seed; 32]), Setup::new(Role::Party2, id, [seed ^ 0x80; 32])]
+}
+
 /// Both parties of one session, with their pools.
 pub struct Pair {
     pub setups: [Setup; 2],
@@ -49,9 +55,17 @@ pub struct Pair {
 
 impl Pair {
     pub fn new(seed: u8) -> Self {
-        let id = SessionId([seed; 16]);
-        let setups = [Setup::new(Role::Party1, id, [seed; 32]), Setup::new(Role::Party2, id, [seed ^ 0x80; 32])];
-        Self { setups, pools: [Pool::new(usize::MAX), Pool::new(usize::MAX)] }
+        Self::of(setups(seed), usize::MAX)
+    }
+
+    /// Base transfers of these two, and pools of `limit` bytes.
+    pub fn of(setups: [Setup; 2], limit: usize) -> Self {
+        let mut pair = Self { setups, pools: [Pool::new(limit), Pool::new(limit)] };
+        let [one, two] = &mut pair.setups;
+        let (first, second) = lockstep(one, two).unwrap();
+        pair.pools[0].add(first).unwrap();
+        pair.pools[1].add(second).unwrap();
+        pair
     }
 
     pub fn chunk(&mut self, chunk: Chunk) {
