@@ -3,8 +3,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wayleave_core::Asn;
+use wayleave_bgp::{AsPathBuf, Attributes, AttributesEditor, Ipv6NextHop, Origin};
+use wayleave_core::{Asn, Prefix};
 use wayleave_route_server::directory::{MemberSet, Slot};
+use wayleave_route_server::policy::pattern::AnyCommunity;
+use wayleave_route_server::policy::{Policy, PolicyConfig};
 
 /// The exchange's AS number in these tests.
 pub(crate) const RS: Asn = Asn(64496);
@@ -36,4 +39,46 @@ pub(crate) fn lan4(place: u8) -> IpAddr {
 /// The IPv6 address of the slot in this place.
 pub(crate) fn lan6(place: u8) -> IpAddr {
     Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, u16::from(place) + 1).into()
+}
+
+/// The attributes of a route with this AS path whose next hops belong to the slot in `place`.
+pub(crate) fn attributes(path: &[u32], place: u8) -> AttributesEditor {
+    let path: Vec<Asn> = path.iter().copied().map(Asn).collect();
+    let mut editor = Attributes::builder();
+    editor.origin(Origin::Igp).as_path(AsPathBuf::from_sequence(&path).as_path());
+    if let (IpAddr::V4(v4), IpAddr::V6(global)) = (lan4(place), lan6(place)) {
+        editor.ipv4_next_hop(v4).ipv6_next_hop(Some(Ipv6NextHop { global, link_local: None }));
+    }
+    editor
+}
+
+/// Attributes with these communities of any kind, in order.
+pub(crate) fn with_communities(path: &[u32], place: u8, communities: &[&str]) -> Attributes {
+    let mut editor = attributes(path, place);
+    set_communities(&mut editor, communities);
+    editor.finish()
+}
+
+/// Replaces all communities.
+pub(crate) fn set_communities(editor: &mut AttributesEditor, communities: &[&str]) {
+    let (mut standard, mut large, mut extended) = (vec![], vec![], vec![]);
+    for text in communities {
+        match text.parse().unwrap_or_else(|_| AnyCommunity::Extended(text.parse().expect("a community"))) {
+            AnyCommunity::Standard(community) => standard.push(community),
+            AnyCommunity::Large(community) => large.push(community),
+            AnyCommunity::Extended(community) => extended.push(community),
+        }
+    }
+    editor.communities(&standard).large_communities(&large).extended_communities(&extended);
+}
+
+/// A policy from its TOML.
+pub(crate) fn policy(text: &str) -> Policy {
+    let config: PolicyConfig = toml::from_str(text).unwrap_or_else(|error| panic!("{error}"));
+    Policy::compile(&config).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A prefix.
+pub(crate) fn prefix(text: &str) -> Prefix {
+    text.parse().expect("a prefix")
 }

@@ -1,0 +1,201 @@
+//! Ranking: the classes that a member gives the routes that it holds for a prefix.
+
+mod policy_support;
+
+use policy_support::{attributes, policy, prefix, slot};
+use proptest::prelude::*;
+use wayleave_bgp::{Attributes, Origin};
+use wayleave_core::VerdictKind;
+use wayleave_route_server::directory::Slot;
+use wayleave_route_server::policy::Policy;
+use wayleave_route_server::policy::ranking::{RankInput, rank};
+
+/// A route of the member in slot `place`, whose AS is 64500 plus its place.
+#[derive(Clone, Debug)]
+struct Held {
+    announcer: Slot,
+    attributes: Attributes,
+    path_id: u32,
+    verdict: VerdictKind,
+}
+
+fn held(place: u8, behind: &[u32]) -> Held {
+    let asn = 64500 + u32::from(place);
+    let path = [&[asn], behind].concat();
+    Held {
+        announcer: slot(place, asn),
+        attributes: attributes(&path, place).finish(),
+        path_id: 0,
+        verdict: VerdictKind::Unattested,
+    }
+}
+
+fn classes(policy: &Policy, routes: &[Held]) -> Vec<Option<u8>> {
+    let inputs: Vec<RankInput<'_>> = routes
+        .iter()
+        .map(|held| RankInput {
+            prefix: prefix("198.51.100.0/24"),
+            attributes: &held.attributes,
+            announcer: &held.announcer,
+            path_id: held.path_id,
+            verdict: held.verdict,
+        })
+        .collect();
+    rank(policy, &inputs)
+}
+
+#[test]
+fn nothing_held_has_no_class_and_a_lone_route_has_the_best() {
+    assert_eq!(classes(&Policy::default(), &[]), []);
+    assert_eq!(classes(&Policy::default(), &[held(0, &[1, 2, 3])]), [Some(255)]);
+}
+
+#[test]
+fn routes_of_equal_length_share_a_class_whatever_else_differs() {
+    let mut routes = [held(0, &[1]), held(1, &[2]), held(2, &[3, 3]), held(3, &[4])];
+    let mut worse = routes[1].attributes.edit();
+    worse.origin(Origin::Incomplete).med(Some(500));
+    routes[1].attributes = worse.finish();
+    routes[3].path_id = 7;
+    assert_eq!(classes(&Policy::default(), &routes), [Some(255), Some(255), Some(254), Some(255)]);
+}
+
+#[test]
+fn local_pref_of_a_rule_goes_before_length_and_local_pref_as_received_counts_nothing() {
+    let mut routes = [held(0, &[]), held(1, &[2, 2]), held(2, &[])];
+    let mut claims = routes[2].attributes.edit();
+    claims.local_pref(Some(1000));
+    routes[2].attributes = claims.finish();
+    let prefers = policy("rule = [{ direction = 'import', peer = 64501, local_pref = 101 }]");
+    assert_eq!(classes(&prefers, &routes), [Some(254), Some(255), Some(254)]);
+    let avoids = policy("rule = [{ direction = 'import', peer = 64500, local_pref = 99 }]");
+    assert_eq!(classes(&avoids, &routes), [Some(253), Some(254), Some(255)]);
+}
+
+#[test]
+fn a_class_of_a_rule_goes_before_all_and_makes_its_routes_equal() {
+    let rules = policy(
+        "
+        [[rule]]
+        direction = 'import'
+        peer = [64500, 64501]
+        class = 200
+        [[rule]]
+        direction = 'import'
+        peer = 64502
+        class = 10
+        [[rule]]
+        direction = 'import'
+        peer = 64503
+        class = 128",
+    );
+    let routes = [held(0, &[]), held(1, &[1, 1, 1]), held(2, &[]), held(3, &[1, 1]), held(4, &[]), held(5, &[1])];
+    assert_eq!(classes(&rules, &routes), [Some(255), Some(255), Some(251), Some(254), Some(253), Some(252)]);
+}
+
+#[test]
+fn rejected_routes_have_no_class_and_move_no_other() {
+    let rules = policy("rule = [{ direction = 'import', as_path = '_64511_', reject = true }]");
+    let mut routes = [held(0, &[64511]), held(1, &[1]), held(2, &[1])];
+    routes[2].verdict = VerdictKind::Invalid;
+    assert_eq!(classes(&rules, &routes), [None, Some(255), None]);
+}
+
+#[test]
+fn strict_ranks_by_the_whole_decision_process() {
+    let strict = policy("ranking = { strict = true }");
+    let mut routes = [held(0, &[1]), held(1, &[1]), held(2, &[]), held(3, &[1])];
+    let mut worse = routes[0].attributes.edit();
+    worse.origin(Origin::Incomplete);
+    routes[0].attributes = worse.finish();
+    assert_eq!(classes(&strict, &routes), [Some(252), Some(254), Some(255), Some(253)]);
+    let by_class =
+        policy("ranking = { strict = true }\nrule = [{ direction = 'import', peer = [64503, 64500], class = 200 }]");
+    assert_eq!(classes(&by_class, &routes), [Some(254), Some(252), Some(253), Some(255)]);
+}
+
+#[test]
+fn strict_compares_med_within_one_neighbour_only() {
+    let strict = policy("ranking = { strict = true }");
+    let med = |place: u8, path_id: u32, med: u32| {
+        let mut route = held(place, &[1]);
+        let mut editor = route.attributes.edit();
+        editor.med(Some(med));
+        (route.attributes, route.path_id) = (editor.finish(), path_id);
+        route
+    };
+    let routes = [med(0, 1, 50), med(0, 2, 10), med(1, 1, 5)];
+    assert_eq!(classes(&strict, &routes), [Some(254), Some(255), Some(253)]);
+}
+
+#[test]
+fn a_narrow_width_tells_the_best_apart_and_lumps_the_rest() {
+    let routes: Vec<Held> = (0..6).map(|place| held(place, &vec![1; usize::from(place)])).collect();
+    let two_bits = policy("ranking = { width = 2 }");
+    assert_eq!(classes(&two_bits, &routes), [3, 2, 1, 0, 0, 0].map(Some));
+    let one_bit = policy("ranking = { width = 1 }");
+    assert_eq!(classes(&one_bit, &routes), [1, 0, 0, 0, 0, 0].map(Some));
+    let four_bits = policy("ranking = { width = 4 }");
+    assert_eq!(classes(&four_bits, &routes), [15, 14, 13, 12, 11, 10].map(Some));
+}
+
+fn any_held() -> impl Strategy<Value = Held> {
+    let verdict = prop_oneof![3 => Just(VerdictKind::Valid), 1 => Just(VerdictKind::Invalid)];
+    let med = prop::option::of(0u32..3);
+    (0u8..4, prop::collection::vec(1u32..4, 0..4), med, 0u8..3, verdict).prop_map(
+        |(place, behind, med, origin, verdict)| {
+            let mut route = held(place, &behind);
+            let mut editor = route.attributes.edit();
+            editor.med(med).origin(Origin::from_octet(origin).expect("an origin"));
+            route.attributes = editor.finish();
+            route.verdict = verdict;
+            route
+        },
+    )
+}
+
+fn any_routes() -> impl Strategy<Value = Vec<Held>> {
+    prop::collection::vec(any_held(), 0..12).prop_map(|mut routes| {
+        routes.iter_mut().zip(0..).for_each(|(route, path_id)| route.path_id = path_id);
+        routes
+    })
+}
+
+const POLICIES: [&str; 4] = [
+    "",
+    "ranking = { strict = true }",
+    "rule = [{ direction = 'import', peer = 64501, class = 7 }, { direction = 'import', as_path = '_3$', local_pref = 5 }]",
+    "ranking = { width = 3, strict = true }\nrule = [{ direction = 'import', as_path = '_2_', reject = true }]",
+];
+
+proptest! {
+    #[test]
+    fn the_order_of_arrival_changes_no_class(
+        (routes, shuffled) in any_routes().prop_flat_map(|routes| {
+            let shuffled = Just(routes.clone()).prop_shuffle();
+            (Just(routes), shuffled)
+        }),
+        which in 0usize..POLICIES.len()
+    ) {
+        let policy = policy(POLICIES[which]);
+        let mut before: Vec<_> = routes.iter().map(|r| r.path_id).zip(classes(&policy, &routes)).collect();
+        let mut after: Vec<_> = shuffled.iter().map(|r| r.path_id).zip(classes(&policy, &shuffled)).collect();
+        before.sort_unstable();
+        after.sort_unstable();
+        prop_assert_eq!(before, after);
+    }
+
+    #[test]
+    fn some_accepted_route_has_the_best_class_and_strict_tells_all_apart(routes in any_routes()) {
+        for (at, text) in POLICIES.into_iter().enumerate() {
+            let policy = policy(text);
+            let mut accepted: Vec<u8> = classes(&policy, &routes).into_iter().flatten().collect();
+            let top = u8::MAX >> (8 - policy.ranking().width);
+            prop_assert_eq!(accepted.iter().max().copied(), (!accepted.is_empty()).then_some(top));
+            let all = accepted.len();
+            accepted.sort_unstable();
+            accepted.dedup();
+            prop_assert!(at != 1 || accepted.len() == all);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Validation: which routes nobody may use, whatever their policy.
+
+mod policy_support;
+
+use policy_support::{attributes, lan4, lan6, prefix, slot};
+use wayleave_bgp::{AsPathBuf, Attributes, SegmentKind};
+use wayleave_core::{Afi, Asn};
+use wayleave_route_server::directory::Slot;
+use wayleave_route_server::policy::validate::{Invalid, Martians, validate, validate_for};
+
+const ROUTED: &str = "8.8.8.0/24";
+
+fn check(prefix_text: &str, attributes: &Attributes) -> Result<(), Invalid> {
+    validate(prefix(prefix_text), attributes, &slot(0, 64497), Martians::Refuse)
+}
+
+#[test]
+fn a_route_of_the_announcer_is_valid_in_both_families() {
+    assert_eq!(check(ROUTED, &attributes(&[64497, 1], 0).finish()), Ok(()));
+    assert_eq!(check("2600::/32", &attributes(&[64497], 0).finish()), Ok(()));
+}
+
+#[test]
+fn the_first_as_is_the_announcers() {
+    let announcer = Asn(64497);
+    let error = |found| Err(Invalid::FirstAs { found, announcer });
+    assert_eq!(check(ROUTED, &attributes(&[64498, 64497], 0).finish()), error(Some(Asn(64498))));
+    assert_eq!(check(ROUTED, &attributes(&[], 0).finish()), error(None));
+    let mut path = AsPathBuf::new();
+    path.push_segment(SegmentKind::Set, &[announcer]);
+    let mut editor = attributes(&[], 0);
+    editor.as_path(path.as_path());
+    assert_eq!(check(ROUTED, &editor.finish()), error(None));
+}
+
+#[test]
+fn the_next_hop_is_the_announcers() {
+    assert_eq!(check(ROUTED, &attributes(&[64497], 1).finish()), Err(Invalid::NextHop(lan4(1))));
+    assert_eq!(check("2600::/32", &attributes(&[64497], 1).finish()), Err(Invalid::NextHop(lan6(1))));
+    let mut without = attributes(&[64497], 0);
+    without.ipv6_next_hop(None);
+    assert_eq!(check("2600::/32", &without.finish()), Err(Invalid::NoNextHop(Afi::Ipv6)));
+}
+
+#[test]
+fn a_link_local_next_hop_must_be_listed() {
+    let link_local = "fe80::1".parse().expect("an address");
+    let mut editor = attributes(&[64497], 0);
+    let mut next_hop = editor.finish().ipv6_next_hop().expect("one");
+    next_hop.link_local = Some(link_local);
+    editor.ipv6_next_hop(Some(next_hop));
+    let mut announcer = slot(0, 64497);
+    let check = |announcer: &Slot| validate(prefix("2600::/32"), &editor.finish(), announcer, Martians::Refuse);
+    assert_eq!(check(&announcer), Err(Invalid::NextHop(link_local.into())));
+    announcer.addresses.push(link_local.into());
+    assert_eq!(check(&announcer), Ok(()));
+}
+
+#[test]
+fn the_receivers_as_on_the_path_is_a_loop() {
+    let route = attributes(&[64497, 64500, 1], 0).finish();
+    let check = |receiver| validate_for(Asn(receiver), prefix(ROUTED), &route, &slot(0, 64497), Martians::Refuse);
+    assert_eq!(check(64501), Ok(()));
+    assert_eq!(check(64500), Err(Invalid::Loop(Asn(64500))));
+    assert_eq!(check(64497), Err(Invalid::Loop(Asn(64497))), "another slot of the announcer's AS");
+}
+
+#[test]
+fn martians_are_refused() {
+    let refused = [
+        "0.0.0.0/8",
+        "10.0.0.0/8",
+        "10.1.2.0/24",
+        "100.64.0.0/10",
+        "100.127.255.0/24",
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "172.16.0.0/12",
+        "172.31.0.0/16",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.168.1.0/24",
+        "198.18.0.0/15",
+        "198.51.100.0/25",
+        "203.0.113.0/24",
+        "224.0.0.0/4",
+        "239.1.1.0/24",
+        "240.0.0.0/4",
+        "255.255.255.255/32",
+        "::/128",
+        "::1/128",
+        "::ffff:0:0/96",
+        "64:ff9b:1::/48",
+        "100::/64",
+        "2001:2::/48",
+        "2001:10::/28",
+        "2001:db8::/32",
+        "2001:db8:1::/48",
+        "3ffe::/16",
+        "3fff::/20",
+        "5f00::/16",
+        "fc00::/7",
+        "fd00::/8",
+        "fe80::/10",
+        "fec0::/10",
+        "ff02::/16",
+    ];
+    for text in refused {
+        assert!(Martians::Refuse.block_of(&prefix(text)).is_some(), "{text}");
+    }
+    let routed = [
+        "1.1.1.0/24",
+        "8.0.0.0/7",
+        "100.0.0.0/10",
+        "100.128.0.0/9",
+        "172.32.0.0/11",
+        "172.0.0.0/8",
+        "192.0.1.0/24",
+        "192.88.99.0/24",
+        "198.20.0.0/16",
+        "203.0.112.0/24",
+        "223.255.255.0/24",
+        "2000::/3",
+        "2001:4860::/32",
+        "2001:200::/32",
+        "2001::/32",
+        "2002::/16",
+        "2400::/12",
+        "2a00::/12",
+        "64:ff9b::/96",
+        "2001:4:112::/48",
+    ];
+    for text in routed {
+        assert_eq!(Martians::Refuse.block_of(&prefix(text)), None, "{text}");
+    }
+}
+
+#[test]
+fn a_lab_may_use_documentation_prefixes_and_no_other_martians() {
+    let lab = Martians::AllowDocumentation;
+    for text in ["192.0.2.0/24", "198.51.100.0/24", "203.0.113.128/25", "2001:db8::/32", "2001:db8:5::/48", "3fff::/20"]
+    {
+        assert_eq!(lab.block_of(&prefix(text)), None, "{text}");
+    }
+    for text in ["10.0.0.0/8", "192.168.0.0/16", "198.18.0.0/15", "fc00::/7", "3ffe::/16", "2001:2::/48", "ff00::/8"] {
+        assert!(lab.block_of(&prefix(text)).is_some(), "{text}");
+    }
+}
+
+#[test]
+fn the_default_route_is_refused() {
+    let route = attributes(&[64497], 0).finish();
+    assert_eq!(check("0.0.0.0/0", &route), Err(Invalid::DefaultRoute(prefix("0.0.0.0/0"))));
+    assert_eq!(check("::/0", &route), Err(Invalid::DefaultRoute(prefix("::/0"))));
+}
