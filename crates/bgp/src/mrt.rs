@@ -38,11 +38,10 @@ pub struct RecordedMessage {
 }
 
 impl RecordedMessage {
-    /// The session as far as the record tells: from an external peer, without a limit of 4,096 octets.
+    /// The session as far as the record tells; messages may have up to 65,535 octets.
     #[must_use]
     pub fn params(&self) -> SessionParams {
         let mut params = SessionParams::new(self.local_asn, self.peer_asn);
-        params.external = true;
         params.four_octet_as = self.four_octet_as;
         params.extended_message = true;
         params.add_path_receive.ipv4 = self.add_path;
