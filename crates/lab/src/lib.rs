@@ -15,5 +15,6 @@ pub mod frr;
 pub mod netns;
 pub mod process;
 pub mod routers;
+pub mod sim;
 pub mod speaker;
 pub mod table;

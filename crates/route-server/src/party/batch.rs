@@ -28,6 +28,12 @@ pub(super) struct Applied {
 }
 
 impl Party {
+    /// Whether something waits that this party can act on without further input, for those who wait for its end.
+    #[must_use]
+    pub fn has_something_to_do(&self) -> bool {
+        self.has_work() || !self.pending.is_empty() || !self.other_holds.is_empty()
+    }
+
     /// Whether party 1 has something to propose.
     pub(super) fn has_work(&self) -> bool {
         self.other_ready() && (!self.queued.is_empty() || self.next_sync().is_some() || self.next_object().is_some())

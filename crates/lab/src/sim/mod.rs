@@ -1,0 +1,685 @@
+//! A whole exchange in one thread and in virtual time: both parties, all members, their stores and their routers.
+//!
+//! The machines are the ones that the daemons run. One seed gives one run: the order of messages between different pairs
+//! of processes varies with it, the order on one link does not. Any process can be killed at any step, with all it had
+//! not made durable, and started again from its store.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wayleave_bgp::{Attributes, Nlri};
+use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
+use wayleave_crypto::prg::Prg;
+use wayleave_crypto::secret::Seed;
+use wayleave_crypto::sign::SigningKey;
+use wayleave_route_server::directory::{MemberSet, Slot};
+use wayleave_route_server::member::{Member, MemberConfig, MemberEvent, MemberInput, MemberOutput};
+use wayleave_route_server::party::{
+    Change, LinkId, Number, Party, PartyConfig, PartyEvent, PartyInput, PartyOutput, PeerId, Stored,
+};
+use wayleave_route_server::policy::{Policy, PolicyConfig};
+
+/// The exchange's name in every simulation.
+pub const EXCHANGE: &str = "sim-ix";
+/// The AS number of its route server.
+pub const RS_ASN: Asn = Asn(64496);
+
+/// A process of the simulation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Node {
+    /// Party 1 or 2.
+    Party(Number2),
+    /// The member in this slot.
+    Member(u32),
+}
+
+/// Orderable twin of [`Number`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Number2 {
+    /// Party 1.
+    One,
+    /// Party 2.
+    Two,
+}
+
+impl Number2 {
+    fn number(self) -> Number {
+        match self {
+            Self::One => Number::One,
+            Self::Two => Number::Two,
+        }
+    }
+}
+
+/// Both parties.
+pub const PARTIES: [Node; 2] = [Node::Party(Number2::One), Node::Party(Number2::Two)];
+
+/// A frame on a link, as a recording keeps it: who sent it to whom, and its bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Recorded {
+    /// The sender.
+    pub from: Node,
+    /// The receiver.
+    pub to: Node,
+    /// The frame.
+    pub bytes: Arc<[u8]>,
+}
+
+/// What one may do to a frame on its way.
+pub type Tamper = Box<dyn FnMut(Node, Node, &[u8]) -> Fate>;
+
+/// What becomes of a frame.
+pub enum Fate {
+    /// It arrives.
+    Pass,
+    /// It arrives changed.
+    Change(Vec<u8>),
+    /// It does not arrive.
+    Drop,
+}
+
+/// What a simulation is made of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Members, in slot order.
+    pub members: usize,
+    /// Interval between batches.
+    pub tick: Duration,
+    /// How long routes of a member that is gone are kept.
+    pub stale: Duration,
+    /// Gives keys, randomness and the order of events.
+    pub seed: u64,
+    /// Slots that opt out of Select-Best.
+    pub opted_out: BTreeSet<u32>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { members: 4, tick: Duration::ZERO, stale: Duration::from_secs(3600), seed: 1, opted_out: BTreeSet::new() }
+    }
+}
+
+enum Input {
+    Party(PartyInput),
+    Member(MemberInput),
+}
+
+type Store = BTreeMap<(String, Vec<u8>), Vec<u8>>;
+
+/// A running simulation.
+pub struct Sim {
+    setup: Setup,
+    /// The member set as the operator has it.
+    pub set: MemberSet,
+    set_bytes: Vec<u8>,
+    operator: SigningKey,
+    now: Now,
+    lives: u64,
+    parties: BTreeMap<Node, Party>,
+    members: BTreeMap<u32, Member>,
+    stores: BTreeMap<Node, Store>,
+    policies: BTreeMap<u32, Policy>,
+    /// What each member's router announces.
+    pub routers: BTreeMap<u32, BTreeMap<Nlri, Attributes>>,
+    /// What each member's router was given.
+    pub tables: BTreeMap<u32, BTreeMap<Prefix, Attributes>>,
+    links: BTreeMap<LinkId, (Node, Node)>,
+    next_link: LinkId,
+    queues: BTreeMap<(Node, Node), VecDeque<(LinkId, Arc<[u8]>)>>,
+    inputs: VecDeque<(Node, Input)>,
+    recommendation: BTreeMap<u32, u8>,
+    choices: Prg,
+    chosen: u64,
+    /// Frames so far, if recording.
+    pub recording: Option<Vec<Recorded>>,
+    /// What is done to frames.
+    pub tamper: Option<Tamper>,
+    /// Events of parties.
+    pub party_events: Vec<(Node, PartyEvent)>,
+    /// Events of members.
+    pub member_events: Vec<(u32, MemberEvent)>,
+    /// Links closed by a process, and why.
+    pub closed: Vec<(Node, Node, String)>,
+}
+
+/// The signing key of the member in `slot`.
+#[must_use]
+pub fn member_key(seed: u64, slot: u32) -> SigningKey {
+    SigningKey::from_seed(&seed_of(seed, b"member", u64::from(slot)))
+}
+
+/// The AS number of the member in `slot`.
+#[must_use]
+pub fn member_asn(slot: u32) -> Asn {
+    Asn(65_000 + slot)
+}
+
+/// The LAN address of the member in `slot`.
+#[must_use]
+pub fn member_address(slot: u32) -> std::net::Ipv4Addr {
+    std::net::Ipv4Addr::from(0x0a00_0000 + 1 + slot)
+}
+
+fn seed_of(seed: u64, purpose: &[u8], number: u64) -> Seed {
+    let parts: [&[u8]; 3] = [&seed.to_be_bytes(), purpose, &number.to_be_bytes()];
+    Seed::new(wayleave_crypto::hash::hash("wayleave/lab/sim/v1", &parts))
+}
+
+fn slot_of(seed: u64, slot: u32) -> Slot {
+    let key = member_key(seed, slot).verifying_key().to_bytes();
+    Slot {
+        active: true,
+        asn: member_asn(slot),
+        name: format!("member-{slot}"),
+        addresses: vec![member_address(slot).into()],
+        tls: wayleave_crypto::hash::sha256(&key),
+        sign: key,
+        max_prefix: 1_000_000,
+    }
+}
+
+impl Sim {
+    /// An exchange with all processes started and connected.
+    ///
+    /// # Panics
+    /// If the setup is none that the directory allows.
+    #[must_use]
+    pub fn new(setup: Setup) -> Self {
+        let operator = SigningKey::from_seed(&seed_of(setup.seed, b"operator", 0));
+        let slots = (0..u32::try_from(setup.members).expect("few members")).map(|n| slot_of(setup.seed, n)).collect();
+        let set = MemberSet { exchange: EXCHANGE.to_owned(), number: 1, slots };
+        let set_bytes = set.clone().sign(&operator).expect("a sound set").encode();
+        let choices = Prg::new(seed_of(setup.seed, b"order", 0).expose().first_chunk().expect("16 of 32"));
+        let mut sim = Self {
+            set,
+            set_bytes,
+            operator,
+            now: Now { instant: Instant(1_000_000_000), unix: UnixTime(1_700_000_000_000_000) },
+            lives: 0,
+            parties: BTreeMap::new(),
+            members: BTreeMap::new(),
+            stores: BTreeMap::new(),
+            policies: BTreeMap::new(),
+            routers: BTreeMap::new(),
+            tables: BTreeMap::new(),
+            links: BTreeMap::new(),
+            next_link: 1,
+            queues: BTreeMap::new(),
+            inputs: VecDeque::new(),
+            recommendation: BTreeMap::new(),
+            choices,
+            chosen: 0,
+            recording: None,
+            tamper: None,
+            party_events: Vec::new(),
+            member_events: Vec::new(),
+            closed: Vec::new(),
+            setup,
+        };
+        for party in PARTIES {
+            sim.start(party);
+        }
+        for slot in 0..u32::try_from(sim.setup.members).expect("few members") {
+            sim.start(Node::Member(slot));
+        }
+        sim
+    }
+
+    /// The virtual time.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        self.now
+    }
+
+    /// A party that runs.
+    #[must_use]
+    pub fn party(&self, node: Node) -> Option<&Party> {
+        self.parties.get(&node)
+    }
+
+    /// A member that runs.
+    pub fn member(&mut self, slot: u32) -> Option<&mut Member> {
+        self.members.get_mut(&slot)
+    }
+
+    /// Starts a process from its store and connects it to all that run.
+    ///
+    /// # Panics
+    /// If a party refuses its own store.
+    pub fn start(&mut self, node: Node) {
+        self.lives += 1;
+        let seed = seed_of(self.setup.seed, b"life", self.lives);
+        let stored: Vec<Stored> = self
+            .stores
+            .entry(node)
+            .or_default()
+            .iter()
+            .map(|((table, key), value)| Stored { table: table.clone(), key: key.clone(), value: value.clone() })
+            .collect();
+        match node {
+            Node::Party(number) => {
+                let config = PartyConfig {
+                    number: number.number(),
+                    exchange: EXCHANGE.to_owned(),
+                    operator: self.operator.verifying_key(),
+                    tick: self.setup.tick,
+                    stale: self.setup.stale,
+                    rank_wait: Duration::from_secs(1),
+                    match_wait: Duration::from_secs(2),
+                };
+                let party = Party::new(config, &seed, &self.set_bytes, stored, self.now).expect("a sound start");
+                self.parties.insert(node, party);
+                if number == Number2::One && !self.recommendation.is_empty() {
+                    let given = PartyInput::Recommendation(self.recommendation.clone());
+                    self.inputs.push_back((node, Input::Party(given)));
+                }
+            }
+            Node::Member(slot) => {
+                let config = MemberConfig {
+                    exchange: EXCHANGE.to_owned(),
+                    rs_asn: RS_ASN,
+                    operator: self.operator.verifying_key(),
+                    slot,
+                    select_best: !self.setup.opted_out.contains(&slot),
+                    stale: Duration::from_secs(3600),
+                    settle: Duration::from_secs(5),
+                    lab: true,
+                };
+                let policy = Box::new(self.policy(slot));
+                let key = member_key(self.setup.seed, slot);
+                self.members.insert(slot, Member::new(config, policy, key, &seed, &stored, self.now));
+                self.tables.insert(slot, BTreeMap::new());
+                self.router_up(slot);
+            }
+        }
+        self.connect_all();
+    }
+
+    fn policy(&self, slot: u32) -> Policy {
+        self.policies
+            .get(&slot)
+            .cloned()
+            .unwrap_or_else(|| Policy::compile(&PolicyConfig::default()).expect("the default policy is one"))
+    }
+
+    fn router_up(&mut self, slot: u32) {
+        let node = Node::Member(slot);
+        self.inputs.push_back((node, Input::Member(MemberInput::RouterUp)));
+        let routes = self.routers.entry(slot).or_default().clone();
+        for (nlri, attributes) in routes {
+            let update = MemberInput::RouterUpdate {
+                withdrawn: Vec::new(),
+                announced: vec![nlri],
+                attributes: Some(attributes),
+            };
+            self.inputs.push_back((node, Input::Member(update)));
+        }
+        self.inputs.push_back((node, Input::Member(MemberInput::RouterEndOfRib)));
+    }
+
+    /// Kills a process: what it had not made durable is gone, and its links with it.
+    pub fn kill(&mut self, node: Node) {
+        match node {
+            Node::Party(_) => {
+                self.parties.remove(&node);
+            }
+            Node::Member(slot) => {
+                self.members.remove(&slot);
+            }
+        }
+        self.inputs.retain(|(to, _)| *to != node);
+        let dead: Vec<LinkId> =
+            self.links.iter().filter(|(_, (a, b))| *a == node || *b == node).map(|l| *l.0).collect();
+        for link in dead {
+            self.cut(link);
+        }
+    }
+
+    /// Takes a link down; frames on their way are lost.
+    fn cut(&mut self, link: LinkId) {
+        let Some((a, b)) = self.links.remove(&link) else { return };
+        for ends in [(a, b), (b, a)] {
+            if let Some(queue) = self.queues.get_mut(&ends) {
+                queue.retain(|(of, _)| *of != link);
+            }
+        }
+        for end in [a, b] {
+            self.link_down(end, link);
+        }
+    }
+
+    fn link_down(&mut self, node: Node, link: LinkId) {
+        match node {
+            Node::Party(_) if self.parties.contains_key(&node) => {
+                self.inputs.push_back((node, Input::Party(PartyInput::LinkDown { link })));
+            }
+            Node::Member(slot) if self.members.contains_key(&slot) => {
+                self.inputs.push_back((node, Input::Member(MemberInput::LinkDown { link })));
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes every link that two running processes should have.
+    pub fn connect_all(&mut self) {
+        let mut wanted = vec![(PARTIES[0], PARTIES[1])];
+        for slot in self.members.keys().filter(|slot| self.set.slots[**slot as usize].active) {
+            wanted.extend(PARTIES.map(|party| (Node::Member(*slot), party)));
+        }
+        let have: BTreeSet<(Node, Node)> = self.links.values().copied().collect();
+        for (a, b) in wanted {
+            if !have.contains(&(a, b)) && self.runs(a) && self.runs(b) {
+                self.connect(a, b);
+            }
+        }
+    }
+
+    fn runs(&self, node: Node) -> bool {
+        match node {
+            Node::Party(_) => self.parties.contains_key(&node),
+            Node::Member(slot) => self.members.contains_key(&slot),
+        }
+    }
+
+    fn connect(&mut self, a: Node, b: Node) {
+        let link = self.next_link;
+        self.next_link += 1;
+        self.links.insert(link, (a, b));
+        for (end, other) in [(a, b), (b, a)] {
+            let input = match (end, other) {
+                (Node::Party(_), Node::Party(_)) => Input::Party(PartyInput::LinkUp { link, peer: PeerId::Other }),
+                (Node::Party(_), Node::Member(slot)) => {
+                    Input::Party(PartyInput::LinkUp { link, peer: PeerId::Member(slot) })
+                }
+                (Node::Member(_), Node::Party(number)) => {
+                    Input::Member(MemberInput::LinkUp { link, party: number.number() })
+                }
+                (Node::Member(_), Node::Member(_)) => continue,
+            };
+            self.inputs.push_back((end, input));
+        }
+    }
+
+    /// The router of `slot` announces.
+    pub fn announce(&mut self, slot: u32, nlri: &[Nlri], attributes: &Attributes) {
+        let router = self.routers.entry(slot).or_default();
+        for one in nlri {
+            router.insert(*one, attributes.clone());
+        }
+        self.router_update(slot, Vec::new(), nlri.to_vec(), Some(attributes.clone()));
+    }
+
+    /// The router of `slot` withdraws.
+    pub fn withdraw(&mut self, slot: u32, nlri: &[Nlri]) {
+        let router = self.routers.entry(slot).or_default();
+        for one in nlri {
+            router.remove(one);
+        }
+        self.router_update(slot, nlri.to_vec(), Vec::new(), None);
+    }
+
+    fn router_update(&mut self, slot: u32, withdrawn: Vec<Nlri>, announced: Vec<Nlri>, attributes: Option<Attributes>) {
+        if self.members.contains_key(&slot) {
+            let update = MemberInput::RouterUpdate { withdrawn, announced, attributes };
+            self.inputs.push_back((Node::Member(slot), Input::Member(update)));
+        }
+    }
+
+    /// The member in `slot` gets a new policy.
+    pub fn set_policy(&mut self, slot: u32, policy: Policy) {
+        self.policies.insert(slot, policy.clone());
+        if self.members.contains_key(&slot) {
+            let input = Input::Member(MemberInput::Policy(Box::new(policy)));
+            self.inputs.push_back((Node::Member(slot), input));
+        }
+    }
+
+    /// The exchange gives a new recommendation.
+    pub fn recommend(&mut self, recommendation: BTreeMap<u32, u8>) {
+        self.recommendation.clone_from(&recommendation);
+        self.inputs.push_back((PARTIES[0], Input::Party(PartyInput::Recommendation(recommendation))));
+    }
+
+    /// A member joins: the operator signs a longer set. Returns its slot.
+    ///
+    /// # Panics
+    /// If the directory is full.
+    pub fn join(&mut self) -> u32 {
+        let slot = u32::try_from(self.set.slots.len()).expect("few members");
+        self.set.slots.push(slot_of(self.setup.seed, slot));
+        self.publish_set();
+        self.start(Node::Member(slot));
+        slot
+    }
+
+    /// A member leaves for ever.
+    pub fn leave(&mut self, slot: u32) {
+        self.set.slots[slot as usize].active = false;
+        self.publish_set();
+        self.kill(Node::Member(slot));
+        self.routers.remove(&slot);
+        self.tables.remove(&slot);
+    }
+
+    fn publish_set(&mut self) {
+        self.set.number += 1;
+        self.set_bytes = self.set.clone().sign(&self.operator).expect("a sound set").encode();
+        self.inputs.push_back((PARTIES[0], Input::Party(PartyInput::Members(self.set_bytes.clone()))));
+    }
+
+    /// A number below `below`, from the simulation's seed.
+    pub fn choose(&mut self, below: usize) -> usize {
+        let mut bytes = [0; 16];
+        self.choices.fill(self.chosen, &mut bytes);
+        self.chosen += 1;
+        let number = u64::from_le_bytes(*bytes.first_chunk().expect("8 of 16"));
+        usize::try_from(number % below.max(1) as u64).expect("below a usize")
+    }
+
+    /// One step: one input, or else one frame, or else the next timer. `false` if nothing is to do for `horizon`.
+    pub fn step(&mut self, horizon: Duration) -> bool {
+        if let Some((node, input)) = self.inputs.pop_front() {
+            self.give(node, input);
+            return true;
+        }
+        let waiting: Vec<(Node, Node)> = self.queues.iter().filter(|(_, q)| !q.is_empty()).map(|(k, _)| *k).collect();
+        if !waiting.is_empty() {
+            let (from, to) = waiting[self.choose(waiting.len())];
+            let frame = self.queues.get_mut(&(from, to)).and_then(VecDeque::pop_front);
+            if let Some((link, bytes)) = frame {
+                self.carry(from, to, link, &bytes);
+            }
+            self.now.instant = self.now.instant + Duration::from_nanos(100);
+            return true;
+        }
+        let Some((at, node)) = self.next_deadline() else { return false };
+        if at > self.now.instant + horizon {
+            return false;
+        }
+        if at > self.now.instant {
+            let passed = at.since(self.now.instant);
+            self.now.unix.0 += u64::try_from(passed.as_micros()).expect("a short time");
+            self.now.instant = at;
+        }
+        self.timeout(node);
+        true
+    }
+
+    fn next_deadline(&self) -> Option<(Instant, Node)> {
+        let parties = self.parties.iter().filter_map(|(node, party)| Some((party.deadline()?, *node)));
+        let members = self.members.iter().filter_map(|(slot, m)| Some((m.deadline()?, Node::Member(*slot))));
+        parties.chain(members).min()
+    }
+
+    fn carry(&mut self, from: Node, to: Node, link: LinkId, bytes: &Arc<[u8]>) {
+        let fate = self.tamper.as_mut().map_or(Fate::Pass, |tamper| tamper(from, to, bytes));
+        let bytes = match fate {
+            Fate::Pass => bytes.to_vec(),
+            Fate::Change(bytes) => bytes,
+            Fate::Drop => return,
+        };
+        let input = match to {
+            Node::Party(_) => Input::Party(PartyInput::Frame { link, bytes }),
+            Node::Member(_) => Input::Member(MemberInput::Frame { link, bytes }),
+        };
+        self.give(to, input);
+    }
+
+    fn give(&mut self, node: Node, input: Input) {
+        let now = self.now;
+        match (node, input) {
+            (Node::Party(_), Input::Party(input)) => {
+                if let Some(party) = self.parties.get_mut(&node) {
+                    party.handle(input, now);
+                }
+            }
+            (Node::Member(slot), Input::Member(input)) => {
+                if let Some(member) = self.members.get_mut(&slot) {
+                    member.handle(input, now);
+                }
+            }
+            _ => {}
+        }
+        self.drain(node);
+    }
+
+    fn timeout(&mut self, node: Node) {
+        let now = self.now;
+        match node {
+            Node::Party(_) => self.parties.get_mut(&node).map(|party| party.handle_timeout(now)),
+            Node::Member(slot) => self.members.get_mut(&slot).map(|member| member.handle_timeout(now)),
+        };
+        self.drain(node);
+    }
+
+    fn drain(&mut self, node: Node) {
+        match node {
+            Node::Party(_) => {
+                while let Some(output) = self.parties.get_mut(&node).and_then(Machine::poll) {
+                    self.party_output(node, output);
+                }
+            }
+            Node::Member(slot) => {
+                while let Some(output) = self.members.get_mut(&slot).and_then(Machine::poll) {
+                    self.member_output(slot, output);
+                }
+            }
+        }
+    }
+
+    fn party_output(&mut self, node: Node, output: PartyOutput) {
+        match output {
+            PartyOutput::Send { link, frame } => self.send(node, link, frame),
+            PartyOutput::Close { link, reason } => self.close(node, link, reason),
+            PartyOutput::Persist { id, changes } => {
+                self.write(node, changes);
+                self.inputs.push_back((node, Input::Party(PartyInput::Persisted(id))));
+            }
+            PartyOutput::Members(_) => {}
+            PartyOutput::Event(event) => self.party_events.push((node, event)),
+        }
+    }
+
+    fn member_output(&mut self, slot: u32, output: MemberOutput) {
+        let node = Node::Member(slot);
+        match output {
+            MemberOutput::Send { link, frame } => self.send(node, link, frame),
+            MemberOutput::Close { link, reason } => self.close(node, link, reason),
+            MemberOutput::Persist { id, changes } => {
+                self.write(node, changes);
+                self.inputs.push_back((node, Input::Member(MemberInput::Persisted(id))));
+            }
+            MemberOutput::Install { prefix, attributes } => {
+                let table = self.tables.entry(slot).or_default();
+                match attributes {
+                    Some(attributes) => table.insert(prefix, attributes),
+                    None => table.remove(&prefix),
+                };
+            }
+            MemberOutput::Event(event) => self.member_events.push((slot, event)),
+        }
+    }
+
+    fn write(&mut self, node: Node, changes: Vec<Change>) {
+        let store = self.stores.entry(node).or_default();
+        for change in changes {
+            let key = (change.table.to_owned(), change.key);
+            match change.value {
+                Some(value) => store.insert(key, value),
+                None => store.remove(&key),
+            };
+        }
+    }
+
+    fn send(&mut self, from: Node, link: LinkId, frame: Arc<[u8]>) {
+        let Some((a, b)) = self.links.get(&link).copied() else { return };
+        let to = if a == from { b } else { a };
+        if let Some(recording) = &mut self.recording {
+            recording.push(Recorded { from, to, bytes: Arc::clone(&frame) });
+        }
+        self.queues.entry((from, to)).or_default().push_back((link, frame));
+    }
+
+    fn close(&mut self, node: Node, link: LinkId, reason: String) {
+        let Some((a, b)) = self.links.remove(&link) else { return };
+        let other = if a == node { b } else { a };
+        self.closed.push((node, other, reason));
+        for ends in [(a, b), (b, a)] {
+            if let Some(queue) = self.queues.get_mut(&ends) {
+                queue.retain(|(of, _)| *of != link);
+            }
+        }
+        self.link_down(other, link);
+    }
+
+    /// Runs until every table can change no more, reconnecting what was closed. `false` if that did not come within
+    /// `limit` of virtual time.
+    pub fn settle(&mut self, limit: Duration) -> bool {
+        let until = self.now.instant + limit;
+        let mut reconnect_at = self.now.instant;
+        loop {
+            let idle = self.inputs.is_empty() && self.queues.values().all(VecDeque::is_empty);
+            if idle && self.is_quiet() {
+                return true;
+            }
+            if self.now.instant > until {
+                return false;
+            }
+            if idle && self.now.instant >= reconnect_at {
+                self.connect_all();
+                reconnect_at = self.now.instant + Duration::from_millis(100);
+                if !self.inputs.is_empty() {
+                    continue;
+                }
+            }
+            if !self.step(limit) {
+                let at = self.now.instant + Duration::from_millis(100);
+                self.now.instant = at;
+            }
+        }
+    }
+
+    /// Whether all are connected and nobody has anything left to do.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        let expected: Vec<u32> =
+            self.members.keys().copied().filter(|slot| self.set.slots[*slot as usize].active).collect();
+        let parties = PARTIES.iter().all(|node| {
+            self.parties.get(node).is_some_and(|party| {
+                let status = party.status();
+                matches!(status.stage, "idle" | "refill")
+                    && status.members == expected
+                    && status.member_set == self.set.number
+                    && !party.has_something_to_do()
+            })
+        });
+        let members = expected.iter().all(|slot| {
+            self.members.get(slot).is_some_and(|member| {
+                let status = member.status();
+                status.synced && status.unconfirmed == 0 && status.awaiting == 0
+            })
+        });
+        parties && members
+    }
+}

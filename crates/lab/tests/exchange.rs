@@ -1,0 +1,97 @@
+//! The exchange in virtual time against a plaintext route server.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use wayleave_bgp::{Attributes, Nlri};
+use wayleave_core::{Asn, Prefix};
+use wayleave_lab::sim::{RS_ASN, Setup, Sim, member_address, member_asn};
+use wayleave_route_server::oracle::Oracle;
+use wayleave_route_server::policy::validate::Martians;
+
+const LIMIT: Duration = Duration::from_secs(600);
+
+fn nlri(text: &str) -> Nlri {
+    Nlri::new(text.parse().expect("a prefix"))
+}
+
+fn route(slot: u32, tail: &[u32], communities: &[&str]) -> Attributes {
+    let mut path = vec![member_asn(slot)];
+    path.extend(tail.iter().map(|asn| Asn(*asn)));
+    let communities: Vec<_> = communities.iter().map(|c| c.parse().expect("a community")).collect();
+    let mut editor = Attributes::builder();
+    for asn in path.iter().rev() {
+        editor.prepend(*asn, 1);
+    }
+    editor.origin(wayleave_bgp::Origin::Igp).ipv4_next_hop(member_address(slot));
+    if !communities.is_empty() {
+        editor.large_communities(&communities);
+    }
+    editor.finish()
+}
+
+fn settle(sim: &mut Sim) {
+    assert!(sim.settle(LIMIT), "the exchange did not come to rest");
+}
+
+fn compare(sim: &Sim, oracle: &Oracle) {
+    for (slot, table) in &sim.tables {
+        let expected: BTreeMap<Prefix, Attributes> =
+            oracle.table(*slot).into_iter().map(|(prefix, (_, attributes))| (prefix, attributes)).collect();
+        assert_eq!(table, &expected, "member {slot}");
+    }
+}
+
+fn oracle(sim: &Sim) -> Oracle {
+    Oracle::new(sim.set.clone(), RS_ASN, BTreeMap::new()).with_martians(Martians::AllowDocumentation)
+}
+
+#[test]
+fn a_route_reaches_whom_it_may_and_nobody_else() {
+    let mut sim = Sim::new(Setup::default());
+    settle(&mut sim);
+    let mut oracle = oracle(&sim);
+    let hidden_from_3 = route(0, &[64500], &["64496:0:65003"]);
+    let prefix = nlri("192.0.2.0/24");
+    sim.announce(0, &[prefix], &hidden_from_3);
+    oracle.announce(0, &[prefix], &hidden_from_3);
+    settle(&mut sim);
+    assert!(sim.tables[&1].contains_key(&prefix.prefix));
+    assert!(!sim.tables[&3].contains_key(&prefix.prefix));
+    assert!(!sim.tables[&0].contains_key(&prefix.prefix));
+    compare(&sim, &oracle);
+    assert!(sim.party_events.iter().all(|(_, e)| matches!(e, wayleave_route_server::party::PartyEvent::Agreed { .. })));
+}
+
+#[test]
+fn the_recommendation_breaks_ties_and_a_shorter_path_wins() {
+    let mut sim = Sim::new(Setup::default());
+    settle(&mut sim);
+    let mut oracle = oracle(&sim);
+    let prefix = nlri("198.51.100.0/24");
+    for slot in [0, 1] {
+        let attributes = route(slot, &[64500], &[]);
+        sim.announce(slot, &[prefix], &attributes);
+        oracle.announce(slot, &[prefix], &attributes);
+    }
+    settle(&mut sim);
+    compare(&sim, &oracle);
+    let table = |sim: &Sim| sim.tables[&2][&prefix.prefix].as_path().first_asn();
+    assert_eq!(table(&sim), Some(member_asn(0)), "ties go to the lowest number");
+    let recommendation = BTreeMap::from([(0, 3), (1, 9)]);
+    sim.recommend(recommendation.clone());
+    oracle.recommend(recommendation);
+    settle(&mut sim);
+    assert_eq!(table(&sim), Some(member_asn(1)), "the recommendation moved the choice");
+    compare(&sim, &oracle);
+    let longer = route(1, &[64500, 64501], &[]);
+    sim.announce(1, &[prefix], &longer);
+    oracle.announce(1, &[prefix], &longer);
+    settle(&mut sim);
+    assert_eq!(table(&sim), Some(member_asn(0)), "the member's own ranking goes first");
+    compare(&sim, &oracle);
+    sim.withdraw(0, &[prefix]);
+    oracle.withdraw(0, &[prefix]);
+    settle(&mut sim);
+    compare(&sim, &oracle);
+}
