@@ -1,0 +1,115 @@
+//! Frames on a byte stream: a length of four octets (big-endian) and that many octets.
+//!
+//! An empty frame is a sign of life and carries nothing. The first frame from the listening side is an empty one: it
+//! tells the connecting side that its certificate was accepted, which TLS 1.3 itself does not.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// No link carries a longer frame, in octets.
+pub const MAX_FRAME: u32 = 16 << 20;
+/// Octets that a frame's announced length reserves before its content has arrived.
+const FIRST_RESERVE: usize = 64 * 1024;
+
+/// Why no frame could be read.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// The peer announced a longer frame than the link allows.
+    #[error("a frame of {length} octets exceeds the limit of {most}")]
+    TooLong {
+        /// What was announced.
+        length: u32,
+        /// What the link allows.
+        most: u32,
+    },
+    /// The stream ended between two frames.
+    #[error("the peer closed the connection")]
+    Closed,
+    /// The stream ended within a frame.
+    #[error("the connection ended in the middle of a frame")]
+    Truncated,
+    /// The system or TLS failed.
+    #[error(transparent)]
+    Io(io::Error),
+}
+
+/// Reads the next frame; `most` bounds its length in octets. Memory grows with what arrived, not with what was announced.
+pub async fn read_frame<R: AsyncRead + Unpin>(stream: &mut R, most: u32) -> Result<Vec<u8>, FrameError> {
+    let mut header = [0u8; 4];
+    let mut have = 0;
+    while have < header.len() {
+        match stream.read(&mut header[have..]).await.map_err(from_io)? {
+            0 if have == 0 => return Err(FrameError::Closed),
+            0 => return Err(FrameError::Truncated),
+            n => have += n,
+        }
+    }
+    let length = u32::from_be_bytes(header);
+    let most = most.min(MAX_FRAME);
+    if length > most {
+        return Err(FrameError::TooLong { length, most });
+    }
+    let mut frame = Vec::with_capacity((length as usize).min(FIRST_RESERVE));
+    let mut rest = stream.take(u64::from(length));
+    while (frame.len() as u64) < u64::from(length) {
+        if rest.read_buf(&mut frame).await.map_err(from_io)? == 0 {
+            return Err(FrameError::Truncated);
+        }
+    }
+    Ok(frame)
+}
+
+/// A peer that vanishes without TLS's farewell has closed the connection, which is no failure of ours.
+fn from_io(error: io::Error) -> FrameError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => FrameError::Closed,
+        _ => FrameError::Io(error),
+    }
+}
+
+/// Writes one frame without flushing. Our caller keeps to `MAX_FRAME`.
+pub async fn write_frame<W: AsyncWrite + Unpin>(stream: &mut W, frame: &Arc<[u8]>) -> io::Result<()> {
+    let length = u32::try_from(frame.len()).ok().filter(|length| *length <= MAX_FRAME);
+    let length = length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a frame above 16 MiB"))?;
+    stream.write_all(&length.to_be_bytes()).await?;
+    stream.write_all(frame).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn read(bytes: &[u8], most: u32) -> Result<Vec<u8>, FrameError> {
+        read_frame(&mut &bytes[..], most).await
+    }
+
+    #[tokio::test]
+    async fn frames_come_back_as_they_were_written() {
+        let mut wire = Vec::new();
+        for frame in [&b"one"[..], b"", &[7; 100_000]] {
+            write_frame(&mut wire, &frame.into()).await.expect("written");
+        }
+        let mut stream = &wire[..];
+        assert_eq!(read_frame(&mut stream, MAX_FRAME).await.expect("one"), b"one");
+        assert_eq!(read_frame(&mut stream, MAX_FRAME).await.expect("empty"), b"");
+        assert_eq!(read_frame(&mut stream, MAX_FRAME).await.expect("long"), [7; 100_000]);
+        assert!(matches!(read_frame(&mut stream, MAX_FRAME).await, Err(FrameError::Closed)));
+    }
+
+    #[tokio::test]
+    async fn an_oversized_frame_is_refused_before_it_is_read() {
+        assert!(matches!(read(&[0, 0, 1, 1], 256).await, Err(FrameError::TooLong { length: 257, most: 256 })));
+        assert!(matches!(read(&[255; 8], u32::MAX).await, Err(FrameError::TooLong { most: MAX_FRAME, .. })));
+    }
+
+    #[tokio::test]
+    async fn a_truncated_frame_is_an_error_at_every_length() {
+        let wire = [0, 0, 0, 4, 1, 2, 3, 4];
+        assert!(matches!(read(&wire[..0], 64).await, Err(FrameError::Closed)));
+        for end in 1..wire.len() {
+            assert!(matches!(read(&wire[..end], 64).await, Err(FrameError::Truncated)), "{end}");
+        }
+    }
+}

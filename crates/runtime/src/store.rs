@@ -1,0 +1,433 @@
+//! What must survive: tables of octet keys and values in one redb file, written by one thread with group commit.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+/// Batches that may wait for the writer. A machine has far fewer under way, since it waits for them.
+const QUEUE: usize = 16_384;
+/// Changes that are joined in one transaction, about.
+const GROUP: usize = 65_536;
+/// Pause before a failed commit is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// Octets of redb's cache.
+const CACHE: usize = 64 << 20;
+
+/// One change: a key's new value, or `None` to remove it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// The table's name.
+    pub table: &'static str,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value.
+    pub value: Option<Vec<u8>>,
+}
+
+/// Called once, from the writer's thread, when a batch is durable.
+pub type Durable = Box<dyn FnOnce() + Send>;
+
+/// Where a role keeps what must survive.
+pub trait Store: Send + Sync {
+    /// Queues a batch. All of it becomes durable at once, after every batch submitted before it; then `durable` is
+    /// called. A commit that fails is tried again until it succeeds, and meanwhile [`Store::health`] says why.
+    fn submit(&self, changes: Vec<Change>, durable: Durable) -> Result<(), StoreError>;
+
+    /// All keys and values of a table, in the order of keys.
+    fn load(&self, table: &'static str) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreError>;
+
+    /// Whether commits succeed, and if not, why and what to do.
+    fn health(&self) -> watch::Receiver<Health>;
+}
+
+/// Whether commits succeed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Health {
+    /// They do.
+    #[default]
+    Good,
+    /// They do not; the text says what failed, where, and what to do.
+    Failing(String),
+}
+
+/// Why the store cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// No space is left on the file's device.
+    #[error("no space is left to write {0}; make room on its file system, nothing else is needed")]
+    Full(PathBuf),
+    /// Another process has the file open.
+    #[error("{0} is in use by another process; stop it, or give this one another `state` file")]
+    InUse(PathBuf),
+    /// The file's folder is missing, or a permission is.
+    #[error("{0}: {1}; check that the folder exists and that this user may write there")]
+    Denied(PathBuf, io::Error),
+    /// The file was damaged from outside.
+    #[error("{0} is damaged ({1}); move it away and start again: members send again what a party lost")]
+    Damaged(PathBuf, String),
+    /// Too many batches wait.
+    #[error("{0}: {QUEUE} batches wait to be written")]
+    Busy(PathBuf),
+    /// The writer has stopped.
+    #[error("{0}: the writer has stopped")]
+    Stopped(PathBuf),
+    /// Anything else.
+    #[error("{0}: {1}")]
+    Other(PathBuf, redb::Error),
+}
+
+/// A [`Store`] in a redb file.
+pub struct FileStore {
+    path: PathBuf,
+    database: Arc<Mutex<Option<Database>>>,
+    queue: Option<SyncSender<Batch>>,
+    health: watch::Receiver<Health>,
+    writer: Option<JoinHandle<()>>,
+}
+
+struct Batch {
+    changes: Vec<Change>,
+    durable: Durable,
+}
+
+type Open = Box<dyn Fn() -> Result<Database, StoreError> + Send>;
+
+impl FileStore {
+    /// Opens or makes the file (readable by its owner alone), repairs it after a crash and checks its integrity.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let at = path.to_owned();
+        Self::open_with(path, Box::new(move || open_file(&at)))
+    }
+
+    fn open_with(path: &Path, open: Open) -> Result<Self, StoreError> {
+        let mut database = open()?;
+        if !database.check_integrity().map_err(|error| typed(path, error.into()))? {
+            warn!(path = %path.display(), "the state file was damaged and has been repaired");
+        }
+        let database = Arc::new(Mutex::new(Some(database)));
+        let (queue, batches) = sync_channel(QUEUE);
+        let (told, health) = watch::channel(Health::Good);
+        let writer = Writer { path: path.to_owned(), database: Arc::clone(&database), open, batches, health: told };
+        let writer = std::thread::Builder::new().name("store".into()).spawn(move || writer.run());
+        let writer = writer.map_err(|error| StoreError::Denied(path.to_owned(), error))?;
+        Ok(Self { path: path.to_owned(), database, queue: Some(queue), health, writer: Some(writer) })
+    }
+
+    /// Batches still waiting are written, and the file is closed. The same happens on drop.
+    pub fn close(mut self) {
+        self.finish();
+    }
+
+    fn finish(&mut self) {
+        drop(self.queue.take());
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join(); // a panic of the writer has been printed already
+        }
+    }
+}
+
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl fmt::Debug for FileStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FileStore({})", self.path.display())
+    }
+}
+
+impl Store for FileStore {
+    fn submit(&self, changes: Vec<Change>, durable: Durable) -> Result<(), StoreError> {
+        let stopped = || StoreError::Stopped(self.path.clone());
+        let queue = self.queue.as_ref().ok_or_else(stopped)?;
+        queue.try_send(Batch { changes, durable }).map_err(|error| match error {
+            TrySendError::Full(_) => StoreError::Busy(self.path.clone()),
+            TrySendError::Disconnected(_) => stopped(),
+        })
+    }
+
+    fn load(&self, table: &'static str) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreError> {
+        let guard = lock(&self.database);
+        let database = guard.as_ref().ok_or_else(|| StoreError::Stopped(self.path.clone()))?;
+        read_all(database, table).map_err(|error| typed(&self.path, error))
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.health.clone()
+    }
+}
+
+/// The thread that writes.
+struct Writer {
+    path: PathBuf,
+    database: Arc<Mutex<Option<Database>>>,
+    open: Open,
+    batches: Receiver<Batch>,
+    health: watch::Sender<Health>,
+}
+
+impl Writer {
+    fn run(self) {
+        let mut group = VecDeque::new();
+        while let Ok(first) = self.batches.recv() {
+            group.push_back(first);
+            self.gather(&mut group);
+            let mut tries = 0;
+            while let Err(error) = self.commit(&group) {
+                self.note(&error, tries);
+                tries += 1;
+                if self.wait_for_retry(&mut group) {
+                    error!(path = %self.path.display(), "stopping with changes that could not be written");
+                    return;
+                }
+            }
+            if tries > 0 {
+                info!(path = %self.path.display(), "the state file can be written again");
+                self.health.send_replace(Health::Good);
+            }
+            for batch in group.drain(..) {
+                (batch.durable)();
+            }
+        }
+    }
+
+    /// Takes along what waits already: all of it shares one transaction.
+    fn gather(&self, group: &mut VecDeque<Batch>) {
+        let mut changes: usize = group.iter().map(|batch| batch.changes.len()).sum();
+        while changes < GROUP {
+            match self.batches.try_recv() {
+                Ok(batch) => {
+                    changes += batch.changes.len();
+                    group.push_back(batch);
+                }
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn commit(&self, group: &VecDeque<Batch>) -> Result<(), StoreError> {
+        let mut guard = lock(&self.database);
+        if guard.is_none() {
+            *guard = Some((self.open)()?);
+        }
+        let database = guard.as_ref().expect("opened above");
+        let committed = write_all(database, group.iter().flat_map(|batch| &batch.changes));
+        committed.map_err(|error| {
+            // After a failed write redb serves no more from this handle; the next try opens the file again.
+            *guard = None;
+            typed(&self.path, error)
+        })
+    }
+
+    fn note(&self, error: &StoreError, tries: u32) {
+        if tries == 0 {
+            error!("{error}; changes wait, and nothing depends on them until they are written");
+        }
+        self.health.send_replace(Health::Failing(error.to_string()));
+    }
+
+    /// Waits before the next try; `true` if the owner gave up meanwhile.
+    fn wait_for_retry(&self, group: &mut VecDeque<Batch>) -> bool {
+        match self.batches.recv_timeout(RETRY) {
+            Ok(batch) => {
+                group.push_back(batch);
+                std::thread::sleep(RETRY / 10);
+                false
+            }
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(RecvTimeoutError::Disconnected) => true,
+        }
+    }
+}
+
+fn lock(database: &Mutex<Option<Database>>) -> MutexGuard<'_, Option<Database>> {
+    database.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn open_file(path: &Path) -> Result<Database, StoreError> {
+    let denied = |error| StoreError::Denied(path.to_owned(), error);
+    let mut options = fs::OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map_err(denied)?;
+    // What is in there is the member's or the party's own business, whatever mode an older file has.
+    file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(denied)?;
+    let made = Database::builder().set_cache_size(CACHE).create_file(file);
+    made.map_err(|error| typed(path, error.into()))
+}
+
+fn read_all(database: &Database, table: &'static str) -> Result<Vec<(Vec<u8>, Vec<u8>)>, redb::Error> {
+    let transaction = database.begin_read()?;
+    let table = match transaction.open_table(definition(table)) {
+        Ok(table) => table,
+        Err(TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut all = Vec::new();
+    for entry in table.iter()? {
+        let (key, value) = entry?;
+        all.push((key.value().to_vec(), value.value().to_vec()));
+    }
+    Ok(all)
+}
+
+fn write_all<'a>(database: &Database, changes: impl Iterator<Item = &'a Change>) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?; // durable on commit, by redb's default
+    let mut changes = changes.peekable();
+    while let Some(first) = changes.peek() {
+        let name = first.table;
+        let mut table = transaction.open_table(definition(name))?;
+        while let Some(change) = changes.next_if(|change| change.table == name) {
+            match &change.value {
+                Some(value) => table.insert(change.key.as_slice(), value.as_slice())?,
+                None => table.remove(change.key.as_slice())?,
+            };
+        }
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+fn definition(table: &'static str) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
+    TableDefinition::new(table)
+}
+
+/// Sorts redb's errors by what a person can do about them.
+fn typed(path: &Path, error: redb::Error) -> StoreError {
+    let path = path.to_owned();
+    match error {
+        redb::Error::Io(error) => match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                StoreError::Full(path)
+            }
+            io::ErrorKind::InvalidData => StoreError::Damaged(path, error.to_string()),
+            _ => StoreError::Denied(path, error),
+        },
+        redb::Error::DatabaseAlreadyOpen => StoreError::InUse(path),
+        redb::Error::Corrupted(what) => StoreError::Damaged(path, what),
+        other => StoreError::Other(path, other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+
+    use redb::StorageBackend;
+    use redb::backends::InMemoryBackend;
+
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("wayleave-store-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let path = folder.join(name);
+        let _ = fs::remove_file(&path);
+        path
+    }
+
+    fn put(key: &str, value: &str) -> Change {
+        Change { table: "words", key: key.into(), value: Some(value.into()) }
+    }
+
+    fn apply(store: &FileStore, changes: Vec<Change>) {
+        let (done, durable) = mpsc::channel();
+        store.submit(changes, Box::new(move || done.send(()).expect("the test waits"))).expect("queued");
+        durable.recv_timeout(Duration::from_secs(20)).expect("durable");
+    }
+
+    #[test]
+    fn what_was_durable_is_there_after_reopening() {
+        let path = scratch("reopen.redb");
+        let store = FileStore::open(&path).expect("opened");
+        apply(&store, vec![put("a", "1"), put("b", "2"), Change { table: "words", key: b"a".to_vec(), value: None }]);
+        store.close();
+        let store = FileStore::open(&path).expect("opened");
+        assert_eq!(store.load("words").expect("loaded"), [(b"b".to_vec(), b"2".to_vec())]);
+        assert_eq!(store.load("nothing").expect("loaded"), []);
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o077, 0);
+    }
+
+    #[test]
+    fn a_second_process_and_a_foreign_file_are_refused_in_plain_words() {
+        let path = scratch("held.redb");
+        let _store = FileStore::open(&path).expect("opened");
+        assert!(matches!(FileStore::open(&path), Err(StoreError::InUse(_))));
+        let path = scratch("foreign.redb");
+        fs::write(&path, b"not a database, but long enough to look at".repeat(200)).expect("written");
+        assert!(matches!(FileStore::open(&path), Err(StoreError::Damaged(..))));
+        let nowhere = FileStore::open(Path::new("/nonexistent/folder/x.redb"));
+        assert!(matches!(nowhere, Err(StoreError::Denied(..))));
+    }
+
+    /// A device that is full while the flag is up.
+    #[derive(Debug)]
+    struct SmallDisk {
+        inner: Arc<InMemoryBackend>,
+        full: Arc<AtomicBool>,
+    }
+
+    impl SmallDisk {
+        fn check(&self) -> io::Result<()> {
+            if self.full.load(Ordering::SeqCst) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        }
+    }
+
+    impl StorageBackend for SmallDisk {
+        fn len(&self) -> io::Result<u64> {
+            self.inner.len()
+        }
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.inner.read(offset, out)
+        }
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.check()?;
+            self.inner.set_len(len)
+        }
+        fn sync_data(&self) -> io::Result<()> {
+            self.check()?;
+            self.inner.sync_data()
+        }
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.check()?;
+            self.inner.write(offset, data)
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_said_plainly_and_writing_goes_on_once_there_is_room() {
+        let (inner, full) = (Arc::new(InMemoryBackend::new()), Arc::new(AtomicBool::new(false)));
+        let path = Path::new("small.redb");
+        let open = {
+            let (inner, full) = (Arc::clone(&inner), Arc::clone(&full));
+            move || {
+                let disk = SmallDisk { inner: Arc::clone(&inner), full: Arc::clone(&full) };
+                Database::builder().create_with_backend(disk).map_err(|error| typed(path, error.into()))
+            }
+        };
+        let store = FileStore::open_with(path, Box::new(open)).expect("opened");
+        apply(&store, vec![put("a", "1")]);
+        full.store(true, Ordering::SeqCst);
+        let (done, durable) = mpsc::channel();
+        store.submit(vec![put("b", "2")], Box::new(move || done.send(()).expect("the test waits"))).expect("queued");
+        assert!(durable.recv_timeout(Duration::from_millis(300)).is_err());
+        let Health::Failing(why) = store.health().borrow().clone() else { panic!("not failing") };
+        assert!(why.contains("no space") && why.contains("small.redb") && why.contains("make room"), "{why}");
+        full.store(false, Ordering::SeqCst);
+        durable.recv_timeout(Duration::from_secs(20)).expect("durable at last");
+        assert_eq!(store.load("words").expect("loaded").len(), 2);
+        assert_eq!(*store.health().borrow(), Health::Good);
+    }
+}

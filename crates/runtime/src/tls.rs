@@ -1,0 +1,342 @@
+//! TLS between roles: version 1.3 only, both sides with a certificate, and no trust but in pinned certificates.
+//!
+//! A certificate is accepted exactly if its fingerprint is pinned for the role that a port serves, it is within its dates
+//! and its holder signed the handshake. Sessions are never resumed, so that each connection is judged anew.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, ServerConfig};
+use rustls::{SignatureScheme, version};
+use tokio::sync::watch;
+
+use crate::clock::unix_now;
+use crate::identity::{Fingerprint, Identity};
+
+/// What a pinned peer may be. A port serves one role.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// A party of the route server; its id is 1 or 2.
+    Party,
+    /// A member of the exchange; its id is its slot.
+    Member,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Party => "party",
+            Role::Member => "member",
+        })
+    }
+}
+
+/// Whom a pinned certificate belongs to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pin {
+    /// For people.
+    pub name: String,
+    /// What the peer may be.
+    pub role: Role,
+    /// Party number or slot.
+    pub id: u32,
+}
+
+/// The pinned certificates, shared by all ports that use them. Replacing the table acts at once: links whose certificate
+/// is no longer in it are closed.
+#[derive(Clone, Debug)]
+pub struct Pins(Arc<watch::Sender<HashMap<Fingerprint, Pin>>>);
+
+impl Pins {
+    /// A table of these pins.
+    pub fn new(pins: impl IntoIterator<Item = (Fingerprint, Pin)>) -> Self {
+        Self(Arc::new(watch::Sender::new(pins.into_iter().collect())))
+    }
+
+    /// Takes these pins in place of all that were there.
+    pub fn replace(&self, pins: impl IntoIterator<Item = (Fingerprint, Pin)>) {
+        self.0.send_replace(pins.into_iter().collect());
+    }
+
+    /// Whom a fingerprint belongs to.
+    #[must_use]
+    pub fn find(&self, fingerprint: &Fingerprint) -> Option<Pin> {
+        self.0.borrow().get(fingerprint).cloned()
+    }
+
+    pub(crate) fn changes(&self) -> watch::Receiver<HashMap<Fingerprint, Pin>> {
+        self.0.subscribe()
+    }
+}
+
+/// Why a certificate was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RefusalReason {
+    /// Its fingerprint is not pinned, or no longer.
+    #[error("the certificate is not pinned here")]
+    Unknown,
+    /// It is pinned, but for another role than this port serves.
+    #[error("the certificate belongs to a {0}, which this port does not serve")]
+    WrongRole(Role),
+    /// Its dates are over.
+    #[error("the certificate has expired")]
+    Expired,
+    /// Its dates have not begun: more likely one of the clocks is wrong.
+    #[error("the certificate is not valid yet (is a clock wrong?)")]
+    NotYetValid,
+    /// It is no certificate that we can use.
+    #[error("the certificate is malformed or of an unsupported kind")]
+    Malformed,
+}
+
+/// A refused certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{fingerprint}: {reason}")]
+pub struct Refusal {
+    /// Of the certificate that was shown.
+    pub fingerprint: Fingerprint,
+    /// Why.
+    pub reason: RefusalReason,
+}
+
+/// The judge at one port: a table of pins and the role that the port serves.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    pins: Pins,
+    role: Role,
+    provider: Arc<CryptoProvider>,
+    refused: Arc<AtomicU64>,
+}
+
+impl Gate {
+    /// A gate that lets pinned peers of `role` pass.
+    #[must_use]
+    pub fn new(pins: Pins, role: Role) -> Self {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        Self { pins, role, provider, refused: Arc::default() }
+    }
+
+    /// The pins in force.
+    #[must_use]
+    pub fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
+    /// How many certificates were refused since the start.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_refusal(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whom the certificate belongs to, if it may pass at `now` (seconds since 1970).
+    pub fn judge(&self, certificate: &CertificateDer<'_>, now: u64) -> Result<Pin, Refusal> {
+        let fingerprint = Fingerprint::of(certificate);
+        let refusal = |reason| Refusal { fingerprint, reason };
+        let pin = self.pins.find(&fingerprint).ok_or(refusal(RefusalReason::Unknown))?;
+        if pin.role != self.role {
+            return Err(refusal(RefusalReason::WrongRole(pin.role)));
+        }
+        self.check_dates(certificate, now).map_err(refusal)?;
+        Ok(pin)
+    }
+
+    /// A pinned certificate is its own trust anchor; what is left to check is its form, its signature over itself and
+    /// its dates.
+    fn check_dates(&self, certificate: &CertificateDer<'_>, now: u64) -> Result<(), RefusalReason> {
+        let anchors = [webpki::anchor_from_trusted_cert(certificate).map_err(|_| RefusalReason::Malformed)?];
+        let end_entity = webpki::EndEntityCert::try_from(certificate).map_err(|_| RefusalReason::Malformed)?;
+        let checked = end_entity.verify_for_usage(
+            self.provider.signature_verification_algorithms.all,
+            &anchors,
+            &[],
+            UnixTime::since_unix_epoch(std::time::Duration::from_secs(now)),
+            webpki::KeyUsage::client_auth(),
+            None,
+            None,
+        );
+        match checked {
+            Ok(_) => Ok(()),
+            Err(webpki::Error::CertExpired { .. }) => Err(RefusalReason::Expired),
+            Err(webpki::Error::CertNotValidYet { .. }) => Err(RefusalReason::NotYetValid),
+            Err(_) => Err(RefusalReason::Malformed),
+        }
+    }
+
+    fn verify(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), rustls::Error> {
+        self.judge(certificate, now.as_secs()).map(drop).map_err(|refusal| {
+            rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(refusal))))
+        })
+    }
+
+    fn verify_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+    }
+
+    fn schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// The refusal inside a failed handshake, if a certificate was the reason.
+#[must_use]
+pub fn refusal_of(error: &io::Error) -> Option<Refusal> {
+    let tls = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    match tls {
+        rustls::Error::InvalidCertificate(CertificateError::Other(other)) => other.0.downcast_ref().copied(),
+        _ => None,
+    }
+}
+
+impl ClientCertVerifier for Gate {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.verify(end_entity, now).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::PeerIncompatible::Tls13RequiredForQuic.into()) // never negotiated: only 1.3 is offered
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verify_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes()
+    }
+}
+
+impl ServerCertVerifier for Gate {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.verify(end_entity, now).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::PeerIncompatible::Tls13RequiredForQuic.into()) // never negotiated: only 1.3 is offered
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verify_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes()
+    }
+}
+
+/// The side that listens.
+pub fn server_config(identity: &Identity, gate: &Gate) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let mut config = ServerConfig::builder_with_provider(Arc::clone(&gate.provider))
+        .with_protocol_versions(&[&version::TLS13])?
+        .with_client_cert_verifier(Arc::new(gate.clone()))
+        .with_single_cert(vec![identity.certificate().clone()], identity.tls_key())?;
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    config.max_early_data_size = 0;
+    Ok(Arc::new(config))
+}
+
+/// The side that connects.
+pub fn client_config(identity: &Identity, gate: &Gate) -> Result<Arc<ClientConfig>, rustls::Error> {
+    let mut config = ClientConfig::builder_with_provider(Arc::clone(&gate.provider))
+        .with_protocol_versions(&[&version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(gate.clone()))
+        .with_client_auth_cert(vec![identity.certificate().clone()], identity.tls_key())?;
+    config.resumption = rustls::client::Resumption::disabled();
+    config.enable_early_data = false;
+    config.enable_sni = false;
+    Ok(Arc::new(config))
+}
+
+/// The current time in seconds since 1970, for [`Gate::judge`].
+pub(crate) fn now_secs() -> u64 {
+    unix_now().secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::DEFAULT_VALIDITY;
+    use zeroize::Zeroizing;
+
+    fn pin(role: Role) -> Pin {
+        Pin { name: "alpha".into(), role, id: 1 }
+    }
+
+    #[test]
+    fn a_pinned_certificate_of_the_role_passes_within_its_dates_only() {
+        let identity = Identity::with_dates("alpha", 1_000, 2_000, Zeroizing::new([1; 32])).expect("keys");
+        let gate = Gate::new(Pins::new([(identity.fingerprint(), pin(Role::Member))]), Role::Member);
+        let judge = |now| gate.judge(identity.certificate(), now).map_err(|refusal| refusal.reason);
+        assert_eq!(judge(999), Err(RefusalReason::NotYetValid));
+        assert_eq!(judge(1_500), Ok(pin(Role::Member)));
+        assert_eq!(judge(2_001), Err(RefusalReason::Expired));
+    }
+
+    #[test]
+    fn an_unknown_a_revoked_and_a_wrong_role_certificate_are_refused() {
+        let identity = Identity::generate("alpha", DEFAULT_VALIDITY).expect("keys");
+        let pins = Pins::new([]);
+        let gate = Gate::new(pins.clone(), Role::Member);
+        let judge = || gate.judge(identity.certificate(), now_secs()).map_err(|refusal| refusal.reason);
+        assert_eq!(judge(), Err(RefusalReason::Unknown));
+        pins.replace([(identity.fingerprint(), pin(Role::Member))]);
+        assert_eq!(judge(), Ok(pin(Role::Member)));
+        pins.replace([(identity.fingerprint(), pin(Role::Party))]);
+        assert_eq!(judge(), Err(RefusalReason::WrongRole(Role::Party)));
+        pins.replace([]);
+        assert_eq!(judge(), Err(RefusalReason::Unknown));
+    }
+}

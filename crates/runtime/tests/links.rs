@@ -1,0 +1,253 @@
+//! Links over loopback: who may connect, what happens to who may not, and what a bad peer can do.
+#![allow(clippy::disallowed_methods, reason = "a test of drivers")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use wayleave_runtime::identity::{DEFAULT_VALIDITY, Identity};
+use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links, Listening};
+use wayleave_runtime::tls::{Gate, Pin, Pins, Role, client_config};
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn identity(name: &str) -> Identity {
+    Identity::generate(name, DEFAULT_VALIDITY).expect("keys")
+}
+
+fn pin(name: &str, role: Role, id: u32) -> Pin {
+    Pin { name: name.into(), role, id }
+}
+
+/// A party that serves members at a loopback port.
+struct Party {
+    identity: Identity,
+    pins: Pins,
+    links: Links,
+    events: mpsc::Receiver<LinkEvent>,
+    listening: Listening,
+}
+
+impl Party {
+    async fn with(limits: Limits, pins: Pins) -> Self {
+        let identity = identity("party1");
+        let links = Links::new(limits);
+        let (to, events) = mpsc::channel(16);
+        let gate = Gate::new(pins.clone(), Role::Member);
+        let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+        let listening = links.listen(any, &identity, gate, to).await.expect("listening");
+        Self { identity, pins, links, events, listening }
+    }
+
+    async fn of(members: &[&Identity]) -> Self {
+        let pins = members.iter().zip(0..).map(|(member, slot)| (member.fingerprint(), pin("m", Role::Member, slot)));
+        Self::with(Limits::default(), Pins::new(pins)).await
+    }
+
+    fn refused(&self) -> u64 {
+        self.links.counters().refused.load(Ordering::Relaxed)
+    }
+
+    async fn next(&mut self) -> LinkEvent {
+        timeout(SOON, self.events.recv()).await.expect("in time").expect("open")
+    }
+}
+
+struct Member {
+    links: Links,
+    events: mpsc::Receiver<LinkEvent>,
+    _connecting: Connecting,
+}
+
+impl Member {
+    fn of(identity: &Identity, party: &Party) -> Self {
+        let (to, events) = mpsc::channel(16);
+        let links = Links::new(Limits::default());
+        let pins = Pins::new([(party.identity.fingerprint(), pin("party1", Role::Party, 1))]);
+        let connecting = links
+            .connect(party.listening.address.to_string(), identity, Gate::new(pins, Role::Party), to)
+            .expect("a configuration");
+        Self { links, events, _connecting: connecting }
+    }
+
+    async fn next(&mut self) -> LinkEvent {
+        timeout(SOON, self.events.recv()).await.expect("in time").expect("open")
+    }
+
+    async fn stays_down(&mut self) {
+        assert!(timeout(Duration::from_millis(400), self.events.recv()).await.is_err(), "a link came up");
+    }
+}
+
+fn up(event: LinkEvent) -> (u64, Pin) {
+    match event {
+        LinkEvent::Up { link, pin, .. } => (link, pin),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn frame(event: LinkEvent) -> Vec<u8> {
+    match event {
+        LinkEvent::Frame { bytes, .. } => bytes,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn down(event: LinkEvent) -> String {
+    match event {
+        LinkEvent::Down { reason, .. } => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn pinned_peers_exchange_frames_in_order() {
+    let alpha = identity("alpha");
+    let mut party = Party::of(&[&alpha]).await;
+    let mut member = Member::of(&alpha, &party);
+    let (at_party, who) = up(party.next().await);
+    let (at_member, whom) = up(member.next().await);
+    assert_eq!((who, whom), (pin("m", Role::Member, 0), pin("party1", Role::Party, 1)));
+    for i in 0..100u8 {
+        member.links.send(at_member, Arc::from(vec![i; 1 + usize::from(i) * 1000]));
+    }
+    for i in 0..100u8 {
+        assert_eq!(frame(party.next().await), vec![i; 1 + usize::from(i) * 1000]);
+    }
+    party.links.send(at_party, Arc::from(*b"answer"));
+    assert_eq!(frame(member.next().await), b"answer");
+    party.links.close(at_party, "enough");
+    assert_eq!(down(party.next().await), "enough");
+    down(member.next().await);
+    // The member comes back by itself.
+    up(party.next().await);
+    up(member.next().await);
+}
+
+/// SIX-10.
+#[tokio::test]
+async fn an_unknown_certificate_is_refused_and_counted() {
+    let (alpha, stranger) = (identity("alpha"), identity("stranger"));
+    let mut party = Party::of(&[&alpha]).await;
+    Member::of(&stranger, &party).stays_down().await;
+    assert!(party.refused() > 0);
+    up({
+        let _member = Member::of(&alpha, &party);
+        party.next().await
+    });
+}
+
+/// SIX-10.
+#[tokio::test]
+async fn an_expired_certificate_is_refused() {
+    let old = Identity::generate("old", Duration::ZERO).expect("keys");
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    let party = Party::of(&[&old]).await;
+    Member::of(&old, &party).stays_down().await;
+    assert!(party.refused() > 0);
+}
+
+/// SIX-10.
+#[tokio::test]
+async fn the_other_partys_certificate_is_refused_at_the_members_port() {
+    let party2 = identity("party2");
+    let pins = Pins::new([(party2.fingerprint(), pin("party2", Role::Party, 2))]);
+    let party = Party::with(Limits::default(), pins).await;
+    Member::of(&party2, &party).stays_down().await;
+    assert!(party.refused() > 0);
+}
+
+/// SIX-10.
+#[tokio::test]
+async fn a_revoked_certificate_loses_its_link_at_once_and_gets_no_other() {
+    let alpha = identity("alpha");
+    let mut party = Party::of(&[&alpha]).await;
+    let mut member = Member::of(&alpha, &party);
+    up(party.next().await);
+    up(member.next().await);
+    party.pins.replace([]);
+    assert!(down(party.next().await).contains("not pinned"));
+    down(member.next().await);
+    member.stays_down().await;
+    assert!(party.refused() > 0);
+}
+
+#[tokio::test]
+async fn a_member_refuses_a_party_that_shows_another_certificate() {
+    let alpha = identity("alpha");
+    let mut party = Party::of(&[&alpha]).await;
+    let impostor = Party { identity: identity("party1"), ..Party::of(&[&alpha]).await };
+    // The member expects `impostor.identity`, and the listener there shows another.
+    let mut member = Member::of(&alpha, &impostor);
+    member.stays_down().await;
+    assert!(member.links.counters().refused.load(Ordering::Relaxed) > 0);
+    up({
+        let _member = Member::of(&alpha, &party);
+        party.next().await
+    });
+}
+
+#[tokio::test]
+async fn a_second_link_of_one_certificate_takes_the_firsts_place() {
+    let alpha = identity("alpha");
+    let mut party = Party::of(&[&alpha]).await;
+    let mut first = Member::of(&alpha, &party);
+    let (one, _) = up(party.next().await);
+    up(first.next().await);
+    let _second = Member::of(&alpha, &party);
+    match party.next().await {
+        LinkEvent::Down { link, .. } => assert_eq!(link, one),
+        other => panic!("{other:?}"),
+    }
+    let (two, _) = up(party.next().await);
+    assert_ne!(one, two);
+}
+
+#[tokio::test]
+async fn a_peer_that_does_not_read_is_disconnected_and_memory_stays_bounded() {
+    let alpha = identity("alpha");
+    let limits = Limits { queue: 1 << 20, ..Limits::default() };
+    let pins = Pins::new([(alpha.fingerprint(), pin("alpha", Role::Member, 0))]);
+    let mut party = Party::with(limits, pins).await;
+    let raw = raw_link(&alpha, &party).await;
+    let (link, _) = up(party.next().await);
+    for _ in 0..1000 {
+        party.links.send(link, Arc::from(vec![1u8; 100_000]));
+    }
+    assert!(down(party.next().await).contains("too slowly"));
+    assert_eq!(party.links.counters().too_slow.load(Ordering::Relaxed) > 0, true);
+    drop(raw);
+}
+
+#[tokio::test]
+async fn an_oversized_frame_ends_the_link_and_nothing_else() {
+    let (alpha, bravo) = (identity("alpha"), identity("bravo"));
+    let limits = Limits { frame: 1000, ..Limits::default() };
+    let pins = [(&alpha, 0), (&bravo, 1)].map(|(who, slot)| (who.fingerprint(), pin("m", Role::Member, slot)));
+    let mut party = Party::with(limits, Pins::new(pins)).await;
+    let mut good = Member::of(&bravo, &party);
+    up(party.next().await);
+    let (at_good, _) = up(good.next().await);
+    let mut bad = raw_link(&alpha, &party).await;
+    up(party.next().await);
+    bad.write_all(&[0, 0, 3, 0xe9]).await.expect("sent"); // 1001
+    bad.flush().await.expect("sent");
+    assert!(down(party.next().await).contains("1001"));
+    good.links.send(at_good, Arc::from(*b"still here"));
+    assert_eq!(frame(party.next().await), b"still here");
+}
+
+/// A peer with a valid certificate that then does as it likes.
+async fn raw_link(identity: &Identity, party: &Party) -> tokio_rustls::client::TlsStream<TcpStream> {
+    let pins = Pins::new([(party.identity.fingerprint(), pin("party1", Role::Party, 1))]);
+    let config = client_config(identity, &Gate::new(pins, Role::Party)).expect("a configuration");
+    let tcp = TcpStream::connect(party.listening.address).await.expect("connected");
+    let name = party.listening.address.ip().into();
+    let name = rustls::pki_types::ServerName::IpAddress(name);
+    tokio_rustls::TlsConnector::from(config).connect(name, tcp).await.expect("a handshake")
+}
