@@ -270,8 +270,7 @@ fn add_path_is_agreed_where_one_sends_and_the_other_receives() {
     rib.session_up(params[0], true);
     pair.give(0, Input::Send(rib.next_batch(usize::MAX).messages));
     pair.settle();
-    let mut announced: Vec<Nlri> =
-        pair.reports[1].updates.iter().flat_map(|update| update.announced.clone()).collect();
+    let mut announced: Vec<Nlri> = pair.reports[1].updates.iter().flat_map(|update| update.announced.clone()).collect();
     announced.sort();
     let path = |text: &str, path_id| Nlri { prefix: p(text), path_id };
     let expected =
