@@ -8,41 +8,43 @@
 use aes::Aes128;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use std::fmt;
-use zeroize::Zeroize;
+use zeroize::Zeroizing;
 
 /// Blocks hashed at a time: what stays in the first cache beside the caller's.
 const BATCH: usize = 64;
 
-/// The hash of one session.
-pub struct Tccr(Aes128);
+/// The hash of one session. What it leaves in its scratch is wiped when dropped.
+pub struct Tccr {
+    pi: Aes128,
+    /// The batch after the first permutation, kept from call to call, since wiping it takes longer than hashing.
+    inner: Zeroizing<[[u8; 16]; BATCH]>,
+}
 
 impl Tccr {
     /// The hash of the session with the public tag `session`.
     #[must_use]
     pub fn new(session: &[u8; 16]) -> Self {
-        Self(Aes128::new(Array::cast_from_core(session)))
+        Self { pi: Aes128::new(Array::cast_from_core(session)), inner: Zeroizing::new([[0; 16]; BATCH]) }
     }
 
     /// Replaces block `k` by `H(block, i)`, where the tweak `i` is the 128-bit number `domain * 2^64 + first + k`.
     ///
     /// `domain` separates the two directions of a session; within one, no index may serve two transfers.
-    pub fn hash(&self, domain: u64, first: u64, blocks: &mut [[u8; 16]]) {
-        let mut inner = [[0u8; 16]; BATCH];
+    pub fn hash(&mut self, domain: u64, first: u64, blocks: &mut [[u8; 16]]) {
         let mut tweak = (u128::from(domain) << 64) | u128::from(first);
         for batch in blocks.chunks_mut(BATCH) {
-            let inner = &mut inner[..batch.len()];
+            let inner = &mut self.inner[..batch.len()];
             let (from, to) = (Array::cast_slice_from_core(batch), Array::cast_slice_from_core_mut(inner));
-            self.0.encrypt_blocks_b2b(from, to).expect("both slices have the batch's length");
+            self.pi.encrypt_blocks_b2b(from, to).expect("both slices have the batch's length");
             for (block, once) in batch.iter_mut().zip(inner.iter()) {
                 *block = (u128::from_le_bytes(*once) ^ tweak).to_le_bytes();
                 tweak = tweak.wrapping_add(1);
             }
-            self.0.encrypt_blocks(Array::cast_slice_from_core_mut(batch));
+            self.pi.encrypt_blocks(Array::cast_slice_from_core_mut(batch));
             for (block, once) in batch.iter_mut().zip(inner.iter()) {
                 *block = (u128::from_le_bytes(*block) ^ u128::from_le_bytes(*once)).to_le_bytes();
             }
         }
-        inner.as_flattened_mut().zeroize();
     }
 }
 
@@ -69,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_the_formula_block_by_block() {
-        let tccr = Tccr::new(&[9; 16]);
+        let mut tccr = Tccr::new(&[9; 16]);
         for len in [0usize, 1, 63, 64, 65, 200] {
             let mut blocks: Vec<[u8; 16]> = (0..len as u128).map(|x| (x * x * 77).to_le_bytes()).collect();
             let plain = blocks.clone();

@@ -8,7 +8,7 @@ use wayleave_crypto::prg::Prg;
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::tccr::Tccr;
 use wayleave_crypto::transpose::{Square, transpose};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::base_ot::BASE;
 use crate::demand::{Chunk, Width};
@@ -22,6 +22,10 @@ pub(crate) const OWN_BYTES: usize = 16;
 
 /// Rows of one transposition: transfers that share 16 bytes of each column.
 const SQUARE: usize = 128;
+
+/// Bytes between two of our columns beyond their length: a stride that is a power of two would put all columns of a
+/// square into the same few sets of the cache.
+const SPREAD: usize = 64;
 
 /// Both directions of a session's extension. Transfers are numbered from 0, and no number is used twice.
 pub(crate) struct Extension {
@@ -39,18 +43,27 @@ pub(crate) struct Extension {
     next: u64,
     /// Correlations dealt so far, by width: the numbers of the pool.
     dealt: [u64; 8],
-    open: Option<Open>,
-    /// Room for the columns of a chunk, kept from chunk to chunk.
-    columns: Zeroizing<Vec<u8>>,
+    /// The chunk whose message is sent and whose answer is awaited.
+    open: Option<Chunk>,
+    room: Room,
 }
 
-/// A chunk whose message is sent and whose answer is awaited.
-struct Open {
-    chunk: Chunk,
+/// Room for what belongs to one chunk, written over by the next one and wiped at the end.
+#[derive(Default, Zeroize, ZeroizeOnDrop)]
+struct Room {
+    columns: Vec<u8>,
     /// The receiver's outputs `r_a`, hashed.
-    chosen: Zeroizing<Vec<[u8; 16]>>,
+    chosen: Vec<[u8; 16]>,
     /// The bits `a`, one for each correlation.
-    bits: Zeroizing<Vec<[u8; 16]>>,
+    bits: Vec<[u8; 16]>,
+}
+
+impl Room {
+    fn fit(&mut self, count: usize) {
+        self.columns.resize((count / 8 + SPREAD) * BASE, 0);
+        self.chosen.resize(count, [0; 16]);
+        self.bits.resize(count / SQUARE, [0; 16]);
+    }
 }
 
 impl Extension {
@@ -73,7 +86,7 @@ impl Extension {
             next: 0,
             dealt: [0; 8],
             open: None,
-            columns: Zeroizing::new(Vec::new()),
+            room: Room::default(),
         }
     }
 
@@ -83,36 +96,37 @@ impl Extension {
 
     /// The receiver's message: for each column `j`, `G(k0_j) xor G(k1_j) xor a`.
     pub(crate) fn send(&mut self, chunk: Chunk) -> Vec<u8> {
+        self.room.fit(chunk.count);
         let (stride, first_block) = (chunk.count / 8, self.next / SQUARE as u64);
-        let mut bits = Zeroizing::new(vec![[0u8; 16]; chunk.count / SQUARE]);
-        self.bits.blocks(first_block, &mut bits);
-
         let mut message = self.header(chunk).to_vec();
+        let Room { columns, chosen, bits } = &mut self.room;
+        self.bits.blocks(first_block, bits);
+
         message.resize(OWN_BYTES + stride * BASE, 0);
-        self.columns.resize(stride * BASE, 0);
-        let columns = message[OWN_BYTES..].chunks_exact_mut(stride).zip(self.columns.chunks_exact_mut(stride));
-        for ([zero, one], (sent, own)) in self.pairs.iter().zip(columns) {
+        let apart = stride + SPREAD;
+        let pieces = message[OWN_BYTES..].chunks_exact_mut(stride).zip(columns.chunks_exact_mut(apart));
+        for ([zero, one], (sent, own)) in self.pairs.iter().zip(pieces) {
+            let own = &mut own[..stride];
             zero.fill(first_block, own);
             one.fill(first_block, sent);
             xor(sent, own);
             xor(sent, bits.as_flattened());
         }
 
-        let mut chosen = Zeroizing::new(vec![[0u8; 16]; chunk.count]);
         let mut square: Square = [[0; 2]; SQUARE];
         for (place, rows) in chosen.chunks_exact_mut(SQUARE).enumerate() {
-            rows_of(&self.columns, stride, place, &mut square);
+            rows_of(columns, apart, place, &mut square);
             write_blocks(&square, rows);
             self.hash.hash(direction(self.role.peer()), self.next + (place * SQUARE) as u64, rows);
         }
         square.as_flattened_mut().zeroize();
-        self.open = Some(Open { chunk, chosen, bits });
+        self.open = Some(chunk);
         message
     }
 
     /// The sender's part, from the peer's message, and with it the correlations of the chunk.
     pub(crate) fn receive(&mut self, theirs: &[u8]) -> Result<Stock, Fault> {
-        let Open { chunk, chosen, bits } = self.open.take().ok_or(Fault::OutOfStep)?;
+        let chunk = self.open.take().ok_or(Fault::OutOfStep)?;
         let stride = chunk.count / 8;
         let expected = OWN_BYTES + stride * BASE;
         if theirs.len() != expected {
@@ -123,7 +137,7 @@ impl Extension {
             return Err(Fault::OutOfStep);
         }
         self.sender_columns(stride, matrix);
-        let stock = self.deal(chunk, &chosen, &bits);
+        let stock = self.deal(chunk);
         self.next += chunk.count as u64;
         self.dealt[chunk.width.index()] += chunk.count as u64;
         Ok(stock)
@@ -132,9 +146,9 @@ impl Extension {
     /// `q_j = G(k_{s_j}) xor s_j u_j` for each column.
     fn sender_columns(&mut self, stride: usize, matrix: &[u8]) {
         let (first_block, choices) = (self.next / SQUARE as u64, u128::from_le_bytes(*self.choices.expose()));
-        self.columns.resize(stride * BASE, 0);
-        let columns = self.columns.chunks_exact_mut(stride).zip(matrix.chunks_exact(stride));
+        let columns = self.room.columns.chunks_exact_mut(stride + SPREAD).zip(matrix.chunks_exact(stride));
         for (number, (seed, (own, theirs))) in self.singles.iter().zip(columns).enumerate() {
+            let own = &mut own[..stride];
             seed.fill(first_block, own);
             let mask = (((choices >> number) & 1) as u8).wrapping_neg();
             own.iter_mut().zip(theirs).for_each(|(own, theirs)| *own ^= theirs & mask);
@@ -142,15 +156,16 @@ impl Extension {
     }
 
     /// Hashes the sender's rows and combines both directions: `B = r0 xor r1`, `C = a B xor r_a xor r0`.
-    fn deal(&self, chunk: Chunk, chosen: &[[u8; 16]], bits: &[[u8; 16]]) -> Stock {
+    fn deal(&mut self, chunk: Chunk) -> Stock {
+        let Room { columns, chosen, bits } = &self.room;
         let mut stock = Stock::new(self.role, self.tag, chunk, self.dealt[chunk.width.index()]);
-        let (stride, choices) = (chunk.count / 8, u128::from_le_bytes(*self.choices.expose()));
+        let (apart, choices) = (chunk.count / 8 + SPREAD, u128::from_le_bytes(*self.choices.expose()));
         let mut square: Square = [[0; 2]; SQUARE];
         let mut rows = [[[0u8; 16]; SQUARE]; 2];
         let (mut vectors, mut products) = (square, square);
         for (place, (chosen, bits)) in chosen.chunks_exact(SQUARE).zip(bits).enumerate() {
             let first = self.next + (place * SQUARE) as u64;
-            rows_of(&self.columns, stride, place, &mut square);
+            rows_of(columns, apart, place, &mut square);
             write_blocks(&square, &mut rows[0]);
             for (square, words) in rows[1].iter_mut().zip(&square) {
                 *square = (join(words) ^ choices).to_le_bytes();
@@ -158,14 +173,14 @@ impl Extension {
             let [zero, one] = &mut rows;
             self.hash.hash(direction(self.role), first, zero);
             self.hash.hash(direction(self.role), first, one);
-            let bits = u128::from_le_bytes(*bits);
+            let bits = halves(u128::from_le_bytes(*bits));
             for row in 0..SQUARE {
-                let (zero, one) = (u128::from_le_bytes(zero[row]), u128::from_le_bytes(one[row]));
-                let (vector, bit) = (zero ^ one, ((bits >> row) & 1).wrapping_neg());
-                vectors[row] = halves(vector);
-                products[row] = halves((vector & bit) ^ zero ^ u128::from_le_bytes(chosen[row]));
+                let [zero, one, chosen] = [zero[row], one[row], chosen[row]].map(u128::from_le_bytes).map(halves);
+                let bit = ((bits[row / 64] >> (row % 64)) & 1).wrapping_neg();
+                vectors[row] = [zero[0] ^ one[0], zero[1] ^ one[1]];
+                products[row] = [0, 1].map(|half| (vectors[row][half] & bit) ^ zero[half] ^ chosen[half]);
             }
-            stock.put(place, halves(bits), &slice(&mut vectors, chunk.width), &slice(&mut products, chunk.width));
+            stock.put(place, bits, &slice(&mut vectors, chunk.width), &slice(&mut products, chunk.width));
         }
         for secret in [&mut square, &mut vectors, &mut products] {
             secret.as_flattened_mut().zeroize();
@@ -201,8 +216,8 @@ fn halves(value: u128) -> [u64; 2] {
 }
 
 /// Transposes the `place`-th 128 transfers of all columns into rows.
-fn rows_of(columns: &[u8], stride: usize, place: usize, square: &mut Square) {
-    for (row, column) in square.iter_mut().zip(columns.chunks_exact(stride)) {
+fn rows_of(columns: &[u8], apart: usize, place: usize, square: &mut Square) {
+    for (row, column) in square.iter_mut().zip(columns.chunks_exact(apart)) {
         let bytes: &[u8; 16] = column[16 * place..].first_chunk().expect("a column has 16 bytes for each square");
         *row = halves(u128::from_le_bytes(*bytes));
     }
