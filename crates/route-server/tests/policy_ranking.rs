@@ -4,11 +4,12 @@ mod policy_support;
 
 use policy_support::{attributes, policy, prefix, slot};
 use proptest::prelude::*;
+use wayleave_bgp::decision::Step;
 use wayleave_bgp::{Attributes, Origin};
 use wayleave_core::VerdictKind;
 use wayleave_route_server::directory::Slot;
-use wayleave_route_server::policy::Policy;
-use wayleave_route_server::policy::ranking::{RankInput, rank};
+use wayleave_route_server::policy::ranking::{Behind, RankInput, explain, rank};
+use wayleave_route_server::policy::{Policy, Rejection};
 
 /// A route of the member in slot `place`, whose AS is 64500 plus its place.
 #[derive(Clone, Debug)]
@@ -30,8 +31,8 @@ fn held(place: u8, behind: &[u32]) -> Held {
     }
 }
 
-fn classes(policy: &Policy, routes: &[Held]) -> Vec<Option<u8>> {
-    let inputs: Vec<RankInput<'_>> = routes
+fn inputs(routes: &[Held]) -> Vec<RankInput<'_>> {
+    routes
         .iter()
         .map(|held| RankInput {
             prefix: prefix("198.51.100.0/24"),
@@ -40,8 +41,11 @@ fn classes(policy: &Policy, routes: &[Held]) -> Vec<Option<u8>> {
             path_id: held.path_id,
             verdict: held.verdict,
         })
-        .collect();
-    rank(policy, &inputs)
+        .collect()
+}
+
+fn classes(policy: &Policy, routes: &[Held]) -> Vec<Option<u8>> {
+    rank(policy, &inputs(routes))
 }
 
 #[test]
@@ -139,6 +143,25 @@ fn a_narrow_width_tells_the_best_apart_and_lumps_the_rest() {
     assert_eq!(classes(&four_bits, &routes), [15, 14, 13, 12, 11, 10].map(Some));
 }
 
+#[test]
+fn a_route_that_is_not_best_says_why() {
+    let rules = policy(
+        "rule = [{ direction = 'import', peer = 64500, reject = true }, { direction = 'import', peer = 64501, class = 5 }]",
+    );
+    let routes = [held(0, &[]), held(1, &[]), held(2, &[1, 1]), held(3, &[1]), held(4, &[2])];
+    let why = |policy: &Policy, at| explain(policy, &inputs(&routes), at);
+    assert_eq!(why(&rules, 0), Some(Behind::Rejected(Rejection::Rule(0))));
+    assert_eq!(why(&rules, 1), Some(Behind::Class { own: 5, best: 128 }));
+    assert_eq!(why(&rules, 2), Some(Behind::Step(Step::AsPathLength)));
+    assert_eq!(why(&rules, 3), None);
+    assert_eq!(why(&rules, 4), None);
+    let strict =
+        policy("ranking = { strict = true }\nrule = [{ direction = 'import', peer = [64500, 64501], reject = true }]");
+    assert_eq!(why(&strict, 3), None);
+    assert_eq!(why(&strict, 4), Some(Behind::Step(Step::RouterId)));
+    assert_eq!(why(&strict, 9), None);
+}
+
 fn any_held() -> impl Strategy<Value = Held> {
     let verdict = prop_oneof![3 => Just(VerdictKind::Valid), 1 => Just(VerdictKind::Invalid)];
     let med = prop::option::of(0u32..3);
@@ -192,6 +215,9 @@ proptest! {
             let mut accepted: Vec<u8> = classes(&policy, &routes).into_iter().flatten().collect();
             let top = u8::MAX >> (8 - policy.ranking().width);
             prop_assert_eq!(accepted.iter().max().copied(), (!accepted.is_empty()).then_some(top));
+            for (index, class) in classes(&policy, &routes).into_iter().enumerate() {
+                prop_assert_eq!(explain(&policy, &inputs(&routes), index).is_none(), class == Some(top));
+            }
             let all = accepted.len();
             accepted.sort_unstable();
             accepted.dedup();

@@ -311,7 +311,8 @@ fn a_group_of_nobody_matches_nobody() {
 
 #[test]
 fn a_policy_says_whether_prefixes_of_one_update_may_part() {
-    assert!(!policy("rule = [{ direction = 'export', family = 'ipv4', hide_from = 64499 }]").exports_by_prefix());
+    assert!(!policy("rule = [{ direction = 'export', as_path = '_1_', hide_from = 64499 }]").exports_by_prefix());
+    assert!(policy("rule = [{ direction = 'export', family = 'ipv4', hide_from = 64499 }]").exports_by_prefix());
     assert!(!policy("rule = [{ direction = 'import', prefix = '192.0.2.0/24', reject = true }]").exports_by_prefix());
     assert!(
         policy("rule = [{ direction = 'export', prefix = '192.0.2.0/24', hide_from = 64499 }]").exports_by_prefix()

@@ -22,6 +22,7 @@
 //! pass untouched (RFC 7947 section 2.2.4).
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use wayleave_bgp::{Attributes, Community, ExtendedCommunity, LargeCommunity};
 use wayleave_core::Asn;
@@ -63,6 +64,20 @@ impl Because {
     #[must_use]
     pub fn permits(self) -> bool {
         matches!(self, Because::Allowed | Because::ToEverybody | Because::Unrestricted)
+    }
+}
+
+impl fmt::Display for Because {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Because::NoAdvertise => "NO_ADVERTISE lets nobody have it",
+            Because::Denied => "a community denies it to this AS",
+            Because::Allowed => "a community allows it to this AS",
+            Because::ToNobody => "a community announces it to nobody that is not named",
+            Because::ToEverybody => "a community announces it to everybody",
+            Because::OnlyOthers => "communities announce it to others only",
+            Because::Unrestricted => "nothing restricts it",
+        })
     }
 }
 

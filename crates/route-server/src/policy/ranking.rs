@@ -19,13 +19,14 @@
 //! is no absolute preference.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_bgp::Attributes;
-use wayleave_bgp::decision::{self, Candidate, Med, Options};
+use wayleave_bgp::decision::{self, Candidate, Med, Options, Step};
 use wayleave_core::{Prefix, VerdictKind};
 
-use super::rules::{Changes, Imported, Policy, Route};
+use super::rules::{Changes, Imported, Policy, Rejection, Route};
 use crate::directory::Slot;
 
 /// Where a route stands to which no rule gives a class.
@@ -54,24 +55,44 @@ impl<'a> RankInput<'a> {
     }
 }
 
+/// Why a route is not in the best class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Behind {
+    /// Import policy rejects it.
+    Rejected(Rejection),
+    /// Rules give it a lower class than the best route's; [`DEFAULT_CLASS`] where none does.
+    Class {
+        /// Its own class by rules.
+        own: u8,
+        /// The best route's.
+        best: u8,
+    },
+    /// It loses to the best at this step of the decision process.
+    Step(Step),
+}
+
+impl fmt::Display for Behind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Behind::Rejected(rejection) => rejection.fmt(f),
+            Behind::Class { own, best } => write!(f, "rules give it class {own}, and {best} to the best"),
+            Behind::Step(step) => write!(f, "{step}"),
+        }
+    }
+}
+
+/// Routes that rules put alike, by place in the input, with what the decision process looks at. By class, and whether a
+/// rule gave it: worst first.
+type Groups = BTreeMap<(u8, bool), Vec<(usize, Candidate)>>;
+
 /// The class of each route, bigger preferred, `None` for those that import rules reject. A function of the routes as a
 /// set: their order changes nothing but the order of the answer.
 #[must_use]
 pub fn rank(policy: &Policy, routes: &[RankInput<'_>]) -> Vec<Option<u8>> {
-    let strict = policy.ranking().strict;
     let mut classes = vec![None; routes.len()];
-    // Routes by what rules say of their class, worst first; `true` for a class that a rule gave.
-    let mut groups: BTreeMap<(u8, bool), Vec<(usize, Candidate)>> = BTreeMap::new();
-    for (index, input) in routes.iter().enumerate() {
-        if let Imported::Accepted(changes) = policy.import(&input.route()) {
-            let group = (changes.class.unwrap_or(DEFAULT_CLASS), changes.class.is_some());
-            groups.entry(group).or_default().push((index, candidate(input, &changes)));
-        }
-    }
-    let top = u8::MAX >> (8 - policy.ranking().width.clamp(1, 8));
-    let mut class = top;
-    for (&(_, by_rule), group) in groups.iter().rev() {
-        for level in levels(group, strict, by_rule) {
+    let mut class = u8::MAX >> (8 - policy.ranking().width.clamp(1, 8));
+    for (&(_, by_rule), group) in groups(policy, routes).iter().rev() {
+        for level in levels(group, policy.ranking().strict, by_rule) {
             level.into_iter().for_each(|index| classes[index] = Some(class));
             class = class.saturating_sub(1);
         }
@@ -79,18 +100,54 @@ pub fn rank(policy: &Policy, routes: &[RankInput<'_>]) -> Vec<Option<u8>> {
     classes
 }
 
+/// Why `routes[loser]` is not in the best class; `None` if it is.
+#[must_use]
+pub fn explain(policy: &Policy, routes: &[RankInput<'_>], loser: usize) -> Option<Behind> {
+    if let Imported::Rejected(rejection) = policy.import(&routes.get(loser)?.route()) {
+        return Some(Behind::Rejected(rejection));
+    }
+    let groups = groups(policy, routes);
+    let (&(best, by_rule), group) = groups.last_key_value()?;
+    let Some(at) = group.iter().position(|(index, _)| *index == loser) else {
+        let (&(own, _), _) = groups.iter().find(|(_, group)| group.iter().any(|(index, _)| *index == loser))?;
+        return Some(Behind::Class { own, best });
+    };
+    let strict = policy.ranking().strict;
+    if by_rule && !strict {
+        return None;
+    }
+    let (candidates, options) = compared(group, strict);
+    decision::explain(&candidates, at, &options).map(|explanation| Behind::Step(explanation.step))
+}
+
+fn groups(policy: &Policy, routes: &[RankInput<'_>]) -> Groups {
+    let mut groups = Groups::new();
+    for (index, input) in routes.iter().enumerate() {
+        if let Imported::Accepted(changes) = policy.import(&input.route()) {
+            let key = (changes.class.unwrap_or(DEFAULT_CLASS), changes.class.is_some());
+            groups.entry(key).or_default().push((index, candidate(input, &changes)));
+        }
+    }
+    groups
+}
+
 /// The routes of a group, best first; those that share a class together.
 fn levels(group: &[(usize, Candidate)], strict: bool, by_rule: bool) -> Vec<Vec<usize>> {
     if by_rule && !strict {
         return vec![group.iter().map(|(index, _)| *index).collect()];
     }
-    let options = if strict { Options::default() } else { Options { med: Med::Ignore, ..Options::default() } };
-    let candidates: Vec<Candidate> =
-        group.iter().map(|(_, candidate)| if strict { *candidate } else { coarse(candidate) }).collect();
+    let (candidates, options) = compared(group, strict);
     decision::order(&candidates, &options)
         .chunk_by(|&a, &b| decision::compare(&candidates[a], &candidates[b], &options).is_eq())
         .map(|level| level.iter().map(|&at| group[at].0).collect())
         .collect()
+}
+
+/// What of a group is compared, and how.
+fn compared(group: &[(usize, Candidate)], strict: bool) -> (Vec<Candidate>, Options) {
+    let candidates = group.iter().map(|(_, candidate)| if strict { *candidate } else { coarse(candidate) }).collect();
+    let options = if strict { Options::default() } else { Options { med: Med::Ignore, ..Options::default() } };
+    (candidates, options)
 }
 
 /// What the decision process looks at. A blob does not carry the announcer's BGP identifier: its slot's first IPv4

@@ -14,6 +14,7 @@
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
+use std::fmt;
 
 use wayleave_bgp::Attributes;
 use wayleave_core::{Afi, Asn, Prefix, VerdictKind};
@@ -125,6 +126,16 @@ impl Exported {
     }
 }
 
+impl fmt::Display for Exported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exported::DeniedByRule(number) => write!(f, "rule {} hides it", number + 1),
+            Exported::PermittedByRule(number) => write!(f, "rule {} announces it and ignores communities", number + 1),
+            Exported::Communities(because) => because.fmt(f),
+        }
+    }
+}
+
 /// What import rules make of a route.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Imported {
@@ -141,6 +152,15 @@ pub enum Rejection {
     Rule(usize),
     /// Its verdict is *invalid*, and no rule accepts that by name.
     Invalid,
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rejection::Rule(number) => write!(f, "rule {} rejects it", number + 1),
+            Rejection::Invalid => f.write_str("validation found it invalid"),
+        }
+    }
 }
 
 /// What import rules change in a route.
@@ -209,7 +229,7 @@ impl Policy {
     /// prefix in a route object of its own, always, since to split only where policies differ would show them.
     #[must_use]
     pub fn exports_by_prefix(&self) -> bool {
-        self.export.iter().any(|rule| !rule.conditions.prefixes.is_empty())
+        self.export.iter().any(|rule| !rule.conditions.prefixes.is_empty() || rule.conditions.family.is_some())
     }
 
     /// The export rules that match `route`, to be asked about each receiver.
