@@ -11,10 +11,12 @@
 )]
 
 pub mod bird;
+pub mod demo;
 pub mod frr;
 pub mod netns;
 pub mod process;
 pub mod routers;
 pub mod sim;
+pub mod speak;
 pub mod speaker;
 pub mod table;

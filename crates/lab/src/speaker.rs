@@ -421,12 +421,6 @@ impl SpeakingRouter {
         &self.identity
     }
 
-    /// Routes to announce besides its own.
-    pub fn pass_on(&mut self, routes: Routes) {
-        self.more = routes;
-        self.tell();
-    }
-
     fn tell(&self) {
         let Some(speaker) = &self.speaker else { return };
         let own = self.routes.iter().map(|route| (route.prefix, self.identity.attributes(route)));
@@ -457,6 +451,11 @@ impl Router for SpeakingRouter {
         self.routes = routes.to_vec();
         self.tell();
         Ok(())
+    }
+
+    fn pass_on(&mut self, routes: Routes) {
+        self.more = routes;
+        self.tell();
     }
 
     fn is_established(&mut self) -> Result<bool, RouterError> {

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use wayleave_bgp::{Community, LargeCommunity};
 use wayleave_core::{Asn, Prefix};
 
+use crate::speaker::Routes;
+
 /// A route that a member's router originates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announcement {
@@ -112,6 +114,10 @@ pub trait Router {
 
     /// Announces exactly these routes from now on; what was announced and is not among them is withdrawn.
     fn announce(&mut self, routes: &[Announcement]) -> Result<(), RouterError>;
+
+    /// Routes to announce besides its own, where nothing stands behind it that could bring them. A real router has a
+    /// customer for that, and does nothing here.
+    fn pass_on(&mut self, _routes: Routes) {}
 
     /// Whether the session to the exchange is up.
     fn is_established(&mut self) -> Result<bool, RouterError>;

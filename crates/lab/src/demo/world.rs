@@ -1,0 +1,318 @@
+//! The running exchange: parties, proxies, routers, and what everyone announces.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use wayleave_core::{Asn, Prefix};
+
+use super::expect;
+use super::files::Files;
+use super::http;
+use super::layout::{CUSTOMER, Layout, MemberSeat, PartySeat, Software};
+use crate::bird::Bird;
+use crate::frr::Frr;
+use crate::netns::{Place, Rung};
+use crate::process::{Daemon, wait_until};
+use crate::routers::Routers;
+use crate::speaker::{Identity, Routes, Speaker, SpeakingRouter, routes_of_mrt};
+use crate::table::{Announcement, Customer, LearnedRoute, Peering, Router, RouterError};
+
+/// How long anything may take before it counts as not happening.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A process and how to start it again.
+#[derive(Debug)]
+pub struct Role {
+    /// Name for logs.
+    name: String,
+    place: Place,
+    binary: PathBuf,
+    arguments: Vec<OsString>,
+    log: PathBuf,
+    daemon: Option<Daemon>,
+}
+
+impl Role {
+    /// Starts the process.
+    pub fn start(&mut self) -> Result<(), String> {
+        let mut command = self.place.command(&self.binary);
+        command.args(&self.arguments);
+        let daemon = Daemon::start(&mut command, &self.log).map_err(|error| format!("{}: {error}", self.name))?;
+        self.daemon = Some(daemon);
+        Ok(())
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        self.daemon = None;
+    }
+
+    /// Whether the process runs.
+    pub fn is_running(&mut self) -> bool {
+        self.daemon.as_mut().is_some_and(Daemon::is_running)
+    }
+
+    /// Asks it to read its configuration again.
+    pub fn reload(&self) -> Result<(), String> {
+        let daemon = self.daemon.as_ref().ok_or_else(|| format!("{} does not run", self.name))?;
+        daemon.signal(Signal::HUP).map_err(|error| format!("{}: {error}", self.name))
+    }
+
+    /// Asks it to end in order; false if it had to be killed.
+    pub fn stop(&mut self, patience: Duration) -> bool {
+        self.daemon.as_mut().is_none_or(|daemon| daemon.stop(patience))
+    }
+
+    /// The last lines of its log.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        self.daemon.as_ref().map(|daemon| daemon.log_tail(12)).unwrap_or_default()
+    }
+}
+
+/// A party of the route server.
+#[derive(Debug)]
+pub struct Party {
+    /// Where it is.
+    pub at: PartySeat,
+    /// Its process.
+    pub role: Role,
+}
+
+impl Party {
+    /// A status page.
+    pub fn ask(&self, path: &str) -> Result<Value, String> {
+        let answer = http::get_json(&self.at.seat.place, self.at.seat.status, path);
+        answer.map_err(|error| format!("party {} {path}: {error}", self.at.number))
+    }
+}
+
+/// A member: its router and its proxy.
+pub struct Member {
+    /// Where it is.
+    pub at: MemberSeat,
+    /// Its router.
+    pub router: Box<dyn Router>,
+    /// Its proxy's process.
+    pub role: Role,
+    announced: Vec<Announcement>,
+}
+
+impl Member {
+    /// A status page of its proxy.
+    pub fn ask(&self, path: &str) -> Result<Value, String> {
+        let answer = http::get_json(&self.at.proxy.place, self.at.proxy.status, path);
+        answer.map_err(|error| format!("{} {path}: {error}", self.at.name))
+    }
+}
+
+/// All that runs, and what should be the case.
+pub struct World {
+    /// Which rung.
+    pub rung: Rung,
+    /// Configurations and keys.
+    pub files: Files,
+    /// Party 1, party 2.
+    pub parties: [Party; 2],
+    /// The members by slot.
+    pub members: Vec<Member>,
+    /// What each member's table must hold.
+    pub expected: expect::World,
+    /// The neighbour behind the last member, once it speaks.
+    customer: Option<Speaker>,
+    customer_routes: Vec<Announcement>,
+    layout: Layout,
+}
+
+impl World {
+    /// Makes keys and configurations; nothing runs yet.
+    pub fn new(layout: Layout, binary: &Path, routers: Option<&Routers>) -> Result<Self, String> {
+        let files = Files::write(&layout, binary)?;
+        let role = |name: String, place: &Place, kind: &str, config: PathBuf| Role {
+            log: layout.state.join(format!("{name}.log")),
+            name,
+            place: place.clone(),
+            binary: binary.to_path_buf(),
+            arguments: vec!["run".into(), kind.into(), "--config".into(), config.into()],
+            daemon: None,
+        };
+        let parties = layout.parties.clone().map(|at| Party {
+            role: role(format!("party{}", at.number), &at.seat.place, "rs", files.party(at.number)),
+            at,
+        });
+        let members = layout.members.iter().map(|at| Member {
+            router: router(&layout, at, routers),
+            role: role(format!("{}-proxy", at.name), &at.proxy.place, "member", files.member(&at.name)),
+            at: at.clone(),
+            announced: Vec::new(),
+        });
+        Ok(Self {
+            rung: layout.rung,
+            members: members.collect(),
+            parties,
+            expected: expect::World::new(layout.next_hops()),
+            customer: None,
+            customer_routes: Vec::new(),
+            files,
+            layout,
+        })
+    }
+
+    /// The member named `name`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn member(&mut self, name: &str) -> &mut Member {
+        self.members.iter_mut().find(|member| member.at.name == name).expect("a name of the cast")
+    }
+
+    /// `name` announces exactly `routes` from now on.
+    pub fn announce(&mut self, name: &str, routes: &[Announcement]) -> Result<(), String> {
+        let member = self.member(name);
+        member.announced = routes.to_vec();
+        member.router.announce(routes).map_err(text)?;
+        self.expect_again(name);
+        Ok(())
+    }
+
+    /// `name` announces one route more.
+    pub fn announce_also(&mut self, name: &str, route: Announcement) -> Result<(), String> {
+        let mut routes = self.member(name).announced.clone();
+        routes.push(route);
+        self.announce(name, &routes)
+    }
+
+    /// `name` withdraws a prefix.
+    pub fn withdraw(&mut self, name: &str, prefix: Prefix) -> Result<(), String> {
+        let mut routes = self.member(name).announced.clone();
+        routes.retain(|route| route.prefix != prefix);
+        self.announce(name, &routes)
+    }
+
+    fn expect_again(&mut self, name: &str) {
+        let member = self.member(name);
+        let (asn, mut routes) = (member.at.asn, member.announced.clone());
+        if self.members.last().is_some_and(|last| last.at.name == name) {
+            routes.extend(self.customer_routes.iter().cloned());
+        }
+        self.expected.announce(asn, &routes);
+    }
+
+    /// The last member's customer announces up to `most` prefixes of a recorded table. Returns how many.
+    pub fn announce_table(&mut self, file: &Path, most: usize) -> Result<usize, String> {
+        let identity = self.customer_identity();
+        let members: Vec<Asn> = self.members.iter().map(|member| member.at.asn).collect();
+        let routes = routes_of_mrt(file, &identity, most, &members);
+        let routes = routes.map_err(|error| format!("{}: {error}", file.display()))?;
+        self.customer_routes = routes.keys().map(|prefix| Announcement::of(*prefix)).collect();
+        let name = self.members[self.members.len() - 1].at.name.clone();
+        self.expect_again(&name);
+        let count = routes.len();
+        self.start_customer(identity, routes);
+        Ok(count)
+    }
+
+    fn customer_identity(&self) -> Identity {
+        let last = &self.layout.members[self.layout.members.len() - 1];
+        Identity {
+            name: CUSTOMER.0.to_owned(),
+            asn: CUSTOMER.1,
+            address: [198, 18, 0, 1].into(),
+            address6: std::net::Ipv6Addr::LOCALHOST,
+            peer_asn: last.asn,
+            peer: ([198, 18, 0, 2], 179).into(),
+        }
+    }
+
+    /// With a real router the customer is a speaker behind it; a simulated one passes the routes on itself.
+    fn start_customer(&mut self, identity: Identity, routes: Routes) {
+        let Some(last) = self.members.last_mut() else { return };
+        if self.rung == Rung::Simulated {
+            last.router.pass_on(routes);
+            return;
+        }
+        let speaker = Speaker::start(identity, Place::Namespace(CUSTOMER.0.to_owned()));
+        speaker.announce(routes);
+        self.customer = Some(speaker);
+    }
+
+    /// The exchange recommends `favourite` before all others.
+    pub fn recommend(&mut self, favourite: &str) -> Result<(), String> {
+        self.files.recommend(&self.layout.members, favourite)?;
+        self.parties[0].role.reload()
+    }
+
+    /// Waits until every member's router holds exactly what it should; returns how long it took, or what is wrong.
+    pub fn settle(&mut self) -> Result<Duration, String> {
+        let begin = Instant::now();
+        let mut wrong = String::new();
+        let settled = wait_until(PATIENCE, || match self.first_difference() {
+            None => Some(()),
+            Some(difference) => {
+                wrong = difference;
+                None
+            }
+        });
+        settled.map(|()| begin.elapsed()).ok_or_else(|| format!("after {} s: {wrong}", PATIENCE.as_secs()))
+    }
+
+    /// What the first wrong table differs in; `None` if all are right.
+    fn first_difference(&mut self) -> Option<String> {
+        let expected = &self.expected;
+        self.members.iter_mut().find_map(|member| {
+            let difference = match member.router.table() {
+                Ok(table) => expected.difference(member.at.asn, &table),
+                Err(error) => Some(error.to_string()),
+            };
+            difference.map(|text| format!("{}: {text}", member.at.name))
+        })
+    }
+
+    /// Every member's table.
+    pub fn tables(&mut self) -> Result<Vec<Vec<LearnedRoute>>, String> {
+        self.members.iter_mut().map(|member| member.router.table().map_err(text)).collect()
+    }
+
+    /// Processes that should run and do not, with what they said last.
+    pub fn dead(&mut self) -> Vec<String> {
+        let parties = self.parties.iter_mut().map(|party| &mut party.role);
+        let roles = parties.chain(self.members.iter_mut().map(|member| &mut member.role));
+        let dead =
+            roles.filter_map(|role| (!role.is_running()).then(|| format!("{}:\n{}", role.name, role.log_tail())));
+        dead.collect()
+    }
+}
+
+fn text(error: RouterError) -> String {
+    error.to_string()
+}
+
+/// A real router where there are routers, else a speaker.
+fn router(layout: &Layout, at: &MemberSeat, routers: Option<&Routers>) -> Box<dyn Router> {
+    let behind = layout.members.last().is_some_and(|last| last.name == at.name);
+    let customer = Customer { asn: CUSTOMER.1, address: [198, 18, 0, 1].into(), local_address: [198, 18, 0, 2].into() };
+    let peering = Peering {
+        name: at.name.clone(),
+        asn: at.asn,
+        address: at.router,
+        peer_asn: expect::EXCHANGE,
+        peer_address: match at.bgp.ip() {
+            IpAddr::V4(address) => address,
+            IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
+        },
+        customer: behind.then_some(customer),
+    };
+    match (routers, at.software) {
+        (Some(routers), Software::Bird) => {
+            Box::new(Bird::new(&routers.bird, at.router_place.clone(), peering, &layout.state))
+        }
+        (Some(routers), Software::Frr) => {
+            Box::new(Frr::new(&routers.frr, at.router_place.clone(), peering, &layout.state))
+        }
+        (None, _) => Box::new(SpeakingRouter::new(at.router_place.clone(), &peering, at.bgp.port())),
+    }
+}
