@@ -282,6 +282,8 @@ pub enum Between {
         nonce: [u8; 16],
         /// The epoch that the party knows.
         epoch: u64,
+        /// The last batch that the party knows; the next is above both parties'.
+        seq: Seq,
         /// The signed member set that the party knows.
         set: Arc<[u8]>,
         /// Milliseconds between batches.
@@ -647,8 +649,9 @@ impl Between {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         match self {
-            Self::Hello { protocol, exchange, party, nonce, epoch, set, tick_ms } => {
-                w.u8(1).u16(*protocol).blob(exchange.as_bytes()).u8(*party).bytes(nonce).u64(*epoch).blob(set);
+            Self::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms } => {
+                w.u8(1).u16(*protocol).blob(exchange.as_bytes()).u8(*party).bytes(nonce);
+                w.u64(*epoch).u64(*seq).blob(set);
                 w.u32(*tick_ms);
             }
             Self::Inventory { rows, high_water, more } => {
@@ -727,6 +730,7 @@ impl Between {
                 party: r.u8()?,
                 nonce: r.array()?,
                 epoch: r.u64()?,
+                seq: r.u64()?,
                 set: shared(&mut r, MAX_SET)?,
                 tick_ms: r.u32()?,
             },

@@ -108,6 +108,8 @@ pub struct Effects {
     pub dead: Vec<Candidate>,
     /// Prefixes whose candidates changed.
     pub touched: BTreeSet<Prefix>,
+    /// Prefixes of the objects in `widened`: news to the new slots only.
+    pub opened: BTreeSet<Prefix>,
     /// Versions applied, per slot.
     pub applied: BTreeMap<u32, Vec<u64>>,
 }
@@ -250,6 +252,7 @@ impl Table {
                 stored.extend_from_slice(more);
             }
             entry.width = *to;
+            effects.opened.extend(entry.live().map(|nlri| nlri.prefix));
             effects.widened.push((description.slot, *version, *from, *to));
         }
     }

@@ -7,6 +7,7 @@ use wayleave_core::{Instant, Now};
 use wayleave_crypto::secret::{Key128, Seed};
 
 use super::{Member, MemberEvent, MemberOutput, RESERVE, VERSION_KEY};
+use crate::directory::MemberSet;
 use crate::frames::{FromMember, Refusal};
 use crate::object::{self, Description, Fresh, Kind, MAX_COLUMN, MAX_PREFIXES};
 use crate::party::{Change, Number, PersistId};
@@ -199,8 +200,12 @@ impl Announcements {
         self.objects.remove(&version);
         let again = !matches!(reason, Refusal::MaxPrefix | Refusal::Size | Refusal::Proof);
         for nlri in prefixes {
-            if self.told.get(&nlri).is_some_and(|told| told.version == version) {
+            // A column or a withdrawal is refused with the same effect as an announcement: what the parties have of
+            // this prefix is not what it should be.
+            if self.told.get(&nlri).is_some_and(|told| told.version <= version) {
                 self.told.remove(&nlri);
+            }
+            if !self.told.contains_key(&nlri) {
                 self.leftover.insert(nlri);
             }
             if again {
@@ -208,6 +213,12 @@ impl Announcements {
             }
         }
     }
+}
+
+/// Whether two export decisions differ for nobody who is a member now; a leaver's slot is dead for ever.
+fn same_for_members(told: &ExportSet, now: &ExportSet, set: &MemberSet) -> bool {
+    let same = |(slot, _): (u32, &crate::directory::Slot)| told.contains(slot) == now.contains(slot);
+    told.width() == now.width() && set.iter().filter(|(_, slot)| slot.active).all(same)
 }
 
 impl Member {
@@ -279,7 +290,9 @@ impl Member {
             };
             let slot = self.config.slot;
             let exported = export_set(nlri.prefix, attributes, slot, set, self.config.rs_asn, &self.policy);
-            if told.is_some_and(|told| told.attributes == *attributes && told.exported == exported) {
+            if told
+                .is_some_and(|told| told.attributes == *attributes && same_for_members(&told.exported, &exported, set))
+            {
                 clean.push(*nlri);
                 continue;
             }
@@ -380,7 +393,7 @@ impl Member {
         self.announcements.look_at_everything();
     }
 
-    fn submit_column(&mut self, set: &crate::directory::MemberSet, from: u32, to: u32, candidates: &[u64]) {
+    fn submit_column(&mut self, set: &MemberSet, from: u32, to: u32, candidates: &[u64]) {
         if !self.reserve_versions() {
             return;
         }
@@ -418,7 +431,7 @@ impl Member {
     }
 
     /// Party 2's shares of an object for the new slots, if one decision fits all prefixes that it still owns.
-    fn column_part(&self, set: &crate::directory::MemberSet, version: u64, from: u32) -> Option<(ExportSet, Vec<u8>)> {
+    fn column_part(&self, set: &MemberSet, version: u64, from: u32) -> Option<(ExportSet, Vec<u8>)> {
         let a = &self.announcements;
         let own = a.objects.get(&version)?;
         let mut decided: Option<ExportSet> = None;

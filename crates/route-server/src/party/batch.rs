@@ -72,6 +72,11 @@ impl Party {
         }
         self.next_tick = now.instant + self.tick;
         let mut steps = std::mem::take(&mut self.queued);
+        for step in &mut steps {
+            if let Step::Epoch { epoch } = step {
+                *epoch = self.epoch + 1;
+            }
+        }
         let slots: Vec<u32> = self.members.keys().copied().collect();
         steps.extend(slots.iter().filter_map(|slot| self.sync_of(*slot)));
         let mut objects = 0;
@@ -370,14 +375,20 @@ impl Party {
         } else {
             applied.effects.touched.iter().map(|prefix| self.instance(prefix)).filter(|i| !i.is_empty()).collect()
         };
-        let changed = Group::new(changed);
-        let all = Group::new(all);
-        let mut groups = [changed, all];
+        // Slots that columns opened objects to also look at the prefixes of those.
+        let both = applied.effects.touched.union(&applied.effects.opened);
+        let opened = if applied.effects.widened.is_empty() {
+            Vec::new()
+        } else {
+            both.map(|prefix| self.instance(prefix)).filter(|i| !i.is_empty()).collect()
+        };
+        let mut groups = [Group::new(changed), Group::new(all), Group::new(opened)];
         let active: Vec<(u32, Active)> = self.active.iter().map(|(slot, active)| (*slot, *active)).collect();
         let handles = self.deliverable(&applied.effects);
         for (slot, active) in active {
             let full = applied.synced.contains(&slot);
-            let group = &mut groups[usize::from(full)];
+            let is_new = applied.effects.widened.iter().any(|(_, _, from, to)| (*from..*to).contains(&slot));
+            let group = &mut groups[if full { 1 } else { usize::from(is_new && !applied.everything) * 2 }];
             let rank = active.select_best && !group.multi.is_empty();
             let mut tick = Tick {
                 seq,

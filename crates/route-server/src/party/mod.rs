@@ -374,10 +374,13 @@ impl Party {
     fn other_gone(&mut self) {
         self.other = None;
         self.engine = None;
-        self.stage = Stage::Idle;
+        if let Stage::Proposed { steps, .. } = std::mem::replace(&mut self.stage, Stage::Idle) {
+            self.queued.extend(steps);
+        }
         self.other_holds.clear();
         self.other_joined.clear();
         self.active.clear();
+        // What comes from the operator stays to be done; all else is asked for again.
         self.queued.retain(|step| matches!(step, Step::Set { .. } | Step::Epoch { .. }));
         self.event(PartyEvent::OtherGone);
     }
@@ -566,7 +569,11 @@ impl Party {
     fn take_from_other(&mut self, frame: Between, now: Now) -> Result<(), &'static str> {
         let ready = self.other_ready();
         match (self.config.number, frame) {
-            (_, Between::Hello { protocol, exchange, party, nonce, epoch, set, tick_ms }) => {
+            (_, Between::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms }) => {
+                if seq > u64::MAX / 2 {
+                    return Err("a batch number that leaves no room for more");
+                }
+                self.seq = self.seq.max(seq);
                 let hello = reconcile::OtherHello { protocol, exchange, party, nonce, epoch, set, tick_ms };
                 self.other_hello(hello)
             }

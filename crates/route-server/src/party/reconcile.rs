@@ -41,6 +41,7 @@ impl Party {
             party: if self.config.number == Number::One { 1 } else { 2 },
             nonce,
             epoch: self.epoch,
+            seq: self.seq,
             set: Arc::clone(&self.set_bytes),
             tick_ms: u32::try_from(self.config.tick.as_millis()).unwrap_or(u32::MAX),
         };
