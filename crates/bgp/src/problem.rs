@@ -120,6 +120,9 @@ pub enum Fault {
     SectionLength(usize),
 }
 
+/// Our limit on what is told of one UPDATE.
+pub(crate) const MAX_PROBLEMS: usize = 64;
+
 /// One thing wrong with an UPDATE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Problem {
@@ -129,6 +132,18 @@ pub struct Problem {
     pub fault: Fault,
     /// What follows.
     pub action: Action,
+}
+
+impl Problem {
+    /// Adds the problem to `problems`, of which at most [`MAX_PROBLEMS`] are kept: beyond that only a stronger
+    /// consequence than any before is worth the last place.
+    pub(crate) fn note(self, problems: &mut Vec<Problem>) {
+        if problems.len() < MAX_PROBLEMS {
+            problems.push(self);
+        } else if problems.iter().all(|other| other.action < self.action) {
+            problems[MAX_PROBLEMS - 1] = self;
+        }
+    }
 }
 
 impl fmt::Display for Problem {

@@ -22,6 +22,8 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     octets
 }
 
+type Refusal<'a> = (u8, u8, &'a [u8]);
+
 /// Code, subcode and data of the NOTIFICATION that `octets` deserve.
 fn refusal(octets: &[u8], params: &SessionParams) -> (u8, u8, Vec<u8>) {
     match Message::decode(octets, params) {
@@ -122,7 +124,7 @@ fn a_bad_open_is_refused_with_its_subcode() {
         message[at..at + octets.len()].copy_from_slice(octets);
         message
     };
-    let table: [(&str, Vec<u8>, (u8, u8, &[u8])); 20] = [
+    let table: [(&str, Vec<u8>, Refusal<'_>); 20] = [
         ("version 3", with(19, &[3]), (2, 1, &[0, 4])),
         ("AS 0", with(20, &[0, 0]), (2, 2, &[])),
         ("hold time 1", with(22, &[0, 1]), (2, 6, &[])),

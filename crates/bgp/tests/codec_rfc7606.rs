@@ -89,7 +89,7 @@ impl Case {
     /// What RFC 7606 and the attribute's own RFC say of a value of `length` octets.
     fn expected(&self, length: usize) -> Outcome {
         let is_unlisted = |sound: bool| if sound { Outcome::Sound } else { Outcome::Withdrawn };
-        let multiple = |size: usize| is_unlisted(length > 0 && length % size == 0);
+        let multiple = |size: usize| is_unlisted(length > 0 && length.is_multiple_of(size));
         // Sent by whom it must not be sent: dropped whatever it looks like.
         if matches!(self.code, 5 | 9 | 10) && self.external || matches!(self.code, 17 | 18) && self.four_octet_as {
             return Outcome::Discarded;

@@ -376,6 +376,18 @@ fn an_internal_route_needs_a_local_preference() {
     assert_eq!(update.attributes.unwrap().local_pref(), Some(7));
 }
 
+#[test]
+fn of_a_thousand_problems_a_few_are_told_and_the_strongest_acts() {
+    let unknown = attribute(0xc0, 99, &[]);
+    let mut attributes = vec![&unknown[..]; 900];
+    let update = decode(&with(&attributes));
+    assert_eq!((update.problems.len(), update.action()), (64, Some(Action::DiscardAttribute)));
+    let bad = attribute(0xc0, 8, &[1]);
+    attributes.push(&bad);
+    let update = decode(&with(&attributes));
+    assert_eq!((update.problems.len(), update.action()), (64, Some(Action::TreatAsWithdraw)));
+}
+
 // Building.
 
 fn attributes() -> Attributes {

@@ -32,7 +32,8 @@ pub struct Update {
     pub end_of_rib: Option<Afi>,
     /// Routes that were ignored because their prefixes are not unicast.
     pub ignored: Vec<Nlri>,
-    /// What was wrong, in the order in which it was found; empty for a sound message.
+    /// What was wrong, in the order in which it was found; empty for a sound message. At most 64, the strongest among
+    /// them.
     pub problems: Vec<Problem>,
 }
 
@@ -50,7 +51,7 @@ impl Update {
         }
         // Problems of the view come first; ignored prefixes were noted while their fields were read.
         let ignored = std::mem::replace(&mut update.problems, view.into_problems());
-        update.problems.extend(ignored);
+        ignored.into_iter().for_each(|problem| problem.note(&mut update.problems));
         if update.action() >= Some(Action::TreatAsWithdraw) {
             update.withdrawn.append(&mut update.announced);
         } else {
@@ -69,7 +70,8 @@ impl Update {
                 taken.push(nlri);
             } else {
                 self.ignored.push(nlri);
-                self.problems.push(Problem { attribute: None, fault: Fault::NotUnicast, action: Action::IgnorePrefix });
+                let problem = Problem { attribute: None, fault: Fault::NotUnicast, action: Action::IgnorePrefix };
+                problem.note(&mut self.problems);
             }
         }
         taken

@@ -75,7 +75,8 @@ impl<'a> UpdateView<'a> {
                 return Err(Notification::new(code::UPDATE, update::INVALID_NETWORK_FIELD).into());
             }
         }
-        if !params.ipv4_unicast && !(self.withdrawn.is_empty() && self.announced.is_empty()) {
+        let has_routes = !self.withdrawn.is_empty() || !self.announced.is_empty();
+        if has_routes && !params.ipv4_unicast {
             self.report(None, Fault::Family { afi: 1, safi: 1 }, Action::IgnoreFamily);
             (self.withdrawn, self.announced) = (&[], &[]);
         }
@@ -214,10 +215,10 @@ impl<'a> UpdateView<'a> {
 
     #[cold]
     fn report(&mut self, attribute: Option<AttributeCode>, fault: Fault, action: Action) {
-        self.problems.push(Problem { attribute, fault, action });
+        Problem { attribute, fault, action }.note(&mut self.problems);
     }
 
-    /// What is wrong, in the order in which it was found.
+    /// What is wrong, in the order in which it was found; at most 64, the strongest among them.
     #[must_use]
     pub fn problems(&self) -> &[Problem] {
         &self.problems
