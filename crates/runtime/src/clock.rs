@@ -1,6 +1,6 @@
 //! The clock of a process: the only place where time is read for a machine.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use wayleave_core::{Instant, Now, UnixTime};
 
@@ -35,6 +35,7 @@ impl Clock {
 #[must_use]
 #[expect(clippy::disallowed_types, reason = "the driver is where the wall clock is read")]
 pub fn unix_now() -> UnixTime {
+    use std::time::SystemTime;
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     UnixTime(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }

@@ -35,6 +35,9 @@ pub struct Change {
     pub value: Option<Vec<u8>>,
 }
 
+/// A key and its value.
+pub type Record = (Vec<u8>, Vec<u8>);
+
 /// Called once, from the writer's thread, when a batch is durable.
 pub type Durable = Box<dyn FnOnce() + Send>;
 
@@ -45,7 +48,7 @@ pub trait Store: Send + Sync {
     fn submit(&self, changes: Vec<Change>, durable: Durable) -> Result<(), StoreError>;
 
     /// All keys and values of a table, in the order of keys.
-    fn load(&self, table: &'static str) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreError>;
+    fn load(&self, table: &'static str) -> Result<Vec<Record>, StoreError>;
 
     /// Whether commits succeed, and if not, why and what to do.
     fn health(&self) -> watch::Receiver<Health>;
@@ -159,7 +162,7 @@ impl Store for FileStore {
         })
     }
 
-    fn load(&self, table: &'static str) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreError> {
+    fn load(&self, table: &'static str) -> Result<Vec<Record>, StoreError> {
         let guard = lock(&self.database);
         let database = guard.as_ref().ok_or_else(|| StoreError::Stopped(self.path.clone()))?;
         read_all(database, table).map_err(|error| typed(&self.path, error))
@@ -267,7 +270,7 @@ fn open_file(path: &Path) -> Result<Database, StoreError> {
     made.map_err(|error| typed(path, error.into()))
 }
 
-fn read_all(database: &Database, table: &'static str) -> Result<Vec<(Vec<u8>, Vec<u8>)>, redb::Error> {
+fn read_all(database: &Database, table: &'static str) -> Result<Vec<Record>, redb::Error> {
     let transaction = database.begin_read()?;
     let table = match transaction.open_table(definition(table)) {
         Ok(table) => table,

@@ -1,0 +1,339 @@
+//! Plain TCP for BGP sessions: connections by number, octets in and out, and word when a peer takes no more.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tracing::warn;
+
+/// How long a connection may take to open.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Octets read at once.
+const READ: usize = 64 * 1024;
+/// Above so many octets in the queue a connection is blocked, and below so many it is writable again.
+const HIGH: usize = 1 << 20;
+const LOW: usize = 1 << 18;
+/// Connections open at once; more are closed as they come.
+const MOST: usize = 1024;
+/// How long what is queued may still take to go out on close.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What happened on TCP.
+#[derive(Debug)]
+pub enum TcpEvent {
+    /// A peer connected to us.
+    Accepted {
+        /// The connection's number, never used twice.
+        connection: u64,
+        /// Where from.
+        address: SocketAddr,
+    },
+    /// A connection that [`Sockets::connect`] was asked for stands.
+    Connected {
+        /// The caller's number of the attempt.
+        attempt: u64,
+        /// The connection's number.
+        connection: u64,
+    },
+    /// It could not be made.
+    ConnectFailed {
+        /// The caller's number of the attempt.
+        attempt: u64,
+        /// Why.
+        error: io::Error,
+    },
+    /// Octets came in.
+    Bytes {
+        /// Where.
+        connection: u64,
+        /// At least one.
+        bytes: Vec<u8>,
+    },
+    /// The connection is gone, and not because we closed it.
+    Closed {
+        /// Which.
+        connection: u64,
+    },
+    /// What was queued has mostly been taken.
+    Writable {
+        /// Which.
+        connection: u64,
+    },
+}
+
+/// How connections are made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TcpOptions {
+    /// The local address of connections that we open.
+    pub bind: Option<IpAddr>,
+    /// Time to live of what we send: 255 for peers that check it (RFC 5082).
+    pub ttl: Option<u32>,
+}
+
+/// The TCP connections of one BGP speaker; all close when it is dropped.
+#[derive(Debug)]
+pub struct Sockets<E> {
+    events: mpsc::Sender<E>,
+    options: TcpOptions,
+    shared: Arc<Shared>,
+    attempt: Option<AbortHandle>,
+    listeners: Vec<AbortHandle>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    last: u64,
+    open: HashMap<u64, Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    queue: mpsc::UnboundedSender<Vec<u8>>,
+    waiting: Arc<AtomicUsize>,
+    blocked: Arc<AtomicBool>,
+    reader: AbortHandle,
+}
+
+impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
+    /// No connections yet; what happens goes to `events`.
+    #[must_use]
+    pub fn new(events: mpsc::Sender<E>, options: TcpOptions) -> Self {
+        Self { events, options, shared: Arc::default(), attempt: None, listeners: Vec::new() }
+    }
+
+    /// Accepts connections at `address`. Gives the address with the port that was taken.
+    pub async fn listen(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
+        let (shared, events, options) = (Arc::clone(&self.shared), self.events.clone(), self.options);
+        let task = tokio::spawn(async move {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, address)) => {
+                        let event = |connection| TcpEvent::Accepted { connection, address };
+                        shared.add(stream, options, &events, event);
+                    }
+                    Err(error) => {
+                        warn!(%error, "cannot accept a BGP connection");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                }
+            }
+        });
+        self.listeners.push(task.abort_handle());
+        Ok(address)
+    }
+
+    /// Opens a connection, in place of an attempt that is still under way.
+    pub fn connect(&mut self, attempt: u64, to: SocketAddr) {
+        if let Some(earlier) = self.attempt.take() {
+            earlier.abort();
+        }
+        let (shared, events, options) = (Arc::clone(&self.shared), self.events.clone(), self.options);
+        let task = tokio::spawn(async move {
+            let opened = timeout(CONNECT, open(to, options)).await;
+            match opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+                Ok(stream) => {
+                    let event = |connection| TcpEvent::Connected { attempt, connection };
+                    shared.add(stream, options, &events, event);
+                }
+                Err(error) => {
+                    let _ = events.send(TcpEvent::ConnectFailed { attempt, error }.into()).await;
+                }
+            }
+        });
+        self.attempt = Some(task.abort_handle());
+    }
+
+    /// Queues octets; `false` if more than the peer takes are queued now, until [`TcpEvent::Writable`] comes.
+    pub fn send(&self, connection: u64, bytes: Vec<u8>) -> bool {
+        let table = self.shared.lock();
+        let Some(open) = table.open.get(&connection) else { return true };
+        let waiting = open.waiting.fetch_add(bytes.len(), Ordering::AcqRel) + bytes.len();
+        let _ = open.queue.send(bytes); // fails only if the connection is ending
+        if waiting > HIGH {
+            open.blocked.store(true, Ordering::Release);
+        }
+        waiting <= HIGH
+    }
+
+    /// Closes a connection once what is queued is out, or a second has passed.
+    pub fn close(&self, connection: u64) {
+        if let Some(open) = self.shared.lock().open.remove(&connection) {
+            open.reader.abort();
+        }
+    }
+}
+
+impl<E> Drop for Sockets<E> {
+    fn drop(&mut self) {
+        self.listeners.iter().chain(&self.attempt).for_each(AbortHandle::abort);
+        self.shared.lock().open.drain().for_each(|(_, open)| open.reader.abort());
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the connection in. Its reader tells of it before it reads.
+    fn add<E: From<TcpEvent> + Send + 'static>(
+        self: &Arc<Self>,
+        stream: TcpStream,
+        options: TcpOptions,
+        events: &mpsc::Sender<E>,
+        event: impl FnOnce(u64) -> TcpEvent,
+    ) {
+        let _ = stream.set_nodelay(true);
+        if let Some(ttl) = options.ttl {
+            let _ = stream.set_ttl(ttl);
+        }
+        let (reader, writer) = stream.into_split();
+        let (queue, queued) = mpsc::unbounded_channel();
+        let (waiting, blocked) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+        let mut table = self.lock();
+        if table.open.len() >= MOST {
+            return;
+        }
+        table.last += 1;
+        let connection = table.last;
+        let begin = event(connection).into();
+        let task = tokio::spawn(read(connection, begin, reader, Arc::clone(self), events.clone()));
+        let writer = Writer { connection, waiting: Arc::clone(&waiting), blocked: Arc::clone(&blocked), writer };
+        tokio::spawn(writer.run(queued, events.clone()));
+        table.open.insert(connection, Open { queue, waiting, blocked, reader: task.abort_handle() });
+    }
+}
+
+async fn open(to: SocketAddr, options: TcpOptions) -> io::Result<TcpStream> {
+    let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    if let Some(address) = options.bind {
+        socket.bind((address, 0).into())?;
+    }
+    socket.connect(to).await
+}
+
+async fn read<E: From<TcpEvent>>(
+    connection: u64,
+    begin: E,
+    mut reader: OwnedReadHalf,
+    shared: Arc<Shared>,
+    events: mpsc::Sender<E>,
+) {
+    if events.send(begin).await.is_err() {
+        return;
+    }
+    let mut buffer = vec![0; READ];
+    while let Ok(n @ 1..) = reader.read(&mut buffer).await {
+        let bytes = buffer[..n].to_vec();
+        if events.send(TcpEvent::Bytes { connection, bytes }.into()).await.is_err() {
+            return;
+        }
+    }
+    shared.lock().open.remove(&connection);
+    let _ = events.send(TcpEvent::Closed { connection }.into()).await;
+}
+
+struct Writer {
+    connection: u64,
+    waiting: Arc<AtomicUsize>,
+    blocked: Arc<AtomicBool>,
+    writer: OwnedWriteHalf,
+}
+
+impl Writer {
+    async fn run<E: From<TcpEvent>>(mut self, mut queued: mpsc::UnboundedReceiver<Vec<u8>>, events: mpsc::Sender<E>) {
+        while let Some(bytes) = queued.recv().await {
+            // Once we have closed, the peer has a moment to take what is left; before that, as long as it likes: the
+            // session's own timers decide.
+            let wrote = if queued.is_closed() {
+                timeout(FAREWELL, self.writer.write_all(&bytes)).await.unwrap_or(Ok(()))
+            } else {
+                self.writer.write_all(&bytes).await
+            };
+            if wrote.is_err() {
+                return; // the reader sees the same and tells
+            }
+            let left = self.waiting.fetch_sub(bytes.len(), Ordering::AcqRel) - bytes.len();
+            if left <= LOW && self.blocked.swap(false, Ordering::AcqRel) {
+                let _ = events.send(TcpEvent::Writable { connection: self.connection }.into()).await;
+            }
+        }
+        let _ = timeout(FAREWELL, self.writer.shutdown()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn next(events: &mut mpsc::Receiver<TcpEvent>) -> TcpEvent {
+        timeout(Duration::from_secs(10), events.recv()).await.expect("in time").expect("open")
+    }
+
+    async fn pair()
+    -> (Sockets<TcpEvent>, mpsc::Receiver<TcpEvent>, u64, Sockets<TcpEvent>, mpsc::Receiver<TcpEvent>, u64) {
+        let ((to_a, mut from_a), (to_b, mut from_b)) = (mpsc::channel(8), mpsc::channel(8));
+        let mut a = Sockets::new(to_a, TcpOptions::default());
+        let mut b = Sockets::new(to_b, TcpOptions { bind: Some([127, 0, 0, 1].into()), ttl: Some(255) });
+        let address = a.listen("127.0.0.1:0".parse().expect("an address")).await.expect("listening");
+        b.connect(7, address);
+        let TcpEvent::Accepted { connection: at_a, address } = next(&mut from_a).await else { panic!("accepted") };
+        let TcpEvent::Connected { attempt: 7, connection: at_b } = next(&mut from_b).await else { panic!("connected") };
+        assert!(address.ip().is_loopback());
+        (a, from_a, at_a, b, from_b, at_b)
+    }
+
+    #[tokio::test]
+    async fn octets_arrive_also_those_sent_just_before_the_close() {
+        let (a, mut from_a, at_a, b, mut from_b, at_b) = pair().await;
+        assert!(a.send(at_a, b"hello".to_vec()));
+        let TcpEvent::Bytes { bytes, .. } = next(&mut from_b).await else { panic!("octets") };
+        assert_eq!(bytes, b"hello");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        b.send(at_b, b"bye".to_vec());
+        b.close(at_b);
+        let TcpEvent::Bytes { bytes, .. } = next(&mut from_a).await else { panic!("octets") };
+        assert_eq!(bytes, b"bye");
+        assert!(matches!(next(&mut from_a).await, TcpEvent::Closed { .. }));
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_does_not_read_blocks_the_connection_until_it_does() {
+        let (a, _from_a, at_a, _b, mut from_b, _) = pair().await;
+        let mut queued = 0;
+        while a.send(at_a, vec![0; 1 << 16]) {
+            queued += 1;
+            assert!(queued < 10_000, "never blocked");
+        }
+        let mut from_a = _from_a;
+        let drained = async { while !matches!(next(&mut from_b).await, TcpEvent::Closed { .. }) {} };
+        tokio::select! {
+            () = drained => panic!("closed"),
+            event = next(&mut from_a) => assert!(matches!(event, TcpEvent::Writable { .. })),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_attempt_that_fails_says_which() {
+        let (to, mut from) = mpsc::channel(8);
+        let mut sockets = Sockets::new(to, TcpOptions::default());
+        sockets.connect(3, "127.0.0.1:1".parse().expect("an address"));
+        assert!(matches!(next(&mut from).await, TcpEvent::ConnectFailed { attempt: 3, .. }));
+    }
+}

@@ -1,0 +1,239 @@
+//! The status page of a process: metrics, health, readiness and JSON views.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Query;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// The parameters of a request, `?name=value`.
+pub type Parameters = BTreeMap<String, String>;
+
+/// Why a view has no answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ViewError {
+    /// The request is wrong.
+    Request(String),
+    /// There is no such thing.
+    NotFound(String),
+    /// The process is starting or stopping.
+    Unavailable,
+}
+
+/// The kind and value of a metric.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Sample {
+    /// Only rises; its name gets `_total`.
+    Counter(u64),
+    /// Rises and falls.
+    Gauge(f64),
+}
+
+/// One metric: its name without prefix and unit, what it means, its unit if it has one, its value.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Metric {
+    /// As in `frames_received`.
+    pub name: &'static str,
+    /// One sentence without a full stop.
+    pub help: &'static str,
+    /// As in `bytes` or `seconds`.
+    pub unit: Option<&'static str>,
+    /// The value.
+    pub sample: Sample,
+}
+
+impl Metric {
+    /// A count of things.
+    #[must_use]
+    pub fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
+        Self { name, help, unit: None, sample: Sample::Counter(value) }
+    }
+
+    /// A number of things that are there now.
+    #[must_use]
+    pub fn gauge(name: &'static str, help: &'static str, value: f64) -> Self {
+        Self { name, help, unit: None, sample: Sample::Gauge(value) }
+    }
+
+    /// The same in this unit.
+    #[must_use]
+    pub fn of(self, unit: &'static str) -> Self {
+        Self { unit: Some(unit), ..self }
+    }
+}
+
+/// What a process shows. Build it, then [`Pages::serve`] it.
+pub struct Pages {
+    role: &'static str,
+    router: Router,
+    ready: watch::Receiver<Result<(), String>>,
+}
+
+impl Pages {
+    /// Pages of `role` (part of every metric's name). `ready` says whether the process does its work, and if not, why.
+    #[must_use]
+    pub fn new(role: &'static str, ready: watch::Receiver<Result<(), String>>) -> Self {
+        Self { role, router: Router::new(), ready }
+    }
+
+    /// Adds a JSON view at `path`.
+    #[must_use]
+    pub fn view<F, T>(mut self, path: &str, view: F) -> Self
+    where
+        F: Fn(Parameters) -> T + Send + Sync + 'static,
+        T: Future<Output = Result<Value, ViewError>> + Send + 'static,
+    {
+        let view: Arc<dyn Fn(Parameters) -> Answer<Result<Value, ViewError>> + Send + Sync> =
+            Arc::new(move |parameters| Box::pin(view(parameters)));
+        let handler = move |Query(parameters): Query<Parameters>| {
+            let view = Arc::clone(&view);
+            async move { answer(view(parameters).await) }
+        };
+        self.router = self.router.route(path, get(handler));
+        self
+    }
+
+    /// Adds `/metrics`, read anew for each request.
+    #[must_use]
+    pub fn metrics<F, T>(mut self, metrics: F) -> Self
+    where
+        F: Fn() -> T + Send + Sync + 'static,
+        T: Future<Output = Option<Vec<Metric>>> + Send + 'static,
+    {
+        let (metrics, role) = (Arc::new(metrics), self.role);
+        let handler = move || {
+            let metrics = Arc::clone(&metrics);
+            async move {
+                match metrics().await {
+                    Some(metrics) => (
+                        [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")],
+                        open_metrics(role, &metrics),
+                    )
+                        .into_response(),
+                    None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+                }
+            }
+        };
+        self.router = self.router.route("/metrics", get(handler));
+        self
+    }
+
+    /// Serves the pages at `address` until the answer is dropped.
+    pub async fn serve(self, address: SocketAddr) -> io::Result<Serving> {
+        let ready = self.ready;
+        let router = self.router.route("/healthz", get(|| async { "ok\n" })).route(
+            "/readyz",
+            get(move || {
+                let state = ready.borrow().clone();
+                async move {
+                    match state {
+                        Ok(()) => (StatusCode::OK, "ready\n".to_owned()),
+                        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+                    }
+                }
+            }),
+        );
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
+        let task = tokio::spawn(async move { axum::serve(listener, router).await }).abort_handle();
+        Ok(Serving { address, task })
+    }
+}
+
+/// Pages that are being served.
+#[derive(Debug)]
+pub struct Serving {
+    /// Where.
+    pub address: SocketAddr,
+    task: AbortHandle,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn answer(result: Result<Value, ViewError>) -> Response {
+    match result {
+        Ok(value) => axum::Json(value).into_response(),
+        Err(ViewError::Request(why)) => (StatusCode::BAD_REQUEST, axum::Json(json!({ "error": why }))).into_response(),
+        Err(ViewError::NotFound(why)) => (StatusCode::NOT_FOUND, axum::Json(json!({ "error": why }))).into_response(),
+        Err(ViewError::Unavailable) => {
+            (StatusCode::SERVICE_UNAVAILABLE, axum::Json(json!({ "error": "starting or stopping" }))).into_response()
+        }
+    }
+}
+
+/// The text form of OpenMetrics.
+fn open_metrics(role: &str, metrics: &[Metric]) -> String {
+    let mut registry = Registry::with_prefix(format!("wayleave_{role}"));
+    for Metric { name, help, unit, sample } in metrics {
+        match (unit.map(|unit| Unit::Other(unit.to_owned())), *sample) {
+            (None, Sample::Counter(value)) => registry.register(*name, *help, ConstCounter::new(value)),
+            (None, Sample::Gauge(value)) => registry.register(*name, *help, ConstGauge::new(value)),
+            (Some(unit), Sample::Counter(value)) => {
+                registry.register_with_unit(*name, *help, unit, ConstCounter::new(value));
+            }
+            (Some(unit), Sample::Gauge(value)) => {
+                registry.register_with_unit(*name, *help, unit, ConstGauge::new(value));
+            }
+        }
+    }
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("writing to a string does not fail");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    async fn fetch(address: SocketAddr, path: &str) -> String {
+        let mut stream = tokio::net::TcpStream::connect(address).await.expect("connected");
+        let request = format!("GET {path} HTTP/1.0\r\nHost: x\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("asked");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("answered");
+        answer
+    }
+
+    #[tokio::test]
+    async fn pages_show_views_metrics_and_readiness() {
+        let (ready, state) = watch::channel(Err("party 2 is not there".to_owned()));
+        let pages = Pages::new("rs", state)
+            .view("/api/v1/echo", |parameters| async move {
+                let word = parameters.get("word").ok_or(ViewError::Request("no word".into()))?;
+                Ok(json!({ "word": word }))
+            })
+            .metrics(|| async { Some(vec![Metric::counter("frames_received", "Frames received", 3).of("bytes")]) });
+        let serving = pages.serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
+        let at = serving.address;
+        assert!(fetch(at, "/api/v1/echo?word=hi").await.ends_with("{\"word\":\"hi\"}"));
+        assert!(fetch(at, "/api/v1/echo").await.starts_with("HTTP/1.0 400"));
+        assert!(fetch(at, "/metrics").await.contains("wayleave_rs_frames_received_bytes_total 3"));
+        assert!(fetch(at, "/healthz").await.starts_with("HTTP/1.0 200"));
+        let answer = fetch(at, "/readyz").await;
+        assert!(answer.starts_with("HTTP/1.0 503") && answer.contains("party 2 is not there"), "{answer}");
+        assert!(ready.send_replace(Ok(())).is_err());
+        assert!(fetch(at, "/readyz").await.starts_with("HTTP/1.0 200"));
+    }
+}

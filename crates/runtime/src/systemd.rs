@@ -1,0 +1,49 @@
+//! Word to systemd (sd_notify): ready, reloading, stopping. Without systemd all of it does nothing.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use tracing::debug;
+
+/// What a daemon says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice<'a> {
+    /// It does its work, also after a reload.
+    Ready,
+    /// It reads its configuration again; the number is the monotonic clock in microseconds.
+    Reloading(u64),
+    /// It is leaving.
+    Stopping,
+    /// A line for `systemctl status`.
+    Status(&'a str),
+}
+
+/// Tells systemd, if it is there.
+pub fn notify(notice: Notice<'_>) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let text = match notice {
+        Notice::Ready => "READY=1".to_owned(),
+        Notice::Reloading(at) => format!("RELOADING=1\nMONOTONIC_USEC={at}"),
+        Notice::Stopping => "STOPPING=1".to_owned(),
+        Notice::Status(line) => format!("STATUS={}", line.replace('\n', " ")),
+    };
+    let bytes = path.as_encoded_bytes();
+    // A leading `@` stands for the abstract namespace.
+    let address = match bytes.strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&path),
+    };
+    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address));
+    if let Err(error) = sent {
+        debug!(%error, "systemd was not told");
+    }
+}
+
+/// The monotonic clock as systemd wants it in [`Notice::Reloading`], in microseconds.
+#[must_use]
+pub fn monotonic_micros() -> u64 {
+    // /proc/uptime counts since boot, as CLOCK_MONOTONIC does but for suspended time, in hundredths of a second.
+    let text = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let seconds: f64 = text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or_default();
+    (seconds * 1e6) as u64
+}
