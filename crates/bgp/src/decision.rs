@@ -223,12 +223,16 @@ pub fn rank(candidates: &mut [Candidate], options: &Options) -> Vec<usize> {
     classes
 }
 
-/// The indices of `candidates` from best to worst; equal ones keep their order.
+/// The indices of `candidates` from best to worst. Equal ones stand in the order of their neighbouring ASes, and within
+/// one in the order in which they came.
 #[must_use]
 pub fn order(candidates: &[Candidate], options: &Options) -> Vec<usize> {
     let mut indices: Vec<usize> = (0..candidates.len()).collect();
     if options.med != Med::SameNeighbour {
-        indices.sort_by(|&a, &b| compare(&candidates[a], &candidates[b], options));
+        indices.sort_by(|&a, &b| {
+            let (a, b) = (&candidates[a], &candidates[b]);
+            compare(a, b, options).then(a.neighbour_as.cmp(&b.neighbour_as))
+        });
         return indices;
     }
     // Within one neighbouring AS every step applies to every pair, so the order is total there.
@@ -250,7 +254,7 @@ pub fn order(candidates: &[Candidate], options: &Options) -> Vec<usize> {
 /// The index of the best route; `None` of none.
 #[must_use]
 pub fn best(candidates: &[Candidate], options: &Options) -> Option<usize> {
-    survivors(candidates, options).into_iter().next()
+    survivors(candidates, options).into_iter().min_by_key(|&i| (candidates[i].neighbour_as, i))
 }
 
 /// Why `loser` is not the best of `candidates`: the step of RFC 4271's elimination at which it went out, and who put it
@@ -274,7 +278,8 @@ pub fn explain(candidates: &[Candidate], loser: usize, options: &Options) -> Opt
     None
 }
 
-/// Takes the head of the group whose head is best, MED aside.
+/// Takes the head of the group whose head is best, MED aside; of equal heads the first group's, and groups stand in the
+/// order of their AS numbers, since whichever goes first decides what its group shows next.
 fn best_head(
     groups: &mut [std::iter::Peekable<std::slice::Iter<'_, usize>>],
     candidates: &[Candidate],
@@ -283,9 +288,8 @@ fn best_head(
     let mut best: Option<(usize, usize)> = None;
     for (group, heads) in groups.iter_mut().enumerate() {
         let Some(&&head) = heads.peek() else { continue };
-        let better = best.is_none_or(|(_, other)| {
-            compare_but_med(&candidates[head], &candidates[other], options).then(head.cmp(&other)).is_lt()
-        });
+        let better =
+            best.is_none_or(|(_, other)| compare_but_med(&candidates[head], &candidates[other], options).is_lt());
         if better {
             best = Some((group, head));
         }

@@ -136,6 +136,21 @@ fn equal_routes_share_a_class_and_keep_their_order() {
     assert_eq!(rank(&mut [], &options), []);
 }
 
+#[test]
+fn equal_routes_of_two_neighbours_are_ranked_the_same_from_every_order() {
+    let options = Options { missing_med_is_worst: true, ..Options::default() };
+    let internal = Candidate { external: false, ..base() };
+    let first = Candidate { med: Some(0), ..internal };
+    // Beats the third by coming from outside, and loses to the first by MED.
+    let second = base();
+    let third = Candidate { neighbour_as: Some(Asn(2)), ..internal };
+    assert_eq!(compare(&first, &third, &options), Ordering::Equal);
+    for mut candidates in [[first, second, third], [third, second, first], [second, third, first]] {
+        assert_eq!(rank(&mut candidates, &options), [0, 1, 2]);
+        assert_eq!(candidates, [first, second, third]);
+    }
+}
+
 /// RFC 4271 section 9.1.2.2 word for word: remove from consideration, step by step.
 fn eliminate(candidates: &[Candidate], options: &Options) -> Vec<usize> {
     let mut left: Vec<usize> = (0..candidates.len()).collect();
