@@ -4,6 +4,7 @@
 //! Every step looks at the routers' own tables.
 
 pub mod expect;
+mod explore;
 pub mod files;
 pub mod http;
 pub mod layout;
@@ -27,6 +28,8 @@ use crate::routers::{Routers, default_cache, locate_or_fetch};
 pub struct Options {
     /// The rung to use; the highest that works here if not given.
     pub rung: Option<Rung>,
+    /// Never ask: without it a person at a terminal may look around before all ends.
+    pub headless: bool,
     /// End at the first step that does not hold.
     pub assert: bool,
     /// Objects to the standard output, words to the standard error.
@@ -106,6 +109,9 @@ fn play(options: &Options, rung: Rung) -> ExitCode {
         }
     };
     for step in STEPS {
+        if step.is_last && !options.headless && !options.json {
+            explore::look_around(&mut world);
+        }
         let held = report.step(step.name, |facts| (step.play)(&mut world, options, facts));
         if !held {
             for dead in world.dead() {

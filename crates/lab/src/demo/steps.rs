@@ -24,20 +24,26 @@ type Facts = Vec<String>;
 pub(super) struct Step {
     pub(super) name: &'static str,
     pub(super) play: fn(&mut World, &Options, &mut Facts) -> Result<(), String>,
+    /// Nothing runs after it.
+    pub(super) is_last: bool,
+}
+
+const fn step(name: &'static str, play: fn(&mut World, &Options, &mut Facts) -> Result<(), String>) -> Step {
+    Step { name, play, is_last: false }
 }
 
 /// All steps.
 pub(super) const STEPS: &[Step] = &[
-    Step { name: "two parties, six members: every session is up", play: sessions },
-    Step { name: "live announcements reach every router that may have them", play: announcements },
-    Step { name: "a real table passes through the exchange", play: real_table },
-    Step { name: "what party 1 sees, what party 2 sees, what a member gets", play: views },
-    Step { name: "alpha's route stays hidden from delta, bravo's from echo", play: hidden },
-    Step { name: "the exchange's recommendation moves a choice, and no member learns why", play: recommendation },
-    Step { name: "a withdrawal reaches every table", play: withdrawal },
-    Step { name: "kill -9 of party 1: tables stay, it returns, nothing is lost", play: kill_party_1 },
-    Step { name: "kill -9 of party 2: tables stay, it returns, nothing is lost", play: kill_party_2 },
-    Step { name: "all ends in order when asked", play: end },
+    step("two parties, six members: every session is up", sessions),
+    step("live announcements reach every router that may have them", announcements),
+    step("a real table passes through the exchange", real_table),
+    step("what party 1 sees, what party 2 sees, what a member gets", views),
+    step("alpha's route stays hidden from delta, bravo's from echo", hidden),
+    step("the exchange's recommendation moves a choice, and no member learns why", recommendation),
+    step("a withdrawal reaches every table", withdrawal),
+    step("kill -9 of party 1: tables stay, it returns, nothing is lost", kill_party_1),
+    step("kill -9 of party 2: tables stay, it returns, nothing is lost", kill_party_2),
+    Step { name: "all ends in order when asked", play: end, is_last: true },
 ];
 
 /// Alpha's, hidden from delta by a standard community.

@@ -1,0 +1,73 @@
+//! The exchange at the end of the demonstration, for a person who wants to look around.
+
+use std::fmt::Write as _;
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+
+use wayleave_core::Prefix;
+
+use super::world::World;
+use crate::table::LearnedRoute;
+
+/// Routes of a table that are printed.
+const MOST_ROUTES: usize = 40;
+
+const COMMANDS: &str = "    table NAME           what NAME's router learned from the exchange
+    show NAME PREFIX     the same for one prefix, as the router itself prints it
+    party 1|2            what a party knows of itself
+    exec NAME COMMAND    a shell command in the network of NAME's router
+    Enter                ends everything";
+
+/// Answers commands until an empty line or the end of input. Does nothing without a terminal.
+pub(super) fn look_around(world: &mut World) {
+    if !io::stdin().is_terminal() {
+        return;
+    }
+    println!("\nThe exchange runs on. Look around:\n{COMMANDS}");
+    loop {
+        print!("demo> ");
+        let _ = io::stdout().flush();
+        let mut line = String::new();
+        if !matches!(io::stdin().lock().read_line(&mut line), Ok(1..)) || line.trim().is_empty() {
+            return;
+        }
+        match answer(world, line.trim()) {
+            Ok(text) => println!("{text}"),
+            Err(reason) => println!("{reason}\n{COMMANDS}"),
+        }
+    }
+}
+
+fn answer(world: &mut World, line: &str) -> Result<String, String> {
+    let (verb, rest) = line.split_once(' ').ok_or("not a command")?;
+    let (name, argument) = rest.trim().split_once(' ').unwrap_or((rest.trim(), ""));
+    if verb == "party" {
+        let party = world.parties.iter().find(|party| party.at.number.to_string() == name).ok_or("party 1 or 2?")?;
+        return party.ask("/api/v1/status").map(|status| format!("{status:#}"));
+    }
+    let member = world.members.iter_mut().find(|member| member.at.name == name);
+    let member = member.ok_or_else(|| format!("there is no member `{name}`"))?;
+    match verb {
+        "table" => member.router.table().map(|routes| print_table(&routes)).map_err(|error| error.to_string()),
+        "show" => {
+            let prefix: Prefix = argument.trim().parse().map_err(|_| format!("`{argument}` is not a prefix"))?;
+            member.router.show(prefix).map_err(|error| error.to_string())
+        }
+        "exec" => {
+            let status = member.at.router_place.command("sh").args(["-c", argument]).status();
+            status.map(|status| status.to_string()).map_err(|error| error.to_string())
+        }
+        _ => Err("not a command".to_owned()),
+    }
+}
+
+fn print_table(routes: &[LearnedRoute]) -> String {
+    let mut text = String::new();
+    for route in routes.iter().take(MOST_ROUTES) {
+        let path: Vec<String> = route.as_path.iter().map(|asn| asn.0.to_string()).collect();
+        let next_hop = route.next_hop.map_or("-".to_owned(), |address| address.to_string());
+        let prefix = route.prefix.to_string();
+        let _ = writeln!(text, "{prefix:24} via {next_hop:16} path {}", path.join(" "));
+    }
+    let _ = write!(text, "{} routes", routes.len());
+    text
+}
