@@ -248,3 +248,50 @@ fn slice(square: &mut Square, width: Width) -> Square {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::Pool;
+    use crate::rounds::lockstep;
+    use crate::setup::{SessionId, Setup};
+
+    /// Both parties' planes of `count` correlations of `width`.
+    fn correlations(width: Width, count: usize) -> [Vec<u64>; 2] {
+        let id = SessionId([width.bits() as u8; 16]);
+        let (mut one, mut two) = (Setup::new(Role::Party1, id, [1; 32]), Setup::new(Role::Party2, id, [2; 32]));
+        for setup in [&mut one, &mut two] {
+            setup.ask(Chunk { width, count: count.next_multiple_of(128) }).unwrap();
+        }
+        let (one, two) = lockstep(&mut one, &mut two).unwrap();
+        [one, two].map(|stock| {
+            let mut pool = Pool::new(usize::MAX);
+            pool.add(stock).unwrap();
+            let mut planes = vec![0; width.stored_bits() * count.div_ceil(64)];
+            pool.take(width, width.bits(), count, &mut planes);
+            planes
+        })
+    }
+
+    #[test]
+    fn in_every_width_the_shares_multiply() {
+        for width in Width::ALL {
+            let count = 1000;
+            let [one, two] = correlations(width, count);
+            let whole: Vec<u64> = one.iter().zip(&two).map(|(one, two)| one ^ two).collect();
+            let words = count.div_ceil(64);
+            let plane = |number: usize| &whole[number * words..][..words];
+            for bit in 0..width.bits() {
+                for word in 0..words {
+                    let expected = plane(0)[word] & plane(1 + bit)[word];
+                    assert_eq!(plane(1 + width.bits() + bit)[word], expected, "width {}", width.bits());
+                }
+            }
+            for planes in [&one, &two] {
+                let ones: u32 = planes.iter().map(|word| word.count_ones()).sum();
+                let share = f64::from(ones) / (planes.len() * 64) as f64;
+                assert!((0.4..0.6).contains(&share), "width {}: {share} ones", width.bits());
+            }
+        }
+    }
+}

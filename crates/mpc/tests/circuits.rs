@@ -4,7 +4,7 @@ mod common;
 
 use common::{Pair, Random};
 use proptest::prelude::*;
-use wayleave_mpc::circuit::Kind;
+use wayleave_mpc::circuit::{Circuit, Gate, Kind, Wire};
 use wayleave_mpc::circuits::{
     Output, Precedence, Route, SelectBest, export_all, export_all_reference, select_best_reference,
 };
@@ -176,4 +176,51 @@ proptest! {
         let lanes: Vec<_> = (0..lanes).map(|_| random_routes(&shape, &mut random)).collect();
         check_index(&mut Pair::new(seed as u8), shape, &lanes, &mut random);
     }
+}
+
+/// Changes one number of a circuit.
+fn change(circuit: &mut Circuit, random: &mut Random) {
+    let wires = circuit.wires + 2;
+    let layer = random.below(circuit.layers.len());
+    let layer = &mut circuit.layers[layer];
+    let wire = Wire(random.below(wires) as u32);
+    let (gate, product) = (random.below(layer.local.len().max(1)), random.below(layer.products.len().max(1)));
+    match random.below(7) {
+        0 => circuit.wires = wires - random.below(5),
+        1 => layer
+            .local
+            .get_mut(gate)
+            .into_iter()
+            .for_each(|gate| *gate = Gate::Not { input: wire, out: Wire(wire.0 + 1) }),
+        2 => layer.local.get_mut(gate).into_iter().for_each(|gate| match gate {
+            Gate::Xor { left, .. } => *left = wire,
+            Gate::Not { input, .. } => *input = wire,
+            Gate::Constant { bit, .. } => *bit = !*bit,
+        }),
+        3 => layer.products.get_mut(product).into_iter().for_each(|product| product.bit = wire),
+        4 => layer.products.get_mut(product).into_iter().for_each(|product| product.vector[0] = wire),
+        5 => drop(layer.products.pop()),
+        _ => circuit.outputs.push(wire),
+    }
+}
+
+#[test]
+fn a_changed_circuit_is_refused_or_evaluated_right() {
+    let (mut pair, mut random) = (Pair::new(7), Random::new(7));
+    let (mut refused, mut evaluated) = (0, 0);
+    for round in 0..600 {
+        let shape = SelectBest { class_bits: 2, recommendation_bits: 1, ..SelectBest::standard(1 + round % 5) };
+        let mut circuit = shape.circuit().unwrap();
+        (0..1 + random.below(2)).for_each(|_| change(&mut circuit, &mut random));
+        match Program::new(circuit) {
+            Err(_) => refused += 1,
+            Ok(program) => {
+                let lanes = 1 + random.below(70);
+                let inputs = random.rows(program.input_rows(), lanes);
+                assert!(pair.evaluate(&program, &inputs, &mut random) == program.oracle(&inputs));
+                evaluated += 1;
+            }
+        }
+    }
+    assert!(refused > 100 && evaluated > 100, "{refused} refused, {evaluated} evaluated");
 }

@@ -6,27 +6,41 @@ use std::collections::HashMap;
 use std::ops::Add;
 
 use common::{Pair, Random};
+use wayleave_crypto::hash::hash;
 use wayleave_mpc::circuits::{SelectBest, export_all};
 use wayleave_mpc::{
-    BitRows, Chunk, Counts, DEFAULT_CHUNK, Demand, Evaluation, Program, Role, Rounds, SessionId, SessionTag, Setup,
-    Step, Together, Used, Width, lockstep, split,
+    BitRows, Chunk, Counts, DEFAULT_CHUNK, Demand, Evaluation, Pool, Program, Role, Rounds, SessionId, SessionTag,
+    Setup, Step, Together, Used, Width, lockstep, split,
 };
 
 fn program(routes: usize) -> Program {
     Program::new(SelectBest::standard(routes).circuit().unwrap()).unwrap()
 }
 
-/// The messages of party 1 and of party 2, round by round, and whether both came to their end.
-fn messages<R: Rounds>(mut one: R, mut two: R) -> [Vec<Vec<u8>>; 2] {
+/// The messages of party 1 and of party 2, round by round.
+type Sent = [Vec<Vec<u8>>; 2];
+
+/// Both outputs, and what was sent.
+fn recorded<R: Rounds>(mut one: R, mut two: R) -> ((R::Output, R::Output), Sent) {
     let (mut first, mut second) = (one.round(None).unwrap(), two.round(None).unwrap());
-    let mut sent = [Vec::new(), Vec::new()];
-    while let (Step::Send(a), Step::Send(b)) = (first, second) {
-        assert_eq!((one.expects(), two.expects()), (Some(b.len()), Some(a.len())));
-        (first, second) = (one.round(Some(&b)).unwrap(), two.round(Some(&a)).unwrap());
-        sent[0].push(a);
-        sent[1].push(b);
+    let mut sent = Sent::default();
+    loop {
+        (first, second) = match (first, second) {
+            (Step::Send(a), Step::Send(b)) => {
+                assert_eq!((one.expects(), two.expects()), (Some(b.len()), Some(a.len())));
+                let next = (one.round(Some(&b)).unwrap(), two.round(Some(&a)).unwrap());
+                sent[0].push(a);
+                sent[1].push(b);
+                next
+            }
+            (Step::Done(a), Step::Done(b)) => return ((a, b), sent),
+            _ => panic!("one end was done before the other"),
+        };
     }
-    sent
+}
+
+fn messages<R: Rounds>(one: R, two: R) -> Sent {
+    recorded(one, two).1
 }
 
 #[test]
@@ -231,4 +245,33 @@ fn nothing_secret_is_printed() {
     let evaluation = Evaluation::new(&program, &inputs, &mut pair.pools[0]).unwrap();
     assert_eq!(format!("{evaluation:?}"), "Evaluation { role: party 1, lanes: 64, layer: 0 of 8, .. }");
     assert_eq!(format!("{:?}", pair.setups[0]), "Setup { role: party 1, state: ready, asked: [], .. }");
+}
+
+#[test]
+fn known_seeds_give_known_messages() {
+    // A change here is a change of the wire protocol, or of the randomness that seeds give.
+    let program = program(3);
+    let [mut one, mut two] = common::setups(1);
+    let mut pools = [Pool::new(1 << 20), Pool::new(1 << 20)];
+    let mut digest = [0u8; 32];
+    let mut note = |sent: Sent| {
+        for message in sent.iter().flatten() {
+            digest = hash("known-answer", &[&digest, message]);
+        }
+    };
+    for chunk in Demand::of(&program, 9).chunks(DEFAULT_CHUNK) {
+        let [left, right] = [&mut one, &mut two];
+        left.ask(chunk).unwrap();
+        right.ask(chunk).unwrap();
+        let (outputs, sent) = recorded(left, right);
+        pools[0].add(outputs.0).unwrap();
+        pools[1].add(outputs.1).unwrap();
+        note(sent);
+    }
+    let inputs = BitRows::zero(program.input_rows(), 9);
+    let [mut first, mut second] = pools.each_mut().map(|pool| Evaluation::new(&program, &inputs, pool).unwrap());
+    note(recorded(&mut first, &mut second).1);
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    assert_eq!(hex(&one.tag().unwrap().0), "a5822f50fcbd389bdffe43d3c5607fa9");
+    assert_eq!(hex(&digest), "a5e571e8ddb035347d1f953a1a0095480c5cb61976fe621ba8e7c27a8f33eda8");
 }
