@@ -20,3 +20,4 @@ pub mod sim;
 pub mod speak;
 pub mod speaker;
 pub mod table;
+pub mod trace;

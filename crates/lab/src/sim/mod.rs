@@ -161,6 +161,12 @@ pub fn member_address(slot: u32) -> std::net::Ipv4Addr {
     std::net::Ipv4Addr::from(0x0a00_0000 + 1 + slot)
 }
 
+/// Its IPv6 LAN address.
+#[must_use]
+pub fn member_address6(slot: u32) -> std::net::Ipv6Addr {
+    std::net::Ipv6Addr::from(0x2001_0db8_u128 << 96 | u128::from(1 + slot))
+}
+
 fn seed_of(seed: u64, purpose: &[u8], number: u64) -> Seed {
     let parts: [&[u8]; 3] = [&seed.to_be_bytes(), purpose, &number.to_be_bytes()];
     Seed::new(wayleave_crypto::hash::hash("wayleave/lab/sim/v1", &parts))
@@ -172,7 +178,7 @@ fn slot_of(seed: u64, slot: u32) -> Slot {
         active: true,
         asn: member_asn(slot),
         name: format!("member-{slot}"),
-        addresses: vec![member_address(slot).into()],
+        addresses: vec![member_address(slot).into(), member_address6(slot).into()],
         tls: wayleave_crypto::hash::sha256(&key),
         sign: key,
         max_prefix: 1_000_000,
