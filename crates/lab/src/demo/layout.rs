@@ -1,7 +1,7 @@
 //! Who is where: addresses, ports and places of the demonstration on each rung.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use wayleave_core::Asn;
@@ -56,6 +56,24 @@ pub struct MemberSeat {
     pub bgp: SocketAddr,
     /// The proxy.
     pub proxy: Seat,
+}
+
+impl MemberSeat {
+    /// Its router's IPv6 address on the LAN, the next hop of its IPv6 routes.
+    #[must_use]
+    pub fn router6(&self) -> Ipv6Addr {
+        Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, u16::from(self.host()))
+    }
+
+    /// The proxy's BGP identifier: it must differ from the router's.
+    #[must_use]
+    pub fn proxy_id(&self) -> Ipv4Addr {
+        lan(100 + self.host())
+    }
+
+    fn host(&self) -> u8 {
+        self.router.octets()[3]
+    }
 }
 
 /// One party's addresses.

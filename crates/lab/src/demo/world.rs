@@ -242,7 +242,7 @@ impl World {
 
     /// The exchange recommends `favourite` before all others.
     pub fn recommend(&mut self, favourite: &str) -> Result<(), String> {
-        self.files.recommend(&self.layout.members, favourite)?;
+        self.files.recommend(favourite)?;
         self.parties[0].role.reload()
     }
 
