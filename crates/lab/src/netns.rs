@@ -252,6 +252,8 @@ impl Network {
             format!("link add {name} type veth peer name eth0 netns {name}"),
             format!("link set {name} master lan up"),
             format!("-n {name} link set lo up"),
+            // Without link-local addresses next hops are the addresses given here and no others.
+            format!("-n {name} link set eth0 addrgenmode none"),
             format!("-n {name} link set eth0 up"),
         ];
         lines.extend(addresses.iter().map(|a| format!("-n {name} addr add {a} dev eth0{}", without_dad(a))));
