@@ -47,6 +47,8 @@ pub const DEFAULT_PREFIXES: usize = 300;
 
 /// Plays the demonstration with the running program as the binary of all roles. `arguments` are those with which this
 /// very demonstration was asked for, since on the upper rungs the program runs itself again inside its namespaces.
+///
+/// Call it on the main thread: when the thread that calls it ends, so does everything that it started.
 pub fn run(options: &Options, arguments: &[OsString]) -> ExitCode {
     match netns::inside() {
         Some(rung) => play(options, rung),

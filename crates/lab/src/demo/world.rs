@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -39,11 +40,22 @@ pub struct Role {
 impl Role {
     /// Starts the process.
     pub fn start(&mut self) -> Result<(), String> {
-        let mut command = self.place.command(&self.binary);
+        let mut command = self.command();
         command.args(&self.arguments);
         let daemon = Daemon::start(&mut command, &self.log).map_err(|error| format!("{}: {error}", self.name))?;
         self.daemon = Some(daemon);
         Ok(())
+    }
+
+    /// In a namespace the kernel ends it with the laboratory; on loopback it must be told to.
+    fn command(&self) -> Command {
+        let tool = Path::new("/usr/bin/setpriv");
+        if self.place != Place::Here || !tool.exists() {
+            return self.place.command(&self.binary);
+        }
+        let mut command = Command::new(tool);
+        command.args(["--pdeathsig", "KILL"]).arg(&self.binary);
+        command
     }
 
     /// `kill -9`.
