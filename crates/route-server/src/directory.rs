@@ -146,6 +146,12 @@ pub enum DecodeError {
 #[error("the member set is not signed by the exchange's key")]
 pub struct NotSigned;
 
+/// The signing keys of a set's slots, decoded once; `None` where the bytes are no key.
+#[must_use]
+pub fn keys(set: &MemberSet) -> Vec<Option<VerifyingKey>> {
+    set.slots.iter().map(|slot| VerifyingKey::from_bytes(&slot.sign).ok()).collect()
+}
+
 impl MemberSet {
     /// The slot in this place.
     #[must_use]

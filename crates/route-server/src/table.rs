@@ -161,6 +161,12 @@ impl Table {
         self.prefixes_of.get(&slot).copied().unwrap_or(0)
     }
 
+    /// Whether `slot` has a live route for `nlri`.
+    #[must_use]
+    pub fn owns(&self, slot: u32, nlri: &Nlri) -> bool {
+        self.by_prefix.get(&nlri.prefix).is_some_and(|routes| routes.contains_key(&(slot, nlri.path_id)))
+    }
+
     /// The highest version applied or seen from `slot`.
     #[must_use]
     pub fn high_water(&self, slot: u32) -> u64 {

@@ -673,19 +673,12 @@ impl Sim {
             self.members.keys().copied().filter(|slot| self.set.slots[*slot as usize].active).collect();
         let parties = PARTIES.iter().all(|node| {
             self.parties.get(node).is_some_and(|party| {
-                let status = party.status();
-                matches!(status.stage, "idle" | "refill")
-                    && status.members == expected
-                    && status.member_set == self.set.number
-                    && !party.has_something_to_do()
+                party.is_at_rest()
+                    && party.active().eq(expected.iter().copied())
+                    && party.member_set() == self.set.number
             })
         });
-        let members = expected.iter().all(|slot| {
-            self.members.get(slot).is_some_and(|member| {
-                let status = member.status();
-                status.synced && status.unconfirmed == 0 && status.awaiting == 0
-            })
-        });
+        let members = expected.iter().all(|slot| self.members.get(slot).is_some_and(Member::is_at_rest));
         parties && members
     }
 }

@@ -146,6 +146,7 @@ pub struct Member {
     session: Option<SessionId>,
     welcomed: [bool; 2],
     set: Option<MemberSet>,
+    keys: Vec<Option<VerifyingKey>>,
     epoch: u64,
     tick: Duration,
     synced: bool,
@@ -189,6 +190,7 @@ impl Member {
             session: None,
             welcomed: [false; 2],
             set: None,
+            keys: Vec::new(),
             epoch: 0,
             tick: Duration::ZERO,
             synced: false,
@@ -321,6 +323,7 @@ impl Member {
         if own.is_none_or(|slot| slot.sign != self.signing.verifying_key().to_bytes()) {
             self.event(MemberEvent::NotAMember { slot: self.config.slot });
         }
+        self.keys = crate::directory::keys(&set);
         self.set = Some(set);
         self.set_grew();
     }

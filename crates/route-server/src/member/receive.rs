@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Now, Prefix};
-use wayleave_crypto::sign::VerifyingKey;
 
 use super::select::Round;
 use super::{Alarm, Member, MemberEvent, Suspect, index};
@@ -202,12 +201,11 @@ impl Member {
         let slot = opened.description.slot;
         let by = vec![Suspect::Announcer(Some(slot))];
         let key = self
-            .set
-            .as_ref()
-            .and_then(|set| set.slot(slot))
-            .and_then(|announcer| VerifyingKey::from_bytes(&announcer.sign).ok())
+            .keys
+            .get(slot as usize)
+            .and_then(Option::as_ref)
             .ok_or_else(|| alarm("the announcer is not in the member set", both_parties()))?;
-        if !opened.is_signed_by(&handle, &key) {
+        if !opened.is_signed_by(&handle, key) {
             return Err(alarm("the announcer's signature does not fit", by));
         }
         let attributes = Attributes::decode(&opened.attributes)

@@ -201,6 +201,12 @@ impl Member {
         }
     }
 
+    /// Whether all that this member knows has had its effect: for those who wait for that.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        self.synced && self.announcements.unconfirmed() == 0 && self.rounds.is_empty()
+    }
+
     /// Counts since start.
     #[must_use]
     pub fn counters(&self) -> &MemberCounters {

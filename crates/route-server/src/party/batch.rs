@@ -28,10 +28,25 @@ pub(super) struct Applied {
 }
 
 impl Party {
-    /// Whether something waits that this party can act on without further input, for those who wait for its end.
+    /// Whether all that was given to this party has had its effect: for those who wait for that.
     #[must_use]
-    pub fn has_something_to_do(&self) -> bool {
-        self.has_work() || !self.pending.is_empty() || !self.other_holds.is_empty()
+    pub fn is_at_rest(&self) -> bool {
+        matches!(self.stage, Stage::Idle | Stage::Refill)
+            && self.other_ready()
+            && !self.has_work()
+            && self.pending.is_empty()
+            && self.other_holds.is_empty()
+    }
+
+    /// The slots whose members are connected to both parties.
+    pub fn active(&self) -> impl Iterator<Item = u32> + '_ {
+        self.active.keys().copied()
+    }
+
+    /// The number of the member set.
+    #[must_use]
+    pub fn member_set(&self) -> u64 {
+        self.set.number
     }
 
     /// Whether party 1 has something to propose.
@@ -82,6 +97,7 @@ impl Party {
         let mut objects = 0;
         let mut over_limit = Vec::new();
         for (slot, waiting) in &self.pending {
+            let mut new = 0;
             // In order within a slot: what waits for its other half holds back what comes after it.
             for (version, object) in waiting {
                 let matched =
@@ -89,10 +105,12 @@ impl Party {
                 if !matched || objects == MAX_BATCH {
                     break;
                 }
-                if self.exceeds_max_prefix(*slot, &object.header.description.kind) {
+                let more = self.new_prefixes(*slot, &object.header.description.kind);
+                if more > 0 && new + more > self.prefixes_left(*slot) {
                     over_limit.push((*slot, *version));
                     continue;
                 }
+                new += more;
                 objects += 1;
                 steps.push(Step::Object { slot: *slot, version: *version, digest: object.digest });
             }
@@ -107,10 +125,18 @@ impl Party {
         self.stage = Stage::Proposed { seq, steps };
     }
 
-    fn exceeds_max_prefix(&self, slot: u32, kind: &Kind) -> bool {
-        let Kind::Announce { prefixes } = kind else { return false };
-        let most = self.set.slots.get(slot as usize).map_or(0, |s| s.max_prefix as usize);
-        most > 0 && self.table.prefixes_of(slot) + prefixes.len() > most
+    /// Prefixes that an object adds to those of its announcer.
+    fn new_prefixes(&self, slot: u32, kind: &Kind) -> usize {
+        let Kind::Announce { prefixes } = kind else { return 0 };
+        prefixes.iter().filter(|nlri| !self.table.owns(slot, nlri)).count()
+    }
+
+    /// Prefixes that a member may announce beyond those it does; no limit is set by 0.
+    fn prefixes_left(&self, slot: u32) -> usize {
+        match self.set.slot(slot).map_or(0, |s| s.max_prefix as usize) {
+            0 => usize::MAX,
+            most => most.saturating_sub(self.table.prefixes_of(slot)),
+        }
     }
 
     /// Drops waiting objects at both parties and tells their members.
@@ -323,6 +349,7 @@ impl Party {
             }
         }
         self.widths.insert(set.number, width(&set));
+        self.keys = crate::directory::keys(&set);
         self.set = set;
         self.set_bytes = bytes;
         self.output.push_back(PartyOutput::Members(Box::new(self.set.clone())));

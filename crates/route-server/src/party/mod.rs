@@ -21,7 +21,7 @@ use wayleave_core::{Instant, Machine, Now};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::VerifyingKey;
 
-use crate::directory::{MemberSet, SignedMemberSet};
+use crate::directory::{MemberSet, SignedMemberSet, keys};
 use crate::frames::{Between, FromMember, PROTOCOL, Refusal, SessionId, Step, ToMember};
 use crate::object::{Header, Kind, MAX_BLOB};
 use crate::rng::Rng;
@@ -198,6 +198,7 @@ enum Stage {
 pub struct Party {
     config: PartyConfig,
     set: MemberSet,
+    keys: Vec<Option<VerifyingKey>>,
     set_bytes: Arc<[u8]>,
     epoch: u64,
     seq: u64,
@@ -252,6 +253,7 @@ impl Party {
         let mut party = Self {
             tick: config.tick,
             widths: BTreeMap::from([(set.number, width(&set))]),
+            keys: keys(&set),
             set,
             set_bytes: members.into(),
             epoch: loaded.epoch.max(1),
@@ -501,7 +503,9 @@ impl Party {
 
     fn check(&self, slot: u32, header: &Header, part: Option<&Part>, column: Option<&[u8]>) -> Result<(), Refusal> {
         let description = &header.description;
-        let member = self.set.slots.get(slot as usize).filter(|s| s.active).ok_or(Refusal::Set)?;
+        if self.set.active(slot).is_none() {
+            return Err(Refusal::Set);
+        }
         if description.slot != slot {
             return Err(Refusal::Proof);
         }
@@ -519,24 +523,18 @@ impl Party {
         }
         let width = width(&self.set);
         match (&description.kind, part) {
-            (Kind::Announce { prefixes }, Some(part)) => {
-                let most = member.max_prefix as usize;
-                if most > 0 && self.table.prefixes_of(slot) + prefixes.len() > most + crate::object::MAX_PREFIXES {
-                    return Err(Refusal::MaxPrefix);
-                }
-                match part {
-                    Part::One { share, blob } => {
-                        if blob.len() > MAX_BLOB || !blob.len().is_power_of_two() || blob.len() < 512 {
-                            return Err(Refusal::Size);
-                        }
-                        if !share.matches(header) || crate::object::blob_hash(blob) != header.blob_hash {
-                            return Err(Refusal::Proof);
-                        }
+            (Kind::Announce { .. }, Some(part)) => match part {
+                Part::One { share, blob } => {
+                    if blob.len() > MAX_BLOB || !blob.len().is_power_of_two() || blob.len() < 512 {
+                        return Err(Refusal::Size);
                     }
-                    Part::Two { row } if row.len() != width as usize * 16 => return Err(Refusal::Size),
-                    Part::Two { .. } => {}
+                    if !share.matches(header) || crate::object::blob_hash(blob) != header.blob_hash {
+                        return Err(Refusal::Proof);
+                    }
                 }
-            }
+                Part::Two { row } if row.len() != width as usize * 16 => return Err(Refusal::Size),
+                Part::Two { .. } => {}
+            },
             (Kind::Withdraw { .. }, None) if column.is_none() => {}
             (Kind::Column { from, to, versions }, None) => {
                 let expected = versions.len() * (to - from) as usize * 16;
@@ -550,8 +548,8 @@ impl Party {
             }
             _ => return Err(Refusal::Size),
         }
-        let key = VerifyingKey::from_bytes(&member.sign).map_err(|_| Refusal::Proof)?;
-        if header.is_signed_by(&self.config.exchange, &key) { Ok(()) } else { Err(Refusal::Proof) }
+        let key = self.keys.get(slot as usize).and_then(Option::as_ref).ok_or(Refusal::Proof)?;
+        if header.is_signed_by(&self.config.exchange, key) { Ok(()) } else { Err(Refusal::Proof) }
     }
 
     fn from_other(&mut self, frame: Between, now: Now) {

@@ -1,0 +1,99 @@
+//! What a route costs on its way through the exchange: all processes in one thread, so that the time is all work of all.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use wayleave_bgp::Attributes;
+use wayleave_core::Prefix;
+use wayleave_route_server::oracle::Oracle;
+use wayleave_route_server::policy::validate::Martians;
+
+use crate::sim::{Node, PARTIES, RS_ASN, Recorded, Setup, Sim};
+use crate::trace::{self, TraceUpdate};
+
+/// What was measured.
+#[derive(Clone, Debug, Default)]
+pub struct ExchangeTrace {
+    /// Seconds from the router's UPDATE to the last router's table, for each prefix in it.
+    pub seconds: Vec<f64>,
+    /// Prefixes withdrawn or announced.
+    pub prefixes: usize,
+    /// UPDATEs.
+    pub updates: usize,
+    /// Prefixes of tables that differ from the plaintext route server's.
+    pub oracle_mismatches: usize,
+    /// Bytes between the parties, both directions.
+    pub party_link_bytes: u64,
+    /// Bytes from and to members.
+    pub member_link_bytes: u64,
+    /// Time of the whole replay.
+    pub elapsed: Duration,
+    /// Routes in all tables at the end.
+    pub routes: usize,
+}
+
+/// Replays `updates` among `members` members, one UPDATE at a time (`tick` zero) or as time passes in the trace.
+///
+/// # Panics
+/// If the exchange does not come to rest.
+pub fn exchange_trace(
+    members: usize,
+    updates: &[TraceUpdate],
+    tick: Duration,
+    mut progress: impl FnMut(usize),
+) -> ExchangeTrace {
+    let mut sim = Sim::new(Setup { members, tick, ..Setup::default() });
+    assert!(sim.settle(Duration::from_secs(600)), "the exchange did not start");
+    let mut oracle = Oracle::new(sim.set.clone(), RS_ASN, BTreeMap::new()).with_martians(Martians::AllowDocumentation);
+    let mut out = ExchangeTrace::default();
+    for (i, update) in updates.iter().enumerate() {
+        let slot = u32::try_from(update.peer % members).expect("few members");
+        let attributes = update.attributes.as_ref().map(|attributes| trace::as_member(attributes, slot));
+        tell_oracle(&mut oracle, slot, update, attributes.as_ref());
+        sim.recording = Some(Vec::new());
+        let start = Instant::now();
+        if !update.withdrawn.is_empty() {
+            sim.withdraw(slot, &update.withdrawn);
+        }
+        if let Some(attributes) = attributes.filter(|_| !update.announced.is_empty()) {
+            sim.announce(slot, &update.announced, &attributes);
+        }
+        assert!(sim.settle(Duration::from_secs(600)), "the exchange did not come to rest");
+        let took = start.elapsed();
+        out.elapsed += took;
+        let prefixes = update.withdrawn.len() + update.announced.len();
+        out.seconds.extend(std::iter::repeat_n(took.as_secs_f64(), prefixes));
+        out.prefixes += prefixes;
+        out.updates += 1;
+        count_bytes(&sim.recording.take().unwrap_or_default(), &mut out);
+        progress(i + 1);
+    }
+    for (slot, table) in &sim.tables {
+        let expected: BTreeMap<Prefix, Attributes> =
+            oracle.table(*slot).into_iter().map(|(prefix, (_, attributes))| (prefix, attributes)).collect();
+        out.oracle_mismatches += expected.iter().filter(|(prefix, a)| table.get(prefix) != Some(a)).count();
+        out.oracle_mismatches += table.keys().filter(|prefix| !expected.contains_key(prefix)).count();
+        out.routes += table.len();
+    }
+    out
+}
+
+fn tell_oracle(oracle: &mut Oracle, slot: u32, update: &TraceUpdate, attributes: Option<&Attributes>) {
+    oracle.withdraw(slot, &update.withdrawn);
+    if let Some(attributes) = attributes {
+        oracle.announce(slot, &update.announced, attributes);
+    }
+}
+
+fn count_bytes(recording: &[Recorded], out: &mut ExchangeTrace) {
+    for frame in recording {
+        let between = PARTIES.contains(&frame.from) && PARTIES.contains(&frame.to);
+        let bytes = frame.bytes.len() as u64;
+        if between {
+            out.party_link_bytes += bytes;
+        } else {
+            debug_assert!(matches!(frame.from, Node::Member(_)) || matches!(frame.to, Node::Member(_)));
+            out.member_link_bytes += bytes;
+        }
+    }
+}
