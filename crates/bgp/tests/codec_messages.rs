@@ -124,14 +124,18 @@ fn a_bad_open_is_refused_with_its_subcode() {
         message[at..at + octets.len()].copy_from_slice(octets);
         message
     };
-    let table: [(&str, Vec<u8>, Refusal<'_>); 20] = [
+    let mut no_asn = open_with(&[8, 2, 6, 65, 4, 0, 0, 0xfb, 0xf1]);
+    no_asn[20..22].fill(0);
+    let table: [(&str, Vec<u8>, Refusal<'_>); 22] = [
         ("version 3", with(19, &[3]), (2, 1, &[0, 4])),
         ("AS 0", with(20, &[0, 0]), (2, 2, &[])),
+        ("AS 0 beside a capability", no_asn, (2, 2, &[])),
         ("hold time 1", with(22, &[0, 1]), (2, 6, &[])),
         ("hold time 2", with(22, &[0, 2]), (2, 6, &[])),
         ("identifier 0", with(24, &[0; 4]), (2, 3, &[])),
         ("parameters shorter than their length", open_with(&[4, 2, 2]), (2, 0, &[])),
         ("octets behind the parameters", open_with(&[0, 0]), (2, 0, &[])),
+        ("a parameter behind the parameters", open_with(&[0, 2, 0]), (2, 0, &[])),
         ("a parameter beyond the parameters", open_with(&[2, 2, 4]), (2, 0, &[])),
         ("one octet of a parameter", open_with(&[1, 2]), (2, 0, &[])),
         ("a parameter that is no capability", open_with(&[2, 1, 0]), (2, 4, &[])),

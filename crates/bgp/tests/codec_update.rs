@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use wayleave_bgp::{
     Action, AsPathBuf, AttributeCode, AttributeFlags, Attributes, AttributesError, Community, EncodeError, Fault,
-    Ipv6NextHop, LargeCommunity, Message, MessageError, NextHop, Nlri, Origin, Problem, RawAttribute, SegmentKind,
-    SessionParams, Update, UpdateBuilder, UpdateView, encode_updates, end_of_rib,
+    Ipv6NextHop, LargeCommunity, Message, MessageError, NextHop, Nlri, NlriIter, Origin, Problem, RawAttribute,
+    SegmentKind, SessionParams, Update, UpdateBuilder, UpdateView, encode_updates, end_of_rib,
 };
 use wayleave_core::{Afi, Asn, Prefix};
 
@@ -176,6 +176,9 @@ fn an_unknown_transitive_attribute_is_sent_on_as_it_came_but_partial() {
     let expected = [ORIGIN, AS_PATH, NEXT_HOP, &attribute(0xe0, 99, &[1, 2, 3])].concat();
     assert_eq!(onward.as_octets(), expected);
     assert_eq!(onward.to_forward(), onward);
+    // The bits without a meaning are zero when sent.
+    let attributes = decode(&with(&[&attribute(0xcf, 99, &[1])])).attributes.unwrap();
+    assert_eq!(attributes.to_forward().get(AttributeCode(99)).map(|found| found.flags.0), Some(0xe0));
 }
 
 // BGP-05 stands in `test-data/bgp/bad`; here: nothing of it is sent on.
@@ -191,6 +194,12 @@ fn nothing_malformed_is_kept() {
         let update = decode(&with(&[&attribute(0xc0, code, value)]));
         assert_eq!((update.action(), update.attributes), (Some(Action::TreatAsWithdraw), None), "{code} {value:?}");
     }
+    // Twice the same attribute within ATTR_SET.
+    let set = attribute(0xc0, 128, &[0, 0, 0xfb, 0xf1, 0x40, 1, 1, 0, 0x40, 1, 1, 0]);
+    assert_eq!(
+        decode(&with(&[&set])).problems,
+        [problem(AttributeCode::ATTR_SET, Fault::Contained, Action::TreatAsWithdraw)]
+    );
     let set = attribute(0xc0, 128, &[0, 0, 0xfb, 0xf1, 0x40, 1, 1, 0, 0x40, 5, 4, 0, 0, 0, 1]);
     assert_eq!(decode(&with(&[&set])).problems, []);
 }
@@ -246,6 +255,51 @@ fn the_first_as_is_the_peers_where_that_is_asked_for() {
 }
 
 #[test]
+fn on_a_two_octet_session_the_first_as_may_be_as_trans() {
+    let mut strict = SessionParams { enforce_first_as: true, four_octet_as: false, ..params() };
+    strict.peer_asn = Asn(70_000);
+    let as_path = attribute(0x40, 2, &[2, 1, 0x5b, 0xa0]);
+    let octets = body(&[], &[ORIGIN, &as_path, NEXT_HOP], NLRI);
+    assert_eq!(Update::decode(&octets, &strict).unwrap().problems, []);
+}
+
+#[test]
+fn a_path_that_outgrows_its_attribute_in_four_octets_is_no_path() {
+    let narrow = SessionParams { four_octet_as: false, extended_message: true, ..params() };
+    let sequences = |count: usize, width: usize| {
+        let sequence = [&[2, 255][..], &[1].repeat(255 * width)].concat();
+        sequence.repeat(count)
+    };
+    let longest = body(&[], &[ORIGIN, &attribute(0x40, 2, &sequences(63, 2)), NEXT_HOP], NLRI);
+    let update = Update::decode(&longest, &narrow).unwrap();
+    assert_eq!(update.attributes.unwrap().as_path().length(), 63 * 255);
+    let longer = body(&[], &[ORIGIN, &attribute(0x40, 2, &sequences(65, 2)), NEXT_HOP], NLRI);
+    let expected = problem(AttributeCode::AS_PATH, Fault::Length(65 * 512), Action::TreatAsWithdraw);
+    assert_eq!(Update::decode(&longer, &narrow).unwrap().problems, [expected]);
+    // Together the two attributes make a path that fits no attribute: the one that always does counts.
+    let sets = [&[1, 255][..], &[1].repeat(255 * 4)].concat().repeat(30);
+    let both = [&attribute(0x40, 2, &sequences(63, 2))[..], &attribute(0xc0, 17, &sets)];
+    let octets = body(&[], &[ORIGIN, both[0], NEXT_HOP, both[1]], NLRI);
+    let update = Update::decode(&octets, &narrow).unwrap();
+    assert_eq!(update.attributes.unwrap().as_path().length(), 63 * 255);
+}
+
+#[test]
+fn as4_path_has_no_confederation_segment() {
+    let mut path = AsPathBuf::new();
+    path.push_segment(SegmentKind::ConfedSequence, &[Asn(70_002)]);
+    path.push_segment(SegmentKind::Sequence, &[Asn(70_000)]);
+    let within = SessionParams { four_octet_as: false, confederation: true, ..params() };
+    let mut editor = attributes().edit();
+    let attributes = editor.as_path(path.as_path()).local_pref(Some(1)).finish();
+    let messages = encode_updates(Some(&attributes), &[nlri("203.0.113.0/24")], &[], &within).unwrap();
+    let expected = attribute(0xc0, 17, &[2, 1, 0, 1, 0x11, 0x70]);
+    assert!(messages[0].windows(expected.len()).any(|octets| octets == expected));
+    let Ok((Message::Update(update), [])) = Message::decode(&messages[0], &within) else { panic!("an UPDATE") };
+    assert_eq!(update.attributes.unwrap().as_path().to_string(), "(23456) 70000");
+}
+
+#[test]
 fn on_a_two_octet_session_the_path_is_put_together_from_both_attributes() {
     let narrow = SessionParams { four_octet_as: false, ..params() };
     // 64497 23456 23456 and 70000 70001.
@@ -296,7 +350,62 @@ fn a_malformed_as4_path_is_dropped_alone() {
     }
 }
 
+#[test]
+fn a_next_hop_is_the_address_of_a_host() {
+    for address in [[0, 0, 0, 0], [127, 0, 0, 1], [224, 0, 0, 5], [255, 255, 255, 255]] {
+        let update = decode(&body(&[], &[ORIGIN, AS_PATH, &attribute(0x40, 3, &address)], NLRI));
+        let expected = problem(AttributeCode::NEXT_HOP, Fault::NextHopAddress, Action::TreatAsWithdraw);
+        assert_eq!(update.problems, [expected], "{address:?}");
+        let value = [&[0, 1, 1, 4][..], &address, &[0], NLRI].concat();
+        let update = decode(&body(&[], &[&attribute(0x80, 14, &value), ORIGIN, AS_PATH], &[]));
+        assert_eq!(update.problems[0].attribute, Some(AttributeCode::MP_REACH_NLRI), "{address:?}");
+    }
+    let link_local = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).octets();
+    for (text, next, is_host) in [
+        ("ff02::1", &[][..], false),
+        ("::1", &[], false),
+        ("::", &[], false),
+        ("::", &link_local[..], true),
+        ("fe80::1", &[], true),
+        ("2001:db8::1", &link_local, true),
+    ] {
+        let address: Ipv6Addr = text.parse().unwrap();
+        let next_hop = [&address.octets()[..], next].concat();
+        let value = [&[0, 2, 1, next_hop.len() as u8][..], &next_hop, &[0, 32, 0x20, 1, 0xd, 0xb8]].concat();
+        let update = decode(&body(&[], &[&attribute(0x80, 14, &value), ORIGIN, AS_PATH], &[]));
+        assert_eq!(update.problems.is_empty(), is_host, "{text} {next:?}");
+    }
+}
+
+#[test]
+fn next_hop_means_nothing_beside_ipv6_routes_alone() {
+    let nowhere = attribute(0x40, 3, &[0, 0, 0, 0]);
+    let update = decode(&body(&[], &[&reach(&[32, 0x20, 1, 0xd, 0xb8]), ORIGIN, AS_PATH, &nowhere], &[]));
+    assert_eq!(update.problems, []);
+    assert_eq!(update.attributes.unwrap().as_octets(), [ORIGIN, AS_PATH].concat());
+}
+
+#[test]
+fn only_an_empty_update_ends_a_rib() {
+    let unreach = attribute(0x80, 15, &[0, 2, 1]);
+    let withdrawing = attribute(0x80, 15, &[0, 2, 1, 32, 0x20, 1, 0xd, 0xb8]);
+    assert_eq!(decode(&body(&[], &[&unreach], &[])).end_of_rib, Some(Afi::Ipv6));
+    for attributes in [&[&unreach[..], ORIGIN][..], &[&withdrawing], &[ORIGIN]] {
+        assert_eq!(decode(&body(&[], attributes, &[])).end_of_rib, None, "{attributes:?}");
+    }
+    assert_eq!(decode(&body(&[8, 10], &[], &[])).end_of_rib, None);
+    // Routes of a family that was not agreed are no mark either.
+    let only_ipv6 = SessionParams { ipv4_unicast: false, ..params() };
+    assert_eq!(Update::decode(&body(&[8, 10], &[], &[]), &only_ipv6).unwrap().end_of_rib, None);
+}
+
 // BGP-07.
+
+#[test]
+fn prefixes_are_read_up_to_the_first_that_is_wrong() {
+    let read: Vec<_> = NlriIter::new(&[8, 10, 33, 8, 11], Afi::Ipv4, false).collect();
+    assert!(matches!(read[..], [Ok(_), Err(Fault::PrefixLength(33))]));
+}
 
 #[test]
 fn bits_beyond_the_length_of_a_prefix_do_not_count() {
@@ -504,6 +613,17 @@ fn an_edit_leaves_every_other_attribute_as_it_was() {
 }
 
 #[test]
+fn a_changed_attribute_stays_partial_and_a_value_too_long_changes_nothing() {
+    let partial = [ORIGIN, &[0xe0, 8, 8, 0, 1, 0, 1, 0, 1, 0, 2]].concat();
+    let mut editor = Attributes::from_octets(&partial, None).unwrap().edit();
+    editor.retain_communities(|community| community != Community::new(1, 1));
+    let changed = [ORIGIN, &[0xe0, 8, 4, 0, 1, 0, 2]].concat();
+    assert_eq!(editor.finish().as_octets(), changed);
+    editor.set(AttributeCode(8), AttributeFlags::OPTIONAL_TRANSITIVE, &[0; 65_536]);
+    assert_eq!(editor.finish().as_octets(), changed);
+}
+
+#[test]
 fn prepending_grows_the_first_sequence_to_255() {
     let mut editor = attributes().edit();
     editor.prepend(Asn(64_500), 300);
@@ -520,6 +640,8 @@ fn the_portable_form_is_checked_when_it_is_read() {
     assert_eq!(Attributes::decode(&octets), Ok(attributes));
     assert_eq!(Attributes::decode(&[]), Err(AttributesError::NextHop));
     assert_eq!(Attributes::decode(&[15, 0, 0]), Err(AttributesError::NextHop));
+    let long = [attribute(0xc0, 98, &[0; 40_000]), attribute(0xc0, 99, &[0; 40_000])].concat();
+    assert_eq!(Attributes::from_octets(&long, None), Err(AttributesError::TooLong(80_008)));
     for bad in [&[0x40, 1, 1, 3][..], &[0x40, 1, 2, 0], &[0x40, 1, 1, 0, 0x40, 1, 1, 0], &[0x80, 14, 3, 0, 2, 1]] {
         assert!(Attributes::decode(&[&[0][..], bad].concat()).is_err(), "{bad:?}");
     }
