@@ -164,6 +164,31 @@ fn an_update_with_only_unknown_attributes_announces_nothing() {
     assert_eq!(decode(&body(&[], &[], &[])).end_of_rib, Some(Afi::Ipv4));
 }
 
+/// RFC 7606 section 5.2: the routes may be there and not have been found.
+#[test]
+fn attributes_malformed_beyond_a_discard_and_without_a_route_end_the_session() {
+    let origin = attribute(0x40, 1, &[9]);
+    let cut = &[0xc0, 99, 200, 1][..];
+    let unreach = attribute(0x80, 15, &[0, 2, 1, 32, 0x20, 1, 0xd, 0xb8]);
+    assert_eq!(reset(&body(&[], &[&origin], &[])), (3, 1));
+    assert_eq!(reset(&body(&[8, 10], &[&origin], &[])), (3, 1));
+    assert_eq!(reset(&body(&[], &[&unreach, &origin], &[])), (3, 1));
+    assert_eq!(reset(&body(&[], &[&reach(&[]), &origin], &[])), (3, 1));
+    assert_eq!(reset(&body(&[], &[cut], &[])), (3, 1));
+    // What a discard mends does not.
+    let aggregator = attribute(0xc0, 7, &[]);
+    let update = decode(&body(&[8, 10], &[&aggregator], &[]));
+    assert_eq!((update.action(), update.withdrawn.len()), (Some(Action::DiscardAttribute), 1));
+    // Nor does any fault beside a route, even of a family that was not agreed.
+    let update = decode(&body(&[], &[&reach(&[32, 0x20, 1, 0xd, 0xb8]), &origin], &[]));
+    assert_eq!((update.action(), update.withdrawn.len()), (Some(Action::TreatAsWithdraw), 1));
+    let only_ipv4 = SessionParams { ipv6_unicast: false, ..params() };
+    let octets = body(&[], &[&reach(&[32, 0x20, 1, 0xd, 0xb8]), &origin], &[]);
+    assert!(Update::decode(&octets, &only_ipv4).unwrap().withdrawn.is_empty());
+    let only_ipv6 = SessionParams { ipv4_unicast: false, ..params() };
+    assert!(Update::decode(&body(&[], &[&origin], NLRI), &only_ipv6).unwrap().withdrawn.is_empty());
+}
+
 // BGP-04.
 
 #[test]

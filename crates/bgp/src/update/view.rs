@@ -48,6 +48,8 @@ pub struct UpdateView<'a> {
     announced: &'a [u8],
     mp_reach: Option<Multiprotocol<'a>>,
     mp_unreach: Option<Multiprotocol<'a>>,
+    /// The message announces prefixes, of whatever family.
+    reaches: bool,
     add_path: bool,
     problems: Vec<Problem>,
 }
@@ -59,13 +61,32 @@ impl<'a> UpdateView<'a> {
         let (withdrawn, rest) = section(body)?;
         let (attributes, announced) = section(rest)?;
         let add_path = params.add_path_receive.ipv4;
-        let mut view =
-            Self { withdrawn, attributes, announced, mp_reach: None, mp_unreach: None, add_path, problems: Vec::new() };
+        let mut view = Self {
+            withdrawn,
+            attributes,
+            announced,
+            mp_reach: None,
+            mp_unreach: None,
+            reaches: !announced.is_empty(),
+            add_path,
+            problems: Vec::new(),
+        };
         view.check_classical_nlri(params)?;
         let seen = view.check_attributes(params)?;
         view.check_mandatory(&seen, params);
         view.check_next_hops();
+        view.check_missing_nlri()?;
         Ok(view)
+    }
+
+    /// RFC 7606 section 5.2: attributes without a route to carry them raise the doubt that the routes were not found.
+    /// If more is wrong with them than a discard would mend, the session ends.
+    fn check_missing_nlri(&self) -> Result<(), MessageError> {
+        let is_grave = self.problems.iter().any(|problem| problem.action >= Action::TreatAsWithdraw);
+        if is_grave && !self.reaches {
+            return Err(Notification::new(code::UPDATE, update::MALFORMED_ATTRIBUTE_LIST).into());
+        }
+        Ok(())
     }
 
     /// RFC 7606 section 5.3: a field whose prefixes cannot be told apart ends the session.
@@ -141,6 +162,7 @@ impl<'a> UpdateView<'a> {
             AttributeCode::MP_REACH_NLRI => split_reach(rest).ok_or_else(reset)?,
             _ => (&[][..], rest),
         };
+        self.reaches |= attribute.code == AttributeCode::MP_REACH_NLRI && !nlri.is_empty();
         let afi = u16::from_be_bytes([a, b]);
         let family = match (afi, safi) {
             (1, 1) => Some(Afi::Ipv4),
