@@ -1,0 +1,394 @@
+//! The command line: nouns after `show`, verbs elsewhere.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use wayleave_core::{Asn, Prefix};
+use wayleave_runtime::identity::Fingerprint;
+
+use crate::config::{HostPort, PublicKey};
+
+/// Routes chosen in private: a route server for Internet exchanges that learns nothing of its members' policies.
+#[derive(Parser, Debug)]
+#[command(name = "wayleave", version = crate::VERSION, max_term_width = 120)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Print a commented configuration that passes `check`.
+    Init(Init),
+    /// Check a configuration: exit code 0 if it is fine, 1 if not.
+    Check(Check),
+    /// Run a role until SIGTERM; SIGHUP reads the configuration again.
+    Run(Run),
+    /// Show what a running role knows.
+    Show(Show),
+    /// Say why a prefix has the route that it has, or none (of a member).
+    Why(Why),
+    /// Print the configuration that a member needs, from a party's own.
+    Invite(Invite),
+    /// Make a key file, or print the public parts of one.
+    #[command(visible_alias = "key", subcommand)]
+    Keys(Keys),
+    /// Edit the signed member set of an exchange.
+    #[command(subcommand)]
+    Members(Members),
+    /// Laboratory tools.
+    #[command(subcommand)]
+    Lab(Lab),
+    /// Play a whole exchange with real routers, step by step.
+    Demo(Demo),
+    /// Measure; one JSON object per benchmark.
+    Bench(Bench),
+    /// Print a completion script for a shell.
+    Completions { shell: clap_complete::Shell },
+    /// Print the manual page.
+    Man,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum RoleName {
+    /// A party of the route server.
+    Rs,
+    /// A member's proxy.
+    Member,
+}
+
+#[derive(Args, Debug)]
+pub struct Init {
+    pub role: RoleName,
+    /// Which party, for `rs`: 1 (the exchange) or 2 (the neutral organisation).
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub party: u8,
+    /// Write to this file instead; it must not exist.
+    #[arg(long, short)]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct Check {
+    /// The configuration; its role is known by its sections.
+    #[arg(default_value = "wayleave.toml")]
+    pub file: PathBuf,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Run {
+    pub role: RoleName,
+    #[arg(long, short)]
+    pub config: PathBuf,
+    /// Level or directives, as in `info,wayleave_runtime::links=debug`; else WAYLEAVE_LOG counts.
+    #[arg(long)]
+    pub log: Option<String>,
+    #[arg(long, value_enum, default_value_t)]
+    pub log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+/// Which running role.
+#[derive(Args, Debug, Clone)]
+pub struct Target {
+    /// Its status page, as in http://127.0.0.1:8481.
+    #[arg(long, conflicts_with = "config")]
+    pub url: Option<String>,
+    /// Its configuration, whose [status] says where the page is.
+    #[arg(long, short)]
+    pub config: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct Show {
+    pub what: Noun,
+    #[command(flatten)]
+    pub target: Target,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Noun {
+    Status,
+    Peers,
+    Routes,
+    Members,
+    Events,
+    Keys,
+}
+
+impl Noun {
+    /// Its view's path.
+    pub fn path(self) -> &'static str {
+        match self {
+            Noun::Status => "/api/v1/status",
+            Noun::Peers => "/api/v1/peers",
+            Noun::Routes => "/api/v1/routes",
+            Noun::Members => "/api/v1/members",
+            Noun::Events => "/api/v1/events",
+            Noun::Keys => "/api/v1/keys",
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct Why {
+    pub prefix: Prefix,
+    #[command(flatten)]
+    pub target: Target,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Invite {
+    /// The member's name in the member set.
+    pub name: String,
+    /// Either party's configuration.
+    #[arg(long, short)]
+    pub config: PathBuf,
+    /// The AS number of the exchange's route server, which its communities name.
+    #[arg(long)]
+    pub rs_asn: Asn,
+    /// Where members reach party 1, if not at its own `listen` address.
+    #[arg(long)]
+    pub party1: Option<HostPort>,
+    /// Where members reach party 2, if not at its own `listen` address.
+    #[arg(long)]
+    pub party2: Option<HostPort>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Keys {
+    /// Make a key file: a TLS key with its certificate, and a signing key. Prints the public parts.
+    New {
+        file: PathBuf,
+        /// A name for people, in the certificate.
+        #[arg(long)]
+        name: Option<String>,
+        /// How long the certificate is valid.
+        #[arg(long, default_value_t = 3650)]
+        days: u32,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the public parts of a key file.
+    Show {
+        file: PathBuf,
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Members {
+    /// Make an empty set, signed by the operator's key file (made if it is not there).
+    Init {
+        file: PathBuf,
+        #[arg(long)]
+        exchange: String,
+        #[arg(long)]
+        operator: PathBuf,
+    },
+    /// Append a member's slot.
+    Add(AddMember),
+    /// Let a member leave; its slot is dead for ever.
+    Remove {
+        file: PathBuf,
+        #[arg(long)]
+        operator: PathBuf,
+        #[arg(long)]
+        name: String,
+    },
+    /// Print a set.
+    Show {
+        file: PathBuf,
+        /// The operator's public key (`ed25519:...`), which must have signed it.
+        #[arg(long)]
+        operator: PublicKey,
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct AddMember {
+    pub file: PathBuf,
+    #[arg(long)]
+    pub operator: PathBuf,
+    #[arg(long)]
+    pub asn: Asn,
+    #[arg(long)]
+    pub name: String,
+    /// An IPv4 address of the member's router on the exchange's network (may be repeated).
+    #[arg(long)]
+    pub address: Vec<IpAddr>,
+    /// An IPv6 address likewise.
+    #[arg(long)]
+    pub address6: Vec<IpAddr>,
+    /// Fingerprint of the member's certificate, from `wayleave keys show`.
+    #[arg(long)]
+    pub tls: Fingerprint,
+    /// The member's signing key, from `wayleave keys show`.
+    #[arg(long)]
+    pub sign: PublicKey,
+    /// Prefixes that it may announce at a time; 0 sets no limit.
+    #[arg(long, default_value_t = 0)]
+    pub max_prefix: u32,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Lab {
+    /// Replay the UPDATEs of an MRT file as a BGP speaker.
+    Speak(Speak),
+}
+
+#[derive(Args, Debug)]
+pub struct Speak {
+    /// The file, also compressed by gzip or bzip2.
+    #[arg(long)]
+    pub mrt: PathBuf,
+    /// The peer.
+    #[arg(long)]
+    pub connect: SocketAddr,
+    /// The speaker's AS, prepended to every path.
+    #[arg(long)]
+    pub asn: Asn,
+    /// The peer's AS; any if not given.
+    #[arg(long)]
+    pub peer_asn: Option<Asn>,
+    #[arg(long)]
+    pub router_id: Ipv4Addr,
+    /// Next hop of IPv4 routes; the router identifier if not given.
+    #[arg(long)]
+    pub next_hop: Option<Ipv4Addr>,
+    /// Next hop of IPv6 routes; without it IPv6 routes are left out.
+    #[arg(long)]
+    pub next_hop6: Option<std::net::Ipv6Addr>,
+    /// The local address to connect from.
+    #[arg(long)]
+    pub bind: Option<IpAddr>,
+    /// UPDATEs per second; as recorded with `real-time`; as fast as the peer reads if not given.
+    #[arg(long)]
+    pub rate: Option<Rate>,
+    /// Stop after so many UPDATEs.
+    #[arg(long)]
+    pub limit: Option<u64>,
+    /// End the session when all is sent, rather than keep it up until interrupted.
+    #[arg(long)]
+    pub once: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How fast to replay.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Rate {
+    /// UPDATEs a second.
+    PerSecond(f64),
+    /// With the recorded pauses.
+    RealTime,
+}
+
+impl std::str::FromStr for Rate {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "real-time" {
+            return Ok(Rate::RealTime);
+        }
+        let number = text.strip_suffix("/s").unwrap_or(text).parse::<f64>().ok();
+        let positive = number.filter(|number| number.is_finite() && *number > 0.0);
+        positive.map(Rate::PerSecond).ok_or_else(|| "a number of UPDATEs per second, or real-time".to_owned())
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct Demo {
+    /// No console, words and ticks on the terminal only.
+    #[arg(long)]
+    pub headless: bool,
+    /// End at the first step that does not hold.
+    #[arg(long)]
+    pub assert: bool,
+    /// JSON lines on standard output.
+    #[arg(long)]
+    pub json: bool,
+    /// The rung to use; the highest that works if not given.
+    #[arg(long)]
+    pub rung: Option<RungName>,
+    /// Prefixes of the recorded table that one member announces.
+    #[arg(long)]
+    pub prefixes: Option<usize>,
+    /// A recorded table (MRT, also compressed).
+    #[arg(long)]
+    pub table: Option<PathBuf>,
+    /// Leave configurations, state and logs in this folder.
+    #[arg(long)]
+    pub keep: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum RungName {
+    /// Real routers in namespaces, with root.
+    Root,
+    /// Real routers in namespaces, without root.
+    Rootless,
+    /// Processes on loopback, speakers of our own.
+    Simulated,
+}
+
+#[derive(Args, Debug)]
+pub struct Bench {
+    /// Which; see --list.
+    #[arg(required_unless_present = "list")]
+    pub name: Option<String>,
+    /// Name all benchmarks.
+    #[arg(long)]
+    pub list: bool,
+    /// One JSON object on one line.
+    #[arg(long)]
+    pub json: bool,
+    /// A minute at most.
+    #[arg(long)]
+    pub short: bool,
+    #[arg(long)]
+    pub members: Option<usize>,
+    #[arg(long)]
+    pub routes: Option<usize>,
+    #[arg(long, value_enum)]
+    pub output: Option<BenchOutput>,
+    #[arg(long, value_enum)]
+    pub mode: Option<BenchMode>,
+    #[arg(long)]
+    pub mrt: Option<PathBuf>,
+    /// Milliseconds; 0 evaluates at once.
+    #[arg(long)]
+    pub tick: Option<u64>,
+    /// Prefixes of the trace that are played.
+    #[arg(long)]
+    pub prefixes: Option<usize>,
+    #[arg(long)]
+    pub repetitions: Option<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum BenchOutput {
+    Index,
+    Key,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum BenchMode {
+    Mpc,
+    Direct,
+}

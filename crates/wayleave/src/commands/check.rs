@@ -1,0 +1,46 @@
+//! `check`: says what is wrong with a configuration, line by line.
+
+use serde_json::{Value, json};
+
+use crate::cli::Check;
+use crate::config::{Source, check};
+use crate::failure::{Failure, Failures, Outcome};
+use crate::output::{print, print_json};
+
+/// `Err` holds what is wrong; with `--json` it has been printed already and is empty.
+pub fn run(command: &Check) -> Outcome {
+    let checked = check(&Source::read(&command.file)?);
+    if command.json {
+        print_json(json!({
+            "file": command.file,
+            "role": checked.role,
+            "ok": checked.errors.is_empty(),
+            "errors": checked.errors.iter().map(describe).collect::<Vec<_>>(),
+            "warnings": checked.warnings.iter().map(describe).collect::<Vec<_>>(),
+        }));
+        return if checked.errors.is_empty() { Ok(()) } else { Err(Failures(Vec::new())) };
+    }
+    if !checked.errors.is_empty() {
+        return Err(Failures(checked.errors));
+    }
+    for warning in &checked.warnings {
+        let place = warning.line_column().map_or(String::new(), |(line, column)| format!(":{line}:{column}"));
+        let help = warning.remedy().map_or(String::new(), |help| format!(" ({help})"));
+        let label =
+            warning.label().filter(|label| *label != "here").map_or(String::new(), |label| format!(", {label}"));
+        print(&format!("{}{place}: warning: {warning}{label}{help}\n", command.file.display()));
+    }
+    print(&format!("{}: fine, a configuration for `wayleave run {}`\n", command.file.display(), checked.role));
+    Ok(())
+}
+
+fn describe(failure: &Failure) -> Value {
+    let (line, column) = failure.line_column().unzip();
+    json!({
+        "message": failure.to_string(),
+        "line": line,
+        "column": column,
+        "expected": failure.label().filter(|label| *label != "here"),
+        "help": failure.remedy(),
+    })
+}

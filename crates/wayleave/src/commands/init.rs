@@ -1,0 +1,162 @@
+//! `init`: a commented configuration that passes `check`.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+use crate::cli::{Init, RoleName};
+use crate::config::{EXAMPLE_OPERATOR, EXAMPLE_PINS};
+use crate::failure::{Failure, Outcome};
+use crate::output::print;
+
+pub fn run(init: &Init) -> Outcome {
+    let text = match (init.role, init.party) {
+        (RoleName::Rs, party) => rs(party),
+        (RoleName::Member, _) => member(),
+    };
+    let Some(path) = &init.out else {
+        print(&text);
+        return Ok(());
+    };
+    let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", path.display()));
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    print(&format!("wrote {}; next: wayleave check {}\n", path.display(), path.display()));
+    Ok(())
+}
+
+fn rs(party: u8) -> String {
+    let (other, link, recommendation) = match party {
+        1 => (
+            EXAMPLE_PINS[1],
+            "# Party 1 waits for party 2 here; nothing else may use this port.\nlisten = \"127.0.0.1:7000\"",
+            "# The exchange's recommendation by member, bigger preferred; read again on SIGHUP.\n\
+             #recommendation = \"recommendation.toml\"\n",
+        ),
+        _ => (EXAMPLE_PINS[0], "# Where party 1 waits for this party.\nconnect = \"127.0.0.1:7000\"", ""),
+    };
+    let port = 7000 + u16::from(party);
+    let status = 8480 + u16::from(party);
+    format!(
+        "# Party {party} of a private route server. Run it with: wayleave run rs --config FILE\n\
+         # Paths are relative to this file.\n\
+         \n\
+         [party]\n\
+         number = {party}\n\
+         # The exchange's name, the same at both parties and every member.\n\
+         exchange = \"example-ix\"\n\
+         # Where members connect.\n\
+         listen = \"127.0.0.1:{port}\"\n\
+         # Made by: wayleave keys new party{party}.key\n\
+         key = \"party{party}.key\"\n\
+         # What must survive a restart.\n\
+         state = \"party{party}.redb\"\n\
+         # The signed member set, made by: wayleave members init and add. Read again on SIGHUP.\n\
+         members = \"members.signed\"\n\
+         # The operator's public key, printed by: wayleave members init\n\
+         operator = \"{EXAMPLE_OPERATOR}\"\n\
+         # Interval between batches; 0 takes each at once. Party 1's counts.\n\
+         #tick_ms = 50\n\
+         # How long routes of a member that is gone are kept.\n\
+         #stale_secs = 120\n\
+         # How long a member's ranking is awaited beyond the tick.\n\
+         #rank_wait_ms = 1000\n\
+         {recommendation}\
+         \n\
+         [link]\n\
+         {link}\n\
+         # The other party's certificate, printed by its: wayleave keys show\n\
+         pin = \"{other}\"\n\
+         \n\
+         # Status, metrics and views. It shows nothing of policies, but it is for this party's operator alone.\n\
+         [status]\n\
+         listen = \"127.0.0.1:{status}\"\n"
+    )
+}
+
+fn member() -> String {
+    member_with(&MemberParts {
+        name: "alpha",
+        slot: 0,
+        asn: 64_497,
+        router_id: "192.0.2.1",
+        exchange: "example-ix",
+        rs_asn: 64_496,
+        operator: EXAMPLE_OPERATOR,
+        parties: [("127.0.0.1:7001", EXAMPLE_PINS[0]), ("127.0.0.1:7002", EXAMPLE_PINS[1])],
+    })
+}
+
+/// What differs between members' configurations.
+pub struct MemberParts<'a> {
+    pub name: &'a str,
+    pub slot: u32,
+    pub asn: u32,
+    pub router_id: &'a str,
+    pub exchange: &'a str,
+    pub rs_asn: u32,
+    pub operator: &'a str,
+    pub parties: [(&'a str, &'a str); 2],
+}
+
+/// A member's configuration.
+pub fn member_with(parts: &MemberParts<'_>) -> String {
+    let MemberParts { name, slot, asn, router_id, exchange, rs_asn, operator, parties } = parts;
+    // A name of the member set is printable, but may hold what TOML quotes.
+    let (quoted, exchange) = (toml::Value::from(*name), toml::Value::from(*exchange));
+    let file: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();
+    let [(address1, pin1), (address2, pin2)] = parties;
+    format!(
+        "# A member's proxy. Run it with: wayleave run member --config FILE\n\
+         # Paths are relative to this file.\n\
+         \n\
+         [member]\n\
+         name = {quoted}\n\
+         slot = {slot}\n\
+         # Made by: wayleave keys new {file}.key (its public parts go to the exchange)\n\
+         key = \"{file}.key\"\n\
+         # What must survive a restart.\n\
+         state = \"{file}.redb\"\n\
+         # How long routes are kept while a party is away.\n\
+         #stale_secs = 3600\n\
+         \n\
+         [exchange]\n\
+         name = {exchange}\n\
+         # The AS number of the exchange's route server, which communities name.\n\
+         asn = {rs_asn}\n\
+         operator = \"{operator}\"\n\
+         party1 = {{ address = \"{address1}\", pin = \"{pin1}\" }}\n\
+         party2 = {{ address = \"{address2}\", pin = \"{pin2}\" }}\n\
+         \n\
+         # Your own BGP router, which peers with this proxy as with any route server.\n\
+         [router]\n\
+         listen = \"127.0.0.1:1790\"\n\
+         # Or let the proxy connect to it:\n\
+         #connect = \"192.0.2.1:179\"\n\
+         asn = {asn}\n\
+         router_id = \"{router_id}\"\n\
+         #hold_time = 90\n\
+         \n\
+         # To let others than you know nothing but that you took part, and you nothing but what won.\n\
+         [select_best]\n\
+         enabled = true\n\
+         \n\
+         # Who may have which routes, beside the communities that your router already sets:\n\
+         #[groups]\n\
+         #rivals = [64500, 64501]\n\
+         #\n\
+         #[[rule]]\n\
+         #direction = \"export\"\n\
+         #prefix = \"192.0.2.0/24+\"\n\
+         #hide_from = \"rivals\"\n\
+         #\n\
+         # Which routes you like better:\n\
+         #[[rule]]\n\
+         #direction = \"import\"\n\
+         #as_path = \"_64511_\"\n\
+         #local_pref = 50\n\
+         \n\
+         # Status, metrics and views, for you alone: they show your policy's results.\n\
+         [status]\n\
+         listen = \"127.0.0.1:8490\"\n"
+    )
+}

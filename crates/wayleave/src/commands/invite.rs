@@ -1,0 +1,51 @@
+//! `invite`: the configuration that a member needs, from what a party's own says.
+
+use wayleave_runtime::identity::Identity;
+
+use super::init::{MemberParts, member_with};
+use crate::cli::Invite;
+use crate::config::rs::RsConfig;
+use crate::config::{HostPort, Source};
+use crate::failure::{Failure, Outcome};
+use crate::output::print;
+
+pub fn run(invite: &Invite) -> Outcome {
+    let source = Source::read(&invite.config)?;
+    let config = RsConfig::parse(&source)?;
+    let party = &config.party;
+    let operator = &party.operator.get_ref().0;
+    let file = source.beside(party.members.get_ref());
+    let signed = super::members::read(&file)?;
+    let unsigned = |_| Failure::new(format!("{} is not signed by the operator of this configuration", file.display()));
+    let set = signed.verify(&operator.0).map_err(unsigned)?;
+    let unknown = || {
+        Failure::new(format!("no active member `{}` in {}", invite.name, file.display()))
+            .help("`wayleave members add` adds it")
+    };
+    let slot = set.slot_by_name(&invite.name).ok_or_else(unknown)?;
+    let member = set.slot(slot).ok_or_else(unknown)?;
+
+    let own_pin = Identity::load(&source.beside(party.key.get_ref()))?.fingerprint();
+    let other_pin = config.link.get_ref().pin.get_ref().0;
+    let own_address = HostPort(party.listen.0.to_string());
+    let is_first = *party.number.get_ref() == 1;
+    let (given, other_given, other) =
+        if is_first { (&invite.party1, &invite.party2, 2) } else { (&invite.party2, &invite.party1, 1) };
+    let missing =
+        || Failure::new(format!("where do members reach party {other}?")).help(format!("say --party{other} HOST:PORT"));
+    let own = (given.clone().unwrap_or(own_address), own_pin.to_string());
+    let other = (other_given.clone().ok_or_else(missing)?, other_pin.to_string());
+    let [first, second] = if is_first { [own, other] } else { [other, own] };
+    let router_id = member.addresses.iter().find(|address| address.is_ipv4()).map(ToString::to_string);
+    print(&member_with(&MemberParts {
+        name: &member.name,
+        slot,
+        asn: member.asn.0,
+        router_id: router_id.as_deref().unwrap_or("192.0.2.1"),
+        exchange: &set.exchange,
+        rs_asn: invite.rs_asn.0,
+        operator: &operator.to_string(),
+        parties: [(&first.0.0, &first.1), (&second.0.0, &second.1)],
+    }));
+    Ok(())
+}

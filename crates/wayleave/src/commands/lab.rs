@@ -1,0 +1,170 @@
+//! `lab speak`: replays the UPDATEs of an MRT file as a BGP speaker.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::mpsc;
+use wayleave_bgp::session::{Config, PeerAsn};
+use wayleave_bgp::{Ipv6NextHop, Message, Update, mrt};
+use wayleave_core::{Afi, UnixTime};
+use wayleave_runtime::Clock;
+use wayleave_runtime::bgp_tcp::TcpOptions;
+use wayleave_runtime::logs;
+use wayleave_runtime::signals::Signals;
+
+use crate::cli::{Rate, Speak};
+use crate::failure::{Failure, Failures, Outcome};
+use crate::output::{print, print_json};
+use crate::roles::router::{Command, Peer, PeerEvent, Place};
+
+/// UPDATEs read ahead of what is sent.
+const AHEAD: usize = 1024;
+
+pub fn speak(command: &Speak) -> Outcome {
+    logs::start(logs::Format::Text, None)?;
+    // The file is opened here, so that a wrong name is told before anything else happens.
+    let wrong = |error: std::io::Error| Failure::new(format!("{}: {error}", command.mrt.display()));
+    let file = BufReader::new(File::open(&command.mrt).map_err(wrong)?);
+    let (to, updates) = mpsc::channel(AHEAD);
+    let reading = {
+        let command = (command.asn, command.next_hop.unwrap_or(command.router_id), command.next_hop6);
+        std::thread::spawn(move || {
+            let Ok(source) = mrt::decompress(file) else { return };
+            for message in mrt::messages(source) {
+                let time = message.time;
+                let Ok((Message::Update(update), _)) = Message::decode(&message.octets, &message.params()) else {
+                    continue;
+                };
+                for update in rewrite(update, command) {
+                    if to.blocking_send((time, update)).is_err() {
+                        return;
+                    }
+                }
+            }
+        })
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(2).build();
+    let runtime = runtime.map_err(|error| Failure::new(format!("no threads: {error}")))?;
+    let outcome = runtime.block_on(replay(command, updates));
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    let _ = reading.join();
+    outcome
+}
+
+/// The update as the speaker would pass it on: its AS in front, itself as next hop. One message may carry routes of both
+/// families, which then go apart, since each has a next hop of its own.
+fn rewrite(
+    update: Update,
+    (asn, next_hop, next_hop6): (wayleave_core::Asn, std::net::Ipv4Addr, Option<std::net::Ipv6Addr>),
+) -> Vec<Update> {
+    let mut parts = Vec::new();
+    let family = |nlri: &wayleave_bgp::Nlri, afi| nlri.prefix.afi() == afi;
+    for afi in [Afi::Ipv4, Afi::Ipv6] {
+        let announced: Vec<_> = update.announced.iter().filter(|nlri| family(nlri, afi)).copied().collect();
+        let withdrawn: Vec<_> = update.withdrawn.iter().filter(|nlri| family(nlri, afi)).copied().collect();
+        if (announced.is_empty() && withdrawn.is_empty()) || (afi == Afi::Ipv6 && next_hop6.is_none()) {
+            continue;
+        }
+        let attributes = update.attributes.as_ref().filter(|_| !announced.is_empty()).map(|attributes| {
+            let mut edit = attributes.to_forward().edit();
+            edit.prepend(asn, 1).local_pref(None);
+            match (afi, next_hop6) {
+                (Afi::Ipv6, Some(global)) => edit.ipv6_next_hop(Some(Ipv6NextHop { global, link_local: None })),
+                _ => edit.ipv4_next_hop(next_hop),
+            };
+            edit.finish()
+        });
+        let strip = |mut nlri: wayleave_bgp::Nlri| {
+            nlri.path_id = 0;
+            nlri
+        };
+        parts.push(Update {
+            withdrawn: withdrawn.into_iter().map(strip).collect(),
+            announced: announced.into_iter().map(strip).collect(),
+            attributes,
+            end_of_rib: None,
+            ignored: Vec::new(),
+            problems: Vec::new(),
+        });
+    }
+    parts
+}
+
+async fn replay(command: &Speak, mut updates: mpsc::Receiver<(UnixTime, Update)>) -> Outcome {
+    let expected = command.peer_asn.map_or(PeerAsn::Any, PeerAsn::Exactly);
+    let mut config = Config::new(command.asn, command.router_id, expected);
+    config.connect_retry = Duration::from_secs(1);
+    let options = TcpOptions { bind: command.bind, ttl: None };
+    let place = Place { listen: None, connect: Some(command.connect), only: None, options };
+    let (events, mut peer_events) = mpsc::channel(AHEAD);
+    let mut signals = Signals::listen().map_err(|error| Failure::new(format!("no signals: {error}")))?;
+    let peer = Peer::start(config, place, Clock::start(), events).await;
+    let peer = peer.map_err(|error| Failure::new(format!("cannot speak: {error}")))?;
+    loop {
+        tokio::select! {
+            event = peer_events.recv() => if matches!(event, Some(PeerEvent::Up) | None) { break },
+            _ = signals.next() => {
+                peer.stop().await;
+                return Ok(());
+            }
+        }
+    }
+    let received = tokio::spawn(async move {
+        let (mut announced, mut withdrawn) = (0u64, 0u64);
+        while let Some(event) = peer_events.recv().await {
+            match event {
+                PeerEvent::Update(update) => {
+                    announced += update.announced.len() as u64;
+                    withdrawn += update.withdrawn.len() as u64;
+                }
+                PeerEvent::Down => return Err("the session ended".to_owned()),
+                PeerEvent::Up | PeerEvent::EndOfRib => {}
+            }
+        }
+        Ok((announced, withdrawn))
+    });
+    let begin = tokio::time::Instant::now();
+    let (mut sent, mut first) = (0u64, None);
+    while let Some((time, update)) = updates.recv().await {
+        if command.limit.is_some_and(|limit| sent >= limit) || received.is_finished() {
+            break;
+        }
+        let due = match command.rate {
+            Some(Rate::PerSecond(rate)) => Duration::from_secs_f64(sent as f64 / rate),
+            Some(Rate::RealTime) => {
+                let start: UnixTime = *first.get_or_insert(time);
+                Duration::from_micros(time.0.saturating_sub(start.0))
+            }
+            None => Duration::ZERO,
+        };
+        tokio::select! {
+            () = tokio::time::sleep_until(begin + due) => {}
+            _ = signals.next() => break,
+        }
+        if peer.replay.send(Command::Once(Box::new(update))).await.is_err() {
+            break;
+        }
+        sent += 1;
+    }
+    drop(updates);
+    // What is in the queue goes out before anything is said.
+    while peer.replay.capacity() < peer.replay.max_capacity() && !received.is_finished() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    if command.json {
+        print_json(json!({ "sent": sent, "seconds": seconds }));
+    } else {
+        print(&format!("{sent} UPDATEs sent in {seconds:.1} s\n"));
+    }
+    if !command.once && !received.is_finished() {
+        signals.next().await;
+    }
+    peer.stop().await;
+    match received.await {
+        Ok(Err(why)) if !command.once => Err(Failures::from(Failure::new(why))),
+        _ => Ok(()),
+    }
+}

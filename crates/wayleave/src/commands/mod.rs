@@ -1,0 +1,10 @@
+//! Commands that do their work and end.
+
+pub mod bench;
+pub mod check;
+pub mod init;
+pub mod invite;
+pub mod keys;
+pub mod lab;
+pub mod members;
+pub mod show;

@@ -1,0 +1,46 @@
+//! `check`: what is wrong with a configuration, whichever role it is for.
+
+use super::member::MemberConfig;
+use super::rs::RsConfig;
+use super::{Fault, Source};
+use crate::failure::{Failure, Failures};
+
+/// What `check` found.
+#[derive(Debug)]
+pub struct Checked {
+    /// The role that the file is for.
+    pub role: &'static str,
+    /// What is wrong; the file is fine if this is empty.
+    pub errors: Vec<Failure>,
+    /// What is not wrong, but worth knowing.
+    pub warnings: Vec<Failure>,
+}
+
+impl Checked {
+    pub(super) fn fine(role: &'static str, source: &Source, warnings: Vec<Fault>) -> Self {
+        let warnings = warnings.into_iter().map(|fault| source.failure(fault)).collect();
+        Self { role, errors: Vec::new(), warnings }
+    }
+
+    pub(super) fn wrong(role: &'static str, failures: Failures) -> Self {
+        Self { role, errors: failures.0, warnings: Vec::new() }
+    }
+}
+
+/// Checks a configuration; its role follows from its sections.
+pub fn check(source: &Source) -> Checked {
+    let table: toml::Table = match source.parse() {
+        Ok(table) => table,
+        Err(failures) => return Checked::wrong("unknown", failures),
+    };
+    match (table.contains_key("party"), table.contains_key("member")) {
+        (true, false) => RsConfig::checked(source),
+        (false, true) => MemberConfig::checked(source),
+        _ => {
+            let failure = Failure::new("no role has these sections").help(
+                "a party of the route server has [party] and [link], a member has [member], [exchange], [router]",
+            );
+            Checked::wrong("unknown", failure.into())
+        }
+    }
+}

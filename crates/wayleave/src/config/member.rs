@@ -1,0 +1,199 @@
+//! The configuration of a member's proxy.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+use wayleave_bgp::session::HoldTime;
+use wayleave_core::Asn;
+use wayleave_route_server::policy::config::{RankingConfig, RuleConfig};
+use wayleave_route_server::policy::{Policy, PolicyConfig};
+use wayleave_runtime::identity::Fingerprint;
+
+use super::check::Checked;
+use super::rs::{StatusSection, example, exchange_fault, key_warning, range, status_warning};
+use super::words::{HostPort, PublicKey, Text};
+use super::{EXAMPLE_OPERATOR, EXAMPLE_PINS, Fault, Source};
+use crate::failure::Failures;
+
+/// The file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemberFile {
+    pub member: MemberSection,
+    pub exchange: ExchangeSection,
+    pub router: Spanned<RouterSection>,
+    pub select_best: Option<SelectBestSection>,
+    #[serde(default)]
+    pub groups: BTreeMap<String, Vec<Asn>>,
+    #[serde(default)]
+    pub rule: Vec<Spanned<RuleConfig>>,
+    pub ranking: Option<Spanned<RankingConfig>>,
+    pub status: Option<StatusSection>,
+}
+
+/// `[member]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemberSection {
+    pub name: String,
+    pub slot: u32,
+    pub key: Spanned<PathBuf>,
+    pub state: PathBuf,
+    /// How long delivered routes are kept while a party is away.
+    #[serde(default = "default_stale")]
+    pub stale_secs: Spanned<u64>,
+    /// How long a router that sends no End-of-RIB has to tell its routes after the proxy or it restarted.
+    #[serde(default = "default_settle")]
+    pub settle_secs: Spanned<u64>,
+    /// Whether documentation and private prefixes are taken.
+    #[serde(default)]
+    pub lab: bool,
+}
+
+/// `[exchange]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExchangeSection {
+    pub name: Spanned<String>,
+    pub asn: Spanned<Asn>,
+    pub operator: Spanned<Text<PublicKey>>,
+    pub party1: PartyAt,
+    pub party2: PartyAt,
+}
+
+/// Where a party is.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PartyAt {
+    pub address: Text<HostPort>,
+    pub pin: Spanned<Text<Fingerprint>>,
+}
+
+/// `[router]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouterSection {
+    pub listen: Option<Text<SocketAddr>>,
+    pub connect: Option<Text<SocketAddr>>,
+    /// Only the router at this address may connect.
+    pub address: Option<Text<IpAddr>>,
+    pub asn: Spanned<Asn>,
+    pub router_id: Text<Ipv4Addr>,
+    #[serde(default = "default_hold_time")]
+    pub hold_time: Spanned<u16>,
+    /// Time to live of what is sent: 255 for routers that check it.
+    pub ttl: Option<u8>,
+}
+
+/// `[select_best]`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SelectBestSection {
+    pub enabled: bool,
+}
+
+fn default_stale() -> Spanned<u64> {
+    Spanned::new(0..0, 3600)
+}
+
+fn default_settle() -> Spanned<u64> {
+    Spanned::new(0..0, 30)
+}
+
+fn default_hold_time() -> Spanned<u16> {
+    Spanned::new(0..0, 90)
+}
+
+/// A configuration that can be used.
+#[derive(Clone, Debug)]
+pub struct MemberConfig {
+    pub file: MemberFile,
+    pub policy: Policy,
+    pub hold_time: HoldTime,
+}
+
+impl MemberConfig {
+    /// Reads and checks it; files that it names are not looked at.
+    pub fn parse(source: &Source) -> Result<Self, Failures> {
+        let file: MemberFile = source.parse()?;
+        let mut faults = file.faults();
+        let rules =
+            PolicyConfig { groups: file.groups.clone(), rules: file.rule.clone(), ranking: file.ranking.clone() };
+        let policy = Policy::compile(&rules).map_err(|error| {
+            faults.push(Fault { span: error.span.clone(), message: error.to_string(), help: None });
+        });
+        match (policy, HoldTime::from_secs(*file.router.get_ref().hold_time.get_ref()), faults.is_empty()) {
+            (Ok(policy), Some(hold_time), true) => Ok(Self { file, policy, hold_time }),
+            _ => Err(Failures(faults.into_iter().map(|fault| source.failure(fault)).collect())),
+        }
+    }
+
+    pub(super) fn checked(source: &Source) -> Checked {
+        match Self::parse(source) {
+            Ok(config) => Checked::fine("member", source, config.file.warnings(source)),
+            Err(failures) => Checked::wrong("member", failures),
+        }
+    }
+
+    /// Whether it still has values from `init`, with which nothing can run.
+    pub fn has_examples(&self) -> bool {
+        let exchange = &self.file.exchange;
+        let is_example = |party: &PartyAt| EXAMPLE_PINS.contains(&party.pin.get_ref().0.to_string().as_str());
+        exchange.operator.get_ref().0.to_string() == EXAMPLE_OPERATOR
+            || is_example(&exchange.party1)
+            || is_example(&exchange.party2)
+    }
+}
+
+impl MemberFile {
+    fn faults(&self) -> Vec<Fault> {
+        let (exchange, router) = (&self.exchange, self.router.get_ref());
+        let mut faults = Vec::new();
+        faults.extend(exchange_fault(&exchange.name));
+        for asn in [&exchange.asn, &router.asn] {
+            if !asn.get_ref().is_routable() {
+                let message =
+                    format!("{} is reserved, expected an AS number that may appear in a route", asn.get_ref());
+                faults.push(Fault::at(asn.span(), message));
+            }
+        }
+        if exchange.party1.pin.get_ref() == exchange.party2.pin.get_ref() {
+            let message = "party 1's fingerprint again, expected party 2's own";
+            faults.push(
+                Fault::at(exchange.party2.pin.span(), message)
+                    .help("one operator of both parties could read every member's policy"),
+            );
+        }
+        if router.listen.is_none() && router.connect.is_none() {
+            let message = "no way to reach the router, expected `listen` or `connect`, or both";
+            faults.push(Fault::at(self.router.span(), message));
+        }
+        let hold_time = *router.hold_time.get_ref();
+        if HoldTime::from_secs(hold_time).is_none() {
+            let message = format!("a hold time of {hold_time} seconds is not allowed, expected 0 or 3 to 65535");
+            faults.push(Fault::at(router.hold_time.span(), message).help("RFC 4271 section 4.2"));
+        }
+        faults.extend(range(&self.member.stale_secs, 1, 7 * 86_400, "seconds"));
+        faults.extend(range(&self.member.settle_secs, 1, 3600, "seconds"));
+        faults
+    }
+
+    fn warnings(&self, source: &Source) -> Vec<Fault> {
+        let mut warnings = Vec::new();
+        warnings.extend(key_warning(&self.member.key, source));
+        let exchange = &self.exchange;
+        if exchange.operator.get_ref().0.to_string() == EXAMPLE_OPERATOR {
+            warnings.push(example(exchange.operator.span(), "the operator's key, from the exchange's invitation"));
+        }
+        for party in [&exchange.party1, &exchange.party2] {
+            if EXAMPLE_PINS.contains(&party.pin.get_ref().0.to_string().as_str()) {
+                warnings.push(example(party.pin.span(), "the party's fingerprint, from the exchange's invitation"));
+            }
+        }
+        warnings.extend(self.status.as_ref().and_then(status_warning));
+        warnings
+    }
+}

@@ -1,0 +1,211 @@
+//! The configuration of a party of the route server.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+use wayleave_core::Asn;
+use wayleave_route_server::directory::{MAX_EXCHANGE_NAME, MemberSet};
+use wayleave_runtime::identity::Fingerprint;
+
+use super::check::Checked;
+use super::words::{HostPort, PublicKey, Text};
+use super::{EXAMPLE_OPERATOR, EXAMPLE_PINS, Fault, Source};
+use crate::failure::{Failure, Failures};
+
+/// The file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RsConfig {
+    pub party: PartySection,
+    pub link: Spanned<LinkSection>,
+    pub status: Option<StatusSection>,
+}
+
+/// `[party]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PartySection {
+    pub number: Spanned<u8>,
+    pub exchange: Spanned<String>,
+    pub listen: Text<SocketAddr>,
+    pub key: Spanned<PathBuf>,
+    pub state: PathBuf,
+    pub members: Spanned<PathBuf>,
+    pub operator: Spanned<Text<PublicKey>>,
+    #[serde(default = "default_tick")]
+    pub tick_ms: Spanned<u64>,
+    #[serde(default = "default_stale")]
+    pub stale_secs: Spanned<u64>,
+    /// How long a member's ranking is awaited beyond the tick.
+    #[serde(default = "default_rank_wait")]
+    pub rank_wait_ms: Spanned<u64>,
+    pub recommendation: Option<Spanned<PathBuf>>,
+}
+
+/// `[link]`: to the other party.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkSection {
+    pub listen: Option<Text<SocketAddr>>,
+    pub connect: Option<Text<HostPort>>,
+    pub pin: Spanned<Text<Fingerprint>>,
+}
+
+/// `[status]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StatusSection {
+    pub listen: Spanned<Text<SocketAddr>>,
+}
+
+fn default_tick() -> Spanned<u64> {
+    Spanned::new(0..0, 50)
+}
+
+fn default_stale() -> Spanned<u64> {
+    Spanned::new(0..0, 120)
+}
+
+fn default_rank_wait() -> Spanned<u64> {
+    Spanned::new(0..0, 1000)
+}
+
+impl RsConfig {
+    /// Reads and checks it; files that it names are not looked at.
+    pub fn parse(source: &Source) -> Result<Self, Failures> {
+        let config: Self = source.parse()?;
+        let faults = config.faults();
+        if faults.is_empty() {
+            return Ok(config);
+        }
+        Err(Failures(faults.into_iter().map(|fault| source.failure(fault)).collect()))
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        let (party, link) = (&self.party, self.link.get_ref());
+        let mut faults = Vec::new();
+        if !(1..=2).contains(party.number.get_ref()) {
+            faults.push(Fault::at(party.number.span(), "no such party, expected 1 (the exchange) or 2 (neutral)"));
+        }
+        faults.extend(exchange_fault(&party.exchange));
+        if let Some(file) = party.recommendation.as_ref().filter(|_| *party.number.get_ref() == 2) {
+            let message = "only party 1 has the exchange's recommendation, expected no such line";
+            faults.push(Fault::at(file.span(), message).help("party 2 must not know it"));
+        }
+        faults.extend(range(&party.tick_ms, 0, 60_000, "milliseconds"));
+        faults.extend(range(&party.stale_secs, 1, 86_400, "seconds"));
+        faults.extend(range(&party.rank_wait_ms, 1, 60_000, "milliseconds"));
+        if link.listen.is_some() == link.connect.is_some() {
+            let message =
+                "both or neither of `listen` and `connect`, expected one: one party listens, the other connects";
+            faults.push(Fault::at(self.link.span(), message));
+        }
+        faults
+    }
+
+    /// What deserves a warning: files that are not there, example values, pages open to all.
+    pub fn warnings(&self, source: &Source) -> Vec<Fault> {
+        let mut warnings = Vec::new();
+        warnings.extend(key_warning(&self.party.key, source));
+        if self.party.operator.get_ref().0.to_string() == EXAMPLE_OPERATOR {
+            warnings.push(example(self.party.operator.span(), "the operator's key, from `wayleave members init`"));
+        }
+        let pin = &self.link.get_ref().pin;
+        if EXAMPLE_PINS.contains(&pin.get_ref().0.to_string().as_str()) {
+            warnings.push(example(pin.span(), "the other party's fingerprint, from its `wayleave keys show`"));
+        }
+        let members = source.beside(self.party.members.get_ref());
+        if !members.exists() {
+            let message = format!("{} does not exist yet", members.display());
+            warnings.push(Fault::at(self.party.members.span(), message).help("`wayleave members init` makes it"));
+        }
+        warnings.extend(self.status.as_ref().and_then(status_warning));
+        warnings
+    }
+
+    /// Whether it still has values from `init`, with which nothing can run.
+    pub fn has_examples(&self) -> bool {
+        let pin = self.link.get_ref().pin.get_ref().0.to_string();
+        self.party.operator.get_ref().0.to_string() == EXAMPLE_OPERATOR || EXAMPLE_PINS.contains(&pin.as_str())
+    }
+
+    pub(super) fn checked(source: &Source) -> Checked {
+        match Self::parse(source) {
+            Ok(config) => Checked::fine("rs", source, config.warnings(source)),
+            Err(failures) => Checked::wrong("rs", failures),
+        }
+    }
+}
+
+pub(super) fn exchange_fault(name: &Spanned<String>) -> Option<Fault> {
+    let text = name.get_ref();
+    let is_fine = (1..=MAX_EXCHANGE_NAME).contains(&text.len()) && !text.chars().any(char::is_control);
+    (!is_fine).then(|| {
+        let message = format!("not a name, expected 1 to {MAX_EXCHANGE_NAME} octets of printable text");
+        Fault::at(name.span(), message)
+    })
+}
+
+pub(super) fn range(value: &Spanned<u64>, least: u64, most: u64, unit: &str) -> Option<Fault> {
+    let number = *value.get_ref();
+    (!(least..=most).contains(&number))
+        .then(|| Fault::at(value.span(), format!("{number} is out of range, expected {least} to {most} {unit}")))
+}
+
+pub(super) fn key_warning(key: &Spanned<PathBuf>, source: &Source) -> Option<Fault> {
+    use wayleave_runtime::identity::Identity;
+    let path = source.beside(key.get_ref());
+    let error = Identity::load(&path).err()?;
+    let fault = Fault::at(key.span(), error.to_string());
+    Some(if path.exists() { fault } else { fault.help(format!("`wayleave keys new {}` makes it", path.display())) })
+}
+
+pub(super) fn status_warning(status: &StatusSection) -> Option<Fault> {
+    let address = status.listen.get_ref().0;
+    (!address.ip().is_loopback()).then(|| {
+        let message = "the status page is open to others than this machine";
+        Fault::at(status.listen.span(), message).help("it shows the role's inner state to whoever reaches it")
+    })
+}
+
+pub(super) fn example(span: std::ops::Range<usize>, what: &str) -> Fault {
+    Fault::at(span, format!("still the example's value, expected {what}"))
+}
+
+/// The file of the exchange's recommendation: `[recommendation]` with a number of 0 to 255 by member name or `AS64497`,
+/// bigger preferred; members that are not named get 0.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recommendation {
+    pub recommendation: BTreeMap<Spanned<String>, u8>,
+}
+
+impl Recommendation {
+    /// Reads it, and gives the number of each active slot of `set` that is named.
+    pub fn read(path: &std::path::Path, set: &MemberSet) -> Result<BTreeMap<u32, u8>, Failures> {
+        let source = Source::read(path)?;
+        let file: Self = source.parse()?;
+        let mut slots = BTreeMap::new();
+        for (name, number) in &file.recommendation {
+            let text = name.get_ref();
+            let named: Vec<u32> = match set.slot_by_name(text) {
+                Some(slot) => vec![slot],
+                None => text.parse::<Asn>().map(|asn| set.slots_of(asn).collect()).unwrap_or_default(),
+            };
+            if named.is_empty() {
+                let message = format!("no member `{text}`, expected a name or AS number of the member set");
+                return Err(source.failure(Fault::at(name.span(), message)).into());
+            }
+            slots.extend(named.into_iter().map(|slot| (slot, *number)));
+        }
+        Ok(slots)
+    }
+}
+
+/// Why a configuration that passes `check` still cannot run.
+pub fn examples_left() -> Failure {
+    Failure::new("the configuration still has example values").help("`wayleave check` shows them")
+}

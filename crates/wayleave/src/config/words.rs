@@ -1,0 +1,140 @@
+//! Values that stand as text in a configuration or on the command line, each with what was expected.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::str::FromStr;
+
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+use wayleave_crypto::sign::VerifyingKey;
+use wayleave_runtime::identity::{Fingerprint, from_hex, to_hex};
+
+/// A value that has a text form.
+pub trait Word: Sized {
+    /// What a person should write.
+    const EXPECTED: &'static str;
+    /// Reads it.
+    fn read(text: &str) -> Option<Self>;
+}
+
+/// A [`Word`] in a configuration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Text<T>(pub T);
+
+impl<'de, T: Word> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader<T>(PhantomData<T>);
+        impl<T: Word> Visitor<'_> for Reader<T> {
+            type Value = T;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(T::EXPECTED)
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+                T::read(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+        }
+        deserializer.deserialize_str(Reader(PhantomData)).map(Text)
+    }
+}
+
+impl Word for SocketAddr {
+    const EXPECTED: &'static str = "an address and port, as \"192.0.2.1:7001\" or \"[2001:db8::1]:7001\"";
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+impl Word for IpAddr {
+    const EXPECTED: &'static str = "an IP address, as \"192.0.2.1\"";
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+impl Word for Ipv4Addr {
+    const EXPECTED: &'static str = "an IPv4 address, as \"192.0.2.1\"";
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+impl Word for Fingerprint {
+    const EXPECTED: &'static str = "a fingerprint: \"sha256:\" and 64 hexadecimal digits, from `wayleave keys show`";
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+/// A host (name or address) and port to connect to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostPort(pub String);
+
+impl Word for HostPort {
+    const EXPECTED: &'static str = "a host and port, as \"rs1.example.net:7001\" or \"192.0.2.1:7001\"";
+    fn read(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let is_host = !host.is_empty() && !host.contains(char::is_whitespace);
+        let is_bare_v6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
+        let port: u16 = port.parse().ok()?;
+        (is_host && !is_bare_v6 && port > 0).then(|| Self(text.to_owned()))
+    }
+}
+
+impl FromStr for HostPort {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::read(text).ok_or_else(|| format!("expected {}", Self::EXPECTED))
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// An Ed25519 public key; in text `ed25519:` and 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PublicKey(pub VerifyingKey);
+
+impl Word for PublicKey {
+    const EXPECTED: &'static str = "a signing key: \"ed25519:\" and 64 hexadecimal digits, from `wayleave keys show`";
+    fn read(text: &str) -> Option<Self> {
+        let bytes = from_hex(text.strip_prefix("ed25519:")?)?;
+        VerifyingKey::from_bytes(&bytes).ok().map(Self)
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::read(text).ok_or_else(|| format!("expected {}", Self::EXPECTED))
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ed25519:{}", to_hex(&self.0.to_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_need_a_port_and_ipv6_needs_brackets() {
+        for good in ["rs1.example.net:7001", "192.0.2.1:1", "[2001:db8::1]:7001"] {
+            assert!(HostPort::read(good).is_some(), "{good}");
+        }
+        for bad in ["rs1.example.net", ":7001", "a b:1", "2001:db8::1:7001", "host:0", "host:65536"] {
+            assert!(HostPort::read(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_key_of_small_order_is_none() {
+        assert!(PublicKey::read(&format!("ed25519:01{}", "00".repeat(31))).is_none());
+        assert!(PublicKey::read(crate::config::EXAMPLE_OPERATOR).is_some());
+    }
+}

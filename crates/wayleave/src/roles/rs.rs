@@ -1,0 +1,444 @@
+//! `run rs`: one party of the route server.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tracing::{error, info, warn};
+use wayleave_route_server::directory::MemberSet;
+use wayleave_route_server::party::{
+    Number, Party, PartyConfig, PartyEvent, PartyInput, PartyOutput, PartyStatus, PeerId,
+};
+use wayleave_runtime::Clock;
+use wayleave_runtime::drive::{Question, Told, ask, drive};
+use wayleave_runtime::http::{Metric, Pages, Serving, ViewError};
+use wayleave_runtime::identity::{Fingerprint, Identity};
+use wayleave_runtime::links::{Limits, LinkEvent, Links};
+use wayleave_runtime::signals::{Asked, Signals};
+use wayleave_runtime::store::{FileStore, Health, Store};
+use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
+use wayleave_runtime::tls::{Gate, Pin, Pins, Role};
+
+use super::{Events, QUEUE, READY_EVERY, Ready, not_ready_yet, seed, stored};
+use crate::commands::members;
+use crate::config::Source;
+use crate::config::rs::{Recommendation, RsConfig, examples_left};
+use crate::failure::{Failure, Failures, Outcome};
+
+/// Routes that a view shows unless asked for more.
+const ROUTES_SHOWN: usize = 1000;
+
+/// What reaches the loop around the machine.
+enum Event {
+    Link(LinkEvent),
+    Durable(u64),
+    Given(PartyInput),
+    Ask(Question<Party>),
+    Stop,
+}
+
+impl From<LinkEvent> for Event {
+    fn from(event: LinkEvent) -> Self {
+        Event::Link(event)
+    }
+}
+
+impl From<Question<Party>> for Event {
+    fn from(question: Question<Party>) -> Self {
+        Event::Ask(question)
+    }
+}
+
+/// Runs the party until SIGTERM.
+pub async fn run(path: &Path) -> Outcome {
+    let source = Source::read(path)?;
+    let config = RsConfig::parse(&source)?;
+    if config.has_examples() {
+        return Err(examples_left().into());
+    }
+    let clock = Clock::start();
+    let party = &config.party;
+    let identity = Identity::load(&source.beside(party.key.get_ref()))?;
+    let set_file = source.beside(party.members.get_ref());
+    let (set_bytes, set) = read_set(&set_file, &config)?;
+    let (store, held) = stored::open(&source.beside(&party.state))?;
+    let mut machine =
+        Party::new(machine_config(&config), &seed()?, &set_bytes, held, clock.now()).map_err(|error| {
+            Failure::from_error(&error).help(format!("see {} and {}", path.display(), set_file.display()))
+        })?;
+
+    let (events, inbox) = mpsc::channel(QUEUE);
+    let links = Links::new(Limits::default());
+    let members = Gate::new(Pins::new(pins_of(&set)), Role::Member);
+    let other = Gate::new(Pins::new([other_pin(&config)]), Role::Party);
+    let mut signals = Signals::listen().map_err(|error| Failure::new(format!("no signals: {error}")))?;
+
+    if let Some(recommended) = read_recommendation(&config, &source, &set)? {
+        wayleave_core::Machine::handle(&mut machine, PartyInput::Recommendation(recommended), clock.now());
+    }
+
+    let cannot_listen = |what: &str, error: std::io::Error| Failure::new(format!("cannot listen {what}: {error}"));
+    let at = party.listen.0;
+    let _members = links
+        .listen(at, &identity, members.clone(), events.clone())
+        .await
+        .map_err(|error| cannot_listen(&format!("for members at {at}"), error))?;
+    let link = config.link.get_ref();
+    let mut between = (None, None);
+    if let Some(at) = &link.listen {
+        let listening = links.listen(at.0, &identity, other.clone(), events.clone()).await;
+        between.0 = Some(listening.map_err(|error| cannot_listen(&format!("for the other party at {}", at.0), error))?);
+    } else if let Some(at) = &link.connect {
+        between.1 = Some(links.connect(at.0.to_string(), &identity, other.clone(), events.clone())?);
+    }
+    let (ready, is_ready) = not_ready_yet();
+    let log = Events::default();
+    let (set_now, set) = watch::channel(set);
+    let shown =
+        Shown { events: events.clone(), links: links.clone(), log: log.clone(), store: Arc::clone(&store), set };
+    let _pages = serve(&config, &shown, &identity, is_ready).await?;
+
+    let (pins, to) = (members.pins().clone(), events.clone());
+    let worker = Worker { links, store: Arc::clone(&store), events: to, pins, log, set: set_now };
+    let running = worker.start(machine, clock, inbox);
+    let watching = tokio::spawn(watch_ready(events.clone(), store.health(), ready));
+    info!(party = *party.number.get_ref(), members = %party.listen.0, "running");
+    notify(Notice::Ready);
+
+    let mut running = running;
+    loop {
+        tokio::select! {
+            asked = signals.next() => match asked {
+                Asked::Reload => {
+                    notify(Notice::Reloading(monotonic_micros()));
+                    if let Err(failures) = reload(path, &config, &events, &other).await {
+                        failures.0.iter().for_each(|failure| error!("reload: {failure}; nothing changed"));
+                    }
+                    notify(Notice::Ready);
+                }
+                Asked::Stop => break,
+            },
+            ended = &mut running => {
+                watching.abort();
+                return Err(match ended {
+                    Ok(()) => Failure::new("the party stopped: what must survive could not be handed to the store"),
+                    Err(_) => Failure::new("the party stopped: a bug, please report it with the lines above"),
+                }.into());
+            }
+        }
+    }
+    notify(Notice::Stopping);
+    info!("stopping");
+    watching.abort();
+    let _ = events.send(Event::Stop).await;
+    let _ = running.await;
+    Ok(())
+}
+
+fn machine_config(config: &RsConfig) -> PartyConfig {
+    let party = &config.party;
+    PartyConfig {
+        number: if *party.number.get_ref() == 1 { Number::One } else { Number::Two },
+        exchange: party.exchange.get_ref().clone(),
+        operator: party.operator.get_ref().0.0,
+        tick: Duration::from_millis(*party.tick_ms.get_ref()),
+        stale: Duration::from_secs(*party.stale_secs.get_ref()),
+        rank_wait: Duration::from_millis(*party.rank_wait_ms.get_ref()),
+        match_wait: Duration::from_secs(2),
+    }
+}
+
+/// The member set's file: its bytes and the set, whose signature holds.
+fn read_set(file: &PathBuf, config: &RsConfig) -> Outcome<(Vec<u8>, MemberSet)> {
+    let signed = members::read(file)?;
+    let unsigned = || {
+        Failure::new(format!("{} is not signed by the operator of this configuration", file.display()))
+            .help("`operator` must be the key that `wayleave members init` printed")
+    };
+    let set = signed.verify(&config.party.operator.get_ref().0.0).map_err(|_| unsigned())?.clone();
+    let bytes = fs::read(file).map_err(|error| Failure::new(format!("{}: {error}", file.display())))?;
+    Ok((bytes, set))
+}
+
+fn read_recommendation(
+    config: &RsConfig,
+    source: &Source,
+    set: &MemberSet,
+) -> Outcome<Option<std::collections::BTreeMap<u32, u8>>> {
+    let Some(file) = &config.party.recommendation else { return Ok(None) };
+    Recommendation::read(&source.beside(file.get_ref()), set).map(Some)
+}
+
+fn pins_of(set: &MemberSet) -> Vec<(Fingerprint, Pin)> {
+    let active = set.iter().filter(|(_, slot)| slot.active);
+    active.map(|(id, slot)| (Fingerprint(slot.tls), Pin { name: slot.name.clone(), role: Role::Member, id })).collect()
+}
+
+fn other_pin(config: &RsConfig) -> (Fingerprint, Pin) {
+    let id = if *config.party.number.get_ref() == 1 { 2 } else { 1 };
+    (config.link.get_ref().pin.get_ref().0, Pin { name: format!("party {id}"), role: Role::Party, id })
+}
+
+/// Takes in what may change while the party runs: the member set, the recommendation, the other party's pin.
+async fn reload(path: &Path, before: &RsConfig, events: &mpsc::Sender<Event>, other: &Gate) -> Outcome {
+    let source = Source::read(path)?;
+    let config = RsConfig::parse(&source)?;
+    let (bytes, set) = read_set(&source.beside(config.party.members.get_ref()), &config)?;
+    let recommended = read_recommendation(&config, &source, &set)?;
+    if machine_config(&config).tick != machine_config(before).tick || config.party.listen != before.party.listen {
+        warn!("reload: only members, recommendation and [link] pin change while running; restart for the rest");
+    }
+    other.pins().replace([other_pin(&config)]);
+    let _ = events.send(Event::Given(PartyInput::Members(bytes))).await;
+    if let Some(recommended) = recommended {
+        let _ = events.send(Event::Given(PartyInput::Recommendation(recommended))).await;
+    }
+    info!(member_set = set.number, "configuration read again");
+    Ok(())
+}
+
+/// What the loop around the machine acts with.
+struct Worker {
+    links: Links,
+    store: Arc<FileStore>,
+    events: mpsc::Sender<Event>,
+    pins: Pins,
+    log: Events,
+    set: watch::Sender<MemberSet>,
+}
+
+impl Worker {
+    /// The machine gets a thread of its own: an evaluation may take longer than other tasks should wait.
+    fn start(self, machine: Party, clock: Clock, inbox: mpsc::Receiver<Event>) -> tokio::task::JoinHandle<()> {
+        let handle = tokio::runtime::Handle::current();
+        tokio::task::spawn_blocking(move || {
+            let failed = std::cell::Cell::new(false);
+            let told = |event| if failed.get() { Told::Stop } else { told(event) };
+            let act = |output| {
+                if let Err(error) = self.act(output) {
+                    error!("{error}");
+                    failed.set(true);
+                    let _ = self.events.try_send(Event::Stop);
+                }
+            };
+            drop(handle.block_on(drive(machine, clock, inbox, told, act)));
+        })
+    }
+
+    fn act(&self, output: PartyOutput) -> Result<(), wayleave_runtime::store::StoreError> {
+        match output {
+            PartyOutput::Send { link, frame } => self.links.send(link, frame),
+            PartyOutput::Close { link, reason } => self.links.close(link, &reason),
+            PartyOutput::Persist { id, changes } => {
+                let events = self.events.clone();
+                let durable = move || drop(events.blocking_send(Event::Durable(id)));
+                stored::submit(&self.store, changes, Box::new(durable))?;
+            }
+            PartyOutput::Members(set) => {
+                info!(number = set.number, slots = set.slots.len(), "member set in force");
+                self.pins.replace(pins_of(&set));
+                self.set.send_replace(*set);
+            }
+            PartyOutput::Event(event) => {
+                note(&event);
+                self.log.note(&event);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn told(event: Event) -> Told<Party> {
+    Told::Input(match event {
+        Event::Link(LinkEvent::Up { link, pin, .. }) => {
+            let peer = match pin.role {
+                Role::Party => PeerId::Other,
+                Role::Member => PeerId::Member(pin.id),
+            };
+            PartyInput::LinkUp { link, peer }
+        }
+        Event::Link(LinkEvent::Frame { link, bytes }) => PartyInput::Frame { link, bytes },
+        Event::Link(LinkEvent::Down { link, .. }) => PartyInput::LinkDown { link },
+        Event::Durable(id) => PartyInput::Persisted(id),
+        Event::Given(input) => input,
+        Event::Ask(question) => return Told::Asked(question),
+        Event::Stop => return Told::Stop,
+    })
+}
+
+fn note(event: &PartyEvent) {
+    match event {
+        PartyEvent::Agreed { objects, dropped } => info!(objects, dropped, "the parties agree on what they store"),
+        PartyEvent::OtherGone => warn!("the other party is gone; members keep what they have"),
+        PartyEvent::BadFrame { slot, what } => warn!(?slot, %what, "a frame that cannot be; its sender erred"),
+        PartyEvent::Refused { slot, version, reason } => info!(slot, version, %reason, "object refused"),
+        PartyEvent::Mismatch { slot, version } => {
+            warn!(slot, version, "the member gave the parties different objects, or one of them none; asked again");
+        }
+        PartyEvent::MissedRanking { slot } => info!(slot, "no ranking in time"),
+        PartyEvent::Expired { slot } => info!(slot, "the member stayed away; its routes are gone"),
+        PartyEvent::MembersRefused => error!("the member set was refused: not the operator's, or it does not follow"),
+        PartyEvent::Engine { what } => error!(%what, "the other party's message does not fit the engine's state"),
+    }
+}
+
+/// Says when the party does its work, and when not, why not.
+async fn watch_ready(events: mpsc::Sender<Event>, health: watch::Receiver<Health>, ready: Ready) {
+    while let Some(status) = ask(&events, |party: &mut Party| party.status()).await {
+        let now = match (&*health.borrow(), status.other_party) {
+            (Health::Failing(why), _) => Err(why.clone()),
+            (Health::Good, false) => Err("the other party is not there".to_owned()),
+            (Health::Good, true) => Ok(()),
+        };
+        ready.send_if_modified(|before| {
+            let changed = *before != now;
+            *before = now;
+            changed
+        });
+        tokio::time::sleep(READY_EVERY).await;
+    }
+}
+
+/// What views are made from.
+#[derive(Clone)]
+struct Shown {
+    events: mpsc::Sender<Event>,
+    links: Links,
+    log: Events,
+    store: Arc<FileStore>,
+    set: watch::Receiver<MemberSet>,
+}
+
+impl Shown {
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Party) -> T + Send + 'static,
+    ) -> Result<T, ViewError> {
+        ask(&self.events, question).await.ok_or(ViewError::Unavailable)
+    }
+}
+
+async fn serve(
+    config: &RsConfig,
+    shown: &Shown,
+    identity: &Identity,
+    is_ready: watch::Receiver<Result<(), String>>,
+) -> Outcome<Option<Serving>> {
+    let Some(status) = &config.status else { return Ok(None) };
+    let address = status.listen.get_ref().0;
+    let keys = json!({
+        "version": 1,
+        "keys": [
+            { "of": "this party", "tls": identity.fingerprint().to_string(), "reload": "restart" },
+            { "of": "the other party", "tls": config.link.get_ref().pin.get_ref().0.to_string(), "reload": "SIGHUP" },
+            { "of": "the operator", "sign": config.party.operator.get_ref().0.to_string(), "reload": "restart" },
+        ],
+    });
+    let of = || shown.clone();
+    let (a, b, c, d, e) = (of(), of(), of(), of(), of());
+    let pages = Pages::new("rs", is_ready)
+        .view("/api/v1/status", move |_| {
+            let shown = a.clone();
+            async move { Ok(status_view(shown.ask(|party| party.status()).await?, &shown)) }
+        })
+        .view("/api/v1/routes", move |parameters| {
+            let shown = b.clone();
+            async move {
+                let most = match parameters.get("most") {
+                    Some(text) => text.parse().map_err(|_| ViewError::Request("`most` is no number".into()))?,
+                    None => ROUTES_SHOWN,
+                };
+                let routes = shown.ask(move |party| party.routes(most)).await?;
+                Ok(json!({ "version": 1, "routes": routes }))
+            }
+        })
+        .view("/api/v1/members", move |_| {
+            let shown = c.clone();
+            async move {
+                let connected = shown.ask(|party| party.status().members).await?;
+                let mut value = crate::output::versioned(members::describe(&shown.set.borrow()));
+                for member in value["members"].as_array_mut().into_iter().flatten() {
+                    let slot = member["slot"].as_u64().and_then(|slot| u32::try_from(slot).ok());
+                    member["connected"] = json!(slot.is_some_and(|slot| connected.contains(&slot)));
+                }
+                Ok(value)
+            }
+        })
+        .view("/api/v1/peers", move |_| {
+            let shown = d.clone();
+            async move {
+                let status = shown.ask(|party| party.status()).await?;
+                let other = json!({ "peer": "other party", "up": status.other_party });
+                let members = status.members.iter().map(|slot| json!({ "peer": "member", "slot": slot, "up": true }));
+                Ok(json!({ "version": 1, "peers": std::iter::once(other).chain(members).collect::<Vec<_>>() }))
+            }
+        })
+        .view("/api/v1/events", {
+            let log = shown.log.clone();
+            move |_| {
+                let list = log.list();
+                async move { Ok(list) }
+            }
+        })
+        .view("/api/v1/keys", move |_| {
+            let keys = keys.clone();
+            async move { Ok(keys) }
+        })
+        .metrics(move || {
+            let shown = e.clone();
+            async move { Some(metrics(&shown.ask(|party| party.status()).await.ok()?, &shown.links)) }
+        });
+    let serving = pages.serve(address).await;
+    let serving =
+        serving.map_err(|error| Failure::new(format!("cannot serve the status page at {address}: {error}")))?;
+    info!(address = %serving.address, "status page");
+    Ok(Some(serving))
+}
+
+fn status_view(status: PartyStatus, shown: &Shown) -> Value {
+    let mut value = crate::output::versioned(json!(status));
+    value["store"] = match &*shown.store.health().borrow() {
+        Health::Good => json!("good"),
+        Health::Failing(why) => json!(why),
+    };
+    value["certificates_refused"] = json!(shown.links.counters().refused.load(Ordering::Relaxed));
+    value
+}
+
+/// Totals that follow from public shape alone: no count by exporter and importer, no time.
+fn metrics(status: &PartyStatus, links: &Links) -> Vec<Metric> {
+    let counters = &status.counters;
+    let link = links.counters();
+    let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    vec![
+        Metric::gauge("other_party_up", "Whether the other party is there and agrees", f64::from(status.other_party)),
+        Metric::gauge("members_connected", "Members connected to both parties", status.members.len() as f64),
+        Metric::gauge("objects", "Route objects stored", status.objects as f64),
+        Metric::gauge("prefixes", "Prefixes with a live route", status.prefixes as f64),
+        Metric::gauge("member_set_number", "Number of the member set in force", status.member_set as f64),
+        Metric::counter("objects_taken", "Route objects taken", counters.objects),
+        Metric::counter("objects_refused", "Route objects refused", counters.refused),
+        Metric::counter("bad_frames", "Frames that cannot be", counters.bad_frames),
+        Metric::counter("batches", "Batches delivered", counters.batches),
+        Metric::counter("rounds", "Rounds of Select-Best finished", counters.rounds),
+        Metric::counter("lanes", "Members times prefixes evaluated", counters.lanes),
+        Metric::counter("rankings_missed", "Rankings that came too late", counters.missed_rankings),
+        Metric::counter("engine_messages", "Messages of the engine sent", counters.engine_messages),
+        Metric::counter("engine_sent", "Sent by the engine", counters.engine_bytes).of("bytes"),
+        Metric::counter("frames_received", "Received in frames", counters.bytes_received).of("bytes"),
+        Metric::counter("frames_sent", "Sent in frames", counters.bytes_sent).of("bytes"),
+        Metric::counter("certificates_refused", "Connections refused for their certificate", read(&link.refused)),
+        Metric::counter("links_failed", "Connections that failed before a certificate was judged", read(&link.failed)),
+        Metric::counter("links_too_slow", "Links closed because the peer read too slowly", read(&link.too_slow)),
+    ]
+}
+
+impl From<Failures> for String {
+    fn from(failures: Failures) -> Self {
+        failures.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    }
+}

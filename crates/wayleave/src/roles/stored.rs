@@ -1,0 +1,30 @@
+//! Between the machines' words for what is durable and the store's.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use wayleave_route_server::party::{Change, Stored};
+use wayleave_runtime::store::{self, FileStore, Store, StoreError};
+
+/// The tables that either machine has.
+const TABLES: [&str; 4] = ["meta", "objects", "marks", "versions"];
+
+/// Opens a role's state and reads all of it.
+pub fn open(path: &Path) -> Result<(Arc<FileStore>, Vec<Stored>), StoreError> {
+    let store = FileStore::open(path)?;
+    let mut all = Vec::new();
+    for table in TABLES {
+        let records = store.load(table)?.into_iter();
+        all.extend(records.map(|(key, value)| Stored { table: table.to_owned(), key, value }));
+    }
+    Ok((Arc::new(store), all))
+}
+
+/// Hands a machine's changes to the store.
+pub fn submit(store: &FileStore, changes: Vec<Change>, durable: store::Durable) -> Result<(), StoreError> {
+    let change = |Change { table, key, value }| {
+        debug_assert!(TABLES.contains(&table), "a table that would not be read back");
+        store::Change { table, key, value }
+    };
+    store.submit(changes.into_iter().map(change).collect(), durable)
+}
