@@ -26,8 +26,10 @@ pub struct ExchangeTrace {
     pub party_link_bytes: u64,
     /// Bytes from and to members.
     pub member_link_bytes: u64,
-    /// Time of the whole replay.
+    /// Time of the whole replay, without setup ahead of need.
     pub elapsed: Duration,
+    /// Time of the setup that the parties did while nothing else was to do.
+    pub setup: Duration,
     /// Routes in all tables at the end.
     pub routes: usize,
 }
@@ -65,6 +67,9 @@ pub fn exchange_trace(
         out.seconds.extend(std::iter::repeat_n(took.as_secs_f64(), prefixes));
         out.prefixes += prefixes;
         out.updates += 1;
+        let start = Instant::now();
+        sim.fill_pools();
+        out.setup += start.elapsed();
         count_bytes(&sim.recording.take().unwrap_or_default(), &mut out);
         progress(i + 1);
     }

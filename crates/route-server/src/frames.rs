@@ -13,7 +13,11 @@ use wayleave_crypto::secret::Seed;
 /// Version of the frames; both ends must have the same.
 pub const PROTOCOL: u16 = 1;
 /// Largest frame in bytes; longer ones are refused by the link before they are read.
-pub const MAX_FRAME: usize = 64 << 20;
+pub const MAX_FRAME: usize = 16 << 20;
+/// Bytes of one part of a frame to a member that is longer than this.
+pub const PART: usize = 4 << 20;
+/// Largest frame to a member that comes in parts: a full tick of a large exchange.
+pub const MAX_IN_PARTS: usize = 1 << 30;
 /// Candidates of one prefix that Select-Best looks at: our own limit; the lowest numbers count.
 pub const MAX_CANDIDATES: usize = 128;
 const MAX_NAME: usize = 128;
@@ -162,6 +166,13 @@ pub enum ToMember {
         first: u32,
         /// One octet each: valid 1, index 7.
         share: Vec<u8>,
+    },
+    /// Part of a longer frame.
+    Part {
+        /// Whether it is the last one.
+        last: bool,
+        /// The next bytes of the frame.
+        bytes: Vec<u8>,
     },
     /// An object was not taken.
     Refused {
@@ -577,6 +588,9 @@ impl ToMember {
             Self::Refused { version, reason } => {
                 w.u8(5).u64(*version).u8(*reason as u8);
             }
+            Self::Part { last, bytes } => {
+                w.u8(6).bool(*last).blob(bytes);
+            }
         }
         w.finish()
     }
@@ -600,6 +614,7 @@ impl ToMember {
                 version: r.u64()?,
                 reason: Refusal::from_code(r.u8()?).ok_or(Malformed::Value("refusal"))?,
             },
+            6 => Self::Part { last: r.bool()?, bytes: r.blob(PART)?.to_vec() },
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;

@@ -19,7 +19,7 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 
 use crate::directory::{MemberSet, SignedMemberSet};
-use crate::frames::{FromMember, PROTOCOL, Refusal, SessionId, Tick, ToMember};
+use crate::frames::{FromMember, MAX_IN_PARTS, PROTOCOL, Refusal, SessionId, Tick, ToMember};
 use crate::object::Handle;
 use crate::party::{Change, LinkId, Number, PersistId, Stored};
 use crate::policy::Policy;
@@ -145,6 +145,7 @@ pub struct Member {
     links: [Option<LinkId>; 2],
     session: Option<SessionId>,
     welcomed: [bool; 2],
+    parts: [Vec<u8>; 2],
     set: Option<MemberSet>,
     keys: Vec<Option<VerifyingKey>>,
     epoch: u64,
@@ -189,6 +190,7 @@ impl Member {
             links: [None; 2],
             session: None,
             welcomed: [false; 2],
+            parts: [Vec::new(), Vec::new()],
             set: None,
             keys: Vec::new(),
             epoch: 0,
@@ -265,6 +267,7 @@ impl Member {
 
     fn end_session(&mut self, now: Now) {
         self.welcomed = [false; 2];
+        self.parts = [Vec::new(), Vec::new()];
         self.synced = false;
         self.halves.clear();
         self.rounds.clear();
@@ -286,6 +289,29 @@ impl Member {
     fn frame(&mut self, link: LinkId, bytes: &[u8], now: Now) {
         let Some(party) = self.party_of(link) else { return };
         self.counters.bytes_received += bytes.len() as u64;
+        self.whole_frame(party, bytes, now);
+    }
+
+    /// The next part of a longer frame.
+    fn part(&mut self, party: Number, last: bool, bytes: &[u8], now: Now) {
+        let parts = &mut self.parts[index(party)];
+        if parts.len() + bytes.len() > MAX_IN_PARTS {
+            parts.clear();
+            self.fail(party, "a frame in parts that is too long".to_owned(), now);
+            return;
+        }
+        parts.extend_from_slice(bytes);
+        if last {
+            let whole = std::mem::take(parts);
+            if matches!(whole.first(), Some(6)) {
+                self.fail(party, "parts within parts".to_owned(), now);
+            } else {
+                self.whole_frame(party, &whole, now);
+            }
+        }
+    }
+
+    fn whole_frame(&mut self, party: Number, bytes: &[u8], now: Now) {
         match ToMember::decode(bytes) {
             Err(error) => self.fail(party, format!("a frame that cannot be: {error}"), now),
             Ok(ToMember::Welcome { protocol, session, epoch, high_water, tick_ms, set }) => {
@@ -305,6 +331,7 @@ impl Member {
             Ok(ToMember::Tick(tick)) => self.half_tick(party, tick, now),
             Ok(ToMember::Outcome { seq, first, share }) => self.half_outcome(party, seq, first, share),
             Ok(ToMember::Refused { version, reason }) => self.refused(version, reason),
+            Ok(ToMember::Part { last, bytes }) => self.part(party, last, &bytes, now),
         }
     }
 

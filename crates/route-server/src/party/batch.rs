@@ -121,6 +121,7 @@ impl Party {
         }
         self.seq += 1;
         let seq = self.seq;
+        self.heard = now.instant;
         self.to_other(&Between::Propose { seq, steps: steps.clone() });
         self.stage = Stage::Proposed { seq, steps };
     }

@@ -22,7 +22,7 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::VerifyingKey;
 
 use crate::directory::{MemberSet, SignedMemberSet, keys};
-use crate::frames::{Between, FromMember, PROTOCOL, Refusal, SessionId, Step, ToMember};
+use crate::frames::{Between, FromMember, PART, PROTOCOL, Refusal, SessionId, Step, ToMember};
 use crate::object::{Header, Kind, MAX_BLOB};
 use crate::rng::Rng;
 use crate::table::{Part, Table};
@@ -226,10 +226,14 @@ pub struct Party {
     queued: Vec<Step>,
     next_tick: Instant,
     next_sweep: Instant,
+    /// When the other party was last heard of, or something was last asked of it.
+    heard: Instant,
 }
 
 /// Objects that one member may have waiting: our own limit.
 const MAX_PENDING: usize = 8192;
+/// How long the other party may take to answer.
+const OTHER_WAIT: Duration = Duration::from_secs(15);
 /// How often party 1 looks for what waits too long.
 const SWEEP: Duration = Duration::from_millis(250);
 /// Rankings that a member may miss in a row before its link is closed.
@@ -279,6 +283,7 @@ impl Party {
             queued: Vec::new(),
             next_tick: now.instant,
             next_sweep: now.instant,
+            heard: now.instant,
             config,
         };
         let slots: BTreeSet<u32> = party.table.entries().map(|e| e.header.description.slot).collect();
@@ -313,9 +318,15 @@ impl Party {
     }
 
     fn to_member(&mut self, slot: u32, frame: &ToMember) {
-        if let Some(member) = self.members.get(&slot) {
-            let link = member.link;
-            self.send(link, frame.encode());
+        let Some(link) = self.members.get(&slot).map(|member| member.link) else { return };
+        let bytes = frame.encode();
+        if bytes.len() <= PART {
+            self.send(link, bytes);
+            return;
+        }
+        let parts = bytes.len().div_ceil(PART);
+        for (i, part) in bytes.chunks(PART).enumerate() {
+            self.send(link, ToMember::Part { last: i + 1 == parts, bytes: part.to_vec() }.encode());
         }
     }
 
@@ -552,7 +563,27 @@ impl Party {
         if header.is_signed_by(&self.config.exchange, key) { Ok(()) } else { Err(Refusal::Proof) }
     }
 
+    /// Whether this party can go on only when the other party says something.
+    fn waits_for_other(&self) -> bool {
+        match &self.stage {
+            Stage::Idle | Stage::Persisting { .. } => self.other.as_ref().is_some_and(|other| !other.ready),
+            Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Refill => true,
+            // Party 2 waits for party 1 to start the evaluation, which waits for members first.
+            Stage::Round(round) => round.is_running(),
+        }
+    }
+
+    /// The other party stopped in the middle: its link is closed, and all that was begun with it is dropped.
+    fn drop_silent_other(&mut self, now: Now) {
+        let Some(link) = self.other.as_ref().map(|other| other.link) else { return };
+        if self.waits_for_other() && now.instant.since(self.heard) >= OTHER_WAIT {
+            self.event(PartyEvent::Engine { what: "the other party does not answer".to_owned() });
+            self.close(link, "the other party does not answer");
+        }
+    }
+
     fn from_other(&mut self, frame: Between, now: Now) {
+        self.heard = now.instant;
         if let Err(what) = self.take_from_other(frame, now) {
             self.counters.bad_frames += 1;
             self.event(PartyEvent::BadFrame { slot: None, what: what.to_owned() });
@@ -697,7 +728,12 @@ impl Machine for Party {
 
     fn handle(&mut self, input: PartyInput, now: Now) {
         match input {
-            PartyInput::LinkUp { link, peer } => self.link_up(link, peer),
+            PartyInput::LinkUp { link, peer } => {
+                if peer == PeerId::Other {
+                    self.heard = now.instant;
+                }
+                self.link_up(link, peer);
+            }
             PartyInput::LinkDown { link } => self.unlink(link),
             PartyInput::Frame { link, bytes } => self.frame(link, &bytes, now),
             PartyInput::Persisted(id) => self.persisted(id, now),
@@ -708,6 +744,7 @@ impl Machine for Party {
     }
 
     fn handle_timeout(&mut self, now: Now) {
+        self.drop_silent_other(now);
         if self.is_one() && now.instant >= self.next_sweep {
             self.next_sweep = now.instant + SWEEP;
             self.expire_unmatched(now);
@@ -728,6 +765,7 @@ impl Machine for Party {
         let tick = (self.is_one() && matches!(self.stage, Stage::Idle) && self.has_work()).then_some(self.next_tick);
         let waiting = !(self.pending.is_empty() && self.other_holds.is_empty() && self.absent_since.is_empty());
         let sweep = (self.is_one() && self.other_ready() && waiting).then_some(self.next_sweep);
-        [round, tick, sweep].into_iter().flatten().min()
+        let silent = (self.other.is_some() && self.waits_for_other()).then(|| self.heard + OTHER_WAIT);
+        [round, tick, sweep, silent].into_iter().flatten().min()
     }
 }

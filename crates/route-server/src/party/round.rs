@@ -74,6 +74,11 @@ impl Round {
         self.running.is_none().then_some(self.deadline)
     }
 
+    /// Whether the engine is at work.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
     fn group_of(&self, slot: u32) -> Option<&Group> {
         self.groups.iter().find(|group| group.members.contains(&slot))
     }
@@ -249,6 +254,7 @@ impl Party {
         if round.start(&rows).is_err() {
             return;
         }
+        self.heard = now.instant;
         self.to_other(&Between::Evaluate { seq, rows });
         for slot in late {
             self.late(slot);
@@ -349,6 +355,7 @@ impl Party {
         if chunks.is_empty() || engine.fill(&chunks).is_err() {
             return;
         }
+        self.heard = now.instant;
         self.to_other(&Between::Refill { demand: engine::to_frame(&chunks) });
         self.stage = Stage::Refill;
         self.run_round(now);
