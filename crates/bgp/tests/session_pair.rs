@@ -146,8 +146,72 @@ fn an_open_set_aside_is_taken_up_when_the_winner_dies_or_stays_mute() {
         };
         let up = outputs.iter().any(|output| matches!(output, Output::Up(up) if up.connection == ours));
         assert!(up, "mute: {mute}: {outputs:?}");
+        let closes = outputs.iter().any(|output| *output == Output::Close { connection: theirs });
+        assert!(closes, "mute: {mute}: one connection is left");
         assert_eq!(rig.session.state(), State::Established);
     }
+}
+
+#[test]
+fn octets_behind_an_open_set_aside_are_bounded() {
+    let mut rig = common::Rig::new(config());
+    rig.give(Input::Start);
+    rig.connect(true);
+    let ours = rig.connection;
+    rig.connect(false);
+    rig.connection = ours;
+    rig.bytes(&common::peer_open());
+    let outputs = rig.bytes(&common::keepalive().repeat(1_000));
+    assert_eq!(common::told(&outputs), Some((6, 8)));
+    assert_eq!(rig.session.state(), State::OpenSent, "the other connection stands");
+}
+
+#[test]
+fn of_equal_identifiers_the_greater_as_keeps_its_connection() {
+    for (local, outgoing_kept) in [(64_500, false), (64_600, true)] {
+        let local_asn = wayleave_core::Asn(local);
+        let mut rig = common::Rig::new(Config { local_asn, router_id: PEER_ID, ..config() });
+        rig.give(Input::Start);
+        rig.connect(true);
+        let outgoing = rig.connection;
+        rig.connect(false);
+        let incoming = rig.connection;
+        for connection in [outgoing, incoming] {
+            rig.connection = connection;
+            rig.bytes(&common::peer_open());
+        }
+        rig.connection = if outgoing_kept { outgoing } else { incoming };
+        rig.bytes(&common::keepalive());
+        assert_eq!(rig.session.state(), State::Established);
+    }
+}
+
+#[test]
+fn once_established_no_attempt_to_connect_is_left() {
+    use wayleave_bgp::session::Output;
+    let mut rig = common::Rig::in_state(config(), State::Connect);
+    rig.connect(false);
+    rig.bytes(&common::peer_open());
+    rig.bytes(&common::keepalive());
+    assert_eq!(rig.session.state(), State::Established);
+    let outputs = rig.wait(seconds(80));
+    assert!(outputs.iter().all(|output| matches!(output, Output::Send { .. })), "{outputs:?}");
+    let outputs = rig.connect(true);
+    assert!(matches!(outputs[..], [Output::Close { .. }]), "{outputs:?}");
+    assert_eq!(rig.session.state(), State::Established);
+}
+
+#[test]
+fn a_stream_that_never_pauses_at_a_message_boundary_does_not_grow_the_buffer() {
+    let mut rig = common::Rig::in_state(config(), State::Established);
+    let update = announce(&["192.0.2.0/24", "198.51.100.0/24"]);
+    let shifted = [&update[1..], &update[..1]].concat();
+    rig.bytes(&update[..1]);
+    for _ in 0..10_000 {
+        rig.bytes(&shifted);
+    }
+    assert_eq!(rig.session.counters().received.update, 10_000);
+    assert!(rig.session.buffered() <= 1_024, "{} octets", rig.session.buffered());
 }
 
 #[test]
