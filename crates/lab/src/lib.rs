@@ -18,7 +18,6 @@ pub mod netns;
 pub mod process;
 pub mod routers;
 pub mod sim;
-pub mod speak;
 pub mod speaker;
 pub mod table;
 pub mod trace;
