@@ -25,6 +25,12 @@ fn stop(administrative: bool) -> Input {
 /// The event, its octets, and for each state from OpenSent on: the next state and what the peer is told.
 type Row = (&'static str, Vec<u8>, [(State, Option<(u8, u8)>); 3]);
 
+/// The octets, and code, subcode and data of the answer.
+type BadHeader = (Vec<u8>, (u8, u8), Vec<u8>);
+
+/// The OPEN's name and body, and what the peer is told.
+type OpenRow = (&'static str, Vec<u8>, Option<(u8, u8)>);
+
 #[test]
 fn messages_lead_where_the_state_tables_say() {
     use State::{Established, Idle, OpenConfirm, OpenSent};
@@ -69,7 +75,7 @@ fn messages_lead_where_the_state_tables_say() {
 
 #[test]
 fn bad_headers_are_answered_in_every_state_with_a_connection_and_ignored_in_the_others() {
-    let mut rows: Vec<(Vec<u8>, (u8, u8), Vec<u8>)> = vec![];
+    let mut rows: Vec<BadHeader> = vec![];
     for at in 0..16 {
         let mut marker = ONES;
         marker[at] ^= 1;
@@ -287,7 +293,7 @@ fn event_22_each_bad_open_gets_its_subcode() {
     let id = [10, 0, 0, 2];
     let four = |asn: u32| [&[2u8, 6, 65, 4][..], &asn.to_be_bytes()].concat();
     let role = |role: u8| [&[2u8, 3, 9, 1, role][..], &four(64511)].concat();
-    let rows: Vec<(&str, Vec<u8>, Option<(u8, u8)>)> = vec![
+    let rows: Vec<OpenRow> = vec![
         ("sound, two-octet", open_body(4, 64511, 90, id, &[]), None),
         ("sound, four-octet", open_body(4, 23456, 90, id, &four(64511)), None),
         ("version 3", open_body(3, 64511, 90, id, &[]), Some((2, 1))),

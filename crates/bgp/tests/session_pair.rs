@@ -146,7 +146,7 @@ fn an_open_set_aside_is_taken_up_when_the_winner_dies_or_stays_mute() {
         };
         let up = outputs.iter().any(|output| matches!(output, Output::Up(up) if up.connection == ours));
         assert!(up, "mute: {mute}: {outputs:?}");
-        let closes = outputs.iter().any(|output| *output == Output::Close { connection: theirs });
+        let closes = outputs.contains(&Output::Close { connection: theirs });
         assert!(closes, "mute: {mute}: one connection is left");
         assert_eq!(rig.session.state(), State::Established);
     }
