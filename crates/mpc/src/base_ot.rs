@@ -123,7 +123,7 @@ fn key(
     info[33] = u8::try_from(number).expect("128 transfers");
     info[34..66].copy_from_slice(sent);
     info[66..].copy_from_slice(answer);
-    derive(LABEL, &shared.compress().0, &info)
+    derive(LABEL, Zeroizing::new(shared.compress().0).as_slice(), &info)
 }
 
 #[cfg(test)]
