@@ -125,6 +125,8 @@ pub struct Tick {
     pub deliver: Vec<Deliver>,
     /// Prefixes that died.
     pub dead: Vec<Candidate>,
+    /// Objects of which nothing lives any more.
+    pub gone: Vec<Handle>,
     /// The prefixes whose candidates changed, each with its candidates in number order. One candidate needs no round.
     pub instances: Vec<Vec<Candidate>>,
     /// Whether a ranking is awaited from this receiver.
@@ -535,6 +537,9 @@ impl Tick {
             };
         });
         w.list(&self.dead, write_candidate);
+        w.list(&self.gone, |w, h| {
+            w.bytes(&h.0);
+        });
         w.list(&self.instances, |w, instance| {
             w.list(instance, write_candidate);
         });
@@ -560,6 +565,7 @@ impl Tick {
                 Ok(Deliver { handle, epoch, share, dead, body })
             })?,
             dead: r.list(34, MAX_LIST, candidate)?,
+            gone: r.list(32, MAX_LIST, |r| r.array().map(Handle))?,
             instances: r.list(4, MAX_LIST, |r| r.list(34, MAX_CANDIDATES, candidate))?,
             rank: r.bool()?,
         })

@@ -95,6 +95,10 @@ impl Member {
         for (handle, place) in &one.dead {
             self.bury(*handle, *place);
         }
+        for handle in &one.gone {
+            self.touch_all(handle);
+            self.routes.remove(handle);
+        }
         for (first, second) in one.deliver.iter().zip(&two.deliver) {
             self.delivered(first, second);
         }
@@ -139,10 +143,6 @@ impl Member {
         let Some(route) = self.routes.get_mut(&handle) else { return };
         let prefix = route.prefix(place);
         route.dead.insert(place);
-        let all_dead = route.opened.as_ref().is_none_or(|open| route.dead.len() >= open.prefixes.len());
-        if all_dead && route.opened.is_some() {
-            self.routes.remove(&handle);
-        }
         self.touched.extend(prefix);
     }
 
@@ -246,6 +246,7 @@ fn alike(one: &Tick, two: &Tick) -> bool {
         && one.own == two.own
         && one.applied == two.applied
         && one.dead == two.dead
+        && one.gone == two.gone
         && one.instances == two.instances
         && one.rank == two.rank
         && one.deliver.len() == two.deliver.len()

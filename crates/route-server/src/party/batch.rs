@@ -434,6 +434,7 @@ impl Party {
                 self.fill_full(slot, &mut tick);
             } else {
                 tick.dead.clone_from(&applied.effects.dead);
+                tick.gone = applied.effects.removed.iter().map(|(.., handle)| *handle).collect();
                 tick.deliver = handles.iter().filter_map(|key| self.deliver_to(slot, *key, &applied.effects)).collect();
             }
             self.to_member(slot, &ToMember::Tick(Box::new(tick)));

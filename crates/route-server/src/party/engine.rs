@@ -11,7 +11,7 @@ use super::Number;
 /// Bytes of correlations kept ahead of need: our own limit.
 const POOL_LIMIT: usize = 256 << 20;
 /// Correlations of one setup message.
-pub(super) const CHUNK: usize = 1 << 16;
+pub(super) const CHUNK: usize = 1 << 14;
 /// Messages that may wait: the peer is at most one ahead.
 const MAX_WAITING: usize = 4;
 
@@ -164,7 +164,7 @@ impl Engine {
 
 /// Chunks of one refill while nothing is to do: few, so that a batch never waits long.
 pub(super) fn refill_chunks(short: &Demand) -> Vec<Chunk> {
-    short.chunks(CHUNK / 4).into_iter().take(1).collect()
+    short.chunks(CHUNK).into_iter().take(1).collect()
 }
 
 /// The frame's form of chunks.
