@@ -142,10 +142,14 @@ fn counts(world: &mut World) -> Result<Vec<String>, String> {
 
 fn real_table(world: &mut World, options: &Options, facts: &mut Facts) -> Result<(), String> {
     let file = options.table.clone().unwrap_or_else(default_table);
-    let count = world.announce_table(&file, options.prefixes.unwrap_or(DEFAULT_PREFIXES))?;
+    let (count, refused) = world.announce_table(&file, options.prefixes.unwrap_or(DEFAULT_PREFIXES))?;
     let time = world.settle()?;
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     facts.push(format!("foxtrot's customer announces {count} prefixes of {name}"));
+    if !refused.is_empty() {
+        let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
+        facts.push(format!("and {} which is refused, as by any route server", refused.join(", ")));
+    }
     facts.push(format!("in every other member's router {:.1} s later", time.as_secs_f64()));
     facts.push(format!("routes in the routers: {}", counts(world)?.join(", ")));
     Ok(())

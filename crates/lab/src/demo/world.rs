@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 use wayleave_core::{Asn, Prefix};
+use wayleave_route_server::policy::validate::Martians;
 
 use super::expect;
 use super::files::Files;
@@ -214,18 +215,20 @@ impl World {
         self.expected.announce(asn, &routes);
     }
 
-    /// The last member's customer announces up to `most` prefixes of a recorded table. Returns how many.
-    pub fn announce_table(&mut self, file: &Path, most: usize) -> Result<usize, String> {
+    /// The last member's customer announces up to `most` prefixes of a recorded table. Returns how many may pass, and
+    /// those that no route server takes (RFC 7948 section 4: the default route, special prefixes).
+    pub fn announce_table(&mut self, file: &Path, most: usize) -> Result<(usize, Vec<Prefix>), String> {
         let identity = self.customer_identity();
         let members: Vec<Asn> = self.members.iter().map(|member| member.at.asn).collect();
         let routes = routes_of_mrt(file, &identity, most, &members);
         let routes = routes.map_err(|error| format!("{}: {error}", file.display()))?;
-        self.customer_routes = routes.keys().map(|prefix| Announcement::of(*prefix)).collect();
+        let (refused, taken): (Vec<Prefix>, Vec<Prefix>) = routes.keys().copied().partition(is_refused);
+        let count = taken.len();
+        self.customer_routes = taken.into_iter().map(Announcement::of).collect();
         let name = self.members[self.members.len() - 1].at.name.clone();
         self.expect_again(&name);
-        let count = routes.len();
         self.start_customer(identity, routes);
-        Ok(count)
+        Ok((count, refused))
     }
 
     fn customer_identity(&self) -> Identity {
@@ -297,6 +300,10 @@ impl World {
             roles.filter_map(|role| (!role.is_running()).then(|| format!("{}:\n{}", role.name, role.log_tail())));
         dead.collect()
     }
+}
+
+fn is_refused(prefix: &Prefix) -> bool {
+    prefix.len() == 0 || Martians::AllowDocumentation.block_of(prefix).is_some()
 }
 
 fn text(error: RouterError) -> String {
