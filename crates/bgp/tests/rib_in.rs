@@ -149,6 +149,25 @@ fn the_best_route_follows_its_candidates() {
 }
 
 #[test]
+fn a_withdrawal_below_the_best_may_change_the_best() {
+    let mut rib = LocRib::new(Options::default());
+    let prefix = p("192.0.2.0/24");
+    // `low` puts `high` out by MED, within AS 1, and loses to `other` of AS 2, which `high` would beat.
+    let with_med = |route: LocRoute, med| LocRoute {
+        candidate: wayleave_bgp::decision::Candidate { med: Some(med), ..route.candidate },
+        ..route
+    };
+    let low = with_med(route(3, &[1, 9], 0), 1);
+    let high = with_med(route(1, &[1, 9], 0), 2);
+    let other = with_med(route(2, &[2, 9], 0), 50);
+    for route in [&low, &high, &other] {
+        rib.announce(prefix, route.clone());
+    }
+    assert_eq!(rib.best(&prefix), Some(&other));
+    assert_eq!(rib.withdraw(PeerId(3), &Nlri::new(prefix)), BestChange::Best(high));
+}
+
+#[test]
 fn equal_attributes_are_kept_once_and_forgotten_when_unused() {
     let mut pool = AttributePool::new();
     let held: Vec<Arc<Attributes>> = (0..1_000).map(|i| pool.intern(common::attributes(&[64511, i % 10]))).collect();

@@ -285,6 +285,19 @@ fn a_refresh_sends_all_again_between_its_marks() {
 }
 
 #[test]
+fn a_refresh_includes_a_route_that_was_announced_again_as_it_was() {
+    let mut rib = AdjRibOut::new();
+    let nlri = Nlri::new(p("192.0.2.0/24"));
+    rib.announce(nlri, attributes(1));
+    rib.session_up(plain(), false);
+    rib.next_batch(usize::MAX);
+    rib.refresh(Afi::Ipv4, false);
+    rib.announce(nlri, attributes(1));
+    assert_eq!(rib.next_batch(usize::MAX).announced, 1);
+    assert!(!rib.is_due());
+}
+
+#[test]
 fn attributes_too_long_for_the_session_are_withdrawn_and_reported() {
     let mut rib = AdjRibOut::new();
     let nlri = Nlri::new(p("192.0.2.0/24"));
