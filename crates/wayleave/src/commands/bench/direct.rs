@@ -1,0 +1,72 @@
+//! `bench export-all --mode direct`: the announcer multiplies policy and key itself; the parties check and expand.
+
+use std::time::Instant;
+
+use serde_json::json;
+use wayleave_bgp::Nlri;
+use wayleave_core::Prefix;
+use wayleave_crypto::secret::Secret;
+use wayleave_crypto::sign::SigningKey;
+use wayleave_route_server::object::{Description, Fresh, Kind, announce, blob_hash, expand, open};
+use wayleave_route_server::wire::Writer;
+
+use super::{Report, seconds};
+use crate::cli::Bench;
+
+const EXCHANGE: &str = "bench-ix";
+/// Octets of attributes: a mean route with communities.
+const ATTRIBUTES: usize = 120;
+
+pub fn run(bench: &Bench) -> Report {
+    let members = bench.members.unwrap_or(750).clamp(1, wayleave_route_server::directory::MAX_SLOTS);
+    let repetitions = bench.repetitions.unwrap_or(if bench.short { 200 } else { 1000 }).max(1);
+    let signing = SigningKey::from_seed(&Secret::new([5; 32]));
+    let exported: Vec<bool> = (0..members).map(|slot| slot % 3 != 0).collect();
+    let attributes = vec![7; ATTRIBUTES];
+    let prefix = Prefix::truncated([203, 0, 113, 0].into(), 24).expect("24 bits fit");
+    let (mut online, mut octets) = (Vec::new(), 0);
+    for number in 0..repetitions {
+        let description = Description {
+            slot: 1,
+            set: 1,
+            epoch: 1,
+            version: number as u64 + 1,
+            salt: [9; 32],
+            kind: Kind::Announce { prefixes: vec![Nlri::new(prefix)] },
+        };
+        let mut fresh = Fresh { key: [0; 16], seed: [0; 32], openings: [[3; 32], [4; 32]] };
+        fresh.key[..8].copy_from_slice(&(number as u64).to_be_bytes());
+        fresh.seed[..8].copy_from_slice(&(number as u64).to_be_bytes());
+        let start = Instant::now();
+        // The announcer.
+        let sealed = announce(EXCHANGE, description, &attributes, &exported, &fresh, &signing);
+        // Both parties check what they got; party 1 expands its seed.
+        let key = signing.verifying_key();
+        let holds = sealed.header.is_signed_by(EXCHANGE, &key)
+            && sealed.one.matches(&sealed.header)
+            && sealed.two.matches(&sealed.header)
+            && blob_hash(&sealed.blob) == sealed.header.blob_hash;
+        assert!(holds, "what was just made is sound");
+        let row = expand(&sealed.one.seed, 0, u32::try_from(members).unwrap_or(u32::MAX));
+        // One receiver opens.
+        let place = 16 * (members - 1);
+        let share = |row: &[u8]| <[u8; 16]>::try_from(&row[place..place + 16]).expect("16 octets");
+        let handle = sealed.header.description.handle(EXCHANGE);
+        let opened = open(EXCHANGE, 1, &handle, [&share(&row), &share(&sealed.two.row)], &sealed.blob);
+        online.push(start.elapsed());
+        assert_eq!(opened.is_ok_and(|opened| opened.is_some()), exported[members - 1]);
+        let mut header = Writer::new();
+        sealed.header.write(&mut header);
+        // Header to both parties; seed, opening and blob to party 1; row and opening to party 2; then a share from each
+        // party to every member.
+        octets = 2 * header.finish().len() + 64 + sealed.blob.len() + 32 + sealed.two.row.len() + 2 * 16 * members;
+    }
+    let mut report = Report::new("export-all", json!({ "members": members, "mode": "direct" }));
+    report.add("online", "s", &seconds(&online));
+    report.exact("setup", "s", 0.0);
+    report.exact("bytes_online", "bytes", octets as f64);
+    report.exact("bytes_setup", "bytes", 0.0);
+    report.exact("rounds", "count", 0.0);
+    report.exact("memory", "bytes", (16 * members) as f64);
+    report
+}

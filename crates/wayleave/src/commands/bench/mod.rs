@@ -1,0 +1,166 @@
+//! `bench`: measures, by one contract: stable result names, medians of repetitions, one JSON object on one line.
+
+mod circuits;
+mod codec;
+mod direct;
+mod trace;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::cli::{Bench, BenchMode};
+use crate::failure::{Failure, Outcome};
+use crate::output::{print, print_json, table};
+
+/// All benchmarks, and what they measure.
+const ALL: [(&str, &str); 4] = [
+    ("bgp-codec", "decode and re-encode the UPDATEs of a trace"),
+    ("export-all", "one route to all members: direct, or the circuit of the paper"),
+    ("select-best", "the best route of each member, both parties over loopback TCP"),
+    ("exchange-trace", "a recorded table through a whole exchange in one thread"),
+];
+
+pub fn run(bench: &Bench) -> Outcome {
+    if bench.list {
+        print(&ALL.map(|(name, _)| format!("{name}\n")).concat());
+        return Ok(());
+    }
+    let report = match bench.name.as_deref() {
+        Some("bgp-codec") => codec::run(bench)?,
+        Some("export-all") if bench.mode == Some(BenchMode::Mpc) => circuits::export_all(bench)?,
+        Some("export-all") => direct::run(bench),
+        Some("select-best") => circuits::select_best(bench)?,
+        Some("exchange-trace") => trace::run(bench)?,
+        other => {
+            let name = other.unwrap_or_default();
+            let known = ALL.map(|(name, what)| format!("{name}: {what}")).join("\n");
+            return Err(Failure::new(format!("no benchmark `{name}`")).help(known).into());
+        }
+    };
+    if bench.json {
+        print_json(report.to_json());
+    } else {
+        print(&report.to_text());
+    }
+    Ok(())
+}
+
+/// What a benchmark found.
+struct Report {
+    name: &'static str,
+    params: Map<String, Value>,
+    results: Vec<Measured>,
+}
+
+/// One result: all repetitions of one measure.
+struct Measured {
+    name: &'static str,
+    unit: &'static str,
+    /// The median of the samples, unless it is some other summary of them.
+    value: f64,
+    n: usize,
+    min: f64,
+    max: f64,
+}
+
+impl Report {
+    fn new(name: &'static str, params: Value) -> Self {
+        let params = match params {
+            Value::Object(params) => params,
+            _ => Map::new(),
+        };
+        Self { name, params, results: Vec::new() }
+    }
+
+    /// Adds the median of `samples`.
+    fn add(&mut self, name: &'static str, unit: &'static str, samples: &[f64]) {
+        self.summary(name, unit, samples, median(samples));
+    }
+
+    /// Adds another summary of `samples`.
+    fn summary(&mut self, name: &'static str, unit: &'static str, samples: &[f64], value: f64) {
+        let min = samples.iter().copied().fold(f64::INFINITY, f64::min);
+        let max = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        self.results.push(Measured { name, unit, value, n: samples.len(), min, max });
+    }
+
+    /// Adds a value that is the same in every repetition.
+    fn exact(&mut self, name: &'static str, unit: &'static str, value: f64) {
+        self.add(name, unit, &[value]);
+    }
+
+    fn to_json(&self) -> Value {
+        let results: Vec<Value> = self
+            .results
+            .iter()
+            .map(|r| json!({ "name": r.name, "value": r.value, "unit": r.unit, "n": r.n, "min": r.min, "max": r.max }))
+            .collect();
+        json!({
+            "bench": self.name,
+            "version": 1,
+            "git": env!("WAYLEAVE_GIT"),
+            "cpu": cpu(),
+            "params": self.params,
+            "results": results,
+        })
+    }
+
+    fn to_text(&self) -> String {
+        let number = |value: f64| match value.abs() {
+            v if v == 0.0 || (v >= 100.0 && v.fract() == 0.0) => format!("{value:.0}"),
+            v if v >= 1000.0 => format!("{value:.0}"),
+            v if v >= 0.1 => format!("{value:.3}"),
+            _ => format!("{value:.3e}"),
+        };
+        let rows = self.results.iter().map(|r| {
+            vec![r.name.to_owned(), number(r.value), r.unit.to_owned(), r.n.to_string(), number(r.min), number(r.max)]
+        });
+        let params: Vec<String> = self.params.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        let rows: Vec<Vec<String>> = rows.collect();
+        format!(
+            "{} ({})\n{}",
+            self.name,
+            params.join(", "),
+            table(&["RESULT", "VALUE", "UNIT", "N", "MIN", "MAX"], &rows)
+        )
+    }
+}
+
+fn median(samples: &[f64]) -> f64 {
+    percentile(samples, 50)
+}
+
+/// The sample below which `percent` of all lie; zero without samples.
+fn percentile(samples: &[f64], percent: usize) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let place = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
+    sorted.get(place).copied().unwrap_or(0.0)
+}
+
+fn seconds(times: &[Duration]) -> Vec<f64> {
+    times.iter().map(Duration::as_secs_f64).collect()
+}
+
+/// The processor's name, as the kernel says it.
+fn cpu() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("model name"));
+    let name = line.and_then(|line| line.split_once(':')).map(|(_, name)| name.trim().to_owned());
+    name.unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// The trace given, or else the one that comes with the sources.
+fn trace_file(given: Option<&PathBuf>, default: &str) -> Outcome<PathBuf> {
+    if let Some(path) = given {
+        return Ok(path.clone());
+    }
+    let file = Path::new("test-data/bgp").join(default);
+    let program = std::env::current_exe().unwrap_or_default();
+    let near = program.ancestors().map(|folder| folder.join(&file)).find(|path| path.exists());
+    let found = near.or_else(|| file.exists().then(|| file.clone()));
+    let missing = || Failure::new(format!("{} is not here", file.display())).help("say --mrt FILE");
+    Ok(found.ok_or_else(missing)?)
+}
