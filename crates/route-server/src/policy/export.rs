@@ -98,9 +98,12 @@ pub fn export_set(
 
 /// What goes into a route's blob: the attributes without the communities that controlled export and without a
 /// link-local next hop, whose owner no receiver could check.
+///
+/// As for every speaker that passes a route on, unknown non-transitive attributes end here, and unknown transitive ones
+/// stay byte for byte, with the Partial bit set (RFC 4271 section 5).
 #[must_use]
 pub fn sealed_attributes(attributes: &Attributes, rs: Asn) -> Attributes {
-    let stripped = communities::strip(attributes, rs);
+    let stripped = communities::strip(attributes, rs).to_forward();
     match stripped.ipv6_next_hop() {
         Some(mut next_hop) if next_hop.link_local.is_some() => {
             next_hop.link_local = None;
