@@ -1,0 +1,104 @@
+//! Route objects: who can open what, and what one party alone can tell.
+
+use wayleave_bgp::Nlri;
+use wayleave_crypto::secret::Seed;
+use wayleave_crypto::sign::SigningKey;
+use wayleave_route_server::object::{self, Description, Fresh, Kind, OpenError, Sealed};
+use wayleave_route_server::wire::Reader;
+
+const EXCHANGE: &str = "test-ix";
+
+fn key() -> SigningKey {
+    SigningKey::from_seed(&Seed::new([9; 32]))
+}
+
+fn description(prefixes: &[&str]) -> Description {
+    let mut prefixes: Vec<Nlri> = prefixes.iter().map(|p| Nlri::new(p.parse().expect("a prefix"))).collect();
+    prefixes.sort_unstable();
+    Description { slot: 3, set: 1, epoch: 5, version: 7, salt: [4; 32], kind: Kind::Announce { prefixes } }
+}
+
+fn sealed(exported: &[bool], fresh: u8) -> Sealed {
+    let fresh = Fresh { key: [fresh; 16], seed: [fresh + 1; 32], openings: [[fresh + 2; 32], [fresh + 3; 32]] };
+    object::announce(EXCHANGE, description(&["192.0.2.0/24"]), b"attributes", exported, &fresh, &key())
+}
+
+fn shares(sealed: &Sealed, slot: u32) -> ([u8; 16], [u8; 16]) {
+    let two = sealed.two.row[slot as usize * 16..][..16].try_into().expect("16 bytes a slot");
+    (sealed.one.key_share(slot), two)
+}
+
+#[test]
+fn exactly_those_it_is_exported_to_open_a_route() {
+    let exported = [true, false, true, false, true];
+    let sealed = sealed(&exported, 50);
+    let handle = sealed.header.description.handle(EXCHANGE);
+    for (slot, exported) in (0..).zip(exported) {
+        let (one, two) = shares(&sealed, slot);
+        let opened = object::open(EXCHANGE, 5, &handle, [&one, &two], &sealed.blob).expect("no misbehaviour");
+        assert_eq!(opened.is_some(), exported, "slot {slot}");
+        if let Some(opened) = opened {
+            assert_eq!(opened.attributes, b"attributes");
+            assert_eq!(opened.description, sealed.header.description);
+            assert!(opened.is_signed_by(&handle, &key().verifying_key()));
+        }
+    }
+}
+
+#[test]
+fn a_share_of_another_version_opens_nothing_and_is_noticed() {
+    let (old, new) = (sealed(&[true, true], 50), sealed(&[true, false], 90));
+    let handle = new.header.description.handle(EXCHANGE);
+    for slot in 0..2 {
+        let ((one, _), (_, two)) = (shares(&old, slot), shares(&new, slot));
+        assert_eq!(object::open(EXCHANGE, 5, &handle, [&one, &two], &new.blob), Err(OpenError::Key));
+    }
+}
+
+#[test]
+fn neither_party_can_test_a_guess_of_the_policy() {
+    // Party 1's part does not depend on the policy at all; party 2's row is its XOR, and the commitment to it hides.
+    let (all, none) = (sealed(&[true; 4], 50), sealed(&[false; 4], 50));
+    assert_eq!(all.one.seed, none.one.seed);
+    assert_eq!(all.blob, none.blob);
+    assert_eq!(all.header.commitments[0], none.header.commitments[0]);
+    assert_ne!(all.header.commitments[1], none.header.commitments[1]);
+    assert_eq!(all.two.row.len(), none.two.row.len());
+}
+
+#[test]
+fn a_description_that_is_not_canonical_is_refused() {
+    let good = description(&["192.0.2.0/24", "198.51.100.0/24"]);
+    let bytes = good.encode();
+    assert_eq!(Description::decode(&mut Reader::new(&bytes)), Ok(good.clone()));
+    let mut twice = good.clone();
+    let Kind::Announce { prefixes } = &mut twice.kind else { unreachable!() };
+    prefixes[1] = prefixes[0];
+    assert!(Description::decode(&mut Reader::new(&twice.encode())).is_err());
+    let mut reversed = good;
+    let Kind::Announce { prefixes } = &mut reversed.kind else { unreachable!() };
+    prefixes.reverse();
+    assert!(Description::decode(&mut Reader::new(&reversed.encode())).is_err());
+    for cut in 0..bytes.len() {
+        assert!(Description::decode(&mut Reader::new(&bytes[..cut])).is_err());
+    }
+}
+
+#[test]
+fn blobs_come_in_size_classes() {
+    for (len, class) in [(0, 512), (512, 512), (513, 1024), (1025, 2048), (4096, 4096), (4097, 8192)] {
+        assert_eq!(object::size_class(len), class);
+    }
+    let short = sealed(&[true], 10).blob.len();
+    let fresh = Fresh { key: [1; 16], seed: [2; 32], openings: [[3; 32], [4; 32]] };
+    let longer =
+        object::announce(EXCHANGE, description(&["192.0.2.0/24"]), &[7; 200], &[true], &fresh, &key()).blob.len();
+    assert_eq!((short, longer), (512, 512));
+}
+
+#[test]
+fn a_column_gives_new_slots_what_the_row_would_have_given() {
+    let whole = sealed(&[true, false, true, true], 50);
+    let part = object::key_row(EXCHANGE, &whole.one.seed, &whole.key, 5, 2, &[true, true]);
+    assert_eq!(part[..], whole.two.row[32..]);
+}
