@@ -5,12 +5,20 @@ use std::ops::Range;
 
 use miette::{Diagnostic, LabeledSpan, NamedSource, SourceCode};
 
+/// Where in a file, and what stands at the caret.
+#[derive(Debug, Clone)]
+struct Place {
+    source: NamedSource<String>,
+    span: Range<usize>,
+    label: String,
+}
+
 /// Something that a person must know about. Printed by miette, with the file's line and a caret where there is one.
 #[derive(Debug, Clone)]
 pub struct Failure {
     message: String,
     help: Option<String>,
-    place: Option<(NamedSource<String>, Range<usize>, String)>,
+    place: Option<Box<Place>>,
 }
 
 impl Failure {
@@ -29,7 +37,7 @@ impl Failure {
     /// The octets of a file that it is about, and what stands at the caret.
     #[must_use]
     pub fn at(mut self, source: NamedSource<String>, span: Range<usize>, label: impl fmt::Display) -> Self {
-        self.place = Some((source, span, label.to_string()));
+        self.place = Some(Box::new(Place { source, span, label: label.to_string() }));
         self
     }
 
@@ -40,12 +48,12 @@ impl Failure {
 
     /// What stands at the caret.
     pub fn label(&self) -> Option<&str> {
-        self.place.as_ref().map(|(.., label)| label.as_str())
+        self.place.as_ref().map(|place| place.label.as_str())
     }
 
     /// Line and column, from 1, of the caret.
     pub fn line_column(&self) -> Option<(usize, usize)> {
-        let (source, span, _) = self.place.as_ref()?;
+        let Place { source, span, .. } = self.place.as_deref()?;
         let text = source.inner();
         let before = text.get(..span.start).unwrap_or(text);
         let line = before.matches('\n').count() + 1;
@@ -82,11 +90,11 @@ impl Diagnostic for Failure {
     }
 
     fn source_code(&self) -> Option<&dyn SourceCode> {
-        self.place.as_ref().map(|(source, ..)| source as &dyn SourceCode)
+        self.place.as_ref().map(|place| &place.source as &dyn SourceCode)
     }
 
     fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
-        let (_, span, label) = self.place.as_ref()?;
+        let Place { span, label, .. } = self.place.as_deref()?;
         let label = LabeledSpan::new(Some(label.clone()), span.start, span.len());
         Some(Box::new(std::iter::once(label)))
     }
