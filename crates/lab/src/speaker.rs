@@ -51,6 +51,13 @@ impl Identity {
         self.with_next_hop(edit.finish(), route.prefix.afi())
     }
 
+    /// A neighbour's route as an AS passes it on: its number in front, itself as next hop.
+    fn passed_on(&self, attributes: &Attributes, afi: Afi) -> Attributes {
+        let mut edit = attributes.to_forward().edit();
+        edit.prepend(self.asn, 1).med(None).local_pref(None);
+        self.with_next_hop(edit.finish(), afi)
+    }
+
     fn with_next_hop(&self, attributes: Attributes, afi: Afi) -> Attributes {
         let mut edit = attributes.edit();
         match afi {
@@ -359,10 +366,9 @@ pub fn routes_of_mrt(path: &Path, identity: &Identity, most: usize, avoid: &[Asn
             if known || (routes.len() >= most && !routes.contains_key(&prefix)) {
                 continue;
             }
-            let mut edit = attributes.to_forward().edit();
-            edit.prepend(identity.asn, 1).med(None).local_pref(None);
+            let mut edit = attributes.edit();
             edit.communities(&[]).extended_communities(&[]).large_communities(&[]);
-            routes.insert(prefix, identity.with_next_hop(edit.finish(), prefix.afi()));
+            routes.insert(prefix, identity.passed_on(&edit.finish(), prefix.afi()));
         }
         if routes.len() >= most {
             break;
@@ -424,7 +430,9 @@ impl SpeakingRouter {
     fn tell(&self) {
         let Some(speaker) = &self.speaker else { return };
         let own = self.routes.iter().map(|route| (route.prefix, self.identity.attributes(route)));
-        speaker.announce(self.more.clone().into_iter().chain(own).collect());
+        let more = self.more.iter();
+        let more = more.map(|(prefix, route)| (*prefix, self.identity.passed_on(route, prefix.afi())));
+        speaker.announce(more.chain(own).collect());
     }
 }
 
