@@ -149,6 +149,7 @@ impl Pages {
                 }
             }),
         );
+        let router = router.fallback(|| async { answer(Err(ViewError::NotFound("no such page of this role".into()))) });
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let task = tokio::spawn(async move { axum::serve(listener, router).await }).abort_handle();
@@ -229,6 +230,7 @@ mod tests {
         let at = serving.address;
         assert!(fetch(at, "/api/v1/echo?word=hi").await.ends_with("{\"word\":\"hi\"}"));
         assert!(fetch(at, "/api/v1/echo").await.starts_with("HTTP/1.0 400"));
+        assert!(fetch(at, "/nothing").await.ends_with("{\"error\":\"no such page of this role\"}"));
         assert!(fetch(at, "/metrics").await.contains("wayleave_rs_frames_received_bytes_total 3"));
         assert!(fetch(at, "/healthz").await.starts_with("HTTP/1.0 200"));
         let answer = fetch(at, "/readyz").await;

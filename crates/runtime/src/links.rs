@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufWriter};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -42,6 +42,10 @@ const SETTLED: Duration = Duration::from_secs(10);
 /// What a queued frame costs beyond its octets.
 const FRAME_COST: usize = 64;
 
+/// Octets of received frames that may wait for the machine, over all links. A link whose turn has not come waits, and
+/// with it its peer; turns come in the order of arrival.
+const INBOX: usize = 64 << 20;
+
 /// What happened on a link. For each link: one `Up`, any number of `Frame`, one `Down`.
 #[derive(Debug)]
 pub enum LinkEvent {
@@ -60,6 +64,8 @@ pub enum LinkEvent {
         link: u64,
         /// Its content.
         bytes: Vec<u8>,
+        /// Its part of what may wait; given back when dropped.
+        held: Held,
     },
     /// The link is gone.
     Down {
@@ -68,6 +74,12 @@ pub enum LinkEvent {
         /// Why, for people.
         reason: String,
     },
+}
+
+/// The part of the inbox that a received frame takes.
+#[derive(Debug)]
+pub struct Held {
+    _permit: OwnedSemaphorePermit,
 }
 
 /// Limits of each link.
@@ -119,6 +131,7 @@ struct Shared {
     limits: Limits,
     counters: Counters,
     next: AtomicU64,
+    inbox: Arc<Semaphore>,
     table: Mutex<Table>,
 }
 
@@ -168,7 +181,13 @@ impl Links {
     /// No links yet.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        let shared = Shared { limits, counters: Counters::default(), next: AtomicU64::new(1), table: Mutex::default() };
+        let shared = Shared {
+            limits,
+            counters: Counters::default(),
+            next: AtomicU64::new(1),
+            inbox: Arc::new(Semaphore::new(INBOX)),
+            table: Mutex::default(),
+        };
         Self(Arc::new(shared))
     }
 
@@ -461,7 +480,12 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
             }
             count(&self.links.0.counters.frames_in, 1);
             count(&self.links.0.counters.bytes_in, bytes.len() as u64);
-            if self.events.send(LinkEvent::Frame { link, bytes }.into()).await.is_err() {
+            let size = u32::try_from(bytes.len()).unwrap_or(MAX_FRAME);
+            let Ok(permit) = Arc::clone(&self.links.0.inbox).acquire_many_owned(size).await else {
+                return "shutting down".to_owned();
+            };
+            let held = Held { _permit: permit };
+            if self.events.send(LinkEvent::Frame { link, bytes, held }.into()).await.is_err() {
                 return "shutting down".to_owned();
             }
         }

@@ -42,8 +42,7 @@ pub fn notify(notice: Notice<'_>) {
 /// The monotonic clock as systemd wants it in [`Notice::Reloading`], in microseconds.
 #[must_use]
 pub fn monotonic_micros() -> u64 {
-    // /proc/uptime counts since boot, as CLOCK_MONOTONIC does but for suspended time, in hundredths of a second.
-    let text = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
-    let seconds: f64 = text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or_default();
-    (seconds * 1e6) as u64
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let part = |value: i64| u64::try_from(value).unwrap_or_default();
+    part(now.tv_sec) * 1_000_000 + part(now.tv_nsec) / 1_000
 }

@@ -251,7 +251,7 @@ fn told(event: Event) -> Told<Member> {
         Event::Link(LinkEvent::Up { link, pin, .. }) => {
             MemberInput::LinkUp { link, party: if pin.id == 1 { Number::One } else { Number::Two } }
         }
-        Event::Link(LinkEvent::Frame { link, bytes }) => MemberInput::Frame { link, bytes },
+        Event::Link(LinkEvent::Frame { link, bytes, .. }) => MemberInput::Frame { link, bytes },
         Event::Link(LinkEvent::Down { link, .. }) => MemberInput::LinkDown { link },
         Event::Durable(id) => MemberInput::Persisted(id),
         Event::Router(PeerEvent::Up) => MemberInput::RouterUp,

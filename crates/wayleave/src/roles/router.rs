@@ -21,6 +21,8 @@ const BATCH: usize = 2000;
 const QUEUE: usize = 256;
 /// How long a stop may take.
 const FAREWELL: Duration = Duration::from_millis(300);
+/// Malformed UPDATEs of one session that are told in the log.
+const MALFORMED_SAID: u32 = 10;
 /// How often unused attributes are let go.
 const SWEEP: Duration = Duration::from_secs(60);
 
@@ -113,6 +115,7 @@ impl Peer {
             established: None,
             awaited: Vec::new(),
             last_end: String::new(),
+            malformed: 0,
         };
         let task = tokio::spawn(driver.run(tcp, told, replayed));
         Ok(Self { commands, replay, view, address, task })
@@ -138,6 +141,7 @@ struct Driver<E> {
     /// Families whose End-of-RIB has not come.
     awaited: Vec<Afi>,
     last_end: String,
+    malformed: u32,
 }
 
 impl<E: From<PeerEvent>> Driver<E> {
@@ -265,8 +269,8 @@ impl<E: From<PeerEvent>> Driver<E> {
                     self.last_end = ended.cause.to_string();
                 }
                 Output::Update(update) => {
-                    for problem in &update.problems {
-                        warn!(?problem, "a malformed UPDATE; the session stays (RFC 7606)");
+                    if !update.problems.is_empty() {
+                        self.note_problems(&update);
                     }
                     self.tell(PeerEvent::Update(update)).await;
                 }
@@ -286,12 +290,25 @@ impl<E: From<PeerEvent>> Driver<E> {
         }
     }
 
+    /// Says what was wrong with the first few malformed UPDATEs of a session; the rest is only counted.
+    fn note_problems(&mut self, update: &Update) {
+        self.malformed += 1;
+        if self.malformed <= MALFORMED_SAID {
+            let problems: Vec<String> = update.problems.iter().take(4).map(|problem| format!("{problem:?}")).collect();
+            warn!(problems = problems.join(", "), "a malformed UPDATE; the session stays (RFC 7606)");
+        }
+        if self.malformed == MALFORMED_SAID {
+            warn!("further malformed UPDATEs of this session are counted and not told");
+        }
+    }
+
     async fn up(&mut self, established: Established) {
         info!(peer = %established.peer_asn, id = %established.peer_id, "BGP session up");
         let params = &established.params;
         self.awaited = [Afi::Ipv4, Afi::Ipv6].into_iter().filter(|afi| params.has_family(*afi)).collect();
         self.out.session_up(established.params, established.end_of_rib);
         self.established = Some(established);
+        self.malformed = 0;
         self.last_end.clear();
         self.tell(PeerEvent::Up).await;
     }

@@ -261,7 +261,7 @@ fn told(event: Event) -> Told<Party> {
             };
             PartyInput::LinkUp { link, peer }
         }
-        Event::Link(LinkEvent::Frame { link, bytes }) => PartyInput::Frame { link, bytes },
+        Event::Link(LinkEvent::Frame { link, bytes, .. }) => PartyInput::Frame { link, bytes },
         Event::Link(LinkEvent::Down { link, .. }) => PartyInput::LinkDown { link },
         Event::Durable(id) => PartyInput::Persisted(id),
         Event::Given(input) => input,
