@@ -4,6 +4,8 @@
 //! of processes varies with it, the order on one link does not. Any process can be killed at any step, with all it had
 //! not made durable, and started again from its store.
 
+pub mod bad;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +64,8 @@ pub struct Recorded {
     pub from: Node,
     /// The receiver.
     pub to: Node,
+    /// When it was sent.
+    pub at: Instant,
     /// The frame.
     pub bytes: Arc<[u8]>,
 }
@@ -622,7 +626,7 @@ impl Sim {
         let Some((a, b)) = self.links.get(&link).copied() else { return };
         let to = if a == from { b } else { a };
         if let Some(recording) = &mut self.recording {
-            recording.push(Recorded { from, to, bytes: Arc::clone(&frame) });
+            recording.push(Recorded { from, to, at: self.now.instant, bytes: Arc::clone(&frame) });
         }
         self.queues.entry((from, to)).or_default().push_back((link, frame));
     }

@@ -45,6 +45,13 @@ impl Versions {
     }
 }
 
+/// A route of the router, and the UPDATE that brought it: the prefixes of one may share an object, and no others, so
+/// that parties see which prefixes shared an UPDATE and not which routes are alike.
+struct FromRouter {
+    update: u64,
+    attributes: Attributes,
+}
+
 /// What the parties were last told of a prefix; the attributes as the router sent them.
 struct Told {
     version: u64,
@@ -64,7 +71,9 @@ struct OwnObject {
 /// The announcing half of a member's state.
 pub(super) struct Announcements {
     pub(super) versions: Versions,
-    router: BTreeMap<Nlri, Attributes>,
+    router: BTreeMap<Nlri, FromRouter>,
+    /// UPDATEs that the router has sent.
+    updates: u64,
     told: BTreeMap<Nlri, Told>,
     /// Prefixes that the parties hold from an earlier life, or that they may hold.
     leftover: BTreeSet<Nlri>,
@@ -81,6 +90,7 @@ impl Announcements {
         Self {
             versions: Versions { next: used + 1, reserved: 0, writing: None },
             router: BTreeMap::new(),
+            updates: 0,
             told: BTreeMap::new(),
             leftover: BTreeSet::new(),
             dirty: BTreeSet::new(),
@@ -127,9 +137,11 @@ impl Announcements {
             }
         }
         let Some(attributes) = attributes else { return };
+        self.updates += 1;
         for nlri in announced {
-            if self.router.get(nlri) != Some(attributes) {
-                self.router.insert(*nlri, attributes.clone());
+            if self.router.get(nlri).is_none_or(|known| known.attributes != *attributes) {
+                let route = FromRouter { update: self.updates, attributes: attributes.clone() };
+                self.router.insert(*nlri, route);
                 self.dirty.insert(*nlri);
             }
         }
@@ -267,19 +279,18 @@ impl Member {
 
     /// Splits what is dirty into withdrawals and announcements; what the parties already know is no longer dirty.
     ///
-    /// Prefixes share an object if the router sent them with equal attributes, communities included, and then they have
-    /// one policy. Where rules look at prefixes that need not be so, and each prefix is an object of its own, always: to
+    /// Prefixes share an object if they shared an UPDATE, and then they have one policy. Where rules look at prefixes that need not be so, and each prefix is an object of its own, always: to
     /// split only where policies differ would show that they do.
     #[expect(clippy::type_complexity, reason = "withdrawn prefixes, and announced ones by what they share")]
     fn sort_dirty(&mut self) -> (Vec<Nlri>, Vec<((Attributes, ExportSet), Vec<Nlri>)>) {
         let Some(set) = &self.set else { return (Vec::new(), Vec::new()) };
         let a = &mut self.announcements;
         let (mut withdrawn, mut clean) = (Vec::new(), Vec::new());
-        let mut groups: HashMap<(Attributes, ExportSet), usize> = HashMap::new();
+        let mut groups: HashMap<(u64, ExportSet), usize> = HashMap::new();
         let mut announced: Vec<((Attributes, ExportSet), Vec<Nlri>)> = Vec::new();
         for nlri in &a.dirty {
             let told = a.told.get(nlri);
-            let Some(attributes) = a.router.get(nlri) else {
+            let Some(FromRouter { update, attributes }) = a.router.get(nlri) else {
                 let known = told.is_some() || (a.is_settled && a.leftover.contains(nlri));
                 if known {
                     withdrawn.push(*nlri);
@@ -296,9 +307,8 @@ impl Member {
                 clean.push(*nlri);
                 continue;
             }
-            let key = (attributes.clone(), exported);
-            let group = *groups.entry(key.clone()).or_insert_with(|| {
-                announced.push((key, Vec::new()));
+            let group = *groups.entry((*update, exported.clone())).or_insert_with(|| {
+                announced.push(((attributes.clone(), exported), Vec::new()));
                 announced.len() - 1
             });
             announced[group].1.push(*nlri);
@@ -436,7 +446,7 @@ impl Member {
         let own = a.objects.get(&version)?;
         let mut decided: Option<ExportSet> = None;
         for nlri in own.prefixes.iter().filter(|nlri| a.told.get(nlri).is_some_and(|told| told.version == version)) {
-            let attributes = a.router.get(nlri)?;
+            let attributes = &a.router.get(nlri)?.attributes;
             let slot = self.config.slot;
             let exported = export_set(nlri.prefix, attributes, slot, set, self.config.rs_asn, &self.policy);
             if decided.as_ref().is_some_and(|decided| *decided != exported) {

@@ -1,0 +1,345 @@
+//! Members, parties and links that misbehave on purpose: what they send, and how a test hands it in.
+//!
+//! A misbehaviour is a value with a name. What it must come to is said by the test that uses it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use wayleave_bgp::Nlri;
+use wayleave_core::Instant;
+use wayleave_crypto::commit::{Commitment, commit};
+use wayleave_crypto::hash::hash;
+use wayleave_crypto::seal;
+use wayleave_crypto::secret::{Key128, Seed};
+use wayleave_crypto::sign::SigningKey;
+use wayleave_route_server::frames::{FromMember, PROTOCOL, SessionId};
+use wayleave_route_server::member::{Alarm, MemberEvent};
+use wayleave_route_server::object::{self, Description, Handle, Header, Kind, ShareOne, ShareTwo};
+use wayleave_route_server::wire::Writer;
+
+use super::{EXCHANGE, Fate, Node, PARTIES, Recorded, Sim, Tamper, member_key};
+
+/// Steps that a bounded time may take: a simulation that takes more does not come to rest.
+const MAX_STEPS: u64 = 5_000_000;
+
+/// All of a frame that an onlooker sees of a link that is encrypted, and its type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// The sender.
+    pub from: Node,
+    /// The receiver.
+    pub to: Node,
+    /// When it was sent.
+    pub at: Instant,
+    /// Its first octet.
+    pub kind: u8,
+    /// Its length in bytes.
+    pub len: usize,
+}
+
+impl Recorded {
+    /// The frame without its content.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        let kind = self.bytes.first().copied().unwrap_or(0);
+        Shape { from: self.from, to: self.to, at: self.at, kind, len: self.bytes.len() }
+    }
+}
+
+impl Sim {
+    /// Puts a frame on a link, behind what is on its way, as if `from` had sent it. `false` if there is no such link.
+    pub fn inject(&mut self, from: Node, to: Node, bytes: &[u8]) -> bool {
+        let ends = |(a, b): &(Node, Node)| (*a, *b) == (from, to) || (*a, *b) == (to, from);
+        let Some(link) = self.links.iter().find(|(_, pair)| ends(pair)).map(|(link, _)| *link) else { return false };
+        self.send(from, link, bytes.into());
+        true
+    }
+
+    /// The test plays the member in `slot` from now on: its links are up, and nobody answers on them.
+    pub fn play_member(&mut self, slot: u32) {
+        self.kill(Node::Member(slot));
+        self.tables.remove(&slot);
+        for party in PARTIES {
+            self.connect(Node::Member(slot), party);
+        }
+    }
+
+    /// The test plays `party` on the link between the parties; members have no link to it.
+    pub fn play_party(&mut self, party: Node) {
+        self.kill(party);
+        self.connect(PARTIES[0], PARTIES[1]);
+    }
+
+    /// Takes every link down; [`Sim::settle`] makes them anew.
+    pub fn cut_all(&mut self) {
+        let all: Vec<_> = self.links.keys().copied().collect();
+        for link in all {
+            self.cut(link);
+        }
+    }
+
+    /// Lets `time` pass and connects nobody.
+    ///
+    /// # Panics
+    /// If that takes more steps than an exchange with little to do can need: someone sends without end.
+    pub fn run_for(&mut self, time: Duration) {
+        let until = self.now.instant + time;
+        let mut steps = 0;
+        while self.now.instant < until && self.step(until.since(self.now.instant)) {
+            steps += 1;
+            assert!(steps < MAX_STEPS, "{MAX_STEPS} steps in {time:?}");
+        }
+        let left = until.since(self.now.instant);
+        self.now.unix.0 += u64::try_from(left.as_micros()).expect("a short time");
+        self.now.instant = self.now.instant.max(until);
+    }
+
+    /// The alarms that the member in `slot` raised.
+    pub fn alarms(&self, slot: u32) -> impl Iterator<Item = &Alarm> {
+        self.member_events.iter().filter_map(move |(of, event)| match event {
+            MemberEvent::Alarm(alarm) if *of == slot => Some(alarm),
+            _ => None,
+        })
+    }
+
+    /// Forgets what processes told so far.
+    pub fn forget_events(&mut self) {
+        self.party_events.clear();
+        self.member_events.clear();
+        self.closed.clear();
+    }
+}
+
+/// Changes the first frame for which `change` gives something else; everything after it passes.
+pub fn once(mut change: impl FnMut(Node, Node, &[u8]) -> Option<Fate> + 'static) -> Tamper {
+    let mut is_done = false;
+    Box::new(move |from, to, bytes| {
+        if is_done {
+            return Fate::Pass;
+        }
+        let fate = change(from, to, bytes);
+        is_done = fate.is_some();
+        fate.unwrap_or(Fate::Pass)
+    })
+}
+
+/// How a member gives the two parties different halves of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Split {
+    /// Party 2 gets nothing.
+    OnlyToOne,
+    /// Party 1 gets nothing.
+    OnlyToTwo,
+    /// Both get a sound object of the same version; they are not the same object.
+    DifferentObjects,
+    /// Party 1 gets version n, party 2 version n + 1.
+    VersionsApart,
+    /// Party 2 gets version n, party 1 version n + 1.
+    VersionsApartTheOtherWay,
+}
+
+impl Split {
+    /// Each of them.
+    pub const ALL: [Self; 5] =
+        [Self::OnlyToOne, Self::OnlyToTwo, Self::DifferentObjects, Self::VersionsApart, Self::VersionsApartTheOtherWay];
+
+    /// Does it to the next object of the member in `slot`, whose key the simulation of this `seed` knows, and to none
+    /// after it.
+    #[must_use]
+    pub fn tamper(self, seed: u64, slot: u32) -> Tamper {
+        let victim = match self {
+            Self::OnlyToTwo | Self::VersionsApartTheOtherWay => PARTIES[0],
+            _ => PARTIES[1],
+        };
+        once(move |from, to, bytes| {
+            if (from, to) != (Node::Member(slot), victim) {
+                return None;
+            }
+            let key = member_key(seed, slot);
+            match FromMember::decode(bytes).ok()? {
+                FromMember::SubmitOne { header, body } => Some(self.apply(&header, &key, |header| {
+                    FromMember::SubmitOne { header: Box::new(header), body: body.clone() }
+                })),
+                FromMember::SubmitTwo { header, share } => Some(self.apply(&header, &key, |header| {
+                    FromMember::SubmitTwo { header: Box::new(header), share: share.clone() }
+                })),
+                _ => None,
+            }
+        })
+    }
+
+    fn apply(self, header: &Header, key: &SigningKey, frame: impl Fn(Header) -> FromMember) -> Fate {
+        let mut description = header.description.clone();
+        match self {
+            Self::OnlyToOne | Self::OnlyToTwo => return Fate::Drop,
+            Self::DifferentObjects => description.salt[0] ^= 1,
+            Self::VersionsApart | Self::VersionsApartTheOtherWay => description.version += 1,
+        }
+        Fate::Change(frame(signed_again(header, description, key)).encode())
+    }
+}
+
+/// The header with another description, signed by `key`: as sound as the first.
+#[must_use]
+pub fn signed_again(header: &Header, description: Description, key: &SigningKey) -> Header {
+    Header::sign(EXCHANGE, description, header.blob_hash, header.commitments, key)
+}
+
+/// An object as a member that breaks rules makes it: each field may be what it should not be.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// The exchange for which the header is signed.
+    pub exchange: String,
+    /// What both parties see.
+    pub description: Description,
+    /// What the blob describes; honest if it is the same.
+    pub inside: Description,
+    /// Path attributes in the blob, in BGP's encoding.
+    pub attributes: Vec<u8>,
+    /// The route key.
+    pub key: [u8; 16],
+    /// Who may have it, by slot.
+    pub exported: Vec<bool>,
+    /// Whose key signs the route inside.
+    pub route_signer: u32,
+    /// Whose key signs the header.
+    pub header_signer: u32,
+    /// Bytes put behind the blob; an honest blob has a size class's length.
+    pub excess: usize,
+    /// Whether the blob that is sent is not the one that the header names.
+    pub other_blob: bool,
+}
+
+/// A member that makes objects by hand. Its randomness is of its own.
+pub struct Forger {
+    seed: u64,
+    slot: u32,
+    drawn: u64,
+    /// The last version that it used.
+    pub version: u64,
+}
+
+/// An object, ready to be sent.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// What both parties get.
+    pub header: Header,
+    /// Party 1's part.
+    pub one: Option<(ShareOne, Arc<[u8]>)>,
+    /// Party 2's part.
+    pub two: Option<ShareTwo>,
+}
+
+impl Object {
+    /// The frame for party 1.
+    #[must_use]
+    pub fn to_one(&self) -> Vec<u8> {
+        FromMember::SubmitOne { header: Box::new(self.header.clone()), body: self.one.clone() }.encode()
+    }
+
+    /// The frame for party 2.
+    #[must_use]
+    pub fn to_two(&self) -> Vec<u8> {
+        FromMember::SubmitTwo { header: Box::new(self.header.clone()), share: self.two.clone() }.encode()
+    }
+}
+
+impl Forger {
+    /// The member in `slot` of the simulation of this `seed`. Its versions start above those of an honest member.
+    #[must_use]
+    pub fn new(seed: u64, slot: u32) -> Self {
+        Self { seed, slot, drawn: 0, version: 1 << 20 }
+    }
+
+    fn random(&mut self) -> [u8; 32] {
+        self.drawn += 1;
+        hash("wayleave/lab/forger/v1", &[&u64::from(self.slot).to_be_bytes(), &self.drawn.to_be_bytes()])
+    }
+
+    /// A hello on both links.
+    pub fn greet(&mut self, sim: &mut Sim, select_best: bool) -> SessionId {
+        let session = *self.random().first_chunk().expect("16 of 32");
+        for party in PARTIES {
+            sim.inject(Node::Member(self.slot), party, &self.hello(session, select_best));
+        }
+        session
+    }
+
+    /// A hello.
+    #[must_use]
+    pub fn hello(&self, session: SessionId, select_best: bool) -> Vec<u8> {
+        let exchange = EXCHANGE.to_owned();
+        FromMember::Hello { protocol: PROTOCOL, exchange, slot: self.slot, session, select_best }.encode()
+    }
+
+    /// A sound draft of the next version, for everyone in the set of `sim`.
+    pub fn draft(&mut self, sim: &Sim, prefixes: &[Nlri], attributes: &wayleave_bgp::Attributes) -> Draft {
+        let kind = Kind::Announce { prefixes: prefixes.to_vec() };
+        let description = self.describe(sim, kind);
+        Draft {
+            exchange: EXCHANGE.to_owned(),
+            inside: description.clone(),
+            description,
+            attributes: attributes.encode(),
+            key: *self.random().first_chunk().expect("16 of 32"),
+            exported: sim.set.slots.iter().map(|slot| slot.active).collect(),
+            route_signer: self.slot,
+            header_signer: self.slot,
+            excess: 0,
+            other_blob: false,
+        }
+    }
+
+    /// A sound description of the next version.
+    pub fn describe(&mut self, sim: &Sim, kind: Kind) -> Description {
+        self.version = self.version.saturating_add(1);
+        let epoch = sim.party(PARTIES[0]).map_or(1, |party| party.status().epoch);
+        Description { slot: self.slot, set: sim.set.number, epoch, version: self.version, salt: self.random(), kind }
+    }
+
+    /// A withdrawal.
+    pub fn withdraw(&mut self, sim: &Sim, prefixes: &[Nlri]) -> Object {
+        let description = self.describe(sim, Kind::Withdraw { prefixes: prefixes.to_vec() });
+        let header = object::withdraw(EXCHANGE, description, &member_key(self.seed, self.slot));
+        Object { header, one: None, two: None }
+    }
+
+    /// Makes an object of a draft, as `wayleave_route_server::object::announce` does of what is sound.
+    pub fn seal(&mut self, draft: &Draft) -> Object {
+        let handle = draft.description.handle(&draft.exchange);
+        let key = Key128::new(draft.key);
+        let mut blob = seal_route(&handle, draft, &key, &member_key(self.seed, draft.route_signer));
+        blob.resize(blob.len() + draft.excess, 0);
+        let one = ShareOne { opening: self.random(), seed: Seed::new(self.random()) };
+        let row = object::key_row(EXCHANGE, &one.seed, &key, draft.description.epoch, 0, &draft.exported);
+        let two = ShareTwo { opening: self.random(), row: row.into() };
+        let commitments: [Commitment; 2] = [
+            commit("wayleave/route-server/share-one/v1", &one.opening, one.seed.expose()),
+            commit("wayleave/route-server/share-two/v1", &two.opening, &two.row),
+        ];
+        let signer = member_key(self.seed, draft.header_signer);
+        let blob_hash = object::blob_hash(&blob);
+        if draft.other_blob {
+            blob[40] ^= 1;
+        }
+        let header = Header::sign(&draft.exchange, draft.description.clone(), blob_hash, commitments, &signer);
+        Object { header, one: Some((one, blob.into())), two: Some(two) }
+    }
+
+    /// Sends an object to both parties.
+    pub fn submit(&self, sim: &mut Sim, object: &Object) {
+        sim.inject(Node::Member(self.slot), PARTIES[0], &object.to_one());
+        sim.inject(Node::Member(self.slot), PARTIES[1], &object.to_two());
+    }
+}
+
+fn seal_route(handle: &Handle, draft: &Draft, key: &Key128, signer: &SigningKey) -> Vec<u8> {
+    let mut signed = Writer::new();
+    signed.bytes(&handle.0).blob(&draft.attributes);
+    let signature = signer.sign("wayleave/route-server/route/v1", &signed.finish());
+    let mut w = Writer::new();
+    w.blob(&draft.inside.encode()).blob(&draft.attributes).bytes(&signature);
+    let mut plain = w.finish();
+    plain.resize(object::size_class(plain.len() + seal::OVERHEAD) - seal::OVERHEAD, 0);
+    seal::seal("wayleave/route-server/blob/v1", key, &handle.0, &plain)
+}

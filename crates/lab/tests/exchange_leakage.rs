@@ -1,0 +1,242 @@
+//! What the parties see: two runs of equal public shape have the same messages, whatever policies, rankings, routes and
+//! results are.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use common::{LIMIT, nlri, policy, route};
+use wayleave_lab::sim::bad::Shape;
+use wayleave_lab::sim::{Node, PARTIES, Setup, Sim};
+use wayleave_route_server::party::{Counters, PartyEvent};
+
+const MEMBERS: u32 = 6;
+const PREFIXES: u32 = 5;
+
+/// All that the parties must not learn.
+#[derive(Clone)]
+struct Secrets {
+    name: &'static str,
+    /// Control communities of the route that this slot announces to this prefix.
+    communities: fn(u32, u32) -> Vec<String>,
+    /// The AS path behind the slot's own AS.
+    tail: fn(u32, u32) -> Vec<u32>,
+    /// Every member's rules.
+    rules: &'static str,
+    /// The same, from the middle of the run on. The change concerns every route.
+    later_rules: &'static str,
+    /// The exchange's recommendation of each slot, in two epochs.
+    recommended: [fn(u32) -> u8; 2],
+}
+
+const PLAIN: Secrets = Secrets {
+    name: "everybody may have everything",
+    communities: |_, _| vec![],
+    tail: |_, _| vec![64500],
+    rules: "",
+    later_rules: "[[rule]]\ndirection = \"export\"\nhide_from = [\"65001\", \"65002\"]\n",
+    recommended: [|_| 1, |_| 2],
+};
+
+const HIDE_ANOTHER: &str = "[[rule]]\ndirection = \"export\"\nhide_from = [\"65003\", \"65004\"]\n";
+
+fn variants() -> Vec<Secrets> {
+    vec![
+        Secrets { name: "later hidden from another member", later_rules: HIDE_ANOTHER, ..PLAIN },
+        Secrets {
+            name: "hidden from one member by a community",
+            communities: |_, _| vec!["64496:0:65003".to_owned()],
+            ..PLAIN
+        },
+        Secrets {
+            name: "for one member only, another for each prefix",
+            communities: |_, prefix| vec!["64496:0:0".to_owned(), format!("64496:1:{}", 65000 + prefix)],
+            later_rules: "[[rule]]\ndirection = \"export\"\nignore_communities = true\nannounce = [\"65005\"]\n",
+            ..PLAIN
+        },
+        Secrets {
+            name: "half of the routes for nobody",
+            communities: |slot, prefix| {
+                if (slot + prefix).is_multiple_of(2) { vec!["64496:0:0".to_owned()] } else { vec![] }
+            },
+            later_rules: "[[rule]]\ndirection = \"export\"\nignore_communities = true\nannounce = [\"65005\"]\n",
+            ..PLAIN
+        },
+        Secrets {
+            name: "other paths",
+            tail: |slot, prefix| (0..=(slot * 3 + prefix) % 7).map(|i| 64500 + i).collect(),
+            ..PLAIN
+        },
+        Secrets {
+            name: "everything is rejected on import",
+            rules: "[[rule]]\ndirection = \"import\"\nreject = true\n",
+            later_rules: concat!(
+                "[[rule]]\ndirection = \"import\"\nreject = true\n",
+                "[[rule]]\ndirection = \"export\"\nhide_from = [\"65001\", \"65002\"]\n"
+            ),
+            ..PLAIN
+        },
+        Secrets {
+            name: "a favourite neighbour",
+            rules: "[[rule]]\ndirection = \"import\"\npeer = [\"65002\"]\nclass = 250\n",
+            later_rules: concat!(
+                "[[rule]]\ndirection = \"import\"\npeer = [\"65003\"]\nclass = 250\n",
+                "[[rule]]\ndirection = \"export\"\nhide_from = [\"65001\", \"65002\"]\n"
+            ),
+            ..PLAIN
+        },
+        Secrets {
+            name: "strict ranking",
+            rules: "[ranking]\nstrict = true\n",
+            later_rules: concat!(
+                "[[rule]]\ndirection = \"export\"\nhide_from = [\"65001\", \"65002\"]\n",
+                "[ranking]\nstrict = true\n"
+            ),
+            ..PLAIN
+        },
+        Secrets {
+            name: "other recommendations",
+            recommended: [|slot| u8::try_from(slot * 40).unwrap_or(255), |slot| 255 - u8::try_from(slot).unwrap_or(0)],
+            ..PLAIN
+        },
+    ]
+}
+
+/// All that the parties saw, and something to tell that the runs did differ.
+struct Seen {
+    shapes: Vec<Shape>,
+    events: Vec<(Node, PartyEvent)>,
+    counters: Vec<Counters>,
+    tables: BTreeMap<u32, BTreeSet<String>>,
+}
+
+fn rest(sim: &mut Sim) {
+    assert!(sim.settle(LIMIT), "the exchange did not come to rest");
+}
+
+fn announce(sim: &mut Sim, secrets: &Secrets, slot: u32, prefixes: &[u32]) {
+    // One UPDATE: its prefixes share their attributes.
+    let communities = (secrets.communities)(slot, prefixes[0]);
+    let communities: Vec<&str> = communities.iter().map(String::as_str).collect();
+    let attributes = route(slot, &(secrets.tail)(slot, prefixes[0]), &communities);
+    let list: Vec<_> = prefixes.iter().map(|prefix| nlri(&format!("20.{prefix}.0.0/16"))).collect();
+    sim.announce(slot, &list, &attributes);
+}
+
+/// The same public events for any secrets: UPDATEs, withdrawals, epochs, a new policy, kills, a join, a leave.
+fn play(secrets: &Secrets, tick: Duration, seed: u64) -> Seen {
+    let opted_out = BTreeSet::from([5]);
+    let mut sim = Sim::new(Setup { members: MEMBERS as usize, tick, seed, opted_out, ..Setup::default() });
+    sim.recording = Some(Vec::new());
+    for slot in 0..MEMBERS {
+        sim.set_policy(slot, policy(secrets.rules));
+    }
+    rest(&mut sim);
+    for round in 0..2 {
+        for slot in 0..4 {
+            for prefix in 0..PREFIXES {
+                if (slot + prefix) % 3 == round {
+                    announce(&mut sim, secrets, slot, &[prefix, prefix + 100]);
+                }
+            }
+        }
+        for _ in 0..30 {
+            sim.step(Duration::from_secs(1));
+        }
+    }
+    rest(&mut sim);
+    let tables = sim.tables.iter();
+    let in_the_middle = tables.map(|(slot, t)| (*slot, t.keys().map(ToString::to_string).collect())).collect();
+    for recommended in secrets.recommended {
+        sim.recommend((0..MEMBERS).map(|slot| (slot, recommended(slot))).collect());
+        rest(&mut sim);
+    }
+    sim.withdraw(1, &[nlri("20.0.0.0/16"), nlri("20.101.0.0/16")]);
+    announce(&mut sim, secrets, 4, &[0, 1, 2, 3, 4]);
+    rest(&mut sim);
+    for slot in 0..MEMBERS {
+        sim.set_policy(slot, policy(secrets.later_rules));
+    }
+    rest(&mut sim);
+    let newcomer = sim.join();
+    rest(&mut sim);
+    announce(&mut sim, secrets, newcomer, &[1, 2]);
+    sim.leave(3);
+    rest(&mut sim);
+    for node in [Node::Member(2), PARTIES[0], PARTIES[1]] {
+        sim.kill(node);
+        for _ in 0..10 {
+            sim.step(Duration::from_secs(1));
+        }
+        sim.start(node);
+        rest(&mut sim);
+    }
+    let shapes = sim.recording.take().expect("it records").iter().map(|frame| frame.shape()).collect();
+    let counters = PARTIES.iter().filter_map(|node| Some(sim.party(*node)?.counters().clone())).collect();
+    Seen { shapes, events: std::mem::take(&mut sim.party_events), counters, tables: in_the_middle }
+}
+
+fn assert_same(plain: &Seen, other: &Seen, name: &str) {
+    let differs = plain.shapes.iter().zip(&other.shapes).position(|(a, b)| a != b);
+    if let Some(at) = differs {
+        panic!("{name}: frame {at} is {:?} and {:?}", plain.shapes[at], other.shapes[at]);
+    }
+    assert_eq!(plain.shapes.len(), other.shapes.len(), "{name}: number of frames");
+    assert_eq!(plain.events, other.events, "{name}: events");
+    assert_eq!(plain.counters, other.counters, "{name}: counters");
+}
+
+fn compare_all(tick: Duration, seed: u64) {
+    let plain = play(&PLAIN, tick, seed);
+    assert!(plain.shapes.len() > 1000, "{} frames", plain.shapes.len());
+    for secrets in variants() {
+        assert_same(&plain, &play(&secrets, tick, seed), secrets.name);
+    }
+}
+
+#[test]
+fn equal_public_shape_gives_equal_messages_without_a_tick() {
+    compare_all(Duration::ZERO, 41);
+}
+
+#[test]
+fn equal_public_shape_gives_equal_messages_with_a_tick() {
+    compare_all(Duration::from_millis(50), 42);
+}
+
+#[test]
+fn a_member_that_may_open_nothing_looks_like_one_that_may_open_everything() {
+    let hidden = Secrets {
+        name: "nothing for member 2",
+        communities: |_, _| vec!["64496:0:65002".to_owned()],
+        later_rules: "[[rule]]\ndirection = \"export\"\nhide_from = [\"65001\", \"65003\"]\n",
+        ..PLAIN
+    };
+    let (all, none) = (play(&PLAIN, Duration::ZERO, 43), play(&hidden, Duration::ZERO, 43));
+    assert!(all.tables[&2].len() >= 5, "{:?}", all.tables[&2]);
+    assert!(none.tables[&2].is_empty(), "{:?}", none.tables[&2]);
+    assert_same(&all, &none, hidden.name);
+}
+
+#[test]
+fn equal_attributes_of_two_updates_look_like_different_ones() {
+    let play = |tails: [&[u32]; 2], communities: [&[&str]; 2]| {
+        let tick = Duration::from_millis(50);
+        let mut sim = Sim::new(Setup { members: 3, tick, seed: 44, ..Setup::default() });
+        sim.recording = Some(Vec::new());
+        rest(&mut sim);
+        for i in 0..2 {
+            sim.announce(0, &[nlri(&format!("20.{i}.0.0/16"))], &route(0, tails[i], communities[i]));
+        }
+        rest(&mut sim);
+        sim.cut_all();
+        rest(&mut sim);
+        sim.join();
+        rest(&mut sim);
+        sim.recording.take().expect("it records").iter().map(|frame| frame.shape()).collect::<Vec<_>>()
+    };
+    let equal = play([&[64500], &[64500]], [&[], &[]]);
+    assert_eq!(equal, play([&[64500], &[64501]], [&[], &[]]), "paths differ");
+    assert_eq!(equal, play([&[64500], &[64500]], [&[], &["64496:0:65001"]]), "policies differ");
+}
