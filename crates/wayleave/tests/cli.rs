@@ -1,0 +1,287 @@
+//! The command line as a person meets it: what it prints, and how it ends.
+#![allow(clippy::disallowed_methods, reason = "a test starts the program")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A folder that is gone when the test ends well.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("wayleave-cli-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.0.join(name), text).expect("written");
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
+        command.args(arguments).current_dir(&self.0).env_remove("WAYLEAVE_LOG").env("NO_COLOR", "1");
+        command.output().expect("the program runs")
+    }
+
+    /// Runs what must succeed, and gives what it printed.
+    fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// Runs what must fail with this code, and gives what it said on standard error.
+    fn fails(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stdout));
+        text(&output.stderr)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// The word after `name` on its line.
+fn field<'a>(text: &'a str, name: &str) -> &'a str {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.expect("the field").trim()
+}
+
+#[test]
+fn help_names_every_command_and_a_wrong_one_is_usage() {
+    let folder = Folder::new("help");
+    let help = folder.ok(&["--help"]);
+    let commands = ["init", "check", "run", "show", "why", "invite", "keys", "members", "lab", "demo", "bench"];
+    for command in commands {
+        assert!(help.lines().any(|line| line.trim_start().starts_with(command)), "{command} is not in: {help}");
+        assert!(folder.ok(&[command, "--help"]).contains("Usage:"), "{command}");
+    }
+    assert!(folder.fails(2, &["frobnicate"]).contains("unrecognized subcommand"));
+    assert!(folder.fails(2, &["why", "192.0.2.1/24", "--url", "x"]).contains("a bit beyond the prefix length is set"));
+    assert!(folder.ok(&["completions", "bash"]).contains("_wayleave()"));
+    assert!(folder.ok(&["man"]).starts_with(".ie"));
+}
+
+#[test]
+fn what_init_prints_passes_check() {
+    let folder = Folder::new("init");
+    for (name, arguments) in [("1.toml", &["rs"][..]), ("2.toml", &["rs", "--party", "2"]), ("m.toml", &["member"])] {
+        let text = folder.ok(&[&["init"], arguments].concat());
+        folder.write(name, &text);
+        let said = folder.ok(&["check", name]);
+        assert!(said.contains("fine"), "{said}");
+        assert!(said.contains("still the example's value"), "{said}");
+        let said = json(&folder.ok(&["check", name, "--json"]));
+        assert_eq!((&said["version"], &said["ok"]), (&1.into(), &true.into()));
+        // With an example's keys nothing runs.
+        assert!(
+            folder.fails(1, &["run", said["role"].as_str().expect("a role"), "--config", name]).contains("example")
+        );
+    }
+    assert!(folder.fails(1, &["init", "rs", "--out", "1.toml"]).contains("exists"));
+}
+
+/// A party's configuration with a line in place of another.
+fn wrong(folder: &Folder, name: &str, role: &[&str], line: &str, instead: &str) -> String {
+    let text = folder.ok(&[&["init"], role].concat());
+    assert!(text.contains(line), "{line} is not in what init prints");
+    folder.write(name, &text.replace(line, instead));
+    folder.fails(1, &["check", name])
+}
+
+#[test]
+fn check_shows_the_line_the_column_a_caret_and_what_was_expected() {
+    let folder = Folder::new("check");
+    let said = wrong(&folder, "p.toml", &["rs"], "listen = \"127.0.0.1:7001\"", "listen = \"127.0.0.1\"");
+    let expected = [
+        "  × invalid value: string \"127.0.0.1\"",
+        "    ╭─[p.toml:9:10]",
+        "  8 │ # Where members connect.",
+        "  9 │ listen = \"127.0.0.1\"",
+        "    ·          ─────┬─────",
+        "    ·               ╰── expected an address and port, as \"192.0.2.1:7001\" or \"[2001:db8::1]:7001\"",
+        " 10 │ # Made by: wayleave keys new party1.key",
+        "    ╰────",
+    ];
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+
+    let said = wrong(&folder, "p.toml", &["rs"], "#tick_ms = 50", "tik_ms = 50");
+    assert!(
+        said.contains("unknown field `tik_ms`") && said.contains("p.toml:19:1") && said.contains("`tick_ms`"),
+        "{said}"
+    );
+
+    let said = wrong(&folder, "p.toml", &["rs"], "number = 1", "number = 3");
+    assert!(said.contains("p.toml:5:10") && said.contains("expected 1 (the exchange) or 2 (neutral)"), "{said}");
+
+    let said = wrong(&folder, "p.toml", &["rs"], "[link]", "[link]\nconnect = \"192.0.2.1:1\"");
+    assert!(said.contains("both or neither of `listen` and `connect`"), "{said}");
+
+    let said = wrong(&folder, "m.toml", &["member"], "#hold_time = 90", "hold_time = 2");
+    assert!(said.contains("hold time of 2 seconds") && said.contains("expected 0 or 3 to 65535"), "{said}");
+
+    let rule = "[[rule]]\ndirection = \"export\"\nhide_from = \"rivals\"\n[status]";
+    let said = wrong(&folder, "m.toml", &["member"], "[status]", rule);
+    assert!(said.contains("no group `rivals`") && said.contains("m.toml:"), "{said}");
+
+    folder.write("broken.toml", "[party\n");
+    assert!(folder.fails(1, &["check", "broken.toml"]).contains("broken.toml:1:7"));
+    folder.write("other.toml", "[something]\n");
+    assert!(folder.fails(1, &["check", "other.toml"]).contains("no role has these sections"));
+    assert!(folder.fails(1, &["check", "absent.toml"]).contains("absent.toml: No such file"));
+}
+
+#[test]
+fn check_says_the_same_to_programs() {
+    let folder = Folder::new("check-json");
+    wrong(&folder, "m.toml", &["member"], "#hold_time = 90", "hold_time = 2");
+    let output = folder.run(&["check", "m.toml", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = json(&text(&output.stdout));
+    let error = &said["errors"][0];
+    assert_eq!(
+        (&said["version"], &said["ok"], &error["line"], &error["column"]),
+        (&1.into(), &false.into(), &29.into(), &13.into())
+    );
+    assert!(error["message"].as_str().is_some_and(|message| message.contains("hold time")), "{said}");
+}
+
+#[test]
+fn keys_are_made_once_shown_in_public_parts_and_kept_from_others() {
+    let folder = Folder::new("keys");
+    let made = folder.ok(&["keys", "new", "a.key"]);
+    assert_eq!(folder.ok(&["key", "show", "a.key"]), made);
+    assert!(field(&made, "tls").starts_with("sha256:") && field(&made, "sign").starts_with("ed25519:"));
+    assert_eq!(json(&folder.ok(&["keys", "show", "a.key", "--json"]))["tls"], field(&made, "tls"));
+    assert!(folder.fails(1, &["keys", "new", "a.key"]).contains("never overwritten"));
+    let key = fs::read_to_string(folder.0.join("a.key")).expect("the key file");
+    let secret = key.lines().nth(1).expect("a line of the key");
+    assert!(!made.contains(secret));
+    let open = Command::new("chmod").args(["644", "a.key"]).current_dir(&folder.0).status().expect("chmod");
+    assert!(open.success());
+    assert!(folder.fails(1, &["keys", "show", "a.key"]).contains("chmod 600"));
+}
+
+fn add(folder: &Folder, name: &str, asn: &str, address: &str) {
+    let key = folder.ok(&["keys", "new", &format!("{name}.key")]);
+    let (tls, sign) = (field(&key, "tls"), field(&key, "sign"));
+    let fixed = ["members", "add", "m.signed", "--operator", "op.key", "--asn", asn, "--name", name];
+    folder.ok(&[&fixed[..], &["--address", address, "--tls", tls, "--sign", sign]].concat());
+}
+
+#[test]
+fn members_join_and_leave_and_an_invitation_is_a_sound_configuration() {
+    let folder = Folder::new("members");
+    let operator = folder.ok(&["members", "init", "m.signed", "--exchange", "test-ix", "--operator", "op.key"]);
+    let operator = field(&operator, "operator").to_owned();
+    add(&folder, "alpha", "64497", "192.0.2.1");
+    add(&folder, "bravo", "64498", "192.0.2.2");
+    let key = folder.ok(&["keys", "show", "alpha.key"]);
+    let again = ["members", "add", "m.signed", "--operator", "op.key", "--asn", "64499", "--name", "charlie"];
+    let (tls, sign) = (field(&key, "tls"), field(&key, "sign"));
+    let said = folder.fails(1, &[&again[..], &["--address", "192.0.2.3", "--tls", tls, "--sign", sign]].concat());
+    assert!(said.contains("another slot's"), "{said}");
+    folder.ok(&["members", "remove", "m.signed", "--operator", "op.key", "--name", "alpha"]);
+    let set = json(&folder.ok(&["members", "show", "m.signed", "--operator", &operator, "--json"]));
+    assert_eq!(set["number"], 4);
+    assert_eq!((&set["members"][0]["active"], &set["members"][1]["active"]), (&false.into(), &true.into()));
+    folder.ok(&["keys", "new", "other.key"]);
+    let said = folder.fails(1, &["members", "remove", "m.signed", "--operator", "other.key", "--name", "bravo"]);
+    assert!(said.contains("not signed by the key in other.key"), "{said}");
+
+    let config = party_of(&folder, &operator);
+    folder.write("p.toml", &config);
+    let invite = ["invite", "bravo", "--config", "p.toml", "--rs-asn", "64496"];
+    assert!(folder.fails(1, &invite).contains("--party2 HOST:PORT"));
+    let member = folder.ok(&[&invite[..], &["--party2", "rs2.example.net:7002"]].concat());
+    folder.write("bravo.toml", &member);
+    let said = json(&folder.ok(&["check", "bravo.toml", "--json"]));
+    assert_eq!((&said["ok"], said["warnings"].as_array().map(Vec::len)), (&true.into(), Some(0)), "{said}");
+    assert!(member.contains("slot = 1") && member.contains("rs2.example.net:7002"), "{member}");
+    assert!(folder.fails(1, &["invite", "alpha", "--config", "p.toml", "--rs-asn", "1"]).contains("no active member"));
+}
+
+/// Party 1's configuration with real keys in place of the example's.
+fn party_of(folder: &Folder, operator: &str) -> String {
+    folder.ok(&["keys", "new", "party1.key"]);
+    let party2 = folder.ok(&["keys", "new", "party2.key"]);
+    let text = folder.ok(&["init", "rs"]);
+    let replace = |text: String, start: &str, value: &str| -> String {
+        let lines = text
+            .lines()
+            .map(|line| if line.starts_with(start) { format!("{start}\"{value}\"") } else { line.to_owned() });
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let text = replace(text, "operator = ", operator);
+    let text = replace(text, "members = ", "m.signed");
+    replace(text, "pin = ", field(&party2, "tls"))
+}
+
+#[test]
+fn show_and_why_say_plainly_when_nobody_answers() {
+    let folder = Folder::new("show");
+    for arguments in
+        [&["show", "status", "--url", "http://127.0.0.1:1"][..], &["why", "192.0.2.0/24", "--url", "127.0.0.1:1"]]
+    {
+        let said = folder.fails(1, arguments);
+        assert!(said.contains("no answer from http://127.0.0.1:1") && said.contains("is the role running?"), "{said}");
+    }
+    assert!(folder.fails(1, &["show", "status"]).contains("which role?"));
+    assert!(folder.fails(2, &["show", "everything", "--url", "x"]).contains("possible values"));
+}
+
+#[test]
+fn benchmarks_are_listed_and_report_by_the_contract() {
+    let folder = Folder::new("bench");
+    let list = folder.ok(&["bench", "--list"]);
+    assert_eq!(list.lines().collect::<Vec<_>>(), ["bgp-codec", "export-all", "select-best", "exchange-trace"]);
+    assert!(folder.fails(1, &["bench", "nothing"]).contains("no benchmark `nothing`"));
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/bgp/bird.messages.mrt");
+    let trace = trace.to_str().expect("UTF-8");
+    let runs: [(&[&str], &[&str]); 5] = [
+        (&["bgp-codec", "--mrt", trace], &["decode_encode", "identical"]),
+        (&["export-all", "--members", "20"], &["online", "setup", "bytes_online", "bytes_setup", "rounds", "memory"]),
+        (
+            &["export-all", "--mode", "mpc", "--members", "20"],
+            &["online", "setup", "bytes_online", "bytes_setup", "rounds", "memory"],
+        ),
+        (
+            &["select-best", "--members", "20", "--routes", "4"],
+            &["online", "setup", "bytes_online", "bytes_setup", "rounds", "memory"],
+        ),
+        (
+            &["exchange-trace", "--members", "4", "--prefixes", "20"],
+            &["prefix_mean", "prefix_p50", "prefix_p99", "oracle_mismatches", "party_link"],
+        ),
+    ];
+    for (arguments, expected) in runs {
+        let said = folder.ok(&[&["bench"], arguments, &["--short", "--json", "--repetitions", "3"]].concat());
+        assert_eq!(said.lines().count(), 1, "one object on one line");
+        let said = json(&said);
+        assert_eq!((&said["bench"], &said["version"]), (&arguments[0].into(), &1.into()));
+        for field in ["git", "cpu", "params"] {
+            assert!(!said[field].is_null(), "{field}");
+        }
+        let names: Vec<&str> =
+            said["results"].as_array().expect("results").iter().filter_map(|result| result["name"].as_str()).collect();
+        for name in expected {
+            assert!(names.contains(name), "{name} is not in {names:?}");
+        }
+    }
+}
