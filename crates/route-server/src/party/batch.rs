@@ -96,7 +96,9 @@ impl Party {
         steps.extend(slots.iter().filter_map(|slot| self.sync_of(*slot)));
         let mut objects = 0;
         let mut over_limit = Vec::new();
-        for (slot, waiting) in &self.pending {
+        // A new member set may end the slots of objects that wait: those are looked at under it, in the next batch.
+        let renews = steps.iter().any(|step| matches!(step, Step::Set { .. }));
+        for (slot, waiting) in self.pending.iter().filter(|_| !renews) {
             let mut new = 0;
             // In order within a slot: what waits for its other half holds back what comes after it.
             for (version, object) in waiting {
@@ -122,6 +124,13 @@ impl Party {
         self.seq += 1;
         let seq = self.seq;
         self.heard = now.instant;
+        for step in &steps {
+            if let Step::Object { slot, version, .. } = step
+                && let Some(object) = self.take_pending(*slot, *version)
+            {
+                self.proposed.insert((*slot, *version), object);
+            }
+        }
         self.to_other(&Between::Propose { seq, steps: steps.clone() });
         self.stage = Stage::Proposed { seq, steps };
     }
@@ -230,6 +239,7 @@ impl Party {
         let steps = std::mem::take(steps);
         self.stage = Stage::Idle;
         self.queued = steps.into_iter().filter(|s| !matches!(s, Step::Object { .. } | Step::Sync { .. })).collect();
+        self.take_back_proposed();
         for (slot, version) in missing {
             self.other_holds.remove(&(*slot, *version));
         }
@@ -392,8 +402,9 @@ impl Party {
         self.counters.batches += 1;
         if applied.renewed {
             let renew = ToMember::Renew { epoch: self.epoch, set: Arc::clone(&self.set_bytes) };
-            let slots: Vec<u32> = self.members.keys().copied().collect();
-            for slot in slots {
+            // Who has not said hello yet learns all of it from its welcome.
+            let greeted = self.members.iter().filter(|(_, member)| member.session.is_some());
+            for slot in greeted.map(|(slot, _)| *slot).collect::<Vec<u32>>() {
                 self.to_member(slot, &renew);
             }
         }

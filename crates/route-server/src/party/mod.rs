@@ -206,6 +206,8 @@ pub struct Party {
     widths: BTreeMap<u64, u32>,
     table: Table,
     pending: BTreeMap<u32, BTreeMap<u64, Pending>>,
+    /// Party 1: the objects of the batch that it proposed; they are applied even if their member goes meanwhile.
+    proposed: BTreeMap<(u32, u64), Pending>,
     links: BTreeMap<LinkId, PeerId>,
     members: BTreeMap<u32, MemberLink>,
     active: BTreeMap<u32, Active>,
@@ -264,6 +266,7 @@ impl Party {
             seq: loaded.seq.max(now.unix.0),
             table: loaded.table,
             pending: BTreeMap::new(),
+            proposed: BTreeMap::new(),
             links: BTreeMap::new(),
             members: BTreeMap::new(),
             active: BTreeMap::new(),
@@ -390,6 +393,7 @@ impl Party {
         if let Stage::Proposed { steps, .. } = std::mem::replace(&mut self.stage, Stage::Idle) {
             self.queued.extend(steps);
         }
+        self.take_back_proposed();
         self.other_holds.clear();
         self.other_joined.clear();
         self.active.clear();
@@ -654,7 +658,19 @@ impl Party {
         }
     }
 
+    /// A proposed batch came to nothing: its objects wait again, if their members are still there.
+    fn take_back_proposed(&mut self) {
+        for ((slot, version), object) in std::mem::take(&mut self.proposed) {
+            if self.members.contains_key(&slot) {
+                self.pending.entry(slot).or_default().insert(version, object);
+            }
+        }
+    }
+
     fn take_pending(&mut self, slot: u32, version: u64) -> Option<Pending> {
+        if let Some(object) = self.proposed.remove(&(slot, version)) {
+            return Some(object);
+        }
         let of_slot = self.pending.get_mut(&slot)?;
         let object = of_slot.remove(&version);
         if of_slot.is_empty() {
@@ -666,6 +682,9 @@ impl Party {
     /// Takes a new member set from the operator.
     fn members_given(&mut self, bytes: &[u8]) {
         let checked = SignedMemberSet::open(bytes, &self.config.operator);
+        if checked.as_ref() == Some(&self.set) {
+            return; // what is in force already
+        }
         if checked.is_none_or(|set| set.may_follow(&self.set).is_err()) {
             self.event(PartyEvent::MembersRefused);
         } else if self.is_one() {
