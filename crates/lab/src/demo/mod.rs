@@ -171,7 +171,9 @@ impl StateFolder {
 
     fn keep_if_asked(&self, report: &Report) {
         let Some(keep) = &self.keep else { return };
-        let copied = Command::new("cp").arg("-r").arg("--").arg(&self.path).arg(keep).status();
+        let made = std::fs::create_dir_all(keep);
+        let copied =
+            made.and_then(|()| Command::new("cp").arg("-r").arg("--").arg(self.path.join(".")).arg(keep).status());
         match copied {
             Ok(status) if status.success() => report.say(&format!("state and logs are in {}", keep.display())),
             _ => report.say(&format!("state and logs could not be copied to {}", keep.display())),

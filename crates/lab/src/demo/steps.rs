@@ -15,6 +15,8 @@ use crate::table::Announcement;
 
 /// How long the routers' tables are watched while a party is dead.
 const OUTAGE: Duration = Duration::from_secs(2);
+/// How often they are looked at meanwhile.
+const WATCH_EVERY: Duration = Duration::from_millis(200);
 /// How long a process may take to end when asked.
 const ORDERLY_END: Duration = Duration::from_secs(10);
 
@@ -43,7 +45,8 @@ pub(super) const STEPS: &[Step] = &[
     step("a withdrawal reaches every table", withdrawal),
     step("kill -9 of party 1: tables stay, it returns, nothing is lost", kill_party_1),
     step("kill -9 of party 2: tables stay, it returns, nothing is lost", kill_party_2),
-    Step { name: "all ends in order when asked", play: end, is_last: true },
+    step("kill -9 of a member's proxy: the others keep its routes, nothing is lost", kill_proxy),
+    Step { name: "no alarm was raised, and all ends in order when asked", play: end, is_last: true },
 ];
 
 /// Alpha's, hidden from delta by a standard community.
@@ -215,6 +218,8 @@ fn hidden(world: &mut World, _: &Options, facts: &mut Facts) -> Result<(), Strin
         let shown = world.member(name).router.show(prefix(hidden)).map_err(|error| error.to_string())?;
         facts.push(format!("{name}: {shown}"));
     }
+    let why = world.member("delta").ask(&format!("/api/v1/why?prefix={HIDDEN}"))?;
+    facts.push(format!("delta's proxy, asked why: {}", why["summary"].as_str().unwrap_or_default()));
     Ok(())
 }
 
@@ -259,7 +264,7 @@ fn kill_party(world: &mut World, index: usize, announcer: &str, new: &str, facts
         if world.tables()? != before {
             return Err("a table changed while a party was dead".to_owned());
         }
-        sleep(Duration::from_millis(200));
+        sleep(WATCH_EVERY);
     }
     facts.push(format!("for {} s without party {}: no table changed", OUTAGE.as_secs(), index + 1));
     world.parties[index].role.start()?;
@@ -271,7 +276,53 @@ fn kill_party(world: &mut World, index: usize, announcer: &str, new: &str, facts
     Ok(())
 }
 
+/// Bravo's own router loses its session and so its routes; everybody else keeps everything, bravo's routes included.
+fn kill_proxy(world: &mut World, _: &Options, facts: &mut Facts) -> Result<(), String> {
+    const DEAD: &str = "bravo";
+    const NEW: &str = "203.0.113.64/27";
+    let others = |world: &mut World| -> Result<Vec<_>, String> {
+        let tables = world.tables()?;
+        let names = world.members.iter().map(|member| member.at.name != DEAD);
+        Ok(tables.into_iter().zip(names).filter_map(|(table, other)| other.then_some(table)).collect())
+    };
+    let before = others(world)?;
+    world.member(DEAD).role.kill();
+    world.announce_also(DEAD, route(NEW))?;
+    let killed = Instant::now();
+    while killed.elapsed() < OUTAGE {
+        if others(world)? != before {
+            return Err("another member's table changed".to_owned());
+        }
+        sleep(WATCH_EVERY);
+    }
+    facts.push(format!("for {} s without {DEAD}'s proxy: no other table changed", OUTAGE.as_secs()));
+    world.member(DEAD).role.start()?;
+    let seconds = world.settle()?.as_secs_f64();
+    facts.push(format!("{DEAD} announced {NEW} meanwhile: in every table {seconds:.1} s after the restart,"));
+    facts.push(format!("and {DEAD}'s router has everything again"));
+    Ok(())
+}
+
+/// What honest processes never count.
+fn alarms(world: &World) -> Result<(), String> {
+    for member in &world.members {
+        let status = member.ask("/api/v1/status")?;
+        let counters = &status["counters"];
+        if counters["alarms"] != 0 || counters["bad_frames"] != 0 {
+            return Err(format!("{} counts {counters}", member.at.name));
+        }
+    }
+    for party in &world.parties {
+        let status = party.ask("/api/v1/status")?;
+        if status["counters"]["bad_frames"] != 0 {
+            return Err(format!("party {} counts {}", party.at.number, status["counters"]));
+        }
+    }
+    Ok(())
+}
+
 fn end(world: &mut World, _: &Options, facts: &mut Facts) -> Result<(), String> {
+    alarms(world)?;
     let begin = Instant::now();
     let members = world.members.iter_mut().map(|member| &mut member.role);
     let roles = members.chain(world.parties.iter_mut().map(|party| &mut party.role));
