@@ -197,7 +197,32 @@ impl Announcements {
             }
         }
         let live: BTreeSet<u64> = own.iter().map(|(version, _)| *version).collect();
+        self.confirm_by_inventory(&live);
         self.objects.retain(|version, _| live.contains(version) || self.on_the_way.contains_key(version));
+    }
+
+    /// What both parties applied is no longer on its way, also where the tick that should have said so was lost with the
+    /// link between them. Of a column the inventory says nothing: its objects are announced anew.
+    fn confirm_by_inventory(&mut self, live: &BTreeSet<u64>) {
+        let held = |nlri: &Nlri| self.leftover.contains(nlri);
+        let told = |nlri: &Nlri, version: u64| self.told.get(nlri).is_some_and(|told| told.version == version);
+        let (mut done, mut columns) = (Vec::new(), Vec::new());
+        for (version, prefixes) in &self.on_the_way {
+            let announced = prefixes.iter().any(|nlri| told(nlri, *version));
+            let columned = prefixes.iter().any(|nlri| self.told.get(nlri).is_some_and(|t| t.version < *version));
+            if live.contains(version) || (!announced && !columned && !prefixes.iter().any(held)) {
+                done.push(*version);
+            } else if columned && !announced {
+                columns.push(*version);
+            }
+        }
+        for version in done {
+            self.on_the_way.remove(&version);
+        }
+        for nlri in columns.into_iter().filter_map(|version| self.on_the_way.remove(&version)).flatten() {
+            self.told.remove(&nlri);
+            self.dirty.insert(nlri);
+        }
     }
 
     /// Both parties applied these.
@@ -279,8 +304,9 @@ impl Member {
 
     /// Splits what is dirty into withdrawals and announcements; what the parties already know is no longer dirty.
     ///
-    /// Prefixes share an object if they shared an UPDATE, and then they have one policy. Where rules look at prefixes that need not be so, and each prefix is an object of its own, always: to
-    /// split only where policies differ would show that they do.
+    /// Prefixes share an object if they shared an UPDATE, and then they have one policy. Where rules look at prefixes
+    /// that need not be so, and each prefix is an object of its own, always: to split only where policies differ would
+    /// show that they do.
     #[expect(clippy::type_complexity, reason = "withdrawn prefixes, and announced ones by what they share")]
     fn sort_dirty(&mut self) -> (Vec<Nlri>, Vec<((Attributes, ExportSet), Vec<Nlri>)>) {
         let Some(set) = &self.set else { return (Vec::new(), Vec::new()) };

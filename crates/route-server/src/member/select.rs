@@ -244,24 +244,23 @@ impl Member {
     #[expect(clippy::option_option, reason = "three answers: wait, none, this one")]
     fn wanted(&mut self, prefix: &Prefix) -> Option<Option<Candidate>> {
         let Some(choice) = self.choices.get(prefix) else { return Some(None) };
-        let (candidates, chosen, awaits) = (choice.candidates.clone(), choice.chosen, choice.awaits);
+        if choice.candidates.len() > 1 && self.config.select_best {
+            if choice.awaits.is_some() {
+                // Between a tick and its outcome the installed route stays, unless it is gone and nothing replaced it.
+                let installed = self.installed.get(prefix)?;
+                let stays = self.lives_or_is_replaced(&installed.handle, installed.announcer, &choice.candidates);
+                return if stays { None } else { Some(None) };
+            }
+            if let Some(chosen) = choice.chosen
+                && matches!(self.classes(&[chosen]).as_slice(), [(_, _, Some(_))])
+            {
+                return Some(Some(chosen));
+            }
+        }
+        let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
         let classes = self.classes(&candidates);
         let accepted =
             || classes.iter().filter_map(|(number, candidate, class)| Some((*number, *candidate, (*class)?)));
-        if accepted().next().is_none() {
-            return Some(None);
-        }
-        if candidates.len() > 1 && self.config.select_best {
-            if let Some(chosen) = chosen.filter(|chosen| accepted().any(|(_, candidate, _)| candidate == *chosen)) {
-                return Some(Some(chosen));
-            }
-            if awaits.is_some() {
-                // Between a tick and its outcome the installed route stays, unless it is gone and nothing replaced it.
-                let installed = self.installed.get(prefix)?;
-                let stays = self.lives_or_is_replaced(&installed.handle, installed.announcer, &candidates);
-                return if stays { None } else { Some(None) };
-            }
-        }
         // Bigger classes first, then the lowest number.
         let best = accepted().max_by(|a, b| a.2.cmp(&b.2).then(b.0.cmp(&a.0)));
         Some(best.map(|(_, candidate, _)| candidate))
