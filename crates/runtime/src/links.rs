@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -26,7 +26,9 @@ use crate::tls::{Gate, Pin, Refusal, client_config, now_secs, refusal_of, server
 /// What opening a connection may take: TCP, TLS and the welcome together.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Handshakes that a listener has under way; further connections wait in the kernel.
-const HANDSHAKES: usize = 64;
+const HANDSHAKES: usize = 256;
+/// Of these, from one address: one host that opens connections and says nothing keeps nobody else out.
+const HANDSHAKES_EACH: usize = 32;
 /// A side that has sent nothing for so long sends a sign of life.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// A peer that has sent nothing for so long is gone.
@@ -301,6 +303,7 @@ impl From<io::Error> for OpenError {
 impl<E: From<LinkEvent> + Send + 'static> Port<E> {
     async fn accept(self, listener: TcpListener, acceptor: TlsAcceptor) {
         let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+        let mut sources: HashMap<IpAddr, Weak<Semaphore>> = HashMap::new();
         // When the listener is dropped, its links end with it.
         let mut tasks = JoinSet::new();
         loop {
@@ -314,10 +317,19 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
                     continue;
                 }
             };
+            sources.retain(|_, source| source.strong_count() > 0);
+            let known = sources.get(&address.ip()).and_then(Weak::upgrade);
+            let source = known.unwrap_or_else(|| Arc::new(Semaphore::new(HANDSHAKES_EACH)));
+            sources.insert(address.ip(), Arc::downgrade(&source));
+            let Ok(of_source) = source.try_acquire_owned() else {
+                count(&self.links.0.counters.failed, 1);
+                debug!(%address, "too many handshakes from this address");
+                continue;
+            };
             let (port, acceptor) = (self.clone(), acceptor.clone());
             tasks.spawn(async move {
                 let opened = timeout(HANDSHAKE, port.open_accepted(tcp, &acceptor)).await;
-                drop(permit);
+                drop((permit, of_source));
                 match opened.unwrap_or(Err(OpenError::Timeout)) {
                     Ok((stream, certificate, pin)) => {
                         port.run(stream, certificate, pin, address).await;

@@ -242,6 +242,19 @@ async fn an_oversized_frame_ends_the_link_and_nothing_else() {
     assert_eq!(frame(party.next().await), b"still here");
 }
 
+#[tokio::test]
+async fn a_host_that_connects_and_says_nothing_keeps_no_member_out_for_long() {
+    let alpha = identity("alpha");
+    let mut party = Party::of(&[&alpha]).await;
+    let mut silent = Vec::new();
+    for _ in 0..500 {
+        silent.push(TcpStream::connect(party.listening.address).await.expect("connected"));
+    }
+    let _member = Member::of(&alpha, &party);
+    // From the same address it waits for the silent ones' time to pass, and no longer.
+    up(timeout(3 * SOON, party.events.recv()).await.expect("in time").expect("open"));
+}
+
 /// A peer with a valid certificate that then does as it likes.
 async fn raw_link(identity: &Identity, party: &Party) -> tokio_rustls::client::TlsStream<TcpStream> {
     let pins = Pins::new([(party.identity.fingerprint(), pin("party1", Role::Party, 1))]);
