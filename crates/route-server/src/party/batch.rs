@@ -238,7 +238,9 @@ impl Party {
         }
         let steps = std::mem::take(steps);
         self.stage = Stage::Idle;
-        self.queued = steps.into_iter().filter(|s| !matches!(s, Step::Object { .. } | Step::Sync { .. })).collect();
+        // What was queued meanwhile comes after it.
+        let again = steps.into_iter().filter(|s| !matches!(s, Step::Object { .. } | Step::Sync { .. }));
+        self.queued = again.chain(std::mem::take(&mut self.queued)).collect();
         self.take_back_proposed();
         for (slot, version) in missing {
             self.other_holds.remove(&(*slot, *version));

@@ -372,25 +372,12 @@ impl Party {
 
     fn member_gone(&mut self, slot: u32) {
         let Some(member) = self.members.remove(&slot) else { return };
-        self.forget_pending(slot);
+        self.pending.remove(&slot);
         let Some(session) = member.session else { return };
         if self.is_one() {
             self.queue_gone(slot);
         } else {
             self.to_other(&Between::Left { slot, session });
-        }
-    }
-
-    /// Forgets what waits of a member, but for what a batch on its way needs.
-    fn forget_pending(&mut self, slot: u32) {
-        let proposed: BTreeSet<u64> = match &self.stage {
-            Stage::Proposed { steps, .. } => steps.iter().filter_map(|step| step.version_of(slot)).collect(),
-            _ => BTreeSet::new(),
-        };
-        let waiting = self.pending.remove(&slot).unwrap_or_default();
-        let kept: BTreeMap<u64, Pending> = waiting.into_iter().filter(|(v, _)| proposed.contains(v)).collect();
-        if !kept.is_empty() {
-            self.pending.insert(slot, kept);
         }
     }
 
