@@ -15,7 +15,7 @@ use wayleave_runtime::logs;
 use wayleave_runtime::signals::Signals;
 
 use crate::cli::{Rate, Speak};
-use crate::failure::{Failure, Failures, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json};
 use crate::roles::router::{Command, Peer, PeerEvent, Place};
 
@@ -111,20 +111,9 @@ async fn replay(command: &Speak, mut updates: mpsc::Receiver<(UnixTime, Update)>
             }
         }
     }
-    let received = tokio::spawn(async move {
-        let (mut announced, mut withdrawn) = (0u64, 0u64);
-        while let Some(event) = peer_events.recv().await {
-            match event {
-                PeerEvent::Update(update) => {
-                    announced += update.announced.len() as u64;
-                    withdrawn += update.withdrawn.len() as u64;
-                }
-                PeerEvent::Down => return Err("the session ended".to_owned()),
-                PeerEvent::Up | PeerEvent::EndOfRib => {}
-            }
-        }
-        Ok((announced, withdrawn))
-    });
+    // What the peer announces is taken and forgotten; the task ends when the session does.
+    let mut received =
+        tokio::spawn(async move { while !matches!(peer_events.recv().await, Some(PeerEvent::Down) | None) {} });
     let begin = tokio::time::Instant::now();
     let (mut sent, mut first) = (0u64, None);
     while let Some((time, update)) = updates.recv().await {
@@ -159,12 +148,13 @@ async fn replay(command: &Speak, mut updates: mpsc::Receiver<(UnixTime, Update)>
     } else {
         print(&format!("{sent} UPDATEs sent in {seconds:.1} s\n"));
     }
-    if !command.once && !received.is_finished() {
-        signals.next().await;
+    if !command.once {
+        tokio::select! {
+            _ = signals.next() => {}
+            _ = &mut received => {}
+        }
     }
+    let lost = received.is_finished();
     peer.stop().await;
-    match received.await {
-        Ok(Err(why)) if !command.once => Err(Failures::from(Failure::new(why))),
-        _ => Ok(()),
-    }
+    if lost { Err(Failure::new("the peer ended the session").into()) } else { Ok(()) }
 }

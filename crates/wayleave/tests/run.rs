@@ -1,0 +1,178 @@
+//! Running roles: readiness, status pages, signals, word to systemd, and a recorded table spoken to a member's proxy.
+#![allow(clippy::disallowed_methods, reason = "a test starts the program")]
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A member's proxy whose parties are not there.
+struct Proxy {
+    folder: PathBuf,
+    child: Child,
+    notices: UnixDatagram,
+    page: String,
+    bgp: String,
+}
+
+impl Proxy {
+    fn start(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("wayleave-run-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).expect("a folder");
+        let [page, bgp] = [free_address(), free_address()];
+        wayleave(&folder, &["keys", "new", "alpha.key"]);
+        let operator = wayleave(&folder, &["keys", "new", "operator.key"]);
+        let operator =
+            text(&operator.stdout).lines().find_map(|line| line.strip_prefix("sign")).map(str::trim).map(str::to_owned);
+        let config = text(&wayleave(&folder, &["init", "member"]).stdout);
+        let example = config.lines().find_map(|line| line.strip_prefix("operator = ")).expect("an operator").to_owned();
+        let config = config
+            .replace(&example, &format!("\"{}\"", operator.expect("a key")))
+            .replace("sha256:1111", "sha256:aaaa")
+            .replace("sha256:2222", "sha256:bbbb")
+            .replace("127.0.0.1:7001", "127.0.0.1:1")
+            .replace("127.0.0.1:7002", "127.0.0.1:1")
+            .replace("127.0.0.1:1790", &bgp)
+            .replace("127.0.0.1:8490", &page)
+            .replace("[exchange]", "lab = true\n\n[exchange]");
+        fs::write(folder.join("alpha.toml"), config).expect("written");
+        let notices = UnixDatagram::bind(folder.join("notify")).expect("a socket");
+        notices.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let child = Command::new(env!("CARGO_BIN_EXE_wayleave"))
+            .args(["run", "member", "--config", "alpha.toml", "--log-format", "json"])
+            .current_dir(&folder)
+            .env("NOTIFY_SOCKET", folder.join("notify"))
+            .stderr(fs::File::create(folder.join("log")).expect("a log"))
+            .spawn()
+            .expect("the program runs");
+        Self { folder, child, notices, page, bgp }
+    }
+
+    fn notice(&self) -> String {
+        let mut buffer = [0; 256];
+        let n = self.notices.recv(&mut buffer).expect("a notice");
+        text(&buffer[..n])
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([name, &self.child.id().to_string()]).status().expect("kill");
+        assert!(status.success());
+    }
+
+    fn show(&self, noun: &str) -> Value {
+        let output = wayleave(&self.folder, &["show", noun, "--config", "alpha.toml", "--json"]);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{noun}: {}", text(&output.stderr)))
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).expect("a log")
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").to_string()
+}
+
+fn wayleave(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
+    command.args(arguments).current_dir(folder).stdin(Stdio::null()).output().expect("the program runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn systemd_hears_ready_reloading_and_stopping_and_a_bad_reload_changes_nothing() {
+    let mut proxy = Proxy::start("systemd");
+    assert_eq!(proxy.notice(), "READY=1");
+    let good = fs::read_to_string(proxy.folder.join("alpha.toml")).expect("a configuration");
+    fs::write(proxy.folder.join("alpha.toml"), "nonsense").expect("written");
+    proxy.signal("-HUP");
+    assert!(proxy.notice().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+    assert_eq!(proxy.notice(), "READY=1");
+    assert!(proxy.log().contains("nothing changed"));
+    fs::write(proxy.folder.join("alpha.toml"), good).expect("written");
+    proxy.signal("-HUP");
+    assert!(proxy.notice().starts_with("RELOADING=1"));
+    assert_eq!(proxy.notice(), "READY=1");
+    assert!(proxy.log().contains("policy read again"));
+    proxy.signal("-TERM");
+    assert_eq!(proxy.notice(), "STOPPING=1");
+    assert!(proxy.child.wait().expect("ended").success());
+    assert!(proxy.log().lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "one JSON object a line");
+}
+
+#[test]
+fn a_role_shows_itself_and_says_why_it_is_not_ready() {
+    let proxy = Proxy::start("show");
+    assert_eq!(proxy.notice(), "READY=1");
+    assert_eq!(proxy.show("status")["parties"], serde_json::json!([false, false]));
+    let peers = proxy.show("peers");
+    assert_eq!((&peers["version"], &peers["peers"][2]["up"]), (&1.into(), &false.into()));
+    assert_eq!(proxy.show("keys")["keys"][0]["of"], "this member");
+    assert_eq!(proxy.show("events")["version"], 1);
+    assert_eq!(proxy.show("routes")["routes"], serde_json::json!([]));
+    let why = wayleave(&proxy.folder, &["why", "192.0.2.0/24", "--url", &proxy.page]);
+    assert!(text(&why.stdout).contains("no member exports a route"), "{}", text(&why.stdout));
+    let members = wayleave(&proxy.folder, &["show", "members", "--config", "alpha.toml"]);
+    assert!(text(&members.stderr).contains("no such page"), "{}", text(&members.stderr));
+    let second = wayleave(&proxy.folder, &["run", "member", "--config", "alpha.toml"]);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(text(&second.stderr).contains("in use by another process"), "{}", text(&second.stderr));
+}
+
+#[test]
+fn a_recorded_table_is_spoken_to_a_members_proxy() {
+    let proxy = Proxy::start("speak");
+    assert_eq!(proxy.notice(), "READY=1");
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/bgp/routeviews.2013-12-01.updates.bz2");
+    let speak = ["lab", "speak", "--mrt", trace.to_str().expect("UTF-8"), "--connect", &proxy.bgp, "--asn", "64497"];
+    let more = ["--router-id", "192.0.2.1", "--peer-asn", "64496", "--limit", "500", "--json"];
+    let mut speaker = Command::new(env!("CARGO_BIN_EXE_wayleave"))
+        .args(speak)
+        .args(more)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program runs");
+    eventually("the router's routes are there", || {
+        let up = proxy.show("peers")["peers"][2]["up"] == true;
+        up && proxy.show("status")["router_routes"].as_u64().is_some_and(|routes| routes > 100)
+    });
+    eventually("all 500 UPDATEs came", || {
+        proxy.show("peers")["peers"][2]["counters"]["received"]["update"].as_u64().is_some_and(|n| n >= 500)
+    });
+    let interrupted = Command::new("kill").args(["-INT", &speaker.id().to_string()]).status().expect("kill");
+    assert!(interrupted.success());
+    assert!(speaker.wait().expect("ended").success());
+    eventually("the session is down and its routes are gone", || {
+        proxy.show("peers")["peers"][2]["up"] == false && proxy.show("status")["router_routes"] == 0
+    });
+}
