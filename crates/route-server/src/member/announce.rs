@@ -36,6 +36,11 @@ impl Versions {
         }
     }
 
+    /// Whether none is left: a version is never used twice, so that this slot can announce nothing any more.
+    pub(super) fn are_spent(&self) -> bool {
+        self.next == u64::MAX
+    }
+
     fn take(&mut self) -> Option<u64> {
         if self.next >= self.reserved {
             return None;
@@ -88,7 +93,7 @@ pub(super) struct Announcements {
 impl Announcements {
     pub(super) fn new(used: u64, now: Instant) -> Self {
         Self {
-            versions: Versions { next: used + 1, reserved: 0, writing: None },
+            versions: Versions { next: used.saturating_add(1), reserved: 0, writing: None },
             router: BTreeMap::new(),
             updates: 0,
             told: BTreeMap::new(),
@@ -288,7 +293,7 @@ impl Member {
     fn reserve_versions(&mut self) -> bool {
         let versions = &mut self.announcements.versions;
         let left = versions.reserved.saturating_sub(versions.next);
-        if left < RESERVE / 2 && versions.writing.is_none() {
+        if left < RESERVE / 2 && versions.writing.is_none() && !versions.are_spent() {
             self.next_persist += 1;
             let until = versions.next.saturating_add(RESERVE);
             versions.writing = Some((self.next_persist, until));

@@ -322,6 +322,10 @@ impl Member {
                 self.welcomed[index(party)] = true;
                 self.tick = Duration::from_millis(u64::from(tick_ms));
                 self.announcements.versions.seen(high_water);
+                if self.announcements.versions.are_spent() {
+                    let what = "no version is left for this slot, which needs to be replaced by a new one".to_owned();
+                    self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(number(party))] });
+                }
                 self.renewed(party, epoch, &set, now);
             }
             Ok(_) if !self.welcomed[index(party)] => {
