@@ -13,6 +13,7 @@ const MOST_ROUTES: usize = 40;
 
 const COMMANDS: &str = "    table NAME           what NAME's router learned from the exchange
     show NAME PREFIX     the same for one prefix, as the router itself prints it
+    why NAME PREFIX      why NAME has that route, or none, as its proxy tells it
     party 1|2            what a party knows of itself
     exec NAME COMMAND    a shell command in the network of NAME's router
     Enter                ends everything";
@@ -51,6 +52,10 @@ fn answer(world: &mut World, line: &str) -> Result<String, String> {
         "show" => {
             let prefix: Prefix = argument.trim().parse().map_err(|_| format!("`{argument}` is not a prefix"))?;
             member.router.show(prefix).map_err(|error| error.to_string())
+        }
+        "why" => {
+            let why = member.ask(&format!("/api/v1/why?prefix={}", argument.trim()))?;
+            Ok(format!("{why:#}"))
         }
         "exec" => {
             let status = member.at.router_place.command("sh").args(["-c", argument]).status();

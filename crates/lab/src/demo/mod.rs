@@ -43,7 +43,7 @@ pub struct Options {
 }
 
 /// Prefixes of the recorded table unless told otherwise.
-pub const DEFAULT_PREFIXES: usize = 300;
+pub const DEFAULT_PREFIXES: usize = 1_000;
 
 /// Plays the demonstration with the running program as the binary of all roles. `arguments` are those with which this
 /// very demonstration was asked for, since on the upper rungs the program runs itself again inside its namespaces.
