@@ -28,10 +28,14 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
         "routes": ran.routes, "threads": 1, "links": "in memory",
     });
     let mut report = Report::new("exchange-trace", params);
+    // What a prefix waits for: its whole UPDATE, through both parties and every member.
     let mean = ran.seconds.iter().sum::<f64>() / ran.seconds.len().max(1) as f64;
     report.summary("prefix_mean", "s", &ran.seconds, mean);
     report.add("prefix_p50", "s", &ran.seconds);
     report.summary("prefix_p99", "s", &ran.seconds, percentile(&ran.seconds, 99));
+    // All processes' work, shared out over the prefixes, and over the UPDATEs that brought them.
+    report.exact("prefix_work", "s", ran.elapsed.as_secs_f64() / ran.prefixes.max(1) as f64);
+    report.exact("update_work", "s", ran.elapsed.as_secs_f64() / ran.updates.max(1) as f64);
     report.exact("oracle_mismatches", "count", ran.oracle_mismatches as f64);
     let seconds = ran.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
     report.exact("party_link", "bytes/s", ran.party_link_bytes as f64 / seconds);
