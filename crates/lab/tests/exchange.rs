@@ -95,3 +95,20 @@ fn the_recommendation_breaks_ties_and_a_shorter_path_wins() {
     settle(&mut sim);
     compare(&sim, &oracle);
 }
+
+#[test]
+fn a_member_that_leaves_while_a_party_is_down_is_gone_when_it_returns() {
+    for party in wayleave_lab::sim::PARTIES {
+        let mut sim = Sim::new(Setup::default());
+        settle(&mut sim);
+        let prefix = nlri("192.0.2.0/24");
+        sim.announce(0, &[prefix], &route(0, &[64500], &[]));
+        settle(&mut sim);
+        assert!(sim.tables[&1].contains_key(&prefix.prefix));
+        sim.kill(party);
+        sim.leave(0);
+        sim.start(party);
+        settle(&mut sim);
+        assert!(!sim.tables[&1].contains_key(&prefix.prefix), "{party:?}");
+    }
+}

@@ -1,5 +1,7 @@
 //! Random changes, joins, leaves and kills against the plaintext route server.
 
+#![allow(clippy::disallowed_methods, reason = "a test may read the environment")]
+
 mod common;
 
 use std::time::Duration;
@@ -7,9 +9,15 @@ use std::time::Duration;
 use common::Exchange;
 use wayleave_lab::sim::Setup;
 
+/// `count` seeds from `first`; `make soak` asks for more of them by WAYLEAVE_SIM_FACTOR.
+fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
+    let factor = std::env::var("WAYLEAVE_SIM_FACTOR").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    first..first + count * factor
+}
+
 #[test]
 fn tables_equal_the_reference_after_random_changes() {
-    for seed in 0..20 {
+    for seed in seeds(0, 20) {
         let mut exchange = Exchange::new(Setup { members: 5, seed, ..Setup::default() });
         for _ in 0..40 {
             exchange.random_change(false);
@@ -27,7 +35,7 @@ fn tables_equal_the_reference_after_random_changes() {
 
 #[test]
 fn tables_equal_the_reference_while_members_join_and_leave() {
-    for seed in 100..120 {
+    for seed in seeds(100_000, 20) {
         let mut exchange = Exchange::new(Setup { members: 4, seed, ..Setup::default() });
         for _ in 0..40 {
             exchange.random_change(true);
@@ -42,7 +50,7 @@ fn tables_equal_the_reference_while_members_join_and_leave() {
 
 #[test]
 fn a_tick_longer_than_zero_changes_no_table() {
-    for seed in 200..206 {
+    for seed in seeds(200_000, 6) {
         let tick = Duration::from_millis(50);
         let mut exchange = Exchange::new(Setup { members: 5, seed, tick, ..Setup::default() });
         for _ in 0..40 {
@@ -58,7 +66,8 @@ fn a_tick_longer_than_zero_changes_no_table() {
 
 #[test]
 fn kills_lose_resurrect_and_forbid_nothing() {
-    for seed in 300..310 {
+    for seed in seeds(300_000, 10) {
+        eprintln!("seed {seed}"); // shown if the test fails
         let mut exchange = Exchange::new(Setup { members: 5, seed, ..Setup::default() });
         for round in 0..30 {
             exchange.random_change(round % 3 == 0);

@@ -48,8 +48,13 @@ pub struct Exchange {
 
 impl Exchange {
     pub fn new(setup: Setup) -> Self {
-        let mut sim = Sim::new(setup);
-        assert!(sim.settle(LIMIT), "the exchange did not start");
+        let mut exchange = Self::of(Sim::new(setup));
+        assert!(exchange.sim.settle(LIMIT), "the exchange did not start");
+        exchange
+    }
+
+    /// Around a simulation in which nothing was announced yet.
+    pub fn of(sim: Sim) -> Self {
         let oracle = Oracle::new(sim.set.clone(), RS_ASN, BTreeMap::new()).with_martians(Martians::AllowDocumentation);
         Self { sim, oracle }
     }

@@ -33,6 +33,8 @@ use select::{Choice, Installed, Round};
 
 /// The key under which the store keeps the highest version that may have been used.
 const VERSION_KEY: &[u8] = b"version";
+/// How long after a refusal something is announced again, so that a party that refuses everything is not flooded.
+const RETRY: Duration = Duration::from_millis(50);
 /// Versions that one write of the store covers.
 const RESERVE: u64 = 4096;
 
@@ -269,6 +271,7 @@ impl Member {
         self.welcomed = [false; 2];
         self.parts = [Vec::new(), Vec::new()];
         self.synced = false;
+        self.epoch = 0;
         self.halves.clear();
         self.rounds.clear();
         self.rankings_due.clear();
@@ -334,7 +337,7 @@ impl Member {
             Ok(ToMember::Renew { epoch, set }) => self.renewed(party, epoch, &set, now),
             Ok(ToMember::Tick(tick)) => self.half_tick(party, tick, now),
             Ok(ToMember::Outcome { seq, first, share }) => self.half_outcome(party, seq, first, share),
-            Ok(ToMember::Refused { version, reason }) => self.refused(version, reason),
+            Ok(ToMember::Refused { version, reason }) => self.refused(version, reason, now),
             Ok(ToMember::Part { last, bytes }) => self.part(party, last, &bytes, now),
         }
     }
@@ -439,8 +442,9 @@ impl Machine for Member {
 }
 
 impl Member {
-    fn refused(&mut self, version: u64, reason: Refusal) {
+    fn refused(&mut self, version: u64, reason: Refusal, now: Now) {
         self.counters.refused += 1;
+        self.announcements.next_flush = self.announcements.next_flush.max(now.instant + RETRY);
         self.event(MemberEvent::Refused { version, reason });
         self.announcements.refused(version, reason);
     }

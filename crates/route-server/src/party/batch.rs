@@ -15,6 +15,9 @@ use crate::table::{Effects, Entry};
 /// Objects of one batch: our own limit, so that a batch stays a bounded amount of work.
 const MAX_BATCH: usize = 1024;
 
+/// How far the number of a batch may be above the last one. Only batches that were rejected lie between.
+const MAX_SEQ_STEP: u64 = 1 << 16;
+
 /// A batch that this party has applied.
 pub(super) struct Applied {
     pub effects: Effects,
@@ -89,7 +92,7 @@ impl Party {
         let mut steps = std::mem::take(&mut self.queued);
         for step in &mut steps {
             if let Step::Epoch { epoch } = step {
-                *epoch = self.epoch + 1;
+                *epoch = self.epoch.saturating_add(1);
             }
         }
         let slots: Vec<u32> = self.members.keys().copied().collect();
@@ -210,6 +213,9 @@ impl Party {
         if !matches!(self.stage, Stage::Idle) || seq <= self.seq {
             return Err("a batch out of turn");
         }
+        if seq - self.seq > MAX_SEQ_STEP {
+            return Err("a batch number far ahead");
+        }
         let missing: Vec<(u32, u64)> = steps
             .iter()
             .filter_map(|step| match step {
@@ -329,6 +335,9 @@ impl Party {
                 }
             }
             Step::Epoch { epoch } => {
+                if *epoch < self.epoch {
+                    return Err("an epoch that is past");
+                }
                 self.epoch = *epoch;
                 if let Some(recommendation) = self.next_recommendation.take() {
                     self.recommendation = recommendation;

@@ -25,7 +25,7 @@ use crate::directory::{MemberSet, SignedMemberSet, keys};
 use crate::frames::{Between, FromMember, PART, PROTOCOL, Refusal, SessionId, Step, ToMember};
 use crate::object::{Header, Kind, MAX_BLOB};
 use crate::rng::Rng;
-use crate::table::{Part, Table};
+use crate::table::{Effects, Part, Table};
 
 pub use status::{Counters, PartyEvent, PartyStatus, RouteView};
 pub use store::{Change, META, Stored};
@@ -289,10 +289,22 @@ impl Party {
             heard: now.instant,
             config,
         };
+        party.expire_leavers();
         let slots: BTreeSet<u32> = party.table.entries().map(|e| e.header.description.slot).collect();
         party.absent_since = slots.into_iter().map(|slot| (slot, now.instant)).collect();
         party.output.push_back(PartyOutput::Members(Box::new(party.set.clone())));
         Ok(party)
+    }
+
+    /// Routes of members that left while this party was down die at its start.
+    fn expire_leavers(&mut self) {
+        let mut effects = Effects::default();
+        for (slot, _) in self.set.iter().filter(|(_, slot)| !slot.active) {
+            self.table.expire(slot, &mut effects);
+        }
+        if !effects.removed.is_empty() {
+            self.persist(store::changes(&self.table, &effects, self.epoch, self.seq));
+        }
     }
 
     fn is_one(&self) -> bool {
@@ -704,7 +716,7 @@ impl Party {
         // Fixed for an epoch: it counts from the batch that starts the next one.
         self.next_recommendation = Some(recommendation);
         if !self.queued.iter().any(|s| matches!(s, Step::Epoch { .. })) {
-            self.queued.push(Step::Epoch { epoch: self.epoch + 1 });
+            self.queued.push(Step::Epoch { epoch: self.epoch.saturating_add(1) });
         }
     }
 

@@ -162,6 +162,9 @@ impl Party {
         if self.other_ready() || self.engine.is_none() {
             return Err("a reconciliation out of turn");
         }
+        if epoch < self.epoch {
+            return Err("an epoch that is past");
+        }
         let mut effects = Effects::default();
         self.adopt_newer_set(set, &mut effects);
         self.epoch = epoch;
