@@ -15,6 +15,12 @@ use wayleave_route_server::policy::{Policy, PolicyConfig};
 /// Virtual time within which every exchange must come to rest.
 pub const LIMIT: Duration = Duration::from_secs(600);
 
+/// How many times more cases `make soak` asks for.
+#[allow(clippy::disallowed_methods, reason = "a test asks how long it may take")]
+pub fn factor() -> usize {
+    std::env::var("WAYLEAVE_SIM_FACTOR").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
 /// A prefix without a path identifier.
 pub fn nlri(text: &str) -> Nlri {
     Nlri::new(text.parse().expect("a prefix"))

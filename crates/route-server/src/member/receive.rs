@@ -106,6 +106,8 @@ impl Member {
         if one.full {
             self.announcements.inventory(&one.own);
             if !self.synced {
+                // Also what was refused for good: the refusal may have been a passing fault.
+                self.announcements.look_at_everything();
                 self.event(MemberEvent::Synced { objects: one.held.len(), own: one.own.len() });
             }
             self.synced = true;

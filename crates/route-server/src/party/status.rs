@@ -138,7 +138,8 @@ pub struct RouteView {
     pub blob_bytes: Option<usize>,
     /// The first bytes of the blob (party 1) or of its hash (party 2), in hex.
     pub blob: String,
-    /// The first slots' shares of the key, in hex: all that this party knows of the policy.
+    /// The first slots' shares of the key, in hex: all that this party knows of the policy. Empty unless asked for:
+    /// whoever had both parties' shares would have the policy.
     pub policy_share: Vec<String>,
 }
 
@@ -174,12 +175,19 @@ impl Party {
         &self.counters
     }
 
-    /// What this party sees of each live object, in order; at most `most`.
+    /// The signed member set in force.
     #[must_use]
-    pub fn routes(&self, most: usize) -> Vec<RouteView> {
+    pub fn member_set_bytes(&self) -> std::sync::Arc<[u8]> {
+        std::sync::Arc::clone(&self.set_bytes)
+    }
+
+    /// What this party sees of each live object, in order; at most `most`. `shares` adds its shares, which only a
+    /// laboratory that plays both parties may show.
+    #[must_use]
+    pub fn routes(&self, most: usize, shares: bool) -> Vec<RouteView> {
         let view = |entry: &crate::table::Entry| {
             let description = &entry.header.description;
-            let row = entry.row();
+            let row = if shares { entry.row() } else { Vec::new() };
             RouteView {
                 slot: description.slot,
                 version: description.version,
