@@ -1,8 +1,10 @@
 //! Plain TCP for BGP sessions: connections by number, octets in and out, and word when a peer takes no more.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,7 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tracing::warn;
@@ -106,6 +108,8 @@ struct Open {
     waiting: Arc<AtomicUsize>,
     blocked: Arc<AtomicBool>,
     reader: AbortHandle,
+    /// Never sent: its end tells the writer that the connection was closed, also while a write is under way.
+    _open: oneshot::Sender<Infallible>,
 }
 
 impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
@@ -205,6 +209,7 @@ impl Shared {
         }
         let (reader, writer) = stream.into_split();
         let (queue, queued) = mpsc::unbounded_channel();
+        let (open, closed) = oneshot::channel();
         let (waiting, blocked) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let mut table = self.lock();
         if table.open.len() >= MOST {
@@ -215,8 +220,9 @@ impl Shared {
         let begin = event(connection).into();
         let task = tokio::spawn(read(connection, begin, reader, Arc::clone(self), events.clone()));
         let writer = Writer { connection, waiting: Arc::clone(&waiting), blocked: Arc::clone(&blocked), writer };
-        tokio::spawn(writer.run(queued, events.clone()));
-        table.open.insert(connection, Open { queue, waiting, blocked, reader: task.abort_handle() });
+        tokio::spawn(writer.run(queued, closed, events.clone()));
+        let reader = task.abort_handle();
+        table.open.insert(connection, Open { queue, waiting, blocked, reader, _open: open });
     }
 }
 
@@ -257,16 +263,28 @@ struct Writer {
 }
 
 impl Writer {
-    async fn run<E: From<TcpEvent>>(mut self, mut queued: mpsc::UnboundedReceiver<Vec<u8>>, events: mpsc::Sender<E>) {
+    /// Writes what is queued. While the connection is open the peer may take as long as it likes, for the session's own
+    /// timers decide; once it is closed, the peer has a moment to take what is left.
+    async fn run<E: From<TcpEvent>>(
+        mut self,
+        queued: mpsc::UnboundedReceiver<Vec<u8>>,
+        closed: oneshot::Receiver<Infallible>,
+        events: mpsc::Sender<E>,
+    ) {
+        let mut writing = pin!(self.write(queued, events));
+        tokio::select! {
+            () = &mut writing => {}
+            _ = closed => drop(timeout(FAREWELL, writing).await),
+        }
+    }
+
+    async fn write<E: From<TcpEvent>>(
+        &mut self,
+        mut queued: mpsc::UnboundedReceiver<Vec<u8>>,
+        events: mpsc::Sender<E>,
+    ) {
         while let Some(bytes) = queued.recv().await {
-            // Once we have closed, the peer has a moment to take what is left; before that, as long as it likes: the
-            // session's own timers decide.
-            let wrote = if queued.is_closed() {
-                timeout(FAREWELL, self.writer.write_all(&bytes)).await.unwrap_or(Ok(()))
-            } else {
-                self.writer.write_all(&bytes).await
-            };
-            if wrote.is_err() {
+            if self.writer.write_all(&bytes).await.is_err() {
                 return; // the reader sees the same and tells
             }
             let left = self.waiting.fetch_sub(bytes.len(), Ordering::AcqRel) - bytes.len();
@@ -274,7 +292,7 @@ impl Writer {
                 let _ = events.send(TcpEvent::Writable { connection: self.connection }.into()).await;
             }
         }
-        let _ = timeout(FAREWELL, self.writer.shutdown()).await;
+        let _ = self.writer.shutdown().await;
     }
 }
 
