@@ -16,7 +16,7 @@ use wayleave_runtime::Clock;
 use wayleave_runtime::bgp_tcp::{Sockets, TcpEvent, TcpOptions};
 
 /// Routes that one batch of messages holds at most.
-const BATCH: usize = 2000;
+const BATCH: usize = 20_000;
 /// TCP events that may wait.
 const QUEUE: usize = 256;
 /// How long a stop may take.
