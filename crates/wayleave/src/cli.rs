@@ -103,7 +103,7 @@ pub struct Target {
     /// Its status page, as in http://127.0.0.1:8481.
     #[arg(long, conflicts_with = "config")]
     pub url: Option<String>,
-    /// Its configuration, whose [status] says where the page is.
+    /// Its configuration, whose `[status]` says where the page is.
     #[arg(long, short)]
     pub config: Option<PathBuf>,
 }

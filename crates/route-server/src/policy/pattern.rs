@@ -94,7 +94,7 @@ impl FromStr for PrefixPattern {
 /// The text is no AS path expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParsePathPatternError {
-    /// Longer than [`MAX_EXPRESSION`].
+    /// Longer than `MAX_EXPRESSION`.
     #[error("an AS path expression of {0} octets, the limit is {MAX_EXPRESSION}")]
     TooLong(usize),
     /// Not a regular expression, or one that compiles to too much.
