@@ -196,11 +196,29 @@ impl Table {
         self.by_prefix.keys()
     }
 
-    /// The live routes of a prefix, in number order: by (slot, path identifier).
+    /// The live routes of a prefix, in number order: by (slot, path identifier). Where there are more than `most`,
+    /// every slot's first path comes before any slot's second, so that no member can crowd out others.
     #[must_use]
-    pub fn candidates(&self, prefix: &Prefix) -> Vec<Candidate> {
+    pub fn candidates(&self, prefix: &Prefix, most: usize) -> Vec<Candidate> {
         let Some(routes) = self.by_prefix.get(prefix) else { return Vec::new() };
-        routes.iter().map(|((slot, _), (version, place))| (self.objects[&(*slot, *version)].handle, *place)).collect()
+        let named = |((slot, _), (version, place)): (&(u32, u32), &(u64, u16))| {
+            (self.objects[&(*slot, *version)].handle, *place)
+        };
+        if routes.len() <= most {
+            return routes.iter().map(named).collect();
+        }
+        let (mut last, mut nth) = (None, 0);
+        let mut by_turn: Vec<(usize, usize, Candidate)> = Vec::with_capacity(routes.len());
+        for (number, route) in routes.iter().enumerate() {
+            let slot = route.0.0;
+            nth = if last == Some(slot) { nth + 1 } else { 0 };
+            last = Some(slot);
+            by_turn.push((nth, number, named(route)));
+        }
+        by_turn.sort_unstable();
+        by_turn.truncate(most);
+        by_turn.sort_unstable_by_key(|(_, number, _)| *number);
+        by_turn.into_iter().map(|(.., candidate)| candidate).collect()
     }
 
     /// The announcer's slot of a live object.

@@ -149,6 +149,7 @@ pin = \"{pin}\"
 
 [status]
 listen = \"{status}\"
+shares = true
 ",
             listen = party.listen,
             state = self.state.display(),

@@ -83,6 +83,8 @@ pub(super) struct Announcements {
     /// Prefixes that the parties hold from an earlier life, or that they may hold.
     leftover: BTreeSet<Nlri>,
     dirty: BTreeSet<Nlri>,
+    /// Prefixes that were refused for good: not announced again until the router or the session says something new.
+    barred: BTreeSet<Nlri>,
     objects: BTreeMap<u64, OwnObject>,
     on_the_way: BTreeMap<u64, Vec<Nlri>>,
     is_settled: bool,
@@ -99,6 +101,7 @@ impl Announcements {
             told: BTreeMap::new(),
             leftover: BTreeSet::new(),
             dirty: BTreeSet::new(),
+            barred: BTreeSet::new(),
             objects: BTreeMap::new(),
             on_the_way: BTreeMap::new(),
             is_settled: false,
@@ -138,6 +141,7 @@ impl Announcements {
     pub(super) fn router_update(&mut self, withdrawn: &[Nlri], announced: &[Nlri], attributes: Option<&Attributes>) {
         for nlri in withdrawn {
             if self.router.remove(nlri).is_some() {
+                self.barred.remove(nlri);
                 self.dirty.insert(*nlri);
             }
         }
@@ -147,6 +151,7 @@ impl Announcements {
             if self.router.get(nlri).is_none_or(|known| known.attributes != *attributes) {
                 let route = FromRouter { update: self.updates, attributes: attributes.clone() };
                 self.router.insert(*nlri, route);
+                self.barred.remove(nlri);
                 self.dirty.insert(*nlri);
             }
         }
@@ -160,6 +165,7 @@ impl Announcements {
     }
 
     pub(super) fn look_at_everything(&mut self) {
+        self.barred.clear();
         self.dirty.extend(self.router.keys().copied());
     }
 
@@ -250,9 +256,19 @@ impl Announcements {
             if !self.told.contains_key(&nlri) {
                 self.leftover.insert(nlri);
             }
-            if again {
-                self.dirty.insert(nlri);
+            if !again {
+                // Whatever the parties still have of it may go to whom it no longer may: it is withdrawn instead.
+                self.barred.insert(nlri);
             }
+            self.dirty.insert(nlri);
+        }
+    }
+
+    /// Forgets the keys of an object that owns none of its prefixes any more.
+    fn forget_object(&mut self, version: u64) {
+        let owns = |nlri: &Nlri| self.told.get(nlri).is_some_and(|told| told.version == version);
+        if !self.objects.get(&version).is_some_and(|own| own.prefixes.iter().any(owns)) {
+            self.objects.remove(&version);
         }
     }
 }
@@ -321,8 +337,9 @@ impl Member {
         let mut announced: Vec<((Attributes, ExportSet), Vec<Nlri>)> = Vec::new();
         for nlri in &a.dirty {
             let told = a.told.get(nlri);
-            let Some(FromRouter { update, attributes }) = a.router.get(nlri) else {
-                let known = told.is_some() || (a.is_settled && a.leftover.contains(nlri));
+            let is_barred = a.barred.contains(nlri);
+            let Some(FromRouter { update, attributes }) = a.router.get(nlri).filter(|_| !is_barred) else {
+                let known = told.is_some() || ((a.is_settled || is_barred) && a.leftover.contains(nlri));
                 if known {
                     withdrawn.push(*nlri);
                 } else if !a.leftover.contains(nlri) {
@@ -373,7 +390,9 @@ impl Member {
         self.send(Number::Two, &FromMember::SubmitTwo { header, share: None });
         let a = &mut self.announcements;
         for nlri in prefixes {
-            a.told.remove(nlri);
+            if let Some(old) = a.told.remove(nlri) {
+                a.forget_object(old.version);
+            }
             a.leftover.remove(nlri);
             a.dirty.remove(nlri);
         }
@@ -398,7 +417,9 @@ impl Member {
         a.objects.insert(version, own);
         for nlri in prefixes {
             let told = Told { version, attributes: attributes.clone(), exported: exported.clone() };
-            a.told.insert(*nlri, told);
+            if let Some(old) = a.told.insert(*nlri, told) {
+                a.forget_object(old.version);
+            }
             a.leftover.remove(nlri);
             a.dirty.remove(nlri);
         }

@@ -164,8 +164,9 @@ impl Member {
         let opened = match self.open(one, two) {
             Ok(opened) => opened,
             Err(alarm) => {
+                // Not kept: when it is delivered again, it is opened again.
                 self.alarm(alarm);
-                None
+                return;
             }
         };
         match &opened {

@@ -157,8 +157,8 @@ impl Member {
 
     /// One party's share of the results.
     pub(super) fn half_outcome(&mut self, party: Number, seq: u64, first: u32, share: Vec<u8>) {
-        let Some(round) = self.rounds.get_mut(&seq).filter(|round| share.len() == round.multi.len() && first == 0)
-        else {
+        let awaited = |round: &&mut Round| share.len() == round.multi.len() && first == 0 && !round.ranking.is_empty();
+        let Some(round) = self.rounds.get_mut(&seq).filter(awaited) else {
             self.counters.replayed += 1;
             return;
         };
@@ -177,10 +177,14 @@ impl Member {
             let ranking = &round.ranking[at..at + candidates.len() * 2];
             at += candidates.len() * 2;
             let (valid, number) = ((a ^ b) >> 7 == 1, usize::from((a ^ b) & 0x7f));
-            let any_valid = ranking.iter().step_by(2).any(|valid| *valid == 1);
-            let possible = if valid { ranking.get(number * 2) == Some(&1) } else { !any_valid && number == 0 };
+            // The member's class goes before the recommendation, so that only a route of its best class can win.
+            let best = ranking.chunks_exact(2).filter(|row| row[0] == 1).map(|row| row[1]).max();
+            let possible = match best {
+                Some(class) => valid && ranking.chunks_exact(2).nth(number) == Some(&[1, class]),
+                None => !valid && number == 0,
+            };
             if !possible {
-                let what = "Select-Best returned a route that was not in the ranking".to_owned();
+                let what = "Select-Best returned a route that is not among the best of the ranking".to_owned();
                 self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(1), Suspect::Party(2)] });
             }
             let chosen = (possible && valid).then(|| candidates[number]);
@@ -233,7 +237,11 @@ impl Member {
                 if self.installed.remove(&prefix).is_some() {
                     self.output.push_back(MemberOutput::Install { prefix, attributes: None });
                 }
-                if self.choices.get(&prefix).is_some_and(|choice| choice.candidates.is_empty()) {
+                // A prefix of which nothing lives that this member may open is forgotten.
+                let lives = |(handle, place): &Candidate| {
+                    self.routes.get(handle).is_some_and(|route| route.prefix(*place).is_some())
+                };
+                if !self.choices.get(&prefix).is_some_and(|choice| choice.candidates.iter().any(lives)) {
                     self.choices.remove(&prefix);
                 }
             }

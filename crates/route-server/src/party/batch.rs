@@ -97,26 +97,31 @@ impl Party {
         }
         let slots: Vec<u32> = self.members.keys().copied().collect();
         steps.extend(slots.iter().filter_map(|slot| self.sync_of(*slot)));
-        let mut objects = 0;
+        // A member that floods takes no more than its part.
+        let quota = (MAX_BATCH / self.pending.len().max(1)).max(1);
         let mut over_limit = Vec::new();
         // A new member set may end the slots of objects that wait: those are looked at under it, in the next batch.
         let renews = steps.iter().any(|step| matches!(step, Step::Set { .. }));
         for (slot, waiting) in self.pending.iter().filter(|_| !renews) {
-            let mut new = 0;
+            let (mut new, mut taken) = (0, 0);
             // In order within a slot: what waits for its other half holds back what comes after it.
             for (version, object) in waiting {
                 let matched =
                     self.other_holds.get(&(*slot, *version)).is_some_and(|(digest, _)| *digest == object.digest);
-                if !matched || objects == MAX_BATCH {
+                if !matched || taken == quota {
                     break;
                 }
                 let more = self.new_prefixes(*slot, &object.header.description.kind);
                 if more > 0 && new + more > self.prefixes_left(*slot) {
+                    // What goes before it in this batch may make room: then it is looked at again in the next.
+                    if taken > 0 {
+                        break;
+                    }
                     over_limit.push((*slot, *version));
                     continue;
                 }
                 new += more;
-                objects += 1;
+                taken += 1;
                 steps.push(Step::Object { slot: *slot, version: *version, digest: object.digest });
             }
         }
@@ -255,7 +260,7 @@ impl Party {
     }
 
     /// Party 2 applied the batch and tells its view.
-    pub(super) fn accepted(&mut self, seq: u64, view: [u8; 32]) -> Result<(), &'static str> {
+    pub(super) fn accepted(&mut self, seq: u64, view: [u8; 32], now: Now) -> Result<(), &'static str> {
         let Stage::Proposed { seq: proposed, steps } = &mut self.stage else {
             return Err("an acceptance of nothing");
         };
@@ -263,7 +268,6 @@ impl Party {
             return Err("an acceptance of another batch");
         }
         let steps = std::mem::take(steps);
-        let now = Now::default();
         self.apply(seq, &steps, now)?;
         if self.table.view() == view { Ok(()) } else { Err("its view differs from ours") }
     }
@@ -331,7 +335,7 @@ impl Party {
             Step::Gone { slot } => {
                 self.active.remove(slot);
                 if self.is_one() {
-                    self.absent_since.insert(*slot, self.next_sweep.max(now.instant));
+                    self.absent_since.insert(*slot, now.instant);
                 }
             }
             Step::Epoch { epoch } => {
@@ -384,6 +388,7 @@ impl Party {
             return;
         }
         let seq = *seq;
+        self.heard = now.instant;
         let Stage::Persisting { applied, .. } = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
         if self.is_one() {
             self.to_other(&Between::Go { seq });
@@ -513,9 +518,7 @@ impl Party {
     }
 
     fn instance(&self, prefix: &wayleave_core::Prefix) -> Vec<Candidate> {
-        let mut candidates = self.table.candidates(prefix);
-        candidates.truncate(MAX_CANDIDATES);
-        candidates
+        self.table.candidates(prefix, MAX_CANDIDATES)
     }
 
     fn all_instances(&self) -> Vec<Vec<Candidate>> {

@@ -394,7 +394,10 @@ impl Party {
     }
 
     fn queue_gone(&mut self, slot: u32) {
-        if self.active.contains_key(&slot) && !self.queued.contains(&Step::Gone { slot }) {
+        let joins = |step: &Step| matches!(step, Step::Sync { slot: joining, .. } if *joining == slot);
+        let is_joining = matches!(&self.stage, Stage::Proposed { steps, .. } if steps.iter().any(joins));
+        let is_active = is_joining || self.active.contains_key(&slot);
+        if is_active && !self.queued.contains(&Step::Gone { slot }) {
             self.queued.push(Step::Gone { slot });
         }
     }
@@ -584,15 +587,20 @@ impl Party {
         match &self.stage {
             Stage::Idle | Stage::Persisting { .. } => self.other.as_ref().is_some_and(|other| !other.ready),
             Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Refill => true,
-            // Party 2 waits for party 1 to start the evaluation, which waits for members first.
-            Stage::Round(round) => round.is_running(),
+            // Party 1 waits for members first; party 2 for party 1 to start the evaluation.
+            Stage::Round(round) => round.is_running() || !self.is_one(),
         }
+    }
+
+    /// How long the other party may take to answer; party 1 may itself be waiting for members.
+    fn other_wait(&self) -> Duration {
+        OTHER_WAIT + self.tick + self.config.rank_wait
     }
 
     /// The other party stopped in the middle: its link is closed, and all that was begun with it is dropped.
     fn drop_silent_other(&mut self, now: Now) {
         let Some(link) = self.other.as_ref().map(|other| other.link) else { return };
-        if self.waits_for_other() && now.instant.since(self.heard) >= OTHER_WAIT {
+        if self.waits_for_other() && now.instant.since(self.heard) >= self.other_wait() {
             self.event(PartyEvent::Engine { what: "the other party does not answer".to_owned() });
             self.close(link, "the other party does not answer");
         }
@@ -647,7 +655,7 @@ impl Party {
                 }
                 Ok(())
             }
-            (Number::One, Between::Accept { seq, view }) => self.accepted(seq, view),
+            (Number::One, Between::Accept { seq, view }) => self.accepted(seq, view, now),
             (Number::One, Between::Reject { seq, missing }) => self.rejected(seq, &missing),
             (Number::One, Between::Ranked { seq, slot, row }) => {
                 self.other_ranked(seq, slot, row);
@@ -706,7 +714,7 @@ impl Party {
     }
 
     fn recommendation_given(&mut self, recommendation: BTreeMap<u32, u8>) {
-        if !self.is_one() || recommendation == self.recommendation {
+        if !self.is_one() || recommendation == *self.next_recommendation.as_ref().unwrap_or(&self.recommendation) {
             return;
         }
         if self.recommendation.is_empty() && self.table.is_empty() {
@@ -790,13 +798,13 @@ impl Machine for Party {
 
     fn deadline(&self) -> Option<Instant> {
         let round = match &self.stage {
-            Stage::Round(round) => round.deadline(),
+            Stage::Round(round) if self.is_one() => round.deadline(),
             _ => None,
         };
         let tick = (self.is_one() && matches!(self.stage, Stage::Idle) && self.has_work()).then_some(self.next_tick);
         let waiting = !(self.pending.is_empty() && self.other_holds.is_empty() && self.absent_since.is_empty());
         let sweep = (self.is_one() && self.other_ready() && waiting).then_some(self.next_sweep);
-        let silent = (self.other.is_some() && self.waits_for_other()).then(|| self.heard + OTHER_WAIT);
+        let silent = (self.other.is_some() && self.waits_for_other()).then(|| self.heard + self.other_wait());
         [round, tick, sweep, silent].into_iter().flatten().min()
     }
 }

@@ -18,7 +18,9 @@ use crate::frames::{Between, PROTOCOL, Stored};
 use crate::table::Effects;
 
 /// Rows of one inventory frame.
-const CHUNK: usize = 65_536;
+const CHUNK: usize = 16_384;
+/// Rows of a whole inventory: our own limit.
+const MAX_INVENTORY: usize = 4 << 20;
 
 /// What the other party said of itself.
 pub(super) struct OtherHello {
@@ -88,6 +90,9 @@ impl Party {
         let other = self.other.as_mut().filter(|o| !o.ready).ok_or("an inventory out of turn")?;
         let hello = other.hello.as_ref().ok_or("an inventory before the hello")?;
         let (their_epoch, their_set) = (hello.epoch, Arc::clone(&hello.set));
+        if other.rows.len() + rows.len() > MAX_INVENTORY {
+            return Err("an inventory that is too long");
+        }
         other.rows.extend(rows);
         if more {
             return Ok(());
@@ -111,6 +116,10 @@ impl Party {
         };
         self.to_other(&frame);
         self.agreed(&effects);
+        // What waits here is given time again: the other party tells only now what it holds.
+        for object in self.pending.values_mut().flat_map(BTreeMap::values_mut) {
+            object.since = now.instant;
+        }
         self.absent_since = self.announcers().into_iter().map(|slot| (slot, now.instant)).collect();
         Ok(())
     }

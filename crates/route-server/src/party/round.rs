@@ -141,6 +141,13 @@ impl Party {
             self.counters.missed_rankings += 1;
             return;
         };
+        if round.rows.contains_key(&slot) {
+            // The first counts: the other party may already have been told of it.
+            if let Some(link) = self.members.get(&slot).map(|m| m.link) {
+                self.bad_frame(Some(slot), link, "a second ranking for one batch".to_owned());
+            }
+            return;
+        }
         let bytes = match share {
             RankShare::Seed(seed) => stream(&seed, expected),
             RankShare::Bytes(bytes) => bytes,
@@ -152,9 +159,6 @@ impl Party {
             return;
         }
         round.rows.insert(slot, (row, bytes));
-        if let Some(member) = self.members.get_mut(&slot) {
-            member.missed = 0;
-        }
         if self.config.number == Number::Two {
             self.to_other(&Between::Ranked { seq, slot, row });
         }
@@ -255,6 +259,11 @@ impl Party {
             return;
         }
         self.heard = now.instant;
+        for (slot, _) in &rows {
+            if let Some(member) = self.members.get_mut(slot) {
+                member.missed = 0;
+            }
+        }
         self.to_other(&Between::Evaluate { seq, rows });
         for slot in late {
             self.late(slot);

@@ -59,6 +59,9 @@ pub struct LinkSection {
 #[serde(deny_unknown_fields)]
 pub struct StatusSection {
     pub listen: Spanned<Text<SocketAddr>>,
+    /// Show this party's shares; only for a laboratory, since both parties' shares together are the policy.
+    #[serde(default)]
+    pub shares: bool,
 }
 
 fn default_tick() -> Spanned<u64> {

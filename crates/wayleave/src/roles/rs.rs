@@ -1,5 +1,6 @@
 //! `run rs`: one party of the route server.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use wayleave_runtime::store::{FileStore, Health, Store};
 use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
 use wayleave_runtime::tls::{Gate, Pin, Pins, Role};
 
-use super::{Events, QUEUE, READY_EVERY, Ready, not_ready_yet, seed, stored};
+use super::{Events, QUEUE, READY_EVERY, Ready, not_ready_yet, seed, stored, warn_of_restart};
 use crate::commands::members;
 use crate::config::Source;
 use crate::config::rs::{Recommendation, RsConfig, examples_left};
@@ -31,6 +32,8 @@ use crate::failure::{Failure, Failures, Outcome};
 
 /// Routes that a view shows unless asked for more.
 const ROUTES_SHOWN: usize = 1000;
+/// What a reload takes in.
+const LIVE: [&str; 3] = ["party.members", "party.recommendation", "link.pin"];
 
 /// What reaches the loop around the machine.
 enum Event {
@@ -77,9 +80,8 @@ pub async fn run(path: &Path) -> Outcome {
     let other = Gate::new(Pins::new([other_pin(&config)]), Role::Party);
     let mut signals = Signals::listen().map_err(|error| Failure::new(format!("no signals: {error}")))?;
 
-    if let Some(recommended) = read_recommendation(&config, &source, &set)? {
-        wayleave_core::Machine::handle(&mut machine, PartyInput::Recommendation(recommended), clock.now());
-    }
+    let recommended = read_recommendation(&config, &source, &set)?;
+    wayleave_core::Machine::handle(&mut machine, PartyInput::Recommendation(recommended), clock.now());
 
     let cannot_listen = |what: &str, error: std::io::Error| Failure::new(format!("cannot listen {what}: {error}"));
     let at = party.listen.0;
@@ -115,7 +117,7 @@ pub async fn run(path: &Path) -> Outcome {
             asked = signals.next() => match asked {
                 Asked::Reload => {
                     notify(Notice::Reloading(monotonic_micros()));
-                    if let Err(failures) = reload(path, &config, &events, &other).await {
+                    if let Err(failures) = reload(path, &source, &events, &other).await {
                         failures.0.iter().for_each(|failure| error!("reload: {failure}; nothing changed"));
                     }
                     notify(Notice::Ready);
@@ -164,13 +166,10 @@ fn read_set(file: &PathBuf, config: &RsConfig) -> Outcome<(Vec<u8>, MemberSet)> 
     Ok((bytes, set))
 }
 
-fn read_recommendation(
-    config: &RsConfig,
-    source: &Source,
-    set: &MemberSet,
-) -> Outcome<Option<std::collections::BTreeMap<u32, u8>>> {
-    let Some(file) = &config.party.recommendation else { return Ok(None) };
-    Recommendation::read(&source.beside(file.get_ref()), set).map(Some)
+/// The exchange's recommendation by slot; empty if the configuration names none.
+fn read_recommendation(config: &RsConfig, source: &Source, set: &MemberSet) -> Outcome<BTreeMap<u32, u8>> {
+    let Some(file) = &config.party.recommendation else { return Ok(BTreeMap::new()) };
+    Recommendation::read(&source.beside(file.get_ref()), set)
 }
 
 fn pins_of(set: &MemberSet) -> Vec<(Fingerprint, Pin)> {
@@ -184,19 +183,16 @@ fn other_pin(config: &RsConfig) -> (Fingerprint, Pin) {
 }
 
 /// Takes in what may change while the party runs: the member set, the recommendation, the other party's pin.
-async fn reload(path: &Path, before: &RsConfig, events: &mpsc::Sender<Event>, other: &Gate) -> Outcome {
+async fn reload(path: &Path, before: &Source, events: &mpsc::Sender<Event>, other: &Gate) -> Outcome {
     let source = Source::read(path)?;
     let config = RsConfig::parse(&source)?;
     let (bytes, set) = read_set(&source.beside(config.party.members.get_ref()), &config)?;
     let recommended = read_recommendation(&config, &source, &set)?;
-    if machine_config(&config).tick != machine_config(before).tick || config.party.listen != before.party.listen {
-        warn!("reload: only members, recommendation and [link] pin change while running; restart for the rest");
-    }
+    warn_of_restart(before, &source, &LIVE);
     other.pins().replace([other_pin(&config)]);
     let _ = events.send(Event::Given(PartyInput::Members(bytes))).await;
-    if let Some(recommended) = recommended {
-        let _ = events.send(Event::Given(PartyInput::Recommendation(recommended))).await;
-    }
+    // Also if it is empty: what the configuration no longer names is no longer in force.
+    let _ = events.send(Event::Given(PartyInput::Recommendation(recommended))).await;
     info!(member_set = set.number, "configuration read again");
     Ok(())
 }
@@ -330,6 +326,7 @@ async fn serve(
 ) -> Outcome<Option<Serving>> {
     let Some(status) = &config.status else { return Ok(None) };
     let address = status.listen.get_ref().0;
+    let shares = status.shares;
     let keys = json!({
         "version": 1,
         "keys": [
@@ -352,7 +349,7 @@ async fn serve(
                     Some(text) => text.parse().map_err(|_| ViewError::Request("`most` is no number".into()))?,
                     None => ROUTES_SHOWN,
                 };
-                let routes = shown.ask(move |party| party.routes(most)).await?;
+                let routes = shown.ask(move |party| party.routes(most, shares)).await?;
                 Ok(json!({ "version": 1, "routes": routes }))
             }
         })
@@ -440,5 +437,64 @@ fn metrics(status: &PartyStatus, links: &Links) -> Vec<Metric> {
 impl From<Failures> for String {
     fn from(failures: Failures) -> Self {
         failures.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wayleave_crypto::secret::Secret;
+    use wayleave_crypto::sign::SigningKey;
+
+    use super::*;
+    use crate::config::{EXAMPLE_OPERATOR, PublicKey};
+
+    /// A party's configuration beside a signed set of one member and a recommendation.
+    fn folder(name: &str) -> std::path::PathBuf {
+        let folder = std::env::temp_dir().join(format!("wayleave-rs-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).expect("a folder");
+        let operator = SigningKey::from_seed(&Secret::new([7; 32]));
+        let slot = wayleave_route_server::directory::Slot {
+            active: true,
+            asn: wayleave_core::Asn(64497),
+            name: "alpha".to_owned(),
+            addresses: vec!["192.0.2.1".parse().expect("an address")],
+            tls: [1; 32],
+            sign: SigningKey::from_seed(&Secret::new([8; 32])).verifying_key().to_bytes(),
+            max_prefix: 0,
+        };
+        let set = MemberSet { exchange: "example-ix".to_owned(), number: 2, slots: vec![slot] };
+        let signed = set.sign(&operator).expect("a sound set");
+        let config =
+            crate::commands::init::rs(1).replace(EXAMPLE_OPERATOR, &PublicKey(operator.verifying_key()).to_string());
+        fs::write(folder.join("members"), signed.encode()).expect("written");
+        fs::write(folder.join("recommendation.toml"), "[recommendation]\nalpha = 9\n").expect("written");
+        fs::write(folder.join("party.toml"), config.replace("#recommendation", "recommendation")).expect("written");
+        folder
+    }
+
+    #[tokio::test]
+    async fn a_recommendation_that_the_configuration_no_longer_names_is_taken_back() {
+        let folder = folder("reload");
+        let path = folder.join("party.toml");
+        let before = Source::read(&path).expect("a configuration");
+        let config = RsConfig::parse(&before).expect("a sound one");
+        let other = Gate::new(Pins::new([other_pin(&config)]), Role::Party);
+        let (events, mut inbox) = mpsc::channel(8);
+        let mut recommended = async || {
+            reload(&path, &before, &events, &other).await.expect("read again");
+            loop {
+                match inbox.try_recv() {
+                    Ok(Event::Given(PartyInput::Recommendation(recommended))) => return recommended,
+                    Ok(_) => {}
+                    Err(_) => panic!("no recommendation was given"),
+                }
+            }
+        };
+        assert_eq!(recommended().await, BTreeMap::from([(0, 9)]));
+        let text = fs::read_to_string(&path).expect("the configuration");
+        fs::write(&path, text.replace("\nrecommendation = ", "\n#recommendation = ")).expect("written");
+        assert_eq!(recommended().await, BTreeMap::new());
+        fs::remove_dir_all(folder).expect("removed");
     }
 }
