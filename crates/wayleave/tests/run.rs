@@ -118,11 +118,19 @@ fn systemd_hears_ready_reloading_and_stopping_and_a_bad_reload_changes_nothing()
     assert!(proxy.notice().starts_with("RELOADING=1\nMONOTONIC_USEC="));
     assert_eq!(proxy.notice(), "READY=1");
     assert!(proxy.log().contains("nothing changed"));
-    fs::write(proxy.folder.join("alpha.toml"), good).expect("written");
+    fs::write(proxy.folder.join("alpha.toml"), &good).expect("written");
     proxy.signal("-HUP");
     assert!(proxy.notice().starts_with("RELOADING=1"));
     assert_eq!(proxy.notice(), "READY=1");
-    assert!(proxy.log().contains("policy read again"));
+    assert!(proxy.log().contains("policy read again") && !proxy.log().contains("after a restart"));
+    let changed =
+        good.replace("#hold_time = 90", "hold_time = 30").replace("[status]", "[groups]\na = [64500]\n[status]");
+    fs::write(proxy.folder.join("alpha.toml"), changed).expect("written");
+    proxy.signal("-HUP");
+    assert!(proxy.notice().starts_with("RELOADING=1"));
+    assert_eq!(proxy.notice(), "READY=1");
+    let log = proxy.log();
+    assert!(log.contains("after a restart") && log.contains("\"keys\":\"router.hold_time\""), "{log}");
     proxy.signal("-TERM");
     assert_eq!(proxy.notice(), "STOPPING=1");
     assert!(proxy.child.wait().expect("ended").success());

@@ -24,7 +24,8 @@ pub fn run(init: &Init) -> Outcome {
     Ok(())
 }
 
-fn rs(party: u8) -> String {
+/// The configuration of a party.
+pub fn rs(party: u8) -> String {
     let (other, link, recommendation) = match party {
         1 => (
             EXAMPLE_PINS[1],
@@ -51,7 +52,7 @@ fn rs(party: u8) -> String {
          # What must survive a restart.\n\
          state = \"party{party}.redb\"\n\
          # The signed member set, made by: wayleave members init and add. Read again on SIGHUP.\n\
-         members = \"members.signed\"\n\
+         members = \"members\"\n\
          # The operator's public key, printed by: wayleave members init\n\
          operator = \"{EXAMPLE_OPERATOR}\"\n\
          # Interval between batches; 0 takes each at once. Party 1's counts.\n\

@@ -5,6 +5,7 @@ pub mod member;
 pub mod rs;
 mod words;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -65,6 +66,21 @@ impl Source {
         self.path.parent().unwrap_or(Path::new("")).join(path)
     }
 
+    /// The keys, as in `link.connect`, whose values differ in `after`, apart from those in `live` and below them.
+    pub fn changed(&self, after: &Source, live: &[&str]) -> Vec<String> {
+        let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
+        for (source, keys) in [(self, &mut old), (after, &mut new)] {
+            flatten("", &toml::Value::Table(source.text.parse().unwrap_or_default()), keys);
+        }
+        let is_live = |key: &str| {
+            let below =
+                |live: &&str| key.strip_prefix(*live).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+            live.iter().any(below)
+        };
+        let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+        keys.into_iter().filter(|key| old.get(*key) != new.get(*key) && !is_live(key)).cloned().collect()
+    }
+
     /// The fault with its place in the text.
     pub fn failure(&self, fault: Fault) -> Failure {
         // What toml says has the form `what is wrong, expected what`; the second half belongs at the caret.
@@ -84,6 +100,18 @@ impl Source {
             failure = failure.help(help);
         }
         failure
+    }
+}
+
+/// Values by their full keys. A list is one value.
+fn flatten(prefix: &str, value: &toml::Value, keys: &mut BTreeMap<String, toml::Value>) {
+    let toml::Value::Table(table) = value else {
+        keys.insert(prefix.to_owned(), value.clone());
+        return;
+    };
+    for (name, value) in table {
+        let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        flatten(&key, value, keys);
     }
 }
 

@@ -26,12 +26,15 @@ use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
 use wayleave_runtime::tls::{Gate, Pin, Pins, Role};
 
 use super::router::{Command, Peer, PeerEvent, PeerView, Place};
-use super::{Events, QUEUE, READY_EVERY, Ready, not_ready_yet, seed, stored};
+use super::{Events, QUEUE, READY_EVERY, Ready, not_ready_yet, seed, stored, warn_of_restart};
 use crate::commands::keys::signing_key;
 use crate::config::Source;
 use crate::config::member::{MemberConfig, PartyAt};
 use crate::config::rs::examples_left;
 use crate::failure::{Failure, Outcome};
+
+/// What a reload takes in.
+const LIVE: [&str; 3] = ["rule", "groups", "ranking"];
 
 /// What reaches the loop around the machine.
 enum Event {
@@ -108,7 +111,7 @@ pub async fn run(path: &Path) -> Outcome {
             asked = signals.next() => match asked {
                 Asked::Reload => {
                     notify(Notice::Reloading(monotonic_micros()));
-                    if let Err(failures) = reload(path, &config, &events).await {
+                    if let Err(failures) = reload(path, &source, &events).await {
                         failures.0.iter().for_each(|failure| error!("reload: {failure}; nothing changed"));
                     }
                     notify(Notice::Ready);
@@ -187,12 +190,10 @@ async fn start_router(config: &MemberConfig, clock: Clock, events: mpsc::Sender<
 }
 
 /// Takes in what may change while the proxy runs: the policy.
-async fn reload(path: &Path, before: &MemberConfig, events: &mpsc::Sender<Event>) -> Outcome {
-    let config = MemberConfig::parse(&Source::read(path)?)?;
-    let (new, old) = (machine_config(&config), machine_config(before));
-    if (new.slot, &new.exchange, new.select_best) != (old.slot, &old.exchange, old.select_best) {
-        warn!("reload: only rules, groups and ranking change while running; restart for the rest");
-    }
+async fn reload(path: &Path, before: &Source, events: &mpsc::Sender<Event>) -> Outcome {
+    let source = Source::read(path)?;
+    let config = MemberConfig::parse(&source)?;
+    warn_of_restart(before, &source, &LIVE);
     let _ = events.send(Event::Given(MemberInput::Policy(Box::new(config.policy)))).await;
     info!("policy read again");
     Ok(())

@@ -9,10 +9,12 @@ mod stored;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tracing::warn;
 use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_runtime::logs;
 
 use crate::cli::{LogFormat, RoleName, Run};
+use crate::config::Source;
 use crate::failure::{Failure, Outcome};
 
 pub use events::Events;
@@ -44,6 +46,15 @@ fn seed() -> Outcome<Seed> {
     let mut seed = [0u8; 32];
     getrandom::fill(&mut seed).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
     Ok(Secret::new(seed))
+}
+
+/// Names what differs from the configuration that the role started with and that a reload, which takes in `live`, leaves
+/// as it is.
+fn warn_of_restart(started: &Source, now: &Source, live: &[&str]) {
+    let keys = started.changed(now, live);
+    if !keys.is_empty() {
+        warn!(keys = keys.join(", "), "reload: these changed and count after a restart only");
+    }
 }
 
 /// Whether a role does its work, and if not, why.
