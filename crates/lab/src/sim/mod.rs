@@ -96,11 +96,20 @@ pub struct Setup {
     pub seed: u64,
     /// Slots that opt out of Select-Best.
     pub opted_out: BTreeSet<u32>,
+    /// Prefixes that each member may announce.
+    pub max_prefix: u32,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { members: 4, tick: Duration::ZERO, stale: Duration::from_secs(3600), seed: 1, opted_out: BTreeSet::new() }
+        Self {
+            members: 4,
+            tick: Duration::ZERO,
+            stale: Duration::from_secs(3600),
+            seed: 1,
+            opted_out: BTreeSet::new(),
+            max_prefix: 1_000_000,
+        }
     }
 }
 
@@ -176,7 +185,7 @@ fn seed_of(seed: u64, purpose: &[u8], number: u64) -> Seed {
     Seed::new(wayleave_crypto::hash::hash("wayleave/lab/sim/v1", &parts))
 }
 
-fn slot_of(seed: u64, slot: u32) -> Slot {
+fn slot_of(seed: u64, slot: u32, max_prefix: u32) -> Slot {
     let key = member_key(seed, slot).verifying_key().to_bytes();
     Slot {
         active: true,
@@ -185,7 +194,7 @@ fn slot_of(seed: u64, slot: u32) -> Slot {
         addresses: vec![member_address(slot).into(), member_address6(slot).into()],
         tls: wayleave_crypto::hash::sha256(&key),
         sign: key,
-        max_prefix: 1_000_000,
+        max_prefix,
     }
 }
 
@@ -197,7 +206,9 @@ impl Sim {
     #[must_use]
     pub fn new(setup: Setup) -> Self {
         let operator = SigningKey::from_seed(&seed_of(setup.seed, b"operator", 0));
-        let slots = (0..u32::try_from(setup.members).expect("few members")).map(|n| slot_of(setup.seed, n)).collect();
+        let slots = (0..u32::try_from(setup.members).expect("few members"))
+            .map(|n| slot_of(setup.seed, n, setup.max_prefix))
+            .collect();
         let set = MemberSet { exchange: EXCHANGE.to_owned(), number: 1, slots };
         let set_bytes = set.clone().sign(&operator).expect("a sound set").encode();
         let choices = Prg::new(seed_of(setup.seed, b"order", 0).expose().first_chunk().expect("16 of 32"));
@@ -457,7 +468,7 @@ impl Sim {
     /// If the directory is full.
     pub fn join(&mut self) -> u32 {
         let slot = u32::try_from(self.set.slots.len()).expect("few members");
-        self.set.slots.push(slot_of(self.setup.seed, slot));
+        self.set.slots.push(slot_of(self.setup.seed, slot, self.setup.max_prefix));
         self.publish_set();
         self.start(Node::Member(slot));
         slot
@@ -666,6 +677,21 @@ impl Sim {
             if !self.step(limit) {
                 let at = self.now.instant + Duration::from_millis(100);
                 self.now.instant = at;
+            }
+        }
+    }
+
+    /// Lets time pass, with all that happens in it; what is closed is connected again.
+    pub fn pass(&mut self, span: Duration) {
+        let until = self.now.instant + span;
+        while self.now.instant < until {
+            let left = until.since(self.now.instant);
+            if !self.step(left) {
+                self.now.unix.0 += u64::try_from(left.as_micros()).expect("a short time");
+                self.now.instant = until;
+            }
+            if self.inputs.is_empty() && self.queues.values().all(VecDeque::is_empty) {
+                self.connect_all();
             }
         }
     }
