@@ -11,6 +11,7 @@ pub mod http;
 pub mod identity;
 pub mod links;
 pub mod logs;
+mod refusals;
 pub mod signals;
 pub mod store;
 pub mod systemd;

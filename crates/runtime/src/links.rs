@@ -21,6 +21,7 @@ use tracing::{debug, info, warn};
 
 use crate::frames::{FrameError, MAX_FRAME, read_frame, write_frame};
 use crate::identity::{Fingerprint, Identity};
+use crate::refusals::Refusals;
 use crate::tls::{Gate, Pin, Refusal, client_config, now_secs, refusal_of, server_config};
 
 /// What opening a connection may take: TCP, TLS and the welcome together.
@@ -132,6 +133,7 @@ pub struct Links(Arc<Shared>);
 struct Shared {
     limits: Limits,
     counters: Counters,
+    refusals: Refusals,
     next: AtomicU64,
     inbox: Arc<Semaphore>,
     table: Mutex<Table>,
@@ -186,6 +188,7 @@ impl Links {
         let shared = Shared {
             limits,
             counters: Counters::default(),
+            refusals: Refusals::default(),
             next: AtomicU64::new(1),
             inbox: Arc::new(Semaphore::new(INBOX)),
             table: Mutex::default(),
@@ -411,10 +414,14 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
     }
 
     fn note_failure(&self, error: &OpenError, address: &dyn std::fmt::Display) {
-        if let OpenError::Refused(Refusal { fingerprint, reason }) = error {
+        if let OpenError::Refused(refusal @ Refusal { fingerprint, reason }) = error {
             self.gate.count_refusal();
             count(&self.links.0.counters.refused, 1);
-            warn!(%address, %fingerprint, %reason, "certificate refused");
+            match self.links.0.refusals.note(refusal, tokio::time::Instant::now()) {
+                Some(0) => warn!(%address, %fingerprint, %reason, "certificate refused"),
+                Some(untold) => warn!(%address, %fingerprint, %reason, untold, "certificate refused again"),
+                None => debug!(%address, %fingerprint, %reason, "certificate refused"),
+            }
         } else {
             count(&self.links.0.counters.failed, 1);
             info!(%address, reason = %error, "no link");

@@ -21,7 +21,7 @@ use crate::clock::unix_now;
 use crate::identity::{Fingerprint, Identity};
 
 /// What a pinned peer may be. A port serves one role.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Role {
     /// A party of the route server; its id is 1 or 2.
     Party,
@@ -77,7 +77,7 @@ impl Pins {
 }
 
 /// Why a certificate was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum RefusalReason {
     /// Its fingerprint is not pinned, or no longer.
     #[error("the certificate is not pinned here")]
