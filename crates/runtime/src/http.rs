@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::Query;
+use axum::extract::{Query, Request};
+use axum::http::uri::Authority;
 use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus_client::encoding::text::encode;
@@ -152,6 +154,9 @@ impl Pages {
         let router = router.fallback(|| async { answer(Err(ViewError::NotFound("no such page of this role".into()))) });
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
+        let router = router.layer(from_fn(move |request: Request, next: Next| async move {
+            if is_asked_for_by(&request, address.ip()) { next.run(request).await } else { strange_host() }
+        }));
         let task = tokio::spawn(async move { axum::serve(listener, router).await }).abort_handle();
         Ok(Serving { address, task })
     }
@@ -169,6 +174,25 @@ impl Drop for Serving {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// Whether the request names this page as its operator does: by loopback, or by the address where it listens. A name that
+/// somebody else points here comes from a browser that was led here (DNS rebinding). A request that names no host at all
+/// comes from no browser.
+fn is_asked_for_by(request: &Request, listens: IpAddr) -> bool {
+    let Some(host) = request.headers().get(header::HOST) else { return true };
+    let authority = host.to_str().ok().and_then(|text| text.parse::<Authority>().ok());
+    let Some(authority) = authority else { return false };
+    let name = authority.host().trim_start_matches('[').trim_end_matches(']');
+    match name.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
+        Ok(ip) => ip.is_loopback() || listens.is_unspecified() || ip == listens.to_canonical(),
+        Err(_) => name.eq_ignore_ascii_case("localhost"),
+    }
+}
+
+fn strange_host() -> Response {
+    let why = "ask by `localhost` or by the address in [status] listen";
+    (StatusCode::FORBIDDEN, axum::Json(json!({ "error": why }))).into_response()
 }
 
 fn answer(result: Result<Value, ViewError>) -> Response {
@@ -209,12 +233,31 @@ mod tests {
     use super::*;
 
     async fn fetch(address: SocketAddr, path: &str) -> String {
+        fetch_by(address, path, "localhost").await
+    }
+
+    async fn fetch_by(address: SocketAddr, path: &str, host: &str) -> String {
         let mut stream = tokio::net::TcpStream::connect(address).await.expect("connected");
-        let request = format!("GET {path} HTTP/1.0\r\nHost: x\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n");
         stream.write_all(request.as_bytes()).await.expect("asked");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("answered");
         answer
+    }
+
+    #[tokio::test]
+    async fn a_name_that_somebody_else_points_here_is_refused() {
+        let (_ready, state) = watch::channel(Ok(()));
+        let serving = Pages::new("rs", state).serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
+        let at = serving.address;
+        for host in ["localhost", "LocalHost:8481", "127.0.0.1", &at.to_string(), "[::1]:8481", "127.1.2.3:1"] {
+            let answer = fetch_by(at, "/healthz", host).await;
+            assert!(answer.starts_with("HTTP/1.0 200"), "{host}: {answer}");
+        }
+        for host in ["evil.example", "evil.example:8481", "localhost.evil.example", "192.0.2.1", "", "a b"] {
+            let answer = fetch_by(at, "/healthz", host).await;
+            assert!(answer.starts_with("HTTP/1.0 403"), "{host}: {answer}");
+        }
     }
 
     #[tokio::test]
