@@ -6,7 +6,8 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -96,6 +97,8 @@ pub struct FileStore {
     database: Arc<Mutex<Option<Database>>>,
     queue: Option<SyncSender<Batch>>,
     health: watch::Receiver<Health>,
+    /// Tells a writer that tries again and again to give up.
+    closing: Arc<AtomicBool>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -121,10 +124,18 @@ impl FileStore {
         let database = Arc::new(Mutex::new(Some(database)));
         let (queue, batches) = sync_channel(QUEUE);
         let (told, health) = watch::channel(Health::Good);
-        let writer = Writer { path: path.to_owned(), database: Arc::clone(&database), open, batches, health: told };
+        let closing = Arc::<AtomicBool>::default();
+        let writer = Writer {
+            path: path.to_owned(),
+            database: Arc::clone(&database),
+            open,
+            batches,
+            health: told,
+            closing: Arc::clone(&closing),
+        };
         let writer = std::thread::Builder::new().name("store".into()).spawn(move || writer.run());
         let writer = writer.map_err(|error| StoreError::Denied(path.to_owned(), error))?;
-        Ok(Self { path: path.to_owned(), database, queue: Some(queue), health, writer: Some(writer) })
+        Ok(Self { path: path.to_owned(), database, queue: Some(queue), health, closing, writer: Some(writer) })
     }
 
     /// Batches still waiting are written, and the file is closed. The same happens on drop.
@@ -134,7 +145,9 @@ impl FileStore {
 
     fn finish(&mut self) {
         drop(self.queue.take());
+        self.closing.store(true, Ordering::Release);
         if let Some(writer) = self.writer.take() {
+            writer.thread().unpark();
             let _ = writer.join(); // a panic of the writer has been printed already
         }
     }
@@ -180,6 +193,7 @@ struct Writer {
     open: Open,
     batches: Receiver<Batch>,
     health: watch::Sender<Health>,
+    closing: Arc<AtomicBool>,
 }
 
 impl Writer {
@@ -192,7 +206,7 @@ impl Writer {
             while let Err(error) = self.commit(&group) {
                 self.note(&error, tries);
                 tries += 1;
-                if self.wait_for_retry(&mut group) {
+                if self.wait_for_retry() {
                     error!(path = %self.path.display(), "stopping with changes that could not be written");
                     return;
                 }
@@ -242,17 +256,15 @@ impl Writer {
         self.health.send_replace(Health::Failing(error.to_string()));
     }
 
-    /// Waits before the next try; `true` if the owner gave up meanwhile.
-    fn wait_for_retry(&self, group: &mut VecDeque<Batch>) -> bool {
-        match self.batches.recv_timeout(RETRY) {
-            Ok(batch) => {
-                group.push_back(batch);
-                std::thread::sleep(RETRY / 10);
-                false
-            }
-            Err(RecvTimeoutError::Timeout) => false,
-            Err(RecvTimeoutError::Disconnected) => true,
+    /// Waits before the next try; `true` if the owner gave up meanwhile. What comes in the meantime stays in the queue,
+    /// whose length is bounded.
+    fn wait_for_retry(&self) -> bool {
+        let begin = std::time::Instant::now();
+        while !self.closing.load(Ordering::Acquire) {
+            let Some(left) = RETRY.checked_sub(begin.elapsed()) else { return false };
+            std::thread::park_timeout(left); // may end early
         }
+        true
     }
 }
 
@@ -325,7 +337,6 @@ fn typed(path: &Path, error: redb::Error) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
 
     use redb::StorageBackend;
@@ -333,12 +344,22 @@ mod tests {
 
     use super::*;
 
-    fn scratch(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("wayleave-store-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder");
-        let path = folder.join(name);
-        let _ = fs::remove_file(&path);
-        path
+    /// A folder that goes with the test.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("wayleave-store-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&folder);
+            fs::create_dir_all(&folder).expect("a folder");
+            Self(folder)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
     }
 
     fn put(key: &str, value: &str) -> Change {
@@ -353,7 +374,8 @@ mod tests {
 
     #[test]
     fn what_was_durable_is_there_after_reopening() {
-        let path = scratch("reopen.redb");
+        let scratch = Scratch::new("reopen");
+        let path = scratch.0.join("reopen.redb");
         let store = FileStore::open(&path).expect("opened");
         apply(&store, vec![put("a", "1"), put("b", "2"), Change { table: "words", key: b"a".to_vec(), value: None }]);
         store.close();
@@ -365,14 +387,23 @@ mod tests {
 
     #[test]
     fn a_second_process_and_a_foreign_file_are_refused_in_plain_words() {
-        let path = scratch("held.redb");
+        let scratch = Scratch::new("held");
+        let path = scratch.0.join("held.redb");
         let _store = FileStore::open(&path).expect("opened");
         assert!(matches!(FileStore::open(&path), Err(StoreError::InUse(_))));
-        let path = scratch("foreign.redb");
+        let path = scratch.0.join("foreign.redb");
         fs::write(&path, b"not a database, but long enough to look at".repeat(200)).expect("written");
         assert!(matches!(FileStore::open(&path), Err(StoreError::Damaged(..))));
         let nowhere = FileStore::open(Path::new("/nonexistent/folder/x.redb"));
         assert!(matches!(nowhere, Err(StoreError::Denied(..))));
+    }
+
+    fn eventually(holds: impl Fn() -> bool) {
+        let begin = std::time::Instant::now();
+        while !holds() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "never");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// A device that is full while the flag is up.
@@ -428,9 +459,16 @@ mod tests {
         assert!(durable.recv_timeout(Duration::from_millis(300)).is_err());
         let Health::Failing(why) = store.health().borrow().clone() else { panic!("not failing") };
         assert!(why.contains("no space") && why.contains("small.redb") && why.contains("make room"), "{why}");
+        // More than the queue holds is refused, not piled up beside it.
+        let refused = (0..=QUEUE + 1).find_map(|_| store.submit(vec![put("c", "3")], Box::new(|| ())).err());
+        assert!(matches!(refused, Some(StoreError::Busy(_))));
         full.store(false, Ordering::SeqCst);
         durable.recv_timeout(Duration::from_secs(20)).expect("durable at last");
-        assert_eq!(store.load("words").expect("loaded").len(), 2);
+        eventually(|| store.load("words").expect("loaded").len() == 3);
         assert_eq!(*store.health().borrow(), Health::Good);
+        full.store(true, Ordering::SeqCst);
+        store.submit(vec![put("d", "4")], Box::new(|| ())).expect("queued");
+        eventually(|| *store.health().borrow() != Health::Good);
+        store.close(); // a writer that cannot write does not keep its owner
     }
 }
