@@ -1,0 +1,11 @@
+//! Any octets as what one party sends to the other: an error, or a frame that has this encoding and no other.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use wayleave_route_server::frames::Between;
+
+fuzz_target!(|data: &[u8]| {
+    if let Ok(frame) = Between::decode(data) {
+        assert_eq!(frame.encode(), data);
+    }
+});

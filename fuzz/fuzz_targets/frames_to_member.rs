@@ -1,0 +1,11 @@
+//! Any octets as what a party sends to a member: an error, or a frame that has this encoding and no other.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use wayleave_route_server::frames::ToMember;
+
+fuzz_target!(|data: &[u8]| {
+    if let Ok(frame) = ToMember::decode(data) {
+        assert_eq!(frame.encode(), data);
+    }
+});
