@@ -1,5 +1,7 @@
 //! Real traces through a simulated exchange: every router's table equals the plaintext route server's.
 
+#![allow(clippy::disallowed_methods, reason = "a test reads its traces")]
+
 mod common;
 
 use std::fs::File;

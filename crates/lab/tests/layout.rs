@@ -50,7 +50,7 @@ fn members_reach_both_parties_and_the_parties_each_other() {
 fn a_recorded_table_passes_through_a_bird() {
     let routers = match locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}")) {
         Ok(routers) => routers,
-        Err(error) => return eprintln!("\n*** SKIPPED: {error} ***\n"),
+        Err(error) => return wayleave_lab::netns::skipped(&error.to_string()),
     };
     if enter_for_test("a_recorded_table_passes_through_a_bird").is_none() {
         return;

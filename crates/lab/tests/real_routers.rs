@@ -21,7 +21,7 @@ fn routers() -> Option<Routers> {
     match locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}")) {
         Ok(routers) => Some(routers),
         Err(error) => {
-            eprintln!("\n*** SKIPPED: {error} ***\n");
+            wayleave_lab::netns::skipped(&error.to_string());
             None
         }
     }

@@ -114,12 +114,15 @@ pub struct Effects {
     pub applied: BTreeMap<u32, Vec<u64>>,
 }
 
+/// The live routes of a prefix in number order: by (slot, path identifier) the object's version and the place in it.
+type Routes = BTreeMap<(u32, u32), (u64, u16)>;
+
 /// The objects of one exchange at one party.
 #[derive(Default)]
 pub struct Table {
     objects: BTreeMap<(u32, u64), Entry>,
     by_handle: HashMap<Handle, (u32, u64)>,
-    by_prefix: BTreeMap<Prefix, BTreeMap<(u32, u32), (u64, u16)>>,
+    by_prefix: BTreeMap<Prefix, Routes>,
     prefixes_of: BTreeMap<u32, usize>,
     high_water: BTreeMap<u32, u64>,
     view: [u8; 32],

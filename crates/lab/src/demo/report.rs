@@ -8,6 +8,8 @@ use serde::Serialize;
 /// One step as a program reads it.
 #[derive(Debug, Clone, Serialize)]
 pub struct StepRecord {
+    /// Of this form: 1.
+    pub version: u8,
     /// Its number, from 1.
     pub step: usize,
     /// What it shows.
@@ -74,7 +76,14 @@ impl Report {
         let outcome = play(&mut facts);
         let ok = outcome.is_ok();
         facts.extend(outcome.err());
-        let record = StepRecord { step: number, name: name.to_owned(), ok, seconds: seconds(begin.elapsed()), facts };
+        let record = StepRecord {
+            version: 1,
+            step: number,
+            name: name.to_owned(),
+            ok,
+            seconds: seconds(begin.elapsed()),
+            facts,
+        };
         self.print(&record);
         self.steps.push(record);
         ok

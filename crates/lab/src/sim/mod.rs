@@ -118,6 +118,9 @@ enum Input {
     Member(MemberInput),
 }
 
+/// A frame on its way, and the link that it is on.
+type OnTheWay = (LinkId, Arc<[u8]>);
+
 type Store = BTreeMap<(String, Vec<u8>), Vec<u8>>;
 
 /// A running simulation.
@@ -139,7 +142,7 @@ pub struct Sim {
     pub tables: BTreeMap<u32, BTreeMap<Prefix, Attributes>>,
     links: BTreeMap<LinkId, (Node, Node)>,
     next_link: LinkId,
-    queues: BTreeMap<(Node, Node), VecDeque<(LinkId, Arc<[u8]>)>>,
+    queues: BTreeMap<(Node, Node), VecDeque<OnTheWay>>,
     inputs: VecDeque<(Node, Input)>,
     recommendation: BTreeMap<u32, u8>,
     choices: Prg,

@@ -63,6 +63,7 @@ impl Party {
     }
 
     fn sync_of(&self, slot: u32) -> Option<Step> {
+        self.set.active(slot)?;
         let member = self.members.get(&slot)?;
         let session = member.session?;
         let (other_session, select_best) = *self.other_joined.get(&slot)?;
@@ -139,7 +140,7 @@ impl Party {
                 self.proposed.insert((*slot, *version), object);
             }
         }
-        self.to_other(&Between::Propose { seq, steps: steps.clone() });
+        self.tell_other(&Between::Propose { seq, steps: steps.clone() });
         self.stage = Stage::Proposed { seq, steps };
     }
 
@@ -167,7 +168,7 @@ impl Party {
             self.other_holds.remove(&(*slot, *version));
             self.refuse(*slot, *version, reason);
         }
-        self.to_other(&Between::Drop { objects: objects.to_vec() });
+        self.tell_other(&Between::Drop { objects: objects.to_vec() });
     }
 
     /// Objects of which only one party was told, or the parties were told different things: the member is asked again.
@@ -233,7 +234,7 @@ impl Party {
             })
             .collect();
         if !missing.is_empty() {
-            self.to_other(&Between::Reject { seq, missing });
+            self.tell_other(&Between::Reject { seq, missing });
             return Ok(());
         }
         self.apply(seq, &steps, now)
@@ -391,10 +392,10 @@ impl Party {
         self.heard = now.instant;
         let Stage::Persisting { applied, .. } = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
         if self.is_one() {
-            self.to_other(&Between::Go { seq });
+            self.tell_other(&Between::Go { seq });
             self.deliver(seq, &applied, now);
         } else {
-            self.to_other(&Between::Accept { seq, view: applied.view });
+            self.tell_other(&Between::Accept { seq, view: applied.view });
             self.stage = Stage::Accepted { seq, applied };
         }
     }
@@ -421,7 +422,7 @@ impl Party {
             // Who has not said hello yet learns all of it from its welcome.
             let greeted = self.members.iter().filter(|(_, member)| member.session.is_some());
             for slot in greeted.map(|(slot, _)| *slot).collect::<Vec<u32>>() {
-                self.to_member(slot, &renew);
+                self.tell_member(slot, &renew);
             }
         }
         let all = if applied.everything || !applied.synced.is_empty() { self.all_instances() } else { Vec::new() };
@@ -464,7 +465,7 @@ impl Party {
                 tick.gone = applied.effects.removed.iter().map(|(.., handle)| *handle).collect();
                 tick.deliver = handles.iter().filter_map(|key| self.deliver_to(slot, *key, &applied.effects)).collect();
             }
-            self.to_member(slot, &ToMember::Tick(Box::new(tick)));
+            self.tell_member(slot, &ToMember::Tick(Box::new(tick)));
         }
         let wait = self.tick + self.config.rank_wait;
         let groups: Vec<Group> = groups.into_iter().filter(|g| !g.members.is_empty()).collect();

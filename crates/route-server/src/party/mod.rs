@@ -325,14 +325,14 @@ impl Party {
         self.unlink(link);
     }
 
-    fn to_other(&mut self, frame: &Between) {
+    fn tell_other(&mut self, frame: &Between) {
         if let Some(other) = &self.other {
             let link = other.link;
             self.send(link, frame.encode());
         }
     }
 
-    fn to_member(&mut self, slot: u32, frame: &ToMember) {
+    fn tell_member(&mut self, slot: u32, frame: &ToMember) {
         let Some(link) = self.members.get(&slot).map(|member| member.link) else { return };
         let bytes = frame.encode();
         if bytes.len() <= PART {
@@ -372,10 +372,8 @@ impl Party {
     /// Forgets a link that is down or being closed.
     fn unlink(&mut self, link: LinkId) {
         match self.links.remove(&link) {
-            Some(PeerId::Member(slot)) => {
-                if self.members.get(&slot).is_some_and(|m| m.link == link) {
-                    self.member_gone(slot);
-                }
+            Some(PeerId::Member(slot)) if self.members.get(&slot).is_some_and(|m| m.link == link) => {
+                self.member_gone(slot);
             }
             Some(PeerId::Other) if self.other.as_ref().is_some_and(|o| o.link == link) => self.other_gone(),
             _ => {}
@@ -389,7 +387,7 @@ impl Party {
         if self.is_one() {
             self.queue_gone(slot);
         } else {
-            self.to_other(&Between::Left { slot, session });
+            self.tell_other(&Between::Left { slot, session });
         }
     }
 
@@ -424,12 +422,12 @@ impl Party {
             Some(PeerId::Member(slot)) => {
                 let slot = *slot;
                 match FromMember::decode(bytes) {
-                    Ok(frame) => self.from_member(slot, link, frame, now),
+                    Ok(frame) => self.member_says(slot, link, frame, now),
                     Err(error) => self.bad_frame(Some(slot), link, error.to_string()),
                 }
             }
             Some(PeerId::Other) => match Between::decode(bytes) {
-                Ok(frame) => self.from_other(frame, now),
+                Ok(frame) => self.other_says(frame, now),
                 Err(error) => self.bad_frame(None, link, error.to_string()),
             },
         }
@@ -442,7 +440,7 @@ impl Party {
         self.close(link, what);
     }
 
-    fn from_member(&mut self, slot: u32, link: LinkId, frame: FromMember, now: Now) {
+    fn member_says(&mut self, slot: u32, link: LinkId, frame: FromMember, now: Now) {
         let greeted = self.members.get(&slot).is_some_and(|m| m.link == link && m.session.is_some());
         match frame {
             FromMember::Hello { .. } if greeted => {
@@ -502,16 +500,16 @@ impl Party {
             tick_ms: u32::try_from(self.tick.as_millis()).unwrap_or(u32::MAX),
             set: Arc::clone(&self.set_bytes),
         };
-        self.to_member(slot, &welcome);
+        self.tell_member(slot, &welcome);
         if !self.is_one() {
-            self.to_other(&Between::Joined { slot, session, select_best });
+            self.tell_other(&Between::Joined { slot, session, select_best });
         }
     }
 
     fn refuse(&mut self, slot: u32, version: u64, reason: Refusal) {
         self.counters.refused += 1;
         self.event(PartyEvent::Refused { slot, version, reason });
-        self.to_member(slot, &ToMember::Refused { version, reason });
+        self.tell_member(slot, &ToMember::Refused { version, reason });
     }
 
     /// Checks an object as far as one party can, and lets it wait for its other half.
@@ -527,7 +525,7 @@ impl Party {
         let object = Pending { header, digest, part, column, since: now.instant };
         self.pending.entry(slot).or_default().insert(version, object);
         if !self.is_one() {
-            self.to_other(&Between::Holding { objects: vec![(slot, version, digest)] });
+            self.tell_other(&Between::Holding { objects: vec![(slot, version, digest)] });
         }
     }
 
@@ -606,7 +604,7 @@ impl Party {
         }
     }
 
-    fn from_other(&mut self, frame: Between, now: Now) {
+    fn other_says(&mut self, frame: Between, now: Now) {
         self.heard = now.instant;
         if let Err(what) = self.take_from_other(frame, now) {
             self.counters.bad_frames += 1;

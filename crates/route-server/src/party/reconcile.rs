@@ -47,16 +47,16 @@ impl Party {
             set: Arc::clone(&self.set_bytes),
             tick_ms: u32::try_from(self.config.tick.as_millis()).unwrap_or(u32::MAX),
         };
-        self.to_other(&hello);
+        self.tell_other(&hello);
         if self.config.number == Number::Two {
             let rows = self.table.inventory();
             let mut chunks: Vec<Vec<Stored>> = rows.chunks(CHUNK).map(<[Stored]>::to_vec).collect();
             let last = chunks.pop().unwrap_or_default();
             for rows in chunks {
-                self.to_other(&Between::Inventory { rows, high_water: Vec::new(), more: true });
+                self.tell_other(&Between::Inventory { rows, high_water: Vec::new(), more: true });
             }
             let high_water = self.table.high_waters();
-            self.to_other(&Between::Inventory { rows: last, high_water, more: false });
+            self.tell_other(&Between::Inventory { rows: last, high_water, more: false });
         }
     }
 
@@ -114,7 +114,7 @@ impl Party {
             high_water: self.table.high_waters(),
             view: self.table.view(),
         };
-        self.to_other(&frame);
+        self.tell_other(&frame);
         self.agreed(&effects);
         // What waits here is given time again: the other party tells only now what it holds.
         for object in self.pending.values_mut().flat_map(BTreeMap::values_mut) {
@@ -201,7 +201,7 @@ impl Party {
             })
             .collect();
         for frame in joined {
-            self.to_other(&frame);
+            self.tell_other(&frame);
         }
         let objects: Vec<(u32, u64, [u8; 32])> = self
             .pending
@@ -209,7 +209,7 @@ impl Party {
             .flat_map(|(slot, waiting)| waiting.iter().map(|(version, object)| (*slot, *version, object.digest)))
             .collect();
         for chunk in objects.chunks(CHUNK) {
-            self.to_other(&Between::Holding { objects: chunk.to_vec() });
+            self.tell_other(&Between::Holding { objects: chunk.to_vec() });
         }
         Ok(())
     }

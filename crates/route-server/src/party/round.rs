@@ -160,7 +160,7 @@ impl Party {
         }
         round.rows.insert(slot, (row, bytes));
         if self.config.number == Number::Two {
-            self.to_other(&Between::Ranked { seq, slot, row });
+            self.tell_other(&Between::Ranked { seq, slot, row });
         }
         self.run_round(now);
     }
@@ -222,7 +222,7 @@ impl Party {
             for (step, bytes) in messages {
                 self.counters.engine_messages += 1;
                 self.counters.engine_bytes += bytes.len() as u64;
-                self.to_other(&Between::Engine { step, bytes });
+                self.tell_other(&Between::Engine { step, bytes });
             }
             match finished {
                 None => break,
@@ -264,7 +264,7 @@ impl Party {
                 member.missed = 0;
             }
         }
-        self.to_other(&Between::Evaluate { seq, rows });
+        self.tell_other(&Between::Evaluate { seq, rows });
         for slot in late {
             self.late(slot);
         }
@@ -340,7 +340,7 @@ impl Party {
         let Some(running) = round.running else { return };
         self.counters.rounds += 1;
         for (slot, share) in running.results {
-            self.to_member(slot, &ToMember::Outcome { seq: round.seq, first: 0, share });
+            self.tell_member(slot, &ToMember::Outcome { seq: round.seq, first: 0, share });
         }
         if let Some(engine) = &mut self.engine {
             // The pool is kept at what the largest recent round took, so that the next finds it full.
@@ -365,7 +365,7 @@ impl Party {
             return;
         }
         self.heard = now.instant;
-        self.to_other(&Between::Refill { demand: engine::to_frame(&chunks) });
+        self.tell_other(&Between::Refill { demand: engine::to_frame(&chunks) });
         self.stage = Stage::Refill;
         self.run_round(now);
     }
