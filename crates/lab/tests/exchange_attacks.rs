@@ -235,7 +235,7 @@ fn old_and_foreign_headers_are_refused_and_counted() {
             match verdict {
                 Refused(expected) => {
                     let as_expected = |(_, event): &&(Node, PartyEvent)| matches!(event, PartyEvent::Refused { slot, reason, .. } if (*slot, *reason) == (sender, expected));
-                    assert!(events.iter().any(|e| as_expected(e)), "{name} at {party:?}: {events:?}");
+                    assert!(events.iter().any(as_expected), "{name} at {party:?}: {events:?}");
                     assert_eq!(counters.refused, before.refused + 1, "{name}");
                 }
                 LinkClosed => {
@@ -344,15 +344,15 @@ fn replayed_ticks_and_outcomes_are_counted_and_change_nothing() {
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Comes {
     /// It arrives as any other.
-    ToAll,
+    All,
     /// Nobody may open it: its announcer hid it from everybody.
-    ToNobody,
+    Nobody,
     /// A party refuses it.
-    ToARefusal(Refusal),
+    ARefusal(Refusal),
     /// Every receiver opens it, and names its announcer in an alarm.
-    ToAnAlarm,
+    AnAlarm,
     /// Every receiver opens it, and does not use it.
-    ToNoUse,
+    NoUse,
 }
 
 #[test]
@@ -375,24 +375,24 @@ fn forged_objects_come_to_their_verdicts() {
 
     type Forge = fn(&mut Draft);
     let cases: &[(&str, Forge, Comes)] = &[
-        ("nothing forged", |_| (), Comes::ToAll),
-        ("the key is the dummy key", |d| d.key = *dummy_key(EXCHANGE, d.description.epoch).expose(), Comes::ToNobody),
-        ("the key is another route's", |d| d.key = [7; 16], Comes::ToAll),
-        ("the blob describes other prefixes", |d| set_prefixes(d, "20.77.0.0/16"), Comes::ToAnAlarm),
-        ("the blob describes another version", |d| d.inside.version += 1, Comes::ToAnAlarm),
-        ("the blob describes another slot", |d| d.inside.slot = 1, Comes::ToAnAlarm),
-        ("the blob describes a withdrawal", |d| make_withdrawal(d), Comes::ToAnAlarm),
-        ("attributes that do not decode", |d| d.attributes = vec![0x40, 1, 200, 0], Comes::ToAnAlarm),
-        ("no attributes", |d| d.attributes.clear(), Comes::ToAnAlarm),
-        ("a route signed by another member", |d| d.route_signer = 1, Comes::ToAnAlarm),
-        ("a header signed by another member", |d| d.header_signer = 1, Comes::ToARefusal(Refusal::Proof)),
-        ("a blob of no size class", |d| d.excess = 1, Comes::ToARefusal(Refusal::Size)),
-        ("a blob that the header does not name", |d| d.other_blob = true, Comes::ToARefusal(Refusal::Proof)),
-        ("a row that is too short", |d| d.exported.truncate(3), Comes::ToARefusal(Refusal::Size)),
-        ("a row that is too long", |d| d.exported.push(true), Comes::ToARefusal(Refusal::Size)),
-        ("the first AS is another member's", |d| d.attributes = route(1, &[1], &[]).encode(), Comes::ToNoUse),
-        ("the next hop is another member's", |d| d.attributes = foreign_next_hop(), Comes::ToNoUse),
-        ("a path through the receivers", |d| d.attributes = looped(), Comes::ToNoUse),
+        ("nothing forged", |_| (), Comes::All),
+        ("the key is the dummy key", |d| d.key = *dummy_key(EXCHANGE, d.description.epoch).expose(), Comes::Nobody),
+        ("the key is another route's", |d| d.key = [7; 16], Comes::All),
+        ("the blob describes other prefixes", |d| set_prefixes(d, "20.77.0.0/16"), Comes::AnAlarm),
+        ("the blob describes another version", |d| d.inside.version += 1, Comes::AnAlarm),
+        ("the blob describes another slot", |d| d.inside.slot = 1, Comes::AnAlarm),
+        ("the blob describes a withdrawal", |d| make_withdrawal(d), Comes::AnAlarm),
+        ("attributes that do not decode", |d| d.attributes = vec![0x40, 1, 200, 0], Comes::AnAlarm),
+        ("no attributes", |d| d.attributes.clear(), Comes::AnAlarm),
+        ("a route signed by another member", |d| d.route_signer = 1, Comes::AnAlarm),
+        ("a header signed by another member", |d| d.header_signer = 1, Comes::ARefusal(Refusal::Proof)),
+        ("a blob of no size class", |d| d.excess = 1, Comes::ARefusal(Refusal::Size)),
+        ("a blob that the header does not name", |d| d.other_blob = true, Comes::ARefusal(Refusal::Proof)),
+        ("a row that is too short", |d| d.exported.truncate(3), Comes::ARefusal(Refusal::Size)),
+        ("a row that is too long", |d| d.exported.push(true), Comes::ARefusal(Refusal::Size)),
+        ("the first AS is another member's", |d| d.attributes = route(1, &[1], &[]).encode(), Comes::NoUse),
+        ("the next hop is another member's", |d| d.attributes = foreign_next_hop(), Comes::NoUse),
+        ("a path through the receivers", |d| d.attributes = looped(), Comes::NoUse),
     ];
     for (i, (name, forge, comes)) in (10..).zip(cases) {
         exchange.sim.forget_events();
@@ -412,14 +412,14 @@ fn forged_objects_come_to_their_verdicts() {
             assert!(table.contains_key(&honest.prefix) || slot == 1, "{name}: another member's route is gone");
             assert_eq!(
                 table.contains_key(&prefix.prefix),
-                *comes == Comes::ToAll,
+                *comes == Comes::All,
                 "{name} at member {slot}: {alarms:?}"
             );
-            assert_eq!(alarms.len(), usize::from(*comes == Comes::ToAnAlarm), "{name} at member {slot}: {alarms:?}");
+            assert_eq!(alarms.len(), usize::from(*comes == Comes::AnAlarm), "{name} at member {slot}: {alarms:?}");
             let named = |s: &Suspect| matches!(s, Suspect::Announcer(None | Some(ATTACKER)));
             assert!(alarms.iter().all(|alarm| alarm.suspects.iter().any(named)), "{name}: {alarms:?}");
         }
-        let expected = if let Comes::ToARefusal(reason) = comes { Some(*reason) } else { None };
+        let expected = if let Comes::ARefusal(reason) = comes { Some(*reason) } else { None };
         assert_eq!(refused, expected, "{name}");
         assert!(exchange.sim.closed.is_empty(), "{name}: {:?}", exchange.sim.closed);
     }
