@@ -238,17 +238,28 @@ mod tests {
 
     use super::*;
 
-    fn scratch(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("wayleave-identity-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder");
-        let path = folder.join(name);
-        let _ = fs::remove_file(&path);
-        path
+    /// A folder that goes with the test.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("wayleave-identity-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&folder);
+            fs::create_dir_all(&folder).expect("a folder");
+            Self(folder)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
     }
 
     #[test]
     fn a_key_file_comes_back_as_it_was_and_is_never_overwritten() {
-        let path = scratch("alpha.key");
+        let scratch = Scratch::new("alpha");
+        let path = scratch.0.join("alpha.key");
         let identity = Identity::generate("alpha", DEFAULT_VALIDITY).expect("keys");
         identity.save(&path).expect("written");
         let again = Identity::load(&path).expect("read");
@@ -259,7 +270,8 @@ mod tests {
 
     #[test]
     fn a_key_file_that_others_can_read_is_refused_with_the_remedy() {
-        let path = scratch("open.key");
+        let scratch = Scratch::new("open");
+        let path = scratch.0.join("open.key");
         Identity::generate("open", DEFAULT_VALIDITY).expect("keys").save(&path).expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("mode");
         let error = Identity::load(&path).expect_err("too open").to_string();
@@ -268,7 +280,8 @@ mod tests {
 
     #[test]
     fn a_file_without_a_part_is_named_with_the_part() {
-        let path = scratch("half.key");
+        let scratch = Scratch::new("half");
+        let path = scratch.0.join("half.key");
         let identity = Identity::generate("half", DEFAULT_VALIDITY).expect("keys");
         let text = identity.to_pem().replace(TAG_SIGNING, "SOMETHING ELSE");
         fs::write(&path, text).expect("written");

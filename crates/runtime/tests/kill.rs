@@ -32,7 +32,7 @@ fn child() {
 
 #[test]
 fn every_acknowledged_change_survives_twenty_kills() {
-    let path: PathBuf = std::env::temp_dir().join(format!("wayleave-kill-{}.redb", std::process::id()));
+    let path: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kill.redb");
     let _ = std::fs::remove_file(&path);
     let mut acknowledged = 0;
     for kill in 0..KILLS {
