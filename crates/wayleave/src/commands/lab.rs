@@ -1,11 +1,12 @@
 //! `lab speak`: replays the UPDATEs of an MRT file as a BGP speaker.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::mpsc;
+use tracing::warn;
 use wayleave_bgp::session::{Config, PeerAsn};
 use wayleave_bgp::{Ipv6NextHop, Message, Update, mrt};
 use wayleave_core::{Afi, UnixTime};
@@ -29,19 +30,11 @@ pub fn speak(command: &Speak) -> Outcome {
     let file = BufReader::new(File::open(&command.mrt).map_err(wrong)?);
     let (to, updates) = mpsc::channel(AHEAD);
     let reading = {
-        let command = (command.asn, command.next_hop.unwrap_or(command.router_id), command.next_hop6);
+        let as_ours = (command.asn, command.next_hop.unwrap_or(command.router_id), command.next_hop6);
+        let name = command.mrt.display().to_string();
         std::thread::spawn(move || {
-            let Ok(source) = mrt::decompress(file) else { return };
-            for message in mrt::messages(source) {
-                let time = message.time;
-                let Ok((Message::Update(update), _)) = Message::decode(&message.octets, &message.params()) else {
-                    continue;
-                };
-                for update in rewrite(update, command) {
-                    if to.blocking_send((time, update)).is_err() {
-                        return;
-                    }
-                }
+            if let Err(error) = read(file, as_ours, &to) {
+                let _ = to.blocking_send(Err(Failure::new(format!("{name}: {error}")))); // fails if nobody waits for it
             }
         })
     };
@@ -53,12 +46,39 @@ pub fn speak(command: &Speak) -> Outcome {
     outcome
 }
 
+/// An UPDATE with its recorded time, or why there are no more.
+type Recorded = Result<(UnixTime, Update), Failure>;
+
+/// Reads the UPDATEs of a dump, as far as it can be read, until nobody takes them.
+fn read(file: impl Read, as_ours: AsOurs, to: &mpsc::Sender<Recorded>) -> Result<(), Box<dyn std::error::Error>> {
+    let mut any = false;
+    for record in mrt::MrtReader::new(mrt::decompress(file)?) {
+        let message = match record {
+            Ok(mrt::Record::Message(message)) => message,
+            Ok(_) => continue,
+            Err(error @ mrt::MrtError::Body { .. }) => {
+                warn!(%error, "left out");
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let Ok((Message::Update(update), _)) = Message::decode(&message.octets, &message.params()) else { continue };
+        for update in rewrite(update, as_ours) {
+            any = true;
+            if to.blocking_send(Ok((message.time, update))).is_err() {
+                return Ok(());
+            }
+        }
+    }
+    if any { Ok(()) } else { Err("no UPDATE in it that could be sent".into()) }
+}
+
+/// The speaker's AS and next hops.
+type AsOurs = (wayleave_core::Asn, std::net::Ipv4Addr, Option<std::net::Ipv6Addr>);
+
 /// The update as the speaker would pass it on: its AS in front, itself as next hop. One message may carry routes of both
 /// families, which then go apart, since each has a next hop of its own.
-fn rewrite(
-    update: Update,
-    (asn, next_hop, next_hop6): (wayleave_core::Asn, std::net::Ipv4Addr, Option<std::net::Ipv6Addr>),
-) -> Vec<Update> {
+fn rewrite(update: Update, (asn, next_hop, next_hop6): AsOurs) -> Vec<Update> {
     let mut parts = Vec::new();
     let family = |nlri: &wayleave_bgp::Nlri, afi| nlri.prefix.afi() == afi;
     for afi in [Afi::Ipv4, Afi::Ipv6] {
@@ -92,7 +112,9 @@ fn rewrite(
     parts
 }
 
-async fn replay(command: &Speak, mut updates: mpsc::Receiver<(UnixTime, Update)>) -> Outcome {
+async fn replay(command: &Speak, mut updates: mpsc::Receiver<Recorded>) -> Outcome {
+    // A file with nothing to say is told before anybody is spoken to.
+    let mut next = updates.recv().await.transpose()?;
     let expected = command.peer_asn.map_or(PeerAsn::Any, PeerAsn::Exactly);
     let mut config = Config::new(command.asn, command.router_id, expected);
     config.connect_retry = Duration::from_secs(1);
@@ -116,7 +138,8 @@ async fn replay(command: &Speak, mut updates: mpsc::Receiver<(UnixTime, Update)>
         tokio::spawn(async move { while !matches!(peer_events.recv().await, Some(PeerEvent::Down) | None) {} });
     let begin = tokio::time::Instant::now();
     let (mut sent, mut first) = (0u64, None);
-    while let Some((time, update)) = updates.recv().await {
+    let mut broken = None;
+    while let Some((time, update)) = next.take() {
         if command.limit.is_some_and(|limit| sent >= limit) || received.is_finished() {
             break;
         }
@@ -136,6 +159,11 @@ async fn replay(command: &Speak, mut updates: mpsc::Receiver<(UnixTime, Update)>
             break;
         }
         sent += 1;
+        match updates.recv().await {
+            Some(Ok(update)) => next = Some(update),
+            Some(Err(failure)) => broken = Some(failure),
+            None => {}
+        }
     }
     drop(updates);
     // What is in the queue goes out before anything is said.
@@ -147,6 +175,10 @@ async fn replay(command: &Speak, mut updates: mpsc::Receiver<(UnixTime, Update)>
         print_json(json!({ "sent": sent, "seconds": seconds }));
     } else {
         print(&format!("{sent} UPDATEs sent in {seconds:.1} s\n"));
+    }
+    if let Some(failure) = broken {
+        peer.stop().await;
+        return Err(failure.into());
     }
     if !command.once {
         tokio::select! {
