@@ -26,12 +26,15 @@ pub fn run(command: &Check) -> Outcome {
     for warning in &checked.warnings {
         let place = warning.line_column().map_or(String::new(), |(line, column)| format!(":{line}:{column}"));
         let help = warning.remedy().map_or(String::new(), |help| format!(" ({help})"));
-        let label =
-            warning.label().filter(|label| *label != "here").map_or(String::new(), |label| format!(", {label}"));
+        let label = expected(warning).map_or(String::new(), |expected| format!(", expected {expected}"));
         print(&format!("{}{place}: warning: {warning}{label}{help}\n", command.file.display()));
     }
     print(&format!("{}: fine, a configuration for `wayleave run {}`\n", command.file.display(), checked.role));
     Ok(())
+}
+
+fn expected(failure: &Failure) -> Option<&str> {
+    failure.label()?.strip_prefix("expected ")
 }
 
 fn describe(failure: &Failure) -> Value {
@@ -40,7 +43,7 @@ fn describe(failure: &Failure) -> Value {
         "message": failure.to_string(),
         "line": line,
         "column": column,
-        "expected": failure.label().filter(|label| *label != "here"),
+        "expected": expected(failure),
         "help": failure.remedy(),
     })
 }

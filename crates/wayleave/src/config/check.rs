@@ -17,9 +17,9 @@ pub struct Checked {
 }
 
 impl Checked {
-    pub(super) fn fine(role: &'static str, source: &Source, warnings: Vec<Fault>) -> Self {
-        let warnings = warnings.into_iter().map(|fault| source.failure(fault)).collect();
-        Self { role, errors: Vec::new(), warnings }
+    pub(super) fn found(role: &'static str, source: &Source, errors: Vec<Fault>, warnings: Vec<Fault>) -> Self {
+        let told = |faults: Vec<Fault>| faults.into_iter().map(|fault| source.failure(fault)).collect();
+        Self { role, errors: told(errors), warnings: told(warnings) }
     }
 
     pub(super) fn wrong(role: &'static str, failures: Failures) -> Self {

@@ -9,11 +9,11 @@ use toml::Spanned;
 use wayleave_bgp::session::HoldTime;
 use wayleave_core::Asn;
 use wayleave_route_server::policy::config::{RankingConfig, RuleConfig};
-use wayleave_route_server::policy::{Policy, PolicyConfig};
+use wayleave_route_server::policy::{Policy, PolicyConfig, PolicyError, PolicyProblem};
 use wayleave_runtime::identity::Fingerprint;
 
 use super::check::Checked;
-use super::rs::{StatusSection, example, exchange_fault, key_warning, range, status_warning};
+use super::rs::{FileFault, StatusSection, example, exchange_fault, key_fault, range, status_warning};
 use super::words::{HostPort, PublicKey, Text};
 use super::{EXAMPLE_OPERATOR, EXAMPLE_PINS, Fault, Source};
 use crate::failure::Failures;
@@ -81,7 +81,7 @@ pub struct RouterSection {
     /// Only the router at this address may connect.
     pub address: Option<Text<IpAddr>>,
     pub asn: Spanned<Asn>,
-    pub router_id: Text<Ipv4Addr>,
+    pub router_id: Spanned<Text<Ipv4Addr>>,
     #[serde(default = "default_hold_time")]
     pub hold_time: Spanned<u16>,
     /// Time to live of what is sent: 255 for routers that check it.
@@ -123,7 +123,7 @@ impl MemberConfig {
         let rules =
             PolicyConfig { groups: file.groups.clone(), rules: file.rule.clone(), ranking: file.ranking.clone() };
         let policy = Policy::compile(&rules).map_err(|error| {
-            faults.push(Fault { span: error.span.clone(), message: error.to_string(), help: None });
+            faults.push(policy_fault(&error));
         });
         match (policy, HoldTime::from_secs(*file.router.get_ref().hold_time.get_ref()), faults.is_empty()) {
             (Ok(policy), Some(hold_time), true) => Ok(Self { file, policy, hold_time }),
@@ -133,7 +133,15 @@ impl MemberConfig {
 
     pub(super) fn checked(source: &Source) -> Checked {
         match Self::parse(source) {
-            Ok(config) => Checked::fine("member", source, config.file.warnings(source)),
+            Ok(config) => {
+                let (mut errors, mut warnings) = (Vec::new(), config.file.warnings());
+                match key_fault(&config.file.member.key, source) {
+                    // A configuration to start from needs no key yet.
+                    Some(FileFault::Missing(fault)) if config.has_examples() => warnings.push(fault),
+                    fault => errors.extend(fault.map(FileFault::into_fault)),
+                }
+                Checked::found("member", source, errors, warnings)
+            }
             Err(failures) => Checked::wrong("member", failures),
         }
     }
@@ -146,6 +154,31 @@ impl MemberConfig {
             || is_example(&exchange.party1)
             || is_example(&exchange.party2)
     }
+}
+
+/// The policy's own words, with what was expected at the caret.
+fn policy_fault(error: &PolicyError) -> Fault {
+    let (problem, mut help) = (&error.problem, None);
+    let message = match problem {
+        PolicyProblem::UnknownGroup { name, known } if known.is_empty() => {
+            help = Some(format!("[groups] defines them, as: {name} = [64500, 64501]"));
+            format!("no group `{name}`, expected a group, and there are none")
+        }
+        PolicyProblem::UnknownGroup { name, known } => {
+            format!("no group `{name}`, expected one of: {}", known.join(", "))
+        }
+        PolicyProblem::AllOrNone(_) => format!("{problem}, expected AS numbers and groups"),
+        PolicyProblem::WrongDirection { direction, .. } => {
+            format!("{problem}, expected only what an {direction} rule has")
+        }
+        PolicyProblem::RejectAnd(_) => format!("{problem}, expected `reject` without other actions"),
+        PolicyProblem::IgnoreWithoutAnnounce => {
+            "`ignore_communities` permits nothing by itself, expected `announce` with \"all\" or a list beside it"
+                .into()
+        }
+        _ => problem.to_string(),
+    };
+    Fault { span: error.span.clone(), message, help }
 }
 
 impl MemberFile {
@@ -171,6 +204,10 @@ impl MemberFile {
             let message = "no way to reach the router, expected `listen` or `connect`, or both";
             faults.push(Fault::at(self.router.span(), message));
         }
+        if router.router_id.get_ref().0.is_unspecified() {
+            let message = "0.0.0.0 identifies nobody, expected the proxy's own IPv4 address";
+            faults.push(Fault::at(router.router_id.span(), message).help("RFC 6286 section 2.1"));
+        }
         let hold_time = *router.hold_time.get_ref();
         if HoldTime::from_secs(hold_time).is_none() {
             let message = format!("a hold time of {hold_time} seconds is not allowed, expected 0 or 3 to 65535");
@@ -181,9 +218,8 @@ impl MemberFile {
         faults
     }
 
-    fn warnings(&self, source: &Source) -> Vec<Fault> {
+    fn warnings(&self) -> Vec<Fault> {
         let mut warnings = Vec::new();
-        warnings.extend(key_warning(&self.member.key, source));
         let exchange = &self.exchange;
         if exchange.operator.get_ref().0.to_string() == EXAMPLE_OPERATOR {
             warnings.push(example(exchange.operator.span(), "the operator's key, from the exchange's invitation"));

@@ -83,16 +83,11 @@ impl Source {
 
     /// The fault with its place in the text.
     pub fn failure(&self, fault: Fault) -> Failure {
-        // What toml says has the form `what is wrong, expected what`; the second half belongs at the caret.
-        let (what, expected) = match fault.message.split_once(", expected ") {
-            Some((what, expected)) => (what.to_owned(), format!("expected {expected}")),
-            None => (fault.message, "here".to_owned()),
-        };
-        let expected = expected.replace('\n', "; ");
+        let (what, label) = split(&fault.message);
         let mut failure = match fault.span {
             Some(span) => {
                 let source = NamedSource::new(self.path.display().to_string(), self.text.clone());
-                Failure::new(what).at(source, span, expected)
+                Failure::new(what).at(source, span, label)
             }
             None => Failure::new(format!("{}: {what}", self.path.display())),
         };
@@ -100,6 +95,40 @@ impl Source {
             failure = failure.help(help);
         }
         failure
+    }
+}
+
+/// What is wrong, and what belongs at the caret: what was expected, or the reason. Messages of ours and of the TOML reader
+/// have the form `what is wrong, expected what` or `what is wrong: reason`.
+fn split(message: &str) -> (String, String) {
+    if let Some((what, expected)) = message.split_once(", expected ") {
+        return (what.to_owned(), format!("expected {}", in_words(&expected.replace('\n', "; "))));
+    }
+    if let Some(("", expected)) = message.split_once("expected ") {
+        return ("this cannot be read".to_owned(), format!("expected {}", in_words(expected)));
+    }
+    if message.starts_with("missing field ") {
+        return (message.to_owned(), "it belongs here".to_owned());
+    }
+    match message.split_once(": ") {
+        Some((what, reason)) => (what.to_owned(), reason.replace('\n', "; ")),
+        None => (message.to_owned(), "this".to_owned()),
+    }
+}
+
+/// What the TOML reader expected, without its names of types.
+fn in_words(expected: &str) -> &str {
+    match expected {
+        "u8" => "a number from 0 to 255",
+        "u16" => "a number from 0 to 65535",
+        "u32" => "a number from 0 to 4294967295",
+        "u64" | "usize" => "a number, 0 or more",
+        "a boolean" => "true or false",
+        "a string" | "path string" | "literal string" => "text in quotes, as \"text\"",
+        "a sequence" => "a list, as [1, 2]",
+        "a map" => "a table, as { name = \"value\" } or under a [heading]",
+        expected if expected.starts_with("struct ") => "a table, as { name = \"value\" } or under a [heading]",
+        expected => expected,
     }
 }
 
@@ -136,5 +165,32 @@ impl Fault {
     #[must_use]
     pub fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_toml_reader_says_is_put_in_words_of_the_configuration() {
+        let split = |message| split(message).1;
+        assert_eq!(split("invalid value: integer `300`, expected u8"), "expected a number from 0 to 255");
+        assert_eq!(
+            split("string values must be quoted, expected literal string"),
+            "expected text in quotes, as \"text\""
+        );
+        assert!(split("invalid type: integer `1`, expected struct LinkSection").starts_with("expected a table"));
+        assert_eq!(split("the rule does nothing: give it `reject`"), "give it `reject`");
+        assert_eq!(split("missing field `key`"), "it belongs here");
+    }
+
+    #[test]
+    fn what_changed_is_named_by_its_key_and_what_a_reload_takes_in_is_not() {
+        let source = |text: &str| Source { path: PathBuf::from("x.toml"), text: text.to_owned() };
+        let before = source("[a]\nb = 1\nc = [1]\n[[rule]]\nx = 1\n[d]\ne = { f = 1 }\n");
+        let after = source("[d]\ne.f = 2\n[[rule]]\nx = 2\n# a remark\n[a]\nb = 1\nc = [2]\ng = 1\n");
+        assert_eq!(before.changed(&after, &["rule"]), ["a.c", "a.g", "d.e.f"]);
+        assert_eq!(before.changed(&after, &["rule", "a", "d.e"]), [""; 0]);
     }
 }

@@ -109,21 +109,27 @@ impl RsConfig {
         faults
     }
 
-    /// What deserves a warning: files that are not there, example values, pages open to all.
-    pub fn warnings(&self, source: &Source) -> Vec<Fault> {
+    /// What is wrong with the files that it names, with which nothing would run.
+    fn file_faults(&self, source: &Source) -> Vec<FileFault> {
+        let mut faults: Vec<FileFault> = key_fault(&self.party.key, source).into_iter().collect();
+        let members = source.beside(self.party.members.get_ref());
+        if !members.exists() {
+            let message = format!("{} does not exist yet", members.display());
+            let fault = Fault::at(self.party.members.span(), message).help("`wayleave members init` makes it");
+            faults.push(FileFault::Missing(fault));
+        }
+        faults
+    }
+
+    /// What deserves a warning: example values, pages open to all.
+    fn warnings(&self) -> Vec<Fault> {
         let mut warnings = Vec::new();
-        warnings.extend(key_warning(&self.party.key, source));
         if self.party.operator.get_ref().0.to_string() == EXAMPLE_OPERATOR {
             warnings.push(example(self.party.operator.span(), "the operator's key, from `wayleave members init`"));
         }
         let pin = &self.link.get_ref().pin;
         if EXAMPLE_PINS.contains(&pin.get_ref().0.to_string().as_str()) {
             warnings.push(example(pin.span(), "the other party's fingerprint, from its `wayleave keys show`"));
-        }
-        let members = source.beside(self.party.members.get_ref());
-        if !members.exists() {
-            let message = format!("{} does not exist yet", members.display());
-            warnings.push(Fault::at(self.party.members.span(), message).help("`wayleave members init` makes it"));
         }
         warnings.extend(self.status.as_ref().and_then(status_warning));
         warnings
@@ -137,7 +143,17 @@ impl RsConfig {
 
     pub(super) fn checked(source: &Source) -> Checked {
         match Self::parse(source) {
-            Ok(config) => Checked::fine("rs", source, config.warnings(source)),
+            Ok(config) => {
+                let (mut errors, mut warnings) = (Vec::new(), config.warnings());
+                for fault in config.file_faults(source) {
+                    match fault {
+                        // A configuration to start from needs no files yet.
+                        FileFault::Missing(fault) if config.has_examples() => warnings.push(fault),
+                        fault => errors.push(fault.into_fault()),
+                    }
+                }
+                Checked::found("rs", source, errors, warnings)
+            }
             Err(failures) => Checked::wrong("rs", failures),
         }
     }
@@ -158,12 +174,30 @@ pub(super) fn range(value: &Spanned<u64>, least: u64, most: u64, unit: &str) -> 
         .then(|| Fault::at(value.span(), format!("{number} is out of range, expected {least} to {most} {unit}")))
 }
 
-pub(super) fn key_warning(key: &Spanned<PathBuf>, source: &Source) -> Option<Fault> {
+/// Something wrong with a file that a configuration names.
+pub(super) enum FileFault {
+    /// It is not there.
+    Missing(Fault),
+    /// It is of no use.
+    Unusable(Fault),
+}
+
+impl FileFault {
+    pub(super) fn into_fault(self) -> Fault {
+        let (Self::Missing(fault) | Self::Unusable(fault)) = self;
+        fault
+    }
+}
+
+pub(super) fn key_fault(key: &Spanned<PathBuf>, source: &Source) -> Option<FileFault> {
     use wayleave_runtime::identity::Identity;
     let path = source.beside(key.get_ref());
     let error = Identity::load(&path).err()?;
     let fault = Fault::at(key.span(), error.to_string());
-    Some(if path.exists() { fault } else { fault.help(format!("`wayleave keys new {}` makes it", path.display())) })
+    if path.exists() {
+        return Some(FileFault::Unusable(fault));
+    }
+    Some(FileFault::Missing(fault.help(format!("`wayleave keys new {}` makes it", path.display()))))
 }
 
 pub(super) fn status_warning(status: &StatusSection) -> Option<Fault> {
