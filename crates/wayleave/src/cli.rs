@@ -50,6 +50,29 @@ pub enum Command {
     Man,
 }
 
+impl Command {
+    /// Whether it answers in JSON, its failures too.
+    pub fn json(&self) -> bool {
+        match self {
+            Command::Init(Init { json, .. })
+            | Command::Check(Check { json, .. })
+            | Command::Show(Show { json, .. })
+            | Command::Why(Why { json, .. })
+            | Command::Invite(Invite { json, .. })
+            | Command::Keys(Keys::New { json, .. } | Keys::Show { json, .. })
+            | Command::Members(
+                Members::Init { json, .. }
+                | Members::Add(AddMember { json, .. })
+                | Members::Remove { json, .. }
+                | Members::Show { json, .. },
+            )
+            | Command::Lab(Lab::Speak(Speak { json, .. }))
+            | Command::Bench(Bench { json, .. }) => *json,
+            Command::Run(_) | Command::Demo(_) | Command::Completions { .. } | Command::Man => false,
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum RoleName {
     /// A party of the route server.
@@ -67,6 +90,8 @@ pub struct Init {
     /// Write to this file instead; it must not exist.
     #[arg(long, short)]
     pub out: Option<PathBuf>,
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Debug)]
@@ -113,6 +138,9 @@ pub struct Show {
     pub what: Noun,
     #[command(flatten)]
     pub target: Target,
+    /// Of routes, show so many.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub most: usize,
     #[arg(long)]
     pub json: bool,
 }
@@ -166,6 +194,9 @@ pub struct Invite {
     /// Where members reach party 2, if not at its own `listen` address.
     #[arg(long)]
     pub party2: Option<HostPort>,
+    /// The configuration as the text of one JSON object.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Subcommand, Debug)]
@@ -199,6 +230,8 @@ pub enum Members {
         exchange: String,
         #[arg(long)]
         operator: PathBuf,
+        #[arg(long)]
+        json: bool,
     },
     /// Append a member's slot.
     Add(AddMember),
@@ -209,6 +242,8 @@ pub enum Members {
         operator: PathBuf,
         #[arg(long)]
         name: String,
+        #[arg(long)]
+        json: bool,
     },
     /// Print a set.
     Show {
@@ -245,6 +280,8 @@ pub struct AddMember {
     /// Prefixes that it may announce at a time; 0 sets no limit.
     #[arg(long, default_value_t = 0)]
     pub max_prefix: u32,
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Subcommand, Debug)]

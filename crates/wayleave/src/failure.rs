@@ -1,6 +1,7 @@
 //! The one style of error at the edge: what failed, where in a file, what was expected, what to do.
 
 use std::fmt;
+use std::io;
 use std::ops::Range;
 
 use miette::{Diagnostic, LabeledSpan, NamedSource, SourceCode};
@@ -19,12 +20,33 @@ pub struct Failure {
     message: String,
     help: Option<String>,
     place: Option<Box<Place>>,
+    usage: bool,
 }
 
 impl Failure {
     /// A failure in one sentence without a full stop.
     pub fn new(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), help: None, place: None }
+        Self { message: message.to_string(), help: None, place: None, usage: false }
+    }
+
+    /// A mistake on the command line, which ends the process with code 2.
+    pub fn usage(message: impl fmt::Display) -> Self {
+        Self { usage: true, ..Self::new(message) }
+    }
+
+    /// What the system refused, with what to do about it where that is known.
+    pub fn system(message: impl fmt::Display, error: &io::Error) -> Self {
+        let failure = Self::new(format!("{message}: {error}"));
+        match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                failure.help("another process listens there: stop it (`ss -ltnp` names it) or choose another port")
+            }
+            io::ErrorKind::AddrNotAvailable => {
+                failure.help("this machine has no such address: `ip address` lists those that it has")
+            }
+            io::ErrorKind::AlreadyExists => failure.help("move it away, or choose another name"),
+            _ => failure,
+        }
     }
 
     /// What to do about it.
@@ -106,6 +128,13 @@ pub type Outcome<T = ()> = Result<T, Failures>;
 /// One failure or several. Printed one after another.
 #[derive(Debug, Clone)]
 pub struct Failures(pub Vec<Failure>);
+
+impl Failures {
+    /// The process's exit code.
+    pub fn exit_code(&self) -> u8 {
+        if self.0.iter().any(|failure| failure.usage) { 2 } else { 1 }
+    }
+}
 
 impl From<Failure> for Failures {
     fn from(failure: Failure) -> Self {

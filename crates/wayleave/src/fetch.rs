@@ -38,7 +38,7 @@ fn host(target: &Target) -> Outcome<String> {
         return Ok(rest.to_owned());
     }
     let Some(config) = &target.config else {
-        return Err(Failure::new("which role?").help("say --config FILE or --url http://ADDRESS:PORT").into());
+        return Err(Failure::usage("which role?").help("say --config FILE or --url http://ADDRESS:PORT").into());
     };
     let source = Source::read(config)?;
     let checked = crate::config::check(&source);

@@ -18,7 +18,7 @@ use wayleave_lab::demo;
 use wayleave_lab::netns::Rung;
 
 use cli::{Cli, Command, Demo, Lab, RungName};
-use failure::{Failure, Outcome};
+use failure::{Failure, Failures, Outcome};
 
 /// Version and, where known, commit.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("WAYLEAVE_GIT"), ")");
@@ -31,8 +31,13 @@ fn main() -> ExitCode {
     match run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failures) => {
-            failures.0.into_iter().for_each(report);
-            ExitCode::FAILURE
+            let code = ExitCode::from(failures.exit_code());
+            if cli.command.json() {
+                report_json(&failures)
+            } else {
+                failures.0.into_iter().for_each(report)
+            }
+            code
         }
     }
 }
@@ -82,6 +87,13 @@ fn play_demo(options: &Demo) -> ExitCode {
         keep: options.keep.clone(),
     };
     demo::run(&options, &std::env::args_os().skip(1).collect::<Vec<_>>())
+}
+
+/// Prints what failed as one JSON object on standard output.
+fn report_json(failures: &Failures) {
+    let [first, ..] = failures.0.as_slice() else { return };
+    let text: Vec<String> = failures.0.iter().map(ToString::to_string).collect();
+    output::print_json(serde_json::json!({ "error": text.join("; "), "help": first.remedy() }));
 }
 
 /// Prints one failure on standard error, with the line and the caret where it has a place.

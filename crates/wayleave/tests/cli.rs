@@ -10,7 +10,7 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("wayleave-cli-{name}-{}", std::process::id()));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-{name}"));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).expect("a folder");
         Self(path)
@@ -140,6 +140,12 @@ fn check_shows_the_line_the_column_a_caret_and_what_was_expected() {
     let said = wrong(&folder, "m.toml", &["member"], "[status]", rule);
     assert!(said.contains("no group `rivals`") && said.contains("m.toml:"), "{said}");
 
+    let said = wrong(&folder, "m.toml", &["member"], "slot = 0", "slot = -1");
+    assert!(said.contains("expected a number from 0 to 4294967295"), "{said}");
+
+    let said = wrong(&folder, "m.toml", &["member"], "router_id = \"192.0.2.101\"", "router_id = \"0.0.0.0\"");
+    assert!(said.contains("identifies nobody"), "{said}");
+
     folder.write("broken.toml", "[party\n");
     assert!(folder.fails(1, &["check", "broken.toml"]).contains("broken.toml:1:7"));
     folder.write("other.toml", "[something]\n");
@@ -157,9 +163,61 @@ fn check_says_the_same_to_programs() {
     let error = &said["errors"][0];
     assert_eq!(
         (&said["version"], &said["ok"], &error["line"], &error["column"]),
-        (&1.into(), &false.into(), &29.into(), &13.into())
+        (&1.into(), &false.into(), &32.into(), &13.into())
     );
+    assert_eq!(error["expected"], "0 or 3 to 65535");
     assert!(error["message"].as_str().is_some_and(|message| message.contains("hold time")), "{said}");
+}
+
+#[test]
+fn check_refuses_a_key_file_that_run_would_refuse() {
+    let folder = Folder::new("check-key");
+    let operator = folder.ok(&["members", "init", "m.signed", "--exchange", "example-ix", "--operator", "op.key"]);
+    folder.write("p.toml", &party_of(&folder, field(&operator, "operator")));
+    assert!(folder.ok(&["check", "p.toml"]).contains("fine"));
+    let chmod = Command::new("chmod").args(["644", "party1.key"]).current_dir(&folder.0).status().expect("chmod");
+    assert!(chmod.success());
+    assert!(folder.fails(1, &["check", "p.toml"]).contains("chmod 600"));
+    fs::remove_file(folder.0.join("party1.key")).expect("removed");
+    assert!(folder.fails(1, &["check", "p.toml"]).contains("wayleave keys new"));
+}
+
+#[test]
+fn a_recording_that_cannot_be_read_is_an_error() {
+    let folder = Folder::new("speak");
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/bgp/bird.messages.mrt");
+    let whole = fs::read(trace).expect("the trace");
+    let first = 12 + u32::from_be_bytes([whole[8], whole[9], whole[10], whole[11]]) as usize;
+    let cut = |octets: &[u8], name: &str| fs::write(folder.0.join(name), octets).expect("written");
+    cut(b"", "empty.mrt");
+    cut(b"hello, this is no recording at all", "junk.mrt");
+    cut(&whole[..first - 1], "cut.mrt");
+    cut(&[0x1f, 0x8b, 8, 0, 1, 2, 3], "broken.gz");
+    let rest = ["--connect", "127.0.0.1:1", "--asn", "64497", "--router-id", "192.0.2.1", "--once"];
+    for name in ["empty.mrt", "junk.mrt", "cut.mrt", "broken.gz"] {
+        let said = folder.fails(1, &[&["lab", "speak", "--mrt", name], &rest[..]].concat());
+        assert!(said.contains(name), "{said}");
+    }
+}
+
+#[test]
+fn commands_that_change_files_answer_programs_too() {
+    let folder = Folder::new("json");
+    assert_eq!(json(&folder.ok(&["init", "member", "--out", "m.toml", "--json"]))["file"], "m.toml");
+    let output = folder.run(&["init", "member", "--out", "m.toml", "--json"]);
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(1), ""));
+    let said = json(&text(&output.stdout));
+    assert!(said["error"].as_str().is_some_and(|error| error.contains("exists")) && said["help"].is_string(), "{said}");
+    let made = ["members", "init", "m.signed", "--exchange", "test-ix", "--operator", "op.key", "--json"];
+    assert!(json(&folder.ok(&made))["operator"].as_str().is_some_and(|key| key.starts_with("ed25519:")));
+    let key = json(&folder.ok(&["keys", "new", "alpha.key", "--json"]));
+    let (tls, sign) = (key["tls"].as_str().expect("tls"), key["sign"].as_str().expect("sign"));
+    let edit = ["m.signed", "--operator", "op.key", "--name", "alpha", "--json"];
+    let slot = ["--asn", "64497", "--address", "192.0.2.1", "--tls", tls, "--sign", sign];
+    let said = json(&folder.ok(&[&["members", "add"], &edit[..], &slot].concat()));
+    assert_eq!((&said["slot"], &said["number"]), (&0.into(), &2.into()));
+    assert_eq!(json(&folder.ok(&[&["members", "remove"], &edit[..]].concat()))["number"], 3);
+    assert_eq!(json(&folder.ok(&["bench", "--list", "--json"]))["benchmarks"][0]["name"], "bgp-codec");
 }
 
 #[test]
@@ -208,9 +266,17 @@ fn members_join_and_leave_and_an_invitation_is_a_sound_configuration() {
     let config = party_of(&folder, &operator);
     folder.write("p.toml", &config);
     let invite = ["invite", "bravo", "--config", "p.toml", "--rs-asn", "64496"];
-    assert!(folder.fails(1, &invite).contains("--party2 HOST:PORT"));
-    let member = folder.ok(&[&invite[..], &["--party2", "rs2.example.net:7002"]].concat());
+    let second = ["--party2", "rs2.example.net:7002"];
+    let said = folder.fails(2, &[&invite[..], &second].concat());
+    assert!(said.contains("Not at 127.0.0.1:7001") && said.contains("--party1 HOST:PORT"), "{said}");
+    folder.write("p.toml", &config.replace("127.0.0.1:7001", "192.0.2.251:7001"));
+    assert!(folder.fails(2, &invite).contains("--party2 HOST:PORT"));
+    let member = folder.ok(&[&invite[..], &second].concat());
+    assert!(member.contains("\"192.0.2.251:7001\"") && member.contains("\naddress = \"192.0.2.2\"\n"), "{member}");
+    // The proxy's identifier is the member's to choose.
     folder.write("bravo.toml", &member);
+    assert!(folder.fails(1, &["check", "bravo.toml"]).contains("missing field `router_id`"));
+    folder.write("bravo.toml", &member.replace("#router_id", "router_id"));
     let said = json(&folder.ok(&["check", "bravo.toml", "--json"]));
     assert_eq!((&said["ok"], said["warnings"].as_array().map(Vec::len)), (&true.into(), Some(0)), "{said}");
     assert!(member.contains("slot = 1") && member.contains("rs2.example.net:7002"), "{member}");
@@ -242,7 +308,11 @@ fn show_and_why_say_plainly_when_nobody_answers() {
         let said = folder.fails(1, arguments);
         assert!(said.contains("no answer from http://127.0.0.1:1") && said.contains("is the role running?"), "{said}");
     }
-    assert!(folder.fails(1, &["show", "status"]).contains("which role?"));
+    assert!(folder.fails(2, &["show", "status"]).contains("which role?"));
+    let output = folder.run(&["show", "status", "--json"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = json(&text(&output.stdout));
+    assert_eq!((&said["version"], &said["error"]), (&1.into(), &"which role?".into()));
     assert!(folder.fails(2, &["show", "everything", "--url", "x"]).contains("possible values"));
 }
 
@@ -251,7 +321,7 @@ fn benchmarks_are_listed_and_report_by_the_contract() {
     let folder = Folder::new("bench");
     let list = folder.ok(&["bench", "--list"]);
     assert_eq!(list.lines().collect::<Vec<_>>(), ["bgp-codec", "export-all", "select-best", "exchange-trace"]);
-    assert!(folder.fails(1, &["bench", "nothing"]).contains("no benchmark `nothing`"));
+    assert!(folder.fails(2, &["bench", "nothing"]).contains("no benchmark `nothing`"));
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/bgp/bird.messages.mrt");
     let trace = trace.to_str().expect("UTF-8");
     let runs: [(&[&str], &[&str]); 5] = [

@@ -23,7 +23,7 @@ struct Proxy {
 
 impl Proxy {
     fn start(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("wayleave-run-{name}-{}", std::process::id()));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("run-{name}"));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("a folder");
         let [page, bgp] = [free_address(), free_address()];

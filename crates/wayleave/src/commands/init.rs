@@ -3,10 +3,12 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 
+use serde_json::json;
+
 use crate::cli::{Init, RoleName};
 use crate::config::{EXAMPLE_OPERATOR, EXAMPLE_PINS};
 use crate::failure::{Failure, Outcome};
-use crate::output::print;
+use crate::output::{print, print_json};
 
 pub fn run(init: &Init) -> Outcome {
     let text = match (init.role, init.party) {
@@ -14,12 +16,20 @@ pub fn run(init: &Init) -> Outcome {
         (RoleName::Member, _) => member(),
     };
     let Some(path) = &init.out else {
-        print(&text);
+        if init.json {
+            print_json(json!({ "configuration": text }));
+        } else {
+            print(&text);
+        }
         return Ok(());
     };
-    let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", path.display()));
+    let failed = |error: std::io::Error| Failure::system(path.display(), &error);
     let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
     file.write_all(text.as_bytes()).map_err(failed)?;
+    if init.json {
+        print_json(json!({ "file": path }));
+        return Ok(());
+    }
     print(&format!("wrote {}; next: wayleave check {}\n", path.display(), path.display()));
     Ok(())
 }
@@ -79,7 +89,8 @@ fn member() -> String {
         name: "alpha",
         slot: 0,
         asn: 64_497,
-        router_id: "192.0.2.1",
+        router: None,
+        router_id: Some("192.0.2.101"),
         exchange: "example-ix",
         rs_asn: 64_496,
         operator: EXAMPLE_OPERATOR,
@@ -92,7 +103,10 @@ pub struct MemberParts<'a> {
     pub name: &'a str,
     pub slot: u32,
     pub asn: u32,
-    pub router_id: &'a str,
+    /// The router's address, if it is known; nobody else may connect then.
+    pub router: Option<String>,
+    /// The proxy's own BGP identifier; the member fills it in if it is not known.
+    pub router_id: Option<&'a str>,
     pub exchange: &'a str,
     pub rs_asn: u32,
     pub operator: &'a str,
@@ -101,10 +115,17 @@ pub struct MemberParts<'a> {
 
 /// A member's configuration.
 pub fn member_with(parts: &MemberParts<'_>) -> String {
-    let MemberParts { name, slot, asn, router_id, exchange, rs_asn, operator, parties } = parts;
+    let MemberParts { name, slot, asn, router, router_id, exchange, rs_asn, operator, parties } = parts;
     // A name of the member set is printable, but may hold what TOML quotes.
     let (quoted, exchange) = (toml::Value::from(*name), toml::Value::from(*exchange));
     let file: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();
+    let address = router.as_ref().map_or("#address = \"192.0.2.1\"".to_owned(), |ip| format!("address = \"{ip}\""));
+    let connect = router.as_deref().unwrap_or("192.0.2.1");
+    let connect = if connect.contains(':') { format!("[{connect}]:179") } else { format!("{connect}:179") };
+    let router_id = match router_id {
+        Some(id) => format!("router_id = \"{id}\""),
+        None => "# Fill in:\n#router_id = \"192.0.2.101\"".to_owned(),
+    };
     let [(address1, pin1), (address2, pin2)] = parties;
     format!(
         "# A member's proxy. Run it with: wayleave run member --config FILE\n\
@@ -132,9 +153,12 @@ pub fn member_with(parts: &MemberParts<'_>) -> String {
          [router]\n\
          listen = \"127.0.0.1:1790\"\n\
          # Or let the proxy connect to it:\n\
-         #connect = \"192.0.2.1:179\"\n\
+         #connect = \"{connect}\"\n\
+         # Only the router at this address may connect.\n\
+         {address}\n\
          asn = {asn}\n\
-         router_id = \"{router_id}\"\n\
+         # The proxy's own BGP identifier, an IPv4 address of yours: not the router's.\n\
+         {router_id}\n\
          #hold_time = 90\n\
          \n\
          # To let others than you know nothing but that you took part, and you nothing but what won.\n\

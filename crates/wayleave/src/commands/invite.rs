@@ -1,5 +1,6 @@
 //! `invite`: the configuration that a member needs, from what a party's own says.
 
+use serde_json::json;
 use wayleave_runtime::identity::Identity;
 
 use super::init::{MemberParts, member_with};
@@ -7,7 +8,7 @@ use crate::cli::Invite;
 use crate::config::rs::RsConfig;
 use crate::config::{HostPort, Source};
 use crate::failure::{Failure, Outcome};
-use crate::output::print;
+use crate::output::{print, print_json};
 
 pub fn run(invite: &Invite) -> Outcome {
     let source = Source::read(&invite.config)?;
@@ -27,25 +28,36 @@ pub fn run(invite: &Invite) -> Outcome {
 
     let own_pin = Identity::load(&source.beside(party.key.get_ref()))?.fingerprint();
     let other_pin = config.link.get_ref().pin.get_ref().0;
-    let own_address = HostPort(party.listen.0.to_string());
+    let listen = party.listen.0;
+    let is_reached = !listen.ip().is_unspecified() && !listen.ip().is_loopback();
+    let own_address = is_reached.then(|| HostPort(listen.to_string()));
     let is_first = *party.number.get_ref() == 1;
-    let (given, other_given, other) =
-        if is_first { (&invite.party1, &invite.party2, 2) } else { (&invite.party2, &invite.party1, 1) };
-    let missing =
-        || Failure::new(format!("where do members reach party {other}?")).help(format!("say --party{other} HOST:PORT"));
-    let own = (given.clone().unwrap_or(own_address), own_pin.to_string());
-    let other = (other_given.clone().ok_or_else(missing)?, other_pin.to_string());
+    let (given, other_given, number, other) =
+        if is_first { (&invite.party1, &invite.party2, 1, 2) } else { (&invite.party2, &invite.party1, 2, 1) };
+    let missing = |party: u8, why: &str| {
+        let failure = Failure::usage(format!("where do members reach party {party}?{why}"));
+        failure.help(format!("say --party{party} HOST:PORT"))
+    };
+    let unreached = || missing(number, &format!(" Not at {listen}, where it listens"));
+    let own = (given.clone().or(own_address).ok_or_else(unreached)?, own_pin.to_string());
+    let other = (other_given.clone().ok_or_else(|| missing(other, ""))?, other_pin.to_string());
     let [first, second] = if is_first { [own, other] } else { [other, own] };
-    let router_id = member.addresses.iter().find(|address| address.is_ipv4()).map(ToString::to_string);
-    print(&member_with(&MemberParts {
+    let router = member.addresses.iter().find(|address| address.is_ipv4()).or(member.addresses.first());
+    let text = member_with(&MemberParts {
         name: &member.name,
         slot,
         asn: member.asn.0,
-        router_id: router_id.as_deref().unwrap_or("192.0.2.1"),
+        router: router.map(ToString::to_string),
+        router_id: None,
         exchange: &set.exchange,
         rs_asn: invite.rs_asn.0,
         operator: &operator.to_string(),
         parties: [(&first.0.0, &first.1), (&second.0.0, &second.1)],
-    }));
+    });
+    if invite.json {
+        print_json(json!({ "name": member.name, "slot": slot, "configuration": text }));
+    } else {
+        print(&text);
+    }
     Ok(())
 }

@@ -17,16 +17,17 @@ use crate::output::{objects, print, print_json};
 
 pub fn run(command: &Members) -> Outcome {
     match command {
-        Members::Init { file, exchange, operator } => init(file, exchange, operator),
+        Members::Init { file, exchange, operator, json } => init(file, exchange, operator, *json),
         Members::Add(member) => add(member),
-        Members::Remove { file, operator, name } => remove(file, operator, name),
+        Members::Remove { file, operator, name, json } => remove(file, operator, name, *json),
         Members::Show { file, operator, json } => show(file, operator, *json),
     }
 }
 
-fn init(file: &Path, exchange: &str, operator: &Path) -> Outcome {
+fn init(file: &Path, exchange: &str, operator: &Path, json: bool) -> Outcome {
     if file.exists() {
-        return Err(Failure::new(format!("{} exists already", file.display())).into());
+        let failure = Failure::new(format!("{} exists already", file.display()));
+        return Err(failure.help("`wayleave members add` appends to it; or choose another name").into());
     }
     let identity = if operator.exists() {
         Identity::load(operator)?
@@ -38,7 +39,12 @@ fn init(file: &Path, exchange: &str, operator: &Path) -> Outcome {
     let key = signing_key(&identity);
     let set = MemberSet { exchange: exchange.to_owned(), number: 1, slots: Vec::new() };
     write(file, set, &key)?;
-    print(&format!("operator  {}\n", PublicKey(key.verifying_key())));
+    let operator = PublicKey(key.verifying_key()).to_string();
+    if json {
+        print_json(json!({ "file": file, "number": 1, "operator": operator }));
+    } else {
+        print(&format!("operator  {operator}\n"));
+    }
     Ok(())
 }
 
@@ -60,11 +66,15 @@ fn add(member: &AddMember) -> Outcome {
     let set = MemberSet { number, slots, ..before.clone() };
     set.may_follow(&before)?;
     write(&member.file, set, &key)?;
-    print(&format!("{} has slot {place}; the set is now number {number}\n", member.name));
+    if member.json {
+        print_json(json!({ "name": member.name, "slot": place, "number": number }));
+    } else {
+        print(&format!("{} has slot {place}; the set is now number {number}\n", member.name));
+    }
     Ok(())
 }
 
-fn remove(file: &Path, operator: &Path, name: &str) -> Outcome {
+fn remove(file: &Path, operator: &Path, name: &str, json: bool) -> Outcome {
     let (key, before) = open(file, operator)?;
     let place = before.slot_by_name(name).ok_or_else(|| Failure::new(format!("no active member `{name}`")))?;
     let mut set = MemberSet { number: before.number + 1, ..before.clone() };
@@ -72,7 +82,11 @@ fn remove(file: &Path, operator: &Path, name: &str) -> Outcome {
     set.may_follow(&before)?;
     let number = set.number;
     write(file, set, &key)?;
-    print(&format!("{name} has left slot {place}; the set is now number {number}\n"));
+    if json {
+        print_json(json!({ "name": name, "slot": place, "number": number }));
+    } else {
+        print(&format!("{name} has left slot {place}; the set is now number {number}\n"));
+    }
     Ok(())
 }
 
@@ -130,13 +144,16 @@ fn open(file: &Path, operator: &Path) -> Outcome<(SigningKey, MemberSet)> {
     Ok((key, set.clone()))
 }
 
-/// Writes beside the old file and puts the new one in its place, so that a reader never sees half of one.
 fn write(file: &Path, set: MemberSet, key: &SigningKey) -> Outcome {
-    let bytes = set.sign(key)?.encode();
+    replace(file, &set.sign(key)?.encode())
+}
+
+/// Writes beside the old file and puts the new one in its place, so that a reader never sees half of one.
+pub fn replace(file: &Path, bytes: &[u8]) -> Outcome {
     let mut beside = file.as_os_str().to_owned();
     beside.push(".new");
     let written = File::create(&beside).and_then(|mut new| {
-        new.write_all(&bytes)?;
+        new.write_all(bytes)?;
         new.sync_all()?;
         fs::rename(&beside, file)
     });

@@ -7,8 +7,15 @@ use crate::failure::Outcome;
 use crate::fetch;
 use crate::output::{cell, fields, objects, print, print_json};
 
+/// Prefixes of one object that a table shows.
+const PREFIXES: usize = 4;
+
 pub fn show(command: &Show) -> Outcome {
-    let value = fetch::json(&command.target, command.what.path())?;
+    let path = match command.what {
+        Noun::Routes => format!("{}?most={}", command.what.path(), command.most),
+        what => what.path().to_owned(),
+    };
+    let value = fetch::json(&command.target, &path)?;
     if command.json {
         print_json(value);
         return Ok(());
@@ -20,10 +27,7 @@ pub fn show(command: &Show) -> Outcome {
             &list("peers"),
             &["peer", "slot", "up", "state", "asn", "router_id", "address", "announced", "last_end"],
         ),
-        Noun::Routes => objects(
-            &list("routes"),
-            &["prefix", "announcer", "next_hop", "as_path", "slot", "version", "kind", "prefixes", "blob_bytes"],
-        ),
+        Noun::Routes => routes(list("routes"), value["more"] == true),
         Noun::Members => {
             objects(&list("members"), &["slot", "name", "asn", "active", "connected", "addresses", "max_prefix"])
         }
@@ -31,6 +35,22 @@ pub fn show(command: &Show) -> Outcome {
         Noun::Keys => objects(&list("keys"), &["of", "tls", "sign", "reload"]),
     });
     Ok(())
+}
+
+/// A table of routes, whose end is told if there are more.
+fn routes(mut routes: Vec<Value>, more: bool) -> String {
+    for prefixes in routes.iter_mut().filter_map(|route| route.get_mut("prefixes")?.as_array_mut()) {
+        let rest = prefixes.len().saturating_sub(PREFIXES);
+        if rest > 0 {
+            prefixes.truncate(PREFIXES);
+            prefixes.push(format!("+{rest} more").into());
+        }
+    }
+    let text = objects(
+        &routes,
+        &["prefix", "announcer", "next_hop", "as_path", "slot", "version", "kind", "prefixes", "blob_bytes"],
+    );
+    if more { format!("{text}the first {}; there are more, --most N shows them\n", routes.len()) } else { text }
 }
 
 fn event(event: &Value) -> String {
@@ -58,4 +78,19 @@ pub fn why(command: &Why) -> Outcome {
     }
     print(&text);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_table_of_routes_says_what_it_leaves_out() {
+        let prefixes: Vec<String> = (0..100).map(|n| format!("192.0.{n}.0/24")).collect();
+        let text = routes(vec![json!({ "slot": 1, "prefixes": prefixes })], true);
+        assert!(text.contains("192.0.3.0/24 +96 more") && !text.contains("192.0.4.0"), "{text}");
+        assert!(text.ends_with("the first 1; there are more, --most N shows them\n"), "{text}");
+    }
 }

@@ -26,7 +26,7 @@ use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
 use wayleave_runtime::tls::{Gate, Pin, Pins, Role};
 
 use super::router::{Command, Peer, PeerEvent, PeerView, Place};
-use super::{Events, QUEUE, READY_EVERY, Ready, not_ready_yet, seed, stored, warn_of_restart};
+use super::{Events, QUEUE, READY_EVERY, Ready, most_of, not_ready_yet, seed, stored, warn_of_restart};
 use crate::commands::keys::signing_key;
 use crate::config::Source;
 use crate::config::member::{MemberConfig, PartyAt};
@@ -157,7 +157,8 @@ fn gate(number: u32, party: &PartyAt) -> Gate {
 
 async fn start_router(config: &MemberConfig, clock: Clock, events: mpsc::Sender<Event>) -> Outcome<Peer> {
     let (router, exchange) = (config.file.router.get_ref(), &config.file.exchange);
-    let mut session = Config::new(*exchange.asn.get_ref(), router.router_id.0, PeerAsn::Exactly(*router.asn.get_ref()));
+    let mut session =
+        Config::new(*exchange.asn.get_ref(), router.router_id.get_ref().0, PeerAsn::Exactly(*router.asn.get_ref()));
     session.hold_time = config.hold_time;
     session.transparent = true;
     session.passive = router.connect.is_none();
@@ -172,10 +173,11 @@ async fn start_router(config: &MemberConfig, clock: Clock, events: mpsc::Sender<
     };
     let listen = place.listen;
     let peer = Peer::start(session, place, clock, events).await.map_err(|error| {
-        let failure = Failure::new(match listen {
-            Some(address) => format!("cannot wait for the router at {address}: {error}"),
-            None => format!("cannot start the router's session: {error}"),
-        });
+        let what = match listen {
+            Some(address) => format!("cannot wait for the router at {address}"),
+            None => "cannot start the router's session".to_owned(),
+        };
+        let failure = Failure::system(what, &error);
         match error.kind() {
             std::io::ErrorKind::PermissionDenied => {
                 failure.help("ports below 1024 need CAP_NET_BIND_SERVICE (the systemd unit has it), or use port 1790")
@@ -336,8 +338,8 @@ impl Shown {
         Ok(value)
     }
 
-    async fn routes(&self) -> Result<Value, ViewError> {
-        let installed = self.ask(|member| {
+    async fn routes(&self, most: usize) -> Result<Value, ViewError> {
+        let installed = self.ask(move |member| {
             let route = |(prefix, slot, attributes): (Prefix, u32, &wayleave_bgp::Attributes)| {
                 let next_hop = match attributes.ipv4_next_hop() {
                     Some(hop) if prefix.address().is_ipv4() => Some(hop.to_string()),
@@ -346,9 +348,12 @@ impl Shown {
                 let path: Vec<u32> = attributes.as_path().asns().map(|asn| asn.0).collect();
                 json!({ "prefix": prefix, "announcer": slot, "next_hop": next_hop, "as_path": path })
             };
-            member.installed().map(route).collect::<Vec<_>>()
+            member.installed().take(most.saturating_add(1)).map(route).collect::<Vec<_>>()
         });
-        Ok(json!({ "version": 1, "routes": installed.await? }))
+        let mut routes = installed.await?;
+        let more = routes.len() > most;
+        routes.truncate(most);
+        Ok(json!({ "version": 1, "routes": routes, "more": more }))
     }
 
     async fn peers(&self) -> Result<Value, ViewError> {
@@ -391,9 +396,9 @@ async fn serve(
             let shown = a.clone();
             async move { shown.status().await }
         })
-        .view("/api/v1/routes", move |_| {
+        .view("/api/v1/routes", move |parameters| {
             let shown = b.clone();
-            async move { shown.routes().await }
+            async move { shown.routes(most_of(&parameters)?).await }
         })
         .view("/api/v1/peers", move |_| {
             let shown = c.clone();
@@ -417,7 +422,7 @@ async fn serve(
         });
     let serving = pages.serve(address).await;
     let serving =
-        serving.map_err(|error| Failure::new(format!("cannot serve the status page at {address}: {error}")))?;
+        serving.map_err(|error| Failure::system(format!("cannot serve the status page at {address}"), &error))?;
     info!(address = %serving.address, "status page");
     Ok(Some(serving))
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::warn;
 use wayleave_crypto::secret::{Secret, Seed};
+use wayleave_runtime::http::{Parameters, ViewError};
 use wayleave_runtime::logs;
 
 use crate::cli::{LogFormat, RoleName, Run};
@@ -23,6 +24,9 @@ pub use events::Events;
 const QUEUE: usize = 1024;
 /// How often a role looks whether it is ready.
 const READY_EVERY: Duration = Duration::from_millis(200);
+
+/// Routes that a view shows unless asked for more.
+const ROUTES_SHOWN: usize = 1000;
 
 /// Runs a role until it is told to stop.
 pub fn run(command: &Run) -> Outcome {
@@ -46,6 +50,12 @@ fn seed() -> Outcome<Seed> {
     let mut seed = [0u8; 32];
     getrandom::fill(&mut seed).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
     Ok(Secret::new(seed))
+}
+
+/// How many routes a view is asked for.
+fn most_of(parameters: &Parameters) -> Result<usize, ViewError> {
+    let Some(text) = parameters.get("most") else { return Ok(ROUTES_SHOWN) };
+    text.parse().map_err(|_| ViewError::Request("`most` is no number".to_owned()))
 }
 
 /// Names what differs from the configuration that the role started with and that a reload, which takes in `live`, leaves

@@ -24,14 +24,12 @@ use wayleave_runtime::store::{FileStore, Health, Store};
 use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
 use wayleave_runtime::tls::{Gate, Pin, Pins, Role};
 
-use super::{Events, QUEUE, READY_EVERY, Ready, not_ready_yet, seed, stored, warn_of_restart};
+use super::{Events, QUEUE, READY_EVERY, Ready, most_of, not_ready_yet, seed, stored, warn_of_restart};
 use crate::commands::members;
 use crate::config::Source;
 use crate::config::rs::{Recommendation, RsConfig, examples_left};
 use crate::failure::{Failure, Failures, Outcome};
 
-/// Routes that a view shows unless asked for more.
-const ROUTES_SHOWN: usize = 1000;
 /// What a reload takes in.
 const LIVE: [&str; 3] = ["party.members", "party.recommendation", "link.pin"];
 
@@ -83,7 +81,7 @@ pub async fn run(path: &Path) -> Outcome {
     let recommended = read_recommendation(&config, &source, &set)?;
     wayleave_core::Machine::handle(&mut machine, PartyInput::Recommendation(recommended), clock.now());
 
-    let cannot_listen = |what: &str, error: std::io::Error| Failure::new(format!("cannot listen {what}: {error}"));
+    let cannot_listen = |what: &str, error: std::io::Error| Failure::system(format!("cannot listen {what}"), &error);
     let at = party.listen.0;
     let _members = links
         .listen(at, &identity, members.clone(), events.clone())
@@ -345,12 +343,11 @@ async fn serve(
         .view("/api/v1/routes", move |parameters| {
             let shown = b.clone();
             async move {
-                let most = match parameters.get("most") {
-                    Some(text) => text.parse().map_err(|_| ViewError::Request("`most` is no number".into()))?,
-                    None => ROUTES_SHOWN,
-                };
-                let routes = shown.ask(move |party| party.routes(most, shares)).await?;
-                Ok(json!({ "version": 1, "routes": routes }))
+                let most = most_of(&parameters)?;
+                let mut routes = shown.ask(move |party| party.routes(most.saturating_add(1), shares)).await?;
+                let more = routes.len() > most;
+                routes.truncate(most);
+                Ok(json!({ "version": 1, "routes": routes, "more": more }))
             }
         })
         .view("/api/v1/members", move |_| {
@@ -391,7 +388,7 @@ async fn serve(
         });
     let serving = pages.serve(address).await;
     let serving =
-        serving.map_err(|error| Failure::new(format!("cannot serve the status page at {address}: {error}")))?;
+        serving.map_err(|error| Failure::system(format!("cannot serve the status page at {address}"), &error))?;
     info!(address = %serving.address, "status page");
     Ok(Some(serving))
 }

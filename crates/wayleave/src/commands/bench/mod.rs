@@ -24,7 +24,11 @@ const ALL: [(&str, &str); 4] = [
 
 pub fn run(bench: &Bench) -> Outcome {
     if bench.list {
-        print(&ALL.map(|(name, _)| format!("{name}\n")).concat());
+        if bench.json {
+            print_json(json!({ "benchmarks": ALL.map(|(name, what)| json!({ "name": name, "measures": what })) }));
+        } else {
+            print(&ALL.map(|(name, _)| format!("{name}\n")).concat());
+        }
         return Ok(());
     }
     let report = match bench.name.as_deref() {
@@ -36,7 +40,7 @@ pub fn run(bench: &Bench) -> Outcome {
         other => {
             let name = other.unwrap_or_default();
             let known = ALL.map(|(name, what)| format!("{name}: {what}")).join("\n");
-            return Err(Failure::new(format!("no benchmark `{name}`")).help(known).into());
+            return Err(Failure::usage(format!("no benchmark `{name}`")).help(known).into());
         }
     };
     if bench.json {
