@@ -1,0 +1,459 @@
+//! Frames that cannot be, at every state of every kind of link: a clean end, no panic, and nobody else is touched.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Exchange, LIMIT, nlri, route};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+use wayleave_lab::sim::bad::Forger;
+use wayleave_lab::sim::{EXCHANGE, Fate, Node, PARTIES, Recorded, Setup};
+use wayleave_route_server::frames::{Between, FromMember, PROTOCOL, SessionId, Tick, ToMember};
+use wayleave_route_server::party::PartyEvent;
+
+const BAD: u32 = 0;
+const SEED: u64 = 700;
+
+/// What a frame of a member comes to, once the member has said hello. Before that, its link is closed for anything else.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum After {
+    Closed,
+    Refused,
+    Ignored,
+}
+
+/// How far a link has come.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum State {
+    BeforeHello,
+    HelloOnOneLink,
+    Synced,
+    RankingAwaited,
+}
+
+const STATES: [State; 4] = [State::BeforeHello, State::HelloOnOneLink, State::Synced, State::RankingAwaited];
+
+fn bad_frames(exchange: &Exchange, forger: &mut Forger, party: usize) -> Vec<(&'static str, Vec<u8>, After)> {
+    let session: SessionId = [9; 16];
+    let hello = forger.hello(session, true);
+    let draft = forger.draft(&exchange.sim, &[nlri("20.9.0.0/16")], &route(BAD, &[64500], &[]));
+    let object = forger.seal(&draft);
+    let submission = [object.to_one(), object.to_two()][party].clone();
+    let other_submission = [object.to_two(), object.to_one()][party].clone();
+    let mut too_large = draft.clone();
+    too_large.excess = 262_144 - 512;
+    let too_large = forger.seal(&too_large).to_one();
+    let rank_two = FromMember::RankTwo { seq: u64::MAX, row: [0; 16], share: vec![1; 3] }.encode();
+    let rank_one =
+        FromMember::RankOne { seq: u64::MAX, row: [0; 16], seed: wayleave_crypto::secret::Seed::new([0; 32]) }.encode();
+    let ranks = [rank_one, rank_two];
+    let other = |exchange: &str, slot, protocol| {
+        let exchange = exchange.to_owned();
+        FromMember::Hello { protocol, exchange, slot, session, select_best: true }.encode()
+    };
+    let mut flipped_bool = hello.clone();
+    *flipped_bool.last_mut().expect("it has bytes") = 2;
+    vec![
+        ("nothing", vec![], After::Closed),
+        ("type 0", vec![0], After::Closed),
+        ("type 255 and zeros", [vec![255], vec![0; 1 << 20]].concat(), After::Closed),
+        ("a second hello", hello.clone(), After::Closed),
+        ("half a hello", hello[..hello.len() / 2].to_vec(), After::Closed),
+        ("a hello and a byte", [hello.clone(), vec![0]].concat(), After::Closed),
+        ("a boolean of 2", flipped_bool, After::Closed),
+        ("a hello for another slot", other(EXCHANGE, 1, PROTOCOL), After::Closed),
+        ("a hello for a slot that is none", other(EXCHANGE, u32::MAX, PROTOCOL), After::Closed),
+        ("a hello for another exchange", other("other-ix", BAD, PROTOCOL), After::Closed),
+        ("a hello of another version", other(EXCHANGE, BAD, PROTOCOL + 1), After::Closed),
+        ("half an object", submission[..submission.len() / 2].to_vec(), After::Closed),
+        ("an object and a byte", [submission.clone(), vec![0]].concat(), After::Closed),
+        ("an object with a count of 2^32 - 1", [vec![submission[0]], vec![255; 600]].concat(), After::Closed),
+        ("a blob larger than any", too_large, After::Closed),
+        ("the other party's object", other_submission, After::Closed),
+        ("the other party's ranking", ranks[1 - party].clone(), After::Closed),
+        ("a ranking of a batch to come", ranks[party].clone(), After::Ignored),
+        ("a party's tick", ToMember::Tick(Box::default()).encode(), After::Closed),
+        ("a party's go", Between::Go { seq: 1 }.encode(), After::Closed),
+        ("an object without its part", header_only(&submission), After::Refused),
+        ("everything again", FromMember::Resync.encode(), After::Ignored),
+    ]
+}
+
+fn header_only(submission: &[u8]) -> Vec<u8> {
+    match FromMember::decode(submission).expect("a frame of ours") {
+        FromMember::SubmitOne { header, .. } => FromMember::SubmitOne { header, body: None }.encode(),
+        FromMember::SubmitTwo { header, .. } => FromMember::SubmitTwo { header, share: None }.encode(),
+        _ => panic!("no object"),
+    }
+}
+
+/// An exchange whose other members have routes, and a bad member whose link to `party` is in `state`.
+fn bring_to(state: State, party: Node) -> (Exchange, Forger) {
+    let mut exchange = Exchange::new(Setup { members: 3, seed: SEED, ..Setup::default() });
+    exchange.announce(1, &[nlri("20.0.0.0/16")], &route(1, &[64500], &[]));
+    exchange.check();
+    exchange.sim.play_member(BAD);
+    let mut forger = Forger::new(SEED, BAD);
+    match state {
+        State::BeforeHello => {}
+        State::HelloOnOneLink => {
+            let hello = forger.hello([1; 16], true);
+            exchange.sim.inject(Node::Member(BAD), party, &hello);
+        }
+        State::Synced | State::RankingAwaited => {
+            forger.greet(&mut exchange.sim, true);
+        }
+    }
+    exchange.sim.run_for(Duration::from_millis(10));
+    if state == State::RankingAwaited {
+        exchange.announce(2, &[nlri("20.0.0.0/16")], &route(2, &[64500], &[]));
+        exchange.sim.run_for(Duration::from_millis(10));
+        assert_eq!(exchange.sim.party(party).map(|p| p.status().stage), Some("round"));
+    }
+    exchange.sim.forget_events();
+    (exchange, forger)
+}
+
+#[test]
+fn a_members_bad_frame_ends_its_own_link_in_every_state() {
+    for (p, party) in PARTIES.into_iter().enumerate() {
+        for state in STATES {
+            let (exchange, mut forger) = bring_to(state, party);
+            for number in 0..bad_frames(&exchange, &mut forger, p).len() {
+                let (mut exchange, mut forger) = bring_to(state, party);
+                let (name, bytes, after) = bad_frames(&exchange, &mut forger, p).swap_remove(number);
+                let name = format!("{name}, {state:?}, {party:?}");
+                let before = exchange.sim.tables.clone();
+                exchange.sim.inject(Node::Member(BAD), party, &bytes);
+                exchange.sim.run_for(Duration::from_millis(5));
+                let closed: Vec<_> = exchange.sim.closed.iter().map(|(by, of, _)| (*by, *of)).collect();
+                let is_hello = state == State::BeforeHello && name.starts_with("a second hello");
+                let expected = match (state, after) {
+                    (State::BeforeHello, _) if is_hello => After::Ignored,
+                    (State::BeforeHello, _) => After::Closed,
+                    (_, after) => after,
+                };
+                let expected_closed = if expected == After::Closed { vec![(party, Node::Member(BAD))] } else { vec![] };
+                assert_eq!(closed, expected_closed, "{name}");
+                let bad =
+                    |(_, event): &(Node, PartyEvent)| matches!(event, PartyEvent::BadFrame { slot: Some(BAD), .. });
+                assert_eq!(exchange.sim.party_events.iter().any(bad), expected == After::Closed, "{name}");
+                let refused = |(_, event): &(Node, PartyEvent)| matches!(event, PartyEvent::Refused { slot: BAD, .. });
+                assert_eq!(exchange.sim.party_events.iter().any(refused), expected == After::Refused, "{name}");
+                for slot in [1, 2] {
+                    assert_eq!(exchange.sim.tables[&slot], before[&slot], "{name}: member {slot}");
+                }
+                exchange.announce(2, &[nlri("20.3.0.0/16")], &route(2, &[64500], &[]));
+                exchange.sim.run_for(Duration::from_secs(12));
+                assert!(exchange.sim.tables[&1].contains_key(&nlri("20.3.0.0/16").prefix), "{name}: others are served");
+                exchange.sim.start(Node::Member(BAD));
+                exchange.sim.cut_all();
+                exchange.check();
+            }
+        }
+    }
+}
+
+/// Frames for a member that cannot be, whatever the state.
+fn bad_for_a_member() -> Vec<(&'static str, Vec<u8>)> {
+    let tick = |tick: Tick| ToMember::Tick(Box::new(tick)).encode();
+    let part = |bytes: Vec<u8>, last| ToMember::Part { last, bytes }.encode();
+    let welcome = |protocol, session| {
+        let set = [].into();
+        ToMember::Welcome { protocol, session, epoch: 1, high_water: 0, tick_ms: 0, set }.encode()
+    };
+    vec![
+        ("nothing", vec![]),
+        ("type 0", vec![0]),
+        ("type 255 and zeros", [vec![255], vec![0; 1 << 20]].concat()),
+        ("a tick and a byte", [tick(Tick::default()), vec![0]].concat()),
+        ("half a tick", tick(Tick { seq: 1 << 60, ..Tick::default() })[..20].to_vec()),
+        ("a tick with a count of 2^32 - 1", [vec![3], vec![1; 41], vec![255; 400]].concat()),
+        ("a welcome to another session", welcome(PROTOCOL, [0; 16])),
+        ("a welcome of another version", welcome(PROTOCOL + 1, [0; 16])),
+        ("a renewal that nobody signed", ToMember::Renew { epoch: u64::MAX, set: vec![1; 99].into() }.encode()),
+        ("a refusal without a reason", vec![5, 0, 0, 0, 0, 0, 0, 0, 1, 0]),
+        ("a part within a part", part(part(vec![6], true), true)),
+        ("a part that is no frame", part(vec![9, 9, 9], true)),
+        ("a member's hello", Forger::new(SEED, BAD).hello([0; 16], true)),
+        ("a member's resync", FromMember::Resync.encode()),
+    ]
+}
+
+#[test]
+fn a_partys_bad_frame_ends_the_members_link_and_its_routes_stay() {
+    for (name, bytes) in bad_for_a_member() {
+        for (party, is_welcomed) in [(PARTIES[0], true), (PARTIES[1], true), (PARTIES[0], false), (PARTIES[1], false)] {
+            let name = format!("{name} from {party:?}, welcomed: {is_welcomed}");
+            let mut exchange = Exchange::new(Setup { members: 3, seed: SEED, ..Setup::default() });
+            for slot in [0, 1] {
+                exchange.announce(slot, &[nlri("20.0.0.0/16")], &route(slot, &[64500], &[]));
+            }
+            exchange.check();
+            if !is_welcomed {
+                exchange.sim.tamper =
+                    Some(Box::new(
+                        move |from, to, _| {
+                            if (from, to) == (party, Node::Member(2)) { Fate::Drop } else { Fate::Pass }
+                        },
+                    ));
+                exchange.sim.cut_all();
+                exchange.sim.connect_all();
+                exchange.sim.run_for(Duration::from_millis(100));
+                exchange.sim.tamper = None;
+            }
+            exchange.sim.forget_events();
+            let before = exchange.sim.tables.clone();
+            exchange.sim.inject(party, Node::Member(2), &bytes);
+            exchange.sim.run_for(Duration::from_millis(100));
+            let by_member = |(by, of, _): &(Node, Node, String)| (*by, *of) == (Node::Member(2), party);
+            assert!(exchange.sim.closed.iter().any(by_member), "{name}: {:?}", exchange.sim.closed);
+            assert!(exchange.sim.alarms(2).count() >= 1, "{name}");
+            assert_eq!(exchange.sim.tables, before, "{name}: nothing is withdrawn in haste");
+            exchange.check();
+        }
+    }
+}
+
+#[test]
+fn ticks_to_come_are_bounded_and_forgotten_with_the_session() {
+    let mut exchange = Exchange::new(Setup { members: 3, seed: SEED, ..Setup::default() });
+    for i in 0..300 {
+        let tick = Tick { seq: u64::MAX - i, ..Tick::default() };
+        exchange.sim.inject(PARTIES[0], Node::Member(2), &ToMember::Tick(Box::new(tick)).encode());
+    }
+    exchange.sim.run_for(Duration::from_millis(100));
+    assert!(exchange.sim.closed.iter().any(|(by, of, _)| (*by, *of) == (Node::Member(2), PARTIES[0])));
+    exchange.announce(0, &[nlri("20.0.0.0/16")], &route(0, &[64500], &[]));
+    exchange.check();
+}
+
+#[test]
+fn an_outcome_before_the_ranking_left_is_no_outcome() {
+    let tick = Duration::from_millis(50);
+    let mut exchange = Exchange::new(Setup { members: 3, tick, seed: SEED, ..Setup::default() });
+    for slot in [0, 1] {
+        exchange.announce(slot, &[nlri("20.0.0.0/16")], &route(slot, &[64500], &[]));
+    }
+    // Each tick is followed by both parties' outcome, long before the ranking may leave.
+    let mut sent = 0;
+    exchange.sim.recording = Some(Vec::new());
+    for _ in 0..2000 {
+        exchange.sim.step(Duration::from_secs(1));
+        let recorded = exchange.sim.recording.replace(Vec::new()).unwrap_or_default();
+        for frame in recorded.iter().filter(|frame| frame.from == PARTIES[1] && frame.to == Node::Member(2)) {
+            if let Ok(ToMember::Tick(tick)) = ToMember::decode(&frame.bytes)
+                && tick.rank
+            {
+                for party in PARTIES {
+                    let outcome = ToMember::Outcome { seq: tick.seq, first: 0, share: vec![0x80] };
+                    exchange.sim.inject(party, Node::Member(2), &outcome.encode());
+                    sent += 1;
+                }
+            }
+        }
+    }
+    assert!(sent > 0);
+    exchange.check();
+}
+
+/// Frames that party 2 may get from one who plays party 1, or the other way round.
+fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
+    let from_number = if to == PARTIES[0] { 2 } else { 1 };
+    let hello = |protocol, exchange: &str, party, seq| {
+        let exchange = exchange.to_owned();
+        let set = [].into();
+        Between::Hello { protocol, exchange, party, nonce: [3; 16], epoch: 1, seq, set, tick_ms: 0 }.encode()
+    };
+    let good = hello(PROTOCOL, EXCHANGE, from_number, 0);
+    vec![
+        ("nothing", vec![]),
+        ("type 0", vec![0]),
+        ("type 255 and zeros", [vec![255], vec![0; 1 << 20]].concat()),
+        ("half a hello", good[..good.len() / 2].to_vec()),
+        ("a hello and a byte", [good, vec![0]].concat()),
+        ("a hello of another version", hello(PROTOCOL + 1, EXCHANGE, from_number, 0)),
+        ("a hello of another exchange", hello(PROTOCOL, "other-ix", from_number, 0)),
+        ("a hello of the same party", hello(PROTOCOL, EXCHANGE, 3 - from_number, 0)),
+        ("a hello of a third party", hello(PROTOCOL, EXCHANGE, 3, 0)),
+        ("a hello with the highest batch", hello(PROTOCOL, EXCHANGE, from_number, u64::MAX)),
+        ("an inventory with a count of 2^32 - 1", [vec![2], vec![255; 600]].concat()),
+        ("a go for nothing", Between::Go { seq: 7 }.encode()),
+        ("an acceptance of nothing", Between::Accept { seq: 7, view: [0; 32] }.encode()),
+        ("a rejection of nothing", Between::Reject { seq: 7, missing: vec![(1, 1)] }.encode()),
+        ("a batch of the past", Between::Propose { seq: 0, steps: vec![] }.encode()),
+        ("the highest batch", Between::Propose { seq: u64::MAX, steps: vec![] }.encode()),
+        ("an evaluation of nothing", Between::Evaluate { seq: 7, rows: vec![(0, [0; 16])] }.encode()),
+        ("an engine message of step 2^64 - 1", Between::Engine { step: u64::MAX, bytes: vec![] }.encode()),
+        ("a refill of 2^64 - 1", Between::Refill { demand: vec![(1, u64::MAX)] }.encode()),
+        ("a refill of no width", Between::Refill { demand: vec![(3, 1)] }.encode()),
+        ("a refill of nothing", Between::Refill { demand: vec![] }.encode()),
+        (
+            "a second conclusion",
+            Between::Reconciled {
+                epoch: 0,
+                set: [].into(),
+                drop: vec![],
+                differ: vec![],
+                high_water: vec![],
+                view: [0; 32],
+            }
+            .encode(),
+        ),
+    ]
+}
+
+#[test]
+fn the_other_partys_bad_frame_ends_the_link_and_all_recovers() {
+    for to in PARTIES {
+        let from = if to == PARTIES[0] { PARTIES[1] } else { PARTIES[0] };
+        for (name, bytes) in bad_between(to) {
+            for before_hello in [false, true] {
+                let name = format!("{name} to {to:?}, before hello: {before_hello}");
+                let mut exchange = Exchange::new(Setup { members: 3, seed: SEED, ..Setup::default() });
+                for slot in [0, 1] {
+                    exchange.announce(slot, &[nlri("20.0.0.0/16")], &route(slot, &[64500], &["64496:0:65002"]));
+                }
+                exchange.check();
+                if before_hello {
+                    exchange.sim.play_party(from);
+                }
+                exchange.sim.run_for(Duration::from_millis(10));
+                exchange.sim.forget_events();
+                let before = exchange.sim.tables.clone();
+                exchange.sim.inject(from, to, &bytes);
+                exchange.sim.run_for(Duration::from_millis(10));
+                let by_party = |(by, of, _): &(Node, Node, String)| (*by, *of) == (to, from);
+                assert!(exchange.sim.closed.iter().any(by_party), "{name}: {:?}", exchange.sim.closed);
+                assert_eq!(exchange.sim.tables, before, "{name}");
+                if before_hello {
+                    exchange.sim.start(from);
+                }
+                exchange.announce(0, &[nlri("20.3.0.0/16")], &route(0, &[64500], &[]));
+                exchange.check();
+            }
+        }
+    }
+}
+
+/// Frames of every type, as honest processes send them.
+fn corpus() -> Vec<Recorded> {
+    let mut exchange = Exchange::of(wayleave_lab::sim::Sim::new(Setup { members: 3, seed: SEED, ..Setup::default() }));
+    exchange.sim.recording = Some(Vec::new());
+    exchange.check();
+    for slot in [0, 1] {
+        exchange.announce(slot, &[nlri("20.0.0.0/16"), nlri("20.1.0.0/16")], &route(slot, &[64500], &[]));
+    }
+    exchange.check();
+    exchange.recommend(&std::collections::BTreeMap::from([(0, 3), (1, 9)]));
+    exchange.withdraw(0, &[nlri("20.1.0.0/16")]);
+    exchange.check();
+    exchange.join();
+    exchange.check();
+    exchange.sim.recording.take().unwrap_or_default()
+}
+
+/// What is done to a real frame.
+#[derive(Clone, Debug)]
+enum Mutation {
+    None,
+    Truncate(prop::sample::Index),
+    Extend(Vec<u8>),
+    Set(prop::sample::Index, u8),
+    Splice(prop::sample::Index, Vec<u8>),
+    Replace(Vec<u8>),
+}
+
+fn mutation() -> impl Strategy<Value = Mutation> {
+    let bytes = || prop::collection::vec(any::<u8>(), 0..40);
+    prop_oneof![
+        Just(Mutation::None),
+        any::<prop::sample::Index>().prop_map(Mutation::Truncate),
+        bytes().prop_map(Mutation::Extend),
+        (any::<prop::sample::Index>(), any::<u8>()).prop_map(|(at, to)| Mutation::Set(at, to)),
+        (any::<prop::sample::Index>(), bytes()).prop_map(|(at, bytes)| Mutation::Splice(at, bytes)),
+        bytes().prop_map(Mutation::Replace),
+    ]
+}
+
+impl Mutation {
+    fn apply(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut out = bytes.to_vec();
+        match self {
+            Self::None => {}
+            Self::Truncate(at) => out.truncate(at.index(bytes.len().max(1))),
+            Self::Extend(more) => out.extend_from_slice(more),
+            Self::Set(at, to) if !out.is_empty() => out[at.index(bytes.len())] = *to,
+            Self::Splice(at, put) if !out.is_empty() => {
+                let at = at.index(bytes.len());
+                let end = (at + put.len()).min(out.len());
+                out.splice(at..end, put.iter().copied());
+            }
+            Self::Set(..) | Self::Splice(..) => {}
+            Self::Replace(other) => out.clone_from(other),
+        }
+        out
+    }
+}
+
+thread_local! {
+    static CORPUS: Vec<Recorded> = corpus();
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_decode_or_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        drop(FromMember::decode(&bytes));
+        drop(ToMember::decode(&bytes));
+        drop(Between::decode(&bytes));
+    }
+
+    #[test]
+    fn mutated_frames_decode_or_are_refused(which in any::<prop::sample::Index>(), how in mutation()) {
+        CORPUS.with(|corpus| {
+            let bytes = how.apply(&which.get(corpus).bytes);
+            if let Ok(frame) = FromMember::decode(&bytes) {
+                prop_assert_eq!(frame.encode(), bytes.clone());
+            }
+            if let Ok(frame) = ToMember::decode(&bytes) {
+                prop_assert_eq!(frame.encode(), bytes.clone());
+            }
+            if let Ok(frame) = Between::decode(&bytes) {
+                prop_assert_eq!(frame.encode(), bytes);
+            }
+            Ok::<(), TestCaseError>(())
+        })?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 4, ..ProptestConfig::default() })]
+
+    /// Real frames, some mutated, at any time on the links on which such frames travel.
+    #[test]
+    fn foreign_frames_at_any_time_break_nothing_for_good(
+        seed in 0_u64..1000,
+        script in prop::collection::vec((any::<prop::sample::Index>(), mutation(), 0_usize..60), 1..25),
+    ) {
+        let mut exchange = Exchange::new(Setup { members: 3, seed, ..Setup::default() });
+        CORPUS.with(|corpus| {
+            for (i, (which, how, steps)) in script.iter().enumerate() {
+                let frame = which.get(corpus);
+                exchange.sim.inject(frame.from, frame.to, &how.apply(&frame.bytes));
+                let slot = u32::try_from(i % 3).expect("few");
+                exchange.announce(slot, &[nlri(&format!("20.{}.0.0/16", i % 4))], &route(slot, &[64500], &["64496:0:65001"]));
+                for _ in 0..*steps {
+                    exchange.sim.step(Duration::from_secs(1));
+                    let forbidden = exchange.sim.tables[&1].iter().any(|(_, route)| route.as_path().first_asn().is_some_and(|asn| asn.0 != 65001));
+                    prop_assert!(!forbidden, "member 1 has a route that is hidden from it");
+                }
+                exchange.sim.connect_all();
+            }
+            Ok::<(), TestCaseError>(())
+        })?;
+        exchange.sim.cut_all();
+        prop_assert!(exchange.sim.settle(LIMIT), "does not come to rest");
+        exchange.compare();
+    }
+}

@@ -1,0 +1,331 @@
+//! Peers that stop, stay away, or break the engine: others get their results, and what was lost comes back.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use common::{Exchange, LIMIT, nlri, route};
+use wayleave_lab::sim::bad::{Forger, once};
+use wayleave_lab::sim::{Fate, Node, PARTIES, Setup, Sim};
+use wayleave_route_server::frames::{Between, FromMember};
+use wayleave_route_server::member::{MemberEvent, Suspect};
+use wayleave_route_server::party::PartyEvent;
+
+fn exchange(members: usize, seed: u64) -> Exchange {
+    Exchange::new(Setup { members, seed, ..Setup::default() })
+}
+
+/// Two routes to one prefix, so that there is something to choose.
+fn announce_two(exchange: &mut Exchange, tail: u32) {
+    for slot in [1, 2] {
+        exchange.announce(slot, &[nlri("20.0.0.0/16")], &route(slot, &[tail], &[]));
+    }
+}
+
+/// What becomes of one message of the engine.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Engine {
+    Short,
+    Long,
+    Empty,
+    Gone,
+    Twice,
+    WrongStep,
+    FromThePast,
+    Flipped,
+}
+
+impl Engine {
+    const ALL: [Self; 8] = [
+        Self::Short,
+        Self::Long,
+        Self::Empty,
+        Self::Gone,
+        Self::Twice,
+        Self::WrongStep,
+        Self::FromThePast,
+        Self::Flipped,
+    ];
+
+    fn apply(self, step: u64, bytes: &[u8]) -> Option<Between> {
+        let mut bytes = bytes.to_vec();
+        match self {
+            Self::Short => drop(bytes.pop()),
+            Self::Long => bytes.push(0),
+            Self::Empty => bytes.clear(),
+            Self::Gone => return None,
+            Self::Twice | Self::WrongStep | Self::FromThePast => {}
+            Self::Flipped => {
+                if let Some(last) = bytes.last_mut() {
+                    *last ^= 1;
+                }
+            }
+        }
+        let step = match self {
+            Self::WrongStep => step + 1,
+            Self::FromThePast => step.wrapping_sub(1),
+            _ => step,
+        };
+        Some(Between::Engine { step, bytes })
+    }
+}
+
+#[test]
+fn a_wrong_engine_message_ends_the_link_and_the_next_link_is_right() {
+    for sender in PARTIES {
+        for how in Engine::ALL {
+            for nth in [0, 1, 3, 8] {
+                let name = format!("message {nth} from {sender:?}: {how:?}");
+                let mut exchange = exchange(4, 800);
+                let mut count = 0;
+                exchange.sim.tamper = Some(once(move |from, to, bytes| {
+                    let is_between = matches!(to, Node::Party(_)) && from == sender;
+                    let Ok(Between::Engine { step, bytes }) = Between::decode(bytes) else { return None };
+                    count += usize::from(is_between);
+                    (is_between && count == nth + 1).then(|| match how.apply(step, &bytes) {
+                        Some(frame) => Fate::Change(frame.encode()),
+                        None => Fate::Drop,
+                    })
+                }));
+                announce_two(&mut exchange, 64500);
+                if how == Engine::Twice {
+                    exchange.sim.run_for(Duration::from_millis(1));
+                    let message = Between::Engine { step: nth as u64, bytes: vec![1; 8] };
+                    let to = if sender == PARTIES[0] { PARTIES[1] } else { PARTIES[0] };
+                    exchange.sim.inject(sender, to, &message.encode());
+                }
+                if how == Engine::Flipped {
+                    // Which of two equals was chosen may have changed, and nothing else.
+                    assert!(exchange.sim.settle(LIMIT), "{name}");
+                    assert!(exchange.sim.tables[&0].contains_key(&nlri("20.0.0.0/16").prefix), "{name}");
+                    // A correlation that it made wrong may lie in the pool, which a new link empties.
+                    exchange.sim.cut_all();
+                } else {
+                    exchange.check();
+                }
+                let between =
+                    exchange.sim.closed.iter().any(|(a, b, _)| matches!((a, b), (Node::Party(_), Node::Party(_))));
+                assert!(between || how == Engine::Flipped, "{name}: the link stayed");
+                announce_two(&mut exchange, 64501);
+                exchange.check();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_party_that_stops_in_any_stage_is_dropped_and_the_next_link_is_right() {
+    // Each type of frame between the parties in turn is the last one that arrives.
+    for kind in 1..=15 {
+        let mut exchange = exchange(4, 810);
+        announce_two(&mut exchange, 64500);
+        exchange.check();
+        let stopped = std::rc::Rc::new(std::cell::Cell::new(false));
+        let stop = std::rc::Rc::clone(&stopped);
+        exchange.sim.tamper = Some(Box::new(move |from, to, bytes| {
+            let is_between = matches!((from, to), (Node::Party(_), Node::Party(_)));
+            if is_between && bytes.first() == Some(&kind) {
+                stop.set(true);
+            }
+            if is_between && stop.get() { Fate::Drop } else { Fate::Pass }
+        }));
+        announce_two(&mut exchange, 64501);
+        exchange.sim.run_for(Duration::from_secs(3));
+        exchange.sim.cut_all();
+        exchange.sim.connect_all();
+        exchange.sim.run_for(Duration::from_secs(60));
+        for slot in [0, 3] {
+            let table = &exchange.sim.tables[&slot];
+            assert!(table.contains_key(&nlri("20.0.0.0/16").prefix), "type {kind}: what was delivered stays");
+        }
+        exchange.sim.tamper = None;
+        exchange.check();
+    }
+}
+
+#[test]
+fn a_member_that_never_ranks_is_dropped_and_others_get_their_results() {
+    #[derive(Clone, Copy, Debug)]
+    enum Answers {
+        Nobody,
+        OnlyPartyOne,
+        OnlyPartyTwo,
+        WithTwoIds,
+    }
+    for answers in [Answers::Nobody, Answers::OnlyPartyOne, Answers::OnlyPartyTwo, Answers::WithTwoIds] {
+        let mut exchange = exchange(4, 820);
+        exchange.sim.tamper = Some(Box::new(move |from, _, bytes| match (from, answers, FromMember::decode(bytes)) {
+            (Node::Member(0), Answers::Nobody, Ok(FromMember::RankOne { .. } | FromMember::RankTwo { .. }))
+            | (Node::Member(0), Answers::OnlyPartyOne, Ok(FromMember::RankTwo { .. }))
+            | (Node::Member(0), Answers::OnlyPartyTwo, Ok(FromMember::RankOne { .. })) => Fate::Drop,
+            (Node::Member(0), Answers::WithTwoIds, Ok(FromMember::RankTwo { seq, share, .. })) => {
+                Fate::Change(FromMember::RankTwo { seq, row: [1; 16], share }.encode())
+            }
+            _ => Fate::Pass,
+        }));
+        announce_two(&mut exchange, 64500);
+        exchange.sim.run_for(Duration::from_secs(2));
+        for slot in [1, 2, 3] {
+            let outcomes = exchange.sim.member(slot).expect("runs").status().counters.outcomes;
+            assert!(outcomes >= 1, "{answers:?}: member {slot} has no result");
+        }
+        exchange.sim.run_for(Duration::from_secs(20));
+        let dropped = exchange.sim.closed.iter().filter(|(by, of, _)| (*by, *of) == (PARTIES[0], Node::Member(0)));
+        assert_eq!(dropped.count(), 1, "{answers:?}: {:?}", exchange.sim.closed);
+        let missed = exchange.sim.party_events.iter().filter(|(_, e)| *e == PartyEvent::MissedRanking { slot: 0 });
+        assert_eq!(missed.count(), 3, "{answers:?}");
+        let others = exchange
+            .sim
+            .party_events
+            .iter()
+            .any(|(_, e)| matches!(e, PartyEvent::MissedRanking { slot } if *slot != 0));
+        assert!(!others, "{answers:?}");
+        // Without it there is nobody to wait for.
+        exchange.announce(1, &[nlri("20.0.0.0/16")], &route(1, &[64500, 64501], &[]));
+        exchange.sim.run_for(Duration::from_millis(10));
+        let best = exchange.sim.tables[&3][&nlri("20.0.0.0/16").prefix].as_path().first_asn();
+        assert_eq!(best.map(|asn| asn.0), Some(65002), "{answers:?}");
+        exchange.sim.tamper = None;
+        exchange.check();
+    }
+}
+
+#[test]
+fn routes_of_a_member_that_stays_away_die_and_come_back_with_it() {
+    let stale = Duration::from_secs(60);
+    let mut exchange = Exchange::new(Setup { members: 4, seed: 830, stale, ..Setup::default() });
+    announce_two(&mut exchange, 64500);
+    exchange.announce(1, &[nlri("20.1.0.0/16")], &route(1, &[64500], &[]));
+    exchange.check();
+    exchange.sim.kill(Node::Member(1));
+    exchange.sim.run_for(stale - Duration::from_secs(2));
+    let has = |sim: &Sim| sim.tables[&0].contains_key(&nlri("20.1.0.0/16").prefix);
+    assert!(has(&exchange.sim), "its routes are kept for a while");
+    exchange.sim.run_for(Duration::from_secs(5));
+    assert!(!has(&exchange.sim), "then they die");
+    let best = exchange.sim.tables[&0][&nlri("20.0.0.0/16").prefix].as_path().first_asn();
+    assert_eq!(best.map(|asn| asn.0), Some(65002), "and others take their place");
+    assert!(exchange.sim.party_events.iter().any(|(_, event)| *event == PartyEvent::Expired { slot: 1 }));
+    exchange.sim.start(Node::Member(1));
+    exchange.check();
+    assert!(has(&exchange.sim), "they come back");
+}
+
+#[test]
+fn a_member_that_goes_at_any_moment_is_forgotten_in_time() {
+    let stale = Duration::from_secs(60);
+    for steps in 0..60 {
+        let mut exchange = Exchange::new(Setup { members: 3, seed: 840, stale, ..Setup::default() });
+        exchange.announce(1, &[nlri("20.1.0.0/16")], &route(1, &[64500], &[]));
+        exchange.check();
+        exchange.announce(1, &[nlri("20.2.0.0/16")], &route(1, &[64500], &[]));
+        for _ in 0..steps {
+            exchange.sim.step(Duration::from_secs(1));
+        }
+        exchange.sim.kill(Node::Member(1));
+        exchange.sim.run_for(stale + Duration::from_secs(10));
+        assert!(exchange.sim.tables[&0].is_empty(), "gone after {steps} steps: {:?}", exchange.sim.tables[&0]);
+        exchange.sim.start(Node::Member(1));
+        exchange.check();
+    }
+}
+
+#[test]
+fn when_the_parties_stay_away_routes_are_withdrawn_and_come_back_with_them() {
+    for away in [&PARTIES[..], &PARTIES[..1], &PARTIES[1..]] {
+        let mut exchange = exchange(4, 850);
+        announce_two(&mut exchange, 64500);
+        exchange.check();
+        away.iter().for_each(|party| exchange.sim.kill(*party));
+        exchange.sim.run_for(Duration::from_secs(3500));
+        assert!(!exchange.sim.tables[&0].is_empty(), "kept while there is hope");
+        exchange.sim.run_for(Duration::from_secs(200));
+        assert!(exchange.sim.tables.values().all(BTreeMap::is_empty), "withdrawn after an hour");
+        let stale = |slot| move |(of, e): &&(u32, MemberEvent)| *of == slot && matches!(e, MemberEvent::Stale { .. });
+        for slot in 0..4 {
+            assert_eq!(exchange.sim.member_events.iter().filter(|e| stale(slot)(e)).count(), 1, "member {slot}");
+        }
+        away.iter().for_each(|party| exchange.sim.start(*party));
+        exchange.check();
+        assert!(!exchange.sim.tables[&0].is_empty());
+    }
+}
+
+#[test]
+fn a_leavers_routes_are_gone_everywhere_and_its_slot_is_refused() {
+    let mut exchange = exchange(4, 860);
+    announce_two(&mut exchange, 64500);
+    exchange.check();
+    exchange.leave(1);
+    exchange.check();
+    assert!(
+        PARTIES.iter().all(|party| exchange
+            .sim
+            .party(*party)
+            .expect("runs")
+            .routes(99, false)
+            .iter()
+            .all(|r| r.slot != 1))
+    );
+    let newcomer = exchange.join();
+    exchange.check();
+    assert!(exchange.sim.tables[&newcomer].contains_key(&nlri("20.0.0.0/16").prefix));
+    // A leaver whose link a driver let in by mistake is served nothing.
+    exchange.sim.play_member(1);
+    let mut forger = Forger::new(860, 1);
+    forger.greet(&mut exchange.sim, false);
+    let draft = forger.draft(&exchange.sim, &[nlri("20.7.0.0/16")], &route(1, &[64500], &[]));
+    let object = forger.seal(&draft);
+    exchange.sim.recording = Some(Vec::new());
+    forger.submit(&mut exchange.sim, &object);
+    exchange.sim.run_for(Duration::from_secs(5));
+    let ticks = exchange.sim.recording.take().unwrap_or_default();
+    assert!(!ticks.iter().any(|frame| frame.to == Node::Member(1) && frame.bytes.first() == Some(&3)), "a tick");
+    assert!(!exchange.sim.tables[&0].contains_key(&nlri("20.7.0.0/16").prefix));
+}
+
+#[test]
+fn the_highest_epoch_of_the_other_party_wraps_nothing() {
+    for epoch in [u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
+        let mut exchange = exchange(3, 870);
+        exchange.announce(1, &[nlri("20.0.0.0/16")], &route(1, &[64500], &[]));
+        exchange.check();
+        exchange.sim.tamper = Some(once(move |from, _, bytes| match (from == PARTIES[1], Between::decode(bytes)) {
+            (true, Ok(Between::Hello { protocol, exchange, party, nonce, seq, set, tick_ms, .. })) => {
+                let hello = Between::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms };
+                Some(Fate::Change(hello.encode()))
+            }
+            _ => None,
+        }));
+        exchange.sim.cut_all();
+        exchange.check();
+        for recommended in 1..4 {
+            exchange.recommend(&BTreeMap::from([(1, recommended)]));
+            exchange.check();
+            exchange.announce(2, &[nlri("20.0.0.0/16")], &route(2, &[64500 + u32::from(recommended)], &[]));
+            exchange.check();
+        }
+    }
+}
+
+#[test]
+fn a_route_of_a_lower_class_is_no_result() {
+    let mut exchange = exchange(4, 880);
+    // Party 1 turns the index of the result over: the longer path, which the member ranked behind.
+    exchange.sim.tamper = Some(once(|from, to, bytes| {
+        let is_outcome = from == PARTIES[0] && to == Node::Member(3) && bytes.first() == Some(&4);
+        is_outcome.then(|| {
+            let mut bytes = bytes.to_vec();
+            *bytes.last_mut().expect("it has bytes") ^= 1;
+            Fate::Change(bytes)
+        })
+    }));
+    exchange.announce(1, &[nlri("20.0.0.0/16")], &route(1, &[64500], &[]));
+    exchange.announce(2, &[nlri("20.0.0.0/16")], &route(2, &[64500, 64501], &[]));
+    assert!(exchange.sim.settle(LIMIT));
+    let alarms: Vec<_> = exchange.sim.alarms(3).collect();
+    assert_eq!(alarms.len(), 1, "{alarms:?}");
+    assert_eq!(alarms[0].suspects, [Suspect::Party(1), Suspect::Party(2)]);
+    exchange.compare();
+}
