@@ -3,6 +3,7 @@
 //! A frame is one octet of type and its fields, inside one length-prefixed record of a TLS link. Everything counted is
 //! bounded before it is allocated, and nothing may be left over.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::object::{Handle, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne, ShareTwo};
@@ -83,7 +84,7 @@ pub enum FromMember {
 }
 
 /// A route for a receiver.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Deliver {
     /// The object.
     pub handle: Handle,
@@ -95,6 +96,12 @@ pub struct Deliver {
     pub dead: Vec<u16>,
     /// From party 1 the blob, from party 2 its hash.
     pub body: Body,
+}
+
+impl fmt::Debug for Deliver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Deliver({:?}, epoch {}, dead {:?})", self.handle, self.epoch, self.dead)
+    }
 }
 
 /// What party 1 or party 2 has of a blob.

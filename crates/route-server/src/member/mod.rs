@@ -159,7 +159,7 @@ pub struct Member {
     routes: HashMap<Handle, Route>,
     choices: BTreeMap<Prefix, Choice>,
     rounds: BTreeMap<u64, Round>,
-    rankings_due: VecDeque<(Instant, u64)>,
+    rankings_due: VecDeque<(Instant, [FromMember; 2])>,
     installed: BTreeMap<Prefix, Installed>,
     lost_since: Option<Instant>,
     touched: BTreeSet<Prefix>,

@@ -120,7 +120,10 @@ impl Member {
         if one.rank {
             let multi = one.instances.iter().filter(|c| c.len() > 1).cloned().collect();
             self.rounds.insert(one.seq, Round::new(multi, now.instant));
-            self.rankings_due.push_back((now.instant + self.tick, one.seq));
+            // Made now and sent when the time has come, so that the work does not show in when it leaves.
+            if let Some(frames) = self.ranking(one.seq) {
+                self.rankings_due.push_back((now.instant + self.tick, frames));
+            }
         }
     }
 

@@ -117,17 +117,16 @@ impl Member {
 
     /// Rankings whose time has come leave, to both parties at once.
     pub(super) fn rank_due(&mut self, now: Now) {
-        while let Some((at, seq)) = self.rankings_due.front().copied() {
-            if at > now.instant {
-                return;
-            }
-            self.rankings_due.pop_front();
-            self.send_ranking(seq);
+        while let Some((_, [one, two])) = self.rankings_due.pop_front_if(|(at, _)| *at <= now.instant) {
+            self.counters.rankings += 1;
+            self.send(Number::One, &one);
+            self.send(Number::Two, &two);
         }
     }
 
-    fn send_ranking(&mut self, seq: u64) {
-        let Some(round) = self.rounds.get_mut(&seq) else { return };
+    /// The ranking for a batch, as its two frames.
+    pub(super) fn ranking(&mut self, seq: u64) -> Option<[FromMember; 2]> {
+        let round = self.rounds.get_mut(&seq)?;
         let multi = std::mem::take(&mut round.multi);
         let mut ranking = Vec::new();
         for candidates in &multi {
@@ -150,9 +149,7 @@ impl Member {
             round.multi = multi;
             round.ranking = ranking;
         }
-        self.counters.rankings += 1;
-        self.send(Number::One, &FromMember::RankOne { seq, row, seed });
-        self.send(Number::Two, &FromMember::RankTwo { seq, row, share });
+        Some([FromMember::RankOne { seq, row, seed }, FromMember::RankTwo { seq, row, share }])
     }
 
     /// One party's share of the results.
