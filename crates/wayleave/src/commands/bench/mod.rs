@@ -132,16 +132,28 @@ impl Report {
     }
 }
 
+/// The middle sample, or the mean of the two in the middle; zero without samples.
 fn median(samples: &[f64]) -> f64 {
-    percentile(samples, 50)
+    let sorted = sorted(samples);
+    let at = |place: usize| sorted.get(place).copied().unwrap_or(0.0);
+    f64::midpoint(at(sorted.len().saturating_sub(1) / 2), at(sorted.len() / 2))
 }
 
-/// The sample below which `percent` of all lie; zero without samples.
+/// The least sample that at least `percent` of all do not exceed; zero without samples.
 fn percentile(samples: &[f64], percent: usize) -> f64 {
+    let sorted = sorted(samples);
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+fn mean(samples: &[f64]) -> f64 {
+    samples.iter().sum::<f64>() / samples.len().max(1) as f64
+}
+
+fn sorted(samples: &[f64]) -> Vec<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let place = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
-    sorted.get(place).copied().unwrap_or(0.0)
+    sorted
 }
 
 fn seconds(times: &[Duration]) -> Vec<f64> {
@@ -167,4 +179,18 @@ fn trace_file(given: Option<&PathBuf>, default: &str) -> Outcome<PathBuf> {
     let found = near.or_else(|| file.exists().then(|| file.clone()));
     let missing = || Failure::new(format!("{} is not here", file.display())).help("say --mrt FILE");
     Ok(found.ok_or_else(missing)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
+        assert_eq!(median(&[4.0, 1.0, 2.0, 100.0]), 3.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0]), 2.0);
+        assert_eq!((median(&[5.0]), median(&[])), (5.0, 0.0));
+        let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!((percentile(&hundred, 99), percentile(&hundred, 100), percentile(&[7.0], 99)), (99.0, 100.0, 7.0));
+    }
 }

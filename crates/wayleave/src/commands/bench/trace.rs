@@ -33,6 +33,14 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
     report.summary("prefix_mean", "s", &ran.seconds, mean);
     report.add("prefix_p50", "s", &ran.seconds);
     report.summary("prefix_p99", "s", &ran.seconds, percentile(&ran.seconds, 99));
+    // The same with members on machines of their own: both parties, the announcer and the slowest receiver in turn.
+    let critical = &ran.critical_seconds;
+    let mean = critical.iter().sum::<f64>() / critical.len().max(1) as f64;
+    report.summary("prefix_critical_mean", "s", critical, mean);
+    report.add("prefix_critical_p50", "s", critical);
+    let per_prefix = |time: Duration| time.as_secs_f64() / ran.prefixes.max(1) as f64;
+    report.exact("stage.parties", "s", per_prefix(ran.stages[0]));
+    report.exact("stage.members", "s", per_prefix(ran.stages[1]));
     // All processes' work, shared out over the prefixes, and over the UPDATEs that brought them.
     report.exact("prefix_work", "s", ran.elapsed.as_secs_f64() / ran.prefixes.max(1) as f64);
     report.exact("update_work", "s", ran.elapsed.as_secs_f64() / ran.updates.max(1) as f64);
