@@ -1,5 +1,6 @@
 //! One BGP peer: the driver of a session and what is announced over it.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,6 +24,8 @@ const QUEUE: usize = 256;
 const FAREWELL: Duration = Duration::from_millis(300);
 /// Malformed UPDATEs of one session that are told in the log.
 const MALFORMED_SAID: u32 = 10;
+/// Causes for want of a session that are told in the log.
+const CAUSES_SAID: usize = 16;
 /// How often unused attributes are let go.
 const SWEEP: Duration = Duration::from_secs(60);
 
@@ -116,6 +119,7 @@ impl Peer {
             awaited: Vec::new(),
             last_end: String::new(),
             malformed: 0,
+            causes_said: BTreeSet::new(),
         };
         let task = tokio::spawn(driver.run(tcp, told, replayed));
         Ok(Self { commands, replay, view, address, task })
@@ -142,6 +146,7 @@ struct Driver<E> {
     awaited: Vec<Afi>,
     last_end: String,
     malformed: u32,
+    causes_said: BTreeSet<String>,
 }
 
 impl<E: From<PeerEvent>> Driver<E> {
@@ -265,8 +270,8 @@ impl<E: From<PeerEvent>> Driver<E> {
                 Output::Up(established) => self.up(*established).await,
                 Output::Down(ended) => self.down(&ended).await,
                 Output::Failed(ended) => {
-                    debug!(cause = %ended.cause, "no BGP session");
                     self.last_end = ended.cause.to_string();
+                    self.note_failed(&ended);
                 }
                 Output::Update(update) => {
                     if !update.problems.is_empty() {
@@ -290,6 +295,16 @@ impl<E: From<PeerEvent>> Driver<E> {
         }
     }
 
+    /// Says why there is no session, each cause once until there is one: a router tries again and again.
+    fn note_failed(&mut self, ended: &Ended) {
+        let is_new = self.causes_said.len() < CAUSES_SAID && self.causes_said.insert(ended.cause.to_string());
+        if is_new {
+            info!(cause = %ended.cause, "no BGP session");
+        } else {
+            debug!(cause = %ended.cause, "no BGP session");
+        }
+    }
+
     /// Says what was wrong with the first few malformed UPDATEs of a session; the rest is only counted.
     fn note_problems(&mut self, update: &Update) {
         self.malformed += 1;
@@ -309,6 +324,7 @@ impl<E: From<PeerEvent>> Driver<E> {
         self.out.session_up(established.params, established.end_of_rib);
         self.established = Some(established);
         self.malformed = 0;
+        self.causes_said.clear();
         self.last_end.clear();
         self.tell(PeerEvent::Up).await;
     }
