@@ -71,6 +71,12 @@ impl Pins {
         self.0.borrow().get(fingerprint).cloned()
     }
 
+    /// All pinned fingerprints, in no order.
+    #[must_use]
+    pub fn fingerprints(&self) -> Vec<Fingerprint> {
+        self.0.borrow().keys().copied().collect()
+    }
+
     pub(crate) fn changes(&self) -> watch::Receiver<HashMap<Fingerprint, Pin>> {
         self.0.subscribe()
     }

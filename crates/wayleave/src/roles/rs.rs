@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
-use wayleave_route_server::directory::MemberSet;
+use wayleave_route_server::directory::{MemberSet, SignedMemberSet};
 use wayleave_route_server::party::{
     Number, Party, PartyConfig, PartyEvent, PartyInput, PartyOutput, PartyStatus, PeerId,
 };
@@ -25,9 +25,10 @@ use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
 use wayleave_runtime::tls::{Gate, Pin, Pins, Role};
 
 use super::{Events, QUEUE, READY_EVERY, Ready, most_of, not_ready_yet, seed, stored, warn_of_restart};
+use crate::commands::keys::signing_key;
 use crate::commands::members;
-use crate::config::Source;
 use crate::config::rs::{Recommendation, RsConfig, examples_left};
+use crate::config::{PublicKey, Source};
 use crate::failure::{Failure, Failures, Outcome};
 
 /// What a reload takes in.
@@ -98,12 +99,19 @@ pub async fn run(path: &Path) -> Outcome {
     let (ready, is_ready) = not_ready_yet();
     let log = Events::default();
     let (set_now, set) = watch::channel(set);
-    let shown =
-        Shown { events: events.clone(), links: links.clone(), log: log.clone(), store: Arc::clone(&store), set };
+    let shown = Shown {
+        events: events.clone(),
+        links: links.clone(),
+        log: log.clone(),
+        store: Arc::clone(&store),
+        set,
+        other: other.pins().clone(),
+    };
     let _pages = serve(&config, &shown, &identity, is_ready).await?;
 
     let (pins, to) = (members.pins().clone(), events.clone());
-    let worker = Worker { links, store: Arc::clone(&store), events: to, pins, log, set: set_now };
+    let worker =
+        Worker { links, store: Arc::clone(&store), events: to, pins, log, set: set_now, config: path.to_owned() };
     let running = worker.start(machine, clock, inbox);
     let watching = tokio::spawn(watch_ready(events.clone(), store.health(), ready));
     info!(party = *party.number.get_ref(), members = %party.listen.0, "running");
@@ -170,6 +178,36 @@ fn read_recommendation(config: &RsConfig, source: &Source, set: &MemberSet) -> O
     Recommendation::read(&source.beside(file.get_ref()), set)
 }
 
+/// Writes the member set in force to its file if the file's is older, so that a restart begins with no member that left.
+async fn keep_set(events: mpsc::Sender<Event>, config: PathBuf) {
+    let Some(bytes) = ask(&events, |party: &mut Party| party.member_set_bytes()).await else { return };
+    let written = tokio::task::spawn_blocking(move || write_newer_set(&config, &bytes)).await;
+    match written {
+        Ok(Ok(Some(number))) => info!(number, "member set written to its file"),
+        Ok(Ok(None)) | Err(_) => {}
+        Ok(Err(failures)) => {
+            warn!(
+                error = String::from(failures),
+                "the member set in force is not in its file; copy it before a restart"
+            );
+        }
+    }
+}
+
+/// Gives the number of the set if it was written.
+fn write_newer_set(config: &Path, bytes: &[u8]) -> Outcome<Option<u64>> {
+    let source = Source::read(config)?;
+    let config = RsConfig::parse(&source)?;
+    let file = source.beside(config.party.members.get_ref());
+    let new = SignedMemberSet::decode(bytes).map_err(|error| Failure::from_error(&error))?;
+    let new = new.verify(&config.party.operator.get_ref().0.0).map_err(|error| Failure::from_error(&error))?;
+    let is_newer = !file.exists() || read_set(&file, &config)?.1.number < new.number;
+    if is_newer {
+        members::replace(&file, bytes)?;
+    }
+    Ok(is_newer.then_some(new.number))
+}
+
 fn pins_of(set: &MemberSet) -> Vec<(Fingerprint, Pin)> {
     let active = set.iter().filter(|(_, slot)| slot.active);
     active.map(|(id, slot)| (Fingerprint(slot.tls), Pin { name: slot.name.clone(), role: Role::Member, id })).collect()
@@ -203,6 +241,8 @@ struct Worker {
     pins: Pins,
     log: Events,
     set: watch::Sender<MemberSet>,
+    /// The configuration's file, which says where the member set lies.
+    config: PathBuf,
 }
 
 impl Worker {
@@ -236,6 +276,7 @@ impl Worker {
                 info!(number = set.number, slots = set.slots.len(), "member set in force");
                 self.pins.replace(pins_of(&set));
                 self.set.send_replace(*set);
+                tokio::spawn(keep_set(self.events.clone(), self.config.clone()));
             }
             PartyOutput::Event(event) => {
                 note(&event);
@@ -305,6 +346,7 @@ struct Shown {
     log: Events,
     store: Arc<FileStore>,
     set: watch::Receiver<MemberSet>,
+    other: Pins,
 }
 
 impl Shown {
@@ -325,16 +367,21 @@ async fn serve(
     let Some(status) = &config.status else { return Ok(None) };
     let address = status.listen.get_ref().0;
     let shares = status.shares;
-    let keys = json!({
-        "version": 1,
-        "keys": [
-            { "of": "this party", "tls": identity.fingerprint().to_string(), "reload": "restart" },
-            { "of": "the other party", "tls": config.link.get_ref().pin.get_ref().0.to_string(), "reload": "SIGHUP" },
-            { "of": "the operator", "sign": config.party.operator.get_ref().0.to_string(), "reload": "restart" },
-        ],
-    });
+    let (own, sign) =
+        (identity.fingerprint().to_string(), PublicKey(signing_key(identity).verifying_key()).to_string());
+    let operator = config.party.operator.get_ref().0.to_string();
+    let keys = move |shown: &Shown| {
+        // As it is pinned now, which a reload may have changed.
+        let others = shown.other.fingerprints();
+        let other =
+            others.iter().map(|tls| json!({ "of": "the other party", "tls": tls.to_string(), "reload": "SIGHUP" }));
+        let own = json!({ "of": "this party", "tls": own, "sign": sign, "reload": "restart" });
+        let operator = json!({ "of": "the operator", "sign": operator, "reload": "restart" });
+        let all: Vec<Value> = std::iter::once(own).chain(other).chain([operator]).collect();
+        json!({ "version": 1, "keys": all })
+    };
     let of = || shown.clone();
-    let (a, b, c, d, e) = (of(), of(), of(), of(), of());
+    let (a, b, c, d, e, f) = (of(), of(), of(), of(), of(), of());
     let pages = Pages::new("rs", is_ready)
         .view("/api/v1/status", move |_| {
             let shown = a.clone();
@@ -379,7 +426,7 @@ async fn serve(
             }
         })
         .view("/api/v1/keys", move |_| {
-            let keys = keys.clone();
+            let keys = keys(&f);
             async move { Ok(keys) }
         })
         .metrics(move || {
@@ -443,7 +490,7 @@ mod tests {
     use wayleave_crypto::sign::SigningKey;
 
     use super::*;
-    use crate::config::{EXAMPLE_OPERATOR, PublicKey};
+    use crate::config::EXAMPLE_OPERATOR;
 
     /// A party's configuration beside a signed set of one member and a recommendation.
     fn folder(name: &str) -> std::path::PathBuf {
@@ -492,6 +539,26 @@ mod tests {
         let text = fs::read_to_string(&path).expect("the configuration");
         fs::write(&path, text.replace("\nrecommendation = ", "\n#recommendation = ")).expect("written");
         assert_eq!(recommended().await, BTreeMap::new());
+        fs::remove_dir_all(folder).expect("removed");
+    }
+    #[test]
+    fn a_newer_member_set_takes_the_place_of_the_files_and_an_older_does_not() {
+        let folder = folder("newer");
+        let (config, file) = (folder.join("party.toml"), folder.join("members"));
+        let operator = SigningKey::from_seed(&Secret::new([7; 32]));
+        let before = members::read(&file).expect("a set").verify(&operator.verifying_key()).expect("signed").clone();
+        let signed =
+            |number, key: &SigningKey| MemberSet { number, ..before.clone() }.sign(key).expect("a sound set").encode();
+        assert_eq!(write_newer_set(&config, &signed(3, &operator)).expect("written"), Some(3));
+        assert_eq!(fs::read(&file).expect("the file"), signed(3, &operator));
+        for number in [2, 3] {
+            assert_eq!(write_newer_set(&config, &signed(number, &operator)).expect("left"), None);
+        }
+        let stranger = SigningKey::from_seed(&Secret::new([9; 32]));
+        assert!(write_newer_set(&config, &signed(4, &stranger)).is_err());
+        assert_eq!(fs::read(&file).expect("the file"), signed(3, &operator));
+        fs::remove_file(&file).expect("removed");
+        assert_eq!(write_newer_set(&config, &signed(4, &operator)).expect("written"), Some(4));
         fs::remove_dir_all(folder).expect("removed");
     }
 }
