@@ -18,6 +18,7 @@ pub struct Cli {
 }
 
 #[derive(Subcommand, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one, for the life of the process")]
 pub enum Command {
     /// Print a commented configuration that passes `check`.
     Init(Init),

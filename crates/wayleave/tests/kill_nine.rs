@@ -105,10 +105,10 @@ fn thirty_kills_lose_resurrect_and_forbid_nothing() {
         change(&mut world, &mut dice);
         role(&mut world, victim).start().expect("it starts again");
         assert_nothing_forbidden(&mut world);
-        if kill % 6 == 5 {
-            if let Err(wrong) = world.settle() {
-                panic!("after kill {kill} (victim {victim}): {wrong}\n{:?}", world.dead());
-            }
+        if kill % 6 == 5
+            && let Err(wrong) = world.settle()
+        {
+            panic!("after kill {kill} (victim {victim}): {wrong}\n{:?}", world.dead());
         }
     }
     world.settle().expect("every table right in the end");
