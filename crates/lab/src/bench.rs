@@ -16,6 +16,11 @@ use crate::trace::{self, TraceUpdate};
 pub struct ExchangeTrace {
     /// Seconds from the router's UPDATE to the last router's table, for each prefix in it.
     pub seconds: Vec<f64>,
+    /// The same for members on machines of their own: the work of party 1, of party 2, of the announcer and of the
+    /// slowest other member, one after another.
+    pub critical_seconds: Vec<f64>,
+    /// Work of both parties, and of all members.
+    pub stages: [Duration; 2],
     /// Prefixes withdrawn or announced.
     pub prefixes: usize,
     /// UPDATEs.
@@ -53,6 +58,7 @@ pub fn exchange_trace(
         let attributes = update.attributes.as_ref().map(|attributes| trace::as_member(attributes, slot));
         tell_oracle(&mut oracle, slot, update, attributes.as_ref());
         sim.recording = Some(Vec::new());
+        sim.work = Some(BTreeMap::new());
         let start = Instant::now();
         if !update.withdrawn.is_empty() {
             sim.withdraw(slot, &update.withdrawn);
@@ -65,6 +71,8 @@ pub fn exchange_trace(
         out.elapsed += took;
         let prefixes = update.withdrawn.len() + update.announced.len();
         out.seconds.extend(std::iter::repeat_n(took.as_secs_f64(), prefixes));
+        let critical = critical(&sim.work.take().unwrap_or_default(), slot, &mut out.stages);
+        out.critical_seconds.extend(std::iter::repeat_n(critical.as_secs_f64(), prefixes));
         out.prefixes += prefixes;
         out.updates += 1;
         let start = Instant::now();
@@ -81,6 +89,17 @@ pub fn exchange_trace(
         out.routes += table.len();
     }
     out
+}
+
+/// The longest way that an UPDATE of the member in `slot` can take if every process has a machine of its own.
+fn critical(work: &BTreeMap<Node, Duration>, slot: u32, stages: &mut [Duration; 2]) -> Duration {
+    let of = |node: &Node| work.get(node).copied().unwrap_or_default();
+    let parties: Duration = PARTIES.iter().map(of).sum();
+    let members = work.iter().filter(|(node, _)| matches!(node, Node::Member(_)));
+    stages[0] += parties;
+    stages[1] += members.clone().map(|(_, time)| *time).sum::<Duration>();
+    let others = members.filter(|(node, _)| **node != Node::Member(slot)).map(|(_, time)| *time);
+    parties + of(&Node::Member(slot)) + others.max().unwrap_or_default()
 }
 
 fn tell_oracle(oracle: &mut Oracle, slot: u32, update: &TraceUpdate, attributes: Option<&Attributes>) {

@@ -147,6 +147,8 @@ pub struct Sim {
     recommendation: BTreeMap<u32, u8>,
     choices: Prg,
     chosen: u64,
+    /// The time that each process has worked, if that is measured.
+    pub work: Option<BTreeMap<Node, Duration>>,
     /// Frames so far, if recording.
     pub recording: Option<Vec<Recorded>>,
     /// What is done to frames.
@@ -234,6 +236,7 @@ impl Sim {
             recommendation: BTreeMap::new(),
             choices,
             chosen: 0,
+            work: None,
             recording: None,
             tamper: None,
             party_events: Vec::new(),
@@ -552,6 +555,7 @@ impl Sim {
 
     fn give(&mut self, node: Node, input: Input) {
         let now = self.now;
+        let begin = std::time::Instant::now();
         match (node, input) {
             (Node::Party(_), Input::Party(input)) => {
                 if let Some(party) = self.parties.get_mut(&node) {
@@ -564,6 +568,9 @@ impl Sim {
                 }
             }
             _ => {}
+        }
+        if let Some(work) = &mut self.work {
+            *work.entry(node).or_default() += begin.elapsed();
         }
         self.drain(node);
     }
