@@ -410,11 +410,7 @@ fn forged_objects_come_to_their_verdicts() {
             let table = &exchange.sim.tables[&slot];
             let alarms: Vec<_> = exchange.sim.alarms(slot).collect();
             assert!(table.contains_key(&honest.prefix) || slot == 1, "{name}: another member's route is gone");
-            assert_eq!(
-                table.contains_key(&prefix.prefix),
-                *comes == Comes::All,
-                "{name} at member {slot}: {alarms:?}"
-            );
+            assert_eq!(table.contains_key(&prefix.prefix), *comes == Comes::All, "{name} at member {slot}: {alarms:?}");
             assert_eq!(alarms.len(), usize::from(*comes == Comes::AnAlarm), "{name} at member {slot}: {alarms:?}");
             let named = |s: &Suspect| matches!(s, Suspect::Announcer(None | Some(ATTACKER)));
             assert!(alarms.iter().all(|alarm| alarm.suspects.iter().any(named)), "{name}: {alarms:?}");

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use wayleave_lab::sim::bad::Forger;
 use wayleave_lab::sim::{EXCHANGE, Fate, Node, PARTIES, Recorded, Setup};
-use wayleave_route_server::frames::{Between, FromMember, PROTOCOL, SessionId, Tick, ToMember};
+use wayleave_route_server::frames::{Between, FromMember, PROTOCOL, Refusal, SessionId, Tick, ToMember};
 use wayleave_route_server::party::PartyEvent;
 
 const BAD: u32 = 0;
@@ -258,6 +258,18 @@ fn an_outcome_before_the_ranking_left_is_no_outcome() {
     exchange.check();
 }
 
+#[test]
+fn a_refusal_of_nothing_delays_the_first_announcement_and_no_more() {
+    let mut exchange = Exchange::new(Setup { members: 3, seed: SEED, ..Setup::default() });
+    for party in PARTIES {
+        let refused = ToMember::Refused { version: 77, reason: Refusal::Busy };
+        exchange.sim.inject(party, Node::Member(1), &refused.encode());
+    }
+    exchange.sim.run_for(Duration::from_millis(1));
+    exchange.announce(1, &[nlri("20.0.0.0/16")], &route(1, &[64500], &[]));
+    exchange.check();
+}
+
 /// Frames that party 2 may get from one who plays party 1, or the other way round.
 fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
     let from_number = if to == PARTIES[0] { 2 } else { 1 };
@@ -453,7 +465,8 @@ proptest! {
             Ok::<(), TestCaseError>(())
         })?;
         exchange.sim.cut_all();
-        prop_assert!(exchange.sim.settle(LIMIT), "does not come to rest");
+        let frames = || CORPUS.with(|corpus| script.iter().map(|(which, ..)| which.get(corpus).shape()).collect::<Vec<_>>());
+        prop_assert!(exchange.sim.settle(LIMIT), "does not come to rest after {:?}: {}", frames(), exchange.describe());
         exchange.compare();
     }
 }

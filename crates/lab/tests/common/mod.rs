@@ -98,17 +98,18 @@ impl Exchange {
 
     /// Lets everything come to rest and compares every router's table.
     pub fn check(&mut self) {
-        if !self.sim.settle(LIMIT) {
-            let statuses: Vec<_> = PARTIES.iter().map(|p| self.sim.party(*p).map(|p| p.status())).collect();
-            let slots: Vec<u32> = self.sim.tables.keys().copied().collect();
-            let members: Vec<_> = slots.iter().map(|s| self.sim.member(*s).map(|m| m.status())).collect();
-            panic!(
-                "the exchange did not come to rest: {statuses:?}\n {members:?}\n{:?}\n{:?}",
-                self.sim.closed.iter().rev().take(5).collect::<Vec<_>>(),
-                self.sim.party_events.iter().rev().take(5).collect::<Vec<_>>()
-            );
-        }
+        assert!(self.sim.settle(LIMIT), "the exchange did not come to rest: {}", self.describe());
         self.compare();
+    }
+
+    /// What a failed test tells.
+    pub fn describe(&mut self) -> String {
+        let statuses: Vec<_> = PARTIES.iter().map(|p| self.sim.party(*p).map(|p| p.status())).collect();
+        let slots: Vec<u32> = self.sim.tables.keys().copied().collect();
+        let members: Vec<_> = slots.iter().map(|s| self.sim.member(*s).map(|m| m.status())).collect();
+        let closed: Vec<_> = self.sim.closed.iter().rev().take(5).collect();
+        let events: Vec<_> = self.sim.party_events.iter().rev().take(5).collect();
+        format!("{statuses:?}\n{members:?}\n{closed:?}\n{events:?}")
     }
 
     pub fn compare(&self) {

@@ -282,10 +282,11 @@ fn same_for_members(told: &ExportSet, now: &ExportSet, set: &MemberSet) -> bool 
 impl Member {
     /// Tells the parties what changed, withdrawals first, as far as the window and the store allow.
     pub(super) fn flush(&mut self, now: Now) {
-        if !self.synced || !self.announcements.has_dirty() || now.instant < self.announcements.next_flush {
+        if !self.synced || !self.announcements.has_dirty() || !self.is_listed() {
             return;
         }
-        if !self.is_listed() || !self.reserve_versions() {
+        // Versions first: without one there is no deadline, and the store wakes this up.
+        if !self.reserve_versions() || now.instant < self.announcements.next_flush {
             return;
         }
         self.announcements.next_flush = now.instant + self.tick;
