@@ -13,6 +13,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("wayleave-crypto", &[]),
     ("wayleave-bgp", &["wayleave-core"]),
     ("wayleave-mpc", &["wayleave-core", "wayleave-crypto"]),
+    ("wayleave-attestation", &["wayleave-core", "wayleave-crypto", "wayleave-bgp"]),
+    ("wayleave-packet", &["wayleave-core", "wayleave-crypto"]),
+    ("wayleave-dataplane", &["wayleave-core", "wayleave-crypto", "wayleave-packet"]),
     ("wayleave-route-server", &["wayleave-core", "wayleave-crypto", "wayleave-bgp", "wayleave-mpc"]),
     ("wayleave-runtime", &["wayleave-core"]),
     (
@@ -22,6 +25,9 @@ const ROOMS: &[(&str, &[&str])] = &[
             "wayleave-crypto",
             "wayleave-bgp",
             "wayleave-mpc",
+            "wayleave-attestation",
+            "wayleave-packet",
+            "wayleave-dataplane",
             "wayleave-route-server",
             "wayleave-runtime",
         ],
@@ -33,6 +39,9 @@ const ROOMS: &[(&str, &[&str])] = &[
             "wayleave-crypto",
             "wayleave-bgp",
             "wayleave-mpc",
+            "wayleave-attestation",
+            "wayleave-packet",
+            "wayleave-dataplane",
             "wayleave-route-server",
             "wayleave-runtime",
             "wayleave-lab",
@@ -41,7 +50,16 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates without sockets, files, threads, clocks or randomness of their own.
-const PURE: &[&str] = &["wayleave-core", "wayleave-crypto", "wayleave-bgp", "wayleave-mpc", "wayleave-route-server"];
+const PURE: &[&str] = &[
+    "wayleave-core",
+    "wayleave-crypto",
+    "wayleave-bgp",
+    "wayleave-mpc",
+    "wayleave-attestation",
+    "wayleave-packet",
+    "wayleave-dataplane",
+    "wayleave-route-server",
+];
 
 /// What a pure crate must not depend on: each is a way to the world.
 const WORLDLY: &[&str] = &[

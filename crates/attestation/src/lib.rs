@@ -1,0 +1,12 @@
+//! Attested AS paths (KC-x): chains of keys, the suites that sign them, validation, and the attesting proxy.
+//!
+//! The origin signs with a key that a trust anchor vouches for; each hop authorises the key of the next; a verifier
+//! needs only the origin's key, and that of an AS that re-anchors after a gap (paper section III).
+//!
+//! Pure: no clock, socket, file, thread or randomness of its own. Seeds come in as arguments.
+
+pub mod scheme;
+pub mod suite;
+
+pub use scheme::{Announcement, Scheme, SchemeError};
+pub use suite::{Claim, KeyRefused, SignError, Suite, SuiteId, SuiteKey};

@@ -1,0 +1,176 @@
+//! The one trait that every signature suite fits, and the numbers that name the suites.
+
+use std::fmt;
+
+use wayleave_crypto::secret::Secret;
+
+/// A suite's number on the wire and its name in configuration and benchmarks.
+///
+/// Numbers from `0x80` are the paper's suites and the baselines: they exist for the lab and the benchmarks, and the
+/// standard profile refuses them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum SuiteId {
+    /// Ed25519, verified under the cofactored rule of ZIP-215 alone and in batches.
+    KcEd25519 = 1,
+    /// Stateful hash-based signatures: W-OTS under Merkle trees.
+    KcHbs = 2,
+    /// RSA-3072, one PSS signature a hop.
+    KcRsa = 3,
+    /// RSA-2048, the measured lower profile of `kc-rsa`.
+    KcRsa2048 = 4,
+    /// The paper's HORS (512, 3) over an AES-based tree (section IV-B).
+    KcMtPaper = 0x81,
+    /// The paper's RSA-1024 with XOR aggregation (section IV-A).
+    KcRsaPaper = 0x82,
+    /// The paper's hybrid of both.
+    KcHybridPaper = 0x83,
+    /// S-BGP: DSA-1024 with precomputation.
+    SBgp = 0x91,
+    /// Sequential aggregate RSA with bit vectors (Zhao, Smith and Nicol).
+    SasV = 0x92,
+    /// Secure path vector: n = 256, m = 6, with epochs (Hu, Perrig and Sirbu).
+    Spv = 0x93,
+    /// BGPsec: ECDSA over P-256 (RFC 8205, RFC 8608).
+    Bgpsec = 0x94,
+}
+
+impl SuiteId {
+    /// Every suite, in the order of the tables.
+    pub const ALL: [Self; 11] = [
+        Self::KcEd25519,
+        Self::KcHbs,
+        Self::KcRsa,
+        Self::KcRsa2048,
+        Self::KcMtPaper,
+        Self::KcRsaPaper,
+        Self::KcHybridPaper,
+        Self::SBgp,
+        Self::SasV,
+        Self::Spv,
+        Self::Bgpsec,
+    ];
+
+    /// The name in configuration, benchmarks and messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::KcEd25519 => "kc-ed25519",
+            Self::KcHbs => "kc-hbs",
+            Self::KcRsa => "kc-rsa",
+            Self::KcRsa2048 => "kc-rsa-2048",
+            Self::KcMtPaper => "kc-mt-paper",
+            Self::KcRsaPaper => "kc-rsa-paper",
+            Self::KcHybridPaper => "kc-hybrid-paper",
+            Self::SBgp => "s-bgp",
+            Self::SasV => "sas-v",
+            Self::Spv => "spv",
+            Self::Bgpsec => "bgpsec",
+        }
+    }
+
+    /// The suite of this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|suite| suite.name() == name)
+    }
+
+    /// The suite of this number.
+    #[must_use]
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|suite| *suite as u8 == byte)
+    }
+
+    /// Whether only the lab and the benchmarks may use it.
+    #[must_use]
+    pub fn lab_only(self) -> bool {
+        self as u8 >= 0x80
+    }
+}
+
+impl fmt::Display for SuiteId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A signature scheme as a hop of a chain uses it.
+pub trait Suite: Send + Sync {
+    /// Which suite this is.
+    fn id(&self) -> SuiteId;
+    /// Bits of security against forgery, as claimed for the whole life of a key.
+    fn strength(&self) -> u16;
+    /// Bytes of an encoded public key.
+    fn public_key_len(&self) -> usize;
+    /// Bytes of the longest signature.
+    fn signature_len(&self) -> usize;
+    /// Makes a key pair from a uniformly random seed; the same seed gives the same pair.
+    fn generate(&self, seed: &Secret<32>) -> Box<dyn SuiteKey>;
+    /// Checks a public key before its first use: exact length, canonical, none of the suite's weak keys. Bounded time.
+    fn check_key(&self, public: &[u8]) -> Result<(), KeyRefused>;
+    /// Whether `signature` is one of `public` over `message`. Never panics, whatever the bytes.
+    fn verify(&self, public: &[u8], message: &[u8], signature: &[u8]) -> bool;
+    /// As [`Suite::verify`] for each claim, always with the same answers, faster where the suite can.
+    fn verify_batch(&self, claims: &[Claim<'_>]) -> Vec<bool> {
+        claims.iter().map(|claim| self.verify(claim.public, claim.message, claim.signature)).collect()
+    }
+}
+
+/// A signature to be verified.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// The encoded public key.
+    pub public: &'a [u8],
+    /// What was signed.
+    pub message: &'a [u8],
+    /// The signature.
+    pub signature: &'a [u8],
+}
+
+/// The private half of a key pair. It prints as nothing and is wiped when it is dropped.
+pub trait SuiteKey: Send {
+    /// The encoded public half.
+    fn public(&self) -> &[u8];
+    /// Signs `message`. A few-time key counts it.
+    fn sign(&mut self, message: &[u8]) -> Result<Vec<u8>, SignError>;
+    /// The index of the next signature of a few-time key; `None` where a key signs without limit.
+    fn next_index(&self) -> Option<u64> {
+        None
+    }
+    /// Allows signatures with indices below `limit`, which the caller has made durable before this call; a few-time
+    /// key signs nothing until it is called, and skips what lies below `from` (the limit that an earlier life left).
+    fn reserve(&mut self, _from: u64, _limit: u64) {}
+}
+
+/// Why a public key or a pair was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KeyRefused {
+    /// The encoding has the wrong length.
+    #[error("the key has {have} bytes, not {need}")]
+    Length {
+        /// Bytes of a key of this suite.
+        need: usize,
+        /// Bytes that came.
+        have: usize,
+    },
+    /// The encoding is not the canonical one.
+    #[error("the key is not encoded canonically")]
+    NotCanonical,
+    /// A key for which the suite gives no security.
+    #[error("the key is weak: {0}")]
+    Weak(&'static str),
+    /// The private and the public half do not belong together.
+    #[error("the two halves of the key pair do not belong together")]
+    Mismatch,
+}
+
+/// Why a key did not sign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SignError {
+    /// The few-time key has no signature left; a new key must take its place.
+    #[error("the key has signed {0} times and may sign no more")]
+    Exhausted(u64),
+    /// The next index is not durable yet.
+    #[error("signature {0} of the key is not reserved yet")]
+    NotReserved(u64),
+}

@@ -1,0 +1,1 @@
+//! The router, the stamper and the gateway: verified forwarding over bursts of packets.

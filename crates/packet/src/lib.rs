@@ -1,0 +1,1 @@
+//! Verified packets: Platypus, SCION and ICING headers, minting and verification.
