@@ -18,6 +18,7 @@ mod nlri;
 pub mod notification;
 mod open;
 mod params;
+pub mod peer;
 mod problem;
 mod refresh;
 pub mod rib;

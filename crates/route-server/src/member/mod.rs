@@ -6,6 +6,7 @@
 
 mod announce;
 mod receive;
+mod router;
 mod select;
 mod status;
 
@@ -25,6 +26,7 @@ use crate::party::{Change, LinkId, Number, PersistId, Stored};
 use crate::policy::Policy;
 use crate::rng::Rng;
 
+pub use router::router_session;
 pub use status::{Alarm, MemberCounters, MemberEvent, MemberStatus, Suspect, Why, WhyRoute};
 
 use announce::Announcements;

@@ -8,10 +8,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
-use wayleave_bgp::session::{Config, PeerAsn};
 use wayleave_core::Prefix;
 use wayleave_route_server::member::{
-    Member, MemberConfig as MachineConfig, MemberEvent, MemberInput, MemberOutput, MemberStatus,
+    Member, MemberConfig as MachineConfig, MemberEvent, MemberInput, MemberOutput, MemberStatus, router_session,
 };
 use wayleave_route_server::party::Number;
 use wayleave_runtime::Clock;
@@ -157,14 +156,9 @@ fn gate(number: u32, party: &PartyAt) -> Gate {
 
 async fn start_router(config: &MemberConfig, clock: Clock, events: mpsc::Sender<Event>) -> Outcome<Peer> {
     let (router, exchange) = (config.file.router.get_ref(), &config.file.exchange);
-    let mut session =
-        Config::new(*exchange.asn.get_ref(), router.router_id.get_ref().0, PeerAsn::Exactly(*router.asn.get_ref()));
+    let mut session = router_session(*exchange.asn.get_ref(), router.router_id.get_ref().0, *router.asn.get_ref());
     session.hold_time = config.hold_time;
-    session.transparent = true;
     session.passive = router.connect.is_none();
-    session.connect_retry = Duration::from_secs(2);
-    session.idle_hold = Duration::from_millis(500);
-    session.idle_hold_most = Duration::from_secs(10);
     let place = Place {
         listen: router.listen.as_ref().map(|address| address.0),
         connect: router.connect.as_ref().map(|address| address.0),
@@ -257,14 +251,7 @@ fn told(event: Event) -> Told<Member> {
         Event::Link(LinkEvent::Frame { link, bytes, .. }) => MemberInput::Frame { link, bytes },
         Event::Link(LinkEvent::Down { link, .. }) => MemberInput::LinkDown { link },
         Event::Durable(id) => MemberInput::Persisted(id),
-        Event::Router(PeerEvent::Up) => MemberInput::RouterUp,
-        Event::Router(PeerEvent::Down) => MemberInput::RouterDown,
-        Event::Router(PeerEvent::EndOfRib) => MemberInput::RouterEndOfRib,
-        Event::Router(PeerEvent::Update(update)) => MemberInput::RouterUpdate {
-            withdrawn: update.withdrawn,
-            announced: update.announced,
-            attributes: update.attributes,
-        },
+        Event::Router(event) => event.into(),
         Event::Given(input) => input,
         Event::Ask(question) => return Told::Asked(question),
         Event::Stop => return Told::Stop,

@@ -1,4 +1,4 @@
-//! One BGP peer: the driver of a session and what is announced over it.
+//! The driver of one BGP peer: TCP, the clock, the log and the view, around [`wayleave_bgp::peer`].
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -9,15 +9,14 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 use tracing::{debug, info, warn};
-use wayleave_bgp::rib::{AdjRibOut, AttributePool};
-use wayleave_bgp::session::{Config, ConnectionId, Ended, Established, Input, Output, Session, Stop, StopReason};
-use wayleave_bgp::{Attributes, Nlri, RefreshKind, Update, encode_updates};
-use wayleave_core::{Afi, Machine, Prefix};
+pub use wayleave_bgp::peer::PeerEvent;
+use wayleave_bgp::peer::{self, Input, Output};
+use wayleave_bgp::session::{self, Config, ConnectionId, Ended, Stop, StopReason};
+use wayleave_bgp::{Attributes, Update};
+use wayleave_core::{Machine, Prefix};
 use wayleave_runtime::Clock;
 use wayleave_runtime::bgp_tcp::{Sockets, TcpEvent, TcpOptions};
 
-/// Routes that one batch of messages holds at most.
-const BATCH: usize = 20_000;
 /// TCP events that may wait.
 const QUEUE: usize = 256;
 /// How long a stop may take.
@@ -50,16 +49,6 @@ pub enum Command {
     Once(Box<Update>),
     /// End the session and the driver.
     Stop,
-}
-
-/// What the peer did.
-#[derive(Debug)]
-pub enum PeerEvent {
-    Up,
-    Down,
-    Update(Box<Update>),
-    /// Of all agreed families.
-    EndOfRib,
 }
 
 /// What a view shows of the peer.
@@ -107,16 +96,12 @@ impl Peer {
         let mut seed = [0u8; 8];
         getrandom::fill(&mut seed).map_err(std::io::Error::other)?;
         let driver = Driver {
-            session: Session::new(config, u64::from_be_bytes(seed)),
-            out: AdjRibOut::new(),
-            pool: AttributePool::new(),
+            peer: peer::Peer::new(config, u64::from_be_bytes(seed), clock.now()),
             place,
             clock,
             sockets,
             events,
             view: view.clone(),
-            established: None,
-            awaited: Vec::new(),
             last_end: String::new(),
             malformed: 0,
             causes_said: BTreeSet::new(),
@@ -133,17 +118,12 @@ impl Peer {
 }
 
 struct Driver<E> {
-    session: Session,
-    out: AdjRibOut,
-    pool: AttributePool,
+    peer: peer::Peer,
     place: Place,
     clock: Clock,
     sockets: Sockets<TcpEvent>,
     events: mpsc::Sender<E>,
     view: PeerView,
-    established: Option<Established>,
-    /// Families whose End-of-RIB has not come.
-    awaited: Vec<Afi>,
     last_end: String,
     malformed: u32,
     causes_said: BTreeSet<String>,
@@ -156,12 +136,12 @@ impl<E: From<PeerEvent>> Driver<E> {
         mut told: mpsc::UnboundedReceiver<Command>,
         mut replayed: mpsc::Receiver<Command>,
     ) {
-        self.handle(Input::Start).await;
+        self.handle(session::Input::Start).await;
         let mut sweep = tokio::time::interval(SWEEP);
         loop {
-            let deadline = self.session.deadline();
+            let deadline = self.peer.deadline();
             let due = deadline.map_or_else(tokio::time::Instant::now, |at| self.clock.at(at));
-            let writable = self.session.is_writable();
+            let writable = self.peer.is_writable();
             tokio::select! {
                 event = tcp.recv() => match event {
                     Some(event) => self.tcp(event).await,
@@ -169,24 +149,20 @@ impl<E: From<PeerEvent>> Driver<E> {
                 },
                 command = told.recv() => match command {
                     Some(Command::Stop) | None => break,
-                    Some(command) => self.told(command).await,
+                    Some(command) => self.told(command),
                 },
-                command = replayed.recv(), if writable => if let Some(command) = command { self.told(command).await },
-                () = sleep_until(due), if deadline.is_some() => {
-                    let now = self.clock.now();
-                    self.session.handle_timeout(now);
-                    self.act().await;
-                }
-                _ = sweep.tick() => self.pool.sweep(),
+                command = replayed.recv(), if writable => if let Some(command) = command { self.told(command) },
+                () = sleep_until(due), if deadline.is_some() => self.peer.handle_timeout(self.clock.now()),
+                _ = sweep.tick() => self.peer.sweep(),
             }
             // Take along what is there already, so that routes share messages.
             while let Ok(command) = told.try_recv() {
                 if matches!(command, Command::Stop) {
                     return self.stop().await;
                 }
-                self.told(command).await;
+                self.told(command);
             }
-            self.flush().await;
+            self.act().await;
             self.show();
         }
         self.stop().await;
@@ -194,12 +170,12 @@ impl<E: From<PeerEvent>> Driver<E> {
 
     async fn stop(mut self) {
         let reason = StopReason::Shutdown("wayleave is stopping".to_owned());
-        self.handle(Input::Stop(Stop { administrative: true, reason })).await;
+        self.handle(session::Input::Stop(Stop { administrative: true, reason })).await;
         tokio::time::sleep(FAREWELL).await;
     }
 
-    async fn handle(&mut self, input: Input) {
-        self.session.handle(input, self.clock.now());
+    async fn handle(&mut self, input: session::Input) {
+        self.peer.handle(Input::Session(input), self.clock.now());
         self.act().await;
     }
 
@@ -213,86 +189,82 @@ impl<E: From<PeerEvent>> Driver<E> {
                     return;
                 }
                 debug!(%address, "the router connected");
-                self.handle(Input::Connected { connection: ConnectionId(connection), outgoing: false }).await;
+                self.handle(session::Input::Connected { connection: ConnectionId(connection), outgoing: false }).await;
             }
             TcpEvent::Connected { connection, .. } => {
-                self.handle(Input::Connected { connection: ConnectionId(connection), outgoing: true }).await;
+                self.handle(session::Input::Connected { connection: ConnectionId(connection), outgoing: true }).await;
             }
             TcpEvent::ConnectFailed { attempt, error } => {
                 self.last_end = format!("cannot connect: {error}");
-                self.handle(Input::ConnectFailed { attempt }).await;
+                self.handle(session::Input::ConnectFailed { attempt }).await;
             }
             TcpEvent::Bytes { connection, bytes } => {
-                self.handle(Input::Bytes { connection: ConnectionId(connection), bytes }).await;
+                self.handle(session::Input::Bytes { connection: ConnectionId(connection), bytes }).await;
             }
             TcpEvent::Closed { connection } => {
-                self.handle(Input::Closed { connection: ConnectionId(connection) }).await;
+                self.handle(session::Input::Closed { connection: ConnectionId(connection) }).await;
             }
             TcpEvent::Writable { connection } => {
-                self.handle(Input::Writable { connection: ConnectionId(connection) }).await;
+                self.handle(session::Input::Writable { connection: ConnectionId(connection) }).await;
             }
         }
     }
 
-    async fn told(&mut self, command: Command) {
-        match command {
-            Command::Route { prefix, attributes: Some(attributes) } => {
-                let attributes = self.pool.intern(attributes);
-                self.out.announce(Nlri::new(prefix), attributes);
-            }
-            Command::Route { prefix, attributes: None } => self.out.withdraw(&Nlri::new(prefix)),
-            Command::Once(update) => {
-                let Some(established) = &self.established else { return };
-                let params = &established.params;
-                match encode_updates(update.attributes.as_ref(), &update.announced, &update.withdrawn, params) {
-                    Ok(messages) => self.handle(Input::Send(messages)).await,
-                    Err(error) => debug!(%error, "an UPDATE that this session cannot carry is left out"),
-                }
-            }
-            Command::Stop => {}
-        }
+    fn told(&mut self, command: Command) {
+        let input = match command {
+            Command::Route { prefix, attributes } => Input::Route { prefix, attributes },
+            Command::Once(update) => Input::Once(update),
+            Command::Stop => return,
+        };
+        self.peer.handle(input, self.clock.now());
     }
 
-    /// Does what the session wants done.
+    /// Does what the peer wants done.
     async fn act(&mut self) {
-        while let Some(output) = self.session.poll() {
+        while let Some(output) = self.peer.poll() {
             match output {
                 Output::Connect { attempt } => match self.place.connect {
                     Some(to) => self.sockets.connect(attempt, to),
-                    None => self.session.handle(Input::ConnectFailed { attempt }, self.clock.now()),
+                    None => self.session(session::Input::ConnectFailed { attempt }),
                 },
                 Output::Send { connection, bytes } => {
                     if !self.sockets.send(connection.0, bytes) {
-                        self.session.handle(Input::Blocked { connection }, self.clock.now());
+                        self.session(session::Input::Blocked { connection });
                     }
                 }
                 Output::Close { connection } => self.sockets.close(connection.0),
-                Output::Up(established) => self.up(*established).await,
-                Output::Down(ended) => self.down(&ended).await,
+                Output::Event(event) => {
+                    if let PeerEvent::Update(update) = &event {
+                        self.note_problems(update);
+                    }
+                    let _ = self.events.send(event.into()).await;
+                }
+                Output::Established(established) => {
+                    info!(peer = %established.peer_asn, id = %established.peer_id, "BGP session up");
+                    self.malformed = 0;
+                    self.causes_said.clear();
+                    self.last_end.clear();
+                }
+                Output::Ended(ended) => {
+                    warn!(cause = %ended.cause, "BGP session down");
+                    self.last_end = ended.cause.to_string();
+                }
                 Output::Failed(ended) => {
                     self.last_end = ended.cause.to_string();
                     self.note_failed(&ended);
                 }
-                Output::Update(update) => {
-                    if !update.problems.is_empty() {
-                        self.note_problems(&update);
-                    }
-                    self.tell(PeerEvent::Update(update)).await;
+                Output::Rejected(rejected) => {
+                    warn!(error = %rejected.error, routes = rejected.routes.len(), "routes that this session cannot carry");
                 }
-                Output::RouteRefresh { afi, kind } => {
-                    let marked = self.established.as_ref().is_some_and(|up| up.enhanced_route_refresh);
-                    if kind == RefreshKind::Request {
-                        self.out.refresh(afi, marked);
-                    }
-                }
-                Output::EndOfRib(afi) => {
-                    self.awaited.retain(|awaited| *awaited != afi);
-                    if self.awaited.is_empty() {
-                        self.tell(PeerEvent::EndOfRib).await;
-                    }
+                Output::Unsendable(error) => {
+                    debug!(%error, "an UPDATE that this session cannot carry is left out");
                 }
             }
         }
+    }
+
+    fn session(&mut self, input: session::Input) {
+        self.peer.handle(Input::Session(input), self.clock.now());
     }
 
     /// Says why there is no session, each cause once until there is one: a router tries again and again.
@@ -307,6 +279,9 @@ impl<E: From<PeerEvent>> Driver<E> {
 
     /// Says what was wrong with the first few malformed UPDATEs of a session; the rest is only counted.
     fn note_problems(&mut self, update: &Update) {
+        if update.problems.is_empty() {
+            return;
+        }
         self.malformed += 1;
         if self.malformed <= MALFORMED_SAID {
             let problems: Vec<String> = update.problems.iter().take(4).map(|problem| format!("{problem:?}")).collect();
@@ -317,53 +292,18 @@ impl<E: From<PeerEvent>> Driver<E> {
         }
     }
 
-    async fn up(&mut self, established: Established) {
-        info!(peer = %established.peer_asn, id = %established.peer_id, "BGP session up");
-        let params = &established.params;
-        self.awaited = [Afi::Ipv4, Afi::Ipv6].into_iter().filter(|afi| params.has_family(*afi)).collect();
-        self.out.session_up(established.params, established.end_of_rib);
-        self.established = Some(established);
-        self.malformed = 0;
-        self.causes_said.clear();
-        self.last_end.clear();
-        self.tell(PeerEvent::Up).await;
-    }
-
-    async fn down(&mut self, ended: &Ended) {
-        warn!(cause = %ended.cause, "BGP session down");
-        self.last_end = ended.cause.to_string();
-        self.out.session_down();
-        self.established = None;
-        self.tell(PeerEvent::Down).await;
-    }
-
-    async fn tell(&self, event: PeerEvent) {
-        let _ = self.events.send(event.into()).await;
-    }
-
-    /// Sends routes as long as the peer takes them.
-    async fn flush(&mut self) {
-        while self.session.is_writable() && self.out.is_due() {
-            let batch = self.out.next_batch(BATCH);
-            for rejected in &batch.rejected {
-                warn!(error = %rejected.error, routes = rejected.routes.len(), "routes that this session cannot carry");
-            }
-            self.handle(Input::Send(batch.messages)).await;
-        }
-    }
-
     fn show(&self) {
-        let counters = self.session.counters();
+        let up = self.peer.established();
         self.view.set(json!({
             "peer": "router",
-            "up": self.established.is_some(),
-            "state": self.session.state().to_string(),
-            "asn": self.established.as_ref().map(|up| up.peer_asn.0),
-            "router_id": self.established.as_ref().map(|up| up.peer_id.to_string()),
-            "hold_time": self.established.as_ref().map(|up| up.hold_time.secs()),
-            "announced": self.out.len(),
+            "up": up.is_some(),
+            "state": self.peer.state().to_string(),
+            "asn": up.map(|up| up.peer_asn.0),
+            "router_id": up.map(|up| up.peer_id.to_string()),
+            "hold_time": up.map(|up| up.hold_time.secs()),
+            "announced": self.peer.adj_rib_out().len(),
             "last_end": (!self.last_end.is_empty()).then_some(&self.last_end),
-            "counters": counters,
+            "counters": self.peer.counters(),
         }));
     }
 }
