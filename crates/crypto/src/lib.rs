@@ -8,6 +8,7 @@ pub mod kdf;
 pub mod prg;
 pub mod seal;
 pub mod secret;
+pub mod sha256_lanes;
 pub mod sign;
 pub mod tccr;
 pub mod transpose;
