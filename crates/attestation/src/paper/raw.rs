@@ -1,0 +1,320 @@
+//! RSA-1024 as a permutation: what the paper's origin keys, its KC-RSA and SAS-V sign with (section IV-A).
+//!
+//! Lab and benchmarks only. The arithmetic is `crypto-bigint`'s, the primes are `crypto-primes`'s.
+
+use std::fmt;
+
+use crypto_bigint::modular::{FixedMontyForm, FixedMontyParams};
+use crypto_bigint::{Odd, U512, U1024};
+use crypto_primes::hazmat::{SetBits, SmallFactorsSieveFactory};
+use crypto_primes::{Flavor, is_prime, sieve_and_find};
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::SeedableRng;
+use sha2::{Digest, Sha256};
+use wayleave_crypto::secret::Secret;
+use zeroize::Zeroize;
+
+use crate::suite::KeyRefused;
+
+/// Bytes of a modulus, and so of a signature.
+pub const MODULUS_LEN: usize = 128;
+/// Bytes of each of the two primes.
+pub const PRIME_LEN: usize = 64;
+/// The public exponent of every key.
+pub const EXPONENT: u32 = 65_537;
+
+/// A number below some modulus, big-endian.
+pub type Block = [u8; MODULUS_LEN];
+
+/// Which moduli a key may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moduli {
+    /// Any of 1,024 bits, as common libraries make them: both primes have their two top bits set.
+    Any,
+    /// Only those whose 64 top bits are all ones, so that a value below one modulus is below another but for one in
+    /// 2^64 (threats K7). Primes of equal length then both have their 65 top bits set.
+    High,
+}
+
+/// The public half: `x -> x^65537 mod n`.
+#[derive(Clone)]
+pub struct RawPublic {
+    params: FixedMontyParams<{ U1024::LIMBS }>,
+}
+
+impl RawPublic {
+    /// Checks the modulus: 1,024 bits, odd, and of the kind that `moduli` asks for.
+    pub fn new(modulus: &Block, moduli: Moduli) -> Result<Self, KeyRefused> {
+        if modulus[0] & 0x80 == 0 {
+            return Err(KeyRefused::NotCanonical);
+        }
+        if moduli == Moduli::High && modulus[..8] != [0xff; 8] {
+            return Err(KeyRefused::Weak("the 64 top bits of the modulus are not all set"));
+        }
+        let odd: Option<Odd<U1024>> = U1024::from_be_slice(modulus).to_odd().into();
+        let odd = odd.ok_or(KeyRefused::Weak("the modulus is even"))?;
+        Ok(Self { params: FixedMontyParams::new_vartime(odd) })
+    }
+
+    /// The modulus, big-endian.
+    #[must_use]
+    pub fn modulus(&self) -> Block {
+        to_block(self.params.modulus())
+    }
+
+    /// Whether `x` is below the modulus, and so in the permutation's domain.
+    #[must_use]
+    pub fn in_domain(&self, x: &Block) -> bool {
+        U1024::from_be_slice(x) < **self.params.modulus()
+    }
+
+    /// `x^65537 mod n`; `None` if `x` is not below the modulus.
+    #[must_use]
+    pub fn apply(&self, x: &Block) -> Option<Block> {
+        if !self.in_domain(x) {
+            return None;
+        }
+        let base = FixedMontyForm::new(&U1024::from_be_slice(x), &self.params);
+        Some(to_block(&base.square_repeat_vartime(16).mul(&base).retrieve()))
+    }
+}
+
+impl fmt::Debug for RawPublic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RawPublic({})", self.params.modulus().as_ref())
+    }
+}
+
+/// The private half: the inverse permutation, by the Chinese remainder theorem.
+#[derive(Clone)]
+pub struct RawPrivate {
+    public: RawPublic,
+    p: FixedMontyParams<{ U512::LIMBS }>,
+    q: FixedMontyParams<{ U512::LIMBS }>,
+    d_p: U512,
+    d_q: U512,
+    /// The inverse of `q` modulo `p`.
+    q_inverse: FixedMontyForm<{ U512::LIMBS }>,
+}
+
+impl RawPrivate {
+    /// Makes a pair from a uniformly random seed; the same seed gives the same pair.
+    #[must_use]
+    pub fn generate(seed: &Secret<32>, moduli: Moduli) -> Self {
+        let mut random = ChaCha20Rng::from_seed(*seed.expose());
+        loop {
+            let (p, q) = (prime(&mut random, moduli), prime(&mut random, moduli));
+            if let Ok(pair) = Self::from_primes(&p, &q, moduli) {
+                return pair;
+            }
+        }
+    }
+
+    /// A pair from its two primes, as a granted key travels: nothing else is sent, so nothing else can disagree.
+    ///
+    /// The cheap checks come first; that the two are primes shows in a trial, since the inverse permutation undoes the
+    /// permutation only if they are.
+    pub fn from_primes(p: &U512, q: &U512, moduli: Moduli) -> Result<Self, KeyRefused> {
+        if p == q {
+            return Err(KeyRefused::Weak("the modulus is a square"));
+        }
+        let (Some(odd_p), Some(odd_q)) = (p.to_odd().into_option(), q.to_odd().into_option()) else {
+            return Err(KeyRefused::Weak("a prime is even"));
+        };
+        let product: U1024 = p.concatenating_mul(q);
+        let public = RawPublic::new(&to_block(&product), moduli)?;
+        let (Some(d_p), Some(d_q)) = (inverse_of_exponent(p), inverse_of_exponent(q)) else {
+            return Err(KeyRefused::Weak("the exponent has no inverse"));
+        };
+        let (p, q_params) = (FixedMontyParams::new(odd_p), FixedMontyParams::new(odd_q));
+        let q_inverse = Option::from(FixedMontyForm::new(q, &p).invert());
+        let q_inverse = q_inverse.ok_or(KeyRefused::Weak("the primes have a common factor"))?;
+        let pair = Self { public, p, q: q_params, d_p, d_q, q_inverse };
+        pair.trial()?;
+        Ok(pair)
+    }
+
+    /// A pair from 128 bytes: the two primes, big-endian.
+    pub fn decode(bytes: &Secret<MODULUS_LEN>, moduli: Moduli) -> Result<Self, KeyRefused> {
+        let (p, q) = bytes.expose().split_at(PRIME_LEN);
+        Self::from_primes(&U512::from_be_slice(p), &U512::from_be_slice(q), moduli)
+    }
+
+    /// The two primes, big-endian: what is handed to the next hop (the paper's t^-).
+    #[must_use]
+    pub fn encode(&self) -> Secret<MODULUS_LEN> {
+        let mut bytes = [0; MODULUS_LEN];
+        bytes[..PRIME_LEN].copy_from_slice(self.p.modulus().to_be_bytes().as_ref());
+        bytes[PRIME_LEN..].copy_from_slice(self.q.modulus().to_be_bytes().as_ref());
+        let secret = Secret::new(bytes);
+        bytes.zeroize();
+        secret
+    }
+
+    /// The public half.
+    #[must_use]
+    pub fn public(&self) -> &RawPublic {
+        &self.public
+    }
+
+    /// The number that the public half takes to `x`; `None` if `x` is not below the modulus.
+    #[must_use]
+    pub fn apply(&self, x: &Block) -> Option<Block> {
+        if !self.public.in_domain(x) {
+            return None;
+        }
+        let x = U1024::from_be_slice(x);
+        let m_p = reduce(&x, &self.p).pow_amm(&self.d_p);
+        let m_q = reduce(&x, &self.q).pow_amm(&self.d_q).retrieve();
+        let h = m_p.sub(&FixedMontyForm::new(&m_q, &self.p)).mul(&self.q_inverse).retrieve();
+        let product: U1024 = h.concatenating_mul(self.q.modulus().as_ref());
+        Some(to_block(&product.wrapping_add(&m_q.resize())))
+    }
+
+    fn trial(&self) -> Result<(), KeyRefused> {
+        let mut x = full_domain_hash(&[b"wayleave/raw-rsa/trial/v1", &self.public.modulus()]);
+        x[0] &= 0x7f;
+        let there = self.apply(&x).and_then(|y| self.public.apply(&y));
+        if there == Some(x) { Ok(()) } else { Err(KeyRefused::Mismatch) }
+    }
+}
+
+impl Drop for RawPrivate {
+    fn drop(&mut self) {
+        self.d_p.zeroize();
+        self.d_q.zeroize();
+        self.p.zeroize();
+        self.q.zeroize();
+        self.q_inverse.zeroize();
+    }
+}
+
+impl fmt::Debug for RawPrivate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RawPrivate(..)")
+    }
+}
+
+/// A hash as long as a modulus: MGF1 with SHA-256 (RFC 8017 appendix B.2.1) over the hash of the parts, each with its
+/// length in front. The top bit is as random as the rest, so that the value may lie above a modulus.
+#[must_use]
+pub fn full_domain_hash(parts: &[&[u8]]) -> Block {
+    let mut state = Sha256::new();
+    for part in parts {
+        state.update((part.len() as u64).to_be_bytes());
+        state.update(part);
+    }
+    let seed = state.finalize();
+    let mut out = [0; MODULUS_LEN];
+    for (counter, chunk) in (0u32..).zip(out.chunks_exact_mut(32)) {
+        chunk.copy_from_slice(&Sha256::new().chain_update(seed).chain_update(counter.to_be_bytes()).finalize());
+    }
+    out
+}
+
+/// Bitwise exclusive or of two numbers.
+#[must_use]
+pub fn xor(a: &Block, b: &Block) -> Block {
+    std::array::from_fn(|i| a[i] ^ b[i])
+}
+
+fn to_block(x: &U1024) -> Block {
+    let mut block = [0; MODULUS_LEN];
+    block.copy_from_slice(x.to_be_bytes().as_ref());
+    block
+}
+
+/// `x` modulo a prime, by way of Montgomery form: no division, so no time that depends on the prime.
+fn reduce(x: &U1024, prime: &FixedMontyParams<{ U512::LIMBS }>) -> FixedMontyForm<{ U512::LIMBS }> {
+    let (low, high): (U512, U512) = x.split();
+    // Montgomery form of 2^512 is R times R, and R is 2^512: the constant that enters Montgomery form.
+    let two_512 = FixedMontyForm::from_montgomery(*prime.r2(), prime);
+    FixedMontyForm::new(&high, prime).mul(&two_512).add(&FixedMontyForm::new(&low, prime))
+}
+
+/// The inverse of 65537 modulo `prime - 1`; `None` where there is none.
+fn inverse_of_exponent(prime: &U512) -> Option<U512> {
+    let order = prime.wrapping_sub(&U512::ONE).to_nz().into_option()?;
+    U512::from_u32(EXPONENT).invert_mod(&order).into_option()
+}
+
+fn prime(random: &mut ChaCha20Rng, moduli: Moduli) -> U512 {
+    match moduli {
+        Moduli::Any => {
+            let sieve = SmallFactorsSieveFactory::new(Flavor::Any, U512::BITS, SetBits::TwoMsb).expect("512 bits fit");
+            sieve_and_find(random, sieve, |_, candidate: &U512| is_prime(Flavor::Any, candidate))
+                .expect("no error but for bad sizes")
+                .expect("the sieve is restarted until a prime is found")
+        }
+        Moduli::High => high_prime(random),
+    }
+}
+
+/// A prime whose 65 top bits are set: candidates from a random start upwards.
+fn high_prime(random: &mut ChaCha20Rng) -> U512 {
+    use crypto_bigint::RandomBits;
+    use crypto_primes::hazmat::SmallFactorsSieve;
+    const FREE_BITS: u32 = U512::BITS - 65;
+    let bits = std::num::NonZero::new(U512::BITS).expect("512 is not zero");
+    loop {
+        let start = U512::random_bits(random, FREE_BITS) | (U512::MAX << FREE_BITS);
+        let mut sieve = SmallFactorsSieve::new(start, bits, false).expect("512 bits fit");
+        if let Some(found) = sieve.find(|candidate| is_prime(Flavor::Any, candidate)) {
+            return found;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(n: u8, moduli: Moduli) -> RawPrivate {
+        RawPrivate::generate(&Secret::new([n; 32]), moduli)
+    }
+
+    #[test]
+    fn the_private_half_undoes_the_public_half() {
+        for moduli in [Moduli::Any, Moduli::High] {
+            let pair = pair(1, moduli);
+            let mut x = full_domain_hash(&[b"x"]);
+            x[0] &= 0x3f;
+            let y = pair.apply(&x).expect("below");
+            assert_eq!(pair.public().apply(&y), Some(x));
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_pair_and_high_moduli_have_64_ones() {
+        let (a, b) = (pair(2, Moduli::High), pair(2, Moduli::High));
+        assert_eq!(a.public().modulus(), b.public().modulus());
+        assert_eq!(a.public().modulus()[..8], [0xff; 8]);
+        let again = RawPrivate::decode(&a.encode(), Moduli::High).expect("its own primes");
+        assert_eq!(again.public().modulus(), a.public().modulus());
+    }
+
+    #[test]
+    fn a_number_above_the_modulus_is_outside_the_domain() {
+        let pair = pair(3, Moduli::Any);
+        assert_eq!(pair.apply(&[0xff; 128]), None);
+        assert_eq!(pair.public().apply(&[0xff; 128]), None);
+        assert_eq!(pair.public().apply(&pair.public().modulus()), None);
+    }
+
+    #[test]
+    fn hostile_pairs_are_refused() {
+        let good = pair(4, Moduli::Any);
+        let p = *good.p.modulus().as_ref();
+        let q = *good.q.modulus().as_ref();
+        let refused = |p: U512, q: U512| RawPrivate::from_primes(&p, &q, Moduli::Any).expect_err("hostile");
+        assert_eq!(refused(p, p), KeyRefused::Weak("the modulus is a square"));
+        assert_eq!(refused(U512::ZERO, q), KeyRefused::Weak("a prime is even"));
+        assert_eq!(refused(p.wrapping_sub(&U512::ONE), q), KeyRefused::Weak("a prime is even"));
+        assert_eq!(refused(U512::ONE, q), KeyRefused::NotCanonical);
+        assert!(RawPrivate::from_primes(&p.wrapping_sub(&U512::from_u8(2)), &q, Moduli::Any).is_err());
+        assert_eq!(
+            RawPrivate::from_primes(&p, &q, Moduli::High).expect_err("not high"),
+            KeyRefused::Weak("the 64 top bits of the modulus are not all set")
+        );
+    }
+}

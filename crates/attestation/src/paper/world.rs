@@ -1,0 +1,249 @@
+//! What the paper's messages share: AS numbers, bit vectors over ordered neighbour lists, RSA origin keys (section III).
+//!
+//! The formula that is signed, `{N_0, ..., N_i; V_i; t_i^+}`, holds no prefix and no expiry: taken literally, one
+//! signature serves every prefix of its origin (threats F5).
+
+use std::collections::HashMap;
+
+use wayleave_core::Asn;
+use wayleave_crypto::kdf;
+use wayleave_crypto::secret::Secret;
+
+use super::raw::{Block, Moduli, RawPrivate, full_domain_hash};
+
+/// Neighbours an AS may have: our own limit, so that a vector has at most 8,192 octets.
+pub const MAX_NEIGHBOURS: usize = 65_535;
+/// ASes of a path: our own limit on what decoders accept.
+pub const MAX_HOPS: usize = 255;
+
+/// Which of an AS's neighbours it sends to: bit `j` (the most significant bit of an octet first) is the `j`-th of its
+/// ordered list.
+///
+/// On the wire: the number of bits (2 octets), then the bits, padded with zeros to whole octets.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct BitVector {
+    bits: u16,
+    octets: Vec<u8>,
+}
+
+impl BitVector {
+    /// All zeros.
+    #[must_use]
+    pub fn zeros(bits: u16) -> Self {
+        Self { bits, octets: vec![0; usize::from(bits).div_ceil(8)] }
+    }
+
+    /// Sets bit `index`; one outside the vector is ignored.
+    pub fn set(&mut self, index: usize) {
+        if index < usize::from(self.bits) {
+            self.octets[index / 8] |= 0x80 >> (index % 8);
+        }
+    }
+
+    /// Bit `index`; those outside the vector are zeros.
+    #[must_use]
+    pub fn contains(&self, index: usize) -> bool {
+        index < usize::from(self.bits) && self.octets[index / 8] & (0x80 >> (index % 8)) != 0
+    }
+
+    /// Appends the wire form.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bits.to_be_bytes());
+        out.extend_from_slice(&self.octets);
+    }
+
+    /// Reads the wire form; hands back the rest. `None` if it is truncated or its padding is not zero.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (count, rest) = bytes.split_first_chunk()?;
+        let bits = u16::from_be_bytes(*count);
+        let (octets, rest) = rest.split_at_checked(usize::from(bits).div_ceil(8))?;
+        let padding = if bits % 8 == 0 { 0 } else { 0xff >> (bits % 8) };
+        if octets.last().is_some_and(|last| last & padding != 0) {
+            return None;
+        }
+        Some((Self { bits, octets: octets.to_vec() }, rest))
+    }
+
+    /// Bytes of the wire form.
+    #[must_use]
+    pub fn wire_len(&self) -> usize {
+        2 + self.octets.len()
+    }
+}
+
+/// What `R_i` signs: `N_0, ..., N_i; V_i; t_i^+`, each list with its length in front.
+#[must_use]
+pub fn formula(path: &[Asn], vector: &BitVector, key: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(2 + 4 * path.len() + vector.wire_len() + 2 + key.len());
+    out.extend_from_slice(&short(path.len()));
+    for asn in path {
+        out.extend_from_slice(&asn.0.to_be_bytes());
+    }
+    vector.encode(&mut out);
+    out.extend_from_slice(&short(key.len()));
+    out.extend_from_slice(key);
+    out
+}
+
+fn short(len: usize) -> [u8; 2] {
+    u16::try_from(len).expect("paths and keys of the paper's suites are far below 64 KiB").to_be_bytes()
+}
+
+/// What every verifier knows through certificates: neighbour lists and origin keys; and, since one world plays all
+/// ASes, the private halves of the latter.
+pub struct World {
+    seed: Secret<32>,
+    neighbours: HashMap<Asn, Vec<Asn>>,
+    positions: HashMap<(Asn, Asn), usize>,
+    origins: HashMap<Asn, RawPrivate>,
+}
+
+impl World {
+    /// An empty world; every key in it comes from `seed`.
+    #[must_use]
+    pub fn new(seed: &Secret<32>) -> Self {
+        Self { seed: seed.clone(), neighbours: HashMap::new(), positions: HashMap::new(), origins: HashMap::new() }
+    }
+
+    /// Makes what the messages of `path` (the origin first) need: its ASes neighbours, its origin a key.
+    pub fn prepare(&mut self, path: &[Asn]) {
+        for pair in path.windows(2) {
+            self.connect(pair[0], pair[1]);
+        }
+        if let Some(&origin) = path.first() {
+            self.add_origin(origin);
+        }
+    }
+
+    /// Makes two ASes neighbours: each goes to the end of the other's list, so that older vectors keep their meaning.
+    pub fn connect(&mut self, a: Asn, b: Asn) {
+        for (of, neighbour) in [(a, b), (b, a)] {
+            let list = self.neighbours.entry(of).or_default();
+            if of != neighbour && list.len() < MAX_NEIGHBOURS && !self.positions.contains_key(&(of, neighbour)) {
+                self.positions.insert((of, neighbour), list.len());
+                list.push(neighbour);
+            }
+        }
+    }
+
+    /// The ordered neighbour list that the certificate of `asn` carries.
+    #[must_use]
+    pub fn neighbours(&self, asn: Asn) -> &[Asn] {
+        self.neighbours.get(&asn).map_or(&[], Vec::as_slice)
+    }
+
+    /// The vector with which the last AS of `path` sends to `to` and, by the same signature, to all its other
+    /// neighbours that are not on the path. `to` becomes a neighbour if it is none yet.
+    pub fn export(&mut self, path: &[Asn], to: Asn) -> BitVector {
+        let Some(&from) = path.last() else { return BitVector::default() };
+        self.connect(from, to);
+        let list = self.neighbours(from);
+        let mut vector = BitVector::zeros(u16::try_from(list.len()).expect("connect keeps lists this short"));
+        for (index, neighbour) in list.iter().enumerate() {
+            if *neighbour == to || !path.contains(neighbour) {
+                vector.set(index);
+            }
+        }
+        vector
+    }
+
+    /// Whether `vector`, as signed by `from`, names `to`.
+    #[must_use]
+    pub fn allows(&self, from: Asn, vector: &BitVector, to: Asn) -> bool {
+        self.positions.get(&(from, to)).is_some_and(|&index| vector.contains(index))
+    }
+
+    /// Makes the pair K_0 of `asn`, if it has none.
+    pub fn add_origin(&mut self, asn: Asn) {
+        let seed = &self.seed;
+        self.origins.entry(asn).or_insert_with(|| {
+            let seed = kdf::derive("wayleave/paper/origin/v1", seed.expose(), &asn.0.to_be_bytes());
+            RawPrivate::generate(&seed, Moduli::High)
+        });
+    }
+
+    /// The pair K_0 of `asn`.
+    #[must_use]
+    pub fn origin(&self, asn: Asn) -> Option<&RawPrivate> {
+        self.origins.get(&asn)
+    }
+
+    /// The origin's signature over `message` with K_0^- (a full-domain hash under RSA-1024): 128 bytes.
+    #[must_use]
+    pub fn sign_as_origin(&self, asn: Asn, message: &[u8]) -> Option<Block> {
+        self.origin(asn)?.apply(&origin_hash(message))
+    }
+
+    /// Whether `signature` is the origin's over `message`.
+    #[must_use]
+    pub fn verify_origin(&self, asn: Asn, message: &[u8], signature: &Block) -> bool {
+        let Some(pair) = self.origin(asn) else { return false };
+        pair.public().apply(signature) == Some(origin_hash(message))
+    }
+}
+
+/// Below every modulus: the top bit is cleared, and moduli have theirs set.
+fn origin_hash(message: &[u8]) -> Block {
+    let mut hash = full_domain_hash(&[b"wayleave/paper/origin-signature/v1", message]);
+    hash[0] &= 0x7f;
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn world() -> World {
+        World::new(&Secret::new([9; 32]))
+    }
+
+    #[test]
+    fn a_vector_names_all_neighbours_but_those_on_the_path() {
+        let mut world = world();
+        world.connect(Asn(2), Asn(1));
+        world.connect(Asn(2), Asn(3));
+        world.connect(Asn(2), Asn(4));
+        let vector = world.export(&[Asn(1), Asn(2)], Asn(3));
+        assert!(!world.allows(Asn(2), &vector, Asn(1)));
+        assert!(world.allows(Asn(2), &vector, Asn(3)));
+        assert!(world.allows(Asn(2), &vector, Asn(4)));
+        assert!(!world.allows(Asn(2), &vector, Asn(5)));
+    }
+
+    #[test]
+    fn a_list_grows_at_its_end_and_older_vectors_keep_their_meaning() {
+        let mut world = world();
+        let old = world.export(&[Asn(1)], Asn(2));
+        world.export(&[Asn(1)], Asn(3));
+        assert!(world.allows(Asn(1), &old, Asn(2)));
+        assert!(!world.allows(Asn(1), &old, Asn(3)));
+    }
+
+    #[test]
+    fn a_vector_decodes_as_it_was_encoded_and_nothing_else_does() {
+        let mut vector = BitVector::zeros(11);
+        vector.set(0);
+        vector.set(10);
+        vector.set(11);
+        let mut wire = Vec::new();
+        vector.encode(&mut wire);
+        assert_eq!(wire, [0, 11, 0x80, 0x20]);
+        assert_eq!(BitVector::decode(&wire), Some((vector, &[][..])));
+        assert_eq!(BitVector::decode(&[0, 11, 0x80, 0x21]), None);
+        assert_eq!(BitVector::decode(&[0, 11, 0x80]), None);
+    }
+
+    #[test]
+    fn an_origin_signs_what_only_its_own_key_verifies() {
+        let mut world = world();
+        world.prepare(&[Asn(1), Asn(2)]);
+        world.add_origin(Asn(2));
+        let message = formula(&[Asn(1)], &BitVector::zeros(1), b"key");
+        let signature = world.sign_as_origin(Asn(1), &message).expect("prepared");
+        assert!(world.verify_origin(Asn(1), &message, &signature));
+        assert!(!world.verify_origin(Asn(2), &message, &signature));
+        assert!(!world.verify_origin(Asn(3), &message, &signature));
+        assert!(!world.verify_origin(Asn(1), b"other", &signature));
+    }
+}
