@@ -3,4 +3,5 @@
 //! They are kept as published, weaknesses included; the tests that break them are in `tests/attacks_paper.rs`.
 
 pub mod raw;
+pub mod rsa;
 pub mod world;

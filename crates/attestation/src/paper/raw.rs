@@ -171,6 +171,17 @@ impl RawPrivate {
         Some(to_block(&product.wrapping_add(&m_q.resize())))
     }
 
+    /// As [`RawPrivate::apply`] for a number that may be above the modulus: reduced first, as a raw RSA operation does,
+    /// so that the public half does not give it back.
+    #[must_use]
+    pub fn apply_reduced(&self, x: &Block) -> Block {
+        let x = U1024::from_be_slice(x);
+        let n = *self.public.params.modulus().as_ref();
+        // Moduli have their top bit set, so that one subtraction is enough.
+        let reduced = if x < n { x } else { x.wrapping_sub(&n) };
+        self.apply(&to_block(&reduced)).expect("below the modulus")
+    }
+
     fn trial(&self) -> Result<(), KeyRefused> {
         let mut x = full_domain_hash(&[b"wayleave/raw-rsa/trial/v1", &self.public.modulus()]);
         x[0] &= 0x7f;

@@ -94,6 +94,7 @@ fn short(len: usize) -> [u8; 2] {
 /// ASes, the private halves of the latter.
 pub struct World {
     seed: Secret<32>,
+    moduli: Moduli,
     neighbours: HashMap<Asn, Vec<Asn>>,
     positions: HashMap<(Asn, Asn), usize>,
     origins: HashMap<Asn, RawPrivate>,
@@ -103,7 +104,14 @@ impl World {
     /// An empty world; every key in it comes from `seed`.
     #[must_use]
     pub fn new(seed: &Secret<32>) -> Self {
-        Self { seed: seed.clone(), neighbours: HashMap::new(), positions: HashMap::new(), origins: HashMap::new() }
+        Self::with_moduli(seed, Moduli::High)
+    }
+
+    /// The same, with origin keys of this kind.
+    #[must_use]
+    pub fn with_moduli(seed: &Secret<32>, moduli: Moduli) -> Self {
+        let seed = seed.clone();
+        Self { seed, moduli, neighbours: HashMap::new(), positions: HashMap::new(), origins: HashMap::new() }
     }
 
     /// Makes what the messages of `path` (the origin first) need: its ASes neighbours, its origin a key.
@@ -159,7 +167,7 @@ impl World {
         let seed = &self.seed;
         self.origins.entry(asn).or_insert_with(|| {
             let seed = kdf::derive("wayleave/paper/origin/v1", seed.expose(), &asn.0.to_be_bytes());
-            RawPrivate::generate(&seed, Moduli::High)
+            RawPrivate::generate(&seed, self.moduli)
         });
     }
 

@@ -1,0 +1,312 @@
+//! KC-RSA as the paper has it: RSA-1024 with the XOR-ed aggregate signature (section IV-A, equations 2 and 3).
+//!
+//! The aggregate is 128 bytes whatever the length of the path. What the paper does not count is that a verifier needs
+//! the modulus of every hop's key as well: [`Sizes`] says both.
+//!
+//! An attestation on the wire:
+//!
+//! ```text
+//! hops (1) | hop 0 | ... | hop i | S_i (128) | t_i^- (128: two primes)
+//! hop: V (2 + bits/8, padded) | salt (1) | modulus of t^+ (128)
+//! ```
+
+use std::collections::HashMap;
+
+use wayleave_core::Asn;
+use wayleave_crypto::kdf;
+use wayleave_crypto::secret::Secret;
+
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+
+use super::raw::{Block, MODULUS_LEN, Moduli, RawPrivate, RawPublic, full_domain_hash, xor};
+use super::world::{BitVector, MAX_HOPS, World, formula};
+use crate::scheme::{Announcement, Scheme, SchemeError};
+use crate::suite::SuiteId;
+
+/// How messages become numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// The equations word for word: SHA-1 of one's own message in the low bits, any modulus. A preceding signature
+    /// above the next modulus makes a hop that never verifies (threats K7, K8).
+    Literal,
+    /// Moduli with their 64 top bits set, and a hash as long as the modulus over all messages and keys so far.
+    FullDomain,
+}
+
+impl Mode {
+    /// The moduli that this mode's keys have.
+    #[must_use]
+    pub fn moduli(self) -> Moduli {
+        match self {
+            Self::Literal => Moduli::Any,
+            Self::FullDomain => Moduli::High,
+        }
+    }
+}
+
+/// One hop's part of what travels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// The neighbours that the hop sends to.
+    pub vector: BitVector,
+    /// Counted up by the signer until the number to sign is below its modulus; always 0 in literal mode.
+    pub salt: u8,
+    /// t_i^+: the modulus of the key that it grants to all of them.
+    pub key: Block,
+}
+
+/// What travels with an UPDATE.
+#[derive(Clone, Debug)]
+pub struct Attestation {
+    /// One for each AS of the path, the origin first.
+    pub hops: Vec<Hop>,
+    /// S_i, which holds all the signatures.
+    pub signature: Block,
+    /// t_i^-: the two primes of the last hop's granted key.
+    pub granted: Secret<MODULUS_LEN>,
+}
+
+/// Bytes of an attestation by what they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// The aggregate: what the paper counts.
+    pub signature: usize,
+    /// The moduli, without which nothing verifies.
+    pub moduli: usize,
+    /// Bit vectors, salts and the count of hops.
+    pub vectors: usize,
+    /// The private key handed to the next hop.
+    pub granted: usize,
+}
+
+impl Attestation {
+    /// Reads the wire form, all of it.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (&count, mut rest) = bytes.split_first()?;
+        let mut hops = Vec::with_capacity(usize::from(count));
+        for _ in 0..count {
+            let (vector, after) = BitVector::decode(rest)?;
+            let (&salt, after) = after.split_first()?;
+            let (&key, after) = after.split_first_chunk()?;
+            hops.push(Hop { vector, salt, key });
+            rest = after;
+        }
+        let (&signature, rest) = rest.split_first_chunk()?;
+        let granted = Secret::new(rest.try_into().ok()?);
+        (count > 0).then_some(Self { hops, signature, granted })
+    }
+
+    /// The wire form.
+    ///
+    /// # Panics
+    /// If there are more than [`MAX_HOPS`] hops, which [`Attestation::extend`] never makes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![u8::try_from(self.hops.len()).expect("at most MAX_HOPS")];
+        for hop in &self.hops {
+            hop.vector.encode(&mut out);
+            out.push(hop.salt);
+            out.extend_from_slice(&hop.key);
+        }
+        out.extend_from_slice(&self.signature);
+        out.extend_from_slice(self.granted.expose());
+        out
+    }
+
+    /// Bytes by what they are.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        let vectors = 1 + self.hops.iter().map(|hop| hop.vector.wire_len() + 1).sum::<usize>();
+        Sizes { signature: MODULUS_LEN, moduli: MODULUS_LEN * self.hops.len(), vectors, granted: MODULUS_LEN }
+    }
+
+    /// The attestation of `path`, whose last AS signs with `signer`: K_0^- for the origin, or else the key t_{i-1}^-
+    /// that came with `received`. It grants `next`. `None` if the path is as long as a path may be.
+    #[must_use]
+    pub fn extend(
+        mode: Mode,
+        received: Option<&Self>,
+        path: &[Asn],
+        vector: BitVector,
+        next: &RawPrivate,
+        signer: &RawPrivate,
+    ) -> Option<Self> {
+        let mut hops = received.map_or_else(Vec::new, |before| before.hops.clone());
+        if hops.len() + 1 != path.len() || path.len() > MAX_HOPS {
+            return None;
+        }
+        let before = received.map_or([0; MODULUS_LEN], |before| before.signature);
+        hops.push(Hop { vector, salt: 0, key: next.public().modulus() });
+        let signature = loop {
+            let hashes = hashes(mode, path, &hops);
+            let number = xor(&before, hashes.last().expect("a hop was pushed"));
+            if let Some(signature) = signer.apply(&number) {
+                break signature;
+            }
+            if mode == Mode::Literal {
+                break signer.apply_reduced(&number);
+            }
+            let last = hops.last_mut().expect("a hop was pushed");
+            last.salt = last.salt.checked_add(1)?;
+        };
+        Some(Self { hops, signature, granted: next.encode() })
+    }
+
+    /// The paper's steps 1 to 5: peels off the signatures from the last to the first, which K_0^+ must verify; and each
+    /// AS of the path must be in the vector of the one before it.
+    #[must_use]
+    pub fn verify(&self, mode: Mode, world: &World, path: &[Asn], by: Asn) -> bool {
+        if self.hops.len() != path.len() || !vectors_allow(world, path, self.hops.iter().map(|hop| &hop.vector), by) {
+            return false;
+        }
+        let Some(origin) = world.origin(path[0]) else { return false };
+        let hashes = hashes(mode, path, &self.hops);
+        let mut signature = self.signature;
+        for (index, hash) in hashes.iter().enumerate().skip(1).rev() {
+            let Ok(key) = RawPublic::new(&self.hops[index - 1].key, mode.moduli()) else { return false };
+            let Some(number) = key.apply(&signature) else { return false };
+            signature = xor(&number, hash);
+        }
+        origin.public().apply(&signature) == Some(hashes[0])
+    }
+}
+
+/// Whether each vector names the next AS of the path, and the last one `by`.
+pub(crate) fn vectors_allow<'a>(
+    world: &World,
+    path: &[Asn],
+    vectors: impl Iterator<Item = &'a BitVector>,
+    by: Asn,
+) -> bool {
+    let next = path.iter().skip(1).chain(std::iter::once(&by));
+    path.iter().zip(vectors).zip(next).all(|((from, vector), to)| world.allows(*from, vector, *to))
+}
+
+/// The number that each hop's message becomes.
+fn hashes(mode: Mode, path: &[Asn], hops: &[Hop]) -> Vec<Block> {
+    let mut so_far = [0; 32];
+    let messages = hops.iter().enumerate().map(|(i, hop)| (hop, formula(&path[..=i], &hop.vector, &hop.key)));
+    messages
+        .map(|(hop, message)| match mode {
+            Mode::Literal => low_hash(&message),
+            Mode::FullDomain => {
+                let state = Sha256::new().chain_update(so_far).chain_update([hop.salt]).chain_update(&message);
+                so_far = state.finalize().into();
+                full_domain_hash(&[b"wayleave/kc-rsa-paper/v1", &so_far])
+            }
+        })
+        .collect()
+}
+
+/// SHA-1 in the low 160 bits.
+fn low_hash(message: &[u8]) -> Block {
+    let mut block = [0; MODULUS_LEN];
+    block[MODULUS_LEN - 20..].copy_from_slice(&Sha1::digest(message));
+    block
+}
+
+/// KC-RSA with the keys of every AS in its world.
+pub struct KcRsa {
+    mode: Mode,
+    world: World,
+    seed: Secret<32>,
+    /// t_i, made ahead.
+    pairs: HashMap<Asn, RawPrivate>,
+    /// Granted keys as received, by their primes: a speaker checks a key once and then signs many messages with it.
+    granted: HashMap<[u8; MODULUS_LEN], RawPrivate>,
+}
+
+/// Granted keys kept, our own limit; the cache is emptied when it is full.
+const MAX_GRANTED: usize = 200_000;
+
+impl KcRsa {
+    /// An empty world.
+    #[must_use]
+    pub fn new(seed: &Secret<32>, mode: Mode) -> Self {
+        let world = World::with_moduli(seed, mode.moduli());
+        Self { mode, world, seed: seed.clone(), pairs: HashMap::new(), granted: HashMap::new() }
+    }
+
+    /// What every verifier knows.
+    #[must_use]
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// The same, to add neighbours.
+    pub fn world_mut(&mut self) -> &mut World {
+        &mut self.world
+    }
+
+    /// The pair t_i that `asn` grants, made if there is none yet.
+    pub fn pair(&mut self, asn: Asn) -> &RawPrivate {
+        self.pairs.entry(asn).or_insert_with(|| {
+            let seed = kdf::derive("wayleave/kc-rsa-paper/t/v1", self.seed.expose(), &asn.0.to_be_bytes());
+            RawPrivate::generate(&seed, self.mode.moduli())
+        })
+    }
+
+    fn take_granted(&mut self, received: &Attestation) -> Result<(), SchemeError> {
+        let bytes = received.granted.expose();
+        if self.granted.contains_key(bytes) {
+            return Ok(());
+        }
+        let pair = RawPrivate::decode(&received.granted, self.mode.moduli()).map_err(|_| SchemeError::Malformed)?;
+        if received.hops.last().is_none_or(|hop| hop.key != pair.public().modulus()) {
+            return Err(SchemeError::Malformed);
+        }
+        if self.granted.len() >= MAX_GRANTED {
+            self.granted.clear();
+        }
+        self.granted.insert(*bytes, pair);
+        Ok(())
+    }
+}
+
+impl Scheme for KcRsa {
+    fn name(&self) -> &'static str {
+        SuiteId::KcRsaPaper.name()
+    }
+
+    fn prepare(&mut self, path: &[Asn]) {
+        self.world.prepare(path);
+        for &asn in path {
+            self.pair(asn);
+            let granted = self.pair(asn).clone();
+            self.granted.insert(*granted.encode().expose(), granted);
+        }
+    }
+
+    fn attest(&mut self, announcement: &Announcement, received: &[u8], to: Asn) -> Result<Vec<u8>, SchemeError> {
+        let path = &announcement.path;
+        let (&origin, &last) = path.first().zip(path.last()).ok_or(SchemeError::Malformed)?;
+        let vector = self.world.export(path, to);
+        self.pair(last);
+        let received = if path.len() == 1 {
+            self.world.add_origin(origin);
+            None
+        } else {
+            let received = Attestation::decode(received).ok_or(SchemeError::Malformed)?;
+            self.take_granted(&received)?;
+            Some(received)
+        };
+        let next = self.pairs.get(&last).expect("made above");
+        let signer = match &received {
+            None => self.world.origin(origin).expect("made above"),
+            Some(received) => self.granted.get(received.granted.expose()).expect("taken above"),
+        };
+        let attestation = Attestation::extend(self.mode, received.as_ref(), path, vector, next, signer);
+        Ok(attestation.ok_or(SchemeError::Malformed)?.encode())
+    }
+
+    fn verify(&self, announcement: &Announcement, attestation: &[u8], by: Asn) -> bool {
+        Attestation::decode(attestation)
+            .is_some_and(|attestation| attestation.verify(self.mode, &self.world, &announcement.path, by))
+    }
+
+    fn signature_bytes(&self, attestation: &[u8]) -> usize {
+        Attestation::decode(attestation).map_or(0, |attestation| attestation.sizes().signature)
+    }
+}
