@@ -709,10 +709,10 @@ impl Sim {
     /// Lets the parties make correlations ahead of need, as they do while nothing else is to do.
     pub fn fill_pools(&mut self) {
         let filling = |sim: &Self| {
-            let refills = |node| sim.parties.get(node).is_some_and(|party| party.status().stage == "refill");
-            PARTIES.iter().any(refills) || !sim.queues.values().all(VecDeque::is_empty) || !sim.inputs.is_empty()
+            let short = |node| sim.parties.get(node).is_some_and(|party| !party.is_stocked());
+            PARTIES.iter().any(short) || !sim.queues.values().all(VecDeque::is_empty) || !sim.inputs.is_empty()
         };
-        while filling(self) && self.step(Duration::ZERO) {}
+        while filling(self) && self.step(Duration::from_millis(10)) {}
     }
 
     /// Whether all are connected and nobody has anything left to do.

@@ -467,6 +467,8 @@ impl Party {
             }
             self.tell_member(slot, &ToMember::Tick(Box::new(tick)));
         }
+        let widest = groups.iter().flat_map(|group| &group.multi).map(Vec::len).max().unwrap_or(0);
+        self.expect_rounds(widest, now);
         let wait = self.tick + self.config.rank_wait;
         let groups: Vec<Group> = groups.into_iter().filter(|g| !g.members.is_empty()).collect();
         self.stage = if groups.is_empty() {

@@ -12,6 +12,8 @@ use super::Number;
 const POOL_LIMIT: usize = 256 << 20;
 /// Correlations of one setup message.
 pub(super) const CHUNK: usize = 1 << 14;
+/// Correlations that are kept ahead at most: our own limit.
+pub(super) const MAX_TARGET: usize = 8 << 20;
 /// Messages that may wait: the peer is at most one ahead.
 const MAX_WAITING: usize = 4;
 
@@ -40,6 +42,8 @@ pub(super) struct Engine {
     received: u64,
     /// What the pool should hold while nothing is to do.
     pub(super) target: Demand,
+    /// The most routes of one prefix so far, padded to a power of two.
+    pub(super) widest: usize,
 }
 
 impl Engine {
@@ -61,6 +65,7 @@ impl Engine {
             sent: 0,
             received: 0,
             target: Demand::default(),
+            widest: 0,
         }
     }
 
@@ -78,6 +83,14 @@ impl Engine {
     /// What the pool lacks of `demand`.
     pub(super) fn short_of(&self, demand: &Demand) -> Demand {
         self.pool.short_of(demand)
+    }
+
+    /// From now on the pool should hold `demand` at least.
+    pub(super) fn keep(&mut self, demand: &Demand) {
+        let raised = self.target + demand.beyond(&self.target);
+        if raised.total() <= MAX_TARGET {
+            self.target = raised;
+        }
     }
 
     pub(super) fn is_idle(&self) -> bool {

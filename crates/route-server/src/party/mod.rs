@@ -228,6 +228,8 @@ pub struct Party {
     queued: Vec<Step>,
     next_tick: Instant,
     next_sweep: Instant,
+    /// From when on the pool may be filled.
+    refill_at: Instant,
     /// When the other party was last heard of, or something was last asked of it.
     heard: Instant,
 }
@@ -286,6 +288,7 @@ impl Party {
             queued: Vec::new(),
             next_tick: now.instant,
             next_sweep: now.instant,
+            refill_at: now.instant,
             heard: now.instant,
             config,
         };
@@ -803,6 +806,6 @@ impl Machine for Party {
         let waiting = !(self.pending.is_empty() && self.other_holds.is_empty() && self.absent_since.is_empty());
         let sweep = (self.is_one() && self.other_ready() && waiting).then_some(self.next_sweep);
         let silent = (self.other.is_some() && self.waits_for_other()).then(|| self.heard + self.other_wait());
-        [round, tick, sweep, silent].into_iter().flatten().min()
+        [round, tick, sweep, silent, self.refill_deadline()].into_iter().flatten().min()
     }
 }

@@ -1,13 +1,14 @@
 //! The round of a batch: rankings come in, both parties evaluate Select-Best, each member gets its shares of the result.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use wayleave_core::{Instant, Now};
 use wayleave_crypto::secret::Seed;
 use wayleave_mpc::{BitRows, Demand};
 
 use super::batch::by_class;
-use super::engine::{self, Finished};
+use super::engine::{self, Finished, MAX_TARGET};
 use super::{MAX_MISSED, Number, Party, PartyEvent, Stage};
 use crate::frames::{Between, Candidate, ToMember};
 use crate::rng::stream;
@@ -205,7 +206,7 @@ impl Party {
     pub(super) fn run_round(&mut self, now: Now) {
         self.start_if_due(now);
         loop {
-            if !self.next_work() {
+            if !self.next_work(now) {
                 break;
             }
             let Some(engine) = &mut self.engine else { return };
@@ -283,7 +284,7 @@ impl Party {
     }
 
     /// Gives the engine its next work, if it has none. `false` if there is nothing to do.
-    fn next_work(&mut self) -> bool {
+    fn next_work(&mut self, now: Now) -> bool {
         let Some(engine) = &mut self.engine else { return false };
         if !engine.is_idle() {
             return true;
@@ -291,7 +292,7 @@ impl Party {
         let Stage::Round(round) = &mut self.stage else { return false };
         let Some(running) = &mut round.running else { return false };
         let Some(job) = running.jobs.front() else {
-            self.finish_round();
+            self.finish_round(now);
             return false;
         };
         let program = engine.program(job.routes);
@@ -335,7 +336,7 @@ impl Party {
         }
     }
 
-    fn finish_round(&mut self) {
+    fn finish_round(&mut self, now: Now) {
         let Stage::Round(round) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
         let Some(running) = round.running else { return };
         self.counters.rounds += 1;
@@ -343,11 +344,37 @@ impl Party {
             self.tell_member(slot, &ToMember::Outcome { seq: round.seq, first: 0, share });
         }
         if let Some(engine) = &mut self.engine {
-            // The pool is kept at what the largest recent round took, so that the next finds it full.
-            if running.demand.total() > engine.target.total() && running.demand.total() < MAX_TARGET {
-                engine.target = running.demand;
-            }
+            engine.keep(&running.demand);
         }
+        self.refill_at = now.instant + REFILL_PAUSE;
+    }
+
+    /// Raises the pool's target to a burst of [`READY_PREFIXES`] for all who rank, at the widest class so far: a batch
+    /// that comes then finds it full. It follows from public shape alone.
+    pub(super) fn expect_rounds(&mut self, widest: usize, now: Now) {
+        self.refill_at = now.instant + REFILL_PAUSE;
+        let members = self.active.values().filter(|active| active.select_best).count();
+        let Some(engine) = &mut self.engine else { return };
+        engine.widest = engine.widest.max(widest.next_power_of_two());
+        if engine.widest < 2 || members == 0 {
+            return;
+        }
+        let program = engine.program(engine.widest);
+        let lane = Demand::of(&program, 1);
+        engine.keep(&(lane * (members * READY_PREFIXES).min(MAX_TARGET / lane.total().max(1))));
+    }
+
+    /// Whether the pool holds what it should, and no refill is under way: for those who wait for that.
+    #[must_use]
+    pub fn is_stocked(&self) -> bool {
+        let short = |engine: &engine::Engine| engine.short_of(&engine.target).total() > 0;
+        !matches!(self.stage, Stage::Refill) && !(self.is_one() && self.engine.as_ref().is_some_and(short))
+    }
+
+    /// When party 1 next fills the pool, if nothing comes in between.
+    pub(super) fn refill_deadline(&self) -> Option<Instant> {
+        let may = self.is_one() && matches!(self.stage, Stage::Idle) && self.other_ready() && !self.has_work();
+        (may && !self.is_stocked()).then_some(self.refill_at)
     }
 
     /// Party 1 fills the pool while nothing else is to do.
@@ -355,7 +382,7 @@ impl Party {
         if self.config.number != Number::One || !matches!(self.stage, Stage::Idle) || !self.other_ready() {
             return;
         }
-        if self.has_work() && now.instant >= self.next_tick {
+        if now.instant < self.refill_at || (self.has_work() && now.instant >= self.next_tick) {
             return;
         }
         let Some(engine) = self.engine.as_mut().filter(|engine| engine.is_idle()) else { return };
@@ -371,8 +398,10 @@ impl Party {
     }
 }
 
-/// Correlations that are kept ahead at most.
-const MAX_TARGET: usize = 8 << 20;
+/// Prefixes of one batch for which correlations are kept ahead.
+const READY_PREFIXES: usize = 128;
+/// How long after a batch the pool is filled, so that members on the same machine, and the next batch, go first.
+const REFILL_PAUSE: Duration = Duration::from_millis(2);
 
 /// This party's shares of a job's inputs. Lane `i * members + m` is instance `i` for member `m`.
 fn inputs(
