@@ -5,6 +5,7 @@
 pub mod commit;
 pub mod hash;
 pub mod kdf;
+pub mod lanes;
 pub mod prg;
 pub mod seal;
 pub mod secret;

@@ -1,0 +1,100 @@
+//! AES-128 in one direction (FIPS 197): one key over many blocks, or a key of its own for each block.
+
+use aes::cipher::{BlockCipherEncrypt, KeyInit};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use super::{Block, Code, Kernel, xor_into};
+
+/// The round keys, the first one first.
+pub(super) type RoundKeys = [Block; 11];
+
+/// One key, expanded. It has no printable form and is wiped when dropped.
+#[derive(Clone)]
+pub struct Aes128 {
+    kernel: Kernel,
+    /// Exclusive-ored into the input first; zero for plain AES.
+    pub(super) whitening: Block,
+    round_keys: RoundKeys,
+    portable: aes::Aes128,
+}
+
+impl Drop for Aes128 {
+    fn drop(&mut self) {
+        self.round_keys.zeroize();
+        self.whitening.zeroize();
+    }
+}
+
+impl ZeroizeOnDrop for Aes128 {}
+
+impl Aes128 {
+    /// Expands `key` for the fastest kernel of this machine.
+    #[must_use]
+    pub fn new(key: &Block) -> Self {
+        Self::with_kernel(key, Kernel::best())
+    }
+
+    /// Expands `key` for `kernel`.
+    #[must_use]
+    pub fn with_kernel(key: &Block, kernel: Kernel) -> Self {
+        let round_keys = match kernel.0 {
+            Code::Portable => [[0; 16]; 11],
+            #[cfg(target_arch = "x86_64")]
+            Code::AesNi | Code::Vaes512 => super::x86::expand(kernel, key),
+        };
+        Self { kernel, whitening: [0; 16], round_keys, portable: aes::Aes128::new(&(*key).into()) }
+    }
+
+    /// The same key, for which `encrypt` is `E_key(whitening ^ block)`.
+    pub(super) fn whitened(&self, whitening: &Block) -> Self {
+        let mut other = self.clone();
+        xor_into(&mut other.whitening, whitening);
+        xor_into(&mut other.round_keys[0], whitening);
+        other
+    }
+
+    pub(super) fn kernel(&self) -> Kernel {
+        self.kernel
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn round_keys(&self) -> &RoundKeys {
+        &self.round_keys
+    }
+
+    /// Encrypts every block in place.
+    #[inline]
+    pub fn encrypt(&self, blocks: &mut [Block]) {
+        match self.kernel.0 {
+            Code::Portable => {
+                for block in blocks {
+                    xor_into(block, &self.whitening);
+                    self.portable.encrypt_block(block.into());
+                }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Code::AesNi | Code::Vaes512 => super::x86::encrypt(self.kernel, &self.round_keys, blocks),
+        }
+    }
+
+    /// The encryption of one block.
+    #[must_use]
+    pub fn encrypt_one(&self, block: &Block) -> Block {
+        let mut out = *block;
+        self.encrypt(std::slice::from_mut(&mut out));
+        out
+    }
+}
+
+/// Encrypts each of `blocks` in place under the key at the same place; as many as the shorter slice has.
+pub fn encrypt_each(kernel: Kernel, keys: &[Block], blocks: &mut [Block]) {
+    match kernel.0 {
+        Code::Portable => {
+            for (key, block) in keys.iter().zip(blocks) {
+                aes::Aes128::new(&(*key).into()).encrypt_block(block.into());
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        Code::AesNi | Code::Vaes512 => super::x86::encrypt_each(kernel, keys, blocks),
+    }
+}

@@ -1,0 +1,174 @@
+//! AES-CMAC (RFC 4493) of a burst of messages, with one key for all or a key for each.
+
+use subtle::{Choice, ConstantTimeEq};
+
+use super::{Aes128, Block, Code, Kernel, double, encrypt_each, xor_into};
+
+/// Messages computed at a time; more are taken burst by burst.
+pub const BURST: usize = 64;
+
+/// One message: whole blocks, and octets after them. It lets a header be laid out apart from the payload that follows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Parts<'a> {
+    /// The first blocks.
+    pub head: &'a [Block],
+    /// The octets after them.
+    pub tail: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    /// A message that lies in one piece.
+    #[must_use]
+    pub fn whole(octets: &'a [u8]) -> Self {
+        Self { head: &[], tail: octets }
+    }
+
+    /// Length in blocks, the last one perhaps incomplete; one for an empty message.
+    pub(super) fn blocks(&self) -> usize {
+        (self.head.len() + self.tail.len().div_ceil(16)).max(1)
+    }
+
+    /// Block `index` where it is complete and not the last.
+    #[inline(always)]
+    pub(super) fn block(&self, index: usize) -> &'a Block {
+        match self.head.get(index) {
+            Some(block) => block,
+            None => &self.tail.as_chunks().0[index - self.head.len()],
+        }
+    }
+
+    /// The last block: padded unless it is complete, which the second value says.
+    fn last(&self) -> (Block, bool) {
+        let rest = self.tail.len() % 16;
+        if rest == 0 {
+            let (whole, _) = self.tail.as_chunks();
+            if let Some(last) = whole.last().or(self.head.last()) {
+                return (*last, true);
+            }
+        }
+        let mut last = [0; 16];
+        last[..rest].copy_from_slice(&self.tail[self.tail.len() - rest..]);
+        last[rest] = 0x80;
+        (last, false)
+    }
+
+    /// The last block with the subkey that its length asks for (RFC 4493 section 2.4); lengths are no secret.
+    pub(super) fn closed(&self, k1: &Block, k2: &Block) -> Block {
+        let (mut last, complete) = self.last();
+        xor_into(&mut last, if complete { k1 } else { k2 });
+        last
+    }
+}
+
+/// The two subkeys of `zero`, the encryption of the zero block.
+pub(super) fn subkeys(zero: &Block) -> (Block, Block) {
+    let k1 = double(zero);
+    (k1, double(&k1))
+}
+
+/// A CMAC key, expanded.
+#[derive(Clone)]
+pub struct CmacKey {
+    aes: Aes128,
+    /// Computes the tag of one complete block: K1 is in its first round key.
+    single: Aes128,
+    k1: Block,
+    k2: Block,
+}
+
+impl Drop for CmacKey {
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.k1);
+        zeroize::Zeroize::zeroize(&mut self.k2);
+    }
+}
+
+impl CmacKey {
+    /// Expands `key` for the fastest kernel of this machine.
+    #[must_use]
+    pub fn new(key: &Block) -> Self {
+        Self::with_kernel(key, Kernel::best())
+    }
+
+    /// Expands `key` for `kernel`.
+    #[must_use]
+    pub fn with_kernel(key: &Block, kernel: Kernel) -> Self {
+        let aes = Aes128::with_kernel(key, kernel);
+        let (k1, k2) = subkeys(&aes.encrypt_one(&[0; 16]));
+        let single = aes.whitened(&k1);
+        Self { aes, single, k1, k2 }
+    }
+
+    /// Replaces every block by the tag of a message that is this one block: one AES operation each.
+    #[inline]
+    pub fn tag_blocks(&self, blocks: &mut [Block]) {
+        self.single.encrypt(blocks);
+    }
+
+    /// The tag of one message.
+    #[must_use]
+    pub fn tag(&self, message: &[u8]) -> Block {
+        let mut tag = [[0; 16]];
+        self.tag_burst(&[Parts::whole(message)], &mut tag);
+        tag[0]
+    }
+
+    /// The tags of `messages`, into `tags`; as many as the shorter slice has.
+    pub fn tag_burst(&self, messages: &[Parts<'_>], tags: &mut [Block]) {
+        for (messages, tags) in messages.chunks(BURST).zip(tags.chunks_mut(BURST)) {
+            let count = messages.len().min(tags.len());
+            match self.aes.kernel().0 {
+                Code::Portable => {
+                    for (message, tag) in messages.iter().zip(tags) {
+                        *tag = self.portable(message);
+                    }
+                }
+                #[cfg(target_arch = "x86_64")]
+                Code::AesNi | Code::Vaes512 => super::x86::cmac(
+                    self.aes.kernel(),
+                    super::x86::Keys::One(self.aes.round_keys(), &self.k1, &self.k2),
+                    &messages[..count],
+                    &mut tags[..count],
+                ),
+            }
+        }
+    }
+
+    /// Whether `tag` is that of `message`, in constant time; a shorter `tag` is compared with as many octets.
+    #[must_use]
+    pub fn verify(&self, message: &[u8], tag: &[u8]) -> Choice {
+        self.tag(message)[..tag.len().min(16)].ct_eq(tag)
+    }
+
+    fn portable(&self, message: &Parts<'_>) -> Block {
+        let last = message.blocks() - 1;
+        let mut state = [0; 16];
+        for index in 0..last {
+            xor_into(&mut state, message.block(index));
+            state = self.aes.encrypt_one(&state);
+        }
+        xor_into(&mut state, &message.closed(&self.k1, &self.k2));
+        self.aes.encrypt_one(&state)
+    }
+}
+
+/// The tag of each message under the key at the same place, into `tags`; as many as the shortest slice has.
+pub fn cmac_each(kernel: Kernel, keys: &[Block], messages: &[Parts<'_>], tags: &mut [Block]) {
+    for ((keys, messages), tags) in keys.chunks(BURST).zip(messages.chunks(BURST)).zip(tags.chunks_mut(BURST)) {
+        let count = keys.len().min(messages.len()).min(tags.len());
+        match kernel.0 {
+            Code::Portable => {
+                for ((key, message), tag) in keys.iter().zip(messages).zip(tags) {
+                    *tag = CmacKey::with_kernel(key, kernel).portable(message);
+                }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Code::AesNi | Code::Vaes512 => {
+                let mut zeros = [[0; 16]; BURST];
+                encrypt_each(kernel, &keys[..count], &mut zeros[..count]);
+                let keys = super::x86::Keys::Each(&keys[..count], &zeros[..count]);
+                super::x86::cmac(kernel, keys, &messages[..count], &mut tags[..count]);
+            }
+        }
+    }
+}

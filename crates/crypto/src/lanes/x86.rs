@@ -1,0 +1,420 @@
+//! The kernels of x86-64: one generic text over vectors of one block (AES-NI) or of four (VAES with AVX-512).
+
+use std::arch::x86_64::{
+    __m128i, __m512i, _mm_aesenc_si128, _mm_aesenclast_si128, _mm_loadu_si128, _mm_set1_epi32, _mm_setr_epi8,
+    _mm_setzero_si128, _mm_shuffle_epi8, _mm_slli_si128, _mm_storeu_si128, _mm_xor_si128, _mm512_aesenc_epi128,
+    _mm512_aesenclast_epi128, _mm512_broadcast_i32x4, _mm512_bslli_epi128, _mm512_castsi128_si512, _mm512_inserti32x4,
+    _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_storeu_si512,
+    _mm512_xor_si512,
+};
+
+use super::aes128::RoundKeys;
+use super::cmac::subkeys;
+use super::{BURST, Block, Code, Kernel, Parts};
+
+pub(super) fn has_aes() -> bool {
+    is_x86_feature_detected!("aes") && is_x86_feature_detected!("ssse3")
+}
+
+pub(super) fn has_vaes512() -> bool {
+    has_aes()
+        && is_x86_feature_detected!("vaes")
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+}
+
+/// Calls `$generic` for the vectors of `$kernel`, inside a function that has their processor features.
+macro_rules! dispatch {
+    ($kernel:expr, $generic:ident, ($($argument:ident: $kind:ty),*) $(-> $result:ty)?) => {{
+        #[target_feature(enable = "aes,ssse3")]
+        fn narrow($($argument: $kind),*) $(-> $result)? {
+            // SAFETY: this function has the features that `__m128i`'s operations need.
+            unsafe { $generic::<__m128i>($($argument),*) }
+        }
+        #[target_feature(enable = "aes,ssse3,vaes,avx512f,avx512bw")]
+        fn wide($($argument: $kind),*) $(-> $result)? {
+            // SAFETY: this function has the features that `__m512i`'s operations need.
+            unsafe { $generic::<__m512i>($($argument),*) }
+        }
+        match $kernel.0 {
+            // SAFETY: a `Kernel` of this code exists only after `has_vaes512`.
+            Code::Vaes512 => unsafe { wide($($argument),*) },
+            // SAFETY: a `Kernel` of this code exists only after `has_aes`; the portable one never comes here.
+            Code::AesNi | Code::Portable => unsafe { narrow($($argument),*) },
+        }
+    }};
+}
+
+/// The round keys of `key`.
+pub(super) fn expand(kernel: Kernel, key: &Block) -> RoundKeys {
+    debug_assert!(kernel != Kernel::PORTABLE);
+    #[target_feature(enable = "aes,ssse3")]
+    fn expanded(key: &Block) -> RoundKeys {
+        // SAFETY: this function has the features that `__m128i`'s operations need.
+        unsafe { schedule(__m128i::splat(key)).map(|key| key.first()) }
+    }
+    // SAFETY: both vector kernels exist only after `has_aes`.
+    unsafe { expanded(key) }
+}
+
+/// Encrypts `blocks` in place under one key.
+pub(super) fn encrypt(kernel: Kernel, keys: &RoundKeys, blocks: &mut [Block]) {
+    dispatch!(kernel, encrypt_in, (keys: &RoundKeys, blocks: &mut [Block]));
+}
+
+/// Encrypts each block in place under its own key.
+pub(super) fn encrypt_each(kernel: Kernel, keys: &[Block], blocks: &mut [Block]) {
+    dispatch!(kernel, encrypt_each_in, (keys: &[Block], blocks: &mut [Block]));
+}
+
+/// What a burst of messages is tagged with.
+#[derive(Clone, Copy)]
+pub(super) enum Keys<'a> {
+    /// One key for all: its round keys and both subkeys.
+    One(&'a RoundKeys, &'a Block, &'a Block),
+    /// A key for each, and what the zero block becomes under it.
+    Each(&'a [Block], &'a [Block]),
+}
+
+/// The CMAC of at most [`BURST`] messages; all slices have one length.
+pub(super) fn cmac(kernel: Kernel, keys: Keys<'_>, messages: &[Parts<'_>], tags: &mut [Block]) {
+    dispatch!(kernel, cmac_in, (keys: Keys<'_>, messages: &[Parts<'_>], tags: &mut [Block]));
+}
+
+/// One or more blocks in a register. Every operation needs the processor features of its vector.
+trait Vector: Copy {
+    /// Blocks in one vector.
+    const BLOCKS: usize;
+    unsafe fn zero() -> Self;
+    /// The same block everywhere.
+    unsafe fn splat(block: &Block) -> Self;
+    /// `BLOCKS` blocks that lie one after another.
+    unsafe fn load(blocks: &[Block]) -> Self;
+    unsafe fn store(self, blocks: &mut [Block]);
+    /// Blocks that lie anywhere.
+    unsafe fn gather<'a>(block: impl FnMut(usize) -> &'a Block) -> Self;
+    unsafe fn first(self) -> Block;
+    unsafe fn xor(self, other: Self) -> Self;
+    unsafe fn round(self, key: Self) -> Self;
+    unsafe fn last_round(self, key: Self) -> Self;
+    /// The next round key after this one: `SubWord(RotWord(w3))` by one AES round on four equal columns, for which
+    /// ShiftRows does nothing.
+    unsafe fn next_key(self, rcon: u8) -> Self;
+}
+
+impl Vector for __m128i {
+    const BLOCKS: usize = 1;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: the caller has the features.
+        unsafe { _mm_setzero_si128() }
+    }
+
+    #[inline(always)]
+    unsafe fn splat(block: &Block) -> Self {
+        // SAFETY: the block has 16 octets.
+        unsafe { _mm_loadu_si128(block.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(blocks: &[Block]) -> Self {
+        // SAFETY: indexing has checked that there is a block.
+        unsafe { Self::splat(&blocks[0]) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, blocks: &mut [Block]) {
+        // SAFETY: indexing has checked that there is a block.
+        unsafe { _mm_storeu_si128(blocks[0].as_mut_ptr().cast(), self) }
+    }
+
+    #[inline(always)]
+    unsafe fn gather<'a>(mut block: impl FnMut(usize) -> &'a Block) -> Self {
+        // SAFETY: the block has 16 octets.
+        unsafe { Self::splat(block(0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn first(self) -> Block {
+        let mut block = [[0; 16]];
+        // SAFETY: there is one block.
+        unsafe { self.store(&mut block) };
+        block[0]
+    }
+
+    #[inline(always)]
+    unsafe fn xor(self, other: Self) -> Self {
+        // SAFETY: the caller has the features.
+        unsafe { _mm_xor_si128(self, other) }
+    }
+
+    #[inline(always)]
+    unsafe fn round(self, key: Self) -> Self {
+        // SAFETY: the caller has the features.
+        unsafe { _mm_aesenc_si128(self, key) }
+    }
+
+    #[inline(always)]
+    unsafe fn last_round(self, key: Self) -> Self {
+        // SAFETY: the caller has the features.
+        unsafe { _mm_aesenclast_si128(self, key) }
+    }
+
+    #[inline(always)]
+    unsafe fn next_key(self, rcon: u8) -> Self {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let rotate = _mm_setr_epi8(13, 14, 15, 12, 13, 14, 15, 12, 13, 14, 15, 12, 13, 14, 15, 12);
+            let word = _mm_aesenclast_si128(_mm_shuffle_epi8(self, rotate), _mm_set1_epi32(i32::from(rcon)));
+            let two = _mm_xor_si128(self, _mm_slli_si128::<4>(self));
+            _mm_xor_si128(_mm_xor_si128(two, _mm_slli_si128::<8>(two)), word)
+        }
+    }
+}
+
+impl Vector for __m512i {
+    const BLOCKS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: the caller has the features.
+        unsafe { _mm512_setzero_si512() }
+    }
+
+    #[inline(always)]
+    unsafe fn splat(block: &Block) -> Self {
+        // SAFETY: the caller has the features, and the block has 16 octets.
+        unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(block.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(blocks: &[Block]) -> Self {
+        // SAFETY: slicing has checked that there are four blocks.
+        unsafe { _mm512_loadu_si512(blocks[..4].as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, blocks: &mut [Block]) {
+        // SAFETY: slicing has checked that there are four blocks.
+        unsafe { _mm512_storeu_si512(blocks[..4].as_mut_ptr().cast(), self) }
+    }
+
+    #[inline(always)]
+    unsafe fn gather<'a>(mut block: impl FnMut(usize) -> &'a Block) -> Self {
+        // SAFETY: the caller has the features, and each block has 16 octets.
+        unsafe {
+            let mut one = |index| _mm_loadu_si128(block(index).as_ptr().cast());
+            let vector = _mm512_castsi128_si512(one(0));
+            let vector = _mm512_inserti32x4::<1>(vector, one(1));
+            let vector = _mm512_inserti32x4::<2>(vector, one(2));
+            _mm512_inserti32x4::<3>(vector, one(3))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn first(self) -> Block {
+        let mut blocks = [[0; 16]; 4];
+        // SAFETY: there are four blocks.
+        unsafe { self.store(&mut blocks) };
+        blocks[0]
+    }
+
+    #[inline(always)]
+    unsafe fn xor(self, other: Self) -> Self {
+        // SAFETY: the caller has the features.
+        unsafe { _mm512_xor_si512(self, other) }
+    }
+
+    #[inline(always)]
+    unsafe fn round(self, key: Self) -> Self {
+        // SAFETY: the caller has the features.
+        unsafe { _mm512_aesenc_epi128(self, key) }
+    }
+
+    #[inline(always)]
+    unsafe fn last_round(self, key: Self) -> Self {
+        // SAFETY: the caller has the features.
+        unsafe { _mm512_aesenclast_epi128(self, key) }
+    }
+
+    #[inline(always)]
+    unsafe fn next_key(self, rcon: u8) -> Self {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let word = _mm512_shuffle_epi8(self, _mm512_set1_epi32(0x0c0f_0e0d));
+            let word = _mm512_aesenclast_epi128(word, _mm512_set1_epi32(i32::from(rcon)));
+            let two = _mm512_xor_si512(self, _mm512_bslli_epi128::<4>(self));
+            _mm512_xor_si512(_mm512_xor_si512(two, _mm512_bslli_epi128::<8>(two)), word)
+        }
+    }
+}
+
+/// The round keys of the key in each block of `key` (FIPS 197 section 5.2).
+#[inline(always)]
+unsafe fn schedule<V: Vector>(key: V) -> [V; 11] {
+    let mut keys = [key; 11];
+    for (index, rcon) in [0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0x1b, 0x36].into_iter().enumerate() {
+        // SAFETY: the caller has the features.
+        keys[index + 1] = unsafe { keys[index].next_key(rcon) };
+    }
+    keys
+}
+
+/// Encrypts `R` vectors side by side, so that the rounds of one fill the waits of another.
+#[inline(always)]
+unsafe fn encrypt_vectors<V: Vector, const R: usize>(state: &mut [V; R], key: impl Fn(usize, usize) -> V) {
+    // SAFETY: the caller has the features.
+    unsafe {
+        for (lane, block) in state.iter_mut().enumerate() {
+            *block = block.xor(key(0, lane));
+        }
+        for round in 1..10 {
+            for (lane, block) in state.iter_mut().enumerate() {
+                *block = block.round(key(round, lane));
+            }
+        }
+        for (lane, block) in state.iter_mut().enumerate() {
+            *block = block.last_round(key(10, lane));
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn encrypt_in<V: Vector>(keys: &RoundKeys, blocks: &mut [Block]) {
+    // SAFETY: the caller has the features; every load and store is of as many blocks as the vector has.
+    unsafe {
+        let keys = keys.map(|key| V::splat(&key));
+        let mut groups = blocks.chunks_exact_mut(4 * V::BLOCKS);
+        for group in &mut groups {
+            let mut state = [V::zero(); 4];
+            for (vector, blocks) in state.iter_mut().zip(group.chunks_exact(V::BLOCKS)) {
+                *vector = V::load(blocks);
+            }
+            encrypt_vectors(&mut state, |round, _| keys[round]);
+            for (vector, blocks) in state.iter().zip(group.chunks_exact_mut(V::BLOCKS)) {
+                vector.store(blocks);
+            }
+        }
+        for group in groups.into_remainder().chunks_mut(V::BLOCKS) {
+            let mut copy = [[0; 16]; 4];
+            copy[..group.len()].copy_from_slice(group);
+            let mut state = [V::load(&copy)];
+            encrypt_vectors(&mut state, |round, _| keys[round]);
+            state[0].store(&mut copy);
+            group.copy_from_slice(&copy[..group.len()]);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn encrypt_each_in<V: Vector>(keys: &[Block], blocks: &mut [Block]) {
+    for (keys, blocks) in keys.chunks(4 * V::BLOCKS).zip(blocks.chunks_mut(4 * V::BLOCKS)) {
+        let count = keys.len().min(blocks.len());
+        let (mut key_copy, mut copy) = ([[0; 16]; 16], [[0; 16]; 16]);
+        key_copy[..count].copy_from_slice(&keys[..count]);
+        copy[..count].copy_from_slice(&blocks[..count]);
+        // SAFETY: the caller has the features; both copies hold four vectors.
+        unsafe {
+            let at = |blocks: &[Block], lane: usize| V::load(&blocks[lane * V::BLOCKS..]);
+            let keys: [[V; 11]; 4] = std::array::from_fn(|lane| schedule(at(&key_copy, lane)));
+            let mut state: [V; 4] = std::array::from_fn(|lane| at(&copy, lane));
+            encrypt_vectors(&mut state, |round, lane| keys[lane][round]);
+            for (lane, vector) in state.iter().enumerate() {
+                vector.store(&mut copy[lane * V::BLOCKS..]);
+            }
+        }
+        blocks[..count].copy_from_slice(&copy[..count]);
+    }
+}
+
+/// Vectors side by side in [`cmac_in`].
+const SIDE: usize = 8;
+
+#[inline(always)]
+unsafe fn cmac_in<V: Vector>(keys: Keys<'_>, messages: &[Parts<'_>], tags: &mut [Block]) {
+    // Messages of like length go side by side; the order is by public lengths only.
+    let mut order = [(0u32, 0u8); BURST];
+    for (index, (place, message)) in order.iter_mut().zip(messages).enumerate() {
+        *place = (message.blocks() as u32, index as u8);
+    }
+    let order = &mut order[..messages.len()];
+    if !order.is_sorted() {
+        order.sort_unstable();
+    }
+    for group in order.chunks(SIDE * V::BLOCKS) {
+        // SAFETY: the caller has the features.
+        unsafe {
+            match keys {
+                Keys::One(round_keys, k1, k2) => {
+                    let round_keys = round_keys.map(|key| V::splat(&key));
+                    cmac_group(group, messages, tags, |_| (*k1, *k2), |round, _| round_keys[round]);
+                }
+                Keys::Each(keys, zeros) => {
+                    let own: [[V; 11]; SIDE] = std::array::from_fn(|side| {
+                        schedule(V::gather(|lane| &keys[at(group, side * V::BLOCKS + lane)]))
+                    });
+                    cmac_group(group, messages, tags, |index| subkeys(&zeros[index]), |round, side| own[side][round]);
+                }
+            }
+        }
+    }
+}
+
+/// The message of `lane`; lanes beyond the last repeat it.
+#[inline(always)]
+fn at(group: &[(u32, u8)], lane: usize) -> usize {
+    usize::from(group[lane.min(group.len() - 1)].1)
+}
+
+/// CMAC of the messages that `group` names by (blocks, index), in order of length.
+#[inline(always)]
+unsafe fn cmac_group<V: Vector>(
+    group: &[(u32, u8)],
+    messages: &[Parts<'_>],
+    tags: &mut [Block],
+    subkeys: impl Fn(usize) -> (Block, Block),
+    key: impl Fn(usize, usize) -> V + Copy,
+) {
+    const LANES: usize = SIDE * 4;
+    let lanes = SIDE * V::BLOCKS;
+    let mut message = [Parts::default(); LANES];
+    let mut last = [[0; 16]; LANES];
+    let mut length = [1; LANES];
+    for lane in 0..lanes {
+        let index = at(group, lane);
+        message[lane] = messages[index];
+        let (k1, k2) = subkeys(index);
+        last[lane] = message[lane].closed(&k1, &k2);
+        length[lane] = message[lane].blocks();
+    }
+    let (shortest, longest) = (length[0], length[lanes - 1]);
+    // SAFETY: the caller has the features.
+    unsafe {
+        let mut state = [V::zero(); SIDE];
+        for index in 0..shortest - 1 {
+            for (side, vector) in state.iter_mut().enumerate() {
+                *vector = vector.xor(V::gather(|lane| message[side * V::BLOCKS + lane].block(index)));
+            }
+            encrypt_vectors(&mut state, key);
+        }
+        for index in shortest - 1..longest {
+            for (side, vector) in state.iter_mut().enumerate() {
+                *vector = vector.xor(V::gather(|lane| {
+                    let lane = side * V::BLOCKS + lane;
+                    if index + 1 < length[lane] { message[lane].block(index) } else { &last[lane] }
+                }));
+            }
+            encrypt_vectors(&mut state, key);
+            let mut out = [[0; 16]; LANES];
+            for (side, vector) in state.iter().enumerate() {
+                vector.store(&mut out[side * V::BLOCKS..]);
+            }
+            for (lane, (blocks, message)) in group.iter().enumerate() {
+                if *blocks as usize == index + 1 {
+                    tags[usize::from(*message)] = out[lane];
+                }
+            }
+        }
+    }
+}

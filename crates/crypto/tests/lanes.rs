@@ -1,0 +1,157 @@
+//! AES-128, CMAC and PMAC in lanes: known answers, and every kernel equal to every other.
+
+use wayleave_crypto::lanes::{Aes128, BURST, Block, CmacKey, Kernel, Parts, PmacKey, cmac_each, encrypt_each};
+use wayleave_crypto::prg::Prg;
+
+fn hex(text: &str) -> Vec<u8> {
+    let digit = |c: u8| (c as char).to_digit(16).expect("a hexadecimal digit") as u8;
+    text.as_bytes().chunks(2).map(|two| digit(two[0]) << 4 | digit(two[1])).collect()
+}
+
+fn block(text: &str) -> Block {
+    hex(text).try_into().expect("16 octets")
+}
+
+/// Blocks that follow from `seed`.
+fn random(seed: u8, count: usize) -> Vec<Block> {
+    let mut blocks = vec![[0; 16]; count];
+    Prg::new(&[seed; 16]).fill(0, blocks.as_flattened_mut());
+    blocks
+}
+
+#[test]
+fn the_machine_lists_the_portable_kernel_first_and_the_best_one_last() {
+    let kernels: Vec<Kernel> = Kernel::available().collect();
+    assert_eq!(kernels[0], Kernel::PORTABLE);
+    assert_eq!(*kernels.last().unwrap(), Kernel::best());
+}
+
+#[test]
+fn aes_gives_the_answers_of_fips_197() {
+    for kernel in Kernel::available() {
+        let key = Aes128::with_kernel(&block("000102030405060708090a0b0c0d0e0f"), kernel);
+        let cipher = block("69c4e0d86a7b0430d8cdb78070b4c55a");
+        assert_eq!(key.encrypt_one(&block("00112233445566778899aabbccddeeff")), cipher, "{kernel:?}");
+        let key = Aes128::with_kernel(&block("2b7e151628aed2a6abf7158809cf4f3c"), kernel);
+        let cipher = block("3925841d02dc09fbdc118597196a0b32");
+        assert_eq!(key.encrypt_one(&block("3243f6a8885a308d313198a2e0370734")), cipher, "{kernel:?}");
+    }
+}
+
+#[test]
+fn cmac_gives_the_answers_of_rfc_4493() {
+    let message = hex(concat!(
+        "6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e51",
+        "30c81c46a35ce411e5fbc1191a0a52eff69f2445df4f9b17ad2b417be66c3710"
+    ));
+    let answers = [
+        (0, "bb1d6929e95937287fa37d129b756746"),
+        (16, "070a16b46b4d4144f79bdd9dd04a287c"),
+        (40, "dfa66747de9ae63030ca32611497c827"),
+        (64, "51f0bebf7e3b9d92fc49741779363cfe"),
+    ];
+    let secret = block("2b7e151628aed2a6abf7158809cf4f3c");
+    for kernel in Kernel::available() {
+        let key = CmacKey::with_kernel(&secret, kernel);
+        for (length, answer) in answers {
+            assert_eq!(key.tag(&message[..length]), block(answer), "{kernel:?} {length}");
+            assert!(bool::from(key.verify(&message[..length], &block(answer)[..6])));
+            assert!(!bool::from(key.verify(&message[..length], &[0; 6])));
+        }
+        let mut one = [message[..16].try_into().unwrap()];
+        key.tag_blocks(&mut one);
+        assert_eq!(one[0], block(answers[1].1), "{kernel:?}");
+        let messages = answers.map(|(length, _)| Parts::whole(&message[..length]));
+        let mut tags = [[0; 16]; 4];
+        cmac_each(kernel, &[secret; 4], &messages, &mut tags);
+        assert_eq!(tags, answers.map(|(_, answer)| block(answer)), "{kernel:?}");
+    }
+}
+
+#[test]
+fn pmac_gives_the_answers_of_its_authors() {
+    let message: Vec<u8> = (0..34).collect();
+    let answers = [
+        (0, "4399572cd6ea5341b8d35876a7098af7"),
+        (3, "256ba5193c1b991b4df0c51f388a9e27"),
+        (16, "ebbd822fa458daf6dfdad7c27da76338"),
+        (20, "0412ca150bbf79058d8c75a58c993f55"),
+        (32, "e97ac04e9e5e3399ce5355cd7407bc75"),
+        (34, "5cba7d5eb24f7c86ccc54604e53d5512"),
+    ];
+    for kernel in Kernel::available() {
+        let key = PmacKey::with_kernel(&block("000102030405060708090a0b0c0d0e0f"), kernel);
+        for (length, answer) in answers {
+            assert_eq!(key.tag(&message[..length]), block(answer), "{kernel:?} {length}");
+        }
+        assert_eq!(key.tag(&[0; 1000]), block("c2c9fa1d9985f6f0d2aff915a0e8d910"), "{kernel:?}");
+    }
+}
+
+#[test]
+fn all_kernels_encrypt_alike_for_every_number_of_blocks() {
+    let (keys, blocks) = (random(1, 70), random(2, 70));
+    for count in 0..=70 {
+        let mut results = Vec::new();
+        for kernel in Kernel::available() {
+            let mut one = blocks[..count].to_vec();
+            Aes128::with_kernel(&keys[0], kernel).encrypt(&mut one);
+            let mut each = blocks[..count].to_vec();
+            encrypt_each(kernel, &keys, &mut each);
+            let mut tags = blocks[..count].to_vec();
+            CmacKey::with_kernel(&keys[0], kernel).tag_blocks(&mut tags);
+            results.push((one, each, tags));
+        }
+        assert!(results.windows(2).all(|two| two[0] == two[1]), "{count}");
+    }
+}
+
+#[test]
+fn all_kernels_give_the_same_tags_at_every_length_from_0_to_2048() {
+    let (keys, octets) = (random(3, BURST), random(4, 200));
+    let octets = octets.as_flattened();
+    for first in (0..=2048).step_by(BURST) {
+        // Lengths go up, down or jump about, so that lanes of one burst end at different blocks.
+        for order in 0..3 {
+            let length = |lane: usize| match order {
+                0 => first + lane,
+                1 => first + BURST - 1 - lane,
+                _ => (first + lane * 37) % 2049,
+            };
+            let messages: Vec<Parts<'_>> =
+                (0..BURST).map(|lane| Parts::whole(&octets[lane..lane + length(lane)])).collect();
+            let mut results = Vec::new();
+            for kernel in Kernel::available() {
+                let mut one = vec![[0; 16]; BURST];
+                let key = CmacKey::with_kernel(&keys[0], kernel);
+                key.tag_burst(&messages, &mut one);
+                let mut each = vec![[0; 16]; BURST];
+                cmac_each(kernel, &keys, &messages, &mut each);
+                let pmac = PmacKey::with_kernel(&keys[0], kernel);
+                let pmac: Vec<Block> = messages.iter().map(|message| pmac.tag(message.tail)).collect();
+                assert_eq!(key.tag(messages[9].tail), one[9]);
+                assert_eq!(CmacKey::with_kernel(&keys[5], kernel).tag(messages[5].tail), each[5]);
+                results.push((one, each, pmac));
+            }
+            assert!(results.windows(2).all(|two| two[0] == two[1]), "{first} {order}");
+        }
+    }
+}
+
+#[test]
+fn a_message_in_two_parts_has_the_tag_of_the_whole() {
+    let blocks = random(5, 20);
+    let octets = blocks.as_flattened();
+    for kernel in Kernel::available() {
+        let key = CmacKey::with_kernel(&[7; 16], kernel);
+        for head in 0..4 {
+            let message = |length: usize| Parts { head: &blocks[..head], tail: &octets[head * 16..][..length] };
+            let messages: Vec<Parts<'_>> = (0..150).map(message).collect();
+            let mut tags = vec![[0; 16]; 150];
+            key.tag_burst(&messages, &mut tags);
+            for (length, tag) in tags.iter().enumerate() {
+                assert_eq!(*tag, key.tag(&octets[..head * 16 + length]), "{kernel:?} {head} {length}");
+            }
+        }
+    }
+}
