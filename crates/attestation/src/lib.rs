@@ -5,6 +5,7 @@
 //!
 //! Pure: no clock, socket, file, thread or randomness of its own. Seeds come in as arguments.
 
+pub mod baseline;
 pub mod paper;
 pub mod scheme;
 pub mod suite;
