@@ -5,10 +5,16 @@
 //!
 //! Pure: no clock, socket, file, thread or randomness of its own. Seeds come in as arguments.
 
-pub mod baseline;
+pub mod attest;
+pub mod chain;
+pub mod leaf;
 pub mod paper;
+pub mod path;
+pub mod pki;
+pub mod report;
 pub mod scheme;
 pub mod suite;
+pub mod validate;
 
 pub use scheme::{Announcement, Scheme, SchemeError};
 pub use suite::{Claim, KeyRefused, SignError, Suite, SuiteId, SuiteKey};

@@ -1,5 +1,7 @@
 //! The one trait that every signature suite fits, and the numbers that name the suites.
 
+pub mod ed25519;
+
 use std::fmt;
 
 use wayleave_crypto::secret::Secret;
@@ -91,6 +93,16 @@ impl SuiteId {
 impl fmt::Display for SuiteId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// The suites that a chain may use, each once for the process; `None` for the paper's suites and the baselines, whose
+/// attestations have formats of their own.
+#[must_use]
+pub fn of(id: SuiteId) -> Option<&'static dyn Suite> {
+    match id {
+        SuiteId::KcEd25519 => Some(&ed25519::Ed25519),
+        _ => None,
     }
 }
 

@@ -1,0 +1,227 @@
+//! One hop of a chain on the wire.
+
+use super::{DecodeError, Reader};
+use crate::SuiteId;
+use crate::leaf::{LEAF_KEY_LEN, LeafView, MAX_DEPTH, SALT_LEN};
+use crate::suite::ed25519;
+
+/// With which of its keys an AS signed a hop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Signer {
+    /// A key that the hop before listed for it.
+    Chained,
+    /// A registered key: the origin's, or one after a hop that gave no key.
+    Registered {
+        /// Entries of AS_PATH that no hop attests, between the hop before and this one.
+        skipped: u8,
+        /// Which registered key: see [`crate::pki::key_tag`].
+        tag: [u8; 2],
+    },
+}
+
+/// What a hop says of the AS that may come next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next<'a> {
+    /// The hop is for one neighbour, whose leaf is signed as it stands.
+    Direct(LeafView<'a>),
+    /// A root is signed; this is the way to it from the neighbour's leaf.
+    Opening {
+        /// The neighbour's leaf.
+        leaf: LeafView<'a>,
+        /// What hides it from whoever sees only its hash.
+        salt: &'a [u8; SALT_LEN],
+        /// Its place in the tree.
+        index: u16,
+        /// The nodes beside the way, 32 bytes each, the lowest first.
+        siblings: &'a [u8],
+    },
+    /// A root over the slots of a directory is signed, and each receiver computes its own opening.
+    Directory,
+}
+
+impl<'a> Next<'a> {
+    /// The leaf, where the hop carries it.
+    #[must_use]
+    pub fn leaf(&self) -> Option<LeafView<'a>> {
+        match self {
+            Next::Direct(leaf) | Next::Opening { leaf, .. } => Some(*leaf),
+            Next::Directory => None,
+        }
+    }
+}
+
+/// One AS's attestation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hop<'a> {
+    /// The number of the suite of `signature`; it may be one that this verifier does not know.
+    pub suite: u8,
+    /// With which key.
+    pub signer: Signer,
+    /// How many times the AS stands in AS_PATH: 1 to 255.
+    pub prepend: u8,
+    /// Minutes from the attestation's base time to this hop's not-before; 0 for the origin.
+    pub not_before_offset: u16,
+    /// Minutes from not-before to not-after; at least 1.
+    pub lifetime: u16,
+    /// The next AS.
+    pub next: Next<'a>,
+    /// The signing key, where the hop before gave only its hash; else empty.
+    pub public: &'a [u8],
+    /// The signature.
+    pub signature: &'a [u8],
+    /// The hop's encoding; empty in a hop that is being made.
+    pub octets: &'a [u8],
+}
+
+const SIGNER_CHAINED: u8 = 0;
+const SIGNER_REGISTERED: u8 = 1;
+const SIGNER_AFTER_GAP: u8 = 2;
+const NEXT_DIRECT: u8 = 0;
+const NEXT_OPENING: u8 = 1;
+const NEXT_DIRECTORY: u8 = 2;
+
+impl Hop<'_> {
+    /// Seconds since 1970 from which the hop holds.
+    #[must_use]
+    pub fn not_before(&self, base_time: u64) -> u64 {
+        base_time.saturating_add(u64::from(self.not_before_offset) * 60)
+    }
+
+    /// Seconds since 1970 until which the hop holds.
+    #[must_use]
+    pub fn not_after(&self, base_time: u64) -> u64 {
+        self.not_before(base_time).saturating_add(u64::from(self.lifetime) * 60)
+    }
+
+    /// Appends the encoding of the hop at `index`.
+    pub(crate) fn encode(&self, index: u8, out: &mut Vec<u8>) {
+        let (signer, next) = (self.signer_number(), self.next_number());
+        let short = if self.prepend <= 15 { self.prepend } else { 0 };
+        out.extend_from_slice(&[self.suite, signer << 6 | next << 4 | short]);
+        if short == 0 {
+            out.push(self.prepend);
+        }
+        if let Signer::Registered { skipped, tag } = self.signer {
+            if skipped > 0 {
+                out.push(skipped);
+            }
+            out.extend_from_slice(&tag);
+        }
+        if index > 0 {
+            out.extend_from_slice(&self.not_before_offset.to_be_bytes());
+        }
+        out.extend_from_slice(&self.lifetime.to_be_bytes());
+        match self.next {
+            Next::Direct(leaf) => out.extend_from_slice(leaf.octets()),
+            Next::Opening { leaf, salt, index, siblings } => {
+                out.extend_from_slice(leaf.octets());
+                out.extend_from_slice(salt);
+                // At most sixteen levels.
+                out.push((siblings.len() / 32) as u8);
+                out.extend_from_slice(&index.to_be_bytes());
+                out.extend_from_slice(siblings);
+            }
+            Next::Directory => {}
+        }
+        if self.suite != SuiteId::KcEd25519 as u8 {
+            // Suites keep keys and signatures below 64 KiB.
+            out.extend_from_slice(&(self.public.len() as u16).to_be_bytes());
+            out.extend_from_slice(self.public);
+            out.extend_from_slice(&(self.signature.len() as u16).to_be_bytes());
+        }
+        out.extend_from_slice(self.signature);
+    }
+
+    pub(crate) fn signer_number(&self) -> u8 {
+        match self.signer {
+            Signer::Chained => SIGNER_CHAINED,
+            Signer::Registered { skipped: 0, .. } => SIGNER_REGISTERED,
+            Signer::Registered { .. } => SIGNER_AFTER_GAP,
+        }
+    }
+
+    fn next_number(&self) -> u8 {
+        match self.next {
+            Next::Direct(_) => NEXT_DIRECT,
+            Next::Opening { .. } => NEXT_OPENING,
+            Next::Directory => NEXT_DIRECTORY,
+        }
+    }
+}
+
+/// Reads the hop at `index`.
+pub(super) fn decode<'a>(reader: &mut Reader<'a>, index: u8) -> Result<Hop<'a>, DecodeError> {
+    let start = reader.rest;
+    let suite = reader.u8("suite")?;
+    if suite == 0 {
+        return Err(DecodeError::Field("suite", 0));
+    }
+    let shape = reader.u8("shape")?;
+    let prepend = match shape & 0x0f {
+        0 => match reader.u8("prepend count")? {
+            short @ 0..=15 => return Err(DecodeError::Field("long prepend count", u64::from(short))),
+            long => long,
+        },
+        short => short,
+    };
+    let signer = decode_signer(reader, shape >> 6, index)?;
+    let not_before_offset = if index > 0 { reader.u16("not-before")? } else { 0 };
+    let lifetime = reader.u16("lifetime")?;
+    if lifetime == 0 {
+        return Err(DecodeError::Field("lifetime", 0));
+    }
+    let next = decode_next(reader, shape >> 4 & 3)?;
+    let (public, signature) = if suite == SuiteId::KcEd25519 as u8 {
+        (&[][..], reader.take(ed25519::SIGNATURE_LEN, "signature")?)
+    } else {
+        let length = reader.u16("key length")?;
+        if usize::from(length) == LEAF_KEY_LEN || (length > 0 && signer != Signer::Chained) {
+            return Err(DecodeError::NotCanonical("carried key"));
+        }
+        let public = reader.take(usize::from(length), "key")?;
+        let length = reader.u16("signature length")?;
+        (public, reader.take(usize::from(length), "signature")?)
+    };
+    let octets = &start[..start.len() - reader.rest.len()];
+    Ok(Hop { suite, signer, prepend, not_before_offset, lifetime, next, public, signature, octets })
+}
+
+fn decode_signer(reader: &mut Reader<'_>, number: u8, index: u8) -> Result<Signer, DecodeError> {
+    let is_first = index == 0;
+    let skipped = match number {
+        SIGNER_CHAINED if !is_first => return Ok(Signer::Chained),
+        SIGNER_REGISTERED => 0,
+        SIGNER_AFTER_GAP if !is_first => match reader.u8("gap")? {
+            0 => return Err(DecodeError::NotCanonical("gap")),
+            skipped => skipped,
+        },
+        _ => return Err(DecodeError::Field("signer", u64::from(number))),
+    };
+    let tag = [reader.u8("key tag")?, reader.u8("key tag")?];
+    Ok(Signer::Registered { skipped, tag })
+}
+
+fn decode_next<'a>(reader: &mut Reader<'a>, number: u8) -> Result<Next<'a>, DecodeError> {
+    if number == NEXT_DIRECTORY {
+        return Ok(Next::Directory);
+    }
+    let (leaf, rest) = LeafView::decode(reader.rest).ok_or(DecodeError::NotCanonical("leaf"))?;
+    reader.rest = rest;
+    match number {
+        NEXT_DIRECT => Ok(Next::Direct(leaf)),
+        NEXT_OPENING => {
+            let salt = reader.array("salt")?;
+            let depth = reader.u8("depth")?;
+            if depth == 0 || depth > MAX_DEPTH {
+                return Err(DecodeError::Field("depth", u64::from(depth)));
+            }
+            let index = reader.u16("leaf index")?;
+            if u32::from(index) >> depth != 0 {
+                return Err(DecodeError::Field("leaf index", u64::from(index)));
+            }
+            let siblings = reader.take(usize::from(depth) * 32, "opening")?;
+            Ok(Next::Opening { leaf, salt, index, siblings })
+        }
+        other => Err(DecodeError::Field("kind of leaf", u64::from(other))),
+    }
+}

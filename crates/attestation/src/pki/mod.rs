@@ -1,0 +1,16 @@
+//! What is known of origins: registered keys, who may originate what, and since when an AS attests.
+
+mod view;
+
+use wayleave_crypto::hash::hash;
+
+pub use view::{AttestedSince, OriginValidity, RegisteredKey, Strictness, View, Vrp};
+
+use crate::SuiteId;
+
+/// Two octets that tell the registered keys of an AS apart on the wire; keys that share them are tried in turn.
+#[must_use]
+pub fn key_tag(suite: SuiteId, public: &[u8]) -> [u8; 2] {
+    let digest = hash("wayleave/attestation/key-tag/v1", &[&[suite as u8], public]);
+    [digest[0], digest[1]]
+}

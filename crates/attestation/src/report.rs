@@ -1,0 +1,279 @@
+//! What validation found: a verdict, and for each hop what is proved, who could have signed, and what broke.
+
+use std::fmt;
+
+use serde::Serialize;
+use wayleave_core::{Asn, Prefix, UnixTime, Verdict, VerdictKind};
+
+use crate::SuiteId;
+use crate::chain::DecodeError;
+use crate::pki::OriginValidity;
+
+/// Whose word stands behind the key of a hop.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyOrigin {
+    /// The PKI registers it, and the hop was signed as that AS's own word: an origin, or after a gap.
+    Registered,
+    /// The AS before endorsed it, and the PKI registers it for this AS too.
+    EndorsedAndRegistered,
+    /// The AS before named it as this AS's own key; no registry says so.
+    Endorsed,
+    /// The AS before made it and handed the private half over.
+    Granted,
+}
+
+impl KeyOrigin {
+    /// Whether the AS before could have signed in this AS's name.
+    #[must_use]
+    pub fn issuer_could_sign(self) -> bool {
+        matches!(self, Self::Endorsed | Self::Granted)
+    }
+}
+
+/// One hop as the report shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct HopReport {
+    /// The AS.
+    pub asn: Asn,
+    /// The suite's number.
+    pub suite: u8,
+    /// Whose word stands behind its key.
+    pub key: KeyOrigin,
+    /// How many times the AS stands in the path.
+    pub prepend: u8,
+    /// Entries of AS_PATH just before this hop that nobody attests.
+    pub skipped: u8,
+    /// Seconds since 1970 from which it holds.
+    pub not_before: u64,
+    /// Seconds since 1970 until which it holds.
+    pub not_after: u64,
+    /// Whether its signature is right.
+    pub proved: bool,
+}
+
+impl HopReport {
+    /// The suite, if this verifier knows it.
+    #[must_use]
+    pub fn suite_id(&self) -> Option<SuiteId> {
+        SuiteId::from_byte(self.suite)
+    }
+}
+
+/// Something false, or something missing that must be there: the route is invalid.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "problem", rename_all = "kebab-case")]
+pub enum Problem {
+    /// The attribute does not decode, or its flags are wrong.
+    Malformed,
+    /// A prefix of the UPDATE is not in the signed list.
+    PrefixNotSigned {
+        /// The prefix.
+        prefix: Prefix,
+    },
+    /// There are more hops than the path has ASes for.
+    PathTooShort,
+    /// The AS stands in the path another number of times than it signed.
+    Prepend,
+    /// An AS, or the receiver itself, is on the path twice with others between.
+    Loop {
+        /// The AS.
+        asn: Asn,
+    },
+    /// The hop before gave the AS a key, and it signed with a registered key or was skipped.
+    CapableSkipped {
+        /// The AS that must have signed.
+        asn: Asn,
+    },
+    /// The hop before gave the AS no key.
+    NoKeyGiven,
+    /// The hop before lists no key of the suite with which this one is signed, or another than it carries.
+    KeyNotListed,
+    /// The AS registered its keys, and this is none of them.
+    KeyNotRegistered,
+    /// The suite is weaker than the hop before allows, or than this verifier does.
+    Downgrade {
+        /// Bits of the suite.
+        have: u16,
+        /// Bits that are the least.
+        least: u16,
+    },
+    /// A suite of the paper or a baseline, outside the lab.
+    LabOnly,
+    /// The hop holds longer than this verifier allows.
+    LifetimeTooLong,
+    /// The signature is not one of this key over this content.
+    BadSignature,
+    /// A hop's time has not come, beyond doubt of our clock.
+    NotYetValid,
+    /// The origin may not originate the prefix.
+    OriginNotAuthorised {
+        /// The prefix.
+        prefix: Prefix,
+    },
+    /// The origin's record says that its routes carry attestations, strictly, and this one has none that counts.
+    Stripped,
+}
+
+/// Why a route without a problem is not wholly proved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "lack", rename_all = "kebab-case")]
+pub enum Lack {
+    /// No attribute, and nothing says that there should be one.
+    NoAttribute,
+    /// No attribute that counts, from an origin that says its routes are better preferred with one.
+    PreferredMissing,
+    /// The route is our own or has no path.
+    NoPath,
+    /// The path has an AS_SET.
+    Aggregate,
+    /// AS 23456 stands for a number that was lost (RFC 6793): nobody can tell two such ASes apart.
+    AsTrans,
+    /// A later version of the format.
+    Version,
+    /// A suite that this verifier does not know.
+    UnknownSuite {
+        /// Its number.
+        suite: u8,
+    },
+    /// The origin registered no key.
+    OriginUnregistered,
+    /// The AS that re-anchors registered no key: nothing from the gap on is proved.
+    AnchorUnregistered {
+        /// The AS.
+        asn: Asn,
+    },
+    /// The receivers' directory that the last hop is for is not known here.
+    DirectoryUnknown,
+    /// Parts of the path passed ASes that do not attest.
+    Gap,
+    /// No record and no VRP says who may originate a prefix.
+    OriginUnknown {
+        /// The prefix.
+        prefix: Prefix,
+    },
+    /// A hop has expired, beyond doubt of our clock.
+    Expired,
+}
+
+/// A problem, where it is, and who could have caused it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Broken {
+    /// What is wrong.
+    #[serde(flatten)]
+    pub problem: Problem,
+    /// At which hop, counted from the origin's 0; `None` where it concerns the whole.
+    pub hop: Option<usize>,
+    /// The AS whose hop it is.
+    pub asn: Option<Asn>,
+    /// Every AS that handled the route from there on, the first first: one of them did it.
+    pub suspects: Vec<Asn>,
+}
+
+/// What validation found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Report {
+    /// The conclusion for the UPDATE: the worst of its prefixes'.
+    pub kind: VerdictKind,
+    /// What is false.
+    pub broken: Option<Broken>,
+    /// Why it is not wholly proved, where nothing is false.
+    pub lack: Option<Lack>,
+    /// The hops, the origin's first, as far as they could be read.
+    pub hops: Vec<HopReport>,
+    /// The entries of AS_PATH after the last hop, which nobody attests.
+    pub tail: Vec<Asn>,
+    /// The conclusion for each prefix of the UPDATE, where the prefixes differ in what their origin may do.
+    pub prefixes: Vec<PrefixReport>,
+    /// The moment at which the conclusion must be looked at again.
+    pub until: Option<UnixTime>,
+    /// Whether a bound of time lies within our clock's uncertainty.
+    pub in_doubt: bool,
+}
+
+/// The conclusion for one prefix.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct PrefixReport {
+    /// The prefix.
+    pub prefix: Prefix,
+    /// Whether the origin may announce it.
+    pub origin: OriginValidity,
+    /// The conclusion.
+    pub kind: VerdictKind,
+}
+
+impl Report {
+    /// The conclusion as other rooms take it.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        Verdict { kind: self.kind, until: self.until }
+    }
+
+    /// The conclusion for one prefix of the UPDATE.
+    #[must_use]
+    pub fn verdict_of(&self, prefix: &Prefix) -> Verdict {
+        let kind = self.prefixes.iter().find(|report| report.prefix == *prefix).map_or(self.kind, |report| report.kind);
+        Verdict { kind, until: self.until }
+    }
+
+    /// Every AS that could have made the signature of `hop`: the AS itself, and as long as only the AS before vouches
+    /// for a key, that one too.
+    pub fn could_have_signed(&self, hop: usize) -> impl Iterator<Item = Asn> {
+        let upto = self.hops.get(..=hop).unwrap_or(&[]);
+        let mut goes_on = true;
+        upto.iter().rev().map_while(move |hop| {
+            let taken = goes_on.then_some(hop.asn);
+            goes_on = goes_on && hop.key.issuer_could_sign();
+            taken
+        })
+    }
+}
+
+impl From<DecodeError> for Problem {
+    fn from(_: DecodeError) -> Self {
+        Problem::Malformed
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed => f.write_str("the attribute is malformed"),
+            Self::PrefixNotSigned { prefix } => write!(f, "{prefix} is not in the signed list"),
+            Self::PathTooShort => f.write_str("there are more hops than ASes on the path"),
+            Self::Prepend => f.write_str("the AS stands on the path another number of times than it signed"),
+            Self::Loop { asn } => write!(f, "{asn} is on the path twice"),
+            Self::CapableSkipped { asn } => write!(f, "{asn} was given a key, and did not sign with it"),
+            Self::NoKeyGiven => f.write_str("the hop before gave this AS no key"),
+            Self::KeyNotListed => f.write_str("the hop before does not list the key of this one"),
+            Self::KeyNotRegistered => f.write_str("the key is none of those that the AS registered"),
+            Self::Downgrade { have, least } => write!(f, "a suite of {have} bits where {least} are the least"),
+            Self::LabOnly => f.write_str("the suite is for the lab only"),
+            Self::LifetimeTooLong => f.write_str("the hop holds longer than is allowed"),
+            Self::BadSignature => f.write_str("the signature is wrong"),
+            Self::NotYetValid => f.write_str("the hop's time has not come"),
+            Self::OriginNotAuthorised { prefix } => write!(f, "the origin may not announce {prefix}"),
+            Self::Stripped => f.write_str("the origin attests all its routes, and this one has no attestation"),
+        }
+    }
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoAttribute => f.write_str("no attestation"),
+            Self::PreferredMissing => f.write_str("no attestation, though the origin usually sends one"),
+            Self::NoPath => f.write_str("the route has no path"),
+            Self::Aggregate => f.write_str("the route is an aggregate (AS_SET)"),
+            Self::AsTrans => f.write_str("AS 23456 stands for a number that was lost on the way"),
+            Self::Version => f.write_str("a later version of the format"),
+            Self::UnknownSuite { suite } => write!(f, "suite {suite} is not known here"),
+            Self::OriginUnregistered => f.write_str("the origin registered no key"),
+            Self::AnchorUnregistered { asn } => write!(f, "{asn} signs after a gap and registered no key"),
+            Self::DirectoryUnknown => f.write_str("the exchange's directory is not known here"),
+            Self::Gap => f.write_str("the path passes ASes that do not attest"),
+            Self::OriginUnknown { prefix } => write!(f, "nothing says who may originate {prefix}"),
+            Self::Expired => f.write_str("a hop has expired"),
+        }
+    }
+}

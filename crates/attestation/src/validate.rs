@@ -1,0 +1,645 @@
+//! The receiving side: from a route and its attribute to a [`Report`], for one UPDATE or a burst of them.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use wayleave_core::{Asn, Prefix, UnixTime, VerdictKind};
+
+use crate::chain::{Attestation, Hop, Next, SignedInput, Signer};
+use crate::leaf::{LeafKey, LeafView, Tree};
+use crate::path::Path;
+use crate::pki::{OriginValidity, RegisteredKey, Strictness, View};
+use crate::report::{Broken, HopReport, KeyOrigin, Lack, PrefixReport, Problem, Report};
+use crate::suite::{self, Claim, Suite, SuiteId};
+
+/// The attribute as the UPDATE carried it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Carried<'a> {
+    /// There is none.
+    Absent,
+    /// Its value. Of several, the first (RFC 7606 section 3 (g)).
+    Value(&'a [u8]),
+    /// Its flags or length are wrong.
+    Malformed,
+}
+
+/// A route to be validated.
+#[derive(Clone, Copy, Debug)]
+pub struct Route<'a> {
+    /// The prefixes of the UPDATE.
+    pub prefixes: &'a [Prefix],
+    /// Its path as received.
+    pub path: &'a Path,
+    /// Its attribute.
+    pub carried: Carried<'a>,
+    /// The AS that received it.
+    pub receiver: Asn,
+}
+
+/// Our clock, and how far it may be wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Clock {
+    /// What it says.
+    pub now: UnixTime,
+    /// Seconds by which it may be wrong in either direction, other ASes' clocks included.
+    pub uncertainty: u64,
+}
+
+/// Seconds by which clocks may differ where nothing else is known.
+pub const DEFAULT_UNCERTAINTY: u64 = 600;
+
+/// What a verifier requires of every chain.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Rules {
+    /// Whether the paper's suites and the baselines may appear.
+    pub lab: bool,
+    /// Bits of strength below which no suite is taken.
+    pub least_strength: u16,
+    /// Minutes that a hop may hold.
+    pub longest_lifetime: u16,
+    /// Whether signatures before a fault of form are checked too, to say more exactly who could have caused it.
+    pub explain: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { lab: false, least_strength: 112, longest_lifetime: 7 * 24 * 60, explain: false }
+    }
+}
+
+/// What validation looks at beside the route.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// What is known of origins.
+    pub view: &'a View,
+    /// What is required.
+    pub rules: &'a Rules,
+    /// The time.
+    pub clock: Clock,
+    /// The directories of the exchanges at which this receiver is, old and new while they change.
+    pub directories: &'a [Tree],
+}
+
+/// Validates one route.
+#[must_use]
+pub fn validate(context: &Context<'_>, route: &Route<'_>) -> Report {
+    // One route gives one report.
+    validate_burst(context, std::slice::from_ref(route)).remove(0)
+}
+
+/// Validates a burst of routes, with the reports that each would have alone; signatures of one suite are checked
+/// together.
+#[must_use]
+pub fn validate_burst(context: &Context<'_>, routes: &[Route<'_>]) -> Vec<Report> {
+    let mut claims = Claims::default();
+    let mut walks: Vec<Walk> = Vec::with_capacity(routes.len());
+    for (number, route) in routes.iter().enumerate() {
+        let start = claims.pending.len();
+        let walk = Walk::of(context, route, number, &mut claims);
+        if matches!(walk.end, End::Broken(..)) && !context.rules.explain {
+            claims.pending.truncate(start);
+        }
+        walks.push(walk);
+    }
+    claims.check(|number, hop| walks[number].hops[hop].proved = true);
+    routes.iter().zip(walks).map(|(route, walk)| walk.conclude(context, route)).collect()
+}
+
+/// The signatures of a burst.
+#[derive(Default)]
+struct Claims<'a> {
+    messages: Vec<u8>,
+    pending: Vec<Pending<'a>>,
+}
+
+/// A signature that would prove a hop. Where keys or directories leave a choice, a hop has several; one suffices.
+struct Pending<'a> {
+    suite: SuiteId,
+    route: usize,
+    hop: usize,
+    public: &'a [u8],
+    message: Range<usize>,
+    signature: &'a [u8],
+}
+
+impl Claims<'_> {
+    /// Checks all, suite by suite, and tells of each right one its route and hop.
+    fn check(&self, mut proved: impl FnMut(usize, usize)) {
+        for id in SuiteId::ALL {
+            let Some(suite) = suite::of(id) else { continue };
+            let of_suite = || self.pending.iter().filter(|pending| pending.suite == id);
+            let claims: Vec<Claim<'_>> = of_suite().map(|pending| self.claim(pending)).collect();
+            if claims.is_empty() {
+                continue;
+            }
+            for (pending, right) in of_suite().zip(suite.verify_batch(&claims)) {
+                if right {
+                    proved(pending.route, pending.hop);
+                }
+            }
+        }
+    }
+
+    fn claim<'b>(&'b self, pending: &Pending<'b>) -> Claim<'b> {
+        Claim { public: pending.public, message: &self.messages[pending.message.clone()], signature: pending.signature }
+    }
+}
+
+/// How reading a chain ended.
+enum End {
+    /// At the receiver: every entry of the path has a hop, or stands in a gap.
+    Whole,
+    /// Before something that cannot be checked here.
+    Lacks(Lack),
+    /// At something false.
+    Broken(Problem, Option<usize>),
+}
+
+/// A chain read along its path; signatures apart.
+struct Walk {
+    hops: Vec<HopReport>,
+    /// How many entries of the path the hops reach.
+    reached: usize,
+    has_gap: bool,
+    /// Until when the keys and records hold that were used, in seconds since 1970.
+    keys_until: u64,
+    end: End,
+}
+
+impl Walk {
+    fn of<'a>(context: &Context<'a>, route: &Route<'a>, number: usize, claims: &mut Claims<'a>) -> Self {
+        let mut walk = Self { hops: Vec::new(), reached: 0, has_gap: false, keys_until: u64::MAX, end: End::Whole };
+        walk.end = match route.attestation() {
+            Err(end) => end,
+            Ok(attestation) => walk.read(context, route, &attestation, number, claims),
+        };
+        walk
+    }
+
+    fn read<'a>(
+        &mut self,
+        context: &Context<'a>,
+        route: &Route<'a>,
+        attestation: &Attestation<'a>,
+        number: usize,
+        claims: &mut Claims<'a>,
+    ) -> End {
+        if let Some(&prefix) = route.prefixes.iter().find(|prefix| !attestation.covers(prefix)) {
+            return End::Broken(Problem::PrefixNotSigned { prefix }, None);
+        }
+        if route.path.entries().contains(&route.receiver) {
+            return End::Broken(Problem::Loop { asn: route.receiver }, None);
+        }
+        self.hops.reserve(attestation.hop_count());
+        let mut before = Before { leaf: None, hash: [0; 32] };
+        for (index, hop) in attestation.hops().enumerate() {
+            let step = Step { context, route, attestation, number, index };
+            match self.step(&step, &hop, before, claims) {
+                Ok(next) => before = next,
+                Err(end) => return end,
+            }
+        }
+        self.read_tail(route, before.leaf)
+    }
+
+    /// One hop: where it stands on the path, whether its AS may sign so, and the claim that it did.
+    fn step<'a>(
+        &mut self,
+        step: &Step<'_, 'a>,
+        hop: &Hop<'a>,
+        before: Before<'a>,
+        claims: &mut Claims<'a>,
+    ) -> Result<Before<'a>, End> {
+        let broken = |problem| End::Broken(problem, Some(step.index));
+        let stand = Stand::of(hop, step.route, self.reached).map_err(broken)?;
+        let suite = step.suite(hop)?;
+        let key = step.key(hop, suite, stand.asn, &before, stand.skipped.len())?;
+        let base_time = step.attestation.head().base_time;
+        if hop.lifetime > step.context.rules.longest_lifetime {
+            return Err(broken(Problem::LifetimeTooLong));
+        }
+        self.keys_until = self.keys_until.min(key.until());
+        self.has_gap |= !stand.skipped.is_empty();
+        self.reached = stand.end;
+        self.hops.push(HopReport {
+            asn: stand.asn,
+            suite: hop.suite,
+            key: key.origin(),
+            prepend: hop.prepend,
+            // The format has one octet for it.
+            skipped: stand.skipped.len() as u8,
+            not_before: hop.not_before(base_time),
+            not_after: hop.not_after(base_time),
+            proved: false,
+        });
+        let mut last = 0..0;
+        for commitment in step.commitments(hop, stand.next)? {
+            let start = claims.messages.len();
+            // At most 64 hops.
+            let index = step.index as u8;
+            let input = SignedInput {
+                index,
+                asn: stand.asn,
+                skipped: stand.skipped,
+                previous: &before.hash,
+                commitment: &commitment,
+            };
+            input.encode(step.attestation.head(), hop, &mut claims.messages);
+            last = start..claims.messages.len();
+            key.for_each(|public| {
+                claims.pending.push(Pending {
+                    suite: suite.id(),
+                    route: step.number,
+                    hop: step.index,
+                    public,
+                    message: last.clone(),
+                    signature: hop.signature,
+                });
+            });
+        }
+        let is_last = step.index + 1 == step.attestation.hop_count();
+        let hash = if is_last { [0; 32] } else { hop.chain_hash(&claims.messages[last]) };
+        Ok(Before { leaf: step.leaf(hop, stand.next), hash })
+    }
+
+    /// What follows the last hop: nothing, or ASes that attest nothing because none of them was given a key.
+    fn read_tail(&mut self, context: &Context<'_>, route: &Route<'_>, leaf: Option<LeafView<'_>>) -> End {
+        let tail = &route.path.entries()[self.reached..];
+        match tail.first() {
+            None => {}
+            Some(&asn) if leaf.is_none_or(|leaf| !leaf.is_keyless()) => {
+                return End::Broken(Problem::CapableSkipped { asn }, self.hops.len().checked_sub(1));
+            }
+            Some(_) => self.has_gap = true,
+        }
+
+        if self.has_gap { End::Lacks(Lack::Gap) } else { End::Whole }
+    }
+
+    /// The report, once every signature has been checked.
+    fn conclude(self, context: &Context<'_>, route: &Route<'_>) -> Report {
+        let clock = context.clock;
+        let mut bounds = Bounds::new(clock);
+        let origin = route.path.origin();
+        let (mut kind, mut lack, mut broken) = match self.end {
+            End::Broken(problem, hop) => (VerdictKind::Invalid, None, Some((problem, hop))),
+            _ => match self.hops.iter().position(|hop| !hop.proved) {
+                Some(hop) => (VerdictKind::Invalid, None, Some((Problem::BadSignature, Some(hop)))),
+                None => self.in_time(&mut bounds),
+            },
+        };
+        let attested_since = origin.and_then(|asn| context.view.attested_since(asn));
+        if let (VerdictKind::Unattested, Some(record)) = (kind, attested_since)
+            && bounds.holds(record.since, record.not_after)
+        {
+            match record.strictness {
+                Strictness::Strict => {
+                    (kind, lack, broken) = (VerdictKind::Invalid, None, Some((Problem::Stripped, None)))
+                }
+                Strictness::Prefer => lack = Some(Lack::PreferredMissing),
+            }
+        }
+        let mut prefixes = Vec::with_capacity(route.prefixes.len());
+        let own = kind;
+        for &prefix in route.prefixes {
+            let validity = match lack {
+                Some(Lack::NoPath) => OriginValidity::Valid,
+                _ => context.view.origin_validity(&prefix, origin),
+            };
+            let of_prefix = match validity {
+                OriginValidity::Valid => own,
+                OriginValidity::NotFound => own.max(VerdictKind::Unattested),
+                OriginValidity::Invalid => VerdictKind::Invalid,
+            };
+            if of_prefix > kind {
+                kind = of_prefix;
+                match validity {
+                    OriginValidity::Invalid => {
+                        (lack, broken) = (None, Some((Problem::OriginNotAuthorised { prefix }, None)));
+                    }
+                    _ => lack = Some(Lack::OriginUnknown { prefix }),
+                }
+            }
+            prefixes.push(PrefixReport { prefix, origin: validity, kind: of_prefix });
+        }
+        let entries = if route.path.has_set() { &[] } else { route.path.entries() };
+        let tail = entries.get(self.reached..).unwrap_or(&[]);
+        Report {
+            kind,
+            broken: broken.map(|(problem, hop)| blame(problem, hop, &self.hops, entries)),
+            lack,
+            tail: if self.hops.is_empty() { Vec::new() } else { tail.to_vec() },
+            hops: self.hops,
+            prefixes,
+            until: bounds.until(self.keys_until),
+            in_doubt: bounds.in_doubt,
+        }
+    }
+
+    /// The conclusion for a chain whose signatures are right as far as they go.
+    fn in_time(&self, bounds: &mut Bounds) -> (VerdictKind, Option<Lack>, Option<(Problem, Option<usize>)>) {
+        let lack = match self.end {
+            End::Lacks(lack) => Some(lack),
+            End::Whole | End::Broken(..) => None,
+        };
+        let early = self.hops.iter().position(|hop| bounds.is_early(hop.not_before));
+        if early.is_some() {
+            return (VerdictKind::Invalid, None, Some((Problem::NotYetValid, early)));
+        }
+        // No early return: every hop's bound counts.
+        let expired = self.hops.iter().filter(|hop| bounds.is_late(hop.not_after)).count() > 0;
+        match lack {
+            Some(Lack::Gap | Lack::AnchorUnregistered { .. } | Lack::UnknownSuite { .. }) | None if expired => {
+                (VerdictKind::Expired, Some(Lack::Expired), None)
+            }
+            None => (VerdictKind::Valid, None, None),
+            Some(Lack::Gap | Lack::AnchorUnregistered { .. }) => (VerdictKind::Gap, lack, None),
+            Some(_) => (VerdictKind::Unattested, lack, None),
+        }
+    }
+}
+
+impl<'a> Route<'a> {
+    /// The attestation, if there is one and its path has an order.
+    fn attestation(&self) -> Result<Attestation<'a>, End> {
+        let octets = match self.carried {
+            _ if self.path.entries().is_empty() && !self.path.has_set() => return Err(End::Lacks(Lack::NoPath)),
+            Carried::Malformed => return Err(End::Broken(Problem::Malformed, None)),
+            Carried::Absent => return Err(End::Lacks(Lack::NoAttribute)),
+            Carried::Value(octets) => octets,
+        };
+        let attestation = Attestation::decode(octets).map_err(|error| {
+            if error.is_unsupported() { End::Lacks(Lack::Version) } else { End::Broken(Problem::Malformed, None) }
+        })?;
+        if self.path.has_set() {
+            return Err(End::Lacks(Lack::Aggregate));
+        }
+        if self.path.entries().contains(&Asn::TRANS) {
+            return Err(End::Lacks(Lack::AsTrans));
+        }
+        Ok(attestation)
+    }
+}
+
+/// What a hop knows of the one before it.
+#[derive(Clone, Copy)]
+struct Before<'a> {
+    /// The leaf that names the AS whose turn it is; `None` at the origin.
+    leaf: Option<LeafView<'a>>,
+    hash: [u8; 32],
+}
+
+/// Where a hop stands on the path.
+struct Stand<'a> {
+    asn: Asn,
+    skipped: &'a [Asn],
+    /// The first entry after the hop's own.
+    end: usize,
+    /// The AS at that entry, or the receiver.
+    next: Asn,
+}
+
+impl<'a> Stand<'a> {
+    fn of(hop: &Hop<'_>, route: &Route<'a>, reached: usize) -> Result<Self, Problem> {
+        let skipped = match hop.signer {
+            Signer::Registered { skipped, .. } => usize::from(skipped),
+            Signer::Chained => 0,
+        };
+        let entries = route.path.entries();
+        let (start, end) = (reached + skipped, reached + skipped + usize::from(hop.prepend));
+        let (skipped, own) = match (entries.get(reached..start), entries.get(start..end)) {
+            (Some(skipped), Some(own)) => (skipped, own),
+            _ => return Err(Problem::PathTooShort),
+        };
+        // At least one: a hop's prepend count is not zero.
+        let asn = own[0];
+        let next = entries.get(end).copied();
+        if own.iter().any(|other| *other != asn) || next == Some(asn) {
+            return Err(Problem::Prepend);
+        }
+        if entries[..start].contains(&asn) {
+            return Err(Problem::Loop { asn });
+        }
+        Ok(Self { asn, skipped, end, next: next.unwrap_or(route.receiver) })
+    }
+}
+
+/// A hop in its surroundings.
+struct Step<'s, 'a> {
+    context: &'s Context<'a>,
+    route: &'s Route<'a>,
+    attestation: &'s Attestation<'a>,
+    number: usize,
+    index: usize,
+}
+
+impl<'a> Step<'_, 'a> {
+    fn broken(&self, problem: Problem) -> End {
+        End::Broken(problem, Some(self.index))
+    }
+
+    /// The suite of the hop, if it is one that may be used here.
+    fn suite(&self, hop: &Hop<'_>) -> Result<&'static dyn Suite, End> {
+        let unknown = End::Lacks(Lack::UnknownSuite { suite: hop.suite });
+        let Some(id) = SuiteId::from_byte(hop.suite) else { return Err(unknown) };
+        if id.lab_only() && !self.context.rules.lab {
+            return Err(self.broken(Problem::LabOnly));
+        }
+        let suite = suite::of(id).ok_or(unknown)?;
+        self.is_strong(suite, self.context.rules.least_strength)?;
+        Ok(suite)
+    }
+
+    fn is_strong(&self, suite: &dyn Suite, least: u16) -> Result<(), End> {
+        let have = suite.strength();
+        if have >= least { Ok(()) } else { Err(self.broken(Problem::Downgrade { have, least })) }
+    }
+
+    /// The key that must have signed the hop.
+    fn key(
+        &self,
+        hop: &Hop<'a>,
+        suite: &dyn Suite,
+        asn: Asn,
+        before: &Before<'a>,
+        skipped: usize,
+    ) -> Result<Key<'a>, End> {
+        match (hop.signer, before.leaf) {
+            (Signer::Registered { tag, .. }, None) => self.registered(suite, asn, tag),
+            (Signer::Registered { tag, .. }, Some(leaf)) if leaf.is_keyless() => self.registered(suite, asn, tag),
+            (Signer::Registered { .. }, Some(_)) => {
+                let entries = self.route.path.entries();
+                let first = entries.iter().position(|entry| *entry == asn).unwrap_or(0).saturating_sub(skipped);
+                Err(self.broken(Problem::CapableSkipped { asn: entries[first] }))
+            }
+            (Signer::Chained, Some(leaf)) if !leaf.is_keyless() => {
+                self.is_strong(suite, leaf.least_strength())?;
+                self.chained(hop, suite, asn, leaf)
+            }
+            (Signer::Chained, _) => Err(self.broken(Problem::NoKeyGiven)),
+        }
+    }
+
+    fn registered(&self, suite: &dyn Suite, asn: Asn, tag: [u8; 2]) -> Result<Key<'a>, End> {
+        if !self.context.view.is_registered(asn) {
+            let is_origin = self.index == 0;
+            let lack = if is_origin { Lack::OriginUnregistered } else { Lack::AnchorUnregistered { asn } };
+            return Err(End::Lacks(lack));
+        }
+        let clock = self.context.clock;
+        let keys = self.context.view.keys(asn, suite.id(), tag);
+        let keys: Vec<&RegisteredKey> = keys.filter(|key| clock.allows(key.not_before, key.not_after)).collect();
+        if keys.is_empty() { Err(self.broken(Problem::KeyNotRegistered)) } else { Ok(Key::Registered(keys)) }
+    }
+
+    fn chained(&self, hop: &Hop<'a>, suite: &dyn Suite, asn: Asn, leaf: LeafView<'a>) -> Result<Key<'a>, End> {
+        let not_listed = || self.broken(Problem::KeyNotListed);
+        let (_, named) = leaf.keys().find(|(number, _)| *number == hop.suite).ok_or_else(not_listed)?;
+        let is_carried = suite.public_key_len() != named.len();
+        let public = if is_carried { hop.public } else { &named[..] };
+        let named = LeafKey { suite: hop.suite, key: *named };
+        if is_carried != !hop.public.is_empty() || LeafKey::of(suite.id(), public) != named {
+            return Err(not_listed());
+        }
+        if !self.context.view.is_registered(asn) {
+            let origin = if leaf.is_granted() { KeyOrigin::Granted } else { KeyOrigin::Endorsed };
+            return Ok(Key::Chained { public, origin, until: u64::MAX });
+        }
+        // Where the AS has a profile, a key that is not in it is its issuer's own.
+        let registered = self.context.view.key_of_leaf(asn, &named).filter(|_| !leaf.is_granted());
+        match registered.filter(|key| self.context.clock.allows(key.not_before, key.not_after)) {
+            Some(key) => Ok(Key::Chained { public, origin: KeyOrigin::EndorsedAndRegistered, until: key.not_after }),
+            None => Err(self.broken(Problem::KeyNotRegistered)),
+        }
+    }
+
+    /// What may stand for the next AS in the signed input; several where several directories list it.
+    fn commitments(&self, hop: &Hop<'_>, next: Asn) -> Result<Vec<[u8; 32]>, End> {
+        if let Some(commitment) = hop.commitment(next) {
+            return Ok(vec![commitment]);
+        }
+        let listing = self.context.directories.iter().filter(|tree| tree.leaf(next).is_some());
+        let roots: Vec<[u8; 32]> = listing.map(Tree::root).collect();
+        if roots.is_empty() { Err(End::Lacks(Lack::DirectoryUnknown)) } else { Ok(roots) }
+    }
+
+    fn leaf(&self, hop: &Hop<'a>, next: Asn) -> Option<LeafView<'a>> {
+        match hop.next {
+            Next::Directory => self.context.directories.iter().find_map(|tree| tree.leaf(next)),
+            _ => hop.next.leaf(),
+        }
+    }
+}
+
+/// A key that may have signed, or several that share a tag.
+enum Key<'a> {
+    Registered(Vec<&'a RegisteredKey>),
+    Chained { public: &'a [u8], origin: KeyOrigin, until: u64 },
+}
+
+impl<'a> Key<'a> {
+    fn origin(&self) -> KeyOrigin {
+        match self {
+            Key::Registered(_) => KeyOrigin::Registered,
+            Key::Chained { origin, .. } => *origin,
+        }
+    }
+
+    /// Seconds since 1970 until which the PKI vouches for it.
+    fn until(&self) -> u64 {
+        match self {
+            Key::Registered(keys) => keys.iter().map(|key| key.not_after).min().unwrap_or(u64::MAX),
+            Key::Chained { until, .. } => *until,
+        }
+    }
+
+    fn for_each(&self, mut each: impl FnMut(&'a [u8])) {
+        match self {
+            Key::Registered(keys) => keys.iter().for_each(|key| each(&key.public)),
+            Key::Chained { public, .. } => each(public),
+        }
+    }
+}
+
+impl Clock {
+    fn earliest(&self) -> u64 {
+        self.now.secs().saturating_sub(self.uncertainty)
+    }
+
+    fn latest(&self) -> u64 {
+        self.now.secs().saturating_add(self.uncertainty)
+    }
+
+    /// Whether it may be between the two now.
+    #[must_use]
+    pub fn allows(&self, not_before: u64, not_after: u64) -> bool {
+        not_before <= self.latest() && not_after >= self.earliest()
+    }
+}
+
+/// The bounds of time that a conclusion rests on.
+struct Bounds {
+    clock: Clock,
+    /// The first bound ahead, in seconds since 1970.
+    next: u64,
+    in_doubt: bool,
+}
+
+impl Bounds {
+    fn new(clock: Clock) -> Self {
+        Self { clock, next: u64::MAX, in_doubt: false }
+    }
+
+    /// Notes a bound; whether it lies ahead even if our clock is as slow as it may be.
+    fn is_early(&mut self, not_before: u64) -> bool {
+        let now = self.clock.now.secs();
+        if not_before > now {
+            self.next = self.next.min(not_before.saturating_sub(self.clock.uncertainty).max(now + 1));
+            self.in_doubt |= not_before <= self.clock.latest();
+        }
+        not_before > self.clock.latest()
+    }
+
+    /// Notes a bound; whether it has passed even if our clock is as fast as it may be.
+    fn is_late(&mut self, not_after: u64) -> bool {
+        let now = self.clock.now.secs();
+        let late = not_after < self.clock.earliest();
+        if not_after >= now {
+            self.next = self.next.min(not_after.saturating_add(1));
+        } else if !late {
+            self.in_doubt = true;
+            self.next = self.next.min(not_after.saturating_add(self.clock.uncertainty).saturating_add(1));
+        }
+        late
+    }
+
+    /// Whether a record of the PKI holds now.
+    fn holds(&mut self, since: u64, until: u64) -> bool {
+        let now = self.clock.now.secs();
+        if since > now {
+            self.next = self.next.min(since);
+        } else if until >= now {
+            self.next = self.next.min(until.saturating_add(1));
+        }
+        since <= now && now <= until
+    }
+
+    fn until(&self, keys_until: u64) -> Option<UnixTime> {
+        let next = self.next.min(keys_until);
+        (next < u64::MAX).then(|| UnixTime(next.saturating_mul(1_000_000)))
+    }
+}
+
+/// Names who could have caused a problem: whoever handled the route from the hop on.
+fn blame(problem: Problem, hop: Option<usize>, hops: &[HopReport], entries: &[Asn]) -> Broken {
+    let start: usize = match hop {
+        // What one signature covers reaches to the end of its own entries; what is proved before cannot be forged.
+        Some(hop) => hops.iter().take(hop).map(|hop| usize::from(hop.skipped) + usize::from(hop.prepend)).sum(),
+        None => 0,
+    };
+    let mut suspects: Vec<Asn> = entries.get(start..).unwrap_or(&[]).to_vec();
+    suspects.dedup();
+    let asn = hop.and_then(|hop| hops.get(hop).map(|hop| hop.asn)).or_else(|| hop.and(entries.get(start).copied()));
+    Broken { problem, hop, asn, suspects }
+}
