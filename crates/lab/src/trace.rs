@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 
 use wayleave_bgp::mrt::{self, RecordedMessage};
-use wayleave_bgp::{Attributes, Ipv6NextHop, Message, Nlri};
+use wayleave_bgp::{AttributeCode, Attributes, Ipv6NextHop, Message, Nlri};
 use wayleave_core::{Asn, UnixTime};
 
 use crate::sim::{member_address, member_address6, member_asn};
@@ -56,11 +56,13 @@ fn update_of(record: &RecordedMessage, peer: usize) -> Option<TraceUpdate> {
     Some(TraceUpdate { time: record.time, peer, withdrawn, announced, attributes: update.attributes })
 }
 
-/// The attributes as the member in `slot` announces them: its AS in front, its own next hops.
+/// The attributes as the member in `slot` announces them: its AS in front, its own next hops, and nothing that only
+/// routers of one AS tell each other.
 #[must_use]
 pub fn as_member(attributes: &Attributes, slot: u32) -> Attributes {
     let mut editor = attributes.edit();
     editor.prepend(member_asn(slot), 1).local_pref(None);
+    editor.remove(AttributeCode::ORIGINATOR_ID).remove(AttributeCode::CLUSTER_LIST);
     if attributes.ipv4_next_hop().is_some() {
         editor.ipv4_next_hop(member_address(slot));
     }

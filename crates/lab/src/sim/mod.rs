@@ -5,6 +5,7 @@
 //! not made durable, and started again from its store.
 
 pub mod bad;
+pub mod bgp;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -98,6 +99,8 @@ pub struct Setup {
     pub opted_out: BTreeSet<u32>,
     /// Prefixes that each member may announce.
     pub max_prefix: u32,
+    /// Whether routers are BGP speakers with sessions in octets; otherwise their tables are fed and read directly.
+    pub speakers: bool,
 }
 
 impl Default for Setup {
@@ -109,6 +112,7 @@ impl Default for Setup {
             seed: 1,
             opted_out: BTreeSet::new(),
             max_prefix: 1_000_000,
+            speakers: false,
         }
     }
 }
@@ -145,6 +149,7 @@ pub struct Sim {
     queues: BTreeMap<(Node, Node), VecDeque<OnTheWay>>,
     inputs: VecDeque<(Node, Input)>,
     recommendation: BTreeMap<u32, u8>,
+    ports: Option<bgp::Ports>,
     choices: Prg,
     chosen: u64,
     /// The time that each process has worked, if that is measured.
@@ -234,6 +239,7 @@ impl Sim {
             queues: BTreeMap::new(),
             inputs: VecDeque::new(),
             recommendation: BTreeMap::new(),
+            ports: setup.speakers.then(bgp::Ports::default),
             choices,
             chosen: 0,
             work: None,
@@ -331,6 +337,9 @@ impl Sim {
     }
 
     fn router_up(&mut self, slot: u32) {
+        if self.ports.is_some() {
+            return self.plug_in(slot);
+        }
         let node = Node::Member(slot);
         self.inputs.push_back((node, Input::Member(MemberInput::RouterUp)));
         let routes = self.routers.entry(slot).or_default().clone();
@@ -353,6 +362,7 @@ impl Sim {
             }
             Node::Member(slot) => {
                 self.members.remove(&slot);
+                self.unplug(slot);
             }
         }
         self.inputs.retain(|(to, _)| *to != node);
@@ -447,6 +457,9 @@ impl Sim {
     }
 
     fn router_update(&mut self, slot: u32, withdrawn: Vec<Nlri>, announced: Vec<Nlri>, attributes: Option<Attributes>) {
+        if self.ports.is_some() {
+            return self.say(slot, withdrawn, announced, attributes);
+        }
         if self.members.contains_key(&slot) {
             let update = MemberInput::RouterUpdate { withdrawn, announced, attributes };
             self.inputs.push_back((Node::Member(slot), Input::Member(update)));
@@ -482,9 +495,11 @@ impl Sim {
 
     /// A member leaves for ever.
     pub fn leave(&mut self, slot: u32) {
+        self.say_goodbye(slot);
         self.set.slots[slot as usize].active = false;
         self.publish_set();
         self.kill(Node::Member(slot));
+        self.remove_port(slot);
         self.routers.remove(&slot);
         self.tables.remove(&slot);
     }
@@ -511,16 +526,24 @@ impl Sim {
             return true;
         }
         let waiting: Vec<(Node, Node)> = self.queues.iter().filter(|(_, q)| !q.is_empty()).map(|(k, _)| *k).collect();
-        if !waiting.is_empty() {
-            let (from, to) = waiting[self.choose(waiting.len())];
-            let frame = self.queues.get_mut(&(from, to)).and_then(VecDeque::pop_front);
-            if let Some((link, bytes)) = frame {
-                self.carry(from, to, link, &bytes);
+        let arriving = self.ports.as_ref().map_or(0, bgp::Ports::ready);
+        if waiting.len() + arriving > 0 {
+            let pick = self.choose(waiting.len() + arriving);
+            match waiting.get(pick).copied() {
+                Some((from, to)) => {
+                    let frame = self.queues.get_mut(&(from, to)).and_then(VecDeque::pop_front);
+                    if let Some((link, bytes)) = frame {
+                        self.carry(from, to, link, &bytes);
+                    }
+                }
+                None => self.arrive_somewhere(pick - waiting.len()),
             }
             self.now.instant = self.now.instant + Duration::from_nanos(100);
             return true;
         }
-        let Some((at, node)) = self.next_deadline() else { return false };
+        let of_process = self.next_deadline();
+        let of_session = self.ports.as_ref().and_then(bgp::Ports::deadline);
+        let Some(at) = of_process.map(|(at, _)| at).into_iter().chain(of_session).min() else { return false };
         if at > self.now.instant + horizon {
             return false;
         }
@@ -529,7 +552,10 @@ impl Sim {
             self.now.unix.0 += u64::try_from(passed.as_micros()).expect("a short time");
             self.now.instant = at;
         }
-        self.timeout(node);
+        match of_process {
+            Some((due, node)) if due == at => self.timeout(node),
+            _ => self.ports_timeout(),
+        }
         true
     }
 
@@ -595,6 +621,7 @@ impl Sim {
                 while let Some(output) = self.members.get_mut(&slot).and_then(Machine::poll) {
                     self.member_output(slot, output);
                 }
+                self.drain_port(slot);
             }
         }
     }
@@ -620,6 +647,9 @@ impl Sim {
             MemberOutput::Persist { id, changes } => {
                 self.write(node, changes);
                 self.inputs.push_back((node, Input::Member(MemberInput::Persisted(id))));
+            }
+            MemberOutput::Install { prefix, attributes } if self.ports.is_some() => {
+                self.install(slot, prefix, attributes);
             }
             MemberOutput::Install { prefix, attributes } => {
                 let table = self.tables.entry(slot).or_default();
@@ -728,6 +758,6 @@ impl Sim {
             })
         });
         let members = expected.iter().all(|slot| self.members.get(slot).is_some_and(Member::is_at_rest));
-        parties && members
+        parties && members && self.ports.as_ref().is_none_or(bgp::Ports::is_quiet)
     }
 }

@@ -113,7 +113,8 @@ impl Exchange {
     }
 
     pub fn compare(&self) {
-        for (slot, table) in &self.sim.tables {
+        for slot in self.sim.tables.keys() {
+            let table = self.sim.table(*slot);
             let expected: BTreeMap<Prefix, Attributes> =
                 self.oracle.table(*slot).into_iter().map(|(prefix, (_, attributes))| (prefix, attributes)).collect();
             for (prefix, attributes) in &expected {

@@ -1,0 +1,223 @@
+//! Real traces through a simulated exchange whose routers are BGP speakers: what each has in its Adj-RIB-In equals what a
+//! plaintext route server would have given it.
+
+#![allow(clippy::disallowed_methods, reason = "a test reads its traces")]
+
+mod common;
+
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+
+use common::{Exchange, LIMIT, nlri, route};
+use wayleave_core::Afi;
+use wayleave_lab::sim::Setup;
+use wayleave_lab::trace::{self, TraceUpdate};
+
+fn load(name: &str, most_prefixes: usize) -> Vec<TraceUpdate> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/bgp").join(name);
+    let file = File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    trace::load(file, most_prefixes).expect("a readable trace")
+}
+
+fn exchange(members: usize, seed: u64) -> Exchange {
+    Exchange::new(Setup { members, seed, speakers: true, ..Setup::default() })
+}
+
+/// The router of `slot` sends an UPDATE of a trace as its own.
+fn give(exchange: &mut Exchange, slot: u32, update: &TraceUpdate) {
+    let attributes = update.attributes.as_ref().filter(|_| !update.announced.is_empty());
+    let attributes = attributes.map(|attributes| trace::as_member(attributes, slot));
+    exchange.sim.update(slot, &update.withdrawn, &update.announced, attributes.as_ref());
+    exchange.oracle.withdraw(slot, &update.withdrawn);
+    if let Some(attributes) = &attributes {
+        exchange.oracle.announce(slot, &update.announced, attributes);
+    }
+}
+
+/// A session of a random router ends in one of the ways in which sessions end, and comes back by itself.
+fn flap(exchange: &mut Exchange) {
+    let slots: Vec<u32> = exchange.sim.tables.keys().copied().collect();
+    let slot = slots[exchange.sim.choose(slots.len())];
+    match exchange.sim.choose(3) {
+        0 => exchange.sim.cut_router(slot),
+        1 => exchange.sim.reset_router(slot),
+        _ => {
+            exchange.sim.mute_router(slot, true);
+            exchange.sim.pass(Duration::from_secs(95));
+            assert!(!exchange.sim.is_router_up(slot), "the hold time of {slot} has passed");
+            exchange.sim.mute_router(slot, false);
+        }
+    }
+}
+
+/// UPDATEs that all routers have sent.
+fn sent(exchange: &Exchange) -> u64 {
+    exchange.sim.tables.keys().filter_map(|slot| exchange.sim.router_counters(*slot)).map(|c| c.sent.update).sum()
+}
+
+/// Sessions that routers have had beyond their first.
+fn flaps(exchange: &Exchange) -> u64 {
+    let counters = exchange.sim.tables.keys().filter_map(|slot| exchange.sim.router_counters(*slot));
+    counters.map(|counters| counters.established - 1).sum()
+}
+
+/// Replays a trace of many peers, each peer a member, with a random change of policy, recommendation, membership or
+/// session now and then.
+fn replay(members: usize, burst: usize) {
+    let updates = load("routeviews.2013-12-01.updates.bz2", usize::MAX);
+    assert_eq!(updates.len(), 44_834, "of the trace's 45,062 UPDATEs, those that name a prefix");
+    let mut exchange = exchange(members, 7);
+    let mut given = 0;
+    for (i, burst) in updates.chunks(burst).enumerate() {
+        for update in burst {
+            let slot = u32::try_from(update.peer % members).expect("few members");
+            if exchange.sim.tables.contains_key(&slot) {
+                give(&mut exchange, slot, update);
+                given += 1;
+            }
+        }
+        match i % 10 {
+            4 => flap(&mut exchange),
+            9 => exchange.random_change(true),
+            _ => {}
+        }
+        assert!(exchange.sim.settle(LIMIT), "at burst {i}: {}", exchange.describe());
+    }
+    exchange.check();
+    assert!(flaps(&exchange) > 0, "no session ever ended");
+    let routes: usize = exchange.sim.tables.keys().map(|slot| exchange.sim.table(*slot).len()).sum();
+    eprintln!("{given} UPDATEs given, {} sent, {} flaps, {routes} routes learned", sent(&exchange), flaps(&exchange));
+    assert!(routes > members, "{routes} routes in {members} tables");
+}
+
+/// A full table, announced by several members: the first by its own path, others by a longer one. Halfway a session
+/// ends, and at the end a member joins and one leaves.
+fn table(members: usize) {
+    let updates = load("ris.2015-10-23.first-50000-prefixes.updates.bz2", 50_000);
+    let mut exchange = exchange(members, 8);
+    for (burst_number, burst) in updates.chunks(400).enumerate() {
+        for (i, update) in burst.iter().enumerate() {
+            for copy in 0..1 + i % 3 {
+                let slot = u32::try_from((i * 7 + burst_number + copy * 11) % members).expect("few members");
+                give(&mut exchange, slot, update);
+            }
+        }
+        if burst_number == 20 {
+            exchange.sim.cut_router(3);
+        }
+        assert!(exchange.sim.settle(LIMIT), "at burst {burst_number}: {}", exchange.describe());
+    }
+    exchange.check();
+    let joiner = exchange.join();
+    leave(&mut exchange, 1);
+    exchange.check();
+    assert!(exchange.sim.table(joiner).len() > 40_000, "{} routes for who joined", exchange.sim.table(joiner).len());
+}
+
+/// A member's router is shut, and then the member leaves.
+fn leave(exchange: &mut Exchange, slot: u32) {
+    exchange.sim.shut_router(slot);
+    exchange.oracle.withdraw_all(slot);
+    assert!(exchange.sim.settle(LIMIT), "{}", exchange.describe());
+    assert!(!exchange.sim.is_router_up(slot));
+    assert!(exchange.sim.table(slot).is_empty());
+    exchange.leave(slot);
+}
+
+#[test]
+fn routers_learn_the_right_tables_through_kills_and_ended_sessions() {
+    for seed in 900..900 + 2 * common::factor() as u64 {
+        let mut exchange = exchange(5, seed);
+        for round in 0..24 {
+            exchange.random_change(true);
+            match round % 6 {
+                2 => flap(&mut exchange),
+                5 => {
+                    exchange.kill_one();
+                }
+                _ => {}
+            }
+            if round % 3 == 2 {
+                exchange.check();
+            }
+        }
+        exchange.check();
+    }
+}
+
+#[test]
+fn a_silent_routers_routes_are_gone_after_the_hold_time_and_back_with_it() {
+    let mut exchange = exchange(4, 910);
+    for slot in 0..4 {
+        exchange.announce(slot, &[nlri("20.1.0.0/16")], &route(slot, &[64_510], &[]));
+        exchange.announce(slot, &[nlri(&format!("20.{}.0.0/16", 10 + slot))], &route(slot, &[], &[]));
+    }
+    exchange.check();
+    let before = exchange.oracle.clone();
+    exchange.sim.mute_router(2, true);
+    exchange.sim.pass(Duration::from_secs(60));
+    exchange.compare();
+    exchange.sim.pass(Duration::from_secs(40));
+    assert!(!exchange.sim.is_router_up(2) && exchange.sim.table(2).is_empty());
+    exchange.oracle.withdraw_all(2);
+    assert!(exchange.sim.settle(LIMIT), "{}", exchange.describe());
+    for slot in [0, 1, 3] {
+        assert_eq!(exchange.sim.table(slot).len(), 3, "the common prefix, and those of the two others");
+    }
+    exchange.sim.mute_router(2, false);
+    exchange.oracle = before;
+    exchange.check();
+    assert_eq!(exchange.sim.router_counters(2).expect("a router").established, 2);
+}
+
+#[test]
+fn a_router_that_asks_for_its_routes_again_gets_each() {
+    let mut exchange = exchange(3, 920);
+    for slot in 0..3 {
+        let prefixes: Vec<_> = (0..50).map(|n| nlri(&format!("20.{slot}.{n}.0/24"))).collect();
+        exchange.announce(slot, &prefixes, &route(slot, &[], &[]));
+    }
+    exchange.check();
+    let received = |exchange: &Exchange| exchange.sim.router_counters(0).expect("a router").received;
+    let before = received(&exchange);
+    exchange.sim.refresh_router(0, Afi::Ipv4);
+    exchange.check();
+    let after = received(&exchange);
+    assert!(after.update >= before.update + 2, "one UPDATE for each other member: {before:?} {after:?}");
+    assert_eq!(after.route_refresh, before.route_refresh + 2, "this router marks begin and end");
+}
+
+#[test]
+fn keepalives_hold_idle_sessions_for_an_hour() {
+    let mut exchange = exchange(3, 930);
+    exchange.announce(0, &[nlri("20.1.0.0/16")], &route(0, &[], &[]));
+    exchange.check();
+    exchange.sim.pass(Duration::from_secs(3600));
+    exchange.compare();
+    for slot in 0..3 {
+        let counters = exchange.sim.router_counters(slot).expect("a router");
+        assert_eq!(counters.established, 1);
+        assert!(counters.received.keepalive >= 3600 / 30, "{counters:?}");
+    }
+}
+
+#[test]
+fn routeviews_2013_among_10_routers() {
+    replay(10, 500);
+}
+
+#[test]
+fn routeviews_2013_among_50_routers() {
+    replay(50, 1000);
+}
+
+#[test]
+fn ris_2015_table_among_10_routers() {
+    table(10);
+}
+
+#[test]
+fn ris_2015_table_among_50_routers() {
+    table(50);
+}
