@@ -11,6 +11,7 @@ pub mod leaf;
 pub mod paper;
 pub mod path;
 pub mod pki;
+pub mod proxy;
 pub mod report;
 pub mod scheme;
 pub mod suite;

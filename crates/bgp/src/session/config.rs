@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use wayleave_core::{Afi, Asn};
 
+use crate::Capability;
+
 /// Hold time offered in OPEN: zero, or at least three seconds (RFC 4271 section 4.2).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(try_from = "u16", into = "u16")]
@@ -164,6 +166,9 @@ pub struct Offer {
     pub add_path_ipv6: AddPathOffer,
     /// Graceful restart (RFC 4724).
     pub graceful_restart: Option<GracefulRestartOffer>,
+    /// Whatever else is to be said, such as a capability of private use (RFC 8810); it comes last.
+    #[serde(default)]
+    pub more: Vec<Capability>,
 }
 
 impl Offer {
@@ -190,6 +195,7 @@ impl Default for Offer {
             add_path_ipv4: AddPathOffer::default(),
             add_path_ipv6: AddPathOffer::default(),
             graceful_restart: Some(GracefulRestartOffer::default()),
+            more: Vec::new(),
         }
     }
 }

@@ -102,6 +102,8 @@ pub enum StopReason {
     },
     /// We are short of something.
     OutOfResources,
+    /// Whoever stands behind us ended it with these words, which are passed on.
+    PassedOn(Notification),
 }
 
 /// What a session wants done, and what it reports.

@@ -543,5 +543,6 @@ fn cease(reason: &StopReason) -> Notification {
             Notification::with_data(code::CEASE, cease::MAXIMUM_PREFIXES, data)
         }
         StopReason::OutOfResources => Notification::new(code::CEASE, cease::OUT_OF_RESOURCES),
+        StopReason::PassedOn(notification) => notification.clone(),
     }
 }

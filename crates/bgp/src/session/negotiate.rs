@@ -67,6 +67,7 @@ pub(super) fn our_open(config: &Config) -> Open {
     if offer.enhanced_route_refresh {
         capabilities.push(Capability::EnhancedRouteRefresh);
     }
+    capabilities.extend(offer.more.iter().cloned());
     Open { asn: config.local_asn, hold_time: config.hold_time.secs(), identifier: config.router_id, capabilities }
 }
 

@@ -1,0 +1,15 @@
+//! The attesting proxy: a pair of BGP sessions that passes for each end at the other, and what it proves of paths.
+//!
+//! Each end sees the other's AS number, identifier and capabilities. Of the capabilities those pass that the proxy can
+//! keep: IPv4 and IPv6 unicast, four-octet AS numbers, ROUTE-REFRESH and its marks, messages of up to 65,535 octets,
+//! ADD-PATH, roles and End-of-RIB, each only if both ends have it. Graceful restart is refused (End-of-RIB alone
+//! passes): routes that outlive a session would outlive what was proved of them. All others are left out.
+
+mod door;
+mod machine;
+mod opens;
+pub mod pair;
+
+pub use machine::{Input, Output, Proxy};
+pub use opens::config_towards;
+pub use pair::{EndConfig, Pair, PairConfig, PairEvent, Side};
