@@ -14,8 +14,10 @@ pub mod pki;
 pub mod proxy;
 pub mod report;
 pub mod scheme;
+pub mod standard;
 pub mod suite;
 pub mod validate;
 
 pub use scheme::{Announcement, Scheme, SchemeError};
+pub use standard::standard_scheme;
 pub use suite::{Claim, KeyRefused, SignError, Suite, SuiteId, SuiteKey};

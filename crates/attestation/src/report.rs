@@ -216,6 +216,12 @@ impl Report {
         Verdict { kind, until: self.until }
     }
 
+    /// Whether every AS of the path signed, in time: the conclusion but for who may originate the prefixes.
+    #[must_use]
+    pub fn path_is_proved(&self) -> bool {
+        self.broken.is_none() && matches!(self.lack, None | Some(Lack::OriginUnknown { .. }))
+    }
+
     /// Every AS that could have made the signature of `hop`: the AS itself, and as long as only the AS before vouches
     /// for a key, that one too.
     pub fn could_have_signed(&self, hop: usize) -> impl Iterator<Item = Asn> {

@@ -213,8 +213,10 @@ impl Walk {
     ) -> Result<Before<'a>, End> {
         let broken = |problem| End::Broken(problem, Some(step.index));
         let stand = Stand::of(hop, step.route, self.reached).map_err(broken)?;
+        step.may_sign(hop, &stand, &before)?;
         let suite = step.suite(hop)?;
-        let key = step.key(hop, suite, stand.asn, &before, stand.skipped.len())?;
+        let key = step.key(hop, suite, stand.asn, &before)?;
+        let commitments = step.commitments(hop, stand.next)?;
         let base_time = step.attestation.head().base_time;
         if hop.lifetime > step.context.rules.longest_lifetime {
             return Err(broken(Problem::LifetimeTooLong));
@@ -234,7 +236,7 @@ impl Walk {
             proved: false,
         });
         let mut last = 0..0;
-        for commitment in step.commitments(hop, stand.next)? {
+        for commitment in commitments {
             let start = claims.messages.len();
             // At most 64 hops.
             let index = step.index as u8;
@@ -264,7 +266,7 @@ impl Walk {
     }
 
     /// What follows the last hop: nothing, or ASes that attest nothing because none of them was given a key.
-    fn read_tail(&mut self, context: &Context<'_>, route: &Route<'_>, leaf: Option<LeafView<'_>>) -> End {
+    fn read_tail(&mut self, route: &Route<'_>, leaf: Option<LeafView<'_>>) -> End {
         let tail = &route.path.entries()[self.reached..];
         match tail.first() {
             None => {}
@@ -273,7 +275,6 @@ impl Walk {
             }
             Some(_) => self.has_gap = true,
         }
-
         if self.has_gap { End::Lacks(Lack::Gap) } else { End::Whole }
     }
 
@@ -456,28 +457,32 @@ impl<'a> Step<'_, 'a> {
         if have >= least { Ok(()) } else { Err(self.broken(Problem::Downgrade { have, least })) }
     }
 
-    /// The key that must have signed the hop.
-    fn key(
-        &self,
-        hop: &Hop<'a>,
-        suite: &dyn Suite,
-        asn: Asn,
-        before: &Before<'a>,
-        skipped: usize,
-    ) -> Result<Key<'a>, End> {
+    /// Whether the hop before lets this AS sign with this kind of key and this suite.
+    fn may_sign(&self, hop: &Hop<'_>, stand: &Stand<'_>, before: &Before<'_>) -> Result<(), End> {
+        let gave_keys = before.leaf.is_some_and(|leaf| !leaf.is_keyless());
         match (hop.signer, before.leaf) {
-            (Signer::Registered { tag, .. }, None) => self.registered(suite, asn, tag),
-            (Signer::Registered { tag, .. }, Some(leaf)) if leaf.is_keyless() => self.registered(suite, asn, tag),
-            (Signer::Registered { .. }, Some(_)) => {
-                let entries = self.route.path.entries();
-                let first = entries.iter().position(|entry| *entry == asn).unwrap_or(0).saturating_sub(skipped);
-                Err(self.broken(Problem::CapableSkipped { asn: entries[first] }))
+            (Signer::Registered { .. }, _) if gave_keys => {
+                let asn = stand.skipped.first().copied().unwrap_or(stand.asn);
+                Err(self.broken(Problem::CapableSkipped { asn }))
             }
-            (Signer::Chained, Some(leaf)) if !leaf.is_keyless() => {
+            (Signer::Registered { .. }, _) => Ok(()),
+            (Signer::Chained, Some(leaf)) if gave_keys => {
+                let is_listed = leaf.keys().any(|(suite, _)| suite == hop.suite);
+                if is_listed { Ok(()) } else { Err(self.broken(Problem::KeyNotListed)) }
+            }
+            (Signer::Chained, _) => Err(self.broken(Problem::NoKeyGiven)),
+        }
+    }
+
+    /// The key that must have signed the hop.
+    fn key(&self, hop: &Hop<'a>, suite: &dyn Suite, asn: Asn, before: &Before<'a>) -> Result<Key<'a>, End> {
+        match (hop.signer, before.leaf) {
+            (Signer::Registered { tag, .. }, _) => self.registered(suite, asn, tag),
+            (Signer::Chained, Some(leaf)) => {
                 self.is_strong(suite, leaf.least_strength())?;
                 self.chained(hop, suite, asn, leaf)
             }
-            (Signer::Chained, _) => Err(self.broken(Problem::NoKeyGiven)),
+            (Signer::Chained, None) => Err(self.broken(Problem::NoKeyGiven)),
         }
     }
 

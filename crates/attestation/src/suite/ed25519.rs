@@ -21,6 +21,7 @@ use curve25519_dalek::traits::{IsIdentity, VartimeMultiscalarMul};
 use ed25519_dalek::Signer;
 use sha2::{Digest, Sha256, Sha512};
 use wayleave_crypto::secret::Secret;
+use zeroize::Zeroizing;
 
 use super::{Claim, KeyRefused, SignError, Suite, SuiteId, SuiteKey};
 
@@ -78,6 +79,13 @@ impl Suite for Ed25519 {
         if point.is_small_order() { Err(KeyRefused::Weak("of small order")) } else { Ok(()) }
     }
 
+    fn take_granted(&self, public: &[u8], private: &[u8]) -> Result<Box<dyn SuiteKey>, KeyRefused> {
+        self.check_key(public)?;
+        let seed: &[u8; 32] = private.try_into().map_err(|_| KeyRefused::Length { need: 32, have: private.len() })?;
+        let key = self.generate(&Secret::new(*seed));
+        if key.public() == public { Ok(key) } else { Err(KeyRefused::Mismatch) }
+    }
+
     fn verify(&self, public: &[u8], message: &[u8], signature: &[u8]) -> bool {
         let mut keys = Keys::default();
         Equation::read(&Claim { public, message, signature }, &mut keys).is_some_and(|equation| equation.holds(&keys))
@@ -100,6 +108,10 @@ impl Suite for Ed25519 {
 impl SuiteKey for Key {
     fn public(&self) -> &[u8] {
         &self.public
+    }
+
+    fn private_half(&self) -> Option<Zeroizing<Vec<u8>>> {
+        Some(Zeroizing::new(self.signing.to_bytes().to_vec()))
     }
 
     fn sign(&mut self, message: &[u8]) -> Result<Vec<u8>, SignError> {

@@ -5,6 +5,7 @@ pub mod ed25519;
 use std::fmt;
 
 use wayleave_crypto::secret::Secret;
+use zeroize::Zeroizing;
 
 /// A suite's number on the wire and its name in configuration and benchmarks.
 ///
@@ -120,6 +121,12 @@ pub trait Suite: Send + Sync {
     fn generate(&self, seed: &Secret<32>) -> Box<dyn SuiteKey>;
     /// Checks a public key before its first use: exact length, canonical, none of the suite's weak keys. Bounded time.
     fn check_key(&self, public: &[u8]) -> Result<(), KeyRefused>;
+    /// Takes in the private half of a pair that a neighbour made (the paper's granted keys, section III-A), in the form
+    /// of [`SuiteKey::private_half`]: whatever the bytes, it ends in less than a millisecond, and what comes back signs
+    /// for `public`. A suite whose keys cannot be handed over refuses all.
+    fn take_granted(&self, _public: &[u8], _private: &[u8]) -> Result<Box<dyn SuiteKey>, KeyRefused> {
+        Err(KeyRefused::NotGranted)
+    }
     /// Whether `signature` is one of `public` over `message`. Never panics, whatever the bytes.
     fn verify(&self, public: &[u8], message: &[u8], signature: &[u8]) -> bool;
     /// As [`Suite::verify`] for each claim, always with the same answers, faster where the suite can.
@@ -143,6 +150,10 @@ pub struct Claim<'a> {
 pub trait SuiteKey: Send {
     /// The encoded public half.
     fn public(&self) -> &[u8];
+    /// The private half as it is handed to a neighbour, and never anywhere else; `None` where the suite cannot.
+    fn private_half(&self) -> Option<Zeroizing<Vec<u8>>> {
+        None
+    }
     /// Signs `message`. A few-time key counts it.
     fn sign(&mut self, message: &[u8]) -> Result<Vec<u8>, SignError>;
     /// The index of the next signature of a few-time key; `None` where a key signs without limit.
@@ -171,6 +182,9 @@ pub enum KeyRefused {
     /// A key for which the suite gives no security.
     #[error("the key is weak: {0}")]
     Weak(&'static str),
+    /// The suite's keys are not handed over: they count their signatures, and two holders would count apart.
+    #[error("keys of this suite are not handed over")]
+    NotGranted,
     /// The private and the public half do not belong together.
     #[error("the two halves of the key pair do not belong together")]
     Mismatch,

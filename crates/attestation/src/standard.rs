@@ -1,0 +1,119 @@
+//! The standard suites as benchmarks and attack tests drive them: chains in the attribute's own format.
+
+use std::collections::HashMap;
+
+use wayleave_core::{Asn, UnixTime};
+use wayleave_crypto::hash::hash;
+use wayleave_crypto::secret::Secret;
+
+use crate::attest::{self, AttestError, DEFAULT_LIFETIME, KeyRing, Onward, Origination, Pair, Speaker};
+use crate::chain::Attestation;
+use crate::leaf::Leaf;
+use crate::path::Path;
+use crate::pki::{RegisteredKey, View};
+use crate::scheme::{Announcement, Scheme, SchemeError};
+use crate::suite::{self, SignError, Suite, SuiteId};
+use crate::validate::{Carried, Clock, Context, Route, Rules, validate_burst};
+
+/// When the scheme's attestations are made and verified, in seconds since 1970.
+const NOW: u64 = 1_700_000_000;
+
+/// A world of ASes that sign with `suite`, one leaf and one signature for each neighbour; `None` for a suite that has
+/// no standard chain.
+#[must_use]
+pub fn standard_scheme(suite: SuiteId, seed: &Secret<32>) -> Option<Box<dyn Scheme>> {
+    let implementation = suite::of(suite)?;
+    Some(Box::new(Standard {
+        suite: implementation,
+        seed: seed.clone(),
+        nodes: HashMap::new(),
+        view: View::new(0),
+        rules: Rules::default(),
+    }))
+}
+
+struct Standard {
+    suite: &'static dyn Suite,
+    seed: Secret<32>,
+    nodes: HashMap<Asn, Node>,
+    view: View,
+    rules: Rules,
+}
+
+struct Node {
+    ring: KeyRing,
+    leaf: Leaf,
+}
+
+impl Standard {
+    fn node(&mut self, asn: Asn) -> &mut Node {
+        let Self { suite, seed, view, .. } = self;
+        self.nodes.entry(asn).or_insert_with(|| {
+            let seed = hash("wayleave/attestation/scheme/v1", &[seed.expose(), &asn.0.to_be_bytes()]);
+            let mut key = suite.generate(&Secret::new(seed));
+            key.reserve(0, u64::MAX);
+            let public = key.public().to_vec();
+            view.add_key(asn, RegisteredKey { suite: suite.id(), public, not_before: 0, not_after: u64::MAX });
+            let pair = Pair { suite: suite.id(), key, registered: true };
+            // One key of a known suite always makes a leaf.
+            let least = suite.strength() / 16 * 16;
+            let leaf = Leaf::new(&[pair.leaf_key()], least, false).unwrap_or_else(|_| Leaf::keyless());
+            Node { ring: KeyRing { pairs: vec![pair] }, leaf }
+        })
+    }
+}
+
+impl Scheme for Standard {
+    fn name(&self) -> &'static str {
+        self.suite.id().name()
+    }
+
+    fn prepare(&mut self, path: &[Asn]) {
+        path.iter().for_each(|asn| {
+            self.node(*asn);
+        });
+    }
+
+    fn attest(&mut self, announcement: &Announcement, received: &[u8], to: Asn) -> Result<Vec<u8>, SchemeError> {
+        let Some((&asn, before)) = announcement.path.split_last() else { return Err(SchemeError::Malformed) };
+        let leaf = self.node(to).leaf.clone();
+        let onward = Onward::Neighbour(to, leaf.view());
+        let speaker = Speaker { asn, prepend: 1, not_before: NOW, lifetime: DEFAULT_LIFETIME };
+        let ring = &mut self.node(asn).ring;
+        let attested = if received.is_empty() {
+            let origination = Origination { prefixes: &announcement.prefixes, sequence: 1 };
+            attest::originate(&origination, &speaker, ring, onward)
+        } else {
+            let received = Attestation::decode(received).map_err(|_| SchemeError::Malformed)?;
+            attest::extend(&received, &Path::from_travel(before), &speaker, ring, onward)
+        };
+        let attested = attested.map_err(|error| match error {
+            AttestError::Sign(SignError::Exhausted(_) | SignError::NotReserved(_)) => SchemeError::Exhausted(asn),
+            _ => SchemeError::Malformed,
+        })?;
+        attested.for_neighbour(to).ok_or(SchemeError::Malformed)
+    }
+
+    fn verify(&self, announcement: &Announcement, attestation: &[u8], by: Asn) -> bool {
+        self.verify_burst(&[(announcement, attestation)], by).iter().all(|right| *right)
+    }
+
+    fn verify_burst(&self, burst: &[(&Announcement, &[u8])], by: Asn) -> Vec<bool> {
+        let paths: Vec<Path> = burst.iter().map(|(announcement, _)| Path::from_travel(&announcement.path)).collect();
+        let routes = burst.iter().zip(&paths).map(|((announcement, value), path)| Route {
+            prefixes: &announcement.prefixes,
+            path,
+            carried: Carried::Value(value),
+            receiver: by,
+        });
+        let routes: Vec<Route<'_>> = routes.collect();
+        let clock = Clock { now: UnixTime(NOW * 1_000_000), uncertainty: 0 };
+        let context = Context { view: &self.view, rules: &self.rules, clock, directories: &[] };
+        validate_burst(&context, &routes).iter().map(|report| report.path_is_proved()).collect()
+    }
+
+    fn signature_bytes(&self, attestation: &[u8]) -> usize {
+        let hops = |attestation: Attestation<'_>| attestation.hops().map(|hop| hop.octets.len()).sum();
+        Attestation::decode(attestation).map_or(0, hops)
+    }
+}
