@@ -1,1 +1,3 @@
 //! Verified packets: Platypus, SCION and ICING headers, minting and verification.
+
+pub mod platypus;

@@ -1,0 +1,194 @@
+//! The IP header (and UDP header) around a Platypus packet.
+
+use std::net::IpAddr;
+
+use wayleave_core::Afi;
+
+use super::Malformed;
+use super::offsets::{self, PROTOCOL, UDP_PORT};
+
+/// Octets of an IPv4 header without options.
+pub const IPV4_HEADER: usize = 20;
+/// Octets of an IPv6 header.
+pub const IPV6_HEADER: usize = 40;
+/// Octets of a UDP header.
+pub const UDP_HEADER: usize = 8;
+
+pub(crate) mod v4 {
+    pub(crate) const VERSION_AND_LENGTH: usize = 0;
+    pub(crate) const TOTAL_LENGTH: usize = 2;
+    pub(crate) const IDENTIFICATION: usize = 4;
+    pub(crate) const FRAGMENT: usize = 6;
+    pub(crate) const TTL: usize = 8;
+    pub(crate) const PROTOCOL: usize = 9;
+    pub(crate) const CHECKSUM: usize = 10;
+    pub(crate) const SOURCE: usize = 12;
+    pub(crate) const DESTINATION: usize = 16;
+    /// Every bit of the fragment field but "don't fragment".
+    pub(crate) const FRAGMENTED: u16 = 0xbfff;
+}
+
+pub(crate) mod v6 {
+    pub(crate) const PAYLOAD_LENGTH: usize = 4;
+    pub(crate) const NEXT_HEADER: usize = 6;
+    pub(crate) const HOP_LIMIT: usize = 7;
+    pub(crate) const SOURCE: usize = 8;
+    pub(crate) const DESTINATION: usize = 24;
+    pub(crate) const FRAGMENT_HEADER: u8 = 44;
+    /// Hop-by-hop, routing, authentication, destination options, mobility, HIP, shim6 (IANA's list of extension headers).
+    pub(crate) const EXTENSIONS: [u8; 7] = [0, 43, 51, 60, 135, 139, 140];
+}
+
+pub(crate) mod udp {
+    pub(crate) const DESTINATION_PORT: usize = 2;
+    pub(crate) const LENGTH: usize = 4;
+    pub(crate) const CHECKSUM: usize = 6;
+    pub(crate) const PROTOCOL: u8 = 17;
+}
+
+/// What carries the Platypus header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Carriage {
+    /// IP, protocol number [`PROTOCOL`].
+    Ip,
+    /// UDP to port [`UDP_PORT`].
+    Udp,
+    /// A socket that keeps IP and UDP headers to itself; the caller says what they held.
+    Socket,
+}
+
+/// What the headers in front of the Platypus header say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outer {
+    /// Source address: the host that stamped the packet, or the waypoint that sent it on.
+    pub source: IpAddr,
+    /// Destination address: the waypoint of the current capability.
+    pub destination: IpAddr,
+    /// IPv4 time to live or IPv6 hop limit.
+    pub ttl: u8,
+    /// What carries the Platypus header.
+    pub carriage: Carriage,
+    /// Octets in front of the Platypus header.
+    pub length: usize,
+}
+
+impl Outer {
+    /// Reads the headers at the front of `octets` and cuts `octets` to the length that IP gives.
+    pub(crate) fn decode(octets: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+        let first = *octets.first().ok_or(Malformed::Truncated { need: 1, have: 0 })?;
+        let (mut outer, protocol, datagram) = match first >> 4 {
+            4 => decode_ipv4(octets)?,
+            6 => decode_ipv6(octets)?,
+            _ => return Err(Malformed::NotIp),
+        };
+        match protocol {
+            PROTOCOL => {}
+            udp::PROTOCOL => {
+                check_udp(&datagram[outer.length..])?;
+                outer.length += UDP_HEADER;
+                outer.carriage = Carriage::Udp;
+            }
+            _ => return Err(Malformed::NotPlatypus),
+        }
+        Ok((outer, datagram))
+    }
+
+    /// The family of the addresses.
+    #[must_use]
+    pub fn family(&self) -> Afi {
+        super::capability::family(self.source)
+    }
+}
+
+fn decode_ipv4(octets: &[u8]) -> Result<(Outer, u8, &[u8]), Malformed> {
+    if octets.len() < IPV4_HEADER {
+        return Err(Malformed::Truncated { need: IPV4_HEADER, have: octets.len() });
+    }
+    match octets[v4::VERSION_AND_LENGTH] & 0xf {
+        5 => {}
+        6.. => return Err(Malformed::Options),
+        _ => return Err(Malformed::NotIp),
+    }
+    let total = usize::from(offsets::half(octets, v4::TOTAL_LENGTH));
+    if total < IPV4_HEADER || total > octets.len() {
+        return Err(Malformed::Truncated { need: total.max(IPV4_HEADER), have: octets.len() });
+    }
+    if offsets::half(octets, v4::FRAGMENT) & v4::FRAGMENTED != 0 {
+        return Err(Malformed::Fragment);
+    }
+    if ones_complement_sum(&octets[..IPV4_HEADER]) != 0xffff {
+        return Err(Malformed::Checksum);
+    }
+    let outer = Outer {
+        source: offsets::address(octets, v4::SOURCE, Afi::Ipv4),
+        destination: offsets::address(octets, v4::DESTINATION, Afi::Ipv4),
+        ttl: octets[v4::TTL],
+        carriage: Carriage::Ip,
+        length: IPV4_HEADER,
+    };
+    Ok((outer, octets[v4::PROTOCOL], &octets[..total]))
+}
+
+fn decode_ipv6(octets: &[u8]) -> Result<(Outer, u8, &[u8]), Malformed> {
+    if octets.len() < IPV6_HEADER {
+        return Err(Malformed::Truncated { need: IPV6_HEADER, have: octets.len() });
+    }
+    let total = IPV6_HEADER + usize::from(offsets::half(octets, v6::PAYLOAD_LENGTH));
+    if total > octets.len() {
+        return Err(Malformed::Truncated { need: total, have: octets.len() });
+    }
+    let next = octets[v6::NEXT_HEADER];
+    if next == v6::FRAGMENT_HEADER {
+        return Err(Malformed::Fragment);
+    }
+    if v6::EXTENSIONS.contains(&next) {
+        return Err(Malformed::Options);
+    }
+    let outer = Outer {
+        source: offsets::address(octets, v6::SOURCE, Afi::Ipv6),
+        destination: offsets::address(octets, v6::DESTINATION, Afi::Ipv6),
+        ttl: octets[v6::HOP_LIMIT],
+        carriage: Carriage::Ip,
+        length: IPV6_HEADER,
+    };
+    Ok((outer, next, &octets[..total]))
+}
+
+/// The UDP checksum is not looked at: the binding covers what it would, and a waypoint that rewrites sends zero
+/// (RFC 6935).
+fn check_udp(octets: &[u8]) -> Result<(), Malformed> {
+    if octets.len() < UDP_HEADER {
+        return Err(Malformed::Truncated { need: UDP_HEADER, have: octets.len() });
+    }
+    if offsets::half(octets, udp::DESTINATION_PORT) != UDP_PORT {
+        return Err(Malformed::NotPlatypus);
+    }
+    let length = usize::from(offsets::half(octets, udp::LENGTH));
+    if length != octets.len() {
+        return Err(Malformed::Truncated { need: length, have: octets.len() });
+    }
+    Ok(())
+}
+
+/// The ones' complement sum of 16-bit words, folded (RFC 1071); an odd last octet is padded with zero.
+pub(crate) fn ones_complement_sum(octets: &[u8]) -> u16 {
+    let mut sum = 0u64;
+    let mut pairs = octets.chunks_exact(2);
+    for pair in &mut pairs {
+        sum += u64::from(u16::from_be_bytes([pair[0], pair[1]]));
+    }
+    if let [last] = pairs.remainder() {
+        sum += u64::from(*last) << 8;
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// Writes the checksum of the IPv4 header at the front of `octets`.
+pub(crate) fn write_ipv4_checksum(octets: &mut [u8]) {
+    octets[v4::CHECKSUM..v4::CHECKSUM + 2].fill(0);
+    let checksum = !ones_complement_sum(&octets[..IPV4_HEADER]);
+    octets[v4::CHECKSUM..v4::CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
+}

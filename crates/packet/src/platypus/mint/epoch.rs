@@ -1,0 +1,89 @@
+//! Key epochs by their full number: the last four bits of the paper's key ID wrap, and then name the wrong secret.
+
+use wayleave_core::UnixTime;
+
+use super::super::header::Interval;
+
+/// Epochs before and after the current one whose keys are accepted (paper, section 3.2).
+pub const EPOCHS_BESIDE: u64 = 1;
+
+/// The number of the key epoch at `now`: Unix seconds shifted right by the interval's exponent.
+#[must_use]
+pub fn epoch_at(interval: Interval, now: UnixTime) -> u32 {
+    // The shortest interval is 16 seconds, so that this fits until the year 4147.
+    (now.secs() >> interval.exponent()) as u32
+}
+
+/// The first second of an epoch.
+#[must_use]
+pub fn epoch_begin(interval: Interval, epoch: u32) -> u64 {
+    u64::from(epoch) << interval.exponent()
+}
+
+/// Whether the key of `epoch` is accepted at `now`: it is the previous, current or next one.
+#[must_use]
+pub fn is_accepted(interval: Interval, epoch: u32, now: UnixTime) -> bool {
+    (now.secs() >> interval.exponent()).abs_diff(u64::from(epoch)) <= EPOCHS_BESIDE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(secs: u64) -> UnixTime {
+        UnixTime(secs * 1_000_000)
+    }
+
+    /// PLA-03: the wrap of every low bit, all of 65,536 epochs against neighbours up to two away.
+    #[test]
+    fn only_the_previous_current_and_next_epoch_are_accepted() {
+        let interval = Interval::new(12).expect("in range");
+        for epoch in 0..=65_536u64 {
+            let now = at((epoch << 12) + (epoch % 4096));
+            for other in epoch.saturating_sub(2)..=epoch + 2 {
+                let accepted = is_accepted(interval, other as u32, now);
+                assert_eq!(accepted, other.abs_diff(epoch) <= 1, "{other} at {epoch}");
+            }
+        }
+    }
+
+    /// PLA-03: what shares its low four, eight or sixteen bits with the current epoch is not taken for it.
+    #[test]
+    fn an_epoch_with_the_same_low_bits_is_refused() {
+        let interval = Interval::new(4).expect("in range");
+        for epoch in 0x1_0000..0x2_0000u64 {
+            for apart in [16, 256, 65_536] {
+                assert!(!is_accepted(interval, (epoch - apart) as u32, at(epoch << 4)));
+                assert!(!is_accepted(interval, (epoch + apart) as u32, at(epoch << 4)));
+            }
+        }
+    }
+
+    /// PLA-15: seconds that do not fit 31 or 32 bits, for every interval.
+    #[test]
+    fn epochs_go_on_after_2038_and_2106_for_every_interval() {
+        for n in Interval::SHORTEST.exponent()..=Interval::LONGEST.exponent() {
+            let interval = Interval::new(n).expect("in range");
+            for turn in [1u64 << 31, 1 << 32] {
+                for secs in turn - (3 << n).min(turn)..=turn - (3 << n).min(turn) + 8 {
+                    check(interval, secs);
+                }
+                for secs in turn - 4..turn + 4 {
+                    check(interval, secs);
+                }
+                check(interval, turn + (2 << n));
+            }
+        }
+    }
+
+    fn check(interval: Interval, secs: u64) {
+        let current = u64::from(epoch_at(interval, at(secs)));
+        let length = 1u64 << interval.exponent();
+        assert_eq!(current, secs / length);
+        assert!(epoch_begin(interval, current as u32) <= secs);
+        assert!(secs < epoch_begin(interval, current as u32) + length);
+        for other in current.saturating_sub(3)..=current + 3 {
+            assert_eq!(is_accepted(interval, other as u32, at(secs)), other.abs_diff(current) <= 1);
+        }
+    }
+}
