@@ -15,13 +15,12 @@ use wayleave_crypto::secret::Secret;
 use zeroize::Zeroize;
 
 use crate::suite::KeyRefused;
+use crate::suite::rsa_key::inverse_of_exponent;
 
 /// Bytes of a modulus, and so of a signature.
 pub const MODULUS_LEN: usize = 128;
 /// Bytes of each of the two primes.
 pub const PRIME_LEN: usize = 64;
-/// The public exponent of every key.
-pub const EXPONENT: u32 = 65_537;
 
 /// A number below some modulus, big-endian.
 pub type Block = [u8; MODULUS_LEN];
@@ -123,7 +122,8 @@ impl RawPrivate {
         };
         let product: U1024 = p.concatenating_mul(q);
         let public = RawPublic::new(&to_block(&product), moduli)?;
-        let (Some(d_p), Some(d_q)) = (inverse_of_exponent(p), inverse_of_exponent(q)) else {
+        let order = |prime: &U512| prime.wrapping_sub(&U512::ONE);
+        let (Some(d_p), Some(d_q)) = (inverse_of_exponent(&order(p)), inverse_of_exponent(&order(q))) else {
             return Err(KeyRefused::Weak("the exponent has no inverse"));
         };
         let (p, q_params) = (FixedMontyParams::new(odd_p), FixedMontyParams::new(odd_q));
@@ -241,12 +241,6 @@ fn reduce(x: &U1024, prime: &FixedMontyParams<{ U512::LIMBS }>) -> FixedMontyFor
     // Montgomery form of 2^512 is R times R, and R is 2^512: the constant that enters Montgomery form.
     let two_512 = FixedMontyForm::from_montgomery(*prime.r2(), prime);
     FixedMontyForm::new(&high, prime).mul(&two_512).add(&FixedMontyForm::new(&low, prime))
-}
-
-/// The inverse of 65537 modulo `prime - 1`; `None` where there is none.
-fn inverse_of_exponent(prime: &U512) -> Option<U512> {
-    let order = prime.wrapping_sub(&U512::ONE).to_nz().into_option()?;
-    U512::from_u32(EXPONENT).invert_mod(&order).into_option()
 }
 
 fn prime(random: &mut ChaCha20Rng, moduli: Moduli) -> U512 {

@@ -1,6 +1,8 @@
 //! The one trait that every signature suite fits, and the numbers that name the suites.
 
 pub mod ed25519;
+pub mod rsa;
+pub mod rsa_key;
 
 use std::fmt;
 
@@ -103,6 +105,8 @@ impl fmt::Display for SuiteId {
 pub fn of(id: SuiteId) -> Option<&'static dyn Suite> {
     match id {
         SuiteId::KcEd25519 => Some(&ed25519::Ed25519),
+        SuiteId::KcRsa => Some(&rsa::RSA_3072),
+        SuiteId::KcRsa2048 => Some(&rsa::RSA_2048),
         _ => None,
     }
 }
