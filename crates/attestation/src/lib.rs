@@ -6,6 +6,7 @@
 //! Pure: no clock, socket, file, thread or randomness of its own. Seeds come in as arguments.
 
 pub mod attest;
+pub mod baseline;
 pub mod chain;
 pub mod leaf;
 pub mod paper;

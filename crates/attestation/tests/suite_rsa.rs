@@ -49,6 +49,17 @@ fn the_same_seed_gives_the_same_pair_and_primes_travel() {
 }
 
 #[test]
+fn a_granted_pair_is_taken_for_its_own_public_half_only() {
+    let private = pair().private_half().expect("handed over");
+    let mut taken = RSA_3072.take_granted(&PAIR.1, &private).expect("its own");
+    let signature = taken.sign(b"granted").expect("signs");
+    assert!(RSA_3072.verify(&PAIR.1, b"granted", &signature));
+    let mut other = PAIR.1.clone();
+    other[200] ^= 1;
+    assert_eq!(RSA_3072.take_granted(&other, &private).err(), Some(KeyRefused::Mismatch));
+}
+
+#[test]
 fn verifying_answers_false_to_any_octets() {
     let lengths = [0, 1, 255, 256, 383, 384, 385, 2048];
     for len in lengths {

@@ -148,6 +148,11 @@ impl Suite for Rsa {
         self.examine(public).verdict
     }
 
+    fn take_granted(&self, public: &[u8], private: &[u8]) -> Result<Box<dyn SuiteKey>, KeyRefused> {
+        let pair = self.accept_granted(private)?;
+        if pair.public == public { Ok(Box::new(pair)) } else { Err(KeyRefused::Mismatch) }
+    }
+
     fn verify(&self, public: &[u8], message: &[u8], signature: &[u8]) -> bool {
         // The exact length and an odd modulus: the rest that `check_key` looks at can weaken a key, not a verifier.
         if public.len() != self.modulus_len() || public[0] & 0x80 == 0 || public[public.len() - 1] & 1 == 0 {
@@ -182,6 +187,10 @@ impl RsaPair {
 impl SuiteKey for RsaPair {
     fn public(&self) -> &[u8] {
         &self.public
+    }
+
+    fn private_half(&self) -> Option<Zeroizing<Vec<u8>>> {
+        Some(self.primes.clone())
     }
 
     fn sign(&mut self, message: &[u8]) -> Result<Vec<u8>, SignError> {
