@@ -273,7 +273,7 @@ impl DelegatedSecret {
     /// The key for packets to the prefix.
     #[must_use]
     pub fn stamp_key(&self) -> StampKey {
-        StampKey(mac::derive(&self.key, block(PURPOSE_STAMP, self.afi, &[self.prefix.len())]))
+        StampKey(mac::derive(&self.key, block(PURPOSE_STAMP, self.afi, &[self.prefix.len()])))
     }
 
     /// One derivation per bit, from the prefix held to a longer one.
