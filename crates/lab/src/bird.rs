@@ -1,4 +1,4 @@
-//! BIRD 2 as a member's router: its configuration, its control socket, its table.
+//! BIRD 2 as a member's router, or as any other: its configuration, its control socket, its table.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,17 +11,26 @@ use wayleave_core::{Afi, Asn, Prefix};
 use crate::netns::Place;
 use crate::process::{Daemon, wait_until};
 use crate::routers::Installation;
+use crate::site::Site;
 use crate::table::{Announcement, LearnedRoute, Peering, Router, RouterError};
 
 /// How long BIRD may take to open its control socket.
 const START: Duration = Duration::from_secs(10);
 
-/// A BIRD that peers with the exchange.
+/// What a BIRD is for.
+#[derive(Debug)]
+enum Role {
+    Member(Peering),
+    Site(Site),
+}
+
+/// A BIRD that peers with the exchange, or with the neighbours of a site.
 #[derive(Debug)]
 pub struct Bird {
     installation: Installation,
     place: Place,
-    peering: Peering,
+    name: String,
+    role: Role,
     folder: PathBuf,
     routes: Vec<Announcement>,
     daemon: Option<Daemon>,
@@ -30,8 +39,17 @@ pub struct Bird {
 impl Bird {
     /// A router that is not started yet; its files go to `state/NAME-router`.
     pub fn new(installation: &Installation, place: Place, peering: Peering, state: &Path) -> Self {
-        let folder = state.join(format!("{}-router", peering.name));
-        Self { installation: installation.clone(), place, peering, folder, routes: Vec::new(), daemon: None }
+        Self::with(installation, place, peering.name.clone(), Role::Member(peering), state)
+    }
+
+    /// The router of a site, not started yet.
+    pub fn of_site(installation: &Installation, place: Place, site: Site, state: &Path) -> Self {
+        Self::with(installation, place, site.name.clone(), Role::Site(site), state)
+    }
+
+    fn with(installation: &Installation, place: Place, name: String, role: Role, state: &Path) -> Self {
+        let folder = state.join(format!("{name}-router"));
+        Self { installation: installation.clone(), place, name, role, folder, routes: Vec::new(), daemon: None }
     }
 
     fn socket(&self) -> PathBuf {
@@ -41,8 +59,23 @@ impl Bird {
     fn write_configuration(&self) -> Result<PathBuf, RouterError> {
         let path = self.folder.join("bird.conf");
         fs::create_dir_all(&self.folder).map_err(|error| self.system(error))?;
-        fs::write(&path, configuration(&self.peering, &self.routes)).map_err(|error| self.system(error))?;
+        fs::write(&path, self.configuration()).map_err(|error| self.system(error))?;
         Ok(path)
+    }
+
+    fn configuration(&self) -> String {
+        match &self.role {
+            Role::Member(peering) => configuration(peering, &self.routes),
+            Role::Site(site) => site_configuration(site, &self.routes),
+        }
+    }
+
+    /// Which routes are learned ones.
+    fn learned(&self) -> &'static str {
+        match self.role {
+            Role::Member(_) => "protocol exchange",
+            Role::Site(_) => "where source = RTS_BGP",
+        }
     }
 
     /// Asks BIRD by `birdcl` and returns its answer without the greeting.
@@ -60,17 +93,17 @@ impl Bird {
     }
 
     fn system(&self, error: std::io::Error) -> RouterError {
-        RouterError::System { router: self.peering.name.clone(), error }
+        RouterError::System { router: self.name.clone(), error }
     }
 
     fn refused(&self, command: &str, answer: String) -> RouterError {
-        RouterError::Refused { router: self.peering.name.clone(), command: command.to_owned(), answer }
+        RouterError::Refused { router: self.name.clone(), command: command.to_owned(), answer }
     }
 }
 
 impl Router for Bird {
     fn name(&self) -> &str {
-        &self.peering.name
+        &self.name
     }
 
     fn software(&self) -> String {
@@ -106,16 +139,19 @@ impl Router for Bird {
     }
 
     fn is_established(&mut self) -> Result<bool, RouterError> {
-        Ok(self.ask("show protocols exchange")?.contains("Established"))
+        let answer = self.ask("show protocols")?;
+        let mut sessions = answer.lines().filter(|line| line.split_whitespace().nth(1) == Some("BGP"));
+        let is_up = |line: &str| line.contains("Established") || line.starts_with("customer");
+        Ok(sessions.all(is_up))
     }
 
     fn table(&mut self) -> Result<Vec<LearnedRoute>, RouterError> {
-        let answer = self.ask("show route all protocol exchange")?;
-        read_table(&answer).map_err(|line| RouterError::Answer { router: self.peering.name.clone(), line })
+        let answer = self.ask(&format!("show route all {}", self.learned()))?;
+        read_table(&answer).map_err(|line| RouterError::Answer { router: self.name.clone(), line })
     }
 
     fn show(&mut self, prefix: Prefix) -> Result<String, RouterError> {
-        let question = format!("show route {prefix} protocol exchange");
+        let question = format!("show route {prefix} {}", self.learned());
         // BIRD calls an absent route an error; for the person who looks it is the answer.
         let answer = match self.ask(&question) {
             Err(RouterError::Refused { answer, .. }) => answer,
@@ -165,6 +201,48 @@ protocol bgp exchange {{
 }}
 ",
             customer.local_address, asn.0, customer.address, customer.asn.0
+        );
+    }
+    text
+}
+
+/// BIRD's configuration at a site: its sessions, each with what goes out to whom.
+fn site_configuration(site: &Site, routes: &[Announcement]) -> String {
+    let mut text = format!(
+        "# {}: written by the laboratory.
+log stderr {{ info, remote, warning, error, auth, fatal, bug }};
+router id {};
+protocol device {{ }}
+{}{}",
+        site.name,
+        site.router_id,
+        static_protocol("own4", Afi::Ipv4, routes),
+        static_protocol("own6", Afi::Ipv6, routes)
+    );
+    for neighbour in &site.neighbours {
+        let is_internal = neighbour.asn == site.asn;
+        let internal = if is_internal { "direct; " } else { "" };
+        let next_hop = if is_internal { "next hop self; " } else { "" };
+        let extended = if neighbour.extended_messages { "on" } else { "off" };
+        let meds = neighbour.meds.iter().map(|(prefix, med)| format!(" if net = {prefix} then bgp_med = {med};"));
+        let export = format!(
+            "export filter {{ if source != RTS_STATIC && source != RTS_BGP then reject;{} accept; }};",
+            meds.collect::<String>()
+        );
+        let passive = if neighbour.passive { "passive; " } else { "" };
+        let _ = write!(
+            text,
+            "protocol bgp {} {{
+  local {} as {};
+  neighbor {} as {};
+  {internal}{passive}enable extended messages {extended};
+  graceful restart off; hold time 9;
+  connect delay time 1; connect retry time 1; error wait time 1, 2;
+  ipv4 {{ import all; {export} {next_hop}}};
+  ipv6 {{ import all; {export} {next_hop}}};
+}}
+",
+            neighbour.name, neighbour.local, site.asn.0, neighbour.address, neighbour.asn.0
         );
     }
     text

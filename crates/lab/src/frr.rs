@@ -1,4 +1,4 @@
-//! FRR (`zebra` and `bgpd`) as a member's router: its configuration, `vtysh`, its table.
+//! FRR (`zebra` and `bgpd`) as a member's router, or as any other: its configuration, `vtysh`, its table.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,17 +11,35 @@ use wayleave_core::{Afi, Asn, Prefix};
 use crate::netns::Place;
 use crate::process::{Daemon, wait_until};
 use crate::routers::Installation;
+use crate::site::Site;
 use crate::table::{Announcement, LearnedRoute, Peering, Router, RouterError};
 
 /// How long a daemon may take to open its sockets.
 const START: Duration = Duration::from_secs(10);
 
-/// An FRR that peers with the exchange.
+/// What an FRR is for.
+#[derive(Debug)]
+enum Role {
+    Member(Peering),
+    Site(Site),
+}
+
+impl Role {
+    fn asn(&self) -> Asn {
+        match self {
+            Self::Member(peering) => peering.asn,
+            Self::Site(site) => site.asn,
+        }
+    }
+}
+
+/// An FRR that peers with the exchange, or with the neighbours of a site.
 #[derive(Debug)]
 pub struct Frr {
     installation: Installation,
     place: Place,
-    peering: Peering,
+    name: String,
+    role: Role,
     folder: PathBuf,
     routes: Vec<Announcement>,
     daemons: Vec<Daemon>,
@@ -30,8 +48,24 @@ pub struct Frr {
 impl Frr {
     /// A router that is not started yet; its files go to `state/NAME-router`. A customer is not supported.
     pub fn new(installation: &Installation, place: Place, peering: Peering, state: &Path) -> Self {
-        let folder = state.join(format!("{}-router", peering.name));
-        Self { installation: installation.clone(), place, peering, folder, routes: Vec::new(), daemons: Vec::new() }
+        Self::with(installation, place, peering.name.clone(), Role::Member(peering), state)
+    }
+
+    /// The router of a site, not started yet.
+    pub fn of_site(installation: &Installation, place: Place, site: Site, state: &Path) -> Self {
+        Self::with(installation, place, site.name.clone(), Role::Site(site), state)
+    }
+
+    fn with(installation: &Installation, place: Place, name: String, role: Role, state: &Path) -> Self {
+        let folder = state.join(format!("{name}-router"));
+        Self { installation: installation.clone(), place, name, role, folder, routes: Vec::new(), daemons: Vec::new() }
+    }
+
+    fn configuration(&self) -> String {
+        match &self.role {
+            Role::Member(peering) => configuration(peering, &self.routes),
+            Role::Site(site) => site_configuration(site, &self.routes),
+        }
     }
 
     /// Starts one daemon with its sockets in this router's own folder. FRR must neither change its user nor look for
@@ -49,9 +83,9 @@ impl Frr {
     fn write_configuration(&self) -> Result<(), RouterError> {
         let write = |name: &str, text: &str| fs::write(self.folder.join(name), text);
         fs::create_dir_all(&self.folder)
-            .and_then(|()| write("zebra.conf", &format!("hostname {}\n", self.peering.name)))
+            .and_then(|()| write("zebra.conf", &format!("hostname {}\n", self.name)))
             .and_then(|()| write("vtysh.conf", "username root nopassword\n"))
-            .and_then(|()| write("bgpd.conf", &configuration(&self.peering, &self.routes)))
+            .and_then(|()| write("bgpd.conf", &self.configuration()))
             .map_err(|error| self.system(error))
     }
 
@@ -75,32 +109,35 @@ impl Frr {
     fn ask_json(&self, question: &str) -> Result<Value, RouterError> {
         let text = self.ask(&[question])?;
         let answer = |error: serde_json::Error| RouterError::Answer {
-            router: self.peering.name.clone(),
+            router: self.name.clone(),
             line: format!("{question}: {error}"),
         };
         serde_json::from_str(&text).map_err(answer)
     }
 
     fn system(&self, error: std::io::Error) -> RouterError {
-        RouterError::System { router: self.peering.name.clone(), error }
+        RouterError::System { router: self.name.clone(), error }
     }
 
     fn refused(&self, command: &str, answer: String) -> RouterError {
-        RouterError::Refused { router: self.peering.name.clone(), command: command.to_owned(), answer }
+        RouterError::Refused { router: self.name.clone(), command: command.to_owned(), answer }
     }
 
     fn routes_of(&self, afi: Afi) -> Result<Vec<LearnedRoute>, RouterError> {
         // `detail` is what brings the communities.
         let family = family(afi);
         let value = self.ask_json(&format!("show bgp {family} unicast json detail"))?;
-        let peer = self.peering.peer_address.to_string();
-        read_table(&value, &peer).map_err(|line| RouterError::Answer { router: self.peering.name.clone(), line })
+        let peer = match &self.role {
+            Role::Member(peering) => Some(peering.peer_address.to_string()),
+            Role::Site(_) => None,
+        };
+        read_table(&value, peer.as_deref()).map_err(|line| RouterError::Answer { router: self.name.clone(), line })
     }
 }
 
 impl Router for Frr {
     fn name(&self) -> &str {
-        &self.peering.name
+        &self.name
     }
 
     fn software(&self) -> String {
@@ -131,12 +168,12 @@ impl Router for Frr {
         }
         let mut lines = vec!["configure terminal".to_owned()];
         for gone in before.iter().filter(|old| !routes.iter().any(|new| new.prefix == old.prefix)) {
-            lines.extend(in_family(&self.peering, gone.prefix, "no "));
+            lines.extend(in_family(self.role.asn(), gone.prefix, "no "));
         }
         for route in routes.iter().filter(|new| !before.contains(new)) {
             lines.push(format!("no route-map {} permit 10", route_map(route.prefix)));
             lines.extend(route_map_lines(route));
-            lines.extend(in_family(&self.peering, route.prefix, ""));
+            lines.extend(in_family(self.role.asn(), route.prefix, ""));
         }
         if lines.len() == 1 {
             return Ok(());
@@ -150,8 +187,9 @@ impl Router for Frr {
 
     fn is_established(&mut self) -> Result<bool, RouterError> {
         let summary = self.ask_json("show bgp summary json")?;
-        let state = &summary["ipv4Unicast"]["peers"][self.peering.peer_address.to_string()]["state"];
-        Ok(state.as_str() == Some("Established"))
+        let peers = summary["ipv4Unicast"]["peers"].as_object();
+        let is_up = |peer: &Value| peer["state"].as_str() == Some("Established");
+        Ok(peers.is_some_and(|peers| !peers.is_empty() && peers.values().all(is_up)))
     }
 
     fn table(&mut self) -> Result<Vec<LearnedRoute>, RouterError> {
@@ -230,6 +268,53 @@ bgp as-path access-list own permit ^$
     )
 }
 
+/// bgpd's configuration at a site.
+fn site_configuration(site: &Site, routes: &[Announcement]) -> String {
+    let maps: String = routes.iter().flat_map(route_map_lines).map(|line| line + "\n").collect();
+    let mut text = format!(
+        "! {name}: written by the laboratory.
+hostname {name}
+{maps}router bgp {asn}
+ bgp router-id {id}
+ no bgp ebgp-requires-policy
+ no bgp network import-check
+ timers bgp 3 9
+",
+        name = site.name,
+        maps = maps.replace("exit\n", "exit\n!\n"),
+        asn = site.asn.0,
+        id = site.router_id,
+    );
+    for neighbour in &site.neighbours {
+        let address = neighbour.address;
+        let passive = if neighbour.passive { format!(" neighbor {address} passive\n") } else { String::new() };
+        text += &format!(
+            " neighbor {address} remote-as {asn}
+ neighbor {address} update-source {local}
+ neighbor {address} timers connect 1
+ neighbor {address} advertisement-interval 0
+{passive}",
+            asn = neighbour.asn.0,
+            local = neighbour.local,
+        );
+    }
+    for afi in [Afi::Ipv4, Afi::Ipv6] {
+        text += &format!(" address-family {} unicast\n", family(afi));
+        for neighbour in &site.neighbours {
+            let address = neighbour.address;
+            text += &format!("  neighbor {address} activate\n  neighbor {address} send-community all\n");
+            if neighbour.asn == site.asn {
+                text += &format!("  neighbor {address} next-hop-self\n");
+            }
+        }
+        for route in routes.iter().filter(|route| route.prefix.afi() == afi) {
+            text += &format!("  {}\n", network(route.prefix));
+        }
+        text += " exit-address-family\n";
+    }
+    text + "exit\n"
+}
+
 /// A name for the route-map of one prefix.
 fn route_map(prefix: Prefix) -> String {
     format!("own-{}", prefix.to_string().replace(['/', ':', '.'], "-"))
@@ -255,9 +340,9 @@ fn route_map_lines(route: &Announcement) -> Vec<String> {
 }
 
 /// Commands, from the top of the configuration, that add a network or, with `no `, remove it.
-fn in_family(peering: &Peering, prefix: Prefix, no: &str) -> [String; 5] {
+fn in_family(asn: Asn, prefix: Prefix, no: &str) -> [String; 5] {
     [
-        format!("router bgp {}", peering.asn.0),
+        format!("router bgp {}", asn.0),
         format!("address-family {} unicast", family(prefix.afi())),
         format!("{no}{}", network(prefix)),
         "exit-address-family".to_owned(),
@@ -265,15 +350,20 @@ fn in_family(peering: &Peering, prefix: Prefix, no: &str) -> [String; 5] {
     ]
 }
 
-/// Reads `show bgp ... json detail`; keeps what came from `peer`. An error names what makes no sense.
-fn read_table(value: &Value, peer: &str) -> Result<Vec<LearnedRoute>, String> {
+/// Reads `show bgp ... json detail`; keeps what came from `peer`, or from anyone. An error names what makes no sense.
+fn read_table(value: &Value, peer: Option<&str>) -> Result<Vec<LearnedRoute>, String> {
     let Some(prefixes) = value["routes"].as_object() else { return Ok(Vec::new()) };
     let mut routes = Vec::new();
     for (text, entry) in prefixes {
         let prefix: Prefix = text.parse().map_err(|_| text.clone())?;
         // A list of paths, or an object that holds one, by version.
         let paths = entry.as_array().or_else(|| entry["paths"].as_array()).ok_or_else(|| text.clone())?;
-        for path in paths.iter().filter(|path| path["peer"]["peerId"].as_str() == Some(peer)) {
+        let of_peer = |path: &&Value| match (path["peer"]["peerId"].as_str(), peer) {
+            (from, Some(peer)) => from == Some(peer),
+            // What bgpd originates itself has this peer.
+            (from, None) => from != Some("0.0.0.0"),
+        };
+        for path in paths.iter().filter(of_peer) {
             routes.push(read_path(prefix, path).ok_or_else(|| format!("{text}: {path}"))?);
         }
     }

@@ -18,6 +18,8 @@ pub mod netns;
 pub mod process;
 pub mod routers;
 pub mod sim;
+pub mod site;
 pub mod speaker;
 pub mod table;
+pub mod tap;
 pub mod trace;

@@ -1,0 +1,101 @@
+//! A wire between two BGP speakers that keeps what passes: evidence of what was, and was not, said on a link.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::netns::Place;
+
+/// How long a connection to the far end may take to open.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often the tap looks whether it shall end.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Octets of one connection in one direction.
+pub type Said = Arc<Mutex<Vec<u8>>>;
+
+/// A relay that listens at one address and passes every connection on to another, octet for octet.
+#[derive(Debug)]
+pub struct Tap {
+    said: Arc<Mutex<Vec<Said>>>,
+    ends: Arc<AtomicBool>,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl Tap {
+    /// Listens at `listen` in `place` and connects to `to` from there.
+    pub fn start(place: &Place, listen: SocketAddr, to: SocketAddr) -> io::Result<Self> {
+        let (said, ends) = (Arc::default(), Arc::new(AtomicBool::new(false)));
+        let listener = place.within(|| TcpListener::bind(listen))??;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let (kept, ended, place) = (Arc::clone(&said), Arc::clone(&ends), place.clone());
+        std::thread::spawn(move || place.within(move || accept(&listener, to, &kept, &ended)));
+        Ok(Self { said, ends, address })
+    }
+
+    /// All that was said, connection by connection, each direction by itself.
+    #[must_use]
+    pub fn said(&self) -> Vec<Vec<u8>> {
+        let all = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|one| one.lock().unwrap_or_else(PoisonError::into_inner).clone()).collect()
+    }
+
+    /// Octets said.
+    #[must_use]
+    pub fn octets(&self) -> usize {
+        self.said().iter().map(Vec::len).sum()
+    }
+
+    /// How often `needle` was said.
+    #[must_use]
+    pub fn count(&self, needle: &[u8]) -> usize {
+        self.said().iter().map(|said| said.windows(needle.len()).filter(|window| *window == needle).count()).sum()
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+    }
+}
+
+fn accept(listener: &TcpListener, to: SocketAddr, said: &Mutex<Vec<Said>>, ends: &Arc<AtomicBool>) {
+    while !ends.load(Ordering::Relaxed) {
+        let Ok((near, _)) = listener.accept() else {
+            std::thread::sleep(POLL);
+            continue;
+        };
+        let Ok(far) = TcpStream::connect_timeout(&to, PATIENCE) else { continue };
+        let pairs = [(near.try_clone(), far.try_clone()), (Ok(far), Ok(near))];
+        for (from, to) in pairs {
+            let (Ok(from), Ok(to)) = (from, to) else { continue };
+            let kept = Said::default();
+            said.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&kept));
+            let ends = Arc::clone(ends);
+            std::thread::spawn(move || relay(from, to, &kept, &ends));
+        }
+    }
+}
+
+fn relay(mut from: TcpStream, mut to: TcpStream, kept: &Mutex<Vec<u8>>, ends: &AtomicBool) {
+    let mut buffer = vec![0; 64 << 10];
+    let set = from.set_nonblocking(false).and_then(|()| from.set_read_timeout(Some(POLL)));
+    while set.is_ok() && !ends.load(Ordering::Relaxed) {
+        match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => {
+                kept.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&buffer[..count]);
+                if to.write_all(&buffer[..count]).is_err() {
+                    break;
+                }
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            Err(_) => break,
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
