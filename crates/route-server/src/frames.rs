@@ -21,6 +21,8 @@ pub const PART: usize = 4 << 20;
 pub const MAX_IN_PARTS: usize = 1 << 30;
 /// Candidates of one prefix that Select-Best looks at: our own limit; the lowest numbers count.
 pub const MAX_CANDIDATES: usize = 128;
+/// Bytes of a candidate.
+const CANDIDATE: usize = 34;
 const MAX_NAME: usize = 128;
 const MAX_LIST: usize = 4 << 20;
 
@@ -30,6 +32,8 @@ pub type SessionId = [u8; 16];
 pub type Seq = u64;
 /// One prefix of one object: the object, and the prefix's place in its list.
 pub type Candidate = (Handle, u16);
+/// The candidates of one prefix, in number order.
+pub type Instance = Arc<[Candidate]>;
 
 /// What a member sends to a party.
 #[derive(Clone, Debug)]
@@ -135,7 +139,7 @@ pub struct Tick {
     /// Objects of which nothing lives any more.
     pub gone: Vec<Handle>,
     /// The prefixes whose candidates changed, each with its candidates in number order. One candidate needs no round.
-    pub instances: Vec<Vec<Candidate>>,
+    pub instances: Vec<Instance>,
     /// Whether a ranking is awaited from this receiver.
     pub rank: bool,
 }
@@ -433,6 +437,17 @@ fn candidate(r: &mut Reader<'_>) -> Result<Candidate, Malformed> {
     Ok((Handle(r.array()?), r.u16()?))
 }
 
+/// As a list of candidates, in one allocation.
+fn instance(r: &mut Reader<'_>) -> Result<Instance, Malformed> {
+    let count = r.count(CANDIDATE, MAX_CANDIDATES)?;
+    let (candidates, _) = r.bytes(count * CANDIDATE)?.as_chunks::<CANDIDATE>();
+    let split = |bytes: &[u8; CANDIDATE]| {
+        let (handle, place) = bytes.split_first_chunk::<32>().expect("34 bytes have 32");
+        (Handle(*handle), u16::from_be_bytes([place[0], place[1]]))
+    };
+    Ok(candidates.iter().map(split).collect())
+}
+
 fn write_candidate(w: &mut Writer, candidate: &Candidate) {
     w.bytes(&candidate.0.0).u16(candidate.1);
 }
@@ -573,7 +588,7 @@ impl Tick {
             })?,
             dead: r.list(34, MAX_LIST, candidate)?,
             gone: r.list(32, MAX_LIST, |r| r.array().map(Handle))?,
-            instances: r.list(4, MAX_LIST, |r| r.list(34, MAX_CANDIDATES, candidate))?,
+            instances: r.list(4, MAX_LIST, instance)?,
             rank: r.bool()?,
         })
     }

@@ -4,13 +4,16 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::{Now, Prefix};
+use wayleave_core::{Now, Prefix, VerdictKind};
 
 use super::select::Round;
-use super::{Alarm, Member, MemberEvent, Suspect, index};
-use crate::frames::{Body, Deliver, FromMember, Tick};
+use super::{Alarm, Member, MemberConfig, MemberEvent, Suspect, index};
+use crate::directory::{MemberSet, Slot};
+use crate::frames::{Body, Candidate, Deliver, FromMember, Tick};
 use crate::object::{self, Handle, OpenError};
 use crate::party::Number;
+use crate::policy::Policy;
+use crate::policy::ranking::{RankInput, Standing, standing};
 use crate::policy::validate::{self, Martians};
 
 /// A half that waits for its other half: our own limit.
@@ -20,8 +23,18 @@ const MAX_HALVES: usize = 256;
 pub(super) struct Route {
     pub opened: Option<Arc<OpenRoute>>,
     pub dead: BTreeSet<u16>,
-    /// Whether each prefix may be used, judged once; `None` after the member's policy changed.
-    pub judged: Option<Vec<bool>>,
+    /// What this member makes of each prefix, worked out once; `None` after its policy changed.
+    pub judged: Option<Vec<Judged>>,
+}
+
+/// What this member makes of one prefix of an open route.
+#[derive(Clone, Copy)]
+pub(super) struct Judged {
+    pub prefix: Prefix,
+    /// Whether the route is valid for the prefix.
+    pub usable: bool,
+    /// Where it stands, if it is valid and import rules take it.
+    pub standing: Option<Standing>,
 }
 
 /// A route that this member may have.
@@ -29,6 +42,14 @@ pub(super) struct OpenRoute {
     pub slot: u32,
     pub prefixes: Vec<Nlri>,
     pub attributes: Attributes,
+}
+
+impl OpenRoute {
+    /// The route to one of its prefixes, as rules and rankings look at it.
+    pub(super) fn rank_input<'a>(&'a self, nlri: &Nlri, announcer: &'a Slot) -> RankInput<'a> {
+        let (prefix, path_id, verdict) = (nlri.prefix, nlri.path_id, VerdictKind::Unattested);
+        RankInput { prefix, attributes: &self.attributes, announcer, path_id, verdict }
+    }
 }
 
 impl Route {
@@ -114,12 +135,16 @@ impl Member {
             self.lost_since = None;
             self.forget_choices();
         }
+        let mut round = Round::new(now.instant);
         for candidates in &one.instances {
-            self.candidates_changed(one.seq, candidates, one.rank && candidates.len() > 1, now);
+            let ranks = one.rank && candidates.len() > 1;
+            let prefix = self.candidates_changed(one.seq, candidates, ranks);
+            if ranks {
+                self.rank_into(&mut round, candidates, prefix);
+            }
         }
         if one.rank {
-            let multi = one.instances.iter().filter(|c| c.len() > 1).cloned().collect();
-            self.rounds.insert(one.seq, Round::new(multi, now.instant));
+            self.rounds.insert(one.seq, round);
             // Made now and sent when the time has come, so that the work does not show in when it leaves.
             if let Some(frames) = self.ranking(one.seq) {
                 self.rankings_due.push_back((now.instant + self.tick, frames));
@@ -220,22 +245,39 @@ impl Member {
         Ok(Some(OpenRoute { slot, prefixes, attributes }))
     }
 
-    /// Whether the route in `place` may be used: checked once.
-    pub(super) fn is_usable(&mut self, handle: &Handle, place: u16) -> bool {
-        let Some(set) = &self.set else { return false };
-        let Some(receiver) = set.slot(self.config.slot).map(|slot| slot.asn) else { return false };
-        let martians = if self.config.lab { Martians::AllowDocumentation } else { Martians::Refuse };
-        let Some(route) = self.routes.get_mut(handle) else { return false };
-        let Some(open) = &route.opened else { return false };
-        let judge = |nlri: &Nlri| {
-            let announcer = set.slot(open.slot);
-            announcer.is_some_and(|announcer| {
-                validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, martians).is_ok()
-            })
-        };
-        let judged = route.judged.get_or_insert_with(|| open.prefixes.iter().map(judge).collect());
-        judged.get(usize::from(place)).copied().unwrap_or(false) && !route.dead.contains(&place)
+    /// What this member makes of a candidate: `None` if it may not open it, or it is dead.
+    pub(super) fn judged(&mut self, (handle, place): &Candidate) -> Option<Judged> {
+        let Self { routes, set, policy, config, .. } = self;
+        let route = routes.get_mut(handle)?;
+        let open = route.opened.as_ref()?;
+        if route.dead.contains(place) {
+            return None;
+        }
+        let judged = route.judged.get_or_insert_with(|| judge(open, set.as_ref(), policy, config));
+        judged.get(usize::from(*place)).copied()
     }
+
+    /// Whether a candidate may be used.
+    pub(super) fn is_usable(&mut self, candidate: &Candidate) -> bool {
+        self.judged(candidate).is_some_and(|judged| judged.usable)
+    }
+}
+
+/// Checks and places each prefix of a route.
+fn judge(open: &OpenRoute, set: Option<&MemberSet>, policy: &Policy, config: &MemberConfig) -> Vec<Judged> {
+    let martians = if config.lab { Martians::AllowDocumentation } else { Martians::Refuse };
+    let receiver = set.and_then(|set| set.slot(config.slot)).map(|slot| slot.asn);
+    let announcer = set.and_then(|set| set.slot(open.slot));
+    let judge = |nlri: &Nlri| {
+        let mut judged = Judged { prefix: nlri.prefix, usable: false, standing: None };
+        if let (Some(receiver), Some(announcer)) = (receiver, announcer) {
+            let valid = validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, martians);
+            judged.usable = valid.is_ok();
+            judged.standing = if judged.usable { standing(policy, &open.rank_input(nlri, announcer)) } else { None };
+        }
+        judged
+    };
+    open.prefixes.iter().map(judge).collect()
 }
 
 fn both_parties() -> Vec<Suspect> {

@@ -1,17 +1,18 @@
 //! The member's choice: it ranks what it may have, sends shares of the ranking, and installs what Select-Best returns.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::{Instant, Now, Prefix, VerdictKind};
+use wayleave_core::{Instant, Now, Prefix};
 use wayleave_crypto::secret::Seed;
 
+use super::receive::Judged;
 use super::{Alarm, Member, MemberEvent, MemberOutput, Suspect, index};
-use crate::frames::{Candidate, FromMember};
+use crate::frames::{Candidate, FromMember, Instance};
 use crate::object::Handle;
 use crate::party::Number;
 use crate::policy::Imported;
-use crate::policy::ranking::{RankInput, rank};
+use crate::policy::ranking::{RankInput, Standing, rank, rank_standings};
 use crate::rng::stream;
 
 /// How long an outcome is awaited before the member's own order decides.
@@ -21,7 +22,7 @@ pub(super) const OUTCOME_WAIT: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct Choice {
     /// All candidates in number order, those that it may not open included.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Instance,
     /// What Select-Best returned for these candidates.
     pub chosen: Option<Candidate>,
     /// The batch whose outcome is awaited.
@@ -37,43 +38,47 @@ pub(super) struct Installed {
 
 /// A round in which this member ranks.
 pub(super) struct Round {
-    multi: Vec<Vec<Candidate>>,
-    /// The ranking as sent: valid bit and class of each candidate in turn.
+    /// Each instance with its prefix, if this member may open a route of it.
+    multi: Vec<(Instance, Option<Prefix>)>,
+    /// The ranking: valid bit and class of each candidate in turn.
     ranking: Vec<u8>,
     halves: [Option<Vec<u8>>; 2],
     pub since: Instant,
 }
 
 impl Round {
-    pub(super) fn new(multi: Vec<Vec<Candidate>>, since: Instant) -> Self {
-        Self { multi, ranking: Vec::new(), halves: [None, None], since }
+    pub(super) fn new(since: Instant) -> Self {
+        Self { multi: Vec::new(), ranking: Vec::new(), halves: [None, None], since }
     }
 }
 
 impl Member {
-    /// A tick lists a prefix's candidates. A member that may open none of them learns nothing and forgets them.
-    pub(super) fn candidates_changed(&mut self, seq: u64, candidates: &[Candidate], ranks: bool, _now: Now) {
-        let known: BTreeSet<Prefix> =
-            candidates.iter().filter_map(|(handle, place)| self.routes.get(handle)?.prefix(*place)).collect();
-        if known.len() > 1 {
-            let what = "the parties put routes to different prefixes against each other".to_owned();
-            self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(1), Suspect::Party(2)] });
-            return;
+    /// A tick lists a prefix's candidates. A member that may open none of them learns nothing and forgets them. Returns
+    /// the prefix, if this member may open one of them.
+    pub(super) fn candidates_changed(&mut self, seq: u64, candidates: &Instance, ranks: bool) -> Option<Prefix> {
+        let mut prefix = None;
+        for candidate in candidates.iter() {
+            let Some(judged) = self.judged(candidate) else { continue };
+            if *prefix.get_or_insert(judged.prefix) != judged.prefix {
+                let what = "the parties put routes to different prefixes against each other".to_owned();
+                self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(1), Suspect::Party(2)] });
+                return None;
+            }
         }
-        let Some(prefix) = known.into_iter().next() else { return };
-        let awaits = ranks.then_some(seq);
+        let prefix = prefix?;
         let choice = self.choices.entry(prefix).or_default();
-        let unchanged = choice.candidates == candidates;
-        choice.candidates = candidates.to_vec();
+        let unchanged = choice.candidates == *candidates;
+        choice.candidates = Arc::clone(candidates);
         choice.chosen = choice.chosen.filter(|_| unchanged);
-        choice.awaits = awaits;
+        choice.awaits = ranks.then_some(seq);
         self.touched.insert(prefix);
+        Some(prefix)
     }
 
     pub(super) fn forget_choices(&mut self) {
         self.touched.extend(self.choices.keys().copied());
         for choice in self.choices.values_mut() {
-            choice.candidates.clear();
+            choice.candidates = Instance::default();
             choice.chosen = None;
             choice.awaits = None;
         }
@@ -89,30 +94,31 @@ impl Member {
 
     /// The usable candidates with their classes, in number order; those that import rules reject have none.
     pub(super) fn classes(&mut self, candidates: &[Candidate]) -> Vec<(usize, Candidate, Option<u8>)> {
-        let usable: Vec<(usize, Candidate)> = candidates
+        let usable: Vec<(usize, Candidate, Judged)> = candidates
             .iter()
             .enumerate()
-            .filter(|(_, (handle, place))| self.is_usable(handle, *place))
-            .map(|(number, candidate)| (number, *candidate))
+            .filter_map(|(number, candidate)| Some((number, *candidate, self.judged(candidate)?)))
+            .filter(|(.., judged)| judged.usable)
             .collect();
-        let Some(set) = &self.set else { return Vec::new() };
-        let mut inputs = Vec::with_capacity(usable.len());
-        let mut ranked = Vec::with_capacity(usable.len());
-        for (number, (handle, place)) in usable {
-            let Some(open) = self.routes.get(&handle).and_then(|route| route.opened.as_ref()) else { continue };
-            let Some(nlri) = open.prefixes.get(usize::from(place)) else { continue };
-            let Some(announcer) = set.slot(open.slot) else { continue };
-            inputs.push(RankInput {
-                prefix: nlri.prefix,
-                attributes: &open.attributes,
-                announcer,
-                path_id: nlri.path_id,
-                verdict: VerdictKind::Unattested,
-            });
-            ranked.push((number, (handle, place)));
-        }
-        let classes = rank(&self.policy, &inputs);
-        ranked.into_iter().zip(classes).map(|((number, candidate), class)| (number, candidate, class)).collect()
+        let classes = if self.policy.ranking().strict {
+            self.strict_classes(&usable)
+        } else {
+            let standings: Vec<Option<Standing>> = usable.iter().map(|(.., judged)| judged.standing).collect();
+            rank_standings(&self.policy, &standings)
+        };
+        usable.into_iter().zip(classes).map(|((number, candidate, _), class)| (number, candidate, class)).collect()
+    }
+
+    /// Classes by the whole decision process, which looks at more of a route than its standing.
+    fn strict_classes(&self, usable: &[(usize, Candidate, Judged)]) -> Vec<Option<u8>> {
+        let input = |(_, (handle, place), _): &(usize, Candidate, Judged)| {
+            let open = self.routes.get(handle)?.opened.as_ref()?;
+            let nlri = open.prefixes.get(usize::from(*place))?;
+            Some(open.rank_input(nlri, self.set.as_ref()?.slot(open.slot)?))
+        };
+        let inputs: Option<Vec<RankInput<'_>>> = usable.iter().map(input).collect();
+        // What is usable is open, and its announcer is known.
+        inputs.map_or_else(|| vec![None; usable.len()], |inputs| rank(&self.policy, &inputs))
     }
 
     /// Rankings whose time has come leave, to both parties at once.
@@ -124,30 +130,27 @@ impl Member {
         }
     }
 
-    /// The ranking for a batch, as its two frames.
-    pub(super) fn ranking(&mut self, seq: u64) -> Option<[FromMember; 2]> {
-        let round = self.rounds.get_mut(&seq)?;
-        let multi = std::mem::take(&mut round.multi);
-        let mut ranking = Vec::new();
-        for candidates in &multi {
-            let at = ranking.len();
-            ranking.resize(at + candidates.len() * 2, 0);
-            for (number, _, class) in self.classes(candidates) {
-                if let Some(class) = class {
-                    ranking[at + number * 2] = 1;
-                    ranking[at + number * 2 + 1] = class;
-                }
+    /// Adds an instance, and the member's order of its candidates, to a round.
+    pub(super) fn rank_into(&mut self, round: &mut Round, candidates: &Instance, prefix: Option<Prefix>) {
+        let at = round.ranking.len();
+        round.ranking.resize(at + candidates.len() * 2, 0);
+        for (number, _, class) in self.classes(candidates) {
+            if let Some(class) = class {
+                round.ranking[at + number * 2] = 1;
+                round.ranking[at + number * 2 + 1] = class;
             }
         }
+        round.multi.push((Arc::clone(candidates), prefix));
+    }
+
+    /// The ranking for a batch, as its two frames.
+    pub(super) fn ranking(&mut self, seq: u64) -> Option<[FromMember; 2]> {
+        let round = self.rounds.get(&seq)?;
         let seed = Seed::new(self.rng.bytes());
         let row = self.rng.bytes();
-        let mut share = stream(&seed, ranking.len());
-        for (byte, plain) in share.iter_mut().zip(&ranking) {
+        let mut share = stream(&seed, round.ranking.len());
+        for (byte, plain) in share.iter_mut().zip(&round.ranking) {
             *byte ^= plain;
-        }
-        if let Some(round) = self.rounds.get_mut(&seq) {
-            round.multi = multi;
-            round.ranking = ranking;
         }
         Some([FromMember::RankOne { seq, row, seed }, FromMember::RankTwo { seq, row, share }])
     }
@@ -170,7 +173,7 @@ impl Member {
     fn outcome(&mut self, seq: u64, round: &Round) {
         let [Some(one), Some(two)] = &round.halves else { return };
         let mut at = 0;
-        for ((candidates, a), b) in round.multi.iter().zip(one).zip(two) {
+        for (((candidates, prefix), a), b) in round.multi.iter().zip(one).zip(two) {
             let ranking = &round.ranking[at..at + candidates.len() * 2];
             at += candidates.len() * 2;
             let (valid, number) = ((a ^ b) >> 7 == 1, usize::from((a ^ b) & 0x7f));
@@ -185,13 +188,12 @@ impl Member {
                 self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(1), Suspect::Party(2)] });
             }
             let chosen = (possible && valid).then(|| candidates[number]);
-            self.chosen(seq, candidates, chosen);
+            self.chosen(seq, *prefix, chosen);
         }
         self.counters.outcomes += 1;
     }
 
-    fn chosen(&mut self, seq: u64, candidates: &[Candidate], chosen: Option<Candidate>) {
-        let prefix = candidates.iter().find_map(|(handle, place)| self.routes.get(handle)?.prefix(*place));
+    fn chosen(&mut self, seq: u64, prefix: Option<Prefix>, chosen: Option<Candidate>) {
         let Some(prefix) = prefix else { return };
         let Some(choice) = self.choices.get_mut(&prefix).filter(|choice| choice.awaits == Some(seq)) else { return };
         choice.awaits = None;
@@ -286,14 +288,7 @@ impl Member {
         let open = self.routes.get(handle)?.opened.as_ref()?;
         let nlri = open.prefixes.get(usize::from(place)).filter(|nlri| nlri.prefix == prefix)?;
         let announcer = self.set.as_ref()?.slot(open.slot)?;
-        let input = RankInput {
-            prefix,
-            attributes: &open.attributes,
-            announcer,
-            path_id: nlri.path_id,
-            verdict: VerdictKind::Unattested,
-        };
-        match self.policy.import(&input.route()) {
+        match self.policy.import(&open.rank_input(nlri, announcer).route()) {
             Imported::Accepted(changes) => Some(changes.apply(&open.attributes)),
             Imported::Rejected(_) => None,
         }

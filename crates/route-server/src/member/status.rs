@@ -228,7 +228,7 @@ impl Member {
         for (number, (handle, place)) in candidates.iter().enumerate() {
             let open = self.routes.get(handle).and_then(|route| route.opened.clone());
             let class = classes.iter().find(|(n, ..)| *n == number).and_then(|(_, _, class)| *class);
-            let is_usable = self.is_usable(handle, *place);
+            let is_usable = self.is_usable(&(*handle, *place));
             let outcome = match (&open, class) {
                 _ if winner == Some(*handle) => "installed",
                 (None, _) => "sealed: its announcer does not export it to you",

@@ -8,7 +8,7 @@ use wayleave_core::Now;
 use super::round::{Group, Round};
 use super::{Active, Party, PartyEvent, PartyOutput, PersistId, Stage, store, width};
 use crate::directory::SignedMemberSet;
-use crate::frames::{Between, Candidate, Deliver, MAX_CANDIDATES, Refusal, Step, Tick, ToMember};
+use crate::frames::{Between, Deliver, Instance, MAX_CANDIDATES, Refusal, Step, Tick, ToMember};
 use crate::object::Kind;
 use crate::table::{Effects, Entry};
 
@@ -467,7 +467,7 @@ impl Party {
             }
             self.tell_member(slot, &ToMember::Tick(Box::new(tick)));
         }
-        let widest = groups.iter().flat_map(|group| &group.multi).map(Vec::len).max().unwrap_or(0);
+        let widest = groups.iter().flat_map(|group| &group.multi).map(|instance| instance.len()).max().unwrap_or(0);
         self.expect_rounds(widest, now);
         let wait = self.tick + self.config.rank_wait;
         let groups: Vec<Group> = groups.into_iter().filter(|g| !g.members.is_empty()).collect();
@@ -520,25 +520,25 @@ impl Party {
         }
     }
 
-    fn instance(&self, prefix: &wayleave_core::Prefix) -> Vec<Candidate> {
-        self.table.candidates(prefix, MAX_CANDIDATES)
+    fn instance(&self, prefix: &wayleave_core::Prefix) -> Instance {
+        self.table.candidates(prefix, MAX_CANDIDATES).into()
     }
 
-    fn all_instances(&self) -> Vec<Vec<Candidate>> {
+    fn all_instances(&self) -> Vec<Instance> {
         self.table.prefixes().map(|prefix| self.instance(prefix)).collect()
     }
 }
 
 /// Two-candidate instances and more, which need a round.
 impl Group {
-    fn new(instances: Vec<Vec<Candidate>>) -> Self {
+    fn new(instances: Vec<Instance>) -> Self {
         let multi = instances.iter().filter(|i| i.len() > 1).cloned().collect();
         Self { instances, multi, members: Vec::new() }
     }
 }
 
 /// By number of routes padded to a power of two: which instances, in order.
-pub(super) fn by_class(multi: &[Vec<Candidate>]) -> BTreeMap<usize, Vec<usize>> {
+pub(super) fn by_class(multi: &[Instance]) -> BTreeMap<usize, Vec<usize>> {
     let mut classes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (i, instance) in multi.iter().enumerate() {
         classes.entry(instance.len().next_power_of_two()).or_default().push(i);

@@ -90,6 +90,8 @@ impl Engine {
         let raised = self.target + demand.beyond(&self.target);
         if raised.total() <= MAX_TARGET {
             self.target = raised;
+        } else if (self.target.total()..=MAX_TARGET).contains(&demand.total()) {
+            self.target = *demand;
         }
     }
 

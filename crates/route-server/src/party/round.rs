@@ -10,7 +10,7 @@ use wayleave_mpc::{BitRows, Demand};
 use super::batch::by_class;
 use super::engine::{self, Finished, MAX_TARGET};
 use super::{MAX_MISSED, Number, Party, PartyEvent, Stage};
-use crate::frames::{Between, Candidate, ToMember};
+use crate::frames::{Between, Instance, ToMember};
 use crate::rng::stream;
 
 /// Bits of a member's class and of the exchange's recommendation.
@@ -31,9 +31,9 @@ pub(super) enum RankShare {
 /// Members that are shown the same instances.
 pub(super) struct Group {
     /// All instances of the tick.
-    pub instances: Vec<Vec<Candidate>>,
+    pub instances: Vec<Instance>,
     /// Those with two or more candidates, in order.
-    pub multi: Vec<Vec<Candidate>>,
+    pub multi: Vec<Instance>,
     /// The slots that rank.
     pub members: Vec<u32>,
 }
@@ -324,14 +324,12 @@ impl Party {
         let members = &round.groups[job.group].members;
         let index_bits = outputs.rows() - 1;
         self.counters.lanes += outputs.lanes() as u64;
-        for (i, instance) in job.instances.iter().enumerate() {
-            for (m, slot) in members.iter().enumerate() {
+        for (m, slot) in members.iter().enumerate() {
+            let Some(result) = running.results.get_mut(slot) else { continue };
+            for (i, instance) in job.instances.iter().enumerate() {
                 let lane = i * members.len() + m;
                 let index = u8::try_from(outputs.number(0, index_bits, lane)).expect("at most 7 bits");
-                let octet = index | u8::from(outputs.bit(index_bits, lane)) << 7;
-                if let Some(result) = running.results.get_mut(slot) {
-                    result[*instance] = octet;
-                }
+                result[*instance] = index | u8::from(outputs.bit(index_bits, lane)) << 7;
             }
         }
     }
@@ -419,16 +417,17 @@ fn inputs(
         offsets.push(offset);
         offset += candidates.len() * RANK_BYTES;
     }
+    let rankings: Vec<&[u8]> = group.members.iter().map(|slot| rows[slot].as_slice()).collect();
     let mut out = BitRows::zero(circuit.input_rows(), job.instances.len() * members);
     let first = |kind, route| circuit.input(kind, route).map_or(0, |input| input.first);
     for (i, instance) in job.instances.iter().enumerate() {
         for (route, (handle, _)) in group.multi[*instance].iter().enumerate() {
             let (valid, class) = (first(Kind::Valid, route), first(Kind::Class, route));
             let recommended = recommendation(handle).unwrap_or(0);
-            for (m, slot) in group.members.iter().enumerate() {
+            let at = offsets[*instance] + route * RANK_BYTES;
+            for (m, ranking) in rankings.iter().enumerate() {
                 let lane = i * members + m;
-                let at = offsets[*instance] + route * RANK_BYTES;
-                let ranking = &rows[slot][at..at + RANK_BYTES];
+                let ranking = &ranking[at..at + RANK_BYTES];
                 out.set_bit(valid, lane, ranking[0] & 1 == 1);
                 out.set_number(class, CLASS_BITS, lane, u128::from(ranking[1]));
                 if recommended > 0 {

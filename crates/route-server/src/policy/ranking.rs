@@ -18,6 +18,7 @@
 //! whatever is further down than the width can tell. A class is thus about the routes that are there and no others: it
 //! is no absolute preference.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -89,15 +90,60 @@ type Groups = BTreeMap<(u8, bool), Vec<(usize, Candidate)>>;
 /// set: their order changes nothing but the order of the answer.
 #[must_use]
 pub fn rank(policy: &Policy, routes: &[RankInput<'_>]) -> Vec<Option<u8>> {
+    if !policy.ranking().strict {
+        let standings: Vec<Option<Standing>> = routes.iter().map(|route| standing(policy, route)).collect();
+        return rank_standings(policy, &standings);
+    }
     let mut classes = vec![None; routes.len()];
-    let mut class = u8::MAX >> (8 - policy.ranking().width.clamp(1, 8));
-    for (&(_, by_rule), group) in groups(policy, routes).iter().rev() {
-        for level in levels(group, policy.ranking().strict, by_rule) {
+    let mut class = best_class(policy);
+    for group in groups(policy, routes).values().rev() {
+        for level in levels(group) {
             level.into_iter().for_each(|index| classes[index] = Some(class));
             class = class.saturating_sub(1);
         }
     }
     classes
+}
+
+/// Where one route stands by itself in the order that is not strict: bigger is better, and what is equal shares a class.
+/// So it can be worked out once for a route, whatever it is compared with.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Standing {
+    class: u8,
+    by_rule: bool,
+    local_pref: u32,
+    nearness: Reverse<u32>,
+}
+
+/// How a route stands; `None` if import rules reject it.
+#[must_use]
+pub fn standing(policy: &Policy, route: &RankInput<'_>) -> Option<Standing> {
+    let Imported::Accepted(changes) = policy.import(&route.route()) else { return None };
+    let (class, by_rule) = (changes.class.unwrap_or(DEFAULT_CLASS), changes.class.is_some());
+    if by_rule {
+        return Some(Standing { class, by_rule, local_pref: 0, nearness: Reverse(0) });
+    }
+    let local_pref = changes.local_pref.unwrap_or(Options::default().default_local_pref);
+    let length = u32::try_from(route.attributes.as_path().length()).unwrap_or(u32::MAX);
+    Some(Standing { class, by_rule, local_pref, nearness: Reverse(length) })
+}
+
+/// [`rank`] of routes whose standings are known, for a policy that is not strict.
+#[must_use]
+pub fn rank_standings(policy: &Policy, standings: &[Option<Standing>]) -> Vec<Option<u8>> {
+    let mut levels: Vec<Standing> = standings.iter().flatten().copied().collect();
+    levels.sort_unstable_by(|a, b| b.cmp(a));
+    levels.dedup();
+    let best = best_class(policy);
+    let class = |standing: &Standing| {
+        let down = levels.partition_point(|level| level > standing);
+        best.saturating_sub(u8::try_from(down).unwrap_or(u8::MAX))
+    };
+    standings.iter().map(|standing| standing.as_ref().map(class)).collect()
+}
+
+fn best_class(policy: &Policy) -> u8 {
+    u8::MAX >> (8 - policy.ranking().width.clamp(1, 8))
 }
 
 /// Why `routes[loser]` is not in the best class; `None` if it is.
@@ -131,12 +177,9 @@ fn groups(policy: &Policy, routes: &[RankInput<'_>]) -> Groups {
     groups
 }
 
-/// The routes of a group, best first; those that share a class together.
-fn levels(group: &[(usize, Candidate)], strict: bool, by_rule: bool) -> Vec<Vec<usize>> {
-    if by_rule && !strict {
-        return vec![group.iter().map(|(index, _)| *index).collect()];
-    }
-    let (candidates, options) = compared(group, strict);
+/// The routes of a group in the strict order, best first; those that share a class together.
+fn levels(group: &[(usize, Candidate)]) -> Vec<Vec<usize>> {
+    let (candidates, options) = compared(group, true);
     decision::order(&candidates, &options)
         .chunk_by(|&a, &b| decision::compare(&candidates[a], &candidates[b], &options).is_eq())
         .map(|level| level.iter().map(|&at| group[at].0).collect())
