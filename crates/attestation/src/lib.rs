@@ -8,6 +8,7 @@
 pub mod attest;
 pub mod baseline;
 pub mod chain;
+pub mod hash;
 pub mod leaf;
 pub mod paper;
 pub mod path;

@@ -32,8 +32,8 @@ impl Default for Mmo {
 impl Mmo {
     /// Replaces each block by its hash, many at a time.
     pub fn hash_blocks(&self, blocks: &mut [[u8; 16]]) {
-        for some in blocks.chunks_mut(64) {
-            let mut plain = [[0; 16]; 64];
+        for some in blocks.chunks_mut(8) {
+            let mut plain = [[0; 16]; 8];
             plain[..some.len()].copy_from_slice(some);
             self.0.encrypt_blocks(Array::cast_slice_from_core_mut(some));
             for (block, plain) in some.iter_mut().zip(plain) {

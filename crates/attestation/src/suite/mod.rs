@@ -1,6 +1,7 @@
 //! The one trait that every signature suite fits, and the numbers that name the suites.
 
 pub mod ed25519;
+pub mod hbs;
 pub mod rsa;
 pub mod rsa_key;
 
@@ -105,6 +106,7 @@ impl fmt::Display for SuiteId {
 pub fn of(id: SuiteId) -> Option<&'static dyn Suite> {
     match id {
         SuiteId::KcEd25519 => Some(&ed25519::Ed25519),
+        SuiteId::KcHbs => Some(&hbs::KcHbs),
         SuiteId::KcRsa => Some(&rsa::RSA_3072),
         SuiteId::KcRsa2048 => Some(&rsa::RSA_2048),
         _ => None,
@@ -167,6 +169,8 @@ pub trait SuiteKey: Send {
     /// Allows signatures with indices below `limit`, which the caller has made durable before this call; a few-time
     /// key signs nothing until it is called, and skips what lies below `from` (the limit that an earlier life left).
     fn reserve(&mut self, _from: u64, _limit: u64) {}
+    /// Makes what later signatures will need, which the caller does when it has nothing more urgent to do.
+    fn make_ahead(&mut self) {}
 }
 
 /// Why a public key or a pair was refused.

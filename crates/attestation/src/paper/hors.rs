@@ -1,0 +1,222 @@
+//! HORS signatures over a hash tree, as KC-MT and SPV use them (section IV-B and figure 2).
+//!
+//! A signature discloses `m` of `n` private values, chosen by the message's hash, and the nodes that a verifier needs to
+//! compute the root: private values of 16 bytes in the order of their leaves, then nodes of 8 bytes, level by level.
+
+use std::fmt;
+
+use crate::hash::mmo::{Digest, Mmo, Node, Value, Values, join, values};
+
+/// `n = 2^height` leaves, of which a signature discloses `m`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// Levels above the leaves.
+    pub height: u32,
+    /// Values of a signature; fewer for the rare hash that names fewer leaves.
+    pub m: usize,
+}
+
+/// KC-MT's tree: n = 512, m = 3 (section V-A1).
+pub const KC_MT: Shape = Shape { height: 9, m: 3 };
+/// SPV's tree: n = 256, m = 6.
+pub const SPV: Shape = Shape { height: 8, m: 6 };
+
+impl Shape {
+    /// The number of leaves.
+    #[must_use]
+    pub fn leaves(self) -> usize {
+        1 << self.height
+    }
+
+    /// The leaves that a message's hash names: the first `m` different ones among its groups of `height` bits, sorted.
+    /// Different ones, since the paper counts on `n` choose `m` signatures.
+    #[must_use]
+    pub fn chosen(self, digest: &Digest) -> Vec<usize> {
+        let bits = u128::from_be_bytes(*digest);
+        let mut out: Vec<usize> = Vec::with_capacity(self.m);
+        for group in 1..=128 / self.height {
+            let leaf = (bits >> (128 - group * self.height)) as usize & (self.leaves() - 1);
+            if out.len() < self.m && !out.contains(&leaf) {
+                out.push(leaf);
+            }
+        }
+        out.sort_unstable();
+        out
+    }
+
+    /// Bytes of the signature that discloses the `chosen` leaves.
+    #[must_use]
+    pub fn signature_len(self, chosen: &[usize]) -> usize {
+        let mut level = chosen.to_vec();
+        let mut nodes = 0;
+        for _ in 0..self.height {
+            let below = level.len();
+            level.iter_mut().for_each(|index| *index >>= 1);
+            level.dedup();
+            nodes += 2 * level.len() - below;
+        }
+        size_of::<Value>() * chosen.len() + size_of::<Node>() * nodes
+    }
+}
+
+/// A tree with all its inner nodes, kept after the first signature so that the later ones need no hash at all.
+#[derive(Clone)]
+pub struct Tree {
+    shape: Shape,
+    values: Values,
+    /// The leaves, then level by level to the root.
+    nodes: Vec<Node>,
+}
+
+impl Tree {
+    /// The tree that a seed (the paper's t^-) populates.
+    #[must_use]
+    pub fn new(mmo: &Mmo, shape: Shape, seed: &[u8; 16]) -> Self {
+        let mut secrets = Values(vec![[0; 16]; shape.leaves()]);
+        values(seed, 0, &mut secrets.0);
+        let nodes = mmo.leaves(&secrets.0);
+        Self::over(mmo, shape, secrets, nodes)
+    }
+
+    /// The tree whose private values and leaves are given.
+    #[must_use]
+    pub fn over(mmo: &Mmo, shape: Shape, values: Values, leaves: Vec<Node>) -> Self {
+        let mut nodes = leaves;
+        nodes.reserve_exact(shape.leaves());
+        let mut below = 0;
+        for _ in 0..shape.height {
+            let parents = mmo.parents(&nodes[below..]);
+            below = nodes.len();
+            nodes.extend(parents);
+        }
+        Self { shape, values, nodes }
+    }
+
+    /// The root: the paper's t^+.
+    #[must_use]
+    pub fn root(&self) -> Node {
+        *self.nodes.last().expect("a tree has at least one leaf")
+    }
+
+    /// Appends the signature of the message with this hash.
+    pub fn sign(&self, digest: &Digest, out: &mut Vec<u8>) {
+        let chosen = self.shape.chosen(digest);
+        for &leaf in &chosen {
+            out.extend_from_slice(&self.values.0[leaf]);
+        }
+        let (mut level, mut start) = (chosen, 0);
+        for height in 0..self.shape.height {
+            for at in 0..level.len() {
+                let (index, sibling) = (level[at], level[at] ^ 1);
+                let neighbour = if index & 1 == 0 { level.get(at + 1) } else { at.checked_sub(1).map(|at| &level[at]) };
+                if neighbour != Some(&sibling) {
+                    out.extend_from_slice(&self.nodes[start + sibling]);
+                }
+            }
+            start += self.shape.leaves() >> height;
+            level.iter_mut().for_each(|index| *index >>= 1);
+            level.dedup();
+        }
+    }
+}
+
+impl fmt::Debug for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tree(..)")
+    }
+}
+
+/// A signature to be led to its root.
+#[derive(Clone, Debug)]
+pub struct Claimed<'a> {
+    /// The leaves that the message's hash names.
+    pub chosen: Vec<usize>,
+    /// Their leaf nodes, in the same order.
+    pub leaves: Vec<Node>,
+    /// The nodes that lead to the root, level by level.
+    pub path: &'a [Node],
+}
+
+/// The root that each signature leads to, all level by level at once; each has as many path nodes as
+/// [`Shape::signature_len`] says.
+#[must_use]
+pub fn roots(mmo: &Mmo, shape: Shape, claims: &[Claimed<'_>]) -> Vec<Node> {
+    let mut level: Vec<(usize, usize, Node)> = Vec::with_capacity(claims.len() * shape.m);
+    for (number, claim) in claims.iter().enumerate() {
+        level.extend(claim.chosen.iter().zip(&claim.leaves).map(|(index, node)| (number, *index, *node)));
+    }
+    let mut paths: Vec<std::slice::Iter<'_, Node>> = claims.iter().map(|claim| claim.path.iter()).collect();
+    let mut blocks = Vec::with_capacity(level.len());
+    for _ in 0..shape.height {
+        blocks.clear();
+        let (mut read, mut write) = (0, 0);
+        while let Some(&(number, index, node)) = level.get(read) {
+            let sibling = level.get(read + 1).filter(|next| (next.0, next.1) == (number, index ^ 1)).map(|next| next.2);
+            read += 1 + usize::from(sibling.is_some());
+            let sibling = sibling.unwrap_or_else(|| paths[number].next().copied().unwrap_or_default());
+            blocks.push(if index & 1 == 0 { join(node, sibling) } else { join(sibling, node) });
+            level[write] = (number, index >> 1, node);
+            write += 1;
+        }
+        level.truncate(write);
+        mmo.hash_blocks(&mut blocks);
+        for (entry, block) in level.iter_mut().zip(&blocks) {
+            entry.2 = crate::hash::mmo::cut(block);
+        }
+    }
+    level.into_iter().map(|(_, _, root)| root).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(number: u64) -> Digest {
+        Mmo::default().message(&number.to_be_bytes())
+    }
+
+    fn root_of(shape: Shape, digest: &Digest, signature: &[u8]) -> Node {
+        let mmo = Mmo::default();
+        let chosen = shape.chosen(digest);
+        let (values, path) = signature.split_at(16 * chosen.len());
+        let leaves = mmo.leaves(values.as_chunks().0);
+        roots(&mmo, shape, &[Claimed { chosen, leaves, path: path.as_chunks().0 }])[0]
+    }
+
+    #[test]
+    fn a_signature_leads_to_the_root_and_a_changed_one_does_not() {
+        for shape in [KC_MT, SPV] {
+            let tree = Tree::new(&Mmo::default(), shape, &[5; 16]);
+            for number in 0..200 {
+                let (digest, mut signature) = (digest(number), Vec::new());
+                tree.sign(&digest, &mut signature);
+                assert_eq!(signature.len(), shape.signature_len(&shape.chosen(&digest)));
+                assert_eq!(root_of(shape, &digest, &signature), tree.root());
+                let octet = number as usize % signature.len();
+                signature[octet] ^= 1;
+                assert_ne!(root_of(shape, &digest, &signature), tree.root());
+            }
+        }
+    }
+
+    #[test]
+    fn a_hash_that_names_one_leaf_only_is_signed_with_it() {
+        let digest = [0; 16];
+        assert_eq!(KC_MT.chosen(&digest), [0]);
+        let tree = Tree::new(&Mmo::default(), KC_MT, &[5; 16]);
+        let mut signature = Vec::new();
+        tree.sign(&digest, &mut signature);
+        assert_eq!(signature.len(), 16 + 9 * 8);
+        assert_eq!(root_of(KC_MT, &digest, &signature), tree.root());
+    }
+
+    #[test]
+    fn signatures_have_the_published_average_sizes() {
+        // With KC-MT's serial number of 2 bytes 213, as published; with SPV's 4 nodes of 8 bytes 354, published 353.
+        let mean = |shape: Shape| {
+            let sizes = (0..20_000).map(|number| shape.signature_len(&shape.chosen(&digest(number))));
+            (sizes.sum::<usize>() + 10_000) / 20_000
+        };
+        assert_eq!((mean(KC_MT), mean(SPV)), (211, 322));
+    }
+}
