@@ -214,7 +214,10 @@ impl Scheme for Bgpsec {
         } else {
             attributes(received).ok_or(SchemeError::Malformed)?
         };
-        if received.len() != announcement.prefixes.len() {
+        let before = &announcement.path[..announcement.path.len() - 1];
+        if received.len() != announcement.prefixes.len()
+            || received.iter().any(|path| !path.ases().eq(before.iter().copied()))
+        {
             return Err(SchemeError::Malformed);
         }
         let key = self.add(asn);
@@ -231,7 +234,8 @@ impl Scheme for Bgpsec {
 
     fn verify(&self, announcement: &Announcement, attestation: &[u8], by: Asn) -> bool {
         let Some(paths) = attributes(attestation) else { return false };
-        paths.len() == announcement.prefixes.len()
+        !paths.is_empty()
+            && paths.len() == announcement.prefixes.len()
             && paths.iter().zip(&announcement.prefixes).all(|(path, prefix)| {
                 path.ases().eq(announcement.path.iter().copied()) && self.public.verify(path, prefix, by)
             })

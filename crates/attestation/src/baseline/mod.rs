@@ -2,6 +2,9 @@
 
 pub mod bgpsec;
 pub mod bgpsec_wire;
+pub mod dsa;
+pub mod s_bgp;
+pub mod sas_v;
 
 use wayleave_crypto::secret::Secret;
 
@@ -12,6 +15,8 @@ use crate::suite::SuiteId;
 #[must_use]
 pub fn scheme(suite: SuiteId, seed: &Secret<32>) -> Option<Box<dyn Scheme>> {
     match suite {
+        SuiteId::SBgp => Some(Box::new(s_bgp::SBgp::new(seed))),
+        SuiteId::SasV => Some(Box::new(sas_v::SasV::new(seed))),
         SuiteId::Bgpsec => Some(Box::new(bgpsec::Bgpsec::new(seed))),
         _ => None,
     }

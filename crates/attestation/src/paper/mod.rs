@@ -7,3 +7,17 @@ pub mod mt;
 pub mod raw;
 pub mod rsa;
 pub mod world;
+
+use wayleave_crypto::secret::Secret;
+
+use crate::scheme::Scheme;
+use crate::suite::SuiteId;
+
+/// The paper's suite of this number with an empty world, whose keys all come from `seed`; `None` if it is none of them.
+#[must_use]
+pub fn scheme(suite: SuiteId, seed: &Secret<32>) -> Option<Box<dyn Scheme>> {
+    match suite {
+        SuiteId::KcRsaPaper => Some(Box::new(rsa::KcRsa::new(seed, rsa::Mode::FullDomain))),
+        _ => None,
+    }
+}

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use crypto_bigint::modular::{FixedMontyForm, FixedMontyParams};
-use crypto_bigint::{Odd, U512, U1024};
+use crypto_bigint::{CheckedAdd, Odd, U512, U1024};
 use crypto_primes::hazmat::{SetBits, SmallFactorsSieveFactory};
 use crypto_primes::{Flavor, is_prime, sieve_and_find};
 use rand_chacha::ChaCha20Rng;
@@ -65,6 +65,36 @@ impl RawPublic {
     #[must_use]
     pub fn in_domain(&self, x: &Block) -> bool {
         U1024::from_be_slice(x) < **self.params.modulus()
+    }
+
+    /// `x` less the modulus where it is not below it, and whether that was so; one subtraction is enough, since moduli
+    /// have their top bit set.
+    #[must_use]
+    pub fn reduced(&self, x: &Block) -> (Block, bool) {
+        let x = U1024::from_be_slice(x);
+        let n = self.params.modulus().as_ref();
+        if x < *n { (to_block(&x), false) } else { (to_block(&x.wrapping_sub(n)), true) }
+    }
+
+    /// `x` and the modulus; `None` if that does not fit.
+    #[must_use]
+    pub fn raised(&self, x: &Block) -> Option<Block> {
+        let sum = U1024::from_be_slice(x).checked_add(self.params.modulus().as_ref());
+        sum.into_option().map(|sum| to_block(&sum))
+    }
+
+    /// `a + b mod n`, of two numbers below the modulus.
+    #[must_use]
+    pub fn sum(&self, a: &Block, b: &Block) -> Block {
+        let (a, b) = (U1024::from_be_slice(a), U1024::from_be_slice(b));
+        to_block(&a.add_mod(&b, self.params.modulus().as_nz_ref()))
+    }
+
+    /// `a - b mod n`, of two numbers below the modulus.
+    #[must_use]
+    pub fn difference(&self, a: &Block, b: &Block) -> Block {
+        let (a, b) = (U1024::from_be_slice(a), U1024::from_be_slice(b));
+        to_block(&a.sub_mod(&b, self.params.modulus().as_nz_ref()))
     }
 
     /// `x^65537 mod n`; `None` if `x` is not below the modulus.
@@ -175,11 +205,7 @@ impl RawPrivate {
     /// so that the public half does not give it back.
     #[must_use]
     pub fn apply_reduced(&self, x: &Block) -> Block {
-        let x = U1024::from_be_slice(x);
-        let n = *self.public.params.modulus().as_ref();
-        // Moduli have their top bit set, so that one subtraction is enough.
-        let reduced = if x < n { x } else { x.wrapping_sub(&n) };
-        self.apply(&to_block(&reduced)).expect("below the modulus")
+        self.apply(&self.public.reduced(x).0).expect("below the modulus")
     }
 
     fn trial(&self) -> Result<(), KeyRefused> {
