@@ -234,7 +234,7 @@ protocol device {{ }}
             text,
             "protocol bgp {} {{
   local {} as {};
-  neighbor {} as {};
+  neighbor {} port {} as {};
   {internal}{passive}enable extended messages {extended};
   graceful restart off; hold time 9;
   connect delay time 1; connect retry time 1; error wait time 1, 2;
@@ -242,7 +242,7 @@ protocol device {{ }}
   ipv6 {{ import all; {export} {next_hop}}};
 }}
 ",
-            neighbour.name, neighbour.local, site.asn.0, neighbour.address, neighbour.asn.0
+            neighbour.name, neighbour.local, site.asn.0, neighbour.address, neighbour.port, neighbour.asn.0
         );
     }
     text

@@ -291,9 +291,11 @@ hostname {name}
         text += &format!(
             " neighbor {address} remote-as {asn}
  neighbor {address} update-source {local}
+ neighbor {address} port {port}
  neighbor {address} timers connect 1
  neighbor {address} advertisement-interval 0
 {passive}",
+            port = neighbour.port,
             asn = neighbour.asn.0,
             local = neighbour.local,
         );

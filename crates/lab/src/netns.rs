@@ -266,6 +266,12 @@ impl Network {
         Ok(Place::Namespace(name.to_owned()))
     }
 
+    /// Gives `eth0` of a namespace further addresses.
+    pub fn add_addresses(&self, name: &str, addresses: &[String]) -> Result<(), NetworkError> {
+        let lines = addresses.iter().map(|a| format!("-n {name} addr add {a} dev eth0{}", without_dad(a)));
+        ip(&lines.collect::<Vec<_>>())
+    }
+
     /// Makes a namespace that is attached to nothing yet.
     pub fn apart(&self, name: &str) -> Result<Place, NetworkError> {
         ip(&[format!("netns add {name}"), format!("-n {name} link set lo up")])?;

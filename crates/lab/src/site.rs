@@ -26,6 +26,8 @@ pub struct Neighbour {
     pub local: Ipv4Addr,
     /// The neighbour's address.
     pub address: Ipv4Addr,
+    /// The port at which it waits.
+    pub port: u16,
     /// The neighbour's AS; our own makes the session internal, with ourselves as next hop.
     pub asn: Asn,
     /// Wait for the neighbour to connect.
@@ -48,7 +50,17 @@ impl Site {
     pub fn with(mut self, name: &str, address: Ipv4Addr, asn: Asn) -> Self {
         let (name, local) = (name.to_owned(), self.router_id);
         let (passive, extended_messages, meds) = (false, true, Vec::new());
-        self.neighbours.push(Neighbour { name, local, address, asn, passive, extended_messages, meds });
+        let port = 179;
+        self.neighbours.push(Neighbour { name, local, address, port, asn, passive, extended_messages, meds });
+        self
+    }
+
+    /// The same, where the neighbour added last waits at this port.
+    #[must_use]
+    pub fn at_port(mut self, port: u16) -> Self {
+        if let Some(last) = self.neighbours.last_mut() {
+            last.port = port;
+        }
         self
     }
 

@@ -7,6 +7,7 @@ pub mod expect;
 mod explore;
 pub mod files;
 pub mod http;
+pub mod internet;
 pub mod layout;
 pub mod report;
 mod steps;

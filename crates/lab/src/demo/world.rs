@@ -39,6 +39,13 @@ pub struct Role {
 }
 
 impl Role {
+    /// `binary run KIND` with a configuration, in `place`; not started yet.
+    #[must_use]
+    pub fn new(name: String, place: &Place, binary: &Path, kind: &str, config: PathBuf, log: PathBuf) -> Self {
+        let arguments = vec!["run".into(), kind.into(), "--config".into(), config.into()];
+        Self { name, place: place.clone(), binary: binary.to_path_buf(), arguments, log, daemon: None }
+    }
+
     /// Starts the process.
     pub fn start(&mut self) -> Result<(), String> {
         let mut command = self.command();
@@ -145,13 +152,9 @@ impl World {
     /// Makes keys and configurations; nothing runs yet.
     pub fn new(layout: Layout, binary: &Path, routers: Option<&Routers>) -> Result<Self, String> {
         let files = Files::write(&layout, binary)?;
-        let role = |name: String, place: &Place, kind: &str, config: PathBuf| Role {
-            log: layout.state.join(format!("{name}.log")),
-            name,
-            place: place.clone(),
-            binary: binary.to_path_buf(),
-            arguments: vec!["run".into(), kind.into(), "--config".into(), config.into()],
-            daemon: None,
+        let role = |name: String, place: &Place, kind: &str, config: PathBuf| {
+            let log = layout.state.join(format!("{name}.log"));
+            Role::new(name, place, binary, kind, config, log)
         };
         let parties = layout.parties.clone().map(|at| Party {
             role: role(format!("party{}", at.number), &at.seat.place, "rs", files.party(at.number)),
