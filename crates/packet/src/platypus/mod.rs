@@ -7,4 +7,5 @@
 
 pub mod header;
 pub mod mint;
+pub mod paper;
 pub mod verify;

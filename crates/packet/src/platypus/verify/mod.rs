@@ -3,6 +3,8 @@
 //! Order: ingress and destination rules, expiry, then the MAC. Revocation, replay and accounting follow in the router,
 //! which knows more packets than one.
 
+#[cfg(test)]
+mod forgery;
 mod martian;
 mod rewrite;
 

@@ -1,0 +1,15 @@
+//! Platypus from outside: round trips, a plain model beside the waypoint, and attacks.
+#![allow(clippy::disallowed_methods, reason = "tests read their counts from the environment and their data from files")]
+
+mod attacks;
+mod delegation;
+mod model;
+mod random;
+mod round_trip;
+mod vectors;
+mod world;
+
+/// How many random cases a test makes: `WAYLEAVE_PLATYPUS_CASES`, or `default`.
+fn cases(default: u64) -> u64 {
+    std::env::var("WAYLEAVE_PLATYPUS_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
