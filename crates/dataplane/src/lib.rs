@@ -1,1 +1,12 @@
 //! The router, the stamper and the gateway: verified forwarding over bursts of packets.
+//!
+//! A forwarding path is a plain function over a burst: packets in place, an action for each. It neither allocates nor
+//! locks, and takes no branch on a secret.
+
+pub mod bench;
+pub mod counters;
+pub mod dir24;
+pub mod frame;
+pub mod limit;
+pub mod scion;
+pub mod scion_2015;

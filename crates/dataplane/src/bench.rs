@@ -1,0 +1,304 @@
+//! Forwarding in memory, without a clock: the caller's closure times it. Packets lie in slots of 2 KiB over 8 MiB.
+
+use std::time::Duration;
+
+use wayleave_core::{Instant, Now, UnixTime};
+use wayleave_crypto::lanes::{Aes128, CmacKey, Kernel};
+use wayleave_crypto::prg::Prg;
+use wayleave_packet::scion::{
+    Direction, ForwardingKey, Header, HostAddress, IsdAs, Packet, Path, PathBuilder, Segment, next_header,
+};
+use wayleave_packet::scion_2015::{HalfPath, OpaqueKey, join};
+
+use crate::dir24::Dir24;
+use crate::frame::{Action, BURST, Frame, Ingress};
+use crate::scion::{Config, Interface, Keys, Link, Owner, Router};
+use crate::scion_2015::Switch;
+
+/// Octets between the beginnings of two packets.
+pub const SLOT: usize = 2_048;
+/// Octets over which the packets lie.
+pub const SPAN: usize = 8 << 20;
+
+/// The second at which all packets of a benchmark are valid.
+const TIME: u32 = 1_800_000_000;
+/// The way in and the way out.
+const IN: u16 = 17;
+const OUT: u16 = 42;
+
+/// What is done with each packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// Its first octets are read, one is written.
+    None,
+    /// DIR-24-8 lookup of its IPv4 destination; TTL and checksum are rewritten.
+    Ip,
+    /// Today's SCION: a transit hop.
+    Scion,
+    /// The wire of 2015: a transit hop.
+    Scion2015,
+}
+
+impl Work {
+    /// The least octets of a packet: a header of three hops with eight octets behind it, where there are hops.
+    #[must_use]
+    pub fn least(self) -> usize {
+        match self {
+            Self::None | Self::Ip => 20,
+            Self::Scion => 92,
+            Self::Scion2015 => 56,
+        }
+    }
+}
+
+/// Packets in their slots, and what processes them.
+pub struct Bench {
+    arena: Vec<u8>,
+    /// The packets as they were, for the next pass.
+    fresh: Vec<u8>,
+    header: usize,
+    length: usize,
+    engine: Engine,
+}
+
+impl std::fmt::Debug for Bench {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bench of packets of {} octets", self.length)
+    }
+}
+
+enum Engine {
+    None,
+    Ip(Box<Dir24>),
+    Scion(Box<Router>),
+    Scion2015(Box<Switch>),
+}
+
+impl Bench {
+    /// Packets of `length` octets, or the format's least, that follow from `seed`; `routes` are those of [`Work::Ip`].
+    ///
+    /// # Errors
+    /// If the routes make no table.
+    pub fn new(
+        work: Work,
+        length: usize,
+        routes: &[(u32, u8, u16)],
+        kernel: Kernel,
+        seed: u8,
+    ) -> Result<Self, crate::dir24::TableError> {
+        let length = length.clamp(work.least(), SLOT);
+        let random = Prg::new(&[seed; 16]);
+        let mut arena = vec![0; SPAN];
+        let mut draw = [[0u8; 16]; SPAN / SLOT];
+        random.fill(0, draw.as_flattened_mut());
+        let cmac = CmacKey::with_kernel(&[seed; 16], kernel);
+        let aes = Aes128::with_kernel(&[seed; 16], kernel);
+        let (scion, opaque) = (ForwardingKey::from_cmac(cmac), OpaqueKey::from_aes(aes));
+        for (slot, draw) in arena.chunks_exact_mut(SLOT).zip(&draw) {
+            let packet = match work {
+                Work::None => vec![0; length],
+                Work::Ip => ip_packet(length, routes, draw),
+                Work::Scion => scion_packet(length, &scion, draw),
+                Work::Scion2015 => scion_2015_packet(length, &opaque, draw),
+            };
+            slot[..length].copy_from_slice(&packet);
+        }
+        let engine = match work {
+            Work::None => Engine::None,
+            Work::Ip => Engine::Ip(Box::new(Dir24::new(routes)?)),
+            Work::Scion => Engine::Scion(Box::new(Router::new(&config(scion)).expect("our own configuration"))),
+            Work::Scion2015 => Engine::Scion2015(Box::new(Switch::new(opaque, &[IN, OUT]))),
+        };
+        let header = length.min(128);
+        let fresh = arena.chunks_exact(SLOT).flat_map(|slot| slot[..header].to_vec()).collect();
+        Ok(Self { arena, fresh, header, length, engine })
+    }
+
+    /// Octets of each packet.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Packets of one pass.
+    #[must_use]
+    pub fn packets(&self) -> usize {
+        SPAN / SLOT
+    }
+
+    /// Processes every packet once, and returns how many were forwarded and what `clock` says it took; then puts the
+    /// packets back as they were.
+    pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
+        let now = Now { instant: Instant(0), unix: UnixTime(u64::from(TIME + 60) * 1_000_000) };
+        let length = self.length;
+        let mut forwarded = 0;
+        let start = clock();
+        for burst in self.arena.chunks_exact_mut(SLOT * BURST) {
+            let mut slots = burst.chunks_exact_mut(SLOT);
+            let mut frames: [Frame<'_>; BURST] = std::array::from_fn(|_| {
+                let octets = &mut slots.next().expect("as many slots as frames")[..length];
+                Frame { octets, ingress: Ingress::External(IN) }
+            });
+            let actions = match &mut self.engine {
+                Engine::None => none(&mut frames),
+                Engine::Ip(table) => ip(table, &mut frames),
+                Engine::Scion(router) => router.process(&mut frames, now),
+                Engine::Scion2015(switch) => switch.process(&mut frames),
+            };
+            forwarded += actions.iter().filter(|action| matches!(action, Action::Forward(_))).count();
+        }
+        let took = clock().saturating_sub(start);
+        for (slot, fresh) in self.arena.chunks_exact_mut(SLOT).zip(self.fresh.chunks_exact(self.header)) {
+            slot[..self.header].copy_from_slice(fresh);
+        }
+        (forwarded, took)
+    }
+}
+
+fn config(key: ForwardingKey) -> Config {
+    let interface = |id, link, asn| Interface { id, link, neighbor: IsdAs::new(1, asn), owner: Owner::This };
+    Config {
+        isd_as: IsdAs::new(1, 200),
+        address: HostAddress::V4([192, 0, 2, 1].into()),
+        siblings: 0,
+        interfaces: vec![interface(IN, Link::Parent, 100), interface(OUT, Link::Child, 300)],
+        keys: Keys::one(key),
+        answers_per_second: 100,
+        answers_burst: 10,
+    }
+}
+
+/// A transit hop in construction direction, the second of three.
+fn scion_packet(length: usize, key: &ForwardingKey, draw: &[u8; 16]) -> Vec<u8> {
+    let other = ForwardingKey::new(draw);
+    let mut segment = Segment::new(u16::from_be_bytes([draw[0], draw[1]]), TIME);
+    segment.extend(&other, 63, 0, 7, &[]);
+    segment.extend(key, 63, IN, OUT, &[]);
+    segment.extend(&other, 63, 9, 0, &[]);
+    let path = PathBuilder::new().segment(&segment, 0..3, Direction::Construction).and_then(PathBuilder::build);
+    let mut path = path.expect("three hops are a path");
+    path.infos[0].seg_id = segment.beta(1);
+    path.meta.current_hop = 1;
+    let mut header = Header {
+        traffic_class: 0,
+        flow_id: u32::from_be_bytes([draw[2], draw[3], draw[4], draw[5]]) >> 12,
+        next_header: next_header::UDP,
+        dst: IsdAs::new(1, 300),
+        src: IsdAs::new(1, 100),
+        dst_host: HostAddress::V4([draw[6], draw[7], draw[8], draw[9]].into()),
+        src_host: HostAddress::V4([draw[10], draw[11], draw[12], draw[13]].into()),
+        path: Path::Standard(path),
+    };
+    header.flow_id |= 1;
+    let payload = vec![0; length - header.wire_len()];
+    Packet { header, payload }.encode()
+}
+
+/// A transit hop in the down half, the second of three.
+fn scion_2015_packet(length: usize, key: &OpaqueKey, draw: &[u8; 16]) -> Vec<u8> {
+    let other = OpaqueKey::new(draw);
+    let mut down = HalfPath::default();
+    down.extend(&other, 0, u16::from_be_bytes([draw[0], draw[1]]));
+    down.extend(key, IN, OUT);
+    down.extend(&other, 9, 0);
+    let (src, dst) = draw.split_at(8);
+    let (src, dst) = (src.try_into().expect("eight octets"), dst.try_into().expect("eight octets"));
+    let mut header = join(&HalfPath::default(), &down, src, dst, next_header::UDP).expect("three fields");
+    header.pointer = 1;
+    let fixed = header.encode(&[]).len();
+    header.encode(&vec![0; length - fixed])
+}
+
+/// An IPv4 header to an address under one of `routes`.
+fn ip_packet(length: usize, routes: &[(u32, u8, u16)], draw: &[u8; 16]) -> Vec<u8> {
+    let number = |at: usize| u32::from_be_bytes([draw[at], draw[at + 1], draw[at + 2], draw[at + 3]]);
+    let dst = routes
+        .get(number(0) as usize % routes.len().max(1))
+        .map_or(number(4), |(prefix, bits, _)| prefix | number(4).checked_shr((*bits).into()).unwrap_or(0));
+    let mut packet = vec![0; length];
+    let [l0, l1] = (length as u16).to_be_bytes();
+    packet[..12].copy_from_slice(&[0x45, 0, l0, l1, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+    packet[12..16].copy_from_slice(&draw[8..12]);
+    packet[16..20].copy_from_slice(&dst.to_be_bytes());
+    let sum: u32 = packet[..20].as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+/// What the memory alone allows.
+fn none(frames: &mut [Frame<'_>; BURST]) -> [Action; BURST] {
+    let mut actions = [Action::default(); BURST];
+    for (frame, action) in frames.iter_mut().zip(&mut actions) {
+        let pointer = frame.octets[3];
+        frame.octets[3] = pointer.wrapping_add(1);
+        *action = Action::Forward(u16::from(pointer) + 1);
+    }
+    actions
+}
+
+/// IPv4 forwarding as RFC 1812 has it: version and length, TTL, longest prefix, checksum by RFC 1624.
+fn ip(table: &Dir24, frames: &mut [Frame<'_>; BURST]) -> [Action; BURST] {
+    let mut actions = [Action::default(); BURST];
+    for (frame, action) in frames.iter_mut().zip(&mut actions) {
+        let Some((header, _)) = frame.octets.split_first_chunk_mut::<20>() else { continue };
+        if header[0] != 0x45 || header[8] < 2 {
+            continue;
+        }
+        let dst = u32::from_be_bytes([header[16], header[17], header[18], header[19]]);
+        let Some(next_hop) = table.lookup(dst) else { continue };
+        header[8] -= 1;
+        let sum = u32::from(u16::from_be_bytes([header[10], header[11]])) + 0x0100;
+        let sum = ((sum & 0xffff) + (sum >> 16)) as u16;
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+        *action = Action::Forward(next_hop);
+    }
+    actions
+}
+
+/// A table of `count` routes by the prefix lengths of the default-free zone, where no real one is given: shares in
+/// thousandths of prefixes of 8 to 24 bits as public collectors see them; the addresses follow from `seed`.
+#[must_use]
+pub fn generated_routes(count: usize, seed: u8) -> Vec<(u32, u8, u16)> {
+    const SHARES: [(u8, u16); 11] = [
+        (24, 600),
+        (23, 710),
+        (22, 825),
+        (21, 875),
+        (20, 920),
+        (19, 945),
+        (18, 960),
+        (17, 970),
+        (16, 985),
+        (14, 995),
+        (12, 1000),
+    ];
+    let mut draw = vec![[0u8; 8]; count];
+    Prg::new(&[seed; 16]).fill(0, draw.as_flattened_mut());
+    let route = |[a, b, c, d, s0, s1, h0, h1]: &[u8; 8]| {
+        let share = u16::from_be_bytes([*s0, *s1]) % 1_000;
+        let length = SHARES.iter().find(|(_, up_to)| share < *up_to).map_or(24, |(length, _)| *length);
+        // Unicast space from 1.0.0.0 to 223.255.255.255.
+        let address = u32::from_be_bytes([1 + a % 223, *b, *c, *d]) & (u32::MAX << (32 - length));
+        (address, length, u16::from_be_bytes([*h0, *h1]) % 256 + 1)
+    };
+    draw.iter().map(route).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_packet_of_every_benchmark_is_forwarded_in_every_pass() {
+        let routes = generated_routes(10_000, 3);
+        for work in [Work::None, Work::Ip, Work::Scion, Work::Scion2015] {
+            for length in [64, 1_518] {
+                let mut bench = Bench::new(work, length, &routes, Kernel::best(), 5).unwrap();
+                for _ in 0..2 {
+                    assert_eq!(bench.pass(&mut Duration::default).0, bench.packets(), "{work:?} {length}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! A token bucket, told the time.
+
+use wayleave_core::Instant;
+
+/// Lets `rate` events a second pass, and at most `burst` at once.
+#[derive(Clone, Debug)]
+pub struct TokenBucket {
+    /// Nanoseconds of one event.
+    cost: u64,
+    /// Nanoseconds of a full bucket.
+    depth: u64,
+    /// Nanoseconds of credit.
+    credit: u64,
+    last: Instant,
+}
+
+impl TokenBucket {
+    /// Full at first. A `rate` of zero lets only the first `burst` pass.
+    #[must_use]
+    pub fn new(rate: u32, burst: u32) -> Self {
+        let cost = 1_000_000_000u64.checked_div(rate.into()).unwrap_or(u64::MAX >> 32).max(1);
+        let depth = cost.saturating_mul(burst.into());
+        Self { cost, depth, credit: depth, last: Instant(0) }
+    }
+
+    /// Whether one more event may pass at `now`; it is not taken yet.
+    pub fn ready(&mut self, now: Instant) -> bool {
+        self.credit = self.credit.saturating_add(now.0.saturating_sub(self.last.0)).min(self.depth);
+        self.last = self.last.max(now);
+        self.credit >= self.cost
+    }
+
+    /// Takes one more event if it may pass at `now`.
+    pub fn take(&mut self, now: Instant) -> bool {
+        let pass = self.ready(now);
+        if pass {
+            self.credit -= self.cost;
+        }
+        pass
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_gives_its_burst_and_then_its_rate() {
+        let mut bucket = TokenBucket::new(100, 5);
+        let taken = (0..50).filter(|_| bucket.take(Instant(7))).count();
+        assert_eq!(taken, 5);
+        let taken = (1..=1_000).filter(|ms| bucket.take(Instant(7 + ms * 1_000_000))).count();
+        assert_eq!(taken, 100);
+        // Time that goes back gives nothing.
+        assert!(!bucket.take(Instant(0)));
+    }
+}
