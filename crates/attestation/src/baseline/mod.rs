@@ -5,6 +5,7 @@ pub mod bgpsec_wire;
 pub mod dsa;
 pub mod s_bgp;
 pub mod sas_v;
+pub mod spv;
 
 use wayleave_crypto::secret::Secret;
 
@@ -17,6 +18,7 @@ pub fn scheme(suite: SuiteId, seed: &Secret<32>) -> Option<Box<dyn Scheme>> {
     match suite {
         SuiteId::SBgp => Some(Box::new(s_bgp::SBgp::new(seed))),
         SuiteId::SasV => Some(Box::new(sas_v::SasV::new(seed))),
+        SuiteId::Spv => Some(Box::new(spv::Spv::new(seed, crate::paper::mt::OriginStatement::Remembered))),
         SuiteId::Bgpsec => Some(Box::new(bgpsec::Bgpsec::new(seed))),
         _ => None,
     }

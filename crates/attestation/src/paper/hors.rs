@@ -170,9 +170,10 @@ pub fn roots(mmo: &Mmo, shape: Shape, claims: &[Claimed<'_>]) -> Vec<Node> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hash::mmo::message;
 
     fn digest(number: u64) -> Digest {
-        Mmo::default().message(&number.to_be_bytes())
+        message(&number.to_be_bytes())
     }
 
     fn root_of(shape: Shape, digest: &Digest, signature: &[u8]) -> Node {

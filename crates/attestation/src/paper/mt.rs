@@ -20,7 +20,7 @@ use super::hors::{Claimed, KC_MT, Tree, roots};
 use super::raw::Block;
 use super::rsa::vectors_allow;
 use super::world::{BitVector, MAX_HOPS, World, formula};
-use crate::hash::mmo::{Digest, Mmo, Node};
+use crate::hash::mmo::{Digest, Mmo, Node, message};
 use crate::scheme::{Announcement, Scheme, SchemeError};
 use crate::suite::SuiteId;
 
@@ -66,8 +66,8 @@ pub struct Attestation {
 
 /// The hash of what hop `index` of `path` signs.
 #[must_use]
-pub fn digest(mmo: &Mmo, path: &[Asn], index: usize, vector: &BitVector, key: &Node) -> Digest {
-    mmo.message(&formula(&path[..=index], vector, key))
+pub fn digest(path: &[Asn], index: usize, vector: &BitVector, key: &Node) -> Digest {
+    message(&formula(&path[..=index], vector, key))
 }
 
 impl Attestation {
@@ -258,13 +258,13 @@ impl KcMt {
 
     fn origin_says(&self, origin: Asn, hop: &Hop) -> bool {
         let Signature::Origin(signature) = &hop.signature else { return false };
-        let message = formula(&[origin], &hop.vector, &hop.key);
-        let statement = self.mmo.message(&[message.as_slice(), &signature[..]].concat());
+        let signed = formula(&[origin], &hop.vector, &hop.key);
+        let statement = message(&[signed.as_slice(), &signature[..]].concat());
         let remember = self.origin_statement == OriginStatement::Remembered;
         if remember && self.statements.borrow().get(&origin) == Some(&statement) {
             return true;
         }
-        let holds = self.world.verify_origin(origin, &message, signature);
+        let holds = self.world.verify_origin(origin, &signed, signature);
         if holds && remember {
             self.statements.borrow_mut().insert(origin, statement);
         }
@@ -302,12 +302,12 @@ impl Scheme for KcMt {
         let signature = match &before {
             None => {
                 self.world.add_origin(origin);
-                let message = formula(path, &vector, &key);
-                let signature = self.world.sign_as_origin(origin, &message).expect("made above");
+                let signed = formula(path, &vector, &key);
+                let signature = self.world.sign_as_origin(origin, &signed).expect("made above");
                 Signature::Origin(Box::new(signature))
             }
             Some(before) => {
-                let digest = digest(&self.mmo, path, path.len() - 1, &vector, &key);
+                let digest = digest(path, path.len() - 1, &vector, &key);
                 let (issuer, theirs) = (path[path.len() - 2], before.hops.last().expect("decoded").key);
                 self.sign_with(last, issuer, &before.granted, &theirs, &digest).ok_or(SchemeError::Malformed)?
             }
@@ -340,7 +340,7 @@ impl Scheme for KcMt {
             }
             for (index, hop) in hops.iter().enumerate().skip(1) {
                 let Signature::Granted { hors, .. } = &hop.signature else { continue };
-                let chosen = KC_MT.chosen(&digest(&self.mmo, path, index, &hop.vector, &hop.key));
+                let chosen = KC_MT.chosen(&digest(path, index, &hop.vector, &hop.key));
                 if hors.len() != KC_MT.signature_len(&chosen) {
                     verdicts[number] = false;
                     continue;
@@ -373,11 +373,16 @@ mod tests {
 
     /// An UPDATE from AS 1 through `hops` ASes, as received by the next one.
     fn send(scheme: &mut KcMt, hops: u32) -> (Announcement, Vec<u8>) {
+        send_along(scheme, &(1..=hops + 1).map(Asn).collect::<Vec<_>>())
+    }
+
+    /// The same along `ases`, as received by the last of them.
+    fn send_along(scheme: &mut KcMt, ases: &[Asn]) -> (Announcement, Vec<u8>) {
         let mut announcement = Announcement { prefixes: Vec::new(), path: Vec::new() };
         let mut attestation = Vec::new();
-        for asn in 1..=hops {
-            announcement.path.push(Asn(asn));
-            attestation = scheme.attest(&announcement, &attestation, Asn(asn + 1)).expect("sound");
+        for pair in ases.windows(2) {
+            announcement.path.push(pair[0]);
+            attestation = scheme.attest(&announcement, &attestation, pair[1]).expect("sound");
         }
         (announcement, attestation)
     }
@@ -454,8 +459,9 @@ mod tests {
     fn a_signature_has_the_published_average_size() {
         let mut scheme = scheme();
         let (mut bytes, mut hops) = (0, 0);
-        for _ in 0..300 {
-            let (_, attestation) = send(&mut scheme, 5);
+        for number in 0..300 {
+            let ases = [1, 1000 + number, 2000 + number, 3000 + number, 4000 + number, 2].map(Asn);
+            let (_, attestation) = send_along(&mut scheme, &ases);
             bytes += scheme.signature_bytes(&attestation) - 128;
             hops += 4;
         }
