@@ -7,13 +7,15 @@
 
 pub mod attest;
 pub mod baseline;
+pub mod cache;
 pub mod chain;
+pub mod grant;
 pub mod hash;
 pub mod leaf;
 pub mod paper;
 pub mod path;
 pub mod pki;
-pub mod proxy;
+pub mod policy;
 pub mod report;
 pub mod scheme;
 pub mod standard;

@@ -1,9 +1,13 @@
 //! What is known of origins: registered keys, who may originate what, and since when an AS attests.
 
+pub mod object;
+mod set;
 mod view;
 
 use wayleave_crypto::hash::hash;
 
+pub use object::{Addition, Object, ObjectError, Profile, ProfileKey, Record, Role, SignObjectError, Signed, Span};
+pub use set::{Anchor, AnchorError, ObjectSet, Omitted, Refused};
 pub use view::{AttestedSince, OriginValidity, RegisteredKey, Strictness, View, Vrp};
 
 use crate::SuiteId;

@@ -106,6 +106,11 @@ impl View {
         }
     }
 
+    /// Notes that `asn` registered its keys, of which none may be left: no key endorsed for it counts but those.
+    pub fn register(&mut self, asn: Asn) {
+        self.keys.entry(asn).or_default();
+    }
+
     /// Adds a validated ROA payload.
     pub fn add_vrp(&mut self, vrp: Vrp) {
         let entries = self.vrps.entry(vrp.prefix).or_default();
@@ -121,7 +126,7 @@ impl View {
         self.attested_since.insert(asn, since);
     }
 
-    /// Whether any key of `asn` is registered.
+    /// Whether `asn` registered its keys.
     #[must_use]
     pub fn is_registered(&self, asn: Asn) -> bool {
         self.keys.contains_key(&asn)

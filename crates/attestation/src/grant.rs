@@ -1,0 +1,252 @@
+//! Keys as two neighbours exchange them when their session opens: offered public ones, and granted pairs.
+//!
+//! Both travel in a message between the proxies or in a non-transitive attribute of that session, never further: a
+//! private half in a transitive attribute would reach every AS beyond a legacy neighbour.
+
+use std::fmt;
+
+use wayleave_core::Asn;
+use zeroize::Zeroizing;
+
+use crate::attest::Pair;
+use crate::leaf::{LeafKey, MAX_LEAF_KEYS};
+use crate::suite::{self, KeyRefused, SuiteId};
+
+const VERSION: u8 = 1;
+const OFFER: u8 = 1;
+const GRANT: u8 = 2;
+/// Octets of a key or of a private half, at most.
+const MAX_FIELD: usize = 2048;
+
+/// The public keys with which an AS signs, the same on all its sessions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Offer {
+    /// The AS.
+    pub asn: Asn,
+    /// Suite and encoded public key, one for each suite, ascending; at most four.
+    pub keys: Vec<(SuiteId, Vec<u8>)>,
+}
+
+/// A pair that `issuer` made for `holder`, private half and all (the paper's way, section III-A).
+pub struct Grant {
+    /// Who made it.
+    pub issuer: Asn,
+    /// Who signs with it.
+    pub holder: Asn,
+    /// Its suite.
+    pub suite: SuiteId,
+    /// The public half.
+    pub public: Vec<u8>,
+    private: Zeroizing<Vec<u8>>,
+}
+
+impl fmt::Debug for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Grant({} to {}, {})", self.issuer, self.holder, self.suite)
+    }
+}
+
+/// Why keys of a neighbour were refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum GrantError {
+    /// Cut short, too long, or not in order.
+    #[error("the keys are malformed")]
+    Malformed,
+    /// For another AS, or from one that is not at the other end of the session.
+    #[error("the keys are those of {0}")]
+    Stranger(Asn),
+    /// A suite of the lab, or one that is not known.
+    #[error("suite {0} is not taken")]
+    Suite(u8),
+    /// A key or a pair that is none.
+    #[error("a key of the neighbour: {0}")]
+    Key(#[from] KeyRefused),
+}
+
+impl Offer {
+    /// The encoding: version, kind 1, AS (4), number of keys, then for each its suite, length (2) and octets.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION, OFFER];
+        out.extend_from_slice(&self.asn.0.to_be_bytes());
+        // At most four.
+        out.push(self.keys.len() as u8);
+        for (suite, public) in &self.keys {
+            out.push(*suite as u8);
+            field(public, &mut out);
+        }
+        out
+    }
+
+    /// Reads an offer of `peer` and checks each key. Suites that are not known are left out: what is left may do.
+    pub fn decode(octets: &[u8], peer: Asn, lab: bool) -> Result<Self, GrantError> {
+        let mut reader = Reader { rest: octets };
+        reader.head(OFFER)?;
+        let asn = reader.asn()?;
+        if asn != peer {
+            return Err(GrantError::Stranger(asn));
+        }
+        let count = usize::from(reader.u8()?);
+        if count > MAX_LEAF_KEYS {
+            return Err(GrantError::Malformed);
+        }
+        let mut keys = Vec::with_capacity(count);
+        let mut before = None;
+        for _ in 0..count {
+            let number = reader.u8()?;
+            let public = reader.field()?;
+            if before.is_some_and(|before| before >= number) {
+                return Err(GrantError::Malformed);
+            }
+            before = Some(number);
+            let Some(id) = SuiteId::from_byte(number) else { continue };
+            if id.lab_only() && !lab {
+                continue;
+            }
+            let Some(suite) = suite::of(id) else { continue };
+            suite.check_key(public)?;
+            keys.push((id, public.to_vec()));
+        }
+        if reader.rest.is_empty() { Ok(Self { asn, keys }) } else { Err(GrantError::Malformed) }
+    }
+
+    /// How a leaf names the keys.
+    #[must_use]
+    pub fn leaf_keys(&self) -> Vec<LeafKey> {
+        self.keys.iter().map(|(suite, public)| LeafKey::of(*suite, public)).collect()
+    }
+}
+
+impl Grant {
+    /// A grant of `pair`; `None` where its suite hands no keys over.
+    #[must_use]
+    pub fn new(issuer: Asn, holder: Asn, pair: &Pair) -> Option<Self> {
+        let private = pair.key.private_half()?;
+        Some(Self { issuer, holder, suite: pair.suite, public: pair.key.public().to_vec(), private })
+    }
+
+    /// The encoding: version, kind 2, issuer (4), holder (4), suite, public half and private half, each with its length
+    /// (2). It is a secret.
+    #[must_use]
+    pub fn encode(&self) -> Zeroizing<Vec<u8>> {
+        // Of its full size from the start, so that no part of a secret stays behind when it grows.
+        let mut out = Zeroizing::new(Vec::with_capacity(16 + self.public.len() + self.private.len()));
+        out.extend_from_slice(&[VERSION, GRANT]);
+        out.extend_from_slice(&self.issuer.0.to_be_bytes());
+        out.extend_from_slice(&self.holder.0.to_be_bytes());
+        out.push(self.suite as u8);
+        field(&self.public, &mut out);
+        field(&self.private, &mut out);
+        out
+    }
+
+    /// Reads a grant of `issuer` to `holder` and checks the pair, in less than a millisecond whatever it is.
+    pub fn decode(octets: &[u8], issuer: Asn, holder: Asn, lab: bool) -> Result<Pair, GrantError> {
+        let mut reader = Reader { rest: octets };
+        reader.head(GRANT)?;
+        for expected in [issuer, holder] {
+            let asn = reader.asn()?;
+            if asn != expected {
+                return Err(GrantError::Stranger(asn));
+            }
+        }
+        let number = reader.u8()?;
+        let (public, private) = (reader.field()?, reader.field()?);
+        if !reader.rest.is_empty() {
+            return Err(GrantError::Malformed);
+        }
+        let id = SuiteId::from_byte(number).filter(|id| lab || !id.lab_only());
+        let (id, suite) = id.and_then(|id| Some((id, suite::of(id)?))).ok_or(GrantError::Suite(number))?;
+        let key = suite.take_granted(public, private)?;
+        Ok(Pair { suite: id, key, registered: false })
+    }
+}
+
+fn field(octets: &[u8], out: &mut Vec<u8>) {
+    // Every suite's keys are shorter than `MAX_FIELD`.
+    out.extend_from_slice(&(octets.len() as u16).to_be_bytes());
+    out.extend_from_slice(octets);
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], GrantError> {
+        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(GrantError::Malformed)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn u8(&mut self) -> Result<u8, GrantError> {
+        self.array::<1>().map(|octets| octets[0])
+    }
+
+    fn head(&mut self, kind: u8) -> Result<(), GrantError> {
+        if self.array()? == &[VERSION, kind] { Ok(()) } else { Err(GrantError::Malformed) }
+    }
+
+    fn asn(&mut self) -> Result<Asn, GrantError> {
+        self.array().map(|octets| Asn(u32::from_be_bytes(*octets)))
+    }
+
+    fn field(&mut self) -> Result<&'a [u8], GrantError> {
+        let length = usize::from(u16::from_be_bytes(*self.array()?));
+        if length > MAX_FIELD {
+            return Err(GrantError::Malformed);
+        }
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or(GrantError::Malformed)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wayleave_crypto::secret::Secret;
+
+    fn pair(byte: u8) -> Pair {
+        let suite = SuiteId::KcEd25519;
+        let key = suite::of(suite).expect("standard").generate(&Secret::new([byte; 32]));
+        Pair { suite, key, registered: false }
+    }
+
+    #[test]
+    fn a_granted_pair_signs_at_its_holder_and_nowhere_else() {
+        let octets = Grant::new(Asn(1), Asn(2), &pair(7)).expect("granted").encode();
+        let granted = Grant::decode(&octets, Asn(1), Asn(2), false).expect("taken");
+        assert_eq!(granted.key.public(), pair(7).key.public());
+        assert_eq!(Grant::decode(&octets, Asn(1), Asn(3), false).err(), Some(GrantError::Stranger(Asn(2))));
+        assert_eq!(Grant::decode(&octets, Asn(3), Asn(2), false).err(), Some(GrantError::Stranger(Asn(1))));
+    }
+
+    #[test]
+    fn hostile_pairs_are_refused() {
+        let good = Grant::new(Asn(1), Asn(2), &pair(7)).expect("granted").encode();
+        let refusal = |octets: &[u8]| Grant::decode(octets, Asn(1), Asn(2), false).err();
+        let mut other = good.clone();
+        let last = other.len() - 1;
+        other[last] ^= 1;
+        assert_eq!(refusal(&other), Some(GrantError::Key(KeyRefused::Mismatch)));
+        for end in 0..good.len() {
+            assert!(refusal(&good[..end]).is_some());
+        }
+        let mut identity = good.clone();
+        identity[13..45].fill(0);
+        identity[13] = 1;
+        assert_eq!(refusal(&identity), Some(GrantError::Key(KeyRefused::Weak("of small order"))));
+    }
+
+    #[test]
+    fn an_offer_is_of_the_peer_and_leaves_unknown_suites_out() {
+        let offer = Offer { asn: Asn(5), keys: vec![(SuiteId::KcEd25519, pair(1).key.public().to_vec())] };
+        let mut octets = offer.encode();
+        assert_eq!(Offer::decode(&octets, Asn(5), false), Ok(offer.clone()));
+        assert_eq!(Offer::decode(&octets, Asn(6), false), Err(GrantError::Stranger(Asn(5))));
+        octets[6] = 2;
+        octets.extend_from_slice(&[0x70, 0, 1, 9]);
+        assert_eq!(Offer::decode(&octets, Asn(5), false), Ok(offer));
+    }
+}

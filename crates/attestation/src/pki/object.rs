@@ -1,0 +1,392 @@
+//! Signed objects: an AS's profile, its record, and what it adds to its profile itself; one encoding each.
+//!
+//! An object is version (1), kind (1), body and a signature (64) of the trust anchor, or for [`Addition`] of the AS's
+//! identity key, by the one rule of [`crate::suite::ed25519`]. Integers are big-endian; counts stand in front of lists.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use wayleave_core::{Afi, Asn, Prefix};
+
+use super::{AttestedSince, Strictness};
+use crate::suite::ed25519::{Ed25519, SIGNATURE_LEN};
+use crate::suite::{SignError, Suite, SuiteId, SuiteKey};
+
+/// The version of every object.
+const VERSION: u8 = 1;
+/// Keys of a profile or an addition, at most.
+pub const MAX_KEYS: usize = 64;
+/// Bytes of one key, at most: an RSA modulus of 16,384 bits is beyond every suite.
+pub const MAX_KEY_LEN: usize = 1024;
+/// Prefixes of a record, at most.
+pub const MAX_RECORD_PREFIXES: usize = 4096;
+const LABEL: &[u8] = b"wayleave/pki/object/v1";
+
+/// What a key of an AS is for. No key serves two roles.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Role {
+    /// Signs hops of attestations.
+    Attest = 1,
+    /// Signs the AS's own additions to its profile.
+    Identity = 2,
+    /// Speaks for a member of an exchange.
+    ExchangeMember = 3,
+    /// Signs beacons and path segments.
+    Scion = 4,
+    /// Mints proofs of consent.
+    Icing = 5,
+    /// Derives capabilities.
+    Platypus = 6,
+}
+
+impl Role {
+    /// Every role.
+    pub const ALL: [Self; 6] =
+        [Self::Attest, Self::Identity, Self::ExchangeMember, Self::Scion, Self::Icing, Self::Platypus];
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| *role as u8 == byte)
+    }
+}
+
+/// From when until when an object holds, and which of an AS's is the latest.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Span {
+    /// Higher in each later object of the same kind and AS.
+    pub sequence: u64,
+    /// Seconds since 1970.
+    pub not_before: u64,
+    /// Seconds since 1970; after `not_before`.
+    pub not_after: u64,
+}
+
+/// A public key and what it is for.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ProfileKey {
+    /// What for.
+    pub role: Role,
+    /// Its suite; a key agreement or symmetric commitment of another role is listed under the suite of its signatures.
+    pub suite: SuiteId,
+    /// The encoded public key.
+    pub public: Vec<u8>,
+}
+
+/// Every key of an AS, by role; signed by the trust anchor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Profile {
+    /// The AS.
+    pub asn: Asn,
+    /// When it holds.
+    pub span: Span,
+    /// Its keys, ascending by role, suite and key; no public key twice.
+    pub keys: Vec<ProfileKey>,
+}
+
+/// Keys for attestations that an AS adds to its profile: the trees of few-time suites, made anew again and again.
+/// Signed by the identity key of the profile.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Addition {
+    /// The AS.
+    pub asn: Asn,
+    /// When it holds.
+    pub span: Span,
+    /// The keys, ascending, all of role [`Role::Attest`].
+    pub keys: Vec<ProfileKey>,
+}
+
+/// What an AS may originate, and since when it attests; signed by the trust anchor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// The AS.
+    pub asn: Asn,
+    /// When it holds.
+    pub span: Span,
+    /// Since when its routes carry attestations, and what a missing one means.
+    pub attested_since: Option<(u64, Strictness)>,
+    /// The prefixes it may originate, each with the longest length, ascending.
+    pub prefixes: Vec<(Prefix, u8)>,
+}
+
+impl Record {
+    /// The record's word on attestations, as a view holds it.
+    #[must_use]
+    pub fn attested(&self) -> Option<AttestedSince> {
+        let (since, strictness) = self.attested_since?;
+        Some(AttestedSince { since, strictness, not_after: self.span.not_after })
+    }
+}
+
+/// An object of one of the three kinds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Object {
+    /// Kind 1.
+    Profile(Profile),
+    /// Kind 2.
+    Record(Record),
+    /// Kind 3.
+    Addition(Addition),
+}
+
+/// What is wrong with an object's octets or fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectError {
+    /// They end too early, or do not end with the signature.
+    #[error("the object has a wrong length")]
+    Length,
+    /// Another version, or no kind of this one.
+    #[error("version {0}, kind {1} is not known")]
+    Kind(u8, u8),
+    /// A field has a value that it may not have.
+    #[error("{0} is not allowed")]
+    Field(&'static str),
+    /// A list does not ascend, or has an entry twice.
+    #[error("{0} do not ascend")]
+    Order(&'static str),
+    /// A public key stands in it twice.
+    #[error("a key is listed twice: no key serves two roles")]
+    KeyTwice,
+}
+
+impl Object {
+    /// The AS it is about.
+    #[must_use]
+    pub fn asn(&self) -> Asn {
+        match self {
+            Self::Profile(Profile { asn, .. })
+            | Self::Record(Record { asn, .. })
+            | Self::Addition(Addition { asn, .. }) => *asn,
+        }
+    }
+
+    /// When it holds.
+    #[must_use]
+    pub fn span(&self) -> &Span {
+        match self {
+            Self::Profile(Profile { span, .. })
+            | Self::Record(Record { span, .. })
+            | Self::Addition(Addition { span, .. }) => span,
+        }
+    }
+
+    /// Its kind's number.
+    #[must_use]
+    pub fn kind(&self) -> u8 {
+        match self {
+            Self::Profile(_) => 1,
+            Self::Record(_) => 2,
+            Self::Addition(_) => 3,
+        }
+    }
+
+    /// Signs it. Lists are brought into order; what [`Signed::decode`] would refuse is refused here.
+    pub fn sign(mut self, key: &mut dyn SuiteKey) -> Result<Vec<u8>, SignObjectError> {
+        self.sort();
+        let mut octets = vec![VERSION, self.kind()];
+        self.encode_body(&mut octets);
+        octets.extend_from_slice(&[0; SIGNATURE_LEN]);
+        Signed::decode(&octets)?;
+        octets.truncate(octets.len() - SIGNATURE_LEN);
+        let signature = key.sign(&message(&octets))?;
+        octets.extend_from_slice(&signature);
+        Ok(octets)
+    }
+
+    fn sort(&mut self) {
+        match self {
+            Self::Profile(Profile { keys, .. }) | Self::Addition(Addition { keys, .. }) => keys.sort_unstable(),
+            Self::Record(Record { prefixes, .. }) => prefixes.sort_unstable(),
+        }
+    }
+
+    fn encode_body(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.asn().0.to_be_bytes());
+        let span = self.span();
+        [span.sequence, span.not_before, span.not_after]
+            .iter()
+            .for_each(|number| out.extend_from_slice(&number.to_be_bytes()));
+        match self {
+            Self::Profile(Profile { keys, .. }) | Self::Addition(Addition { keys, .. }) => encode_keys(keys, out),
+            Self::Record(record) => encode_record(record, out),
+        }
+    }
+}
+
+fn encode_keys(keys: &[ProfileKey], out: &mut Vec<u8>) {
+    // `Signed::decode`, which `sign` asks, refuses more than fits.
+    out.extend_from_slice(&(keys.len() as u16).to_be_bytes());
+    for key in keys {
+        out.extend_from_slice(&[key.role as u8, key.suite as u8]);
+        out.extend_from_slice(&(key.public.len() as u16).to_be_bytes());
+        out.extend_from_slice(&key.public);
+    }
+}
+
+fn encode_record(record: &Record, out: &mut Vec<u8>) {
+    let (number, since) = match record.attested_since {
+        None => (0, 0),
+        Some((since, Strictness::Prefer)) => (1, since),
+        Some((since, Strictness::Strict)) => (2, since),
+    };
+    out.push(number);
+    out.extend_from_slice(&u64::to_be_bytes(since));
+    out.extend_from_slice(&(record.prefixes.len() as u16).to_be_bytes());
+    for (prefix, longest) in &record.prefixes {
+        // AFI 1 or 2.
+        out.extend_from_slice(&[prefix.afi().code() as u8, prefix.len(), *longest]);
+        out.extend_from_slice(&prefix.octets()[..usize::from(prefix.len()).div_ceil(8)]);
+    }
+}
+
+/// Why an object was not signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SignObjectError {
+    /// It would be refused.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// The key did not sign.
+    #[error(transparent)]
+    Sign(#[from] SignError),
+}
+
+/// An object with its signature, which has not been looked at.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Signed<'a> {
+    /// What is claimed.
+    pub object: Object,
+    covered: &'a [u8],
+    signature: &'a [u8],
+}
+
+impl fmt::Debug for Signed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signed").field("object", &self.object).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Signed<'a> {
+    /// Reads an object; its octets must be used up.
+    pub fn decode(octets: &'a [u8]) -> Result<Self, ObjectError> {
+        let end = octets.len().checked_sub(SIGNATURE_LEN).ok_or(ObjectError::Length)?;
+        let (covered, signature) = octets.split_at(end);
+        let mut reader = Reader { rest: covered };
+        let (version, kind) = (reader.u8()?, reader.u8()?);
+        if version != VERSION || !(1..=3).contains(&kind) {
+            return Err(ObjectError::Kind(version, kind));
+        }
+        let asn = Asn(u32::from_be_bytes(*reader.array()?));
+        let span = Span { sequence: reader.u64()?, not_before: reader.u64()?, not_after: reader.u64()? };
+        if span.not_before >= span.not_after {
+            return Err(ObjectError::Field("the span"));
+        }
+        let object = match kind {
+            1 => Object::Profile(Profile { asn, span, keys: reader.keys()? }),
+            2 => Object::Record(reader.record(asn, span)?),
+            _ => {
+                let keys = reader.keys()?;
+                if keys.iter().any(|key| key.role != Role::Attest) {
+                    return Err(ObjectError::Field("the role of an added key"));
+                }
+                Object::Addition(Addition { asn, span, keys })
+            }
+        };
+        if reader.rest.is_empty() { Ok(Self { object, covered, signature }) } else { Err(ObjectError::Length) }
+    }
+
+    /// Whether `public`, an Ed25519 key, signed it.
+    #[must_use]
+    pub fn verify(&self, public: &[u8]) -> bool {
+        Ed25519.verify(public, &message(self.covered), self.signature)
+    }
+}
+
+fn message(covered: &[u8]) -> Vec<u8> {
+    let mut message = Vec::with_capacity(2 + LABEL.len() + covered.len());
+    message.extend_from_slice(&(LABEL.len() as u16).to_be_bytes());
+    message.extend_from_slice(LABEL);
+    message.extend_from_slice(covered);
+    message
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], ObjectError> {
+        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(ObjectError::Length)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], ObjectError> {
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or(ObjectError::Length)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn u8(&mut self) -> Result<u8, ObjectError> {
+        self.array::<1>().map(|octets| octets[0])
+    }
+
+    fn u64(&mut self) -> Result<u64, ObjectError> {
+        self.array().map(|octets| u64::from_be_bytes(*octets))
+    }
+
+    fn count(&mut self, most: usize, what: &'static str) -> Result<usize, ObjectError> {
+        let count = usize::from(u16::from_be_bytes(*self.array()?));
+        if count > most { Err(ObjectError::Field(what)) } else { Ok(count) }
+    }
+
+    fn keys(&mut self) -> Result<Vec<ProfileKey>, ObjectError> {
+        let count = self.count(MAX_KEYS, "the number of keys")?;
+        let mut keys: Vec<ProfileKey> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let role = Role::from_byte(self.u8()?).ok_or(ObjectError::Field("a role"))?;
+            let suite = SuiteId::from_byte(self.u8()?).ok_or(ObjectError::Field("a suite"))?;
+            let length = self.count(MAX_KEY_LEN, "the length of a key")?;
+            let key = ProfileKey { role, suite, public: self.take(length)?.to_vec() };
+            if keys.last().is_some_and(|last| *last > key) {
+                return Err(ObjectError::Order("the keys"));
+            }
+            if keys.iter().any(|other| other.public == key.public) {
+                return Err(ObjectError::KeyTwice);
+            }
+            keys.push(key);
+        }
+        Ok(keys)
+    }
+
+    fn record(&mut self, asn: Asn, span: Span) -> Result<Record, ObjectError> {
+        let attested_since = match (self.u8()?, self.u64()?) {
+            (0, 0) => None,
+            (1, since) => Some((since, Strictness::Prefer)),
+            (2, since) => Some((since, Strictness::Strict)),
+            _ => return Err(ObjectError::Field("attested since")),
+        };
+        let count = self.count(MAX_RECORD_PREFIXES, "the number of prefixes")?;
+        let mut prefixes: Vec<(Prefix, u8)> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let afi = match self.u8()? {
+                1 => Afi::Ipv4,
+                2 => Afi::Ipv6,
+                _ => return Err(ObjectError::Field("an address family")),
+            };
+            let (length, longest) = (self.u8()?, self.u8()?);
+            if length > longest || longest > afi.bits() {
+                return Err(ObjectError::Field("a prefix length"));
+            }
+            let octets = self.take(usize::from(length).div_ceil(8))?;
+            let prefix = Prefix::from_nlri(afi, length, octets).map_err(|_| ObjectError::Field("a prefix length"))?;
+            if prefix.octets()[..octets.len()] != *octets {
+                return Err(ObjectError::Field("a bit beyond a prefix length"));
+            }
+            if prefixes.last().is_some_and(|last| *last >= (prefix, longest)) {
+                return Err(ObjectError::Order("the prefixes"));
+            }
+            prefixes.push((prefix, longest));
+        }
+        Ok(Record { asn, span, attested_since, prefixes })
+    }
+}

@@ -1,0 +1,240 @@
+//! The set of signed objects under a trust anchor, and the view that a validator gets of it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+use wayleave_core::Asn;
+
+use super::object::{Object, ObjectError, ProfileKey, Role, Signed, Span};
+use super::{RegisteredKey, View, Vrp};
+use crate::suite::ed25519::{Ed25519, KEY_LEN};
+use crate::suite::{KeyRefused, Suite, SuiteId, of};
+
+/// The key that vouches for profiles and records.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Anchor {
+    /// What people call it.
+    pub name: String,
+    /// Its Ed25519 key.
+    pub public: [u8; KEY_LEN],
+    /// Seconds since 1970.
+    pub not_before: u64,
+    /// Seconds since 1970.
+    pub not_after: u64,
+}
+
+/// Why an anchor cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AnchorError {
+    /// Its key is none.
+    #[error("the trust anchor's key: {0}")]
+    Key(#[from] KeyRefused),
+    /// Its time has not come; check this machine's clock.
+    #[error("the trust anchor holds from {0} s after 1970 on; check this machine's clock")]
+    NotYet(u64),
+    /// Its time is over; get the new one.
+    #[error("the trust anchor expired {0} s after 1970; a new one must be made or fetched")]
+    Expired(u64),
+}
+
+/// Why an object was not taken into the set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// It does not decode.
+    #[error("the object is malformed: {0}")]
+    Malformed(#[from] ObjectError),
+    /// The anchor did not sign it.
+    #[error("the trust anchor did not sign the object of {0}")]
+    Signature(Asn),
+    /// It is over.
+    #[error("the object of {0} has expired")]
+    Expired(Asn),
+    /// A later one of its kind and AS is in the set.
+    #[error("sequence {have} of {asn} is not later than {known}")]
+    Superseded {
+        /// The AS.
+        asn: Asn,
+        /// Its sequence.
+        have: u64,
+        /// That of the one in the set.
+        known: u64,
+    },
+}
+
+/// What a view could not take from the set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Omitted {
+    /// No identity key of the AS's profile signed the addition.
+    #[error("no identity key of {0} signed its added keys")]
+    Addition(Asn),
+    /// The key is none of its suite.
+    #[error("a key of {0}: {1}")]
+    Key(Asn, KeyRefused),
+    /// Another AS lists the same key.
+    #[error("a key of {0} is listed by {1} too: neither counts")]
+    Shared(Asn, Asn),
+}
+
+/// Verified objects, the latest of each kind and AS.
+#[derive(Clone, Debug)]
+pub struct ObjectSet {
+    anchor: Anchor,
+    /// Kind and AS, so that profiles come before additions.
+    objects: BTreeMap<(u8, Asn), Kept>,
+}
+
+#[derive(Clone, Debug)]
+struct Kept {
+    object: Object,
+    octets: Vec<u8>,
+}
+
+impl ObjectSet {
+    /// The empty set under `anchor`, which must hold at `now`, in seconds since 1970.
+    pub fn new(anchor: Anchor, now: u64) -> Result<Self, AnchorError> {
+        Ed25519.check_key(&anchor.public)?;
+        if now < anchor.not_before {
+            return Err(AnchorError::NotYet(anchor.not_before));
+        }
+        if now > anchor.not_after {
+            return Err(AnchorError::Expired(anchor.not_after));
+        }
+        Ok(Self { anchor, objects: BTreeMap::new() })
+    }
+
+    /// The anchor.
+    #[must_use]
+    pub fn anchor(&self) -> &Anchor {
+        &self.anchor
+    }
+
+    /// Takes an object in if it is genuine and later than what the set has. An addition is genuine by a key of its AS's
+    /// profile, which must be in the set before it.
+    pub fn insert(&mut self, octets: &[u8], now: u64) -> Result<&Object, Refused> {
+        let signed = Signed::decode(octets)?;
+        let asn = signed.object.asn();
+        let is_addition = matches!(signed.object, Object::Addition(_));
+        if !is_addition && !signed.verify(&self.anchor.public) {
+            return Err(Refused::Signature(asn));
+        }
+        if signed.object.span().not_after < now {
+            return Err(Refused::Expired(asn));
+        }
+        let have = signed.object.span().sequence;
+        // A stranger's addition must not push a genuine one out.
+        if is_addition && !self.identity_signed(&signed) {
+            return Err(Refused::Signature(asn));
+        }
+        let key = (signed.object.kind(), asn);
+        if let Some(kept) = self.objects.get(&key)
+            && kept.object.span().sequence >= have
+        {
+            return Err(Refused::Superseded { asn, have, known: kept.object.span().sequence });
+        }
+        let kept = Kept { object: signed.object, octets: octets.to_vec() };
+        let entry = self.objects.entry(key).insert_entry(kept);
+        Ok(&entry.into_mut().object)
+    }
+
+    fn identity_signed(&self, signed: &Signed<'_>) -> bool {
+        let Some(Kept { object: Object::Profile(profile), .. }) = self.objects.get(&(1, signed.object.asn())) else {
+            return false;
+        };
+        let identity = |key: &&ProfileKey| key.role == Role::Identity && key.suite == SuiteId::KcEd25519;
+        profile.keys.iter().filter(identity).any(|key| signed.verify(&key.public))
+    }
+
+    /// The objects with their octets, profiles first, then records, then additions.
+    pub fn objects(&self) -> impl Iterator<Item = (&Object, &[u8])> {
+        self.objects.values().map(|kept| (&kept.object, kept.octets.as_slice()))
+    }
+
+    /// The moment at which a view made at `now` must be made anew, in seconds since 1970: an object begins or ends.
+    #[must_use]
+    pub fn next_change(&self, now: u64) -> Option<u64> {
+        let ends = |span: &Span| [span.not_before, span.not_after.saturating_add(1)];
+        let spans = self.objects.values().flat_map(|kept| ends(kept.object.span()));
+        spans.chain([self.anchor.not_after.saturating_add(1)]).filter(|moment| *moment > now).min()
+    }
+
+    /// What holds at `now`, and what had to be left out. An expired anchor vouches for nothing.
+    #[must_use]
+    pub fn view(&self, generation: u64, now: u64) -> (View, Vec<Omitted>) {
+        let (mut view, mut omitted) = (View::new(generation), Vec::new());
+        if now < self.anchor.not_before || now > self.anchor.not_after {
+            return (view, omitted);
+        }
+        let shared = self.shared_keys(&mut omitted);
+        for kept in self.objects.values() {
+            let object = &kept.object;
+            let span = object.span();
+            if now < span.not_before || now > span.not_after {
+                continue;
+            }
+            match object {
+                Object::Profile(profile) => {
+                    add_keys(&mut view, profile.asn, span, &profile.keys, &shared, &mut omitted);
+                }
+                Object::Addition(addition) => {
+                    // The profile may have changed since it was taken in.
+                    let genuine = Signed::decode(&kept.octets).is_ok_and(|signed| self.identity_signed(&signed));
+                    if genuine {
+                        add_keys(&mut view, addition.asn, span, &addition.keys, &shared, &mut omitted);
+                    } else {
+                        omitted.push(Omitted::Addition(addition.asn));
+                    }
+                }
+                Object::Record(record) => {
+                    for &(prefix, max_length) in &record.prefixes {
+                        view.add_vrp(Vrp { prefix, max_length, asn: record.asn });
+                    }
+                    if let Some(attested) = record.attested() {
+                        view.set_attested_since(record.asn, attested);
+                    }
+                }
+            }
+        }
+        (view, omitted)
+    }
+
+    /// Keys that two ASes list: one could pass its signatures off as the other's.
+    fn shared_keys(&self, omitted: &mut Vec<Omitted>) -> HashSet<&[u8]> {
+        let mut owners: HashMap<&[u8], Asn> = HashMap::new();
+        let mut shared = HashSet::new();
+        for kept in self.objects.values() {
+            let (Object::Profile(super::Profile { asn, keys, .. })
+            | Object::Addition(super::Addition { asn, keys, .. })) = &kept.object
+            else {
+                continue;
+            };
+            for key in keys {
+                let owner = *owners.entry(&key.public).or_insert(*asn);
+                if owner != *asn && shared.insert(key.public.as_slice()) {
+                    omitted.push(Omitted::Shared(owner, *asn));
+                }
+            }
+        }
+        shared
+    }
+}
+
+fn add_keys(
+    view: &mut View,
+    asn: Asn,
+    span: &Span,
+    keys: &[ProfileKey],
+    shared: &HashSet<&[u8]>,
+    omitted: &mut Vec<Omitted>,
+) {
+    // Even a profile whose keys all fall away binds the AS: nothing endorsed for it counts then.
+    view.register(asn);
+    for key in keys.iter().filter(|key| key.role == Role::Attest && !shared.contains(key.public.as_slice())) {
+        if let Some(Err(refused)) = of(key.suite).map(|suite| suite.check_key(&key.public)) {
+            omitted.push(Omitted::Key(asn, refused));
+            continue;
+        }
+        let (not_before, not_after) = (span.not_before, span.not_after);
+        view.add_key(asn, RegisteredKey { suite: key.suite, public: key.public.clone(), not_before, not_after });
+    }
+}

@@ -1,0 +1,435 @@
+//! The published attacks on keychain attestations, and what the standard chain makes of them.
+
+mod world;
+
+use wayleave_attestation::attest::{self, KeyRing, Onward, Origination, Pair};
+use wayleave_attestation::chain::Attestation;
+use wayleave_attestation::leaf::{Leaf, LeafKey, Tree};
+use wayleave_attestation::path::Path;
+use wayleave_attestation::pki::{AttestedSince, Strictness};
+use wayleave_attestation::report::{Lack, Problem, Report};
+use wayleave_attestation::suite::SuiteId;
+use wayleave_attestation::validate::{Carried, Context, Route, validate};
+use wayleave_core::{Asn, Prefix, VerdictKind};
+use wayleave_crypto::secret::Seed;
+use world::{NOW, World, p, pair};
+
+const ED25519: &[SuiteId] = &[SuiteId::KcEd25519];
+
+fn prefixes() -> Vec<Prefix> {
+    vec![p("192.0.2.0/24")]
+}
+
+fn travel(ases: &[u32]) -> Path {
+    Path::from_travel(&ases.iter().copied().map(Asn).collect::<Vec<_>>())
+}
+
+fn problem(report: &Report) -> Problem {
+    report.broken.as_ref().unwrap_or_else(|| panic!("{report:?}")).problem
+}
+
+/// What an adversary makes who signs as `asn` with `pair`, whatever the leaf before says of them.
+fn forge(world: &World, value: &[u8], path: &Path, asn: u32, pair: Pair, next: u32) -> Vec<u8> {
+    let mut ring = KeyRing { pairs: vec![pair] };
+    let received = Attestation::decode(value).expect("decodes");
+    let leaf = world.leaf(Asn(next));
+    let onward = Onward::Neighbour(Asn(next), leaf.view());
+    attest::extend(&received, path, &world.speaker(Asn(asn), 1), &mut ring, onward)
+        .expect("signs")
+        .for_neighbour(Asn(next))
+        .expect("for it")
+}
+
+#[test]
+fn a_sibling_cannot_sign_as_its_sibling() {
+    // AS 1 announces to 2 and 3. AS 2 wants a path through 3.
+    let mut world = World::new(5, ED25519);
+    let (to_2, _) = world.chain(&prefixes(), &[1], 2);
+    let (to_3, _) = world.chain(&prefixes(), &[1], 3);
+    let as_itself = forge(&world, &to_2, &travel(&[1]), 2, pair(Asn(2), SuiteId::KcEd25519, 0), 5);
+    assert_eq!(world.validate(&prefixes(), &travel(&[1, 2]), &as_itself, 5).kind, VerdictKind::Valid);
+    // With the hop that was meant for itself, under the sibling's number.
+    let report = world.validate(&prefixes(), &travel(&[1, 3]), &as_itself, 5);
+    assert_eq!(problem(&report), Problem::BadSignature);
+    // With the hop that was meant for the sibling, which it overheard, and its own key.
+    let mut forged = forge(&world, &to_2, &travel(&[1]), 2, pair(Asn(2), SuiteId::KcEd25519, 0), 5);
+    let (head, tail) = (to_3.len(), to_2.len());
+    assert_eq!(head, tail);
+    let last = forged[tail..].to_vec();
+    forged.truncate(0);
+    forged.extend_from_slice(&to_3);
+    forged.extend_from_slice(&last);
+    let count = forged.len() - last.len() - 104 - 1;
+    forged[count] = 2;
+    let report = world.validate(&prefixes(), &travel(&[1, 3]), &forged, 5);
+    assert_eq!(problem(&report), Problem::BadSignature);
+}
+
+#[test]
+fn a_leaked_key_signs_for_no_other_neighbour() {
+    // AS 4 is far: it received 1 2 3, and has the leaked key of AS 2. AS 5 is a neighbour of AS 1 as well.
+    let mut world = World::new(6, ED25519);
+    let (to_5, _) = world.chain(&prefixes(), &[1], 5);
+    let leaked = || pair(Asn(2), SuiteId::KcEd25519, 0);
+    let received = Attestation::decode(&to_5).expect("decodes");
+    let mut ring = KeyRing { pairs: vec![leaked()] };
+    let leaf = world.leaf(Asn(6));
+    let onward = Onward::Neighbour(Asn(6), leaf.view());
+    let refused = attest::extend(&received, &travel(&[1]), &world.speaker(Asn(5), 1), &mut ring, onward);
+    assert_eq!(refused.err(), Some(attest::AttestError::NotOurs(Asn(5))));
+    // The paper's mode would take 1 5 4 and 1 2 4 alike; here the key is good for AS 2's own place alone.
+    let (to_2, _) = world.chain(&prefixes(), &[1], 2);
+    let as_2 = forge(&world, &to_2, &travel(&[1]), 2, leaked(), 6);
+    for path in [&[1, 5][..], &[1, 4], &[1, 2, 4], &[1, 5, 2], &[2]] {
+        let report = world.validate(&prefixes(), &travel(path), &as_2, 6);
+        assert_eq!(report.kind, VerdictKind::Invalid, "{path:?} {report:?}");
+    }
+    // Once AS 2 has registered another key, the leaked one is good for nothing.
+    let mut registered = World::new(6, ED25519);
+    registered.nodes.get_mut(&Asn(2)).expect("AS 2").ring.pairs = vec![pair(Asn(2), SuiteId::KcEd25519, 1)];
+    registered.register(Asn(2));
+    let report = registered.validate(&prefixes(), &travel(&[1, 2]), &as_2, 6);
+    assert_eq!(problem(&report), Problem::KeyNotRegistered);
+}
+
+#[test]
+fn parts_of_two_attestations_make_none() {
+    let mut world = World::new(5, ED25519);
+    let other = vec![p("192.0.2.0/25")];
+    let (value, path) = world.chain(&prefixes(), &[1, 2], 3);
+    let (of_other, _) = world.chain(&other, &[1, 2], 3);
+    // The signature of one list with the other list.
+    let (head, other_head) = (value.len() - 2 * 104, of_other.len() - 2 * 104);
+    let mut pasted = of_other[..other_head].to_vec();
+    pasted.extend_from_slice(&value[head..]);
+    assert_eq!(problem(&world.validate(&other, &path, &pasted, 3)), Problem::BadSignature);
+    // The UPDATE's prefix changed, the list left as it is.
+    assert_eq!(
+        problem(&world.validate(&other, &path, &value, 3)),
+        Problem::PrefixNotSigned { prefix: p("192.0.2.0/25") }
+    );
+    // The last hop of another chain.
+    let mut pasted = value[..head + 104].to_vec();
+    pasted.extend_from_slice(&of_other[other_head + 104..]);
+    assert_eq!(problem(&world.validate(&prefixes(), &path, &pasted, 3)), Problem::BadSignature);
+}
+
+#[test]
+fn a_path_cannot_be_cut_short() {
+    let mut world = World::new(6, ED25519);
+    let (value, _) = world.chain(&prefixes(), &[1, 2, 3], 4);
+    let head = value.len() - 3 * 104;
+    let cut = |hops: usize| {
+        let mut cut = value[..head + hops * 104].to_vec();
+        cut[head - 1] = hops as u8;
+        cut
+    };
+    // AS 4 drops the hops of 2 and 3, and claims a path of its own.
+    for (hops, path) in [(1, &[1, 4][..]), (1, &[1, 2, 4]), (2, &[1, 2, 4]), (2, &[1, 2, 3, 4]), (3, &[1, 2, 3, 4])] {
+        let report = world.validate(&prefixes(), &travel(path), &cut(hops), 6);
+        assert_eq!(report.kind, VerdictKind::Invalid, "{hops} {path:?} {report:?}");
+    }
+    // What was given to AS 2 must have been signed by AS 2: it had a key.
+    let report = world.validate(&prefixes(), &travel(&[1, 2, 4]), &cut(1), 6);
+    assert_eq!(problem(&report), Problem::CapableSkipped { asn: Asn(2) });
+}
+
+#[test]
+fn a_stripped_route_is_judged_by_its_origins_record() {
+    let mut world = World::new(3, ED25519);
+    let strip = |world: &World| world.judge(&prefixes(), &travel(&[1, 2]), Carried::Absent, 3);
+    let report = strip(&world);
+    assert_eq!((report.kind, report.lack), (VerdictKind::Unattested, Some(Lack::NoAttribute)));
+    let record = |strictness| AttestedSince { since: NOW - 1, strictness, not_after: NOW + 1000 };
+    world.view.set_attested_since(Asn(1), record(Strictness::Prefer));
+    let report = strip(&world);
+    assert_eq!((report.kind, report.lack), (VerdictKind::Unattested, Some(Lack::PreferredMissing)));
+    world.view.set_attested_since(Asn(1), record(Strictness::Strict));
+    assert_eq!(problem(&strip(&world)), Problem::Stripped);
+    // So is what cannot be checked: a later version, an aggregate, a lost AS number.
+    let mut later = world.chain(&prefixes(), &[1, 2], 3).0;
+    later[0] = 2;
+    assert_eq!(problem(&world.validate(&prefixes(), &travel(&[1, 2]), &later, 3)), Problem::Stripped);
+    // Before its time the record says nothing, and the report says when to look again.
+    world.now = NOW - 10;
+    let report = strip(&world);
+    assert_eq!((report.kind, report.until.map(|until| until.secs())), (VerdictKind::Unattested, Some(NOW - 1)));
+}
+
+#[test]
+fn a_suite_taken_out_of_a_leaf_or_below_its_strength_is_refused() {
+    let mut world = World::new(4, ED25519);
+    let mut weak = world.leaf(Asn(2)).view().octets().to_vec();
+    // AS 2's key in a leaf that asks for 240 bits.
+    weak[0] |= 0x0f;
+    let (leaf, _) = wayleave_attestation::leaf::LeafView::decode(&weak).expect("a leaf");
+    let value = world.send_leaf(&prefixes(), &Path::default(), &[], Asn(1), Asn(2), &leaf.to_leaf());
+    let received = Attestation::decode(&value).expect("decodes");
+    let ring = &mut world.nodes.get_mut(&Asn(2)).expect("AS 2").ring;
+    let onward_leaf = Leaf::keyless();
+    let onward = Onward::Neighbour(Asn(3), onward_leaf.view());
+    let speaker = attest::Speaker { asn: Asn(2), prepend: 1, not_before: NOW, lifetime: 60 };
+    let refused = attest::extend(&received, &travel(&[1]), &speaker, ring, onward);
+    assert_eq!(refused.err(), Some(attest::AttestError::NotOurs(Asn(2))), "an honest signer does not");
+    // In flight, somebody lowers the least strength, or puts a suite of their own into the list.
+    let (honest, path) = world.chain(&prefixes(), &[1, 2], 3);
+    let head = honest.len() - 2 * 104;
+    let leaf_head = head + 2 + 2 + 2;
+    assert_eq!(honest[leaf_head], 1 << 5 | 7, "the first hop's leaf");
+    let mut lowered = honest.clone();
+    lowered[leaf_head] = 1 << 5 | 1;
+    assert_eq!(problem(&world.validate(&prefixes(), &path, &lowered, 3)), Problem::BadSignature);
+    let mut renamed = honest.clone();
+    renamed[leaf_head + 1] = SuiteId::KcHbs as u8;
+    assert_eq!(problem(&world.validate(&prefixes(), &path, &renamed, 3)), Problem::KeyNotListed);
+    // A verifier that asks for more takes nothing less.
+    world.rules.least_strength = 192;
+    let downgrade = Problem::Downgrade { have: 128, least: 192 };
+    assert_eq!(problem(&world.validate(&prefixes(), &path, &honest, 3)), downgrade);
+}
+
+#[test]
+fn times_are_judged_by_rule_and_our_own_doubt_is_said() {
+    let mut world = World::new(3, ED25519);
+    let (value, path) = world.chain(&prefixes(), &[1, 2], 3);
+    let day = 24 * 3600;
+    let mut at = |now: u64| {
+        world.now = now;
+        world.validate(&prefixes(), &path, &value, 3)
+    };
+    let valid = at(NOW);
+    assert_eq!((valid.kind, valid.in_doubt), (VerdictKind::Valid, false));
+    assert_eq!(valid.until.map(|until| until.secs()), Some(NOW + day + 1));
+    for minutes in [-10_i64, 10] {
+        let report = at(NOW.saturating_add_signed(minutes * 60));
+        assert_eq!((report.kind, report.in_doubt), (VerdictKind::Valid, minutes < 0));
+    }
+    let early = at(NOW - 601);
+    assert_eq!(problem(&early), Problem::NotYetValid);
+    assert_eq!(early.until.map(|until| until.secs()), Some(NOW - 600));
+    assert_eq!(problem(&at(NOW - day)), Problem::NotYetValid);
+    let late = at(NOW + day + 600);
+    assert_eq!((late.kind, late.in_doubt), (VerdictKind::Valid, true));
+    assert_eq!(late.until.map(|until| until.secs()), Some(NOW + day + 601));
+    assert_eq!(at(NOW + day + 601).kind, VerdictKind::Expired);
+    assert_eq!(at(NOW + 2 * day).kind, VerdictKind::Expired);
+}
+
+#[test]
+fn two_lost_as_numbers_are_not_interchangeable() {
+    // ASes 70000 and 70001 look alike, 23456, to a speaker of two octets that lost AS4_PATH.
+    let mut world = World::new(2, ED25519);
+    for asn in [70_000, 70_001] {
+        let pairs = vec![pair(Asn(asn), SuiteId::KcEd25519, 0)];
+        world.nodes.insert(Asn(asn), world::Node { ring: KeyRing { pairs } });
+    }
+    let (value, path) = world.chain(&prefixes(), &[1, 70_000], 3);
+    assert_eq!(world.validate(&prefixes(), &path, &value, 3).kind, VerdictKind::Valid);
+    assert_eq!(problem(&world.validate(&prefixes(), &travel(&[1, 70_001]), &value, 3)), Problem::BadSignature);
+    let lost = world.validate(&prefixes(), &travel(&[1, 23_456]), &value, 3);
+    assert_eq!((lost.kind, lost.lack), (VerdictKind::Unattested, Some(Lack::AsTrans)));
+}
+
+#[test]
+fn loops_and_other_prepending_are_refused() {
+    let mut world = World::new(4, ED25519);
+    let (value, path) = world.chain(&prefixes(), &[1, 2, 3], 4);
+    assert_eq!(problem(&world.validate(&prefixes(), &path, &value, 2)), Problem::Loop { asn: Asn(2) });
+    for path in [&[1, 1, 2, 3][..], &[1, 2, 2, 3], &[1, 2, 3, 3]] {
+        assert_eq!(problem(&world.validate(&prefixes(), &travel(path), &value, 4)), Problem::Prepend);
+    }
+    // Prepending that was signed is valid, and only as often as it was signed.
+    let leaf = world.leaf(Asn(4));
+    for prepend in [3, 15, 16, 255] {
+        let speaker = world.speaker(Asn(1), prepend);
+        let ring = &mut world.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
+        let origination = Origination { prefixes: &prefixes(), sequence: 1 };
+        let onward = Onward::Neighbour(Asn(4), leaf.view());
+        let attested = attest::originate(&origination, &speaker, ring, onward).expect("signs");
+        let value = attested.for_neighbour(Asn(4)).expect("for it");
+        let mut path = Path::default();
+        path.push(Asn(1), prepend);
+        assert_eq!(world.validate(&prefixes(), &path, &value, 4).kind, VerdictKind::Valid);
+        path.push(Asn(1), 1);
+        assert_eq!(problem(&world.validate(&prefixes(), &path, &value, 4)), Problem::Prepend);
+    }
+}
+
+#[test]
+fn a_legacy_as_leaves_a_gap_that_a_registered_one_closes() {
+    // 100 and 101 are legacy. 3 re-anchors.
+    let mut world = World::new(5, ED25519);
+    world.register(Asn(3));
+    let (value, path) = world.chain(&prefixes(), &[1, 2, 100, 101, 3, 4], 5);
+    let report = world.validate(&prefixes(), &path, &value, 5);
+    assert_eq!((report.kind, report.lack), (VerdictKind::Gap, Some(Lack::Gap)));
+    let hops: Vec<(u32, u8, bool)> = report.hops.iter().map(|hop| (hop.asn.0, hop.skipped, hop.proved)).collect();
+    assert_eq!(hops, [(1, 0, true), (2, 0, true), (3, 2, true), (4, 0, true)]);
+    // What the re-anchoring AS saw of the gap is signed; the AS named before the gap is too.
+    for path in [&[1, 2, 100, 102, 3, 4][..], &[1, 2, 99, 101, 3, 4]] {
+        let report = world.validate(&prefixes(), &travel(path), &value, 5);
+        assert_eq!(problem(&report), Problem::BadSignature, "{path:?}");
+    }
+    // With an entry less the hop falls to AS 4, which registered no key: nothing after AS 2 is proved.
+    let report = world.validate(&prefixes(), &travel(&[1, 2, 100, 3, 4]), &value, 5);
+    assert_eq!((report.hops.len(), report.tail.len()), (2, 3));
+    world.register(Asn(4));
+    let report = world.validate(&prefixes(), &travel(&[1, 2, 100, 3, 4]), &value, 5);
+    assert_eq!(problem(&report), Problem::KeyNotRegistered);
+    // Two capable ASes that meet again after one legacy AS each name it; without a gap nothing is lost.
+    let (tail, path) = world.chain(&prefixes(), &[1, 2, 100, 101], 5);
+    let report = world.validate(&prefixes(), &path, &tail, 5);
+    assert_eq!((report.kind, report.tail.as_slice()), (VerdictKind::Gap, &[Asn(100), Asn(101)][..]));
+}
+
+#[test]
+fn an_anchor_without_a_registered_key_proves_nothing_after_the_gap() {
+    let mut world = World::new(5, ED25519);
+    world.nodes.get_mut(&Asn(3)).expect("AS 3").ring.pairs[0].registered = true;
+    let (value, path) = world.chain(&prefixes(), &[1, 2, 100, 3, 4], 5);
+    let report = world.validate(&prefixes(), &path, &value, 5);
+    assert_eq!((report.kind, report.lack), (VerdictKind::Gap, Some(Lack::AnchorUnregistered { asn: Asn(3) })));
+    assert_eq!(report.hops.len(), 2);
+    assert_eq!(report.tail, [Asn(100), Asn(3), Asn(4)]);
+}
+
+#[test]
+fn a_keyless_neighbour_that_is_registered_closes_the_chain_without_a_gap() {
+    // The session of 2 and 3 exchanged no keys: 2 names 3, and 3 signs with its registered key.
+    let mut world = World::new(4, ED25519);
+    world.register(Asn(3));
+    let (to_2, _) = world.chain(&prefixes(), &[1], 2);
+    let to_3 = world.send_leaf(&prefixes(), &travel(&[1]), &to_2, Asn(2), Asn(3), &Leaf::keyless());
+    let to_4 = world.send(&prefixes(), &travel(&[1, 2]), &to_3, Asn(3), Asn(4));
+    let report = world.validate(&prefixes(), &travel(&[1, 2, 3]), &to_4, 4);
+    assert_eq!(report.kind, VerdictKind::Valid);
+    assert!(to_4.len() <= to_2.len() + 2 * 104, "{} of {}", to_4.len(), to_2.len());
+}
+
+#[test]
+fn an_issuer_cannot_name_a_key_of_its_own_for_a_registered_as() {
+    let mut world = World::new(4, ED25519);
+    let (to_2, _) = world.chain(&prefixes(), &[1], 2);
+    // AS 2 names a key of its own as AS 3's, and signs for it.
+    let own = pair(Asn(2), SuiteId::KcEd25519, 9);
+    let leaf = Leaf::new(&[own.leaf_key()], 112, false).expect("a leaf");
+    let to_3 = world.send_leaf(&prefixes(), &travel(&[1]), &to_2, Asn(2), Asn(3), &leaf);
+    let forged = forge(&world, &to_3, &travel(&[1, 2]), 3, own, 4);
+    let path = travel(&[1, 2, 3]);
+    let report = world.validate(&prefixes(), &path, &forged, 4);
+    assert_eq!(report.kind, VerdictKind::Valid, "the price of asking no PKI of the middle");
+    assert_eq!(report.could_have_signed(2).collect::<Vec<_>>(), [Asn(3), Asn(2), Asn(1)]);
+    world.register(Asn(3));
+    let report = world.validate(&prefixes(), &path, &forged, 4);
+    assert_eq!(problem(&report), Problem::KeyNotRegistered);
+    assert_eq!(report.broken.expect("broken").asn, Some(Asn(3)));
+}
+
+#[test]
+fn any_subset_of_the_signed_list_is_valid_and_nothing_else() {
+    let mut world = World::new(3, ED25519);
+    let all: Vec<Prefix> = (0..30).map(|i| p(&format!("10.{i}.0.0/16"))).collect();
+    let (value, path) = world.chain(&all, &[1, 2], 3);
+    for prefix in &all {
+        assert_eq!(world.validate(&[*prefix], &path, &value, 3).kind, VerdictKind::Valid);
+    }
+    assert_eq!(world.validate(&[all[3], all[17]], &path, &value, 3).kind, VerdictKind::Valid);
+    for stranger in ["10.30.0.0/16", "10.1.0.0/17", "10.0.0.0/8"] {
+        assert_eq!(world.validate(&[all[3], p(stranger)], &path, &value, 3).kind, VerdictKind::Invalid);
+    }
+}
+
+#[test]
+fn who_may_originate_decides_for_each_prefix() {
+    let mut world = World::new(3, ED25519);
+    let all = vec![p("10.1.0.0/16"), p("172.16.0.0/12")];
+    let (value, path) = world.chain(&all, &[1, 2], 3);
+    let report = world.validate(&all, &path, &value, 3);
+    assert_eq!(report.verdict_of(&all[0]).kind, VerdictKind::Valid);
+    assert_eq!(report.verdict_of(&all[1]).kind, VerdictKind::Unattested);
+    assert_eq!((report.kind, report.lack), (VerdictKind::Unattested, Some(Lack::OriginUnknown { prefix: all[1] })));
+    // AS 2 is registered, and no record lets it announce AS 1's prefixes.
+    world.register(Asn(2));
+    let (hijack, path) = world.chain(&all[..1], &[2], 3);
+    let report = world.validate(&all[..1], &path, &hijack, 3);
+    assert_eq!(problem(&report), Problem::OriginNotAuthorised { prefix: all[0] });
+}
+
+#[test]
+fn one_signature_serves_many_neighbours_and_shows_none_to_another() {
+    let mut world = World::new(3, ED25519);
+    let neighbours: Vec<(Asn, Leaf)> = (1000..1100)
+        .map(|asn| (Asn(asn), Leaf::new(&[LeafKey { suite: 1, key: [asn as u8; 32] }], 128, false).expect("a leaf")))
+        .chain([(Asn(3), world.leaf(Asn(3)))])
+        .collect();
+    let tree = Tree::private(&Seed::new([3; 32]), 8, &neighbours).expect("a tree");
+    let (to_2, _) = world.chain(&prefixes(), &[1], 2);
+    let received = Attestation::decode(&to_2).expect("decodes");
+    let speaker = world.speaker(Asn(2), 1);
+    let ring = &mut world.nodes.get_mut(&Asn(2)).expect("AS 2").ring;
+    let attested = attest::extend(&received, &travel(&[1]), &speaker, ring, Onward::Tree(&tree)).expect("signs");
+    for receiver in [3, 1000, 1099] {
+        let value = attested.for_neighbour(Asn(receiver)).expect("a neighbour");
+        assert_eq!(world.validate(&prefixes(), &travel(&[1, 2]), &value, receiver).kind, VerdictKind::Valid);
+        let report = world.validate(&prefixes(), &travel(&[1, 2]), &value, receiver + 1);
+        assert_eq!(problem(&report), Problem::BadSignature);
+    }
+    assert_eq!(attested.for_neighbour(Asn(2000)), None);
+    assert_eq!(attested.for_directory(), None);
+    let to_3 = attested.for_neighbour(Asn(3)).expect("a neighbour");
+    let onward = world.send(&prefixes(), &travel(&[1, 2]), &to_3, Asn(3), Asn(9));
+    assert_eq!(world.validate(&prefixes(), &travel(&[1, 2, 3]), &onward, 9).kind, VerdictKind::Valid);
+}
+
+#[test]
+fn at_an_exchange_one_value_serves_all_slots() {
+    let mut world = World::new(5, ED25519);
+    let slots: Vec<(Asn, Leaf)> = [4, 2, 3, 77].iter().map(|asn| (Asn(*asn), world.leaf(Asn(*asn)))).collect();
+    let directory = Tree::directory(&slots).expect("a tree");
+    let speaker = world.speaker(Asn(1), 1);
+    let origination = Origination { prefixes: &prefixes(), sequence: 1 };
+    let ring = &mut world.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
+    let attested = attest::originate(&origination, &speaker, ring, Onward::Tree(&directory)).expect("signs");
+    let value = attested.for_directory().expect("over a directory");
+    let older = Tree::directory(&slots[1..]).expect("a tree");
+    let directories = [older, directory.clone()];
+    let path = travel(&[1]);
+    let judge = |directories: &[Tree], receiver: u32| {
+        let context = Context { view: &world.view, rules: &world.rules, clock: world.clock(), directories };
+        let carried = Carried::Value(&value);
+        validate(&context, &Route { prefixes: &prefixes(), path: &path, carried, receiver: Asn(receiver) })
+    };
+    for receiver in [2, 3, 4, 77] {
+        assert_eq!(judge(&directories, receiver).kind, VerdictKind::Valid);
+    }
+    assert_eq!(problem(&judge(&directories[..1], 2)), Problem::BadSignature, "another directory");
+    assert_eq!(judge(&directories, 5).lack, Some(Lack::DirectoryUnknown), "not a member");
+    assert_eq!(judge(&[], 2).lack, Some(Lack::DirectoryUnknown));
+    // A member opens its leaf before it passes the route on.
+    let opened = attest::open(&Attestation::decode(&value).expect("decodes"), &directory, Asn(3)).expect("a member");
+    let onward = world.send(&prefixes(), &travel(&[1]), &opened, Asn(3), Asn(9));
+    assert_eq!(world.validate(&prefixes(), &travel(&[1, 3]), &onward, 9).kind, VerdictKind::Valid);
+}
+
+#[test]
+fn what_came_in_at_one_border_router_is_signed_at_another() {
+    // Both proxies of AS 2 hold its key; the value crosses iBGP unchanged, with the path as it came.
+    let mut world = World::new(3, ED25519);
+    let (value, path) = world.chain(&prefixes(), &[1], 2);
+    assert_eq!(world.validate(&prefixes(), &path, &value, 2).kind, VerdictKind::Valid);
+    let other_router = forge(&world, &value, &path, 2, pair(Asn(2), SuiteId::KcEd25519, 0), 3);
+    assert_eq!(world.validate(&prefixes(), &travel(&[1, 2]), &other_router, 3).kind, VerdictKind::Valid);
+}
+
+#[test]
+fn a_malformed_value_is_invalid_and_a_later_version_unattested() {
+    let mut world = World::new(3, ED25519);
+    let (value, path) = world.chain(&prefixes(), &[1, 2], 3);
+    for end in 0..value.len() {
+        assert_eq!(problem(&world.validate(&prefixes(), &path, &value[..end], 3)), Problem::Malformed);
+    }
+    assert_eq!(problem(&world.judge(&prefixes(), &path, Carried::Malformed, 3)), Problem::Malformed);
+    let mut later = value.clone();
+    later[0] = 2;
+    assert_eq!(world.validate(&prefixes(), &path, &later, 3).lack, Some(Lack::Version));
+}

@@ -1,0 +1,124 @@
+//! Signed objects, the set under a trust anchor, and the view of it.
+
+use wayleave_attestation::leaf::LeafKey;
+use wayleave_attestation::pki::{
+    Addition, Anchor, AnchorError, Object, ObjectError, ObjectSet, Omitted, OriginValidity, Profile, ProfileKey,
+    Record, Refused, Role, SignObjectError, Span, Strictness,
+};
+use wayleave_attestation::suite::ed25519::Ed25519;
+use wayleave_attestation::suite::{Suite, SuiteId, SuiteKey};
+use wayleave_core::{Asn, Prefix};
+use wayleave_crypto::secret::Secret;
+
+const NOW: u64 = 1_000;
+
+fn key(byte: u8) -> Box<dyn SuiteKey> {
+    Ed25519.generate(&Secret::new([byte; 32]))
+}
+
+fn set() -> ObjectSet {
+    let public = key(1).public().try_into().expect("32");
+    let anchor = Anchor { name: "lab".to_owned(), public, not_before: 10, not_after: 9_000 };
+    ObjectSet::new(anchor, NOW).expect("an anchor")
+}
+
+fn span(sequence: u64) -> Span {
+    Span { sequence, not_before: 500, not_after: 2_000 }
+}
+
+fn listed(role: Role, byte: u8) -> ProfileKey {
+    ProfileKey { role, suite: SuiteId::KcEd25519, public: key(byte).public().to_vec() }
+}
+
+fn profile(asn: u32, sequence: u64, keys: Vec<ProfileKey>) -> Object {
+    Object::Profile(Profile { asn: Asn(asn), span: span(sequence), keys })
+}
+
+fn signed(object: Object, by: u8) -> Vec<u8> {
+    object.sign(&mut *key(by)).expect("signs")
+}
+
+fn knows(set: &ObjectSet, asn: u32, byte: u8) -> bool {
+    let (view, _) = set.view(1, NOW);
+    view.key_of_leaf(Asn(asn), &LeafKey::of(SuiteId::KcEd25519, key(byte).public())).is_some()
+}
+
+#[test]
+fn an_anchor_outside_its_time_or_without_a_key_is_refused() {
+    let mut anchor = set().anchor().clone();
+    assert_eq!(ObjectSet::new(anchor.clone(), 9).err(), Some(AnchorError::NotYet(10)));
+    assert_eq!(ObjectSet::new(anchor.clone(), 9_001).err(), Some(AnchorError::Expired(9_000)));
+    anchor.public = [0; 32];
+    assert!(matches!(ObjectSet::new(anchor, NOW), Err(AnchorError::Key(_))));
+}
+
+#[test]
+fn only_what_the_anchor_signed_counts_and_the_latest_of_it() {
+    let mut set = set();
+    let stranger = signed(profile(5, 1, vec![listed(Role::Attest, 50)]), 2);
+    assert_eq!(set.insert(&stranger, NOW).err(), Some(Refused::Signature(Asn(5))));
+    set.insert(&signed(profile(5, 2, vec![listed(Role::Attest, 50)]), 1), NOW).expect("taken");
+    assert!(knows(&set, 5, 50));
+    let older = signed(profile(5, 1, vec![listed(Role::Attest, 51)]), 1);
+    assert_eq!(set.insert(&older, NOW).err(), Some(Refused::Superseded { asn: Asn(5), have: 1, known: 2 }));
+    set.insert(&signed(profile(5, 3, vec![listed(Role::Attest, 52)]), 1), NOW).expect("taken");
+    assert!(knows(&set, 5, 52) && !knows(&set, 5, 50));
+    assert_eq!(set.insert(&signed(profile(6, 1, Vec::new()), 1), 2_001).err(), Some(Refused::Expired(Asn(6))));
+}
+
+#[test]
+fn no_key_serves_two_roles_or_two_ases() {
+    let twice = profile(5, 1, vec![listed(Role::Attest, 50), listed(Role::Scion, 50)]);
+    assert_eq!(twice.sign(&mut *key(1)), Err(SignObjectError::Object(ObjectError::KeyTwice)));
+    let mut set = set();
+    for asn in [5, 6] {
+        set.insert(&signed(profile(asn, 1, vec![listed(Role::Attest, 50)]), 1), NOW).expect("taken");
+    }
+    let (view, omitted) = set.view(1, NOW);
+    assert_eq!(omitted, [Omitted::Shared(Asn(5), Asn(6))]);
+    assert!(!knows(&set, 5, 50) && !knows(&set, 6, 50));
+    assert!(view.is_registered(Asn(5)), "a profile without keys still binds");
+}
+
+#[test]
+fn keys_of_other_roles_sign_no_hop() {
+    let mut set = set();
+    let roles = Role::ALL.into_iter().zip(60..).map(|(role, byte)| listed(role, byte)).collect();
+    set.insert(&signed(profile(5, 1, roles), 1), NOW).expect("taken");
+    assert!(knows(&set, 5, 60));
+    assert!((61..66).all(|byte| !knows(&set, 5, byte)));
+}
+
+#[test]
+fn an_as_adds_keys_with_its_identity_key_as_long_as_its_profile_lists_it() {
+    let mut set = set();
+    let addition = |sequence, byte| {
+        let keys = vec![listed(Role::Attest, byte)];
+        Object::Addition(Addition { asn: Asn(5), span: span(sequence), keys })
+    };
+    assert_eq!(set.insert(&signed(addition(1, 70), 40), NOW).err(), Some(Refused::Signature(Asn(5))));
+    let keys = vec![listed(Role::Identity, 40), listed(Role::Attest, 50)];
+    set.insert(&signed(profile(5, 1, keys), 1), NOW).expect("taken");
+    assert_eq!(set.insert(&signed(addition(1, 70), 50), NOW).err(), Some(Refused::Signature(Asn(5))));
+    set.insert(&signed(addition(1, 70), 40), NOW).expect("taken");
+    assert!(knows(&set, 5, 70) && knows(&set, 5, 50));
+    set.insert(&signed(profile(5, 2, vec![listed(Role::Identity, 41)]), 1), NOW).expect("taken");
+    assert!(!knows(&set, 5, 70));
+    assert_eq!(set.view(1, NOW).1, [Omitted::Addition(Asn(5))]);
+}
+
+#[test]
+fn records_say_who_originates_what_and_who_attests_until_they_end() {
+    let mut set = set();
+    let prefix: Prefix = "192.0.2.0/24".parse().expect("a prefix");
+    let attested_since = Some((800, Strictness::Strict));
+    let record = Record { asn: Asn(5), span: span(1), attested_since, prefixes: vec![(prefix, 24)] };
+    set.insert(&signed(Object::Record(record), 1), NOW).expect("taken");
+    let (view, _) = set.view(1, NOW);
+    assert_eq!(view.origin_validity(&prefix, Some(Asn(5))), OriginValidity::Valid);
+    assert_eq!(view.attested_since(Asn(5)).map(|since| since.since), Some(800));
+    assert_eq!(set.next_change(NOW), Some(2_001));
+    for now in [499, 2_001, 9_001] {
+        assert_eq!(set.view(1, now).0.origin_validity(&prefix, Some(Asn(5))), OriginValidity::NotFound);
+    }
+}
