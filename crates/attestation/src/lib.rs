@@ -16,6 +16,7 @@ pub mod paper;
 pub mod path;
 pub mod pki;
 pub mod policy;
+pub mod proxy;
 pub mod report;
 pub mod scheme;
 pub mod standard;
