@@ -23,3 +23,4 @@ pub mod speaker;
 pub mod table;
 pub mod tap;
 pub mod trace;
+pub mod transit;

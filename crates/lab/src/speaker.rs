@@ -488,7 +488,8 @@ impl Router for SpeakingRouter {
     }
 }
 
-fn learned_route(prefix: Prefix, attributes: &Attributes) -> LearnedRoute {
+/// A route as a table holds it.
+pub(crate) fn learned_route(prefix: Prefix, attributes: &Attributes) -> LearnedRoute {
     let next_hop = match prefix.afi() {
         Afi::Ipv4 => attributes.ipv4_next_hop().map(Into::into),
         Afi::Ipv6 => attributes.ipv6_next_hop().map(|hop| hop.global.into()),
