@@ -1,0 +1,124 @@
+//! What the tests of the SCION router share: an AS, packets for it, and the model.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+
+pub mod model;
+pub mod packets;
+
+use wayleave_core::{Instant, Now, UnixTime};
+use wayleave_dataplane::frame::{Action, Frame, Ingress};
+use wayleave_dataplane::scion::{Config, Interface, Keys, Link, Owner, Router};
+use wayleave_packet::scion::{ForwardingKey, HostAddress, IsdAs};
+
+/// Unix seconds at which packets are valid unless a test says otherwise.
+pub const TIME: u32 = 1_800_000_000;
+
+pub const HERE: IsdAs = IsdAs(0x0001_ff00_0000_0001);
+pub const CORE_1: u16 = 11;
+pub const CORE_2: u16 = 12;
+pub const CORE_SIBLING: u16 = 13;
+pub const PARENT_1: u16 = 21;
+pub const PARENT_2: u16 = 22;
+pub const PARENT_SIBLING: u16 = 23;
+pub const CHILD_1: u16 = 31;
+pub const CHILD_2: u16 = 32;
+pub const CHILD_SIBLING: u16 = 33;
+pub const PEER_1: u16 = 41;
+pub const PEER_2: u16 = 42;
+pub const PEER_SIBLING: u16 = 43;
+
+/// All interfaces: number, link, the sibling that has it.
+pub const INTERFACES: [(u16, Link, Option<u16>); 12] = [
+    (CORE_1, Link::Core, None),
+    (CORE_2, Link::Core, None),
+    (CORE_SIBLING, Link::Core, Some(0)),
+    (PARENT_1, Link::Parent, None),
+    (PARENT_2, Link::Parent, None),
+    (PARENT_SIBLING, Link::Parent, Some(0)),
+    (CHILD_1, Link::Child, None),
+    (CHILD_2, Link::Child, None),
+    (CHILD_SIBLING, Link::Child, Some(1)),
+    (PEER_1, Link::Peer, None),
+    (PEER_2, Link::Peer, None),
+    (PEER_SIBLING, Link::Peer, Some(1)),
+];
+
+pub fn key() -> ForwardingKey {
+    ForwardingKey::new(b"a forwarding key")
+}
+
+/// The AS behind `interface`.
+pub fn neighbor(interface: u16) -> IsdAs {
+    IsdAs::new(1, 0xff00_0000_0100 + u64::from(interface))
+}
+
+pub fn config() -> Config {
+    let interface = |(id, link, sibling): (u16, Link, Option<u16>)| Interface {
+        id,
+        link,
+        neighbor: neighbor(id),
+        owner: sibling.map_or(Owner::This, Owner::Sibling),
+    };
+    Config {
+        isd_as: HERE,
+        address: HostAddress::V4([192, 0, 2, 1].into()),
+        siblings: 2,
+        interfaces: INTERFACES.map(interface).to_vec(),
+        keys: Keys::one(key()),
+        answers_per_second: 1_000_000_000,
+        answers_burst: 1_000_000,
+    }
+}
+
+pub fn router() -> Router {
+    Router::new(&config()).unwrap()
+}
+
+/// `offset` microseconds after [`TIME`].
+pub fn at(offset: i64) -> Now {
+    let unix = UnixTime((i64::from(TIME) * 1_000_000 + offset) as u64);
+    Now { instant: Instant(unix.0 * 1_000), unix }
+}
+
+/// A minute after [`TIME`].
+pub fn now() -> Now {
+    at(60_000_000)
+}
+
+/// What `router` does with one packet, and the packet afterwards.
+pub fn process(router: &mut Router, packet: &[u8], ingress: Ingress, now: Now) -> (Action, Vec<u8>) {
+    let mut octets = packet.to_vec();
+    let mut frames = [Frame { octets: &mut octets, ingress }];
+    let action = router.process(&mut frames, now)[0];
+    (action, frames[0].octets.to_vec())
+}
+
+/// A generator of random numbers for tests (splitmix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+
+    pub fn one_in(&mut self, bound: usize) -> bool {
+        self.below(bound) == 0
+    }
+
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+}
+
+/// How often the environment asks a test to repeat, or `default`.
+#[allow(clippy::disallowed_methods, reason = "a test's length is told by its environment")]
+pub fn times(variable: &str, default: usize) -> usize {
+    std::env::var(variable).ok().and_then(|count| count.parse().ok()).unwrap_or(default)
+}
