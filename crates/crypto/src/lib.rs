@@ -3,6 +3,7 @@
 //! Each use of a primitive has a label of its own, `wayleave/<room>/<purpose>/v1`. Randomness comes in as arguments.
 
 pub mod commit;
+pub mod dh;
 pub mod hash;
 pub mod kdf;
 pub mod lanes;
