@@ -3,8 +3,10 @@
 
 mod attacks;
 mod delegation;
+mod icmp;
 mod model;
 mod random;
+mod reply;
 mod round_trip;
 mod vectors;
 mod world;

@@ -93,7 +93,7 @@ pub(crate) fn nonce(counter: u32) -> Nonce {
 }
 
 pub(crate) fn route(hops: &[Hop]) -> Route<'_> {
-    Route { hops, nonce: nonce(1), sealed: false, reply_option: false, carriage: Carriage::Ip }
+    Route { hops, nonce: nonce(1), sealed: false, reply_option: &[], carriage: Carriage::Ip }
 }
 
 /// An IP packet from the source to the destination, of protocol 6.

@@ -14,7 +14,7 @@ pub use capability::{Capability, Delegation, DelegationId, Interval, Principal, 
 pub use outer::{Carriage, IPV4_HEADER, IPV6_HEADER, Outer, UDP_HEADER};
 
 pub(crate) use capability::family;
-pub(crate) use outer::{udp, v4, v6, write_ipv4_checksum};
+pub(crate) use outer::{ones_complement_sum, udp, v4, v6, write_ipv4_checksum};
 
 use offsets::{MAX_CAPABILITIES, MAX_SAME_WAYPOINT, Offsets, WORD};
 
@@ -360,6 +360,15 @@ impl<'a> Packet<'a> {
     fn address(&self, at: usize) -> IpAddr {
         offsets::address(self.datagram, self.outer.length + at, self.table.family)
     }
+}
+
+/// A capability of version 1 that stands alone, without its binding.
+pub(crate) fn read_bare(octets: &[u8], table: &'static Offsets) -> Result<Capability, Malformed> {
+    // The checks want a binding behind it.
+    let mut whole = octets.to_vec();
+    whole.resize(octets.len() + 16, 0);
+    let (bare, _) = capability::checked_length(&whole, table)?;
+    if bare == octets.len() { Ok(Capability::read(octets, table)) } else { Err(Malformed::ListLength) }
 }
 
 /// The offsets for a first octet, if version, flags and family agree.

@@ -62,9 +62,14 @@ impl WaypointKey {
     /// `s`: the temporal secret of a principal at a waypoint during one epoch.
     #[must_use]
     pub fn secret(&self, waypoint: IpAddr, principal: Principal, interval: Interval, epoch: u32) -> TemporalSecret {
-        let (blocks, used) = secret_input(waypoint, principal, interval, epoch);
-        let key = Key128::new(self.0.tag(blocks[..used].as_flattened()));
-        TemporalSecret { key, afi: family(waypoint) }
+        let (mut blocks, used) = secret_input(waypoint, principal, interval, epoch);
+        let key = if used == 1 {
+            self.0.tag_blocks(&mut blocks[..1]);
+            blocks[0]
+        } else {
+            self.0.tag(blocks.as_flattened())
+        };
+        TemporalSecret { key: Key128::new(key), afi: family(waypoint) }
     }
 
     /// The expanded key, for secrets in lanes.

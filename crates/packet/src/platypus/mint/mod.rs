@@ -4,6 +4,7 @@ pub mod epoch;
 mod keys;
 pub(crate) mod mac;
 mod mask;
+pub mod reply;
 mod stamp;
 
 pub use keys::{

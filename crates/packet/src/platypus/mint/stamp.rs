@@ -47,14 +47,14 @@ pub struct Hop {
 /// How a packet is stamped.
 #[derive(Clone, Copy, Debug)]
 pub struct Route<'a> {
-    /// The waypoints in order; at least one.
+    /// The waypoints in order; none only with a reply option, whose packet then goes straight to its destination.
     pub hops: &'a [Hop],
     /// Different for every packet.
     pub nonce: Nonce,
     /// Every binding covers all capabilities; nobody can add one later.
     pub sealed: bool,
-    /// The payload begins with a reply option.
-    pub reply_option: bool,
+    /// What stands in front of the payload; empty, or an option of [`super::reply`].
+    pub reply_option: &'a [u8],
     /// IP or UDP.
     pub carriage: Carriage,
 }
@@ -140,7 +140,7 @@ fn require(octets: &[u8], need: usize) -> Result<(), Malformed> {
 pub fn encapsulate(inner: &[u8], route: &Route<'_>, out: &mut Vec<u8>) -> Result<(), MintError> {
     let inner = Inner::decode(inner).map_err(MintError::Inner)?;
     let count = route.hops.len();
-    if count == 0 || count > MAX_CAPABILITIES {
+    if count == 0 && route.reply_option.is_empty() || count > MAX_CAPABILITIES {
         return Err(MintError::Count(count));
     }
     let afi = family(inner.source);
@@ -158,7 +158,7 @@ pub fn encapsulate(inner: &[u8], route: &Route<'_>, out: &mut Vec<u8>) -> Result
     }
     let mut flags = 0;
     for (is_set, flag) in [
-        (route.reply_option, offsets::FLAG_REPLY),
+        (!route.reply_option.is_empty(), offsets::FLAG_REPLY),
         (route.sealed, offsets::FLAG_SEALED),
         (afi == Afi::Ipv6, offsets::FLAG_IPV6),
     ] {
@@ -172,8 +172,10 @@ pub fn encapsulate(inner: &[u8], route: &Route<'_>, out: &mut Vec<u8>) -> Result
         out.extend_from_slice(hop.capability.octets().as_slice());
         out.extend_from_slice(&[0; 16][..hop.capability.width.octets()]);
     }
+    out.extend_from_slice(route.reply_option);
     out.extend_from_slice(inner.payload);
-    write_outer(out, route.carriage, route.hops[0].capability.waypoint)?;
+    let first = route.hops.first().map_or(inner.destination, |hop| hop.capability.waypoint);
+    write_outer(out, route.carriage, first)?;
     for (index, hop) in route.hops.iter().enumerate() {
         bind(out, index, &hop.key)?;
     }

@@ -26,7 +26,7 @@ fn accepted(octets: usize, tries: u64) -> u64 {
     };
     let hops = [Hop { capability, key: keys.stamp_key(&capability).expect("held") }];
     let route =
-        Route { hops: &hops, nonce: Nonce::new(now, 1), sealed: false, reply_option: false, carriage: Carriage::Ip };
+        Route { hops: &hops, nonce: Nonce::new(now, 1), sealed: false, reply_option: &[], carriage: Carriage::Ip };
     let mut inner = [0u8; 24];
     inner[0] = 0x45;
     inner[3] = 24;

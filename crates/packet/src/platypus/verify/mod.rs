@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod forgery;
+pub mod icmp;
 mod martian;
 mod rewrite;
 

@@ -10,6 +10,7 @@ use super::super::header::{
     Capability, Carriage, DelegationId, IPV4_HEADER, IPV6_HEADER, Interval, Packet, Principal, udp, v4, v6,
     write_ipv4_checksum,
 };
+use super::super::mint::reply::option_length;
 
 /// A decision to forward: what to write, where to send, whom to charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,8 +103,8 @@ impl Forward {
 }
 
 /// Takes the Platypus header off an IP packet that has passed its last waypoint: writes the inner IP header right in
-/// front of the payload, and returns where the inner packet lies. `None` if a waypoint is left, if a reply option
-/// stands in front of the payload, or if the packet came through a socket. `datagram` is what was decoded.
+/// front of the payload (behind a reply option, if there is one), and returns where the inner packet lies. `datagram` is
+/// what the layout was made of.
 pub fn strip(datagram: &mut [u8], layout: &Layout) -> Option<Range<usize>> {
     let Layout { family, payload, end, protocol, source, destination } = *layout;
     match family {
@@ -145,16 +146,17 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// `None` if the packet cannot be stripped, see [`strip`].
+    /// `None` if a waypoint is left, if the reply option is malformed, if the packet came through a socket, or if another
+    /// Platypus packet is inside.
     #[must_use]
     pub fn of(packet: &Packet<'_>) -> Option<Self> {
+        let option = if packet.has_reply_option() { option_length(packet.payload())? } else { 0 };
         let is_strippable = packet.current().is_none()
-            && !packet.has_reply_option()
             && packet.outer().carriage != Carriage::Socket
             && packet.inner_protocol() != PROTOCOL;
         is_strippable.then(|| Self {
             family: packet.family(),
-            payload: packet.payload_offset(),
+            payload: packet.payload_offset() + option,
             end: packet.datagram().len(),
             protocol: packet.inner_protocol(),
             source: packet.real_source(),

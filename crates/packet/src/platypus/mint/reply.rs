@@ -1,0 +1,330 @@
+//! Reply capabilities: a client hands a server a capability and a key for packets to the client, inside the packets of
+//! their connection (paper, section 4.2).
+//!
+//! Three messages, each an option in front of the payload of a packet with the reply flag. `hello`: the client's public
+//! key. `offer`: the server's public key of this period, the time, and a cookie over both addresses and the client's key,
+//! so that the server keeps nothing and computes no Diffie-Hellman for a source that cannot answer. `grant`: all of it
+//! again, and the sealed capability and stamping key. The key of the seal is bound to the transcript; with the server's
+//! long-term key mixed in, nobody but that server opens it. What is granted serves for the client's own address only.
+
+use std::net::IpAddr;
+
+use subtle::ConstantTimeEq;
+use wayleave_core::UnixTime;
+use wayleave_crypto::dh::{DhError, DhPublic, DhSecret};
+use wayleave_crypto::secret::{Key128, Seed};
+use wayleave_crypto::{hash, kdf, seal};
+
+use super::super::header::offsets::{IPV4, IPV6, Offsets, WORD};
+use super::super::header::{self, Capability, Malformed, family};
+use super::keys::StampKey;
+use super::mac;
+
+/// Seconds for which a cookie is good.
+pub const COOKIE_LIFETIME: u64 = 30;
+/// A server's public key changes every `2^8` seconds.
+const PERIOD: u32 = 8;
+/// Octets of kind, length in words, flags, zero.
+const OPTION_HEADER: usize = 4;
+const HELLO: u8 = 1;
+const OFFER: u8 = 2;
+const GRANT: u8 = 3;
+/// Flag of a grant: the server's long-term key is mixed in.
+const FLAG_AUTHENTICATED: u8 = 1;
+const COOKIE: usize = 16;
+
+/// Why a reply capability was not taken over. `Malformed`, `Cookie`, `Key` and `Sealed` blame the peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ReplyError {
+    /// Not an option, or another one than expected.
+    #[error("malformed reply option")]
+    Malformed,
+    /// The cookie is too old, from the future, or not ours for these addresses and this key.
+    #[error("bad cookie")]
+    Cookie,
+    /// A public key is not acceptable.
+    #[error(transparent)]
+    Key(#[from] DhError),
+    /// The grant does not open under this transcript.
+    #[error("the grant does not open")]
+    Sealed,
+    /// The grant is authenticated for a long-term key that this server does not have, or the other way round.
+    #[error("the grant is for another server identity")]
+    Identity,
+    /// The capability reaches more, or other addresses, than the client's own.
+    #[error("the capability is not for the client's address alone")]
+    Scope,
+}
+
+/// Who talks to whom, as the IP header of the client's packets has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parties {
+    /// The client.
+    pub client: IpAddr,
+    /// The server.
+    pub server: IpAddr,
+    /// The encapsulated protocol.
+    pub protocol: u8,
+}
+
+/// What a client grants: a delegated capability and the key that stamps with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// Delegated to the client's address alone.
+    pub capability: Capability,
+    /// Its stamping key, with which nothing can be delegated further.
+    pub key: StampKey,
+}
+
+impl Granted {
+    fn check_scope(&self, client: IpAddr) -> Result<(), ReplyError> {
+        let is_own = self.capability.is_consistent()
+            && self.capability.delegation.is_some_and(|delegation| {
+                delegation.prefix.len() == delegation.prefix.afi().bits() && delegation.prefix.address() == client
+            });
+        if is_own { Ok(()) } else { Err(ReplyError::Scope) }
+    }
+}
+
+/// A reply option in front of a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyOption<'a> {
+    kind: u8,
+    flags: u8,
+    body: &'a [u8],
+}
+
+impl<'a> ReplyOption<'a> {
+    /// Takes the option off the front of a payload whose header has the reply flag.
+    pub fn decode(payload: &'a [u8]) -> Result<(Self, &'a [u8]), ReplyError> {
+        let &[kind, words, flags, 0, ..] = payload else { return Err(ReplyError::Malformed) };
+        let length = usize::from(words) * WORD;
+        if length < OPTION_HEADER || payload.len() < length || !(HELLO..=GRANT).contains(&kind) {
+            return Err(ReplyError::Malformed);
+        }
+        let (option, rest) = payload.split_at(length);
+        Ok((Self { kind, flags, body: &option[OPTION_HEADER..] }, rest))
+    }
+
+    fn body_of(&self, kind: u8) -> Result<&'a [u8], ReplyError> {
+        if self.kind == kind { Ok(self.body) } else { Err(ReplyError::Malformed) }
+    }
+}
+
+/// Octets of the reply option at the front of `payload`, if there is a sound one.
+pub(crate) fn option_length(payload: &[u8]) -> Option<usize> {
+    let (_, rest) = ReplyOption::decode(payload).ok()?;
+    Some(payload.len() - rest.len())
+}
+
+/// The client: one for each connection.
+#[derive(Clone, Debug)]
+pub struct ReplyClient {
+    secret: DhSecret,
+    public: DhPublic,
+}
+
+impl ReplyClient {
+    /// `seed` must be fresh.
+    #[must_use]
+    pub fn new(seed: &Seed) -> Self {
+        let secret = DhSecret::from_seed(seed);
+        let public = secret.public();
+        Self { secret, public }
+    }
+
+    /// The option of the first packet.
+    #[must_use]
+    pub fn hello(&self) -> Vec<u8> {
+        option(HELLO, 0, &[&self.public.to_bytes()])
+    }
+
+    /// The option that answers the server's `offer`. `identity` is the server's long-term public key, if it is known.
+    pub fn grant(
+        &self,
+        offer: &ReplyOption<'_>,
+        parties: &Parties,
+        identity: Option<&DhPublic>,
+        granted: &Granted,
+    ) -> Result<Vec<u8>, ReplyError> {
+        granted.check_scope(parties.client)?;
+        let body = offer.body_of(OFFER)?;
+        let (server, rest) = body.split_first_chunk::<32>().ok_or(ReplyError::Malformed)?;
+        let (time, cookie) = rest.split_first_chunk::<4>().ok_or(ReplyError::Malformed)?;
+        let cookie: [u8; COOKIE] = cookie.try_into().map_err(|_| ReplyError::Malformed)?;
+        let server = DhPublic::from_bytes(*server)?;
+        let shared = self.secret.agree(&server)?;
+        let transcript =
+            Transcript { parties, client: &self.public, server: &server, time: *time, cookie: &cookie, identity };
+        let authenticating = identity.map(|identity| self.secret.agree(identity)).transpose()?;
+        let key = transcript.key(shared.expose(), authenticating.as_ref().map(|secret| secret.expose()));
+        let mut plain = granted.key.expose().to_vec();
+        plain.extend_from_slice(granted.capability.octets().as_slice());
+        let sealed = seal::seal(SEAL, &key, &transcript.hash(), &plain);
+        let flags = if identity.is_some() { FLAG_AUTHENTICATED } else { 0 };
+        Ok(option(GRANT, flags, &[&self.public.to_bytes(), time, &cookie, &sealed]))
+    }
+}
+
+const SEAL: &str = "wayleave/platypus/reply-seal/v1";
+
+/// The server: keeps keys, and nothing of any client until its grant is open.
+#[derive(Clone, Debug)]
+pub struct ReplyServer {
+    periods: Seed,
+    cookies: Key128,
+    identity: Option<DhSecret>,
+    /// The public key computed last, and its period.
+    latest: Option<(u64, DhPublic)>,
+}
+
+impl ReplyServer {
+    /// `seed` must be random; `identity` is the long-term key by which clients may know this server.
+    #[must_use]
+    pub fn new(seed: &Seed, identity: Option<DhSecret>) -> Self {
+        Self {
+            periods: kdf::derive("wayleave/platypus/reply-periods/v1", seed.expose(), &[]),
+            cookies: kdf::derive("wayleave/platypus/reply-cookies/v1", seed.expose(), &[]),
+            identity,
+            latest: None,
+        }
+    }
+
+    /// The option that answers a `hello`. It costs one MAC, and a Diffie-Hellman key once a period.
+    pub fn offer(&mut self, hello: &ReplyOption<'_>, parties: &Parties, now: UnixTime) -> Result<Vec<u8>, ReplyError> {
+        let client: [u8; 32] = hello.body_of(HELLO)?.try_into().map_err(|_| ReplyError::Malformed)?;
+        let client = DhPublic::from_bytes(client)?;
+        let public = self.public(now.secs());
+        let time = (now.secs() as u32).to_be_bytes();
+        let cookie = self.cookie(parties, &client, time);
+        Ok(option(OFFER, 0, &[&public.to_bytes(), &time, &cookie]))
+    }
+
+    /// Opens a client's `grant`. The cookie comes first; only then there is Diffie-Hellman.
+    pub fn accept(&mut self, grant: &ReplyOption<'_>, parties: &Parties, now: UnixTime) -> Result<Granted, ReplyError> {
+        let body = grant.body_of(GRANT)?;
+        let (client, rest) = body.split_first_chunk::<32>().ok_or(ReplyError::Malformed)?;
+        let (time, rest) = rest.split_first_chunk::<4>().ok_or(ReplyError::Malformed)?;
+        let (cookie, sealed) = rest.split_first_chunk::<COOKIE>().ok_or(ReplyError::Malformed)?;
+        let client = DhPublic::from_bytes(*client)?;
+        let age = (now.secs() as u32).wrapping_sub(u32::from_be_bytes(*time));
+        let is_ours = self.cookie(parties, &client, *time).ct_eq(cookie);
+        if u64::from(age) > COOKIE_LIFETIME || !bool::from(is_ours) {
+            return Err(ReplyError::Cookie);
+        }
+        let is_authenticated = grant.flags & FLAG_AUTHENTICATED != 0;
+        let identity = self.identity.clone().filter(|_| is_authenticated);
+        if is_authenticated && identity.is_none() {
+            return Err(ReplyError::Identity);
+        }
+        let made = now.secs() - u64::from(age);
+        let secret = self.secret_of(made >> PERIOD);
+        let server = self.public(made);
+        let identity_public = identity.as_ref().map(DhSecret::public);
+        let transcript = Transcript {
+            parties,
+            client: &client,
+            server: &server,
+            time: *time,
+            cookie,
+            identity: identity_public.as_ref(),
+        };
+        let shared = secret.agree(&client)?;
+        let authenticating = identity.map(|identity| identity.agree(&client)).transpose()?;
+        let key = transcript.key(shared.expose(), authenticating.as_ref().map(|secret| secret.expose()));
+        let plain = seal::open(SEAL, &key, &transcript.hash(), sealed).map_err(|_| ReplyError::Sealed)?;
+        let granted = read_granted(&plain, if parties.client.is_ipv4() { &IPV4 } else { &IPV6 })?;
+        granted.check_scope(parties.client)?;
+        Ok(granted)
+    }
+
+    fn secret_of(&self, period: u64) -> DhSecret {
+        let context = period.to_be_bytes();
+        DhSecret::from_seed(&kdf::derive("wayleave/platypus/reply-period/v1", self.periods.expose(), &context))
+    }
+
+    fn public(&mut self, secs: u64) -> DhPublic {
+        let period = secs >> PERIOD;
+        match self.latest {
+            Some((latest, public)) if latest == period => public,
+            _ => {
+                let public = self.secret_of(period).public();
+                self.latest = Some((period, public));
+                public
+            }
+        }
+    }
+
+    fn cookie(&self, parties: &Parties, client: &DhPublic, time: [u8; 4]) -> [u8; COOKIE] {
+        let mut message = parties_octets(parties);
+        message.extend_from_slice(&client.to_bytes());
+        message.extend_from_slice(&time);
+        mac::cmac(&self.cookies, &[], &message)
+    }
+}
+
+fn read_granted(plain: &[u8], table: &'static Offsets) -> Result<Granted, ReplyError> {
+    let (key, octets) = plain.split_first_chunk::<16>().ok_or(ReplyError::Malformed)?;
+    let capability = header::read_bare(octets, table).map_err(|_: Malformed| ReplyError::Malformed)?;
+    Ok(Granted { capability, key: StampKey::new(Key128::new(*key)) })
+}
+
+/// Everything that both sides saw.
+struct Transcript<'a> {
+    parties: &'a Parties,
+    client: &'a DhPublic,
+    server: &'a DhPublic,
+    time: [u8; 4],
+    cookie: &'a [u8; COOKIE],
+    identity: Option<&'a DhPublic>,
+}
+
+impl Transcript<'_> {
+    fn hash(&self) -> [u8; 32] {
+        let identity = self.identity.map(DhPublic::to_bytes);
+        hash::hash(
+            "wayleave/platypus/reply-transcript/v1",
+            &[
+                &parties_octets(self.parties),
+                &self.client.to_bytes(),
+                &self.server.to_bytes(),
+                &self.time,
+                self.cookie,
+                identity.as_ref().map_or(&[], |identity| identity.as_slice()),
+            ],
+        )
+    }
+
+    fn key(&self, shared: &[u8; 32], authenticating: Option<&[u8; 32]>) -> Key128 {
+        let mut secret = shared.to_vec();
+        secret.extend_from_slice(authenticating.map_or(&[], |secret| secret.as_slice()));
+        let key = kdf::derive("wayleave/platypus/reply-key/v1", &secret, &self.hash());
+        zeroize::Zeroize::zeroize(&mut secret);
+        key
+    }
+}
+
+/// Family, client, server, protocol; the family fixes the lengths.
+fn parties_octets(parties: &Parties) -> Vec<u8> {
+    let mut out = vec![family(parties.client).code() as u8, family(parties.server).code() as u8];
+    for address in [parties.client, parties.server] {
+        match address {
+            IpAddr::V4(v4) => out.extend(v4.octets()),
+            IpAddr::V6(v6) => out.extend(v6.octets()),
+        }
+    }
+    out.push(parties.protocol);
+    out
+}
+
+/// Kind, length in words, flags, zero; then the parts, which end on a word.
+fn option(kind: u8, flags: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let length = OPTION_HEADER + parts.iter().map(|part| part.len()).sum::<usize>();
+    // The longest is a grant of 4 + 32 + 4 + 16 + 48 + 16 + 48 octets.
+    let mut out = vec![kind, (length / WORD) as u8, flags, 0];
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+    debug_assert_eq!(out.len() % WORD, 0, "capabilities, keys and tags are whole words");
+    out
+}
