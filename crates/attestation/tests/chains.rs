@@ -2,8 +2,9 @@
 
 mod world;
 
+use proptest::prelude::*;
 use wayleave_attestation::chain::{Attestation, MAX_HOPS};
-use wayleave_attestation::suite::SuiteId;
+use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_core::{Asn, VerdictKind};
 use world::{World, p};
 
@@ -43,3 +44,39 @@ fn an_endorsed_key_could_be_its_issuers() {
     assert_eq!(could(2), [Asn(3)]);
     assert_eq!(could(3), [Asn(4), Asn(3)]);
 }
+
+#[test]
+fn honest_chains_of_any_mix_of_suites_are_valid() {
+    let all = [SuiteId::KcEd25519, SuiteId::KcHbs, SuiteId::KcRsa2048];
+    let suites: Vec<SuiteId> = all.into_iter().filter(|suite| suite::of(*suite).is_some()).collect();
+    // Each AS holds a key of each suite; what it prefers, and what its neighbour lists, differs from case to case.
+    let mut world = World::new(6, &suites);
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(CASES) };
+    let prefixes = [p("192.0.2.0/24"), p("192.0.2.128/25")];
+    let cases = (proptest::collection::vec(0..suites.len(), 6), 1usize..=6, 0u32..4);
+    let mut runner = proptest::test_runner::TestRunner::new_with_rng(
+        config,
+        proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
+    );
+    let world = std::cell::RefCell::new(&mut world);
+    let honest = |(preferred, length, start): (Vec<usize>, usize, u32)| {
+        let mut world = world.borrow_mut();
+        for (node, first) in world.nodes.values_mut().zip(&preferred) {
+            let at = node.ring.pairs.iter().position(|pair| pair.suite == suites[*first]).expect("each suite");
+            node.ring.pairs.swap(0, at);
+        }
+        // AS 1 first, then the others from some place on.
+        let ases: Vec<u32> = (0..length as u32).map(|i| if i == 0 { 1 } else { 2 + (start + i) % 5 }).collect();
+        let (value, path) = world.chain(&prefixes, &ases, 9);
+        let report = world.validate(&prefixes, &path, &value, 9);
+        prop_assert_eq!(report.kind, VerdictKind::Valid);
+        for (hop, asn) in report.hops.iter().zip(&ases) {
+            prop_assert_eq!(hop.suite_id(), Some(suites[preferred[*asn as usize - 1]]));
+        }
+        Ok(())
+    };
+    runner.run(&cases, honest).expect("all are valid");
+}
+
+/// Mixes tried; a hash-based pair of the test world has a thousand signatures.
+const CASES: u32 = 60;
