@@ -24,13 +24,21 @@ pub struct SBgp {
     world: World,
     seed: Secret<32>,
     keys: HashMap<Asn, SigningKey>,
+    tables: bool,
 }
 
 impl SBgp {
-    /// An empty world.
+    /// An empty world. Every public key has tables of its powers (2 KiB each), which makes S-BGP as fast as it can be;
+    /// the paper prepares signing only.
     #[must_use]
     pub fn new(seed: &Secret<32>) -> Self {
-        Self { world: World::new(seed), seed: seed.clone(), keys: HashMap::new() }
+        Self { tables: true, ..Self::without_tables(seed) }
+    }
+
+    /// The same without those tables: nothing is prepared but signing, as in the paper.
+    #[must_use]
+    pub fn without_tables(seed: &Secret<32>) -> Self {
+        Self { world: World::new(seed), seed: seed.clone(), keys: HashMap::new(), tables: false }
     }
 
     /// Computes ahead, for as many signatures of `asn` as are missing from `count`.
@@ -41,7 +49,11 @@ impl SBgp {
     fn key(&mut self, asn: Asn) -> &mut SigningKey {
         self.keys.entry(asn).or_insert_with(|| {
             let seed = kdf::derive("wayleave/s-bgp/world/v1", self.seed.expose(), &asn.0.to_be_bytes());
-            SigningKey::generate(&seed)
+            let mut key = SigningKey::generate(&seed);
+            if self.tables {
+                key.tabulate();
+            }
+            key
         })
     }
 }
