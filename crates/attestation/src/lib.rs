@@ -7,6 +7,7 @@
 
 pub mod attest;
 pub mod baseline;
+pub mod bench;
 pub mod cache;
 pub mod chain;
 pub mod grant;

@@ -1,0 +1,227 @@
+//! Work for the benchmarks of attestation, without a clock: the caller's closure says what time it is.
+//!
+//! Every scheme does the same work on the same UPDATEs: a router receives an attested UPDATE, verifies all of it, and
+//! attests it onward, one signing operation for all its neighbours (section III-D, equation 1).
+
+pub mod memory;
+pub mod queue;
+pub mod workload;
+
+use std::collections::HashMap;
+
+use sha2::{Digest, Sha256};
+use wayleave_core::{Asn, Prefix};
+use wayleave_crypto::secret::Secret;
+
+use crate::hash::mmo::Mmo;
+use crate::paper::hors::{KC_MT, Tree};
+use crate::paper::mt::{KcMt, OriginStatement};
+use crate::paper::raw::{Moduli, RawPrivate};
+use crate::paper::rsa::{KcRsa, Mode};
+use crate::scheme::{Announcement, Scheme, SchemeError};
+use crate::suite::{self, SuiteId};
+use crate::{baseline, standard_scheme};
+
+/// Nanoseconds, from any start: of a thread's processor time, so that other programs on the machine do not count.
+pub type Clock<'a> = &'a mut dyn FnMut() -> u64;
+
+/// The router that verifies and signs.
+pub const ROUTER: Asn = Asn(64_500);
+/// The neighbour that it sends to.
+pub const NEIGHBOUR: Asn = Asn(64_501);
+
+/// The scheme of this suite with an empty world; `None` for a suite that is not there.
+#[must_use]
+pub fn scheme(suite: SuiteId, seed: &Secret<32>, origin: OriginStatement) -> Option<Box<dyn Scheme>> {
+    match suite {
+        SuiteId::KcMtPaper => Some(Box::new(KcMt::new(seed, origin))),
+        SuiteId::KcRsaPaper => Some(Box::new(KcRsa::new(seed, Mode::FullDomain))),
+        SuiteId::Spv => Some(Box::new(baseline::spv::Spv::new(seed, origin))),
+        other => standard_scheme(other, seed).or_else(|| baseline::scheme(other, seed)),
+    }
+}
+
+/// Makes one key pair of the suite, as many of which a router makes as it grants, or one for its life.
+pub fn generate(suite: SuiteId, seed: &Secret<32>) {
+    match suite {
+        SuiteId::KcMtPaper => drop(Tree::new(&Mmo::default(), KC_MT, seed.expose().first_chunk().expect("16 of 32"))),
+        SuiteId::KcRsaPaper => drop(RawPrivate::generate(seed, Moduli::High)),
+        other => match suite::of(other) {
+            Some(suite) => drop(suite.generate(seed)),
+            None => {
+                if let Some(mut scheme) = scheme(other, seed, OriginStatement::Remembered) {
+                    scheme.prepare(&[ROUTER]);
+                }
+            }
+        },
+    }
+}
+
+/// An attested UPDATE as the router receives it.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// What it says.
+    pub announcement: Announcement,
+    /// Its attestation.
+    pub attestation: Vec<u8>,
+}
+
+/// Lets every AS of `path` attest in turn, up to the router.
+///
+/// # Errors
+/// If one of them cannot, such as SPV on a path longer than its positions.
+pub fn receive(scheme: &mut dyn Scheme, path: &[Asn], prefixes: &[Prefix]) -> Result<Received, SchemeError> {
+    let mut announcement = Announcement { prefixes: prefixes.to_vec(), path: Vec::with_capacity(path.len()) };
+    let mut attestation = Vec::new();
+    for (index, asn) in path.iter().enumerate() {
+        announcement.path.push(*asn);
+        let to = path.get(index + 1).copied().unwrap_or(ROUTER);
+        attestation = scheme.attest(&announcement, &attestation, to)?;
+    }
+    Ok(Received { announcement, attestation })
+}
+
+/// The same for each path, its keys made first.
+///
+/// # Errors
+/// As [`receive`].
+pub fn receive_all(scheme: &mut dyn Scheme, routes: &[workload::Route]) -> Result<Vec<Received>, SchemeError> {
+    for route in routes {
+        let mut path = route.path.clone();
+        path.extend([ROUTER, NEIGHBOUR]);
+        scheme.prepare(&path);
+    }
+    routes.iter().map(|route| receive(scheme, &route.path, &route.prefixes)).collect()
+}
+
+/// Verdicts of what was verified before, by everything that was verified; bounded, the oldest half leaves when it is full.
+#[derive(Debug, Default)]
+pub struct Seen {
+    entries: HashMap<[u8; 32], u64>,
+    added: u64,
+}
+
+impl Seen {
+    /// Most entries; our own limit.
+    pub const LIMIT: usize = 1 << 17;
+
+    fn key(received: &Received) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        for prefix in &received.announcement.prefixes {
+            hash.update(prefix.octets());
+            hash.update([prefix.len(), prefix.afi().code().to_be_bytes()[1]]);
+        }
+        hash.update((received.announcement.path.len() as u64).to_be_bytes());
+        for asn in &received.announcement.path {
+            hash.update(asn.0.to_be_bytes());
+        }
+        hash.update(&received.attestation);
+        hash.finalize().into()
+    }
+
+    fn add(&mut self, key: [u8; 32]) {
+        if self.entries.len() >= Self::LIMIT {
+            let oldest = self.added - Self::LIMIT as u64 / 2;
+            self.entries.retain(|_, added| *added > oldest);
+        }
+        self.added += 1;
+        self.entries.insert(key, self.added);
+    }
+}
+
+/// What the router does with UPDATEs that are there at one moment: verifies all, then attests each onward.
+///
+/// # Panics
+/// If an honest UPDATE is refused, since then nothing was measured.
+pub fn process(scheme: &mut dyn Scheme, burst: &[&Received], mut seen: Option<&mut Seen>) {
+    let keys: Vec<[u8; 32]> =
+        if seen.is_some() { burst.iter().map(|one| Seen::key(one)).collect() } else { Vec::new() };
+    let known = |number: usize| seen.as_ref().is_some_and(|seen| seen.entries.contains_key(&keys[number]));
+    let new: Vec<usize> = (0..burst.len()).filter(|number| !known(*number)).collect();
+    let claims: Vec<(&Announcement, &[u8])> =
+        new.iter().map(|number| (&burst[*number].announcement, burst[*number].attestation.as_slice())).collect();
+    if !claims.is_empty() {
+        let verdicts = scheme.verify_burst(&claims, ROUTER);
+        assert!(verdicts.iter().all(|right| *right), "{}: an honest UPDATE was refused", scheme.name());
+    }
+    if let Some(seen) = seen.as_mut() {
+        new.iter().for_each(|number| seen.add(keys[*number]));
+    }
+    for received in burst {
+        let mut onward = received.announcement.clone();
+        onward.path.push(ROUTER);
+        let sent = scheme.attest(&onward, &received.attestation, NEIGHBOUR);
+        assert!(sent.is_ok(), "{}: the router could not attest: {sent:?}", scheme.name());
+    }
+}
+
+/// What one suite's operations cost, in nanoseconds each.
+#[derive(Clone, Debug, Default)]
+pub struct Operations {
+    /// To attest an UPDATE onward.
+    pub sign: Vec<f64>,
+    /// To verify an UPDATE alone, divided by its hops.
+    pub verify: Vec<f64>,
+    /// The same in bursts.
+    pub verify_burst: Vec<f64>,
+    /// A whole UPDATE: verify all and attest, one at a time.
+    pub update_alone: Vec<f64>,
+    /// The same in bursts.
+    pub update: Vec<f64>,
+}
+
+/// Measures the operations on `received`, `repetitions` times, in bursts of `burst`.
+pub fn operations(
+    scheme: &mut dyn Scheme,
+    received: &[Received],
+    burst: usize,
+    repetitions: usize,
+    clock: Clock<'_>,
+) -> Operations {
+    let hops: usize = received.iter().map(|one| one.announcement.path.len()).sum();
+    let onward: Vec<Announcement> = received.iter().map(|one| extended(&one.announcement)).collect();
+    let all: Vec<&Received> = received.iter().collect();
+    let count = received.len() as f64;
+    let mut out = Operations::default();
+    for _ in 0..repetitions {
+        scheme.prepare(&[ROUTER]);
+        let (taken, ()) = timed(clock, || {
+            for (onward, received) in onward.iter().zip(received) {
+                let _ = std::hint::black_box(scheme.attest(onward, &received.attestation, NEIGHBOUR));
+            }
+        });
+        out.sign.push(taken / count);
+        let (taken, right) = timed(clock, || {
+            received.iter().filter(|one| scheme.verify(&one.announcement, &one.attestation, ROUTER)).count()
+        });
+        assert_eq!(right, received.len(), "{}: an honest UPDATE was refused", scheme.name());
+        out.verify.push(taken / hops as f64);
+        let (taken, ()) = timed(clock, || {
+            for some in all.chunks(burst) {
+                let claims: Vec<(&Announcement, &[u8])> =
+                    some.iter().map(|one| (&one.announcement, one.attestation.as_slice())).collect();
+                std::hint::black_box(scheme.verify_burst(&claims, ROUTER));
+            }
+        });
+        out.verify_burst.push(taken / hops as f64);
+        scheme.prepare(&[ROUTER]);
+        let (taken, ()) = timed(clock, || all.chunks(1).for_each(|some| process(scheme, some, None)));
+        out.update_alone.push(taken / count);
+        scheme.prepare(&[ROUTER]);
+        let (taken, ()) = timed(clock, || all.chunks(burst).for_each(|some| process(scheme, some, None)));
+        out.update.push(taken / count);
+    }
+    out
+}
+
+fn extended(announcement: &Announcement) -> Announcement {
+    let mut onward = announcement.clone();
+    onward.path.push(ROUTER);
+    onward
+}
+
+fn timed<T>(clock: Clock<'_>, work: impl FnOnce() -> T) -> (f64, T) {
+    let start = clock();
+    let result = work();
+    ((clock() - start) as f64, result)
+}

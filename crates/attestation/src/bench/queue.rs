@@ -1,0 +1,81 @@
+//! A router as a queue with one server, in virtual time: UPDATEs arrive when the workload says, and the server is busy for
+//! as long as their cryptography really took.
+
+/// What the queue did.
+#[derive(Clone, Debug, Default)]
+pub struct Delays {
+    /// Sum of all delays, nanoseconds from arrival to having been sent on.
+    pub sum: u128,
+    /// The longest.
+    pub max: u64,
+    /// UPDATEs served.
+    pub served: usize,
+    /// Time spent serving.
+    pub busy: u64,
+    /// Longest burst served at once.
+    pub longest_burst: usize,
+    /// UPDATEs sent on in each second.
+    pub outgoing: Vec<u32>,
+}
+
+impl Delays {
+    /// The mean delay, in seconds.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        self.sum as f64 / self.served.max(1) as f64 / 1e9
+    }
+}
+
+/// Serves all `arrivals` (nanoseconds, in order): whenever the server is free it takes what waits, at most `burst` UPDATEs,
+/// and `serve` does the work on them and says how long it took. They leave together. After `budget` nanoseconds of work it
+/// stops, and what it has served is the slice that was measured.
+pub fn run(arrivals: &[u64], burst: usize, budget: u64, mut serve: impl FnMut(std::ops::Range<usize>) -> u64) -> Delays {
+    let mut out = Delays::default();
+    let (mut now, mut next) = (0u64, 0);
+    while next < arrivals.len() && out.busy < budget {
+        now = now.max(arrivals[next]);
+        let waiting = arrivals[next..].iter().take(burst.max(1)).take_while(|at| **at <= now).count();
+        let taken = serve(next..next + waiting);
+        now += taken;
+        out.busy += taken;
+        out.longest_burst = out.longest_burst.max(waiting);
+        for at in &arrivals[next..next + waiting] {
+            out.sum += u128::from(now - at);
+            out.max = out.max.max(now - at);
+        }
+        let second = (now / 1_000_000_000) as usize;
+        if out.outgoing.len() <= second {
+            out.outgoing.resize(second + 1, 0);
+        }
+        out.outgoing[second] += waiting as u32;
+        out.served += waiting;
+        next += waiting;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_served_together_and_leaves_together() {
+        let mut bursts = Vec::new();
+        let delays = run(&[0, 1, 2, 3, 100], 2, u64::MAX, |burst| {
+            bursts.push(burst.len());
+            10
+        });
+        // The first is served alone until 10, then two until 20, one until 30; the last comes to an idle server.
+        assert_eq!(bursts, [1, 2, 1, 1]);
+        assert_eq!((delays.sum, delays.max, delays.served, delays.busy), (10 + 19 + 18 + 27 + 10, 27, 5, 40));
+        assert_eq!(delays.outgoing, [5]);
+    }
+
+    #[test]
+    fn an_overloaded_server_falls_behind_by_what_it_cannot_do() {
+        let arrivals: Vec<u64> = (0..1_000).map(|i| i * 10).collect();
+        let delays = run(&arrivals, 1, u64::MAX, |_| 15);
+        assert_eq!(delays.max, 1_000 * 15 - 999 * 10);
+        assert_eq!(run(&arrivals, 1, 150, |_| 15).served, 10);
+    }
+}
