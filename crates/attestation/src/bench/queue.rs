@@ -29,7 +29,12 @@ impl Delays {
 /// Serves all `arrivals` (nanoseconds, in order): whenever the server is free it takes what waits, at most `burst` UPDATEs,
 /// and `serve` does the work on them and says how long it took. They leave together. After `budget` nanoseconds of work it
 /// stops, and what it has served is the slice that was measured.
-pub fn run(arrivals: &[u64], burst: usize, budget: u64, mut serve: impl FnMut(std::ops::Range<usize>) -> u64) -> Delays {
+pub fn run(
+    arrivals: &[u64],
+    burst: usize,
+    budget: u64,
+    mut serve: impl FnMut(std::ops::Range<usize>) -> u64,
+) -> Delays {
     let mut out = Delays::default();
     let (mut now, mut next) = (0u64, 0);
     while next < arrivals.len() && out.busy < budget {

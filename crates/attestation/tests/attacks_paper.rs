@@ -1,0 +1,115 @@
+//! The published attacks on KC-RSA as the paper has it: each succeeds, which is why only the lab runs it. What the
+//! standard chain makes of the same attacks is in `attacks.rs`.
+
+use wayleave_attestation::paper::raw::{Moduli, RawPrivate};
+use wayleave_attestation::paper::rsa::{Attestation, KcRsa, Mode};
+use wayleave_attestation::paper::world::{BitVector, World};
+use wayleave_attestation::{Announcement, Scheme};
+use wayleave_core::Asn;
+use wayleave_crypto::secret::Secret;
+
+fn announcement(prefix: &str, path: &[u32]) -> Announcement {
+    Announcement { prefixes: vec![prefix.parse().expect("a prefix")], path: path.iter().map(|n| Asn(*n)).collect() }
+}
+
+/// AS 1 is the origin, AS 2 its neighbour with the next hops 3 and 4; AS 3 and AS 4 also meet at AS 5, and AS 3 has a
+/// neighbour 9 far away.
+fn world(mode: Mode) -> KcRsa {
+    let mut scheme = KcRsa::new(&Secret::new([1; 32]), mode);
+    for (a, b) in [(1, 2), (2, 3), (2, 4), (3, 4), (3, 5), (4, 5), (3, 9), (4, 7), (7, 8), (8, 9), (9, 10)] {
+        scheme.world_mut().connect(Asn(a), Asn(b));
+    }
+    scheme
+}
+
+/// What `path` gives its last AS's neighbour `to`, all honest.
+fn honest(scheme: &mut KcRsa, prefix: &str, path: &[u32], to: u32) -> Vec<u8> {
+    let mut attestation = Vec::new();
+    for hops in 1..=path.len() {
+        let next = path.get(hops).copied().unwrap_or(to);
+        attestation = scheme.attest(&announcement(prefix, &path[..hops]), &attestation, Asn(next)).expect("attests");
+    }
+    attestation
+}
+
+/// A vector that names `to`, as anyone can write one: neighbour lists are public.
+fn naming(world: &World, from: u32, to: u32) -> BitVector {
+    let list = world.neighbours(Asn(from));
+    let mut vector = BitVector::zeros(u16::try_from(list.len()).expect("a short list"));
+    vector.set(list.iter().position(|neighbour| *neighbour == Asn(to)).expect("a neighbour"));
+    vector
+}
+
+/// An adversary's own pair.
+fn own_pair(mode: Mode) -> RawPrivate {
+    RawPrivate::generate(&Secret::new([0xad; 32]), mode.moduli())
+}
+
+/// A hop that the holder of `leaked`, a key of the last AS before, signs as the last AS of `path`.
+fn forge(
+    scheme: &KcRsa,
+    mode: Mode,
+    received: &Attestation,
+    leaked: &RawPrivate,
+    path: &[u32],
+    to: u32,
+) -> Attestation {
+    let ases: Vec<Asn> = path.iter().map(|n| Asn(*n)).collect();
+    let vector = naming(scheme.world(), *path.last().expect("not empty"), to);
+    Attestation::extend(mode, Some(received), &ases, vector, &own_pair(mode), leaked).expect("signs")
+}
+
+#[test]
+fn a_sibling_signs_as_its_sibling() {
+    for mode in [Mode::FullDomain, Mode::Literal] {
+        let mut scheme = world(mode);
+        // AS 2 sends one UPDATE to AS 3 and AS 4, and with it one private key to both.
+        let received = honest(&mut scheme, "192.0.2.0/24", &[1, 2], 4);
+        let received = Attestation::decode(&received).expect("decodes");
+        let leaked = RawPrivate::decode(&received.granted, Moduli::Any).expect("the granted key");
+        // AS 4 makes the hop that AS 3 never made. Its export policy is bypassed, and AS 3 drops the route for a loop.
+        let forged = forge(&scheme, mode, &received, &leaked, &[1, 2, 3], 5);
+        let verdict = scheme.verify(&announcement("192.0.2.0/24", &[1, 2, 3]), &forged.encode(), Asn(5));
+        // It can go on from there under its own name, since it chose the key that "AS 3" granted.
+        let forged = forge(&scheme, mode, &received, &leaked, &[1, 2, 3], 4);
+        let onward = forge(&scheme, mode, &forged, &own_pair(mode), &[1, 2, 3, 4], 5);
+        let onward = scheme.verify(&announcement("192.0.2.0/24", &[1, 2, 3, 4]), &onward.encode(), Asn(5));
+        // A literal chain may fail by its domain; here it does not.
+        assert!(verdict && onward, "{mode:?}");
+    }
+}
+
+#[test]
+fn a_leaked_key_claims_a_shorter_path() {
+    let mode = Mode::FullDomain;
+    let mut scheme = world(mode);
+    // The true way from AS 2 to AS 9 has two ASes more.
+    let true_path = [1, 2, 4, 7, 8];
+    let received = honest(&mut scheme, "192.0.2.0/24", &true_path, 9);
+    assert!(scheme.verify(&announcement("192.0.2.0/24", &true_path), &received, Asn(9)));
+    // AS 9 knows the key that AS 2 granted: in an optional transitive attribute it travels in clear.
+    let early = honest(&mut scheme, "192.0.2.0/24", &[1, 2], 4);
+    let early = Attestation::decode(&early).expect("decodes");
+    let leaked = RawPrivate::decode(&early.granted, mode.moduli()).expect("the granted key");
+    // AS 3 lies between AS 2 and AS 9; it announced nothing.
+    let as_3 = forge(&scheme, mode, &early, &leaked, &[1, 2, 3], 9);
+    let as_9 = forge(&scheme, mode, &as_3, &own_pair(mode), &[1, 2, 3, 9], 10);
+    let shorter = announcement("192.0.2.0/24", &[1, 2, 3, 9]);
+    assert!(shorter.path.len() < true_path.len() + 1);
+    assert!(scheme.verify(&shorter, &as_9.encode(), Asn(10)));
+    // Neighbour lists are all that holds it back: AS 2 and AS 9 are none.
+    let vector = BitVector::zeros(8);
+    let path = [Asn(1), Asn(2), Asn(9)];
+    let direct = Attestation::extend(mode, Some(&early), &path, vector, &own_pair(mode), &leaked).expect("signs");
+    assert!(!scheme.verify(&announcement("192.0.2.0/24", &[1, 2, 9]), &direct.encode(), Asn(10)));
+}
+
+#[test]
+fn one_signature_serves_every_prefix() {
+    let mut scheme = world(Mode::FullDomain);
+    let path = [1, 2, 3];
+    let received = honest(&mut scheme, "192.0.2.0/24", &path, 5);
+    // Neither prefix nor time is in the formulas: cut from one UPDATE and pasted into another, for all time.
+    assert!(scheme.verify(&announcement("203.0.113.0/24", &path), &received, Asn(5)));
+    assert!(scheme.verify(&announcement("192.0.2.128/25", &path), &received, Asn(5)));
+}
