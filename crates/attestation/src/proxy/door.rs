@@ -7,10 +7,10 @@ use wayleave_bgp::session::{ConnectionId, PeerAsn};
 use wayleave_bgp::{Message, MessageError, Notification, Open, SessionParams};
 use wayleave_core::{Asn, Instant};
 
-/// How long an OPEN may take to come.
-const OPEN_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a peer that has sent its OPEN waits for the other end: less than the four minutes that it waits for ours
-/// (RFC 4271 section 8.2.2).
+/// How long of several silent callers the first may be passed over.
+const TURN_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a caller waits for the other end: less than the four minutes that it waits for our OPEN (RFC 4271 section
+/// 8.2.2).
 const MEETING_PATIENCE: Duration = Duration::from_secs(200);
 /// Octets that are kept: an OPEN, and no honest peer sends more before ours.
 const MOST_OCTETS: usize = 4_096;
@@ -22,6 +22,7 @@ pub(super) struct Caller {
     pub(super) octets: Vec<u8>,
     pub(super) open: Option<Open>,
     until: Instant,
+    patient_until: Instant,
 }
 
 /// What a caller's octets came to.
@@ -35,8 +36,15 @@ pub(super) enum Heard {
 }
 
 impl Caller {
-    pub(super) fn new(connection: ConnectionId, now: Instant) -> Self {
-        Self { connection, octets: Vec::new(), open: None, until: now + OPEN_PATIENCE }
+    /// `jitter` spreads the end of the patience of two proxies that call each other.
+    pub(super) fn new(connection: ConnectionId, now: Instant, jitter: Duration) -> Self {
+        let patient_until = now + TURN_PATIENCE + jitter;
+        Self { connection, octets: Vec::new(), open: None, until: now + MEETING_PATIENCE, patient_until }
+    }
+
+    /// Until when another caller may speak before this one.
+    pub(super) fn patient_until(&self) -> Instant {
+        self.patient_until
     }
 
     /// When it has waited long enough.

@@ -1,19 +1,97 @@
-//! All pairs of one AS in one process, and the bridge between the two sessions of each.
+//! All pairs of one AS in one process: what comes in is validated before it goes inside, what goes out is signed.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use serde::Serialize;
 use wayleave_bgp::session::ConnectionId;
-use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::{Afi, Instant, Machine, Now};
+use wayleave_bgp::{AttributeCode, Attributes, Nlri};
+use wayleave_core::{Asn, Instant, Machine, Now, Prefix};
 
-use super::pair::{self, Pair, PairConfig, PairEvent, Side};
+use super::line::Line;
+use super::offer::{offer, offered};
+use super::pair::{self, EndConfig, Pair, PairConfig, PairEvent, Side};
+use super::policy::{Class, Policy};
+use super::work::{Done, Group, Job, Judged, Outcome, Results, Sign, Signed, Validate, Work};
+use crate::attest::{AttestError, KeyRing, endorse};
+use crate::cache::Cache;
+use crate::leaf::{Leaf, LeafKey, Tree};
+use crate::pki::View;
+use crate::report::Report;
+use crate::validate::{Clock, Rules};
+
+/// Routes of one burst of validation, at most, so that no peer's routes wait long behind another's.
+const BURST: usize = 512;
+/// Routes of one burst of signing, at most.
+const SIGN_BURST: usize = 128;
+/// Reports that a pair's cache holds.
+const CACHE: usize = 65_536;
+/// Signatures of a few-time key that are made durable ahead of their use.
+const RESERVE: u64 = 1024;
+/// How far the two clocks may drift apart between two calls before somebody has set the wall clock.
+const STEP: Duration = Duration::from_secs(10);
+/// A step of the wall clock is noticed so soon.
+const LOOK: Duration = Duration::from_secs(30);
+/// The longest value that is sent to a peer without extended messages: BIRD keeps 1,024 of a message's 4,096 octets
+/// for itself, and the other attributes take their part.
+pub const MOST_OCTETS: usize = 2_800;
+/// Likewise with extended messages.
+pub const MOST_OCTETS_EXTENDED: usize = 60_000;
+
+/// One pair's part of the configuration.
+#[derive(Clone, Debug)]
+pub struct PairOptions {
+    /// Its name for people.
+    pub name: String,
+    /// How each end is reached: inside, then outside.
+    pub ends: [EndConfig; 2],
+    /// Octets of an attestation that the outside peer takes, at most.
+    pub most: usize,
+    /// Likewise with extended messages.
+    pub most_extended: usize,
+}
+
+/// The configuration of a proxy.
+#[derive(Clone, Debug)]
+pub struct ProxyConfig {
+    /// The AS whose proxy this is.
+    pub asn: Asn,
+    /// The attribute's type code.
+    pub attribute: AttributeCode,
+    /// The code of the capability that offers keys.
+    pub capability: u8,
+    /// What is required of every chain.
+    pub rules: Rules,
+    /// Seconds by which clocks may be wrong.
+    pub uncertainty: u64,
+    /// Minutes that what is signed here holds.
+    pub lifetime: u16,
+    /// Bits of strength, a multiple of 16, below which no neighbour may sign after us.
+    pub least_strength: u16,
+    /// What follows from each verdict.
+    pub policy: Policy,
+    /// Own prefixes that are signed, with those within them; `None`: all.
+    pub own: Option<Vec<Prefix>>,
+    /// The pairs.
+    pub pairs: Vec<PairOptions>,
+}
 
 /// What the world tells a proxy.
 #[derive(Debug)]
 pub enum Input {
     /// Of one pair, by its place.
     Pair(usize, pair::Input),
+    /// Work that was asked for is done.
+    Done(Done),
+    /// What is known of origins has changed.
+    View(Arc<View>),
+    /// The directories of the exchanges have changed.
+    Directories(Arc<Vec<Tree>>),
+    /// What follows from verdicts has changed.
+    Policy(Policy),
+    /// What [`Output::Persist`] asked for is durable.
+    Persisted(u64),
 }
 
 /// What a proxy wants done.
@@ -48,54 +126,603 @@ pub enum Output {
         /// Which.
         connection: ConnectionId,
     },
-    /// Something happened to a pair.
-    Event(usize, PairEvent),
+    /// Run this, on any thread, and bring back [`Input::Done`].
+    Work(Job),
+    /// Make durable that the few-time key `public` may have signed with every index below `limit`, then bring back
+    /// [`Input::Persisted`].
+    Persist {
+        /// Rises by one each time.
+        id: u64,
+        /// The key's name in the store: its encoded public half.
+        public: Vec<u8>,
+        /// Indices below it count as used after a restart.
+        limit: u64,
+    },
+    /// Something happened.
+    Event(Event),
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// To a pair's sessions.
+    Pair(usize, PairEvent),
+    /// The outside peer offers these keys; none: it does not attest.
+    Offered(usize, Vec<LeafKey>),
+    /// A route of a class that is to be told.
+    Verdict {
+        /// The pair's place.
+        pair: usize,
+        /// Which route.
+        nlri: Nlri,
+        /// What was concluded.
+        class: Class,
+        /// Why.
+        report: Arc<Report>,
+    },
+    /// Routes went out with the attestation that they came with.
+    NotExtended(usize, Vec<Nlri>, AttestError),
+    /// Routes did not go out: no attestation was small enough.
+    TooLong(usize, Vec<Nlri>, usize),
+    /// Routes did not go out: the keys are spent.
+    Exhausted(usize, Vec<Nlri>),
+    /// The wall clock was set by so many seconds.
+    ClockStepped(i64),
+}
+
+/// What a pair has counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Counts {
+    /// Routes validated, again and again those that were looked at anew.
+    pub validated: u64,
+    /// Routes rejected.
+    pub rejected: u64,
+    /// Routes signed as their origin.
+    pub originated: u64,
+    /// Routes whose chain was extended.
+    pub extended: u64,
+    /// Of those: ahead of expiry.
+    pub renewed: u64,
+    /// Routes out as they came, without an attestation.
+    pub unattested: u64,
+    /// Routes out with a chain that could not be extended.
+    pub not_extended: u64,
+    /// Routes signed with a smaller suite, to fit.
+    pub smaller: u64,
+    /// Routes not sent because nothing fits.
+    pub too_long: u64,
+    /// Routes not sent because keys are spent.
+    pub exhausted: u64,
+    /// Routes that a session's message size did not take.
+    pub oversize: u64,
+    /// Malformed UPDATEs (RFC 7606).
+    pub malformed_updates: u64,
+}
+
+/// A few-time key's count.
+struct Reserve {
+    /// Its place in the ring.
+    place: usize,
+    public: Vec<u8>,
+    /// What an earlier life left.
+    from: u64,
+    /// Durable.
+    limit: u64,
+    /// On its way to the store: id and limit.
+    pending: Option<(u64, u64)>,
+}
+
+/// One pair and its routes in both directions.
+pub(super) struct Place {
+    pub(super) name: String,
+    pub(super) pair: Pair,
+    /// From outside to inside.
+    pub(super) incoming: Line<Arc<Report>>,
+    /// From inside to outside.
+    pub(super) outgoing: Line<Outcome>,
+    /// Chains of others as they were extended for this neighbour, by what they came with.
+    extended: HashMap<Arc<Attributes>, Outcome>,
+    /// What we say of the outside peer, while its session is up.
+    leaf: Option<Leaf>,
+    /// Of this pair's validations: one at a time works on it.
+    cache: Arc<Mutex<Cache>>,
+    pub(super) offered: Vec<LeafKey>,
+    most: [usize; 2],
+    pub(super) counts: Counts,
 }
 
 /// The proxy of one AS.
 pub struct Proxy {
-    pairs: Vec<Pair>,
+    pub(super) config: ProxyConfig,
+    own: Option<Arc<Vec<Prefix>>>,
+    pub(super) places: Vec<Place>,
+    pub(super) view: Arc<View>,
+    pub(super) directories: Arc<Vec<Tree>>,
+    ring: Arc<Mutex<KeyRing>>,
+    /// Whether there is any key to sign with.
+    has_keys: bool,
+    reserves: Vec<Reserve>,
+    /// A burst is being signed; whose turn it is next.
+    signing: bool,
+    turn: usize,
+    sequence: u64,
+    /// Routes to be looked at again, by time.
+    times: BTreeSet<(u64, usize, Side, Nlri)>,
+    persists: u64,
     outputs: VecDeque<Output>,
+    pub(super) now: Now,
 }
 
 impl Proxy {
-    /// Pairs at rest; `seed` feeds the jitter of timers.
+    /// Pairs at rest. `ring` holds the AS's keys, `used` by encoded public key how often a few-time key may have signed
+    /// in earlier lives; `seed` feeds the jitter of timers.
     #[must_use]
-    pub fn new(pairs: Vec<PairConfig>, seed: u64, now: Now) -> Self {
-        let pairs = pairs.into_iter().enumerate();
-        let pairs = pairs.map(|(place, config)| Pair::new(config, seed ^ (place as u64) << 32, now)).collect();
-        Self { pairs, outputs: VecDeque::new() }
+    pub fn new(config: ProxyConfig, ring: KeyRing, used: &HashMap<Vec<u8>, u64>, seed: u64, now: Now) -> Self {
+        let keys: Vec<LeafKey> = ring.pairs.iter().map(|pair| pair.leaf_key()).collect();
+        let more = if keys.is_empty() { Vec::new() } else { vec![offer(config.capability, &keys)] };
+        let places = config.pairs.iter().enumerate().map(|(place, options)| {
+            let pair = PairConfig { ends: options.ends.clone(), more: [Vec::new(), more.clone()] };
+            Place {
+                name: options.name.clone(),
+                pair: Pair::new(pair, seed ^ (place as u64) << 32, now),
+                incoming: Line::new(),
+                outgoing: Line::new(),
+                extended: HashMap::new(),
+                leaf: None,
+                cache: Arc::new(Mutex::new(Cache::new(CACHE))),
+                offered: Vec::new(),
+                most: [options.most, options.most_extended],
+                counts: Counts::default(),
+            }
+        });
+        let few_time = ring.pairs.iter().enumerate().filter(|(_, pair)| pair.key.next_index().is_some());
+        let reserves = few_time.map(|(place, pair)| {
+            let public = pair.key.public().to_vec();
+            let from = used.get(&public).copied().unwrap_or(0);
+            Reserve { place, public, from, limit: from, pending: None }
+        });
+        let mut proxy = Self {
+            own: config.own.clone().map(Arc::new),
+            places: places.collect(),
+            view: Arc::new(View::new(0)),
+            directories: Arc::default(),
+            has_keys: !ring.pairs.is_empty(),
+            reserves: reserves.collect(),
+            ring: Arc::new(Mutex::new(ring)),
+            signing: false,
+            turn: 0,
+            sequence: 0,
+            times: BTreeSet::new(),
+            persists: 0,
+            outputs: VecDeque::new(),
+            now,
+            config,
+        };
+        proxy.reserve();
+        proxy
     }
 
-    /// The pairs, in the order in which they were given.
+    /// How many pairs there are.
     #[must_use]
-    pub fn pairs(&self) -> &[Pair] {
-        &self.pairs
+    pub fn pairs(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The sessions of a pair, by its place.
+    #[must_use]
+    pub fn pair(&self, place: usize) -> Option<&Pair> {
+        self.places.get(place).map(|place| &place.pair)
     }
 
     /// Lets go of what no route needs any more; to be called now and then.
     pub fn sweep(&mut self) {
-        self.pairs.iter_mut().for_each(Pair::sweep);
+        for place in &mut self.places {
+            let used: std::collections::HashSet<*const Attributes> =
+                place.outgoing.iter().map(|(_, entry)| Arc::as_ptr(&entry.attributes)).collect();
+            place.extended.retain(|attributes, _| used.contains(&Arc::as_ptr(attributes)));
+            place.pair.sweep();
+        }
     }
 
-    fn on_pair(&mut self, pair: usize, output: pair::Output) {
+    pub(super) fn keys(&self) -> MutexGuard<'_, KeyRing> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Seconds since 1970.
+    pub(super) fn unix(&self) -> u64 {
+        self.now.unix.secs()
+    }
+
+    pub(super) fn clock(&self) -> Clock {
+        Clock { now: self.now.unix, uncertainty: self.config.uncertainty }
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.outputs.push_back(Output::Event(event));
+    }
+
+    fn on_now(&mut self, now: Now) {
+        let passed = now.instant.since(self.now.instant).as_micros() as i64;
+        let stepped = (now.unix.0 as i64).saturating_sub(self.now.unix.0 as i64).saturating_sub(passed);
+        self.now = now;
+        if stepped.unsigned_abs() > STEP.as_micros() as u64 {
+            self.tell(Event::ClockStepped(stepped / 1_000_000));
+            self.places.iter_mut().for_each(|place| place.incoming.queue_all());
+        }
+    }
+
+    fn on_pair(&mut self, place: usize, output: pair::Output) {
+        let pair = place;
         let output = match output {
             pair::Output::Connect { side, attempt } => Output::Connect { pair, side, attempt },
             pair::Output::Send { side, connection, bytes } => Output::Send { pair, side, connection, bytes },
             pair::Output::Close { side, connection } => Output::Close { pair, side, connection },
-            pair::Output::Event(event) => Output::Event(pair, event),
-            pair::Output::Route { from, nlri, attributes } => return self.on_route(pair, from, nlri, attributes),
-            pair::Output::EndOfRib { from, afi } => return self.on_end_of_rib(pair, from, afi),
+            pair::Output::Event(event) => return self.on_event(place, event),
+            pair::Output::Route { from, nlri, attributes } => return self.on_route(place, from, nlri, attributes),
+            pair::Output::EndOfRib { from: Side::Outside, afi } => return self.places[place].incoming.end(afi),
+            pair::Output::EndOfRib { from: Side::Inside, afi } => return self.places[place].outgoing.end(afi),
         };
         self.outputs.push_back(output);
     }
 
-    fn on_route(&mut self, pair: usize, from: Side, nlri: Nlri, attributes: Option<Arc<Attributes>>) {
-        self.pairs[pair].route(from.other(), nlri, attributes);
+    fn on_event(&mut self, place: usize, event: PairEvent) {
+        let at = &mut self.places[place];
+        match &event {
+            PairEvent::Up(Side::Outside, established) => {
+                let offered = offered(self.config.capability, &established.peer_capabilities);
+                // A strength that configuration can say, and at most four keys: always a leaf.
+                at.leaf = Some(endorse(&offered, self.config.least_strength).unwrap_or_else(|_| Leaf::keyless()));
+                at.offered.clone_from(&offered);
+                at.extended.clear();
+                at.outgoing.queue_all();
+                self.tell(Event::Offered(place, offered));
+            }
+            PairEvent::Down(Side::Outside, _) => {
+                at.leaf = None;
+                at.offered.clear();
+                at.extended.clear();
+            }
+            PairEvent::Malformed(..) => at.counts.malformed_updates += 1,
+            PairEvent::Rejected(_, rejected) => at.counts.oversize += rejected.routes.len() as u64,
+            _ => {}
+        }
+        if let PairEvent::Down(side, _) = &event {
+            match side {
+                Side::Outside => self.places[place].incoming.forget_ends(),
+                Side::Inside => self.places[place].outgoing.forget_ends(),
+            }
+        }
+        self.tell(Event::Pair(place, event));
     }
 
-    fn on_end_of_rib(&mut self, pair: usize, from: Side, afi: Afi) {
-        self.pairs[pair].end_of_rib(from.other(), afi);
+    fn on_route(&mut self, place: usize, from: Side, nlri: Nlri, attributes: Option<Arc<Attributes>>) {
+        let at = &mut self.places[place];
+        let Some(attributes) = attributes else {
+            let due = match from {
+                Side::Outside => at.incoming.remove(&nlri).and_then(|entry| entry.due),
+                Side::Inside => at.outgoing.remove(&nlri).and_then(|entry| entry.due),
+            };
+            at.pair.route(from.other(), nlri, None);
+            self.forget_time(place, from, nlri, due);
+            return;
+        };
+        match from {
+            Side::Outside => at.incoming.put(nlri, attributes),
+            Side::Inside => at.outgoing.put(nlri, attributes),
+        }
+    }
+
+    fn forget_time(&mut self, place: usize, side: Side, nlri: Nlri, due: Option<u64>) {
+        if let Some(due) = due {
+            self.times.remove(&(due, place, side, nlri));
+        }
+    }
+
+    /// Gives out work, and tells the ends of routes where nothing waits.
+    fn work(&mut self) {
+        for place in 0..self.places.len() {
+            self.validate(place);
+        }
+        for _ in 0..self.places.len() {
+            if self.signing {
+                break;
+            }
+            let place = self.turn;
+            self.turn = (self.turn + 1) % self.places.len();
+            self.sign(place);
+        }
+        for at in &mut self.places {
+            at.incoming.ends().into_iter().for_each(|afi| at.pair.end_of_rib(Side::Inside, afi));
+            at.outgoing.ends().into_iter().for_each(|afi| at.pair.end_of_rib(Side::Outside, afi));
+        }
+    }
+
+    fn validate(&mut self, place: usize) {
+        let at = &mut self.places[place];
+        if at.incoming.in_flight {
+            return;
+        }
+        let groups = at.incoming.burst(BURST);
+        if groups.is_empty() {
+            return;
+        }
+        at.incoming.in_flight = true;
+        let clock = Clock { now: self.now.unix, uncertainty: self.config.uncertainty };
+        let work = Work::Validate(Validate {
+            cache: Arc::clone(&at.cache),
+            view: Arc::clone(&self.view),
+            rules: self.config.rules,
+            clock,
+            directories: Arc::clone(&self.directories),
+            attribute: self.config.attribute,
+            receiver: self.config.asn,
+            groups,
+        });
+        self.outputs.push_back(Output::Work(Job { pair: place, work }));
+    }
+
+    fn sign(&mut self, place: usize) {
+        let unix = self.unix();
+        let at = &mut self.places[place];
+        let Some(established) = at.pair.established(Side::Outside) else { return };
+        let Some(leaf) = at.leaf.clone() else { return };
+        let neighbour = established.peer_asn;
+        let most = at.most[usize::from(established.params.extended_message)];
+        let burst = at.outgoing.burst(SIGN_BURST);
+        let mut groups = Vec::new();
+        for group in burst {
+            let known =
+                self.places[place].extended.get(&group.attributes).filter(|known| is_current(known, unix)).cloned();
+            match known {
+                _ if !self.has_keys => self.on_signed(place, Signed { group, outcome: Outcome::AsTheyCame }),
+                Some(outcome) => self.on_signed(place, Signed { group, outcome }),
+                None => groups.push(group),
+            }
+        }
+        if groups.is_empty() {
+            return;
+        }
+        self.places[place].outgoing.in_flight = true;
+        self.signing = true;
+        // Rises with time, also over restarts, and with each list of a burst.
+        self.sequence = (self.sequence + 1).max(self.now.unix.0);
+        let sequence = self.sequence;
+        self.sequence += SIGN_BURST as u64;
+        let work = Work::Sign(Sign {
+            ring: Arc::clone(&self.ring),
+            asn: self.config.asn,
+            neighbour,
+            leaf,
+            now: unix,
+            lifetime: self.config.lifetime,
+            sequence,
+            attribute: self.config.attribute,
+            most,
+            own: self.own.clone(),
+            groups,
+        });
+        self.outputs.push_back(Output::Work(Job { pair: place, work }));
+    }
+
+    fn on_done(&mut self, done: Done) {
+        let place = done.pair;
+        if place >= self.places.len() {
+            return;
+        }
+        match done.result {
+            Results::Validated(judged) => {
+                self.places[place].incoming.in_flight = false;
+                judged.into_iter().for_each(|judged| self.on_judged(place, judged));
+            }
+            Results::Signed(signed) => {
+                self.places[place].outgoing.in_flight = false;
+                self.signing = false;
+                signed.into_iter().for_each(|signed| self.on_signed(place, signed));
+                self.reserve();
+            }
+        }
+    }
+
+    fn on_judged(&mut self, place: usize, Judged { group, report }: Judged) {
+        let due = report.until.map(|until| until.secs().saturating_add(1));
+        for nlri in group.routes {
+            let at = &mut self.places[place];
+            let Some(entry) = at.incoming.same(&nlri, &group.attributes) else { continue };
+            entry.found = Some(Arc::clone(&report));
+            let before = std::mem::replace(&mut entry.due, due);
+            at.counts.validated += 1;
+            self.forget_time(place, Side::Outside, nlri, before);
+            self.times.extend(due.map(|due| (due, place, Side::Outside, nlri)));
+            self.decide(place, nlri);
+        }
+    }
+
+    /// Lets policy act on what was found of a route.
+    fn decide(&mut self, place: usize, nlri: Nlri) {
+        let at = &mut self.places[place];
+        let Some(entry) = at.incoming.get(&nlri) else { return };
+        let Some(report) = entry.found.clone() else { return };
+        let class = Class::of(&report, &nlri.prefix);
+        match self.config.policy.apply(class, &entry.attributes) {
+            Some(attributes) => at.pair.route_with(Side::Inside, nlri, attributes),
+            None => {
+                at.counts.rejected += 1;
+                at.pair.route(Side::Inside, nlri, None);
+            }
+        }
+        if self.config.policy.treatment(class).log {
+            self.tell(Event::Verdict { pair: place, nlri, class, report });
+        }
+    }
+
+    fn on_signed(&mut self, place: usize, Signed { group, outcome }: Signed) {
+        let unix = self.unix();
+        let Group { attributes, routes } = group;
+        let due = match &outcome {
+            Outcome::Attested { renew, .. } => Some(*renew),
+            _ => None,
+        };
+        let at = &mut self.places[place];
+        // Of lists that we originate each has a value of its own.
+        if matches!(&outcome, Outcome::Attested { origin: false, .. }) {
+            at.extended.insert(Arc::clone(&attributes), outcome.clone());
+        }
+        let routes: Vec<Nlri> =
+            routes.into_iter().filter(|nlri| at.outgoing.same(nlri, &attributes).is_some()).collect();
+        for nlri in &routes {
+            let at = &mut self.places[place];
+            let Some(entry) = at.outgoing.same(nlri, &attributes) else { continue };
+            entry.found = Some(outcome.clone());
+            let before = std::mem::replace(&mut entry.due, due);
+            at.counts.note(&outcome, before.is_some_and(|before| before <= unix));
+            match &outcome {
+                Outcome::Attested { attributes, .. } => {
+                    at.pair.route(Side::Outside, *nlri, Some(Arc::clone(attributes)));
+                }
+                Outcome::AsTheyCame | Outcome::NotExtended(_) => {
+                    at.pair.route(Side::Outside, *nlri, Some(Arc::clone(&attributes)));
+                }
+                Outcome::TooLong { .. } | Outcome::Exhausted => at.pair.route(Side::Outside, *nlri, None),
+                // Queued again once the count is durable.
+                Outcome::NotReserved => {}
+            }
+            self.forget_time(place, Side::Inside, *nlri, before);
+            self.times.extend(due.map(|due| (due, place, Side::Inside, *nlri)));
+        }
+        match outcome {
+            Outcome::NotExtended(error) if !routes.is_empty() => self.tell(Event::NotExtended(place, routes, error)),
+            Outcome::TooLong { need } if !routes.is_empty() => self.tell(Event::TooLong(place, routes, need)),
+            Outcome::Exhausted if !routes.is_empty() => self.tell(Event::Exhausted(place, routes)),
+            _ => {}
+        }
+    }
+
+    fn on_view(&mut self, view: Arc<View>) {
+        self.view = view;
+        let (asn, view) = (self.config.asn, Arc::clone(&self.view));
+        let mut changed = false;
+        for pair in &mut self.keys().pairs {
+            let registered = view.key_of_leaf(asn, &pair.leaf_key()).is_some();
+            changed |= std::mem::replace(&mut pair.registered, registered) != registered;
+        }
+        for place in &mut self.places {
+            place.incoming.queue_all();
+            if changed {
+                place.extended.clear();
+                place.outgoing.queue_all();
+            }
+        }
+    }
+
+    fn on_policy(&mut self, policy: Policy) {
+        self.config.policy = policy;
+        for place in 0..self.places.len() {
+            let routes: Vec<Nlri> = self.places[place].incoming.iter().map(|(nlri, _)| *nlri).collect();
+            routes.into_iter().for_each(|nlri| self.decide(place, nlri));
+        }
+    }
+
+    /// Asks for more signatures of few-time keys to be made durable, well before they are used.
+    fn reserve(&mut self) {
+        for at in 0..self.reserves.len() {
+            let next = self.keys().pairs.get(self.reserves[at].place).and_then(|pair| pair.key.next_index());
+            let reserve = &mut self.reserves[at];
+            let used = next.unwrap_or(0).max(reserve.from);
+            if reserve.pending.is_some() || reserve.limit.saturating_sub(used) > RESERVE / 2 {
+                continue;
+            }
+            self.persists += 1;
+            let limit = reserve.limit + RESERVE;
+            reserve.pending = Some((self.persists, limit));
+            let public = reserve.public.clone();
+            self.outputs.push_back(Output::Persist { id: self.persists, public, limit });
+        }
+    }
+
+    fn on_persisted(&mut self, id: u64) {
+        let Some(reserve) = self.reserves.iter_mut().find(|reserve| reserve.pending.is_some_and(|(of, _)| of == id))
+        else {
+            return;
+        };
+        let Some((_, limit)) = reserve.pending.take() else { return };
+        reserve.limit = limit;
+        let (place, from) = (reserve.place, reserve.from);
+        if let Some(pair) = self.keys().pairs.get_mut(place) {
+            pair.key.reserve(from, limit);
+        }
+        self.places.iter_mut().for_each(|place| {
+            let waiting: Vec<Nlri> = place
+                .outgoing
+                .iter()
+                .filter(|(_, entry)| matches!(entry.found, Some(Outcome::NotReserved)))
+                .map(|(nlri, _)| *nlri)
+                .collect();
+            waiting.iter().for_each(|nlri| place.outgoing.queue(nlri));
+        });
+    }
+
+    /// Looks again at what is due.
+    fn on_times(&mut self) {
+        let unix = self.unix();
+        while let Some(&(due, place, side, nlri)) = self.times.first().filter(|(due, ..)| *due <= unix) {
+            self.times.remove(&(due, place, side, nlri));
+            match side {
+                Side::Outside => self.places[place].incoming.queue(&nlri),
+                Side::Inside => self.places[place].outgoing.queue(&nlri),
+            }
+        }
+    }
+}
+
+/// Whether a signed outcome can be used for further routes.
+fn is_current(outcome: &Outcome, unix: u64) -> bool {
+    matches!(outcome, Outcome::Attested { renew, .. } if *renew > unix)
+}
+
+impl Counts {
+    /// Adds another pair's.
+    pub(super) fn add(&mut self, other: &Counts) {
+        let Counts {
+            validated,
+            rejected,
+            originated,
+            extended,
+            renewed,
+            unattested,
+            not_extended,
+            smaller,
+            too_long,
+            exhausted,
+            oversize,
+            malformed_updates,
+        } = other;
+        self.validated += validated;
+        self.rejected += rejected;
+        self.originated += originated;
+        self.extended += extended;
+        self.renewed += renewed;
+        self.unattested += unattested;
+        self.not_extended += not_extended;
+        self.smaller += smaller;
+        self.too_long += too_long;
+        self.exhausted += exhausted;
+        self.oversize += oversize;
+        self.malformed_updates += malformed_updates;
+    }
+
+    fn note(&mut self, outcome: &Outcome, again: bool) {
+        match outcome {
+            Outcome::Attested { origin, smaller, .. } => {
+                *(if *origin { &mut self.originated } else { &mut self.extended }) += 1;
+                self.smaller += u64::from(*smaller);
+                self.renewed += u64::from(again);
+            }
+            Outcome::AsTheyCame => self.unattested += 1,
+            Outcome::NotExtended(_) => self.not_extended += 1,
+            Outcome::TooLong { .. } => self.too_long += 1,
+            Outcome::Exhausted => self.exhausted += 1,
+            Outcome::NotReserved => {}
+        }
     }
 }
 
@@ -104,21 +731,32 @@ impl Machine for Proxy {
     type Output = Output;
 
     fn handle(&mut self, input: Input, now: Now) {
+        self.on_now(now);
         match input {
             Input::Pair(place, input) => {
-                if let Some(pair) = self.pairs.get_mut(place) {
-                    pair.handle(input, now);
+                if let Some(place) = self.places.get_mut(place) {
+                    place.pair.handle(input, now);
                 }
             }
+            Input::Done(done) => self.on_done(done),
+            Input::View(view) => self.on_view(view),
+            Input::Directories(directories) => {
+                self.directories = directories;
+                self.places.iter_mut().for_each(|place| place.incoming.queue_all());
+            }
+            Input::Policy(policy) => self.on_policy(policy),
+            Input::Persisted(id) => self.on_persisted(id),
         }
     }
 
     fn handle_timeout(&mut self, now: Now) {
-        for pair in &mut self.pairs {
-            if pair.deadline().is_some_and(|deadline| deadline <= now.instant) {
-                pair.handle_timeout(now);
+        self.on_now(now);
+        for place in &mut self.places {
+            if place.pair.deadline().is_some_and(|deadline| deadline <= now.instant) {
+                place.pair.handle_timeout(now);
             }
         }
+        self.on_times();
     }
 
     fn poll(&mut self) -> Option<Output> {
@@ -126,13 +764,25 @@ impl Machine for Proxy {
             if let Some(output) = self.outputs.pop_front() {
                 return Some(output);
             }
-            let next = self.pairs.iter_mut().enumerate().find_map(|(place, pair)| Some((place, pair.poll()?)));
-            let (place, output) = next?;
-            self.on_pair(place, output);
+            let next = self.places.iter_mut().enumerate().find_map(|(at, place)| Some((at, place.pair.poll()?)));
+            if let Some((place, output)) = next {
+                self.on_pair(place, output);
+                continue;
+            }
+            self.work();
+            let due = self.places.iter().any(|place| place.pair.is_due());
+            if self.outputs.is_empty() && !due {
+                return None;
+            }
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.pairs.iter().filter_map(Pair::deadline).min()
+        let pairs = self.places.iter().filter_map(|place| place.pair.deadline());
+        let next = self.times.first().map(|(due, ..)| {
+            let span = Duration::from_micros((due * 1_000_000).saturating_sub(self.now.unix.0));
+            self.now.instant + span.min(LOOK)
+        });
+        pairs.chain(next).min()
     }
 }

@@ -6,10 +6,17 @@
 //! passes): routes that outlive a session would outlive what was proved of them. All others are left out.
 
 mod door;
+mod line;
 mod machine;
+pub mod offer;
 mod opens;
 pub mod pair;
+pub mod policy;
+pub mod why;
+mod work;
 
-pub use machine::{Input, Output, Proxy};
+pub use machine::{Counts, Event, Input, MOST_OCTETS, MOST_OCTETS_EXTENDED, Output, PairOptions, Proxy, ProxyConfig};
 pub use opens::config_towards;
 pub use pair::{EndConfig, Pair, PairConfig, PairEvent, Side};
+pub use why::Status;
+pub use work::{Done, Job};

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use wayleave_bgp::session::{AddPathOffer, Config, GracefulRestartOffer, HoldTime, Offer, PeerAsn, Role};
 use wayleave_bgp::{AddPathMode, Capability, Open};
-use wayleave_core::{Afi, Asn};
+use wayleave_core::Afi;
 
-/// The session towards a peer of `peer_asn` in which we pass for whoever sent `open`; `more` are capabilities of our
+/// The session towards a peer whose OPEN is welcome if it is of `peer_asn`, in which we pass for whoever sent `open`; `more` are capabilities of our
 /// own.
 #[must_use]
-pub fn config_towards(peer_asn: Asn, open: &Open, more: Vec<Capability>) -> Config {
+pub fn config_towards(peer_asn: PeerAsn, open: &Open, more: Vec<Capability>) -> Config {
     let has = |capability: Capability| open.has(&capability);
     let restart = open.capabilities.iter().any(|capability| matches!(capability, Capability::GracefulRestart { .. }));
     let role = open.capabilities.iter().find_map(|capability| match capability {
@@ -37,7 +37,7 @@ pub fn config_towards(peer_asn: Asn, open: &Open, more: Vec<Capability>) -> Conf
         transparent: true,
         // A failed attempt is retried by the pair, which makes a new session each time.
         idle_hold: Duration::from_secs(120),
-        ..Config::new(open.asn, open.identifier, PeerAsn::Exactly(peer_asn))
+        ..Config::new(open.asn, open.identifier, peer_asn)
     }
 }
 
@@ -57,6 +57,8 @@ fn add_path(open: &Open, afi: Afi) -> AddPathOffer {
 
 #[cfg(test)]
 mod tests {
+    use wayleave_core::Asn;
+
     use super::*;
 
     #[test]
@@ -74,7 +76,7 @@ mod tests {
                 Capability::Unknown { code: 73, value: vec![0, 0] },
             ],
         };
-        let config = config_towards(Asn(64_500), &open, Vec::new());
+        let config = config_towards(PeerAsn::Exactly(Asn(64_500)), &open, Vec::new());
         assert_eq!((config.local_asn, config.router_id.octets()), (Asn(70_000), [192, 0, 2, 1]));
         assert_eq!((config.peer_asn, config.hold_time.secs()), (PeerAsn::Exactly(Asn(64_500)), 30));
         assert_eq!(config.role, Some(Role::Customer));

@@ -8,7 +8,9 @@ use wayleave_bgp::notification::{cease, code};
 use wayleave_bgp::rib::{AdjRibIn, AdjRibOut, Announced, AttributePool, MaxPrefixes, RejectedRoutes};
 use wayleave_bgp::session::StopReason;
 use wayleave_bgp::session::{self, Cause, ConnectionId, Counters, Ended, Established, PeerAsn, Session, State, Stop};
-use wayleave_bgp::{Attributes, Capability, Message, Nlri, Notification, Problem, RefreshKind, SessionParams, Update};
+use wayleave_bgp::{
+    Attributes, Capability, Message, Nlri, Notification, Open, Problem, RefreshKind, SessionParams, Update,
+};
 use wayleave_core::{Afi, Asn, Instant, Machine, Now};
 
 use super::door::{Caller, Heard};
@@ -169,6 +171,8 @@ struct End {
     /// No attempt before.
     connect_at: Instant,
     session: Option<Session>,
+    /// The session's connection, heard along until its OPEN has come.
+    heard: Option<Caller>,
     established: Option<Established>,
     rib_in: AdjRibIn,
     out: AdjRibOut,
@@ -188,6 +192,7 @@ impl End {
             attempt: 0,
             connect_at: Instant(0),
             session: None,
+            heard: None,
             established: None,
             rib_in: AdjRibIn::new(limits),
             out: AdjRibOut::new(),
@@ -196,8 +201,20 @@ impl End {
         }
     }
 
-    fn has_open(&self) -> bool {
-        self.callers.iter().any(|caller| caller.open.is_some())
+    /// What the peer said of itself.
+    fn open(&self) -> Option<&Open> {
+        self.heard.iter().chain(&self.callers).find_map(|caller| caller.open.as_ref())
+    }
+
+    /// The caller that gets our OPEN: one that has spoken, or the only one; of several that are silent, the first after
+    /// a while, since a proxy at the other end may wait for us as we do for it.
+    fn chosen(&self, now: Instant) -> Option<usize> {
+        let spoken = self.callers.iter().position(|caller| caller.open.is_some());
+        spoken.or(match self.callers.as_slice() {
+            [] => None,
+            [_] => Some(0),
+            [first, ..] => (first.patient_until() <= now).then_some(0),
+        })
     }
 }
 
@@ -256,7 +273,8 @@ impl Pair {
     /// Whether this side's peer has called and waits for the other side.
     #[must_use]
     pub fn waits(&self, side: Side) -> bool {
-        self.end(side).has_open()
+        let end = self.end(side);
+        end.session.is_none() && end.open().is_some()
     }
 
     /// What this side's sessions have counted since the pair was made.
@@ -285,6 +303,15 @@ impl Pair {
     /// What our OPEN towards this side says beyond the other end's, from the next session on.
     pub fn set_more(&mut self, side: Side, more: Vec<Capability>) {
         self.more[side.index()] = more;
+    }
+
+    /// Whether a session takes routes and has some to send: [`Machine::poll`] will say more.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.ends.iter().any(|end| {
+            let writable = end.session.as_ref().is_some_and(Session::is_writable) && end.established.is_some();
+            writable && (end.out.is_due() || end.end_of_rib != [false; 2])
+        })
     }
 
     /// Lets go of attributes that no route has any more; to be called now and then.
@@ -337,7 +364,9 @@ impl Pair {
                 if !running || !asked_for || end.session.is_some() || end.callers.len() >= MOST_CALLERS {
                     return self.refuse(side, connection, cease::CONNECTION_COLLISION);
                 }
-                end.callers.push(Caller::new(connection, now.instant));
+                let callers = end.callers.len() as u64;
+                let jitter = Duration::from_millis(self.seed.wrapping_add(callers) % 4_000);
+                self.end_mut(side).callers.push(Caller::new(connection, now.instant, jitter));
             }
             session::Input::ConnectFailed { attempt } => {
                 if end.connecting == Some(attempt) {
@@ -354,8 +383,16 @@ impl Pair {
             session::Input::Closed { connection } if end.callers.iter().any(|c| c.connection == connection) => {
                 end.callers.retain(|caller| caller.connection != connection);
                 end.connect_at = end.connect_at.max(now.instant + CONNECT_RETRY);
+                self.left(side);
             }
             other => {
+                if let (session::Input::Bytes { connection, bytes }, Some(heard)) = (&other, &mut end.heard)
+                    && heard.connection == *connection
+                    && heard.open.is_none()
+                {
+                    // What is wrong with it the session says.
+                    let _ = heard.hear(bytes, end.config.peer_asn, now.instant);
+                }
                 if let Some(session) = &mut end.session {
                     session.handle(other, now);
                 }
@@ -374,18 +411,31 @@ impl Pair {
                 // Whoever spoke first is kept: only one connection ever gets our OPEN, so that none collides.
                 let kept = end.callers.swap_remove(at);
                 let others = std::mem::replace(&mut end.callers, vec![kept]);
-                for other in others {
-                    self.refuse(side, other.connection, cease::CONNECTION_COLLISION);
-                }
+                self.refuse_all(side, others);
             }
             Heard::Wrong(notification) => {
                 end.callers.remove(at);
                 end.connect_at = end.connect_at.max(now + CONNECT_RETRY);
                 self.dismiss(side, connection, notification.clone());
+                self.left(side);
                 let cause = Cause::PeerErred(notification);
                 let ended = Ended { connection: Some(connection), state: State::Active, cause, retain: None };
                 self.tell(PairEvent::Failed(side, ended));
             }
+        }
+    }
+
+    fn refuse_all(&mut self, side: Side, callers: Vec<Caller>) {
+        for caller in callers {
+            self.refuse(side, caller.connection, cease::CONNECTION_COLLISION);
+        }
+    }
+
+    /// A caller has left. The other end may have been told of it already.
+    fn left(&mut self, side: Side) {
+        let end = self.end(side);
+        if end.session.is_none() && end.open().is_none() && self.end(side.other()).session.is_some() {
+            self.fall(side, &Cause::ConnectionLost);
         }
     }
 
@@ -401,44 +451,43 @@ impl Pair {
         self.outputs.push_back(Output::Close { side, connection });
     }
 
-    /// Both ends have called: each gets a session in which we pass for the other.
+    /// What one end has said of itself is said to the other, once that one is there too.
     fn meet(&mut self) -> bool {
-        let ready = |end: &End| end.session.is_none() && end.has_open();
-        if !self.running || !self.ends.iter().all(ready) {
-            return false;
-        }
-        self.falling = false;
-        let callers = Side::BOTH.map(|side| {
+        let mut met = false;
+        for side in Side::BOTH {
+            let Some(open) = self.end(side.other()).open().cloned() else { continue };
+            let now = self.now;
             let end = self.end_mut(side);
-            end.connecting = None;
-            end.callers.pop()
-        });
-        let [Some(inside), Some(outside)] = callers else { return false };
-        let (Some(open_inside), Some(open_outside)) = (inside.open.clone(), outside.open.clone()) else {
-            return false;
-        };
-        let ends = [
-            (Side::Inside, inside, &open_inside, &open_outside),
-            (Side::Outside, outside, &open_outside, &open_inside),
-        ];
-        for (side, caller, own, other) in ends {
-            let config = config_towards(own.asn, other, self.more[side.index()].clone());
+            if end.session.is_some() {
+                continue;
+            }
+            let Some(chosen) = end.chosen(now.instant) else { continue };
+            let caller = end.callers.swap_remove(chosen);
+            let others = std::mem::take(&mut end.callers);
+            let peer_asn = caller.open.as_ref().map_or(end.config.peer_asn, |open| PeerAsn::Exactly(open.asn));
+            self.refuse_all(side, others);
+            let config = config_towards(peer_asn, &open, self.more[side.index()].clone());
             self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let mut session = Session::new(config, self.seed);
             let connection = caller.connection;
-            session.handle(session::Input::Start, self.now);
-            session.handle(session::Input::Connected { connection, outgoing: false }, self.now);
-            session.handle(session::Input::Bytes { connection, bytes: caller.octets }, self.now);
-            self.end_mut(side).session = Some(session);
+            session.handle(session::Input::Start, now);
+            session.handle(session::Input::Connected { connection, outgoing: false }, now);
+            if !caller.octets.is_empty() {
+                session.handle(session::Input::Bytes { connection, bytes: caller.octets.clone() }, now);
+            }
+            let end = self.end_mut(side);
+            (end.session, end.heard, end.connecting) = (Some(session), Some(caller), None);
+            self.falling = false;
+            met = true;
         }
-        true
+        met
     }
 
     /// Connects where we shall and somebody waits, or nobody else would begin.
     fn dial(&mut self) {
         for side in Side::BOTH {
             let other = self.end(side.other());
-            let wanted = other.session.is_none() && (other.has_open() || other.config.connects);
+            let wanted = other.open().is_some() || (other.session.is_none() && other.config.connects);
             let now = self.now.instant;
             let running = self.running;
             let end = self.end_mut(side);
@@ -463,6 +512,7 @@ impl Pair {
             for caller in late {
                 self.end_mut(side).connect_at = now + CONNECT_RETRY;
                 self.outputs.push_back(Output::Close { side, connection: caller.connection });
+                self.left(side);
             }
         }
     }
@@ -643,7 +693,7 @@ impl Pair {
             if matches!(session.state(), State::Idle | State::Active | State::Connect) {
                 let counters = *session.counters();
                 add(&mut end.past, &counters);
-                end.session = None;
+                (end.session, end.heard) = (None, None);
             }
         }
         None
@@ -714,14 +764,17 @@ impl Machine for Pair {
     fn deadline(&self) -> Option<Instant> {
         let sessions = self.ends.iter().filter_map(|end| end.session.as_ref()?.deadline());
         let callers = self.ends.iter().flat_map(|end| end.callers.iter().map(Caller::until));
+        let patience = self.ends.iter().filter(|end| end.callers.len() > 1);
+        let patience = patience.filter_map(|end| Some(end.callers.first()?.patient_until()));
+        let patience = patience.filter(|until| *until > self.now.instant);
         let stale = self.ends.iter().filter_map(|end| end.rib_in.deadline());
         let dials = Side::BOTH.into_iter().filter_map(|side| {
             let (end, other) = (self.end(side), self.end(side.other()));
-            let wanted = other.session.is_none() && (other.has_open() || other.config.connects);
+            let wanted = other.open().is_some() || (other.session.is_none() && other.config.connects);
             let idle = end.session.is_none() && end.callers.is_empty() && end.connecting.is_none();
             (self.running && end.config.connects && wanted && idle).then_some(end.connect_at)
         });
-        sessions.chain(callers).chain(stale).chain(dials).min()
+        sessions.chain(callers).chain(patience).chain(stale).chain(dials).min()
     }
 }
 

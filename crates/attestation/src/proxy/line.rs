@@ -1,0 +1,128 @@
+//! The routes of one direction of a pair, and the queue of those that wait to be looked at.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use wayleave_bgp::{Attributes, Nlri};
+use wayleave_core::Afi;
+
+use super::work::Group;
+
+/// A route, and what was last found of it.
+#[derive(Debug)]
+pub(super) struct Entry<T> {
+    pub(super) attributes: Arc<Attributes>,
+    /// Of these attributes or, while it waits, of earlier ones.
+    pub(super) found: Option<T>,
+    /// When it must be looked at again, in seconds since 1970.
+    pub(super) due: Option<u64>,
+    queued: bool,
+}
+
+/// One direction of a pair.
+#[derive(Debug)]
+pub(super) struct Line<T> {
+    routes: BTreeMap<Nlri, Entry<T>>,
+    queue: VecDeque<Nlri>,
+    /// A burst is being worked on.
+    pub(super) in_flight: bool,
+    /// Families whose end is to be told once nothing waits, IPv4 then IPv6.
+    ends: [bool; 2],
+}
+
+impl<T> Line<T> {
+    pub(super) fn new() -> Self {
+        Self { routes: BTreeMap::new(), queue: VecDeque::new(), in_flight: false, ends: [false; 2] }
+    }
+
+    /// Takes a route in, and queues it.
+    pub(super) fn put(&mut self, nlri: Nlri, attributes: Arc<Attributes>) {
+        match self.routes.get_mut(&nlri) {
+            Some(entry) => entry.attributes = attributes,
+            None => {
+                self.routes.insert(nlri, Entry { attributes, found: None, due: None, queued: false });
+            }
+        }
+        self.queue(&nlri);
+    }
+
+    /// Queues a route that is there, once.
+    pub(super) fn queue(&mut self, nlri: &Nlri) {
+        if let Some(entry) = self.routes.get_mut(nlri).filter(|entry| !entry.queued) {
+            entry.queued = true;
+            self.queue.push_back(*nlri);
+        }
+    }
+
+    /// Queues all.
+    pub(super) fn queue_all(&mut self) {
+        let all: Vec<Nlri> = self.routes.keys().copied().collect();
+        all.iter().for_each(|nlri| self.queue(nlri));
+    }
+
+    /// Forgets a route; its entry.
+    pub(super) fn remove(&mut self, nlri: &Nlri) -> Option<Entry<T>> {
+        self.routes.remove(nlri)
+    }
+
+    /// The next burst of at most `most` routes, those with the same attributes together.
+    pub(super) fn burst(&mut self, most: usize) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::new();
+        let mut places: HashMap<*const Attributes, usize> = HashMap::new();
+        let mut taken = 0;
+        while taken < most
+            && let Some(nlri) = self.queue.pop_front()
+        {
+            // A route may have gone, or gone and come, since it was queued.
+            let Some(entry) = self.routes.get_mut(&nlri).filter(|entry| entry.queued) else { continue };
+            entry.queued = false;
+            taken += 1;
+            let attributes = Arc::clone(&entry.attributes);
+            let place = *places.entry(Arc::as_ptr(&attributes)).or_insert_with(|| {
+                groups.push(Group { attributes, routes: Vec::new() });
+                groups.len() - 1
+            });
+            groups[place].routes.push(nlri);
+        }
+        groups
+    }
+
+    /// The entry of a route, if it still has the attributes that were looked at.
+    pub(super) fn same(&mut self, nlri: &Nlri, attributes: &Arc<Attributes>) -> Option<&mut Entry<T>> {
+        self.routes.get_mut(nlri).filter(|entry| Arc::ptr_eq(&entry.attributes, attributes))
+    }
+
+    /// The entry of a route.
+    pub(super) fn get(&self, nlri: &Nlri) -> Option<&Entry<T>> {
+        self.routes.get(nlri)
+    }
+
+    /// The routes in prefix order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Nlri, &Entry<T>)> {
+        self.routes.iter()
+    }
+
+    /// Routes that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// A family's end shall be told once nothing waits.
+    pub(super) fn end(&mut self, afi: Afi) {
+        self.ends[usize::from(afi == Afi::Ipv6)] = true;
+    }
+
+    /// The ends that can be told now.
+    pub(super) fn ends(&mut self) -> Vec<Afi> {
+        if self.in_flight || !self.queue.is_empty() {
+            return Vec::new();
+        }
+        let ends = std::mem::take(&mut self.ends);
+        [Afi::Ipv4, Afi::Ipv6].into_iter().zip(ends).filter(|(_, end)| *end).map(|(afi, _)| afi).collect()
+    }
+
+    /// No end is to be told: the session is over.
+    pub(super) fn forget_ends(&mut self) {
+        self.ends = [false; 2];
+    }
+}

@@ -1,0 +1,163 @@
+//! What a verdict does to a route on its way inside: reject, tag, rank lower, or only say so.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use wayleave_bgp::{Attributes, LargeCommunity};
+use wayleave_core::{Prefix, VerdictKind};
+
+use crate::report::{Lack, Problem, Report};
+
+/// The verdicts that policy tells apart.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// Every hop is proved, and the origin may announce the prefix.
+    Valid,
+    /// Proved with gaps.
+    Gap,
+    /// Nothing is claimed, and nothing had to be.
+    Unattested,
+    /// Nothing is claimed, though the origin's record says that it usually does.
+    Missing,
+    /// What was claimed has expired.
+    Expired,
+    /// Something is false, or missing where it must be.
+    Invalid,
+    /// The attribute cannot be read.
+    Malformed,
+}
+
+impl Class {
+    /// All, the best first.
+    pub const ALL: [Class; 7] =
+        [Class::Valid, Class::Gap, Class::Unattested, Class::Missing, Class::Expired, Class::Invalid, Class::Malformed];
+
+    /// The class of `prefix` in a report.
+    #[must_use]
+    pub fn of(report: &Report, prefix: &Prefix) -> Class {
+        if report.broken.as_ref().is_some_and(|broken| broken.problem == Problem::Malformed) {
+            return Class::Malformed;
+        }
+        match report.verdict_of(prefix).kind {
+            VerdictKind::Valid => Class::Valid,
+            VerdictKind::Gap => Class::Gap,
+            VerdictKind::Unattested if report.lack == Some(Lack::PreferredMissing) => Class::Missing,
+            VerdictKind::Unattested => Class::Unattested,
+            VerdictKind::Expired => Class::Expired,
+            VerdictKind::Invalid => Class::Invalid,
+        }
+    }
+
+    /// Its name in configuration and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Valid => "valid",
+            Class::Gap => "gap",
+            Class::Unattested => "unattested",
+            Class::Missing => "missing",
+            Class::Expired => "expired",
+            Class::Invalid => "invalid",
+            Class::Malformed => "malformed",
+        }
+    }
+}
+
+/// What follows from a class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Treatment {
+    /// The route does not go inside: it is as if it had been withdrawn.
+    pub reject: bool,
+    /// Tagged so.
+    pub large_community: Option<LargeCommunity>,
+    /// MULTI_EXIT_DISC in place of the route's own: routers prefer the lowest among routes of one neighbour AS.
+    pub med: Option<u32>,
+    /// LOCAL_PREF; it goes out only where both ends of the pair are in one AS.
+    pub local_pref: Option<u32>,
+    /// Each such route is told in the log.
+    pub log: bool,
+}
+
+/// What follows from each class.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Policy {
+    treatments: BTreeMap<Class, Treatment>,
+}
+
+impl Default for Policy {
+    /// What is invalid, expired or malformed is rejected and told; all else passes as it is.
+    fn default() -> Self {
+        let rejected = Treatment { reject: true, log: true, ..Treatment::default() };
+        let classes = [Class::Expired, Class::Invalid, Class::Malformed];
+        Self { treatments: classes.into_iter().map(|class| (class, rejected)).collect() }
+    }
+}
+
+impl Policy {
+    /// Sets what follows from `class`.
+    pub fn set(&mut self, class: Class, treatment: Treatment) {
+        self.treatments.insert(class, treatment);
+    }
+
+    /// What follows from `class`.
+    #[must_use]
+    pub fn treatment(&self, class: Class) -> Treatment {
+        self.treatments.get(&class).copied().unwrap_or_default()
+    }
+
+    /// The route as it goes inside; `None` if it does not. Tags of ours that came from outside are taken off, since
+    /// only we say them.
+    #[must_use]
+    pub fn apply(&self, class: Class, attributes: &Attributes) -> Option<Attributes> {
+        let treatment = self.treatment(class);
+        if treatment.reject {
+            return None;
+        }
+        let is_ours = |community: LargeCommunity| {
+            self.treatments.values().any(|treatment| treatment.large_community == Some(community))
+        };
+        let mut edit = attributes.edit();
+        edit.retain_large_communities(|community| !is_ours(community));
+        if let Some(tag) = treatment.large_community {
+            let mut communities: Vec<LargeCommunity> =
+                attributes.large_communities().filter(|community| !is_ours(*community)).collect();
+            communities.push(tag);
+            edit.large_communities(&communities);
+        }
+        if treatment.med.is_some() {
+            edit.med(treatment.med);
+        }
+        if treatment.local_pref.is_some() {
+            edit.local_pref(treatment.local_pref);
+        }
+        Some(edit.finish())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wayleave_bgp::Origin;
+
+    #[test]
+    fn a_route_is_tagged_by_us_alone() {
+        let tag: LargeCommunity = "64497:1:1".parse().expect("a community");
+        let other: LargeCommunity = "64498:7:7".parse().expect("a community");
+        let mut policy = Policy::default();
+        policy.set(Class::Valid, Treatment { large_community: Some(tag), ..Treatment::default() });
+        policy.set(Class::Gap, Treatment { med: Some(50), ..Treatment::default() });
+        let route = Attributes::builder().origin(Origin::Igp).large_communities(&[tag, other]).finish();
+        let tags = |class| policy.apply(class, &route).map(|route| route.large_communities().collect::<Vec<_>>());
+        assert_eq!(tags(Class::Valid), Some(vec![other, tag]));
+        assert_eq!(tags(Class::Unattested), Some(vec![other]));
+        assert_eq!(tags(Class::Invalid), None);
+        assert_eq!(policy.apply(Class::Gap, &route).and_then(|route| route.med()), Some(50));
+    }
+
+    #[test]
+    fn a_route_that_nothing_is_done_to_keeps_its_octets() {
+        let route = Attributes::builder().origin(Origin::Igp).med(Some(7)).finish();
+        assert_eq!(Policy::default().apply(Class::Gap, &route), Some(route));
+    }
+}

@@ -1,0 +1,325 @@
+//! What takes time: validating and signing in bursts, as values that a pool of threads runs and hands back.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use wayleave_bgp::{AttributeCode, AttributeFlags, Attributes, Nlri};
+use wayleave_core::{Asn, Prefix};
+
+use crate::attest::{self, AttestError, Attested, KeyRing, Onward, Origination, Speaker};
+use crate::cache::Cache;
+use crate::chain::Attestation;
+use crate::leaf::{Leaf, Tree};
+use crate::path::Path;
+use crate::pki::View;
+use crate::report::Report;
+use crate::suite::{self, SignError};
+use crate::validate::{Carried, Clock, Context, Route, Rules};
+
+/// Routes with the same attributes.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub(super) attributes: Arc<Attributes>,
+    pub(super) routes: Vec<Nlri>,
+}
+
+impl Group {
+    fn prefixes(&self) -> Vec<Prefix> {
+        self.routes.iter().map(|nlri| nlri.prefix).collect()
+    }
+}
+
+/// Routes of one peer to be validated.
+pub(super) struct Validate {
+    pub(super) cache: Arc<Mutex<Cache>>,
+    pub(super) view: Arc<View>,
+    pub(super) rules: Rules,
+    pub(super) clock: Clock,
+    pub(super) directories: Arc<Vec<Tree>>,
+    pub(super) attribute: AttributeCode,
+    pub(super) receiver: Asn,
+    pub(super) groups: Vec<Group>,
+}
+
+/// Routes with the same attributes, and what was found of them.
+#[derive(Debug)]
+pub(super) struct Judged {
+    pub(super) group: Group,
+    pub(super) report: Arc<Report>,
+}
+
+/// The attestation as the UPDATE carried it. `Attributes` holds the first of several.
+pub(super) fn carried(attributes: &Attributes, code: AttributeCode) -> Carried<'_> {
+    match attributes.get(code) {
+        None => Carried::Absent,
+        Some(found) if found.flags.is_optional() && found.flags.is_transitive() => Carried::Value(found.value),
+        Some(_) => Carried::Malformed,
+    }
+}
+
+impl Validate {
+    fn run(self) -> Vec<Judged> {
+        let groups: Vec<Group> = self.groups.into_iter().flat_map(|group| split(group, self.attribute)).collect();
+        let parts: Vec<(Path, Vec<Prefix>)> =
+            groups.iter().map(|group| (Path::from_as_path(group.attributes.as_path()), group.prefixes())).collect();
+        let routes: Vec<Route<'_>> = groups
+            .iter()
+            .zip(&parts)
+            .map(|(group, (path, prefixes))| Route {
+                prefixes,
+                path,
+                carried: carried(&group.attributes, self.attribute),
+                receiver: self.receiver,
+            })
+            .collect();
+        let context =
+            Context { view: &self.view, rules: &self.rules, clock: self.clock, directories: &self.directories };
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let reports = cache.validate_burst(&context, &routes);
+        groups.into_iter().zip(reports).map(|(group, report)| Judged { group, report }).collect()
+    }
+}
+
+/// Routes of the signed list, and those beside it: one that is not signed for must not speak for the others.
+fn split(group: Group, attribute: AttributeCode) -> Vec<Group> {
+    let Carried::Value(value) = carried(&group.attributes, attribute) else { return vec![group] };
+    let Ok(attestation) = Attestation::decode(value) else { return vec![group] };
+    let (listed, others): (Vec<Nlri>, Vec<Nlri>) =
+        group.routes.iter().partition(|nlri| attestation.covers(&nlri.prefix));
+    let part = |routes: Vec<Nlri>| Group { attributes: Arc::clone(&group.attributes), routes };
+    // Each alone: the fault names its prefix.
+    let others = others.into_iter().map(|nlri| part(vec![nlri]));
+    (!listed.is_empty()).then(|| part(listed.clone())).into_iter().chain(others).collect()
+}
+
+/// Routes for one neighbour, to be signed.
+pub(super) struct Sign {
+    pub(super) ring: Arc<Mutex<KeyRing>>,
+    pub(super) asn: Asn,
+    pub(super) neighbour: Asn,
+    pub(super) leaf: Leaf,
+    /// Seconds since 1970.
+    pub(super) now: u64,
+    /// Minutes.
+    pub(super) lifetime: u16,
+    /// Of the first list; the next have the next ones.
+    pub(super) sequence: u64,
+    pub(super) attribute: AttributeCode,
+    /// Octets of a value that the neighbour takes, at most.
+    pub(super) most: usize,
+    /// Own prefixes that are signed; `None`: all.
+    pub(super) own: Option<Arc<Vec<Prefix>>>,
+    pub(super) groups: Vec<Group>,
+}
+
+/// What became of routes that go out.
+#[derive(Debug)]
+pub(super) struct Signed {
+    pub(super) group: Group,
+    pub(super) outcome: Outcome,
+}
+
+/// How routes go out.
+#[derive(Clone, Debug)]
+pub(super) enum Outcome {
+    /// With these attributes; to be signed again at this time (seconds since 1970).
+    Attested { attributes: Arc<Attributes>, renew: u64, origin: bool, smaller: bool },
+    /// As they came: nothing to extend, or not ours to sign.
+    AsTheyCame,
+    /// As they came, though there was something to extend.
+    NotExtended(AttestError),
+    /// Not at all: no suite is small enough for the neighbour.
+    TooLong { need: usize },
+    /// Not yet: the key's count is not durable.
+    NotReserved,
+    /// Not at all: no key is left to sign with.
+    Exhausted,
+}
+
+impl Sign {
+    fn run(mut self) -> Vec<Signed> {
+        let ring = Arc::clone(&self.ring);
+        let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let groups = std::mem::take(&mut self.groups);
+        groups.into_iter().flat_map(|group| self.group(group, &mut ring)).collect()
+    }
+
+    fn group(&mut self, group: Group, ring: &mut KeyRing) -> Vec<Signed> {
+        let path = Path::from_as_path(group.attributes.as_path());
+        let (received, prepend) = without(&path, self.asn);
+        let whole = |outcome| vec![Signed { group: group.clone(), outcome }];
+        if path.has_set() || prepend == 0 {
+            return whole(Outcome::AsTheyCame);
+        }
+        if received.entries().is_empty() {
+            return self.originate(&group, prepend, ring);
+        }
+        let Carried::Value(value) = carried(&group.attributes, self.attribute) else {
+            return whole(Outcome::AsTheyCame);
+        };
+        let outcome = match Attestation::decode(value) {
+            Ok(attestation) => {
+                let speaker = self.speaker(prepend);
+                let (neighbour, leaf) = (self.neighbour, self.leaf.clone());
+                let onward = Onward::Neighbour(neighbour, leaf.view());
+                let made = fitting(ring, self.most, neighbour, |ring| {
+                    attest::extend(&attestation, &received, &speaker, ring, onward)
+                });
+                self.outcome(&group, made, false)
+            }
+            // Whoever comes next will say what is wrong with it.
+            Err(error) => Outcome::NotExtended(error.into()),
+        };
+        whole(outcome)
+    }
+
+    /// Own routes, in lists of at most 32 prefixes.
+    fn originate(&mut self, group: &Group, prepend: u8, ring: &mut KeyRing) -> Vec<Signed> {
+        let is_own = |prefix: &Prefix| match &self.own {
+            None => true,
+            Some(own) => own.iter().any(|owned| owned.contains(prefix)),
+        };
+        let (ours, others): (Vec<Nlri>, Vec<Nlri>) = group.routes.iter().partition(|nlri| is_own(&nlri.prefix));
+        let part = |routes: Vec<Nlri>| Group { attributes: Arc::clone(&group.attributes), routes };
+        let mut done = Vec::new();
+        if !others.is_empty() {
+            done.push(Signed { group: part(others), outcome: Outcome::AsTheyCame });
+        }
+        let prefixes: Vec<Prefix> = ours.iter().map(|nlri| nlri.prefix).collect();
+        for list in attest::lists(&prefixes) {
+            let sequence = self.sequence;
+            self.sequence += 1;
+            let speaker = self.speaker(prepend);
+            let (neighbour, leaf) = (self.neighbour, self.leaf.clone());
+            let onward = Onward::Neighbour(neighbour, leaf.view());
+            let made = fitting(ring, self.most, neighbour, |ring| {
+                attest::originate(&Origination { prefixes: &list, sequence }, &speaker, ring, onward)
+            });
+            let routes = ours.iter().copied().filter(|nlri| list.binary_search(&nlri.prefix).is_ok()).collect();
+            let list = part(routes);
+            let outcome = match self.outcome(&list, made, true) {
+                // Without a registered key the AS does not attest its own routes.
+                Outcome::NotExtended(AttestError::NotOurs(_)) => Outcome::AsTheyCame,
+                outcome => outcome,
+            };
+            done.push(Signed { group: list, outcome });
+        }
+        done
+    }
+
+    fn speaker(&self, prepend: u8) -> Speaker {
+        Speaker { asn: self.asn, prepend, not_before: self.now, lifetime: self.lifetime }
+    }
+
+    fn outcome(&self, group: &Group, made: Result<Made, AttestError>, origin: bool) -> Outcome {
+        match made {
+            Ok(Made { value, .. }) if value.len() > self.most => Outcome::TooLong { need: value.len() },
+            Ok(Made { value, smaller }) => {
+                let mut edit = group.attributes.edit();
+                // Ours says whether everyone before knew the attribute.
+                edit.remove(self.attribute).set(self.attribute, AttributeFlags::OPTIONAL_TRANSITIVE, &value);
+                let attributes = Arc::new(edit.finish());
+                Outcome::Attested { attributes, renew: self.renewal(group), origin, smaller }
+            }
+            Err(AttestError::Sign(SignError::NotReserved(_))) => Outcome::NotReserved,
+            Err(AttestError::Sign(SignError::Exhausted(_))) => Outcome::Exhausted,
+            Err(error) => Outcome::NotExtended(error),
+        }
+    }
+
+    /// Between half and three quarters of the lifetime from now, the same for a list, different for each.
+    fn renewal(&self, group: &Group) -> u64 {
+        let lifetime = u64::from(self.lifetime) * 60;
+        let first = group.routes.first().map_or([0; 16], |nlri| nlri.prefix.octets());
+        let mixed = first.iter().fold(self.sequence, |sum, octet| {
+            (sum ^ u64::from(*octet)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)
+        });
+        self.now + lifetime / 2 + mixed % (lifetime / 4).max(1)
+    }
+}
+
+/// A value, and whether a smaller suite than the preferred one made it.
+struct Made {
+    value: Vec<u8>,
+    smaller: bool,
+}
+
+/// Makes the value with the preferred key, or with the one of the shortest signatures if it is too long then.
+fn fitting<'a>(
+    ring: &mut KeyRing,
+    most: usize,
+    neighbour: Asn,
+    make: impl Fn(&mut KeyRing) -> Result<Attested<'a>, AttestError>,
+) -> Result<Made, AttestError> {
+    let value = |attested: &Attested<'_>| attested.for_neighbour(neighbour).unwrap_or_default();
+    let first = value(&make(ring)?);
+    if first.len() <= most || ring.pairs.len() < 2 {
+        return Ok(Made { value: first, smaller: false });
+    }
+    let preferred = std::mem::take(&mut ring.pairs);
+    let mut numbered: Vec<_> = preferred.into_iter().enumerate().collect();
+    numbered.sort_by_key(|(_, pair)| suite::of(pair.suite).map_or(usize::MAX, |suite| suite.signature_len()));
+    let (places, pairs): (Vec<usize>, Vec<_>) = numbered.into_iter().unzip();
+    ring.pairs = pairs;
+    let second = make(ring).map(|attested| value(&attested));
+    let mut numbered: Vec<_> = places.into_iter().zip(std::mem::take(&mut ring.pairs)).collect();
+    numbered.sort_by_key(|(place, _)| *place);
+    ring.pairs = numbered.into_iter().map(|(_, pair)| pair).collect();
+    match second {
+        Ok(second) if second.len() < first.len() => Ok(Made { value: second, smaller: true }),
+        _ => Ok(Made { value: first, smaller: false }),
+    }
+}
+
+/// The path as `asn` received it, and how many times it put itself on it.
+fn without(path: &Path, asn: Asn) -> (Path, u8) {
+    let entries = path.entries();
+    let own = entries.iter().rev().take_while(|entry| **entry == asn).count();
+    let received = Path::from_travel(&entries[..entries.len() - own]);
+    (received, u8::try_from(own).unwrap_or(0))
+}
+
+/// Work for a pool.
+pub struct Job {
+    pub(super) pair: usize,
+    pub(super) work: Work,
+}
+
+pub(super) enum Work {
+    Validate(Validate),
+    Sign(Sign),
+}
+
+/// Work that is done.
+#[derive(Debug)]
+pub struct Done {
+    pub(super) pair: usize,
+    pub(super) result: Results,
+}
+
+#[derive(Debug)]
+pub(super) enum Results {
+    Validated(Vec<Judged>),
+    Signed(Vec<Signed>),
+}
+
+impl Job {
+    /// Does it. Takes as long as the signatures do; any thread may.
+    #[must_use]
+    pub fn run(self) -> Done {
+        let result = match self.work {
+            Work::Validate(work) => Results::Validated(work.run()),
+            Work::Sign(work) => Results::Signed(work.run()),
+        };
+        Done { pair: self.pair, result }
+    }
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = match self.work {
+            Work::Validate(_) => "validate",
+            Work::Sign(_) => "sign",
+        };
+        f.debug_struct("Job").field("pair", &self.pair).field("work", &what).finish()
+    }
+}
