@@ -1,0 +1,77 @@
+//! Any octets as a Platypus packet of either version, a reply option and an ICMP error to relay.
+#![no_main]
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use libfuzzer_sys::fuzz_target;
+use wayleave_core::UnixTime;
+use wayleave_crypto::secret::Key128;
+use wayleave_packet::platypus::header::{Packet, Version};
+use wayleave_packet::platypus::mint::reply::ReplyOption;
+use wayleave_packet::platypus::mint::{self, Hop, Position, StampKey, WaypointKey, WaypointKeys};
+use wayleave_packet::platypus::paper::{Algorithm, PaperRouter};
+use wayleave_packet::platypus::verify::{IcmpError, Policy, Verdict, Waypoint, decapsulate, icmp};
+
+const NOW: UnixTime = UnixTime(1_795_240_800_000_000);
+
+fuzz_target!(|data: &[u8]| {
+    let v4 = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
+    let v6 = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1));
+    if let Ok(packet) = Packet::decode(data, Version::Standard) {
+        look_at(&packet);
+        standard(&packet);
+    }
+    if let Ok(packet) = Packet::decode_datagram(data, v6, packet_destination(data), 64, Version::Standard) {
+        look_at(&packet);
+        standard(&packet);
+    }
+    if let Ok(packet) = Packet::decode(data, Version::Paper) {
+        look_at(&packet);
+        for algorithm in [Algorithm::Umac, Algorithm::Cmac] {
+            let IpAddr::V4(here) = packet.outer().destination else { continue };
+            let mut router = PaperRouter::new(here, Key128::new([7; 16]), 12, algorithm, 4).with_xor();
+            let _ = router.process(&packet, NOW);
+        }
+    }
+    let _ = icmp::relay(data, v4);
+    let _ = icmp::relay(data, v6);
+});
+
+fn packet_destination(data: &[u8]) -> IpAddr {
+    let octets = data.get(..16).and_then(|octets| <[u8; 16]>::try_from(octets).ok()).unwrap_or([1; 16]);
+    IpAddr::V6(Ipv6Addr::from(octets))
+}
+
+fn look_at(packet: &Packet<'_>) {
+    for index in 0..packet.count() {
+        let capability = packet.capability(index);
+        assert!(capability.is_none_or(|capability| capability.is_consistent()));
+        assert!(packet.binding(index).len() == 8 || packet.binding(index).len() == 16);
+        assert!(!packet.capability_octets(index).is_empty());
+    }
+    assert!(packet.payload_offset() + packet.payload().len() == packet.datagram().len());
+    if packet.has_reply_option() {
+        let _ = ReplyOption::decode(packet.payload());
+    }
+    let _ = decapsulate(packet);
+}
+
+fn standard(packet: &Packet<'_>) {
+    let here = packet.outer().destination;
+    let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
+    let policy = Policy { narrow: true, check_source: false, ..Policy::default() };
+    let verdict = Waypoint::new(here, keys, policy).verify(packet, NOW);
+    if let Verdict::Forward(forward) = verdict {
+        forward.apply(&mut packet.datagram().to_vec());
+    }
+    for error in [IcmpError::TimeExceeded, IcmpError::Prohibited] {
+        if let Some(answer) = icmp::error(packet, error, here) {
+            assert!(answer.len() <= packet.datagram().len());
+        }
+    }
+    if let Some(capability) = packet.current().and_then(|index| packet.capability(index)) {
+        let hop = Hop { capability, key: StampKey::new(Key128::new([9; 16])) };
+        let mut datagram = packet.datagram().to_vec();
+        let _ = mint::append(&mut datagram, &hop, Position::Last);
+    }
+}
