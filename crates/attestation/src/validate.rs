@@ -236,17 +236,12 @@ impl Walk {
             proved: false,
         });
         let mut last = 0..0;
-        for commitment in commitments {
+        for commitment in commitments.as_slice() {
             let start = claims.messages.len();
             // At most 64 hops.
             let index = step.index as u8;
-            let input = SignedInput {
-                index,
-                asn: stand.asn,
-                skipped: stand.skipped,
-                previous: &before.hash,
-                commitment: &commitment,
-            };
+            let input =
+                SignedInput { index, asn: stand.asn, skipped: stand.skipped, previous: &before.hash, commitment };
             input.encode(step.attestation.head(), hop, &mut claims.messages);
             last = start..claims.messages.len();
             key.for_each(|public| {
@@ -519,20 +514,35 @@ impl<'a> Step<'_, 'a> {
         }
     }
 
-    /// What may stand for the next AS in the signed input; several where several directories list it.
-    fn commitments(&self, hop: &Hop<'_>, next: Asn) -> Result<Vec<[u8; 32]>, End> {
+    /// What may stand for the next AS in the signed input.
+    fn commitments(&self, hop: &Hop<'_>, next: Asn) -> Result<Commitments, End> {
         if let Some(commitment) = hop.commitment(next) {
-            return Ok(vec![commitment]);
+            return Ok(Commitments::One(commitment));
         }
         let listing = self.context.directories.iter().filter(|tree| tree.leaf(next).is_some());
         let roots: Vec<[u8; 32]> = listing.map(Tree::root).collect();
-        if roots.is_empty() { Err(End::Lacks(Lack::DirectoryUnknown)) } else { Ok(roots) }
+        if roots.is_empty() { Err(End::Lacks(Lack::DirectoryUnknown)) } else { Ok(Commitments::Roots(roots)) }
     }
 
     fn leaf(&self, hop: &Hop<'a>, next: Asn) -> Option<LeafView<'a>> {
         match hop.next {
             Next::Directory => self.context.directories.iter().find_map(|tree| tree.leaf(next)),
             _ => hop.next.leaf(),
+        }
+    }
+}
+
+/// What a hop may have signed as its next AS: one thing, or the roots of several directories that list it.
+enum Commitments {
+    One([u8; 32]),
+    Roots(Vec<[u8; 32]>),
+}
+
+impl Commitments {
+    fn as_slice(&self) -> &[[u8; 32]] {
+        match self {
+            Commitments::One(commitment) => std::slice::from_ref(commitment),
+            Commitments::Roots(roots) => roots,
         }
     }
 }

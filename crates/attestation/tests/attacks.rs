@@ -4,13 +4,14 @@ mod world;
 
 use wayleave_attestation::attest::{self, KeyRing, Onward, Origination, Pair};
 use wayleave_attestation::chain::Attestation;
+use wayleave_attestation::doubt::{ClockWatch, Doubt};
 use wayleave_attestation::leaf::{Leaf, LeafKey, Tree};
 use wayleave_attestation::path::Path;
-use wayleave_attestation::pki::{AttestedSince, Strictness};
+use wayleave_attestation::pki::{AttestedSince, Strictness, Vrp};
 use wayleave_attestation::report::{Lack, Problem, Report};
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::{Carried, Context, Route, validate};
-use wayleave_core::{Asn, Prefix, VerdictKind};
+use wayleave_core::{Asn, Prefix, UnixTime, VerdictKind};
 use wayleave_crypto::secret::Seed;
 use world::{NOW, World, p, pair};
 
@@ -213,6 +214,35 @@ fn times_are_judged_by_rule_and_our_own_doubt_is_said() {
     assert_eq!(late.until.map(|until| until.secs()), Some(NOW + day + 601));
     assert_eq!(at(NOW + day + 601).kind, VerdictKind::Expired);
     assert_eq!(at(NOW + 2 * day).kind, VerdictKind::Expired);
+}
+
+#[test]
+fn when_most_origins_are_wrong_about_the_time_our_clock_is_in_doubt() {
+    let day = 24 * 3600;
+    for (shift, expected) in [(-day, Some(Doubt::Slow)), (2 * day, Some(Doubt::Fast)), (0, None)] {
+        let mut world = World::new(5, ED25519);
+        for asn in 1..=4 {
+            world.register(Asn(asn));
+            world.view.add_vrp(Vrp { prefix: prefixes()[0], max_length: 24, asn: Asn(asn) });
+        }
+        let chains: Vec<_> = (1..=4).map(|asn| world.chain(&prefixes(), &[asn], 5)).collect();
+        world.now = NOW.saturating_add_signed(shift);
+        let mut watch = ClockWatch::default();
+        for (heard, (value, path)) in chains.iter().enumerate() {
+            let report = world.validate(&prefixes(), path, value, 5);
+            watch.observe(&report, world.clock().now);
+            assert_eq!(watch.doubt(world.clock().now), expected.filter(|_| heard >= 2));
+        }
+        assert_eq!(watch.doubt(UnixTime(world.clock().now.0 + 3601 * 1_000_000)), None, "an hour later");
+    }
+    // A forger's words count for nothing.
+    let mut world = World::new(5, ED25519);
+    let (mut value, path) = world.chain(&prefixes(), &[1], 5);
+    value[40] ^= 1;
+    world.now = NOW - 2 * day as u64;
+    let mut watch = ClockWatch::default();
+    (0..5).for_each(|_| watch.observe(&world.validate(&prefixes(), &path, &value, 5), world.clock().now));
+    assert_eq!(watch.doubt(world.clock().now), None);
 }
 
 #[test]

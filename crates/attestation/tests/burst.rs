@@ -7,7 +7,6 @@ use std::sync::Arc;
 use wayleave_attestation::cache::Cache;
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pki::{RegisteredKey, View};
-use wayleave_attestation::policy::{Action, Policy};
 use wayleave_attestation::report::Report;
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::{Carried, Clock, Context, Route, validate, validate_burst};
@@ -108,20 +107,4 @@ fn the_cache_is_bounded_and_drops_the_longest_unused() {
     assert_eq!(cache.counts.hits, before + 1, "the one used last stays");
     cache.validate_burst(&context, &routes);
     assert_eq!(cache.len(), 10);
-}
-
-#[test]
-fn policy_picks_its_action_by_the_conclusion() {
-    let mut world = world();
-    let policy = Policy::default();
-    let (value, path) = world.chain(&[p("10.0.0.0/16")], &[1, 2], 9);
-    let valid = world.validate(&[p("10.0.0.0/16")], &path, &value, 9);
-    assert_eq!(policy.action(&valid, &p("10.0.0.0/16")), &Action::default());
-    let invalid = world.validate(&[p("10.1.0.0/16")], &path, &value, 9);
-    assert!(policy.action(&invalid, &p("10.1.0.0/16")).reject);
-    assert_eq!(policy.expired.preference(100), 50);
-    assert_eq!(policy.expired.preference(20), 0);
-    let text = serde_json::to_string(&policy).expect("JSON");
-    assert_eq!(serde_json::from_str::<Policy>(&text).expect("a policy"), policy);
-    assert!(serde_json::from_str::<Policy>(r#"{"invalid": {"rejekt": true}}"#).is_err());
 }

@@ -31,7 +31,7 @@ pub const KEY_LEN: usize = 32;
 pub const SIGNATURE_LEN: usize = 64;
 
 /// Below this many signatures single checks cost less than one sum.
-const LEAST_BATCH: usize = 4;
+const LEAST_BATCH: usize = 2;
 
 /// The suite; it has no state.
 #[derive(Clone, Copy, Debug, Default)]
