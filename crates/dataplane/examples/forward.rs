@@ -8,6 +8,7 @@ use wayleave_dataplane::bench::{Bench, Work, generated_routes};
 
 fn main() {
     let passes = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(1_000);
+    let only = std::env::args().nth(2);
     let routes = generated_routes(1_000_000, 1);
     let start = Instant::now();
     let mut clock = || start.elapsed();
@@ -15,6 +16,9 @@ fn main() {
         for (name, work) in
             [("none", Work::None), ("ip", Work::Ip), ("scion-2015", Work::Scion2015), ("scion", Work::Scion)]
         {
+            if only.as_deref().is_some_and(|only| only != name) || kernel != Kernel::best() && only.is_some() {
+                continue;
+            }
             for length in [64, 1_518] {
                 let mut bench = Bench::new(work, length, &routes, kernel, 7).expect("the generated routes fit");
                 let mut times: Vec<f64> =

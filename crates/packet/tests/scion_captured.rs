@@ -36,15 +36,15 @@ fn captured_packets_verify_at_the_hop_where_they_were_captured() {
         let (header, _) = Header::decode(&octets).unwrap();
         let Path::Standard(path) = header.path else { panic!("{kind}") };
         let meta = path.meta;
-        let mut hop =
-            Hop { info: path.infos[usize::from(meta.current_info)], field: path.hops[usize::from(meta.current_hop)] };
+        let field = path.hops[usize::from(meta.current_hop)];
+        let mut hop = Hop::new(&path.infos[usize::from(meta.current_info)], &field);
         // Against construction, the router at which a packet comes in takes the MAC out before it verifies.
         if kind.starts_with("ext rev") {
-            hop.info.seg_id = hop.next_seg_id();
+            hop = hop.with_seg_id(hop.next_seg_id());
         }
-        assert!(bool::from(key.verify(&hop.mac_input(), &hop.field.mac)), "{kind}");
-        assert_eq!(hop_expiry(hop.info.timestamp, 0).secs(), u64::from(hop.info.timestamp) + 337);
-        let mut forged = hop.field.mac;
+        assert!(bool::from(key.verify(&hop.mac_input(), &field.mac)), "{kind}");
+        assert_eq!(hop_expiry(hop.timestamp(), 0).secs(), u64::from(hop.timestamp()) + 337);
+        let mut forged = field.mac;
         forged[5] ^= 1;
         assert!(!bool::from(key.verify(&hop.mac_input(), &forged)), "{kind}");
         verified += 1;

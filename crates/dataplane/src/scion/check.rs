@@ -1,9 +1,7 @@
 //! The checks before the MAC, in their order: ingress, addresses, expiry; and the blocks for the MAC.
 
-use wayleave_core::Now;
-use wayleave_packet::scion::{
-    Extensions, HeaderError, Hop, HopField, InfoField, Layout, PathError, PathMeta, hop_expiry,
-};
+use wayleave_core::UnixTime;
+use wayleave_packet::scion::{Extensions, HeaderError, Hop, Layout, PathError, Position};
 
 use super::config::Owner;
 use super::{Router, SKEW, Slot, Tags};
@@ -11,22 +9,50 @@ use crate::counters::Reason;
 use crate::frame::{Frame, Ingress};
 
 /// A packet that has passed all checks but that of its MAC, with what the router needs to rewrite it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Pending {
-    /// Where the path and its current info field begin.
-    pub(super) path: u16,
-    pub(super) info: u16,
-    pub(super) hop_count: u8,
-    pub(super) meta: PathMeta,
     /// The current hop, its accumulator as it was verified.
     pub(super) hop: Hop,
+    /// Where the path and its current info field begin.
+    pub(super) path: u32,
+    pub(super) info: u32,
     pub(super) slot: Slot,
-    /// The first hop of the next segment, if the packet changes to it here.
-    pub(super) next: Option<(Hop, Slot)>,
+    pub(super) next_slot: Slot,
+    /// The pointer's octet when it has gone on by one hop.
+    pub(super) pointer: u8,
+    /// Hop fields behind the current one.
+    pub(super) left: u8,
+    /// The first hop of the next segment counts too, since the packet changes to it here.
+    pub(super) changes: bool,
     /// The hop joins two segments over a peering link.
     pub(super) peering: bool,
     /// The packet ends in this AS.
     pub(super) local: bool,
+}
+
+/// The time as hop fields have it.
+#[derive(Clone, Copy)]
+pub(super) struct Time {
+    /// Half seconds of Unix time: a unit of `ExpTime` is 675 of them.
+    half_seconds: u64,
+    /// The latest second at which a segment may have begun.
+    latest: u64,
+}
+
+impl Time {
+    pub(super) fn new(now: UnixTime) -> Self {
+        Self { half_seconds: now.0 / 500_000, latest: now.0.saturating_add(SKEW) / 1_000_000 }
+    }
+
+    /// The hop field has begun, give or take the clocks, and not ended.
+    #[inline]
+    pub(super) fn check(&self, hop: &Hop) -> Result<(), Reason> {
+        let end = 2 * u64::from(hop.timestamp()) + 675 * (u64::from(hop.exp_time()) + 1);
+        if end <= self.half_seconds {
+            return Err(Reason::Expired);
+        }
+        if u64::from(hop.timestamp()) > self.latest { Err(Reason::Future) } else { Ok(()) }
+    }
 }
 
 /// Why a header that cannot be decoded is refused.
@@ -41,82 +67,62 @@ pub(super) fn reason(error: HeaderError) -> Reason {
 }
 
 /// Whether the extension headers can be walked to their end.
+#[cold]
 pub(super) fn extensions_are_sound(layout: &Layout, packet: &[u8]) -> bool {
     Extensions::decode(layout.next_header, &packet[layout.header_len..]).is_ok()
 }
 
+/// The hop whose fields begin at `info` and `field`.
 #[inline]
-pub(super) fn read_info(packet: &[u8], at: usize) -> InfoField {
-    InfoField::read(packet[at..at + 8].first_chunk().expect("eight octets"))
-}
-
-#[inline]
-pub(super) fn read_hop(packet: &[u8], at: usize) -> HopField {
-    HopField::read(packet[at..at + 12].first_chunk().expect("twelve octets"))
+pub(super) fn read(packet: &[u8], info: usize, field: usize) -> Hop {
+    let info = packet[info..info + 8].first_chunk().expect("eight octets");
+    Hop::from_octets(info, packet[field..field + 12].first_chunk().expect("twelve octets"))
 }
 
 impl Router {
     /// The checks of a standard path before the MAC.
-    #[inline]
+    #[inline(always)]
     pub(super) fn check_hops(
         &self,
         frame: &Frame<'_>,
         layout: &Layout,
-        now: Now,
+        time: &Time,
         tags: &mut Tags,
-    ) -> Result<Pending, Reason> {
-        let meta = layout.meta;
-        let current = usize::from(meta.current_hop);
-        let info_at = layout.info(meta.current_info.into());
-        let info = read_info(frame.octets, info_at);
-        let field = read_hop(frame.octets, layout.hop(current));
-        let mut hop = Hop { info, field };
-        let peering = peering(info, meta)?;
+        pending: &mut Pending,
+    ) -> Result<(), Reason> {
+        let at = layout.position;
+        let info = layout.info(at.info);
+        let mut hop = read(frame.octets, info, layout.hop(at.hop));
+        let peering = peering(&hop, at)?;
         self.check_ingress(frame, layout, &hop, peering)?;
         let local = self.check_addresses(frame, layout)?;
-        check_time(&hop, now)?;
+        time.check(&hop)?;
         // Against construction, the router where a packet comes in takes this hop's MAC out of the accumulator first.
-        if matches!(frame.ingress, Ingress::External(_)) && !info.construction && !peering {
-            hop.info.seg_id = hop.next_seg_id();
+        if matches!(frame.ingress, Ingress::External(_)) && !hop.construction() && !peering {
+            hop = hop.with_seg_id(hop.next_seg_id());
         }
-        let changes = !local && !peering && current + 1 < layout.hops && {
-            meta.segment_of(current + 1) != usize::from(meta.current_info)
-        };
-        let next = if changes { Some(self.next_segment(frame, layout, now, tags)?) } else { None };
-        let slot = tags.push(self.keys.at(info.timestamp), hop.mac_input());
-        Ok(Pending {
-            path: layout.path as u16,
-            info: info_at as u16,
-            hop_count: layout.hops as u8,
-            meta,
-            hop,
-            slot,
-            next,
-            peering,
-            local,
-        })
-    }
-
-    /// The first hop of the next segment, whose MAC counts as much as that of the last one of this.
-    #[cold]
-    fn next_segment(
-        &self,
-        frame: &Frame<'_>,
-        layout: &Layout,
-        now: Now,
-        tags: &mut Tags,
-    ) -> Result<(Hop, Slot), Reason> {
-        let info = read_info(frame.octets, layout.info(usize::from(layout.meta.current_info) + 1));
-        let field = read_hop(frame.octets, layout.hop(usize::from(layout.meta.current_hop) + 1));
-        let hop = Hop { info, field };
-        check_time(&hop, now)?;
-        Ok((hop, tags.push(self.keys.at(info.timestamp), hop.mac_input())))
+        let segment = at.segment_of(at.hop + 1);
+        pending.changes = segment != at.info && at.hop + 1 < at.hops && !local && !peering;
+        if pending.changes {
+            let next = read(frame.octets, info + 8, layout.hop(at.hop + 1));
+            time.check(&next)?;
+            pending.next_slot = tags.push(self.keys.newer(next.timestamp()), next.mac_input());
+        }
+        pending.slot = tags.push(self.keys.newer(hop.timestamp()), hop.mac_input());
+        pending.hop = hop;
+        pending.path = layout.path as u32;
+        pending.info = info as u32;
+        pending.pointer = (segment << 6 | (at.hop + 1) & 0x3f) as u8;
+        pending.left = (at.hops - at.hop - 1) as u8;
+        pending.peering = peering;
+        pending.local = local;
+        Ok(())
     }
 
     /// A packet comes in where its hop field says, from the sibling that owns that way in, or from a host at its first hop.
-    #[inline]
+    #[inline(always)]
     fn check_ingress(&self, frame: &Frame<'_>, layout: &Layout, hop: &Hop, peering: bool) -> Result<(), Reason> {
-        let first = layout.meta.current_hop == 0;
+        let first = layout.position.hop == 0;
         match frame.ingress {
             Ingress::External(interface) if interface != 0 && hop.ingress() == interface => Ok(()),
             Ingress::External(_) => Err(Reason::WrongIngress),
@@ -131,15 +137,15 @@ impl Router {
     }
 
     /// Whether the packet ends here; its source and destination must be where they can be.
-    #[inline]
+    #[inline(always)]
     fn check_addresses(&self, frame: &Frame<'_>, layout: &Layout) -> Result<bool, Reason> {
         let (from_here, to_here) = (layout.src == self.isd_as, layout.dst == self.isd_as);
-        let first = layout.meta.current_hop == 0;
+        let first = layout.position.hop == 0;
         if let Ingress::External(_) = frame.ingress {
             if from_here {
                 return Err(Reason::SourceAddress);
             }
-            let last = usize::from(layout.meta.current_hop) + 1 == layout.hops;
+            let last = layout.position.hop + 1 == layout.position.hops;
             return if last == to_here { Ok(to_here) } else { Err(Reason::DestinationAddress) };
         }
         if first && !from_here {
@@ -151,37 +157,26 @@ impl Router {
 
 /// Whether the current hop is one of the two that join segments over a peering link. A segment without such a link has at
 /// least two hops: one of a single hop would be left as soon as it is entered.
-#[inline]
-fn peering(info: InfoField, meta: PathMeta) -> Result<bool, Reason> {
-    let [first, second, third] = meta.segment_len;
-    if !info.peering {
-        return if first == 1 || second == 1 || third == 1 { Err(Reason::MalformedPath) } else { Ok(false) };
+#[inline(always)]
+fn peering(hop: &Hop, at: Position) -> Result<bool, Reason> {
+    let second = at.second_end - at.first_end;
+    if !hop.peering() {
+        let single = at.first_end == 1 || second == 1 || at.hops - at.second_end == 1;
+        return if single { Err(Reason::MalformedPath) } else { Ok(false) };
     }
-    if second == 0 || third != 0 {
+    if at.segments != 2 {
         return Err(Reason::MalformedPath);
     }
-    Ok(meta.current_hop + 1 == first || meta.current_hop == first)
+    Ok(at.hop + 1 == at.first_end || at.hop == at.first_end)
 }
 
 /// The interface by which a packet in transit has come into the AS: that of the hop before, if the segment changed here.
+#[cold]
 fn came_in(packet: &[u8], layout: &Layout, hop: &Hop, peering: bool) -> u16 {
-    let meta = layout.meta;
-    let before = usize::from(meta.current_hop) - 1;
-    if peering || meta.segment_of(before) == usize::from(meta.current_info) {
+    let before = layout.position.hop - 1;
+    let segment = layout.position.segment_of(before);
+    if peering || segment == layout.position.info {
         return hop.ingress();
     }
-    let info = read_info(packet, layout.info(meta.segment_of(before)));
-    Hop { info, field: read_hop(packet, layout.hop(before)) }.ingress()
-}
-
-/// The hop field has begun, give or take the clocks, and not ended.
-#[inline]
-fn check_time(hop: &Hop, now: Now) -> Result<(), Reason> {
-    if hop_expiry(hop.info.timestamp, hop.field.exp_time) <= now.unix {
-        return Err(Reason::Expired);
-    }
-    if u64::from(hop.info.timestamp) * 1_000_000 > now.unix.0.saturating_add(SKEW) {
-        return Err(Reason::Future);
-    }
-    Ok(())
+    read(packet, layout.info(segment), layout.hop(before)).ingress()
 }

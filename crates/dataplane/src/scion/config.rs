@@ -69,15 +69,15 @@ impl Keys {
         Self { old: self.new.clone(), new: next.key, new_from: next.from }
     }
 
-    /// Which key a segment of `timestamp` is under: 0 the older, 1 the newer.
+    /// Whether a segment of `timestamp` is under the newer key.
     #[inline]
-    pub(crate) fn at(&self, timestamp: u32) -> usize {
-        usize::from(timestamp >= self.new_from)
+    pub(crate) fn newer(&self, timestamp: u32) -> bool {
+        timestamp >= self.new_from
     }
 
     /// The key a segment of `timestamp` is under.
     pub(crate) fn of(&self, timestamp: u32) -> &ForwardingKey {
-        if self.at(timestamp) == 0 { &self.old } else { &self.new }
+        if self.newer(timestamp) { &self.new } else { &self.old }
     }
 }
 

@@ -1,36 +1,46 @@
 //! After the MAC: where the packet goes, by the rules of direction and of segment change, and what is rewritten in it.
 
-use wayleave_packet::scion::Hop;
+use wayleave_packet::scion::{Hop, PathMeta};
 
-use super::check::Pending;
+use super::check::{Pending, read};
 use super::config::{Link, Owner};
 use super::{Router, Slot, Tags};
 use crate::counters::Reason;
 use crate::frame::{Action, Frame, Ingress};
 
 impl Router {
-    #[inline]
-    pub(super) fn decide(&mut self, frame: &mut Frame<'_>, packet: &Pending, tags: &Tags) -> Result<Action, Reason> {
-        self.check_mac(&packet.hop, packet.slot, tags)?;
-        if let Some((next, slot)) = &packet.next {
-            self.check_mac(next, *slot, tags)?;
+    #[inline(always)]
+    pub(super) fn decide(
+        &mut self,
+        frame: &mut Frame<'_>,
+        packet: &Pending,
+        tags: &Tags,
+        action: &mut Action,
+    ) -> Result<(), Reason> {
+        let mut hop = packet.hop;
+        self.check_mac(&hop, packet.slot, tags)?;
+        let outside = matches!(frame.ingress, Ingress::External(_));
+        if packet.changes {
+            hop = next_segment(frame.octets, packet);
+            self.check_mac(&hop, packet.next_slot, tags)?;
         }
-        if alerted(&packet.hop, frame.ingress) && self.traceroute(frame, packet.hop.ingress()) {
-            return Ok(Action::Answer(Reason::Traceroute));
+        if outside && packet.hop.ingress_alert() && self.traceroute(frame, packet.hop.ingress()) {
+            *action = Action::Answer(Reason::Traceroute);
+            return Ok(());
         }
         if packet.local {
-            write_seg_id(frame.octets, packet.info, packet.hop.info.seg_id);
-            return Ok(Action::Deliver);
+            write_seg_id(frame.octets, packet.info, packet.hop.seg_id());
+            *action = Action::Deliver;
+            return Ok(());
         }
-        let hop = packet.next.map_or(packet.hop, |(next, _)| next);
         let egress = hop.egress();
         let port = self.port(egress).ok_or(Reason::UnknownEgress)?;
         match frame.ingress {
             Ingress::External(interface) => {
                 let ingress = self.port(interface).ok_or(Reason::WrongIngress)?.link;
-                check_direction(ingress, port.link, packet.next.is_some())?;
+                check_direction(ingress, port.link, packet.changes)?;
             }
-            _ if packet.next.is_some() => return Err(Reason::SegmentChange),
+            _ if packet.changes => return Err(Reason::SegmentChange),
             // What comes from within goes out here, or it would go around.
             _ if port.owner != Owner::This => return Err(Reason::UnknownEgress),
             _ => {}
@@ -39,74 +49,81 @@ impl Router {
             return Err(Reason::LinkDown);
         }
         match port.owner {
-            Owner::This => leave(frame, packet, &hop, egress),
+            Owner::This => {
+                leave(frame, packet, &hop)?;
+                *action = Action::Forward(egress);
+            }
             Owner::Sibling(sibling) => {
-                write_seg_id(frame.octets, packet.info, packet.hop.info.seg_id);
-                if packet.next.is_some() {
-                    write_pointer(frame.octets, packet, packet.meta.current_hop + 1);
+                write_seg_id(frame.octets, packet.info, packet.hop.seg_id());
+                if packet.changes {
+                    frame.octets[packet.path as usize] = packet.pointer;
                 }
-                Ok(Action::Sibling(sibling))
+                *action = Action::Sibling(sibling);
             }
         }
+        Ok(())
     }
 
     /// All bits that count, at once; whether they are equal is no secret.
     #[inline]
     fn check_mac(&self, hop: &Hop, slot: Slot, tags: &Tags) -> Result<(), Reason> {
-        let [a, b, c, d, e, f] = hop.field.mac;
-        let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
-        if (mac ^ tags.tag(slot)) & self.compared == 0 { Ok(()) } else { Err(Reason::BadMac) }
+        if (hop.mac() ^ tags.tag(slot)) & self.compared == 0 { Ok(()) } else { Err(Reason::BadMac) }
     }
 }
 
 /// The last router of the AS: a segment travelled in construction direction takes this hop's MAC into its accumulator,
 /// and the pointer goes on.
-#[inline]
-fn leave(frame: &mut Frame<'_>, packet: &Pending, hop: &Hop, egress: u16) -> Result<Action, Reason> {
-    let steps = 1 + u8::from(packet.next.is_some());
-    let pointer = packet.meta.current_hop + steps;
-    if pointer >= packet.hop_count {
+#[inline(always)]
+fn leave(frame: &mut Frame<'_>, packet: &Pending, hop: &Hop) -> Result<(), Reason> {
+    if packet.left <= u8::from(packet.changes) {
         return Err(Reason::PathEnd);
     }
-    let seg_id = if hop.info.construction && !packet.peering { hop.next_seg_id() } else { hop.info.seg_id };
-    if packet.next.is_some() {
-        write_seg_id(frame.octets, packet.info, packet.hop.info.seg_id);
+    let seg_id = if hop.construction() && !packet.peering { hop.next_seg_id() } else { hop.seg_id() };
+    // `CurrINF` and `CurrHF` share the meta header's first octet.
+    if packet.changes {
+        // The next segment has a second hop, to which the pointer goes on.
+        write_seg_id(frame.octets, packet.info, packet.hop.seg_id());
         write_seg_id(frame.octets, packet.info + 8, seg_id);
+        frame.octets[packet.path as usize] = packet.pointer + 1;
     } else {
         write_seg_id(frame.octets, packet.info, seg_id);
+        frame.octets[packet.path as usize] = packet.pointer;
     }
-    write_pointer(frame.octets, packet, pointer);
-    Ok(Action::Forward(egress))
+    Ok(())
 }
 
 /// Which links may follow each other: within a segment no valley and no U-turn; from one segment to the next only at the
 /// core, or at a common AS of an up and a down segment.
 #[inline]
 fn check_direction(ingress: Link, egress: Link, changes: bool) -> Result<(), Reason> {
-    use Link::{Child, Core, Parent, Peer};
-    match (ingress, egress) {
-        (Core, Child) | (Child, Core | Child) if changes => Ok(()),
-        _ if changes => Err(Reason::SegmentChange),
-        (Core, Core) | (Child, Parent | Peer) | (Parent | Peer, Child) => Ok(()),
-        _ => Err(Reason::Direction),
-    }
+    // From and to core, parent, child, peer.
+    const WITHIN: [[bool; 4]; 4] = [
+        [true, false, false, false],
+        [false, false, true, false],
+        [false, true, false, true],
+        [false, false, true, false],
+    ];
+    const CHANGE: [[bool; 4]; 4] = [
+        [false, false, true, false],
+        [false, false, false, false],
+        [true, false, true, false],
+        [false, false, false, false],
+    ];
+    let (rules, reason) = if changes { (&CHANGE, Reason::SegmentChange) } else { (&WITHIN, Reason::Direction) };
+    if rules[ingress as usize][egress as usize] { Ok(()) } else { Err(reason) }
 }
 
-/// Whether the router at which the packet came in shall look at it.
-fn alerted(hop: &Hop, ingress: Ingress) -> bool {
-    let alert = if hop.info.construction { hop.field.ingress_alert } else { hop.field.egress_alert };
-    alert && matches!(ingress, Ingress::External(_))
+/// The first hop of the next segment, which lies behind the current hop.
+#[cold]
+fn next_segment(packet: &[u8], pending: &Pending) -> Hop {
+    let path = pending.path as usize;
+    let meta = PathMeta::read(packet[path..path + 4].try_into().expect("four octets"));
+    let segments = meta.segment_len.iter().filter(|length| **length != 0).count();
+    read(packet, pending.info as usize + 8, path + 4 + 8 * segments + 12 * (usize::from(meta.current_hop) + 1))
 }
 
 #[inline]
-fn write_seg_id(packet: &mut [u8], info: u16, seg_id: u16) {
-    let at = usize::from(info) + 2;
+fn write_seg_id(packet: &mut [u8], info: u32, seg_id: u16) {
+    let at = info as usize + 2;
     packet[at..at + 2].copy_from_slice(&seg_id.to_be_bytes());
-}
-
-/// `CurrINF` and `CurrHF` share the meta header's first octet.
-#[inline]
-fn write_pointer(packet: &mut [u8], pending: &Pending, hop: u8) {
-    let info = pending.meta.segment_of(hop.into()) as u8;
-    packet[usize::from(pending.path)] = info << 6 | hop;
 }

@@ -14,7 +14,7 @@ use wayleave_packet::scion::{HostAddress, IsdAs, Layout, MacInput, PathType, nex
 use crate::counters::{Counters, Reason};
 use crate::frame::{Action, BURST, Frame, Ingress};
 use crate::limit::TokenBucket;
-use check::Pending;
+use check::{Pending, Time};
 use config::Port;
 
 /// How far a segment's timestamp may lie in the future: the clocks of ASes differ. Microseconds.
@@ -33,44 +33,64 @@ pub struct Router {
     compared: u64,
 }
 
-/// The MACs of a burst: inputs of either key, then tags in their place.
+/// Packets that are taken through all checks together: few enough that their headers stay in the nearest cache.
+const RUN: usize = 16;
+
+/// Each packet has one hop to verify, or two where it changes from one segment to another.
+const HOPS: usize = 2 * RUN;
+
+/// The MACs of a run: inputs under the older key and then those under the newer one, tags in their place afterwards.
 struct Tags {
-    blocks: [[MacInput; 2 * BURST]; 2],
+    blocks: [MacInput; 2 * HOPS],
     count: [usize; 2],
 }
 
-/// Where a hop's tag will be: the key's number and the place.
+/// Where a hop's tag will be.
 #[derive(Clone, Copy, Default)]
-struct Slot(u8, u8);
+struct Slot(u8);
 
 impl Tags {
-    #[inline]
-    fn push(&mut self, key: usize, input: MacInput) -> Slot {
-        let place = self.count[key];
-        self.blocks[key][place] = input;
-        self.count[key] = place + 1;
-        Slot(key as u8, place as u8)
+    const NONE: Self = Self { blocks: [[0; 16]; 2 * HOPS], count: [0; 2] };
+
+    #[inline(always)]
+    fn push(&mut self, newer: bool, input: MacInput) -> Slot {
+        let key = usize::from(newer);
+        let place = (key * HOPS + self.count[key]) % (2 * HOPS);
+        self.blocks[place] = input;
+        self.count[key] += 1;
+        Slot(place as u8)
+    }
+
+    fn compute(&mut self, keys: &Keys) {
+        let (older, newer) = self.blocks.split_at_mut(HOPS);
+        if self.count[0] != 0 {
+            keys.old.tag_blocks(&mut older[..self.count[0]]);
+        }
+        if self.count[1] != 0 {
+            keys.new.tag_blocks(&mut newer[..self.count[1]]);
+        }
+        self.count = [0; 2];
     }
 
     /// The tag's first six octets, in the low bits.
-    #[inline]
+    #[inline(always)]
     fn tag(&self, slot: Slot) -> u64 {
-        let [a, b, c, d, e, f, g, h, ..] = self.blocks[usize::from(slot.0)][usize::from(slot.1)];
+        let [a, b, c, d, e, f, g, h, ..] = self.blocks[usize::from(slot.0) % (2 * HOPS)];
         u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> 16
     }
 }
 
 /// A packet after the checks that need no MAC.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Checked {
-    /// What is to be done is known.
-    Done(Action),
     /// It waits for its MAC.
-    Pending(Pending),
+    Pending,
     /// It is refused, and the sender may be told.
     Refused(Reason),
     /// One of the few with a one-hop path, which are taken one by one.
     OneHop,
+    /// Control traffic of this router.
+    Control,
 }
 
 impl Router {
@@ -101,26 +121,48 @@ impl Router {
     /// Processes at most [`BURST`] packets in place; the rest is left alone, with the default action.
     pub fn process(&mut self, frames: &mut [Frame<'_>], now: Now) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
-        let frames = if frames.len() > BURST { &mut frames[..BURST] } else { frames };
-        let mut checked = [Checked::Done(Action::default()); BURST];
-        let mut tags = Tags { blocks: [[[0; 16]; 2 * BURST]; 2], count: [0; 2] };
-        for (checked, frame) in checked.iter_mut().zip(frames.iter()) {
-            *checked = self.check(frame, now, &mut tags);
+        let time = Time::new(now.unix);
+        let mut tags = Tags::NONE;
+        for (actions, frames) in actions.chunks_mut(RUN).zip(frames.chunks_mut(RUN)) {
+            self.process_run(frames, actions, &mut tags, &time, now);
         }
-        let [old, new] = tags.count;
-        self.keys.old.tag_blocks(&mut tags.blocks[0][..old]);
-        self.keys.new.tag_blocks(&mut tags.blocks[1][..new]);
-        for ((action, checked), frame) in actions.iter_mut().zip(&checked).zip(frames.iter_mut()) {
-            let decided = match checked {
-                Checked::Done(action) => Ok(*action),
-                Checked::Pending(pending) => self.decide(frame, pending, &tags),
-                Checked::Refused(reason) => Err(*reason),
-                Checked::OneHop => Ok(self.one_hop(frame, now)),
-            };
-            *action = decided.unwrap_or_else(|reason| self.refuse(frame, reason, now));
+        for action in actions.iter().take(frames.len()) {
             self.counters.count(*action);
         }
         actions
+    }
+
+    /// One run, with the MACs of all its packets computed at once.
+    #[inline]
+    fn process_run(
+        &mut self,
+        frames: &mut [Frame<'_>],
+        actions: &mut [Action],
+        tags: &mut Tags,
+        time: &Time,
+        now: Now,
+    ) {
+        let mut checked = [Checked::Refused(Reason::Unprocessed); RUN];
+        let mut pending = [Pending::default(); RUN];
+        for ((checked, pending), frame) in checked.iter_mut().zip(&mut pending).zip(frames.iter()) {
+            *checked = self.check(frame, time, tags, pending);
+        }
+        tags.compute(&self.keys);
+        let packets = frames.iter_mut().zip(&checked).zip(&pending);
+        for (action, ((frame, checked), pending)) in actions.iter_mut().zip(packets) {
+            let decided = match *checked {
+                Checked::Pending => self.decide(frame, pending, tags, action),
+                Checked::Refused(reason) => Err(reason),
+                Checked::OneHop => self.one_hop(frame, now).map(|done| *action = done),
+                Checked::Control => {
+                    *action = Action::Control;
+                    Ok(())
+                }
+            };
+            if let Err(reason) = decided {
+                *action = self.refuse(frame, reason, now);
+            }
+        }
     }
 
     /// What this core has counted.
@@ -157,8 +199,8 @@ impl Router {
     }
 
     /// Lengths, pointers and bounds first; then by kind of path.
-    #[inline]
-    fn check(&mut self, frame: &Frame<'_>, now: Now, tags: &mut Tags) -> Checked {
+    #[inline(always)]
+    fn check(&self, frame: &Frame<'_>, time: &Time, tags: &mut Tags, pending: &mut Pending) -> Checked {
         let layout = match Layout::decode(frame.octets) {
             Ok(layout) => layout,
             Err(error) => return Checked::Refused(check::reason(error)),
@@ -169,21 +211,21 @@ impl Router {
             return Checked::Refused(Reason::Extension);
         }
         match layout.path_type {
-            PathType::Standard => match self.check_hops(frame, &layout, now, tags) {
-                Ok(pending) => Checked::Pending(pending),
+            PathType::Standard => match self.check_hops(frame, &layout, time, tags, pending) {
+                Ok(()) => Checked::Pending,
                 Err(reason) => Checked::Refused(reason),
             },
             PathType::OneHop => Checked::OneHop,
-            PathType::Empty => Checked::Done(self.empty_path(frame, &layout)),
+            PathType::Empty => self.empty_path(frame, &layout),
         }
     }
 
     /// Within the AS only control traffic of its routers comes without a path.
-    fn empty_path(&self, frame: &Frame<'_>, layout: &Layout) -> Action {
+    fn empty_path(&self, frame: &Frame<'_>, layout: &Layout) -> Checked {
         let ours = layout.dst == self.isd_as && layout.src == self.isd_as;
         match frame.ingress {
-            Ingress::Sibling(_) if ours && layout.next_header == next_header::BFD => Action::Control,
-            _ => Action::Drop(Reason::PathType),
+            Ingress::Sibling(_) if ours && layout.next_header == next_header::BFD => Checked::Control,
+            _ => Checked::Refused(Reason::PathType),
         }
     }
 }

@@ -2,10 +2,9 @@
 
 use subtle::ConstantTimeEq;
 use wayleave_core::Now;
-use wayleave_packet::scion::{HopField, InfoField, Layout, hop_expiry, mac_input, next_header};
+use wayleave_packet::scion::{HopField, InfoField, Layout, OneHopPath, Path, hop_expiry, mac_input, next_header};
 
 use super::Router;
-use super::check::{read_hop, read_info};
 use super::config::Owner;
 use crate::counters::Reason;
 use crate::frame::{Action, Frame, Ingress};
@@ -13,17 +12,19 @@ use crate::frame::{Action, Frame, Ingress};
 impl Router {
     /// Never answered: its sender is this AS or a neighbour.
     #[cold]
-    pub(super) fn one_hop(&mut self, frame: &mut Frame<'_>, now: Now) -> Action {
-        let Ok(layout) = Layout::decode(frame.octets) else { return Action::Drop(Reason::Malformed) };
-        let info = read_info(frame.octets, layout.path);
-        let first = read_hop(frame.octets, layout.path + 8);
-        let done = match frame.ingress {
+    pub(super) fn one_hop(&self, frame: &mut Frame<'_>, now: Now) -> Result<Action, Reason> {
+        let layout = Layout::decode(frame.octets).map_err(|_| Reason::Malformed)?;
+        let Ok(Path::OneHop(OneHopPath { info, first, .. })) =
+            Path::decode(2, &frame.octets[layout.path..layout.header_len])
+        else {
+            return Err(Reason::Malformed);
+        };
+        match frame.ingress {
             _ if !info.construction => Err(Reason::OneHop),
             Ingress::External(interface) => self.one_hop_in(frame, &layout, info, first, interface, now),
             Ingress::Internal => self.one_hop_out(frame, &layout, info, first, now),
             Ingress::Sibling(_) => Err(Reason::OneHop),
-        };
-        done.unwrap_or_else(Action::Drop)
+        }
     }
 
     /// From a host or service of this AS to the neighbour.

@@ -59,7 +59,7 @@ pub fn mint(packet: &mut Packet, index: usize, enters: u16, leaves: u16, turned:
     let info = path.infos[segment];
     let field = &mut path.hops[index];
     (field.cons_ingress, field.cons_egress) = if info.construction { (enters, leaves) } else { (leaves, enters) };
-    field.mac = key.hop_mac(&Hop { info, field: *field }.mac_input());
+    field.mac = key.hop_mac(&Hop::new(&info, field).mac_input());
     if turned {
         path.infos[segment].seg_id ^= u16::from_be_bytes([field.mac[0], field.mac[1]]);
     }

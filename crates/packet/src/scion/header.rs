@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::address::{HostAddress, IsdAs};
-use super::path::{HOP_LEN, INFO_LEN, META_LEN, OneHopPath, Path, PathError, PathMeta};
+use super::path::{HOP_LEN, INFO_LEN, META_LEN, OneHopPath, Path, PathError, Position};
 
 /// Where the fields of the common and address headers lie, in octets.
 pub(crate) mod field {
@@ -90,11 +90,7 @@ pub struct Layout {
     /// Source.
     pub src: IsdAs,
     /// Pointers and lengths of a standard path; zero otherwise.
-    pub meta: PathMeta,
-    /// Info fields of a standard path.
-    pub segments: usize,
-    /// Hop fields of a standard path.
-    pub hops: usize,
+    pub position: Position,
 }
 
 impl Layout {
@@ -102,7 +98,7 @@ impl Layout {
     ///
     /// # Errors
     /// The first thing that is wrong.
-    #[inline]
+    #[inline(always)]
     pub fn decode(packet: &[u8]) -> Result<Self, HeaderError> {
         let have = packet.len();
         let truncated = HeaderError::Truncated { need: field::HOSTS, have };
@@ -131,16 +127,13 @@ impl Layout {
             address_types,
             dst: IsdAs(u64::from_be_bytes(fixed[field::DST_IA].try_into().expect("eight octets"))),
             src: IsdAs(u64::from_be_bytes(fixed[field::SRC_IA].try_into().expect("eight octets"))),
-            meta: PathMeta::default(),
-            segments: 0,
-            hops: 0,
+            position: Position::default(),
         };
         match fixed[field::PATH_TYPE] {
             1 => {
                 let meta = packet[path..header_len].first_chunk().ok_or(length(META_LEN))?;
-                layout.meta = PathMeta::read(*meta);
-                (layout.segments, layout.hops) = layout.meta.check()?;
-                let need = META_LEN + layout.segments * INFO_LEN + layout.hops * HOP_LEN;
+                layout.position = Position::read(*meta)?;
+                let need = META_LEN + layout.position.segments * INFO_LEN + layout.position.hops * HOP_LEN;
                 if need != path_len {
                     return Err(length(need).into());
                 }
@@ -155,17 +148,17 @@ impl Layout {
     }
 
     /// Where info field `index` of a standard path begins.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn info(&self, index: usize) -> usize {
         self.path + META_LEN + INFO_LEN * index
     }
 
     /// Where hop field `index` of a standard path begins.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn hop(&self, index: usize) -> usize {
-        self.path + META_LEN + INFO_LEN * self.segments + HOP_LEN * index
+        self.path + META_LEN + INFO_LEN * self.position.segments + HOP_LEN * index
     }
 }
 

@@ -76,22 +76,9 @@ impl PathMeta {
     ///
     /// # Errors
     /// What the counts or the pointers break.
-    #[inline]
     pub fn check(self) -> Result<(usize, usize), PathError> {
-        let [a, b, c] = self.segment_len.map(usize::from);
-        if a == 0 || (b == 0 && c != 0) {
-            return Err(PathError::EmptySegment);
-        }
-        let hops = a + b + c;
-        if hops > MAX_HOPS {
-            return Err(PathError::TooManyHops(hops));
-        }
-        let segments = 1 + usize::from(b != 0) + usize::from(c != 0);
-        let hop = usize::from(self.current_hop);
-        if hop >= hops || self.segment_of(hop) != usize::from(self.current_info) {
-            return Err(PathError::Pointer { info: self.current_info, hop: self.current_hop });
-        }
-        Ok((segments, hops))
+        let position = Position::read(self.octets())?;
+        Ok((position.segments, position.hops))
     }
 
     /// The segment that hop field `hop` is in.
@@ -100,6 +87,57 @@ impl PathMeta {
     pub fn segment_of(self, hop: usize) -> usize {
         let [a, b, _] = self.segment_len.map(usize::from);
         usize::from(hop >= a) + usize::from(hop >= a + b)
+    }
+}
+
+/// The path meta header as a router uses it, checked: [`PathMeta`] in registers of their own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Position {
+    /// `CurrINF`.
+    pub info: usize,
+    /// `CurrHF`.
+    pub hop: usize,
+    /// Where the first segment ends and the second begins.
+    pub first_end: usize,
+    /// Where the second segment ends.
+    pub second_end: usize,
+    /// All hop fields.
+    pub hops: usize,
+    /// All info fields.
+    pub segments: usize,
+}
+
+impl Position {
+    /// Reads the four octets, and checks that segments without hop fields come last, that there is one with some, and
+    /// that the pointers agree.
+    ///
+    /// # Errors
+    /// What the counts or the pointers break.
+    #[inline(always)]
+    pub fn read(octets: [u8; 4]) -> Result<Self, PathError> {
+        let word = u32::from_be_bytes(octets) as usize;
+        let (a, b, c) = (word >> 12 & 0x3f, word >> 6 & 0x3f, word & 0x3f);
+        let (info, hop) = (word >> 30, word >> 24 & 0x3f);
+        if a == 0 || (b == 0 && c != 0) {
+            return Err(PathError::EmptySegment);
+        }
+        let hops = a + b + c;
+        if hops > MAX_HOPS {
+            return Err(PathError::TooManyHops(hops));
+        }
+        let segments = 1 + usize::from(b != 0) + usize::from(c != 0);
+        let position = Self { info, hop, first_end: a, second_end: a + b, hops, segments };
+        if hop >= hops || position.segment_of(hop) != info {
+            return Err(PathError::Pointer { info: info as u8, hop: hop as u8 });
+        }
+        Ok(position)
+    }
+
+    /// The segment that hop field `hop` is in.
+    #[inline(always)]
+    #[must_use]
+    pub fn segment_of(&self, hop: usize) -> usize {
+        usize::from(hop >= self.first_end) + usize::from(hop >= self.second_end)
     }
 }
 

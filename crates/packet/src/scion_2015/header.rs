@@ -91,7 +91,7 @@ impl Layout {
     ///
     /// # Errors
     /// The first thing that is wrong.
-    #[inline]
+    #[inline(always)]
     pub fn decode(packet: &[u8]) -> Result<Self, HeaderError> {
         let have = packet.len();
         let truncated = HeaderError::Truncated { need: FIXED_LEN, have };
