@@ -15,6 +15,12 @@ fn main() {
     let mut seconds = out.seconds.clone();
     seconds.sort_by(f64::total_cmp);
     let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
+    let cpu = out.cpu_seconds.iter().sum::<f64>() / out.cpu_seconds.len() as f64;
+    println!(
+        "processor time: mean {:.3} ms; setup ahead of need {:.3} ms a prefix",
+        cpu * 1e3,
+        out.setup.as_secs_f64() * 1e3 / out.prefixes as f64
+    );
     println!(
         "{} UPDATEs, {} prefixes: mean {:.3} ms, p50 {:.3} ms, p99 {:.3} ms; {} B between parties a prefix; mismatches {}; routes {}",
         out.updates,

@@ -16,6 +16,8 @@ use crate::trace::{self, TraceUpdate};
 pub struct ExchangeTrace {
     /// Seconds from the router's UPDATE to the last router's table, for each prefix in it.
     pub seconds: Vec<f64>,
+    /// The same in processor time of the one thread, which other programs on the machine do not lengthen.
+    pub cpu_seconds: Vec<f64>,
     /// The same for members on machines of their own: the work of party 1, of party 2, of the announcer and of the
     /// slowest other member, one after another.
     pub critical_seconds: Vec<f64>,
@@ -52,6 +54,7 @@ pub fn exchange_trace(
     let mut sim = Sim::new(Setup { members, tick, ..Setup::default() });
     assert!(sim.settle(Duration::from_secs(600)), "the exchange did not start");
     let mut oracle = Oracle::new(sim.set.clone(), RS_ASN, BTreeMap::new()).with_martians(Martians::AllowDocumentation);
+    sim.fill_pools();
     let mut out = ExchangeTrace::default();
     for (i, update) in updates.iter().enumerate() {
         let slot = u32::try_from(update.peer % members).expect("few members");
@@ -59,7 +62,7 @@ pub fn exchange_trace(
         tell_oracle(&mut oracle, slot, update, attributes.as_ref());
         sim.recording = Some(Vec::new());
         sim.work = Some(BTreeMap::new());
-        let start = Instant::now();
+        let (start, cpu_start) = (Instant::now(), cpu_seconds());
         if !update.withdrawn.is_empty() {
             sim.withdraw(slot, &update.withdrawn);
         }
@@ -67,10 +70,11 @@ pub fn exchange_trace(
             sim.announce(slot, &update.announced, &attributes);
         }
         assert!(sim.settle(Duration::from_secs(600)), "the exchange did not come to rest");
-        let took = start.elapsed();
+        let (took, cpu_took) = (start.elapsed(), cpu_seconds() - cpu_start);
         out.elapsed += took;
         let prefixes = update.withdrawn.len() + update.announced.len();
         out.seconds.extend(std::iter::repeat_n(took.as_secs_f64(), prefixes));
+        out.cpu_seconds.extend(std::iter::repeat_n(cpu_took, prefixes));
         let critical = critical(&sim.work.take().unwrap_or_default(), slot, &mut out.stages);
         out.critical_seconds.extend(std::iter::repeat_n(critical.as_secs_f64(), prefixes));
         out.prefixes += prefixes;
@@ -89,6 +93,12 @@ pub fn exchange_trace(
         out.routes += table.len();
     }
     out
+}
+
+/// Processor time of this thread so far.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
 /// The longest way that an UPDATE of the member in `slot` can take if every process has a machine of its own.

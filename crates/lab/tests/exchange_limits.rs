@@ -7,6 +7,7 @@ use std::time::Duration;
 use common::{Exchange, nlri, route};
 use wayleave_bgp::Nlri;
 use wayleave_lab::sim::{Node, PARTIES, Setup};
+use wayleave_route_server::frames::Between;
 
 fn prefixes(numbers: std::ops::Range<u8>) -> Vec<Nlri> {
     numbers.map(|n| nlri(&format!("20.{n}.0.0/16"))).collect()
@@ -87,4 +88,42 @@ fn a_member_that_goes_while_it_joins_is_not_waited_for() {
             assert_eq!(active, [1, 2, 3], "after {steps} steps");
         }
     }
+}
+
+/// Frames between the parties in which correlations are asked for ahead of need, and the longest message of the engine.
+fn setup_seen(exchange: &mut Exchange) -> (usize, usize) {
+    let recorded = exchange.sim.recording.take().expect("it records");
+    let between = recorded.iter().filter(|frame| PARTIES.contains(&frame.from) && PARTIES.contains(&frame.to));
+    let frames: Vec<Between> = between.map(|frame| Between::decode(&frame.bytes).expect("a frame")).collect();
+    let refills = frames.iter().filter(|frame| matches!(frame, Between::Refill { .. })).count();
+    let length = |frame: &Between| if let Between::Engine { bytes, .. } = frame { bytes.len() } else { 0 };
+    (refills, frames.iter().map(length).max().unwrap_or(0))
+}
+
+#[test]
+fn correlations_for_a_burst_are_made_after_a_pause_and_not_while_its_prefixes_wait() {
+    let mut exchange = Exchange::new(Setup::default());
+    exchange.sim.recording = Some(Vec::new());
+    exchange.announce(0, &prefixes(0..1), &route(0, &[64500], &[]));
+    exchange.announce(1, &prefixes(0..1), &route(1, &[64500, 64501], &[]));
+    exchange.check();
+    let (refills, longest) = setup_seen(&mut exchange);
+    assert_eq!(refills, 0, "tables are right before any refill");
+    assert!(longest > 0, "two routes met");
+    exchange.sim.recording = Some(Vec::new());
+    assert!(PARTIES.iter().any(|party| !exchange.sim.party(*party).expect("it runs").is_stocked()));
+    exchange.sim.fill_pools();
+    assert!(PARTIES.iter().all(|party| exchange.sim.party(*party).expect("it runs").is_stocked()));
+    let (refills, setup_message) = setup_seen(&mut exchange);
+    assert!(refills > 0);
+    // A burst: 100 prefixes with two routes each.
+    exchange.announce(0, &prefixes(1..101), &route(0, &[64500], &[]));
+    exchange.check();
+    exchange.sim.recording = Some(Vec::new());
+    exchange.announce(1, &prefixes(1..101), &route(1, &[64500, 64501], &[]));
+    exchange.check();
+    let (refills, longest) = setup_seen(&mut exchange);
+    assert_eq!(refills, 0);
+    // 400 lanes open 34 rows of bits at once, and no more; correlations for them would be a message of 6,160 bytes.
+    assert!(longest < 400 / 8 * 40 && longest < setup_message, "a message of {longest} bytes");
 }

@@ -568,6 +568,14 @@ impl Tick {
         w.bool(self.rank);
     }
 
+    /// About how many bytes it takes: what is long in most ticks.
+    fn room(&self) -> usize {
+        let body = |deliver: &Deliver| if let Body::Blob(blob) = &deliver.body { blob.len() } else { 32 };
+        let delivered: usize = self.deliver.iter().map(|deliver| body(deliver) + 128).sum();
+        let instances: usize = self.instances.iter().map(|instance| instance.len() * CANDIDATE + 4).sum();
+        256 + delivered + instances + (self.held.len() + self.dead.len() + self.gone.len()) * CANDIDATE
+    }
+
     fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             seq: r.u64()?,
@@ -598,7 +606,10 @@ impl ToMember {
     /// The frame's bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::new();
+        let mut w = match self {
+            Self::Tick(tick) => Writer::with_room(tick.room()),
+            _ => Writer::new(),
+        };
         match self {
             Self::Welcome { protocol, session, epoch, high_water, tick_ms, set } => {
                 w.u8(1).u16(*protocol).bytes(session).u64(*epoch).u64(*high_water).u32(*tick_ms).blob(set);

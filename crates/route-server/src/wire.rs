@@ -155,6 +155,12 @@ impl<'a> Reader<'a> {
 pub struct Writer(Vec<u8>);
 
 impl Writer {
+    /// Nothing yet, with room for about `bytes`.
+    #[must_use]
+    pub fn with_room(bytes: usize) -> Self {
+        Self(Vec::with_capacity(bytes))
+    }
+
     /// An empty one.
     #[must_use]
     pub fn new() -> Self {

@@ -525,7 +525,8 @@ impl Sim {
             self.give(node, input);
             return true;
         }
-        let waiting: Vec<(Node, Node)> = self.queues.iter().filter(|(_, q)| !q.is_empty()).map(|(k, _)| *k).collect();
+        self.queues.retain(|_, queue| !queue.is_empty());
+        let waiting: Vec<(Node, Node)> = self.queues.keys().copied().collect();
         let arriving = self.ports.as_ref().map_or(0, bgp::Ports::ready);
         if waiting.len() + arriving > 0 {
             let pick = self.choose(waiting.len() + arriving);

@@ -138,9 +138,10 @@ impl Member {
         let mut round = Round::new(now.instant);
         for candidates in &one.instances {
             let ranks = one.rank && candidates.len() > 1;
-            let prefix = self.candidates_changed(one.seq, candidates, ranks);
+            let judged: Vec<Option<Judged>> = candidates.iter().map(|candidate| self.judged(candidate)).collect();
+            let prefix = self.candidates_changed(one.seq, candidates, &judged, ranks);
             if ranks {
-                self.rank_into(&mut round, candidates, prefix);
+                self.rank_into(&mut round, candidates, &judged, prefix);
             }
         }
         if one.rank {

@@ -12,7 +12,7 @@ use crate::frames::{Candidate, FromMember, Instance};
 use crate::object::Handle;
 use crate::party::Number;
 use crate::policy::Imported;
-use crate::policy::ranking::{RankInput, Standing, rank, rank_standings};
+use crate::policy::ranking::{Standing, rank, rank_standings};
 use crate::rng::stream;
 
 /// How long an outcome is awaited before the member's own order decides.
@@ -53,19 +53,22 @@ impl Round {
 }
 
 impl Member {
-    /// A tick lists a prefix's candidates. A member that may open none of them learns nothing and forgets them. Returns
-    /// the prefix, if this member may open one of them.
-    pub(super) fn candidates_changed(&mut self, seq: u64, candidates: &Instance, ranks: bool) -> Option<Prefix> {
-        let mut prefix = None;
-        for candidate in candidates.iter() {
-            let Some(judged) = self.judged(candidate) else { continue };
-            if *prefix.get_or_insert(judged.prefix) != judged.prefix {
-                let what = "the parties put routes to different prefixes against each other".to_owned();
-                self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(1), Suspect::Party(2)] });
-                return None;
-            }
+    /// A tick lists a prefix's candidates, which this member judged. If it may open none of them it learns nothing and
+    /// forgets them. Returns the prefix, if it may open one of them.
+    pub(super) fn candidates_changed(
+        &mut self,
+        seq: u64,
+        candidates: &Instance,
+        judged: &[Option<Judged>],
+        ranks: bool,
+    ) -> Option<Prefix> {
+        let mut known = judged.iter().flatten().map(|judged| judged.prefix);
+        let prefix = known.next()?;
+        if known.any(|other| other != prefix) {
+            let what = "the parties put routes to different prefixes against each other".to_owned();
+            self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(1), Suspect::Party(2)] });
+            return None;
         }
-        let prefix = prefix?;
         let choice = self.choices.entry(prefix).or_default();
         let unchanged = choice.candidates == *candidates;
         choice.candidates = Arc::clone(candidates);
@@ -94,31 +97,39 @@ impl Member {
 
     /// The usable candidates with their classes, in number order; those that import rules reject have none.
     pub(super) fn classes(&mut self, candidates: &[Candidate]) -> Vec<(usize, Candidate, Option<u8>)> {
-        let usable: Vec<(usize, Candidate, Judged)> = candidates
-            .iter()
-            .enumerate()
-            .filter_map(|(number, candidate)| Some((number, *candidate, self.judged(candidate)?)))
-            .filter(|(.., judged)| judged.usable)
-            .collect();
-        let classes = if self.policy.ranking().strict {
-            self.strict_classes(&usable)
-        } else {
-            let standings: Vec<Option<Standing>> = usable.iter().map(|(.., judged)| judged.standing).collect();
-            rank_standings(&self.policy, &standings)
-        };
-        usable.into_iter().zip(classes).map(|((number, candidate, _), class)| (number, candidate, class)).collect()
+        let judged: Vec<Option<Judged>> = candidates.iter().map(|candidate| self.judged(candidate)).collect();
+        let classes = self.class_of_each(candidates, &judged);
+        let all = candidates.iter().zip(judged).zip(classes).enumerate();
+        all.filter(|(_, ((_, judged), _))| judged.is_some_and(|judged| judged.usable))
+            .map(|(number, ((candidate, _), class))| (number, *candidate, class))
+            .collect()
+    }
+
+    /// The class of each candidate; none for those that this member does not use.
+    fn class_of_each(&self, candidates: &[Candidate], judged: &[Option<Judged>]) -> Vec<Option<u8>> {
+        if self.policy.ranking().strict {
+            return self.strict_classes(candidates, judged);
+        }
+        let standings: Vec<Option<Standing>> = judged.iter().map(|judged| judged.as_ref()?.standing).collect();
+        rank_standings(&self.policy, &standings)
     }
 
     /// Classes by the whole decision process, which looks at more of a route than its standing.
-    fn strict_classes(&self, usable: &[(usize, Candidate, Judged)]) -> Vec<Option<u8>> {
-        let input = |(_, (handle, place), _): &(usize, Candidate, Judged)| {
-            let open = self.routes.get(handle)?.opened.as_ref()?;
-            let nlri = open.prefixes.get(usize::from(*place))?;
-            Some(open.rank_input(nlri, self.set.as_ref()?.slot(open.slot)?))
-        };
-        let inputs: Option<Vec<RankInput<'_>>> = usable.iter().map(input).collect();
-        // What is usable is open, and its announcer is known.
-        inputs.map_or_else(|| vec![None; usable.len()], |inputs| rank(&self.policy, &inputs))
+    fn strict_classes(&self, candidates: &[Candidate], judged: &[Option<Judged>]) -> Vec<Option<u8>> {
+        let (mut numbers, mut inputs) = (Vec::new(), Vec::new());
+        let both = candidates.iter().zip(judged).enumerate();
+        for (number, ((handle, place), _)) in both.filter(|(_, (_, judged))| judged.is_some_and(|j| j.usable)) {
+            let Some(open) = self.routes.get(handle).and_then(|route| route.opened.as_ref()) else { continue };
+            let Some(nlri) = open.prefixes.get(usize::from(*place)) else { continue };
+            let Some(announcer) = self.set.as_ref().and_then(|set| set.slot(open.slot)) else { continue };
+            numbers.push(number);
+            inputs.push(open.rank_input(nlri, announcer));
+        }
+        let mut classes = vec![None; candidates.len()];
+        for (number, class) in numbers.into_iter().zip(rank(&self.policy, &inputs)) {
+            classes[number] = class;
+        }
+        classes
     }
 
     /// Rankings whose time has come leave, to both parties at once.
@@ -131,14 +142,15 @@ impl Member {
     }
 
     /// Adds an instance, and the member's order of its candidates, to a round.
-    pub(super) fn rank_into(&mut self, round: &mut Round, candidates: &Instance, prefix: Option<Prefix>) {
-        let at = round.ranking.len();
-        round.ranking.resize(at + candidates.len() * 2, 0);
-        for (number, _, class) in self.classes(candidates) {
-            if let Some(class) = class {
-                round.ranking[at + number * 2] = 1;
-                round.ranking[at + number * 2 + 1] = class;
-            }
+    pub(super) fn rank_into(
+        &mut self,
+        round: &mut Round,
+        candidates: &Instance,
+        judged: &[Option<Judged>],
+        prefix: Option<Prefix>,
+    ) {
+        for class in self.class_of_each(candidates, judged) {
+            round.ranking.extend([u8::from(class.is_some()), class.unwrap_or(0)]);
         }
         round.multi.push((Arc::clone(candidates), prefix));
     }
