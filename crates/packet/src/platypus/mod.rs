@@ -5,7 +5,9 @@
 //! waypoint checks. [`paper`] is the published protocol with its published weaknesses, for the laboratory and for
 //! benchmarks. The wire is written down bit by bit in `docs/wire/platypus.md`.
 
+pub mod burst;
 pub mod header;
 pub mod mint;
 pub mod paper;
+mod recent;
 pub mod verify;

@@ -3,6 +3,11 @@
 use std::net::IpAddr;
 
 use cmac::{Cmac, KeyInit, Mac};
+use wayleave_core::Afi;
+use wayleave_crypto::lanes::{BURST, Kernel};
+use wayleave_packet::platypus::burst::Verifier;
+use wayleave_packet::platypus::header::{Packet, Version, Width};
+use wayleave_packet::platypus::verify::{Reason, Verdict, Waypoint};
 
 use crate::random::Random;
 use crate::world;
@@ -311,7 +316,7 @@ fn is_martian(octets: &[u8]) -> bool {
     }
 }
 
-/// What the waypoint in lanes and the model make of one packet.
+/// What the waypoint and the model make of one packet.
 fn compare(here: &Here, datagram: &[u8], now: u64) -> Option<Vec<u8>> {
     let expected = process(here, datagram, now);
     let waypoint = world::waypoint(here.address);
@@ -349,6 +354,59 @@ fn the_waypoint_equals_the_model_on_random_and_mutated_packets() {
         }
     }
     assert!(forwarded > refused / 20 && refused > forwarded / 20, "{forwarded} forwarded, {refused} refused");
+}
+
+/// The verdicts of a burst are those of its packets one by one, on every kernel, whatever stands beside them.
+#[test]
+fn a_burst_in_lanes_equals_its_packets_one_by_one() {
+    let mut random = Random::new(3);
+    for kernel in Kernel::available() {
+        let mut verifier = Verifier::new(kernel, 8);
+        for _ in 0..cases(200_000) / 200 {
+            let mut datagrams = Vec::new();
+            let mut waypoints: Vec<Waypoint> = Vec::new();
+            for _ in 0..random.below(BURST as u64 + 1) {
+                let (datagram, address) = if random.one_in(2) {
+                    common_packet(&mut random)
+                } else {
+                    let (datagram, addresses) = round_trip::random_packet(&mut random, world::NOW);
+                    (datagram, addresses[0])
+                };
+                datagrams.push(if random.one_in(3) { mutate(&mut random, &datagram) } else { datagram });
+                if waypoints.iter().all(|here| here.address() != address) && !random.one_in(9) {
+                    waypoints.push(world::waypoint(address));
+                }
+            }
+            let slices: Vec<&[u8]> = datagrams.iter().map(Vec::as_slice).collect();
+            let mut found = [Verdict::default(); BURST];
+            verifier.verify(&waypoints, &slices, world::at(world::NOW), &mut found);
+            for (datagram, found) in slices.iter().zip(found) {
+                assert_eq!(found, one_by_one(&waypoints, datagram), "{datagram:02x?}");
+            }
+        }
+    }
+}
+
+/// A packet of the shape that most packets have.
+fn common_packet(random: &mut Random) -> (Vec<u8>, IpAddr) {
+    let mut capability = world::capability(Afi::Ipv4, 1 + random.below(3) as u8);
+    if random.one_in(4) {
+        capability.width = Width::Narrow;
+    }
+    let mut payload = vec![0; random.below(100) as usize];
+    random.fill(&mut payload);
+    let hops = [world::hop(capability)];
+    (world::stamp(&world::inner(Afi::Ipv4, &payload), &world::route(&hops)), capability.waypoint)
+}
+
+fn one_by_one(waypoints: &[Waypoint], datagram: &[u8]) -> Verdict {
+    match Packet::decode(datagram, Version::Standard) {
+        Err(malformed) => malformed.into(),
+        Ok(packet) => {
+            let here = waypoints.iter().find(|here| here.address() == packet.outer().destination);
+            here.map_or(Reason::NotForUs.into(), |here| here.verify(&packet, world::at(world::NOW)))
+        }
+    }
 }
 
 /// One to three small changes; the IPv4 checksum is mended half of the time.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use wayleave_core::{Afi, Prefix, UnixTime};
 use wayleave_crypto::kdf;
-use wayleave_crypto::lanes::{Block, CmacKey};
+use wayleave_crypto::lanes::{Block, CmacKey, Kernel};
 use wayleave_crypto::secret::{Key128, Seed};
 
 use super::super::header::{Capability, Delegation, DelegationId, Interval, Principal, SubDelegation, family};
@@ -20,8 +20,8 @@ use super::mac;
 pub const MAX_KEY_VERSIONS: usize = 2;
 
 /// Four octets: a letter for the purpose, the version, the family.
-pub(crate) fn label(purpose: u8, afi: Afi) -> [u8; 4] {
-    [b'P', purpose, b'1', if afi == Afi::Ipv4 { b'4' } else { b'6' }]
+pub(crate) const fn label(purpose: u8, afi: Afi) -> [u8; 4] {
+    [b'P', purpose, b'1', if matches!(afi, Afi::Ipv4) { b'4' } else { b'6' }]
 }
 
 pub(crate) const PURPOSE_SECRET: u8 = b's';
@@ -33,7 +33,12 @@ pub(crate) const PURPOSE_BINDING: u8 = b'b';
 
 /// `k`: what the routers of one waypoint address and its key server share, expanded.
 #[derive(Clone)]
-pub struct WaypointKey(CmacKey);
+pub struct WaypointKey {
+    /// For many secrets at once.
+    lanes: CmacKey,
+    /// For one: a vector kernel would fill its other lanes in vain.
+    single: CmacKey,
+}
 
 impl fmt::Debug for WaypointKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -45,7 +50,8 @@ impl WaypointKey {
     /// Takes the key in.
     #[must_use]
     pub fn new(key: &Key128) -> Self {
-        Self(CmacKey::new(key.expose()))
+        let single = CmacKey::with_kernel(key.expose(), Kernel::PORTABLE);
+        Self { lanes: CmacKey::new(key.expose()), single }
     }
 
     /// The key of `waypoint` in version `version` of an AS's `master` secret.
@@ -62,19 +68,14 @@ impl WaypointKey {
     /// `s`: the temporal secret of a principal at a waypoint during one epoch.
     #[must_use]
     pub fn secret(&self, waypoint: IpAddr, principal: Principal, interval: Interval, epoch: u32) -> TemporalSecret {
-        let (mut blocks, used) = secret_input(waypoint, principal, interval, epoch);
-        let key = if used == 1 {
-            self.0.tag_blocks(&mut blocks[..1]);
-            blocks[0]
-        } else {
-            self.0.tag(blocks.as_flattened())
-        };
+        let (blocks, used) = secret_input(waypoint, principal, interval, epoch);
+        let key = self.single.tag(blocks[..used].as_flattened());
         TemporalSecret { key: Key128::new(key), afi: family(waypoint) }
     }
 
-    /// The expanded key, for secrets in lanes.
-    pub(crate) fn expanded(&self) -> &CmacKey {
-        &self.0
+    /// The key for secrets in lanes.
+    pub(crate) fn in_lanes(&self) -> &CmacKey {
+        &self.lanes
     }
 }
 

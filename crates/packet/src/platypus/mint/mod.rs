@@ -13,4 +13,5 @@ pub use keys::{
 };
 pub use stamp::{Hop, MintError, Nonce, Position, Route, append, encapsulate};
 
-pub(crate) use mask::Head;
+pub(crate) use keys::{PURPOSE_BINDING, PURPOSE_SECRET, label};
+pub(crate) use mask::{HEAD_BLOCKS, Head, write_head};

@@ -2,11 +2,11 @@
 //!
 //! For the paper profile only: a nonce that repeats under one key gives that key away (threat P4).
 
-use std::collections::{HashMap, VecDeque};
-
 use wayleave_crypto::lanes::{Aes128, Block};
 use wayleave_crypto::secret::Key128;
 use zeroize::Zeroize;
+
+use super::super::recent::Recent;
 
 /// Octets of the first layer's key and of its chunks.
 const L1_CHUNK: usize = 1024;
@@ -163,42 +163,33 @@ fn be64(octets: &[u8]) -> u64 {
 }
 
 /// Contexts of the capabilities seen last, so that a key is set up once for many packets.
-pub struct ContextCache<K> {
-    contexts: HashMap<K, Umac<2>>,
-    oldest: VecDeque<K>,
-    most: usize,
-}
+pub struct ContextCache<K>(Recent<K, Umac<2>>);
 
 impl<K: std::hash::Hash + Eq + Clone> ContextCache<K> {
     /// Room for `most` contexts, at least one.
     #[must_use]
     pub fn new(most: usize) -> Self {
-        Self { contexts: HashMap::new(), oldest: VecDeque::new(), most: most.max(1) }
+        Self(Recent::new(most))
     }
 
     /// The context named `name`; made by `make` if it is not there, in place of the oldest one if there is no room.
     pub fn get(&mut self, name: &K, make: impl FnOnce() -> Key128) -> &Umac<2> {
-        if !self.contexts.contains_key(name) {
-            if self.contexts.len() == self.most
-                && let Some(oldest) = self.oldest.pop_front()
-            {
-                self.contexts.remove(&oldest);
-            }
-            self.oldest.push_back(name.clone());
+        if self.0.get(name).is_none() {
+            self.0.insert(name.clone(), Umac::new(&make()));
         }
-        self.contexts.entry(name.clone()).or_insert_with(|| Umac::new(&make()))
+        self.0.get(name).expect("it was put in if it was not there")
     }
 
     /// Contexts held.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.contexts.len()
+        self.0.len()
     }
 
     /// Whether none is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.contexts.is_empty()
+        self.0.len() == 0
     }
 }
 

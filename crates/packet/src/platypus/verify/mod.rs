@@ -232,7 +232,7 @@ impl Waypoint {
     }
 
     /// Everything that needs no key.
-    fn check_before_mac(&self, packet: &Packet<'_>, now: UnixTime) -> Result<(usize, Capability), Reason> {
+    pub(super) fn check_before_mac(&self, packet: &Packet<'_>, now: UnixTime) -> Result<(usize, Capability), Reason> {
         let (index, capability) = self.check_ingress(packet)?;
         self.check_addresses(packet, index, &capability)?;
         self.check_expiry(packet, &capability, now)?;
@@ -299,8 +299,13 @@ impl Waypoint {
         if bool::from(expected[..compared].ct_eq(&presented[..compared])) { Ok(()) } else { Err(Reason::Binding) }
     }
 
-    fn is_own(&self, address: IpAddr) -> bool {
+    pub(super) fn is_own(&self, address: IpAddr) -> bool {
         self.policy.refused.iter().any(|prefix| contains(prefix, address))
+    }
+
+    /// Octets of a binding that are compared: all.
+    pub(super) fn compared(&self) -> usize {
+        self.compared
     }
 
     /// A waypoint that compares the first `octets` of a binding only: what a forger's luck is measured with.

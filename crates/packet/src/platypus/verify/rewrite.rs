@@ -47,7 +47,7 @@ pub struct Charge {
 
 impl Forward {
     /// The decision for capability `index`, which has been verified.
-    pub(super) fn of(packet: &Packet<'_>, index: usize, capability: &Capability, here: IpAddr) -> Self {
+    pub(in super::super) fn of(packet: &Packet<'_>, index: usize, capability: &Capability, here: IpAddr) -> Self {
         let charge = Charge {
             principal: capability.principal,
             delegation: capability.delegation.map(|held| (held.id, held.sub.map(|sub| sub.id))),
@@ -55,6 +55,22 @@ impl Forward {
             epoch: capability.epoch,
         };
         Self::charged(packet, index, charge, here)
+    }
+
+    /// The decision for an IPv4 packet over IP with one capability, whose list has `pointer` words.
+    #[inline(always)]
+    pub(in super::super) fn lean(here: IpAddr, last: IpAddr, ttl: u8, charge: Charge, pointer: u8) -> Self {
+        Self {
+            source: here,
+            destination: last,
+            is_last: true,
+            ttl,
+            charge,
+            carriage: Carriage::Ip,
+            header: IPV4_HEADER as u16,
+            pointer,
+            original_source: None,
+        }
     }
 
     pub(in super::super) fn charged(packet: &Packet<'_>, index: usize, charge: Charge, here: IpAddr) -> Self {

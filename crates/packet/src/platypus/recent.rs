@@ -1,0 +1,45 @@
+//! A bounded map that forgets what came first.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+
+/// The `most` things that were put in last.
+pub(crate) struct Recent<K, V> {
+    entries: HashMap<K, V>,
+    oldest: VecDeque<K>,
+    most: usize,
+}
+
+impl<K: Hash + Eq + Clone, V> Recent<K, V> {
+    /// Room for `most` entries, at least one, taken at once.
+    pub(crate) fn new(most: usize) -> Self {
+        let most = most.max(1);
+        Self { entries: HashMap::with_capacity(most), oldest: VecDeque::with_capacity(most), most }
+    }
+
+    pub(crate) fn get(&self, name: &K) -> Option<&V> {
+        self.entries.get(name)
+    }
+
+    /// Puts `value` in; the oldest entry leaves if there is no room.
+    pub(crate) fn insert(&mut self, name: K, value: V) {
+        if self.entries.insert(name.clone(), value).is_some() {
+            return;
+        }
+        if self.oldest.len() == self.most
+            && let Some(oldest) = self.oldest.pop_front()
+        {
+            self.entries.remove(&oldest);
+        }
+        self.oldest.push_back(name);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+        self.oldest.clear();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+}
