@@ -298,6 +298,12 @@ impl SigningKey {
         self.public.tables = Some(Powers::of(&self.public.y, PUBLIC_WINDOW, 2));
     }
 
+    /// Signatures computed ahead.
+    #[must_use]
+    pub fn ahead(&self) -> usize {
+        self.ahead.len()
+    }
+
     /// Computes ahead for as many signatures as are missing from `count`.
     pub fn compute_ahead(&mut self, count: usize) {
         while self.ahead.len() < count {

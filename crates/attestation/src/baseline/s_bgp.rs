@@ -15,9 +15,11 @@ use crate::paper::world::{BitVector, MAX_HOPS, World, formula};
 use crate::scheme::{Announcement, Scheme, SchemeError};
 use crate::suite::SuiteId;
 
-/// Signatures computed ahead for the last AS of a prepared path, which signs soonest, and for the others.
+/// Signatures computed ahead at least, for the last two ASes of a prepared path, which sign next, and for the others.
 const AHEAD_LAST: usize = 256;
 const AHEAD_OTHERS: usize = 4;
+/// Signatures computed ahead at most: our own limit.
+const AHEAD_MOST: usize = 1 << 20;
 
 /// S-BGP with the keys of every AS in its world.
 pub struct SBgp {
@@ -67,9 +69,11 @@ impl Scheme for SBgp {
         for pair in path.windows(2) {
             self.world.connect(pair[0], pair[1]);
         }
+        // A path is prepared once for each UPDATE on it: each of its ASes will sign once more.
         for (index, &asn) in path.iter().enumerate() {
-            let last = index + 1 == path.len();
-            self.compute_ahead(asn, if last { AHEAD_LAST } else { AHEAD_OTHERS });
+            let least = if index + 2 >= path.len() { AHEAD_LAST } else { AHEAD_OTHERS };
+            let key = self.key(asn);
+            key.compute_ahead((key.ahead() + 1).clamp(least, AHEAD_MOST));
         }
     }
 

@@ -3,6 +3,7 @@
 //! They are kept as published, weaknesses included; the tests that break them are in `tests/attacks_paper.rs`.
 
 pub mod hors;
+pub mod hybrid;
 pub mod mt;
 pub mod raw;
 pub mod rsa;
@@ -18,6 +19,8 @@ use crate::suite::SuiteId;
 pub fn scheme(suite: SuiteId, seed: &Secret<32>) -> Option<Box<dyn Scheme>> {
     match suite {
         SuiteId::KcRsaPaper => Some(Box::new(rsa::KcRsa::new(seed, rsa::Mode::FullDomain))),
+        SuiteId::KcMtPaper => Some(Box::new(mt::KcMt::new(seed, mt::OriginStatement::EachTime))),
+        SuiteId::KcHybridPaper => Some(Box::new(hybrid::KcHybrid::new(seed, hybrid::Mix::OneIn(2)))),
         _ => None,
     }
 }

@@ -214,8 +214,8 @@ pub struct KcRsa {
     seed: Secret<32>,
     /// t_i, made ahead.
     pairs: HashMap<Asn, RawPrivate>,
-    /// Granted keys as received, by their primes: a speaker checks a key once and then signs many messages with it.
-    granted: HashMap<[u8; MODULUS_LEN], RawPrivate>,
+    /// Granted keys as received, by their moduli: a speaker checks a key once and then signs many messages with it.
+    granted: HashMap<Block, RawPrivate>,
 }
 
 /// Granted keys kept, our own limit; the cache is emptied when it is full.
@@ -249,18 +249,18 @@ impl KcRsa {
     }
 
     fn take_granted(&mut self, received: &Attestation) -> Result<(), SchemeError> {
-        let bytes = received.granted.expose();
-        if self.granted.contains_key(bytes) {
+        let modulus = received.hops.last().ok_or(SchemeError::Malformed)?.key;
+        if self.granted.get(&modulus).is_some_and(|pair| pair.encode() == received.granted) {
             return Ok(());
         }
         let pair = RawPrivate::decode(&received.granted, self.mode.moduli()).map_err(|_| SchemeError::Malformed)?;
-        if received.hops.last().is_none_or(|hop| hop.key != pair.public().modulus()) {
+        if pair.public().modulus() != modulus {
             return Err(SchemeError::Malformed);
         }
         if self.granted.len() >= MAX_GRANTED {
             self.granted.clear();
         }
-        self.granted.insert(*bytes, pair);
+        self.granted.insert(modulus, pair);
         Ok(())
     }
 }
@@ -275,7 +275,7 @@ impl Scheme for KcRsa {
         for &asn in path {
             self.pair(asn);
             let granted = self.pair(asn).clone();
-            self.granted.insert(*granted.encode().expose(), granted);
+            self.granted.insert(granted.public().modulus(), granted);
         }
     }
 
@@ -295,7 +295,7 @@ impl Scheme for KcRsa {
         let next = self.pairs.get(&last).expect("made above");
         let signer = match &received {
             None => self.world.origin(origin).expect("made above"),
-            Some(received) => self.granted.get(received.granted.expose()).expect("taken above"),
+            Some(received) => &self.granted[&received.hops[received.hops.len() - 1].key],
         };
         let attestation = Attestation::extend(self.mode, received.as_ref(), path, vector, next, signer);
         Ok(attestation.ok_or(SchemeError::Malformed)?.encode())
