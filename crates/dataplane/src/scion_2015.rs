@@ -1,6 +1,6 @@
 //! The switch of the paper of 2015 (sections 3.2 and 4.1): interface, MAC, pointer. For benchmarks and the laboratory.
 
-use wayleave_packet::scion_2015::{Layout, OpaqueKey, Step, step};
+use wayleave_packet::scion_2015::{Layout, OpaqueKey, step};
 
 use crate::counters::{Counters, Reason};
 use crate::frame::{Action, BURST, Frame, Ingress};
@@ -14,17 +14,20 @@ pub struct Switch {
     counters: Counters,
 }
 
+/// Packets that are taken through all checks together.
+const RUN: usize = 16;
+
 /// A packet that waits for its MAC.
 #[derive(Clone, Copy, Default)]
 struct Pending {
-    reason: Option<Reason>,
     mac: u32,
+    /// The MAC of the next field, if the packet changes from its up half to its down half here.
+    second: u32,
     egress: u16,
+    /// Where the pointer goes, and where it may not.
     pointer: u8,
     count: u8,
-    /// The packet changes from its up half to its down half here: this field's MAC counts too.
-    changed: bool,
-    second: u32,
+    changes: bool,
 }
 
 impl Switch {
@@ -48,51 +51,62 @@ impl Switch {
     /// Processes at most [`BURST`] packets in place. A packet for another switch of the AS goes to sibling 0.
     pub fn process(&mut self, frames: &mut [Frame<'_>]) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
-        let mut pending = [Pending::default(); BURST];
-        let mut blocks = [[0; 16]; BURST];
-        let mut seconds = [[0; 16]; BURST];
-        let mut changes = false;
-        let frames = if frames.len() > BURST { &mut frames[..BURST] } else { frames };
-        let count = frames.len();
-        for (index, frame) in frames.iter().enumerate() {
-            pending[index] = match check(frame, &mut blocks[index], &mut seconds[index]) {
-                Ok(pending) => pending,
-                Err(reason) => Pending { reason: Some(reason), ..Pending::default() },
-            };
-            changes |= pending[index].changed;
+        for (actions, frames) in actions.chunks_mut(RUN).zip(frames.chunks_mut(RUN)) {
+            self.process_run(frames, actions);
         }
-        self.key.tag_blocks(&mut blocks[..count]);
-        if changes {
-            self.key.tag_blocks(&mut seconds[..count]);
-        }
-        for (index, frame) in frames.iter_mut().enumerate() {
-            let packet = &pending[index];
-            let decided = match packet.reason {
-                Some(reason) => Err(reason),
-                None => self.decide(frame, packet, &blocks[index], &seconds[index]),
-            };
-            actions[index] = decided.unwrap_or_else(Action::Drop);
-            self.counters.count(actions[index]);
+        for action in actions.iter().take(frames.len()) {
+            self.counters.count(*action);
         }
         actions
     }
 
-    #[inline]
+    #[inline(always)]
+    fn process_run(&self, frames: &mut [Frame<'_>], actions: &mut [Action]) {
+        let mut refused = [None; RUN];
+        let mut pending = [Pending::default(); RUN];
+        let mut blocks = [[0; 16]; RUN];
+        let mut seconds = [[0; 16]; RUN];
+        let mut changes = false;
+        for (index, frame) in frames.iter().enumerate().take(RUN) {
+            let packet = &mut pending[index];
+            refused[index] = check(frame, packet, &mut blocks[index], &mut seconds[index]).err();
+            changes |= packet.changes;
+        }
+        self.key.tag_blocks(&mut blocks);
+        if changes {
+            self.key.tag_blocks(&mut seconds);
+        }
+        for (index, (frame, action)) in frames.iter_mut().zip(actions).enumerate().take(RUN) {
+            let reason = match refused[index] {
+                None => self.decide(frame, &pending[index], &blocks[index], &seconds[index], action).err(),
+                refused => refused,
+            };
+            if let Some(reason) = reason {
+                *action = Action::Drop(reason);
+            }
+        }
+    }
+
+    #[inline(always)]
     fn decide(
         &self,
         frame: &mut Frame<'_>,
         packet: &Pending,
         tag: &[u8; 16],
         second: &[u8; 16],
-    ) -> Result<Action, Reason> {
+        action: &mut Action,
+    ) -> Result<(), Reason> {
         let first_four = |tag: &[u8; 16]| u32::from_be_bytes([tag[0], tag[1], tag[2], tag[3]]);
-        let wrong =
-            (first_four(tag) ^ packet.mac) | if packet.changed { first_four(second) ^ packet.second } else { 0 };
+        let mut wrong = first_four(tag) ^ packet.mac;
+        if packet.changes {
+            wrong |= first_four(second) ^ packet.second;
+        }
         if wrong != 0 {
             return Err(Reason::BadMac);
         }
         if packet.egress == 0 {
-            return Ok(Action::Deliver);
+            *action = Action::Deliver;
+            return Ok(());
         }
         let ours = self.own.get(usize::from(packet.egress)).is_some_and(|own| *own);
         // The switch at the way out moves the pointer on; the one at the way in only over the change of halves.
@@ -101,38 +115,33 @@ impl Switch {
             return Err(Reason::PathEnd);
         }
         frame.octets[Layout::POINTER] = pointer;
-        Ok(if ours { Action::Forward(packet.egress) } else { Action::Sibling(0) })
+        *action = if ours { Action::Forward(packet.egress) } else { Action::Sibling(0) };
+        Ok(())
     }
 }
 
-#[inline]
-fn check(frame: &Frame<'_>, block: &mut [u8; 16], second: &mut [u8; 16]) -> Result<Pending, Reason> {
+#[inline(always)]
+fn check(frame: &Frame<'_>, packet: &mut Pending, block: &mut [u8; 16], second: &mut [u8; 16]) -> Result<(), Reason> {
     let layout = Layout::decode(frame.octets).map_err(|_| Reason::Malformed)?;
-    let Step { ingress, egress, mac, input } = step(frame.octets, layout, layout.pointer);
+    let this = step(frame.octets, layout, layout.pointer);
     if let Ingress::External(interface) = frame.ingress
-        && (interface == 0 || ingress != interface)
+        && (interface == 0 || this.ingress() != interface)
     {
         return Err(Reason::WrongIngress);
     }
-    *block = input;
-    let mut pending = Pending {
-        mac: u32::from_be_bytes(mac),
-        egress,
-        pointer: layout.pointer,
-        count: layout.count,
-        ..Pending::default()
-    };
+    *block = this.mac_input();
+    packet.mac = this.mac();
+    packet.egress = this.egress();
+    packet.pointer = layout.pointer;
+    packet.count = layout.count;
     // The core AS has two opaque fields, the last of the up half and the first of the down half.
-    if layout.pointer + 1 == layout.up && layout.up < layout.count {
+    packet.changes = layout.pointer + 1 == layout.up && layout.up < layout.count;
+    if packet.changes {
         let next = step(frame.octets, layout, layout.up);
-        *second = next.input;
-        pending = Pending {
-            changed: true,
-            second: u32::from_be_bytes(next.mac),
-            egress: next.egress,
-            pointer: layout.up,
-            ..pending
-        };
+        *second = next.mac_input();
+        packet.second = next.mac();
+        packet.egress = next.egress();
+        packet.pointer = layout.up;
     }
-    Ok(pending)
+    Ok(())
 }

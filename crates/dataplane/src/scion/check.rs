@@ -68,8 +68,8 @@ pub(super) fn reason(error: HeaderError) -> Reason {
 
 /// Whether the extension headers can be walked to their end.
 #[cold]
-pub(super) fn extensions_are_sound(layout: &Layout, packet: &[u8]) -> bool {
-    Extensions::decode(layout.next_header, &packet[layout.header_len..]).is_ok()
+pub(super) fn extensions_are_sound(next_header: u8, payload: &[u8]) -> bool {
+    Extensions::decode(next_header, payload).is_ok()
 }
 
 /// The hop whose fields begin at `info` and `field`.
@@ -129,7 +129,7 @@ impl Router {
             Ingress::Internal | Ingress::Sibling(_) if first => Ok(()),
             Ingress::Internal => Err(Reason::TransitSource),
             Ingress::Sibling(sibling) => {
-                let came_in = came_in(frame.octets, layout, hop, peering);
+                let came_in = if peering { hop.ingress() } else { came_in(frame.octets) };
                 let owner = self.port(came_in).map(|port| port.owner);
                 if owner == Some(Owner::Sibling(sibling)) { Ok(()) } else { Err(Reason::TransitSource) }
             }
@@ -172,11 +172,10 @@ fn peering(hop: &Hop, at: Position) -> Result<bool, Reason> {
 
 /// The interface by which a packet in transit has come into the AS: that of the hop before, if the segment changed here.
 #[cold]
-fn came_in(packet: &[u8], layout: &Layout, hop: &Hop, peering: bool) -> u16 {
-    let before = layout.position.hop - 1;
-    let segment = layout.position.segment_of(before);
-    if peering || segment == layout.position.info {
-        return hop.ingress();
-    }
-    read(packet, layout.info(segment), layout.hop(before)).ingress()
+fn came_in(packet: &[u8]) -> u16 {
+    let Ok(layout) = Layout::decode(packet) else { return 0 };
+    let at = layout.position;
+    let before = at.hop.saturating_sub(1);
+    let hop = if at.segment_of(before) == at.info { at.hop } else { before };
+    read(packet, layout.info(at.segment_of(hop)), layout.hop(hop)).ingress()
 }

@@ -206,7 +206,7 @@ impl Router {
             Err(error) => return Checked::Refused(check::reason(error)),
         };
         if matches!(layout.next_header, next_header::HOP_BY_HOP | next_header::END_TO_END)
-            && !check::extensions_are_sound(&layout, frame.octets)
+            && !check::extensions_are_sound(layout.next_header, &frame.octets[layout.header_len..])
         {
             return Checked::Refused(Reason::Extension);
         }
@@ -216,15 +216,15 @@ impl Router {
                 Err(reason) => Checked::Refused(reason),
             },
             PathType::OneHop => Checked::OneHop,
-            PathType::Empty => self.empty_path(frame, &layout),
+            PathType::Empty => self.empty_path(frame.ingress, layout.src, layout.dst, layout.next_header),
         }
     }
 
     /// Within the AS only control traffic of its routers comes without a path.
-    fn empty_path(&self, frame: &Frame<'_>, layout: &Layout) -> Checked {
-        let ours = layout.dst == self.isd_as && layout.src == self.isd_as;
-        match frame.ingress {
-            Ingress::Sibling(_) if ours && layout.next_header == next_header::BFD => Checked::Control,
+    fn empty_path(&self, ingress: Ingress, src: IsdAs, dst: IsdAs, next_header: u8) -> Checked {
+        let ours = dst == self.isd_as && src == self.isd_as;
+        match ingress {
+            Ingress::Sibling(_) if ours && next_header == next_header::BFD => Checked::Control,
             _ => Checked::Refused(Reason::PathType),
         }
     }

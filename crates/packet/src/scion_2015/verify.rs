@@ -2,7 +2,7 @@
 
 use wayleave_crypto::lanes::Block;
 
-use super::header::{Layout, OPAQUE_LEN, OpaqueField};
+use super::header::{Layout, OPAQUE_LEN};
 
 /// The block under the MAC: `IF || previous OF`, and zeros to 16 octets (paper, equation 1 and section 4).
 #[inline]
@@ -12,33 +12,57 @@ pub fn mac_input(ingress: u16, egress: u16, previous: [u8; OPAQUE_LEN]) -> Block
     (interfaces | u128::from(u64::from_be_bytes(previous)) << 32).to_be_bytes()
 }
 
-/// The opaque field at the pointer, as travel sees it.
+/// An opaque field as travel sees it, and the one before it in the order of construction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
+    /// `ingress 16 | egress 16 | MAC 32`.
+    field: u64,
+    /// The previous field, zero at the core.
+    previous: u64,
+    /// Travel is against construction.
+    against: bool,
+}
+
+impl Step {
     /// Where the packet enters the AS; zero if it starts here or joins its other half here.
-    pub ingress: u16,
+    #[inline(always)]
+    #[must_use]
+    pub fn ingress(&self) -> u16 {
+        (self.field >> if self.against { 32 } else { 48 }) as u16
+    }
+
     /// Where it leaves; zero if it ends here or joins its other half here.
-    pub egress: u16,
+    #[inline(always)]
+    #[must_use]
+    pub fn egress(&self) -> u16 {
+        (self.field >> if self.against { 48 } else { 32 }) as u16
+    }
+
     /// The MAC that it carries.
-    pub mac: [u8; 4],
-    /// The block whose CBC-MAC it must be.
-    pub input: Block,
+    #[inline(always)]
+    #[must_use]
+    pub fn mac(&self) -> u32 {
+        self.field as u32
+    }
+
+    /// The block whose CBC-MAC it must be: [`mac_input`] of the fields.
+    #[inline(always)]
+    #[must_use]
+    pub fn mac_input(&self) -> Block {
+        let (high, low) = (self.field >> 32 << 32 | self.previous >> 32, self.previous << 32);
+        (u128::from(high) << 64 | u128::from(low)).to_be_bytes()
+    }
 }
 
 /// The step at opaque field `index` of a packet that `layout` was read from.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub fn step(packet: &[u8], layout: Layout, index: u8) -> Step {
     let at = Layout::field(index);
-    let octets: [u8; OPAQUE_LEN] = packet[at..at + OPAQUE_LEN].try_into().expect("eight octets");
-    let field = OpaqueField::read(octets);
+    let word = |at: usize| u64::from_be_bytes(*packet[at..at + OPAQUE_LEN].first_chunk().expect("eight octets"));
     let against = index < layout.up;
     // In the up half the AS nearer to the core comes later, in the down half earlier; the core itself has none.
     let (core, place) = if against { (layout.up - 1, at + OPAQUE_LEN) } else { (layout.up, at - OPAQUE_LEN) };
-    let previous = match packet.get(place..place + OPAQUE_LEN) {
-        Some(octets) if index != core => octets.try_into().expect("eight octets"),
-        _ => [0; OPAQUE_LEN],
-    };
-    let (ingress, egress) = if against { (field.egress, field.ingress) } else { (field.ingress, field.egress) };
-    Step { ingress, egress, mac: field.mac, input: mac_input(field.ingress, field.egress, previous) }
+    let previous = if index == core { 0 } else { word(place) };
+    Step { field: word(at), previous, against }
 }
