@@ -10,6 +10,8 @@ pub mod baseline;
 pub mod bench;
 pub mod cache;
 pub mod chain;
+mod clock;
+mod conclude;
 pub mod doubt;
 pub mod grant;
 pub mod hash;

@@ -7,6 +7,7 @@ use wayleave_core::Asn;
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Path {
     entries: Vec<Asn>,
+    origin: Option<Asn>,
     has_set: bool,
 }
 
@@ -16,22 +17,25 @@ impl Path {
     #[must_use]
     pub fn from_as_path(path: AsPath<'_>) -> Self {
         let mut entries: Vec<Asn> = Vec::with_capacity(path.octets().len() / 4);
-        let mut has_set = false;
+        let (mut origin, mut has_set) = (None, false);
         for segment in path.segments() {
             match segment.kind {
-                SegmentKind::Sequence => entries.extend(segment.asns()),
-                SegmentKind::Set => has_set = true,
+                SegmentKind::Sequence => {
+                    entries.extend(segment.asns());
+                    origin = entries.last().copied();
+                }
+                SegmentKind::Set => (origin, has_set) = (None, true),
                 SegmentKind::ConfedSequence | SegmentKind::ConfedSet => {}
             }
         }
         entries.reverse();
-        Self { entries, has_set }
+        Self { entries, origin, has_set }
     }
 
     /// From AS numbers in the order of travel: the origin first.
     #[must_use]
     pub fn from_travel(entries: &[Asn]) -> Self {
-        Self { entries: entries.to_vec(), has_set: false }
+        Self { entries: entries.to_vec(), origin: entries.first().copied(), has_set: false }
     }
 
     /// The entries, the origin first. Without meaning where [`Path::has_set`] holds.
@@ -46,15 +50,18 @@ impl Path {
         self.has_set
     }
 
-    /// The AS that originated the route.
+    /// The AS that originated the route; none where the path ends with a set (RFC 6811 section 2).
     #[must_use]
     pub fn origin(&self) -> Option<Asn> {
-        if self.has_set { None } else { self.entries.first().copied() }
+        self.origin
     }
 
     /// Appends `asn` as the AS that travels last, `times` times.
     pub fn push(&mut self, asn: Asn, times: u8) {
         self.entries.extend(std::iter::repeat_n(asn, usize::from(times)));
+        if !self.has_set {
+            self.origin = self.entries.first().copied();
+        }
     }
 }
 
@@ -74,11 +81,13 @@ mod tests {
     }
 
     #[test]
-    fn a_set_has_no_origin() {
+    fn a_path_that_ends_with_a_set_has_no_origin() {
         let mut path = AsPathBuf::from_sequence(&[Asn(2)]);
         path.push_segment(SegmentKind::Set, &[Asn(1), Asn(3)]);
-        let path = Path::from_as_path(path.as_path());
-        assert!(path.has_set());
-        assert_eq!(path.origin(), None);
+        let read = Path::from_as_path(path.as_path());
+        assert!(read.has_set());
+        assert_eq!(read.origin(), None);
+        path.push_segment(SegmentKind::Sequence, &[Asn(7), Asn(8)]);
+        assert_eq!(Path::from_as_path(path.as_path()).origin(), Some(Asn(8)));
     }
 }

@@ -3,13 +3,14 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use wayleave_core::{Asn, Prefix, UnixTime, VerdictKind};
+use wayleave_core::{Asn, Prefix};
 
 use crate::chain::{Attestation, Hop, Next, SignedInput, Signer};
+pub use crate::clock::{Clock, DEFAULT_UNCERTAINTY};
 use crate::leaf::{LeafKey, LeafView, Tree};
 use crate::path::Path;
-use crate::pki::{OriginValidity, RegisteredKey, Strictness, View};
-use crate::report::{Broken, HopReport, KeyOrigin, Lack, PrefixReport, Problem, Report};
+use crate::pki::{RegisteredKey, View};
+use crate::report::{HopReport, KeyOrigin, Lack, Problem, Report};
 use crate::suite::{self, Claim, Suite, SuiteId};
 
 /// The attribute as the UPDATE carried it.
@@ -35,18 +36,6 @@ pub struct Route<'a> {
     /// The AS that received it.
     pub receiver: Asn,
 }
-
-/// Our clock, and how far it may be wrong.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Clock {
-    /// What it says.
-    pub now: UnixTime,
-    /// Seconds by which it may be wrong in either direction, other ASes' clocks included.
-    pub uncertainty: u64,
-}
-
-/// Seconds by which clocks may differ where nothing else is known.
-pub const DEFAULT_UNCERTAINTY: u64 = 600;
 
 /// What a verifier requires of every chain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -147,7 +136,7 @@ impl Claims<'_> {
 }
 
 /// How reading a chain ended.
-enum End {
+pub(crate) enum End {
     /// At the receiver: every entry of the path has a hop, or stands in a gap.
     Whole,
     /// Before something that cannot be checked here.
@@ -157,14 +146,14 @@ enum End {
 }
 
 /// A chain read along its path; signatures apart.
-struct Walk {
-    hops: Vec<HopReport>,
+pub(crate) struct Walk {
+    pub(crate) hops: Vec<HopReport>,
     /// How many entries of the path the hops reach.
-    reached: usize,
+    pub(crate) reached: usize,
     has_gap: bool,
     /// Until when the keys and records hold that were used, in seconds since 1970.
-    keys_until: u64,
-    end: End,
+    pub(crate) keys_until: u64,
+    pub(crate) end: End,
 }
 
 impl Walk {
@@ -271,88 +260,6 @@ impl Walk {
             Some(_) => self.has_gap = true,
         }
         if self.has_gap { End::Lacks(Lack::Gap) } else { End::Whole }
-    }
-
-    /// The report, once every signature has been checked.
-    fn conclude(self, context: &Context<'_>, route: &Route<'_>) -> Report {
-        let clock = context.clock;
-        let mut bounds = Bounds::new(clock);
-        let origin = route.path.origin();
-        let (mut kind, mut lack, mut broken) = match self.end {
-            End::Broken(problem, hop) => (VerdictKind::Invalid, None, Some((problem, hop))),
-            _ => match self.hops.iter().position(|hop| !hop.proved) {
-                Some(hop) => (VerdictKind::Invalid, None, Some((Problem::BadSignature, Some(hop)))),
-                None => self.in_time(&mut bounds),
-            },
-        };
-        let attested_since = origin.and_then(|asn| context.view.attested_since(asn));
-        if let (VerdictKind::Unattested, Some(record)) = (kind, attested_since)
-            && bounds.holds(record.since, record.not_after)
-        {
-            match record.strictness {
-                Strictness::Strict => {
-                    (kind, lack, broken) = (VerdictKind::Invalid, None, Some((Problem::Stripped, None)))
-                }
-                Strictness::Prefer => lack = Some(Lack::PreferredMissing),
-            }
-        }
-        let mut prefixes = Vec::with_capacity(route.prefixes.len());
-        let own = kind;
-        for &prefix in route.prefixes {
-            let validity = match lack {
-                Some(Lack::NoPath) => OriginValidity::Valid,
-                _ => context.view.origin_validity(&prefix, origin),
-            };
-            let of_prefix = match validity {
-                OriginValidity::Valid => own,
-                OriginValidity::NotFound => own.max(VerdictKind::Unattested),
-                OriginValidity::Invalid => VerdictKind::Invalid,
-            };
-            if of_prefix > kind {
-                kind = of_prefix;
-                match validity {
-                    OriginValidity::Invalid => {
-                        (lack, broken) = (None, Some((Problem::OriginNotAuthorised { prefix }, None)));
-                    }
-                    _ => lack = Some(Lack::OriginUnknown { prefix }),
-                }
-            }
-            prefixes.push(PrefixReport { prefix, origin: validity, kind: of_prefix });
-        }
-        let entries = if route.path.has_set() { &[] } else { route.path.entries() };
-        let tail = entries.get(self.reached..).unwrap_or(&[]);
-        Report {
-            kind,
-            broken: broken.map(|(problem, hop)| blame(problem, hop, &self.hops, entries)),
-            lack,
-            tail: if self.hops.is_empty() { Vec::new() } else { tail.to_vec() },
-            hops: self.hops,
-            prefixes,
-            until: bounds.until(self.keys_until),
-            in_doubt: bounds.in_doubt,
-        }
-    }
-
-    /// The conclusion for a chain whose signatures are right as far as they go.
-    fn in_time(&self, bounds: &mut Bounds) -> (VerdictKind, Option<Lack>, Option<(Problem, Option<usize>)>) {
-        let lack = match self.end {
-            End::Lacks(lack) => Some(lack),
-            End::Whole | End::Broken(..) => None,
-        };
-        let early = self.hops.iter().position(|hop| bounds.is_early(hop.not_before));
-        if early.is_some() {
-            return (VerdictKind::Invalid, None, Some((Problem::NotYetValid, early)));
-        }
-        // No early return: every hop's bound counts.
-        let expired = self.hops.iter().filter(|hop| bounds.is_late(hop.not_after)).count() > 0;
-        match lack {
-            Some(Lack::Gap | Lack::AnchorUnregistered { .. } | Lack::UnknownSuite { .. }) | None if expired => {
-                (VerdictKind::Expired, Some(Lack::Expired), None)
-            }
-            None => (VerdictKind::Valid, None, None),
-            Some(Lack::Gap | Lack::AnchorUnregistered { .. }) => (VerdictKind::Gap, lack, None),
-            Some(_) => (VerdictKind::Unattested, lack, None),
-        }
     }
 }
 
@@ -499,7 +406,7 @@ impl<'a> Step<'_, 'a> {
         let is_carried = suite.public_key_len() != named.len();
         let public = if is_carried { hop.public } else { &named[..] };
         let named = LeafKey { suite: hop.suite, key: *named };
-        if is_carried != !hop.public.is_empty() || LeafKey::of(suite.id(), public) != named {
+        if is_carried == hop.public.is_empty() || LeafKey::of(suite.id(), public) != named {
             return Err(not_listed());
         }
         if !self.context.view.is_registered(asn) {
@@ -575,86 +482,4 @@ impl<'a> Key<'a> {
             Key::Chained { public, .. } => each(public),
         }
     }
-}
-
-impl Clock {
-    fn earliest(&self) -> u64 {
-        self.now.secs().saturating_sub(self.uncertainty)
-    }
-
-    fn latest(&self) -> u64 {
-        self.now.secs().saturating_add(self.uncertainty)
-    }
-
-    /// Whether it may be between the two now.
-    #[must_use]
-    pub fn allows(&self, not_before: u64, not_after: u64) -> bool {
-        not_before <= self.latest() && not_after >= self.earliest()
-    }
-}
-
-/// The bounds of time that a conclusion rests on.
-struct Bounds {
-    clock: Clock,
-    /// The first bound ahead, in seconds since 1970.
-    next: u64,
-    in_doubt: bool,
-}
-
-impl Bounds {
-    fn new(clock: Clock) -> Self {
-        Self { clock, next: u64::MAX, in_doubt: false }
-    }
-
-    /// Notes a bound; whether it lies ahead even if our clock is as slow as it may be.
-    fn is_early(&mut self, not_before: u64) -> bool {
-        let now = self.clock.now.secs();
-        if not_before > now {
-            self.next = self.next.min(not_before.saturating_sub(self.clock.uncertainty).max(now + 1));
-            self.in_doubt |= not_before <= self.clock.latest();
-        }
-        not_before > self.clock.latest()
-    }
-
-    /// Notes a bound; whether it has passed even if our clock is as fast as it may be.
-    fn is_late(&mut self, not_after: u64) -> bool {
-        let now = self.clock.now.secs();
-        let late = not_after < self.clock.earliest();
-        if not_after >= now {
-            self.next = self.next.min(not_after.saturating_add(1));
-        } else if !late {
-            self.in_doubt = true;
-            self.next = self.next.min(not_after.saturating_add(self.clock.uncertainty).saturating_add(1));
-        }
-        late
-    }
-
-    /// Whether a record of the PKI holds now.
-    fn holds(&mut self, since: u64, until: u64) -> bool {
-        let now = self.clock.now.secs();
-        if since > now {
-            self.next = self.next.min(since);
-        } else if until >= now {
-            self.next = self.next.min(until.saturating_add(1));
-        }
-        since <= now && now <= until
-    }
-
-    fn until(&self, keys_until: u64) -> Option<UnixTime> {
-        let next = self.next.min(keys_until);
-        (next < u64::MAX).then(|| UnixTime(next.saturating_mul(1_000_000)))
-    }
-}
-
-/// Names who could have caused a problem: whoever handled the route from the hop on.
-fn blame(problem: Problem, hop: Option<usize>, hops: &[HopReport], entries: &[Asn]) -> Broken {
-    let start: usize = match hop {
-        // What one signature covers reaches to the end of its own entries; what is proved before cannot be forged.
-        Some(hop) => hops.iter().take(hop).map(|hop| usize::from(hop.skipped) + usize::from(hop.prepend)).sum(),
-        None => 0,
-    };
-    let mut suspects: Vec<Asn> = entries.get(start..).unwrap_or(&[]).to_vec();
-    suspects.dedup();
-    let asn = hop.and_then(|hop| hops.get(hop).map(|hop| hop.asn)).or_else(|| hop.and(entries.get(start).copied()));
-    Broken { problem, hop, asn, suspects }
 }

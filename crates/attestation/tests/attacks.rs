@@ -356,6 +356,27 @@ fn an_issuer_cannot_name_a_key_of_its_own_for_a_registered_as() {
 }
 
 #[test]
+fn suspects_are_those_after_the_last_proved_hop() {
+    let mut world = World::new(6, ED25519);
+    let (mut value, path) = world.chain(&prefixes(), &[1, 2, 3, 4], 5);
+    let third = value.len() - 104 - 1;
+    value[third] ^= 1;
+    let suspects = |world: &World, path: &Path, value: &[u8]| {
+        let broken = world.validate(&prefixes(), path, value, 5).broken.expect("broken");
+        (broken.problem, broken.asn, broken.suspects)
+    };
+    let of_third = (Problem::BadSignature, Some(Asn(3)), vec![Asn(3), Asn(4)]);
+    assert_eq!(suspects(&world, &path, &value), of_third);
+    // A fault of form is found before any signature is looked at; `explain` looks at those before it.
+    let (value, _) = world.chain(&prefixes(), &[1, 2, 3, 4], 5);
+    let path = travel(&[1, 2, 3, 3, 4]);
+    let everyone = vec![Asn(1), Asn(2), Asn(3), Asn(4)];
+    assert_eq!(suspects(&world, &path, &value), (Problem::Prepend, Some(Asn(3)), everyone));
+    world.rules.explain = true;
+    assert_eq!(suspects(&world, &path, &value), (Problem::Prepend, Some(Asn(3)), vec![Asn(3), Asn(4)]));
+}
+
+#[test]
 fn any_subset_of_the_signed_list_is_valid_and_nothing_else() {
     let mut world = World::new(3, ED25519);
     let all: Vec<Prefix> = (0..30).map(|i| p(&format!("10.{i}.0.0/16"))).collect();

@@ -1,0 +1,84 @@
+//! Our clock with its uncertainty, and the bounds of time that a conclusion rests on.
+
+use wayleave_core::UnixTime;
+
+/// Our clock, and how far it may be wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Clock {
+    /// What it says.
+    pub now: UnixTime,
+    /// Seconds by which it may be wrong in either direction, other ASes' clocks included.
+    pub uncertainty: u64,
+}
+
+/// Seconds by which clocks may differ where nothing else is known.
+pub const DEFAULT_UNCERTAINTY: u64 = 600;
+
+impl Clock {
+    pub(crate) fn earliest(&self) -> u64 {
+        self.now.secs().saturating_sub(self.uncertainty)
+    }
+
+    pub(crate) fn latest(&self) -> u64 {
+        self.now.secs().saturating_add(self.uncertainty)
+    }
+
+    /// Whether it may be between the two now.
+    #[must_use]
+    pub fn allows(&self, not_before: u64, not_after: u64) -> bool {
+        not_before <= self.latest() && not_after >= self.earliest()
+    }
+}
+
+/// The bounds of time that a conclusion rests on.
+pub(crate) struct Bounds {
+    clock: Clock,
+    /// The first bound ahead, in seconds since 1970.
+    next: u64,
+    pub(crate) in_doubt: bool,
+}
+
+impl Bounds {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { clock, next: u64::MAX, in_doubt: false }
+    }
+
+    /// Notes a bound; whether it lies ahead even if our clock is as slow as it may be.
+    pub(crate) fn is_early(&mut self, not_before: u64) -> bool {
+        let now = self.clock.now.secs();
+        if not_before > now {
+            self.next = self.next.min(not_before.saturating_sub(self.clock.uncertainty).max(now + 1));
+            self.in_doubt |= not_before <= self.clock.latest();
+        }
+        not_before > self.clock.latest()
+    }
+
+    /// Notes a bound; whether it has passed even if our clock is as fast as it may be.
+    pub(crate) fn is_late(&mut self, not_after: u64) -> bool {
+        let now = self.clock.now.secs();
+        let late = not_after < self.clock.earliest();
+        if not_after >= now {
+            self.next = self.next.min(not_after.saturating_add(1));
+        } else if !late {
+            self.in_doubt = true;
+            self.next = self.next.min(not_after.saturating_add(self.clock.uncertainty).saturating_add(1));
+        }
+        late
+    }
+
+    /// Whether a record of the PKI holds now.
+    pub(crate) fn holds(&mut self, since: u64, until: u64) -> bool {
+        let now = self.clock.now.secs();
+        if since > now {
+            self.next = self.next.min(since);
+        } else if until >= now {
+            self.next = self.next.min(until.saturating_add(1));
+        }
+        since <= now && now <= until
+    }
+
+    pub(crate) fn until(&self, keys_until: u64) -> Option<UnixTime> {
+        let next = self.next.min(keys_until);
+        (next < u64::MAX).then(|| UnixTime(next.saturating_mul(1_000_000)))
+    }
+}
