@@ -60,8 +60,8 @@ pub struct PlannedSite {
 pub struct Proxied {
     /// Lines of `[policy]`.
     pub policy: String,
-    /// Suite of its key.
-    pub suite: String,
+    /// Suites of its keys, the preferred first.
+    pub suites: Vec<String>,
     /// What its record says.
     pub since: Since,
     /// Prefixes that it may originate, and what lies within them.
@@ -74,8 +74,8 @@ impl Proxied {
     /// With the default suite, everything by default, and a strict record for `originates`.
     #[must_use]
     pub fn strict(originates: &[Prefix]) -> Self {
-        let (policy, suite) = (String::new(), "kc-ed25519".to_owned());
-        Self { policy, suite, since: Since::Strict, originates: originates.to_vec(), key_of: None }
+        let (policy, suites) = (String::new(), vec!["kc-ed25519".to_owned()]);
+        Self { policy, suites, since: Since::Strict, originates: originates.to_vec(), key_of: None }
     }
 }
 
@@ -360,6 +360,9 @@ listen = \"{status}\"
         for site in &mut self.sites {
             site.router.start().map_err(|error| error.to_string())?;
         }
+        for guest in &mut self.guests {
+            guest.start();
+        }
         Ok(())
     }
 
@@ -395,8 +398,45 @@ listen = \"{status}\"
         Err(format!("wayleave {}: {text}{}", arguments.join(" "), String::from_utf8_lossy(&output.stderr)))
     }
 
+    fn path(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+
+    /// A trust anchor, the keys of each AS, its profile and its record.
     fn make_keys(&self) -> Result<(), String> {
+        let (anchor, objects) = (self.path("anchor.key"), self.path("objects"));
+        self.tool(&["keys", "anchor", &anchor])?;
+        for site in &self.sites {
+            let Some(proxied) = &site.plan.proxy else { continue };
+            if proxied.key_of.is_some() {
+                continue;
+            }
+            let (key, asn) = (self.path(&format!("{}.key", site.plan.name)), site.plan.asn.0.to_string());
+            let mut arguments = vec!["keys", "attest", &key, "--asn", &asn];
+            proxied.suites.iter().for_each(|suite| arguments.extend(["--suite", suite]));
+            self.tool(&arguments)?;
+            self.tool(&["keys", "profile", "--anchor", &anchor, "--objects", &objects, "--attest", &key])?;
+            self.record(&site.plan.name, proxied.since)?;
+        }
         Ok(())
+    }
+
+    /// Writes the record of `name` anew.
+    pub fn record(&self, name: &str, since: Since) -> Result<(), String> {
+        let site = self.sites.iter().find(|site| site.plan.name == name).ok_or("no such site")?;
+        let prefixes = site.plan.proxy.iter().flat_map(|proxied| &proxied.originates);
+        let prefixes: Vec<String> =
+            prefixes.map(|p| format!("{p}-{}", if p.address().is_ipv4() { 32 } else { 128 })).collect();
+        let (anchor, objects) = (self.path("anchor.key"), self.path("objects"));
+        let asn = site.plan.asn.0.to_string();
+        let mut arguments = vec!["keys", "record", "--anchor", &anchor, "--objects", &objects, "--asn", &asn];
+        prefixes.iter().for_each(|prefix| arguments.extend(["--prefix", prefix]));
+        match since {
+            Since::Strict => arguments.extend(["--attested", "strict"]),
+            Since::Prefer => arguments.extend(["--attested", "prefer"]),
+            Since::Unlisted => {}
+        }
+        self.tool(&arguments).map(drop)
     }
 }
 
