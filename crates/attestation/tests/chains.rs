@@ -51,7 +51,7 @@ fn honest_chains_of_any_mix_of_suites_are_valid() {
     let suites: Vec<SuiteId> = all.into_iter().filter(|suite| suite::of(*suite).is_some()).collect();
     // Each AS holds a key of each suite; what it prefers, and what its neighbour lists, differs from case to case.
     let mut world = World::new(6, &suites);
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(CASES) };
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     let prefixes = [p("192.0.2.0/24"), p("192.0.2.128/25")];
     let cases = (proptest::collection::vec(0..suites.len(), 6), 1usize..=6, 0u32..4);
     let mut runner = proptest::test_runner::TestRunner::new_with_rng(
@@ -77,6 +77,3 @@ fn honest_chains_of_any_mix_of_suites_are_valid() {
     };
     runner.run(&cases, honest).expect("all are valid");
 }
-
-/// Mixes tried; a hash-based pair of the test world has a thousand signatures.
-const CASES: u32 = 60;

@@ -40,7 +40,7 @@ pub struct World {
 pub fn pair(asn: Asn, suite: SuiteId, life: u8) -> Pair {
     let seed = hash("test/key", &[&asn.0.to_be_bytes(), &[suite as u8, life]]);
     let mut key = suite::of(suite).expect("a standard suite").generate(&Secret::new(seed));
-    key.reserve(0, 1 << 10);
+    key.reserve(0, 1 << 20);
     Pair { suite, key, registered: false }
 }
 
