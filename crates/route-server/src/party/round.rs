@@ -366,7 +366,8 @@ impl Party {
     #[must_use]
     pub fn is_stocked(&self) -> bool {
         let short = |engine: &engine::Engine| engine.short_of(&engine.target).total() > 0;
-        !matches!(self.stage, Stage::Refill) && !(self.is_one() && self.engine.as_ref().is_some_and(short))
+        let lacks = self.is_one() && self.engine.as_ref().is_some_and(short);
+        !(lacks || matches!(self.stage, Stage::Refill))
     }
 
     /// When party 1 next fills the pool, if nothing comes in between.
