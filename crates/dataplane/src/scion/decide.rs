@@ -45,10 +45,14 @@ impl Router {
             _ if port.owner != Owner::This => return Err(Reason::UnknownEgress),
             _ => {}
         }
+        let owner = port.owner;
         if !port.up {
             return Err(Reason::LinkDown);
         }
-        match port.owner {
+        match owner {
+            Owner::This if hop.egress_alert() && self.traceroute(frame, egress) => {
+                *action = Action::Answer(Reason::Traceroute);
+            }
             Owner::This => {
                 leave(frame, packet, &hop)?;
                 *action = Action::Forward(egress);

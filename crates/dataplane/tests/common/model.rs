@@ -243,6 +243,10 @@ impl Model {
         if self.down.contains(&egress) {
             return Err(Reason::LinkDown);
         }
+        let alert = if on.cons { 1 } else { 2 };
+        if owner.is_none() && on.flags & alert != 0 && traceroute(p, header) {
+            return Ok(Verdict::Traceroute);
+        }
         let moved = current + usize::from(crossing) + usize::from(owner.is_none());
         if moved >= hops {
             return Err(Reason::PathEnd);

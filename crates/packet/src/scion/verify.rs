@@ -74,6 +74,13 @@ impl Hop {
         self.field >> 56 & if self.construction() { 2 } else { 1 } != 0
     }
 
+    /// Whether the router where the packet goes out shall look at it.
+    #[inline]
+    #[must_use]
+    pub fn egress_alert(&self) -> bool {
+        self.field >> 56 & if self.construction() { 1 } else { 2 } != 0
+    }
+
     /// The accumulator.
     #[inline]
     #[must_use]
