@@ -8,5 +8,6 @@ pub mod counters;
 pub mod dir24;
 pub mod frame;
 pub mod limit;
+pub mod platypus;
 pub mod scion;
 pub mod scion_2015;

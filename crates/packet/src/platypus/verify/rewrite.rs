@@ -28,6 +28,9 @@ pub struct Forward {
     carriage: Carriage,
     header: u16,
     pointer: u8,
+    /// Where nonce and binding lie.
+    nonce: u16,
+    binding: u16,
     /// Version 0: the original source, to be written where the header had none.
     original_source: Option<IpAddr>,
 }
@@ -69,6 +72,8 @@ impl Forward {
             carriage: Carriage::Ip,
             header: IPV4_HEADER as u16,
             pointer,
+            nonce: (IPV4_HEADER + offsets::IPV4.nonce) as u16,
+            binding: (IPV4_HEADER + offsets::IPV4.capabilities + offsets::IPV4.capability.prefix) as u16,
             original_source: None,
         }
     }
@@ -86,8 +91,21 @@ impl Forward {
             // At most 40 + 8.
             header: packet.outer().length as u16,
             pointer: packet.pointer_to(index + 1),
+            // The header ends below 40 + 8 + 44 + 255 * 4 octets.
+            nonce: (packet.outer().length + packet.table().nonce) as u16,
+            binding: packet.binding_range(index).start as u16,
             original_source: (source != packet.real_source()).then(|| packet.real_source()),
         }
+    }
+
+    /// Octets that no two packets share: the nonce and half of the binding just verified. `datagram` is what was verified.
+    #[must_use]
+    pub fn fingerprint(&self, datagram: &[u8]) -> [u8; 16] {
+        let mut out = [0; 16];
+        let (nonce, binding) = (usize::from(self.nonce), usize::from(self.binding));
+        out[..8].copy_from_slice(&datagram[nonce..nonce + 8]);
+        out[8..].copy_from_slice(&datagram[binding..binding + 8]);
+        out
     }
 
     /// Rewrites the packet in place. `datagram` is what was verified.

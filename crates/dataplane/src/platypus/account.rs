@@ -1,0 +1,288 @@
+//! Who sent how much: counters per principal, delegation and key epoch, and rates that a principal may not exceed.
+//!
+//! The journal holds totals, not differences, so that a record read twice counts once. The driver writes it once a second:
+//! after a crash a total is at most that much too low, and never too high.
+
+use std::collections::HashMap;
+
+use wayleave_core::Instant;
+use wayleave_packet::platypus::header::{DelegationId, Principal};
+use wayleave_packet::platypus::verify::Charge;
+
+/// What one account has sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Total {
+    /// Packets.
+    pub packets: u128,
+    /// Octets of IP packets, headers included.
+    pub octets: u128,
+}
+
+/// Whether a packet was counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Charged {
+    /// It was.
+    Yes,
+    /// It exceeds a rate.
+    OverRate,
+    /// There is no room for another account.
+    Full,
+}
+
+/// Who is held to a rate: a principal with all delegations, or one delegation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Payer {
+    /// The principal.
+    pub principal: Principal,
+    /// One of its delegations; all if none.
+    pub delegation: Option<DelegationId>,
+}
+
+/// Octets a second that this router's share of a rate allows.
+#[derive(Clone, Debug)]
+struct Bucket {
+    rate: u64,
+    depth: u64,
+    /// Octets times 10^9.
+    credit: u128,
+    last: Instant,
+    /// Octets asked for since the shares were last told, whether they passed or not.
+    asked: u64,
+}
+
+const NANOS: u128 = 1_000_000_000;
+
+impl Bucket {
+    fn refill(&mut self, now: Instant) {
+        let elapsed = u128::from(now.0.saturating_sub(self.last.0));
+        self.credit = (self.credit + elapsed * u128::from(self.rate)).min(u128::from(self.depth) * NANOS);
+        self.last = self.last.max(now);
+    }
+
+    fn holds(&mut self, octets: u64, now: Instant) -> bool {
+        self.refill(now);
+        self.asked = self.asked.saturating_add(octets);
+        self.credit >= u128::from(octets) * NANOS
+    }
+
+    fn take(&mut self, octets: u64) {
+        self.credit -= u128::from(octets) * NANOS;
+    }
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Account {
+    total: Total,
+    is_changed: bool,
+}
+
+/// One router's accounts.
+#[derive(Clone, Debug)]
+pub struct Accounts {
+    accounts: HashMap<Charge, Account>,
+    changed: Vec<Charge>,
+    buckets: HashMap<Payer, Bucket>,
+    most: usize,
+}
+
+impl Accounts {
+    /// Room for `most` accounts, taken at once.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self {
+            accounts: HashMap::with_capacity(most),
+            changed: Vec::with_capacity(most),
+            buckets: HashMap::new(),
+            most,
+        }
+    }
+
+    /// Holds `payer` to `rate` octets a second here, and `depth` octets at once; without an entry there is no limit.
+    pub fn set_rate(&mut self, payer: Payer, rate: u64, depth: u64, now: Instant) {
+        let bucket = self.buckets.entry(payer).or_insert_with(|| Bucket {
+            rate,
+            depth,
+            credit: u128::from(depth) * NANOS,
+            last: now,
+            asked: 0,
+        });
+        bucket.refill(now);
+        (bucket.rate, bucket.depth) = (rate, depth);
+        bucket.credit = bucket.credit.min(u128::from(depth) * NANOS);
+    }
+
+    /// Octets that `payer` asked for here since this was last called: what [`shares`] divides a rate by.
+    pub fn take_demand(&mut self, payer: &Payer) -> u64 {
+        self.buckets.get_mut(payer).map_or(0, |bucket| std::mem::take(&mut bucket.asked))
+    }
+
+    /// Counts a packet of `octets` octets, unless a rate forbids it.
+    pub fn charge(&mut self, charge: &Charge, octets: u64, now: Instant) -> Charged {
+        let payers = self.payers(charge);
+        let is_held = |bucket: Option<&mut Bucket>| bucket.is_none_or(|bucket| bucket.holds(octets, now));
+        // Both are asked, so that both learn what was asked for.
+        let held = payers.map(|payer| payer.is_none_or(|payer| is_held(self.buckets.get_mut(&payer))));
+        if held.contains(&false) {
+            return Charged::OverRate;
+        }
+        if self.accounts.len() >= self.most && !self.accounts.contains_key(charge) {
+            return Charged::Full;
+        }
+        for payer in payers.into_iter().flatten() {
+            if let Some(bucket) = self.buckets.get_mut(&payer) {
+                bucket.take(octets);
+            }
+        }
+        let account = self.accounts.entry(*charge).or_default();
+        account.total.packets += 1;
+        account.total.octets += u128::from(octets);
+        if !account.is_changed {
+            account.is_changed = true;
+            self.changed.push(*charge);
+        }
+        Charged::Yes
+    }
+
+    /// What an account has sent.
+    #[must_use]
+    pub fn total(&self, charge: &Charge) -> Total {
+        self.accounts.get(charge).map_or_else(Total::default, |account| account.total)
+    }
+
+    /// Totals that changed since this was last called: the next records of the journal.
+    pub fn journal(&mut self) -> Vec<(Charge, Total)> {
+        let changed = std::mem::replace(&mut self.changed, Vec::with_capacity(self.most));
+        changed
+            .into_iter()
+            .filter_map(|charge| {
+                let account = self.accounts.get_mut(&charge)?;
+                account.is_changed = false;
+                Some((charge, account.total))
+            })
+            .collect()
+    }
+
+    /// Takes over the journal's records after a start, in any order: an account's largest total is its last.
+    pub fn restore(&mut self, records: impl IntoIterator<Item = (Charge, Total)>) {
+        for (charge, total) in records {
+            let account = self.accounts.entry(charge).or_default();
+            if account.total.packets < total.packets {
+                account.total = total;
+            }
+        }
+    }
+
+    /// Forgets the accounts of an epoch that is over and journalled.
+    pub fn close(&mut self, charge: &Charge) {
+        self.accounts.remove(charge);
+    }
+
+    /// The principal's rate, and the delegation's. Without any rate, nobody is looked up.
+    fn payers(&self, charge: &Charge) -> [Option<Payer>; 2] {
+        if self.buckets.is_empty() {
+            return [None; 2];
+        }
+        let payer = |delegation| Payer { principal: charge.principal, delegation };
+        [Some(payer(None)), charge.delegation.map(|(id, _)| payer(Some(id)))]
+    }
+}
+
+/// Divides `rate` among routers by what was asked for at each (paper, section 7.2): nobody gets more than asked while
+/// another goes short, and what nobody asked for is divided evenly. The shares' sum is at most `rate`.
+#[must_use]
+pub fn shares(rate: u64, demands: &[u64]) -> Vec<u64> {
+    let mut out = vec![0; demands.len()];
+    let mut order: Vec<usize> = (0..demands.len()).collect();
+    order.sort_unstable_by_key(|index| demands[*index]);
+    let mut left = rate;
+    for (done, index) in order.into_iter().enumerate() {
+        let fair = left / (demands.len() - done) as u64;
+        out[index] = demands[index].min(fair);
+        left -= out[index];
+    }
+    let spare = left.checked_div(demands.len() as u64).unwrap_or(0);
+    out.iter_mut().for_each(|share| *share += spare);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn charge(principal: u32, delegation: Option<u32>, epoch: u32) -> Charge {
+        Charge {
+            principal: Principal::new(principal).expect("24 bits"),
+            delegation: delegation.map(|id| (DelegationId::new(id).expect("24 bits"), None)),
+            interval: None,
+            epoch,
+        }
+    }
+
+    fn seconds(secs: u64) -> Instant {
+        Instant(secs * 1_000_000_000)
+    }
+
+    #[test]
+    fn a_journal_read_twice_or_out_of_order_counts_once() {
+        let mut accounts = Accounts::new(10);
+        let mut journal = Vec::new();
+        for packet in 0..100u64 {
+            accounts.charge(&charge(1 + packet as u32 % 3, None, 7), 100 + packet, Instant(0));
+            if packet % 10 == 9 {
+                journal.extend(accounts.journal());
+            }
+        }
+        assert!(accounts.journal().is_empty());
+        let mut restored = Accounts::new(10);
+        restored.restore(journal.iter().copied());
+        restored.restore(journal.iter().rev().copied());
+        for principal in 1..=3 {
+            assert_eq!(restored.total(&charge(principal, None, 7)), accounts.total(&charge(principal, None, 7)));
+        }
+        // What came after the last record is lost, and nothing is too much.
+        accounts.charge(&charge(1, None, 7), 5, Instant(0));
+        assert_eq!(accounts.total(&charge(1, None, 7)).octets, restored.total(&charge(1, None, 7)).octets + 5);
+    }
+
+    #[test]
+    fn a_delegation_is_held_to_its_own_rate_and_to_its_principals() {
+        let mut accounts = Accounts::new(10);
+        let payer = |id: Option<u32>| Payer {
+            principal: Principal::new(1).expect("24 bits"),
+            delegation: id.map(|id| DelegationId::new(id).expect("24 bits")),
+        };
+        accounts.set_rate(payer(None), 1_000, 1_000, seconds(0));
+        accounts.set_rate(payer(Some(5)), 100, 100, seconds(0));
+        let mut passed = [0u64; 2];
+        for tenth in 0..1_000 {
+            let now = Instant(tenth * 100_000_000);
+            for (index, delegation) in [Some(5), None].into_iter().enumerate() {
+                let outcome = accounts.charge(&charge(1, delegation, 0), 50, now);
+                passed[index] += u64::from(outcome == Charged::Yes) * 50;
+            }
+        }
+        // 100 seconds, and what the buckets held at first.
+        assert!((9_900..=10_100).contains(&passed[0]), "{passed:?}");
+        assert!(passed[0] + passed[1] <= 101_000, "{passed:?}");
+        assert_eq!(accounts.take_demand(&payer(Some(5))), 50_000);
+    }
+
+    #[test]
+    fn no_account_is_opened_beyond_the_limit() {
+        let mut accounts = Accounts::new(2);
+        let outcomes: Vec<Charged> = [1, 2, 3, 1].map(|n| accounts.charge(&charge(n, None, 0), 1, Instant(0))).to_vec();
+        assert_eq!(outcomes, [Charged::Yes, Charged::Yes, Charged::Full, Charged::Yes]);
+    }
+
+    #[test]
+    fn a_rate_is_divided_by_what_was_asked_for() {
+        assert_eq!(shares(100, &[10, 200, 200]), [10, 45, 45]);
+        assert_eq!(shares(100, &[0, 0]), [50, 50]);
+        assert_eq!(shares(100, &[10, 20]), [45, 55]);
+        assert_eq!(shares(100, &[]), Vec::<u64>::new());
+        for seed in 0..1_000u64 {
+            let demands: Vec<u64> = (0..seed % 7).map(|i| (seed * 7_919 + i * 104_729) % 1_000).collect();
+            assert!(shares(seed, &demands).iter().sum::<u64>() <= seed);
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! The Platypus router: bindings of a burst in lanes, then revocation, replay and accounting, in that order.
+
+pub mod account;
+pub mod bench;
+pub mod replay;
+pub mod revocation;
+
+use wayleave_core::Now;
+use wayleave_crypto::lanes::Kernel;
+use wayleave_crypto::secret::Key128;
+use wayleave_packet::platypus::burst::Verifier;
+use wayleave_packet::platypus::header::{Packet, Version};
+use wayleave_packet::platypus::verify::{self, Forward, IcmpError, Verdict, Waypoint, icmp};
+
+use crate::frame::{BURST, Frame};
+use crate::limit::TokenBucket;
+use account::{Accounts, Charged};
+use replay::{Outcome, ReplayFilter};
+use revocation::Revocations;
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Nothing more.
+    Drop(Reason),
+    /// The packet is rewritten: to its outer destination.
+    Route,
+    /// The octets are now an ICMP error, no longer than what provoked it: to its outer destination.
+    Answer(Reason),
+}
+
+impl Default for Action {
+    fn default() -> Self {
+        Self::Drop(Reason::Packet(verify::Reason::Malformed))
+    }
+}
+
+/// Why a packet is not forwarded.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Reason {
+    /// A check of the packet alone.
+    Packet(verify::Reason),
+    /// Its capability or delegation is revoked.
+    Revoked,
+    /// No list of revocations has been taken over since the start.
+    RevocationsUnknown,
+    /// It came before.
+    Replayed,
+    /// The replay filter is full: counted traffic waits for the next turn.
+    ReplayFull,
+    /// Its principal or delegation sends more than it may.
+    Rate,
+    /// There is no room for another account.
+    AccountsFull,
+    /// Not a drop: an error of another router, sent on to the original source.
+    Relayed,
+}
+
+impl Reason {
+    const COUNT: usize = verify::Reason::ALL.len() + 7;
+
+    fn number(self) -> usize {
+        let own = |n| verify::Reason::ALL.len() + n;
+        match self {
+            Self::Packet(reason) => reason as usize,
+            Self::Revoked => own(0),
+            Self::RevocationsUnknown => own(1),
+            Self::Replayed => own(2),
+            Self::ReplayFull => own(3),
+            Self::Rate => own(4),
+            Self::AccountsFull => own(5),
+            Self::Relayed => own(6),
+        }
+    }
+
+    /// Its name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Packet(reason) => reason.name(),
+            Self::Revoked => "revoked",
+            Self::RevocationsUnknown => "revocations-unknown",
+            Self::Replayed => "replayed",
+            Self::ReplayFull => "replay-full",
+            Self::Rate => "rate",
+            Self::AccountsFull => "accounts-full",
+            Self::Relayed => "relayed",
+        }
+    }
+}
+
+/// One core's counters, on cache lines of their own.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[repr(align(128))]
+pub struct Counters {
+    /// Packets sent on.
+    pub forwarded: u64,
+    /// ICMP errors sent or relayed.
+    pub answered: u64,
+    /// ICMP errors that the rate limit or the packet's length forbade.
+    pub unanswered: u64,
+    reasons: [u64; Reason::COUNT],
+}
+
+impl Counters {
+    /// Packets that met `reason`.
+    #[must_use]
+    pub fn of(&self, reason: Reason) -> u64 {
+        self.reasons[reason.number()]
+    }
+}
+
+/// What is done with a packet that came before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Repeated {
+    /// Forwarded and counted like any other: there is no filter.
+    Pass,
+    /// Forwarded, but counted once.
+    CountOnce,
+    /// Dropped.
+    Drop,
+}
+
+/// How a router is set up.
+#[derive(Debug)]
+pub struct Config {
+    /// Waypoint addresses, each with its keys and policy; several routers may have the same ones.
+    pub waypoints: Vec<Waypoint>,
+    /// What is done with repeated packets.
+    pub repeated: Repeated,
+    /// Packets that one filter takes in 30 seconds.
+    pub replay_capacity: usize,
+    /// Key of the replay filter: random, of this router alone.
+    pub replay_key: Key128,
+    /// Whether nothing passes until a list of revocations is there.
+    pub need_revocations: bool,
+    /// ICMP errors a second.
+    pub answers_per_second: u32,
+    /// Accounts at most.
+    pub accounts: usize,
+    /// Stamping keys of delegations kept.
+    pub delegations: usize,
+}
+
+/// One core's router.
+#[derive(Debug)]
+pub struct Router {
+    waypoints: Vec<Waypoint>,
+    verifier: Verifier,
+    revocations: Revocations,
+    need_revocations: bool,
+    repeated: Repeated,
+    replay: ReplayFilter,
+    accounts: Accounts,
+    answers: TokenBucket,
+    counters: Counters,
+}
+
+impl Router {
+    /// A router of `config`, with no revocations yet.
+    #[must_use]
+    pub fn new(config: Config, kernel: Kernel) -> Self {
+        // Without a filter, the smallest one stands there unused.
+        let capacity = if config.repeated == Repeated::Pass { 1 } else { config.replay_capacity };
+        Self {
+            waypoints: config.waypoints,
+            verifier: Verifier::new(kernel, config.delegations),
+            revocations: Revocations::default(),
+            need_revocations: config.need_revocations,
+            repeated: config.repeated,
+            replay: ReplayFilter::new(&config.replay_key, capacity),
+            accounts: Accounts::new(config.accounts),
+            answers: TokenBucket::new(config.answers_per_second, config.answers_per_second),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Processes at most [`BURST`] packets in place; actions beyond them are the default.
+    pub fn process(&mut self, frames: &mut [Frame<'_>], now: Now) -> [Action; BURST] {
+        let mut actions = [Action::default(); BURST];
+        let mut verdicts = [Verdict::default(); BURST];
+        {
+            let mut datagrams: [&[u8]; BURST] = [&[]; BURST];
+            for (datagram, frame) in datagrams.iter_mut().zip(frames.iter()) {
+                *datagram = frame.octets;
+            }
+            let count = frames.len().min(BURST);
+            self.verifier.verify(&self.waypoints, &datagrams[..count], now.unix, &mut verdicts);
+        }
+        for ((frame, verdict), action) in frames.iter_mut().zip(verdicts).zip(&mut actions) {
+            *action = match verdict {
+                Verdict::Forward(forward) => self.forward(frame, &forward, now),
+                Verdict::Answer(error, reason) => self.answer(frame, error, reason, now),
+                Verdict::Drop(reason) => self.relay(frame, now).unwrap_or(Action::Drop(Reason::Packet(reason))),
+            };
+            self.count(*action);
+        }
+        actions
+    }
+
+    fn forward(&mut self, frame: &mut Frame<'_>, forward: &Forward, now: Now) -> Action {
+        match self.check_after_mac(frame.octets, forward, now) {
+            Ok(()) => {
+                forward.apply(frame.octets);
+                Action::Route
+            }
+            Err(reason) => Action::Drop(reason),
+        }
+    }
+
+    /// What depends on other packets than this one.
+    fn check_after_mac(&mut self, octets: &[u8], forward: &Forward, now: Now) -> Result<(), Reason> {
+        if self.need_revocations && !self.revocations.is_loaded() {
+            return Err(Reason::RevocationsUnknown);
+        }
+        if self.revocations.contains(&forward.charge) {
+            return Err(Reason::Revoked);
+        }
+        let is_counted = match self.repeated {
+            Repeated::Pass => true,
+            mode => match (self.replay.insert(forward.fingerprint(octets), now.unix), mode) {
+                (Outcome::Fresh, _) => true,
+                (Outcome::Seen, Repeated::CountOnce) => false,
+                (Outcome::Seen, _) => return Err(Reason::Replayed),
+                (Outcome::Full, _) => return Err(Reason::ReplayFull),
+            },
+        };
+        if !is_counted {
+            return Ok(());
+        }
+        match self.accounts.charge(&forward.charge, octets.len() as u64, now.instant) {
+            Charged::Yes => Ok(()),
+            Charged::OverRate => Err(Reason::Rate),
+            Charged::Full => Err(Reason::AccountsFull),
+        }
+    }
+
+    fn answer(&mut self, frame: &mut Frame<'_>, error: IcmpError, reason: verify::Reason, now: Now) -> Action {
+        let reason = Reason::Packet(reason);
+        if !self.answers.ready(now.instant) {
+            self.counters.unanswered += 1;
+            return Action::Drop(reason);
+        }
+        let answer = Packet::decode(frame.octets, Version::Standard)
+            .ok()
+            .and_then(|packet| icmp::error(&packet, error, packet.outer().destination));
+        match answer {
+            Some(answer) => {
+                self.answers.take(now.instant);
+                replace(frame, &answer);
+                Action::Answer(reason)
+            }
+            None => {
+                self.counters.unanswered += 1;
+                Action::Drop(reason)
+            }
+        }
+    }
+
+    /// An ICMP error about a packet that a waypoint of ours sent on goes to that packet's original source.
+    fn relay(&mut self, frame: &mut Frame<'_>, now: Now) -> Option<Action> {
+        let relayed = self.waypoints.iter().find_map(|here| icmp::relay(frame.octets, here.address()))?;
+        if !self.answers.take(now.instant) {
+            self.counters.unanswered += 1;
+            return None;
+        }
+        replace(frame, &relayed);
+        Some(Action::Answer(Reason::Relayed))
+    }
+
+    fn count(&mut self, action: Action) {
+        match action {
+            Action::Route => self.counters.forwarded += 1,
+            Action::Drop(reason) => self.counters.reasons[reason.number()] += 1,
+            Action::Answer(reason) => {
+                self.counters.answered += 1;
+                self.counters.reasons[reason.number()] += 1;
+            }
+        }
+    }
+
+    /// What this core has counted.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Revocations, to take over lists and to drop what has expired.
+    pub fn revocations(&mut self) -> &mut Revocations {
+        &mut self.revocations
+    }
+
+    /// Accounts, to set rates and to write the journal.
+    pub fn accounts(&mut self) -> &mut Accounts {
+        &mut self.accounts
+    }
+
+    /// The replay filter, to see how full it is.
+    #[must_use]
+    pub fn replay(&self) -> &ReplayFilter {
+        &self.replay
+    }
+
+    /// Takes other waypoints, keys or policies between two bursts: addresses move here or away.
+    pub fn set_waypoints(&mut self, waypoints: Vec<Waypoint>) {
+        self.waypoints = waypoints;
+        self.verifier.forget();
+    }
+}
+
+/// Puts an answer, which is no longer, in the place of a packet.
+fn replace(frame: &mut Frame<'_>, answer: &[u8]) {
+    let octets = std::mem::take(&mut frame.octets);
+    let (place, _) = octets.split_at_mut(answer.len());
+    place.copy_from_slice(answer);
+    frame.octets = place;
+}
