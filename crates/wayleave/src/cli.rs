@@ -417,6 +417,27 @@ pub struct Bench {
     pub prefixes: Option<usize>,
     #[arg(long)]
     pub repetitions: Option<usize>,
+    /// Attestation suites, or baselines, to measure; may be given several times. All if not given.
+    #[arg(long)]
+    pub suite: Vec<String>,
+    /// Of attest-trace: all but `table` if not given.
+    #[arg(long, value_enum)]
+    pub workload: Option<AttestWorkload>,
+    /// Of attest-trace: whether verdicts are kept.
+    #[arg(long, value_parser = clap::builder::BoolishValueParser::new())]
+    pub cache: Option<bool>,
+    /// Draw what the paper drew into this SVG file, with its points beside ours.
+    #[arg(long)]
+    pub plot: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum AttestWorkload {
+    Normal,
+    Pathological,
+    Heavy,
+    /// A whole table at once, from --mrt.
+    Table,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

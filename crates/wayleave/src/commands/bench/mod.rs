@@ -1,10 +1,13 @@
 //! `bench`: measures, by one contract: stable result names, medians of repetitions, one JSON object on one line.
 
+mod attest;
 mod circuits;
 mod codec;
 mod direct;
+mod plot;
 mod trace;
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,11 +18,14 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json, table};
 
 /// All benchmarks, and what they measure.
-const ALL: [(&str, &str); 4] = [
+const ALL: [(&str, &str); 7] = [
     ("bgp-codec", "decode and re-encode the UPDATEs of a trace"),
     ("export-all", "one route to all members: direct, or the circuit of the paper"),
     ("select-best", "the best route of each member, both parties over loopback TCP"),
     ("exchange-trace", "a recorded table through a whole exchange in one thread"),
+    ("attest-ops", "every suite and baseline of attestation: sign, verify, generate, sizes, a whole UPDATE"),
+    ("attest-trace", "delay of attested UPDATEs under the paper's workloads, a recorded trace or a table"),
+    ("attest-memory", "bytes of signatures of the paper's three tables"),
 ];
 
 pub fn run(bench: &Bench) -> Outcome {
@@ -37,6 +43,9 @@ pub fn run(bench: &Bench) -> Outcome {
         Some("export-all") => direct::run(bench),
         Some("select-best") => circuits::select_best(bench)?,
         Some("exchange-trace") => trace::run(bench)?,
+        Some("attest-ops") => attest::ops(bench)?,
+        Some("attest-trace") => attest::trace(bench)?,
+        Some("attest-memory") => attest::memory(bench)?,
         other => {
             let name = other.unwrap_or_default();
             let known = ALL.map(|(name, what)| format!("{name}: {what}")).join("\n");
@@ -60,7 +69,7 @@ struct Report {
 
 /// One result: all repetitions of one measure.
 struct Measured {
-    name: &'static str,
+    name: Cow<'static, str>,
     unit: &'static str,
     /// The median of the samples, unless it is some other summary of them.
     value: f64,
@@ -79,19 +88,34 @@ impl Report {
     }
 
     /// Adds the median of `samples`.
-    fn add(&mut self, name: &'static str, unit: &'static str, samples: &[f64]) {
+    fn add(&mut self, name: impl Into<Cow<'static, str>>, unit: &'static str, samples: &[f64]) {
         self.summary(name, unit, samples, median(samples));
     }
 
     /// Adds another summary of `samples`.
-    fn summary(&mut self, name: &'static str, unit: &'static str, samples: &[f64], value: f64) {
+    fn summary(&mut self, name: impl Into<Cow<'static, str>>, unit: &'static str, samples: &[f64], value: f64) {
         let min = samples.iter().copied().fold(f64::INFINITY, f64::min);
         let max = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        self.results.push(Measured { name, unit, value, n: samples.len(), min, max });
+        self.results.push(Measured { name: name.into(), unit, value, n: samples.len(), min, max });
+    }
+
+    /// Adds a value that comes from `n` counted things in one run.
+    fn counted(&mut self, name: impl Into<Cow<'static, str>>, unit: &'static str, value: f64, n: usize) {
+        self.results.push(Measured { name: name.into(), unit, value, n, min: value, max: value });
+    }
+
+    /// The value of a result that was added.
+    fn value(&self, name: &str) -> Option<f64> {
+        self.results.iter().find(|result| result.name == name).map(|result| result.value)
+    }
+
+    /// Whether only a slice of this workload was run with this suite.
+    fn is_slice(&self, suite: impl std::fmt::Display, workload: &str) -> bool {
+        self.params.get("slices").is_some_and(|slices| slices.get(format!("{suite}.{workload}")).is_some())
     }
 
     /// Adds a value that is the same in every repetition.
-    fn exact(&mut self, name: &'static str, unit: &'static str, value: f64) {
+    fn exact(&mut self, name: impl Into<Cow<'static, str>>, unit: &'static str, value: f64) {
         self.add(name, unit, &[value]);
     }
 
@@ -119,7 +143,7 @@ impl Report {
             _ => format!("{value:.3e}"),
         };
         let rows = self.results.iter().map(|r| {
-            vec![r.name.to_owned(), number(r.value), r.unit.to_owned(), r.n.to_string(), number(r.min), number(r.max)]
+            vec![r.name.to_string(), number(r.value), r.unit.to_owned(), r.n.to_string(), number(r.min), number(r.max)]
         });
         let params: Vec<String> = self.params.iter().map(|(name, value)| format!("{name} {value}")).collect();
         let rows: Vec<Vec<String>> = rows.collect();
