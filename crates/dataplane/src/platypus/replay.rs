@@ -64,7 +64,7 @@ impl ReplayFilter {
         self.turn_to(now);
         let hash = u128::from_be_bytes(self.cipher.encrypt_one(&fingerprint));
         let lines = self.filters[0].len() as u128;
-        let line = ((hash >> 96) * lines >> 32) as usize;
+        let line = (((hash >> 96) * lines) >> 32) as usize;
         let mut mask = [0u64; BLOCK_BITS / 64];
         for probe in 0..PROBES {
             let bit = (hash >> (9 * probe)) as usize % BLOCK_BITS;

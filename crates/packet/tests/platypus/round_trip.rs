@@ -7,6 +7,9 @@ use wayleave_packet::platypus::header::{Carriage, Delegation, Packet, SubDelegat
 use wayleave_packet::platypus::mint::{self, Hop, MintError, Position, Route};
 use wayleave_packet::platypus::verify::{Policy, Reason, Verdict, Waypoint, decapsulate};
 
+use wayleave_crypto::lanes::{BURST, Kernel};
+use wayleave_packet::platypus::stamp_burst::{self, Ready, Unstamped};
+
 use crate::random::Random;
 use crate::world::{self, NOW};
 use crate::{cases, model};
@@ -262,4 +265,53 @@ fn a_packet_from_a_socket_is_the_same_packet() {
     assert_eq!((forward.source, forward.ttl, forward.is_last), (here.address(), 63, true));
     forward.apply(&mut body);
     assert_eq!(body, world::process(&here, &datagram, NOW).expect("it passes")[48..]);
+}
+
+/// In place and in lanes, on every kernel, next to packets that cannot be stamped.
+#[test]
+fn a_burst_is_stamped_as_its_packets_one_by_one() {
+    let mut random = Random::new(5);
+    for kernel in Kernel::available() {
+        for _ in 0..cases(100) {
+            let count = random.below(BURST as u64 + 1) as usize;
+            let inners: Vec<Vec<u8>> = (0..count)
+                .map(|_| {
+                    let mut payload = vec![0; random.below(300) as usize];
+                    random.fill(&mut payload);
+                    let mut inner = world::inner(Afi::Ipv4, &payload);
+                    if random.one_in(8) {
+                        let at = random.below(inner.len() as u64) as usize;
+                        inner[at] ^= 1 << random.below(8);
+                    }
+                    inner
+                })
+                .collect();
+            let destination = world::destination_address(Afi::Ipv4);
+            let hops: Vec<Hop> = (0..count)
+                .map(|_| world::hop(world::random_capability(&mut random, Afi::Ipv4, destination, NOW)))
+                .collect();
+            let ready: Vec<Ready> = hops.iter().map(|hop| Ready::new(hop).expect("of IPv4")).collect();
+            let mut buffers: Vec<Vec<u8>> = inners.iter().map(|inner| [&[0; 64][..], inner].concat()).collect();
+            let mut packets: Vec<Unstamped<'_>> = buffers
+                .iter_mut()
+                .zip(&ready)
+                .zip(0..)
+                .map(|((buffer, ready), counter)| Unstamped { buffer, begin: 64, ready, nonce: world::nonce(counter) })
+                .collect();
+            let mut outcomes = [const { Ok(0) }; BURST];
+            stamp_burst::stamp(kernel, &mut packets, &mut outcomes);
+            for (counter, ((inner, hop), outcome)) in (0..).zip(inners.iter().zip(&hops).zip(outcomes)) {
+                let hops = std::slice::from_ref(hop);
+                let route = Route { nonce: world::nonce(counter), ..world::route(hops) };
+                let mut expected = Vec::new();
+                let one_by_one = mint::encapsulate(inner, &route, &mut expected);
+                let buffer = &buffers[counter as usize];
+                match (one_by_one, outcome) {
+                    (Ok(()), Ok(begin)) => assert_eq!(buffer[begin..][..expected.len()], expected),
+                    (Err(_), Err(_)) => assert_eq!(buffer[64..], inner[..]),
+                    (one_by_one, outcome) => panic!("{one_by_one:?}, {outcome:?}: {inner:02x?}"),
+                }
+            }
+        }
+    }
 }

@@ -13,7 +13,7 @@ use wayleave_core::Afi;
 pub use capability::{Capability, Delegation, DelegationId, Interval, Principal, SubDelegation, Width};
 pub use outer::{Carriage, IPV4_HEADER, IPV6_HEADER, Outer, UDP_HEADER};
 
-pub(crate) use capability::{family, kind};
+pub(crate) use capability::{CapabilityOctets, family, kind};
 pub(crate) use outer::{ones_complement_sum, udp, v4, v6, write_ipv4_checksum};
 
 use offsets::{MAX_CAPABILITIES, MAX_SAME_WAYPOINT, Offsets, WORD};
