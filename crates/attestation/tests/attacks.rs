@@ -2,13 +2,14 @@
 
 mod world;
 
-use wayleave_attestation::attest::{self, KeyRing, Onward, Origination, Pair};
+use wayleave_attestation::attest::{self, AttestError, KeyRing, Onward, Origination, Pair};
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::doubt::{ClockWatch, Doubt};
+use wayleave_attestation::grant::Grant;
 use wayleave_attestation::leaf::{Leaf, LeafKey, Tree};
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pki::{AttestedSince, Strictness, Vrp};
-use wayleave_attestation::report::{Lack, Problem, Report};
+use wayleave_attestation::report::{KeyOrigin, Lack, Problem, Report};
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::{Carried, Context, Route, validate};
 use wayleave_core::{Asn, Prefix, UnixTime, VerdictKind};
@@ -77,7 +78,7 @@ fn a_leaked_key_signs_for_no_other_neighbour() {
     let leaf = world.leaf(Asn(6));
     let onward = Onward::Neighbour(Asn(6), leaf.view());
     let refused = attest::extend(&received, &travel(&[1]), &world.speaker(Asn(5), 1), &mut ring, onward);
-    assert_eq!(refused.err(), Some(attest::AttestError::NotOurs(Asn(5))));
+    assert_eq!(refused.err(), Some(AttestError::NotOurs(Asn(5))));
     // The paper's mode would take 1 5 4 and 1 2 4 alike; here the key is good for AS 2's own place alone.
     let (to_2, _) = world.chain(&prefixes(), &[1], 2);
     let as_2 = forge(&world, &to_2, &travel(&[1]), 2, leaked(), 6);
@@ -171,7 +172,7 @@ fn a_suite_taken_out_of_a_leaf_or_below_its_strength_is_refused() {
     let onward = Onward::Neighbour(Asn(3), onward_leaf.view());
     let speaker = attest::Speaker { asn: Asn(2), prepend: 1, not_before: NOW, lifetime: 60 };
     let refused = attest::extend(&received, &travel(&[1]), &speaker, ring, onward);
-    assert_eq!(refused.err(), Some(attest::AttestError::NotOurs(Asn(2))), "an honest signer does not");
+    assert_eq!(refused.err(), Some(AttestError::NotOurs(Asn(2))), "an honest signer does not");
     // In flight, somebody lowers the least strength, or puts a suite of their own into the list.
     let (honest, path) = world.chain(&prefixes(), &[1, 2], 3);
     let head = honest.len() - 2 * 104;
@@ -353,6 +354,45 @@ fn an_issuer_cannot_name_a_key_of_its_own_for_a_registered_as() {
     let report = world.validate(&prefixes(), &path, &forged, 4);
     assert_eq!(problem(&report), Problem::KeyNotRegistered);
     assert_eq!(report.broken.expect("broken").asn, Some(Asn(3)));
+}
+
+#[test]
+fn a_granted_key_is_its_issuers_too_and_counts_for_no_registered_as() {
+    let mut world = World::new(4, ED25519);
+    let (to_2, _) = world.chain(&prefixes(), &[1], 2);
+    // AS 2 makes the pair for AS 3 and hands it over.
+    let octets = Grant::new(Asn(2), Asn(3), &pair(Asn(2), SuiteId::KcEd25519, 7)).expect("granted").encode();
+    let granted = Grant::decode(&octets, Asn(2), Asn(3), false).expect("taken");
+    let leaf = Leaf::new(&[granted.leaf_key()], 112, true).expect("a leaf");
+    let to_3 = world.send_leaf(&prefixes(), &travel(&[1]), &to_2, Asn(2), Asn(3), &leaf);
+    let to_4 = forge(&world, &to_3, &travel(&[1, 2]), 3, granted, 4);
+    let report = world.validate(&prefixes(), &travel(&[1, 2, 3]), &to_4, 4);
+    assert_eq!((report.kind, report.hops[2].key), (VerdictKind::Valid, KeyOrigin::Granted));
+    assert_eq!(report.could_have_signed(2).collect::<Vec<_>>(), [Asn(3), Asn(2), Asn(1)]);
+    world.register(Asn(3));
+    let report = world.validate(&prefixes(), &travel(&[1, 2, 3]), &to_4, 4);
+    assert_eq!(problem(&report), Problem::KeyNotRegistered);
+}
+
+#[test]
+fn what_the_format_cannot_say_is_not_signed() {
+    let mut world = World::new(2, ED25519);
+    let leaf = world.leaf(Asn(2));
+    let speaker = world.speaker(Asn(1), 1);
+    let mut originate = |prefixes: &[Prefix], speaker: attest::Speaker| {
+        let ring = &mut world.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
+        let onward = Onward::Neighbour(Asn(2), leaf.view());
+        attest::originate(&Origination { prefixes, sequence: 1 }, &speaker, ring, onward).err()
+    };
+    let many: Vec<Prefix> = (0..33).map(|i| p(&format!("10.{i}.0.0/16"))).collect();
+    assert_eq!(originate(&many[..32], speaker), None);
+    for list in [&many[..], &[], &[many[0], many[0]], &[many[0], p("2001:db8::/32")]] {
+        assert_eq!(originate(list, speaker), Some(AttestError::Prefixes));
+    }
+    assert!(originate(&many[..1], attest::Speaker { prepend: 0, ..speaker }).is_some());
+    assert!(originate(&many[..1], attest::Speaker { lifetime: 0, ..speaker }).is_some());
+    let lists = attest::lists(&[&many[..], &[p("2001:db8::/32")]].concat());
+    assert_eq!(lists.iter().map(Vec::len).collect::<Vec<_>>(), [32, 1, 1]);
 }
 
 #[test]
