@@ -16,6 +16,7 @@ use super::policy::{Class, Policy};
 use super::work::{Done, Group, Job, Judged, Outcome, Results, Sign, Signed, Validate, Work};
 use crate::attest::{AttestError, KeyRing, endorse};
 use crate::cache::Cache;
+use crate::doubt::{ClockWatch, Doubt};
 use crate::leaf::{Leaf, LeafKey, Tree};
 use crate::pki::View;
 use crate::report::Report;
@@ -168,6 +169,8 @@ pub enum Event {
     Exhausted(usize, Vec<Nlri>),
     /// The wall clock was set by so many seconds.
     ClockStepped(i64),
+    /// Most origins disagree with our clock; or no longer.
+    ClockInDoubt(Option<Doubt>),
 }
 
 /// What a pair has counted.
@@ -249,6 +252,8 @@ pub struct Proxy {
     /// Routes to be looked at again, by time.
     times: BTreeSet<(u64, usize, Side, Nlri)>,
     persists: u64,
+    watch: ClockWatch,
+    pub(super) doubt: Option<Doubt>,
     outputs: VecDeque<Output>,
     pub(super) now: Now,
 }
@@ -294,6 +299,8 @@ impl Proxy {
             sequence: 0,
             times: BTreeSet::new(),
             persists: 0,
+            watch: ClockWatch::default(),
+            doubt: None,
             outputs: VecDeque::new(),
             now,
             config,
@@ -513,18 +520,35 @@ impl Proxy {
             Results::Validated(judged) => {
                 self.places[place].incoming.in_flight = false;
                 judged.into_iter().for_each(|judged| self.on_judged(place, judged));
+                let doubt = self.watch.doubt(self.now.unix);
+                if std::mem::replace(&mut self.doubt, doubt) != doubt {
+                    self.tell(Event::ClockInDoubt(doubt));
+                }
             }
             Results::Signed(signed) => {
                 self.places[place].outgoing.in_flight = false;
                 self.signing = false;
                 signed.into_iter().for_each(|signed| self.on_signed(place, signed));
                 self.reserve();
+                self.make_ahead(place);
             }
+            Results::Ahead => self.signing = false,
         }
+    }
+
+    /// What few-time keys need next is made in the background, where nothing waits to be signed.
+    fn make_ahead(&mut self, place: usize) {
+        if self.reserves.is_empty() || self.places.iter().any(|place| place.outgoing.waiting() > 0) {
+            return;
+        }
+        self.signing = true;
+        let work = Work::Ahead(Arc::clone(&self.ring));
+        self.outputs.push_back(Output::Work(Job { pair: place, work }));
     }
 
     fn on_judged(&mut self, place: usize, Judged { group, report }: Judged) {
         let due = report.until.map(|until| until.secs().saturating_add(1));
+        self.watch.observe(&report, self.now.unix);
         for nlri in group.routes {
             let at = &mut self.places[place];
             let Some(entry) = at.incoming.same(&nlri, &group.attributes) else { continue };
@@ -632,7 +656,8 @@ impl Proxy {
                 continue;
             }
             self.persists += 1;
-            let limit = reserve.limit + RESERVE;
+            // A part of a tree begins at an index of its own.
+            let limit = reserve.limit.max(used) + RESERVE;
             reserve.pending = Some((self.persists, limit));
             let public = reserve.public.clone();
             self.outputs.push_back(Output::Persist { id: self.persists, public, limit });

@@ -13,6 +13,7 @@ use super::policy::Class;
 use super::work::{Outcome, carried};
 use crate::SuiteId;
 use crate::attest::AttestError;
+use crate::doubt::Doubt;
 use crate::path::Path;
 use crate::report::{Broken, KeyOrigin, Lack, Report};
 use crate::validate::{Carried, Context, Route, Rules, validate};
@@ -28,6 +29,8 @@ pub struct Status {
     pub classes: BTreeMap<&'static str, u64>,
     /// All pairs' counts together.
     pub counts: Counts,
+    /// Why our clock is in doubt, if it is.
+    pub clock: &'static str,
 }
 
 /// The state of a pair.
@@ -186,7 +189,12 @@ impl Proxy {
             }
         });
         let pairs = pairs.collect();
-        Status { asn: self.config.asn, pairs, classes, counts }
+        let clock = match self.doubt {
+            None => "good",
+            Some(Doubt::Slow) => "in doubt: most origins sign for times that have not come here",
+            Some(Doubt::Fast) => "in doubt: most origins' signatures have expired here",
+        };
+        Status { asn: self.config.asn, pairs, classes, counts, clock }
     }
 
     /// The first `most` routes, pair by pair, those from outside first.

@@ -287,6 +287,8 @@ pub struct Job {
 pub(super) enum Work {
     Validate(Validate),
     Sign(Sign),
+    /// Keys are to be made ready for their next signatures.
+    Ahead(Arc<Mutex<KeyRing>>),
 }
 
 /// Work that is done.
@@ -300,6 +302,7 @@ pub struct Done {
 pub(super) enum Results {
     Validated(Vec<Judged>),
     Signed(Vec<Signed>),
+    Ahead,
 }
 
 impl Job {
@@ -309,6 +312,11 @@ impl Job {
         let result = match self.work {
             Work::Validate(work) => Results::Validated(work.run()),
             Work::Sign(work) => Results::Signed(work.run()),
+            Work::Ahead(ring) => {
+                let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
+                ring.pairs.iter_mut().for_each(|pair| pair.key.make_ahead());
+                Results::Ahead
+            }
         };
         Done { pair: self.pair, result }
     }
@@ -319,6 +327,7 @@ impl std::fmt::Debug for Job {
         let what = match self.work {
             Work::Validate(_) => "validate",
             Work::Sign(_) => "sign",
+            Work::Ahead(_) => "make keys ahead",
         };
         f.debug_struct("Job").field("pair", &self.pair).field("work", &what).finish()
     }
