@@ -28,11 +28,11 @@ pub enum Command {
     Run(Run),
     /// Show what a running role knows.
     Show(Show),
-    /// Say why a prefix has the route that it has, or none (of a member).
+    /// Say why a prefix has the route that it has, or none (of a member or an attesting proxy).
     Why(Why),
     /// Print the configuration that a member needs, from a party's own.
     Invite(Invite),
-    /// Make a key file, or print the public parts of one.
+    /// Make key files, print their public parts, sign profiles and records.
     #[command(visible_alias = "key", subcommand)]
     Keys(Keys),
     /// Edit the signed member set of an exchange.
@@ -60,7 +60,15 @@ impl Command {
             | Command::Show(Show { json, .. })
             | Command::Why(Why { json, .. })
             | Command::Invite(Invite { json, .. })
-            | Command::Keys(Keys::New { json, .. } | Keys::Show { json, .. })
+            | Command::Keys(
+                Keys::New { json, .. }
+                | Keys::Show { json, .. }
+                | Keys::Attest(AttestKeys { json, .. })
+                | Keys::Anchor(AnchorKeys { json, .. })
+                | Keys::Profile(ProfileKeys { objects: ObjectKeys { json, .. }, .. })
+                | Keys::Record(RecordKeys { objects: ObjectKeys { json, .. }, .. })
+                | Keys::Objects { json, .. },
+            )
             | Command::Members(
                 Members::Init { json, .. }
                 | Members::Add(AddMember { json, .. })
@@ -80,6 +88,8 @@ pub enum RoleName {
     Rs,
     /// A member's proxy.
     Member,
+    /// An attesting proxy between BGP speakers and their neighbours.
+    Attest,
 }
 
 #[derive(Args, Debug)]
@@ -220,6 +230,125 @@ pub enum Keys {
         #[arg(long)]
         json: bool,
     },
+    /// Make the private keys with which an AS attests. Prints the public parts.
+    Attest(AttestKeys),
+    /// Make a trust anchor: a private file, and a public one beside it with the ending `.pub`.
+    Anchor(AnchorKeys),
+    /// Sign an AS's profile, which lists its key for each role.
+    Profile(ProfileKeys),
+    /// Sign an AS's record: what it may originate, and since when it attests.
+    Record(RecordKeys),
+    /// List the profiles and records of a folder that an anchor has signed.
+    Objects {
+        /// The anchor's public file.
+        #[arg(long)]
+        anchor: PathBuf,
+        #[arg(long)]
+        objects: PathBuf,
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct AttestKeys {
+    pub file: PathBuf,
+    #[arg(long)]
+    pub asn: Asn,
+    /// A suite, the preferred first (may be repeated).
+    #[arg(long, default_value = "kc-ed25519")]
+    pub suite: Vec<String>,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct AnchorKeys {
+    pub file: PathBuf,
+    /// A name for people.
+    #[arg(long, default_value = "anchor")]
+    pub name: String,
+    /// How long it holds.
+    #[arg(long, default_value_t = 3650)]
+    pub days: u32,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which anchor signs, and where the object goes.
+#[derive(Args, Debug)]
+pub struct ObjectKeys {
+    /// The anchor's private file; the public one lies beside it.
+    #[arg(long)]
+    pub anchor: PathBuf,
+    /// The folder of signed objects.
+    #[arg(long)]
+    pub objects: PathBuf,
+    /// How long the object holds.
+    #[arg(long, default_value_t = 365)]
+    pub days: u32,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct ProfileKeys {
+    #[command(flatten)]
+    pub objects: ObjectKeys,
+    #[arg(long)]
+    pub asn: Option<Asn>,
+    /// The AS's file of attestation keys, if it is at hand.
+    #[arg(long)]
+    pub attest: Option<PathBuf>,
+    /// A public key as ROLE:SUITE:HEX (may be repeated).
+    #[arg(long)]
+    pub key: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct RecordKeys {
+    #[command(flatten)]
+    pub objects: ObjectKeys,
+    #[arg(long)]
+    pub asn: Asn,
+    /// A prefix that it may originate, with the longest length if that is another, as 192.0.2.0/24-26 (may be repeated).
+    #[arg(long)]
+    pub prefix: Vec<OwnedPrefix>,
+    /// Its routes carry attestations, and this is what a missing one means.
+    #[arg(long, value_enum)]
+    pub attested: Option<StrictnessName>,
+    /// Since when, in seconds since 1970; from now on if not given.
+    #[arg(long)]
+    pub since: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum StrictnessName {
+    /// Such a route is invalid.
+    Strict,
+    /// Such a route is less preferred.
+    Prefer,
+}
+
+/// A prefix and the longest length within it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnedPrefix {
+    pub prefix: Prefix,
+    pub max_length: u8,
+}
+
+impl std::str::FromStr for OwnedPrefix {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (prefix, most) = text.split_once('-').map_or((text, None), |(prefix, most)| (prefix, Some(most)));
+        let prefix: Prefix = prefix.parse().map_err(|error| format!("{error}"))?;
+        let max_length = most.map_or(Ok(prefix.len()), str::parse);
+        let fits = |most: &u8| (prefix.len()..=prefix.afi().bits()).contains(most);
+        let max_length = max_length.ok().filter(fits);
+        max_length
+            .map(|max_length| Self { prefix, max_length })
+            .ok_or_else(|| format!("the longest length of {prefix} is a number from {} to {}", prefix.len(), prefix.afi().bits()))
+    }
 }
 
 #[derive(Subcommand, Debug)]

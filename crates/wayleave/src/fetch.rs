@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::cli::Target;
+use crate::config::attest::AttestFile;
 use crate::config::member::MemberConfig;
 use crate::config::rs::{RsConfig, StatusSection};
 use crate::config::{Source, Text};
@@ -44,6 +45,7 @@ fn host(target: &Target) -> Outcome<String> {
     let checked = crate::config::check(&source);
     let status: Option<StatusSection> = match checked.role {
         "rs" => RsConfig::parse(&source)?.status,
+        "attest" => AttestFile::parse(&source)?.status,
         _ => MemberConfig::parse(&source)?.file.status,
     };
     let without = || {

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "the binary is where clocks, files, sockets and threads are used")]
 #![allow(unreachable_pub, reason = "nothing depends on a binary; `pub` says what a module is for")]
 
+mod attestation_files;
 mod cli;
 mod commands;
 mod config;

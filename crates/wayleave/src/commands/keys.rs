@@ -6,8 +6,10 @@ use std::time::Duration;
 use serde_json::json;
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_runtime::identity::Identity;
+use wayleave_runtime::identity::{Identity, IdentityError};
 
+use super::pki;
+use crate::attestation_files;
 use crate::cli::Keys;
 use crate::config::PublicKey;
 use crate::failure::Outcome;
@@ -22,9 +24,24 @@ pub fn run(command: &Keys) -> Outcome {
             identity.save(file)?;
             show(file, &identity, *json);
         }
-        Keys::Show { file, json } => show(file, &Identity::load(file)?, *json),
+        Keys::Show { file, json } => match Identity::load(file) {
+            Err(IdentityError::Malformed(..)) if is_attest(file) => {
+                pki::show(file, &attestation_files::Keys::load("attest", file)?, *json);
+            }
+            identity => show(file, &identity?, *json),
+        },
+        Keys::Attest(command) => pki::attest(command)?,
+        Keys::Anchor(command) => pki::anchor(command)?,
+        Keys::Profile(command) => pki::profile(command)?,
+        Keys::Record(command) => pki::record(command)?,
+        Keys::Objects { anchor, objects, json } => pki::list(anchor, objects, *json)?,
     }
     Ok(())
+}
+
+/// Whether the file says that it holds attestation keys.
+fn is_attest(file: &Path) -> bool {
+    std::fs::read(file).is_ok_and(|octets| octets.starts_with(b"role = \"attest\""))
 }
 
 /// The key that signs for an identity.

@@ -7,4 +7,5 @@ pub mod invite;
 pub mod keys;
 pub mod lab;
 pub mod members;
+pub mod pki;
 pub mod show;

@@ -22,19 +22,39 @@ pub fn show(command: &Show) -> Outcome {
     }
     let list = |name: &str| value[name].as_array().cloned().unwrap_or_default();
     print(&match command.what {
-        Noun::Status => fields(&value),
+        Noun::Status => status(value),
         Noun::Peers => objects(
             &list("peers"),
-            &["peer", "slot", "up", "state", "asn", "router_id", "address", "announced", "last_end"],
+            &["peer", "slot", "up", "waits", "state", "asn", "router_id", "address", "received", "announced", "last_end"],
         ),
         Noun::Routes => routes(list("routes"), value["more"] == true),
         Noun::Members => {
             objects(&list("members"), &["slot", "name", "asn", "active", "connected", "addresses", "max_prefix"])
         }
         Noun::Events => list("events").iter().map(event).collect(),
-        Noun::Keys => objects(&list("keys"), &["of", "tls", "sign", "reload"]),
+        Noun::Keys => {
+            objects(&list("keys"), &["of", "suite", "tls", "sign", "registered", "next_index", "reload"])
+        }
     });
     Ok(())
+}
+
+/// A status as lines; an attesting proxy's pairs as a table below them.
+fn status(mut value: Value) -> String {
+    let Some(pairs) = value.as_object_mut().and_then(|fields| fields.remove("pairs")) else { return fields(&value) };
+    let rows: Vec<Value> = pairs
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|pair| {
+            let end = |name: &str| format!("{} {}", cell(&pair[name]["asn"]), cell(&pair[name]["state"]));
+            serde_json::json!({
+                "pair": pair["name"], "inside": end("inside"), "outside": end("outside"), "offered": pair["offered"],
+                "in": pair["outside"]["received"], "out": pair["inside"]["received"],
+            })
+        })
+        .collect();
+    format!("{}\n{}", fields(&value), objects(&rows, &["pair", "inside", "outside", "offered", "in", "out"]))
 }
 
 /// A table of routes, whose end is told if there are more.
@@ -48,7 +68,10 @@ fn routes(mut routes: Vec<Value>, more: bool) -> String {
     }
     let text = objects(
         &routes,
-        &["prefix", "announcer", "next_hop", "as_path", "slot", "version", "kind", "prefixes", "blob_bytes"],
+        &[
+            "prefix", "pair", "direction", "verdict", "passed", "announcer", "next_hop", "as_path", "slot", "version",
+            "kind", "prefixes", "blob_bytes",
+        ],
     );
     if more { format!("{text}the first {}; there are more, --most N shows them\n", routes.len()) } else { text }
 }
@@ -68,6 +91,10 @@ pub fn why(command: &Why) -> Outcome {
     }
     let mut text = format!("{}: {}\n", cell(&value["prefix"]), cell(&value["summary"]));
     for route in value["routes"].as_array().into_iter().flatten() {
+        if route["hops"].is_array() {
+            text += &chain(route);
+            continue;
+        }
         let who = match route["announcer"][1].as_str() {
             Some(name) => format!("{name} (AS{})", cell(&route["asn"])),
             None => "somebody".to_owned(),
@@ -78,6 +105,30 @@ pub fn why(command: &Why) -> Outcome {
     }
     print(&text);
     Ok(())
+}
+
+/// An attested route, hop by hop, the origin first.
+fn chain(route: &Value) -> String {
+    let way = match route["direction"].as_str() {
+        Some("in") => "from the neighbour of",
+        _ => "to the neighbour of",
+    };
+    let path: Vec<String> = route["as_path"].as_array().into_iter().flatten().map(cell).collect();
+    let mut text = format!("  {way} {}: path {}: {}\n", cell(&route["pair"]), path.join(" "), cell(&route["outcome"]));
+    let width = |hop: &Value| format!("AS{}", cell(&hop["asn"])).len();
+    let hops = || route["hops"].as_array().into_iter().flatten();
+    let widest = hops().map(width).max().unwrap_or(0);
+    for hop in hops() {
+        let mark = match (hop["broken"] == true, hop["proved"] == true, hop["suite"].is_null()) {
+            (true, ..) => 'x',
+            (_, true, _) => '+',
+            (_, _, true) => '-',
+            _ => '?',
+        };
+        let asn = format!("AS{}", cell(&hop["asn"]));
+        text += &format!("    {mark} {asn:widest$}  {}\n", cell(&hop["words"]));
+    }
+    text + &format!("    {}\n", cell(&route["reason"]))
 }
 
 #[cfg(test)]

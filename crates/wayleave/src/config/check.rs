@@ -1,5 +1,6 @@
 //! `check`: what is wrong with a configuration, whichever role it is for.
 
+use super::attest::AttestFile;
 use super::member::MemberConfig;
 use super::rs::RsConfig;
 use super::{Fault, Source};
@@ -33,12 +34,15 @@ pub fn check(source: &Source) -> Checked {
         Ok(table) => table,
         Err(failures) => return Checked::wrong("unknown", failures),
     };
-    match (table.contains_key("party"), table.contains_key("member")) {
-        (true, false) => RsConfig::checked(source),
-        (false, true) => MemberConfig::checked(source),
+    match ["party", "member", "attest"].map(|section| table.contains_key(section)) {
+        [true, false, false] => RsConfig::checked(source),
+        // A member may attest too.
+        [false, true, _] => MemberConfig::checked(source),
+        [false, false, true] => AttestFile::checked(source),
         _ => {
             let failure = Failure::new("no role has these sections").help(
-                "a party of the route server has [party] and [link], a member has [member], [exchange], [router]",
+                "a party of the route server has [party] and [link], a member has [member], [exchange], [router], an attesting \
+                 proxy has [attest], [keys] and [[pair]]",
             );
             Checked::wrong("unknown", failure.into())
         }

@@ -1,5 +1,6 @@
 //! Configuration files: TOML in, valid values out, or failures with line, column and caret.
 
+pub mod attest;
 mod check;
 pub mod member;
 pub mod rs;

@@ -1,5 +1,6 @@
 //! Roles: each reads its configuration, builds its machine and hands it to a driver.
 
+pub mod attest;
 mod events;
 pub mod member;
 pub mod router;
@@ -41,6 +42,7 @@ pub fn run(command: &Run) -> Outcome {
         match command.role {
             RoleName::Rs => rs::run(&command.config).await,
             RoleName::Member => member::run(&command.config).await,
+            RoleName::Attest => attest::run(&command.config).await,
         }
     })
 }

@@ -1,0 +1,297 @@
+//! Files of attestation: the AS's private keys, the trust anchor, and the folder of signed objects.
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use wayleave_attestation::attest::{KeyRing, Pair};
+use wayleave_attestation::pki::{Anchor, Object, ObjectSet, View};
+use wayleave_attestation::suite::hbs::{HbsKey, Part};
+use wayleave_attestation::suite::{self, SuiteId, SuiteKey};
+use wayleave_core::Asn;
+use wayleave_crypto::secret::{Secret, Seed};
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::identity::{from_hex, to_hex};
+use zeroize::Zeroizing;
+
+use crate::config::attest::KeysSection;
+use crate::config::{Fault, Source};
+use crate::failure::{Failure, Outcome};
+
+/// Largest file that is read, in octets.
+const MOST_OCTETS: u64 = 8 << 20;
+/// Objects that a folder may hold.
+const MOST_OBJECTS: usize = 200_000;
+/// The ending of an object's file name.
+const OBJECT: &str = "object";
+
+/// A file of private keys: the seeds of an AS's attestation keys, the identity key or the anchor's key.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyFile {
+    /// What the keys are for: `attest`, `anchor`.
+    role: String,
+    /// The AS; an anchor's file has none.
+    asn: Option<Asn>,
+    /// Seeds in hexadecimal by suite, the preferred first.
+    keys: Vec<KeyLine>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyLine {
+    suite: String,
+    seed: Zeroizing<String>,
+}
+
+/// Private keys as they were read; they print as nothing.
+pub struct Keys {
+    /// The AS; an anchor's file has none.
+    pub asn: Option<Asn>,
+    /// Each suite with the seed that its pair follows from, the preferred first.
+    pub seeds: Vec<(SuiteId, Seed)>,
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Keys({:?}, {} keys)", self.asn, self.seeds.len())
+    }
+}
+
+impl Keys {
+    /// Fresh keys of these suites.
+    pub fn generate(asn: Option<Asn>, suites: &[SuiteId]) -> Outcome<Self> {
+        let mut seeds = Vec::new();
+        for suite in suites {
+            let mut seed = [0u8; 32];
+            let failed = |error| Failure::new(format!("the system gave no randomness: {error}"));
+            getrandom::fill(&mut seed).map_err(failed)?;
+            seeds.push((*suite, Secret::new(seed)));
+        }
+        Ok(Self { asn, seeds })
+    }
+
+    /// Writes them, readable by their owner alone. Refuses to overwrite.
+    pub fn save(&self, role: &str, path: &Path) -> Outcome {
+        let line = |(suite, seed): &(SuiteId, Seed)| KeyLine {
+            suite: suite.name().to_owned(),
+            seed: Zeroizing::new(to_hex(seed.expose())),
+        };
+        let file = KeyFile { role: role.to_owned(), asn: self.asn, keys: self.seeds.iter().map(line).collect() };
+        let text = toml::to_string(&file).map(Zeroizing::new);
+        let text = text.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let mut made = made.map_err(|error| Failure::system(path.display(), &error))?;
+        let written = made.write_all(text.as_bytes()).and_then(|()| made.sync_all());
+        Ok(written.map_err(|error| Failure::system(path.display(), &error))?)
+    }
+
+    /// Reads keys for `role`, which only their owner may be able to read.
+    pub fn load(role: &str, path: &Path) -> Result<Self, Failure> {
+        let system = |error| Failure::system(path.display(), &error);
+        let meta = fs::metadata(path).map_err(system)?;
+        if meta.mode() & 0o077 != 0 {
+            return Err(Failure::new(format!("{} can be read by others than its owner", path.display()))
+                .help(format!("run: chmod 600 {}; if others may have read it, make new keys", path.display())));
+        }
+        let text = Zeroizing::new(read(path)?);
+        // The reader's own words would show the line, which is secret.
+        let malformed = || Failure::new(format!("{} is not a file of attestation keys", path.display()));
+        let file: KeyFile = toml::from_str(&text).map_err(|_| malformed())?;
+        if file.role != role {
+            return Err(Failure::new(format!("{} has keys for `{}`, not for `{role}`", path.display(), file.role)));
+        }
+        let seeds = file.keys.iter().map(|line| {
+            let suite = SuiteId::from_name(&line.suite).filter(|suite| suite::of(*suite).is_some());
+            let unknown = || Failure::new(format!("{}: suite `{}` is not known", path.display(), line.suite));
+            let seed = from_hex(&line.seed).map(Secret::new).ok_or_else(malformed)?;
+            Ok((suite.ok_or_else(unknown)?, seed))
+        });
+        Ok(Self { asn: file.asn, seeds: seeds.collect::<Result<_, Failure>>()? })
+    }
+
+    /// The pairs, made anew from their seeds.
+    pub fn pairs(&self) -> Vec<(SuiteId, Box<dyn SuiteKey>)> {
+        self.pairs_of(Part::WHOLE)
+    }
+
+    /// Likewise, of few-time keys only this part of the signatures.
+    fn pairs_of(&self, part: Part) -> Vec<(SuiteId, Box<dyn SuiteKey>)> {
+        let make = |(id, seed): &(SuiteId, Seed)| {
+            let key: Box<dyn SuiteKey> = match id {
+                SuiteId::KcHbs => Box::new(HbsKey::new(seed, part)),
+                id => suite::of(*id)?.generate(seed),
+            };
+            Some((*id, key))
+        };
+        self.seeds.iter().filter_map(make).collect()
+    }
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    let system = |error| Failure::system(path.display(), &error);
+    if fs::metadata(path).map_err(system)?.len() > MOST_OCTETS {
+        return Err(Failure::new(format!("{}: longer than 8 MiB", path.display())));
+    }
+    fs::read_to_string(path).map_err(system)
+}
+
+/// The public part of an anchor, as it is handed out.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnchorFile {
+    name: String,
+    /// `ed25519:` and 64 hexadecimal digits.
+    key: String,
+    /// Seconds since 1970.
+    not_before: u64,
+    not_after: u64,
+}
+
+/// Writes an anchor's public part. Refuses to overwrite.
+pub fn save_anchor(anchor: &Anchor, path: &Path) -> Outcome {
+    let file = AnchorFile {
+        name: anchor.name.clone(),
+        key: format!("ed25519:{}", to_hex(&anchor.public)),
+        not_before: anchor.not_before,
+        not_after: anchor.not_after,
+    };
+    let text = toml::to_string(&file).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    let made = OpenOptions::new().write(true).create_new(true).open(path);
+    let written = made.and_then(|mut made| made.write_all(text.as_bytes()));
+    Ok(written.map_err(|error| Failure::system(path.display(), &error))?)
+}
+
+/// Reads an anchor's public part.
+pub fn load_anchor(path: &Path) -> Result<Anchor, Failure> {
+    let text = read(path)?;
+    let malformed = |why: &dyn fmt::Display| {
+        Failure::new(format!("{} is no trust anchor: {why}", path.display())).help("`wayleave keys anchor` makes one")
+    };
+    let file: AnchorFile = toml::from_str(&text).map_err(|error| malformed(&error.message()))?;
+    let public = file.key.strip_prefix("ed25519:").and_then(from_hex);
+    let public = public.ok_or_else(|| malformed(&"its key is not `ed25519:` and 64 hexadecimal digits"))?;
+    Ok(Anchor { name: file.name, public, not_before: file.not_before, not_after: file.not_after })
+}
+
+/// What the files of objects held, as far as their names, sizes and times tell, and when a view of them ends.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Stamp(Vec<(PathBuf, u64, i64, i64)>);
+
+/// Looks at the files without reading them.
+pub fn stamp(keys: &KeysSection, source: &Source) -> Stamp {
+    let mut files: Vec<PathBuf> = keys.anchor.iter().map(|anchor| source.beside(anchor.get_ref())).collect();
+    if let Some(folder) = &keys.objects {
+        files.extend(object_files(&source.beside(folder.get_ref())).unwrap_or_default());
+    }
+    let stamp = files.into_iter().map(|file| match fs::metadata(&file) {
+        Ok(meta) => (file, meta.len(), meta.mtime(), meta.mtime_nsec()),
+        Err(_) => (file, 0, 0, 0),
+    });
+    Stamp(stamp.collect())
+}
+
+/// What is known of origins.
+pub struct Known {
+    /// As a validator looks at it.
+    pub view: View,
+    /// What does not count, with its reason.
+    pub refused: Vec<String>,
+    /// When it must be made anew, in seconds since 1970.
+    pub until: Option<u64>,
+}
+
+/// Reads the anchor and the objects that it has signed. Without an anchor nothing is known.
+pub fn view(keys: &KeysSection, source: &Source, generation: u64) -> Result<Known, Failure> {
+    let now = unix_now().secs();
+    let (Some(anchor_file), Some(folder)) = (&keys.anchor, &keys.objects) else {
+        return Ok(Known { view: View::new(generation), refused: Vec::new(), until: None });
+    };
+    let path = source.beside(anchor_file.get_ref());
+    let known = set(&path, &source.beside(folder.get_ref()), now);
+    let (mut refused, set) = known.map_err(|failure| source.failure(fault(anchor_file.span(), &failure)))?;
+    let (view, omitted) = set.view(generation, now);
+    refused.extend(omitted.iter().map(ToString::to_string));
+    Ok(Known { view, refused, until: set.next_change(now) })
+}
+
+/// The verified objects of a folder under an anchor, and what was refused.
+pub fn set(anchor: &Path, folder: &Path, now: u64) -> Result<(Vec<String>, ObjectSet), Failure> {
+    let anchor = load_anchor(anchor)?;
+    let set = ObjectSet::new(anchor, now);
+    let mut set = set.map_err(|error| {
+        Failure::new(error.to_string()).help("make or fetch a new anchor, or set this machine's clock")
+    })?;
+    let mut refused = Vec::new();
+    let mut objects = Vec::new();
+    for file in object_files(folder)? {
+        match fs::read(&file) {
+            Ok(octets) => objects.push((file, octets)),
+            Err(error) => refused.push(format!("{}: {error}", file.display())),
+        }
+    }
+    // Profiles first: additions count under them. The octet after the version is the kind.
+    objects.sort_by_key(|(_, octets)| octets.get(1).copied());
+    for (file, octets) in objects {
+        if let Err(error) = set.insert(&octets, now) {
+            refused.push(format!("{}: {error}", file.display()));
+        }
+    }
+    Ok((refused, set))
+}
+
+fn object_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let system = |error| Failure::system(folder.display(), &error);
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).map_err(system)? {
+        let path = entry.map_err(system)?.path();
+        if path.extension().is_some_and(|extension| extension == OBJECT) {
+            files.push(path);
+        }
+        if files.len() > MOST_OBJECTS {
+            return Err(Failure::new(format!("{} holds more than {MOST_OBJECTS} objects", folder.display())));
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Writes a signed object into a folder, in place of an earlier one of its kind and AS, and gives its path.
+pub fn save_object(folder: &Path, object: &Object, octets: &[u8]) -> Outcome<PathBuf> {
+    let kind = match object {
+        Object::Profile(_) => "profile",
+        Object::Record(_) => "record",
+        Object::Addition(_) => "addition",
+    };
+    let path = folder.join(format!("{kind}-{}.{OBJECT}", object.asn().0));
+    let system = |error| Failure::system(path.display(), &error);
+    fs::create_dir_all(folder).map_err(system)?;
+    // Whole or not at all, whoever reads meanwhile.
+    let beside = path.with_extension("new");
+    fs::write(&beside, octets).and_then(|()| fs::rename(&beside, &path)).map_err(system)?;
+    Ok(path)
+}
+
+/// A failure at its place in a configuration.
+pub fn fault(span: std::ops::Range<usize>, failure: &Failure) -> Fault {
+    Fault { span: Some(span), message: failure.to_string(), help: failure.remedy().map(str::to_owned) }
+}
+
+/// The keys that a proxy signs with; none without a file.
+pub fn ring(keys: &KeysSection, asn: Asn, source: &Source) -> Outcome<KeyRing> {
+    let Some(file) = &keys.signing else { return Ok(KeyRing::default()) };
+    let loaded = Keys::load("attest", &source.beside(file.get_ref()));
+    let loaded = loaded.map_err(|failure| source.failure(fault(file.span(), &failure)))?;
+    if loaded.asn != Some(asn) {
+        let whose = loaded.asn.map_or("nobody".to_owned(), |asn| asn.to_string());
+        let message = format!("these are keys of {whose}, expected keys of {asn}");
+        return Err(source.failure(Fault::at(file.span(), message)).into());
+    }
+    // `check` has seen that there is such a part.
+    let part = keys.part.as_ref().map_or(Some(Part::WHOLE), |part| Part::new(part.get_ref().number, part.get_ref().of));
+    let pairs = loaded.pairs_of(part.unwrap_or(Part::WHOLE)).into_iter().map(|(suite, key)| Pair { suite, key, registered: false });
+    Ok(KeyRing { pairs: pairs.collect() })
+}

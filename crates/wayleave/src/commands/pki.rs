@@ -1,0 +1,227 @@
+//! `keys attest`, `anchor`, `profile`, `record` and `objects`: the keys of attestations and the objects that vouch for them.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use wayleave_attestation::pki::{Anchor, Object, Profile, ProfileKey, Record, Role, Span, Strictness};
+use wayleave_attestation::suite::{self, SuiteId, SuiteKey};
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::identity::{from_hex, to_hex};
+
+use crate::attestation_files::{Keys, load_anchor, save_anchor, save_object, set};
+use crate::cli::{AnchorKeys, AttestKeys, ObjectKeys, ProfileKeys, RecordKeys, StrictnessName};
+use crate::failure::{Failure, Outcome};
+use crate::output::{objects, print, print_json};
+
+const DAY: u64 = 86_400;
+
+/// Makes an AS's private attestation keys.
+pub fn attest(command: &AttestKeys) -> Outcome {
+    let mut suites = Vec::new();
+    for name in &command.suite {
+        let suite = SuiteId::from_name(name).filter(|suite| suite::of(*suite).is_some());
+        let known: Vec<&str> =
+            SuiteId::ALL.iter().filter(|suite| suite::of(**suite).is_some()).map(|suite| suite.name()).collect();
+        let unknown = || Failure::usage(format!("no suite `{name}`")).help(format!("there are: {}", known.join(", ")));
+        let suite = suite.ok_or_else(unknown)?;
+        if suites.contains(&suite) {
+            return Err(Failure::usage(format!("suite `{name}` twice: one key for each is enough")).into());
+        }
+        suites.push(suite);
+    }
+    let keys = Keys::generate(Some(command.asn), &suites)?;
+    keys.save("attest", &command.file)?;
+    show(&command.file, &keys, command.json);
+    Ok(())
+}
+
+/// Prints the public parts of attestation keys.
+pub fn show(file: &Path, keys: &Keys, json: bool) {
+    let pairs = keys.pairs();
+    let public: Vec<String> = pairs.iter().map(|(suite, key)| spell(*suite, key.as_ref())).collect();
+    if json {
+        print_json(json!({ "file": file, "asn": keys.asn, "attest": public }));
+    } else {
+        let asn = keys.asn.map_or(String::new(), |asn| format!("asn     {asn}\n"));
+        let lines: String = public.iter().map(|key| format!("attest  {key}\n")).collect();
+        print(&format!("file    {}\n{asn}{lines}", file.display()));
+    }
+}
+
+fn spell(suite: SuiteId, key: &dyn SuiteKey) -> String {
+    format!("{}:{}", suite.name(), to_hex(key.public()))
+}
+
+/// Makes a trust anchor: a private file, and a public one beside it.
+pub fn anchor(command: &AnchorKeys) -> Outcome {
+    let public_file = command.file.with_extension("pub");
+    if public_file.exists() {
+        return Err(Failure::new(format!("{} exists already; an anchor is never overwritten", public_file.display())).into());
+    }
+    let keys = Keys::generate(None, &[SuiteId::KcEd25519])?;
+    keys.save("anchor", &command.file)?;
+    let key = anchor_key(&keys, &command.file)?;
+    let now = unix_now().secs();
+    let anchor = Anchor {
+        name: command.name.clone(),
+        public: key.public().try_into().map_err(|_| Failure::new("an anchor's key has 32 octets"))?,
+        // An hour back, for machines whose clocks are behind ours.
+        not_before: now.saturating_sub(3600),
+        not_after: now + u64::from(command.days) * DAY,
+    };
+    save_anchor(&anchor, &public_file)?;
+    let shown = format!("ed25519:{}", to_hex(&anchor.public));
+    if command.json {
+        print_json(json!({ "file": command.file, "public": public_file, "key": shown, "not_after": anchor.not_after }));
+    } else {
+        print(&format!("file    {}\npublic  {}\nkey     {shown}\n", command.file.display(), public_file.display()));
+    }
+    Ok(())
+}
+
+fn anchor_key(keys: &Keys, file: &Path) -> Result<Box<dyn SuiteKey>, Failure> {
+    let found = keys.pairs().into_iter().find(|(suite, _)| *suite == SuiteId::KcEd25519);
+    found.map(|(_, key)| key).ok_or_else(|| Failure::new(format!("{} holds no key of an anchor", file.display())))
+}
+
+/// Signs an AS's profile.
+pub fn profile(command: &ProfileKeys) -> Outcome {
+    let mut keys = Vec::new();
+    for text in &command.key {
+        keys.push(profile_key(text)?);
+    }
+    let mut asn = command.asn;
+    if let Some(file) = &command.attest {
+        let attest = Keys::load("attest", file)?;
+        if asn.is_some() && attest.asn != asn {
+            return Err(Failure::usage(format!("{} has keys of another AS", file.display())).into());
+        }
+        asn = attest.asn;
+        let public = |(suite, key): (SuiteId, Box<dyn SuiteKey>)| ProfileKey {
+            role: Role::Attest,
+            suite,
+            public: key.public().to_vec(),
+        };
+        keys.extend(attest.pairs().into_iter().map(public));
+    }
+    let Some(asn) = asn else {
+        return Err(Failure::usage("whose profile?").help("say --asn, or --attest FILE").into());
+    };
+    keys.sort();
+    sign(&command.objects, |span| Object::Profile(Profile { asn, span, keys }))
+}
+
+/// `ROLE:SUITE:HEX`.
+fn profile_key(text: &str) -> Result<ProfileKey, Failure> {
+    let wrong = || {
+        Failure::usage(format!("`{text}` is no key"))
+            .help("a key is ROLE:SUITE:HEX, as attest:kc-ed25519:3b6a...; roles are attest, identity, exchange-member, scion, icing, platypus")
+    };
+    let mut parts = text.splitn(3, ':');
+    let (Some(role), Some(suite), Some(hex)) = (parts.next(), parts.next(), parts.next()) else { return Err(wrong()) };
+    let role = Role::ALL.into_iter().find(|known| serde_json::to_value(known).is_ok_and(|name| name == role));
+    let public = octets(hex);
+    match (role, SuiteId::from_name(suite), public) {
+        (Some(role), Some(suite), Some(public)) => Ok(ProfileKey { role, suite, public }),
+        _ => Err(wrong()),
+    }
+}
+
+fn octets(hex: &str) -> Option<Vec<u8>> {
+    if !hex.len().is_multiple_of(2) || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).ok()).collect()
+}
+
+/// Signs an AS's record.
+pub fn record(command: &RecordKeys) -> Outcome {
+    let now = unix_now().secs();
+    let attested_since = command.attested.map(|strictness| {
+        let strictness = match strictness {
+            StrictnessName::Strict => Strictness::Strict,
+            StrictnessName::Prefer => Strictness::Prefer,
+        };
+        (command.since.unwrap_or(now), strictness)
+    });
+    let mut prefixes: Vec<_> = command.prefix.iter().map(|owned| (owned.prefix, owned.max_length)).collect();
+    prefixes.sort();
+    let asn = command.asn;
+    sign(&command.objects, |span| Object::Record(Record { asn, span, attested_since, prefixes }))
+}
+
+/// Signs an object that holds from now on, later than the one in its place, and writes it into the folder.
+fn sign(command: &ObjectKeys, object: impl FnOnce(Span) -> Object) -> Outcome {
+    let now = unix_now().secs();
+    let keys = Keys::load("anchor", &command.anchor)?;
+    let mut key = anchor_key(&keys, &command.anchor)?;
+    let public = load_anchor(&command.anchor.with_extension("pub"))?;
+    if now > public.not_after {
+        return Err(Failure::new("the trust anchor has expired").help("`wayleave keys anchor` makes a new one").into());
+    }
+    let not_after = now + u64::from(command.days) * DAY;
+    let span = Span { sequence: unix_now().0, not_before: now.saturating_sub(3600), not_after };
+    let object = object(span);
+    let octets = object.clone().sign(key.as_mut());
+    let octets = octets.map_err(|error| Failure::new(format!("not signed: {error}")))?;
+    let file = save_object(&command.objects, &object, &octets)?;
+    if command.json {
+        print_json(json!({ "file": file, "object": describe(&object) }));
+    } else {
+        print(&format!("wrote {}\n", file.display()));
+    }
+    Ok(())
+}
+
+/// Lists the objects of a folder that an anchor has signed.
+pub fn list(anchor: &Path, folder: &Path, json: bool) -> Outcome {
+    let (refused, set) = set(anchor, folder, unix_now().secs())?;
+    let rows: Vec<Value> = set.objects().map(|(object, _)| describe(object)).collect();
+    if json {
+        print_json(json!({ "anchor": set.anchor().name, "objects": rows, "refused": refused }));
+        return Ok(());
+    }
+    print(&objects(&rows, &["kind", "asn", "not_after", "attested", "prefixes", "keys"]));
+    refused.iter().for_each(|refused| print(&format!("refused: {refused}\n")));
+    Ok(())
+}
+
+fn describe(object: &Object) -> Value {
+    let keys = |keys: &[ProfileKey]| -> Vec<String> {
+        keys.iter()
+            .map(|key| {
+                let role = serde_json::to_value(key.role).unwrap_or_default();
+                let hex = to_hex(&key.public);
+                let short = if from_hex(&hex).is_some() { hex } else { format!("{}...", &hex[..hex.len().min(32)]) };
+                format!("{}:{}:{short}", role.as_str().unwrap_or_default(), key.suite.name())
+            })
+            .collect()
+    };
+    let mut row = json!({ "asn": object.asn(), "not_after": object.span().not_after });
+    match object {
+        Object::Profile(profile) => {
+            row["kind"] = json!("profile");
+            row["keys"] = json!(keys(&profile.keys));
+        }
+        Object::Addition(addition) => {
+            row["kind"] = json!("addition");
+            row["keys"] = json!(keys(&addition.keys));
+        }
+        Object::Record(record) => {
+            let prefix = |(prefix, most): &(wayleave_core::Prefix, u8)| match *most == prefix.len() {
+                true => prefix.to_string(),
+                false => format!("{prefix}-{most}"),
+            };
+            row["kind"] = json!("record");
+            row["prefixes"] = json!(record.prefixes.iter().map(prefix).collect::<Vec<_>>());
+            row["attested"] = match record.attested_since {
+                Some((since, strictness)) => {
+                    let strictness = serde_json::to_value(strictness).unwrap_or_default();
+                    json!(format!("{} since {since}", strictness.as_str().unwrap_or_default()))
+                }
+                None => Value::Null,
+            };
+        }
+    }
+    row
+}
