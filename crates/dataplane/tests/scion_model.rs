@@ -76,6 +76,14 @@ fn the_router_equals_the_model_on_random_and_mutated_packets() {
 }
 
 #[test]
+#[ignore = "100 million packets take some minutes"]
+fn the_router_equals_the_model_on_100_million_packets() {
+    for seed in 2..=101 {
+        compare(seed, times("WAYLEAVE_SCION_PACKETS", 1_000_000));
+    }
+}
+
+#[test]
 fn noise_is_refused_as_the_model_refuses_it() {
     let mut source = Random(9);
     let (mut router, model) = (router(), Model { here: HERE, key: key(), down: Vec::new() });

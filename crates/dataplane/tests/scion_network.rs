@@ -339,12 +339,12 @@ fn hop_fields_spliced_between_segments_are_refused() {
     let downs = network.down.clone();
     let (mut spliced, mut passed, mut collisions) = (0u64, 0u64, 0u64);
     let most = times("WAYLEAVE_SCION_SPLICES", 20_000) as u64;
-    'all: for (_, (path, segment)) in downs.iter().enumerate() {
+    'all: for (path, segment) in &downs {
         for (other, donor) in &downs {
             for place in 1..path.len() {
-                for from in 1..other.len() {
+                for (from, of) in other.iter().enumerate().skip(1) {
                     // A hop field of the same AS in another segment: its key is the same, its accumulator is not.
-                    if path[place] != other[from] || donor.hops[from] == segment.hops[place] {
+                    if path[place] != *of || donor.hops[from] == segment.hops[place] {
                         continue;
                     }
                     let mut forged = segment.clone();

@@ -18,6 +18,11 @@ impl Router {
     /// Counts a refusal, and tells the sender if it may be told.
     #[cold]
     pub(super) fn refuse(&mut self, frame: &mut Frame<'_>, reason: Reason, now: Now) -> Action {
+        if let (Reason::BadMac, Ingress::External(interface)) = (reason, frame.ingress)
+            && let Some(count) = self.bad_macs.get_mut(usize::from(interface))
+        {
+            *count += 1;
+        }
         if !self.answers.ready(now.instant) {
             self.counters.unanswered += 1;
             return Action::Drop(reason);

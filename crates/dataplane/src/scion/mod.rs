@@ -29,6 +29,8 @@ pub struct Router {
     keys: Keys,
     answers: TokenBucket,
     counters: Counters,
+    /// Wrong MACs by the interface where they came in: who lets forgeries pass, or makes them.
+    bad_macs: Box<[u64]>,
     /// Of the MAC's 48 bits those that are compared; fewer only in a test of the comparison.
     compared: u64,
 }
@@ -99,10 +101,12 @@ impl Router {
     /// # Errors
     /// What is wrong with the configuration.
     pub fn new(config: &Config) -> Result<Self, ConfigError> {
+        let ports = config::ports(config)?;
         Ok(Self {
             isd_as: config.isd_as,
             address: config.address,
-            ports: config::ports(config)?,
+            bad_macs: vec![0; ports.len()].into(),
+            ports,
             keys: config.keys.clone(),
             answers: TokenBucket::new(config.answers_per_second, config.answers_burst),
             counters: Counters::default(),
@@ -171,6 +175,12 @@ impl Router {
         &self.counters
     }
 
+    /// Wrong MACs in packets that came in by `interface`.
+    #[must_use]
+    pub fn bad_macs(&self, interface: u16) -> u64 {
+        self.bad_macs.get(usize::from(interface)).copied().unwrap_or(0)
+    }
+
     /// Says whether the link behind `interface` works; an unknown interface is passed over.
     pub fn set_link(&mut self, interface: u16, up: bool) {
         if let Some(Some(port)) = self.ports.get_mut(usize::from(interface)) {
@@ -189,6 +199,9 @@ impl Router {
     /// What is wrong with the configuration; the router stays as it was.
     pub fn reload(&mut self, config: &Config) -> Result<(), ConfigError> {
         self.ports = config::ports(config)?;
+        let mut bad_macs = std::mem::take(&mut self.bad_macs).into_vec();
+        bad_macs.resize(self.ports.len(), 0);
+        self.bad_macs = bad_macs.into();
         (self.isd_as, self.address, self.keys) = (config.isd_as, config.address, config.keys.clone());
         Ok(())
     }
