@@ -261,6 +261,19 @@ unsafe fn schedule<V: Vector>(key: V) -> [V; 11] {
     keys
 }
 
+/// Every round key in every block of a vector.
+#[inline(always)]
+unsafe fn splat_all<V: Vector>(round_keys: &RoundKeys) -> [V; 11] {
+    // SAFETY: the caller has the features.
+    unsafe {
+        let mut out = [V::zero(); 11];
+        for (vector, key) in out.iter_mut().zip(round_keys) {
+            *vector = V::splat(key);
+        }
+        out
+    }
+}
+
 /// Encrypts `R` vectors side by side, so that the rounds of one fill the waits of another.
 #[inline(always)]
 unsafe fn encrypt_vectors<V: Vector, const R: usize>(state: &mut [V; R], key: impl Fn(usize, usize) -> V) {
@@ -284,7 +297,7 @@ unsafe fn encrypt_vectors<V: Vector, const R: usize>(state: &mut [V; R], key: im
 unsafe fn encrypt_in<V: Vector>(keys: &RoundKeys, blocks: &mut [Block]) {
     // SAFETY: the caller has the features; every load and store is of as many blocks as the vector has.
     unsafe {
-        let keys = keys.map(|key| V::splat(&key));
+        let keys: [V; 11] = splat_all(keys);
         let mut groups = blocks.chunks_exact_mut(4 * V::BLOCKS);
         for group in &mut groups {
             let mut state = [V::zero(); 4];
@@ -317,8 +330,12 @@ unsafe fn encrypt_each_in<V: Vector>(keys: &[Block], blocks: &mut [Block]) {
         // SAFETY: the caller has the features; both copies hold four vectors.
         unsafe {
             let at = |blocks: &[Block], lane: usize| V::load(&blocks[lane * V::BLOCKS..]);
-            let keys: [[V; 11]; 4] = std::array::from_fn(|lane| schedule(at(&key_copy, lane)));
-            let mut state: [V; 4] = std::array::from_fn(|lane| at(&copy, lane));
+            // Loops, since a closure that a function of `core` calls does not have the features.
+            let (mut keys, mut state) = ([[V::zero(); 11]; 4], [V::zero(); 4]);
+            for (lane, (keys, state)) in keys.iter_mut().zip(&mut state).enumerate() {
+                *keys = schedule(at(&key_copy, lane));
+                *state = at(&copy, lane);
+            }
             encrypt_vectors(&mut state, |round, lane| keys[lane][round]);
             for (lane, vector) in state.iter().enumerate() {
                 vector.store(&mut copy[lane * V::BLOCKS..]);
@@ -347,13 +364,14 @@ unsafe fn cmac_in<V: Vector>(keys: Keys<'_>, messages: &[Parts<'_>], tags: &mut 
         unsafe {
             match keys {
                 Keys::One(round_keys, k1, k2) => {
-                    let round_keys = round_keys.map(|key| V::splat(&key));
+                    let round_keys: [V; 11] = splat_all(round_keys);
                     cmac_group(group, messages, tags, |_| (*k1, *k2), |round, _| round_keys[round]);
                 }
                 Keys::Each(keys, zeros) => {
-                    let own: [[V; 11]; SIDE] = std::array::from_fn(|side| {
-                        schedule(V::gather(|lane| &keys[at(group, side * V::BLOCKS + lane)]))
-                    });
+                    let mut own = [[V::zero(); 11]; SIDE];
+                    for (side, own) in own.iter_mut().enumerate() {
+                        *own = schedule(V::gather(|lane| &keys[at(group, side * V::BLOCKS + lane)]));
+                    }
                     cmac_group(group, messages, tags, |index| subkeys(&zeros[index]), |round, side| own[side][round]);
                 }
             }
