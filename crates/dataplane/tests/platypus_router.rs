@@ -58,6 +58,7 @@ fn router(repeated: Repeated) -> Router {
         need_revocations: false,
         answers_per_second: 100,
         accounts: 100,
+        account_seed: 1,
         delegations: 16,
     };
     Router::new(config, Kernel::best())
@@ -183,6 +184,7 @@ fn lists_of_revocations_only_go_forward() {
         need_revocations: true,
         answers_per_second: 1,
         accounts: 10,
+        account_seed: 1,
         delegations: 1,
     };
     let mut router = Router::new(config, Kernel::best());

@@ -4,10 +4,13 @@
 //! after a crash a total is at most that much too low, and never too high.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
 
 use wayleave_core::Instant;
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::verify::Charge;
+
+use super::revocation::{Mix, pack_fields};
 
 /// What one account has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -70,6 +73,26 @@ impl Bucket {
     }
 }
 
+/// Begins every hash with a number that nobody outside knows: principals choose their delegations' IDs.
+#[derive(Clone, Debug)]
+struct Seeded(u64);
+
+impl BuildHasher for Seeded {
+    type Hasher = Mix;
+
+    fn build_hasher(&self) -> Mix {
+        let mut mix = Mix::default();
+        mix.write_u128(u128::from(self.0));
+        mix
+    }
+}
+
+/// The name of an account.
+fn pack(charge: &Charge) -> u128 {
+    let n = charge.interval.map_or(0, |interval| interval.exponent());
+    pack_fields(charge.principal, charge.delegation, n, charge.epoch)
+}
+
 #[derive(Clone, Copy, Default, Debug)]
 struct Account {
     total: Total,
@@ -79,18 +102,18 @@ struct Account {
 /// One router's accounts.
 #[derive(Clone, Debug)]
 pub struct Accounts {
-    accounts: HashMap<Charge, Account>,
+    accounts: HashMap<u128, Account, Seeded>,
     changed: Vec<Charge>,
     buckets: HashMap<Payer, Bucket>,
     most: usize,
 }
 
 impl Accounts {
-    /// Room for `most` accounts, taken at once.
+    /// Room for `most` accounts, taken at once; `seed` must be random.
     #[must_use]
-    pub fn new(most: usize) -> Self {
+    pub fn new(most: usize, seed: u64) -> Self {
         Self {
-            accounts: HashMap::with_capacity(most),
+            accounts: HashMap::with_capacity_and_hasher(most, Seeded(seed)),
             changed: Vec::with_capacity(most),
             buckets: HashMap::new(),
             most,
@@ -125,7 +148,8 @@ impl Accounts {
         if held.contains(&false) {
             return Charged::OverRate;
         }
-        if self.accounts.len() >= self.most && !self.accounts.contains_key(charge) {
+        let name = pack(charge);
+        if self.accounts.len() >= self.most && !self.accounts.contains_key(&name) {
             return Charged::Full;
         }
         for payer in payers.into_iter().flatten() {
@@ -133,7 +157,7 @@ impl Accounts {
                 bucket.take(octets);
             }
         }
-        let account = self.accounts.entry(*charge).or_default();
+        let account = self.accounts.entry(name).or_default();
         account.total.packets += 1;
         account.total.octets += u128::from(octets);
         if !account.is_changed {
@@ -146,7 +170,7 @@ impl Accounts {
     /// What an account has sent.
     #[must_use]
     pub fn total(&self, charge: &Charge) -> Total {
-        self.accounts.get(charge).map_or_else(Total::default, |account| account.total)
+        self.accounts.get(&pack(charge)).map_or_else(Total::default, |account| account.total)
     }
 
     /// Totals that changed since this was last called: the next records of the journal.
@@ -155,7 +179,7 @@ impl Accounts {
         changed
             .into_iter()
             .filter_map(|charge| {
-                let account = self.accounts.get_mut(&charge)?;
+                let account = self.accounts.get_mut(&pack(&charge))?;
                 account.is_changed = false;
                 Some((charge, account.total))
             })
@@ -165,7 +189,7 @@ impl Accounts {
     /// Takes over the journal's records after a start, in any order: an account's largest total is its last.
     pub fn restore(&mut self, records: impl IntoIterator<Item = (Charge, Total)>) {
         for (charge, total) in records {
-            let account = self.accounts.entry(charge).or_default();
+            let account = self.accounts.entry(pack(&charge)).or_default();
             if account.total.packets < total.packets {
                 account.total = total;
             }
@@ -174,7 +198,7 @@ impl Accounts {
 
     /// Forgets the accounts of an epoch that is over and journalled.
     pub fn close(&mut self, charge: &Charge) {
-        self.accounts.remove(charge);
+        self.accounts.remove(&pack(charge));
     }
 
     /// The principal's rate, and the delegation's. Without any rate, nobody is looked up.
@@ -224,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_journal_read_twice_or_out_of_order_counts_once() {
-        let mut accounts = Accounts::new(10);
+        let mut accounts = Accounts::new(10, 1);
         let mut journal = Vec::new();
         for packet in 0..100u64 {
             accounts.charge(&charge(1 + packet as u32 % 3, None, 7), 100 + packet, Instant(0));
@@ -233,7 +257,7 @@ mod tests {
             }
         }
         assert!(accounts.journal().is_empty());
-        let mut restored = Accounts::new(10);
+        let mut restored = Accounts::new(10, 1);
         restored.restore(journal.iter().copied());
         restored.restore(journal.iter().rev().copied());
         for principal in 1..=3 {
@@ -246,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_delegation_is_held_to_its_own_rate_and_to_its_principals() {
-        let mut accounts = Accounts::new(10);
+        let mut accounts = Accounts::new(10, 1);
         let payer = |id: Option<u32>| Payer {
             principal: Principal::new(1).expect("24 bits"),
             delegation: id.map(|id| DelegationId::new(id).expect("24 bits")),
@@ -269,7 +293,7 @@ mod tests {
 
     #[test]
     fn no_account_is_opened_beyond_the_limit() {
-        let mut accounts = Accounts::new(2);
+        let mut accounts = Accounts::new(2, 1);
         let outcomes: Vec<Charged> = [1, 2, 3, 1].map(|n| accounts.charge(&charge(n, None, 0), 1, Instant(0))).to_vec();
         assert_eq!(outcomes, [Charged::Yes, Charged::Yes, Charged::Full, Charged::Yes]);
     }

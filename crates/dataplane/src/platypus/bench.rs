@@ -59,7 +59,8 @@ impl Bench {
             replay_key: Key128::new([9; 16]),
             need_revocations: false,
             answers_per_second: 100,
-            accounts: 1 << 12,
+            accounts: if work == Work::Full { 1 << 12 } else { 0 },
+            account_seed: 1,
             delegations: 16,
         };
         let fresh = arena.chunks_exact(SLOT).flat_map(|slot| slot[..64].to_vec()).collect();

@@ -136,8 +136,10 @@ pub struct Config {
     pub need_revocations: bool,
     /// ICMP errors a second.
     pub answers_per_second: u32,
-    /// Accounts at most.
+    /// Accounts at most; with zero, nothing is counted and no rate is held.
     pub accounts: usize,
+    /// Random: makes the table of accounts unforeseeable.
+    pub account_seed: u64,
     /// Stamping keys of delegations kept.
     pub delegations: usize,
 }
@@ -151,6 +153,7 @@ pub struct Router {
     need_revocations: bool,
     repeated: Repeated,
     replay: ReplayFilter,
+    is_accounting: bool,
     accounts: Accounts,
     answers: TokenBucket,
     counters: Counters,
@@ -169,7 +172,8 @@ impl Router {
             need_revocations: config.need_revocations,
             repeated: config.repeated,
             replay: ReplayFilter::new(&config.replay_key, capacity),
-            accounts: Accounts::new(config.accounts),
+            is_accounting: config.accounts > 0,
+            accounts: Accounts::new(config.accounts, config.account_seed),
             answers: TokenBucket::new(config.answers_per_second, config.answers_per_second),
             counters: Counters::default(),
         }
@@ -225,7 +229,7 @@ impl Router {
                 (Outcome::Full, _) => return Err(Reason::ReplayFull),
             },
         };
-        if !is_counted {
+        if !is_counted || !self.is_accounting {
             return Ok(());
         }
         match self.accounts.charge(&forward.charge, octets.len() as u64, now.instant) {

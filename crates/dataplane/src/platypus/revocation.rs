@@ -100,7 +100,7 @@ pub fn sign_list(
 
 /// A multiplicative hash: entries come from the key server, and look-ups from packets whose MAC was right.
 #[derive(Clone, Copy, Default)]
-struct Mix(u64);
+pub(super) struct Mix(u64);
 
 impl Hasher for Mix {
     fn finish(&self) -> u64 {
@@ -249,12 +249,21 @@ impl Revocations {
     }
 }
 
-/// Principal, kind of scope, both delegation IDs, interval, epoch: 24 + 2 + 24 + 24 + 5 + 32 bits.
 fn pack(entry: &Revoked) -> u128 {
-    let (id, sub) = entry.delegation.map_or((None, None), |(id, sub)| (Some(id), sub));
-    let scope = u128::from(id.is_some()) + u128::from(sub.is_some());
     let (n, epoch) = entry.epoch.map_or((0, 0), |(interval, epoch)| (interval.exponent(), epoch));
-    let mut packed = u128::from(entry.principal.number());
+    pack_fields(entry.principal, entry.delegation, n, epoch)
+}
+
+/// Principal, kind of scope, both delegation IDs, interval, epoch: 24 + 2 + 24 + 24 + 5 + 32 bits.
+pub(super) fn pack_fields(
+    principal: Principal,
+    delegation: Option<(DelegationId, Option<DelegationId>)>,
+    n: u8,
+    epoch: u32,
+) -> u128 {
+    let (id, sub) = delegation.map_or((None, None), |(id, sub)| (Some(id), sub));
+    let scope = u128::from(id.is_some()) + u128::from(sub.is_some());
+    let mut packed = u128::from(principal.number());
     for (bits, field) in [
         (2, scope),
         (24, u128::from(id.unwrap_or_default().number())),

@@ -10,7 +10,7 @@ use wayleave_core::UnixTime;
 use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, cmac_each};
 
 use super::header::offsets::{FLAG_REPLY, PROTOCOL};
-use super::header::{Capability, Interval, Packet, Principal, Version, kind, v4};
+use super::header::{Capability, Interval, Packet, Principal, Version, ipv4_header_sum, kind, v4};
 use super::mint::{HEAD_BLOCKS, PURPOSE_BINDING, PURPOSE_SECRET, StampKey, WaypointKey, epoch, label, write_head};
 use super::recent::Recent;
 use super::verify::{Charge, Forward, Reason, Verdict, Waypoint, is_martian};
@@ -211,7 +211,7 @@ fn lean<'a, 'k>(datagram: &'a [u8], waypoints: &'k [Waypoint], now: UnixTime) ->
         && front[22] == 0
         && kinds & (kind::DELEGATED | kind::SUB_DELEGATED) == 0
         && word(v4::DESTINATION) == word(40)
-        && is_checksum_right(front);
+        && front.first_chunk().is_some_and(|header| ipv4_header_sum(header) == 0xffff);
     if !is_lean {
         return None;
     }
@@ -262,16 +262,4 @@ fn lean<'a, 'k>(datagram: &'a [u8], waypoints: &'k [Waypoint], now: UnixTime) ->
         payload,
         compared: here.compared(),
     })
-}
-
-/// RFC 1071 over the first twenty octets, as five words.
-#[inline(always)]
-fn is_checksum_right(front: &[u8; LEAN_FRONT]) -> bool {
-    let words: [u64; 5] = std::array::from_fn(|i| {
-        u64::from(u32::from_be_bytes([front[4 * i], front[4 * i + 1], front[4 * i + 2], front[4 * i + 3]]))
-    });
-    let sum: u64 = words.iter().sum();
-    let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    (sum & 0xffff) + (sum >> 16) == 0xffff
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Whether `address` is no unicast address of another host: unspecified, loopback, link-local, multicast, broadcast,
 /// reserved, or an IPv6 address that only wraps an IPv4 one of those kinds.
 #[must_use]
+#[inline]
 pub fn is_martian(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => is_martian_v4(v4),
@@ -12,6 +13,7 @@ pub fn is_martian(address: IpAddr) -> bool {
     }
 }
 
+#[inline]
 fn is_martian_v4(address: Ipv4Addr) -> bool {
     let [a, b, c, _] = address.octets();
     // RFC 6890: 0/8, 127/8, 169.254/16, 192.0.0/24; then multicast, 240/4 and broadcast.
