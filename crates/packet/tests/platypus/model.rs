@@ -130,7 +130,7 @@ pub(crate) fn process(here: &Here, datagram: &[u8], now: u64) -> Option<Vec<u8>>
         return None;
     }
     let next = listed.get(index + 1).map_or(last, |one| &one.bare[..size]);
-    if [original, last, next].into_iter().any(|octets| is_martian(octets)) {
+    if [original, last, next].into_iter().any(is_martian) {
         return None;
     }
     let kind = current.bare[size + 3];

@@ -78,7 +78,7 @@ fn every_payload_length_passes() {
         let here = world::waypoint(hops[0].capability.waypoint);
         let model = model::Here { address: here.address(), key: world::key_octets(here.address()), narrow: true };
         let most = if afi == Afi::Ipv4 { 65_535 - 20 - 20 - 28 } else { 65_535 - 44 - 40 };
-        let payload: Vec<u8> = (0..most + 1).map(|i: usize| (i * 7 >> 3) as u8).collect();
+        let payload: Vec<u8> = (0..most + 1).map(|i: usize| ((i * 7) >> 3) as u8).collect();
         for length in (0..=260).chain((261..most).step_by(step)).chain([most]) {
             let datagram = world::stamp(&world::inner(afi, &payload[..length]), &world::route(&hops));
             let sent = world::process(&here, &datagram, NOW).expect("it passes");
