@@ -1,4 +1,6 @@
 //! SCMP answers, made in place of the packet they answer: under a rate limit, and never longer than it.
+//!
+//! Only here the router allocates, as often as the rate limit lets an answer be made.
 
 use wayleave_core::Now;
 use wayleave_packet::scion::scmp::{Message, Problem, checksum};
