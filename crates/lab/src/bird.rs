@@ -229,6 +229,11 @@ protocol device {{ }}
             "export filter {{ if source != RTS_STATIC && source != RTS_BGP then reject;{} accept; }};",
             meds.collect::<String>()
         );
+        let import = site.lowers.map_or("import all;".to_owned(), |tag| {
+            let LargeCommunity { global, local1, local2 } = tag;
+            let tag = format!("({global}, {local1}, {local2})");
+            format!("import filter {{ if {tag} ~ bgp_large_community then bgp_local_pref = 50; accept; }};")
+        });
         let passive = if neighbour.passive { "passive; " } else { "" };
         let _ = write!(
             text,
@@ -238,8 +243,8 @@ protocol device {{ }}
   {internal}{passive}enable extended messages {extended};
   graceful restart off; hold time 9;
   connect delay time 1; connect retry time 1; error wait time 1, 2;
-  ipv4 {{ import all; {export} {next_hop}}};
-  ipv6 {{ import all; {export} {next_hop}}};
+  ipv4 {{ {import} {export} {next_hop}}};
+  ipv6 {{ {import} {export} {next_hop}}};
 }}
 ",
             neighbour.name, neighbour.local, site.asn.0, neighbour.address, neighbour.port, neighbour.asn.0

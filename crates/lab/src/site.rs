@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use wayleave_bgp::LargeCommunity;
 use wayleave_core::{Asn, Prefix};
 
 /// A router with any number of sessions, which passes on what it learns.
@@ -15,6 +16,8 @@ pub struct Site {
     pub router_id: Ipv4Addr,
     /// With whom it speaks.
     pub neighbours: Vec<Neighbour>,
+    /// Routes with this tag are used only where there is no other (a BIRD's; an FRR takes no notice).
+    pub lowers: Option<LargeCommunity>,
 }
 
 /// One session of a [`Site`].
@@ -42,7 +45,7 @@ impl Site {
     /// A router without neighbours.
     #[must_use]
     pub fn new(name: &str, asn: Asn, router_id: Ipv4Addr) -> Self {
-        Self { name: name.to_owned(), asn, router_id, neighbours: Vec::new() }
+        Self { name: name.to_owned(), asn, router_id, neighbours: Vec::new(), lowers: None }
     }
 
     /// The same with one neighbour more, reached from the router identifier's own address.

@@ -3,11 +3,12 @@
 //! Every site has one router. A site that attests has a proxy between its router and each of its neighbours; to both it
 //! passes for the other. A site without stands for all that know nothing of attestations.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
+use wayleave_bgp::LargeCommunity;
 use wayleave_core::{Asn, Prefix};
 
 use super::http;
@@ -21,6 +22,7 @@ use crate::site::{Neighbour, Site};
 use crate::speaker::{Identity, Speaker};
 use crate::table::{Announcement, LearnedRoute, Router, RouterError};
 use crate::tap::Tap;
+use crate::transit::Transit;
 
 /// Where a proxy waits for its own router, in a namespace of its own.
 const INSIDE: u16 = 179;
@@ -96,9 +98,17 @@ pub struct Plan {
     sites: Vec<PlannedSite>,
     links: Vec<Link>,
     guests: Vec<(String, Asn, String)>,
+    lowers: Vec<(String, LargeCommunity)>,
 }
 
 impl Plan {
+    /// The router of `name` uses routes with this tag only where there is no other.
+    #[must_use]
+    pub fn lowering(mut self, name: &str, tag: LargeCommunity) -> Self {
+        self.lowers.push((name.to_owned(), tag));
+        self
+    }
+
     /// A site without a proxy.
     #[must_use]
     pub fn legacy(self, name: &str, asn: u32, software: Software) -> Self {
@@ -221,6 +231,59 @@ pub struct Internet {
     tapped: Vec<(Place, SocketAddr, SocketAddr)>,
 }
 
+/// On what an internet stands.
+#[derive(Clone, Copy)]
+pub enum Ground<'a> {
+    /// Real routers on the LAN of a network, from this host on.
+    Lan(&'a Network, &'a Routers, u8),
+    /// Routers of ours on loopback; files go to this folder.
+    Loopback(&'a Path),
+}
+
+impl Ground<'_> {
+    fn first(self) -> u8 {
+        match self {
+            Self::Lan(_, _, first) => first,
+            Self::Loopback(_) => 20,
+        }
+    }
+
+    fn state(self) -> PathBuf {
+        match self {
+            Self::Lan(network, ..) => network.state().to_path_buf(),
+            Self::Loopback(state) => state.to_path_buf(),
+        }
+    }
+
+    fn attach(self, name: &str, addresses: &[String]) -> Result<Place, String> {
+        match self {
+            Self::Lan(network, ..) => network.attach(name, addresses).map_err(laid_out),
+            Self::Loopback(_) => Ok(Place::Here),
+        }
+    }
+
+    /// Where a process serves its status page.
+    fn status(self) -> Result<SocketAddr, String> {
+        match self {
+            Self::Lan(..) => Ok(([127, 0, 0, 1], 8485).into()),
+            Self::Loopback(_) => free_address(),
+        }
+    }
+}
+
+/// A port that was free a moment ago.
+fn free_address() -> Result<SocketAddr, String> {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map_err(|error| error.to_string())
+}
+
+/// Where a proxy waits on a link.
+#[derive(Clone, Copy)]
+struct Seat {
+    inside: SocketAddr,
+    outside: SocketAddr,
+    tapped: SocketAddr,
+}
+
 /// What laying out needs to know of each site.
 struct Laid {
     place: Place,
@@ -231,43 +294,42 @@ struct Laid {
 }
 
 impl Internet {
-    /// Lays `plan` out on the LAN of `network`, from host `first` on; files go to `state/NAME`.
-    pub fn new(
-        plan: Plan,
-        network: &Network,
-        first: u8,
-        binary: &Path,
-        routers: &Routers,
-        name: &str,
-    ) -> Result<Self, String> {
-        let mut laid = lay_sites(&plan, network, first)?;
-        let mut hosts = Hosts { next: first + STRIDE };
+    /// Lays `plan` out; files go to the folder `name` of the ground's.
+    pub fn new(plan: Plan, ground: Ground<'_>, binary: &Path, name: &str) -> Result<Self, String> {
+        let first = ground.first();
+        let mut laid = lay_sites(&plan, ground)?;
+        let mut hosts = Hosts { ground, next: first + STRIDE };
         let mut tapped = Vec::new();
         for link in &plan.links {
-            lay_link(&plan, link, network, &mut laid, &mut hosts, &mut tapped)?;
+            lay_link(&plan, link, &mut laid, &mut hosts, &mut tapped)?;
         }
         let mut guests = Vec::new();
         for ((name, asn, at), host) in plan.guests.iter().zip(first + 2 * STRIDE + STRIDE / 2..) {
-            guests.push(lay_guest(&plan, (name, *asn, at), network, host, &mut laid, &mut hosts)?);
+            guests.extend(lay_guest(&plan, (name, *asn, at), host, &mut laid, &mut hosts)?);
         }
-        let folder = network.state().join(name);
+        let folder = ground.state().join(name);
         std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let mut internet =
             Self { sites: Vec::new(), guests, taps: Vec::new(), folder, binary: binary.to_path_buf(), tapped };
         for (site, laid) in plan.sites.iter().zip(laid) {
-            internet.add_site(site, laid, routers, network)?;
+            internet.add_site(site, laid, ground)?;
         }
         internet.make_keys()?;
         Ok(internet)
     }
 
-    fn add_site(&mut self, site: &PlannedSite, laid: Laid, routers: &Routers, network: &Network) -> Result<(), String> {
+    fn add_site(&mut self, site: &PlannedSite, laid: Laid, ground: Ground<'_>) -> Result<(), String> {
         let name = &site.name;
-        let router: Box<dyn Router> = match site.software {
-            Software::Bird => Box::new(Bird::of_site(&routers.bird, laid.place, laid.site, network.state())),
-            Software::Frr => Box::new(Frr::of_site(&routers.frr, laid.place, laid.site, network.state())),
+        let router: Box<dyn Router> = match (ground, site.software) {
+            (Ground::Lan(network, routers, _), Software::Bird) => {
+                Box::new(Bird::of_site(&routers.bird, laid.place, laid.site, network.state()))
+            }
+            (Ground::Lan(network, routers, _), Software::Frr) => {
+                Box::new(Frr::of_site(&routers.frr, laid.place, laid.site, network.state()))
+            }
+            (Ground::Loopback(_), _) => Box::new(Transit::new(laid.site, laid.place)),
         };
-        let status = SocketAddr::from(([127, 0, 0, 1], 8485));
+        let status = ground.status()?;
         let proxy = match &site.proxy {
             Some(proxied) => {
                 let config = self.folder.join(format!("{name}.toml"));
@@ -445,7 +507,8 @@ fn proxy_log(site: &RunningSite) -> String {
 }
 
 /// Addresses of proxies.
-struct Hosts {
+struct Hosts<'a> {
+    ground: Ground<'a>,
     next: u8,
 }
 
@@ -461,28 +524,32 @@ fn laid_out(error: NetworkError) -> String {
     error.to_string()
 }
 
-fn lay_sites(plan: &Plan, network: &Network, first: u8) -> Result<Vec<Laid>, String> {
+fn lay_sites(plan: &Plan, ground: Ground<'_>) -> Result<Vec<Laid>, String> {
     let lay = |(site, host): (&PlannedSite, u8)| {
-        let place = network.attach(&site.name, &addresses(host)).map_err(laid_out)?;
+        let place = ground.attach(&site.name, &addresses(host))?;
         let proxy_place = match site.proxy {
-            Some(_) => network.attach(&format!("{}-proxy", site.name), &[]).map_err(laid_out)?,
+            Some(_) => ground.attach(&format!("{}-proxy", site.name), &[])?,
             None => Place::Here,
         };
         let (address, pairs) = (lan(host), Vec::new());
-        Ok(Laid { place, proxy_place, address, site: Site::new(&site.name, site.asn, address), pairs })
+        let mut router = Site::new(&site.name, site.asn, address);
+        router.lowers = plan.lowers.iter().find(|(name, _)| *name == site.name).map(|(_, tag)| *tag);
+        Ok(Laid { place, proxy_place, address, site: router, pairs })
     };
-    plan.sites.iter().zip(first..).map(lay).collect()
+    plan.sites.iter().zip(ground.first()..).map(lay).collect()
 }
 
-impl Hosts {
-    /// An address of the LAN more for a place.
-    fn give(&mut self, network: &Network, place: &Place) -> Result<Ipv4Addr, String> {
+impl Hosts<'_> {
+    /// An address of the LAN more for a proxy's place, or ports of loopback.
+    fn give(&mut self, place: &Place) -> Result<Seat, String> {
+        let (Ground::Lan(network, ..), Place::Namespace(name)) = (self.ground, place) else {
+            return Ok(Seat { inside: free_address()?, outside: free_address()?, tapped: free_address()? });
+        };
         let host = self.next;
         self.next += 1;
-        if let Place::Namespace(name) = place {
-            network.add_addresses(name, &addresses(host)).map_err(laid_out)?;
-        }
-        Ok(lan(host))
+        network.add_addresses(name, &addresses(host)).map_err(laid_out)?;
+        let at = |port| (lan(host), port).into();
+        Ok(Seat { inside: at(INSIDE), outside: at(OUTSIDE), tapped: at(TAPPED) })
     }
 }
 
@@ -510,9 +577,8 @@ fn neighbour(name: &str, local: Ipv4Addr, at: SocketAddr, asn: Asn, link: &Link)
 fn lay_link(
     plan: &Plan,
     link: &Link,
-    network: &Network,
     laid: &mut [Laid],
-    hosts: &mut Hosts,
+    hosts: &mut Hosts<'_>,
     tapped: &mut Vec<(Place, SocketAddr, SocketAddr)>,
 ) -> Result<(), String> {
     let ends = [index(plan, &link.left)?, index(plan, &link.right)?];
@@ -521,7 +587,7 @@ fn lay_link(
     let mut proxies = [None; 2];
     for (end, at) in proxies.iter_mut().zip(ends) {
         if plan.sites[at].proxy.is_some() && !is_internal {
-            *end = Some(hosts.give(network, &laid[at].proxy_place)?);
+            *end = Some(hosts.give(&laid[at].proxy_place)?);
         }
     }
     for side in [0, 1] {
@@ -531,16 +597,16 @@ fn lay_link(
         let at: SocketAddr = match (proxies[side], proxies[1 - side]) {
             (Some(own), far) => {
                 // Of two proxies the right one connects; a legacy router connects itself.
-                let connect = far.filter(|_| side == 1).map(|far| (far, OUTSIDE).into());
-                let (inside, outside) = ((own, INSIDE).into(), (own, OUTSIDE).into());
+                let connect = far.filter(|_| side == 1).map(|far| far.outside);
+                let Seat { inside, outside, .. } = own;
                 laid[me].pairs.push(PairEnd { name: name.clone(), inside, outside, connect, neighbour: asn });
-                (own, INSIDE).into()
+                inside
             }
             (None, Some(far)) if link.tapped => {
-                tapped.push((laid[other].proxy_place.clone(), (far, TAPPED).into(), (far, OUTSIDE).into()));
-                (far, TAPPED).into()
+                tapped.push((laid[other].proxy_place.clone(), far.tapped, far.outside));
+                far.tapped
             }
-            (None, Some(far)) => (far, OUTSIDE).into(),
+            (None, Some(far)) => far.outside,
             (None, None) => (laid[other].address, INSIDE).into(),
         };
         let mut neighbour = neighbour(&name, local, at, asn, link);
@@ -552,36 +618,32 @@ fn lay_link(
     Ok(())
 }
 
+/// A guest at a site without a proxy needs a router that listens, which ours does not: it is left out on loopback.
 fn lay_guest(
     plan: &Plan,
     (name, asn, at): (&str, Asn, &str),
-    network: &Network,
     host: u8,
     laid: &mut [Laid],
-    hosts: &mut Hosts,
-) -> Result<Guest, String> {
-    let place = network.attach(name, &addresses(host)).map_err(laid_out)?;
+    hosts: &mut Hosts<'_>,
+) -> Result<Option<Guest>, String> {
     let site = index(plan, at)?;
-    let link = Link {
-        left: at.to_owned(),
-        right: name.to_owned(),
-        tapped: false,
-        one_by_one: Vec::new(),
-        extended_messages: true,
-    };
+    let is_proxied = plan.sites[site].proxy.is_some();
+    if !is_proxied && matches!(hosts.ground, Ground::Loopback(_)) {
+        return Ok(None);
+    }
+    let place = hosts.ground.attach(name, &addresses(host))?;
     let local = laid[site].address;
-    let (peer, seen_at): (SocketAddr, SocketAddr) = match plan.sites[site].proxy {
-        Some(_) => {
-            let own = hosts.give(network, &laid[site].proxy_place)?;
-            let (inside, outside) = ((own, INSIDE).into(), (own, OUTSIDE).into());
-            laid[site].pairs.push(PairEnd { name: name.to_owned(), inside, outside, connect: None, neighbour: asn });
-            (outside, inside)
-        }
-        None => ((local, INSIDE).into(), (lan(host), INSIDE).into()),
+    let (peer, seen_at): (SocketAddr, SocketAddr) = if is_proxied {
+        let Seat { inside, outside, .. } = hosts.give(&laid[site].proxy_place)?;
+        laid[site].pairs.push(PairEnd { name: name.to_owned(), inside, outside, connect: None, neighbour: asn });
+        (outside, inside)
+    } else {
+        ((local, INSIDE).into(), (lan(host), INSIDE).into())
     };
-    let mut neighbour = neighbour(name, local, seen_at, asn, &link);
+    let link = Plan::default().link(at, name).links.remove(0);
+    let mut neighbour = neighbour(&name.replace('-', ""), local, seen_at, asn, &link);
     // A guest connects and does not listen.
-    neighbour.passive = plan.sites[site].proxy.is_none();
+    neighbour.passive = !is_proxied;
     laid[site].site.neighbours.push(neighbour);
     let identity = Identity {
         name: name.to_owned(),
@@ -591,5 +653,5 @@ fn lay_guest(
         peer_asn: plan.sites[site].asn,
         peer,
     };
-    Ok(Guest { identity, place, speaker: None })
+    Ok(Some(Guest { identity, place, speaker: None }))
 }

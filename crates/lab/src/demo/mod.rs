@@ -3,9 +3,11 @@
 //! Real processes of the one binary, real BGP routers where namespaces can be made, and the fault of a killed party.
 //! Every step looks at the routers' own tables.
 
+mod attested;
 pub mod expect;
 mod explore;
 pub mod files;
+pub mod forge;
 pub mod http;
 pub mod internet;
 pub mod layout;

@@ -7,6 +7,7 @@ use serde_json::Value;
 use wayleave_bgp::{Community, LargeCommunity};
 use wayleave_core::Prefix;
 
+use super::attested;
 use super::expect::EXCHANGE;
 use super::world::{PATIENCE, World};
 use super::{DEFAULT_PREFIXES, Options, default_table};
@@ -46,6 +47,11 @@ pub(super) const STEPS: &[Step] = &[
     step("kill -9 of party 1: tables stay, it returns, nothing is lost", kill_party_1),
     step("kill -9 of party 2: tables stay, it returns, nothing is lost", kill_party_2),
     step("kill -9 of a member's proxy: the others keep its routes, nothing is lost", kill_proxy),
+    step("attested announcements cross real BIRD and FRR", attested::announced),
+    step("an AS without attestations in the middle: the gap shows, the rest is proved", attested::gap),
+    step("a hijack by a forged path shorter than the real one is refused", attested::hijack),
+    step("a stripped attestation is refused", attested::stripped),
+    step("an expired attestation is refused", attested::expired),
     Step { name: "no alarm was raised, and all ends in order when asked", play: end, is_last: true },
 ];
 
@@ -327,8 +333,9 @@ fn end(world: &mut World, _: &Options, facts: &mut Facts) -> Result<(), String> 
     let members = world.members.iter_mut().map(|member| &mut member.role);
     let roles = members.chain(world.parties.iter_mut().map(|party| &mut party.role));
     let killed = roles.map(|role| role.stop(ORDERLY_END)).filter(|in_order| !in_order).count();
-    if killed > 0 {
-        return Err(format!("{killed} processes had to be killed"));
+    let second = world.attested.as_mut().is_none_or(|internet| internet.stop(ORDERLY_END));
+    if killed > 0 || !second {
+        return Err(format!("{} processes had to be killed", killed + usize::from(!second)));
     }
     facts.push(format!("every process ended on SIGTERM within {:.1} s", begin.elapsed().as_secs_f64()));
     Ok(())

@@ -14,6 +14,7 @@ use wayleave_route_server::policy::validate::Martians;
 use super::expect;
 use super::files::Files;
 use super::http;
+use super::internet::{Ground, Internet};
 use super::layout::{CUSTOMER, Layout, MemberSeat, PartySeat, Software};
 use crate::bird::Bird;
 use crate::frr::Frr;
@@ -145,6 +146,10 @@ pub struct World {
     /// The neighbour behind the last member, once it speaks.
     customer: Option<Speaker>,
     customer_routes: Vec<Announcement>,
+    /// The second internet, once it runs.
+    pub attested: Option<Internet>,
+    routers: Option<Routers>,
+    binary: PathBuf,
     layout: Layout,
 }
 
@@ -173,9 +178,25 @@ impl World {
             expected: expect::World::new(layout.next_hops()),
             customer: None,
             customer_routes: Vec::new(),
+            attested: None,
+            routers: routers.cloned(),
+            binary: binary.to_path_buf(),
             files,
             layout,
         })
+    }
+
+    /// On what a second internet may stand, beside the exchange.
+    pub(super) fn ground(&self) -> Ground<'_> {
+        match (&self.layout.network, &self.routers) {
+            (Some(network), Some(routers)) => Ground::Lan(network, routers, 20),
+            _ => Ground::Loopback(&self.layout.state),
+        }
+    }
+
+    /// The program that plays all roles.
+    pub(super) fn binary(&self) -> &Path {
+        &self.binary
     }
 
     /// The member named `name`.
