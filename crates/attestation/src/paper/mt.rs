@@ -10,7 +10,7 @@
 //! ```
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use wayleave_core::Asn;
 use wayleave_crypto::kdf;
@@ -127,12 +127,15 @@ struct Issued {
     root: Node,
 }
 
-/// What an AS grants: the tree in use, how many UPDATEs went out with it, and the next one if it was made ahead.
+/// What an AS grants: the tree in use, how many UPDATEs went out with it, and the next ones, made ahead.
 struct Issuing {
     current: Issued,
     sent: u32,
-    ahead: Option<Issued>,
+    ahead: VecDeque<Issued>,
 }
+
+/// Trees that an AS makes ahead, our own limit.
+const AHEAD: usize = 8;
 
 /// A tree that was granted, as its holder keeps it after the first signature.
 struct Held {
@@ -197,38 +200,36 @@ impl KcMt {
         Issued { serial, seed, root }
     }
 
-    /// Makes the tree that `asn` grants now, and the one after it.
-    fn issue_ahead(&mut self, asn: Asn) {
-        let ahead = match self.issuing.get(&asn) {
-            None => {
-                let issuing = Issuing { current: self.issue(asn, 0), sent: 0, ahead: None };
-                self.issuing.insert(asn, issuing);
-                1
+    /// Makes the tree that `asn` grants now, and `count` after it.
+    fn issue_ahead(&mut self, asn: Asn, count: usize) {
+        if !self.issuing.contains_key(&asn) {
+            let issuing = Issuing { current: self.issue(asn, 0), sent: 0, ahead: VecDeque::new() };
+            self.issuing.insert(asn, issuing);
+        }
+        loop {
+            let issuing = &self.issuing[&asn];
+            if issuing.ahead.len() >= count {
+                return;
             }
-            Some(issuing) if issuing.ahead.is_none() => issuing.current.serial.wrapping_add(1),
-            Some(_) => return,
-        };
-        let ahead = Some(self.issue(asn, ahead));
-        self.issuing.get_mut(&asn).expect("inserted above").ahead = ahead;
+            let last = issuing.ahead.back().unwrap_or(&issuing.current).serial;
+            let next = self.issue(asn, last.wrapping_add(1));
+            self.issuing.get_mut(&asn).expect("inserted above").ahead.push_back(next);
+        }
     }
 
     /// The key that `asn` grants with its next UPDATE; a new one after Sigma of them.
-    fn grant(&mut self, asn: Asn) -> (u16, Secret<16>, Node) {
-        if !self.issuing.contains_key(&asn) {
-            self.issue_ahead(asn);
+    fn grant(&mut self, asn: Asn) -> (Secret<16>, Node) {
+        let spent = self.issuing.get(&asn).is_none_or(|issuing| issuing.sent >= SIGMA && issuing.ahead.is_empty());
+        if spent {
+            self.issue_ahead(asn, 1);
         }
-        let issuing = &self.issuing[&asn];
+        let issuing = self.issuing.get_mut(&asn).expect("issued above");
         if issuing.sent >= SIGMA {
-            if issuing.ahead.is_none() {
-                self.issue_ahead(asn);
-            }
-            let issuing = self.issuing.get_mut(&asn).expect("looked up above");
-            issuing.current = issuing.ahead.take().expect("made above");
+            issuing.current = issuing.ahead.pop_front().expect("made above");
             issuing.sent = 0;
         }
-        let issuing = self.issuing.get_mut(&asn).expect("looked up above");
         issuing.sent += 1;
-        (issuing.current.serial, issuing.current.seed.clone(), issuing.current.root)
+        (issuing.current.seed.clone(), issuing.current.root)
     }
 
     /// Signs with the key that came in; the first time with a new one, the holder makes its tree (the paper's S1).
@@ -280,7 +281,7 @@ impl Scheme for KcMt {
     fn prepare(&mut self, path: &[Asn]) {
         self.world.prepare(path);
         for &asn in path {
-            self.issue_ahead(asn);
+            self.issue_ahead(asn, AHEAD);
         }
     }
 
@@ -298,7 +299,7 @@ impl Scheme for KcMt {
                 Some(attestation.ok_or(SchemeError::Malformed)?)
             }
         };
-        let (_, granted, key) = self.grant(last);
+        let (granted, key) = self.grant(last);
         let signature = match &before {
             None => {
                 self.world.add_origin(origin);

@@ -7,11 +7,12 @@ use std::fs::File;
 use std::io::BufReader;
 
 use serde_json::{Map, Value, json};
-use wayleave_attestation::bench::memory::{TABLES, of_table};
+use wayleave_attestation::bench::memory::{TABLES, of_table, signature_bytes};
 use wayleave_attestation::bench::workload::{Route, Workload, routes, share_keys};
 use wayleave_attestation::bench::{
     Operations, Received, Seen, generate, operations, process, queue, receive_all, scheme,
 };
+use wayleave_attestation::paper::hybrid::{KcHybrid, Mix};
 use wayleave_attestation::paper::mt::OriginStatement;
 use wayleave_attestation::{Scheme, SchemeError, SuiteId};
 use wayleave_bgp::mrt::{self, MrtReader, Record};
@@ -106,6 +107,10 @@ pub fn ops(bench: &Bench) -> Outcome<Report> {
         let hops: usize = received.iter().map(|one| one.announcement.path.len()).sum();
         let bytes: usize = received.iter().map(|one| scheme.signature_bytes(&one.attestation)).sum();
         report.exact(format!("bytes_per_hop.{suite}"), "bytes", bytes as f64 / hops as f64);
+        // What one more hop adds.
+        let mut of = |hops| signature_bytes(scheme.as_mut(), hops, 200).map_err(cannot(suite));
+        let (shorter, longer) = (of(3)?, of(4)?);
+        report.exact(format!("bytes_next_hop.{suite}"), "bytes", longer - shorter);
         updates.push((suite, median(&update)));
     }
     // How many times longer an UPDATE takes, in this run.
@@ -357,9 +362,19 @@ pub fn memory(bench: &Bench) -> Outcome<Report> {
             missing.push(suite.name());
             continue;
         };
-        for table in &TABLES {
-            let bytes = of_table(scheme.as_mut(), table, samples).map_err(cannot(suite))?;
-            report.exact(format!("memory.{suite}.{}", table.asn), "bytes", bytes.round());
+        let mut add = |scheme: &mut dyn Scheme, name: &str| -> Outcome<()> {
+            for table in &TABLES {
+                let bytes = of_table(scheme, table, samples).map_err(cannot(suite))?;
+                report.exact(format!("memory.{name}.{}", table.asn), "bytes", bytes.round());
+            }
+            Ok(())
+        };
+        if suite == SuiteId::KcHybridPaper {
+            // Signatures of KC-RSA to those of KC-MT, 1:1 and 2:1.
+            add(&mut KcHybrid::new(&seed(), Mix::OneIn(2)), suite.name())?;
+            add(&mut KcHybrid::new(&seed(), Mix::OneIn(3)), &format!("{suite}-2to1"))?;
+        } else {
+            add(scheme.as_mut(), suite.name())?;
         }
     }
     note_missing(&mut report, &missing);
