@@ -440,7 +440,7 @@ listen = \"{status}\"
     /// Ends all proxies in order; false if one had to be killed.
     pub fn stop(&mut self, patience: Duration) -> bool {
         let proxies = self.sites.iter_mut().filter_map(|site| site.proxy.as_mut());
-        proxies.map(|proxy| proxy.stop(patience)).fold(true, |all, one| all && one)
+        proxies.map(|proxy| proxy.stop(patience)).filter(|in_order| !in_order).count() == 0
     }
 
     /// Proxies that should run and do not, with what they said last.
