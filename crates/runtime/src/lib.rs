@@ -12,6 +12,7 @@ pub mod identity;
 pub mod links;
 pub mod logs;
 mod refusals;
+pub mod rpki;
 pub mod signals;
 pub mod store;
 pub mod systemd;

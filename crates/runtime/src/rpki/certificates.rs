@@ -1,0 +1,152 @@
+//! Router certificates (RFC 8209) from files: each is judged by its chain up to a trust anchor, by its dates, and by its
+//! issuer's revocation list.
+//!
+//! A network with a relying party takes router keys from its cache instead ([`super::rtr`]), which has also looked at
+//! manifests.
+
+use std::collections::HashMap;
+use std::time::{Duration, UNIX_EPOCH};
+
+use rpki::crypto::KeyIdentifier;
+use rpki::repository::cert::{Cert, ResourceCert};
+use rpki::repository::crl::Crl;
+use rpki::repository::tal::TalInfo;
+use rpki::repository::x509::Time;
+use wayleave_core::{Asn, UnixTime};
+
+use super::RouterKey;
+
+/// Octets of a certificate or list that are looked at.
+const MOST_LEN: usize = 16 << 20;
+/// ASes that one router certificate may name: our own limit.
+const MOST_ASES: u32 = 1_024;
+/// Certificates of authorities that are held: our own limit.
+const MOST_AUTHORITIES: usize = 100_000;
+
+/// Why a certificate or list was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CertificateError {
+    /// Longer than anything that is looked at, or one authority too many.
+    #[error("more than is looked at: {0}")]
+    TooMuch(&'static str),
+    /// Not well formed.
+    #[error("not well formed: {0}")]
+    Malformed(String),
+    /// No authority that was taken in has issued it.
+    #[error("its issuer is not known")]
+    UnknownIssuer,
+    /// It breaks a rule, is out of its dates, claims what its issuer does not have, or its signature is wrong.
+    #[error("not valid: {0}")]
+    Invalid(String),
+    /// The issuer's revocation list was not taken in.
+    #[error("its issuer's revocation list is missing")]
+    NoRevocationList,
+    /// The issuer's revocation list is out of its dates.
+    #[error("its issuer's revocation list is out of date")]
+    StaleRevocationList,
+    /// Its issuer has revoked it.
+    #[error("revoked by its issuer")]
+    Revoked,
+}
+
+/// The authorities whose router certificates count.
+#[derive(Default)]
+pub struct Authorities {
+    certificates: HashMap<KeyIdentifier, ResourceCert>,
+    revocation_lists: HashMap<KeyIdentifier, Crl>,
+}
+
+impl Authorities {
+    /// None.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes in a trust anchor's own certificate. The caller vouches for it.
+    pub fn add_trust_anchor(&mut self, name: &str, der: &[u8], now: UnixTime) -> Result<(), CertificateError> {
+        let info = TalInfo::from_name(name.to_owned()).into_arc();
+        let certificate = decode(der)?.validate_ta_at(info, false, time(now)).map_err(invalid)?;
+        self.add(certificate)
+    }
+
+    /// Takes in the certificate of an authority below one that was taken in before, and not revoked by it.
+    pub fn add_authority(&mut self, der: &[u8], now: UnixTime) -> Result<(), CertificateError> {
+        let certificate = decode(der)?;
+        let issuer = self.issuer(&certificate, now)?;
+        let certificate = certificate.validate_ca_at(issuer, false, time(now)).map_err(invalid)?;
+        self.add(certificate)
+    }
+
+    /// Takes in the revocation list of an authority; a later one takes the place of an earlier one, never the reverse.
+    pub fn add_revocation_list(&mut self, der: &[u8]) -> Result<(), CertificateError> {
+        check_len(der)?;
+        let list = Crl::decode(der).map_err(malformed)?;
+        let identifier = *list.authority_key_identifier();
+        let issuer = self.certificates.get(&identifier).ok_or(CertificateError::UnknownIssuer)?;
+        list.verify_signature(issuer.as_cert().subject_public_key_info()).map_err(invalid)?;
+        let is_older = |held: &Crl| list.this_update() < held.this_update();
+        if !self.revocation_lists.get(&identifier).is_some_and(is_older) {
+            self.revocation_lists.insert(identifier, list);
+        }
+        Ok(())
+    }
+
+    /// The keys that a router certificate gives: one for each AS that it names.
+    pub fn router_keys(&self, der: &[u8], now: UnixTime) -> Result<Vec<RouterKey>, CertificateError> {
+        let certificate = decode(der)?;
+        let issuer = self.issuer(&certificate, now)?;
+        certificate.validate_router_at(issuer, false, time(now)).map_err(invalid)?;
+        let blocks = certificate.as_resources().to_blocks().map_err(invalid)?;
+        if blocks.asn_count() > MOST_ASES {
+            return Err(CertificateError::TooMuch("ASes of one certificate"));
+        }
+        let public = certificate.subject_public_key_info();
+        let ski = public.key_identifier();
+        let ski = ski.as_slice().try_into().map_err(|_| CertificateError::Invalid("the key identifier".to_owned()))?;
+        let info = public.to_info_bytes().to_vec();
+        let key = |asn: rpki::resources::Asn| RouterKey { asn: Asn(asn.into_u32()), ski, info: info.clone() };
+        Ok(blocks.iter_asns().map(key).collect())
+    }
+
+    fn add(&mut self, certificate: ResourceCert) -> Result<(), CertificateError> {
+        if self.certificates.len() >= MOST_AUTHORITIES {
+            return Err(CertificateError::TooMuch("authorities"));
+        }
+        self.certificates.insert(certificate.as_cert().subject_key_identifier(), certificate);
+        Ok(())
+    }
+
+    /// The authority that `certificate` names as its issuer, if that has not revoked it.
+    fn issuer(&self, certificate: &Cert, now: UnixTime) -> Result<&ResourceCert, CertificateError> {
+        let identifier = certificate.authority_key_identifier().ok_or(CertificateError::UnknownIssuer)?;
+        let issuer = self.certificates.get(&identifier).ok_or(CertificateError::UnknownIssuer)?;
+        issuer.as_cert().verify_validity(time(now)).map_err(invalid)?;
+        let list = self.revocation_lists.get(&identifier).ok_or(CertificateError::NoRevocationList)?;
+        if list.next_update() < time(now) || list.this_update() > time(now) {
+            return Err(CertificateError::StaleRevocationList);
+        }
+        if list.contains(certificate.serial_number()) { Err(CertificateError::Revoked) } else { Ok(issuer) }
+    }
+}
+
+fn decode(der: &[u8]) -> Result<Cert, CertificateError> {
+    check_len(der)?;
+    Cert::decode(der).map_err(malformed)
+}
+
+fn check_len(der: &[u8]) -> Result<(), CertificateError> {
+    if der.len() > MOST_LEN { Err(CertificateError::TooMuch("octets")) } else { Ok(()) }
+}
+
+fn time(now: UnixTime) -> Time {
+    Time::from(UNIX_EPOCH + Duration::from_secs(now.secs()))
+}
+
+fn malformed(error: impl std::fmt::Display) -> CertificateError {
+    CertificateError::Malformed(error.to_string())
+}
+
+fn invalid(error: impl std::fmt::Display) -> CertificateError {
+    CertificateError::Invalid(error.to_string())
+}

@@ -1,0 +1,283 @@
+//! An RTR client (RFC 8210): it follows one cache, over TCP or TLS, and says what the cache says.
+//!
+//! When the connection breaks, what was learnt stays until the cache's expire interval has passed, and no longer
+//! (section 6). Only an update that came in whole is shown.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rpki::rtr::client::{Client, PayloadError, PayloadTarget, PayloadUpdate};
+use rpki::rtr::payload::{Action, Payload, Timing};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_rustls::TlsConnector;
+use tracing::{info, warn};
+use wayleave_core::{Asn, Prefix};
+
+use super::{RouterKey, Validated, Vrp};
+
+/// What opening a connection may take, TLS included.
+const CONNECT: Duration = Duration::from_secs(10);
+/// What an answer may take, from its first octet to its last.
+const ANSWER: Duration = Duration::from_secs(120);
+/// Pauses between attempts: doubled from the least to the most, or to the cache's own retry interval if that is less.
+const RETRY_LEAST: Duration = Duration::from_secs(1);
+const RETRY_MOST: Duration = Duration::from_secs(600);
+/// Bounds of what a cache may ask for (RFC 8210 section 6): seconds.
+const EXPIRE_LEAST: u32 = 600;
+const EXPIRE_MOST: u32 = 172_800;
+/// Items that we hold of one cache: our own limit, some eight times what the world has today.
+const MOST_ITEMS: usize = 4_000_000;
+/// Octets of a public key's encoding that we hold.
+const MOST_KEY_LEN: usize = 2_048;
+
+/// A cache to follow.
+#[derive(Clone)]
+pub struct Cache {
+    /// Host and port.
+    pub address: String,
+    /// Whom its certificate must name and how it is judged, where it is reached by TLS.
+    pub tls: Option<(ServerName<'static>, Arc<ClientConfig>)>,
+}
+
+/// How far a cache is to be believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Nothing has come in yet.
+    NeverHeard,
+    /// Connected, and the last update is in force.
+    Current,
+    /// Not connected; what was learnt has not expired.
+    Stale,
+    /// What was learnt has expired, and is gone.
+    Expired,
+}
+
+/// What a cache says at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Counts up with every change of what is said.
+    pub generation: u64,
+    /// How far to believe it.
+    pub standing: Standing,
+    /// What it says.
+    pub validated: Arc<Validated>,
+}
+
+/// Follows `cache` until the task is aborted; the receiver sees every change.
+#[must_use]
+pub fn follow(cache: Cache) -> (watch::Receiver<Snapshot>, JoinHandle<()>) {
+    let first = Snapshot { generation: 0, standing: Standing::NeverHeard, validated: Arc::default() };
+    let (changes, receiver) = watch::channel(first);
+    (receiver, tokio::spawn(run(cache, changes)))
+}
+
+async fn run(cache: Cache, changes: watch::Sender<Snapshot>) {
+    let mut table = Table { changes, expires: None, timing: Timing::default(), updates: 0 };
+    let mut serial = None;
+    let mut pause = RETRY_LEAST;
+    loop {
+        let updates = table.updates;
+        // What has expired cannot be the base of a difference.
+        serial = serial.filter(|_| table.expires.is_some());
+        let error = match timeout(CONNECT, connect(&cache)).await {
+            Ok(Ok(socket)) => {
+                let mut client = Client::new(socket, table, serial);
+                let error = converse(&mut client).await;
+                serial = client.state().filter(|_| has_broken_off(&error));
+                table = client.into_target();
+                error
+            }
+            Ok(Err(error)) => error,
+            Err(_) => io::Error::from(io::ErrorKind::TimedOut),
+        };
+        warn!(cache = cache.address, %error, "the RTR cache is not connected");
+        table.disconnected();
+        pause = if table.updates > updates { RETRY_LEAST } else { (pause * 2).min(RETRY_MOST) };
+        let wait = pause.min(Duration::from_secs(u64::from(table.timing.retry.max(1))));
+        table.wait(wait).await;
+    }
+}
+
+/// Whether a session goes on where it was once there is a connection again; one that went wrong starts anew.
+fn has_broken_off(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | TimedOut | UnexpectedEof)
+}
+
+async fn connect(cache: &Cache) -> io::Result<Box<dyn Socket>> {
+    let tcp = TcpStream::connect(&cache.address).await?;
+    tcp.set_nodelay(true)?;
+    match &cache.tls {
+        None => Ok(Box::new(tcp)),
+        Some((name, config)) => Ok(Box::new(TlsConnector::from(Arc::clone(config)).connect(name.clone(), tcp).await?)),
+    }
+}
+
+trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Socket for S {}
+
+/// Takes one update after the other until something goes wrong, and says what.
+async fn converse(client: &mut Client<Box<dyn Socket>, Table>) -> io::Error {
+    loop {
+        // The client waits for the refresh interval or a notification first.
+        let refresh = if client.target().updates == 0 { 0 } else { client.target().timing.refresh };
+        let most = Duration::from_secs(u64::from(refresh)) + ANSWER;
+        let expires = client.target().expires.unwrap_or_else(|| Instant::now() + most);
+        let deadline = expires.min(Instant::now() + most);
+        match timeout_at(deadline, client.step()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return error,
+            Err(_) => return io::Error::from(io::ErrorKind::TimedOut),
+        }
+    }
+}
+
+/// Holds what the cache said.
+struct Table {
+    changes: watch::Sender<Snapshot>,
+    expires: Option<Instant>,
+    timing: Timing,
+    updates: u64,
+}
+
+impl Table {
+    fn publish(&self, standing: Standing, validated: Option<Validated>) {
+        self.changes.send_if_modified(|snapshot| {
+            let is_new = validated.is_some_and(|validated| {
+                let is_new = *snapshot.validated != validated;
+                if is_new {
+                    snapshot.validated = Arc::new(validated);
+                    snapshot.generation += 1;
+                }
+                is_new
+            });
+            let has_changed = snapshot.standing != standing;
+            snapshot.standing = standing;
+            is_new || has_changed
+        });
+    }
+
+    fn disconnected(&mut self) {
+        match self.expires {
+            Some(expires) if expires <= Instant::now() => self.expire(),
+            Some(_) => self.publish(Standing::Stale, None),
+            None => {}
+        }
+    }
+
+    fn expire(&mut self) {
+        self.expires = None;
+        self.publish(Standing::Expired, Some(Validated::default()));
+    }
+
+    /// Waits, and lets what was learnt expire meanwhile.
+    async fn wait(&mut self, pause: Duration) {
+        let until = Instant::now() + pause;
+        if let Some(expires) = self.expires.filter(|expires| *expires <= until) {
+            tokio::time::sleep_until(expires).await;
+            self.expire();
+        }
+        sleep(until.saturating_duration_since(Instant::now())).await;
+    }
+}
+
+impl PayloadTarget for Table {
+    type Update = Update;
+
+    fn start(&mut self, reset: bool) -> Update {
+        let validated = if reset { Validated::default() } else { (*self.changes.borrow().validated).clone() };
+        Update { validated, ignored: 0 }
+    }
+
+    fn apply(&mut self, update: Update, timing: Timing) -> Result<(), PayloadError> {
+        let (vrps, router_keys) = (update.validated.vrps.len(), update.validated.router_keys.len());
+        self.timing = timing;
+        self.updates += 1;
+        let expire = timing.expire.clamp(EXPIRE_LEAST, EXPIRE_MOST);
+        self.expires = Some(Instant::now() + Duration::from_secs(u64::from(expire)));
+        self.publish(Standing::Current, Some(update.validated));
+        info!(vrps, router_keys, ignored = update.ignored, "an update from the RTR cache is in force");
+        Ok(())
+    }
+}
+
+/// An update that is coming in.
+struct Update {
+    validated: Validated,
+    /// Items of kinds that we have no use for.
+    ignored: usize,
+}
+
+impl PayloadUpdate for Update {
+    fn push_update(&mut self, action: Action, payload: Payload) -> Result<(), PayloadError> {
+        let changed = match payload {
+            Payload::Origin(origin) => {
+                let prefix = Prefix::new(origin.prefix.addr(), origin.prefix.prefix_len());
+                let prefix = prefix.map_err(|_| PayloadError::Corrupt)?;
+                let asn = Asn(origin.asn.into_u32());
+                let vrp = Vrp { prefix, max_length: origin.prefix.resolved_max_len(), asn };
+                change(&mut self.validated.vrps, action, vrp)
+            }
+            Payload::RouterKey(key) => {
+                let info = key.key_info.as_slice();
+                if info.len() > MOST_KEY_LEN {
+                    return Err(PayloadError::Corrupt);
+                }
+                let ski = key.key_identifier.as_slice().try_into().map_err(|_| PayloadError::Corrupt)?;
+                let key = RouterKey { asn: Asn(key.asn.into_u32()), ski, info: info.to_vec() };
+                change(&mut self.validated.router_keys, action, key)
+            }
+            Payload::Aspa(_) => {
+                self.ignored += 1;
+                true
+            }
+        };
+        if self.validated.vrps.len() + self.validated.router_keys.len() > MOST_ITEMS {
+            return Err(PayloadError::Internal);
+        }
+        match (changed, action) {
+            (true, _) => Ok(()),
+            (false, Action::Announce) => Err(PayloadError::DuplicateAnnounce),
+            (false, Action::Withdraw) => Err(PayloadError::UnknownWithdraw),
+        }
+    }
+}
+
+/// Whether the set changed.
+fn change<T: Ord>(set: &mut std::collections::BTreeSet<T>, action: Action, item: T) -> bool {
+    match action {
+        Action::Announce => set.insert(item),
+        Action::Withdraw => set.remove(&item),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_learnt_expires_when_the_cache_stays_away() {
+        let first = Snapshot { generation: 0, standing: Standing::NeverHeard, validated: Arc::default() };
+        let (changes, receiver) = watch::channel(first);
+        let mut table = Table { changes, expires: None, timing: Timing::default(), updates: 0 };
+        let mut update = table.start(true);
+        let key = RouterKey { asn: Asn(64_496), ski: [1; 20], info: vec![1] };
+        update.validated.router_keys.insert(key);
+        table.apply(update, Timing { refresh: 60, retry: 60, expire: 900 }).expect("taken");
+        table.disconnected();
+        table.wait(Duration::from_secs(899)).await;
+        let held = receiver.borrow().clone();
+        assert_eq!((held.standing, held.validated.router_keys.len()), (Standing::Stale, 1));
+        table.wait(Duration::from_secs(2)).await;
+        let gone = receiver.borrow().clone();
+        assert_eq!((gone.standing, gone.validated.router_keys.len()), (Standing::Expired, 0));
+        assert!(gone.generation > held.generation);
+    }
+}

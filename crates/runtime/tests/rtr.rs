@@ -1,0 +1,316 @@
+//! The RTR client against the server of the `rpki` crate, over real sockets on the loopback.
+#![allow(clippy::disallowed_methods, reason = "a test of sockets")]
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rpki::resources::{Asn as RpkiAsn, MaxLenPrefix, Prefix as RpkiPrefix};
+use rpki::rtr::payload::{Action, Payload, PayloadRef, RouterKey as RpkiRouterKey, Timing};
+use rpki::rtr::server::{NotifySender, PayloadDiff, PayloadSet, PayloadSource, Server};
+use rpki::rtr::state::State;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use wayleave_core::{Asn, Prefix};
+use wayleave_runtime::rpki::rtr::{Cache, Snapshot, Standing, follow};
+use wayleave_runtime::rpki::{PublicKey, Vrp};
+
+/// What the cache has, and how it came to that.
+#[derive(Default)]
+struct Inner {
+    state: State,
+    items: Vec<Payload>,
+    changes: BTreeMap<u32, Vec<(Payload, Action)>>,
+}
+
+#[derive(Clone, Default)]
+struct Source(Arc<Mutex<Inner>>);
+
+impl Source {
+    fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn change(&self, changes: Vec<(Payload, Action)>) {
+        self.with(|inner| {
+            for (payload, action) in &changes {
+                match action {
+                    Action::Announce => inner.items.push(payload.clone()),
+                    Action::Withdraw => inner.items.retain(|item| item != payload),
+                }
+            }
+            let serial = u32::from(inner.state.serial());
+            inner.changes.insert(serial, changes);
+            inner.state.inc();
+        });
+    }
+}
+
+struct Items<T>(std::vec::IntoIter<T>, Option<T>);
+
+impl PayloadSet for Items<Payload> {
+    fn next(&mut self) -> Option<PayloadRef<'_>> {
+        self.1 = self.0.next();
+        self.1.as_ref().map(Payload::as_ref)
+    }
+}
+
+impl PayloadDiff for Items<(Payload, Action)> {
+    fn next(&mut self) -> Option<(PayloadRef<'_>, Action)> {
+        self.1 = self.0.next();
+        self.1.as_ref().map(|(payload, action)| (payload.as_ref(), *action))
+    }
+}
+
+impl PayloadSource for Source {
+    type Set = Items<Payload>;
+    type Diff = Items<(Payload, Action)>;
+
+    fn ready(&self) -> bool {
+        true
+    }
+
+    fn notify(&self) -> State {
+        self.with(|inner| inner.state)
+    }
+
+    fn full(&self) -> (State, Self::Set) {
+        self.with(|inner| (inner.state, Items(inner.items.clone().into_iter(), None)))
+    }
+
+    fn diff(&self, state: State) -> Option<(State, Self::Diff)> {
+        self.with(|inner| {
+            let is_ours = state.session() == inner.state.session();
+            let since = inner.changes.range(u32::from(state.serial())..).flat_map(|(_, changes)| changes.clone());
+            is_ours.then(|| (inner.state, Items(since.collect::<Vec<_>>().into_iter(), None)))
+        })
+    }
+
+    fn timing(&self) -> Timing {
+        Timing { refresh: 3_600, retry: 600, expire: 7_200 }
+    }
+}
+
+/// Serves `source` on a port; gives the task, and what tells its clients of changes.
+async fn serve(source: Source, address: &str) -> (SocketAddr, NotifySender, JoinHandle<()>) {
+    let listener = TcpListener::bind(address).await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let notify = NotifySender::new();
+    let sockets = futures_util::stream::unfold(listener, |listener| async move {
+        let socket = listener.accept().await.map(|(socket, _)| socket);
+        Some((socket, listener))
+    });
+    let server = Server::new(Box::pin(sockets), notify.clone(), source);
+    let task = tokio::spawn(async move {
+        let _ = server.run::<TcpStream>().await;
+    });
+    (address, notify, task)
+}
+
+fn plain(address: SocketAddr) -> Cache {
+    Cache { address: address.to_string(), tls: None }
+}
+
+fn origin(prefix: &str, max_length: u8, asn: u32) -> Payload {
+    let prefix: RpkiPrefix = prefix.parse().expect("a prefix");
+    Payload::origin(MaxLenPrefix::new(prefix, Some(max_length)).expect("long enough"), RpkiAsn::from_u32(asn))
+}
+
+fn vrp(prefix: &str, max_length: u8, asn: u32) -> Vrp {
+    Vrp { prefix: prefix.parse::<Prefix>().expect("a prefix"), max_length, asn: Asn(asn) }
+}
+
+/// The router key of AS 64496 in RFC 8208 appendix A.
+fn router_key() -> (Payload, [u8; 65]) {
+    let hex = "3059301306072a8648ce3d020106082a8648ce3d030107034200047391BABB92A0CB3BE10E59B19EBFFB214E04A91E0CBA1B139A7D\
+               38D90F77E55AA05B8E695678E0FA16904B55D9D4F5C0DFC58895EE50BC4F75D205A25BD36FF5";
+    let ski = "AB4D910F55CAE71A215EF3CAFE3ACC45B5EEC154";
+    let octets = |hex: &str| -> Vec<u8> {
+        (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).expect("hex")).collect()
+    };
+    let info = octets(hex);
+    let point = info[26..].try_into().expect("65 octets");
+    let ski: [u8; 20] = octets(ski).try_into().expect("20 octets");
+    let info = rpki::rtr::pdu::RouterKeyInfo::new(info.into()).expect("short");
+    (Payload::RouterKey(RpkiRouterKey::new(ski.into(), RpkiAsn::from_u32(64_496), info)), point)
+}
+
+async fn until(receiver: &mut watch::Receiver<Snapshot>, holds: impl FnMut(&Snapshot) -> bool) -> Snapshot {
+    timeout(Duration::from_secs(60), receiver.wait_for(holds)).await.expect("in time").expect("still followed").clone()
+}
+
+#[tokio::test]
+async fn what_a_cache_says_and_how_it_changes_is_learnt() {
+    let source = Source::default();
+    let (key, point) = router_key();
+    source.change(vec![
+        (origin("192.0.2.0/24", 25, 64_496), Action::Announce),
+        (origin("2001:db8::/32", 48, 64_496), Action::Announce),
+        (key.clone(), Action::Announce),
+    ]);
+    let (address, mut notify, server) = serve(source.clone(), "127.0.0.1:0").await;
+    let (mut receiver, client) = follow(plain(address));
+    let first = until(&mut receiver, |snapshot| snapshot.standing == Standing::Current).await;
+    let expected = [vrp("192.0.2.0/24", 25, 64_496), vrp("2001:db8::/32", 48, 64_496)];
+    assert_eq!(first.validated.vrps.iter().copied().collect::<Vec<_>>(), expected);
+    let learnt = first.validated.router_keys.first().expect("the key");
+    assert_eq!(learnt.asn, Asn(64_496));
+    assert_eq!(learnt.public_key(), Ok(PublicKey::EcdsaP256(point)));
+
+    source.change(vec![
+        (origin("192.0.2.0/24", 25, 64_496), Action::Withdraw),
+        (origin("198.51.100.0/24", 24, 64_497), Action::Announce),
+        (key, Action::Withdraw),
+    ]);
+    notify.notify();
+    let second = until(&mut receiver, |snapshot| snapshot.generation > first.generation).await;
+    let expected = [vrp("198.51.100.0/24", 24, 64_497), vrp("2001:db8::/32", 48, 64_496)];
+    assert_eq!(second.validated.vrps.iter().copied().collect::<Vec<_>>(), expected);
+    assert!(second.validated.router_keys.is_empty());
+    client.abort();
+    server.abort();
+}
+
+#[tokio::test]
+async fn a_lost_cache_leaves_what_was_learnt_and_is_found_again() {
+    let source = Source::default();
+    source.change(vec![(origin("192.0.2.0/24", 24, 64_496), Action::Announce)]);
+    // The server's tasks live in a runtime of its own, so that all its connections end with it.
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let of_thread = source.clone();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async move {
+            let (address, _notify, _server) = serve(of_thread, "127.0.0.1:0").await;
+            tell.send(address).expect("heard");
+            let _ = stopped.await;
+        });
+    });
+    let address = told.await.expect("bound");
+    let (mut receiver, client) = follow(plain(address));
+    until(&mut receiver, |snapshot| snapshot.standing == Standing::Current).await;
+    stop.send(()).expect("running");
+    thread.join().expect("ended");
+    let stale = until(&mut receiver, |snapshot| snapshot.standing == Standing::Stale).await;
+    assert_eq!(stale.validated.vrps.len(), 1);
+    source.change(vec![(origin("198.51.100.0/24", 24, 64_497), Action::Announce)]);
+    let (_, _notify, server) = serve(source, &address.to_string()).await;
+    let again = until(&mut receiver, |snapshot| snapshot.standing == Standing::Current).await;
+    assert_eq!(again.validated.vrps.len(), 2);
+    client.abort();
+    server.abort();
+}
+
+/// The octets of a PDU of version 1: type, session or flags, and what follows the length.
+fn pdu(kind: u8, session: u16, body: &[u8]) -> Vec<u8> {
+    let mut out = vec![1, kind];
+    out.extend(session.to_be_bytes());
+    out.extend(u32::try_from(8 + body.len()).expect("short").to_be_bytes());
+    out.extend(body);
+    out
+}
+
+/// A cache that answers the first query with these octets, and then holds the line until the client hangs up.
+async fn answering(octets: Vec<u8>) -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let task = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.expect("a client");
+        let mut query = [0; 8];
+        socket.read_exact(&mut query).await.expect("a query");
+        let _ = socket.write_all(&octets).await;
+        let mut rest = Vec::new();
+        let _ = socket.read_to_end(&mut rest).await;
+    });
+    (address, task)
+}
+
+#[tokio::test]
+async fn a_wrong_answer_ends_the_session_and_teaches_nothing() {
+    let response = pdu(3, 7, &[]);
+    let ipv4 = pdu(4, 0, &[1, 24, 24, 0, 192, 0, 2, 0, 0, 0, 0xfb, 0xf0]);
+    let withdrawn = pdu(4, 0, &[0, 24, 24, 0, 192, 0, 2, 0, 0, 0, 0xfb, 0xf0]);
+    let too_long = pdu(4, 0, &[1, 33, 33, 0, 192, 0, 2, 0, 0, 0, 0xfb, 0xf0]);
+    let end = pdu(7, 7, &[0, 0, 0, 1, 0, 0, 14, 16, 0, 0, 2, 88, 0, 0, 28, 32]);
+    let mut huge = pdu(9, 0x0100, &[0; 24]);
+    huge[4..8].copy_from_slice(&u32::MAX.to_be_bytes());
+    let cases = [
+        ("announced twice", [&response[..], &ipv4, &ipv4, &end].concat()),
+        ("withdrawn but never announced", [&response[..], &withdrawn, &end].concat()),
+        ("a prefix of 33 bits", [&response[..], &too_long, &end].concat()),
+        ("a key of 4 GiB", [&response[..], &huge, &end].concat()),
+        ("no RTR", b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
+    ];
+    for (name, octets) in cases {
+        let (address, cache) = answering(octets).await;
+        let (receiver, client) = follow(plain(address));
+        timeout(Duration::from_secs(60), cache)
+            .await
+            .unwrap_or_else(|_| panic!("{name}: still connected"))
+            .expect(name);
+        assert_eq!(receiver.borrow().standing, Standing::NeverHeard, "{name}");
+        assert_eq!(receiver.borrow().generation, 0, "{name}");
+        client.abort();
+    }
+    // The same answer without a defect is taken.
+    let (address, cache) = answering([&response[..], &ipv4, &end].concat()).await;
+    let (mut receiver, client) = follow(plain(address));
+    let snapshot = until(&mut receiver, |snapshot| snapshot.standing == Standing::Current).await;
+    assert_eq!(snapshot.validated.vrps.first(), Some(&vrp("192.0.2.0/24", 24, 64_496)));
+    client.abort();
+    cache.abort();
+}
+
+#[tokio::test]
+async fn a_cache_behind_tls_is_followed_under_its_own_name_only() {
+    let source = Source::default();
+    source.change(vec![(origin("192.0.2.0/24", 24, 64_496), Action::Announce)]);
+    let (inner, _notify, server) = serve(source, "127.0.0.1:0").await;
+    let issued = rcgen::generate_simple_self_signed(vec!["cache.example".to_owned()]).expect("a certificate");
+    let key = rustls::pki_types::PrivateKeyDer::try_from(issued.signing_key.serialize_der()).expect("a key");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("a version")
+        .with_no_client_auth()
+        .with_single_cert(vec![issued.cert.der().clone()], key)
+        .expect("a pair");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let relay = tokio::spawn(async move {
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        while let Ok((socket, _)) = listener.accept().await {
+            let Ok(mut outer) = acceptor.accept(socket).await else { continue };
+            let mut plain = TcpStream::connect(inner).await.expect("the server");
+            tokio::spawn(async move {
+                let _ = tokio::io::copy_bidirectional(&mut outer, &mut plain).await;
+            });
+        }
+    });
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(issued.cert.der().clone()).expect("a root");
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("a version")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let config = Arc::new(config);
+    let tls = |name: &str| {
+        let name = rustls::pki_types::ServerName::try_from(name.to_owned()).expect("a name");
+        Cache { address: address.to_string(), tls: Some((name, Arc::clone(&config))) }
+    };
+    let (stranger, other) = follow(tls("other.example"));
+    let (mut receiver, client) = follow(tls("cache.example"));
+    let snapshot = until(&mut receiver, |snapshot| snapshot.standing == Standing::Current).await;
+    assert_eq!(snapshot.validated.vrps.len(), 1);
+    assert_eq!(stranger.borrow().standing, Standing::NeverHeard);
+    for task in [client, other, relay, server] {
+        task.abort();
+    }
+}
