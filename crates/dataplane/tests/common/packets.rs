@@ -214,7 +214,7 @@ pub fn mutate(random: &mut Random, (mut packet, mut ingress): Arrival) -> Arriva
         }
         7 => {
             let length = random.below(packet.len().saturating_sub(header) + 1);
-            packet.truncate(header + length);
+            packet.truncate((header + length).max(8));
             packet[6..8].copy_from_slice(&(length as u16).to_be_bytes());
         }
         8 => {
