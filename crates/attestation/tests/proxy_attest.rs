@@ -326,6 +326,21 @@ fn verdicts_are_looked_at_again_when_a_chain_expires_and_origins_sign_again_befo
     assert_eq!(line.net.has(2, PREFIX), None);
 }
 
+#[test]
+fn our_own_as_on_a_path_is_a_loop_and_nobody_s_false_claim() {
+    let mut line = three();
+    line.net.announce(0, PREFIX);
+    forge(&mut line.net, At::Speaker(1, 1), PREFIX, |edit| {
+        let path = wayleave_bgp::AsPathBuf::from_sequence(&[Asn(MIDDLE), Asn(LAST), Asn(ORIGIN)]);
+        edit.as_path(path.as_path());
+    });
+    let proxy = line.proxies[2].expect("a proxy");
+    let status = line.net.proxies[proxy].status();
+    assert_eq!((status.counts.loops, status.counts.rejected, status.classes["invalid"]), (1, 0, 0));
+    assert_eq!(line.net.has(2, PREFIX), None);
+    assert!(!line.net.events.iter().any(|(_, event)| matches!(event, Event::Verdict { .. })));
+}
+
 fn tag(number: u32) -> Option<LargeCommunity> {
     format!("64498:1:{number}").parse().ok()
 }
@@ -377,7 +392,7 @@ fn malformed_attributes_cost_their_routes_and_no_session() {
     assert_eq!(try_it(&without(0xc0, &[])), (Some(Class::Malformed), false));
     assert_eq!(try_it(&without(0x80, &value)), (Some(Class::Malformed), false));
     // A well-known attribute of this code exists nowhere: treated as withdrawn by the codec (RFC 7606).
-    assert_eq!(try_it(&without(0x40, &value)).1, false);
+    assert!(!try_it(&without(0x40, &value)).1);
     // A later version, and a suite that nobody knows: nothing is claimed.
     let mut later = value.clone();
     later[0] = 9;

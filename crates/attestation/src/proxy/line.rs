@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::Afi;
+use wayleave_core::{Afi, Prefix};
 
 use super::work::Group;
 
@@ -100,6 +100,11 @@ impl<T> Line<T> {
     /// The routes in prefix order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Nlri, &Entry<T>)> {
         self.routes.iter()
+    }
+
+    /// All paths of a prefix.
+    pub(super) fn paths(&self, prefix: Prefix) -> impl Iterator<Item = (&Nlri, &Entry<T>)> {
+        self.routes.range(Nlri { prefix, path_id: 0 }..=Nlri { prefix, path_id: u32::MAX })
     }
 
     /// Routes that wait.

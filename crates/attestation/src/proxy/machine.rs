@@ -180,6 +180,8 @@ pub struct Counts {
     pub validated: u64,
     /// Routes rejected.
     pub rejected: u64,
+    /// Routes with our own AS on their path, which go nowhere.
+    pub loops: u64,
     /// Routes signed as their origin.
     pub originated: u64,
     /// Routes whose chain was extended.
@@ -404,6 +406,15 @@ impl Proxy {
 
     fn on_route(&mut self, place: usize, from: Side, nlri: Nlri, attributes: Option<Arc<Attributes>>) {
         let at = &mut self.places[place];
+        // Some routers tell a neighbour its own routes: an ordinary loop, and nobody's false claim.
+        let own = self.config.asn;
+        let loops =
+            |attributes: &Arc<Attributes>| from == Side::Outside && attributes.as_path().asns().any(|asn| asn == own);
+        let attributes = attributes.filter(|attributes| {
+            let loops = loops(attributes);
+            at.counts.loops += u64::from(loops);
+            !loops
+        });
         let Some(attributes) = attributes else {
             let due = match from {
                 Side::Outside => at.incoming.remove(&nlri).and_then(|entry| entry.due),
@@ -710,6 +721,7 @@ impl Counts {
         let Counts {
             validated,
             rejected,
+            loops,
             originated,
             extended,
             renewed,
@@ -723,6 +735,7 @@ impl Counts {
         } = other;
         self.validated += validated;
         self.rejected += rejected;
+        self.loops += loops;
         self.originated += originated;
         self.extended += extended;
         self.renewed += renewed;

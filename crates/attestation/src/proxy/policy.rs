@@ -42,7 +42,7 @@ impl Class {
         match report.verdict_of(prefix).kind {
             VerdictKind::Valid => Class::Valid,
             VerdictKind::Gap => Class::Gap,
-            VerdictKind::Unattested if report.lack == Some(Lack::PreferredMissing) => Class::Missing,
+            VerdictKind::Unattested if report.lack_of(prefix) == Some(Lack::PreferredMissing) => Class::Missing,
             VerdictKind::Unattested => Class::Unattested,
             VerdictKind::Expired => Class::Expired,
             VerdictKind::Invalid => Class::Invalid,

@@ -189,12 +189,25 @@ impl Proxy {
             }
         });
         let pairs = pairs.collect();
-        let clock = match self.doubt {
+        let clock = self.clock_words();
+        Status { asn: self.config.asn, pairs, classes, counts, clock }
+    }
+
+    /// Why the proxy does not do all of its work, if it does not. Cheap, to be asked often.
+    #[must_use]
+    pub fn lacks(&self) -> Option<String> {
+        let is_up = |pair: &Pair| Side::BOTH.iter().all(|side| pair.established(*side).is_some());
+        let down = self.places.iter().find(|place| !is_up(&place.pair));
+        let clock = self.doubt.map(|_| format!("the clock is {}", self.clock_words()));
+        clock.or_else(|| down.map(|place| format!("pair {} is not up", place.name)))
+    }
+
+    fn clock_words(&self) -> &'static str {
+        match self.doubt {
             None => "good",
             Some(Doubt::Slow) => "in doubt: most origins sign for times that have not come here",
             Some(Doubt::Fast) => "in doubt: most origins' signatures have expired here",
-        };
-        Status { asn: self.config.asn, pairs, classes, counts, clock }
+        }
     }
 
     /// The first `most` routes, pair by pair, those from outside first.
@@ -247,7 +260,7 @@ impl Proxy {
     pub fn why(&mut self, prefix: Prefix) -> Why {
         let mut routes = Vec::new();
         for place in &self.places {
-            for (_, entry) in place.incoming.iter().filter(|(nlri, _)| nlri.prefix == prefix) {
+            for (_, entry) in place.incoming.paths(prefix) {
                 let report = self.explain(prefix, &entry.attributes, self.config.asn);
                 let class = Class::of(&report, &prefix);
                 let treatment = self.config.policy.treatment(class);
@@ -262,7 +275,7 @@ impl Proxy {
                 routes.push(self.why_route(&place.name, "in", &entry.attributes, &report, class, outcome));
             }
             let neighbour = place.pair.established(Side::Outside).map_or(Asn(0), |up| up.peer_asn);
-            for (_, entry) in place.outgoing.iter().filter(|(nlri, _)| nlri.prefix == prefix) {
+            for (_, entry) in place.outgoing.paths(prefix) {
                 let sent = match &entry.found {
                     Some(Outcome::Attested { attributes, .. }) => attributes,
                     _ => &entry.attributes,
@@ -353,7 +366,7 @@ fn hops(report: &Report, attributes: &Attributes) -> Vec<WhyHop> {
     let broken_at = report.broken.as_ref().and_then(|broken| broken.hop);
     for (number, hop) in report.hops.iter().enumerate() {
         let skipped = usize::from(hop.skipped);
-        all.extend(entries.iter().skip(cursor).take(skipped).map(|asn| gap(*asn)));
+        gaps(&mut all, entries.iter().skip(cursor).take(skipped));
         cursor += skipped + usize::from(hop.prepend);
         let could: Vec<Asn> = report.could_have_signed(number).collect();
         let broken = broken_at == Some(number);
@@ -385,8 +398,18 @@ fn hops(report: &Report, attributes: &Attributes) -> Vec<WhyHop> {
         });
     }
     // What the hops do not reach: those of the tail, or of a chain that could not be read that far.
-    all.extend(entries.iter().skip(cursor).map(|asn| gap(*asn)));
+    gaps(&mut all, entries.iter().skip(cursor));
     all
+}
+
+/// Entries that nobody attests, each AS once however often it prepended itself.
+fn gaps<'a>(all: &mut Vec<WhyHop>, entries: impl Iterator<Item = &'a Asn>) {
+    let mut last = None;
+    for asn in entries {
+        if last.replace(*asn) != Some(*asn) {
+            all.push(gap(*asn));
+        }
+    }
 }
 
 fn gap(asn: Asn) -> WhyHop {
