@@ -1,0 +1,66 @@
+//! Any octets as a SCION packet of either wire: what is read is written as the same, and a router takes it without harm.
+#![no_main]
+
+use std::sync::{LazyLock, Mutex};
+
+use libfuzzer_sys::fuzz_target;
+use wayleave_core::{Instant, Now, UnixTime};
+use wayleave_dataplane::frame::{Action, Frame, Ingress};
+use wayleave_dataplane::scion::{Config, Interface, Keys, Link, Owner, Router};
+use wayleave_packet::scion::{Extensions, ForwardingKey, Header, HostAddress, IsdAs, Layout, Packet, scmp};
+use wayleave_packet::scion_2015;
+
+static ROUTER: LazyLock<Mutex<Router>> = LazyLock::new(|| {
+    let interface = |id, link| Interface { id, link, neighbor: IsdAs::new(1, 1_000), owner: Owner::This };
+    let config = Config {
+        isd_as: IsdAs::new(1, 0xff00_0000_0111),
+        address: HostAddress::V4([127, 0, 0, 1].into()),
+        siblings: 1,
+        interfaces: vec![interface(41, Link::Parent), interface(42, Link::Child), interface(1, Link::Core)],
+        keys: Keys::one(ForwardingKey::new(&[0x87; 16])),
+        answers_per_second: 1_000_000_000,
+        answers_burst: 1_000_000,
+    };
+    // Only the first 16 bits of a MAC are compared, so that some packets get through it.
+    Mutex::new(Router::new(&config).expect("our own configuration").with_16_bit_tags())
+});
+
+fuzz_target!(|input: &[u8]| {
+    let Some((&way, octets)) = input.split_first() else { return };
+    let layout = Layout::decode(octets);
+    if let Ok(packet) = Packet::decode(octets) {
+        assert!(layout.is_ok());
+        let written = packet.encode();
+        assert_eq!(written.len(), octets.len());
+        assert_eq!(Packet::decode(&written), Ok(packet.clone()));
+        let _ = packet.header.path.reversed();
+        if let Ok(inner) = Extensions::decode(packet.header.next_header, &packet.payload) {
+            let _ = scmp::Message::decode(inner.rest);
+        }
+    }
+    assert_eq!(Header::decode(octets).is_ok(), layout.is_ok());
+    if let Ok((header, payload)) = scion_2015::Header::decode(octets) {
+        let written = header.encode(payload);
+        assert_eq!(scion_2015::Header::decode(&written), Ok((header, payload)));
+    }
+    let ingress = match way % 5 {
+        0 => Ingress::Internal,
+        1 => Ingress::Sibling(0),
+        2 => Ingress::External(41),
+        3 => Ingress::External(42),
+        _ => Ingress::External(1),
+    };
+    let mut copy = octets.to_vec();
+    let now = Now { instant: Instant(1), unix: UnixTime(1_795_226_300_000_000) };
+    let mut frames = [Frame { octets: &mut copy, ingress }];
+    let action = ROUTER.lock().expect("nothing panics").process(&mut frames, now)[0];
+    let length = frames[0].octets.len();
+    match action {
+        Action::Answer(_) => {
+            assert!(length <= octets.len());
+            Packet::decode(frames[0].octets).expect("an answer is a packet");
+        }
+        Action::Drop(_) => assert_eq!(frames[0].octets, octets, "what is dropped is not touched"),
+        _ => assert_eq!(length, octets.len()),
+    }
+});
