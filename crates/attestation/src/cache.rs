@@ -145,7 +145,10 @@ fn key(route: &Route<'_>) -> [u8; 32] {
         prefixes.extend_from_slice(&[prefix.afi().code() as u8, prefix.len()]);
         prefixes.extend_from_slice(&prefix.octets());
     }
-    let mut path = vec![u8::from(route.path.has_set())];
+    // Where a set stands decides who the origin is.
+    let origin = route.path.origin();
+    let mut path = vec![u8::from(route.path.has_set()), u8::from(origin.is_some())];
+    path.extend_from_slice(&origin.map_or(0, |asn| asn.0).to_be_bytes());
     route.path.entries().iter().for_each(|asn| path.extend_from_slice(&asn.0.to_be_bytes()));
     let (kind, value): (u8, &[u8]) = match route.carried {
         Carried::Absent => (0, &[]),

@@ -45,12 +45,14 @@ impl Bounds {
 
     /// Notes a bound; whether it lies ahead even if our clock is as slow as it may be.
     pub(crate) fn is_early(&mut self, not_before: u64) -> bool {
-        let now = self.clock.now.secs();
-        if not_before > now {
-            self.next = self.next.min(not_before.saturating_sub(self.clock.uncertainty).max(now + 1));
-            self.in_doubt |= not_before <= self.clock.latest();
+        let early = not_before > self.clock.latest();
+        if early {
+            self.next = self.next.min(not_before.saturating_sub(self.clock.uncertainty));
+        } else if not_before > self.clock.now.secs() {
+            self.in_doubt = true;
+            self.next = self.next.min(not_before);
         }
-        not_before > self.clock.latest()
+        early
     }
 
     /// Notes a bound; whether it has passed even if our clock is as fast as it may be.
@@ -77,7 +79,14 @@ impl Bounds {
         since <= now && now <= until
     }
 
+    /// When to look again, if the keys that were used hold until `keys_until`; always ahead of now.
     pub(crate) fn until(&self, keys_until: u64) -> Option<UnixTime> {
+        let keys_until = if keys_until >= self.clock.now.secs() {
+            keys_until.saturating_add(1)
+        } else {
+            // A key counts as long as our clock may be that much too fast.
+            keys_until.saturating_add(self.clock.uncertainty).saturating_add(1)
+        };
         let next = self.next.min(keys_until);
         (next < u64::MAX).then(|| UnixTime(next.saturating_mul(1_000_000)))
     }

@@ -68,22 +68,15 @@ impl Conclusion {
         }
     }
 
-    /// Of a prefix, by who may originate it.
-    fn of_prefix(&self, validity: OriginValidity) -> VerdictKind {
-        match validity {
-            OriginValidity::Valid => self.kind,
-            OriginValidity::NotFound => self.kind.max(VerdictKind::Unattested),
-            OriginValidity::Invalid => VerdictKind::Invalid,
-        }
-    }
-
-    /// The worst of the prefixes' conclusions is the UPDATE's.
-    fn heed_origin(&mut self, prefix: Prefix, validity: OriginValidity, of_prefix: VerdictKind) {
-        if of_prefix > self.kind {
-            *self = match validity {
-                OriginValidity::Invalid => Self::broken(Problem::OriginNotAuthorised { prefix }, None),
-                _ => Self::lacks(Lack::OriginUnknown { prefix }),
-            };
+    /// Gets worse if the origin may not announce `prefix`, or if nothing says that it may.
+    fn heed_origin(&mut self, prefix: Prefix, validity: OriginValidity) {
+        let of_prefix = match validity {
+            OriginValidity::Valid => return,
+            OriginValidity::NotFound => Self::lacks(Lack::OriginUnknown { prefix }),
+            OriginValidity::Invalid => Self::broken(Problem::OriginNotAuthorised { prefix }, None),
+        };
+        if of_prefix.kind > self.kind {
+            *self = of_prefix;
         }
     }
 }
@@ -92,18 +85,22 @@ impl Walk {
     /// The report, once every signature has been checked.
     pub(crate) fn conclude(self, context: &Context<'_>, route: &Route<'_>) -> Report {
         let mut bounds = Bounds::new(context.clock);
-        let origin = route.path.origin();
         let mut conclusion = Conclusion::of_chain(&self, context.rules.explain, &mut bounds);
-        conclusion.heed_record(context, origin, &mut bounds);
+        // A route without a path comes from within the receiver's AS, which is its origin (RFC 6811 section 2); no
+        // record asks for an attestation before a route has left its AS.
+        let is_own = conclusion.lack == Some(Lack::NoPath);
+        let origin = if is_own { Some(route.receiver) } else { route.path.origin() };
+        if !is_own {
+            conclusion.heed_record(context, origin, &mut bounds);
+        }
         let mut of_update = Conclusion { ..conclusion };
         let mut prefixes = Vec::with_capacity(route.prefixes.len());
-        // A route without a path is our own: nobody announced it to us.
-        let is_own = conclusion.lack == Some(Lack::NoPath);
         for &prefix in route.prefixes {
-            let validity = if is_own { OriginValidity::Valid } else { context.view.origin_validity(&prefix, origin) };
-            let kind = conclusion.of_prefix(validity);
-            of_update.heed_origin(prefix, validity, kind);
-            prefixes.push(PrefixReport { prefix, origin: validity, kind });
+            let validity = context.view.origin_validity(&prefix, origin);
+            let mut of_prefix = Conclusion { ..conclusion };
+            of_prefix.heed_origin(prefix, validity);
+            of_update.heed_origin(prefix, validity);
+            prefixes.push(PrefixReport { prefix, origin: validity, kind: of_prefix.kind, lack: of_prefix.lack });
         }
         let entries = if route.path.has_set() { &[] } else { route.path.entries() };
         let tail = if self.hops.is_empty() { &[] } else { entries.get(self.reached..).unwrap_or(&[]) };

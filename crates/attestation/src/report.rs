@@ -200,6 +200,8 @@ pub struct PrefixReport {
     pub origin: OriginValidity,
     /// The conclusion.
     pub kind: VerdictKind,
+    /// Why this prefix is not wholly proved, where nothing is false.
+    pub lack: Option<Lack>,
 }
 
 impl Report {
@@ -214,6 +216,12 @@ impl Report {
     pub fn verdict_of(&self, prefix: &Prefix) -> Verdict {
         let kind = self.prefixes.iter().find(|report| report.prefix == *prefix).map_or(self.kind, |report| report.kind);
         Verdict { kind, until: self.until }
+    }
+
+    /// Why one prefix of the UPDATE is not wholly proved, where nothing is false.
+    #[must_use]
+    pub fn lack_of(&self, prefix: &Prefix) -> Option<Lack> {
+        self.prefixes.iter().find(|report| report.prefix == *prefix).map_or(self.lack, |report| report.lack)
     }
 
     /// Whether every AS of the path signed, in time: the conclusion but for who may originate the prefixes.

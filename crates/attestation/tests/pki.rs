@@ -81,6 +81,19 @@ fn no_key_serves_two_roles_or_two_ases() {
 }
 
 #[test]
+fn an_as_that_adds_anothers_key_takes_it_from_nobody() {
+    let mut set = set();
+    set.insert(&signed(profile(5, 1, vec![listed(Role::Attest, 50)]), 1), NOW).expect("taken");
+    set.insert(&signed(profile(6, 1, vec![listed(Role::Identity, 40)]), 1), NOW).expect("taken");
+    let keys = vec![listed(Role::Attest, 50), listed(Role::Attest, 51)];
+    let addition = Object::Addition(Addition { asn: Asn(6), span: span(1), keys });
+    set.insert(&signed(addition, 40), NOW).expect("taken");
+    let (_, omitted) = set.view(1, NOW);
+    assert_eq!(omitted, [Omitted::Taken(Asn(6), Asn(5))]);
+    assert!(knows(&set, 5, 50) && !knows(&set, 6, 50) && knows(&set, 6, 51));
+}
+
+#[test]
 fn keys_of_other_roles_sign_no_hop() {
     let mut set = set();
     let roles = Role::ALL.into_iter().zip(60..).map(|(role, byte)| listed(role, byte)).collect();

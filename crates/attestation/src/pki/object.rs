@@ -62,6 +62,14 @@ pub struct Span {
     pub not_after: u64,
 }
 
+impl Span {
+    /// Whether `now`, in seconds since 1970, lies within.
+    #[must_use]
+    pub fn holds(&self, now: u64) -> bool {
+        (self.not_before..=self.not_after).contains(&now)
+    }
+}
+
 /// A public key and what it is for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ProfileKey {

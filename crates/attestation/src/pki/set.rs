@@ -1,6 +1,6 @@
 //! The set of signed objects under a trust anchor, and the view that a validator gets of it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 use wayleave_core::Asn;
@@ -74,6 +74,9 @@ pub enum Omitted {
     /// Another AS lists the same key.
     #[error("a key of {0} is listed by {1} too: neither counts")]
     Shared(Asn, Asn),
+    /// An addition lists a key of another AS's profile.
+    #[error("{0} added a key that {1} has registered: it does not count for {0}")]
+    Taken(Asn, Asn),
 }
 
 /// Verified objects, the latest of each kind and AS.
@@ -165,22 +168,22 @@ impl ObjectSet {
         if now < self.anchor.not_before || now > self.anchor.not_after {
             return (view, omitted);
         }
-        let shared = self.shared_keys(&mut omitted);
+        let owners = self.owners(now, &mut omitted);
         for kept in self.objects.values() {
             let object = &kept.object;
             let span = object.span();
-            if now < span.not_before || now > span.not_after {
+            if !span.holds(now) {
                 continue;
             }
             match object {
                 Object::Profile(profile) => {
-                    add_keys(&mut view, profile.asn, span, &profile.keys, &shared, &mut omitted);
+                    add_keys(&mut view, profile.asn, span, &profile.keys, &owners, &mut omitted);
                 }
                 Object::Addition(addition) => {
                     // The profile may have changed since it was taken in.
                     let genuine = Signed::decode(&kept.octets).is_ok_and(|signed| self.identity_signed(&signed));
                     if genuine {
-                        add_keys(&mut view, addition.asn, span, &addition.keys, &shared, &mut omitted);
+                        add_keys(&mut view, addition.asn, span, &addition.keys, &owners, &mut omitted);
                     } else {
                         omitted.push(Omitted::Addition(addition.asn));
                     }
@@ -198,38 +201,46 @@ impl ObjectSet {
         (view, omitted)
     }
 
-    /// Keys that two ASes list: one could pass its signatures off as the other's.
-    fn shared_keys(&self, omitted: &mut Vec<Omitted>) -> HashSet<&[u8]> {
-        let mut owners: HashMap<&[u8], Asn> = HashMap::new();
-        let mut shared = HashSet::new();
-        for kept in self.objects.values() {
-            let (Object::Profile(super::Profile { asn, keys, .. })
-            | Object::Addition(super::Addition { asn, keys, .. })) = &kept.object
-            else {
-                continue;
-            };
-            for key in keys {
-                let owner = *owners.entry(&key.public).or_insert(*asn);
-                if owner != *asn && shared.insert(key.public.as_slice()) {
-                    omitted.push(Omitted::Shared(owner, *asn));
+    /// Whose each key is that a profile in force lists; nobody's if two ASes list it, for the anchor erred.
+    fn owners(&self, now: u64, omitted: &mut Vec<Omitted>) -> Owners<'_> {
+        let mut owners = Owners::new();
+        for kept in self.objects.values().filter(|kept| kept.object.span().holds(now)) {
+            let Object::Profile(profile) = &kept.object else { continue };
+            for key in &profile.keys {
+                let owner = owners.entry(&key.public).or_insert(Some(profile.asn));
+                if let Some(other) = owner.filter(|owner| *owner != profile.asn) {
+                    omitted.push(Omitted::Shared(other, profile.asn));
+                    *owner = None;
                 }
             }
         }
-        shared
+        owners
     }
 }
+
+/// The AS of each key.
+type Owners<'a> = HashMap<&'a [u8], Option<Asn>>;
 
 fn add_keys(
     view: &mut View,
     asn: Asn,
     span: &Span,
     keys: &[ProfileKey],
-    shared: &HashSet<&[u8]>,
+    owners: &Owners<'_>,
     omitted: &mut Vec<Omitted>,
 ) {
     // Even a profile whose keys all fall away binds the AS: nothing endorsed for it counts then.
     view.register(asn);
-    for key in keys.iter().filter(|key| key.role == Role::Attest && !shared.contains(key.public.as_slice())) {
+    for key in keys.iter().filter(|key| key.role == Role::Attest) {
+        // An addition's word is its AS's own: another AS's registered key stays that AS's.
+        match owners.get(key.public.as_slice()) {
+            Some(None) => continue,
+            Some(Some(owner)) if *owner != asn => {
+                omitted.push(Omitted::Taken(asn, *owner));
+                continue;
+            }
+            _ => {}
+        }
         if let Some(Err(refused)) = of(key.suite).map(|suite| suite.check_key(&key.public)) {
             omitted.push(Omitted::Key(asn, refused));
             continue;
