@@ -1,0 +1,102 @@
+//! What a report says of time, of own routes and of one prefix beside another.
+
+mod world;
+
+use std::sync::Arc;
+
+use wayleave_attestation::cache::Cache;
+use wayleave_attestation::path::Path;
+use wayleave_attestation::pki::{AttestedSince, RegisteredKey, Strictness, View, Vrp};
+use wayleave_attestation::proxy::policy::Class;
+use wayleave_attestation::report::Problem;
+use wayleave_attestation::suite::SuiteId;
+use wayleave_attestation::validate::{Carried, Clock, Context, Route};
+use wayleave_bgp::{AsPathBuf, SegmentKind};
+use wayleave_core::{Asn, UnixTime, VerdictKind};
+use world::{NOW, World, p};
+
+fn world() -> World {
+    World::new(3, &[SuiteId::KcEd25519])
+}
+
+/// How often a route is looked at from `from` on until `to`, always when its last report ends.
+fn looks(world: &mut World, prefix: &str, path: &Path, value: &[u8], from: u64, to: u64) -> usize {
+    let mut looks = 0;
+    world.now = from;
+    while world.now < to {
+        looks += 1;
+        let until = world.validate(&[p(prefix)], path, value, 9).until.expect("an end").secs();
+        assert!(until > world.now, "a report made at {} ends at {until}", world.now);
+        world.now = until;
+    }
+    looks
+}
+
+#[test]
+fn a_signature_from_a_clock_that_is_fast_is_not_verified_again_and_again() {
+    let mut world = world();
+    let (value, path) = world.chain(&[p("192.0.2.0/24")], &[1, 2], 9);
+    // Too early, in doubt, in time.
+    assert_eq!(looks(&mut world, "192.0.2.0/24", &path, &value, NOW - 3600, NOW + 3600), 3);
+    assert_eq!(looks(&mut world, "192.0.2.0/24", &path, &value, NOW - 599, NOW + 3600), 2);
+}
+
+#[test]
+fn a_key_at_its_end_is_not_looked_at_again_and_again() {
+    let mut world = world();
+    let (value, path) = world.chain(&[p("192.0.2.0/24")], &[1, 2], 9);
+    let public = world.nodes[&Asn(1)].ring.pairs[0].key.public().to_vec();
+    world.view = View::new(2);
+    let key = RegisteredKey { suite: SuiteId::KcEd25519, public, not_before: 0, not_after: NOW + 1000 };
+    world.view.add_key(Asn(1), key);
+    // While it holds, while our clock may be too fast, and after.
+    assert_eq!(looks(&mut world, "192.0.2.0/24", &path, &value, NOW, NOW + 1000 + 601), 2);
+}
+
+#[test]
+fn a_prefix_that_its_origin_may_not_announce_hides_nothing_of_the_prefix_beside_it() {
+    let mut world = world();
+    world.view.add_vrp(Vrp { prefix: p("198.51.100.0/24"), max_length: 24, asn: Asn(2) });
+    let record = AttestedSince { since: 0, strictness: Strictness::Prefer, not_after: NOW * 2 };
+    world.view.set_attested_since(Asn(1), record);
+    let (own, other) = (p("192.0.2.0/24"), p("198.51.100.0/24"));
+    let report = world.judge(&[own, other], &Path::from_travel(&[Asn(1), Asn(3)]), Carried::Absent, 9);
+    assert_eq!(report.kind, VerdictKind::Invalid);
+    assert_eq!((Class::of(&report, &own), Class::of(&report, &other)), (Class::Missing, Class::Invalid));
+}
+
+#[test]
+fn a_route_without_a_path_has_the_receivers_as_as_its_origin() {
+    let world = world();
+    let judge = |receiver| world.judge(&[p("192.0.2.0/24")], &Path::default(), Carried::Absent, receiver);
+    assert_eq!(judge(1).kind, VerdictKind::Unattested);
+    let taken = judge(9);
+    assert_eq!(taken.kind, VerdictKind::Invalid);
+    let problem = taken.broken.expect("a reason").problem;
+    assert_eq!(problem, Problem::OriginNotAuthorised { prefix: p("192.0.2.0/24") });
+}
+
+#[test]
+fn the_cache_knows_on_which_side_of_the_origin_a_set_stands() {
+    let mut world = world();
+    let record = AttestedSince { since: 0, strictness: Strictness::Strict, not_after: NOW * 2 };
+    world.view.set_attested_since(Asn(1), record);
+    let path = |segments: &[(SegmentKind, u32)]| {
+        let mut path = AsPathBuf::new();
+        segments.iter().for_each(|(kind, asn)| path.push_segment(*kind, &[Asn(*asn)]));
+        Path::from_as_path(path.as_path())
+    };
+    let paths = [
+        path(&[(SegmentKind::Sequence, 1), (SegmentKind::Set, 3)]),
+        path(&[(SegmentKind::Set, 3), (SegmentKind::Sequence, 1)]),
+    ];
+    let mut cache = Cache::new(10);
+    let clock = Clock { now: UnixTime(NOW * 1_000_000), uncertainty: 600 };
+    let context = Context { view: &world.view, rules: &world.rules, clock, directories: &[] };
+    for path in &paths {
+        let prefixes = [p("203.0.113.0/24")];
+        let route = Route { prefixes: &prefixes, path, carried: Carried::Absent, receiver: Asn(9) };
+        let alone = wayleave_attestation::validate::validate(&context, &route);
+        assert_eq!(cache.validate_burst(&context, &[route]), [Arc::new(alone)]);
+    }
+}
