@@ -172,6 +172,37 @@ fn a_path_shorter_than_the_real_one_is_refused() {
 }
 
 #[test]
+fn a_neighbour_that_leaves_itself_out_is_refused() {
+    // Nothing claims an attestation here, so that only the session knows who the neighbour is.
+    for is_route_server in [false, true] {
+        let mut line = Line::new(&[ORIGIN, MIDDLE, LAST], &[LAST], |config| {
+            config.pairs.iter_mut().for_each(|pair| pair.ends[1].first_as = !is_route_server);
+        });
+        line.start(known);
+        line.net.announce(0, PREFIX);
+        assert!(line.net.has(2, PREFIX).is_some());
+        forge(&mut line.net, At::Speaker(1, 1), PREFIX, |edit| {
+            edit.as_path(wayleave_bgp::AsPathBuf::from_sequence(&[Asn(ORIGIN)]).as_path());
+        });
+        assert_eq!(line.net.has(2, PREFIX).is_some(), is_route_server);
+        assert!(line.net.speakers.iter().all(|speaker| speaker.ends.is_empty()));
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_back_signs_what_went_out_anew() {
+    let mut line = three();
+    line.net.announce(0, PREFIX);
+    let before = line.net.has(2, PREFIX).and_then(|route| route.get(ATTRIBUTE)).map(|value| value.value.to_vec());
+    line.net.now.unix.0 -= 3_000 * 1_000_000;
+    line.net.fire();
+    line.net.wait(Duration::from_secs(1));
+    let after = line.net.has(2, PREFIX).and_then(|route| route.get(ATTRIBUTE)).map(|value| value.value.to_vec());
+    assert!(after.is_some() && after != before);
+    assert_eq!(line.class(2, PREFIX), Some(Class::Valid));
+}
+
+#[test]
 fn an_origin_that_may_not_announce_a_prefix_is_refused_though_it_signs() {
     let mut line = three();
     line.net.announce(1, "10.1.0.0/16");

@@ -227,6 +227,8 @@ pub(super) struct Place {
     pub(super) outgoing: Line<Outcome>,
     /// Chains of others as they were extended for this neighbour, by what they came with.
     extended: HashMap<Arc<Attributes>, Outcome>,
+    /// Whether what is being signed was given out before the neighbour's leaf, our keys or the clock changed.
+    is_stale: bool,
     /// What we say of the outside peer, while its session is up.
     leaf: Option<Leaf>,
     /// Of this pair's validations: one at a time works on it.
@@ -234,6 +236,20 @@ pub(super) struct Place {
     pub(super) offered: Vec<LeafKey>,
     most: [usize; 2],
     pub(super) counts: Counts,
+}
+
+impl Place {
+    /// Forgets what was signed under a leaf, a key or a time that is over, also where it is being signed just now.
+    fn forget_signed(&mut self) {
+        self.extended.clear();
+        self.is_stale = self.outgoing.in_flight;
+    }
+
+    /// Signs every route out anew.
+    fn sign_anew(&mut self) {
+        self.forget_signed();
+        self.outgoing.queue_all();
+    }
 }
 
 /// The proxy of one AS.
@@ -275,6 +291,7 @@ impl Proxy {
                 incoming: Line::new(),
                 outgoing: Line::new(),
                 extended: HashMap::new(),
+                is_stale: false,
                 leaf: None,
                 cache: Arc::new(Mutex::new(Cache::new(CACHE))),
                 offered: Vec::new(),
@@ -356,7 +373,10 @@ impl Proxy {
         self.now = now;
         if stepped.unsigned_abs() > STEP.as_micros() as u64 {
             self.tell(Event::ClockStepped(stepped / 1_000_000));
-            self.places.iter_mut().for_each(|place| place.incoming.queue_all());
+            self.places.iter_mut().for_each(|place| {
+                place.incoming.queue_all();
+                place.sign_anew();
+            });
         }
     }
 
@@ -382,14 +402,13 @@ impl Proxy {
                 // A strength that configuration can say, and at most four keys: always a leaf.
                 at.leaf = Some(endorse(&offered, self.config.least_strength).unwrap_or_else(|_| Leaf::keyless()));
                 at.offered.clone_from(&offered);
-                at.extended.clear();
-                at.outgoing.queue_all();
+                at.sign_anew();
                 self.tell(Event::Offered(place, offered));
             }
             PairEvent::Down(Side::Outside, _) => {
                 at.leaf = None;
                 at.offered.clear();
-                at.extended.clear();
+                at.forget_signed();
             }
             PairEvent::Malformed(..) => at.counts.malformed_updates += 1,
             PairEvent::Rejected(_, rejected) => at.counts.oversize += rejected.routes.len() as u64,
@@ -540,6 +559,7 @@ impl Proxy {
                 self.places[place].outgoing.in_flight = false;
                 self.signing = false;
                 signed.into_iter().for_each(|signed| self.on_signed(place, signed));
+                self.places[place].is_stale = false;
                 self.reserve();
                 self.make_ahead(place);
             }
@@ -599,7 +619,7 @@ impl Proxy {
         };
         let at = &mut self.places[place];
         // Of lists that we originate each has a value of its own.
-        if matches!(&outcome, Outcome::Attested { origin: false, .. }) {
+        if matches!(&outcome, Outcome::Attested { origin: false, .. }) && !at.is_stale {
             at.extended.insert(Arc::clone(&attributes), outcome.clone());
         }
         let routes: Vec<Nlri> =
@@ -643,8 +663,7 @@ impl Proxy {
         for place in &mut self.places {
             place.incoming.queue_all();
             if changed {
-                place.extended.clear();
-                place.outgoing.queue_all();
+                place.sign_anew();
             }
         }
     }

@@ -77,6 +77,9 @@ pub struct EndConfig {
     pub connects: bool,
     /// Prefixes that it may announce.
     pub limits: MaxPrefixes,
+    /// AS_PATH of what it announces must begin with its AS (RFC 4271 section 6.3). Without this it could leave itself
+    /// out, and pass on a chain that was made for somebody else; only a transparent route server may (RFC 7947).
+    pub first_as: bool,
 }
 
 /// The configuration of a pair.
@@ -466,7 +469,8 @@ impl Pair {
             let others = std::mem::take(&mut end.callers);
             let peer_asn = caller.open.as_ref().map_or(end.config.peer_asn, |open| PeerAsn::Exactly(open.asn));
             self.refuse_all(side, others);
-            let config = config_towards(peer_asn, &open, self.more[side.index()].clone());
+            let mut config = config_towards(peer_asn, &open, self.more[side.index()].clone());
+            config.enforce_first_as = self.end(side).config.first_as;
             self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let mut session = Session::new(config, self.seed);
             let connection = caller.connection;

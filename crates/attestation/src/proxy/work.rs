@@ -251,7 +251,13 @@ fn fitting<'a>(
     make: impl Fn(&mut KeyRing) -> Result<Attested<'a>, AttestError>,
 ) -> Result<Made, AttestError> {
     let value = |attested: &Attested<'_>| attested.for_neighbour(neighbour).unwrap_or_default();
-    let first = value(&make(ring)?);
+    let first = match make(ring) {
+        // A few-time key is spent: another of the keys that the neighbour before endorsed signs, if there is one.
+        Err(AttestError::Sign(SignError::Exhausted(_))) if ring.pairs.len() > 1 => {
+            return with_another(ring, value, make);
+        }
+        first => value(&first?),
+    };
     if first.len() <= most || ring.pairs.len() < 2 {
         return Ok(Made { value: first, smaller: false });
     }
@@ -268,6 +274,23 @@ fn fitting<'a>(
         Ok(second) if second.len() < first.len() => Ok(Made { value: second, smaller: true }),
         _ => Ok(Made { value: first, smaller: false }),
     }
+}
+
+/// Makes the value with each of the other keys in turn, until one can sign.
+fn with_another<'a>(
+    ring: &mut KeyRing,
+    value: impl Fn(&Attested<'_>) -> Vec<u8>,
+    make: impl Fn(&mut KeyRing) -> Result<Attested<'a>, AttestError>,
+) -> Result<Made, AttestError> {
+    let mut made = Err(AttestError::Sign(SignError::Exhausted(0)));
+    let mut turned = 0;
+    while matches!(made, Err(AttestError::Sign(SignError::Exhausted(_)))) && turned + 1 < ring.pairs.len() {
+        ring.pairs.rotate_left(1);
+        turned += 1;
+        made = make(ring).map(|attested| Made { value: value(&attested), smaller: false });
+    }
+    ring.pairs.rotate_right(turned);
+    made
 }
 
 /// The path as `asn` received it, and how many times it put itself on it.

@@ -488,8 +488,13 @@ impl Net {
 
 /// A proxy's configuration with defaults for `pairs` pairs; the outside end of each connects if `connects`.
 pub fn config(asn: u32, pairs: usize, connects: bool) -> ProxyConfig {
-    let end =
-        |peer_asn, connects: bool| EndConfig { peer_asn, listens: !connects, connects, limits: MaxPrefixes::NONE };
+    let end = |peer_asn, connects: bool| EndConfig {
+        peer_asn,
+        listens: !connects,
+        connects,
+        limits: MaxPrefixes::NONE,
+        first_as: peer_asn == PeerAsn::Any,
+    };
     let options = |place: usize| PairOptions {
         name: format!("pair {place}"),
         ends: [end(PeerAsn::Exactly(Asn(asn)), false), end(PeerAsn::Any, connects)],
