@@ -1,6 +1,6 @@
 //! Packets of a running network: every one decodes, encodes to the same octets, and verifies at its hop.
 
-use wayleave_packet::scion::{ForwardingKey, Header, Hop, Packet, Path, hop_expiry};
+use wayleave_packet::scion::{ForwardingKey, Header, Hop, Packet, Path, hop_expiry, next_header, scmp};
 
 const PACKETS: &str = include_str!("../../../test-data/scion/packets.txt");
 
@@ -50,4 +50,18 @@ fn captured_packets_verify_at_the_hop_where_they_were_captured() {
         verified += 1;
     }
     assert_eq!(verified, 6);
+}
+
+#[test]
+fn scmp_in_a_captured_packet_has_the_checksum_that_we_compute() {
+    let mut scmp_packets = 0;
+    for (kind, _, octets) in captured() {
+        let (header, payload) = Header::decode(&octets).unwrap();
+        if header.next_header == next_header::SCMP {
+            let hosts = header.dst_host.wire_len() + header.src_host.wire_len();
+            assert_eq!(payload[2..4], scmp::checksum(&octets, hosts, payload).to_be_bytes(), "{kind}");
+            scmp_packets += 1;
+        }
+    }
+    assert_eq!(scmp_packets, 2);
 }
