@@ -4,23 +4,22 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde::Serialize;
-use wayleave_bgp::session::ConnectionId;
-use wayleave_bgp::{AttributeCode, Attributes, Nlri};
-use wayleave_core::{Asn, Instant, Machine, Now, Prefix};
+use wayleave_bgp::{Attributes, Nlri};
+use wayleave_core::{Instant, Machine, Now, Prefix};
 
+use super::event::{Counts, Event, Input, Output, ProxyConfig};
 use super::line::Line;
 use super::offer::{offer, offered};
-use super::pair::{self, EndConfig, Pair, PairConfig, PairEvent, Side};
+use super::pair::{self, Pair, PairConfig, PairEvent, Side};
 use super::policy::{Class, Policy};
 use super::work::{Done, Group, Job, Judged, Outcome, Results, Sign, Signed, Validate, Work};
-use crate::attest::{AttestError, KeyRing, endorse};
+use crate::attest::{KeyRing, endorse};
 use crate::cache::Cache;
 use crate::doubt::{ClockWatch, Doubt};
 use crate::leaf::{Leaf, LeafKey, Tree};
 use crate::pki::View;
 use crate::report::Report;
-use crate::validate::{Clock, Rules};
+use crate::validate::Clock;
 
 /// Routes of one burst of validation, at most, so that no peer's routes wait long behind another's.
 const BURST: usize = 512;
@@ -34,175 +33,6 @@ const RESERVE: u64 = 1024;
 const STEP: Duration = Duration::from_secs(10);
 /// A step of the wall clock is noticed so soon.
 const LOOK: Duration = Duration::from_secs(30);
-/// The longest value that is sent to a peer without extended messages: BIRD keeps 1,024 of a message's 4,096 octets
-/// for itself, and the other attributes take their part.
-pub const MOST_OCTETS: usize = 2_800;
-/// Likewise with extended messages.
-pub const MOST_OCTETS_EXTENDED: usize = 60_000;
-
-/// One pair's part of the configuration.
-#[derive(Clone, Debug)]
-pub struct PairOptions {
-    /// Its name for people.
-    pub name: String,
-    /// How each end is reached: inside, then outside.
-    pub ends: [EndConfig; 2],
-    /// Octets of an attestation that the outside peer takes, at most.
-    pub most: usize,
-    /// Likewise with extended messages.
-    pub most_extended: usize,
-}
-
-/// The configuration of a proxy.
-#[derive(Clone, Debug)]
-pub struct ProxyConfig {
-    /// The AS whose proxy this is.
-    pub asn: Asn,
-    /// The attribute's type code.
-    pub attribute: AttributeCode,
-    /// The code of the capability that offers keys.
-    pub capability: u8,
-    /// What is required of every chain.
-    pub rules: Rules,
-    /// Seconds by which clocks may be wrong.
-    pub uncertainty: u64,
-    /// Minutes that what is signed here holds.
-    pub lifetime: u16,
-    /// Bits of strength, a multiple of 16, below which no neighbour may sign after us.
-    pub least_strength: u16,
-    /// What follows from each verdict.
-    pub policy: Policy,
-    /// Own prefixes that are signed, with those within them; `None`: all.
-    pub own: Option<Vec<Prefix>>,
-    /// The pairs.
-    pub pairs: Vec<PairOptions>,
-}
-
-/// What the world tells a proxy.
-#[derive(Debug)]
-pub enum Input {
-    /// Of one pair, by its place.
-    Pair(usize, pair::Input),
-    /// Work that was asked for is done.
-    Done(Done),
-    /// What is known of origins has changed.
-    View(Arc<View>),
-    /// The directories of the exchanges have changed.
-    Directories(Arc<Vec<Tree>>),
-    /// What follows from verdicts has changed.
-    Policy(Policy),
-    /// What [`Output::Persist`] asked for is durable.
-    Persisted(u64),
-}
-
-/// What a proxy wants done.
-#[derive(Debug)]
-pub enum Output {
-    /// Open a connection, as in [`pair::Output::Connect`].
-    Connect {
-        /// The pair's place.
-        pair: usize,
-        /// Which side.
-        side: Side,
-        /// Which attempt.
-        attempt: u64,
-    },
-    /// Send these octets.
-    Send {
-        /// The pair's place.
-        pair: usize,
-        /// Which side.
-        side: Side,
-        /// Where.
-        connection: ConnectionId,
-        /// Whole messages.
-        bytes: Vec<u8>,
-    },
-    /// Close the connection, once what was sent is out.
-    Close {
-        /// The pair's place.
-        pair: usize,
-        /// Which side.
-        side: Side,
-        /// Which.
-        connection: ConnectionId,
-    },
-    /// Run this, on any thread, and bring back [`Input::Done`].
-    Work(Job),
-    /// Make durable that the few-time key `public` may have signed with every index below `limit`, then bring back
-    /// [`Input::Persisted`].
-    Persist {
-        /// Rises by one each time.
-        id: u64,
-        /// The key's name in the store: its encoded public half.
-        public: Vec<u8>,
-        /// Indices below it count as used after a restart.
-        limit: u64,
-    },
-    /// Something happened.
-    Event(Event),
-}
-
-/// What happened.
-#[derive(Debug)]
-pub enum Event {
-    /// To a pair's sessions.
-    Pair(usize, PairEvent),
-    /// The outside peer offers these keys; none: it does not attest.
-    Offered(usize, Vec<LeafKey>),
-    /// A route of a class that is to be told.
-    Verdict {
-        /// The pair's place.
-        pair: usize,
-        /// Which route.
-        nlri: Nlri,
-        /// What was concluded.
-        class: Class,
-        /// Why.
-        report: Arc<Report>,
-    },
-    /// Routes went out with the attestation that they came with.
-    NotExtended(usize, Vec<Nlri>, AttestError),
-    /// Routes did not go out: no attestation was small enough.
-    TooLong(usize, Vec<Nlri>, usize),
-    /// Routes did not go out: the keys are spent.
-    Exhausted(usize, Vec<Nlri>),
-    /// The wall clock was set by so many seconds.
-    ClockStepped(i64),
-    /// Most origins disagree with our clock; or no longer.
-    ClockInDoubt(Option<Doubt>),
-}
-
-/// What a pair has counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Counts {
-    /// Routes validated, again and again those that were looked at anew.
-    pub validated: u64,
-    /// Routes rejected.
-    pub rejected: u64,
-    /// Routes with our own AS on their path, which go nowhere.
-    pub loops: u64,
-    /// Routes signed as their origin.
-    pub originated: u64,
-    /// Routes whose chain was extended.
-    pub extended: u64,
-    /// Of those: ahead of expiry.
-    pub renewed: u64,
-    /// Routes out as they came, without an attestation.
-    pub unattested: u64,
-    /// Routes out with a chain that could not be extended.
-    pub not_extended: u64,
-    /// Routes signed with a smaller suite, to fit.
-    pub smaller: u64,
-    /// Routes not sent because nothing fits.
-    pub too_long: u64,
-    /// Routes not sent because keys are spent.
-    pub exhausted: u64,
-    /// Routes that a session's message size did not take.
-    pub oversize: u64,
-    /// Malformed UPDATEs (RFC 7606).
-    pub malformed_updates: u64,
-}
 
 /// A few-time key's count.
 struct Reserve {
@@ -732,55 +562,6 @@ impl Proxy {
 /// Whether a signed outcome can be used for further routes.
 fn is_current(outcome: &Outcome, unix: u64) -> bool {
     matches!(outcome, Outcome::Attested { renew, .. } if *renew > unix)
-}
-
-impl Counts {
-    /// Adds another pair's.
-    pub(super) fn add(&mut self, other: &Counts) {
-        let Counts {
-            validated,
-            rejected,
-            loops,
-            originated,
-            extended,
-            renewed,
-            unattested,
-            not_extended,
-            smaller,
-            too_long,
-            exhausted,
-            oversize,
-            malformed_updates,
-        } = other;
-        self.validated += validated;
-        self.rejected += rejected;
-        self.loops += loops;
-        self.originated += originated;
-        self.extended += extended;
-        self.renewed += renewed;
-        self.unattested += unattested;
-        self.not_extended += not_extended;
-        self.smaller += smaller;
-        self.too_long += too_long;
-        self.exhausted += exhausted;
-        self.oversize += oversize;
-        self.malformed_updates += malformed_updates;
-    }
-
-    fn note(&mut self, outcome: &Outcome, again: bool) {
-        match outcome {
-            Outcome::Attested { origin, smaller, .. } => {
-                *(if *origin { &mut self.originated } else { &mut self.extended }) += 1;
-                self.smaller += u64::from(*smaller);
-                self.renewed += u64::from(again);
-            }
-            Outcome::AsTheyCame => self.unattested += 1,
-            Outcome::NotExtended(_) => self.not_extended += 1,
-            Outcome::TooLong { .. } => self.too_long += 1,
-            Outcome::Exhausted => self.exhausted += 1,
-            Outcome::NotReserved => {}
-        }
-    }
 }
 
 impl Machine for Proxy {

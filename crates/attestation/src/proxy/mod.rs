@@ -6,16 +6,19 @@
 //! passes): routes that outlive a session would outlive what was proved of them. All others are left out.
 
 mod door;
+mod event;
 mod line;
 mod machine;
 pub mod offer;
 mod opens;
 pub mod pair;
 pub mod policy;
+mod side;
 pub mod why;
 mod work;
 
-pub use machine::{Counts, Event, Input, MOST_OCTETS, MOST_OCTETS_EXTENDED, Output, PairOptions, Proxy, ProxyConfig};
+pub use event::{Counts, Event, Input, MOST_OCTETS, MOST_OCTETS_EXTENDED, Output, PairOptions, ProxyConfig};
+pub use machine::Proxy;
 pub use opens::config_towards;
 pub use pair::{EndConfig, Pair, PairConfig, PairEvent, Side};
 pub use why::Status;

@@ -7,7 +7,8 @@ use wayleave_bgp::Attributes;
 use wayleave_bgp::session::Counters;
 use wayleave_core::{Asn, Prefix, UnixTime};
 
-use super::machine::{Counts, Proxy};
+use super::event::Counts;
+use super::machine::Proxy;
 use super::pair::{Pair, Side};
 use super::policy::Class;
 use super::work::{Outcome, carried};

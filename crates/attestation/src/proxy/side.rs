@@ -1,0 +1,143 @@
+//! The two ends of a pair, how each is reached, what a pair is told and what it wants done.
+
+use std::sync::Arc;
+
+use wayleave_bgp::rib::{MaxPrefixes, RejectedRoutes};
+use wayleave_bgp::session::{self, ConnectionId, Ended, Established, PeerAsn};
+use wayleave_bgp::{Attributes, Capability, Nlri, Problem};
+use wayleave_core::Afi;
+
+/// One end of a pair.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Side {
+    /// The network whose proxy this is.
+    Inside,
+    /// Its neighbour.
+    Outside,
+}
+
+impl Side {
+    /// Both.
+    pub const BOTH: [Side; 2] = [Side::Inside, Side::Outside];
+
+    /// The other one.
+    #[must_use]
+    pub fn other(self) -> Side {
+        match self {
+            Side::Inside => Side::Outside,
+            Side::Outside => Side::Inside,
+        }
+    }
+
+    /// Its name for people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Inside => "inside",
+            Side::Outside => "outside",
+        }
+    }
+
+    pub(super) fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// How one end is reached and whom it expects.
+#[derive(Clone, Debug)]
+pub struct EndConfig {
+    /// Whose OPEN is welcome.
+    pub peer_asn: PeerAsn,
+    /// The peer may connect.
+    pub listens: bool,
+    /// We may connect to the peer.
+    pub connects: bool,
+    /// Prefixes that it may announce.
+    pub limits: MaxPrefixes,
+    /// AS_PATH of what it announces must begin with its AS (RFC 4271 section 6.3). Without this it could leave itself
+    /// out, and pass on a chain that was made for somebody else; only a transparent route server may (RFC 7947).
+    pub first_as: bool,
+}
+
+/// The configuration of a pair.
+#[derive(Clone, Debug)]
+pub struct PairConfig {
+    /// Inside, then outside.
+    pub ends: [EndConfig; 2],
+    /// What our OPEN says beyond the other end's, inside and outside.
+    pub more: [Vec<Capability>; 2],
+}
+
+/// What the world tells a pair. Connections are numbered by side; a number is never used again.
+#[derive(Debug)]
+pub enum Input {
+    /// Begin.
+    Start,
+    /// End both sessions, with a word to both operators, and stay down.
+    Stop(String),
+    /// Of one side's connections: `Connected`, `ConnectFailed`, `Bytes`, `Closed`, `Blocked` or `Writable`.
+    Wire(Side, session::Input),
+}
+
+/// What a pair wants done.
+#[derive(Debug)]
+pub enum Output {
+    /// Open a connection to this side's peer.
+    Connect {
+        /// Which side.
+        side: Side,
+        /// Rises by one with each attempt.
+        attempt: u64,
+    },
+    /// Send these octets.
+    Send {
+        /// Which side.
+        side: Side,
+        /// Where.
+        connection: ConnectionId,
+        /// Whole messages.
+        bytes: Vec<u8>,
+    },
+    /// Close the connection once what was sent is out.
+    Close {
+        /// Which side.
+        side: Side,
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// A route came in, or went: [`super::Pair::route`] passes it on.
+    Route {
+        /// Where it came in.
+        from: Side,
+        /// Which.
+        nlri: Nlri,
+        /// As it came; `None`: it is withdrawn.
+        attributes: Option<Arc<Attributes>>,
+    },
+    /// This side has sent all routes of a family: [`super::Pair::end_of_rib`] passes it on, behind the routes.
+    EndOfRib {
+        /// Which side.
+        from: Side,
+        /// The family.
+        afi: Afi,
+    },
+    /// For people, counters, and whoever judges routes.
+    Event(PairEvent),
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum PairEvent {
+    /// This side's session is up.
+    Up(Side, Box<Established>),
+    /// It is down, and all its routes are gone; the other side follows.
+    Down(Side, Ended),
+    /// It did not come up.
+    Failed(Side, Ended),
+    /// An UPDATE was malformed; the session stays (RFC 7606).
+    Malformed(Side, Vec<Problem>),
+    /// Routes that this side's session cannot carry.
+    Rejected(Side, RejectedRoutes),
+    /// A prefix beyond the limit was not taken.
+    OverLimit(Side, Nlri),
+}
