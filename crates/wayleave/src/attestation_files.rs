@@ -202,20 +202,22 @@ pub struct Known {
     pub refused: Vec<String>,
     /// When it must be made anew, in seconds since 1970.
     pub until: Option<u64>,
+    /// What it was made from; without an anchor nothing.
+    pub set: Option<ObjectSet>,
 }
 
 /// Reads the anchor and the objects that it has signed. Without an anchor nothing is known.
 pub fn view(keys: &KeysSection, source: &Source, generation: u64) -> Result<Known, Failure> {
     let now = unix_now().secs();
     let (Some(anchor_file), Some(folder)) = (&keys.anchor, &keys.objects) else {
-        return Ok(Known { view: View::new(generation), refused: Vec::new(), until: None });
+        return Ok(Known { view: View::new(generation), refused: Vec::new(), until: None, set: None });
     };
     let path = source.beside(anchor_file.get_ref());
     let known = set(&path, &source.beside(folder.get_ref()), now);
     let (mut refused, set) = known.map_err(|failure| source.failure(fault(anchor_file.span(), &failure)))?;
     let (view, omitted) = set.view(generation, now);
     refused.extend(omitted.iter().map(ToString::to_string));
-    Ok(Known { view, refused, until: set.next_change(now) })
+    Ok(Known { view, refused, until: set.next_change(now), set: Some(set) })
 }
 
 /// The verified objects of a folder under an anchor, and what was refused.
@@ -292,6 +294,10 @@ pub fn ring(keys: &KeysSection, asn: Asn, source: &Source) -> Outcome<KeyRing> {
     }
     // `check` has seen that there is such a part.
     let part = keys.part.as_ref().map_or(Some(Part::WHOLE), |part| Part::new(part.get_ref().number, part.get_ref().of));
-    let pairs = loaded.pairs_of(part.unwrap_or(Part::WHOLE)).into_iter().map(|(suite, key)| Pair { suite, key, registered: false });
+    let pairs = loaded.pairs_of(part.unwrap_or(Part::WHOLE)).into_iter().map(|(suite, key)| Pair {
+        suite,
+        key,
+        registered: false,
+    });
     Ok(KeyRing { pairs: pairs.collect() })
 }

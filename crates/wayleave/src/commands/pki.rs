@@ -56,7 +56,9 @@ fn spell(suite: SuiteId, key: &dyn SuiteKey) -> String {
 pub fn anchor(command: &AnchorKeys) -> Outcome {
     let public_file = command.file.with_extension("pub");
     if public_file.exists() {
-        return Err(Failure::new(format!("{} exists already; an anchor is never overwritten", public_file.display())).into());
+        return Err(
+            Failure::new(format!("{} exists already; an anchor is never overwritten", public_file.display())).into()
+        );
     }
     let keys = Keys::generate(None, &[SuiteId::KcEd25519])?;
     keys.save("anchor", &command.file)?;

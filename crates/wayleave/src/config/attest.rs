@@ -140,6 +140,9 @@ pub struct EndSection {
     pub ttl: Option<u8>,
     /// Prefixes of each family that it may announce; without it any number.
     pub max_prefixes: Option<u32>,
+    /// It is a transparent route server, whose own AS is not on its paths (RFC 7947).
+    #[serde(default)]
+    pub route_server: bool,
 }
 
 impl Word for LargeCommunity {
@@ -266,7 +269,8 @@ impl AttestFile {
         if let Some(part) = &self.keys.part {
             let PartSection { number, of } = *part.get_ref();
             if Part::new(number, of).is_none() {
-                let message = format!("there is no part {number} of {of}, expected 0 to one less than `of`, which is 1 to 1024");
+                let message =
+                    format!("there is no part {number} of {of}, expected 0 to one less than `of`, which is 1 to 1024");
                 faults.push(Fault::at(part.span(), message));
             }
         }
@@ -289,7 +293,10 @@ impl AttestFile {
         for pair in &self.pair {
             let section = pair.get_ref();
             if names.contains(&section.name.as_str()) {
-                faults.push(Fault::at(pair.span(), format!("a second pair `{}`, expected a name of its own", section.name)));
+                faults.push(Fault::at(
+                    pair.span(),
+                    format!("a second pair `{}`, expected a name of its own", section.name),
+                ));
             }
             names.push(&section.name);
             faults.extend(range(&section.most_octets, 256, 4_000, "octets"));

@@ -10,9 +10,12 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 use tracing::{debug, error, info, warn};
+use wayleave_attestation::pki::ObjectSet;
 use wayleave_attestation::proxy::pair::{self, Side};
 use wayleave_attestation::proxy::why::reason;
-use wayleave_attestation::proxy::{EndConfig, Event as Happened, Input, Job, Output, PairEvent, PairOptions, Proxy, ProxyConfig};
+use wayleave_attestation::proxy::{
+    EndConfig, Event as Happened, Input, Job, Output, PairEvent, PairOptions, Proxy, ProxyConfig,
+};
 use wayleave_attestation::validate::Rules;
 use wayleave_bgp::AttributeCode;
 use wayleave_bgp::rib::{LimitAction, MaxPrefixes};
@@ -67,7 +70,7 @@ pub async fn run(path: &Path) -> Outcome {
     let file = AttestFile::parse(&source)?;
     let clock = Clock::start();
     let store = Arc::new(FileStore::open(&source.beside(&file.attest.state))?);
-    check_clock(&store, clock)?;
+    let last_time = check_clock(&store, clock)?;
     // An anchor that has expired, or files that cannot be read, are told before anything runs.
     files::view(&file.keys, &source, 0)?;
     let ring = files::ring(&file.keys, *file.attest.asn.get_ref(), &source)?;
@@ -101,6 +104,8 @@ pub async fn run(path: &Path) -> Outcome {
         source,
         path: path.to_owned(),
         generation: 0,
+        last_time,
+        known: None,
         objects: None,
         objects_until: None,
     };
@@ -136,14 +141,17 @@ pub async fn run(path: &Path) -> Outcome {
 }
 
 /// A clock that stands before a time it has already shown is wrong, and with it every expiry.
-fn check_clock(store: &FileStore, clock: Clock) -> Outcome {
+fn check_clock(store: &FileStore, clock: Clock) -> Outcome<u64> {
     let last = store.load(TIMES)?.into_iter().find(|(key, _)| key == LAST);
     let last = last.and_then(|(_, value)| Some(u64::from_be_bytes(value.try_into().ok()?))).unwrap_or(0);
     let now = clock.now().unix.secs();
     if now + 600 < last {
-        error!(now, last, "ALARM: the clock stands before a time that it has already shown; set it, expiries are in doubt");
+        error!(
+            now,
+            last, "ALARM: the clock stands before a time that it has already shown; set it, expiries are in doubt"
+        );
     }
-    Ok(())
+    Ok(last)
 }
 
 fn proxy_config(file: &AttestFile) -> ProxyConfig {
@@ -171,6 +179,7 @@ fn options(file: &AttestFile, pair: &PairSection) -> PairOptions {
         peer_asn: section.asn.as_ref().map_or(asn, |asn| PeerAsn::Exactly(*asn.get_ref())),
         listens: section.listen.is_some(),
         connects: section.connect.is_some(),
+        first_as: !section.route_server && asn == PeerAsn::Any,
         limits: match section.max_prefixes {
             Some(most) => {
                 MaxPrefixes { ipv4: Some(most), ipv6: Some(most), warn_percent: 80, action: LimitAction::Stop }
@@ -222,8 +231,9 @@ async fn listen(file: &AttestFile, events: &mpsc::Sender<Event>) -> Outcome<Vec<
                     let what = format!("pair {}: cannot wait for the {} peer at {address}", pair.name, side.name());
                     let failure = Failure::system(what, &error);
                     match error.kind() {
-                        std::io::ErrorKind::PermissionDenied => failure
-                            .help("ports below 1024 need CAP_NET_BIND_SERVICE (the systemd unit has it), or use port 1790"),
+                        std::io::ErrorKind::PermissionDenied => failure.help(
+                            "ports below 1024 need CAP_NET_BIND_SERVICE (the systemd unit has it), or use port 1790",
+                        ),
                         _ => failure,
                     }
                 })?;
@@ -257,6 +267,10 @@ struct Driver {
     source: Source,
     path: std::path::PathBuf,
     generation: u64,
+    /// The latest time that the clock has shown, in this life or an earlier one, in seconds since 1970.
+    last_time: u64,
+    /// The objects that were last read.
+    known: Option<ObjectSet>,
     /// What the objects' files held when they were last read.
     objects: Option<files::Stamp>,
     /// When what they say must be looked at again, in seconds since 1970.
@@ -401,8 +415,18 @@ impl Driver {
                 self.tell(Input::View(Arc::new(known.view)));
                 self.objects = Some(stamp);
                 self.objects_until = known.until;
+                self.known = known.set;
             }
-            Err(failure) => error!("ALARM: {failure}; what was known before still counts until it expires"),
+            Err(failure) => {
+                error!("ALARM: {failure}; what was known before still counts until it expires");
+                // What has expired by now counts no longer; an expired anchor vouches for nothing.
+                if let Some(known) = self.known.as_ref().filter(|_| is_over) {
+                    let now = self.clock.now().unix.secs();
+                    let (view, _) = known.view(self.generation, now);
+                    self.objects_until = known.next_change(now);
+                    self.tell(Input::View(Arc::new(view)));
+                }
+            }
         }
     }
 
@@ -425,8 +449,9 @@ impl Driver {
     }
 
     /// Writes down what the clock shows, so that a clock set back is noticed at the next start.
-    fn note_time(&self) {
-        let now = self.clock.now().unix.secs();
+    fn note_time(&mut self) {
+        self.last_time = self.last_time.max(self.clock.now().unix.secs());
+        let now = self.last_time;
         let change = Change { table: TIMES, key: LAST.to_vec(), value: Some(now.to_be_bytes().to_vec()) };
         let _ = self.store.submit(vec![change], Box::new(|| ()));
     }
@@ -465,7 +490,12 @@ impl Driver {
             }
             Happened::Pair(place, PairEvent::Malformed(side, problems)) => {
                 let problems: Vec<String> = problems.iter().take(4).map(ToString::to_string).collect();
-                warn!(pair = self.names[place], side = side.name(), problems = problems.join(", "), "a malformed UPDATE; the session stays (RFC 7606)");
+                warn!(
+                    pair = self.names[place],
+                    side = side.name(),
+                    problems = problems.join(", "),
+                    "a malformed UPDATE; the session stays (RFC 7606)"
+                );
             }
             Happened::Pair(place, PairEvent::Rejected(side, rejected)) => {
                 warn!(pair = self.names[place], side = side.name(), error = %rejected.error, routes = rejected.routes.len(), "routes that this session cannot carry");
@@ -495,7 +525,9 @@ impl Driver {
                 error!(pair = self.names[place], routes = routes.len(), "ALARM: not sent: the signing keys are spent");
             }
             Happened::ClockInDoubt(Some(_)) => {
-                error!("ALARM: most origins disagree with this machine's clock; check it (`timedatectl`), expiries are in doubt");
+                error!(
+                    "ALARM: most origins disagree with this machine's clock; check it (`timedatectl`), expiries are in doubt"
+                );
                 self.log.note(&json!({ "event": "clock", "in_doubt": true }));
             }
             Happened::ClockInDoubt(None) => {
@@ -514,16 +546,12 @@ impl Driver {
 async fn watch_ready(shown: Shown, ready: Ready) {
     let health = shown.store.health();
     loop {
-        let names = ask(&shown.events, |proxy: &mut Proxy| proxy.status()).await;
-        let Some(status) = names else { return };
+        let Some(lacks) = ask(&shown.events, |proxy: &mut Proxy| proxy.lacks()).await else { return };
         let failing = match &*health.borrow() {
             Health::Failing(why) => Some(why.clone()),
             Health::Good => None,
         };
-        let down = status.pairs.iter().find(|pair| !(pair.inside.up && pair.outside.up));
-        let down = down.map(|pair| format!("pair {} is not up", pair.name));
-        let clock = (status.clock != "good").then(|| format!("the clock is {}", status.clock));
-        let now = failing.or(clock).or(down).map_or(Ok(()), Err);
+        let now = failing.or(lacks).map_or(Ok(()), Err);
         ready.send_if_modified(|before| {
             let changed = *before != now;
             *before = now;
@@ -561,13 +589,17 @@ impl Shown {
 
     async fn peers(&self) -> Result<Value, ViewError> {
         let status = self.ask(|proxy| proxy.status()).await?;
-        let rows: Vec<Value> = status.pairs.iter().flat_map(|pair| {
-            [("inside", &pair.inside), ("outside", &pair.outside)].map(|(side, end)| {
-                let mut row = json!(end);
-                row["peer"] = json!(format!("{} {side}", pair.name));
-                row
+        let rows: Vec<Value> = status
+            .pairs
+            .iter()
+            .flat_map(|pair| {
+                [("inside", &pair.inside), ("outside", &pair.outside)].map(|(side, end)| {
+                    let mut row = json!(end);
+                    row["peer"] = json!(format!("{} {side}", pair.name));
+                    row
+                })
             })
-        }).collect();
+            .collect();
         Ok(json!({ "version": 1, "peers": rows }))
     }
 
@@ -648,6 +680,7 @@ fn metrics(status: &wayleave_attestation::proxy::Status) -> Vec<Metric> {
         Metric::gauge("routes_malformed", "Routes from outside whose attestation cannot be read", class("malformed")),
         Metric::counter("validated", "Routes validated", counts.validated),
         Metric::counter("rejected", "Routes rejected by policy", counts.rejected),
+        Metric::counter("loops", "Routes with our own AS on their path", counts.loops),
         Metric::counter("originated", "Routes signed as their origin", counts.originated),
         Metric::counter("extended", "Routes whose chain was extended", counts.extended),
         Metric::counter("renewed", "Routes signed again ahead of expiry", counts.renewed),

@@ -1,0 +1,408 @@
+//! `run attest` as processes on loopback, with keys and records made on the command line.
+#![allow(clippy::disallowed_methods, reason = "a test starts the program")]
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use wayleave_bgp::{AsPathBuf, AttributeCode, Attributes, Origin};
+use wayleave_core::{Asn, Prefix};
+use wayleave_lab::netns::Place;
+use wayleave_lab::speaker::{Identity, Routes, Speaker};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const ORIGIN: u32 = 64_496;
+const LAST: u32 = 64_497;
+const PREFIX: &str = "192.0.2.0/24";
+
+/// A folder that is gone when the test ends well.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("attest-{name}"));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.0.join(name), text).expect("written");
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
+        command.args(arguments).current_dir(&self.0).env_remove("WAYLEAVE_LOG").env("NO_COLOR", "1");
+        command.stdin(Stdio::null()).output().expect("the program runs")
+    }
+
+    fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    fn fails(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stdout));
+        text(&output.stderr)
+    }
+
+    /// Keys, profiles and records of two ASes under one anchor.
+    fn with_keys(self) -> Self {
+        self.ok(&["keys", "anchor", "anchor.key", "--name", "lab"]);
+        for asn in [ORIGIN, LAST] {
+            let asn = asn.to_string();
+            self.ok(&["keys", "attest", &format!("{asn}.key"), "--asn", &asn]);
+            self.sign(&["profile", "--attest", &format!("{asn}.key")]);
+        }
+        self.sign(&["record", "--asn", &ORIGIN.to_string(), "--prefix", PREFIX, "--attested", "strict"]);
+        self
+    }
+
+    fn sign(&self, what: &[&str]) {
+        self.ok(&[&["keys"], what, &["--anchor", "anchor.key", "--objects", "objects"]].concat());
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+fn free() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").to_string()
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A running proxy with one pair.
+struct Proxy {
+    name: String,
+    folder: PathBuf,
+    child: Option<Child>,
+    inside: String,
+    page: String,
+}
+
+impl Proxy {
+    fn new(folder: &Folder, asn: u32, outside: &str, policy: &str) -> Self {
+        let (inside, page, name) = (free(), free(), format!("as{asn}"));
+        let config = format!(
+            "[attest]\nasn = {asn}\nstate = \"{name}.redb\"\n[keys]\nsigning = \"{asn}.key\"\nanchor = \"anchor.pub\"\n\
+             objects = \"objects\"\n{policy}[[pair]]\nname = \"there\"\ninside = {{ listen = \"{inside}\" }}\n\
+             outside = {{ {outside} }}\n[status]\nlisten = \"{page}\"\n"
+        );
+        folder.write(&format!("{name}.toml"), &config);
+        let mut proxy = Self { name, folder: folder.0.clone(), child: None, inside, page };
+        proxy.start();
+        proxy
+    }
+
+    fn start(&mut self) {
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join(format!("{}.log", self.name)));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
+        command.args(["run", "attest", "--config", &format!("{}.toml", self.name)]).current_dir(&self.folder);
+        self.child = Some(command.stderr(log.expect("a log")).spawn().expect("the program runs"));
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.as_ref().expect("running").id().to_string();
+        assert!(Command::new("kill").args([name, &id]).status().expect("kill").success());
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
+        command.args(arguments).args(["--url", &self.page]).env("NO_COLOR", "1").output().expect("the program runs")
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.ask(&[arguments, &["--json"]].concat());
+        serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+    }
+
+    fn class(&self) -> Value {
+        self.json(&["why", PREFIX])["routes"][0]["class"].clone()
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.join(format!("{}.log", self.name))).expect("a log")
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn speaker(asn: u32, peer_asn: u32, number: u8, proxy: &Proxy) -> Speaker {
+    let identity = Identity {
+        name: format!("speaker of AS{asn}"),
+        asn: Asn(asn),
+        address: [192, 0, 2, number].into(),
+        address6: "2001:db8::1".parse().expect("an address"),
+        peer_asn: Asn(peer_asn),
+        peer: proxy.inside.parse().expect("an address"),
+    };
+    Speaker::start(identity, Place::Here)
+}
+
+fn prefix() -> Prefix {
+    PREFIX.parse().expect("a prefix")
+}
+
+fn own(asn: u32) -> Routes {
+    let mut edit = Attributes::builder();
+    edit.origin(Origin::Igp).as_path(AsPathBuf::from_sequence(&[Asn(asn)]).as_path());
+    edit.ipv4_next_hop([192, 0, 2, 1].into());
+    Routes::from([(prefix(), edit.finish())])
+}
+
+#[test]
+fn two_proxies_attest_between_two_speakers_and_survive_a_kill() {
+    let folder = Folder::new("two").with_keys();
+    let meet = free();
+    let mut a = Proxy::new(&folder, ORIGIN, &format!("connect = \"{meet}\", asn = {LAST}"), "");
+    let b = Proxy::new(&folder, LAST, &format!("listen = \"{meet}\", asn = {ORIGIN}"), "");
+    let (left, right) = (speaker(ORIGIN, LAST, 1, &a), speaker(LAST, ORIGIN, 2, &b));
+    left.announce(own(ORIGIN));
+    let attested = || right.learned().get(&prefix()).is_some_and(|route| route.get(AttributeCode(255)).is_some());
+    eventually("the route arrives, attested", attested);
+    assert_eq!(b.class(), "valid");
+    let why = text(&b.ask(&["why", PREFIX]).stdout);
+    assert!(why.contains("+ AS64496  signed with kc-ed25519 and its registered key: proved"), "{why}");
+    assert!(why.contains("valid, passed inside") && why.contains("every hop is proved"), "{why}");
+    let sent = text(&a.ask(&["why", PREFIX]).stdout);
+    assert!(sent.contains("to the neighbour of there") && sent.contains("signed as origin"), "{sent}");
+    let status = b.json(&["show", "status"]);
+    assert_eq!((&status["classes"]["valid"], &status["pairs"][0]["inside"]["up"]), (&1.into(), &true.into()));
+    let peers = text(&b.ask(&["show", "peers"]).stdout);
+    assert!(peers.contains("there inside") && peers.contains("Established"), "{peers}");
+    let routes = text(&b.ask(&["show", "routes"]).stdout);
+    assert!(routes.contains("192.0.2.0/24") && routes.contains("valid"), "{routes}");
+    assert_eq!(a.json(&["show", "keys"])["keys"][0]["registered"], true);
+    // Killed, its neighbours lose the session and the route; started again, all comes back.
+    a.kill();
+    eventually("the route is gone", || right.learned().is_empty());
+    a.start();
+    eventually("the route is back", attested);
+    assert_eq!(b.class(), "valid");
+    // An end is told when the proxy stops.
+    a.signal("-TERM");
+    eventually("the route is gone again", || right.learned().is_empty());
+    assert!(a.log().contains("stopping"));
+}
+
+#[test]
+fn records_and_policy_count_without_a_restart_and_without_a_new_update() {
+    let folder = Folder::new("reload").with_keys();
+    let meet = free();
+    let a = Proxy::new(&folder, ORIGIN, &format!("connect = \"{meet}\""), "");
+    let b = Proxy::new(&folder, LAST, &format!("listen = \"{meet}\""), "");
+    let (left, right) = (speaker(ORIGIN, LAST, 1, &a), speaker(LAST, ORIGIN, 2, &b));
+    left.announce(own(ORIGIN));
+    let has = || right.learned().contains_key(&prefix());
+    eventually("the route arrives", has);
+    // The record is rewritten: the prefix is another's.
+    folder.sign(&["record", "--asn", &ORIGIN.to_string(), "--prefix", "198.51.100.0/24"]);
+    folder.sign(&["record", "--asn", "64499", "--prefix", PREFIX]);
+    b.signal("-HUP");
+    eventually("the route is refused", || !has());
+    assert_eq!(b.class(), "invalid");
+    let why = text(&b.ask(&["why", PREFIX]).stdout);
+    assert!(why.contains("the origin may not announce 192.0.2.0/24") && why.contains("rejected by policy"), "{why}");
+    // Policy lets it in, tagged.
+    let config = fs::read_to_string(folder.0.join("as64497.toml")).expect("a configuration");
+    let lax = config.replace("[[pair]]", "[policy]\ninvalid = { large_community = \"64497:9:9\" }\n[[pair]]");
+    folder.write("as64497.toml", &lax);
+    b.signal("-HUP");
+    eventually("the route is let in with a tag", || {
+        let learned = right.learned();
+        let route = learned.get(&prefix());
+        route.is_some_and(|route| route.large_communities().any(|tag| tag.to_string() == "64497:9:9"))
+    });
+    let events = b.json(&["show", "events"]);
+    assert!(events["events"].to_string().contains("verdict"), "{events}");
+    // What is no configuration changes nothing.
+    folder.write("as64497.toml", "nonsense");
+    b.signal("-HUP");
+    eventually("the reload is refused", || b.log().contains("nothing changed"));
+    assert!(has());
+}
+
+#[test]
+fn keys_are_made_shown_signed_for_and_kept_from_others() {
+    let folder = Folder::new("keys");
+    let made = folder.ok(&["keys", "attest", "a.key", "--asn", "64496"]);
+    assert!(made.contains("asn     AS64496") && made.contains("attest  kc-ed25519:"), "{made}");
+    assert_eq!(folder.ok(&["keys", "show", "a.key"]), made);
+    let secret = fs::read_to_string(folder.0.join("a.key")).expect("a file");
+    let seed = secret.lines().find_map(|line| line.strip_prefix("seed = ")).expect("a seed").trim_matches('"');
+    assert!(!made.contains(seed));
+    assert!(folder.fails(1, &["keys", "attest", "a.key", "--asn", "64496"]).contains("exists"));
+    assert!(
+        folder
+            .fails(2, &["keys", "attest", "b.key", "--asn", "1", "--suite", "rot13"])
+            .contains("there are: kc-ed25519")
+    );
+    let anchor = folder.ok(&["keys", "anchor", "anchor.key"]);
+    assert!(anchor.contains("public  anchor.pub") && anchor.contains("ed25519:"), "{anchor}");
+    let under = ["--anchor", "anchor.key", "--objects", "objects"];
+    // The anchor's operator needs public keys only.
+    let public = made.lines().find_map(|line| line.strip_prefix("attest  ")).expect("a key");
+    folder.ok(&[&["keys", "profile", "--asn", "64496", "--key", &format!("attest:{public}")], &under[..]].concat());
+    folder.ok(&[
+        &["keys", "record", "--asn", "64496", "--prefix", "192.0.2.0/24-26", "--attested", "prefer"],
+        &under[..],
+    ]
+    .concat());
+    let listed = folder.ok(&["keys", "objects", "--anchor", "anchor.pub", "--objects", "objects"]);
+    assert!(
+        listed.contains("profile") && listed.contains("192.0.2.0/24-26") && listed.contains("prefer since"),
+        "{listed}"
+    );
+    assert!(folder.fails(2, &[&["keys", "profile", "--key", "x"], &under[..]].concat()).contains("ROLE:SUITE:HEX"));
+    assert!(
+        folder
+            .fails(2, &[&["keys", "record", "--asn", "1", "--prefix", "10.0.0.0/8-4"], &under[..]].concat())
+            .contains("from 8 to 32")
+    );
+    // An object that another anchor signed does not count.
+    folder.ok(&["keys", "anchor", "other.key"]);
+    folder.ok(&["keys", "profile", "--attest", "a.key", "--anchor", "other.key", "--objects", "objects"]);
+    let listed = folder.ok(&["keys", "objects", "--anchor", "anchor.pub", "--objects", "objects"]);
+    assert!(listed.contains("refused: objects/profile-64496.object: the trust anchor did not sign"), "{listed}");
+}
+
+#[test]
+fn loose_permissions_a_stranger_s_keys_and_an_expired_anchor_are_refused_with_what_to_do() {
+    let folder = Folder::new("refused").with_keys();
+    folder.write("p.toml", "[attest]\nasn = 64496\nstate = \"p.redb\"\n[keys]\nsigning = \"64496.key\"\nanchor = \"anchor.pub\"\nobjects = \"objects\"\n");
+    let chmod = |mode: &str, file: &str| {
+        assert!(Command::new("chmod").args([mode, file]).current_dir(&folder.0).status().expect("chmod").success());
+    };
+    chmod("640", "64496.key");
+    for command in ["check", "run"] {
+        let arguments: &[&str] =
+            if command == "check" { &["check", "p.toml"] } else { &["run", "attest", "--config", "p.toml"] };
+        let said = folder.fails(1, arguments);
+        assert!(said.contains("chmod 600") && said.contains("p.toml:5:11"), "{said}");
+    }
+    chmod("600", "64496.key");
+    folder.write("q.toml", "[attest]\nasn = 64497\nstate = \"p.redb\"\n[keys]\nsigning = \"64496.key\"\n");
+    let said = folder.fails(1, &["run", "attest", "--config", "q.toml"]);
+    assert!(said.contains("these are keys of AS64496") && said.contains("expected keys of AS64497"), "{said}");
+    // An anchor whose time is over.
+    let public = fs::read_to_string(folder.0.join("anchor.pub")).expect("a file");
+    let ended: String =
+        public
+            .lines()
+            .map(|line| {
+                if line.starts_with("not_after") { "not_after = 1000000000\n".to_owned() } else { format!("{line}\n") }
+            })
+            .collect();
+    folder.write("anchor.pub", &ended);
+    let said = folder.fails(1, &["run", "attest", "--config", "p.toml"]);
+    assert!(said.contains("expired") && said.contains("make or fetch a new anchor"), "{said}");
+}
+
+#[test]
+fn check_knows_the_keys_of_an_attesting_proxy_and_init_prints_a_sound_one() {
+    let folder = Folder::new("check");
+    let text = folder.ok(&["init", "attest"]);
+    folder.write("a.toml", &text);
+    let said = folder.ok(&["check", "a.toml"]);
+    assert!(said.contains("fine, a configuration for `wayleave run attest`"), "{said}");
+    assert!(said.contains("attest.key does not exist yet"), "{said}");
+    let wrong = |line: &str, instead: &str| {
+        assert!(text.contains(line), "{line}");
+        folder.write("b.toml", &text.replace(line, instead));
+        folder.fails(1, &["check", "b.toml"])
+    };
+    let said = wrong("#attribute = 255", "attribute = 5");
+    assert!(said.contains("expected 41 to 255") && said.contains("b.toml:16:13"), "{said}");
+    let said = wrong("#capability = 240", "capability = 3");
+    assert!(said.contains("expected 239 to 254"), "{said}");
+    let said = wrong("asn = 64498", "asn = 64497");
+    assert!(said.contains("within one AS there is nothing to attest"), "{said}");
+    let said = wrong("invalid = { reject = true, log = true }", "invalid = { reject = true, med = 5 }");
+    assert!(said.contains("a rejected route goes nowhere"), "{said}");
+    let said = wrong("invalid = {", "invald = {");
+    assert!(said.contains("unknown field `invald`") && said.contains("`malformed`"), "{said}");
+    let said = wrong("anchor = \"anchor.pub\"\n", "");
+    assert!(said.contains("expected both or neither"), "{said}");
+    let said = wrong("#lifetime_minutes = 1440", "lifetime_minutes = 1");
+    assert!(said.contains("expected 2 to 10080 minutes"), "{said}");
+    let said = wrong(
+        "inside = { listen = \"127.0.0.1:1790\", address = \"127.0.0.1\" }",
+        "inside = { address = \"127.0.0.1\" }",
+    );
+    assert!(said.contains("no way to reach this end"), "{said}");
+    let said = wrong("#gap = { large_community = \"64497:1:2\", med = 50 }", "gap = { large_community = \"64497:1\" }");
+    assert!(said.contains("expected a large community"), "{said}");
+}
+
+#[test]
+fn no_few_time_signature_is_made_twice_however_often_the_proxy_is_killed() {
+    let lives: usize = std::env::var("WAYLEAVE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(4);
+    let folder = Folder::new("kills");
+    folder.ok(&["keys", "anchor", "anchor.key"]);
+    folder.ok(&["keys", "attest", "64496.key", "--asn", "64496", "--suite", "kc-hbs"]);
+    folder.ok(&["keys", "attest", "64497.key", "--asn", "64497"]);
+    for key in ["64496.key", "64497.key"] {
+        folder.sign(&["profile", "--attest", key]);
+    }
+    folder.sign(&["record", "--asn", "64496", "--prefix", PREFIX]);
+    let meet = free();
+    let mut a = Proxy::new(&folder, ORIGIN, &format!("connect = \"{meet}\""), "");
+    let b = Proxy::new(&folder, LAST, &format!("listen = \"{meet}\""), "");
+    let (left, right) = (speaker(ORIGIN, LAST, 1, &a), speaker(LAST, ORIGIN, 2, &b));
+    left.announce(own(ORIGIN));
+    let index = || {
+        let learned = right.learned();
+        let value = learned.get(&prefix())?.get(AttributeCode(255))?.value;
+        let hop = wayleave_attestation::chain::Attestation::decode(value).ok()?.last_hop()?;
+        Some(u32::from_be_bytes(hop.signature[..4].try_into().ok()?))
+    };
+    let mut used = std::collections::BTreeSet::new();
+    for life in 0..lives {
+        eventually("the route arrives, signed", || index().is_some());
+        let index = index().expect("signed");
+        assert!(used.insert(index), "index {index} again in life {life}: {used:?}");
+        assert_eq!(b.class(), "valid");
+        a.kill();
+        eventually("the route is gone", || right.learned().is_empty());
+        a.start();
+        // Some lives end at once, while a count is written or a signature made.
+        std::thread::sleep(Duration::from_millis(37 * (life as u64 % 11)));
+        if life % 2 == 1 {
+            a.kill();
+            a.start();
+        }
+    }
+}
