@@ -18,7 +18,6 @@ pub struct Cli {
 }
 
 #[derive(Subcommand, Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one, for the life of the process")]
 pub enum Command {
     /// Print a commented configuration that passes `check`.
     Init(Init),
@@ -345,9 +344,9 @@ impl std::str::FromStr for OwnedPrefix {
         let max_length = most.map_or(Ok(prefix.len()), str::parse);
         let fits = |most: &u8| (prefix.len()..=prefix.afi().bits()).contains(most);
         let max_length = max_length.ok().filter(fits);
-        max_length
-            .map(|max_length| Self { prefix, max_length })
-            .ok_or_else(|| format!("the longest length of {prefix} is a number from {} to {}", prefix.len(), prefix.afi().bits()))
+        max_length.map(|max_length| Self { prefix, max_length }).ok_or_else(|| {
+            format!("the longest length of {prefix} is a number from {} to {}", prefix.len(), prefix.afi().bits())
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The paper's hash: AES-128 in the mode of Matyas, Meyer and Oseas, as its references [18] and [19] have it (section V-A).
+//! The paper's hash: AES-128 in the mode of Matyas, Meyer and Oseas, as its references 18 and 19 have it (section V-A).
 //!
 //! `H(x) = E_k(x) xor x` of one block, where `k` is a constant. The paper gives no widths; docs/departures.md derives from its sizes that private values have 16 bytes and inner nodes 8, so
 //! that two nodes are one block. Lab and benchmarks only.

@@ -25,16 +25,26 @@ pub fn show(command: &Show) -> Outcome {
         Noun::Status => status(value),
         Noun::Peers => objects(
             &list("peers"),
-            &["peer", "slot", "up", "waits", "state", "asn", "router_id", "address", "received", "announced", "last_end"],
+            &[
+                "peer",
+                "slot",
+                "up",
+                "waits",
+                "state",
+                "asn",
+                "router_id",
+                "address",
+                "received",
+                "announced",
+                "last_end",
+            ],
         ),
         Noun::Routes => routes(list("routes"), value["more"] == true),
         Noun::Members => {
             objects(&list("members"), &["slot", "name", "asn", "active", "connected", "addresses", "max_prefix"])
         }
         Noun::Events => list("events").iter().map(event).collect(),
-        Noun::Keys => {
-            objects(&list("keys"), &["of", "suite", "tls", "sign", "registered", "next_index", "reload"])
-        }
+        Noun::Keys => objects(&list("keys"), &["of", "suite", "tls", "sign", "registered", "next_index", "reload"]),
     });
     Ok(())
 }
@@ -69,8 +79,19 @@ fn routes(mut routes: Vec<Value>, more: bool) -> String {
     let text = objects(
         &routes,
         &[
-            "prefix", "pair", "direction", "verdict", "passed", "announcer", "next_hop", "as_path", "slot", "version",
-            "kind", "prefixes", "blob_bytes",
+            "prefix",
+            "pair",
+            "direction",
+            "verdict",
+            "passed",
+            "announcer",
+            "next_hop",
+            "as_path",
+            "slot",
+            "version",
+            "kind",
+            "prefixes",
+            "blob_bytes",
         ],
     );
     if more { format!("{text}the first {}; there are more, --most N shows them\n", routes.len()) } else { text }

@@ -61,12 +61,11 @@ fn cannot(suite: SuiteId) -> impl Fn(SchemeError) -> Failure {
     move |error| Failure::new(format!("{suite}: {error}"))
 }
 
+/// A scheme, and the UPDATEs that it is to verify.
+type World = (Box<dyn Scheme>, Vec<Received>);
+
 /// A scheme and its UPDATEs, or `None` where the suite is not there.
-fn world(
-    suite: SuiteId,
-    routes: &[Route],
-    origin: OriginStatement,
-) -> Outcome<Option<(Box<dyn Scheme>, Vec<Received>)>> {
+fn world(suite: SuiteId, routes: &[Route], origin: OriginStatement) -> Outcome<Option<World>> {
     let Some(mut scheme) = scheme(suite, &seed(), origin) else { return Ok(None) };
     let received = receive_all(scheme.as_mut(), routes).map_err(cannot(suite))?;
     Ok(Some((scheme, received)))
