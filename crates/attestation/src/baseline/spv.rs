@@ -303,20 +303,16 @@ impl Spv {
             return false;
         }
         let mmo = Mmo::of_epoch(statement.epoch);
-        let mut claims = Vec::with_capacity(hops.len());
-        for (index, hop) in hops.iter().enumerate() {
-            let chosen = SPV.chosen(&digest(statement.epoch, announcement, index, &hop.vector));
-            if hop.signature.len() != SPV.signature_len(&chosen) {
-                return false;
-            }
-            let (values, nodes) = hop.signature.split_at(16 * chosen.len());
-            let mut values = values.as_chunks().0.to_vec();
-            if index + 1 == hops.len() {
-                // Only the last hop's values are private still.
-                mmo.hash_blocks(&mut values);
-            }
-            claims.push(Claimed { chosen, leaves: mmo.leaves(&values), path: nodes.as_chunks().0 });
-        }
+        let digest = |index: usize| digest(statement.epoch, announcement, index, &hops[index].vector);
+        // Only the last hop's values are private still.
+        let Some((last, before)) = hops.split_last() else { return false };
+        let mut degraded = last.signature.clone();
+        let private = size_of::<[u8; 16]>() * SPV.chosen(&digest(before.len())).len();
+        let Some(private) = degraded.get_mut(..private) else { return false };
+        mmo.hash_blocks(private.as_chunks_mut().0);
+        let signatures = before.iter().map(|hop| &hop.signature).chain([&degraded]);
+        let claims = signatures.enumerate().map(|(index, signature)| Claimed::new(SPV, &digest(index), signature));
+        let Some(claims) = claims.collect::<Option<Vec<_>>>() else { return false };
         roots(&mmo, SPV, &claims).iter().zip(&statement.public_keys).all(|(root, key)| root == key)
     }
 }

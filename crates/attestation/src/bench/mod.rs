@@ -67,6 +67,8 @@ pub struct Received {
     pub announcement: Announcement,
     /// Its attestation.
     pub attestation: Vec<u8>,
+    /// What the router says in turn.
+    pub onward: Announcement,
 }
 
 /// Lets every AS of `path` attest in turn, up to the router.
@@ -81,7 +83,9 @@ pub fn receive(scheme: &mut dyn Scheme, path: &[Asn], prefixes: &[Prefix]) -> Re
         let to = path.get(index + 1).copied().unwrap_or(ROUTER);
         attestation = scheme.attest(&announcement, &attestation, to)?;
     }
-    Ok(Received { announcement, attestation })
+    let mut onward = announcement.clone();
+    onward.path.push(ROUTER);
+    Ok(Received { announcement, attestation, onward })
 }
 
 /// The same for each path, its keys made first.
@@ -151,9 +155,7 @@ pub fn process(scheme: &mut dyn Scheme, burst: &[&Received], mut seen: Option<&m
         new.iter().for_each(|number| seen.add(keys[*number]));
     }
     for received in burst {
-        let mut onward = received.announcement.clone();
-        onward.path.push(ROUTER);
-        let sent = scheme.attest(&onward, &received.attestation, NEIGHBOUR);
+        let sent = scheme.attest(&received.onward, &received.attestation, NEIGHBOUR);
         assert!(sent.is_ok(), "{}: the router could not attest: {sent:?}", scheme.name());
     }
 }
@@ -182,51 +184,41 @@ pub fn operations(
     clock: Clock<'_>,
 ) -> Operations {
     let hops: usize = received.iter().map(|one| one.announcement.path.len()).sum();
-    let onward: Vec<Announcement> = received.iter().map(|one| extended(&one.announcement)).collect();
-    let all: Vec<&Received> = received.iter().collect();
     let count = received.len() as f64;
     let mut out = Operations::default();
-    for _ in 0..repetitions {
-        // What a router makes ahead in the background, keys to grant and DSA's k, is made between the bursts.
-        let mut taken = [0.0; 5];
-        for (received, (onward, all)) in received.chunks(burst).zip(onward.chunks(burst).zip(all.chunks(burst))) {
+    let mut pass = |scheme: &mut dyn Scheme, work: &mut dyn FnMut(&mut dyn Scheme, &[Received])| {
+        let mut taken = 0.0;
+        for some in received.chunks(burst) {
+            // What a router makes ahead in the background, keys to grant and DSA's k, is made between the bursts.
             scheme.prepare(&[ROUTER]);
-            taken[0] += timed(clock, || {
-                for (onward, received) in onward.iter().zip(received) {
-                    let _ = std::hint::black_box(scheme.attest(onward, &received.attestation, NEIGHBOUR));
-                }
-            });
-            taken[1] += timed(clock, || {
-                let right = |one: &&Received| scheme.verify(&one.announcement, &one.attestation, ROUTER);
-                assert_eq!(received.iter().filter(right).count(), received.len(), "an honest UPDATE was refused");
-            });
-            taken[2] += timed(clock, || {
-                let claims: Vec<(&Announcement, &[u8])> =
-                    received.iter().map(|one| (&one.announcement, one.attestation.as_slice())).collect();
-                std::hint::black_box(scheme.verify_burst(&claims, ROUTER));
-            });
-            scheme.prepare(&[ROUTER]);
-            taken[3] += timed(clock, || all.chunks(1).for_each(|some| process(scheme, some, None)));
-            scheme.prepare(&[ROUTER]);
-            taken[4] += timed(clock, || process(scheme, all, None));
+            let start = clock();
+            work(scheme, some);
+            taken += (clock() - start) as f64;
         }
-        out.sign.push(taken[0] / count);
-        out.verify.push(taken[1] / hops as f64);
-        out.verify_burst.push(taken[2] / hops as f64);
-        out.update_alone.push(taken[3] / count);
-        out.update.push(taken[4] / count);
+        taken
+    };
+    for _ in 0..repetitions {
+        let taken = pass(scheme, &mut |scheme, some| {
+            for one in some {
+                let _ = std::hint::black_box(scheme.attest(&one.onward, &one.attestation, NEIGHBOUR));
+            }
+        });
+        out.sign.push(taken / count);
+        let taken = pass(scheme, &mut |scheme, some| {
+            let right = |one: &&Received| scheme.verify(&one.announcement, &one.attestation, ROUTER);
+            assert_eq!(some.iter().filter(right).count(), some.len(), "an honest UPDATE was refused");
+        });
+        out.verify.push(taken / hops as f64);
+        let taken = pass(scheme, &mut |scheme, some| {
+            let claims: Vec<(&Announcement, &[u8])> =
+                some.iter().map(|one| (&one.announcement, one.attestation.as_slice())).collect();
+            std::hint::black_box(scheme.verify_burst(&claims, ROUTER));
+        });
+        out.verify_burst.push(taken / hops as f64);
+        let taken = pass(scheme, &mut |scheme, some| some.iter().for_each(|one| process(scheme, &[one], None)));
+        out.update_alone.push(taken / count);
+        let taken = pass(scheme, &mut |scheme, some| process(scheme, &some.iter().collect::<Vec<_>>(), None));
+        out.update.push(taken / count);
     }
     out
-}
-
-fn extended(announcement: &Announcement) -> Announcement {
-    let mut onward = announcement.clone();
-    onward.path.push(ROUTER);
-    onward
-}
-
-fn timed(clock: Clock<'_>, work: impl FnOnce()) -> f64 {
-    let start = clock();
-    work();
-    (clock() - start) as f64
 }

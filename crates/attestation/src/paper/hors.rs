@@ -4,8 +4,9 @@
 //! compute the root: private values of 16 bytes in the order of their leaves, then nodes of 8 bytes, level by level.
 
 use std::fmt;
+use std::ops::Deref;
 
-use crate::hash::mmo::{Digest, Mmo, Node, Value, Values, join, values};
+use crate::hash::mmo::{Digest, Mmo, Node, Value, Values, cut, join, values};
 
 /// `n = 2^height` leaves, of which a signature discloses `m`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,31 +32,66 @@ impl Shape {
     /// The leaves that a message's hash names: the first `m` different ones among its groups of `height` bits, sorted.
     /// Different ones, since the paper counts on `n` choose `m` signatures.
     #[must_use]
-    pub fn chosen(self, digest: &Digest) -> Vec<usize> {
+    pub fn chosen(self, digest: &Digest) -> Chosen {
         let bits = u128::from_be_bytes(*digest);
-        let mut out: Vec<usize> = Vec::with_capacity(self.m);
+        let mut out = Chosen::default();
         for group in 1..=128 / self.height {
             let leaf = (bits >> (128 - group * self.height)) as usize & (self.leaves() - 1);
-            if out.len() < self.m && !out.contains(&leaf) {
+            if out.len < self.m && !out.contains(&leaf) {
                 out.push(leaf);
             }
         }
-        out.sort_unstable();
+        out.places[..out.len].sort_unstable();
         out
     }
 
     /// Bytes of the signature that discloses the `chosen` leaves.
     #[must_use]
-    pub fn signature_len(self, chosen: &[usize]) -> usize {
-        let mut level = chosen.to_vec();
+    pub fn signature_len(self, chosen: &Chosen) -> usize {
+        let mut level = *chosen;
         let mut nodes = 0;
         for _ in 0..self.height {
-            let below = level.len();
-            level.iter_mut().for_each(|index| *index >>= 1);
-            level.dedup();
-            nodes += 2 * level.len() - below;
+            let above = level.parents();
+            nodes += 2 * above.len - level.len;
+            level = above;
         }
-        size_of::<Value>() * chosen.len() + size_of::<Node>() * nodes
+        size_of::<Value>() * chosen.len + size_of::<Node>() * nodes
+    }
+}
+
+/// Most leaves of a signature.
+const MOST: usize = 8;
+
+/// Places in a level of a tree, sorted, each once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Chosen {
+    places: [usize; MOST],
+    len: usize,
+}
+
+impl Chosen {
+    fn push(&mut self, place: usize) {
+        self.places[self.len] = place;
+        self.len += 1;
+    }
+
+    /// The places above these.
+    fn parents(&self) -> Self {
+        let mut out = Self::default();
+        for place in self.iter().map(|place| place / 2) {
+            if out.last() != Some(&place) {
+                out.push(place);
+            }
+        }
+        out
+    }
+}
+
+impl Deref for Chosen {
+    type Target = [usize];
+
+    fn deref(&self) -> &[usize] {
+        &self.places[..self.len]
     }
 }
 
@@ -101,21 +137,18 @@ impl Tree {
     /// Appends the signature of the message with this hash.
     pub fn sign(&self, digest: &Digest, out: &mut Vec<u8>) {
         let chosen = self.shape.chosen(digest);
-        for &leaf in &chosen {
+        for &leaf in chosen.iter() {
             out.extend_from_slice(&self.values.0[leaf]);
         }
         let (mut level, mut start) = (chosen, 0);
         for height in 0..self.shape.height {
-            for at in 0..level.len() {
-                let (index, sibling) = (level[at], level[at] ^ 1);
-                let neighbour = if index & 1 == 0 { level.get(at + 1) } else { at.checked_sub(1).map(|at| &level[at]) };
-                if neighbour != Some(&sibling) {
-                    out.extend_from_slice(&self.nodes[start + sibling]);
+            for place in level.iter() {
+                if !level.contains(&(place ^ 1)) {
+                    out.extend_from_slice(&self.nodes[start + (place ^ 1)]);
                 }
             }
             start += self.shape.leaves() >> height;
-            level.iter_mut().for_each(|index| *index >>= 1);
-            level.dedup();
+            level = level.parents();
         }
     }
 }
@@ -127,26 +160,43 @@ impl fmt::Debug for Tree {
 }
 
 /// A signature to be led to its root.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Claimed<'a> {
     /// The leaves that the message's hash names.
-    pub chosen: Vec<usize>,
-    /// Their leaf nodes, in the same order.
-    pub leaves: Vec<Node>,
+    pub chosen: Chosen,
+    /// The values that hash to their leaves, in the same order.
+    pub values: &'a [Value],
     /// The nodes that lead to the root, level by level.
     pub path: &'a [Node],
 }
 
-/// The root that each signature leads to, all level by level at once; each has as many path nodes as
-/// [`Shape::signature_len`] says.
+impl<'a> Claimed<'a> {
+    /// Parts a signature of the message with this hash; `None` if it has not the length that it must have.
+    #[must_use]
+    pub fn new(shape: Shape, digest: &Digest, signature: &'a [u8]) -> Option<Self> {
+        let chosen = shape.chosen(digest);
+        if signature.len() != shape.signature_len(&chosen) {
+            return None;
+        }
+        let (values, path) = signature.split_at(size_of::<Value>() * chosen.len);
+        Some(Self { chosen, values: values.as_chunks().0, path: path.as_chunks().0 })
+    }
+}
+
+/// The root that each signature leads to, all level by level at once.
 #[must_use]
 pub fn roots(mmo: &Mmo, shape: Shape, claims: &[Claimed<'_>]) -> Vec<Node> {
     let mut level: Vec<(usize, usize, Node)> = Vec::with_capacity(claims.len() * shape.m);
+    let mut blocks: Vec<Value> = Vec::with_capacity(claims.len() * shape.m);
     for (number, claim) in claims.iter().enumerate() {
-        level.extend(claim.chosen.iter().zip(&claim.leaves).map(|(index, node)| (number, *index, *node)));
+        level.extend(claim.chosen.iter().map(|place| (number, *place, Node::default())));
+        blocks.extend_from_slice(claim.values);
+    }
+    mmo.hash_blocks(&mut blocks);
+    for (entry, block) in level.iter_mut().zip(&blocks) {
+        entry.2 = cut(block);
     }
     let mut paths: Vec<std::slice::Iter<'_, Node>> = claims.iter().map(|claim| claim.path.iter()).collect();
-    let mut blocks = Vec::with_capacity(level.len());
     for _ in 0..shape.height {
         blocks.clear();
         let (mut read, mut write) = (0, 0);
@@ -161,7 +211,7 @@ pub fn roots(mmo: &Mmo, shape: Shape, claims: &[Claimed<'_>]) -> Vec<Node> {
         level.truncate(write);
         mmo.hash_blocks(&mut blocks);
         for (entry, block) in level.iter_mut().zip(&blocks) {
-            entry.2 = crate::hash::mmo::cut(block);
+            entry.2 = cut(block);
         }
     }
     level.into_iter().map(|(_, _, root)| root).collect()
@@ -177,11 +227,8 @@ mod tests {
     }
 
     fn root_of(shape: Shape, digest: &Digest, signature: &[u8]) -> Node {
-        let mmo = Mmo::default();
-        let chosen = shape.chosen(digest);
-        let (values, path) = signature.split_at(16 * chosen.len());
-        let leaves = mmo.leaves(values.as_chunks().0);
-        roots(&mmo, shape, &[Claimed { chosen, leaves, path: path.as_chunks().0 }])[0]
+        let claimed = Claimed::new(shape, digest, signature).expect("the length is right");
+        roots(&Mmo::default(), shape, &[claimed])[0]
     }
 
     #[test]
@@ -203,7 +250,7 @@ mod tests {
     #[test]
     fn a_hash_that_names_one_leaf_only_is_signed_with_it() {
         let digest = [0; 16];
-        assert_eq!(KC_MT.chosen(&digest), [0]);
+        assert_eq!(KC_MT.chosen(&digest)[..], [0]);
         let tree = Tree::new(&Mmo::default(), KC_MT, &[5; 16]);
         let mut signature = Vec::new();
         tree.sign(&digest, &mut signature);

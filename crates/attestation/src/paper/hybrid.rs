@@ -312,13 +312,8 @@ impl Scheme for KcHybrid {
                 let Some(peeled) = key.apply(&signature) else { return false };
                 signature = xor(&peeled, &number(statement));
             } else {
-                let chosen = KC_MT.chosen(&digest(statement));
-                if hop.hors.len() != KC_MT.signature_len(&chosen) {
-                    return false;
-                }
-                let (values, nodes) = hop.hors.split_at(SEED_LEN * chosen.len());
-                let leaves = self.mmo.leaves(values.as_chunks().0);
-                claims.push(Claimed { chosen, leaves, path: nodes.as_chunks().0 });
+                let Some(claimed) = Claimed::new(KC_MT, &digest(statement), &hop.hors) else { return false };
+                claims.push(claimed);
                 expected.push(before.root);
             }
         }

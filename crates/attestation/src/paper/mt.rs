@@ -10,7 +10,8 @@
 //! ```
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
 
 use wayleave_core::Asn;
 use wayleave_crypto::kdf;
@@ -74,25 +75,16 @@ impl Attestation {
     /// Reads the wire form, all of it.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (&count, mut rest) = bytes.split_first()?;
-        let mut hops = Vec::with_capacity(usize::from(count));
-        for index in 0..count {
-            let (vector, after) = BitVector::decode(rest)?;
-            let (&key, after) = after.split_first_chunk()?;
-            let (signature, after) = if index == 0 {
-                let (&signature, after) = after.split_first_chunk()?;
-                (Signature::Origin(Box::new(signature)), after)
-            } else {
-                let (serial, after) = after.split_first_chunk()?;
-                let (len, after) = after.split_first_chunk()?;
-                let (hors, after) = after.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
-                (Signature::Granted { serial: u16::from_be_bytes(*serial), hors: hors.to_vec() }, after)
-            };
-            hops.push(Hop { vector, key, signature });
-            rest = after;
-        }
-        let granted = Secret::new(rest.try_into().ok()?);
-        (count > 0).then_some(Self { hops, granted })
+        let View { hops, granted } = View::decode(bytes)?;
+        let owned = |hop: HopView<'_>| Hop {
+            vector: hop.vector,
+            key: hop.key,
+            signature: match hop.signature {
+                SignatureView::Origin(signature) => Signature::Origin(Box::new(*signature)),
+                SignatureView::Granted { serial, hors } => Signature::Granted { serial, hors: hors.to_vec() },
+            },
+        };
+        Some(Self { hops: hops.into_iter().map(owned).collect(), granted: Secret::new(*granted) })
     }
 
     /// The wire form.
@@ -103,20 +95,82 @@ impl Attestation {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(192 + 256 * self.hops.len());
         out.push(u8::try_from(self.hops.len()).expect("at most MAX_HOPS"));
-        for hop in &self.hops {
-            hop.vector.encode(&mut out);
-            out.extend_from_slice(&hop.key);
-            match &hop.signature {
-                Signature::Origin(signature) => out.extend_from_slice(&signature[..]),
-                Signature::Granted { serial, hors } => {
-                    out.extend_from_slice(&serial.to_be_bytes());
-                    out.extend_from_slice(&u16::try_from(hors.len()).expect("a few hundred bytes").to_be_bytes());
-                    out.extend_from_slice(hors);
-                }
-            }
-        }
+        self.hops.iter().for_each(|hop| hop.encode(&mut out));
         out.extend_from_slice(self.granted.expose());
         out
+    }
+}
+
+/// An attestation as it lies in a message.
+struct View<'a> {
+    hops: Vec<HopView<'a>>,
+    granted: &'a Seed,
+}
+
+struct HopView<'a> {
+    vector: BitVector,
+    key: Node,
+    signature: SignatureView<'a>,
+}
+
+enum SignatureView<'a> {
+    Origin(&'a Block),
+    Granted { serial: u16, hors: &'a [u8] },
+}
+
+impl<'a> View<'a> {
+    fn decode(bytes: &'a [u8]) -> Option<Self> {
+        let (&count, mut rest) = bytes.split_first()?;
+        let mut hops = Vec::with_capacity(usize::from(count));
+        for index in 0..count {
+            let (vector, after) = BitVector::decode(rest)?;
+            let (&key, after) = after.split_first_chunk()?;
+            let (signature, after) = if index == 0 {
+                let (signature, after) = after.split_first_chunk()?;
+                (SignatureView::Origin(signature), after)
+            } else {
+                let (serial, after) = after.split_first_chunk()?;
+                let (len, after) = after.split_first_chunk()?;
+                let (hors, after) = after.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
+                (SignatureView::Granted { serial: u16::from_be_bytes(*serial), hors }, after)
+            };
+            hops.push(HopView { vector, key, signature });
+            rest = after;
+        }
+        let granted = rest.try_into().ok()?;
+        (count > 0).then_some(Self { hops, granted })
+    }
+}
+
+/// How many hops there are, t^+ of the last and t^-: all that the next signer needs to know.
+fn last_granted(bytes: &[u8]) -> Option<(usize, &Node, &Seed)> {
+    let (&count, mut rest) = bytes.split_first()?;
+    let mut last = None;
+    for index in 0..count {
+        let (bits, after) = rest.split_first_chunk()?;
+        let (_, after) = after.split_at_checked(usize::from(u16::from_be_bytes(*bits)).div_ceil(8))?;
+        let (key, after) = after.split_first_chunk()?;
+        let len = match index {
+            0 => size_of::<Block>(),
+            _ => 4 + usize::from(u16::from_be_bytes(*after.get(2..)?.first_chunk()?)),
+        };
+        (last, rest) = (Some(key), after.split_at_checked(len)?.1);
+    }
+    Some((usize::from(count), last?, rest.try_into().ok()?))
+}
+
+impl Hop {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.vector.encode(out);
+        out.extend_from_slice(&self.key);
+        match &self.signature {
+            Signature::Origin(signature) => out.extend_from_slice(&signature[..]),
+            Signature::Granted { serial, hors } => {
+                out.extend_from_slice(&serial.to_be_bytes());
+                out.extend_from_slice(&u16::try_from(hors.len()).expect("a few hundred bytes").to_be_bytes());
+                out.extend_from_slice(hors);
+            }
+        }
     }
 }
 
@@ -163,7 +217,7 @@ pub struct KcMt {
     /// By holder and issuer: one tree for each neighbour, as the paper counts its memory.
     held: HashMap<(Asn, Asn), Held>,
     /// The last statement of each origin that was verified.
-    statements: RefCell<HashMap<Asn, Digest>>,
+    statements: RefCell<HashMap<Asn, (BitVector, Node, Block)>>,
 }
 
 impl KcMt {
@@ -219,8 +273,8 @@ impl KcMt {
 
     /// The key that `asn` grants with its next UPDATE; a new one after Sigma of them.
     fn grant(&mut self, asn: Asn) -> (Secret<16>, Node) {
-        let spent = self.issuing.get(&asn).is_none_or(|issuing| issuing.sent >= SIGMA && issuing.ahead.is_empty());
-        if spent {
+        let ready = |issuing: &&mut Issuing| issuing.sent < SIGMA || !issuing.ahead.is_empty();
+        if self.issuing.get_mut(&asn).as_ref().filter(|issuing| ready(issuing)).is_none() {
             self.issue_ahead(asn, 1);
         }
         let issuing = self.issuing.get_mut(&asn).expect("issued above");
@@ -233,21 +287,19 @@ impl KcMt {
     }
 
     /// Signs with the key that came in; the first time with a new one, the holder makes its tree (the paper's S1).
-    fn sign_with(
-        &mut self,
-        holder: Asn,
-        issuer: Asn,
-        seed: &Secret<16>,
-        key: &Node,
-        digest: &Digest,
-    ) -> Option<Signature> {
-        let issued = self.issuing.get(&issuer).map_or(0, |issuing| issuing.current.serial);
-        let held = self.held.get(&(holder, issuer)).filter(|held| held.seed == *seed);
-        if held.is_none() {
-            let tree = Tree::new(&self.mmo, KC_MT, seed.expose());
-            self.held.insert((holder, issuer), Held { seed: seed.clone(), serial: issued, tree });
+    fn sign_with(&mut self, holder: Asn, issuer: Asn, seed: &Seed, key: &Node, digest: &Digest) -> Option<Signature> {
+        let make = |mmo: &Mmo, issuing: &HashMap<Asn, Issuing>| Held {
+            seed: Secret::new(*seed),
+            serial: issuing.get(&issuer).map_or(0, |issuing| issuing.current.serial),
+            tree: Tree::new(mmo, KC_MT, seed),
+        };
+        let held = match self.held.entry((holder, issuer)) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(make(&self.mmo, &self.issuing)),
+        };
+        if held.seed.expose() != seed {
+            *held = make(&self.mmo, &self.issuing);
         }
-        let held = &self.held[&(holder, issuer)];
         // A pair whose halves do not belong together would make signatures that nobody can verify.
         if held.tree.root() != *key {
             return None;
@@ -257,17 +309,18 @@ impl KcMt {
         Some(Signature::Granted { serial: held.serial, hors })
     }
 
-    fn origin_says(&self, origin: Asn, hop: &Hop) -> bool {
-        let Signature::Origin(signature) = &hop.signature else { return false };
-        let signed = formula(&[origin], &hop.vector, &hop.key);
-        let statement = message(&[signed.as_slice(), &signature[..]].concat());
+    fn origin_says(&self, origin: Asn, hop: &HopView<'_>) -> bool {
+        let SignatureView::Origin(signature) = hop.signature else { return false };
         let remember = self.origin_statement == OriginStatement::Remembered;
-        if remember && self.statements.borrow().get(&origin) == Some(&statement) {
+        let said = |(vector, key, before): &(BitVector, Node, Block)| {
+            (vector, key, before) == (&hop.vector, &hop.key, signature)
+        };
+        if remember && self.statements.borrow().get(&origin).is_some_and(said) {
             return true;
         }
-        let holds = self.world.verify_origin(origin, &signed, signature);
+        let holds = self.world.verify_origin(origin, &formula(&[origin], &hop.vector, &hop.key), signature);
         if holds && remember {
-            self.statements.borrow_mut().insert(origin, statement);
+            self.statements.borrow_mut().insert(origin, (hop.vector.clone(), hop.key, *signature));
         }
         holds
     }
@@ -292,12 +345,11 @@ impl Scheme for KcMt {
             return Err(SchemeError::Malformed);
         }
         let vector = self.world.export(path, to);
-        let mut before = match path.split_last() {
-            Some((_, [])) | None => None,
-            Some((_, before)) => {
-                let attestation = Attestation::decode(received).filter(|found| found.hops.len() == before.len());
-                Some(attestation.ok_or(SchemeError::Malformed)?)
-            }
+        let before = if path.len() == 1 {
+            None
+        } else {
+            let before = last_granted(received).filter(|(hops, ..)| hops + 1 == path.len());
+            Some(before.ok_or(SchemeError::Malformed)?)
         };
         let (granted, key) = self.grant(last);
         let signature = match &before {
@@ -307,15 +359,20 @@ impl Scheme for KcMt {
                 let signature = self.world.sign_as_origin(origin, &signed).expect("made above");
                 Signature::Origin(Box::new(signature))
             }
-            Some(before) => {
+            Some((_, theirs, seed)) => {
                 let digest = digest(path, path.len() - 1, &vector, &key);
-                let (issuer, theirs) = (path[path.len() - 2], before.hops.last().expect("decoded").key);
-                self.sign_with(last, issuer, &before.granted, &theirs, &digest).ok_or(SchemeError::Malformed)?
+                let issuer = path[path.len() - 2];
+                self.sign_with(last, issuer, seed, theirs, &digest).ok_or(SchemeError::Malformed)?
             }
         };
-        let mut hops = before.take().map_or_else(Vec::new, |before| before.hops);
-        hops.push(Hop { vector, key, signature });
-        Ok(Attestation { hops, granted }.encode())
+        // The hops before stand as they came.
+        let hops = if before.is_some() { &received[1..received.len() - size_of::<Seed>()] } else { &[] };
+        let mut out = Vec::with_capacity(hops.len() + vector.wire_len() + 360);
+        out.push(u8::try_from(path.len()).expect("at most MAX_HOPS"));
+        out.extend_from_slice(hops);
+        Hop { vector, key, signature }.encode(&mut out);
+        out.extend_from_slice(granted.expose());
+        Ok(out)
     }
 
     fn verify(&self, announcement: &Announcement, attestation: &[u8], by: Asn) -> bool {
@@ -323,33 +380,31 @@ impl Scheme for KcMt {
     }
 
     fn verify_burst(&self, burst: &[(&Announcement, &[u8])], by: Asn) -> Vec<bool> {
-        let decoded: Vec<Option<Attestation>> = burst
+        let decoded: Vec<Option<View<'_>>> = burst
             .iter()
             .map(|(announcement, bytes)| {
-                Attestation::decode(bytes).filter(|found| found.hops.len() == announcement.path.len())
+                View::decode(bytes).filter(|found| found.hops.len() == announcement.path.len())
             })
             .collect();
         let mut verdicts = vec![false; burst.len()];
-        let (mut claims, mut expected) = (Vec::new(), Vec::new());
+        let (mut claims, mut expected) = (Vec::with_capacity(4 * burst.len()), Vec::with_capacity(4 * burst.len()));
         for (number, ((announcement, _), attestation)) in burst.iter().zip(&decoded).enumerate() {
-            let Some(Attestation { hops, .. }) = attestation else { continue };
+            let Some(View { hops, .. }) = attestation else { continue };
             let path = &announcement.path;
             verdicts[number] = vectors_allow(&self.world, path, hops.iter().map(|hop| &hop.vector), by)
                 && self.origin_says(path[0], &hops[0]);
-            if !verdicts[number] {
-                continue;
-            }
-            for (index, hop) in hops.iter().enumerate().skip(1) {
-                let Signature::Granted { hors, .. } = &hop.signature else { continue };
-                let chosen = KC_MT.chosen(&digest(path, index, &hop.vector, &hop.key));
-                if hors.len() != KC_MT.signature_len(&chosen) {
-                    verdicts[number] = false;
-                    continue;
+            for (index, hop) in hops.iter().enumerate().skip(1).filter(|_| verdicts[number]) {
+                let SignatureView::Granted { hors, .. } = hop.signature else { continue };
+                match Claimed::new(KC_MT, &digest(path, index, &hop.vector, &hop.key), hors) {
+                    Some(claimed) => {
+                        claims.push(claimed);
+                        expected.push((number, hops[index - 1].key));
+                    }
+                    None => {
+                        verdicts[number] = false;
+                        break;
+                    }
                 }
-                let (values, nodes) = hors.split_at(16 * chosen.len());
-                let leaves = self.mmo.leaves(values.as_chunks().0);
-                claims.push(Claimed { chosen, leaves, path: nodes.as_chunks().0 });
-                expected.push((number, hops[index - 1].key));
             }
         }
         for (root, (number, key)) in roots(&self.mmo, KC_MT, &claims).into_iter().zip(expected) {
