@@ -9,5 +9,6 @@ pub mod dir24;
 pub mod frame;
 pub mod limit;
 pub mod platypus;
+pub mod replay;
 pub mod scion;
 pub mod scion_2015;

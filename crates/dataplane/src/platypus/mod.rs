@@ -2,7 +2,6 @@
 
 pub mod account;
 pub mod bench;
-pub mod replay;
 pub mod revocation;
 
 use wayleave_core::Now;
@@ -14,8 +13,8 @@ use wayleave_packet::platypus::verify::{self, Forward, IcmpError, Verdict, Waypo
 
 use crate::frame::{BURST, Frame};
 use crate::limit::TokenBucket;
+use crate::replay::{Outcome, ReplayFilter};
 use account::{Accounts, Charged};
-use replay::{Outcome, ReplayFilter};
 use revocation::Revocations;
 
 /// What becomes of a packet.

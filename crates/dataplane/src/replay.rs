@@ -86,7 +86,7 @@ impl ReplayFilter {
     }
 
     /// Forgets everything, between two passes of a benchmark.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         for filter in &mut self.filters {
             filter.fill(Line::default());
         }
