@@ -12,7 +12,8 @@ use super::line::Line;
 use super::offer::{offer, offered};
 use super::pair::{self, Pair, PairConfig, PairEvent, Side};
 use super::policy::{Class, Policy};
-use super::work::{Done, Group, Job, Judged, Outcome, Results, Sign, Signed, Validate, Work};
+use super::reserve::{Reserves, ToPersist};
+use super::work::{Done, Group, Job, Judged, Outcome, Results, Sign, Signed, Target, Validate, Work};
 use crate::attest::{KeyRing, endorse};
 use crate::cache::Cache;
 use crate::doubt::{ClockWatch, Doubt};
@@ -27,25 +28,10 @@ const BURST: usize = 512;
 const SIGN_BURST: usize = 128;
 /// Reports that a pair's cache holds.
 const CACHE: usize = 65_536;
-/// Signatures of a few-time key that are made durable ahead of their use.
-const RESERVE: u64 = 1024;
 /// How far the two clocks may drift apart between two calls before somebody has set the wall clock.
 const STEP: Duration = Duration::from_secs(10);
 /// A step of the wall clock is noticed so soon.
 const LOOK: Duration = Duration::from_secs(30);
-
-/// A few-time key's count.
-struct Reserve {
-    /// Its place in the ring.
-    place: usize,
-    public: Vec<u8>,
-    /// What an earlier life left.
-    from: u64,
-    /// Durable.
-    limit: u64,
-    /// On its way to the store: id and limit.
-    pending: Option<(u64, u64)>,
-}
 
 /// One pair and its routes in both directions.
 pub(super) struct Place {
@@ -92,14 +78,13 @@ pub struct Proxy {
     ring: Arc<Mutex<KeyRing>>,
     /// Whether there is any key to sign with.
     has_keys: bool,
-    reserves: Vec<Reserve>,
+    reserves: Reserves,
     /// A burst is being signed; whose turn it is next.
     signing: bool,
     turn: usize,
     sequence: u64,
     /// Routes to be looked at again, by time.
     times: BTreeSet<(u64, usize, Side, Nlri)>,
-    persists: u64,
     watch: ClockWatch,
     pub(super) doubt: Option<Doubt>,
     outputs: VecDeque<Output>,
@@ -129,25 +114,19 @@ impl Proxy {
                 counts: Counts::default(),
             }
         });
-        let few_time = ring.pairs.iter().enumerate().filter(|(_, pair)| pair.key.next_index().is_some());
-        let reserves = few_time.map(|(place, pair)| {
-            let public = pair.key.public().to_vec();
-            let from = used.get(&public).copied().unwrap_or(0);
-            Reserve { place, public, from, limit: from, pending: None }
-        });
+        let reserves = Reserves::new(&ring, used);
         let mut proxy = Self {
             own: config.own.clone().map(Arc::new),
             places: places.collect(),
             view: Arc::new(View::new(0)),
             directories: Arc::default(),
             has_keys: !ring.pairs.is_empty(),
-            reserves: reserves.collect(),
+            reserves,
             ring: Arc::new(Mutex::new(ring)),
             signing: false,
             turn: 0,
             sequence: 0,
             times: BTreeSet::new(),
-            persists: 0,
             watch: ClockWatch::default(),
             doubt: None,
             outputs: VecDeque::new(),
@@ -358,8 +337,7 @@ impl Proxy {
         let work = Work::Sign(Sign {
             ring: Arc::clone(&self.ring),
             asn: self.config.asn,
-            neighbour,
-            leaf,
+            target: Target::Neighbour(neighbour, leaf),
             now: unix,
             lifetime: self.config.lifetime,
             sequence,
@@ -508,32 +486,19 @@ impl Proxy {
 
     /// Asks for more signatures of few-time keys to be made durable, well before they are used.
     fn reserve(&mut self) {
-        for at in 0..self.reserves.len() {
-            let next = self.keys().pairs.get(self.reserves[at].place).and_then(|pair| pair.key.next_index());
-            let reserve = &mut self.reserves[at];
-            let used = next.unwrap_or(0).max(reserve.from);
-            if reserve.pending.is_some() || reserve.limit.saturating_sub(used) > RESERVE / 2 {
-                continue;
-            }
-            self.persists += 1;
-            // A part of a tree begins at an index of its own.
-            let limit = reserve.limit.max(used) + RESERVE;
-            reserve.pending = Some((self.persists, limit));
-            let public = reserve.public.clone();
-            self.outputs.push_back(Output::Persist { id: self.persists, public, limit });
-        }
+        let ring = Arc::clone(&self.ring);
+        let due = self.reserves.due(&ring.lock().unwrap_or_else(PoisonError::into_inner));
+        self.outputs.extend(due.into_iter().map(|ToPersist { id, public, limit }| Output::Persist {
+            id,
+            public,
+            limit,
+        }));
     }
 
     fn on_persisted(&mut self, id: u64) {
-        let Some(reserve) = self.reserves.iter_mut().find(|reserve| reserve.pending.is_some_and(|(of, _)| of == id))
-        else {
+        let ring = Arc::clone(&self.ring);
+        if !self.reserves.persisted(id, &mut ring.lock().unwrap_or_else(PoisonError::into_inner)) {
             return;
-        };
-        let Some((_, limit)) = reserve.pending.take() else { return };
-        reserve.limit = limit;
-        let (place, from) = (reserve.place, reserve.from);
-        if let Some(pair) = self.keys().pairs.get_mut(place) {
-            pair.key.reserve(from, limit);
         }
         self.places.iter_mut().for_each(|place| {
             let waiting: Vec<Nlri> = place

@@ -13,6 +13,7 @@ pub mod offer;
 mod opens;
 pub mod pair;
 pub mod policy;
+mod reserve;
 mod side;
 pub mod why;
 mod work;

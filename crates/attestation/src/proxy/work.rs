@@ -57,7 +57,7 @@ pub(super) fn carried(attributes: &Attributes, code: AttributeCode) -> Carried<'
 }
 
 impl Validate {
-    fn run(self) -> Vec<Judged> {
+    pub(super) fn run(self) -> Vec<Judged> {
         let groups: Vec<Group> = self.groups.into_iter().flat_map(|group| split(group, self.attribute)).collect();
         let parts: Vec<(Path, Vec<Prefix>)> =
             groups.iter().map(|group| (Path::from_as_path(group.attributes.as_path()), group.prefixes())).collect();
@@ -80,7 +80,7 @@ impl Validate {
 }
 
 /// Routes of the signed list, and those beside it: one that is not signed for must not speak for the others.
-fn split(group: Group, attribute: AttributeCode) -> Vec<Group> {
+pub(super) fn split(group: Group, attribute: AttributeCode) -> Vec<Group> {
     let Carried::Value(value) = carried(&group.attributes, attribute) else { return vec![group] };
     let Ok(attestation) = Attestation::decode(value) else { return vec![group] };
     let (listed, others): (Vec<Nlri>, Vec<Nlri>) =
@@ -91,12 +91,38 @@ fn split(group: Group, attribute: AttributeCode) -> Vec<Group> {
     (!listed.is_empty()).then(|| part(listed.clone())).into_iter().chain(others).collect()
 }
 
-/// Routes for one neighbour, to be signed.
+/// For whom routes are signed.
+#[derive(Clone, Debug)]
+pub(super) enum Target {
+    /// One neighbour, and what we say of it.
+    Neighbour(Asn, Leaf),
+    /// All members of an exchange.
+    Directory(Arc<Tree>),
+}
+
+impl Target {
+    fn onward(&self) -> Onward<'_> {
+        match self {
+            Target::Neighbour(asn, leaf) => Onward::Neighbour(*asn, leaf.view()),
+            Target::Directory(tree) => Onward::Tree(tree),
+        }
+    }
+
+    /// The value that it gets.
+    fn value(&self, attested: &Attested<'_>) -> Vec<u8> {
+        let value = match self {
+            Target::Neighbour(asn, _) => attested.for_neighbour(*asn),
+            Target::Directory(_) => attested.for_directory(),
+        };
+        value.unwrap_or_default()
+    }
+}
+
+/// Routes for one target, to be signed.
 pub(super) struct Sign {
     pub(super) ring: Arc<Mutex<KeyRing>>,
     pub(super) asn: Asn,
-    pub(super) neighbour: Asn,
-    pub(super) leaf: Leaf,
+    pub(super) target: Target,
     /// Seconds since 1970.
     pub(super) now: u64,
     /// Minutes.
@@ -136,7 +162,7 @@ pub(super) enum Outcome {
 }
 
 impl Sign {
-    fn run(mut self) -> Vec<Signed> {
+    pub(super) fn run(mut self) -> Vec<Signed> {
         let ring = Arc::clone(&self.ring);
         let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
         let groups = std::mem::take(&mut self.groups);
@@ -159,10 +185,9 @@ impl Sign {
         let outcome = match Attestation::decode(value) {
             Ok(attestation) => {
                 let speaker = self.speaker(prepend);
-                let (neighbour, leaf) = (self.neighbour, self.leaf.clone());
-                let onward = Onward::Neighbour(neighbour, leaf.view());
-                let made = fitting(ring, self.most, neighbour, |ring| {
-                    attest::extend(&attestation, &received, &speaker, ring, onward)
+                let target = self.target.clone();
+                let made = fitting(ring, self.most, &target, |ring| {
+                    attest::extend(&attestation, &received, &speaker, ring, target.onward())
                 });
                 self.outcome(&group, made, false)
             }
@@ -189,10 +214,9 @@ impl Sign {
             let sequence = self.sequence;
             self.sequence += 1;
             let speaker = self.speaker(prepend);
-            let (neighbour, leaf) = (self.neighbour, self.leaf.clone());
-            let onward = Onward::Neighbour(neighbour, leaf.view());
-            let made = fitting(ring, self.most, neighbour, |ring| {
-                attest::originate(&Origination { prefixes: &list, sequence }, &speaker, ring, onward)
+            let target = self.target.clone();
+            let made = fitting(ring, self.most, &target, |ring| {
+                attest::originate(&Origination { prefixes: &list, sequence }, &speaker, ring, target.onward())
             });
             let routes = ours.iter().copied().filter(|nlri| list.binary_search(&nlri.prefix).is_ok()).collect();
             let list = part(routes);
@@ -247,10 +271,10 @@ struct Made {
 fn fitting<'a>(
     ring: &mut KeyRing,
     most: usize,
-    neighbour: Asn,
+    target: &Target,
     make: impl Fn(&mut KeyRing) -> Result<Attested<'a>, AttestError>,
 ) -> Result<Made, AttestError> {
-    let value = |attested: &Attested<'_>| attested.for_neighbour(neighbour).unwrap_or_default();
+    let value = |attested: &Attested<'_>| target.value(attested);
     let first = match make(ring) {
         // A few-time key is spent: another of the keys that the neighbour before endorsed signs, if there is one.
         Err(AttestError::Sign(SignError::Exhausted(_))) if ring.pairs.len() > 1 => {
@@ -294,7 +318,7 @@ fn with_another<'a>(
 }
 
 /// The path as `asn` received it, and how many times it put itself on it.
-fn without(path: &Path, asn: Asn) -> (Path, u8) {
+pub(super) fn without(path: &Path, asn: Asn) -> (Path, u8) {
     let entries = path.entries();
     let own = entries.iter().rev().take_while(|entry| **entry == asn).count();
     let received = Path::from_travel(&entries[..entries.len() - own]);
