@@ -11,6 +11,7 @@ pub mod http;
 pub mod identity;
 pub mod links;
 pub mod logs;
+pub mod packets;
 mod refusals;
 pub mod rpki;
 pub mod signals;

@@ -1,0 +1,182 @@
+//! Packets of a burst in one piece of memory, each with where it came from.
+
+use std::net::SocketAddr;
+
+/// Packets of a burst, at most.
+pub const MOST: usize = 2048;
+
+/// Octets of memory for a burst: sixteen messages of the greatest length of a datagram.
+const ROOM: usize = 16 * MESSAGE;
+
+/// Octets of memory for one message that holds many packets. Not a power of two, so that the beginnings of messages do
+/// not share the sets of a cache.
+pub(super) const MESSAGE: usize = 65_536 + 192;
+
+/// Where a packet lies.
+#[derive(Clone, Copy, Debug)]
+struct Packet {
+    at: u32,
+    length: u32,
+    from: SocketAddr,
+}
+
+/// Packets in memory of their own, in the order of their arrival.
+pub struct Burst {
+    octets: Box<[u8]>,
+    /// Never more than [`MOST`]; each begins behind the end of the one before.
+    packets: Vec<Packet>,
+}
+
+impl std::fmt::Debug for Burst {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Burst of {} packets", self.packets.len())
+    }
+}
+
+impl Default for Burst {
+    fn default() -> Self {
+        Self { octets: vec![0; ROOM].into(), packets: Vec::with_capacity(MOST) }
+    }
+}
+
+impl Burst {
+    /// Packets that are there.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Where a packet came from.
+    #[must_use]
+    pub fn from(&self, packet: usize) -> SocketAddr {
+        self.packets[packet].from
+    }
+
+    /// A packet's octets.
+    #[must_use]
+    pub fn octets(&self, packet: usize) -> &[u8] {
+        let Packet { at, length, .. } = self.packets[packet];
+        &self.octets[at as usize..(at + length) as usize]
+    }
+
+    /// The packets from `first` on, each with where it came from, to be changed in place.
+    pub fn packets_mut(&mut self, first: usize) -> impl Iterator<Item = (SocketAddr, &mut [u8])> {
+        let mut rest = &mut *self.octets;
+        let mut before = 0;
+        self.packets[first..].iter().map(move |packet| {
+            let (_, from_here) = std::mem::take(&mut rest).split_at_mut((packet.at - before) as usize);
+            let (octets, behind) = from_here.split_at_mut(packet.length as usize);
+            rest = behind;
+            before = packet.at + packet.length;
+            (packet.from, octets)
+        })
+    }
+
+    /// Cuts a packet to `length` octets; one that is no longer stays as it is.
+    pub fn shorten(&mut self, packet: usize, length: usize) {
+        let packet = &mut self.packets[packet];
+        packet.length = packet.length.min(u32::try_from(length).unwrap_or(u32::MAX));
+    }
+
+    /// Forgets all packets.
+    pub fn clear(&mut self) {
+        self.packets.clear();
+    }
+
+    /// Appends a copy of a packet, if there is room.
+    pub fn push(&mut self, octets: &[u8], from: SocketAddr) -> bool {
+        let Some(room) = self.room(octets.len()) else { return false };
+        room.copy_from_slice(octets);
+        self.claim(octets.len(), from);
+        true
+    }
+
+    /// Memory behind the last packet, `length` octets of it, if there is room for one more packet.
+    pub(super) fn room(&mut self, length: usize) -> Option<&mut [u8]> {
+        let end = self.end();
+        if self.packets.len() == MOST { None } else { self.octets.get_mut(end..end + length) }
+    }
+
+    /// Makes a packet of the memory that [`Self::room`] gave.
+    pub(super) fn claim(&mut self, length: usize, from: SocketAddr) {
+        let at = self.end() as u32; // the memory is far below 4 GiB
+        self.packets.push(Packet { at, length: length as u32, from });
+    }
+
+    fn end(&self) -> usize {
+        // Begins on cache lines of their own, and not all in the same set.
+        self.packets.last().map_or(0, |last| (last.at + last.length) as usize).next_multiple_of(64)
+    }
+
+    /// All memory, for messages that are received in place; packets must have been forgotten.
+    pub(super) fn memory(&mut self) -> &mut [u8] {
+        debug_assert!(self.packets.is_empty());
+        &mut self.octets
+    }
+
+    /// All memory, where packets on their way out lie.
+    pub(super) fn all(&self) -> &[u8] {
+        &self.octets
+    }
+
+    /// Makes packets of a message received at `at`: one of `segment` octets after the other, the last one with the
+    /// remainder. What exceeds [`MOST`] is left out; returns how many packets that are.
+    pub(super) fn split(&mut self, at: usize, length: usize, segment: usize, from: SocketAddr) -> usize {
+        let segment = if segment == 0 { length.max(1) } else { segment };
+        let mut begin = 0;
+        while begin < length || (begin == 0 && length == 0) {
+            let this = segment.min(length - begin);
+            if self.packets.len() == MOST {
+                return (length - begin).div_ceil(segment);
+            }
+            self.packets.push(Packet { at: (at + begin) as u32, length: this as u32, from });
+            begin += segment;
+        }
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+
+    const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+    #[test]
+    fn a_message_is_split_into_its_segments_and_changed_in_place() {
+        let mut burst = Burst::default();
+        burst.memory()[..10].copy_from_slice(b"aabbccddee");
+        assert_eq!(burst.split(0, 9, 2, NOWHERE), 0);
+        assert_eq!(burst.len(), 5);
+        for (_, octets) in burst.packets_mut(1) {
+            octets[0] = b'X';
+        }
+        let all: Vec<&[u8]> = (0..burst.len()).map(|packet| burst.octets(packet)).collect();
+        assert_eq!(all, [&b"aa"[..], b"Xb", b"Xc", b"Xd", b"X"]);
+        burst.shorten(0, 1);
+        assert_eq!(burst.octets(0), b"a");
+    }
+
+    #[test]
+    fn a_burst_takes_in_no_more_than_its_limits() {
+        let mut burst = Burst::default();
+        assert_eq!((0..MOST + 10).filter(|_| burst.push(b"x", NOWHERE)).count(), MOST);
+        burst.clear();
+        assert_eq!(burst.split(0, 60_000, 10, NOWHERE), 6_000 - MOST);
+        burst.clear();
+        let big = vec![0; 60_000];
+        let taken = (0..100).filter(|_| burst.push(&big, NOWHERE)).count();
+        assert_eq!(taken, ROOM / big.len().next_multiple_of(64));
+        burst.clear();
+        // An empty datagram is a packet too.
+        assert_eq!((burst.split(0, 0, 0, NOWHERE), burst.len()), (0, 1));
+    }
+}

@@ -1,0 +1,71 @@
+//! IP packets of some protocols as they are, by raw sockets: the system routes, and fills in nothing but what is empty.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, bind, socket_with};
+
+use super::system::messages::Receiver;
+use super::system::options;
+use super::udp::Run;
+use super::{Burst, Outgoing, Port};
+
+/// Octets of memory in the system for what waits on a socket.
+const BUFFERS: i32 = 8 << 20;
+/// Messages received at a time.
+const MESSAGES: usize = 16;
+/// Octets of the greatest IP packet. Odd in cache lines.
+const ROOM: usize = 65_536 + 192;
+
+/// A raw socket for IPv4 packets of one protocol to one address; it sends any IPv4 packet.
+pub struct Ip {
+    socket: OwnedFd,
+    receiver: Receiver,
+    run: Run,
+}
+
+impl std::fmt::Debug for Ip {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Ip {:?}", self.socket)
+    }
+}
+
+impl Ip {
+    /// Receives packets of `protocol` to `address`.
+    ///
+    /// # Errors
+    /// What the system said: raw sockets need CAP_NET_RAW, and the address must be one of this machine.
+    pub fn open(address: Ipv4Addr, protocol: u8) -> io::Result<Self> {
+        let protocol =
+            Protocol::from_raw(std::num::NonZeroU32::new(protocol.into()).ok_or(io::ErrorKind::InvalidInput)?);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(protocol))?;
+        options::set(socket.as_fd(), libc::IPPROTO_IP, libc::IP_HDRINCL, 1)?;
+        options::buffers(socket.as_fd(), BUFFERS)?;
+        bind(&socket, &SocketAddr::new(IpAddr::V4(address), 0))?;
+        Ok(Self { socket, receiver: Receiver::new(MESSAGES), run: Run::alone() })
+    }
+}
+
+impl AsFd for Ip {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Port for Ip {
+    fn receive(&mut self, burst: &mut Burst) -> io::Result<usize> {
+        burst.clear();
+        let count = self.receiver.receive(self.socket.as_fd(), burst.memory(), ROOM, ROOM)?;
+        for index in 0..count {
+            let message = self.receiver.message(index);
+            burst.split(index * ROOM, message.length, 0, message.from);
+        }
+        Ok(burst.len())
+    }
+
+    fn send(&mut self, burst: &Burst, out: &[Outgoing]) -> io::Result<usize> {
+        self.run.send(self.socket.as_fd(), burst, out)
+    }
+}

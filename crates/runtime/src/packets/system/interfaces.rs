@@ -1,0 +1,38 @@
+//! What the system knows of a network interface.
+
+use std::ffi::CString;
+use std::io;
+use std::mem::zeroed;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::checked;
+
+/// An interface's number.
+pub(in super::super) fn index(name: &str) -> io::Result<u32> {
+    let name = CString::new(name)?;
+    // SAFETY: a string that ends with zero and lives across the call.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+/// An interface's own Ethernet address; `socket` is any one in its namespace.
+pub(in super::super) fn ethernet_address(socket: BorrowedFd<'_>, name: &str) -> io::Result<[u8; 6]> {
+    // SAFETY: all zeros is a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, octet) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = octet.cast_signed() as libc::c_char;
+    }
+    // SAFETY: this request reads the name and writes the address in the structure, which lives across the call.
+    checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR as _, &raw mut request) })?;
+    // SAFETY: the call has written this member of the union; any octets are valid in it.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    if address.sa_family != libc::ARPHRD_ETHER {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "this interface is no Ethernet"));
+    }
+    Ok(std::array::from_fn(|octet| address.sa_data[octet] as u8))
+}

@@ -1,0 +1,260 @@
+//! Datagrams in batches, with the segment sizes of offloads.
+
+use std::io;
+use std::mem::{MaybeUninit, zeroed};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::null_mut;
+
+use super::checked;
+
+/// Octets of an address of either family.
+const NAME: usize = size_of::<libc::sockaddr_in6>();
+
+/// An address as the kernel reads and writes it.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Name([u8; NAME]);
+
+/// Room for one control message with a number in it.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; 32]);
+
+/// A message that was received: its length, its segments' length (zero if it is one packet), where it came from.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Received {
+    pub(in super::super) length: usize,
+    pub(in super::super) segment: usize,
+    pub(in super::super) from: SocketAddr,
+    /// It was longer than the memory for it.
+    pub(in super::super) is_cut: bool,
+}
+
+/// What `recvmmsg` needs, kept from call to call.
+pub(in super::super) struct Receiver {
+    headers: Box<[libc::mmsghdr]>,
+    places: Box<[libc::iovec]>,
+    names: Box<[Name]>,
+    controls: Box<[Control]>,
+}
+
+// SAFETY: the pointers in `headers` and `places` are written anew at the beginning of each call, and not used after it.
+unsafe impl Send for Receiver {}
+
+impl Receiver {
+    /// For at most `most` messages a call.
+    pub(in super::super) fn new(most: usize) -> Self {
+        Self {
+            // SAFETY: all zeros is a valid `mmsghdr`: null pointers and lengths of zero.
+            headers: vec![unsafe { zeroed() }; most].into(),
+            places: vec![libc::iovec { iov_base: null_mut(), iov_len: 0 }; most].into(),
+            names: vec![Name([0; NAME]); most].into(),
+            controls: vec![Control([0; 32]); most].into(),
+        }
+    }
+
+    /// Receives messages into `memory`, message `i` at `i * stride` with at most `size` octets. Returns how many came.
+    pub(in super::super) fn receive(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        memory: &mut [u8],
+        stride: usize,
+        size: usize,
+    ) -> io::Result<usize> {
+        let places = memory.chunks_mut(stride).filter(|place| place.len() >= size);
+        let mut count = 0;
+        for (index, place) in places.enumerate().take(self.headers.len()) {
+            self.places[index] = libc::iovec { iov_base: place.as_mut_ptr().cast(), iov_len: size };
+            let header = &mut self.headers[index].msg_hdr;
+            header.msg_name = self.names[index].0.as_mut_ptr().cast();
+            header.msg_namelen = NAME as libc::socklen_t;
+            header.msg_iov = &raw mut self.places[index];
+            header.msg_iovlen = 1;
+            header.msg_control = self.controls[index].0.as_mut_ptr().cast();
+            header.msg_controllen = size_of::<Control>() as _;
+            header.msg_flags = 0;
+            count = index + 1;
+        }
+        // SAFETY: each of the `count` headers points to a name, a place and a control buffer of the lengths it says, which
+        // are borrowed mutably across the call and do not overlap.
+        let answer = checked(unsafe {
+            libc::recvmmsg(fd.as_raw_fd(), self.headers.as_mut_ptr(), count as u32, libc::MSG_DONTWAIT as _, null_mut())
+        });
+        match answer {
+            Ok(count) => Ok(count as usize),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Message `index` of the last call.
+    pub(in super::super) fn message(&self, index: usize) -> Received {
+        let header = &self.headers[index];
+        Received {
+            length: header.msg_len as usize,
+            segment: self.segment(index),
+            from: self.names[index].read(),
+            is_cut: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+        }
+    }
+
+    /// The number in the control message UDP_GRO, if there is one. It is the only one that our sockets ask for.
+    fn segment(&self, index: usize) -> usize {
+        let control = &self.controls[index].0;
+        let length = self.headers[index].msg_hdr.msg_controllen;
+        let head = size_of::<libc::cmsghdr>();
+        if length < head + 4 {
+            return 0;
+        }
+        let number = |at: usize| i32::from_ne_bytes([control[at], control[at + 1], control[at + 2], control[at + 3]]);
+        let level_at = size_of::<usize>();
+        let is_gro = number(level_at) == libc::SOL_UDP && number(level_at + 4) == libc::UDP_GRO;
+        if is_gro { usize::try_from(number(head)).unwrap_or(0) } else { 0 }
+    }
+}
+
+impl Name {
+    fn write(address: SocketAddr) -> (Self, libc::socklen_t) {
+        let mut out = [0; NAME];
+        out[2..4].copy_from_slice(&address.port().to_be_bytes());
+        let (family, length) = match address {
+            SocketAddr::V4(v4) => {
+                out[4..8].copy_from_slice(&v4.ip().octets());
+                (libc::AF_INET, size_of::<libc::sockaddr_in>())
+            }
+            SocketAddr::V6(v6) => {
+                out[8..24].copy_from_slice(&v6.ip().octets());
+                out[24..28].copy_from_slice(&v6.scope_id().to_ne_bytes());
+                (libc::AF_INET6, NAME)
+            }
+        };
+        out[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+        (Self(out), length as libc::socklen_t)
+    }
+
+    fn read(&self) -> SocketAddr {
+        let port = u16::from_be_bytes([self.0[2], self.0[3]]);
+        if u16::from_ne_bytes([self.0[0], self.0[1]]) == libc::AF_INET6 as u16 {
+            let mut octets = [0; 16];
+            octets.copy_from_slice(&self.0[8..24]);
+            return SocketAddr::new(IpAddr::V6(Ipv6Addr::from(octets)), port);
+        }
+        SocketAddr::new(IpAddr::V4(Ipv4Addr::new(self.0[4], self.0[5], self.0[6], self.0[7])), port)
+    }
+}
+
+/// What `sendmmsg` needs, kept from call to call: messages are put together, and then sent at once.
+#[derive(Default)]
+pub(in super::super) struct Sender {
+    messages: Vec<Message>,
+    places: Vec<libc::iovec>,
+    names: Vec<(Name, libc::socklen_t)>,
+    controls: Vec<Control>,
+    headers: Vec<libc::mmsghdr>,
+}
+
+/// The places of a message's octets in `Sender::places`, and its segments' length.
+struct Message {
+    first: usize,
+    count: usize,
+    segment: u16,
+}
+
+// SAFETY: as of `Receiver`.
+unsafe impl Send for Sender {}
+
+impl Sender {
+    /// Forgets the messages before.
+    pub(in super::super) fn clear(&mut self) {
+        self.messages.clear();
+        self.places.clear();
+        self.names.clear();
+    }
+
+    /// Begins a message to `to`.
+    pub(in super::super) fn begin(&mut self, to: SocketAddr) {
+        self.messages.push(Message { first: self.places.len(), count: 0, segment: 0 });
+        self.names.push(Name::write(to));
+    }
+
+    /// Appends octets to the message. They must stay where they are, unchanged, until [`Self::send`] has returned: its
+    /// argument says so.
+    pub(in super::super) fn append(&mut self, octets: &[u8]) {
+        let Some(message) = self.messages.last_mut() else { return };
+        let base = octets.as_ptr().cast_mut().cast();
+        if message.count > 0
+            && let Some(last) = self.places.last_mut()
+            && last.iov_base.wrapping_byte_add(last.iov_len) == base
+        {
+            last.iov_len += octets.len();
+            return;
+        }
+        message.count += 1;
+        self.places.push(libc::iovec { iov_base: base, iov_len: octets.len() });
+    }
+
+    /// Lets the system cut the message into packets of `length` octets.
+    pub(in super::super) fn cut(&mut self, length: u16) {
+        if let Some(message) = self.messages.last_mut() {
+            message.segment = length;
+        }
+    }
+
+    /// Whether another piece fits the message at hand.
+    pub(in super::super) fn has_place(&self) -> bool {
+        self.messages.last().is_some_and(|message| message.count < 1024)
+    }
+
+    /// Sends the messages from number `first` on, whose octets lie in `memory`. Returns how many the system took, at least
+    /// one.
+    pub(in super::super) fn send(&mut self, fd: BorrowedFd<'_>, memory: &[u8], first: usize) -> io::Result<usize> {
+        let within = memory.as_ptr_range();
+        let lies_within = |place: &libc::iovec| {
+            let begin = place.iov_base.cast_const().cast::<u8>();
+            within.start <= begin && begin.wrapping_add(place.iov_len) <= within.end
+        };
+        assert!(self.places.iter().all(lies_within), "a message's octets lie elsewhere");
+        self.lay_out();
+        let rest = &mut self.headers[first..];
+        // SAFETY: each header points to a name, places and a control buffer in vectors of ours that are not touched until the
+        // call returns; the places lie within `memory`, as was just asserted, which is borrowed across the call. The
+        // kernel reads them only.
+        let sent = checked(unsafe {
+            libc::sendmmsg(fd.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, libc::MSG_DONTWAIT as _)
+        })?;
+        Ok(sent as usize)
+    }
+
+    /// Writes the headers, now that the vectors that they point into no longer move.
+    fn lay_out(&mut self) {
+        self.headers.clear();
+        self.controls.clear();
+        self.controls.resize(self.messages.len(), Control([0; 32]));
+        for (index, message) in self.messages.iter().enumerate() {
+            // SAFETY: all zeros is a valid `mmsghdr`.
+            let mut header: libc::mmsghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+            let (name, length) = &mut self.names[index];
+            header.msg_hdr.msg_name = name.0.as_mut_ptr().cast();
+            header.msg_hdr.msg_namelen = *length;
+            header.msg_hdr.msg_iov = self.places[message.first..].as_mut_ptr();
+            header.msg_hdr.msg_iovlen = message.count as _;
+            if message.segment != 0 {
+                let control = &mut self.controls[index].0;
+                let (head, level_at) = (size_of::<libc::cmsghdr>(), size_of::<usize>());
+                control[..level_at].copy_from_slice(&(head + 2).to_ne_bytes());
+                control[level_at..level_at + 4].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
+                control[level_at + 4..level_at + 8].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
+                control[head..head + 2].copy_from_slice(&message.segment.to_ne_bytes());
+                header.msg_hdr.msg_control = control.as_mut_ptr().cast();
+                header.msg_hdr.msg_controllen = (head + size_of::<usize>()) as _;
+            }
+            self.headers.push(header);
+        }
+    }
+
+    /// Messages put together.
+    pub(in super::super) fn len(&self) -> usize {
+        self.messages.len()
+    }
+}

@@ -1,0 +1,416 @@
+//! UDP in batches. Runs of packets of one length to one place leave as one message that the system cuts (UDP_SEGMENT); what
+//! came as one such message is taken in whole (UDP_GRO), and each of its packets stands in its place.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+
+use super::burst::MESSAGE;
+use super::system::messages::{Receiver, Sender};
+use super::system::options;
+use super::{Burst, Outgoing, Port};
+
+/// Octets of memory in the system for what waits on a socket.
+const BUFFERS: i32 = 8 << 20;
+/// Messages received at a time, where each may hold many packets.
+const MERGED: usize = 16;
+/// And where each is one packet.
+const SINGLE: usize = 64;
+/// Octets of a packet that came alone, at most: a jumbo frame. Odd in cache lines, as [`MESSAGE`] is.
+const SINGLE_ROOM: usize = 9_280;
+/// Octets of a message that is cut into packets, at most: what an IPv6 datagram holds.
+const MESSAGE_MOST: usize = 65_487;
+/// Packets of such a message, at most; older systems take half as many.
+const SEGMENTS: usize = 128;
+const SEGMENTS_OLDER: usize = 64;
+
+/// How a socket takes packets in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Intake {
+    /// As one message what a batching sender sent as one (UDP_GRO).
+    Merged,
+    /// Each packet as a message.
+    Single,
+}
+
+/// A socket.
+pub struct Udp {
+    socket: OwnedFd,
+    intake: Intake,
+    receiver: Receiver,
+    run: Run,
+    cut: u64,
+    left_out: u64,
+}
+
+impl std::fmt::Debug for Udp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Udp {:?}, {:?}", self.socket, self.intake)
+    }
+}
+
+/// Sockets that wait at one address: one for each of some threads, and one more for control traffic.
+#[derive(Debug)]
+pub struct Group {
+    /// For data, in the order of the threads.
+    pub data: Vec<Udp>,
+    /// For control traffic.
+    pub control: Option<Udp>,
+}
+
+/// Which packets of a group are control traffic, and which of the others go together: what one flow sends stays in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sorting {
+    /// SCION: packets to routers (BFD), SCMP and one-hop paths are control traffic; flows by the header's flow ID.
+    Scion,
+    /// IP packets in UDP: ICMP is control traffic; flows by addresses.
+    Ip,
+}
+
+/// Opens a group of `threads` sockets at `address`. Sorted groups have one more for control traffic.
+///
+/// # Errors
+/// What the system said; the address is in use, or not one of this machine.
+pub fn open(address: SocketAddr, threads: usize, intake: Intake, sorting: Option<Sorting>) -> io::Result<Group> {
+    // Another process at this address would take a share of the packets: a socket that does not share comes first.
+    drop(UdpSocket::bind(address)?);
+    let mut data: Vec<Udp> = Vec::new();
+    for _ in 0..threads {
+        data.push(Udp::open(address, intake)?);
+    }
+    let control = match (sorting, data.first()) {
+        (Some(sorting), Some(first)) => {
+            let control = Udp::open(address, Intake::Single)?;
+            options::choose_by(first.socket.as_fd(), &sorting.program(threads as u32))?;
+            Some(control)
+        }
+        _ => None,
+    };
+    Ok(Group { data, control })
+}
+
+impl Sorting {
+    /// Classic BPF over the UDP payload; the answer is a socket's place in the order of binding, `threads` for control.
+    fn program(self, threads: u32) -> Vec<[u32; 2]> {
+        const fn op(code: u32, yes: u32, no: u32) -> u32 {
+            code << 16 | yes << 8 | no
+        }
+        const LOAD_WORD: u32 = op(0x20, 0, 0);
+        const LOAD_OCTET: u32 = op(0x30, 0, 0);
+        const AND: u32 = op(0x54, 0, 0);
+        const MODULO: u32 = op(0x94, 0, 0);
+        const EXCLUSIVE_OR: u32 = op(0xac, 0, 0);
+        const TO_X: u32 = op(0x07, 0, 0);
+        const RETURN: u32 = op(0x06, 0, 0);
+        const RETURN_A: u32 = op(0x16, 0, 0);
+        const EQUAL: u32 = 0x15;
+        match self {
+            // Next header 203 (BFD) or 202 (SCMP), path type 2 (one-hop); else the lower 20 bits of the first word.
+            Self::Scion => vec![
+                [LOAD_OCTET, 4],
+                [op(EQUAL, 7, 0), 203],
+                [op(EQUAL, 6, 0), 202],
+                [LOAD_OCTET, 8],
+                [op(EQUAL, 4, 0), 2],
+                [LOAD_WORD, 0],
+                [AND, 0x000f_ffff],
+                [MODULO, threads],
+                [RETURN_A, 0],
+                [RETURN, threads],
+            ],
+            // IPv4 with ICMP inside is control traffic; else source and destination, which in IPv6 lie in the same words in
+            // part. A wrong guess costs nothing but order between flows.
+            Self::Ip => vec![
+                [LOAD_OCTET, 9],
+                [op(EQUAL, 6, 0), 1],
+                [LOAD_WORD, 12],
+                [TO_X, 0],
+                [LOAD_WORD, 16],
+                [EXCLUSIVE_OR, 0],
+                [MODULO, threads],
+                [RETURN_A, 0],
+                [RETURN, threads],
+            ],
+        }
+    }
+}
+
+impl Udp {
+    /// A socket at `address`, which it may share with others of its group.
+    fn open(address: SocketAddr, intake: Intake) -> io::Result<Self> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+        if address.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, true)?;
+        }
+        sockopt::set_socket_reuseport(&socket, true)?;
+        bind(&socket, &address)?;
+        options::buffers(socket.as_fd(), BUFFERS)?;
+        if intake == Intake::Merged {
+            options::set(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1)?;
+        }
+        let most = if intake == Intake::Merged { MERGED } else { SINGLE };
+        Ok(Self { socket, intake, receiver: Receiver::new(most), run: Run::default(), cut: 0, left_out: 0 })
+    }
+
+    /// The address where it waits.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        let address = rustix::net::getsockname(&self.socket)?;
+        SocketAddr::try_from(address).map_err(io::Error::from)
+    }
+
+    /// Packets that were longer than a jumbo frame, or too many for a burst; they are lost.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.cut + self.left_out
+    }
+}
+
+impl AsFd for Udp {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Port for Udp {
+    fn receive(&mut self, burst: &mut Burst) -> io::Result<usize> {
+        burst.clear();
+        let (stride, size) = match self.intake {
+            Intake::Merged => (MESSAGE, MESSAGE),
+            Intake::Single => (SINGLE_ROOM, SINGLE_ROOM),
+        };
+        let count = self.receiver.receive(self.socket.as_fd(), burst.memory(), stride, size)?;
+        for index in 0..count {
+            let message = self.receiver.message(index);
+            if message.is_cut {
+                self.cut += 1;
+                continue;
+            }
+            self.left_out += burst.split(index * stride, message.length, message.segment, message.from) as u64;
+        }
+        Ok(burst.len())
+    }
+
+    fn send(&mut self, burst: &Burst, out: &[Outgoing]) -> io::Result<usize> {
+        self.run.send(self.socket.as_fd(), burst, out)
+    }
+}
+
+/// Puts packets together into messages.
+pub(super) struct Run {
+    sender: Sender,
+    /// Packets of each message.
+    counts: Vec<usize>,
+    segments: usize,
+}
+
+impl Default for Run {
+    fn default() -> Self {
+        Self { sender: Sender::default(), counts: Vec::new(), segments: SEGMENTS }
+    }
+}
+
+impl Run {
+    /// Raw sockets have no segments.
+    pub(super) fn alone() -> Self {
+        Self { segments: 1, ..Self::default() }
+    }
+
+    pub(super) fn send(&mut self, socket: BorrowedFd<'_>, burst: &Burst, out: &[Outgoing]) -> io::Result<usize> {
+        let mut sent = 0;
+        let mut failed = None;
+        let mut rest = out;
+        let mut together = self.segments;
+        while !rest.is_empty() {
+            self.gather(burst, rest, together);
+            let mut first = 0;
+            while first < self.sender.len() {
+                match self.sender.send(socket, burst.all(), first) {
+                    Ok(count) => {
+                        let packets: usize = self.counts[first..first + count].iter().sum();
+                        sent += packets;
+                        rest = &rest[packets..];
+                        first += count;
+                    }
+                    Err(error) if has_no_room(&error) => return failed.map_or(Ok(sent), Err),
+                    // This message cannot go as it is: a route or a card that does not take segments, or not so many.
+                    Err(_) if self.counts[first] > 1 => {
+                        together = if self.counts[first] > SEGMENTS_OLDER { SEGMENTS_OLDER } else { 1 };
+                        self.segments = self.segments.min(together.max(SEGMENTS_OLDER));
+                        break;
+                    }
+                    Err(error) => {
+                        failed.get_or_insert(error);
+                        rest = &rest[1..];
+                        first += 1;
+                    }
+                }
+            }
+        }
+        match (failed, sent) {
+            (Some(error), 0) => Err(error),
+            _ => Ok(sent),
+        }
+    }
+
+    /// Packets in their order, up to `together` of one length and one destination in a message; its last one may be shorter.
+    fn gather(&mut self, burst: &Burst, out: &[Outgoing], together: usize) {
+        self.sender.clear();
+        self.counts.clear();
+        let mut rest = out;
+        while let Some(first) = rest.first() {
+            let length = burst.octets(first.packet as usize).len();
+            self.sender.begin(first.to);
+            let most = together.min(MESSAGE_MOST.checked_div(length).unwrap_or(1)).max(1);
+            let mut count = 0;
+            for next in rest.iter().take(most) {
+                let octets = burst.octets(next.packet as usize);
+                if next.to != first.to
+                    || octets.len() > length
+                    || octets.is_empty() && count > 0
+                    || !self.has_place(count)
+                {
+                    break;
+                }
+                self.sender.append(octets);
+                count += 1;
+                if octets.len() < length {
+                    break;
+                }
+            }
+            if count > 1 {
+                self.sender.cut(length as u16); // at most MESSAGE_MOST
+            }
+            self.counts.push(count);
+            rest = &rest[count..];
+        }
+    }
+
+    fn has_place(&self, count: usize) -> bool {
+        count == 0 || self.sender.has_place()
+    }
+}
+
+/// Whether the system took a message not, because what it holds already has no end.
+fn has_no_room(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::packets::wait;
+
+    fn loopback() -> SocketAddr {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        socket.local_addr().expect("an address")
+    }
+
+    /// Receives until `count` packets have come, or nothing more does.
+    fn receive(port: &mut dyn Port, count: usize) -> Vec<Vec<u8>> {
+        let mut burst = Burst::default();
+        let mut all = Vec::new();
+        for _ in 0..1_000 {
+            if all.len() >= count {
+                break;
+            }
+            wait([&*port].into_iter(), Duration::from_millis(10)).expect("waiting");
+            port.receive(&mut burst).expect("receiving");
+            all.extend((0..burst.len()).map(|packet| burst.octets(packet).to_vec()));
+        }
+        all
+    }
+
+    fn one(intake: Intake) -> (Udp, SocketAddr) {
+        let address = loopback();
+        let mut group = open(address, 1, intake, None).expect("a socket");
+        (group.data.remove(0), address)
+    }
+
+    #[test]
+    fn every_packet_arrives_whole_and_in_order_by_every_intake() {
+        for intake in [Intake::Merged, Intake::Single] {
+            let ((mut sender, here), (mut receiver, there)) = (one(Intake::Single), one(intake));
+            let mut burst = Burst::default();
+            let lengths = [200, 200, 200, 50, 200, 0, 300, 200, 200, 1, 0, 0, 1_400];
+            let packets: Vec<Vec<u8>> =
+                (0..600usize).map(|number| vec![number as u8; lengths[number * number / 37 % lengths.len()]]).collect();
+            for packet in &packets {
+                assert!(burst.push(packet, here));
+            }
+            // Every seventh one was dropped on the way.
+            let out: Vec<Outgoing> =
+                (0..600).filter(|packet| packet % 7 != 3).map(|packet| Outgoing { packet, to: there }).collect();
+            assert_eq!(sender.send(&burst, &out).expect("sent"), out.len());
+            let expected: Vec<&Vec<u8>> = out.iter().map(|out| &packets[out.packet as usize]).collect();
+            let arrived = receive(&mut receiver, out.len());
+            assert!(arrived.iter().eq(expected), "{intake:?}: {} of {}", arrived.len(), out.len());
+        }
+    }
+
+    #[test]
+    fn packets_of_one_length_leave_as_one_message_around_those_that_were_dropped() {
+        let mut burst = Burst::default();
+        (0..300u32).for_each(|number| assert!(burst.push(&[number as u8; 64], loopback_of(1))));
+        let out: Vec<Outgoing> =
+            (0..300).filter(|n| n % 10 != 0).map(|packet| Outgoing { packet, to: loopback_of(9) }).collect();
+        let mut run = Run::default();
+        run.gather(&burst, &out, SEGMENTS);
+        assert_eq!(run.counts, [128, 128, 14]);
+        run.gather(&burst, &out[..3], 1);
+        assert_eq!(run.counts, [1, 1, 1]);
+    }
+
+    fn loopback_of(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_reached_costs_its_own_packets_only() {
+        let ((mut sender, here), (mut receiver, there)) = (one(Intake::Single), one(Intake::Single));
+        let mut burst = Burst::default();
+        (0..9u8).for_each(|number| assert!(burst.push(&[number; 100], here)));
+        // A broadcast needs a permission that the socket has not.
+        let nowhere = SocketAddr::from(([255, 255, 255, 255], 9));
+        let to = |packet: u32| if (3..6).contains(&packet) { nowhere } else { there };
+        let out: Vec<Outgoing> = (0..9).map(|packet| Outgoing { packet, to: to(packet) }).collect();
+        assert_eq!(sender.send(&burst, &out).expect("sent"), 6);
+        let first: Vec<u8> = receive(&mut receiver, 6).iter().map(|packet| packet[0]).collect();
+        assert_eq!(first, [0, 1, 2, 6, 7, 8]);
+    }
+
+    #[test]
+    fn control_traffic_has_a_queue_of_its_own_and_a_flow_stays_on_one_thread() {
+        let address = loopback();
+        let Group { mut data, control } = open(address, 3, Intake::Merged, Some(Sorting::Scion)).expect("sockets");
+        let mut control = control.expect("sorted");
+        let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        // Version and flow ID, next header, header's length, payload's length, path type.
+        let packet = |flow: u8, next: u8, path: u8| [0, 0, 0, flow, next, 9, 0, 8, path, 0, 0, 0];
+        for flow in 0..30 {
+            sender.send_to(&packet(flow, 17, 1), address).expect("sent");
+        }
+        for (next, path) in [(203, 1), (202, 1), (17, 2)] {
+            sender.send_to(&packet(0, next, path), address).expect("sent");
+        }
+        for (thread, port) in data.iter_mut().enumerate() {
+            let flows: Vec<usize> = receive(port, 10).iter().map(|packet| packet[3].into()).collect();
+            assert_eq!(flows, (0..10).map(|n| n * 3 + thread).collect::<Vec<_>>());
+        }
+        assert_eq!(receive(&mut control, 3).len(), 3);
+    }
+
+    #[test]
+    fn an_address_that_is_taken_is_refused() {
+        let taken = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let refused = open(taken.local_addr().expect("an address"), 1, Intake::Merged, None).expect_err("taken");
+        assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+    }
+}
