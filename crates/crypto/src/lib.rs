@@ -11,6 +11,7 @@ pub mod prg;
 pub mod seal;
 pub mod secret;
 pub mod sha256_lanes;
+pub mod sha256_packets;
 pub mod sign;
 pub mod tccr;
 pub mod transpose;

@@ -35,6 +35,27 @@ pub fn compress_lanes(state: &mut State, block: &Block) {
     compress_each(state, block);
 }
 
+/// The words of sixteen blocks of octets, each lane's from the block at its place.
+#[must_use]
+pub fn load(blocks: &[&[u8; 64]; LANES]) -> Block {
+    #[cfg(target_arch = "x86_64")]
+    if wide::available() {
+        return wide::load_blocks(blocks);
+    }
+    load_each(blocks)
+}
+
+/// The portable form: word after word.
+fn load_each(blocks: &[&[u8; 64]; LANES]) -> Block {
+    let mut words = Block::default();
+    for (lane, block) in blocks.iter().enumerate() {
+        for (word, octets) in words.iter_mut().zip(block.as_chunks::<4>().0) {
+            word[lane] = u32::from_be_bytes(*octets);
+        }
+    }
+    words
+}
+
 /// Whether the lanes run at once on this machine; without, several lanes take as long as one after another.
 #[must_use]
 pub fn lanes_run_at_once() -> bool {
@@ -67,20 +88,66 @@ fn compress_each(state: &mut State, block: &Block) {
 #[allow(unsafe_code, reason = "loads, stores and the call of a function for a processor feature that was just checked")]
 mod wide {
     use std::arch::x86_64::{
-        __m512i, _mm512_add_epi32, _mm512_loadu_si512, _mm512_ror_epi32, _mm512_set1_epi32, _mm512_srli_epi32,
-        _mm512_storeu_si512, _mm512_ternarylogic_epi32,
+        __m512i, _mm512_add_epi32, _mm512_loadu_si512, _mm512_ror_epi32, _mm512_set_epi64, _mm512_set1_epi32,
+        _mm512_shuffle_epi8, _mm512_shuffle_i32x4, _mm512_srli_epi32, _mm512_storeu_si512, _mm512_ternarylogic_epi32,
+        _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
     };
 
-    use super::{Block, State, Word};
+    use super::{Block, LANES, State, Word};
 
     pub(super) fn available() -> bool {
-        is_x86_feature_detected!("avx512f")
+        is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw")
     }
 
     pub(super) fn compress(state: &mut State, block: &Block) {
         assert!(available());
         // SAFETY: the processor has AVX-512F, as was just asserted.
         unsafe { compress_avx512(state, block) }
+    }
+
+    pub(super) fn load_blocks(blocks: &[&[u8; 64]; LANES]) -> Block {
+        assert!(available());
+        // SAFETY: the processor has AVX-512F and AVX-512BW, as was just asserted.
+        unsafe { load_avx512(blocks) }
+    }
+
+    /// Sixteen rows of sixteen words, transposed: within quarters of the registers, then the quarters.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn load_avx512(blocks: &[&[u8; 64]; LANES]) -> Block {
+        let reversed = {
+            let (low, high) = (0x0405_0607_0001_0203, 0x0c0d_0e0f_0809_0a0b);
+            _mm512_set_epi64(high, low, high, low, high, low, high, low)
+        };
+        let mut rows = [reversed; LANES];
+        for (row, block) in rows.iter_mut().zip(blocks) {
+            // SAFETY: a block has 64 octets.
+            let octets = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
+            *row = _mm512_shuffle_epi8(octets, reversed);
+        }
+        // Afterwards quarter `q` of `quads[g][c]` has word `4 q + c` of rows `4 g` to `4 g + 3`.
+        let mut quads = [[reversed; 4]; 4];
+        for (quad, rows) in quads.iter_mut().zip(rows.as_chunks::<4>().0) {
+            let [a, b, c, d] = *rows;
+            let (ab_low, ab_high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+            let (cd_low, cd_high) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+            *quad = [
+                _mm512_unpacklo_epi64(ab_low, cd_low),
+                _mm512_unpackhi_epi64(ab_low, cd_low),
+                _mm512_unpacklo_epi64(ab_high, cd_high),
+                _mm512_unpackhi_epi64(ab_high, cd_high),
+            ];
+        }
+        let mut words = Block::default();
+        for column in 0..4 {
+            let [a, b, c, d] = quads.map(|quad| quad[column]);
+            let (ab_even, ab_odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
+            let (cd_even, cd_odd) = (_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d));
+            store(&mut words[column], _mm512_shuffle_i32x4::<0x88>(ab_even, cd_even));
+            store(&mut words[column + 8], _mm512_shuffle_i32x4::<0xdd>(ab_even, cd_even));
+            store(&mut words[column + 4], _mm512_shuffle_i32x4::<0x88>(ab_odd, cd_odd));
+            store(&mut words[column + 12], _mm512_shuffle_i32x4::<0xdd>(ab_odd, cd_odd));
+        }
+        words
     }
 
     fn load(word: &Word) -> __m512i {
@@ -200,6 +267,13 @@ mod tests {
             compress_each(&mut each, &block);
             assert_eq!(lanes, each);
         }
+    }
+
+    #[test]
+    fn blocks_loaded_in_lanes_are_those_loaded_word_by_word() {
+        let octets: [[u8; 64]; LANES] =
+            std::array::from_fn(|lane| std::array::from_fn(|at| (lane * 64 + at * 7) as u8 ^ (lane as u8) << 3));
+        assert_eq!(load(&octets.each_ref()), load_each(&octets.each_ref()));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! AES-128, CMAC and PMAC in lanes: known answers, and every kernel equal to every other.
 
-use wayleave_crypto::lanes::{Aes128, BURST, Block, CmacKey, Kernel, Parts, PmacKey, cmac_each, encrypt_each};
+use wayleave_crypto::lanes::{
+    Aes128, BURST, Block, CmacKey, Kernel, Parts, PmacKey, cbc_pair_each, cmac_each, encrypt_each,
+};
 use wayleave_crypto::prg::Prg;
 
 fn hex(text: &str) -> Vec<u8> {
@@ -151,6 +153,23 @@ fn a_message_in_two_parts_has_the_tag_of_the_whole() {
             key.tag_burst(&messages, &mut tags);
             for (length, tag) in tags.iter().enumerate() {
                 assert_eq!(*tag, key.tag(&octets[..head * 16 + length]), "{kernel:?} {head} {length}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pair_of_blocks_under_a_key_each_is_encrypted_twice_with_the_second_in_between() {
+    for count in 0..=70 {
+        let (keys, first, second) = (random(6, count), random(7, count), random(8, count));
+        for kernel in Kernel::available() {
+            let mut found = first.clone();
+            cbc_pair_each(kernel, &keys, &mut found, &second);
+            for (lane, found) in found.iter().enumerate() {
+                let cipher = Aes128::with_kernel(&keys[lane], kernel);
+                let between = cipher.encrypt_one(&first[lane]);
+                let between = std::array::from_fn(|at| between[at] ^ second[lane][at]);
+                assert_eq!(*found, cipher.encrypt_one(&between), "{kernel:?} {count}");
             }
         }
     }

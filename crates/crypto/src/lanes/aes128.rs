@@ -98,3 +98,21 @@ pub fn encrypt_each(kernel: Kernel, keys: &[Block], blocks: &mut [Block]) {
         Code::AesNi | Code::Vaes512 => super::x86::encrypt_each(kernel, keys, blocks),
     }
 }
+
+/// Replaces each of `first` by the CBC-MAC of itself and its fellow of `second`, `E(E(first) ^ second)`, under the key at
+/// the same place; as many as the shortest slice has. It is a pseudorandom function where no message under a key is
+/// another's beginning.
+pub fn cbc_pair_each(kernel: Kernel, keys: &[Block], first: &mut [Block], second: &[Block]) {
+    match kernel.0 {
+        Code::Portable => {
+            for ((key, block), second) in keys.iter().zip(first).zip(second) {
+                let cipher = aes::Aes128::new(&(*key).into());
+                cipher.encrypt_block(block.into());
+                xor_into(block, second);
+                cipher.encrypt_block(block.into());
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        Code::AesNi | Code::Vaes512 => super::x86::cbc_pair_each(kernel, keys, first, second),
+    }
+}

@@ -9,7 +9,7 @@ mod pmac;
 #[allow(unsafe_code, reason = "vector kernels: functions for processor features that `Kernel` has checked")]
 mod x86;
 
-pub use aes128::{Aes128, encrypt_each};
+pub use aes128::{Aes128, cbc_pair_each, encrypt_each};
 pub use cmac::{BURST, CmacKey, Parts, cmac_each};
 pub use pmac::PmacKey;
 

@@ -67,6 +67,11 @@ pub(super) fn encrypt_each(kernel: Kernel, keys: &[Block], blocks: &mut [Block])
     dispatch!(kernel, encrypt_each_in, (keys: &[Block], blocks: &mut [Block]));
 }
 
+/// Replaces each of `first` by the CBC-MAC of itself and its fellow of `second`, under its own key.
+pub(super) fn cbc_pair_each(kernel: Kernel, keys: &[Block], first: &mut [Block], second: &[Block]) {
+    dispatch!(kernel, cbc_pair_each_in, (keys: &[Block], first: &mut [Block], second: &[Block]));
+}
+
 /// What a burst of messages is tagged with.
 #[derive(Clone, Copy)]
 pub(super) enum Keys<'a> {
@@ -342,6 +347,50 @@ unsafe fn encrypt_each_in<V: Vector>(keys: &[Block], blocks: &mut [Block]) {
             }
         }
         blocks[..count].copy_from_slice(&copy[..count]);
+    }
+}
+
+#[inline(always)]
+unsafe fn cbc_pair_each_in<V: Vector>(keys: &[Block], first: &mut [Block], second: &[Block]) {
+    let lanes = 4 * V::BLOCKS;
+    let groups = keys.chunks(lanes).zip(first.chunks_mut(lanes)).zip(second.chunks(lanes));
+    for ((keys, first), second) in groups {
+        let count = keys.len().min(first.len()).min(second.len());
+        // SAFETY: the caller has the features; every slice given has as many blocks as the lanes.
+        unsafe {
+            if count == lanes {
+                cbc_pair_group::<V>(keys, first, second);
+                continue;
+            }
+            let mut copies = [[[0; 16]; 16]; 3];
+            copies[0][..count].copy_from_slice(&keys[..count]);
+            copies[1][..count].copy_from_slice(&first[..count]);
+            copies[2][..count].copy_from_slice(&second[..count]);
+            let [keys, copy, second] = &mut copies;
+            cbc_pair_group::<V>(keys, copy, second);
+            first[..count].copy_from_slice(&copy[..count]);
+        }
+    }
+}
+
+/// Four vectors of keys and of messages.
+#[inline(always)]
+unsafe fn cbc_pair_group<V: Vector>(keys: &[Block], first: &mut [Block], second: &[Block]) {
+    // SAFETY: the caller has the features, and gives as many blocks as four vectors hold.
+    unsafe {
+        let (mut own, mut state) = ([[V::zero(); 11]; 4], [V::zero(); 4]);
+        for (lane, (own, state)) in own.iter_mut().zip(&mut state).enumerate() {
+            *own = schedule(V::load(&keys[lane * V::BLOCKS..]));
+            *state = V::load(&first[lane * V::BLOCKS..]);
+        }
+        encrypt_vectors(&mut state, |round, lane| own[lane][round]);
+        for (lane, state) in state.iter_mut().enumerate() {
+            *state = state.xor(V::load(&second[lane * V::BLOCKS..]));
+        }
+        encrypt_vectors(&mut state, |round, lane| own[lane][round]);
+        for (lane, vector) in state.iter().enumerate() {
+            vector.store(&mut first[lane * V::BLOCKS..]);
+        }
     }
 }
 
