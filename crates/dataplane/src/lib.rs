@@ -7,6 +7,7 @@ pub mod bench;
 pub mod counters;
 pub mod dir24;
 pub mod frame;
+pub mod icing;
 pub mod limit;
 pub mod platypus;
 pub mod replay;

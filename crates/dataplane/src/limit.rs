@@ -32,9 +32,15 @@ impl TokenBucket {
 
     /// Takes one more event if it may pass at `now`.
     pub fn take(&mut self, now: Instant) -> bool {
-        let pass = self.ready(now);
+        self.take_all(1, now)
+    }
+
+    /// Takes `count` more events at once, or none of them.
+    pub fn take_all(&mut self, count: u32, now: Instant) -> bool {
+        let cost = self.cost.saturating_mul(count.into());
+        let pass = count == 0 || self.ready(now) && self.credit >= cost;
         if pass {
-            self.credit -= self.cost;
+            self.credit -= cost;
         }
         pass
     }
@@ -53,5 +59,14 @@ mod tests {
         assert_eq!(taken, 100);
         // Time that goes back gives nothing.
         assert!(!bucket.take(Instant(0)));
+    }
+
+    #[test]
+    fn several_events_are_taken_all_or_none() {
+        let mut bucket = TokenBucket::new(100, 5);
+        assert!(!bucket.take_all(6, Instant(7)));
+        assert!(bucket.take_all(5, Instant(7)));
+        assert!(bucket.take_all(0, Instant(7)));
+        assert!(!bucket.take(Instant(7)));
     }
 }

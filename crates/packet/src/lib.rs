@@ -2,6 +2,7 @@
 //!
 //! Every format is written down bit by bit in `docs/wire/`, with vectors in `test-data/wire/`.
 
+pub mod icing;
 pub mod platypus;
 pub mod scion;
 pub mod scion_2015;

@@ -1,0 +1,90 @@
+//! What a router keeps of a path: its keys, and what is decided for every packet on it.
+
+use wayleave_packet::icing::header::{Handle, MAX_PATH, NodeId, Path};
+use wayleave_packet::icing::verify::PathKeys;
+
+use super::action::{Action, Reason};
+use super::config::{Output, Policy};
+use super::report::Windows;
+use super::table::Name;
+
+impl Name for Handle {
+    fn word(&self) -> u64 {
+        u64::from_ne_bytes(*self.0.first_chunk().expect("8 of 16"))
+    }
+}
+
+/// Two nodes: this one under one of its keys, and another.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pair(pub(super) NodeId, pub(super) NodeId);
+
+impl Name for Pair {
+    fn word(&self) -> u64 {
+        let word = |node: &NodeId| u64::from_ne_bytes(*node.to_bytes().first_chunk().expect("8 of 32"));
+        word(&self.0).rotate_left(32) ^ word(&self.1)
+    }
+}
+
+/// Where packets on a path may come in, and what is done with those that are verified.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Decision {
+    /// The link of the node before; from any open link if none leads to it.
+    pub(super) from: Option<u16>,
+    pub(super) action: Result<Action, Reason>,
+    pub(super) account: Option<u16>,
+}
+
+impl Decision {
+    /// For node `index` of `path`.
+    pub(super) fn new(policy: &Policy, path: &Path, index: usize) -> Self {
+        let from = policy.link_to(path.node(index - 1));
+        let Some(meaning) = policy.meaning(path.hop(index).tag) else {
+            return Self { from, action: Err(Reason::UnknownTag), account: None };
+        };
+        let queue = meaning.queue;
+        let is_last = index + 1 == path.count();
+        let next = || policy.link_to(path.node(index + 1)).ok_or(Reason::NoRoute);
+        let action = match (meaning.output, is_last) {
+            (Output::Next, true) => Ok(Action::Deliver { service: 0, queue }),
+            (Output::Service(service), true) => Ok(Action::Deliver { service, queue }),
+            (Output::Link(_), true) => Err(Reason::NoRoute),
+            (Output::Next, false) => next().map(|link| Action::Forward { link, queue }),
+            (Output::Service(service), false) => next().map(|link| Action::Service { service, link, queue }),
+            (Output::Link(link), false) => Ok(Action::Forward { link, queue }),
+        };
+        Self { from, action, account: meaning.account }
+    }
+}
+
+/// A path on which a packet was verified.
+pub(super) struct Known {
+    pub(super) keys: PathKeys,
+    pub(super) decision: Decision,
+    /// When this node's consent ends.
+    pub(super) expiry: u32,
+    pub(super) windows: Windows,
+    octets: [u8; MAX_PATH],
+    length: u16,
+}
+
+impl Known {
+    /// `octets` are the path's, as decoded.
+    pub(super) fn new(keys: PathKeys, decision: Decision, expiry: u32, octets: &[u8], windows: Windows) -> Self {
+        let mut copy = [0; MAX_PATH];
+        copy[..octets.len()].copy_from_slice(octets);
+        // A path has at most 632 octets.
+        Self { keys, decision, expiry, windows, octets: copy, length: octets.len() as u16 }
+    }
+
+    #[inline]
+    pub(super) fn octets(&self) -> &[u8] {
+        &self.octets[..usize::from(self.length)]
+    }
+
+    /// This node's ID in the path, and what the policy decides for it.
+    pub(super) fn decide(&self, policy: &Policy) -> Option<Decision> {
+        let path = Path::decode(self.octets()).ok()?;
+        policy.secret(path.node(self.keys.index()))?;
+        Some(Decision::new(policy, &path, self.keys.index()))
+    }
+}

@@ -1,0 +1,184 @@
+//! Which packets of a path arrived here, told to others under this node's signature, so that they find where packets vanish.
+//!
+//! Packets are counted by the seconds that their sender stamped into them, 16 to a window: the same packets make the same
+//! window at every node, whenever they came by. Only verified packets count, once each where replays are dropped.
+
+use wayleave_core::UnixTime;
+use wayleave_crypto::sign::{BadSignature, Signature, SigningKey, VerifyingKey};
+use wayleave_packet::icing::header::{HANDLE, Handle};
+use wayleave_packet::icing::verify::MAX_FRESHNESS;
+
+/// A window has `2^4` seconds.
+pub const WINDOW: u32 = 4;
+/// Windows kept of each path.
+const KEPT: usize = 8;
+const LABEL: &str = "wayleave/icing/report/v1";
+
+/// What came in one window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Count {
+    /// Verified packets.
+    pub packets: u64,
+    /// Octets of their payloads.
+    pub octets: u64,
+}
+
+/// The last windows of one path at one node.
+#[derive(Clone, Debug)]
+pub(super) struct Windows {
+    /// The second at which counting began.
+    since: u32,
+    counts: [(u32, Count); KEPT],
+}
+
+impl Windows {
+    /// Counting begins at `now`.
+    pub(super) fn new(now: UnixTime) -> Self {
+        Self { since: now.secs() as u32, counts: [(0, Count::default()); KEPT] }
+    }
+
+    #[inline]
+    pub(super) fn add(&mut self, seconds: u32, octets: usize) {
+        let number = seconds >> WINDOW;
+        let (window, count) = &mut self.counts[number as usize % KEPT];
+        if *window != number {
+            (*window, *count) = (number, Count::default());
+        }
+        count.packets += 1;
+        count.octets += octets as u64;
+    }
+
+    /// What came in window `number`, if it was counted from its begin.
+    pub(super) fn of(&self, number: u32) -> Option<Count> {
+        // A packet's time may be ahead of ours by the freshness.
+        let begin = (number << WINDOW).wrapping_sub(MAX_FRESHNESS);
+        let is_whole = begin.wrapping_sub(self.since).cast_signed() >= 0;
+        let (window, count) = self.counts[number as usize % KEPT];
+        is_whole.then(|| if window == number { count } else { Count::default() })
+    }
+}
+
+/// The last window of which no more packets can come at `now`.
+#[must_use]
+pub fn closed(now: UnixTime) -> u32 {
+    (now.secs() as u32).wrapping_sub(MAX_FRESHNESS + (1 << WINDOW)) >> WINDOW
+}
+
+/// What a node says of one window of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// The path.
+    pub handle: Handle,
+    /// The node's place in it.
+    pub index: u8,
+    /// The window: Unix seconds shifted right by [`WINDOW`].
+    pub window: u32,
+    /// What arrived.
+    pub count: Count,
+}
+
+impl Report {
+    /// Octets of a signed report: handle, index, window, packets, octets, signature.
+    pub const LENGTH: usize = Self::FIELDS + 64;
+    const FIELDS: usize = HANDLE + 1 + 4 + 8 + 8;
+
+    fn fields(&self) -> [u8; Self::FIELDS] {
+        let mut octets = [0; Self::FIELDS];
+        octets[..16].copy_from_slice(&self.handle.0);
+        octets[16] = self.index;
+        octets[17..21].copy_from_slice(&self.window.to_be_bytes());
+        octets[21..29].copy_from_slice(&self.count.packets.to_be_bytes());
+        octets[29..].copy_from_slice(&self.count.octets.to_be_bytes());
+        octets
+    }
+
+    /// The report under the node's long-term key.
+    #[must_use]
+    pub fn sign(&self, identity: &SigningKey) -> [u8; Self::LENGTH] {
+        let fields = self.fields();
+        let mut octets = [0; Self::LENGTH];
+        octets[..Self::FIELDS].copy_from_slice(&fields);
+        octets[Self::FIELDS..].copy_from_slice(&identity.sign(LABEL, &fields));
+        octets
+    }
+
+    /// The report of the node whose long-term key is `identity`.
+    ///
+    /// # Errors
+    /// If it is not its report.
+    pub fn verify(octets: &[u8; Self::LENGTH], identity: &VerifyingKey) -> Result<Self, BadSignature> {
+        let (fields, signature) = octets.split_first_chunk::<{ Self::FIELDS }>().ok_or(BadSignature)?;
+        let signature = Signature::try_from(signature).map_err(|_| BadSignature)?;
+        identity.verify(LABEL, fields, &signature)?;
+        let long = |at: usize| u64::from_be_bytes(std::array::from_fn(|n| fields[at + n]));
+        Ok(Self {
+            handle: Handle(std::array::from_fn(|n| fields[n])),
+            index: fields[16],
+            window: u32::from_be_bytes(std::array::from_fn(|n| fields[17 + n])),
+            count: Count { packets: long(21), octets: long(29) },
+        })
+    }
+}
+
+/// Packets that vanished between two nodes of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loss {
+    /// The last node that had them; 0 is the sender.
+    pub from: u8,
+    /// The first that reports and did not have them.
+    pub to: u8,
+    /// How many.
+    pub packets: u64,
+}
+
+/// Where packets of one window of one path vanished, by what the sender sent and nodes report. A node that reports more
+/// than one in front of it reported lies, or that one does: the pair of them is what this shows in any case.
+#[must_use]
+pub fn locate(sent: u64, reports: &[Report]) -> Vec<Loss> {
+    let mut by_index: Vec<(u8, u64)> = reports.iter().map(|report| (report.index, report.count.packets)).collect();
+    by_index.sort_unstable();
+    let mut before = (0, sent);
+    let mut losses = Vec::new();
+    for (index, packets) in by_index {
+        if packets < before.1 {
+            losses.push(Loss { from: before.0, to: index, packets: before.1 - packets });
+        }
+        before = (index, packets);
+    }
+    losses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wayleave_crypto::secret::Seed;
+
+    #[test]
+    fn a_report_holds_under_its_nodes_signature_alone() {
+        let identity = SigningKey::from_seed(&Seed::new([4; 32]));
+        let count = Count { packets: 1_000, octets: 64_000 };
+        let report = Report { handle: Handle([9; 16]), index: 3, window: 112_500_000, count };
+        let signed = report.sign(&identity);
+        assert_eq!(Report::verify(&signed, &identity.verifying_key()), Ok(report));
+        for bit in 0..8 * Report::LENGTH {
+            let mut other = signed;
+            other[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Report::verify(&other, &identity.verifying_key()), Err(BadSignature), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_window_counts_whole_or_not_at_all() {
+        let at = |secs: u64| UnixTime(secs * 1_000_000);
+        let mut windows = Windows::new(at(1_600));
+        windows.add(1_601, 100);
+        windows.add(1_640, 100);
+        windows.add(1_647, 60);
+        assert_eq!(windows.of(1_600 >> WINDOW), None);
+        assert_eq!(windows.of(1_616 >> WINDOW), None);
+        assert_eq!(windows.of(1_632 >> WINDOW), Some(Count { packets: 2, octets: 160 }));
+        assert_eq!(windows.of(1_648 >> WINDOW), Some(Count::default()));
+        assert_eq!(closed(at(1_677)), 1_616 >> WINDOW);
+        assert_eq!(closed(at(1_678)), 1_632 >> WINDOW);
+    }
+}

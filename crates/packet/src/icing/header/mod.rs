@@ -1,0 +1,265 @@
+//! The ICING header, decoded once at the door.
+//!
+//! A [`Packet`] borrows its octets. Its lengths, counts and index are sound; the path's nodes are checked by
+//! [`Path::decode`], which a router does once for each path. Decoding allocates nothing.
+
+mod carriage;
+mod control;
+mod path;
+
+pub use carriage::{ETHERTYPE, Ethernet, UDP_PORT};
+pub use control::{CONTROL, Held};
+pub use path::{Handle, Hop, NodeId, Path, PathHash, RouteHash, Tag};
+
+/// Octets in front of the handle.
+pub const FIXED: usize = 16;
+/// Octets up to the path, or to the proofs if there is none.
+pub const FRONT: usize = FIXED + HANDLE;
+/// Octets of a handle.
+pub const HANDLE: usize = 16;
+/// Octets of a node's ID, which is all that the path says of the sender.
+pub const NODE: usize = 32;
+/// Octets that the path says of every other node: ID, tag, expiry.
+pub const HOP: usize = NODE + 8;
+/// Octets of the consent pre-check.
+pub const CONSENT: usize = 8;
+/// Octets of a verifier.
+pub const VERIFIER: usize = 16;
+/// Octets of each node's proof but the sender's: pre-check and verifier.
+pub const PROOF: usize = CONSENT + VERIFIER;
+/// Nodes of a path, sender and receiver among them.
+pub const MIN_NODES: usize = 2;
+/// The most: indices have four bits where they are authenticated.
+pub const MAX_NODES: usize = 16;
+/// Octets of the longest path.
+pub const MAX_PATH: usize = NODE + (MAX_NODES - 1) * HOP;
+
+/// Places of the fixed fields.
+pub(crate) mod at {
+    pub(crate) const PROTOCOL: usize = 1;
+    pub(crate) const COUNT: usize = 2;
+    pub(crate) const INDEX: usize = 3;
+    pub(crate) const LENGTH: usize = 4;
+    pub(crate) const HELD: usize = 6;
+    pub(crate) const NONCE: usize = 8;
+}
+
+/// The path is not there: its handle stands for it.
+pub(crate) const FLAG_HANDLE: u8 = 8;
+/// The payload is the first part of a split packet.
+pub(crate) const FLAG_FIRST: u8 = 4;
+/// The payload is the second part.
+pub(crate) const FLAG_SECOND: u8 = 2;
+
+/// Which protocol nodes speak.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Version {
+    /// Version 0: as published. Static keys, no expiry, no replay defence, no consent pre-check; for the laboratory.
+    Paper = 0,
+    /// Version 1.
+    Standard = 1,
+}
+
+/// Whether a payload is whole.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Part {
+    /// It is.
+    #[default]
+    Whole,
+    /// The first part of a payload that did not fit; the second has the next nonce.
+    First,
+    /// The second part.
+    Second,
+}
+
+/// Why octets are no ICING packet, or no path. The sender erred; the packet is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Malformed {
+    /// Fewer octets than a header needs.
+    #[error("{need} octets needed, {have} there")]
+    Truncated {
+        /// Octets needed.
+        need: usize,
+        /// Octets there.
+        have: usize,
+    },
+    /// Not the version that this node speaks.
+    #[error("version {0}")]
+    Version(u8),
+    /// A flag that is not defined, or both parts at once.
+    #[error("flags {0:#x}")]
+    Flags(u8),
+    /// Fewer than two nodes or more than sixteen.
+    #[error("{0} nodes")]
+    Count(u8),
+    /// The index names the sender, or no node.
+    #[error("index {0}")]
+    Index(u8),
+    /// Header and payload do not make the packet's length.
+    #[error("{said} octets said, {have} there")]
+    Length {
+        /// Octets by the header.
+        said: usize,
+        /// Octets there.
+        have: usize,
+    },
+    /// A node's ID is of small order or not in canonical form.
+    #[error("node {0} is no key")]
+    Node(u8),
+    /// Two nodes have one ID.
+    #[error("node {0} occurs before")]
+    Repeated(u8),
+}
+
+/// An ICING packet whose lengths, count and index are sound.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    octets: &'a [u8],
+    count: u8,
+    index: u8,
+    proofs: u16,
+}
+
+impl<'a> Packet<'a> {
+    /// Decodes what a UDP datagram or an Ethernet frame carries, all of it.
+    #[inline]
+    pub fn decode(octets: &'a [u8], version: Version) -> Result<Self, Malformed> {
+        let Some(fixed) = octets.first_chunk::<FRONT>() else {
+            return Err(Malformed::Truncated { need: FRONT, have: octets.len() });
+        };
+        let [first, _, count, index, ..] = *fixed;
+        if first >> 4 != version as u8 {
+            return Err(Malformed::Version(first >> 4));
+        }
+        let flags = first & 0xf;
+        if flags & 1 != 0 || flags & (FLAG_FIRST | FLAG_SECOND) == FLAG_FIRST | FLAG_SECOND {
+            return Err(Malformed::Flags(flags));
+        }
+        if !(MIN_NODES..=MAX_NODES).contains(&usize::from(count)) {
+            return Err(Malformed::Count(count));
+        }
+        if index == 0 || index >= count {
+            return Err(Malformed::Index(index));
+        }
+        let has_path = flags & FLAG_HANDLE == 0;
+        let proofs = FRONT + if has_path { path_length(usize::from(count)) } else { 0 };
+        let payload = usize::from(u16::from_be_bytes([fixed[at::LENGTH], fixed[at::LENGTH + 1]]));
+        let said = proofs + (usize::from(count) - 1) * PROOF + payload;
+        if said != octets.len() {
+            return Err(Malformed::Length { said, have: octets.len() });
+        }
+        // A path of 16 nodes ends at octet 664.
+        Ok(Self { octets, count, index, proofs: proofs as u16 })
+    }
+
+    /// The whole packet.
+    #[must_use]
+    pub fn octets(&self) -> &'a [u8] {
+        self.octets
+    }
+
+    /// The protocol of the payload, by its number in IP.
+    #[must_use]
+    pub fn protocol(&self) -> u8 {
+        self.octets[at::PROTOCOL]
+    }
+
+    /// Nodes of the path, 2 to 16.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        usize::from(self.count)
+    }
+
+    /// The node that the packet is on its way to: 1 to the last.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        usize::from(self.index)
+    }
+
+    /// Whether the node that the packet is on its way to is the receiver.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        self.index + 1 == self.count
+    }
+
+    /// Whether the payload is whole.
+    #[must_use]
+    pub fn part(&self) -> Part {
+        match self.octets[0] & (FLAG_FIRST | FLAG_SECOND) {
+            FLAG_FIRST => Part::First,
+            FLAG_SECOND => Part::Second,
+            _ => Part::Whole,
+        }
+    }
+
+    /// Nodes that hold the path for this handle, a bit each, as those in front said; nothing authenticates it on the way.
+    #[must_use]
+    pub fn held(&self) -> u16 {
+        u16::from_be_bytes([self.octets[at::HELD], self.octets[at::HELD + 1]])
+    }
+
+    /// Unix seconds modulo 2^32, then a count.
+    #[must_use]
+    pub fn nonce(&self) -> [u8; 8] {
+        *self.front_chunk(at::NONCE)
+    }
+
+    /// The Unix seconds, modulo 2^32, at which the packet was made.
+    #[must_use]
+    pub fn seconds(&self) -> u32 {
+        u32::from_be_bytes(*self.front_chunk(at::NONCE))
+    }
+
+    /// What stands for the path.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle(*self.front_chunk(FIXED))
+    }
+
+    /// The octets of the path, if it is there; not checked, see [`Path::decode`].
+    #[must_use]
+    pub fn path(&self) -> Option<&'a [u8]> {
+        (self.octets[0] & FLAG_HANDLE == 0).then(|| &self.octets[FRONT..usize::from(self.proofs)])
+    }
+
+    /// The consent pre-check of node `index`, which is at least 1 and below [`Packet::count`].
+    #[must_use]
+    pub fn consent(&self, index: usize) -> &'a [u8; CONSENT] {
+        self.octets[self.proof_at(index)..].first_chunk().expect("the length was checked")
+    }
+
+    /// The verifier of node `index`, which is at least 1 and below [`Packet::count`].
+    #[must_use]
+    pub fn verifier(&self, index: usize) -> &'a [u8; VERIFIER] {
+        self.octets[self.proof_at(index) + CONSENT..].first_chunk().expect("the length was checked")
+    }
+
+    /// Where the proof of node `index` begins.
+    #[must_use]
+    pub(crate) fn proof_at(&self, index: usize) -> usize {
+        usize::from(self.proofs) + (index - 1) * PROOF
+    }
+
+    /// What the packet carries.
+    #[must_use]
+    pub fn payload(&self) -> &'a [u8] {
+        &self.octets[self.proof_at(self.count())..]
+    }
+
+    fn front_chunk<const N: usize>(&self, at: usize) -> &'a [u8; N] {
+        self.octets[at..FRONT].first_chunk().expect("the front is there")
+    }
+}
+
+/// Octets of a path of `count` nodes.
+#[must_use]
+pub fn path_length(count: usize) -> usize {
+    NODE + (count - 1) * HOP
+}
+
+/// Octets in front of the payload of a packet with `count` nodes.
+#[must_use]
+pub fn header_length(count: usize, has_path: bool) -> usize {
+    FRONT + if has_path { path_length(count) } else { 0 } + (count - 1) * PROOF
+}

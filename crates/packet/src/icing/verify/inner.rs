@@ -1,0 +1,139 @@
+//! What a receiver asks of an IP packet that came in an ICING one, before it goes anywhere (threats I10, X3).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use wayleave_core::Prefix;
+
+use super::super::super::platypus::header::offsets::{PROTOCOL as PLATYPUS, UDP_PORT as PLATYPUS_PORT};
+use super::super::super::platypus::verify::is_martian;
+use super::super::header::{UDP_PORT, Version};
+use super::Packet;
+
+/// Verified formats within each other, this one counted.
+pub const MAX_DEPTH: usize = 2;
+const UDP: u8 = 17;
+
+/// Why an inner packet goes nowhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum InnerError {
+    /// Not an IP packet of the protocol and length that the header says, without options.
+    #[error("not a plain IP packet")]
+    NotIp,
+    /// Its source is none that the sender may use.
+    #[error("the sender may not use this source")]
+    Source,
+    /// Its destination is no host's: loopback, multicast, link-local, reserved.
+    #[error("the destination is a martian")]
+    Martian,
+    /// Its destination is none that may be reached from here.
+    #[error("the destination is not allowed")]
+    Destination,
+    /// Verified formats are nested deeper than [`MAX_DEPTH`].
+    #[error("nested too deep")]
+    Nested,
+}
+
+/// The inner packet's source and destination, if the source lies in `sources`, the sender's own, the destination in
+/// `destinations`, and neither is a martian. `protocol` is the outer packet's.
+///
+/// # Errors
+/// The first reason against it.
+pub fn check_inner(
+    protocol: u8,
+    inner: &[u8],
+    sources: &[Prefix],
+    destinations: &[Prefix],
+) -> Result<(IpAddr, IpAddr), InnerError> {
+    let Ip { source, destination, .. } = Ip::decode(protocol, inner)?;
+    let is_in = |prefixes: &[Prefix], address: IpAddr| prefixes.iter().any(|prefix| prefix.contains(&host(address)));
+    if is_martian(source) || !is_in(sources, source) {
+        return Err(InnerError::Source);
+    }
+    if is_martian(destination) {
+        return Err(InnerError::Martian);
+    }
+    if !is_in(destinations, destination) {
+        return Err(InnerError::Destination);
+    }
+    if depth(protocol, inner) > MAX_DEPTH {
+        return Err(InnerError::Nested);
+    }
+    Ok((source, destination))
+}
+
+/// The prefix that holds one address.
+fn host(address: IpAddr) -> Prefix {
+    let bits = if address.is_ipv4() { 32 } else { 128 };
+    Prefix::new(address, bits).expect("as long as the family has bits")
+}
+
+struct Ip<'a> {
+    source: IpAddr,
+    destination: IpAddr,
+    protocol: u8,
+    payload: &'a [u8],
+}
+
+impl<'a> Ip<'a> {
+    /// An IP packet without options that fills `octets`.
+    fn decode(protocol: u8, octets: &'a [u8]) -> Result<Self, InnerError> {
+        match (protocol, octets.first().map(|first| first >> 4)) {
+            (4, Some(4)) => Self::decode_v4(octets),
+            (41, Some(6)) => Self::decode_v6(octets),
+            _ => None,
+        }
+        .ok_or(InnerError::NotIp)
+    }
+
+    fn decode_v4(octets: &'a [u8]) -> Option<Self> {
+        let (header, payload) = octets.split_first_chunk::<20>()?;
+        let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        let address = |at: usize| IpAddr::V4(Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]));
+        (header[0] == 0x45 && length == octets.len()).then(|| Self {
+            source: address(12),
+            destination: address(16),
+            protocol: header[9],
+            payload,
+        })
+    }
+
+    fn decode_v6(octets: &'a [u8]) -> Option<Self> {
+        let (header, payload) = octets.split_first_chunk::<40>()?;
+        let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
+        let address = |at: usize| Some(IpAddr::V6(Ipv6Addr::from(*header[at..].first_chunk::<16>()?)));
+        (length == payload.len()).then_some(())?;
+        Some(Self { source: address(8)?, destination: address(24)?, protocol: header[6], payload })
+    }
+}
+
+/// How many verified formats lie within each other, this one counted; counting ends beyond the limit.
+fn depth(mut protocol: u8, mut octets: &[u8]) -> usize {
+    let mut depth = 1;
+    // Every turn takes a header off.
+    while depth <= MAX_DEPTH {
+        let Ok(ip) = Ip::decode(protocol, octets) else { break };
+        (protocol, octets) = match ip.protocol {
+            PLATYPUS => return depth + 1,
+            UDP => match icing_inside(ip.payload) {
+                Some(Some(packet)) => {
+                    depth += 1;
+                    (packet.protocol(), packet.payload())
+                }
+                Some(None) => return depth + 1,
+                None => break,
+            },
+            other => (other, ip.payload),
+        };
+    }
+    depth
+}
+
+/// Whether a UDP datagram goes to a verified format's port, and the ICING packet in it.
+fn icing_inside(datagram: &[u8]) -> Option<Option<Packet<'_>>> {
+    let (udp, payload) = datagram.split_first_chunk::<8>()?;
+    match u16::from_be_bytes([udp[2], udp[3]]) {
+        PLATYPUS_PORT => Some(None),
+        UDP_PORT => Some(Packet::decode(payload, Version::Standard).ok()),
+        _ => None,
+    }
+}
