@@ -1,0 +1,35 @@
+//! Times ICING in memory on one core: packets a second and nanoseconds a packet, the best and the median pass.
+#![allow(clippy::disallowed_methods, reason = "an example times; the crate does not")]
+
+use std::time::Instant;
+
+use wayleave_crypto::lanes::Kernel;
+use wayleave_dataplane::icing::bench::{Bench, Work};
+use wayleave_packet::icing::mint::Form;
+
+fn main() {
+    let passes = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(200);
+    let only = std::env::args().nth(2);
+    let start = Instant::now();
+    let mut clock = || start.elapsed();
+    for (name, work) in [("forward", Work::Forward), ("full", Work::Full), ("stamp", Work::Stamp)] {
+        if only.as_deref().is_some_and(|only| only != name) {
+            continue;
+        }
+        for (payload, form) in [(64, Form::Path), (64, Form::Handle), (1_500, Form::Path), (1_500, Form::Handle)] {
+            let mut bench = Bench::new(work, payload, form, Kernel::best());
+            let mut times: Vec<f64> =
+                (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64() / bench.packets() as f64).collect();
+            times.sort_by(f64::total_cmp);
+            let (best, median) = (times[0], times[times.len() / 2]);
+            let bits = 8.0 * payload as f64 / best * 1e-9;
+            println!(
+                "{name:8} {payload:4} B {form:?} ({} B in all): best {:5.2} M/s {:6.1} ns {bits:5.1} Gb/s of payload, median {:5.2} M/s",
+                bench.length(),
+                1e-6 / best,
+                best * 1e9,
+                1e-6 / median,
+            );
+        }
+    }
+}
