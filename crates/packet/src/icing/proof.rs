@@ -32,11 +32,16 @@ pub(super) fn consent_block(route: &RouteHash, nonce: &[u8; 8]) -> Block {
 #[inline]
 pub(super) fn proof_blocks(from: usize, to: usize, hash: &[u8; 32]) -> [Block; 2] {
     let mut blocks = [[0; 16]; 2];
-    // Indices are below 16, `from` never above `to`.
-    blocks[0][0] = (from << 4 | to) as u8;
+    blocks[0][0] = indices(from, to);
     blocks[0][1..].copy_from_slice(&hash[..15]);
     blocks[1].copy_from_slice(&hash[15..31]);
     blocks
+}
+
+/// Both indices in one octet: they are below 16, and `from` is never above `to`.
+#[inline]
+pub(super) fn indices(from: usize, to: usize) -> u8 {
+    (from << 4 | to) as u8
 }
 
 /// `a ^= b`.

@@ -4,7 +4,7 @@ use wayleave_crypto::lanes::{Block, Kernel, cbc_pair_each, encrypt_each};
 use wayleave_crypto::sha256_packets::{HEAD, Message, hash_each};
 
 use super::super::header::{MAX_NODES, Packet};
-use super::super::proof::{consent_block, hash_head};
+use super::super::proof::{consent_block, hash_head, indices, proof_blocks};
 use super::{Compared, PathKeys, Proved, is_consent};
 
 /// Packets at a time.
@@ -125,8 +125,11 @@ impl Verifier {
             let Some(Candidate { path, .. }) = one else { continue };
             let (hash, count) = (&self.hashes[slot], path.count());
             self.keys[used..used + count].copy_from_slice(&path.keys[..count]);
-            for other in 0..count {
-                [self.first[used + other], self.second[used + other]] = path.blocks(other, hash);
+            let [first, second] = proof_blocks(0, 0, hash);
+            let blocks = self.first[used..used + count].iter_mut().zip(&mut self.second[used..used + count]);
+            for (other, (own_first, own_second)) in blocks.enumerate() {
+                (*own_first, *own_second) = (first, second);
+                own_first[0] = indices(other.min(path.index()), other.max(path.index()));
             }
             used += count;
         }
