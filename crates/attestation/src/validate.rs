@@ -389,15 +389,17 @@ impl<'a> Step<'_, 'a> {
     }
 
     fn registered(&self, suite: &dyn Suite, asn: Asn, tag: [u8; 2]) -> Result<Key<'a>, End> {
-        if !self.context.view.is_registered(asn) {
-            let is_origin = self.index == 0;
-            let lack = if is_origin { Lack::OriginUnregistered } else { Lack::AnchorUnregistered { asn } };
-            return Err(End::Lacks(lack));
-        }
         let clock = self.context.clock;
         let keys = self.context.view.keys(asn, suite.id(), tag);
         let keys: Vec<&RegisteredKey> = keys.filter(|key| clock.allows(key.not_before, key.not_after)).collect();
-        if keys.is_empty() { Err(self.broken(Problem::KeyNotRegistered)) } else { Ok(Key::Registered(keys)) }
+        if !keys.is_empty() {
+            return Ok(Key::Registered(keys));
+        }
+        if self.context.view.is_registered(asn) {
+            return Err(self.broken(Problem::KeyNotRegistered));
+        }
+        let is_origin = self.index == 0;
+        Err(End::Lacks(if is_origin { Lack::OriginUnregistered } else { Lack::AnchorUnregistered { asn } }))
     }
 
     fn chained(&self, hop: &Hop<'a>, suite: &dyn Suite, asn: Asn, leaf: LeafView<'a>) -> Result<Key<'a>, End> {
@@ -409,15 +411,15 @@ impl<'a> Step<'_, 'a> {
         if is_carried == hop.public.is_empty() || LeafKey::of(suite.id(), public) != named {
             return Err(not_listed());
         }
-        if !self.context.view.is_registered(asn) {
-            let origin = if leaf.is_granted() { KeyOrigin::Granted } else { KeyOrigin::Endorsed };
-            return Ok(Key::Chained { public, origin, until: u64::MAX });
-        }
-        // Where the AS has a profile, a key that is not in it is its issuer's own.
         let registered = self.context.view.key_of_leaf(asn, &named).filter(|_| !leaf.is_granted());
         match registered.filter(|key| self.context.clock.allows(key.not_before, key.not_after)) {
             Some(key) => Ok(Key::Chained { public, origin: KeyOrigin::EndorsedAndRegistered, until: key.not_after }),
-            None => Err(self.broken(Problem::KeyNotRegistered)),
+            // Where the AS has a profile, a key that is not in it is its issuer's own.
+            None if self.context.view.is_registered(asn) => Err(self.broken(Problem::KeyNotRegistered)),
+            None => {
+                let origin = if leaf.is_granted() { KeyOrigin::Granted } else { KeyOrigin::Endorsed };
+                Ok(Key::Chained { public, origin, until: u64::MAX })
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use rpki::repository::x509::{Time, Validity};
 use rpki::uri::Rsync;
 use wayleave_core::{Asn, UnixTime};
 use wayleave_runtime::rpki::PublicKey;
-use wayleave_runtime::rpki::certificates::{Authorities, CertificateError};
+use wayleave_runtime::rpki::certificates::{Authorities, CertificateError, import};
 
 const NOW: u64 = 1_700_000_000;
 const DAY: u64 = 86_400;
@@ -189,4 +189,35 @@ fn nothing_counts_without_a_fresh_revocation_list() {
     // A list that another authority signed.
     let forged = world.revocation_list(&world.authority, &[], NOW);
     assert_eq!(authorities.add_revocation_list(&forged), Err(CertificateError::UnknownIssuer));
+}
+
+#[test]
+fn a_folder_in_any_order_gives_its_keys_with_the_end_of_the_shortest_word() {
+    let world = World::new();
+    let file = |name: &str, octets: Vec<u8>| (name.to_owned(), octets);
+    let anchors = [file("ta.cer", world.authority_certificate(&world.anchor, &world.anchor, 1, (0, u32::MAX)))];
+    let certificates = [
+        file("a-router.cer", world.router_certificate(3, |_| {})),
+        file("b-ca.cer", world.authority_certificate(&world.authority, &world.anchor, 2, (64_496, 64_511))),
+        file("c-revoked.cer", world.router_certificate(99, |_| {})),
+        file("d-nonsense.cer", vec![1, 2, 3]),
+    ];
+    let lists = [
+        file("ca.crl", world.revocation_list(&world.authority, &[99], NOW - 60)),
+        file("ta.crl", world.revocation_list(&world.anchor, &[], NOW - 7200)),
+        file("other.crl", World::new().revocation_list(&world.anchor, &[], NOW)),
+    ];
+    let (keys, refused) = import(&anchors, &certificates, &lists, at(NOW));
+    assert_eq!(keys.iter().map(|found| found.key.asn).collect::<Vec<_>>(), [Asn(64_496), Asn(64_499)]);
+    // The anchor's list ends before its certificates do.
+    assert_eq!((keys[0].not_before, keys[0].not_after), (NOW - DAY, NOW - 7200 + DAY));
+    let refused: Vec<&str> = refused.iter().map(|(name, _)| name.as_str()).collect();
+    for name in ["c-revoked.cer", "d-nonsense.cer", "other.crl"] {
+        assert!(refused.contains(&name), "{name}: {refused:?}");
+    }
+    assert_eq!(refused.len(), 3);
+    // Without the authority's own list nothing below it counts, and nothing without an anchor.
+    let (keys, refused) = import(&anchors, &certificates, &lists[1..2], at(NOW));
+    assert!(keys.is_empty() && refused.iter().any(|(name, _)| name == "a-router.cer"));
+    assert!(import(&[], &certificates, &lists, at(NOW)).0.is_empty());
 }

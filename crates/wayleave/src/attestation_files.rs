@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use wayleave_attestation::attest::{KeyRing, Pair};
-use wayleave_attestation::pki::{Anchor, Object, ObjectSet, View};
+use wayleave_attestation::pki::{Anchor, Object, ObjectSet};
 use wayleave_attestation::suite::hbs::{HbsKey, Part};
 use wayleave_attestation::suite::{self, SuiteId, SuiteKey};
 use wayleave_core::Asn;
@@ -181,12 +181,13 @@ pub fn load_anchor(path: &Path) -> Result<Anchor, Failure> {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Stamp(Vec<(PathBuf, u64, i64, i64)>);
 
-/// Looks at the files without reading them.
-pub fn stamp(keys: &KeysSection, source: &Source) -> Stamp {
+/// Looks at the files, and at `more`, without reading them.
+pub fn stamp(keys: &KeysSection, source: &Source, more: Vec<PathBuf>) -> Stamp {
     let mut files: Vec<PathBuf> = keys.anchor.iter().map(|anchor| source.beside(anchor.get_ref())).collect();
     if let Some(folder) = &keys.objects {
         files.extend(object_files(&source.beside(folder.get_ref())).unwrap_or_default());
     }
+    files.extend(more);
     let stamp = files.into_iter().map(|file| match fs::metadata(&file) {
         Ok(meta) => (file, meta.len(), meta.mtime(), meta.mtime_nsec()),
         Err(_) => (file, 0, 0, 0),
@@ -194,30 +195,11 @@ pub fn stamp(keys: &KeysSection, source: &Source) -> Stamp {
     Stamp(stamp.collect())
 }
 
-/// What is known of origins.
-pub struct Known {
-    /// As a validator looks at it.
-    pub view: View,
-    /// What does not count, with its reason.
-    pub refused: Vec<String>,
-    /// When it must be made anew, in seconds since 1970.
-    pub until: Option<u64>,
-    /// What it was made from; without an anchor nothing.
-    pub set: Option<ObjectSet>,
-}
-
-/// Reads the anchor and the objects that it has signed. Without an anchor nothing is known.
-pub fn view(keys: &KeysSection, source: &Source, generation: u64) -> Result<Known, Failure> {
-    let now = unix_now().secs();
-    let (Some(anchor_file), Some(folder)) = (&keys.anchor, &keys.objects) else {
-        return Ok(Known { view: View::new(generation), refused: Vec::new(), until: None, set: None });
-    };
-    let path = source.beside(anchor_file.get_ref());
-    let known = set(&path, &source.beside(folder.get_ref()), now);
-    let (mut refused, set) = known.map_err(|failure| source.failure(fault(anchor_file.span(), &failure)))?;
-    let (view, omitted) = set.view(generation, now);
-    refused.extend(omitted.iter().map(ToString::to_string));
-    Ok(Known { view, refused, until: set.next_change(now), set: Some(set) })
+/// The objects that the anchor has signed, and what was refused; `Ok(None)` without an anchor.
+pub fn objects(keys: &KeysSection, source: &Source) -> Result<Option<(Vec<String>, ObjectSet)>, Failure> {
+    let (Some(anchor), Some(folder)) = (&keys.anchor, &keys.objects) else { return Ok(None) };
+    let known = set(&source.beside(anchor.get_ref()), &source.beside(folder.get_ref()), unix_now().secs());
+    known.map(Some).map_err(|failure| source.failure(fault(anchor.span(), &failure)))
 }
 
 /// The verified objects of a folder under an anchor, and what was refused.

@@ -66,6 +66,7 @@ impl Command {
                 | Keys::Anchor(AnchorKeys { json, .. })
                 | Keys::Profile(ProfileKeys { objects: ObjectKeys { json, .. }, .. })
                 | Keys::Record(RecordKeys { objects: ObjectKeys { json, .. }, .. })
+                | Keys::Routers { json, .. }
                 | Keys::Objects { json, .. },
             )
             | Command::Members(
@@ -237,6 +238,17 @@ pub enum Keys {
     Profile(ProfileKeys),
     /// Sign an AS's record: what it may originate, and since when it attests.
     Record(RecordKeys),
+    /// List the router keys (RFC 8209) of a folder of certificates and revocation lists.
+    Routers {
+        /// A trust anchor's certificate (may be repeated).
+        #[arg(long, required = true)]
+        anchor: Vec<PathBuf>,
+        /// The folder of certificates (.cer) and revocation lists (.crl).
+        #[arg(long)]
+        certificates: PathBuf,
+        #[arg(long)]
+        json: bool,
+    },
     /// List the profiles and records of a folder that an anchor has signed.
     Objects {
         /// The anchor's public file.

@@ -10,6 +10,7 @@ mod failure;
 mod fetch;
 mod output;
 mod roles;
+mod router_keys;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -1,191 +1,35 @@
 //! `run attest` as processes on loopback, with keys and records made on the command line.
 #![allow(clippy::disallowed_methods, reason = "a test starts the program")]
 
+mod program;
+
 use std::fs;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use serde_json::Value;
-use wayleave_bgp::{AsPathBuf, AttributeCode, Attributes, Origin};
-use wayleave_core::{Asn, Prefix};
-use wayleave_lab::netns::Place;
-use wayleave_lab::speaker::{Identity, Routes, Speaker};
+use program::attesting::{PREFIX, Proxy, own, prefix, speaker};
+use program::{Folder, eventually, free, text};
+use wayleave_bgp::AttributeCode;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const ORIGIN: u32 = 64_496;
 const LAST: u32 = 64_497;
-const PREFIX: &str = "192.0.2.0/24";
 
-/// A folder that is gone when the test ends well.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("attest-{name}"));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a folder");
-        Self(path)
+/// A folder with keys, profiles and records of two ASes under one anchor.
+fn with_keys(name: &str) -> Folder {
+    let folder = Folder::new(&format!("attest-{name}"));
+    folder.ok(&["keys", "anchor", "anchor.key", "--name", "lab"]);
+    for asn in [ORIGIN, LAST] {
+        let asn = asn.to_string();
+        folder.ok(&["keys", "attest", &format!("{asn}.key"), "--asn", &asn]);
+        folder.sign(&["profile", "--attest", &format!("{asn}.key")]);
     }
-
-    fn write(&self, name: &str, text: &str) {
-        fs::write(self.0.join(name), text).expect("written");
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
-        command.args(arguments).current_dir(&self.0).env_remove("WAYLEAVE_LOG").env("NO_COLOR", "1");
-        command.stdin(Stdio::null()).output().expect("the program runs")
-    }
-
-    fn ok(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
-        text(&output.stdout)
-    }
-
-    fn fails(&self, code: i32, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stdout));
-        text(&output.stderr)
-    }
-
-    /// Keys, profiles and records of two ASes under one anchor.
-    fn with_keys(self) -> Self {
-        self.ok(&["keys", "anchor", "anchor.key", "--name", "lab"]);
-        for asn in [ORIGIN, LAST] {
-            let asn = asn.to_string();
-            self.ok(&["keys", "attest", &format!("{asn}.key"), "--asn", &asn]);
-            self.sign(&["profile", "--attest", &format!("{asn}.key")]);
-        }
-        self.sign(&["record", "--asn", &ORIGIN.to_string(), "--prefix", PREFIX, "--attested", "strict"]);
-        self
-    }
-
-    fn sign(&self, what: &[&str]) {
-        self.ok(&[&["keys"], what, &["--anchor", "anchor.key", "--objects", "objects"]].concat());
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("UTF-8")
-}
-
-fn free() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").to_string()
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < PATIENCE, "never: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// A running proxy with one pair.
-struct Proxy {
-    name: String,
-    folder: PathBuf,
-    child: Option<Child>,
-    inside: String,
-    page: String,
-}
-
-impl Proxy {
-    fn new(folder: &Folder, asn: u32, outside: &str, policy: &str) -> Self {
-        let (inside, page, name) = (free(), free(), format!("as{asn}"));
-        let config = format!(
-            "[attest]\nasn = {asn}\nstate = \"{name}.redb\"\n[keys]\nsigning = \"{asn}.key\"\nanchor = \"anchor.pub\"\n\
-             objects = \"objects\"\n{policy}[[pair]]\nname = \"there\"\ninside = {{ listen = \"{inside}\" }}\n\
-             outside = {{ {outside} }}\n[status]\nlisten = \"{page}\"\n"
-        );
-        folder.write(&format!("{name}.toml"), &config);
-        let mut proxy = Self { name, folder: folder.0.clone(), child: None, inside, page };
-        proxy.start();
-        proxy
-    }
-
-    fn start(&mut self) {
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join(format!("{}.log", self.name)));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
-        command.args(["run", "attest", "--config", &format!("{}.toml", self.name)]).current_dir(&self.folder);
-        self.child = Some(command.stderr(log.expect("a log")).spawn().expect("the program runs"));
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-
-    fn signal(&self, name: &str) {
-        let id = self.child.as_ref().expect("running").id().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().expect("kill").success());
-    }
-
-    fn ask(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
-        command.args(arguments).args(["--url", &self.page]).env("NO_COLOR", "1").output().expect("the program runs")
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        let output = self.ask(&[arguments, &["--json"]].concat());
-        serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
-    }
-
-    fn class(&self) -> Value {
-        self.json(&["why", PREFIX])["routes"][0]["class"].clone()
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.folder.join(format!("{}.log", self.name))).expect("a log")
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-fn speaker(asn: u32, peer_asn: u32, number: u8, proxy: &Proxy) -> Speaker {
-    let identity = Identity {
-        name: format!("speaker of AS{asn}"),
-        asn: Asn(asn),
-        address: [192, 0, 2, number].into(),
-        address6: "2001:db8::1".parse().expect("an address"),
-        peer_asn: Asn(peer_asn),
-        peer: proxy.inside.parse().expect("an address"),
-    };
-    Speaker::start(identity, Place::Here)
-}
-
-fn prefix() -> Prefix {
-    PREFIX.parse().expect("a prefix")
-}
-
-fn own(asn: u32) -> Routes {
-    let mut edit = Attributes::builder();
-    edit.origin(Origin::Igp).as_path(AsPathBuf::from_sequence(&[Asn(asn)]).as_path());
-    edit.ipv4_next_hop([192, 0, 2, 1].into());
-    Routes::from([(prefix(), edit.finish())])
+    folder.sign(&["record", "--asn", &ORIGIN.to_string(), "--prefix", PREFIX, "--attested", "strict"]);
+    folder
 }
 
 #[test]
 fn two_proxies_attest_between_two_speakers_and_survive_a_kill() {
-    let folder = Folder::new("two").with_keys();
+    let folder = with_keys("two");
     let meet = free();
     let mut a = Proxy::new(&folder, ORIGIN, &format!("connect = \"{meet}\", asn = {LAST}"), "");
     let b = Proxy::new(&folder, LAST, &format!("listen = \"{meet}\", asn = {ORIGIN}"), "");
@@ -220,7 +64,7 @@ fn two_proxies_attest_between_two_speakers_and_survive_a_kill() {
 
 #[test]
 fn records_and_policy_count_without_a_restart_and_without_a_new_update() {
-    let folder = Folder::new("reload").with_keys();
+    let folder = with_keys("reload");
     let meet = free();
     let a = Proxy::new(&folder, ORIGIN, &format!("connect = \"{meet}\""), "");
     let b = Proxy::new(&folder, LAST, &format!("listen = \"{meet}\""), "");
@@ -257,7 +101,7 @@ fn records_and_policy_count_without_a_restart_and_without_a_new_update() {
 
 #[test]
 fn keys_are_made_shown_signed_for_and_kept_from_others() {
-    let folder = Folder::new("keys");
+    let folder = Folder::new("attest-keys");
     let made = folder.ok(&["keys", "attest", "a.key", "--asn", "64496"]);
     assert!(made.contains("asn     AS64496") && made.contains("attest  kc-ed25519:"), "{made}");
     assert_eq!(folder.ok(&["keys", "show", "a.key"]), made);
@@ -301,7 +145,7 @@ fn keys_are_made_shown_signed_for_and_kept_from_others() {
 
 #[test]
 fn loose_permissions_a_stranger_s_keys_and_an_expired_anchor_are_refused_with_what_to_do() {
-    let folder = Folder::new("refused").with_keys();
+    let folder = with_keys("refused");
     folder.write("p.toml", "[attest]\nasn = 64496\nstate = \"p.redb\"\n[keys]\nsigning = \"64496.key\"\nanchor = \"anchor.pub\"\nobjects = \"objects\"\n");
     let chmod = |mode: &str, file: &str| {
         assert!(Command::new("chmod").args([mode, file]).current_dir(&folder.0).status().expect("chmod").success());
@@ -333,7 +177,7 @@ fn loose_permissions_a_stranger_s_keys_and_an_expired_anchor_are_refused_with_wh
 
 #[test]
 fn check_knows_the_keys_of_an_attesting_proxy_and_init_prints_a_sound_one() {
-    let folder = Folder::new("check");
+    let folder = Folder::new("attest-check");
     let text = folder.ok(&["init", "attest"]);
     folder.write("a.toml", &text);
     let said = folder.ok(&["check", "a.toml"]);
@@ -370,7 +214,7 @@ fn check_knows_the_keys_of_an_attesting_proxy_and_init_prints_a_sound_one() {
 #[test]
 fn no_few_time_signature_is_made_twice_however_often_the_proxy_is_killed() {
     let lives: usize = std::env::var("WAYLEAVE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(4);
-    let folder = Folder::new("kills");
+    let folder = Folder::new("attest-kills");
     folder.ok(&["keys", "anchor", "anchor.key"]);
     folder.ok(&["keys", "attest", "64496.key", "--asn", "64496", "--suite", "kc-hbs"]);
     folder.ok(&["keys", "attest", "64497.key", "--asn", "64497"]);

@@ -1,57 +1,13 @@
 //! The command line as a person meets it: what it prints, and how it ends.
 #![allow(clippy::disallowed_methods, reason = "a test starts the program")]
 
+mod program;
+
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Command;
 
-/// A folder that is gone when the test ends well.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-{name}"));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a folder");
-        Self(path)
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        fs::write(self.0.join(name), text).expect("written");
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
-        command.args(arguments).current_dir(&self.0).env_remove("WAYLEAVE_LOG").env("NO_COLOR", "1");
-        command.output().expect("the program runs")
-    }
-
-    /// Runs what must succeed, and gives what it printed.
-    fn ok(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
-        text(&output.stdout)
-    }
-
-    /// Runs what must fail with this code, and gives what it said on standard error.
-    fn fails(&self, code: i32, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stdout));
-        text(&output.stderr)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("UTF-8")
-}
+use program::{Folder, text};
 
 fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).expect("JSON")
@@ -65,7 +21,7 @@ fn field<'a>(text: &'a str, name: &str) -> &'a str {
 
 #[test]
 fn help_names_every_command_and_a_wrong_one_is_usage() {
-    let folder = Folder::new("help");
+    let folder = Folder::new("cli-help");
     let help = folder.ok(&["--help"]);
     let commands = ["init", "check", "run", "show", "why", "invite", "keys", "members", "lab", "demo", "bench"];
     for command in commands {
@@ -80,7 +36,7 @@ fn help_names_every_command_and_a_wrong_one_is_usage() {
 
 #[test]
 fn what_init_prints_passes_check() {
-    let folder = Folder::new("init");
+    let folder = Folder::new("cli-init");
     for (name, arguments) in [("1.toml", &["rs"][..]), ("2.toml", &["rs", "--party", "2"]), ("m.toml", &["member"])] {
         let text = folder.ok(&[&["init"], arguments].concat());
         folder.write(name, &text);
@@ -107,7 +63,7 @@ fn wrong(folder: &Folder, name: &str, role: &[&str], line: &str, instead: &str) 
 
 #[test]
 fn check_shows_the_line_the_column_a_caret_and_what_was_expected() {
-    let folder = Folder::new("check");
+    let folder = Folder::new("cli-check");
     let said = wrong(&folder, "p.toml", &["rs"], "listen = \"127.0.0.1:7001\"", "listen = \"127.0.0.1\"");
     let expected = [
         "  × invalid value: string \"127.0.0.1\"",
@@ -155,7 +111,7 @@ fn check_shows_the_line_the_column_a_caret_and_what_was_expected() {
 
 #[test]
 fn check_says_the_same_to_programs() {
-    let folder = Folder::new("check-json");
+    let folder = Folder::new("cli-check-json");
     wrong(&folder, "m.toml", &["member"], "#hold_time = 90", "hold_time = 2");
     let output = folder.run(&["check", "m.toml", "--json"]);
     assert_eq!(output.status.code(), Some(1));
@@ -171,7 +127,7 @@ fn check_says_the_same_to_programs() {
 
 #[test]
 fn check_refuses_a_key_file_that_run_would_refuse() {
-    let folder = Folder::new("check-key");
+    let folder = Folder::new("cli-check-key");
     let operator = folder.ok(&["members", "init", "m.signed", "--exchange", "example-ix", "--operator", "op.key"]);
     folder.write("p.toml", &party_of(&folder, field(&operator, "operator")));
     assert!(folder.ok(&["check", "p.toml"]).contains("fine"));
@@ -184,7 +140,7 @@ fn check_refuses_a_key_file_that_run_would_refuse() {
 
 #[test]
 fn a_recording_that_cannot_be_read_is_an_error() {
-    let folder = Folder::new("speak");
+    let folder = Folder::new("cli-speak");
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/bgp/bird.messages.mrt");
     let whole = fs::read(trace).expect("the trace");
     let first = 12 + u32::from_be_bytes([whole[8], whole[9], whole[10], whole[11]]) as usize;
@@ -202,7 +158,7 @@ fn a_recording_that_cannot_be_read_is_an_error() {
 
 #[test]
 fn commands_that_change_files_answer_programs_too() {
-    let folder = Folder::new("json");
+    let folder = Folder::new("cli-json");
     assert_eq!(json(&folder.ok(&["init", "member", "--out", "m.toml", "--json"]))["file"], "m.toml");
     let output = folder.run(&["init", "member", "--out", "m.toml", "--json"]);
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(1), ""));
@@ -222,7 +178,7 @@ fn commands_that_change_files_answer_programs_too() {
 
 #[test]
 fn keys_are_made_once_shown_in_public_parts_and_kept_from_others() {
-    let folder = Folder::new("keys");
+    let folder = Folder::new("cli-keys");
     let made = folder.ok(&["keys", "new", "a.key"]);
     assert_eq!(folder.ok(&["key", "show", "a.key"]), made);
     assert!(field(&made, "tls").starts_with("sha256:") && field(&made, "sign").starts_with("ed25519:"));
@@ -245,7 +201,7 @@ fn add(folder: &Folder, name: &str, asn: &str, address: &str) {
 
 #[test]
 fn members_join_and_leave_and_an_invitation_is_a_sound_configuration() {
-    let folder = Folder::new("members");
+    let folder = Folder::new("cli-members");
     let operator = folder.ok(&["members", "init", "m.signed", "--exchange", "test-ix", "--operator", "op.key"]);
     let operator = field(&operator, "operator").to_owned();
     add(&folder, "alpha", "64497", "192.0.2.1");
@@ -301,7 +257,7 @@ fn party_of(folder: &Folder, operator: &str) -> String {
 
 #[test]
 fn show_and_why_say_plainly_when_nobody_answers() {
-    let folder = Folder::new("show");
+    let folder = Folder::new("cli-show");
     for arguments in
         [&["show", "status", "--url", "http://127.0.0.1:1"][..], &["why", "192.0.2.0/24", "--url", "127.0.0.1:1"]]
     {
@@ -318,7 +274,7 @@ fn show_and_why_say_plainly_when_nobody_answers() {
 
 #[test]
 fn benchmarks_are_listed_and_report_by_the_contract() {
-    let folder = Folder::new("bench");
+    let folder = Folder::new("cli-bench");
     let list = folder.ok(&["bench", "--list"]);
     let exchange = ["bgp-codec", "export-all", "select-best", "exchange-trace"];
     for name in exchange.iter().chain(&["forward", "attest-ops", "attest-trace", "attest-memory"]) {

@@ -1,6 +1,6 @@
 //! The verified set as a validator looks at it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use wayleave_core::{Afi, Asn, Prefix};
@@ -71,13 +71,15 @@ pub struct AttestedSince {
 pub struct View {
     generation: u64,
     keys: HashMap<Asn, Vec<Registered>>,
+    /// ASes that listed all their keys.
+    bound: HashSet<Asn>,
     vrps: HashMap<Prefix, Vec<(Asn, u8)>>,
     /// Bit `l` of the family's set: a VRP of prefix length `l` exists.
     lengths: [[u128; 2]; 2],
     attested_since: HashMap<Asn, AttestedSince>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 struct Registered {
     key: RegisteredKey,
     leaf: LeafKey,
@@ -99,6 +101,13 @@ impl View {
 
     /// Adds a key of `asn`. From now on every key endorsed for it must be one of its registered keys.
     pub fn add_key(&mut self, asn: Asn, key: RegisteredKey) {
+        self.register(asn);
+        self.add_router_key(asn, key);
+    }
+
+    /// Adds a key that the RPKI binds to a router of `asn` (RFC 8209). It begins and takes up chains as any registered
+    /// key does, but says nothing of the AS's other keys: a network may have router keys for BGPsec alone.
+    pub fn add_router_key(&mut self, asn: Asn, key: RegisteredKey) {
         let (leaf, tag) = (LeafKey::of(key.suite, &key.public), key_tag(key.suite, &key.public));
         let keys = self.keys.entry(asn).or_default();
         if !keys.iter().any(|known| known.key == key) {
@@ -108,7 +117,13 @@ impl View {
 
     /// Notes that `asn` registered its keys, of which none may be left: no key endorsed for it counts but those.
     pub fn register(&mut self, asn: Asn) {
-        self.keys.entry(asn).or_default();
+        self.bound.insert(asn);
+    }
+
+    /// Whether `other` knows the same keys, and the same of who attests: they differ at most in who may originate what.
+    #[must_use]
+    pub fn differs_in_vrps_alone(&self, other: &View) -> bool {
+        self.keys == other.keys && self.bound == other.bound && self.attested_since == other.attested_since
     }
 
     /// Adds a validated ROA payload.
@@ -126,10 +141,16 @@ impl View {
         self.attested_since.insert(asn, since);
     }
 
-    /// Whether `asn` registered its keys.
+    /// Whether `asn` registered its keys, all of them.
     #[must_use]
     pub fn is_registered(&self, asn: Asn) -> bool {
-        self.keys.contains_key(&asn)
+        self.bound.contains(&asn)
+    }
+
+    /// How many prefixes with their origins it knows.
+    #[must_use]
+    pub fn vrps(&self) -> usize {
+        self.vrps.values().map(Vec::len).sum()
     }
 
     /// The registered keys of `asn` for `suite` that share `tag`.

@@ -150,6 +150,15 @@ pub enum Event {
     TooLong(usize, Vec<Nlri>, usize),
     /// Routes did not go out: the keys are spent.
     Exhausted(usize, Vec<Nlri>),
+    /// Work panicked: a fault of ours. These routes go nowhere, and are tried again later.
+    Failed {
+        /// The pair's place.
+        pair: usize,
+        /// What was being done.
+        what: &'static str,
+        /// With which routes.
+        routes: Vec<Nlri>,
+    },
     /// The wall clock was set by so many seconds.
     ClockStepped(i64),
     /// Most origins disagree with our clock; or no longer.
@@ -185,6 +194,8 @@ pub struct Counts {
     pub oversize: u64,
     /// Malformed UPDATEs (RFC 7606).
     pub malformed_updates: u64,
+    /// Routes that went nowhere because work on them panicked.
+    pub failed: u64,
 }
 
 impl Counts {
@@ -204,7 +215,9 @@ impl Counts {
             exhausted,
             oversize,
             malformed_updates,
+            failed,
         } = other;
+        self.failed += failed;
         self.validated += validated;
         self.rejected += rejected;
         self.loops += loops;

@@ -92,6 +92,14 @@ impl<T> Line<T> {
         self.routes.get_mut(nlri).filter(|entry| Arc::ptr_eq(&entry.attributes, attributes))
     }
 
+    /// Forgets what was found of a route that still has these attributes, for it could not be looked at; it is due
+    /// again then. Gives what was due before.
+    pub(super) fn fail(&mut self, nlri: &Nlri, attributes: &Arc<Attributes>, due: u64) -> Option<Option<u64>> {
+        let entry = self.same(nlri, attributes)?;
+        entry.found = None;
+        Some(entry.due.replace(due))
+    }
+
     /// The entry of a route.
     pub(super) fn get(&self, nlri: &Nlri) -> Option<&Entry<T>> {
         self.routes.get(nlri)

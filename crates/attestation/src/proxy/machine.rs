@@ -18,6 +18,7 @@ use crate::attest::{KeyRing, endorse};
 use crate::cache::Cache;
 use crate::doubt::{ClockWatch, Doubt};
 use crate::leaf::{Leaf, LeafKey, Tree};
+use crate::path::Path;
 use crate::pki::View;
 use crate::report::Report;
 use crate::validate::Clock;
@@ -30,6 +31,8 @@ const SIGN_BURST: usize = 128;
 const CACHE: usize = 65_536;
 /// How far the two clocks may drift apart between two calls before somebody has set the wall clock.
 const STEP: Duration = Duration::from_secs(10);
+/// Seconds after which routes are tried again on which work panicked.
+const FAILED_REST: u64 = 600;
 /// A step of the wall clock is noticed so soon.
 const LOOK: Duration = Duration::from_secs(30);
 
@@ -333,7 +336,8 @@ impl Proxy {
         // Rises with time, also over restarts, and with each list of a burst.
         self.sequence = (self.sequence + 1).max(self.now.unix.0);
         let sequence = self.sequence;
-        self.sequence += SIGN_BURST as u64;
+        // Twice: after a panic every list is signed anew.
+        self.sequence += 2 * SIGN_BURST as u64;
         let work = Work::Sign(Sign {
             ring: Arc::clone(&self.ring),
             asn: self.config.asn,
@@ -358,6 +362,7 @@ impl Proxy {
             Results::Validated(judged) => {
                 self.places[place].incoming.in_flight = false;
                 judged.into_iter().for_each(|judged| self.on_judged(place, judged));
+                self.on_failed(place, Side::Outside, done.failed);
                 let doubt = self.watch.doubt(self.now.unix);
                 if std::mem::replace(&mut self.doubt, doubt) != doubt {
                     self.tell(Event::ClockInDoubt(doubt));
@@ -367,12 +372,44 @@ impl Proxy {
                 self.places[place].outgoing.in_flight = false;
                 self.signing = false;
                 signed.into_iter().for_each(|signed| self.on_signed(place, signed));
+                self.on_failed(place, Side::Inside, done.failed);
                 self.places[place].is_stale = false;
                 self.reserve();
                 self.make_ahead(place);
             }
-            Results::Ahead => self.signing = false,
+            Results::Ahead(made) => {
+                self.signing = false;
+                if !made {
+                    self.tell(Event::Failed { pair: place, what: "making keys ahead", routes: Vec::new() });
+                }
+            }
         }
+    }
+
+    /// Work on these routes panicked: they go nowhere, and are tried again later.
+    fn on_failed(&mut self, place: usize, from: Side, groups: Vec<Group>) {
+        if groups.is_empty() {
+            return;
+        }
+        let due = self.unix() + FAILED_REST;
+        let mut routes = Vec::new();
+        for Group { attributes, routes: of_group } in groups {
+            for nlri in of_group {
+                let at = &mut self.places[place];
+                let before = match from {
+                    Side::Outside => at.incoming.fail(&nlri, &attributes, due),
+                    Side::Inside => at.outgoing.fail(&nlri, &attributes, due),
+                };
+                let Some(before) = before else { continue };
+                at.pair.route(from.other(), nlri, None);
+                at.counts.failed += 1;
+                self.forget_time(place, from, nlri, before);
+                self.times.insert((due, place, from, nlri));
+                routes.push(nlri);
+            }
+        }
+        let what = if from == Side::Outside { "validating" } else { "signing" };
+        self.tell(Event::Failed { pair: place, what, routes });
     }
 
     /// What few-time keys need next is made in the background, where nothing waits to be signed.
@@ -461,7 +498,10 @@ impl Proxy {
     }
 
     fn on_view(&mut self, view: Arc<View>) {
-        self.view = view;
+        let before = std::mem::replace(&mut self.view, view);
+        if before.differs_in_vrps_alone(&self.view) {
+            return self.on_vrps(&before);
+        }
         let (asn, view) = (self.config.asn, Arc::clone(&self.view));
         let mut changed = false;
         for pair in &mut self.keys().pairs {
@@ -473,6 +513,27 @@ impl Proxy {
             if changed {
                 place.sign_anew();
             }
+        }
+    }
+
+    /// Only who may originate what has changed, as it does every few minutes in the RPKI: only routes are looked at again
+    /// of which that makes something else.
+    fn on_vrps(&mut self, before: &View) {
+        let (asn, now) = (self.config.asn, Arc::clone(&self.view));
+        for place in &mut self.places {
+            let changed: Vec<Nlri> = place
+                .incoming
+                .iter()
+                .filter(|(nlri, entry)| {
+                    let path = Path::from_as_path(entry.attributes.as_path());
+                    let is_own = path.entries().is_empty() && !path.has_set();
+                    let origin = if is_own { Some(asn) } else { path.origin() };
+                    let validity = |view: &View| view.origin_validity(&nlri.prefix, origin);
+                    validity(before) != validity(&now)
+                })
+                .map(|(nlri, _)| *nlri)
+                .collect();
+            changed.iter().for_each(|nlri| place.incoming.queue(nlri));
         }
     }
 

@@ -1,5 +1,6 @@
 //! What takes time: validating and signing in bursts, as values that a pool of threads runs and hands back.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wayleave_bgp::{AttributeCode, AttributeFlags, Attributes, Nlri};
@@ -57,8 +58,13 @@ pub(super) fn carried(attributes: &Attributes, code: AttributeCode) -> Carried<'
 }
 
 impl Validate {
-    pub(super) fn run(self) -> Vec<Judged> {
-        let groups: Vec<Group> = self.groups.into_iter().flat_map(|group| split(group, self.attribute)).collect();
+    /// The reports, and the groups on which the work panicked.
+    pub(super) fn run(mut self) -> (Vec<Judged>, Vec<Group>) {
+        guarded(std::mem::take(&mut self.groups), |groups| self.judge(groups))
+    }
+
+    fn judge(&self, groups: Vec<Group>) -> Vec<Judged> {
+        let groups: Vec<Group> = groups.into_iter().flat_map(|group| split(group, self.attribute)).collect();
         let parts: Vec<(Path, Vec<Prefix>)> =
             groups.iter().map(|group| (Path::from_as_path(group.attributes.as_path()), group.prefixes())).collect();
         let routes: Vec<Route<'_>> = groups
@@ -162,10 +168,14 @@ pub(super) enum Outcome {
 }
 
 impl Sign {
-    pub(super) fn run(mut self) -> Vec<Signed> {
+    /// What became of the routes, and the groups on which the work panicked.
+    pub(super) fn run(mut self) -> (Vec<Signed>, Vec<Group>) {
+        guarded(std::mem::take(&mut self.groups), |groups| self.sign(groups))
+    }
+
+    fn sign(&mut self, groups: Vec<Group>) -> Vec<Signed> {
         let ring = Arc::clone(&self.ring);
         let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let groups = std::mem::take(&mut self.groups);
         groups.into_iter().flat_map(|group| self.group(group, &mut ring)).collect()
     }
 
@@ -343,30 +353,58 @@ pub(super) enum Work {
 pub struct Done {
     pub(super) pair: usize,
     pub(super) result: Results,
+    /// Groups for which the work panicked.
+    pub(super) failed: Vec<Group>,
 }
 
 #[derive(Debug)]
 pub(super) enum Results {
     Validated(Vec<Judged>),
     Signed(Vec<Signed>),
-    Ahead,
+    /// Whether keys were made.
+    Ahead(bool),
 }
 
 impl Job {
-    /// Does it. Takes as long as the signatures do; any thread may.
+    /// Does it. Takes as long as the signatures do; any thread may. A panic inside is caught, and told with the routes
+    /// that caused it.
     #[must_use]
     pub fn run(self) -> Done {
-        let result = match self.work {
-            Work::Validate(work) => Results::Validated(work.run()),
-            Work::Sign(work) => Results::Signed(work.run()),
+        let (result, failed) = match self.work {
+            Work::Validate(work) => {
+                let (judged, failed) = work.run();
+                (Results::Validated(judged), failed)
+            }
+            Work::Sign(work) => {
+                let (signed, failed) = work.run();
+                (Results::Signed(signed), failed)
+            }
             Work::Ahead(ring) => {
                 let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
-                ring.pairs.iter_mut().for_each(|pair| pair.key.make_ahead());
-                Results::Ahead
+                let made =
+                    catch_unwind(AssertUnwindSafe(|| ring.pairs.iter_mut().for_each(|pair| pair.key.make_ahead())));
+                (Results::Ahead(made.is_ok()), Vec::new())
             }
         };
-        Done { pair: self.pair, result }
+        Done { pair: self.pair, result, failed }
     }
+}
+
+/// Does the work for all groups and, where it panics, for each alone: one route's fault must not hold up the others.
+/// What panicked alone comes back beside the results.
+fn guarded<T>(groups: Vec<Group>, mut run: impl FnMut(Vec<Group>) -> Vec<T>) -> (Vec<T>, Vec<Group>) {
+    let mut run = |groups: Vec<Group>| catch_unwind(AssertUnwindSafe(|| run(groups)));
+    if let Ok(done) = run(groups.clone()) {
+        return (done, Vec::new());
+    }
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for group in groups {
+        match run(vec![group.clone()]) {
+            Ok(more) => done.extend(more),
+            Err(_) => failed.push(group),
+        }
+    }
+    (done, failed)
 }
 
 impl std::fmt::Debug for Job {
@@ -377,5 +415,30 @@ impl std::fmt::Debug for Job {
             Work::Ahead(_) => "make keys ahead",
         };
         f.debug_struct("Job").field("pair", &self.pair).field("work", &what).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wayleave_bgp::Origin;
+
+    #[test]
+    fn what_panics_in_a_burst_comes_back_alone() {
+        let group = |number: u8| {
+            let prefix = Prefix::new([10, number, 0, 0].into(), 16).expect("a prefix");
+            let attributes = Arc::new(Attributes::builder().origin(Origin::Igp).finish());
+            Group { attributes, routes: vec![Nlri { prefix, path_id: 0 }] }
+        };
+        let bad = group(3).routes[0];
+        let (done, failed) = guarded((0..8).map(group).collect(), |groups: Vec<Group>| {
+            let routes: Vec<Nlri> = groups.into_iter().flat_map(|group| group.routes).collect();
+            assert!(!routes.contains(&bad), "this one");
+            routes
+        });
+        assert_eq!(done.len(), 7);
+        assert!(!done.contains(&bad));
+        assert_eq!(failed.len(), 1);
+        assert_eq!(failed[0].routes, [bad]);
     }
 }

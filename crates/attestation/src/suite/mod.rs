@@ -2,6 +2,7 @@
 
 pub mod ed25519;
 pub mod hbs;
+pub mod p256;
 pub mod rsa;
 pub mod rsa_key;
 
@@ -25,6 +26,8 @@ pub enum SuiteId {
     KcRsa = 3,
     /// RSA-2048, the measured lower profile of `kc-rsa`.
     KcRsa2048 = 4,
+    /// ECDSA over P-256 with SHA-256, for the router keys of the RPKI (RFC 8608).
+    KcP256 = 5,
     /// The paper's HORS (512, 3) over an AES-based tree (section IV-B).
     KcMtPaper = 0x81,
     /// The paper's RSA-1024 with XOR aggregation (section IV-A).
@@ -43,11 +46,12 @@ pub enum SuiteId {
 
 impl SuiteId {
     /// Every suite, in the order of the tables.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::KcEd25519,
         Self::KcHbs,
         Self::KcRsa,
         Self::KcRsa2048,
+        Self::KcP256,
         Self::KcMtPaper,
         Self::KcRsaPaper,
         Self::KcHybridPaper,
@@ -65,6 +69,7 @@ impl SuiteId {
             Self::KcHbs => "kc-hbs",
             Self::KcRsa => "kc-rsa",
             Self::KcRsa2048 => "kc-rsa-2048",
+            Self::KcP256 => "kc-p256",
             Self::KcMtPaper => "kc-mt-paper",
             Self::KcRsaPaper => "kc-rsa-paper",
             Self::KcHybridPaper => "kc-hybrid-paper",
@@ -109,6 +114,7 @@ pub fn of(id: SuiteId) -> Option<&'static dyn Suite> {
         SuiteId::KcHbs => Some(&hbs::KcHbs),
         SuiteId::KcRsa => Some(&rsa::RSA_3072),
         SuiteId::KcRsa2048 => Some(&rsa::RSA_2048),
+        SuiteId::KcP256 => Some(&p256::P256),
         _ => None,
     }
 }

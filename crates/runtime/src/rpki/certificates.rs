@@ -20,6 +20,8 @@ use super::RouterKey;
 const MOST_LEN: usize = 16 << 20;
 /// ASes that one router certificate may name: our own limit.
 const MOST_ASES: u32 = 1_024;
+/// Authorities that stand between a trust anchor and a router: our own limit.
+const MOST_LEVELS: usize = 32;
 /// Certificates of authorities that are held: our own limit.
 const MOST_AUTHORITIES: usize = 100_000;
 
@@ -49,11 +51,94 @@ pub enum CertificateError {
     Revoked,
 }
 
+/// A router key from a certificate, and how long it holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Imported {
+    /// The key.
+    pub key: RouterKey,
+    /// Seconds since 1970 from which the certificate holds.
+    pub not_before: u64,
+    /// Seconds since 1970 until which it holds, every certificate above it, and the revocation lists of their issuers.
+    pub not_after: u64,
+}
+
+/// A file: its name, for people, and its octets.
+pub type File = (String, Vec<u8>);
+
+/// The router keys of a folder's certificates: `anchors` are certificates of trust anchors, for which the caller
+/// vouches, `certificates` those of authorities and routers in any order, `lists` revocation lists. Beside the keys, each
+/// file that does not count with its reason.
+#[must_use]
+pub fn import(
+    anchors: &[File],
+    certificates: &[File],
+    lists: &[File],
+    now: UnixTime,
+) -> (Vec<Imported>, Vec<(String, CertificateError)>) {
+    let mut authorities = Authorities::new();
+    let mut refused: Vec<(String, CertificateError)> = Vec::new();
+    for (name, der) in anchors {
+        refused.extend(authorities.add_trust_anchor(name, der, now).err().map(|error| (name.clone(), error)));
+    }
+    let mut waiting: Vec<(&File, CertificateError)> = Vec::new();
+    let (mut routers, mut pending) = (Vec::new(), Vec::new());
+    for file in certificates {
+        match decode(&file.1) {
+            Ok(certificate) if certificate.is_ca() => pending.push(file),
+            Ok(_) => routers.push(file),
+            Err(error) => refused.push((file.0.clone(), error)),
+        }
+    }
+    let mut pending_lists: Vec<&File> = lists.iter().collect();
+    // A level at a time: what is below an authority counts once that one does.
+    for _ in 0..MOST_LEVELS {
+        let before = pending.len() + pending_lists.len();
+        pending_lists.retain(|(name, der)| match authorities.add_revocation_list(der) {
+            Err(CertificateError::UnknownIssuer) => true,
+            done => {
+                refused.extend(done.err().map(|error| (name.clone(), error)));
+                false
+            }
+        });
+        waiting.clear();
+        pending.retain(|file| match authorities.add_authority(&file.1, now) {
+            Err(error @ (CertificateError::UnknownIssuer | CertificateError::NoRevocationList)) => {
+                waiting.push((file, error));
+                true
+            }
+            done => {
+                refused.extend(done.err().map(|error| (file.0.clone(), error)));
+                false
+            }
+        });
+        if pending.len() + pending_lists.len() == before {
+            break;
+        }
+    }
+    refused.extend(waiting.into_iter().map(|((name, _), error)| (name.clone(), error)));
+    refused.extend(pending_lists.into_iter().map(|(name, _)| (name.clone(), CertificateError::UnknownIssuer)));
+    let mut keys = Vec::new();
+    for (name, der) in routers {
+        match authorities.imported(der, now) {
+            Ok(more) => keys.extend(more),
+            Err(error) => refused.push((name.clone(), error)),
+        }
+    }
+    (keys, refused)
+}
+
 /// The authorities whose router certificates count.
 #[derive(Default)]
 pub struct Authorities {
-    certificates: HashMap<KeyIdentifier, ResourceCert>,
+    certificates: HashMap<KeyIdentifier, Authority>,
     revocation_lists: HashMap<KeyIdentifier, Crl>,
+}
+
+/// An authority that counts.
+struct Authority {
+    certificate: ResourceCert,
+    /// Until when it and all above it hold, in seconds since 1970.
+    until: u64,
 }
 
 impl Authorities {
@@ -67,15 +152,15 @@ impl Authorities {
     pub fn add_trust_anchor(&mut self, name: &str, der: &[u8], now: UnixTime) -> Result<(), CertificateError> {
         let info = TalInfo::from_name(name.to_owned()).into_arc();
         let certificate = decode(der)?.validate_ta_at(info, false, time(now)).map_err(invalid)?;
-        self.add(certificate)
+        self.add(certificate, u64::MAX)
     }
 
     /// Takes in the certificate of an authority below one that was taken in before, and not revoked by it.
     pub fn add_authority(&mut self, der: &[u8], now: UnixTime) -> Result<(), CertificateError> {
         let certificate = decode(der)?;
-        let issuer = self.issuer(&certificate, now)?;
-        let certificate = certificate.validate_ca_at(issuer, false, time(now)).map_err(invalid)?;
-        self.add(certificate)
+        let (issuer, until) = self.issuer(&certificate, now)?;
+        let certificate = certificate.validate_ca_at(&issuer.certificate, false, time(now)).map_err(invalid)?;
+        self.add(certificate, until)
     }
 
     /// Takes in the revocation list of an authority; a later one takes the place of an earlier one, never the reverse.
@@ -84,7 +169,7 @@ impl Authorities {
         let list = Crl::decode(der).map_err(malformed)?;
         let identifier = *list.authority_key_identifier();
         let issuer = self.certificates.get(&identifier).ok_or(CertificateError::UnknownIssuer)?;
-        list.verify_signature(issuer.as_cert().subject_public_key_info()).map_err(invalid)?;
+        list.verify_signature(issuer.certificate.as_cert().subject_public_key_info()).map_err(invalid)?;
         let is_older = |held: &Crl| list.this_update() < held.this_update();
         if !self.revocation_lists.get(&identifier).is_some_and(is_older) {
             self.revocation_lists.insert(identifier, list);
@@ -94,9 +179,13 @@ impl Authorities {
 
     /// The keys that a router certificate gives: one for each AS that it names.
     pub fn router_keys(&self, der: &[u8], now: UnixTime) -> Result<Vec<RouterKey>, CertificateError> {
+        self.imported(der, now).map(|keys| keys.into_iter().map(|imported| imported.key).collect())
+    }
+
+    fn imported(&self, der: &[u8], now: UnixTime) -> Result<Vec<Imported>, CertificateError> {
         let certificate = decode(der)?;
-        let issuer = self.issuer(&certificate, now)?;
-        certificate.validate_router_at(issuer, false, time(now)).map_err(invalid)?;
+        let (issuer, until) = self.issuer(&certificate, now)?;
+        certificate.validate_router_at(&issuer.certificate, false, time(now)).map_err(invalid)?;
         let blocks = certificate.as_resources().to_blocks().map_err(invalid)?;
         if blocks.asn_count() > MOST_ASES {
             return Err(CertificateError::TooMuch("ASes of one certificate"));
@@ -105,28 +194,35 @@ impl Authorities {
         let ski = public.key_identifier();
         let ski = ski.as_slice().try_into().map_err(|_| CertificateError::Invalid("the key identifier".to_owned()))?;
         let info = public.to_info_bytes().to_vec();
+        let validity = certificate.validity();
+        let (not_before, not_after) = (secs(validity.not_before()), secs(validity.not_after()).min(until));
         let key = |asn: rpki::resources::Asn| RouterKey { asn: Asn(asn.into_u32()), ski, info: info.clone() };
-        Ok(blocks.iter_asns().map(key).collect())
+        Ok(blocks.iter_asns().map(|asn| Imported { key: key(asn), not_before, not_after }).collect())
     }
 
-    fn add(&mut self, certificate: ResourceCert) -> Result<(), CertificateError> {
+    fn add(&mut self, certificate: ResourceCert, until: u64) -> Result<(), CertificateError> {
         if self.certificates.len() >= MOST_AUTHORITIES {
             return Err(CertificateError::TooMuch("authorities"));
         }
-        self.certificates.insert(certificate.as_cert().subject_key_identifier(), certificate);
+        let until = until.min(secs(certificate.as_cert().validity().not_after()));
+        let identifier = certificate.as_cert().subject_key_identifier();
+        self.certificates.insert(identifier, Authority { certificate, until });
         Ok(())
     }
 
-    /// The authority that `certificate` names as its issuer, if that has not revoked it.
-    fn issuer(&self, certificate: &Cert, now: UnixTime) -> Result<&ResourceCert, CertificateError> {
+    /// The authority that `certificate` names as its issuer, if that has not revoked it, and until when its word holds.
+    fn issuer(&self, certificate: &Cert, now: UnixTime) -> Result<(&Authority, u64), CertificateError> {
         let identifier = certificate.authority_key_identifier().ok_or(CertificateError::UnknownIssuer)?;
         let issuer = self.certificates.get(&identifier).ok_or(CertificateError::UnknownIssuer)?;
-        issuer.as_cert().verify_validity(time(now)).map_err(invalid)?;
+        issuer.certificate.as_cert().verify_validity(time(now)).map_err(invalid)?;
         let list = self.revocation_lists.get(&identifier).ok_or(CertificateError::NoRevocationList)?;
         if list.next_update() < time(now) || list.this_update() > time(now) {
             return Err(CertificateError::StaleRevocationList);
         }
-        if list.contains(certificate.serial_number()) { Err(CertificateError::Revoked) } else { Ok(issuer) }
+        if list.contains(certificate.serial_number()) {
+            return Err(CertificateError::Revoked);
+        }
+        Ok((issuer, issuer.until.min(secs(list.next_update()))))
     }
 }
 
@@ -141,6 +237,11 @@ fn check_len(der: &[u8]) -> Result<(), CertificateError> {
 
 fn time(now: UnixTime) -> Time {
     Time::from(UNIX_EPOCH + Duration::from_secs(now.secs()))
+}
+
+/// Seconds since 1970.
+fn secs(time: Time) -> u64 {
+    u64::try_from(time.timestamp()).unwrap_or(0)
 }
 
 fn malformed(error: impl std::fmt::Display) -> CertificateError {

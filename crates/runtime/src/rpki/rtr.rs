@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rpki::rtr::client::{Client, PayloadError, PayloadTarget, PayloadUpdate};
 use rpki::rtr::payload::{Action, Payload, Timing};
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -68,6 +68,24 @@ pub struct Snapshot {
     pub standing: Standing,
     /// What it says.
     pub validated: Arc<Validated>,
+}
+
+/// How a cache behind TLS is judged: its certificate must carry `name`, and one of the authorities in `pem`
+/// (RFC 7468) must have issued it.
+pub fn tls(name: &str, pem: &[u8]) -> Result<(ServerName<'static>, Arc<ClientConfig>), String> {
+    let name = ServerName::try_from(name.to_owned()).map_err(|error| format!("{name}: {error}"))?;
+    let mut roots = RootCertStore::empty();
+    for block in pem::parse_many(pem).map_err(|error| error.to_string())? {
+        if block.tag() == "CERTIFICATE" {
+            roots.add(CertificateDer::from(block.into_contents())).map_err(|error| error.to_string())?;
+        }
+    }
+    if roots.is_empty() {
+        return Err("it holds no certificate".to_owned());
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
+    Ok((name, Arc::new(builder.with_root_certificates(roots).with_no_client_auth())))
 }
 
 /// Follows `cache` until the task is aborted; the receiver sees every change.

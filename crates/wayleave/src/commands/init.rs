@@ -118,6 +118,14 @@ fn attest() -> &'static str {
      anchor = \"anchor.pub\"\n\
      objects = \"objects\"\n\
      \n\
+     # What the RPKI says, beside the records: an RTR cache (RFC 8210) with who may originate what and the keys of routers,\n\
+     # or a folder of router certificates (RFC 8209, .cer and .crl) under trust anchors. Read again on SIGHUP.\n\
+     [rpki]\n\
+     #cache = \"127.0.0.1:3323\"\n\
+     #tls = { name = \"cache.example.net\", authorities = \"cache-ca.pem\" }\n\
+     #anchors = [\"ta.cer\"]\n\
+     #certificates = \"rpki\"\n\
+     \n\
      # What follows from a verdict: reject, large_community, med, local_pref (within one AS), log. Classes: valid, gap,\n\
      # unattested, missing (the origin usually attests), expired, invalid, malformed. Read again on SIGHUP.\n\
      [policy]\n\

@@ -34,6 +34,7 @@ pub fn run(command: &Keys) -> Outcome {
         Keys::Anchor(command) => pki::anchor(command)?,
         Keys::Profile(command) => pki::profile(command)?,
         Keys::Record(command) => pki::record(command)?,
+        Keys::Routers { anchor, certificates, json } => pki::routers(anchor, certificates, *json)?,
         Keys::Objects { anchor, objects, json } => pki::list(anchor, objects, *json)?,
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! `keys attest`, `anchor`, `profile`, `record` and `objects`: the keys of attestations and the objects that vouch for them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use wayleave_attestation::pki::{Anchor, Object, Profile, ProfileKey, Record, Role, Span, Strictness};
@@ -12,6 +12,7 @@ use crate::attestation_files::{Keys, load_anchor, save_anchor, save_object, set}
 use crate::cli::{AnchorKeys, AttestKeys, ObjectKeys, ProfileKeys, RecordKeys, StrictnessName};
 use crate::failure::{Failure, Outcome};
 use crate::output::{objects, print, print_json};
+use crate::router_keys;
 
 const DAY: u64 = 86_400;
 
@@ -184,6 +185,28 @@ pub fn list(anchor: &Path, folder: &Path, json: bool) -> Outcome {
         return Ok(());
     }
     print(&objects(&rows, &["kind", "asn", "not_after", "attested", "prefixes", "keys"]));
+    refused.iter().for_each(|refused| print(&format!("refused: {refused}\n")));
+    Ok(())
+}
+
+/// Lists the router keys of a folder of certificates.
+pub fn routers(anchors: &[PathBuf], folder: &Path, json: bool) -> Outcome {
+    let (keys, mut refused) = router_keys::read(anchors, folder, unix_now())?;
+    let mut rows = Vec::new();
+    for found in keys {
+        match router_keys::registered(&found.key, found.not_before, found.not_after) {
+            Ok((asn, key)) => rows.push(json!({
+                "asn": asn, "suite": key.suite.name(), "ski": to_hex(&found.key.ski), "key": to_hex(&key.public),
+                "not_after": key.not_after,
+            })),
+            Err(why) => refused.push(why),
+        }
+    }
+    if json {
+        print_json(json!({ "keys": rows, "refused": refused }));
+        return Ok(());
+    }
+    print(&objects(&rows, &["asn", "suite", "ski", "not_after"]));
     refused.iter().for_each(|refused| print(&format!("refused: {refused}\n")));
     Ok(())
 }

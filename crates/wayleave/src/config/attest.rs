@@ -12,6 +12,7 @@ use wayleave_core::{Asn, Prefix};
 use wayleave_runtime::clock::unix_now;
 
 use super::check::Checked;
+use super::rpki::RpkiSection;
 use super::rs::{FileFault, StatusSection, range, status_warning};
 use super::words::{Text, Word};
 use super::{Fault, Source};
@@ -24,6 +25,8 @@ use crate::failure::Failures;
 pub struct AttestFile {
     pub attest: AttestSection,
     pub keys: KeysSection,
+    #[serde(default)]
+    pub rpki: RpkiSection,
     #[serde(default)]
     pub policy: PolicySection,
     #[serde(default)]
@@ -282,6 +285,7 @@ impl AttestFile {
                 faults.push(Fault::at(treatment.span(), message));
             }
         }
+        faults.extend(self.rpki.faults());
         self.pair_faults(&mut faults);
         faults
     }
@@ -328,7 +332,7 @@ impl AttestFile {
     }
 
     fn file_faults(&self, source: &Source) -> Vec<FileFault> {
-        let mut faults = Vec::new();
+        let mut faults = self.rpki.file_faults(source);
         let named = [
             (&self.keys.signing, "wayleave keys attest"),
             (&self.keys.anchor, "wayleave keys anchor"),
@@ -363,8 +367,8 @@ impl AttestFile {
         if self.pair.is_empty() {
             warnings.push(Fault { span: None, message: "no [[pair]]: nothing is proxied".to_owned(), help: None });
         }
-        if self.keys.anchor.is_none() {
-            let message = "no trust anchor in [keys]: no origin's key is known, and nothing is valid";
+        if self.keys.anchor.is_none() && self.rpki.cache.is_none() && self.rpki.certificates.is_none() {
+            let message = "neither a trust anchor in [keys] nor [rpki]: no origin's key is known, and nothing is valid";
             warnings.push(Fault { span: None, message: message.to_owned(), help: None });
         }
         warnings.extend(self.status.as_ref().and_then(status_warning));

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 use tracing::{debug, error, info, warn};
-use wayleave_attestation::pki::ObjectSet;
 use wayleave_attestation::proxy::pair::{self, Side};
 use wayleave_attestation::proxy::why::reason;
 use wayleave_attestation::proxy::{
@@ -29,6 +28,7 @@ use wayleave_runtime::signals::{Asked, Signals};
 use wayleave_runtime::store::{Change, FileStore, Health, Store};
 use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
 
+use super::origins::{Origins, Summary, Wanted};
 use super::{Events, QUEUE, READY_EVERY, Ready, most_of, not_ready_yet, warn_of_restart};
 use crate::attestation_files as files;
 use crate::config::Source;
@@ -36,9 +36,9 @@ use crate::config::attest::{AttestFile, EndSection, PairSection};
 use crate::failure::{Failure, Outcome};
 
 /// What a reload takes in; keys and objects are read again too.
-const LIVE: [&str; 2] = ["policy", "keys.objects"];
-/// How often the objects are read again, and what nobody needs is let go.
-const REREAD: Duration = Duration::from_secs(30);
+const LIVE: [&str; 3] = ["policy", "keys.objects", "rpki"];
+/// How often what nobody needs is let go.
+const SWEEP: Duration = Duration::from_secs(30);
 /// How long a stop may take.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// Causes for want of a session that are told in the log, for each pair.
@@ -72,7 +72,7 @@ pub async fn run(path: &Path) -> Outcome {
     let store = Arc::new(FileStore::open(&source.beside(&file.attest.state))?);
     let last_time = check_clock(&store, clock)?;
     // An anchor that has expired, or files that cannot be read, are told before anything runs.
-    files::view(&file.keys, &source, 0)?;
+    let origins = Origins::follow(wanted(&file, &source)).await?;
     let ring = files::ring(&file.keys, *file.attest.asn.get_ref(), &source)?;
     let used: HashMap<Vec<u8>, u64> = store
         .load(COUNTS)?
@@ -88,7 +88,8 @@ pub async fn run(path: &Path) -> Outcome {
     let sockets = listen(&file, &events).await?;
     let (ready, is_ready) = not_ready_yet();
     let log = Events::default();
-    let shown = Shown { events: events.clone(), log: log.clone(), store: Arc::clone(&store) };
+    let known = origins.summary();
+    let shown = Shown { events: events.clone(), log: log.clone(), store: Arc::clone(&store), known };
     let _pages = serve(&file, &shown, is_ready).await?;
     let names = file.pair.iter().map(|pair| pair.get_ref().name.clone()).collect();
     let driver = Driver {
@@ -103,11 +104,8 @@ pub async fn run(path: &Path) -> Outcome {
         causes_said: BTreeSet::new(),
         source,
         path: path.to_owned(),
-        generation: 0,
         last_time,
-        known: None,
-        objects: None,
-        objects_until: None,
+        origins,
     };
     let mut running = tokio::spawn(driver.run(inbox));
     let watching = tokio::spawn(watch_ready(shown.clone(), ready));
@@ -138,6 +136,10 @@ pub async fn run(path: &Path) -> Outcome {
     let _ = events.send(Event::Stop).await;
     let _ = running.await;
     Ok(())
+}
+
+fn wanted(file: &AttestFile, source: &Source) -> Wanted {
+    Wanted { keys: file.keys.clone(), rpki: file.rpki.clone(), source: source.clone() }
 }
 
 /// A clock that stands before a time it has already shown is wrong, and with it every expiry.
@@ -266,25 +268,19 @@ struct Driver {
     causes_said: BTreeSet<(usize, String)>,
     source: Source,
     path: std::path::PathBuf,
-    generation: u64,
     /// The latest time that the clock has shown, in this life or an earlier one, in seconds since 1970.
     last_time: u64,
-    /// The objects that were last read.
-    known: Option<ObjectSet>,
-    /// What the objects' files held when they were last read.
-    objects: Option<files::Stamp>,
-    /// When what they say must be looked at again, in seconds since 1970.
-    objects_until: Option<u64>,
+    origins: Origins,
 }
 
 impl Driver {
     async fn run(mut self, mut inbox: mpsc::Receiver<Event>) -> Result<(), Failure> {
-        self.reread();
+        self.learn();
         for place in 0..self.names.len() {
             self.tell(Input::Pair(place, pair::Input::Start));
         }
         self.act()?;
-        let mut reread = tokio::time::interval(REREAD);
+        let mut sweep = tokio::time::interval(SWEEP);
         loop {
             let deadline = self.proxy.deadline();
             let due = deadline.map_or_else(tokio::time::Instant::now, |at| self.clock.at(at));
@@ -294,8 +290,8 @@ impl Driver {
                     Some(event) => self.take(event),
                 },
                 () = sleep_until(due), if deadline.is_some() => {}
-                _ = reread.tick() => {
-                    self.reread();
+                Ok(()) = self.origins.views.changed() => self.learn(),
+                _ = sweep.tick() => {
                     self.proxy.sweep();
                     self.note_time();
                 }
@@ -395,39 +391,10 @@ impl Driver {
         });
     }
 
-    /// Reads the signed objects again if their files have changed.
-    fn reread(&mut self) {
-        let file = match AttestFile::parse(&self.source) {
-            Ok(file) => file,
-            Err(_) => return,
-        };
-        let stamp = files::stamp(&file.keys, &self.source);
-        let is_over = self.objects_until.is_some_and(|until| until <= self.clock.now().unix.secs());
-        if self.objects.as_ref() == Some(&stamp) && !is_over {
-            return;
-        }
-        self.generation += 1;
-        match files::view(&file.keys, &self.source, self.generation) {
-            Ok(known) => {
-                for refused in known.refused {
-                    error!("ALARM: {refused}; it does not count");
-                }
-                self.tell(Input::View(Arc::new(known.view)));
-                self.objects = Some(stamp);
-                self.objects_until = known.until;
-                self.known = known.set;
-            }
-            Err(failure) => {
-                error!("ALARM: {failure}; what was known before still counts until it expires");
-                // What has expired by now counts no longer; an expired anchor vouches for nothing.
-                if let Some(known) = self.known.as_ref().filter(|_| is_over) {
-                    let now = self.clock.now().unix.secs();
-                    let (view, _) = known.view(self.generation, now);
-                    self.objects_until = known.next_change(now);
-                    self.tell(Input::View(Arc::new(view)));
-                }
-            }
-        }
+    /// Takes in what is known of origins by now.
+    fn learn(&mut self) {
+        let view = Arc::clone(&self.origins.views.borrow_and_update());
+        self.tell(Input::View(view));
     }
 
     fn reload(&mut self) {
@@ -439,9 +406,8 @@ impl Driver {
             Ok(file) => {
                 warn_of_restart(&self.source, &source, &LIVE);
                 self.tell(Input::Policy(file.policy()));
+                self.origins.look(wanted(&file, &source));
                 self.source = source;
-                self.objects = None;
-                self.reread();
                 info!("policy, keys and records read again");
             }
             Err(failures) => failures.0.iter().for_each(|failure| error!("reload: {failure}; nothing changed")),
@@ -524,6 +490,13 @@ impl Driver {
             Happened::Exhausted(place, routes) => {
                 error!(pair = self.names[place], routes = routes.len(), "ALARM: not sent: the signing keys are spent");
             }
+            Happened::Failed { pair, what, routes } => {
+                error!(pair = self.names[pair], what, routes = routes.len(), first = ?routes.first(), "ALARM: work panicked: a bug, please report it with the lines above; these routes go nowhere and are tried again later");
+                let mut noted = told("failed", pair, &self.names);
+                noted["doing"] = json!(what);
+                noted["routes"] = json!(routes.len());
+                self.log.note(&noted);
+            }
             Happened::ClockInDoubt(Some(_)) => {
                 error!(
                     "ALARM: most origins disagree with this machine's clock; check it (`timedatectl`), expiries are in doubt"
@@ -567,6 +540,7 @@ struct Shown {
     events: mpsc::Sender<Event>,
     log: Events,
     store: Arc<FileStore>,
+    known: watch::Receiver<Summary>,
 }
 
 impl Shown {
@@ -580,6 +554,7 @@ impl Shown {
     async fn status(&self) -> Result<Value, ViewError> {
         let status = self.ask(|proxy| proxy.status()).await?;
         let mut value = crate::output::versioned(json!(status));
+        value["known"] = json!(*self.known.borrow());
         value["store"] = match &*self.store.health().borrow() {
             Health::Good => json!("good"),
             Health::Failing(why) => json!(why),
@@ -621,7 +596,7 @@ impl Shown {
 async fn serve(
     file: &AttestFile,
     shown: &Shown,
-    is_ready: tokio::sync::watch::Receiver<Result<(), String>>,
+    is_ready: watch::Receiver<Result<(), String>>,
 ) -> Outcome<Option<Serving>> {
     let Some(status) = &file.status else { return Ok(None) };
     let address = status.listen.get_ref().0;
@@ -654,7 +629,11 @@ async fn serve(
         })
         .metrics(move || {
             let shown = f.clone();
-            async move { Some(metrics(&shown.ask(|proxy| proxy.status()).await.ok()?)) }
+            async move {
+                let mut metrics = metrics(&shown.ask(|proxy| proxy.status()).await.ok()?);
+                metrics.extend(shown.known.borrow().metrics());
+                Some(metrics)
+            }
         });
     let serving = pages.serve(address).await;
     let serving =
@@ -690,6 +669,7 @@ fn metrics(status: &wayleave_attestation::proxy::Status) -> Vec<Metric> {
         Metric::counter("too_long", "Routes not sent because no attestation fits", counts.too_long),
         Metric::counter("oversize", "Routes that a session's message size did not take", counts.oversize),
         Metric::counter("exhausted", "Routes not sent because keys are spent", counts.exhausted),
+        Metric::counter("failed", "Routes on which work panicked", counts.failed),
         Metric::counter("malformed_updates", "Malformed UPDATEs (RFC 7606)", counts.malformed_updates),
     ]
 }

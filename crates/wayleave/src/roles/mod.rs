@@ -3,6 +3,7 @@
 pub mod attest;
 mod events;
 pub mod member;
+mod origins;
 pub mod router;
 pub mod rs;
 mod stored;

@@ -1,0 +1,100 @@
+//! `[rpki]`: where a role learns who may originate what, and which keys the RPKI binds to routers.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+use wayleave_runtime::rpki::rtr::{self, Cache};
+
+use super::rs::FileFault;
+use super::{Fault, HostPort, Source, Text};
+use crate::attestation_files::fault;
+use crate::failure::{Failure, Outcome};
+
+/// `[rpki]`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RpkiSection {
+    /// A relying party's cache, which is asked over RTR (RFC 8210).
+    pub cache: Option<Spanned<Text<HostPort>>>,
+    /// How the cache is reached by TLS; without it over plain TCP.
+    pub tls: Option<Spanned<TlsSection>>,
+    /// Certificates of trust anchors, under which those in `certificates` count.
+    #[serde(default)]
+    pub anchors: Vec<Spanned<PathBuf>>,
+    /// A folder of certificates (`.cer`) of authorities and routers (RFC 8209), and revocation lists (`.crl`).
+    pub certificates: Option<Spanned<PathBuf>>,
+}
+
+/// How a cache is judged that is reached by TLS.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsSection {
+    /// The name that its certificate must carry.
+    pub name: String,
+    /// Who must have issued it: certificates in PEM.
+    pub authorities: PathBuf,
+}
+
+impl RpkiSection {
+    /// The cache to follow; `Ok(None)` where there is none.
+    pub fn cache(&self, source: &Source) -> Outcome<Option<Cache>> {
+        let Some(address) = &self.cache else { return Ok(None) };
+        let tls = match &self.tls {
+            None => None,
+            Some(section) => {
+                let read = read_tls(section.get_ref(), source);
+                Some(read.map_err(|failure| source.failure(fault(section.span(), &failure)))?)
+            }
+        };
+        Ok(Some(Cache { address: address.get_ref().0.to_string(), tls }))
+    }
+
+    pub(super) fn faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        if let (None, Some(tls)) = (&self.cache, &self.tls) {
+            faults.push(Fault::at(tls.span(), "`tls` without a cache, expected `cache` beside it"));
+        }
+        match (&self.certificates, self.anchors.first()) {
+            (Some(folder), None) => {
+                let message = "certificates under no trust anchor, expected `anchors` beside them";
+                faults.push(Fault::at(folder.span(), message));
+            }
+            (None, Some(anchor)) => {
+                let message = "trust anchors without certificates, expected `certificates` beside them";
+                faults.push(Fault::at(anchor.span(), message));
+            }
+            _ => {}
+        }
+        faults
+    }
+
+    pub(super) fn file_faults(&self, source: &Source) -> Vec<FileFault> {
+        let mut faults = Vec::new();
+        for file in self.anchors.iter().chain(&self.certificates) {
+            let path = source.beside(file.get_ref());
+            if !path.exists() {
+                let message = format!("{} does not exist yet", path.display());
+                faults.push(FileFault::Missing(Fault::at(file.span(), message)));
+            }
+        }
+        if let Some(section) = &self.tls {
+            let path = source.beside(&section.get_ref().authorities);
+            if !path.exists() {
+                let message = format!("{} does not exist yet", path.display());
+                faults.push(FileFault::Missing(Fault::at(section.span(), message)));
+            } else if let Err(failure) = read_tls(section.get_ref(), source) {
+                faults.push(FileFault::Unusable(fault(section.span(), &failure)));
+            }
+        }
+        faults
+    }
+}
+
+type Tls = (rustls::pki_types::ServerName<'static>, std::sync::Arc<rustls::ClientConfig>);
+
+fn read_tls(section: &TlsSection, source: &Source) -> Result<Tls, Failure> {
+    let path = source.beside(&section.authorities);
+    let pem = std::fs::read(&path).map_err(|error| Failure::system(path.display(), &error))?;
+    rtr::tls(&section.name, &pem).map_err(|why| Failure::new(format!("{}: {why}", path.display())))
+}

@@ -1,0 +1,116 @@
+//! Running attesting proxies, and speakers beside them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output};
+
+use serde_json::Value;
+use wayleave_bgp::{AsPathBuf, Attributes, Origin};
+use wayleave_core::{Asn, Prefix};
+use wayleave_lab::netns::Place;
+use wayleave_lab::speaker::{Identity, Routes, Speaker};
+
+use super::{Folder, free};
+
+/// The prefix that these tests announce.
+pub const PREFIX: &str = "192.0.2.0/24";
+
+/// A running proxy with one pair.
+pub struct Proxy {
+    name: String,
+    folder: PathBuf,
+    child: Option<Child>,
+    pub inside: String,
+    page: String,
+}
+
+impl Proxy {
+    /// Its keys lie in `ASN.key`, and what the anchor signed in `objects`; `more` is configuration between `[keys]` and
+    /// `[[pair]]`.
+    pub fn new(folder: &Folder, asn: u32, outside: &str, more: &str) -> Self {
+        let keys = format!("signing = \"{asn}.key\"\nanchor = \"anchor.pub\"\nobjects = \"objects\"\n");
+        Self::with_keys(folder, asn, outside, &keys, more)
+    }
+
+    /// Likewise, with these lines under `[keys]`.
+    pub fn with_keys(folder: &Folder, asn: u32, outside: &str, keys: &str, more: &str) -> Self {
+        let (inside, page, name) = (free(), free(), format!("as{asn}"));
+        let config = format!(
+            "[attest]\nasn = {asn}\nstate = \"{name}.redb\"\n[keys]\n{keys}{more}[[pair]]\nname = \"there\"\n\
+             inside = {{ listen = \"{inside}\" }}\noutside = {{ {outside} }}\n[status]\nlisten = \"{page}\"\n"
+        );
+        folder.write(&format!("{name}.toml"), &config);
+        let mut proxy = Self { name, folder: folder.0.clone(), child: None, inside, page };
+        proxy.start();
+        proxy
+    }
+
+    pub fn start(&mut self) {
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join(format!("{}.log", self.name)));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
+        command.args(["run", "attest", "--config", &format!("{}.toml", self.name)]).current_dir(&self.folder);
+        self.child = Some(command.stderr(log.expect("a log")).spawn().expect("the program runs"));
+    }
+
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    pub fn signal(&self, name: &str) {
+        let id = self.child.as_ref().expect("running").id().to_string();
+        assert!(Command::new("kill").args([name, &id]).status().expect("kill").success());
+    }
+
+    pub fn ask(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
+        command.args(arguments).args(["--url", &self.page]).env("NO_COLOR", "1").output().expect("the program runs")
+    }
+
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.ask(&[arguments, &["--json"]].concat());
+        serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+    }
+
+    /// The class of the only route.
+    pub fn class(&self) -> Value {
+        self.json(&["why", PREFIX])["routes"][0]["class"].clone()
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.join(format!("{}.log", self.name))).expect("a log")
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A speaker of `asn` inside of `proxy`, which sees the neighbour `peer_asn` there.
+pub fn speaker(asn: u32, peer_asn: u32, number: u8, proxy: &Proxy) -> Speaker {
+    let identity = Identity {
+        name: format!("speaker of AS{asn}"),
+        asn: Asn(asn),
+        address: [192, 0, 2, number].into(),
+        address6: "2001:db8::1".parse().expect("an address"),
+        peer_asn: Asn(peer_asn),
+        peer: proxy.inside.parse().expect("an address"),
+    };
+    Speaker::start(identity, Place::Here)
+}
+
+pub fn prefix() -> Prefix {
+    PREFIX.parse().expect("a prefix")
+}
+
+/// The prefix as a route of its origin's.
+pub fn own(asn: u32) -> Routes {
+    let mut edit = Attributes::builder();
+    edit.origin(Origin::Igp).as_path(AsPathBuf::from_sequence(&[Asn(asn)]).as_path());
+    edit.ipv4_next_hop([192, 0, 2, 1].into());
+    Routes::from([(prefix(), edit.finish())])
+}

@@ -1,0 +1,82 @@
+//! The program, run in folders of its own.
+#![allow(unreachable_pub, dead_code, reason = "each test uses its part")]
+#![allow(clippy::disallowed_methods, reason = "a test starts the program")]
+
+pub mod attesting;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a test waits for something.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder that is gone when the test ends well.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    /// Each test has a name of its own.
+    pub fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        fs::write(self.0.join(name), text).expect("written");
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
+        command.args(arguments).current_dir(&self.0).env_remove("WAYLEAVE_LOG").env("NO_COLOR", "1");
+        command.stdin(Stdio::null()).output().expect("the program runs")
+    }
+
+    /// Runs what must succeed, and gives what it printed.
+    pub fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// Runs what must fail with this code, and gives what it said on standard error.
+    pub fn fails(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stdout));
+        text(&output.stderr)
+    }
+
+    /// Signs an object as the folder's anchor.
+    pub fn sign(&self, what: &[&str]) {
+        self.ok(&[&["keys"], what, &["--anchor", "anchor.key", "--objects", "objects"]].concat());
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+/// An address of the loopback that is free.
+pub fn free() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").to_string()
+}
+
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
