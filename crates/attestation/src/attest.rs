@@ -96,6 +96,12 @@ pub enum AttestError {
     /// The last hop is for the receivers of a directory and was not opened: see [`open`].
     #[error("the last hop is for the receivers of a directory: open it first")]
     NotOpened,
+    /// With no key that may sign does the value fit: the shortest has so many octets.
+    #[error("the shortest attestation has {need} octets, which is too long")]
+    TooLarge {
+        /// Octets of the shortest.
+        need: usize,
+    },
     /// The key did not sign.
     #[error(transparent)]
     Sign(#[from] SignError),
@@ -109,6 +115,7 @@ pub struct Attested<'a> {
     index: u8,
     hop: OwnHop,
     onward: Onward<'a>,
+    is_smaller: bool,
 }
 
 /// The fields of a hop that do not depend on the neighbour.
@@ -140,6 +147,12 @@ impl OwnHop {
 }
 
 impl Attested<'_> {
+    /// Whether a key that was preferred was passed over because its value would have been too long.
+    #[must_use]
+    pub fn is_smaller(&self) -> bool {
+        self.is_smaller
+    }
+
     /// The attribute's value for `neighbour`; `None` if the hop does not serve it.
     #[must_use]
     pub fn for_neighbour(&self, neighbour: Asn) -> Option<Vec<u8>> {
@@ -179,6 +192,18 @@ pub fn originate<'a>(
     ring: &mut KeyRing,
     onward: Onward<'a>,
 ) -> Result<Attested<'a>, AttestError> {
+    originate_within(usize::MAX, origination, speaker, ring, onward)
+}
+
+/// As [`originate`], with the first key whose value has at most `most` octets, and the next where a few-time key is
+/// spent. Nothing is signed that does not fit: no index of a few-time key is lost to it.
+pub fn originate_within<'a>(
+    most: usize,
+    origination: &Origination<'_>,
+    speaker: &Speaker,
+    ring: &mut KeyRing,
+    onward: Onward<'a>,
+) -> Result<Attested<'a>, AttestError> {
     let mut prefixes = origination.prefixes.to_vec();
     prefixes.sort_unstable();
     let first = prefixes.first().map(Prefix::afi);
@@ -188,20 +213,32 @@ pub fn originate<'a>(
     if first.is_none() || !is_list {
         return Err(AttestError::Prefixes);
     }
-    let pair = ring.pairs.iter_mut().find(|pair| pair.registered).ok_or(AttestError::NotOurs(speaker.asn))?;
     let mut value = Vec::with_capacity(64);
     chain::encode_head(&prefixes, origination.sequence, speaker.not_before, 1, &mut value);
     let start = value.clone();
     let head = Head::decode(&mut Reader { rest: &start })?;
-    let tag = key_tag(pair.suite, pair.key.public());
-    let place = Place { index: 0, signer: Signer::Registered { skipped: 0, tag }, skipped: &[], previous: [0; 32] };
-    sign(value, place, speaker, (&head, 0), pair, onward)
+    let draft =
+        Draft { value, index: 0, skipped: &[], previous: [0; 32], speaker, head: &head, not_before_offset: 0 };
+    let candidates = candidates(ring, |pair| registered(pair, 0));
+    draft.sign_within(most, &candidates, ring, onward)
 }
 
 /// Extends `received` by a hop of `speaker`, which received it with `path` (its own AS not yet on it).
 ///
 /// `received` has been validated: what it lets this AS sign is taken from it as it stands.
 pub fn extend<'a>(
+    received: &Attestation<'_>,
+    path: &Path,
+    speaker: &Speaker,
+    ring: &mut KeyRing,
+    onward: Onward<'a>,
+) -> Result<Attested<'a>, AttestError> {
+    extend_within(usize::MAX, received, path, speaker, ring, onward)
+}
+
+/// As [`extend`], within `most` octets as [`originate_within`].
+pub fn extend_within<'a>(
+    most: usize,
     received: &Attestation<'_>,
     path: &Path,
     speaker: &Speaker,
@@ -215,12 +252,13 @@ pub fn extend<'a>(
     let Some(last) = received.last_hop() else { return Err(AttestError::Path) };
     let leaf = last.next.leaf().ok_or(AttestError::NotOpened)?;
     let skipped = &path.entries()[cursor..];
-    let (pair, signer) = choose(ring, leaf, skipped.len(), speaker.asn)?;
+    let candidates = after(ring, leaf, skipped.len(), speaker.asn)?;
     let offset = speaker.not_before.saturating_sub(received.head().base_time) / 60;
-    let offset = u16::try_from(offset).map_err(|_| AttestError::Field("the hop's not-before"))?;
+    let not_before_offset = u16::try_from(offset).map_err(|_| AttestError::Field("the hop's not-before"))?;
     let value = received.with_hop_count(received.hop_count() as u8 + 1);
-    let place = Place { index: received.hop_count() as u8, signer, skipped, previous };
-    sign(value, place, speaker, (received.head(), offset), pair, onward)
+    let index = received.hop_count() as u8;
+    let draft = Draft { value, index, skipped, previous, speaker, head: received.head(), not_before_offset };
+    draft.sign_within(most, &candidates, ring, onward)
 }
 
 /// Writes `received`, whose last hop is for the receivers of `directory`, with the opening of `receiver`'s leaf, as the
@@ -239,53 +277,131 @@ pub fn open(received: &Attestation<'_>, directory: &Tree, receiver: Asn) -> Opti
     Some(value)
 }
 
-/// Where a new hop stands.
-struct Place<'a> {
+/// A hop that is to be signed: all but the key.
+struct Draft<'d> {
+    /// The value before it.
+    value: Vec<u8>,
     index: u8,
-    signer: Signer,
-    skipped: &'a [Asn],
+    skipped: &'d [Asn],
     previous: chain::ChainHash,
+    speaker: &'d Speaker,
+    head: &'d Head<'d>,
+    not_before_offset: u16,
 }
 
-fn sign<'a>(
-    value: Vec<u8>,
-    place: Place<'_>,
-    speaker: &Speaker,
-    (head, not_before_offset): (&Head<'_>, u16),
-    pair: &mut Pair,
-    onward: Onward<'a>,
-) -> Result<Attested<'a>, AttestError> {
-    if speaker.prepend == 0 {
-        return Err(AttestError::Field("the prepend count"));
+impl Draft<'_> {
+    /// Signs with the first of `candidates` that fits and is not spent.
+    fn sign_within<'a>(
+        &self,
+        most: usize,
+        candidates: &[Candidate],
+        ring: &mut KeyRing,
+        onward: Onward<'a>,
+    ) -> Result<Attested<'a>, AttestError> {
+        if candidates.is_empty() {
+            return Err(AttestError::NotOurs(self.speaker.asn));
+        }
+        if self.speaker.prepend == 0 {
+            return Err(AttestError::Field("the prepend count"));
+        }
+        if self.speaker.lifetime == 0 {
+            return Err(AttestError::Field("the lifetime"));
+        }
+        let (mut shortest, mut spent) = (None, None);
+        for candidate in candidates {
+            let pair = &mut ring.pairs[candidate.place];
+            let hop = self.hop(pair, candidate.signer);
+            let need = self.length(&hop, onward);
+            if need > most {
+                shortest = Some(shortest.unwrap_or(usize::MAX).min(need));
+                continue;
+            }
+            match self.sign(hop, pair, onward) {
+                Err(AttestError::Sign(error @ SignError::Exhausted(_))) => spent = Some(error),
+                made => return made.map(|made| Attested { is_smaller: shortest.is_some(), ..made }),
+            }
+        }
+        Err(spent.map_or(AttestError::TooLarge { need: shortest.unwrap_or(usize::MAX) }, AttestError::Sign))
     }
-    if speaker.lifetime == 0 {
-        return Err(AttestError::Field("the lifetime"));
+
+    /// The hop with a signature of zeros, as long as the suite's longest.
+    fn hop(&self, pair: &Pair, signer: Signer) -> OwnHop {
+        let carries_key = signer == Signer::Chained && pair.key.public().len() != LEAF_KEY_LEN;
+        let signature_len = crate::suite::of(pair.suite).map_or(0, |suite| suite.signature_len());
+        OwnHop {
+            suite: pair.suite,
+            signer,
+            prepend: self.speaker.prepend,
+            not_before_offset: self.not_before_offset,
+            lifetime: self.speaker.lifetime,
+            public: if carries_key { pair.key.public().to_vec() } else { Vec::new() },
+            signature: vec![0; signature_len],
+        }
     }
-    let carries_key = place.signer == Signer::Chained && pair.key.public().len() != LEAF_KEY_LEN;
-    let mut hop = OwnHop {
-        suite: pair.suite,
-        signer: place.signer,
-        prepend: speaker.prepend,
-        not_before_offset,
-        lifetime: speaker.lifetime,
-        public: if carries_key { pair.key.public().to_vec() } else { Vec::new() },
-        signature: Vec::new(),
-    };
-    let (commitment, next) = match onward {
-        Onward::Neighbour(asn, leaf) => (leaf.direct_commitment(asn), Next::Direct(leaf)),
-        Onward::Tree(tree) => (tree.root(), Next::Directory),
-    };
-    let mut message = Vec::with_capacity(256);
-    let input = SignedInput {
-        index: place.index,
-        asn: speaker.asn,
-        skipped: place.skipped,
-        previous: &place.previous,
-        commitment: &commitment,
-    };
-    input.encode(head, &hop.with(next), &mut message);
-    hop.signature = pair.key.sign(&message)?;
-    Ok(Attested { before: value, index: place.index, hop, onward })
+
+    /// Octets of the value, for whichever neighbour it is the longest.
+    fn length(&self, hop: &OwnHop, onward: Onward<'_>) -> usize {
+        let (next, opening) = match onward {
+            Onward::Neighbour(_, leaf) => (Next::Direct(leaf), 0),
+            Onward::Tree(tree) => (Next::Directory, if tree.is_directory() { 0 } else { tree.longest_opening() }),
+        };
+        let mut octets = Vec::with_capacity(hop.signature.len() + hop.public.len() + 256);
+        hop.with(next).encode(self.index, &mut octets);
+        self.value.len() + octets.len() + opening
+    }
+
+    fn sign<'a>(&self, mut hop: OwnHop, pair: &mut Pair, onward: Onward<'a>) -> Result<Attested<'a>, AttestError> {
+        let (commitment, next) = match onward {
+            Onward::Neighbour(asn, leaf) => (leaf.direct_commitment(asn), Next::Direct(leaf)),
+            Onward::Tree(tree) => (tree.root(), Next::Directory),
+        };
+        let mut message = Vec::with_capacity(256);
+        let input = SignedInput {
+            index: self.index,
+            asn: self.speaker.asn,
+            skipped: self.skipped,
+            previous: &self.previous,
+            commitment: &commitment,
+        };
+        input.encode(self.head, &hop.with(next), &mut message);
+        hop.signature = pair.key.sign(&message)?;
+        Ok(Attested { before: self.value.clone(), index: self.index, hop, onward, is_smaller: false })
+    }
+}
+
+/// A key that may sign: its place in the ring, and as what it signs.
+struct Candidate {
+    place: usize,
+    signer: Signer,
+}
+
+/// The keys that may sign, the preferred first.
+fn candidates(ring: &KeyRing, may_sign: impl Fn(&Pair) -> Option<Signer>) -> Vec<Candidate> {
+    let of = |(place, pair): (usize, &Pair)| Some(Candidate { place, signer: may_sign(pair)? });
+    ring.pairs.iter().enumerate().filter_map(of).collect()
+}
+
+/// As what a registered key signs after a gap of `skipped` entries.
+fn registered(pair: &Pair, skipped: u8) -> Option<Signer> {
+    let tag = key_tag(pair.suite, pair.key.public());
+    pair.registered.then_some(Signer::Registered { skipped, tag })
+}
+
+/// The keys that may sign after a hop that left `leaf` and `skipped` entries unattested.
+fn after(ring: &KeyRing, leaf: LeafView<'_>, skipped: usize, asn: Asn) -> Result<Vec<Candidate>, AttestError> {
+    if leaf.is_keyless() {
+        let skipped = u8::try_from(skipped).map_err(|_| AttestError::Field("the gap"))?;
+        return Ok(candidates(ring, |pair| registered(pair, skipped)));
+    }
+    if skipped > 0 {
+        return Err(AttestError::NotOurs(asn));
+    }
+    Ok(candidates(ring, |pair| {
+        let named = pair.leaf_key();
+        let is_listed = leaf.keys().any(|(suite, key)| suite == named.suite && *key == named.key);
+        let is_strong = crate::suite::of(pair.suite).is_some_and(|suite| suite.strength() >= leaf.least_strength());
+        (is_listed && is_strong).then_some(Signer::Chained)
+    }))
 }
 
 /// The hash of all of `received`, and how many entries of `path` its hops attest.
@@ -322,31 +438,6 @@ fn chain_hash(
         cursor = end;
     }
     Ok((previous, cursor))
-}
-
-/// The key to sign with after a hop that left `leaf` and `skipped` entries unattested.
-fn choose<'a>(
-    ring: &'a mut KeyRing,
-    leaf: LeafView<'_>,
-    skipped: usize,
-    asn: Asn,
-) -> Result<(&'a mut Pair, Signer), AttestError> {
-    let not_ours = AttestError::NotOurs(asn);
-    if leaf.is_keyless() {
-        let skipped = u8::try_from(skipped).map_err(|_| AttestError::Field("the gap"))?;
-        let pair = ring.pairs.iter_mut().find(|pair| pair.registered).ok_or(not_ours)?;
-        let tag = key_tag(pair.suite, pair.key.public());
-        return Ok((pair, Signer::Registered { skipped, tag }));
-    }
-    if skipped > 0 {
-        return Err(not_ours);
-    }
-    let is_allowed = |pair: &&mut Pair| {
-        let named = pair.leaf_key();
-        leaf.keys().any(|(suite, key)| suite == named.suite && *key == named.key)
-            && crate::suite::of(pair.suite).is_some_and(|suite| suite.strength() >= leaf.least_strength())
-    };
-    ring.pairs.iter_mut().find(is_allowed).map(|pair| (pair, Signer::Chained)).ok_or(not_ours)
 }
 
 /// A leaf that endorses the keys that a neighbour offered, or a keyless one where it offered none.

@@ -314,6 +314,13 @@ impl Tree {
         self.slots.iter().map(|slot| slot.asn)
     }
 
+    /// Octets of the longest opening of a leaf in it, the leaf included.
+    #[must_use]
+    pub fn longest_opening(&self) -> usize {
+        let longest = self.slots.iter().map(|slot| slot.leaf.view().octets().len()).max().unwrap_or(0);
+        longest + SALT_LEN + 1 + 2 + usize::from(self.depth) * 32
+    }
+
     /// The leaf of `asn`.
     #[must_use]
     pub fn leaf(&self, asn: Asn) -> Option<LeafView<'_>> {

@@ -9,6 +9,7 @@ use wayleave_core::{Asn, Prefix};
 
 use super::pair::{self, EndConfig, PairEvent, Side};
 use super::policy::{Class, Policy};
+use super::reserve::Left;
 use super::work::{Done, Job, Outcome};
 use crate::attest::AttestError;
 use crate::doubt::Doubt;
@@ -150,6 +151,8 @@ pub enum Event {
     TooLong(usize, Vec<Nlri>, usize),
     /// Routes did not go out: the keys are spent.
     Exhausted(usize, Vec<Nlri>),
+    /// A few-time key will end: make another.
+    KeyEnds(Left),
     /// Work panicked: a fault of ours. These routes go nowhere, and are tried again later.
     Failed {
         /// The pair's place.

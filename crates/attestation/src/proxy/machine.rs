@@ -12,9 +12,9 @@ use super::line::Line;
 use super::offer::{offer, offered};
 use super::pair::{self, Pair, PairConfig, PairEvent, Side};
 use super::policy::{Class, Policy};
-use super::reserve::{Reserves, ToPersist};
+use super::reserve::{Left, Reserves, ToPersist};
 use super::work::{Done, Group, Job, Judged, Outcome, Results, Sign, Signed, Target, Validate, Work};
-use crate::attest::{KeyRing, endorse};
+use crate::attest::{KeyRing, Pair as KeyPair, endorse};
 use crate::cache::Cache;
 use crate::doubt::{ClockWatch, Doubt};
 use crate::leaf::{Leaf, LeafKey, Tree};
@@ -545,15 +545,25 @@ impl Proxy {
         }
     }
 
-    /// Asks for more signatures of few-time keys to be made durable, well before they are used.
+    /// Asks for more signatures of few-time keys to be made durable, well before they are used, and tells of keys that
+    /// will end.
     fn reserve(&mut self) {
         let ring = Arc::clone(&self.ring);
-        let due = self.reserves.due(&ring.lock().unwrap_or_else(PoisonError::into_inner));
+        let ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = self.reserves.due(&ring);
         self.outputs.extend(due.into_iter().map(|ToPersist { id, public, limit }| Output::Persist {
             id,
             public,
             limit,
         }));
+        for left in self.reserves.ending(&ring) {
+            self.tell(Event::KeyEnds(left));
+        }
+    }
+
+    /// What is left of the key at this place of the ring, if it is a few-time key.
+    pub(super) fn left(&self, place: usize, pair: &KeyPair) -> Option<Left> {
+        self.reserves.left(place, pair)
     }
 
     fn on_persisted(&mut self, id: u64) {

@@ -21,6 +21,7 @@ mod work;
 pub use event::{Counts, Event, Input, MOST_OCTETS, MOST_OCTETS_EXTENDED, Output, PairOptions, ProxyConfig};
 pub use machine::Proxy;
 pub use opens::config_towards;
+pub use reserve::Left;
 pub use pair::{EndConfig, Pair, PairConfig, PairEvent, Side};
 pub use why::Status;
 pub use work::{Done, Job};

@@ -2,10 +2,13 @@
 
 use std::collections::HashMap;
 
-use crate::attest::KeyRing;
+use crate::SuiteId;
+use crate::attest::{KeyRing, Pair};
 
 /// Signatures of a few-time key that are made durable ahead of their use.
 const RESERVE: u64 = 1024;
+/// Percent of a key's signatures that are left when it is told that it will end.
+const ALARMS: [u64; 3] = [25, 10, 1];
 
 /// A few-time key's count.
 struct Reserve {
@@ -18,6 +21,36 @@ struct Reserve {
     limit: u64,
     /// On its way to the store: id and limit.
     pending: Option<(u64, u64)>,
+    /// How many of the alarms have been told.
+    told: usize,
+}
+
+impl Reserve {
+    fn left(&self, pair: &Pair) -> Option<Left> {
+        let all = pair.key.signatures()?;
+        let next = pair.key.next_index()?.max(self.from);
+        let of = all.end - all.start;
+        Some(Left { suite: pair.suite, left: all.end.saturating_sub(next).min(of), of })
+    }
+}
+
+/// What is left of a few-time key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Left {
+    /// Its suite.
+    pub suite: SuiteId,
+    /// Signatures that this proxy may still make with it.
+    pub left: u64,
+    /// Signatures that it might make in the key's whole life.
+    pub of: u64,
+}
+
+impl Left {
+    /// The share that is left, from 0 to 1.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        self.left as f64 / self.of.max(1) as f64
+    }
 }
 
 /// What is to be made durable: that the key `public` may have signed with every index below `limit`.
@@ -40,7 +73,7 @@ impl Reserves {
         let keys = few_time.map(|(place, pair)| {
             let public = pair.key.public().to_vec();
             let from = used.get(&public).copied().unwrap_or(0);
-            Reserve { place, public, from, limit: from, pending: None }
+            Reserve { place, public, from, limit: from, pending: None, told: 0 }
         });
         Self { keys: keys.collect(), persists: 0 }
     }
@@ -66,6 +99,23 @@ impl Reserves {
             all.push(ToPersist { id: self.persists, public: key.public.clone(), limit });
         }
         all
+    }
+
+    /// What is left of the key at this place of the ring; `None` if it signs without limit.
+    pub(super) fn left(&self, place: usize, pair: &Pair) -> Option<Left> {
+        self.keys.iter().find(|key| key.place == place)?.left(pair)
+    }
+
+    /// Keys of which less is left than had to be told: each alarm comes once.
+    pub(super) fn ending(&mut self, ring: &KeyRing) -> Vec<Left> {
+        let ending = self.keys.iter_mut().filter_map(|key| {
+            let left = key.left(ring.pairs.get(key.place)?)?;
+            let due = ALARMS.iter().filter(|percent| left.left * 100 <= left.of * **percent).count();
+            let before = key.told;
+            key.told = due.max(before);
+            (due > before).then_some(left)
+        });
+        ending.collect()
     }
 
     /// What was asked for under `id` is durable: the key may sign so often. Whether there is such a key.

@@ -32,6 +32,8 @@ pub struct Status {
     pub counts: Counts,
     /// Why our clock is in doubt, if it is.
     pub clock: &'static str,
+    /// The least share of a few-time key's signatures that is left, from 0 to 1; nothing without such a key.
+    pub few_time_left: Option<f64>,
 }
 
 /// The state of a pair.
@@ -163,6 +165,8 @@ pub struct OwnKey {
     pub registered: bool,
     /// The next index of a few-time key.
     pub next_index: Option<u64>,
+    /// Signatures that it may still make.
+    pub left: Option<u64>,
     /// What makes a change count.
     pub reload: &'static str,
 }
@@ -191,7 +195,11 @@ impl Proxy {
         });
         let pairs = pairs.collect();
         let clock = self.clock_words();
-        Status { asn: self.config.asn, pairs, classes, counts, clock }
+        let keys = self.keys();
+        let left = keys.pairs.iter().enumerate().filter_map(|(place, pair)| Some(self.left(place, pair)?.share()));
+        let few_time_left = left.reduce(f64::min);
+        drop(keys);
+        Status { asn: self.config.asn, pairs, classes, counts, clock, few_time_left }
     }
 
     /// Why the proxy does not do all of its work, if it does not. Cheap, to be asked often.
@@ -245,12 +253,13 @@ impl Proxy {
     #[must_use]
     pub fn own_keys(&mut self) -> Vec<OwnKey> {
         let keys = self.keys();
-        let own = keys.pairs.iter().map(|pair| OwnKey {
+        let own = keys.pairs.iter().enumerate().map(|(place, pair)| OwnKey {
             of: "attestations",
             suite: pair.suite.name(),
             sign: pair.leaf_key().key.iter().map(|octet| format!("{octet:02x}")).collect(),
             registered: pair.registered,
             next_index: pair.key.next_index(),
+            left: self.left(place, pair).map(|left| left.left),
             reload: "restart",
         });
         own.collect()

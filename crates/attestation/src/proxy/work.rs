@@ -13,7 +13,7 @@ use crate::leaf::{Leaf, Tree};
 use crate::path::Path;
 use crate::pki::View;
 use crate::report::Report;
-use crate::suite::{self, SignError};
+use crate::suite::SignError;
 use crate::validate::{Carried, Clock, Context, Route, Rules};
 
 /// Routes with the same attributes.
@@ -196,9 +196,8 @@ impl Sign {
             Ok(attestation) => {
                 let speaker = self.speaker(prepend);
                 let target = self.target.clone();
-                let made = fitting(ring, self.most, &target, |ring| {
-                    attest::extend(&attestation, &received, &speaker, ring, target.onward())
-                });
+                let onward = target.onward();
+                let made = attest::extend_within(self.most, &attestation, &received, &speaker, ring, onward);
                 self.outcome(&group, made, false)
             }
             // Whoever comes next will say what is wrong with it.
@@ -225,9 +224,8 @@ impl Sign {
             self.sequence += 1;
             let speaker = self.speaker(prepend);
             let target = self.target.clone();
-            let made = fitting(ring, self.most, &target, |ring| {
-                attest::originate(&Origination { prefixes: &list, sequence }, &speaker, ring, target.onward())
-            });
+            let origination = Origination { prefixes: &list, sequence };
+            let made = attest::originate_within(self.most, &origination, &speaker, ring, target.onward());
             let routes = ours.iter().copied().filter(|nlri| list.binary_search(&nlri.prefix).is_ok()).collect();
             let list = part(routes);
             let outcome = match self.outcome(&list, made, true) {
@@ -244,16 +242,17 @@ impl Sign {
         Speaker { asn: self.asn, prepend, not_before: self.now, lifetime: self.lifetime }
     }
 
-    fn outcome(&self, group: &Group, made: Result<Made, AttestError>, origin: bool) -> Outcome {
+    fn outcome(&self, group: &Group, made: Result<Attested<'_>, AttestError>, origin: bool) -> Outcome {
         match made {
-            Ok(Made { value, .. }) if value.len() > self.most => Outcome::TooLong { need: value.len() },
-            Ok(Made { value, smaller }) => {
+            Ok(attested) => {
+                let value = self.target.value(&attested);
                 let mut edit = group.attributes.edit();
                 // Ours says whether everyone before knew the attribute.
                 edit.remove(self.attribute).set(self.attribute, AttributeFlags::OPTIONAL_TRANSITIVE, &value);
                 let attributes = Arc::new(edit.finish());
-                Outcome::Attested { attributes, renew: self.renewal(group), origin, smaller }
+                Outcome::Attested { attributes, renew: self.renewal(group), origin, smaller: attested.is_smaller() }
             }
+            Err(AttestError::TooLarge { need }) => Outcome::TooLong { need },
             Err(AttestError::Sign(SignError::NotReserved(_))) => Outcome::NotReserved,
             Err(AttestError::Sign(SignError::Exhausted(_))) => Outcome::Exhausted,
             Err(error) => Outcome::NotExtended(error),
@@ -269,62 +268,6 @@ impl Sign {
         });
         self.now + lifetime / 2 + mixed % (lifetime / 4).max(1)
     }
-}
-
-/// A value, and whether a smaller suite than the preferred one made it.
-struct Made {
-    value: Vec<u8>,
-    smaller: bool,
-}
-
-/// Makes the value with the preferred key, or with the one of the shortest signatures if it is too long then.
-fn fitting<'a>(
-    ring: &mut KeyRing,
-    most: usize,
-    target: &Target,
-    make: impl Fn(&mut KeyRing) -> Result<Attested<'a>, AttestError>,
-) -> Result<Made, AttestError> {
-    let value = |attested: &Attested<'_>| target.value(attested);
-    let first = match make(ring) {
-        // A few-time key is spent: another of the keys that the neighbour before endorsed signs, if there is one.
-        Err(AttestError::Sign(SignError::Exhausted(_))) if ring.pairs.len() > 1 => {
-            return with_another(ring, value, make);
-        }
-        first => value(&first?),
-    };
-    if first.len() <= most || ring.pairs.len() < 2 {
-        return Ok(Made { value: first, smaller: false });
-    }
-    let preferred = std::mem::take(&mut ring.pairs);
-    let mut numbered: Vec<_> = preferred.into_iter().enumerate().collect();
-    numbered.sort_by_key(|(_, pair)| suite::of(pair.suite).map_or(usize::MAX, |suite| suite.signature_len()));
-    let (places, pairs): (Vec<usize>, Vec<_>) = numbered.into_iter().unzip();
-    ring.pairs = pairs;
-    let second = make(ring).map(|attested| value(&attested));
-    let mut numbered: Vec<_> = places.into_iter().zip(std::mem::take(&mut ring.pairs)).collect();
-    numbered.sort_by_key(|(place, _)| *place);
-    ring.pairs = numbered.into_iter().map(|(_, pair)| pair).collect();
-    match second {
-        Ok(second) if second.len() < first.len() => Ok(Made { value: second, smaller: true }),
-        _ => Ok(Made { value: first, smaller: false }),
-    }
-}
-
-/// Makes the value with each of the other keys in turn, until one can sign.
-fn with_another<'a>(
-    ring: &mut KeyRing,
-    value: impl Fn(&Attested<'_>) -> Vec<u8>,
-    make: impl Fn(&mut KeyRing) -> Result<Attested<'a>, AttestError>,
-) -> Result<Made, AttestError> {
-    let mut made = Err(AttestError::Sign(SignError::Exhausted(0)));
-    let mut turned = 0;
-    while matches!(made, Err(AttestError::Sign(SignError::Exhausted(_)))) && turned + 1 < ring.pairs.len() {
-        ring.pairs.rotate_left(1);
-        turned += 1;
-        made = make(ring).map(|attested| Made { value: value(&attested), smaller: false });
-    }
-    ring.pairs.rotate_right(turned);
-    made
 }
 
 /// The path as `asn` received it, and how many times it put itself on it.

@@ -8,6 +8,7 @@
 //! and the siblings on the way to the root. A public key is the public seed (16 bytes) and the upper root (16).
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 use wayleave_crypto::kdf;
@@ -314,6 +315,10 @@ impl SuiteKey for HbsKey {
 
     fn next_index(&self) -> Option<u64> {
         Some(self.next)
+    }
+
+    fn signatures(&self) -> Option<Range<u64>> {
+        Some(self.part.clone())
     }
 
     fn reserve(&mut self, from: u64, limit: u64) {

@@ -172,6 +172,11 @@ pub trait SuiteKey: Send {
     fn next_index(&self) -> Option<u64> {
         None
     }
+    /// The indices with which this holder of a few-time key may sign in its whole life; `None` where a key signs without
+    /// limit, or the limit is not known.
+    fn signatures(&self) -> Option<std::ops::Range<u64>> {
+        None
+    }
     /// Allows signatures with indices below `limit`, which the caller has made durable before this call; a few-time
     /// key signs nothing until it is called, and skips what lies below `from` (the limit that an earlier life left).
     fn reserve(&mut self, _from: u64, _limit: u64) {}

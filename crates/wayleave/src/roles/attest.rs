@@ -13,7 +13,7 @@ use tracing::{debug, error, info, warn};
 use wayleave_attestation::proxy::pair::{self, Side};
 use wayleave_attestation::proxy::why::reason;
 use wayleave_attestation::proxy::{
-    EndConfig, Event as Happened, Input, Job, Output, PairEvent, PairOptions, Proxy, ProxyConfig,
+    EndConfig, Event as Happened, Input, Job, Left, Output, PairEvent, PairOptions, Proxy, ProxyConfig,
 };
 use wayleave_attestation::validate::Rules;
 use wayleave_bgp::AttributeCode;
@@ -490,6 +490,11 @@ impl Driver {
             Happened::Exhausted(place, routes) => {
                 error!(pair = self.names[place], routes = routes.len(), "ALARM: not sent: the signing keys are spent");
             }
+            Happened::KeyEnds(left) => {
+                let Left { suite, left, of } = left;
+                error!(%suite, left, of, "ALARM: a few-time key will end: make new keys (`wayleave keys attest`) and a new profile");
+                self.log.note(&json!({ "event": "key ends", "suite": suite.name(), "left": left, "of": of }));
+            }
             Happened::Failed { pair, what, routes } => {
                 error!(pair = self.names[pair], what, routes = routes.len(), first = ?routes.first(), "ALARM: work panicked: a bug, please report it with the lines above; these routes go nowhere and are tried again later");
                 let mut noted = told("failed", pair, &self.names);
@@ -646,8 +651,11 @@ fn metrics(status: &wayleave_attestation::proxy::Status) -> Vec<Metric> {
     let pairs = &status.pairs;
     let counts = &status.counts;
     let up = pairs.iter().filter(|pair| pair.inside.up && pair.outside.up).count();
+    let few_time = status.few_time_left.map(|share| {
+        Metric::gauge("few_time_left_ratio", "Least share of a few-time key's signatures that is left", share)
+    });
     let class = |name: &str| status.classes.get(name).copied().unwrap_or(0) as f64;
-    vec![
+    let mut metrics = vec![
         Metric::gauge("pairs", "Pairs configured", pairs.len() as f64),
         Metric::gauge("pairs_up", "Pairs with both sessions up", up as f64),
         Metric::gauge("routes_valid", "Routes from outside that are valid", class("valid")),
@@ -671,5 +679,7 @@ fn metrics(status: &wayleave_attestation::proxy::Status) -> Vec<Metric> {
         Metric::counter("exhausted", "Routes not sent because keys are spent", counts.exhausted),
         Metric::counter("failed", "Routes on which work panicked", counts.failed),
         Metric::counter("malformed_updates", "Malformed UPDATEs (RFC 7606)", counts.malformed_updates),
-    ]
+    ];
+    metrics.extend(few_time);
+    metrics
 }
