@@ -110,12 +110,34 @@ pub enum AttestError {
 /// A signed hop with all before it, ready to be written for each neighbour that it serves.
 #[derive(Clone, Debug)]
 pub struct Attested<'a> {
+    signed: SignedHop,
+    onward: Onward<'a>,
+}
+
+/// A signed hop with all before it, without what it says of the next AS: it can be kept, and written later for those
+/// under the tree that it was signed for.
+#[derive(Clone, Debug)]
+pub struct SignedHop {
     /// The value up to the new hop.
     before: Vec<u8>,
     index: u8,
     hop: OwnHop,
-    onward: Onward<'a>,
     is_smaller: bool,
+}
+
+impl SignedHop {
+    /// The hop for those under `tree`, which must be the one that it was signed for.
+    #[must_use]
+    pub fn under(self, tree: &Tree) -> Attested<'_> {
+        Attested { signed: self, onward: Onward::Tree(tree) }
+    }
+
+    fn write(&self, next: Next<'_>) -> Vec<u8> {
+        let mut value = Vec::with_capacity(self.before.len() + self.hop.signature.len() + self.hop.public.len() + 64);
+        value.extend_from_slice(&self.before);
+        self.hop.with(next).encode(self.index, &mut value);
+        value
+    }
 }
 
 /// The fields of a hop that do not depend on the neighbour.
@@ -150,19 +172,25 @@ impl Attested<'_> {
     /// Whether a key that was preferred was passed over because its value would have been too long.
     #[must_use]
     pub fn is_smaller(&self) -> bool {
-        self.is_smaller
+        self.signed.is_smaller
+    }
+
+    /// The hop, to be kept.
+    #[must_use]
+    pub fn into_signed(self) -> SignedHop {
+        self.signed
     }
 
     /// The attribute's value for `neighbour`; `None` if the hop does not serve it.
     #[must_use]
     pub fn for_neighbour(&self, neighbour: Asn) -> Option<Vec<u8>> {
         match self.onward {
-            Onward::Neighbour(asn, leaf) => (asn == neighbour).then(|| self.write(Next::Direct(leaf))),
+            Onward::Neighbour(asn, leaf) => (asn == neighbour).then(|| self.signed.write(Next::Direct(leaf))),
             Onward::Tree(tree) => {
                 let opening = tree.opening(neighbour)?;
                 let leaf = opening.leaf.view();
                 let (salt, index) = (&opening.salt, opening.index);
-                Some(self.write(Next::Opening { leaf, salt, index, siblings: &opening.siblings }))
+                Some(self.signed.write(Next::Opening { leaf, salt, index, siblings: &opening.siblings }))
             }
         }
     }
@@ -172,16 +200,9 @@ impl Attested<'_> {
     #[must_use]
     pub fn for_directory(&self) -> Option<Vec<u8>> {
         match self.onward {
-            Onward::Tree(tree) if tree.is_directory() => Some(self.write(Next::Directory)),
+            Onward::Tree(tree) if tree.is_directory() => Some(self.signed.write(Next::Directory)),
             _ => None,
         }
-    }
-
-    fn write(&self, next: Next<'_>) -> Vec<u8> {
-        let mut value = Vec::with_capacity(self.before.len() + self.hop.signature.len() + self.hop.public.len() + 64);
-        value.extend_from_slice(&self.before);
-        self.hop.with(next).encode(self.index, &mut value);
-        value
     }
 }
 
@@ -217,8 +238,7 @@ pub fn originate_within<'a>(
     chain::encode_head(&prefixes, origination.sequence, speaker.not_before, 1, &mut value);
     let start = value.clone();
     let head = Head::decode(&mut Reader { rest: &start })?;
-    let draft =
-        Draft { value, index: 0, skipped: &[], previous: [0; 32], speaker, head: &head, not_before_offset: 0 };
+    let draft = Draft { value, index: 0, skipped: &[], previous: [0; 32], speaker, head: &head, not_before_offset: 0 };
     let candidates = candidates(ring, |pair| registered(pair, 0));
     draft.sign_within(most, &candidates, ring, onward)
 }
@@ -318,7 +338,17 @@ impl Draft<'_> {
             }
             match self.sign(hop, pair, onward) {
                 Err(AttestError::Sign(error @ SignError::Exhausted(_))) => spent = Some(error),
-                made => return made.map(|made| Attested { is_smaller: shortest.is_some(), ..made }),
+                made => {
+                    return made.map(|hop| Attested {
+                        signed: SignedHop {
+                            before: self.value.clone(),
+                            index: self.index,
+                            hop,
+                            is_smaller: shortest.is_some(),
+                        },
+                        onward,
+                    });
+                }
             }
         }
         Err(spent.map_or(AttestError::TooLarge { need: shortest.unwrap_or(usize::MAX) }, AttestError::Sign))
@@ -350,7 +380,7 @@ impl Draft<'_> {
         self.value.len() + octets.len() + opening
     }
 
-    fn sign<'a>(&self, mut hop: OwnHop, pair: &mut Pair, onward: Onward<'a>) -> Result<Attested<'a>, AttestError> {
+    fn sign(&self, mut hop: OwnHop, pair: &mut Pair, onward: Onward<'_>) -> Result<OwnHop, AttestError> {
         let (commitment, next) = match onward {
             Onward::Neighbour(asn, leaf) => (leaf.direct_commitment(asn), Next::Direct(leaf)),
             Onward::Tree(tree) => (tree.root(), Next::Directory),
@@ -365,7 +395,7 @@ impl Draft<'_> {
         };
         input.encode(self.head, &hop.with(next), &mut message);
         hop.signature = pair.key.sign(&message)?;
-        Ok(Attested { before: self.value.clone(), index: self.index, hop, onward, is_smaller: false })
+        Ok(hop)
     }
 }
 

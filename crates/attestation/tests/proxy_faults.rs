@@ -58,7 +58,11 @@ fn a_panic_costs_the_route_that_caused_it_until_it_is_tried_again() {
     assert!(net.has(1, "10.1.0.0/16").is_some_and(|route| route.get(ATTRIBUTE).is_some()));
     assert_eq!(net.has(1, "10.66.0.0/16"), None, "what is not signed does not go out as if nobody attested");
     assert_eq!(net.proxies[proxy].status().counts.failed, 1);
-    assert!(net.events.iter().any(|(_, event)| matches!(event, Event::Failed { what: "signing", routes, .. } if routes.len() == 1)));
+    assert!(
+        net.events
+            .iter()
+            .any(|(_, event)| matches!(event, Event::Failed { what: "signing", routes, .. } if routes.len() == 1))
+    );
     // Work goes on, and the route is tried again.
     net.announce(0, "10.2.0.0/16");
     assert!(net.has(1, "10.2.0.0/16").is_some_and(|route| route.get(ATTRIBUTE).is_some()));

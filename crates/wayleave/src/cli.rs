@@ -66,6 +66,8 @@ impl Command {
                 | Keys::Anchor(AnchorKeys { json, .. })
                 | Keys::Profile(ProfileKeys { objects: ObjectKeys { json, .. }, .. })
                 | Keys::Record(RecordKeys { objects: ObjectKeys { json, .. }, .. })
+                | Keys::Identity { json, .. }
+                | Keys::Addition(AdditionKeys { json, .. })
                 | Keys::Routers { json, .. }
                 | Keys::Objects { json, .. },
             )
@@ -238,6 +240,16 @@ pub enum Keys {
     Profile(ProfileKeys),
     /// Sign an AS's record: what it may originate, and since when it attests.
     Record(RecordKeys),
+    /// Make an AS's identity key, with which it signs its own additions to its profile.
+    Identity {
+        file: PathBuf,
+        #[arg(long)]
+        asn: Asn,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Add keys to an AS's profile with its identity key, without the anchor: a new tree of a few-time suite.
+    Addition(AdditionKeys),
     /// List the router keys (RFC 8209) of a folder of certificates and revocation lists.
     Routers {
         /// A trust anchor's certificate (may be repeated).
@@ -314,6 +326,27 @@ pub struct ProfileKeys {
     /// A public key as ROLE:SUITE:HEX (may be repeated).
     #[arg(long)]
     pub key: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct AdditionKeys {
+    /// The AS's private identity key, which its profile lists.
+    #[arg(long)]
+    pub identity: PathBuf,
+    /// The folder of signed objects.
+    #[arg(long)]
+    pub objects: PathBuf,
+    /// The AS's file of attestation keys, all of which are added.
+    #[arg(long)]
+    pub attest: Option<PathBuf>,
+    /// A public key as attest:SUITE:HEX (may be repeated).
+    #[arg(long)]
+    pub key: Vec<String>,
+    /// How long the addition holds.
+    #[arg(long, default_value_t = 365)]
+    pub days: u32,
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Debug)]

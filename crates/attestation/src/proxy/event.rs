@@ -151,6 +151,19 @@ pub enum Event {
     TooLong(usize, Vec<Nlri>, usize),
     /// Routes did not go out: the keys are spent.
     Exhausted(usize, Vec<Nlri>),
+    /// An attestation is older than one which the same origin had sent the same way: perhaps a replay.
+    Older {
+        /// The pair's place.
+        pair: usize,
+        /// Which route.
+        nlri: Nlri,
+        /// Whose attestation.
+        origin: Asn,
+        /// Its sequence.
+        have: u64,
+        /// The newest one's.
+        newest: u64,
+    },
     /// A few-time key will end: make another.
     KeyEnds(Left),
     /// Work panicked: a fault of ours. These routes go nowhere, and are tried again later.
@@ -197,6 +210,8 @@ pub struct Counts {
     pub oversize: u64,
     /// Malformed UPDATEs (RFC 7606).
     pub malformed_updates: u64,
+    /// Attestations older than one which the same origin had sent the same way.
+    pub older: u64,
     /// Routes that went nowhere because work on them panicked.
     pub failed: u64,
 }
@@ -218,8 +233,10 @@ impl Counts {
             exhausted,
             oversize,
             malformed_updates,
+            older,
             failed,
         } = other;
+        self.older += older;
         self.failed += failed;
         self.validated += validated;
         self.rejected += rejected;

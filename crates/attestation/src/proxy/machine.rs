@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Instant, Machine, Now, Prefix};
+use wayleave_crypto::secret::Seed;
 
 use super::event::{Counts, Event, Input, Output, ProxyConfig};
 use super::line::Line;
@@ -13,15 +14,18 @@ use super::offer::{offer, offered};
 use super::pair::{self, Pair, PairConfig, PairEvent, Side};
 use super::policy::{Class, Policy};
 use super::reserve::{Left, Reserves, ToPersist};
-use super::work::{Done, Group, Job, Judged, Outcome, Results, Sign, Signed, Target, Validate, Work};
-use crate::attest::{KeyRing, Pair as KeyPair, endorse};
+use super::roots::Roots;
+use super::sequences::{Said, Sequences};
+use super::work::{Done, Group, Job, Judged, Outcome, Results, Sign, Signed, Target, Validate, Work, carried};
+use crate::attest::{KeyRing, MOST_DIRECT, Pair as KeyPair, endorse};
 use crate::cache::Cache;
+use crate::chain::Attestation;
 use crate::doubt::{ClockWatch, Doubt};
 use crate::leaf::{Leaf, LeafKey, Tree};
 use crate::path::Path;
 use crate::pki::View;
 use crate::report::Report;
-use crate::validate::Clock;
+use crate::validate::{Carried, Clock};
 
 /// Routes of one burst of validation, at most, so that no peer's routes wait long behind another's.
 const BURST: usize = 512;
@@ -52,6 +56,8 @@ pub(super) struct Place {
     leaf: Option<Leaf>,
     /// Of this pair's validations: one at a time works on it.
     cache: Arc<Mutex<Cache>>,
+    /// How far its origins' sequences have come.
+    sequences: Sequences,
     pub(super) offered: Vec<LeafKey>,
     most: [usize; 2],
     pub(super) counts: Counts,
@@ -82,6 +88,8 @@ pub struct Proxy {
     /// Whether there is any key to sign with.
     has_keys: bool,
     reserves: Reserves,
+    /// Where one signature serves all neighbours.
+    roots: Option<Roots>,
     /// A burst is being signed; whose turn it is next.
     signing: bool,
     turn: usize,
@@ -112,6 +120,7 @@ impl Proxy {
                 is_stale: false,
                 leaf: None,
                 cache: Arc::new(Mutex::new(Cache::new(CACHE))),
+                sequences: Sequences::default(),
                 offered: Vec::new(),
                 most: [options.most, options.most_extended],
                 counts: Counts::default(),
@@ -125,6 +134,7 @@ impl Proxy {
             directories: Arc::default(),
             has_keys: !ring.pairs.is_empty(),
             reserves,
+            roots: None,
             ring: Arc::new(Mutex::new(ring)),
             signing: false,
             turn: 0,
@@ -138,6 +148,13 @@ impl Proxy {
         };
         proxy.reserve();
         proxy
+    }
+
+    /// From now on one signature over a root serves all neighbours if there are more than
+    /// [`MOST_DIRECT`](crate::attest::MOST_DIRECT) pairs. Each hop shows its receiver nothing of the others: places and
+    /// padding follow from `seed`, which must be uniformly random and kept secret.
+    pub fn share_signatures(&mut self, seed: Seed) {
+        self.roots = (self.places.len() > MOST_DIRECT).then(|| Roots::new(seed, self.places.len()));
     }
 
     /// How many pairs there are.
@@ -154,11 +171,13 @@ impl Proxy {
 
     /// Lets go of what no route needs any more; to be called now and then.
     pub fn sweep(&mut self) {
+        let unix = self.unix();
         for place in &mut self.places {
             let used: std::collections::HashSet<*const Attributes> =
                 place.outgoing.iter().map(|(_, entry)| Arc::as_ptr(&entry.attributes)).collect();
             place.extended.retain(|attributes, _| used.contains(&Arc::as_ptr(attributes)));
             place.pair.sweep();
+            place.sequences.sweep(unix);
         }
     }
 
@@ -185,6 +204,7 @@ impl Proxy {
         self.now = now;
         if stepped.unsigned_abs() > STEP.as_micros() as u64 {
             self.tell(Event::ClockStepped(stepped / 1_000_000));
+            self.roots.iter_mut().for_each(Roots::forget_signed);
             self.places.iter_mut().for_each(|place| {
                 place.incoming.queue_all();
                 place.sign_anew();
@@ -212,7 +232,11 @@ impl Proxy {
             PairEvent::Up(Side::Outside, established) => {
                 let offered = offered(self.config.capability, &established.peer_capabilities);
                 // A strength that configuration can say, and at most four keys: always a leaf.
-                at.leaf = Some(endorse(&offered, self.config.least_strength).unwrap_or_else(|_| Leaf::keyless()));
+                let leaf = endorse(&offered, self.config.least_strength).unwrap_or_else(|_| Leaf::keyless());
+                if let Some(roots) = &mut self.roots {
+                    roots.learn(established.peer_asn, &leaf);
+                }
+                at.leaf = Some(leaf);
                 at.offered.clone_from(&offered);
                 at.sign_anew();
                 self.tell(Event::Offered(place, offered));
@@ -338,10 +362,14 @@ impl Proxy {
         let sequence = self.sequence;
         // Twice: after a panic every list is signed anew.
         self.sequence += 2 * SIGN_BURST as u64;
+        let target = match self.roots.as_mut().and_then(|roots| roots.shared(neighbour, &leaf)) {
+            Some(shared) => Target::Root(neighbour, leaf, shared),
+            None => Target::Neighbour(neighbour, leaf),
+        };
         let work = Work::Sign(Sign {
             ring: Arc::clone(&self.ring),
             asn: self.config.asn,
-            target: Target::Neighbour(neighbour, leaf),
+            target,
             now: unix,
             lifetime: self.config.lifetime,
             sequence,
@@ -423,6 +451,7 @@ impl Proxy {
     }
 
     fn on_judged(&mut self, place: usize, Judged { group, report }: Judged) {
+        self.compare_sequences(place, &group, &report);
         let due = report.until.map(|until| until.secs().saturating_add(1));
         self.watch.observe(&report, self.now.unix);
         for nlri in group.routes {
@@ -434,6 +463,26 @@ impl Proxy {
             self.forget_time(place, Side::Outside, nlri, before);
             self.times.extend(due.map(|due| (due, place, Side::Outside, nlri)));
             self.decide(place, nlri);
+        }
+    }
+
+    /// Tells of an attestation that is older than one which the same origin had sent the same way.
+    fn compare_sequences(&mut self, place: usize, group: &Group, report: &Report) {
+        let Carried::Value(value) = carried(&group.attributes, self.config.attribute) else { return };
+        let Some(origin) = report.hops.first().filter(|hop| hop.proved && report.path_is_proved()) else { return };
+        let Ok(attestation) = Attestation::decode(value) else { return };
+        let path = Path::from_as_path(group.attributes.as_path());
+        let next = path.entries().get(usize::from(origin.prepend)).copied().unwrap_or(self.config.asn);
+        let said = Said { origin: origin.asn, next, sequence: attestation.head().sequence, until: origin.not_after };
+        for nlri in &group.routes {
+            let at = &mut self.places[place];
+            if at.incoming.same(nlri, &group.attributes).is_none() {
+                continue;
+            }
+            if let Some(newest) = at.sequences.note(nlri, said) {
+                at.counts.older += 1;
+                self.tell(Event::Older { pair: place, nlri: *nlri, origin: said.origin, have: said.sequence, newest });
+            }
         }
     }
 
@@ -507,6 +556,9 @@ impl Proxy {
         for pair in &mut self.keys().pairs {
             let registered = view.key_of_leaf(asn, &pair.leaf_key()).is_some();
             changed |= std::mem::replace(&mut pair.registered, registered) != registered;
+        }
+        if changed {
+            self.roots.iter_mut().for_each(Roots::forget_signed);
         }
         for place in &mut self.places {
             place.incoming.queue_all();

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use wayleave_bgp::{AttributeCode, AttributeFlags, Attributes, Nlri};
 use wayleave_core::{Asn, Prefix};
+use wayleave_crypto::hash::hash;
 
+use super::roots::{Kept, Shared};
 use crate::attest::{self, AttestError, Attested, KeyRing, Onward, Origination, Speaker};
 use crate::cache::Cache;
 use crate::chain::Attestation;
@@ -102,6 +104,8 @@ pub(super) fn split(group: Group, attribute: AttributeCode) -> Vec<Group> {
 pub(super) enum Target {
     /// One neighbour, and what we say of it.
     Neighbour(Asn, Leaf),
+    /// One neighbour of many, for all of which one signature does.
+    Root(Asn, Leaf, Shared),
     /// All members of an exchange.
     Directory(Arc<Tree>),
 }
@@ -110,6 +114,7 @@ impl Target {
     fn onward(&self) -> Onward<'_> {
         match self {
             Target::Neighbour(asn, leaf) => Onward::Neighbour(*asn, leaf.view()),
+            Target::Root(_, _, shared) => Onward::Tree(&shared.tree),
             Target::Directory(tree) => Onward::Tree(tree),
         }
     }
@@ -117,7 +122,7 @@ impl Target {
     /// The value that it gets.
     fn value(&self, attested: &Attested<'_>) -> Vec<u8> {
         let value = match self {
-            Target::Neighbour(asn, _) => attested.for_neighbour(*asn),
+            Target::Neighbour(asn, _) | Target::Root(asn, ..) => attested.for_neighbour(*asn),
             Target::Directory(_) => attested.for_directory(),
         };
         value.unwrap_or_default()
@@ -195,10 +200,12 @@ impl Sign {
         let outcome = match Attestation::decode(value) {
             Ok(attestation) => {
                 let speaker = self.speaker(prepend);
-                let target = self.target.clone();
-                let onward = target.onward();
-                let made = attest::extend_within(self.most, &attestation, &received, &speaker, ring, onward);
-                self.outcome(&group, made, false)
+                let most = self.most;
+                let path: Vec<u8> = received.entries().iter().flat_map(|asn| asn.0.to_be_bytes()).collect();
+                let key = hash("wayleave/attestation/shared/extended/v1", &[value, &path, &[prepend]]);
+                self.signed(&group, key, false, |onward| {
+                    attest::extend_within(most, &attestation, &received, &speaker, ring, onward)
+                })
             }
             // Whoever comes next will say what is wrong with it.
             Err(error) => Outcome::NotExtended(error.into()),
@@ -223,17 +230,25 @@ impl Sign {
             let sequence = self.sequence;
             self.sequence += 1;
             let speaker = self.speaker(prepend);
-            let target = self.target.clone();
+            let most = self.most;
             let origination = Origination { prefixes: &list, sequence };
-            let made = attest::originate_within(self.most, &origination, &speaker, ring, target.onward());
+            let mut octets = Vec::new();
+            for prefix in &list {
+                octets.push(prefix.len());
+                octets.extend_from_slice(&prefix.octets());
+            }
+            let key = hash("wayleave/attestation/shared/originated/v1", &[&octets, &[prepend]]);
             let routes = ours.iter().copied().filter(|nlri| list.binary_search(&nlri.prefix).is_ok()).collect();
-            let list = part(routes);
-            let outcome = match self.outcome(&list, made, true) {
+            let group = part(routes);
+            let made = self.signed(&group, key, true, |onward| {
+                attest::originate_within(most, &origination, &speaker, ring, onward)
+            });
+            let outcome = match made {
                 // Without a registered key the AS does not attest its own routes.
                 Outcome::NotExtended(AttestError::NotOurs(_)) => Outcome::AsTheyCame,
                 outcome => outcome,
             };
-            done.push(Signed { group: list, outcome });
+            done.push(Signed { group, outcome });
         }
         done
     }
@@ -242,7 +257,38 @@ impl Sign {
         Speaker { asn: self.asn, prepend, not_before: self.now, lifetime: self.lifetime }
     }
 
-    fn outcome(&self, group: &Group, made: Result<Attested<'_>, AttestError>, origin: bool) -> Outcome {
+    /// Signs for the target, or takes what was signed for `key` and another neighbour under the same root. What does not
+    /// fit with its opening is signed for the neighbour alone.
+    fn signed<'t>(
+        &'t self,
+        group: &Group,
+        key: [u8; 32],
+        origin: bool,
+        mut make: impl FnMut(Onward<'t>) -> Result<Attested<'t>, AttestError>,
+    ) -> Outcome {
+        let Target::Root(asn, leaf, shared) = &self.target else {
+            return self.outcome(group, make(self.target.onward()), origin, self.renewal(group));
+        };
+        if let Some(Kept { hop, renew }) = shared.find(&key, self.now) {
+            let attested = hop.under(&shared.tree);
+            if self.target.value(&attested).len() <= self.most {
+                return self.outcome(group, Ok(attested), origin, renew);
+            }
+        }
+        let renew = self.renewal(group);
+        match make(Onward::Tree(&shared.tree)) {
+            Ok(attested) => {
+                shared.keep(key, Kept { hop: attested.clone().into_signed(), renew });
+                self.outcome(group, Ok(attested), origin, renew)
+            }
+            Err(AttestError::TooLarge { .. }) => {
+                self.outcome(group, make(Onward::Neighbour(*asn, leaf.view())), origin, renew)
+            }
+            made => self.outcome(group, made, origin, renew),
+        }
+    }
+
+    fn outcome(&self, group: &Group, made: Result<Attested<'_>, AttestError>, origin: bool, renew: u64) -> Outcome {
         match made {
             Ok(attested) => {
                 let value = self.target.value(&attested);
@@ -250,7 +296,7 @@ impl Sign {
                 // Ours says whether everyone before knew the attribute.
                 edit.remove(self.attribute).set(self.attribute, AttributeFlags::OPTIONAL_TRANSITIVE, &value);
                 let attributes = Arc::new(edit.finish());
-                Outcome::Attested { attributes, renew: self.renewal(group), origin, smaller: attested.is_smaller() }
+                Outcome::Attested { attributes, renew, origin, smaller: attested.is_smaller() }
             }
             Err(AttestError::TooLarge { need }) => Outcome::TooLong { need },
             Err(AttestError::Sign(SignError::NotReserved(_))) => Outcome::NotReserved,

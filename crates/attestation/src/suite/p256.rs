@@ -12,9 +12,7 @@ use std::fmt;
 
 use aws_lc_rs::agreement;
 use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, ParsedPublicKey,
-};
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, ParsedPublicKey};
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 use zeroize::Zeroizing;

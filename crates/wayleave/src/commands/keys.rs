@@ -26,7 +26,7 @@ pub fn run(command: &Keys) -> Outcome {
         }
         Keys::Show { file, json } => match Identity::load(file) {
             Err(IdentityError::Malformed(..)) if is_attest(file) => {
-                pki::show(file, &attestation_files::Keys::load("attest", file)?, *json);
+                pki::show("attest", file, &attestation_files::Keys::load("attest", file)?, *json);
             }
             identity => show(file, &identity?, *json),
         },
@@ -34,6 +34,8 @@ pub fn run(command: &Keys) -> Outcome {
         Keys::Anchor(command) => pki::anchor(command)?,
         Keys::Profile(command) => pki::profile(command)?,
         Keys::Record(command) => pki::record(command)?,
+        Keys::Identity { file, asn, json } => pki::identity(file, *asn, *json)?,
+        Keys::Addition(command) => pki::addition(command)?,
         Keys::Routers { anchor, certificates, json } => pki::routers(anchor, certificates, *json)?,
         Keys::Objects { anchor, objects, json } => pki::list(anchor, objects, *json)?,
     }

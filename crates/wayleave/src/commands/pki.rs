@@ -1,15 +1,16 @@
-//! `keys attest`, `anchor`, `profile`, `record` and `objects`: the keys of attestations and the objects that vouch for them.
+//! `keys attest`, `anchor`, `profile`, `record`, `identity`, `addition`, `routers` and `objects`: the keys of attestations and the objects that vouch for them.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use wayleave_attestation::pki::{Anchor, Object, Profile, ProfileKey, Record, Role, Span, Strictness};
+use wayleave_attestation::pki::{Addition, Anchor, Object, Profile, ProfileKey, Record, Role, Span, Strictness};
 use wayleave_attestation::suite::{self, SuiteId, SuiteKey};
+use wayleave_core::Asn;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::{from_hex, to_hex};
 
 use crate::attestation_files::{Keys, load_anchor, save_anchor, save_object, set};
-use crate::cli::{AnchorKeys, AttestKeys, ObjectKeys, ProfileKeys, RecordKeys, StrictnessName};
+use crate::cli::{AdditionKeys, AnchorKeys, AttestKeys, ObjectKeys, ProfileKeys, RecordKeys, StrictnessName};
 use crate::failure::{Failure, Outcome};
 use crate::output::{objects, print, print_json};
 use crate::router_keys;
@@ -32,19 +33,27 @@ pub fn attest(command: &AttestKeys) -> Outcome {
     }
     let keys = Keys::generate(Some(command.asn), &suites)?;
     keys.save("attest", &command.file)?;
-    show(&command.file, &keys, command.json);
+    show("attest", &command.file, &keys, command.json);
     Ok(())
 }
 
-/// Prints the public parts of attestation keys.
-pub fn show(file: &Path, keys: &Keys, json: bool) {
+/// Makes an AS's identity key.
+pub fn identity(file: &Path, asn: Asn, json: bool) -> Outcome {
+    let keys = Keys::generate(Some(asn), &[SuiteId::KcEd25519])?;
+    keys.save("identity", file)?;
+    show("identity", file, &keys, json);
+    Ok(())
+}
+
+/// Prints the public parts of an AS's keys for `role`.
+pub fn show(role: &str, file: &Path, keys: &Keys, json: bool) {
     let pairs = keys.pairs();
     let public: Vec<String> = pairs.iter().map(|(suite, key)| spell(*suite, key.as_ref())).collect();
     if json {
-        print_json(json!({ "file": file, "asn": keys.asn, "attest": public }));
+        print_json(json!({ "file": file, "asn": keys.asn, role: public }));
     } else {
         let asn = keys.asn.map_or(String::new(), |asn| format!("asn     {asn}\n"));
-        let lines: String = public.iter().map(|key| format!("attest  {key}\n")).collect();
+        let lines: String = public.iter().map(|key| format!("{role}  {key}\n")).collect();
         print(&format!("file    {}\n{asn}{lines}", file.display()));
     }
 }
@@ -95,23 +104,73 @@ pub fn profile(command: &ProfileKeys) -> Outcome {
     }
     let mut asn = command.asn;
     if let Some(file) = &command.attest {
-        let attest = Keys::load("attest", file)?;
-        if asn.is_some() && attest.asn != asn {
-            return Err(Failure::usage(format!("{} has keys of another AS", file.display())).into());
-        }
-        asn = attest.asn;
-        let public = |(suite, key): (SuiteId, Box<dyn SuiteKey>)| ProfileKey {
-            role: Role::Attest,
-            suite,
-            public: key.public().to_vec(),
-        };
-        keys.extend(attest.pairs().into_iter().map(public));
+        let (whose, public) = attest_keys(file, asn)?;
+        asn = whose;
+        keys.extend(public);
     }
     let Some(asn) = asn else {
         return Err(Failure::usage("whose profile?").help("say --asn, or --attest FILE").into());
     };
     keys.sort();
     sign(&command.objects, |span| Object::Profile(Profile { asn, span, keys }))
+}
+
+/// Signs an AS's addition to its own profile.
+pub fn addition(command: &AdditionKeys) -> Outcome {
+    let identity = Keys::load("identity", &command.identity)?;
+    let Some(asn) = identity.asn else {
+        return Err(Failure::new(format!("{} does not say whose it is", command.identity.display())).into());
+    };
+    let mut keys = Vec::new();
+    for text in &command.key {
+        let key = profile_key(text)?;
+        if key.role != Role::Attest {
+            return Err(Failure::usage("an addition has keys for attestations only")
+                .help("other roles' keys go into the profile, which the anchor signs")
+                .into());
+        }
+        keys.push(key);
+    }
+    if let Some(file) = &command.attest {
+        keys.extend(attest_keys(file, Some(asn))?.1);
+    }
+    if keys.is_empty() {
+        return Err(Failure::usage("which keys?").help("say --attest FILE, or --key attest:SUITE:HEX").into());
+    }
+    keys.sort();
+    let now = unix_now();
+    let not_after = now.secs() + u64::from(command.days) * DAY;
+    let span = Span { sequence: now.0, not_before: now.secs().saturating_sub(3600), not_after };
+    let object = Object::Addition(Addition { asn, span, keys });
+    let mut key = anchor_key(&identity, &command.identity)?;
+    write(&object, key.as_mut(), &command.objects, command.json)
+}
+
+/// The public keys of a file of attestation keys, which must be of `asn` if that is said.
+fn attest_keys(file: &Path, asn: Option<Asn>) -> Outcome<(Option<Asn>, Vec<ProfileKey>)> {
+    let attest = Keys::load("attest", file)?;
+    if asn.is_some() && attest.asn != asn {
+        return Err(Failure::usage(format!("{} has keys of another AS", file.display())).into());
+    }
+    let public = |(suite, key): (SuiteId, Box<dyn SuiteKey>)| ProfileKey {
+        role: Role::Attest,
+        suite,
+        public: key.public().to_vec(),
+    };
+    Ok((attest.asn, attest.pairs().into_iter().map(public).collect()))
+}
+
+/// Signs an object and writes it into the folder.
+fn write(object: &Object, key: &mut dyn SuiteKey, folder: &Path, json: bool) -> Outcome {
+    let octets = object.clone().sign(key);
+    let octets = octets.map_err(|error| Failure::new(format!("not signed: {error}")))?;
+    let file = save_object(folder, object, &octets)?;
+    if json {
+        print_json(json!({ "file": file, "object": describe(object) }));
+    } else {
+        print(&format!("wrote {}\n", file.display()));
+    }
+    Ok(())
 }
 
 /// `ROLE:SUITE:HEX`.
@@ -165,15 +224,7 @@ fn sign(command: &ObjectKeys, object: impl FnOnce(Span) -> Object) -> Outcome {
     let not_after = now + u64::from(command.days) * DAY;
     let span = Span { sequence: unix_now().0, not_before: now.saturating_sub(3600), not_after };
     let object = object(span);
-    let octets = object.clone().sign(key.as_mut());
-    let octets = octets.map_err(|error| Failure::new(format!("not signed: {error}")))?;
-    let file = save_object(&command.objects, &object, &octets)?;
-    if command.json {
-        print_json(json!({ "file": file, "object": describe(&object) }));
-    } else {
-        print(&format!("wrote {}\n", file.display()));
-    }
-    Ok(())
+    write(&object, key.as_mut(), &command.objects, command.json)
 }
 
 /// Lists the objects of a folder that an anchor has signed.

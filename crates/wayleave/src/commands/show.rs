@@ -44,7 +44,9 @@ pub fn show(command: &Show) -> Outcome {
             objects(&list("members"), &["slot", "name", "asn", "active", "connected", "addresses", "max_prefix"])
         }
         Noun::Events => list("events").iter().map(event).collect(),
-        Noun::Keys => objects(&list("keys"), &["of", "suite", "tls", "sign", "registered", "next_index", "left", "reload"]),
+        Noun::Keys => {
+            objects(&list("keys"), &["of", "suite", "tls", "sign", "registered", "next_index", "left", "reload"])
+        }
     });
     Ok(())
 }

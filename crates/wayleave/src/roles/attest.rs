@@ -81,7 +81,8 @@ pub async fn run(path: &Path) -> Outcome {
         .collect();
     let mut seed = [0u8; 8];
     getrandom::fill(&mut seed).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
-    let proxy = Proxy::new(proxy_config(&file), ring, &used, u64::from_be_bytes(seed), clock.now());
+    let mut proxy = Proxy::new(proxy_config(&file), ring, &used, u64::from_be_bytes(seed), clock.now());
+    proxy.share_signatures(super::seed()?);
 
     let (events, inbox) = mpsc::channel(QUEUE);
     let mut signals = Signals::listen().map_err(|error| Failure::new(format!("no signals: {error}")))?;
@@ -490,6 +491,13 @@ impl Driver {
             Happened::Exhausted(place, routes) => {
                 error!(pair = self.names[place], routes = routes.len(), "ALARM: not sent: the signing keys are spent");
             }
+            Happened::Older { pair, nlri, origin, have, newest } => {
+                warn!(pair = self.names[pair], %nlri, %origin, have, newest, "an older attestation came in place of a newer one: a replay, or the origin's other session");
+                let mut noted = told("older", pair, &self.names);
+                noted["prefix"] = json!(nlri.prefix);
+                noted["origin"] = json!(origin);
+                self.log.note(&noted);
+            }
             Happened::KeyEnds(left) => {
                 let Left { suite, left, of } = left;
                 error!(%suite, left, of, "ALARM: a few-time key will end: make new keys (`wayleave keys attest`) and a new profile");
@@ -677,6 +685,7 @@ fn metrics(status: &wayleave_attestation::proxy::Status) -> Vec<Metric> {
         Metric::counter("too_long", "Routes not sent because no attestation fits", counts.too_long),
         Metric::counter("oversize", "Routes that a session's message size did not take", counts.oversize),
         Metric::counter("exhausted", "Routes not sent because keys are spent", counts.exhausted),
+        Metric::counter("older", "Attestations older than one that the origin had sent the same way", counts.older),
         Metric::counter("failed", "Routes on which work panicked", counts.failed),
         Metric::counter("malformed_updates", "Malformed UPDATEs (RFC 7606)", counts.malformed_updates),
     ];

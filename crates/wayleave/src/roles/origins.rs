@@ -69,7 +69,11 @@ impl Summary {
     pub fn metrics(&self) -> Vec<Metric> {
         let mut metrics = vec![
             Metric::gauge("objects", "Signed objects that count", self.objects as f64),
-            Metric::gauge("objects_refused", "Files of objects and certificates that do not count", self.refused as f64),
+            Metric::gauge(
+                "objects_refused",
+                "Files of objects and certificates that do not count",
+                self.refused as f64,
+            ),
             Metric::gauge("vrps", "Prefixes with the ASes that may originate them", self.vrps as f64),
         ];
         if let Some(cache) = &self.cache {
@@ -165,10 +169,12 @@ struct Heard {
 
 /// Waits for the cache's next word; for ever without one.
 async fn next_word(cache: &mut Option<Followed>) {
-    match cache {
-        Some(followed) if followed.snapshots.changed().await.is_ok() => {}
-        _ => std::future::pending().await,
+    if let Some(followed) = cache
+        && followed.snapshots.changed().await.is_ok()
+    {
+        return;
     }
+    std::future::pending().await
 }
 
 async fn look_again(reader: Reader, mut wanted: watch::Receiver<Wanted>, mut cache: Option<Followed>) {
@@ -192,8 +198,7 @@ async fn look_again(reader: Reader, mut wanted: watch::Receiver<Wanted>, mut cac
             cache.latest()
         });
         let (wanted, reader) = (wanted.borrow().clone(), Arc::clone(&reader));
-        let look =
-            move || reader.lock().unwrap_or_else(PoisonError::into_inner).look(&wanted, heard.as_ref(), asked);
+        let look = move || reader.lock().unwrap_or_else(PoisonError::into_inner).look(&wanted, heard.as_ref(), asked);
         if let Err(failed) = spawn_blocking(look).await {
             error!("ALARM: the objects were not read: {failed}; what was known before still counts");
         }

@@ -1,0 +1,100 @@
+//! One signature for all neighbours of a large AS: the tree over their leaves, and what has been signed for its root.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use wayleave_core::Asn;
+use wayleave_crypto::secret::Seed;
+
+use crate::attest::SignedHop;
+use crate::leaf::{Leaf, Tree};
+
+/// Signed hops that are kept for the other neighbours, at most.
+const MOST_KEPT: usize = 65_536;
+
+/// The neighbours that share signatures.
+pub(super) struct Roots {
+    seed: Seed,
+    /// The same however many neighbours there are, as long as they fit.
+    depth: u8,
+    /// The last word of each, also while its session is down, so that the tree stays.
+    leaves: BTreeMap<Asn, Leaf>,
+    shared: Option<Shared>,
+}
+
+/// A tree, and what was signed for its root.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) tree: Arc<Tree>,
+    kept: Arc<Mutex<HashMap<[u8; 32], Kept>>>,
+}
+
+/// A hop, and when it is to be signed again, in seconds since 1970.
+#[derive(Clone)]
+pub(super) struct Kept {
+    pub(super) hop: SignedHop,
+    pub(super) renew: u64,
+}
+
+impl Roots {
+    /// For as many as `neighbours`; places and padding follow from `seed`.
+    pub(super) fn new(seed: Seed, neighbours: usize) -> Self {
+        let depth = match neighbours {
+            0..=256 => 8,
+            257..=4096 => 12,
+            _ => 16,
+        };
+        Self { seed, depth, leaves: BTreeMap::new(), shared: None }
+    }
+
+    /// What we say of a neighbour.
+    pub(super) fn learn(&mut self, asn: Asn, leaf: &Leaf) {
+        if self.leaves.get(&asn) != Some(leaf) {
+            self.leaves.insert(asn, leaf.clone());
+            self.shared = None;
+        }
+    }
+
+    /// The tree that has this leaf; `None` if it has none: another session with the same AS said something else.
+    pub(super) fn shared(&mut self, asn: Asn, leaf: &Leaf) -> Option<Shared> {
+        if self.leaves.get(&asn) != Some(leaf) {
+            return None;
+        }
+        if self.shared.is_none() {
+            let leaves: Vec<(Asn, Leaf)> = self.leaves.iter().map(|(asn, leaf)| (*asn, leaf.clone())).collect();
+            let tree = Tree::private(&self.seed, self.depth, &leaves).ok()?;
+            self.shared = Some(Shared { tree: Arc::new(tree), kept: Arc::default() });
+        }
+        self.shared.clone()
+    }
+
+    /// Forgets what was signed: keys or the time have changed.
+    pub(super) fn forget_signed(&mut self) {
+        if let Some(shared) = &mut self.shared {
+            shared.kept = Arc::default();
+        }
+    }
+}
+
+impl Shared {
+    /// What was signed for `key`, if it need not be signed again at `now`.
+    pub(super) fn find(&self, key: &[u8; 32], now: u64) -> Option<Kept> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.get(key).filter(|kept| kept.renew > now).cloned()
+    }
+
+    /// Keeps what was signed for the other neighbours.
+    pub(super) fn keep(&self, key: [u8; 32], kept: Kept) {
+        let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= MOST_KEPT {
+            all.clear();
+        }
+        all.insert(key, kept);
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}

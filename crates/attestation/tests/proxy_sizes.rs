@@ -1,0 +1,214 @@
+//! How long an attestation may be for a neighbour, and what few-time keys lose to it: nothing.
+
+mod proxy_net;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use proxy_net::{ATTRIBUTE, At, Net, config, p, seed, shared, view};
+use wayleave_attestation::attest::{KeyRing, Pair};
+use wayleave_attestation::chain::Attestation;
+use wayleave_attestation::pki::{RegisteredKey, View};
+use wayleave_attestation::proxy::pair::Side;
+use wayleave_attestation::proxy::policy::Class;
+use wayleave_attestation::proxy::{Event, Proxy};
+use wayleave_attestation::suite::hbs::{HbsKey, Part, SIGNATURE};
+use wayleave_attestation::suite::{self, SuiteId};
+use wayleave_attestation::{SignError, SuiteKey};
+use wayleave_core::Asn;
+
+const ORIGIN: u32 = 64_496;
+const MIDDLE: u32 = 64_497;
+const LAST: u32 = 64_498;
+const PREFIX: &str = "192.0.2.0/24";
+
+fn pairs(asn: u32, suites: &[SuiteId]) -> KeyRing {
+    let pair = |id: &SuiteId| {
+        let key: Box<dyn SuiteKey> = match id {
+            SuiteId::KcHbs => Box::new(HbsKey::new(&seed(asn, *id), Part::WHOLE)),
+            id => suite::of(*id).expect("standard").generate(&seed(asn, *id)),
+        };
+        Pair { suite: *id, key, registered: false }
+    };
+    KeyRing { pairs: suites.iter().map(pair).collect() }
+}
+
+fn known(suites: &[SuiteId]) -> View {
+    let mut known = view(1, &[], &[(ORIGIN, PREFIX)]);
+    for asn in [ORIGIN, MIDDLE, LAST] {
+        for pair in pairs(asn, suites).pairs {
+            let public = pair.key.public().to_vec();
+            let key = RegisteredKey { suite: pair.suite, public, not_before: 0, not_after: u64::MAX };
+            known.add_key(Asn(asn), key);
+        }
+    }
+    known
+}
+
+/// Origin, middle and last, each with a proxy that has these keys; the middle's neighbours have extended messages or
+/// not.
+fn line(suites: &[SuiteId], extended: bool) -> Net {
+    let mut net = Net::new();
+    for asn in [ORIGIN, MIDDLE, LAST] {
+        net.speaker(asn);
+    }
+    let mut session = |speaker| net.session(speaker, |config| config.offer.extended_message = extended);
+    let (origin, left, right, last) = (session(0), session(1), session(1), session(2));
+    net.speakers[2].is_end = true;
+    let connecting = |asn, pairs: usize| {
+        let mut config = config(asn, pairs, false);
+        (config.pairs[pairs - 1].ends[1].connects, config.pairs[pairs - 1].ends[1].listens) = (true, false);
+        config
+    };
+    let a = net.proxy(connecting(ORIGIN, 1), pairs(ORIGIN, suites));
+    let b = net.proxy(connecting(MIDDLE, 2), pairs(MIDDLE, suites));
+    let c = net.proxy(config(LAST, 1, false), pairs(LAST, suites));
+    for (session, proxy, pair) in [(origin, a, 0), (left, b, 0), (right, b, 1), (last, c, 0)] {
+        net.link(session, At::Proxy(proxy, pair, Side::Inside));
+    }
+    net.link(At::Proxy(a, 0, Side::Outside), At::Proxy(b, 0, Side::Outside));
+    net.link(At::Proxy(b, 1, Side::Outside), At::Proxy(c, 0, Side::Outside));
+    for proxy in [a, b, c] {
+        net.tell(proxy, shared(known(suites)));
+    }
+    net.start();
+    net.wait(Duration::from_secs(20));
+    net
+}
+
+fn suites_at_the_last(net: &Net) -> Vec<u8> {
+    let value = net.has(2, PREFIX).and_then(|route| route.get(ATTRIBUTE)).expect("attested").value;
+    assert!(value.len() <= 60_000);
+    Attestation::decode(value).expect("well formed").hops().map(|hop| hop.suite).collect()
+}
+
+fn class_at_the_last(net: &mut Net) -> Class {
+    net.proxies[2].why(p(PREFIX)).routes[0].class
+}
+
+#[test]
+fn without_extended_messages_a_smaller_suite_signs_and_no_index_is_lost() {
+    let suites = [SuiteId::KcHbs, SuiteId::KcEd25519];
+    let mut net = line(&suites, false);
+    net.announce(0, PREFIX);
+    assert!(2 * SIGNATURE > 2_800, "two hash-based hops are more than BIRD takes");
+    assert_eq!(suites_at_the_last(&net), [SuiteId::KcHbs as u8, SuiteId::KcEd25519 as u8]);
+    assert_eq!(class_at_the_last(&mut net), Class::Valid);
+    assert_eq!(net.proxies[1].status().counts.smaller, 1);
+    // The origin signed once, the middle never, with its few-time key.
+    let next = |net: &mut Net, proxy: usize| net.proxies[proxy].own_keys()[0].next_index;
+    assert_eq!((next(&mut net, 0), next(&mut net, 1)), (Some(1), Some(0)));
+}
+
+#[test]
+fn with_extended_messages_the_preferred_suite_signs() {
+    let suites = [SuiteId::KcHbs, SuiteId::KcEd25519];
+    let mut net = line(&suites, true);
+    net.announce(0, PREFIX);
+    assert_eq!(suites_at_the_last(&net), [SuiteId::KcHbs as u8; 2]);
+    assert_eq!(class_at_the_last(&mut net), Class::Valid);
+    assert_eq!(net.proxies[1].status().counts.smaller, 0);
+}
+
+#[test]
+fn with_a_large_suite_alone_nothing_is_sent_and_no_index_is_lost() {
+    let mut net = line(&[SuiteId::KcHbs], false);
+    net.announce(0, PREFIX);
+    assert_eq!(net.has(2, PREFIX), None);
+    let need = net.events.iter().find_map(|(_, event)| match event {
+        Event::TooLong(1, _, need) => Some(*need),
+        _ => None,
+    });
+    assert!(need.is_some_and(|need| (2 * SIGNATURE..2 * SIGNATURE + 300).contains(&need)), "{need:?}");
+    let next = |net: &mut Net, proxy: usize| net.proxies[proxy].own_keys()[0].next_index;
+    assert_eq!(next(&mut net, 1), Some(0));
+    // Looked at again, and still nothing is lost.
+    net.withdraw(0, PREFIX);
+    net.announce(0, PREFIX);
+    assert_eq!((next(&mut net, 0), next(&mut net, 1)), (Some(2), Some(0)));
+}
+
+#[test]
+fn chains_of_p256_router_keys_are_valid() {
+    let mut net = line(&[SuiteId::KcP256], true);
+    net.announce(0, PREFIX);
+    assert_eq!(suites_at_the_last(&net), [SuiteId::KcP256 as u8; 2]);
+    assert_eq!(class_at_the_last(&mut net), Class::Valid);
+}
+
+/// A few-time key of a hundred signatures.
+struct Hundred {
+    key: Box<dyn SuiteKey>,
+    next: u64,
+}
+
+impl SuiteKey for Hundred {
+    fn public(&self) -> &[u8] {
+        self.key.public()
+    }
+
+    fn sign(&mut self, message: &[u8]) -> Result<Vec<u8>, SignError> {
+        if self.next >= 100 {
+            return Err(SignError::Exhausted(100));
+        }
+        self.next += 1;
+        self.key.sign(message)
+    }
+
+    fn next_index(&self) -> Option<u64> {
+        Some(self.next)
+    }
+
+    fn signatures(&self) -> Option<std::ops::Range<u64>> {
+        Some(0..100)
+    }
+
+    fn reserve(&mut self, from: u64, _limit: u64) {
+        self.next = self.next.max(from);
+    }
+}
+
+#[test]
+fn a_few_time_key_is_told_to_end_before_it_does() {
+    let mut net = Net::new();
+    net.speaker(ORIGIN);
+    net.speaker(LAST);
+    let (a, b) = (net.session(0, |_| ()), net.session(1, |_| ()));
+    let ed = SuiteId::KcEd25519;
+    let key = suite::of(ed).expect("standard").generate(&seed(ORIGIN, ed));
+    let public = key.public().to_vec();
+    let ring = KeyRing { pairs: vec![Pair { suite: ed, key: Box::new(Hundred { key, next: 0 }), registered: true }] };
+    // An earlier life left sixty.
+    let used = HashMap::from([(public, 60)]);
+    net.proxies.push(Proxy::new(config(ORIGIN, 1, false), ring, &used, 1, net.now));
+    net.link(a, At::Proxy(0, 0, Side::Inside));
+    net.link(b, At::Proxy(0, 0, Side::Outside));
+    net.start();
+    let told = |net: &Net| -> Vec<u64> {
+        let of = |(_, event): &(usize, Event)| match event {
+            Event::KeyEnds(left) => Some(left.left),
+            _ => None,
+        };
+        net.events.iter().filter_map(of).collect()
+    };
+    let mut routes = 0..;
+    let mut announce = |net: &mut Net, count: usize| {
+        for number in routes.by_ref().take(count) {
+            net.announce(0, &format!("10.{number}.0.0/16"));
+        }
+    };
+    announce(&mut net, 14);
+    assert_eq!(told(&net), [0; 0]);
+    announce(&mut net, 1);
+    assert_eq!(told(&net), [25]);
+    announce(&mut net, 14);
+    assert_eq!(told(&net), [25], "once");
+    announce(&mut net, 1);
+    assert_eq!(told(&net), [25, 10]);
+    assert_eq!(net.proxies[0].status().few_time_left, Some(0.1));
+    assert_eq!(net.proxies[0].own_keys()[0].left, Some(10));
+    announce(&mut net, 9);
+    assert_eq!(told(&net), [25, 10, 1]);
+    announce(&mut net, 2);
+    assert!(net.events.iter().any(|(_, event)| matches!(event, Event::Exhausted(0, _))));
+}
