@@ -58,7 +58,7 @@ impl std::fmt::Debug for Router {
 enum Sorted<'a> {
     /// On a path that is kept at this place.
     Kept(usize, Packet<'a>),
-    /// On a path that is not kept, but is there.
+    /// On a path that is not kept, unless a packet in front of it in the burst brings it.
     New,
     Drop(Reason),
 }
@@ -144,7 +144,7 @@ impl Router {
         actions
     }
 
-    /// Processes the packets on kept paths; the others that may be learnt from come back, a bit each.
+    /// Processes the packets on kept paths; the others come back, a bit each.
     fn process_kept(&mut self, frames: &mut [Frame<'_>], now: Now, actions: &mut [Action; BURST]) -> u64 {
         let mut new = 0;
         let mut right = 0;
@@ -194,9 +194,7 @@ impl Router {
     #[inline]
     fn sort<'a>(&self, frame: &'a Frame<'_>, now: UnixTime) -> Sorted<'a> {
         let Ok(packet) = Packet::decode(frame.octets, self.version) else { return Sorted::Drop(Reason::Malformed) };
-        let Some(slot) = self.paths.find(&packet.handle()) else {
-            return if packet.path().is_some() { Sorted::New } else { Sorted::Drop(Reason::UnknownHandle) };
-        };
+        let Some(slot) = self.paths.find(&packet.handle()) else { return Sorted::New };
         match self.paths.at(slot).map(|known| self.check(&packet, known, frame.ingress, now)) {
             Some(Ok(())) => Sorted::Kept(slot, packet),
             Some(Err(reason)) => Sorted::Drop(reason),

@@ -1,7 +1,6 @@
 //! ICING from senders through routers to receivers.
 #![allow(unreachable_pub, reason = "one test binary of several files")]
 
-mod attacks;
 mod flood;
 mod forgery;
 mod limits;

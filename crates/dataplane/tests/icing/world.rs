@@ -1,5 +1,7 @@
 //! Nodes in a full mesh, paths over them, packets on their way.
 
+use std::sync::LazyLock;
+
 use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_crypto::lanes::Kernel;
 use wayleave_crypto::secret::{Key128, Seed};
@@ -24,11 +26,15 @@ pub fn seed(node: usize) -> Seed {
 }
 
 pub fn secret(node: usize) -> NodeSecret {
-    NodeSecret::from_seed(&seed(node))
+    SECRETS[node].clone()
 }
 
+/// Those of all nodes of every test.
+static SECRETS: LazyLock<Vec<NodeSecret>> =
+    LazyLock::new(|| (0..32).map(|node| NodeSecret::from_seed(&seed(node))).collect());
+
 pub fn id(node: usize) -> NodeId {
-    secret(node).id()
+    SECRETS[node].id()
 }
 
 pub fn master_octets(node: usize) -> [u8; 16] {
