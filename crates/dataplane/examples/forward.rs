@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use wayleave_crypto::lanes::Kernel;
 use wayleave_dataplane::bench::{Bench, Work, generated_routes};
+use wayleave_dataplane::platypus::bench as platypus;
 
 fn main() {
     let passes = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(1_000);
@@ -13,28 +14,44 @@ fn main() {
     let start = Instant::now();
     let mut clock = || start.elapsed();
     for kernel in Kernel::available() {
+        let is_left_out = |name: &str| {
+            only.as_deref().is_some_and(|only| !only.split(',').any(|only| name.starts_with(only)))
+                || kernel != Kernel::best() && only.is_some()
+        };
         for (name, work) in
             [("none", Work::None), ("ip", Work::Ip), ("scion-2015", Work::Scion2015), ("scion", Work::Scion)]
         {
-            if only.as_deref().is_some_and(|only| only != name) || kernel != Kernel::best() && only.is_some() {
-                continue;
-            }
             for length in [64, 1_518] {
+                if is_left_out(name) {
+                    continue;
+                }
                 let mut bench = Bench::new(work, length, &routes, kernel, 7).expect("the generated routes fit");
-                let mut times: Vec<f64> =
-                    (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64() / bench.packets() as f64).collect();
-                times.sort_by(f64::total_cmp);
-                let (best, median) = (times[0], times[times.len() / 2]);
-                println!(
-                    "{:9} {name:10} {:4} B: best {:6.1} M/s {:5.1} ns, median {:6.1} M/s {:5.1} ns",
-                    kernel.name(),
-                    bench.length(),
-                    1e-6 / best,
-                    best * 1e9,
-                    1e-6 / median,
-                    median * 1e9
-                );
+                let times = (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64()).collect();
+                report(kernel, name, bench.length(), bench.packets(), times);
+            }
+        }
+        for (name, work) in [("platypus", platypus::Work::Plain), ("platypus-full", platypus::Work::Full)] {
+            for length in [64, 348, 1_500] {
+                if is_left_out(name) {
+                    continue;
+                }
+                let mut bench = platypus::Bench::new(work, length, kernel);
+                let times = (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64()).collect();
+                report(kernel, name, bench.length(), bench.packets(), times);
             }
         }
     }
+}
+
+fn report(kernel: Kernel, name: &str, length: usize, packets: usize, mut times: Vec<f64>) {
+    times.sort_by(f64::total_cmp);
+    let (best, median) = (times[0] / packets as f64, times[times.len() / 2] / packets as f64);
+    println!(
+        "{:9} {name:13} {length:4} B: best {:6.1} M/s {:5.1} ns, median {:6.1} M/s {:5.1} ns",
+        kernel.name(),
+        1e-6 / best,
+        best * 1e9,
+        1e-6 / median,
+        median * 1e9
+    );
 }

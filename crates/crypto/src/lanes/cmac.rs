@@ -2,7 +2,7 @@
 
 use subtle::{Choice, ConstantTimeEq};
 
-use super::{Aes128, Block, Code, Kernel, double, encrypt_each, xor_into};
+use super::{Aes128, Block, Code, Kernel, double, xor_into};
 
 /// Messages computed at a time; more are taken burst by burst.
 pub const BURST: usize = 64;
@@ -37,31 +37,26 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The last block: padded unless it is complete, which the second value says.
-    fn last(&self) -> (Block, bool) {
-        let rest = self.tail.len() % 16;
-        if rest == 0 {
-            let (whole, _) = self.tail.as_chunks();
-            if let Some(last) = whole.last().or(self.head.last()) {
-                return (*last, true);
-            }
-        }
-        let mut last = [0; 16];
-        last[..rest].copy_from_slice(&self.tail[self.tail.len() - rest..]);
-        last[rest] = 0x80;
-        (last, false)
-    }
-
     /// The last block with the subkey that its length asks for (RFC 4493 section 2.4); lengths are no secret.
-    pub(super) fn closed(&self, k1: &Block, k2: &Block) -> Block {
-        let (mut last, complete) = self.last();
-        xor_into(&mut last, if complete { k1 } else { k2 });
+    fn closed(&self, k1: &Block, k2: &Block) -> Block {
+        let (whole, rest) = self.tail.as_chunks();
+        let complete = if rest.is_empty() { whole.last().or(self.head.last()) } else { None };
+        let mut last = complete.copied().unwrap_or_else(|| padded(rest));
+        xor_into(&mut last, if complete.is_some() { k1 } else { k2 });
         last
     }
 }
 
+/// Fewer than 16 octets, a one bit, and zeros.
+pub(super) fn padded(octets: &[u8]) -> Block {
+    let mut out = [0; 16];
+    out[..octets.len()].copy_from_slice(octets);
+    out[octets.len()] = 0x80;
+    out
+}
+
 /// The two subkeys of `zero`, the encryption of the zero block.
-pub(super) fn subkeys(zero: &Block) -> (Block, Block) {
+fn subkeys(zero: &Block) -> (Block, Block) {
     let k1 = double(zero);
     (k1, double(&k1))
 }
@@ -164,9 +159,7 @@ pub fn cmac_each(kernel: Kernel, keys: &[Block], messages: &[Parts<'_>], tags: &
             }
             #[cfg(target_arch = "x86_64")]
             Code::AesNi | Code::Vaes512 => {
-                let mut zeros = [[0; 16]; BURST];
-                encrypt_each(kernel, &keys[..count], &mut zeros[..count]);
-                let keys = super::x86::Keys::Each(&keys[..count], &zeros[..count]);
+                let keys = super::x86::Keys::Each(&keys[..count]);
                 super::x86::cmac(kernel, keys, &messages[..count], &mut tags[..count]);
             }
         }

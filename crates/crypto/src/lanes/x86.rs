@@ -1,16 +1,17 @@
 //! The kernels of x86-64: one generic text over vectors of one block (AES-NI) or of four (VAES with AVX-512).
 
 use std::arch::x86_64::{
-    __m128i, __m512i, _mm_aesenc_si128, _mm_aesenclast_si128, _mm_loadu_si128, _mm_set1_epi32, _mm_setr_epi8,
-    _mm_setzero_si128, _mm_shuffle_epi8, _mm_slli_si128, _mm_storeu_si128, _mm_xor_si128, _mm512_aesenc_epi128,
-    _mm512_aesenclast_epi128, _mm512_broadcast_i32x4, _mm512_bslli_epi128, _mm512_castsi128_si512, _mm512_inserti32x4,
-    _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_storeu_si512,
-    _mm512_xor_si512,
+    __m128i, __m512i, _mm_aesenc_si128, _mm_aesenclast_si128, _mm_and_si128, _mm_loadu_si128, _mm_mask_blend_epi8,
+    _mm_maskz_loadu_epi8, _mm_set1_epi8, _mm_set1_epi32, _mm_setr_epi8, _mm_setzero_si128, _mm_shuffle_epi8,
+    _mm_slli_epi64, _mm_slli_si128, _mm_srli_epi64, _mm_srli_si128, _mm_storeu_si128, _mm_sub_epi64, _mm_xor_si128,
+    _mm512_aesenc_epi128, _mm512_aesenclast_epi128, _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_bslli_epi128,
+    _mm512_bsrli_epi128, _mm512_castsi128_si512, _mm512_inserti32x4, _mm512_loadu_si512, _mm512_set1_epi32,
+    _mm512_set1_epi64, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_slli_epi64, _mm512_srli_epi64,
+    _mm512_storeu_si512, _mm512_sub_epi64, _mm512_ternarylogic_epi32, _mm512_xor_si512,
 };
 
 use super::aes128::RoundKeys;
-use super::cmac::subkeys;
-use super::{BURST, Block, Code, Kernel, Parts};
+use super::{BURST, Block, Code, Kernel, Parts, xor_into};
 
 pub(super) fn has_aes() -> bool {
     is_x86_feature_detected!("aes") && is_x86_feature_detected!("ssse3")
@@ -21,6 +22,7 @@ pub(super) fn has_vaes512() -> bool {
         && is_x86_feature_detected!("vaes")
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
 }
 
 /// Calls `$generic` for the vectors of `$kernel`, inside a function that has their processor features.
@@ -31,7 +33,7 @@ macro_rules! dispatch {
             // SAFETY: this function has the features that `__m128i`'s operations need.
             unsafe { $generic::<__m128i>($($argument),*) }
         }
-        #[target_feature(enable = "aes,ssse3,vaes,avx512f,avx512bw")]
+        #[target_feature(enable = "aes,ssse3,vaes,avx512f,avx512bw,avx512vl")]
         fn wide($($argument: $kind),*) $(-> $result)? {
             // SAFETY: this function has the features that `__m512i`'s operations need.
             unsafe { $generic::<__m512i>($($argument),*) }
@@ -45,13 +47,20 @@ macro_rules! dispatch {
     }};
 }
 
+/// Begins to bring the cache line of `place` nearer.
+#[inline(always)]
+pub(super) fn prefetch<T>(place: &T) {
+    // SAFETY: every x86-64 processor has this instruction, and it neither reads nor writes what a program sees.
+    unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(std::ptr::from_ref(place).cast()) };
+}
+
 /// The round keys of `key`.
 pub(super) fn expand(kernel: Kernel, key: &Block) -> RoundKeys {
     debug_assert!(kernel != Kernel::PORTABLE);
     #[target_feature(enable = "aes,ssse3")]
     fn expanded(key: &Block) -> RoundKeys {
         // SAFETY: this function has the features that `__m128i`'s operations need.
-        unsafe { schedule(__m128i::splat(key)).map(|key| key.first()) }
+        unsafe { schedule([__m128i::splat(key)]).map(|[key]| key.first()) }
     }
     // SAFETY: both vector kernels exist only after `has_aes`.
     unsafe { expanded(key) }
@@ -77,8 +86,8 @@ pub(super) fn cbc_pair_each(kernel: Kernel, keys: &[Block], first: &mut [Block],
 pub(super) enum Keys<'a> {
     /// One key for all: its round keys and both subkeys.
     One(&'a RoundKeys, &'a Block, &'a Block),
-    /// A key for each, and what the zero block becomes under it.
-    Each(&'a [Block], &'a [Block]),
+    /// A key for each.
+    Each(&'a [Block]),
 }
 
 /// The CMAC of at most [`BURST`] messages; all slices have one length.
@@ -105,6 +114,10 @@ trait Vector: Copy {
     /// The next round key after this one: `SubWord(RotWord(w3))` by one AES round on four equal columns, for which
     /// ShiftRows does nothing.
     unsafe fn next_key(self, rcon: u8) -> Self;
+    /// Twice each block in GF(2^128) (RFC 4493 section 2.3).
+    unsafe fn double(self) -> Self;
+    /// Fewer than 16 octets, a one bit, and zeros (RFC 4493 section 2.4).
+    unsafe fn pad(octets: &[u8]) -> Block;
 }
 
 impl Vector for __m128i {
@@ -175,6 +188,26 @@ impl Vector for __m128i {
             let two = _mm_xor_si128(self, _mm_slli_si128::<4>(self));
             _mm_xor_si128(_mm_xor_si128(two, _mm_slli_si128::<8>(two)), word)
         }
+    }
+
+    #[inline(always)]
+    unsafe fn double(self) -> Self {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let reverse = _mm_setr_epi8(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+            let value = _mm_shuffle_epi8(self, reverse);
+            let carries = _mm_srli_epi64::<63>(value);
+            // What leaves at the top comes back as 0x87 (x^7 + x^2 + x + 1).
+            let reduction = _mm_sub_epi64(_mm_setzero_si128(), _mm_srli_si128::<8>(carries));
+            let reduction = _mm_and_si128(reduction, _mm_setr_epi8(-0x79, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+            let shifted = _mm_xor_si128(_mm_slli_epi64::<1>(value), _mm_slli_si128::<8>(carries));
+            _mm_shuffle_epi8(_mm_xor_si128(shifted, reduction), reverse)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn pad(octets: &[u8]) -> Block {
+        super::cmac::padded(octets)
     }
 }
 
@@ -250,20 +283,53 @@ impl Vector for __m512i {
             let word = _mm512_shuffle_epi8(self, _mm512_set1_epi32(0x0c0f_0e0d));
             let word = _mm512_aesenclast_epi128(word, _mm512_set1_epi32(i32::from(rcon)));
             let two = _mm512_xor_si512(self, _mm512_bslli_epi128::<4>(self));
-            _mm512_xor_si512(_mm512_xor_si512(two, _mm512_bslli_epi128::<8>(two)), word)
+            // The exclusive or of three.
+            _mm512_ternarylogic_epi32::<0x96>(two, _mm512_bslli_epi128::<8>(two), word)
         }
+    }
+
+    #[inline(always)]
+    unsafe fn double(self) -> Self {
+        // SAFETY: the caller has the features.
+        unsafe {
+            let reverse = _mm_setr_epi8(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+            let reverse = _mm512_broadcast_i32x4(reverse);
+            let value = _mm512_shuffle_epi8(self, reverse);
+            let carries = _mm512_srli_epi64::<63>(value);
+            // What leaves at the top comes back as 0x87 (x^7 + x^2 + x + 1).
+            let reduction = _mm512_sub_epi64(_mm512_setzero_si512(), _mm512_bsrli_epi128::<8>(carries));
+            let reduction = _mm512_and_si512(reduction, _mm512_set1_epi64(0x87));
+            let shifted = _mm512_xor_si512(_mm512_slli_epi64::<1>(value), _mm512_bslli_epi128::<8>(carries));
+            _mm512_shuffle_epi8(_mm512_xor_si512(shifted, reduction), reverse)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn pad(octets: &[u8]) -> Block {
+        let end = 1u16 << (octets.len() % 16);
+        let mut out = [0; 16];
+        // SAFETY: the caller has the features; only as many octets are read as there are, and 16 are written.
+        unsafe {
+            let there = _mm_maskz_loadu_epi8(end - 1, octets.as_ptr().cast());
+            let padded = _mm_mask_blend_epi8(end, there, _mm_set1_epi8(-0x80));
+            _mm_storeu_si128(out.as_mut_ptr().cast(), padded);
+        }
+        out
     }
 }
 
-/// The round keys of the key in each block of `key` (FIPS 197 section 5.2).
+/// The round keys of the key in each block of `keys` (FIPS 197 section 5.2), side by side; the round comes first.
 #[inline(always)]
-unsafe fn schedule<V: Vector>(key: V) -> [V; 11] {
-    let mut keys = [key; 11];
-    for (index, rcon) in [0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0x1b, 0x36].into_iter().enumerate() {
-        // SAFETY: the caller has the features.
-        keys[index + 1] = unsafe { keys[index].next_key(rcon) };
+unsafe fn schedule<V: Vector, const R: usize>(keys: [V; R]) -> [[V; R]; 11] {
+    const RCON: [u8; 10] = [0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0x1b, 0x36];
+    let mut rounds = [keys; 11];
+    for round in 0..10 {
+        for side in 0..R {
+            // SAFETY: the caller has the features.
+            rounds[round + 1][side] = unsafe { rounds[round][side].next_key(RCON[round]) };
+        }
     }
-    keys
+    rounds
 }
 
 /// Every round key in every block of a vector.
@@ -336,12 +402,13 @@ unsafe fn encrypt_each_in<V: Vector>(keys: &[Block], blocks: &mut [Block]) {
         unsafe {
             let at = |blocks: &[Block], lane: usize| V::load(&blocks[lane * V::BLOCKS..]);
             // Loops, since a closure that a function of `core` calls does not have the features.
-            let (mut keys, mut state) = ([[V::zero(); 11]; 4], [V::zero(); 4]);
+            let (mut keys, mut state) = ([V::zero(); 4], [V::zero(); 4]);
             for (lane, (keys, state)) in keys.iter_mut().zip(&mut state).enumerate() {
-                *keys = schedule(at(&key_copy, lane));
+                *keys = at(&key_copy, lane);
                 *state = at(&copy, lane);
             }
-            encrypt_vectors(&mut state, |round, lane| keys[lane][round]);
+            let keys = schedule(keys);
+            encrypt_vectors(&mut state, |round, lane| keys[round][lane]);
             for (lane, vector) in state.iter().enumerate() {
                 vector.store(&mut copy[lane * V::BLOCKS..]);
             }
@@ -396,90 +463,119 @@ unsafe fn cbc_pair_group<V: Vector>(keys: &[Block], first: &mut [Block], second:
 
 /// Vectors side by side in [`cmac_in`].
 const SIDE: usize = 8;
+/// Messages side by side, at most.
+const LANES: usize = SIDE * 4;
 
 #[inline(always)]
 unsafe fn cmac_in<V: Vector>(keys: Keys<'_>, messages: &[Parts<'_>], tags: &mut [Block]) {
-    // Messages of like length go side by side; the order is by public lengths only.
-    let mut order = [(0u32, 0u8); BURST];
+    // Messages of like length go side by side; the order is by public lengths only. A length stands above an index.
+    let mut order = [0u32; BURST];
     for (index, (place, message)) in order.iter_mut().zip(messages).enumerate() {
-        *place = (message.blocks() as u32, index as u8);
+        *place = (message.blocks() as u32) << 8 | index as u32;
     }
     let order = &mut order[..messages.len()];
     if !order.is_sorted() {
         order.sort_unstable();
     }
     for group in order.chunks(SIDE * V::BLOCKS) {
+        // Lanes beyond the last message repeat it.
+        let place = |lane: usize| (group[lane.min(group.len() - 1)] & 0xff) as usize;
+        let lanes: [usize; LANES] = std::array::from_fn(place);
         // SAFETY: the caller has the features.
         unsafe {
             match keys {
                 Keys::One(round_keys, k1, k2) => {
                     let round_keys: [V; 11] = splat_all(round_keys);
-                    cmac_group(group, messages, tags, |_| (*k1, *k2), |round, _| round_keys[round]);
+                    cmac_group(group, &lanes, messages, tags, |_| (k1, k2), |round, _| round_keys[round]);
                 }
-                Keys::Each(keys, zeros) => {
-                    let mut own = [[V::zero(); 11]; SIDE];
+                Keys::Each(keys) => {
+                    let mut own = [V::zero(); SIDE];
                     for (side, own) in own.iter_mut().enumerate() {
-                        *own = schedule(V::gather(|lane| &keys[at(group, side * V::BLOCKS + lane)]));
+                        *own = V::gather(|lane| &keys[lanes[side * V::BLOCKS + lane]]);
                     }
-                    cmac_group(group, messages, tags, |index| subkeys(&zeros[index]), |round, side| own[side][round]);
+                    let own = schedule(own);
+                    let (mut k1, mut k2) = ([[0; 16]; LANES], [[0; 16]; LANES]);
+                    let mut zero = [V::zero(); SIDE];
+                    encrypt_vectors(&mut zero, |round, side| own[round][side]);
+                    for (side, zero) in zero.iter().enumerate() {
+                        let once = zero.double();
+                        once.store(&mut k1[side * V::BLOCKS..]);
+                        once.double().store(&mut k2[side * V::BLOCKS..]);
+                    }
+                    let subkeys = |lane: usize| (&k1[lane], &k2[lane]);
+                    cmac_group(group, &lanes, messages, tags, subkeys, |round, side| own[round][side]);
                 }
             }
         }
     }
 }
 
-/// The message of `lane`; lanes beyond the last repeat it.
+/// CMAC of the messages of `lanes`, of which `group` has the lengths in ascending order; `subkeys` are those of a lane.
 #[inline(always)]
-fn at(group: &[(u32, u8)], lane: usize) -> usize {
-    usize::from(group[lane.min(group.len() - 1)].1)
-}
-
-/// CMAC of the messages that `group` names by (blocks, index), in order of length.
-#[inline(always)]
-unsafe fn cmac_group<V: Vector>(
-    group: &[(u32, u8)],
+unsafe fn cmac_group<'a, V: Vector>(
+    group: &[u32],
+    lanes: &[usize; LANES],
     messages: &[Parts<'_>],
     tags: &mut [Block],
-    subkeys: impl Fn(usize) -> (Block, Block),
+    subkeys: impl Fn(usize) -> (&'a Block, &'a Block),
     key: impl Fn(usize, usize) -> V + Copy,
 ) {
-    const LANES: usize = SIDE * 4;
-    let lanes = SIDE * V::BLOCKS;
-    let mut message = [Parts::default(); LANES];
+    let used = SIDE * V::BLOCKS;
+    let mut heads: [&[Block]; LANES] = [&[]; LANES];
+    let mut tails: [&[Block]; LANES] = [&[]; LANES];
     let mut last = [[0; 16]; LANES];
-    let mut length = [1; LANES];
-    for lane in 0..lanes {
-        let index = at(group, lane);
-        message[lane] = messages[index];
-        let (k1, k2) = subkeys(index);
-        last[lane] = message[lane].closed(&k1, &k2);
-        length[lane] = message[lane].blocks();
+    let head = messages[lanes[0]].head.len();
+    let mut is_even = true;
+    for lane in 0..used {
+        let message = &messages[lanes[lane]];
+        let (whole, rest) = message.tail.as_chunks();
+        (heads[lane], tails[lane]) = (message.head, whole);
+        is_even &= message.head.len() == head;
+        let (k1, k2) = subkeys(lane);
+        // The last block is complete, or padded (RFC 4493 section 2.4); lengths are no secret.
+        let complete = if rest.is_empty() { whole.last().or(message.head.last()) } else { None };
+        // SAFETY: the caller has the features; the rest has fewer than 16 octets.
+        last[lane] = complete.map_or_else(|| unsafe { V::pad(rest) }, |block| *block);
+        xor_into(&mut last[lane], if complete.is_some() { k1 } else { k2 });
     }
-    let (shortest, longest) = (length[0], length[lanes - 1]);
-    // SAFETY: the caller has the features.
+    let length = |lane: usize| (group[lane.min(group.len() - 1)] >> 8) as usize;
+    let (shortest, longest) = (length(0), length(used - 1));
+    // Up to here every message has whole blocks that are not its last one, and all have them in the same place.
+    let whole = if is_even { shortest - 1 } else { 0 };
+    // SAFETY: the caller has the features. A message of `length` blocks has at least `length - 1` whole ones in head and
+    // tail together, `head` of them in its head if all heads are even; no index below reaches beyond `shortest - 1`.
     unsafe {
         let mut state = [V::zero(); SIDE];
-        for index in 0..shortest - 1 {
+        for index in 0..whole.min(head) {
             for (side, vector) in state.iter_mut().enumerate() {
-                *vector = vector.xor(V::gather(|lane| message[side * V::BLOCKS + lane].block(index)));
+                *vector = vector.xor(V::gather(|lane| heads[side * V::BLOCKS + lane].get_unchecked(index)));
             }
             encrypt_vectors(&mut state, key);
         }
-        for index in shortest - 1..longest {
+        for index in head..whole {
+            for (side, vector) in state.iter_mut().enumerate() {
+                *vector = vector.xor(V::gather(|lane| tails[side * V::BLOCKS + lane].get_unchecked(index - head)));
+            }
+            encrypt_vectors(&mut state, key);
+        }
+        for index in whole..longest {
             for (side, vector) in state.iter_mut().enumerate() {
                 *vector = vector.xor(V::gather(|lane| {
                     let lane = side * V::BLOCKS + lane;
-                    if index + 1 < length[lane] { message[lane].block(index) } else { &last[lane] }
+                    if index + 1 < length(lane) { messages[lanes[lane]].block(index) } else { &last[lane] }
                 }));
             }
             encrypt_vectors(&mut state, key);
+            if index + 1 < shortest {
+                continue;
+            }
             let mut out = [[0; 16]; LANES];
             for (side, vector) in state.iter().enumerate() {
                 vector.store(&mut out[side * V::BLOCKS..]);
             }
-            for (lane, (blocks, message)) in group.iter().enumerate() {
-                if *blocks as usize == index + 1 {
-                    tags[usize::from(*message)] = out[lane];
+            for (lane, place) in group.iter().enumerate() {
+                if (place >> 8) as usize == index + 1 {
+                    tags[lanes[lane]] = out[lane];
                 }
             }
         }

@@ -4,13 +4,13 @@
 //! after a crash a total is at most that much too low, and never too high.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher};
 
 use wayleave_core::Instant;
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::verify::Charge;
 
-use super::revocation::{Mix, pack_fields};
+use super::revocation::pack_fields;
+use super::totals::Totals;
 
 /// What one account has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -73,36 +73,16 @@ impl Bucket {
     }
 }
 
-/// Begins every hash with a number that nobody outside knows: principals choose their delegations' IDs.
-#[derive(Clone, Debug)]
-struct Seeded(u64);
-
-impl BuildHasher for Seeded {
-    type Hasher = Mix;
-
-    fn build_hasher(&self) -> Mix {
-        let mut mix = Mix::default();
-        mix.write_u128(u128::from(self.0));
-        mix
-    }
-}
-
 /// The name of an account.
 fn pack(charge: &Charge) -> u128 {
     let n = charge.interval.map_or(0, |interval| interval.exponent());
     pack_fields(charge.principal, charge.delegation, n, charge.epoch)
 }
 
-#[derive(Clone, Copy, Default, Debug)]
-struct Account {
-    total: Total,
-    is_changed: bool,
-}
-
 /// One router's accounts.
 #[derive(Clone, Debug)]
 pub struct Accounts {
-    accounts: HashMap<u128, Account, Seeded>,
+    totals: Totals,
     changed: Vec<Charge>,
     buckets: HashMap<Payer, Bucket>,
     most: usize,
@@ -112,12 +92,7 @@ impl Accounts {
     /// Room for `most` accounts, taken at once; `seed` must be random.
     #[must_use]
     pub fn new(most: usize, seed: u64) -> Self {
-        Self {
-            accounts: HashMap::with_capacity_and_hasher(most, Seeded(seed)),
-            changed: Vec::with_capacity(most),
-            buckets: HashMap::new(),
-            most,
-        }
+        Self { totals: Totals::new(most, seed), changed: Vec::with_capacity(most), buckets: HashMap::new(), most }
     }
 
     /// Holds `payer` to `rate` octets a second here, and `depth` octets at once; without an entry there is no limit.
@@ -139,76 +114,70 @@ impl Accounts {
         self.buckets.get_mut(payer).map_or(0, |bucket| std::mem::take(&mut bucket.asked))
     }
 
+    /// Begins to fetch an account that is charged soon.
+    #[inline(always)]
+    pub fn fetch(&self, charge: &Charge) {
+        self.totals.fetch(pack(charge));
+    }
+
     /// Counts a packet of `octets` octets, unless a rate forbids it.
+    #[inline]
     pub fn charge(&mut self, charge: &Charge, octets: u64, now: Instant) -> Charged {
-        let payers = self.payers(charge);
-        let is_held = |bucket: Option<&mut Bucket>| bucket.is_none_or(|bucket| bucket.holds(octets, now));
-        // Both are asked, so that both learn what was asked for.
-        let held = payers.map(|payer| payer.is_none_or(|payer| is_held(self.buckets.get_mut(&payer))));
-        if held.contains(&false) {
+        let name = pack(charge);
+        if !self.buckets.is_empty() && !self.holds(charge, octets, now) {
             return Charged::OverRate;
         }
-        let name = pack(charge);
-        if self.accounts.len() >= self.most && !self.accounts.contains_key(&name) {
+        if !self.totals.has_room(name) {
             return Charged::Full;
         }
-        for payer in payers.into_iter().flatten() {
-            if let Some(bucket) = self.buckets.get_mut(&payer) {
-                bucket.take(octets);
+        if !self.buckets.is_empty() {
+            for payer in payers(charge).into_iter().flatten() {
+                self.buckets.get_mut(&payer).into_iter().for_each(|bucket| bucket.take(octets));
             }
         }
-        let account = self.accounts.entry(name).or_default();
-        account.total.packets += 1;
-        account.total.octets += u128::from(octets);
-        if !account.is_changed {
-            account.is_changed = true;
+        if self.totals.add(name, octets) {
             self.changed.push(*charge);
         }
         Charged::Yes
     }
 
+    /// Whether the principal's rate and the delegation's allow a packet. Both are asked, so that both learn what was
+    /// asked for.
+    fn holds(&mut self, charge: &Charge, octets: u64, now: Instant) -> bool {
+        let is_held = |bucket: Option<&mut Bucket>| bucket.is_none_or(|bucket| bucket.holds(octets, now));
+        let held = payers(charge).map(|payer| payer.is_none_or(|payer| is_held(self.buckets.get_mut(&payer))));
+        !held.contains(&false)
+    }
+
     /// What an account has sent.
     #[must_use]
     pub fn total(&self, charge: &Charge) -> Total {
-        self.accounts.get(&pack(charge)).map_or_else(Total::default, |account| account.total)
+        self.totals.total(pack(charge))
     }
 
     /// Totals that changed since this was last called: the next records of the journal.
     pub fn journal(&mut self) -> Vec<(Charge, Total)> {
         let changed = std::mem::replace(&mut self.changed, Vec::with_capacity(self.most));
-        changed
-            .into_iter()
-            .filter_map(|charge| {
-                let account = self.accounts.get_mut(&pack(&charge))?;
-                account.is_changed = false;
-                Some((charge, account.total))
-            })
-            .collect()
+        changed.into_iter().filter_map(|charge| Some((charge, self.totals.record(pack(&charge))?))).collect()
     }
 
     /// Takes over the journal's records after a start, in any order: an account's largest total is its last.
     pub fn restore(&mut self, records: impl IntoIterator<Item = (Charge, Total)>) {
         for (charge, total) in records {
-            let account = self.accounts.entry(pack(&charge)).or_default();
-            if account.total.packets < total.packets {
-                account.total = total;
-            }
+            self.totals.restore(pack(&charge), total);
         }
     }
 
     /// Forgets the accounts of an epoch that is over and journalled.
     pub fn close(&mut self, charge: &Charge) {
-        self.accounts.remove(&pack(charge));
+        self.totals.remove(pack(charge));
     }
+}
 
-    /// The principal's rate, and the delegation's. Without any rate, nobody is looked up.
-    fn payers(&self, charge: &Charge) -> [Option<Payer>; 2] {
-        if self.buckets.is_empty() {
-            return [None; 2];
-        }
-        let payer = |delegation| Payer { principal: charge.principal, delegation };
-        [Some(payer(None)), charge.delegation.map(|(id, _)| payer(Some(id)))]
-    }
+/// The principal, and its delegation.
+fn payers(charge: &Charge) -> [Option<Payer>; 2] {
+    let payer = |delegation| Payer { principal: charge.principal, delegation };
+    [Some(payer(None)), charge.delegation.map(|(id, _)| payer(Some(id)))]
 }
 
 /// Divides `rate` among routers by what was asked for at each (paper, section 7.2): nobody gets more than asked while

@@ -3,6 +3,7 @@
 pub mod account;
 pub mod bench;
 pub mod revocation;
+mod totals;
 
 use wayleave_core::Now;
 use wayleave_crypto::lanes::Kernel;
@@ -148,6 +149,8 @@ pub struct Config {
 pub struct Router {
     waypoints: Vec<Waypoint>,
     verifier: Verifier,
+    /// What the replay filter knows the packets of this burst by.
+    hashes: [[u8; 16]; BURST],
     revocations: Revocations,
     need_revocations: bool,
     repeated: Repeated,
@@ -167,6 +170,7 @@ impl Router {
         Self {
             waypoints: config.waypoints,
             verifier: Verifier::new(kernel, config.delegations),
+            hashes: [[0; 16]; BURST],
             revocations: Revocations::default(),
             need_revocations: config.need_revocations,
             repeated: config.repeated,
@@ -189,20 +193,39 @@ impl Router {
             }
             let count = frames.len().min(BURST);
             self.verifier.verify(&self.waypoints, &datagrams[..count], now.unix, &mut verdicts);
+            self.look_up(&datagrams[..count], &verdicts);
         }
-        for ((frame, verdict), action) in frames.iter_mut().zip(verdicts).zip(&mut actions) {
-            *action = match verdict {
-                Verdict::Forward(forward) => self.forward(frame, &forward, now),
-                Verdict::Answer(error, reason) => self.answer(frame, error, reason, now),
-                Verdict::Drop(reason) => self.relay(frame, now).unwrap_or(Action::Drop(Reason::Packet(reason))),
+        for (place, (frame, action)) in frames.iter_mut().zip(&mut actions).enumerate() {
+            *action = match &verdicts[place] {
+                Verdict::Forward(forward) => self.forward(frame, forward, self.hashes[place], now),
+                Verdict::Answer(error, reason) => self.answer(frame, *error, *reason, now),
+                Verdict::Drop(reason) => self.relay(frame, now).unwrap_or(Action::Drop(Reason::Packet(*reason))),
             };
             self.count(*action);
         }
         actions
     }
 
-    fn forward(&mut self, frame: &mut Frame<'_>, forward: &Forward, now: Now) -> Action {
-        match self.check_after_mac(frame.octets, forward, now) {
+    /// Begins to fetch what is known of other packets, for the whole burst at once.
+    #[inline]
+    fn look_up(&mut self, datagrams: &[&[u8]], verdicts: &[Verdict]) {
+        if self.repeated == Repeated::Pass && !self.is_accounting {
+            return;
+        }
+        for ((datagram, verdict), hash) in datagrams.iter().zip(verdicts).zip(&mut self.hashes) {
+            if let Verdict::Forward(forward) = verdict {
+                *hash = forward.fingerprint(datagram);
+                self.accounts.fetch(&forward.charge(datagram));
+            }
+        }
+        if self.repeated != Repeated::Pass {
+            self.replay.look_up(&mut self.hashes[..datagrams.len()]);
+        }
+    }
+
+    #[inline(always)]
+    fn forward(&mut self, frame: &mut Frame<'_>, forward: &Forward, hash: [u8; 16], now: Now) -> Action {
+        match self.check_after_mac(frame.octets, forward, hash, now) {
             Ok(()) => {
                 forward.apply(frame.octets);
                 Action::Route
@@ -212,16 +235,18 @@ impl Router {
     }
 
     /// What depends on other packets than this one.
-    fn check_after_mac(&mut self, octets: &[u8], forward: &Forward, now: Now) -> Result<(), Reason> {
+    #[inline(always)]
+    fn check_after_mac(&mut self, octets: &[u8], forward: &Forward, hash: [u8; 16], now: Now) -> Result<(), Reason> {
         if self.need_revocations && !self.revocations.is_loaded() {
             return Err(Reason::RevocationsUnknown);
         }
-        if self.revocations.contains(&forward.charge) {
+        let charge = forward.charge(octets);
+        if self.revocations.contains(&charge) {
             return Err(Reason::Revoked);
         }
         let is_counted = match self.repeated {
             Repeated::Pass => true,
-            mode => match (self.replay.insert(forward.fingerprint(octets), now.unix), mode) {
+            mode => match (self.replay.put(hash, now.unix), mode) {
                 (Outcome::Fresh, _) => true,
                 (Outcome::Seen, Repeated::CountOnce) => false,
                 (Outcome::Seen, _) => return Err(Reason::Replayed),
@@ -231,7 +256,7 @@ impl Router {
         if !is_counted || !self.is_accounting {
             return Ok(());
         }
-        match self.accounts.charge(&forward.charge, octets.len() as u64, now.instant) {
+        match self.accounts.charge(&charge, octets.len() as u64, now.instant) {
             Charged::Yes => Ok(()),
             Charged::OverRate => Err(Reason::Rate),
             Charged::Full => Err(Reason::AccountsFull),

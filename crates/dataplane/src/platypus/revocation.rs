@@ -209,7 +209,12 @@ impl Revocations {
 
     /// Whether a capability, its delegation or its sub-delegation is revoked.
     #[must_use]
+    #[inline]
     pub fn contains(&self, charge: &Charge) -> bool {
+        !self.entries.is_empty() && self.names(charge)
+    }
+
+    fn names(&self, charge: &Charge) -> bool {
         let number = charge.principal.number() as usize;
         if self.principals[number / 64] & 1 << (number % 64) == 0 {
             return false;

@@ -7,18 +7,20 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::UnixTime;
-use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, cmac_each};
+use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, cmac_each, prefetch};
 
+use super::delegations::Delegations;
 use super::header::offsets::{FLAG_REPLY, PROTOCOL};
-use super::header::{Capability, Interval, Packet, Principal, Version, ipv4_header_sum, kind, v4};
-use super::mint::{HEAD_BLOCKS, PURPOSE_BINDING, PURPOSE_SECRET, StampKey, WaypointKey, epoch, label, write_head};
-use super::recent::Recent;
-use super::verify::{Charge, Forward, Reason, Verdict, Waypoint, is_martian};
+use super::header::{Interval, Packet, Version, ipv4_header_sum, kind, v4};
+use super::mint::{HEAD_BLOCKS, PURPOSE_BINDING, PURPOSE_SECRET, WaypointKey, epoch, label, write_head};
+use super::verify::{Forward, Reason, Verdict, Waypoint, is_martian};
 
 /// Blocks of the commonest packet's head.
 const LEAN_HEAD: usize = 3;
 /// Octets up to the commonest packet's binding.
 const LEAN_FRONT: usize = 52;
+/// Packets whose first octets are on their way from memory while one is read.
+const AHEAD: usize = 16;
 
 /// One core's scratch, and the stamping keys of the delegations that it verified last.
 pub struct Verifier {
@@ -26,8 +28,9 @@ pub struct Verifier {
     keys: [Block; BURST],
     heads: Box<[[Block; HEAD_BLOCKS]; BURST]>,
     lean_heads: [[Block; LEAN_HEAD]; BURST],
+    waiting: [Waiting; BURST],
     tags: [Block; BURST],
-    delegations: Recent<Capability, StampKey>,
+    delegations: Delegations,
 }
 
 impl std::fmt::Debug for Verifier {
@@ -38,29 +41,34 @@ impl std::fmt::Debug for Verifier {
 
 /// A packet that waits for its tag.
 #[derive(Clone, Copy)]
-struct Waiting<'a> {
-    /// Its place in the burst.
-    place: usize,
+struct Waiting {
     forward: Forward,
-    presented: &'a [u8],
-    payload: &'a [u8],
+    /// Its place in the burst.
+    place: u8,
     /// Blocks of its head; of the lean head if zero.
-    head: usize,
+    head: u8,
+    /// Octets of its binding.
+    width: u8,
     /// Octets of the tag that are compared.
-    compared: usize,
+    compared: u8,
     /// A delegation whose stamping key is worth keeping once it has verified a packet.
-    keep: Option<Capability>,
+    is_new: bool,
+    /// Where its payload lies.
+    payload: u16,
+    end: u16,
 }
 
-/// A packet of the commonest shape that has passed every check but the MAC.
-struct Lean<'a, 'k> {
-    forward: Forward,
-    key: &'k WaypointKey,
-    input: Block,
-    head: [Block; LEAN_HEAD],
-    presented: &'a [u8],
-    payload: &'a [u8],
-    compared: usize,
+impl Waiting {
+    const NONE: Self = Self {
+        forward: Forward::lean(0, 0),
+        place: 0,
+        head: 0,
+        width: 0,
+        compared: 0,
+        is_new: false,
+        payload: 0,
+        end: 0,
+    };
 }
 
 impl Verifier {
@@ -72,8 +80,9 @@ impl Verifier {
             keys: [[0; 16]; BURST],
             heads: Box::new([[[0; 16]; HEAD_BLOCKS]; BURST]),
             lean_heads: [[[0; 16]; LEAN_HEAD]; BURST],
+            waiting: [Waiting::NONE; BURST],
             tags: [[0; 16]; BURST],
-            delegations: Recent::new(delegations),
+            delegations: Delegations::new(delegations),
         }
     }
 
@@ -84,69 +93,61 @@ impl Verifier {
 
     /// Decides on up to [`BURST`] IP packets of version 1 for any of `waypoints`. Verdicts beyond the packets are left.
     pub fn verify(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut [Verdict]) {
-        let mut waiting: [Option<Waiting<'_>>; BURST] = [None; BURST];
+        let datagrams = &datagrams[..datagrams.len().min(verdicts.len()).min(BURST)];
         let mut inputs: [Option<&WaypointKey>; BURST] = [None; BURST];
         let mut count = 0;
-        for (place, (datagram, verdict)) in datagrams.iter().zip(verdicts.iter_mut()).take(BURST).enumerate() {
-            let prepared = match lean(datagram, waypoints, now) {
-                Some(lean) => {
-                    self.keys[count] = lean.input;
-                    self.lean_heads[count] = lean.head;
-                    inputs[count] = Some(lean.key);
-                    let Lean { forward, presented, payload, compared, .. } = lean;
-                    Ok(Waiting { place, forward, presented, payload, head: 0, compared, keep: None })
-                }
-                None => self.prepare(place, count, waypoints, datagram, now),
-            };
-            match prepared {
-                Ok(one) => {
-                    waiting[count] = Some(one);
-                    count += 1;
-                }
-                Err(refused) => *verdict = refused,
+        datagrams.iter().take(AHEAD).for_each(|datagram| fetch(datagram));
+        for (place, datagram) in datagrams.iter().enumerate() {
+            datagrams.get(place + AHEAD).inspect(|datagram| fetch(datagram));
+            let (key, head) = (&mut self.keys[count], &mut self.lean_heads[count]);
+            inputs[count] = lean(datagram, waypoints, now, key, head, &mut self.waiting[count]);
+            if inputs[count].is_none()
+                && let Err(refused) = self.prepare(count, waypoints, datagram, now)
+            {
+                verdicts[place] = refused;
+                continue;
             }
+            self.waiting[count].place = place as u8;
+            count += 1;
         }
         self.derive_secrets(&inputs[..count]);
-        self.tag(&waiting[..count]);
-        for (slot, one) in waiting[..count].iter().flatten().enumerate() {
-            let is_right = matches(&self.tags[slot], one.presented, one.compared);
-            if is_right && let Some(capability) = one.keep {
-                let key = wayleave_crypto::secret::Key128::new(self.keys[slot]);
-                self.delegations.insert(capability, StampKey::new(key));
+        self.tag(datagrams, count);
+        for slot in 0..count {
+            let one = &self.waiting[slot];
+            let datagram = datagrams[usize::from(one.place)];
+            let is_right = matches(&self.tags[slot], one, datagram);
+            verdicts[usize::from(one.place)] =
+                if is_right { Verdict::Forward(one.forward) } else { Reason::Binding.into() };
+            if is_right && one.is_new {
+                self.delegations.insert(one.forward.capability(datagram), &self.keys[slot]);
             }
-            verdicts[one.place] = if is_right { Verdict::Forward(one.forward) } else { Reason::Binding.into() };
         }
     }
 
     /// The general way: every shape of packet, or the reason for which it is refused.
-    fn prepare<'a>(
-        &mut self,
-        place: usize,
-        slot: usize,
-        waypoints: &[Waypoint],
-        datagram: &'a [u8],
-        now: UnixTime,
-    ) -> Result<Waiting<'a>, Verdict> {
+    fn prepare(&mut self, slot: usize, waypoints: &[Waypoint], datagram: &[u8], now: UnixTime) -> Result<(), Verdict> {
         let packet = Packet::decode(datagram, Version::Standard)?;
         let destination = packet.outer().destination;
         let here = waypoints.iter().find(|here| here.address() == destination).ok_or(Reason::NotForUs)?;
         let (index, capability) = here.check_before_mac(&packet, now)?;
-        let cached = capability.delegation.and_then(|_| self.delegations.get(&capability));
-        let is_new = capability.delegation.is_some() && cached.is_none();
-        self.keys[slot] = match cached {
-            Some(key) => *key.expose(),
-            None => *here.keys().stamp_key(&capability).ok_or(Reason::KeyGone)?.expose(),
+        let is_delegated = capability.delegation.is_some();
+        let name = packet.capability_octets(index);
+        let is_cached = is_delegated && self.delegations.find(name, &mut self.keys[slot]);
+        if !is_cached {
+            self.keys[slot] = *here.keys().stamp_key(&capability).ok_or(Reason::KeyGone)?.expose();
+        }
+        self.waiting[slot] = Waiting {
+            forward: Forward::of(&packet, index),
+            place: 0,
+            head: write_head(&packet, index, &mut self.heads[slot]) as u8,
+            width: packet.binding(index).len() as u8,
+            compared: here.compared() as u8,
+            is_new: is_delegated && !is_cached,
+            // An IP packet is at most 65,575 octets; this one has a payload of 16 bits at most behind a header of 40.
+            payload: packet.payload_offset() as u16,
+            end: packet.datagram().len() as u16,
         };
-        let head = write_head(&packet, index, &mut self.heads[slot]);
-        Ok(Waiting {
-            place,
-            forward: Forward::of(&packet, index, &capability, here.address()),
-            presented: packet.binding(index),
-            payload: packet.payload(),
-            head,
-            compared: here.compared(),
-            keep: is_new.then_some(capability),
-        })
+        Ok(())
     }
 
     /// Turns the inputs that wait for a waypoint's key into secrets, neighbours under one key together.
@@ -166,34 +167,57 @@ impl Verifier {
         }
     }
 
-    fn tag(&mut self, waiting: &[Option<Waiting<'_>>]) {
+    fn tag(&mut self, datagrams: &[&[u8]], count: usize) {
         let mut messages = [Parts::default(); BURST];
-        for (slot, (message, one)) in messages.iter_mut().zip(waiting.iter().flatten()).enumerate() {
+        for (slot, (message, one)) in messages.iter_mut().zip(&self.waiting[..count]).enumerate() {
             let head: &[Block] = match one.head {
                 0 => &self.lean_heads[slot],
-                blocks => &self.heads[slot][..blocks],
+                blocks => &self.heads[slot][..usize::from(blocks)],
             };
-            *message = Parts { head, tail: one.payload };
+            let tail = &datagrams[usize::from(one.place)][usize::from(one.payload)..usize::from(one.end)];
+            *message = Parts { head, tail };
         }
-        let count = waiting.len();
         cmac_each(self.kernel, &self.keys[..count], &messages[..count], &mut self.tags[..count]);
     }
 }
 
-/// Whether the first octets of a tag are those presented, without a branch on any of them.
-#[inline]
-fn matches(tag: &Block, presented: &[u8], compared: usize) -> bool {
-    let octets = presented.len().min(compared);
-    let mut other = [0; 16];
-    other[..presented.len()].copy_from_slice(presented);
-    let difference = u128::from_be_bytes(*tag) ^ u128::from_be_bytes(other);
-    // Octets is 8 or 16; 2 in a test.
-    difference >> (8 * (16 - octets)) == 0
+/// Begins to fetch the first octets of a packet that is read soon.
+#[inline(always)]
+fn fetch(datagram: &[u8]) {
+    // The headers of the commonest shape end in the second cache line.
+    if let Some(second) = datagram.get(64) {
+        prefetch(second);
+    }
+    if let Some(first) = datagram.first() {
+        prefetch(first);
+    }
 }
 
-/// A packet of the commonest shape that is sound and allowed; `None` sends it the general way.
+/// Whether the first octets of a tag are those presented, without a branch on any of them.
 #[inline(always)]
-fn lean<'a, 'k>(datagram: &'a [u8], waypoints: &'k [Waypoint], now: UnixTime) -> Option<Lean<'a, 'k>> {
+fn matches(tag: &Block, one: &Waiting, datagram: &[u8]) -> bool {
+    let presented = one.forward.binding(datagram);
+    let presented = match (one.width, presented.first_chunk::<16>(), presented.first_chunk::<8>()) {
+        (16, Some(whole), _) => u128::from_be_bytes(*whole),
+        (_, _, Some(half)) => u128::from(u64::from_be_bytes(*half)) << 64,
+        _ => return false,
+    };
+    // Octets is 8 or 16; 2 in a test.
+    let octets = u32::from(one.width.min(one.compared));
+    (u128::from_be_bytes(*tag) ^ presented) >> (8 * (16 - octets)) == 0
+}
+
+/// A packet of the commonest shape that is sound and allowed: writes what its secret and its binding are the MAC of, and
+/// returns the key that makes the secret. `None` sends the packet the general way.
+#[inline(always)]
+fn lean<'k>(
+    datagram: &[u8],
+    waypoints: &'k [Waypoint],
+    now: UnixTime,
+    input: &mut Block,
+    head: &mut [Block; LEAN_HEAD],
+    waiting: &mut Waiting,
+) -> Option<&'k WaypointKey> {
     let front: &[u8; LEAN_FRONT] = datagram.first_chunk()?;
     let half = |at: usize| u16::from_be_bytes([front[at], front[at + 1]]);
     let word = |at: usize| u32::from_be_bytes([front[at], front[at + 1], front[at + 2], front[at + 3]]);
@@ -232,34 +256,22 @@ fn lean<'a, 'k>(datagram: &'a [u8], waypoints: &'k [Waypoint], now: UnixTime) ->
         return None;
     }
     let key = here.keys().of_epoch(interval, word(48))?;
-    let mut input = [0; 16];
     input[..4].copy_from_slice(&label(PURPOSE_SECRET, wayleave_core::Afi::Ipv4));
-    input[4..11].copy_from_slice(&front[40..47]);
+    input[4..12].copy_from_slice(&front[40..48]);
     input[11] = interval.exponent();
     input[12..].copy_from_slice(&front[48..52]);
-    let payload = &datagram[behind..total];
-    let mut head = [[0; 16]; LEAN_HEAD];
     let octets = head.as_flattened_mut();
     octets[..4].copy_from_slice(&label(PURPOSE_BINDING, wayleave_core::Afi::Ipv4));
     octets[4] = front[23];
     octets[5] = front[20];
-    octets[6..8].copy_from_slice(&(payload.len() as u16).to_be_bytes());
+    octets[6..8].copy_from_slice(&((total - behind) as u16).to_be_bytes());
     octets[8..16].copy_from_slice(&front[24..32]);
     octets[16..28].copy_from_slice(&front[40..52]);
     octets[28..36].copy_from_slice(&front[32..40]);
-    let charge = Charge {
-        principal: Principal::from_octets([front[44], front[45], front[46]]),
-        delegation: None,
-        interval: Some(interval),
-        epoch: word(48),
-    };
-    Some(Lean {
-        forward: Forward::lean(address, last, front[v4::TTL] - 1, charge, front[21]),
-        key,
-        input,
-        head,
-        presented: &datagram[LEAN_FRONT..behind],
-        payload,
-        compared: here.compared(),
-    })
+    octets[36..].fill(0);
+    *waiting = Waiting::NONE;
+    waiting.forward = Forward::lean(front[v4::TTL] - 1, front[21]);
+    (waiting.width, waiting.compared) = (width as u8, here.compared() as u8);
+    (waiting.payload, waiting.end) = (behind as u16, total as u16);
+    Some(key)
 }

@@ -6,6 +6,7 @@
 //! benchmarks. The wire is written down bit by bit in `docs/wire/platypus.md`.
 
 pub mod burst;
+mod delegations;
 pub mod header;
 pub mod mint;
 pub mod paper;

@@ -34,11 +34,6 @@ impl<K: Hash + Eq + Clone, V> Recent<K, V> {
         self.oldest.push_back(name);
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.entries.clear();
-        self.oldest.clear();
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

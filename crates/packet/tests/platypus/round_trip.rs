@@ -262,7 +262,7 @@ fn a_packet_from_a_socket_is_the_same_packet() {
     let source = world::source_address(Afi::Ipv6);
     let packet = Packet::decode_datagram(&body, source, here.address(), 64, Version::Standard).expect("sound");
     let Verdict::Forward(forward) = here.verify(&packet, world::at(NOW)) else { panic!("it passes") };
-    assert_eq!((forward.source, forward.ttl, forward.is_last), (here.address(), 63, true));
+    assert_eq!((forward.source(&body), forward.ttl, forward.is_last), (here.address(), 63, true));
     forward.apply(&mut body);
     assert_eq!(body, world::process(&here, &datagram, NOW).expect("it passes")[48..]);
 }

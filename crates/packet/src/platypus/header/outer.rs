@@ -186,11 +186,12 @@ pub(crate) fn ones_complement_sum(octets: &[u8]) -> u16 {
     sum as u16
 }
 
-/// The sum over an IPv4 header of twenty octets, as five words.
-#[inline]
+/// The ones' complement sum over an IPv4 header of twenty octets, in this machine's order of octets: the sum of swapped
+/// words is the swapped sum (RFC 1071 section 2), and a right header's sum is all ones either way.
+#[inline(always)]
 pub(crate) fn ipv4_header_sum(header: &[u8; IPV4_HEADER]) -> u16 {
     let (words, _) = header.as_chunks::<4>();
-    let sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
+    let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
     let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16);
     ((sum & 0xffff) + (sum >> 16)) as u16
@@ -200,8 +201,22 @@ pub(crate) fn ipv4_header_sum(header: &[u8; IPV4_HEADER]) -> u16 {
 #[inline]
 pub(crate) fn write_ipv4_checksum(octets: &mut [u8]) {
     let Some(header) = octets.first_chunk_mut() else { return };
-    header[v4::CHECKSUM] = 0;
-    header[v4::CHECKSUM + 1] = 0;
+    header[v4::CHECKSUM..v4::CHECKSUM + 2].fill(0);
     let checksum = !ipv4_header_sum(header);
-    header[v4::CHECKSUM..v4::CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
+    header[v4::CHECKSUM..v4::CHECKSUM + 2].copy_from_slice(&checksum.to_ne_bytes());
+}
+
+/// Writes TTL, addresses and checksum of the IPv4 header at the front of `octets`, each octet once: what has just been
+/// written by halves is slow to read back whole.
+#[inline(always)]
+pub(crate) fn rewrite_ipv4(octets: &mut [u8], ttl: u8, source: [u8; 4], destination: [u8; 4]) {
+    let Some(header) = octets.first_chunk_mut::<IPV4_HEADER>() else { return };
+    let mut new = *header;
+    new[v4::TTL] = ttl;
+    new[v4::CHECKSUM..v4::CHECKSUM + 2].fill(0);
+    new[v4::SOURCE..v4::DESTINATION].copy_from_slice(&source);
+    new[v4::DESTINATION..].copy_from_slice(&destination);
+    let checksum = !ipv4_header_sum(&new);
+    new[v4::CHECKSUM..v4::CHECKSUM + 2].copy_from_slice(&checksum.to_ne_bytes());
+    header[v4::TTL..].copy_from_slice(&new[v4::TTL..]);
 }

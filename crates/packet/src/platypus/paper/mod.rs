@@ -19,7 +19,7 @@ use super::header::{
     DelegationId, Malformed, Packet, Principal, Version, offsets, paper_kind, v4, write_ipv4_checksum,
 };
 use super::mint::mac::cmac;
-use super::verify::{Charge, Forward, Reason, Verdict};
+use super::verify::{Forward, Reason, Verdict};
 use umac::{ContextCache, Umac};
 
 pub use keys::{Algorithm, PaperPrefix, XorDelegated, XorTable, chain, chain_begin, get_time, h, key_id, secret};
@@ -208,13 +208,7 @@ impl PaperRouter {
         if !bool::from(binding.ct_eq(packet.binding(index))) {
             return Err(Reason::Binding);
         }
-        let charge = Charge {
-            principal: capability.principal,
-            delegation: capability.delegation.map(|held| (held.id, None)),
-            interval: None,
-            epoch: u32::from(capability.key_id),
-        };
-        Ok(Forward::charged(packet, index, charge, IpAddr::V4(self.address)))
+        Ok(Forward::of(packet, index))
     }
 
     /// `|c.id - ID| > 1`: not modular, as published.

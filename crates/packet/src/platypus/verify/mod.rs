@@ -228,7 +228,7 @@ impl Waypoint {
     fn check(&self, packet: &Packet<'_>, now: UnixTime) -> Result<Forward, Reason> {
         let (index, capability) = self.check_before_mac(packet, now)?;
         self.check_binding(packet, index, &capability)?;
-        Ok(Forward::of(packet, index, &capability, self.address))
+        Ok(Forward::of(packet, index))
     }
 
     /// Everything that needs no key.
@@ -299,6 +299,7 @@ impl Waypoint {
         if bool::from(expected[..compared].ct_eq(&presented[..compared])) { Ok(()) } else { Err(Reason::Binding) }
     }
 
+    #[inline(always)]
     pub(super) fn is_own(&self, address: IpAddr) -> bool {
         self.policy.refused.iter().any(|prefix| contains(prefix, address))
     }
