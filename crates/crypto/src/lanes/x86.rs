@@ -445,16 +445,17 @@ unsafe fn cbc_pair_each_in<V: Vector>(keys: &[Block], first: &mut [Block], secon
 unsafe fn cbc_pair_group<V: Vector>(keys: &[Block], first: &mut [Block], second: &[Block]) {
     // SAFETY: the caller has the features, and gives as many blocks as four vectors hold.
     unsafe {
-        let (mut own, mut state) = ([[V::zero(); 11]; 4], [V::zero(); 4]);
+        let (mut own, mut state) = ([V::zero(); 4], [V::zero(); 4]);
         for (lane, (own, state)) in own.iter_mut().zip(&mut state).enumerate() {
-            *own = schedule(V::load(&keys[lane * V::BLOCKS..]));
+            *own = V::load(&keys[lane * V::BLOCKS..]);
             *state = V::load(&first[lane * V::BLOCKS..]);
         }
-        encrypt_vectors(&mut state, |round, lane| own[lane][round]);
+        let own = schedule(own);
+        encrypt_vectors(&mut state, |round, lane| own[round][lane]);
         for (lane, state) in state.iter_mut().enumerate() {
             *state = state.xor(V::load(&second[lane * V::BLOCKS..]));
         }
-        encrypt_vectors(&mut state, |round, lane| own[lane][round]);
+        encrypt_vectors(&mut state, |round, lane| own[round][lane]);
         for (lane, vector) in state.iter().enumerate() {
             vector.store(&mut first[lane * V::BLOCKS..]);
         }
