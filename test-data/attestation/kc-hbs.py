@@ -75,7 +75,7 @@ class Key:
     def __init__(self, seed):
         secrets = hkdf(b"wayleave/attestation/hbs/key/v1", seed, b"", 3 * N)
         self.secret_seed, self.randomiser, self.public_seed = secrets[:16], secrets[16:32], secrets[32:]
-        self.upper = Layer(self, 1, 0, 5)
+        self.upper = Layer(self, 1, 0, 7)
         self.public = self.public_seed + self.upper.build()
 
     def sign(self, index, message):

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use wayleave_attestation::hash::mmo::{Mmo, Node, Value, cut, join};
 use wayleave_attestation::paper::hors::{KC_MT, Tree};
-use wayleave_attestation::paper::mt::{Attestation, Hop, KcMt, OriginStatement, SIGMA, Signature, digest};
+use wayleave_attestation::paper::mt::{Attestation, Hop, KcMt, SIGMA, Signature, digest};
+use wayleave_attestation::paper::origin::OriginStatement;
 use wayleave_attestation::paper::world::BitVector;
 use wayleave_attestation::{Announcement, Scheme};
 use wayleave_core::Asn;

@@ -1,12 +1,18 @@
 //! Honest chains are valid, whatever their length and suites, and say of each hop what it proves.
+//!
+//! `WAYLEAVE_CHAINS` sets how many random chains are made (KCX-01); `scripts/soak` makes a million.
+#![allow(clippy::disallowed_methods, reason = "a test reads its count from the environment")]
 
 mod world;
 
 use proptest::prelude::*;
+use wayleave_attestation::attest::{KeyRing, Pair};
+use wayleave_attestation::bench::{self, Contender};
 use wayleave_attestation::chain::{Attestation, MAX_HOPS};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_core::{Asn, VerdictKind};
-use world::{World, p};
+use wayleave_crypto::secret::Secret;
+use world::{Node, World, p, pair};
 
 #[test]
 fn honest_chains_of_every_length_are_valid() {
@@ -76,4 +82,81 @@ fn honest_chains_of_any_mix_of_suites_are_valid() {
         Ok(())
     };
     runner.run(&cases, honest).expect("all are valid");
+}
+
+/// A world of as many ASes as a path may have, with keys of all standard suites. Every eighth has a hash-based key; all
+/// share one RSA key of each size, since making more takes minutes.
+fn wide_world() -> World {
+    let mut world = World::new(0, &[]);
+    let shared: Vec<_> = [SuiteId::KcRsa2048, SuiteId::KcRsa]
+        .map(|suite| (suite, suite::of(suite).expect("standard").generate(&Secret::new([suite as u8; 32]))))
+        .into_iter()
+        .collect();
+    for asn in 1..=MAX_HOPS as u32 {
+        let mut pairs = vec![pair(Asn(asn), SuiteId::KcEd25519, 0)];
+        if asn % 8 == 1 {
+            pairs.push(pair(Asn(asn), SuiteId::KcHbs, 0));
+        }
+        for (suite, key) in &shared {
+            let private = key.private_half().expect("RSA keys are handed over");
+            let key = suite::of(*suite).expect("standard").take_granted(key.public(), &private).expect("its own");
+            pairs.push(Pair { suite: *suite, key, registered: false });
+        }
+        world.nodes.insert(Asn(asn), Node { ring: KeyRing { pairs } });
+    }
+    world.register(Asn(1));
+    world
+}
+
+#[test]
+fn honest_chains_of_any_length_and_mix_are_valid() {
+    let count: u64 = std::env::var("WAYLEAVE_CHAINS").map_or(150, |count| count.parse().expect("a number"));
+    let mut world = wide_world();
+    let prefixes = [p("192.0.2.0/24"), p("192.0.2.128/25")];
+    let mut state = 0x5eed_u64;
+    let mut below = |end: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % end
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..count {
+        // Most paths are short, as real ones are; one in sixteen has any length.
+        let length = 1 + if below(16) == 0 { below(MAX_HOPS) } else { below(6) };
+        let start = below(MAX_HOPS - 1);
+        let next = |i: usize| 2 + ((start + 5 * i) % (MAX_HOPS - 1)) as u32;
+        let ases: Vec<u32> = (0..length).map(|i| if i == 0 { 1 } else { next(i) }).collect();
+        for asn in &ases {
+            let pairs = &mut world.nodes.get_mut(&Asn(*asn)).expect("an AS of the world").ring.pairs;
+            // RSA signs slowly: one hop in eight has it.
+            let wanted = match below(16) {
+                0 => SuiteId::KcRsa2048,
+                1 => SuiteId::KcRsa,
+                2..8 => SuiteId::KcHbs,
+                _ => SuiteId::KcEd25519,
+            };
+            let at = pairs.iter().position(|pair| pair.suite == wanted).unwrap_or(0);
+            pairs.swap(0, at);
+        }
+        let (value, path) = world.chain(&prefixes, &ases, 99);
+        let report = world.validate(&prefixes, &path, &value, 99);
+        assert_eq!(report.kind, VerdictKind::Valid, "{ases:?} {report:?}");
+        seen.extend(report.hops.iter().filter_map(wayleave_attestation::report::HopReport::suite_id));
+    }
+    assert_eq!(seen.len(), 4, "every suite was there: {seen:?}");
+}
+
+#[test]
+fn honest_chains_of_the_papers_suites_and_mixes_are_valid() {
+    let seed = Secret::new([6; 32]);
+    for contender in Contender::all().into_iter().filter(|contender| contender.suite.lab_only()) {
+        let mut scheme = contender.scheme(&seed).expect("it is there");
+        // SPV has sixteen positions.
+        let longest = if contender.suite == SuiteId::Spv { 16 } else { 64 };
+        for length in [1, 2, 3, 4, 7, 16, 33, 64].into_iter().filter(|length| *length <= longest) {
+            let path: Vec<Asn> = (1..=length).map(Asn).collect();
+            let received = bench::receive(scheme.as_mut(), &path, &[p("192.0.2.0/24")]).expect("attests");
+            let right = scheme.verify(&received.announcement, &received.attestation, bench::ROUTER);
+            assert!(right, "{} of {length}", contender.name());
+        }
+    }
 }

@@ -54,10 +54,13 @@ fn no_mutation_of_path_vector_key_or_signature_verifies() {
     assert!(!scheme.verify(&good, &attestation, Asn(5)));
 }
 
+/// Chains by the literal equations, at most.
+const MOST_LITERAL: u32 = 2_000;
+
 #[test]
 fn the_full_domain_never_fails_and_the_literal_equations_do() {
     // What fails depends on how moduli are spread: with primes whose two top bits are set, 6 % for each exclusive or.
-    // One key for each of 40 ASes; every chain of four takes a random walk among them.
+    // `WAYLEAVE_KC_RSA_CHAINS` says how many chains (KCX-05). One key for each of 40 ASes; every chain of four takes a random walk among them.
     let chains = std::env::var_os("WAYLEAVE_KC_RSA_CHAINS");
     let chains: u32 = chains.and_then(|count| count.to_str()?.parse().ok()).unwrap_or(200);
     let mut failures = Vec::new();
@@ -65,6 +68,8 @@ fn the_full_domain_never_fails_and_the_literal_equations_do() {
         let mut scheme = KcRsa::new(&Secret::new([3; 32]), mode);
         let mut state = 1u32;
         let mut failed = 0;
+        // Of the literal equations a few chains show enough.
+        let chains = if mode == Mode::Literal { chains.min(MOST_LITERAL) } else { chains };
         for _ in 0..chains {
             let mut path = Vec::new();
             while path.len() < 4 {
@@ -79,7 +84,7 @@ fn the_full_domain_never_fails_and_the_literal_equations_do() {
         }
         failures.push(failed);
     }
-    let literal = f64::from(failures[1]) / f64::from(chains);
+    let literal = f64::from(failures[1]) / f64::from(chains.min(MOST_LITERAL));
     println!("of {chains} chains of 4: full domain {} failed, literal {} ({literal:.3})", failures[0], failures[1]);
     assert_eq!(failures[0], 0);
     assert!((0.05..0.30).contains(&literal), "{literal}");

@@ -213,7 +213,7 @@ fn check_knows_the_keys_of_an_attesting_proxy_and_init_prints_a_sound_one() {
 
 #[test]
 fn no_few_time_signature_is_made_twice_however_often_the_proxy_is_killed() {
-    let lives: usize = std::env::var("WAYLEAVE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(4);
+    let lives: usize = std::env::var("WAYLEAVE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(10);
     let folder = Folder::new("attest-kills");
     folder.ok(&["keys", "anchor", "anchor.key"]);
     folder.ok(&["keys", "attest", "64496.key", "--asn", "64496", "--suite", "kc-hbs"]);

@@ -18,7 +18,7 @@ pub fn scheme(suite: SuiteId, seed: &Secret<32>) -> Option<Box<dyn Scheme>> {
     match suite {
         SuiteId::SBgp => Some(Box::new(s_bgp::SBgp::new(seed))),
         SuiteId::SasV => Some(Box::new(sas_v::SasV::new(seed))),
-        SuiteId::Spv => Some(Box::new(spv::Spv::new(seed, crate::paper::mt::OriginStatement::Remembered))),
+        SuiteId::Spv => Some(Box::new(spv::Spv::new(seed, crate::paper::origin::OriginStatement::Remembered))),
         SuiteId::Bgpsec => Some(Box::new(bgpsec::Bgpsec::new(seed))),
         _ => None,
     }

@@ -16,7 +16,6 @@
 //! hop: V (2 + bits/8) | length (2) | values (16 each) and nodes (8 each)
 //! ```
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 
@@ -26,8 +25,8 @@ use wayleave_crypto::secret::Secret;
 
 use crate::hash::mmo::{Digest, Mmo, Node, Values, cut, join, message, values};
 use crate::paper::hors::{Claimed, SPV, Tree, roots};
-use crate::paper::mt::OriginStatement;
-use crate::paper::raw::Block;
+use crate::paper::origin::{OriginStatement, Verified};
+use crate::paper::raw::{Block, Exponent};
 use crate::paper::rsa::vectors_allow;
 use crate::paper::world::{BitVector, World, formula};
 use crate::scheme::{Announcement, Scheme, SchemeError};
@@ -171,10 +170,9 @@ struct Origin {
 pub struct Spv {
     world: World,
     seed: Secret<32>,
-    origin_statement: OriginStatement,
     origins: HashMap<Asn, Origin>,
-    /// The last statement of each origin that was verified.
-    statements: RefCell<HashMap<Asn, (Node, Block)>>,
+    /// The origins' multi-epoch keys, with their signatures, that need not be verified again.
+    statements: Verified<(Node, Block)>,
 }
 
 impl fmt::Debug for Spv {
@@ -186,13 +184,18 @@ impl fmt::Debug for Spv {
 impl Spv {
     /// An empty world.
     #[must_use]
-    pub fn new(seed: &Secret<32>, origin_statement: OriginStatement) -> Self {
+    pub fn new(seed: &Secret<32>, statement: OriginStatement) -> Self {
+        Self::with_exponent(seed, statement, Exponent::F4)
+    }
+
+    /// The same, whose origins' keys have this exponent.
+    #[must_use]
+    pub fn with_exponent(seed: &Secret<32>, statement: OriginStatement, exponent: Exponent) -> Self {
         Self {
-            world: World::new(seed),
+            world: World::new(seed).with_exponent(exponent),
             seed: seed.clone(),
-            origin_statement,
             origins: HashMap::new(),
-            statements: RefCell::default(),
+            statements: Verified::new(statement),
         }
     }
 
@@ -281,14 +284,13 @@ impl Spv {
         if node != statement.multi_epoch_key {
             return false;
         }
-        let remember = self.origin_statement == OriginStatement::Remembered;
         let said = (statement.multi_epoch_key, *statement.signature);
-        if remember && self.statements.borrow().get(&asn) == Some(&said) {
+        if self.statements.contains(asn, |one| *one == said) {
             return true;
         }
         let holds = self.world.verify_origin(asn, &statement.multi_epoch_key, &statement.signature);
-        if holds && remember {
-            self.statements.borrow_mut().insert(asn, said);
+        if holds {
+            self.statements.add(asn, said);
         }
         holds
     }

@@ -3,6 +3,7 @@
 //! Every scheme does the same work on the same UPDATEs: a router receives an attested UPDATE, verifies all of it, and
 //! attests it onward, one signing operation for all its neighbours (section III-D, equation 1).
 
+pub mod hors;
 pub mod memory;
 pub mod queue;
 pub mod workload;
@@ -16,8 +17,9 @@ use wayleave_crypto::secret::Secret;
 use crate::hash::mmo::Mmo;
 use crate::paper::hors::{KC_MT, Tree};
 use crate::paper::hybrid::{KcHybrid, Mix};
-use crate::paper::mt::{KcMt, OriginStatement};
-use crate::paper::raw::{Moduli, RawPrivate};
+use crate::paper::mt::KcMt;
+use crate::paper::origin::OriginStatement;
+use crate::paper::raw::{Exponent, Moduli, RawPrivate};
 use crate::scheme::{Announcement, Scheme, SchemeError};
 use crate::suite::{self, SuiteId};
 use crate::{baseline, paper, standard_scheme};
@@ -30,17 +32,70 @@ pub const ROUTER: Asn = Asn(64_500);
 /// The neighbour that it sends to.
 pub const NEIGHBOUR: Asn = Asn(64_501);
 
-/// The scheme of this suite with an empty world; `None` for a suite that is not there.
-#[must_use]
-pub fn scheme(suite: SuiteId, seed: &Secret<32>, origin: OriginStatement) -> Option<Box<dyn Scheme>> {
-    match suite {
-        SuiteId::KcMtPaper => Some(Box::new(KcMt::new(seed, origin))),
-        // The worst case of a router that has KC-MT as its primary: all before it is KC-RSA (section V-A2).
-        SuiteId::KcHybridPaper => Some(Box::new(KcHybrid::new(seed, Mix::Only(ROUTER)))),
-        SuiteId::Spv => Some(Box::new(baseline::spv::Spv::new(seed, origin))),
-        other => standard_scheme(other, seed)
-            .or_else(|| paper::scheme(other, seed))
-            .or_else(|| baseline::scheme(other, seed)),
+/// What is measured: a suite, and what may be chosen in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Contender {
+    /// The suite.
+    pub suite: SuiteId,
+    /// Who signs with KC-MT in the paper's hybrid.
+    pub mix: Mix,
+    /// How often KC-MT's and SPV's verifiers compute the origin's RSA signature.
+    pub statement: OriginStatement,
+    /// Of those origins' keys.
+    pub exponent: Exponent,
+    /// Whether S-BGP's verifiers have tables of the powers of public keys.
+    pub tables: bool,
+}
+
+impl Contender {
+    /// The suite as the tables have it. In the hybrid the router has KC-MT as its primary and all before it KC-RSA, the
+    /// worst case of section V-A2.
+    #[must_use]
+    pub fn new(suite: SuiteId) -> Self {
+        let (mix, statement) = (Mix::Only(ROUTER), OriginStatement::Remembered);
+        Self { suite, mix, statement, exponent: Exponent::F4, tables: true }
+    }
+
+    /// All suites, the hybrid also with signatures of KC-RSA to those of KC-MT as 1:1 and as 2:1.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let mixes = |suite| match suite {
+            SuiteId::KcHybridPaper => vec![Mix::Only(ROUTER), Mix::OneIn(2), Mix::OneIn(3)],
+            _ => vec![Mix::Only(ROUTER)],
+        };
+        let of = |suite| mixes(suite).into_iter().map(move |mix| Self { mix, ..Self::new(suite) });
+        SuiteId::ALL.into_iter().flat_map(of).collect()
+    }
+
+    /// The name in the results: the suite's, and which mix.
+    #[must_use]
+    pub fn name(self) -> String {
+        match (self.suite, self.mix) {
+            (SuiteId::KcHybridPaper, Mix::OneIn(every)) => format!("{}-{}to1", self.suite, every - 1),
+            (SuiteId::SBgp, _) if !self.tables => format!("{}-without-tables", self.suite),
+            _ => self.suite.to_string(),
+        }
+    }
+
+    /// The scheme with an empty world; `None` for a suite that is not there.
+    #[must_use]
+    pub fn scheme(self, seed: &Secret<32>) -> Option<Box<dyn Scheme>> {
+        let Self { suite, mix, statement, exponent, tables } = self;
+        match suite {
+            SuiteId::KcMtPaper => Some(Box::new(KcMt::with_exponent(seed, statement, exponent))),
+            SuiteId::KcHybridPaper => Some(Box::new(KcHybrid::new(seed, mix))),
+            SuiteId::Spv => Some(Box::new(baseline::spv::Spv::with_exponent(seed, statement, exponent))),
+            SuiteId::SBgp if !tables => Some(Box::new(baseline::s_bgp::SBgp::without_tables(seed))),
+            other => standard_scheme(other, seed)
+                .or_else(|| paper::scheme(other, seed))
+                .or_else(|| baseline::scheme(other, seed)),
+        }
+    }
+
+    /// Signatures of an UPDATE over so many ASes that equation (1) counts as the suite's own: in KC-MT the origin's is RSA.
+    #[must_use]
+    pub fn own_signatures(self, hops: usize) -> usize {
+        if self.suite == SuiteId::KcMtPaper { hops - 1 } else { hops }
     }
 }
 
@@ -52,7 +107,7 @@ pub fn generate(suite: SuiteId, seed: &Secret<32>) {
         other => match suite::of(other) {
             Some(suite) => drop(suite.generate(seed)),
             None => {
-                if let Some(mut scheme) = scheme(other, seed, OriginStatement::Remembered) {
+                if let Some(mut scheme) = Contender::new(other).scheme(seed) {
                     scheme.prepare(&[ROUTER]);
                 }
             }

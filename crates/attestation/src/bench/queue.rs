@@ -29,18 +29,21 @@ impl Delays {
 /// Serves all `arrivals` (nanoseconds, in order): whenever the server is free it takes what waits, at most `burst` UPDATEs,
 /// and `serve` does the work on them and says how long it took. They leave together. After `budget` nanoseconds of work it
 /// stops, and what it has served is the slice that was measured.
-pub fn run(
+///
+/// # Errors
+/// The first of `serve`.
+pub fn run<E>(
     arrivals: &[u64],
     burst: usize,
     budget: u64,
-    mut serve: impl FnMut(std::ops::Range<usize>) -> u64,
-) -> Delays {
+    mut serve: impl FnMut(std::ops::Range<usize>) -> Result<u64, E>,
+) -> Result<Delays, E> {
     let mut out = Delays::default();
     let (mut now, mut next) = (0u64, 0);
     while next < arrivals.len() && out.busy < budget {
         now = now.max(arrivals[next]);
         let waiting = arrivals[next..].iter().take(burst.max(1)).take_while(|at| **at <= now).count();
-        let taken = serve(next..next + waiting);
+        let taken = serve(next..next + waiting)?;
         now += taken;
         out.busy += taken;
         out.longest_burst = out.longest_burst.max(waiting);
@@ -56,18 +59,24 @@ pub fn run(
         out.served += waiting;
         next += waiting;
     }
-    out
+    Ok(out)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A server that takes so long for each burst.
+    fn served(arrivals: &[u64], burst: usize, budget: u64, mut takes: impl FnMut(usize) -> u64) -> Delays {
+        let serve = |burst: std::ops::Range<usize>| Ok::<_, std::convert::Infallible>(takes(burst.len()));
+        run(arrivals, burst, budget, serve).expect("it cannot fail")
+    }
+
     #[test]
     fn what_waits_is_served_together_and_leaves_together() {
         let mut bursts = Vec::new();
-        let delays = run(&[0, 1, 2, 3, 100], 2, u64::MAX, |burst| {
-            bursts.push(burst.len());
+        let delays = served(&[0, 1, 2, 3, 100], 2, u64::MAX, |burst| {
+            bursts.push(burst);
             10
         });
         // The first is served alone until 10, then two until 20, one until 30; the last comes to an idle server.
@@ -79,8 +88,8 @@ mod tests {
     #[test]
     fn an_overloaded_server_falls_behind_by_what_it_cannot_do() {
         let arrivals: Vec<u64> = (0..1_000).map(|i| i * 10).collect();
-        let delays = run(&arrivals, 1, u64::MAX, |_| 15);
+        let delays = served(&arrivals, 1, u64::MAX, |_| 15);
         assert_eq!(delays.max, 1_000 * 15 - 999 * 10);
-        assert_eq!(run(&arrivals, 1, 150, |_| 15).served, 10);
+        assert_eq!(served(&arrivals, 1, 150, |_| 15).served, 10);
     }
 }

@@ -272,13 +272,14 @@ mod tests {
         assert_eq!(digits[32..], [1, 12, 12]);
         assert_eq!(Winternitz { bits: 5 }.chains(), 28);
         assert_eq!(Winternitz { bits: 6 }.chains(), 24);
+        assert_eq!(Winternitz { bits: 7 }.chains(), 21);
         assert_eq!(Winternitz { bits: 8 }.chains(), 18);
     }
 
     #[test]
     fn raising_one_digit_lowers_another() {
         // What W-OTS rests on: no message's digits are all at least another's.
-        for bits in [2, 4, 5, 6, 8] {
+        for bits in [2, 4, 5, 6, 7, 8] {
             let winternitz = Winternitz { bits };
             for a in 0..40u8 {
                 for b in (0..40u8).filter(|b| *b != a) {
@@ -292,7 +293,7 @@ mod tests {
     #[test]
     fn every_leaf_leads_to_the_root() {
         let seeds = Seeds { secret: Secret::new([1; NODE]), public: PublicSeed::new(&[2; NODE]) };
-        for bits in [4, 5] {
+        for bits in [4, 5, 7] {
             let winternitz = Winternitz { bits };
             let place = Place { layer: 0, tree: 3 };
             let tree = Tree::new(&seeds, winternitz, place, 3);

@@ -5,6 +5,7 @@
 pub mod hors;
 pub mod hybrid;
 pub mod mt;
+pub mod origin;
 pub mod raw;
 pub mod rsa;
 pub mod world;
@@ -19,7 +20,7 @@ use crate::suite::SuiteId;
 pub fn scheme(suite: SuiteId, seed: &Secret<32>) -> Option<Box<dyn Scheme>> {
     match suite {
         SuiteId::KcRsaPaper => Some(Box::new(rsa::KcRsa::new(seed, rsa::Mode::FullDomain))),
-        SuiteId::KcMtPaper => Some(Box::new(mt::KcMt::new(seed, mt::OriginStatement::EachTime))),
+        SuiteId::KcMtPaper => Some(Box::new(mt::KcMt::new(seed, origin::OriginStatement::EachTime))),
         SuiteId::KcHybridPaper => Some(Box::new(hybrid::KcHybrid::new(seed, hybrid::Mix::OneIn(2)))),
         _ => None,
     }

@@ -9,7 +9,6 @@
 //!        the serial, as the paper counts)
 //! ```
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
 
@@ -18,7 +17,8 @@ use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 
 use super::hors::{Claimed, KC_MT, Tree, roots};
-use super::raw::Block;
+use super::origin::{OriginStatement, Verified};
+use super::raw::{Block, Exponent};
 use super::rsa::vectors_allow;
 use super::world::{BitVector, MAX_HOPS, World, formula};
 use crate::hash::mmo::{Digest, Mmo, Node, message};
@@ -198,40 +198,35 @@ struct Held {
     tree: Tree,
 }
 
-/// How often a verifier computes the origin's RSA signature.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OriginStatement {
-    /// With every UPDATE.
-    EachTime,
-    /// Once for each new t_0^+ of an origin: the statement `{N_0; V_0; t_0^+}` is the same in up to Sigma UPDATEs.
-    Remembered,
-}
-
 /// KC-MT with the keys of every AS in its world.
 pub struct KcMt {
     world: World,
     mmo: Mmo,
     seed: Secret<32>,
-    origin_statement: OriginStatement,
     issuing: HashMap<Asn, Issuing>,
     /// By holder and issuer: one tree for each neighbour, as the paper counts its memory.
     held: HashMap<(Asn, Asn), Held>,
-    /// The last statement of each origin that was verified.
-    statements: RefCell<HashMap<Asn, (BitVector, Node, Block)>>,
+    /// The origins' statements `{N_0; V_0; t_0^+}` that need not be verified again.
+    statements: Verified<(BitVector, Node, Block)>,
 }
 
 impl KcMt {
     /// An empty world.
     #[must_use]
-    pub fn new(seed: &Secret<32>, origin_statement: OriginStatement) -> Self {
+    pub fn new(seed: &Secret<32>, statement: OriginStatement) -> Self {
+        Self::with_exponent(seed, statement, Exponent::F4)
+    }
+
+    /// The same, whose origins' keys have this exponent.
+    #[must_use]
+    pub fn with_exponent(seed: &Secret<32>, statement: OriginStatement, exponent: Exponent) -> Self {
         Self {
-            world: World::new(seed),
+            world: World::new(seed).with_exponent(exponent),
             mmo: Mmo::default(),
             seed: seed.clone(),
-            origin_statement,
             issuing: HashMap::new(),
             held: HashMap::new(),
-            statements: RefCell::default(),
+            statements: Verified::new(statement),
         }
     }
 
@@ -311,16 +306,15 @@ impl KcMt {
 
     fn origin_says(&self, origin: Asn, hop: &HopView<'_>) -> bool {
         let SignatureView::Origin(signature) = hop.signature else { return false };
-        let remember = self.origin_statement == OriginStatement::Remembered;
         let said = |(vector, key, before): &(BitVector, Node, Block)| {
             (vector, key, before) == (&hop.vector, &hop.key, signature)
         };
-        if remember && self.statements.borrow().get(&origin).is_some_and(said) {
+        if self.statements.contains(origin, said) {
             return true;
         }
         let holds = self.world.verify_origin(origin, &formula(&[origin], &hop.vector, &hop.key), signature);
-        if holds && remember {
-            self.statements.borrow_mut().insert(origin, (hop.vector.clone(), hop.key, *signature));
+        if holds {
+            self.statements.add(origin, (hop.vector.clone(), hop.key, *signature));
         }
         holds
     }

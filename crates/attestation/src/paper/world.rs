@@ -9,7 +9,7 @@ use wayleave_core::Asn;
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 
-use super::raw::{Block, Moduli, RawPrivate, full_domain_hash};
+use super::raw::{Block, Exponent, Moduli, RawPrivate, full_domain_hash};
 
 /// Neighbours an AS may have: our own limit, so that a vector has at most 8,192 octets.
 pub const MAX_NEIGHBOURS: usize = 65_535;
@@ -95,6 +95,7 @@ fn short(len: usize) -> [u8; 2] {
 pub struct World {
     seed: Secret<32>,
     moduli: Moduli,
+    exponent: Exponent,
     neighbours: HashMap<Asn, Vec<Asn>>,
     positions: HashMap<(Asn, Asn), usize>,
     origins: HashMap<Asn, RawPrivate>,
@@ -110,8 +111,20 @@ impl World {
     /// The same, with origin keys of this kind.
     #[must_use]
     pub fn with_moduli(seed: &Secret<32>, moduli: Moduli) -> Self {
-        let seed = seed.clone();
-        Self { seed, moduli, neighbours: HashMap::new(), positions: HashMap::new(), origins: HashMap::new() }
+        Self {
+            seed: seed.clone(),
+            moduli,
+            exponent: Exponent::F4,
+            neighbours: HashMap::new(),
+            positions: HashMap::new(),
+            origins: HashMap::new(),
+        }
+    }
+
+    /// The same world, whose origins' keys have this exponent.
+    #[must_use]
+    pub fn with_exponent(self, exponent: Exponent) -> Self {
+        Self { exponent, ..self }
     }
 
     /// Makes what the messages of `path` (the origin first) need: its ASes neighbours, its origin a key.
@@ -164,10 +177,10 @@ impl World {
 
     /// Makes the pair K_0 of `asn`, if it has none.
     pub fn add_origin(&mut self, asn: Asn) {
-        let seed = &self.seed;
+        let (seed, exponent) = (&self.seed, self.exponent);
         self.origins.entry(asn).or_insert_with(|| {
             let seed = kdf::derive("wayleave/paper/origin/v1", seed.expose(), &asn.0.to_be_bytes());
-            RawPrivate::generate(&seed, self.moduli)
+            RawPrivate::with_exponent(&seed, self.moduli, exponent)
         });
     }
 

@@ -115,8 +115,14 @@ fn odd_primes() -> impl Iterator<Item = u32> {
 /// The inverse of 65537 modulo `m`; `None` where there is none.
 #[must_use]
 pub fn inverse_of_exponent<const LIMBS: usize>(m: &Uint<LIMBS>) -> Option<Uint<LIMBS>> {
-    let e = u64::from(EXPONENT);
-    let divisor = NonZero::<Limb>::new(Limb(e)).into_option().expect("65537 is not zero");
+    inverse_of(EXPONENT, m)
+}
+
+/// The inverse of the odd prime `e` modulo `m`; `None` where there is none.
+#[must_use]
+pub fn inverse_of<const LIMBS: usize>(e: u32, m: &Uint<LIMBS>) -> Option<Uint<LIMBS>> {
+    let e = u64::from(e);
+    let divisor = NonZero::<Limb>::new(Limb(e)).into_option().expect("a prime is not zero");
     let (quotient, remainder) = m.div_rem_limb(divisor);
     let r = remainder.0;
     if r == 0 {

@@ -112,11 +112,6 @@ impl Report {
         self.results.iter().find(|result| result.name == name).map(|result| result.value)
     }
 
-    /// Whether only a slice of this workload was run with this suite.
-    fn is_slice(&self, suite: impl std::fmt::Display, workload: &str) -> bool {
-        self.params.get("slices").is_some_and(|slices| slices.get(format!("{suite}.{workload}")).is_some())
-    }
-
     /// Adds a value that is the same in every repetition.
     fn exact(&mut self, name: impl Into<Cow<'static, str>>, unit: &'static str, value: f64) {
         self.add(name, unit, &[value]);

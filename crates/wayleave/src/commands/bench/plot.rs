@@ -31,11 +31,31 @@ pub enum Content {
     Lines { along: String, series: Vec<Series<f64>> },
 }
 
-/// Points of one kind. Published ones are drawn hollow.
+/// Points of one kind.
 pub struct Series<X> {
     pub name: String,
-    pub published: bool,
+    pub style: Style,
     pub points: Vec<(X, f64)>,
+}
+
+/// How a series is drawn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// Filled marks, or a curve.
+    Measured,
+    /// Filled marks, of the colour of the series before: beside its curve, what was found by trying.
+    Tried,
+    /// Hollow marks, of the colour of the series before.
+    Published,
+}
+
+/// Each series has a colour, which the ones that belong to it share.
+fn colours<X>(series: &[Series<X>]) -> impl Iterator<Item = &'static str> + '_ {
+    let mut number = 0;
+    series.iter().enumerate().map(move |(place, one)| {
+        number += usize::from(place > 0 && one.style == Style::Measured);
+        COLOURS[number % COLOURS.len()]
+    })
 }
 
 impl Plot {
@@ -95,12 +115,12 @@ fn categories(out: &mut String, (high, low): (f64, f64), places: &[String], seri
             escaped(place)
         );
     }
-    for (number, one) in series.iter().enumerate() {
+    for ((number, one), colour) in series.iter().enumerate().zip(colours(series)) {
         let shift = step * 0.7 * ((number as f64 + 0.5) / series.len() as f64 - 0.5);
         for (place, value) in one.points.iter().filter(|(_, value)| *value > 0.0) {
-            mark(out, LEFT + step * (*place as f64 + 0.5) + shift, y(*value), number, one.published);
+            mark(out, (LEFT + step * (*place as f64 + 0.5) + shift, y(*value)), colour, one.style);
         }
-        legend(out, high, number, &one.name, one.published);
+        legend(out, high, number, &one.name, colour, one.style);
     }
 }
 
@@ -116,16 +136,17 @@ fn lines(out: &mut String, (high, low): (f64, f64), along: &str, series: &[Serie
         text(out, x(at), low + 18.0, "middle", 12, &format!("{at:.0}"));
     }
     text(out, f64::midpoint(LEFT, WIDTH - RIGHT), low + 38.0, "middle", 12, along);
-    for (number, one) in series.iter().enumerate() {
-        let path: Vec<String> =
-            one.points.iter().map(|(at, value)| format!("{:.1},{:.1}", x(*at), y(*value))).collect();
-        let _ = writeln!(
-            out,
-            "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.2\" points=\"{}\"/>",
-            COLOURS[number % COLOURS.len()],
-            path.join(" ")
-        );
-        legend(out, high, number, &one.name, one.published);
+    for ((number, one), colour) in series.iter().enumerate().zip(colours(series)) {
+        let points = one.points.iter().map(|(at, value)| (x(*at), y(*value)));
+        if one.style == Style::Measured {
+            let path: Vec<String> = points.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+            let path = path.join(" ");
+            let _ =
+                writeln!(out, "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.2\" points=\"{path}\"/>");
+        } else {
+            points.for_each(|point| mark(out, point, colour, one.style));
+        }
+        legend(out, high, number, &one.name, colour, one.style);
     }
 }
 
@@ -135,15 +156,14 @@ fn rule(out: &mut String, y: f64, label: &str) {
     text(out, LEFT - 8.0, y + 4.0, "end", 12, label);
 }
 
-fn legend(out: &mut String, high: f64, number: usize, name: &str, published: bool) {
+fn legend(out: &mut String, high: f64, number: usize, name: &str, colour: &str, style: Style) {
     let (x, y) = (WIDTH - RIGHT + 24.0, high + 8.0 + 20.0 * number as f64);
-    mark(out, x, y, number, published);
+    mark(out, (x, y), colour, style);
     text(out, x + 12.0, y + 4.0, "start", 12, name);
 }
 
-fn mark(out: &mut String, x: f64, y: f64, number: usize, published: bool) {
-    let colour = COLOURS[number % COLOURS.len()];
-    let fill = if published { "white" } else { colour };
+fn mark(out: &mut String, (x, y): (f64, f64), colour: &str, style: Style) {
+    let fill = if style == Style::Published { "white" } else { colour };
     let _ = writeln!(
         out,
         "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\" fill=\"{fill}\" stroke=\"{colour}\" stroke-width=\"1.6\"/>"
@@ -174,8 +194,8 @@ mod tests {
     #[test]
     fn every_point_has_a_mark_and_so_has_each_series_in_the_legend() {
         let series = vec![
-            Series { name: "here".into(), published: false, points: vec![(0, 1e-6), (1, 2e-3)] },
-            Series { name: "paper".into(), published: true, points: vec![(1, 1.0), (0, 0.0)] },
+            Series { name: "here".into(), style: Style::Measured, points: vec![(0, 1e-6), (1, 2e-3)] },
+            Series { name: "paper".into(), style: Style::Published, points: vec![(1, 1.0), (0, 0.0)] },
         ];
         let svg = of(Content::Categories { places: vec!["x".into(), "y".into()], series });
         assert_eq!(svg.matches("<circle").count(), 3 + 2);

@@ -1,0 +1,278 @@
+//! `attest-trace`: delay under the paper's workloads, a recorded trace or a whole table.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+use wayleave_attestation::Scheme;
+use wayleave_attestation::SuiteId;
+use wayleave_attestation::bench::workload::{Route, Workload, routes, share_keys, spread};
+use wayleave_attestation::bench::{Contender, NEIGHBOUR, ROUTER, Received, Seen, process, queue, receive_all};
+use wayleave_bgp::mrt::{self, MrtReader, Record};
+use wayleave_bgp::{AsPath, Message, SegmentKind};
+use wayleave_core::Asn;
+
+use super::super::Report;
+use super::{BURST, SEED, cannot, contenders, note_missing, now, plot, plots, seed};
+use crate::cli::{AttestWorkload, Bench};
+use crate::failure::{Failure, Outcome};
+
+/// ASes of each kind in the internet of the workloads.
+const SOME_ASES: u32 = 8;
+/// Keys that the ASes of real paths share.
+const SHARED_KEYS: u32 = 32;
+/// Prefixes of one UPDATE; BGPsec signs each prefix alone (RFC 8205 section 4.1).
+const PACKED: usize = 32;
+/// Different UPDATEs of a workload's short form, which come round again and again.
+const FEW_UPDATES: usize = 512;
+
+pub fn trace(bench: &Bench) -> Outcome<Report> {
+    match (bench.workload, &bench.mrt) {
+        (Some(AttestWorkload::Table), Some(path)) => full_table(bench, path),
+        (Some(AttestWorkload::Table), None) => Err(Failure::usage("--workload table needs --mrt with a RIB").into()),
+        (_, Some(path)) => recorded(bench, path),
+        (Some(AttestWorkload::Normal), None) => generated(bench, &[Workload::Normal]),
+        (Some(AttestWorkload::Pathological), None) => generated(bench, &[Workload::Pathological]),
+        (Some(AttestWorkload::Heavy), None) => generated(bench, &[Workload::Heavy]),
+        (None, None) => generated(bench, &Workload::ALL),
+    }
+}
+
+/// Work on one suite and workload stops after so many nanoseconds; what was served until then is said.
+fn budget(bench: &Bench) -> u64 {
+    if bench.short { 500_000_000 } else { 600_000_000_000 }
+}
+
+fn cached(bench: &Bench) -> bool {
+    bench.cache.unwrap_or(false)
+}
+
+/// What the queue did with one contender under one workload.
+pub struct Served {
+    pub contender: Contender,
+    pub workload: Workload,
+    pub delays: queue::Delays,
+    pub whole: bool,
+}
+
+fn generated(bench: &Bench, workloads: &[Workload]) -> Outcome<Report> {
+    let distinct = bench.prefixes.unwrap_or(if bench.short { FEW_UPDATES } else { usize::MAX }).max(1);
+    let params = json!({
+        "workloads": workloads.iter().map(|workload| workload.name()).collect::<Vec<_>>(),
+        "distinct_updates": if distinct == usize::MAX { json!("all") } else { json!(distinct) },
+        "burst": BURST, "cache": cached(bench), "budget_s": budget(bench) as f64 / 1e9, "clock": "processor time",
+    });
+    let mut report = Report::new("attest-trace", params);
+    for workload in workloads {
+        let (name, seconds) = (workload.name(), workload.seconds(SEED));
+        let announcements: u32 = seconds.iter().sum();
+        report.exact(format!("announcements.{name}"), "UPDATEs", f64::from(announcements));
+        report.exact(format!("rate_mean.{name}"), "UPDATEs/s", f64::from(announcements) / seconds.len() as f64);
+        report.exact(format!("rate_max.{name}"), "UPDATEs/s", f64::from(seconds.into_iter().max().unwrap_or(0)));
+    }
+    let (mut missing, mut all) = (Vec::new(), Vec::new());
+    for contender in contenders(bench)? {
+        for workload in workloads {
+            let arrivals = workload.arrivals(SEED);
+            let routes = routes(distinct.min(arrivals.len()), SOME_ASES, SEED);
+            let Some(mut scheme) = contender.scheme(&seed()) else {
+                missing.push(contender.name());
+                break;
+            };
+            let delays = serve(bench, contender, scheme.as_mut(), &arrivals, &routes)?;
+            let whole = add_delays(&mut report, contender, workload.name(), arrivals.len(), &delays);
+            all.push(Served { contender, workload: *workload, delays, whole });
+        }
+    }
+    note_missing(&mut report, &missing);
+    plot(bench, || plots::trace(&report, workloads, &all))?;
+    Ok(report)
+}
+
+/// Serves the arrivals. Each is verified and signed; where there are fewer routes than arrivals they come round again.
+fn serve(
+    bench: &Bench,
+    contender: Contender,
+    scheme: &mut dyn Scheme,
+    arrivals: &[u64],
+    routes: &[Route],
+) -> Outcome<queue::Delays> {
+    let mut seen = cached(bench).then(Seen::default);
+    let refused = cannot(contender);
+    let all_differ = routes.len() >= arrivals.len();
+    let pool = if all_differ { Vec::new() } else { receive_all(scheme, routes).map_err(&refused)? };
+    let delays = queue::run(arrivals, BURST, budget(bench), |numbers| {
+        // What others signed, and what the router makes ahead in the background, is made before its work is timed.
+        let received = if all_differ { receive_all(scheme, &routes[numbers.clone()])? } else { Vec::new() };
+        let burst: Vec<&Received> = if all_differ {
+            received.iter().collect()
+        } else {
+            numbers.map(|number| &pool[number % pool.len()]).collect()
+        };
+        scheme.prepare(&[ROUTER, NEIGHBOUR]);
+        let start = now();
+        process(scheme, &burst, seen.as_mut());
+        Ok(now() - start)
+    });
+    Ok(delays.map_err(refused)?)
+}
+
+/// Says whether all arrivals were served.
+fn add_delays(
+    report: &mut Report,
+    contender: Contender,
+    workload: &str,
+    arrivals: usize,
+    delays: &queue::Delays,
+) -> bool {
+    let name = contender.name();
+    report.counted(format!("delay_mean.{name}.{workload}"), "s", delays.mean(), delays.served);
+    report.counted(format!("delay_max.{name}.{workload}"), "s", delays.max as f64 / 1e9, delays.served);
+    report.counted(format!("busy.{name}.{workload}"), "s", delays.busy as f64 / 1e9, delays.served);
+    let whole = delays.served == arrivals;
+    if !whole {
+        note_slice(report, &format!("{name}.{workload}"), &format!("{} of {arrivals}", delays.served));
+    }
+    whole
+}
+
+fn note_slice(report: &mut Report, what: &str, slice: &str) {
+    let slices = report.params.entry("slices").or_insert_with(|| Value::Object(Map::new()));
+    slices[what] = json!(slice);
+}
+
+fn open(path: &Path) -> Outcome<impl std::io::Read> {
+    let unreadable = |error: std::io::Error| Failure::new(format!("{}: {error}", path.display()));
+    let file = BufReader::new(File::open(path).map_err(unreadable)?);
+    Ok(mrt::decompress(file).map_err(unreadable)?)
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn mean_path(routes: &[Route]) -> f64 {
+    routes.iter().map(|route| route.path.len()).sum::<usize>() as f64 / routes.len().max(1) as f64
+}
+
+/// The announcements of a recorded trace, as they came.
+fn recorded(bench: &Bench, path: &Path) -> Outcome<Report> {
+    let (mut heard, mut times) = (Vec::new(), Vec::new());
+    for record in mrt::messages(open(path)?) {
+        let Ok((Message::Update(update), _)) = Message::decode(&record.octets, &record.params()) else { continue };
+        let path = update.attributes.as_ref().and_then(|attributes| travelled(attributes.as_path()));
+        let prefixes: Vec<_> = update.announced.iter().map(|nlri| nlri.prefix).collect();
+        let Some(path) = path else { continue };
+        for some in prefixes.chunk_by(|a, b| a.afi() == b.afi()).flat_map(|family| family.chunks(PACKED)) {
+            heard.push(Route { path: path.clone(), prefixes: some.to_vec() });
+            times.push(record.time.0);
+        }
+    }
+    heard.truncate(bench.prefixes.unwrap_or(if bench.short { 2_000 } else { usize::MAX }));
+    share_keys(&mut heard, SHARED_KEYS);
+    let start = times.iter().copied().min().unwrap_or(0);
+    let mut seconds = vec![0; 1];
+    for at in times.iter().take(heard.len()) {
+        let second = ((at - start) / 1_000_000) as usize;
+        // A gap in the trace of more than a day is no part of it.
+        seconds.resize(seconds.len().max(second.min(86_400) + 1), 0);
+        seconds[second.min(86_400)] += 1;
+    }
+    let arrivals = spread(&seconds, SEED);
+    let params = json!({
+        "mrt": file_name(path), "updates": heard.len(), "mean_path": mean_path(&heard), "peak": seconds.iter().max(),
+        "burst": BURST, "cache": cached(bench), "keys": SHARED_KEYS, "budget_s": budget(bench) as f64 / 1e9,
+        "clock": "processor time",
+    });
+    let mut report = Report::new("attest-trace", params);
+    let mut missing = Vec::new();
+    for contender in contenders(bench)? {
+        let Some(mut scheme) = contender.scheme(&seed()) else {
+            missing.push(contender.name());
+            continue;
+        };
+        let delays = serve(bench, contender, scheme.as_mut(), &arrivals, &heard)?;
+        add_delays(&mut report, contender, "recorded", arrivals.len(), &delays);
+    }
+    note_missing(&mut report, &missing);
+    Ok(report)
+}
+
+/// The path in the order of travel, without prepending; `None` with a set in it or a loop.
+fn travelled(path: AsPath<'_>) -> Option<Vec<Asn>> {
+    if path.segments().any(|segment| segment.kind != SegmentKind::Sequence) {
+        return None;
+    }
+    let mut asns: Vec<Asn> = path.asns().collect();
+    asns.dedup();
+    asns.reverse();
+    let looped = (1..asns.len()).any(|i| asns[..i].contains(&asns[i]));
+    (!asns.is_empty() && !looped && asns.len() <= 16).then_some(asns)
+}
+
+/// A table that comes all at once to a router that knows nothing: every route is verified and attested onward.
+fn full_table(bench: &Bench, path: &Path) -> Outcome<Report> {
+    let most = bench.prefixes.unwrap_or(if bench.short { 5_000 } else { usize::MAX });
+    let mut table = Vec::new();
+    for record in MrtReader::new(open(path)?) {
+        let Ok(Record::Rib(entries)) = record else { continue };
+        // One route of each prefix, the first that a peer has.
+        let path = |entry: &mrt::RibEntry| travelled(entry.to_attributes().ok()?.as_path());
+        if let Some((path, prefix)) = entries.iter().find_map(|entry| Some((path(entry)?, entry.prefix))) {
+            table.push(Route { path, prefixes: vec![prefix] });
+        }
+        if table.len() >= most {
+            break;
+        }
+    }
+    share_keys(&mut table, SHARED_KEYS);
+    let packed = pack(&table);
+    let params = json!({
+        "mrt": file_name(path), "prefixes": table.len(), "mean_path": mean_path(&table), "updates": packed.len(),
+        "packed": PACKED, "updates_bgpsec": table.len(), "keys": SHARED_KEYS, "burst": BURST,
+        "clock": "processor time", "budget_s": budget(bench) as f64 / 1e9,
+    });
+    let mut report = Report::new("attest-trace", params);
+    let mut missing = Vec::new();
+    for contender in contenders(bench)? {
+        let updates = if contender.suite == SuiteId::Bgpsec { &table } else { &packed };
+        let Some(mut scheme) = contender.scheme(&seed()) else {
+            missing.push(contender.name());
+            continue;
+        };
+        let (mut busy, mut served, mut prefixes) = (0, 0, 0);
+        for some in updates.chunks(4 * BURST) {
+            let received = receive_all(scheme.as_mut(), some).map_err(cannot(contender))?;
+            let received: Vec<&Received> = received.iter().collect();
+            let start = now();
+            received.chunks(BURST).for_each(|burst| process(scheme.as_mut(), burst, None));
+            busy += now() - start;
+            served += some.len();
+            prefixes += some.iter().map(|route| route.prefixes.len()).sum::<usize>();
+            if busy > budget(bench) {
+                break;
+            }
+        }
+        report.counted(format!("table.{}", contender.name()), "s", busy as f64 / 1e9, prefixes);
+        if served < updates.len() {
+            note_slice(&mut report, &contender.name(), &format!("{prefixes} of {} prefixes", table.len()));
+        }
+    }
+    note_missing(&mut report, &missing);
+    Ok(report)
+}
+
+/// Puts the prefixes of one path together, as a router does that sends its table.
+fn pack(table: &[Route]) -> Vec<Route> {
+    let mut order: Vec<&Route> = table.iter().collect();
+    order.sort_by(|a, b| (&a.path, a.prefixes[0].afi()).cmp(&(&b.path, b.prefixes[0].afi())));
+    order
+        .chunk_by(|a, b| a.path == b.path && a.prefixes[0].afi() == b.prefixes[0].afi())
+        .flat_map(|same| same.chunks(PACKED))
+        .map(|some| Route {
+            path: some[0].path.clone(),
+            prefixes: some.iter().map(|route| route.prefixes[0]).collect(),
+        })
+        .collect()
+}
