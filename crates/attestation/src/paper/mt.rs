@@ -204,6 +204,8 @@ pub struct KcMt {
     mmo: Mmo,
     seed: Secret<32>,
     issuing: HashMap<Asn, Issuing>,
+    /// Each origin's last statement and its signature: it stays the same while the origin grants one key.
+    said: HashMap<Asn, (Vec<u8>, Block)>,
     /// By holder and issuer: one tree for each neighbour, as the paper counts its memory.
     held: HashMap<(Asn, Asn), Held>,
     /// The origins' statements `{N_0; V_0; t_0^+}` that need not be verified again.
@@ -225,6 +227,7 @@ impl KcMt {
             mmo: Mmo::default(),
             seed: seed.clone(),
             issuing: HashMap::new(),
+            said: HashMap::new(),
             held: HashMap::new(),
             statements: Verified::new(statement),
         }
@@ -304,6 +307,17 @@ impl KcMt {
         Some(Signature::Granted { serial: held.serial, hors })
     }
 
+    /// The origin's signature over its statement.
+    fn say(&mut self, origin: Asn, statement: Vec<u8>) -> Block {
+        if let Some((_, signature)) = self.said.get(&origin).filter(|(said, _)| *said == statement) {
+            return *signature;
+        }
+        self.world.add_origin(origin);
+        let signature = self.world.sign_as_origin(origin, &statement).expect("made above");
+        self.said.insert(origin, (statement, signature));
+        signature
+    }
+
     fn origin_says(&self, origin: Asn, hop: &HopView<'_>) -> bool {
         let SignatureView::Origin(signature) = hop.signature else { return false };
         let said = |(vector, key, before): &(BitVector, Node, Block)| {
@@ -347,12 +361,7 @@ impl Scheme for KcMt {
         };
         let (granted, key) = self.grant(last);
         let signature = match &before {
-            None => {
-                self.world.add_origin(origin);
-                let signed = formula(path, &vector, &key);
-                let signature = self.world.sign_as_origin(origin, &signed).expect("made above");
-                Signature::Origin(Box::new(signature))
-            }
+            None => Signature::Origin(Box::new(self.say(origin, formula(path, &vector, &key)))),
             Some((_, theirs, seed)) => {
                 let digest = digest(path, path.len() - 1, &vector, &key);
                 let issuer = path[path.len() - 2];

@@ -120,18 +120,19 @@ fn categories(out: &mut String, (high, low): (f64, f64), places: &[String], seri
         for (place, value) in one.points.iter().filter(|(_, value)| *value > 0.0) {
             mark(out, (LEFT + step * (*place as f64 + 0.5) + shift, y(*value)), colour, one.style);
         }
-        legend(out, high, number, &one.name, colour, one.style);
+        legend(out, high, number, &one.name);
+        sample(out, high, number, colour, one.style, false);
     }
 }
 
 fn lines(out: &mut String, (high, low): (f64, f64), along: &str, series: &[Series<f64>]) {
     let points = || series.iter().flat_map(|series| &series.points);
     let right = points().map(|point| point.0).fold(1.0, f64::max);
-    let most = points().map(|point| point.1).fold(1.0, f64::max);
+    let most = round_above(points().map(|point| point.1).fold(1.0, f64::max));
     let (x, y) = (|at: f64| LEFT + at / right * (WIDTH - LEFT - RIGHT), |value: f64| low - value / most * (low - high));
     for part in 0..=4 {
         let value = most * f64::from(part) / 4.0;
-        rule(out, y(value), &format!("{value:.0}"));
+        rule(out, y(value), &format!("{}", (100.0 * value).round() / 100.0));
         let at = right * f64::from(part) / 4.0;
         text(out, x(at), low + 18.0, "middle", 12, &format!("{at:.0}"));
     }
@@ -146,8 +147,19 @@ fn lines(out: &mut String, (high, low): (f64, f64), along: &str, series: &[Serie
         } else {
             points.for_each(|point| mark(out, point, colour, one.style));
         }
-        legend(out, high, number, &one.name, colour, one.style);
+        legend(out, high, number, &one.name);
+        sample(out, high, number, colour, one.style, one.style == Style::Measured);
     }
+}
+
+/// The next number above whose quarters are round.
+fn round_above(value: f64) -> f64 {
+    let power = 10f64.powf(value.log10().floor());
+    [1.0, 1.2, 1.6, 2.0, 2.4, 3.2, 4.0, 6.0, 8.0]
+        .into_iter()
+        .map(|step| step * power)
+        .find(|round| *round >= value)
+        .unwrap_or(10.0 * power)
 }
 
 fn rule(out: &mut String, y: f64, label: &str) {
@@ -156,10 +168,28 @@ fn rule(out: &mut String, y: f64, label: &str) {
     text(out, LEFT - 8.0, y + 4.0, "end", 12, label);
 }
 
-fn legend(out: &mut String, high: f64, number: usize, name: &str, colour: &str, style: Style) {
-    let (x, y) = (WIDTH - RIGHT + 24.0, high + 8.0 + 20.0 * number as f64);
-    mark(out, (x, y), colour, style);
+/// Where the legend shows the series of this number.
+fn legend_place(high: f64, number: usize) -> (f64, f64) {
+    (WIDTH - RIGHT + 24.0, high + 8.0 + 20.0 * number as f64)
+}
+
+fn legend(out: &mut String, high: f64, number: usize, name: &str) {
+    let (x, y) = legend_place(high, number);
     text(out, x + 12.0, y + 4.0, "start", 12, name);
+}
+
+/// How the series looks: a mark, or a piece of its curve.
+fn sample(out: &mut String, high: f64, number: usize, colour: &str, style: Style, curve: bool) {
+    let (x, y) = legend_place(high, number);
+    if curve {
+        let (from, to) = (x - 7.0, x + 7.0);
+        let _ = writeln!(
+            out,
+            "<line x1=\"{from:.1}\" x2=\"{to:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"{colour}\" stroke-width=\"2\"/>"
+        );
+    } else {
+        mark(out, (x, y), colour, style);
+    }
 }
 
 fn mark(out: &mut String, (x, y): (f64, f64), colour: &str, style: Style) {
