@@ -36,24 +36,21 @@ pub fn compress_lanes(state: &mut State, block: &Block) {
 }
 
 /// The words of sixteen blocks of octets, each lane's from the block at its place.
-#[must_use]
-pub fn load(blocks: &[&[u8; 64]; LANES]) -> Block {
+pub fn load(blocks: &[&[u8; 64]; LANES], words: &mut Block) {
     #[cfg(target_arch = "x86_64")]
     if wide::available() {
-        return wide::load_blocks(blocks);
+        return wide::load_blocks(blocks, words);
     }
-    load_each(blocks)
+    load_each(blocks, words);
 }
 
 /// The portable form: word after word.
-fn load_each(blocks: &[&[u8; 64]; LANES]) -> Block {
-    let mut words = Block::default();
+fn load_each(blocks: &[&[u8; 64]; LANES], words: &mut Block) {
     for (lane, block) in blocks.iter().enumerate() {
         for (word, octets) in words.iter_mut().zip(block.as_chunks::<4>().0) {
             word[lane] = u32::from_be_bytes(*octets);
         }
     }
-    words
 }
 
 /// Whether the lanes run at once on this machine; without, several lanes take as long as one after another.
@@ -105,15 +102,15 @@ mod wide {
         unsafe { compress_avx512(state, block) }
     }
 
-    pub(super) fn load_blocks(blocks: &[&[u8; 64]; LANES]) -> Block {
+    pub(super) fn load_blocks(blocks: &[&[u8; 64]; LANES], words: &mut Block) {
         assert!(available());
         // SAFETY: the processor has AVX-512F and AVX-512BW, as was just asserted.
-        unsafe { load_avx512(blocks) }
+        unsafe { load_avx512(blocks, words) }
     }
 
     /// Sixteen rows of sixteen words, transposed: within quarters of the registers, then the quarters.
     #[target_feature(enable = "avx512f,avx512bw")]
-    fn load_avx512(blocks: &[&[u8; 64]; LANES]) -> Block {
+    fn load_avx512(blocks: &[&[u8; 64]; LANES], words: &mut Block) {
         let reversed = {
             let (low, high) = (0x0405_0607_0001_0203, 0x0c0d_0e0f_0809_0a0b);
             _mm512_set_epi64(high, low, high, low, high, low, high, low)
@@ -137,7 +134,6 @@ mod wide {
                 _mm512_unpackhi_epi64(ab_high, cd_high),
             ];
         }
-        let mut words = Block::default();
         for column in 0..4 {
             let [a, b, c, d] = quads.map(|quad| quad[column]);
             let (ab_even, ab_odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
@@ -147,7 +143,6 @@ mod wide {
             store(&mut words[column + 4], _mm512_shuffle_i32x4::<0x88>(ab_odd, cd_odd));
             store(&mut words[column + 12], _mm512_shuffle_i32x4::<0xdd>(ab_odd, cd_odd));
         }
-        words
     }
 
     fn load(word: &Word) -> __m512i {
@@ -273,7 +268,10 @@ mod tests {
     fn blocks_loaded_in_lanes_are_those_loaded_word_by_word() {
         let octets: [[u8; 64]; LANES] =
             std::array::from_fn(|lane| std::array::from_fn(|at| (lane * 64 + at * 7) as u8 ^ (lane as u8) << 3));
-        assert_eq!(load(&octets.each_ref()), load_each(&octets.each_ref()));
+        let (mut together, mut each) = (Block::default(), Block::default());
+        load(&octets.each_ref(), &mut together);
+        load_each(&octets.each_ref(), &mut each);
+        assert_eq!(together, each);
     }
 
     #[test]

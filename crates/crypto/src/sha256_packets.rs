@@ -3,7 +3,7 @@
 
 use sha2::block_api::compress256;
 
-use crate::sha256_lanes::{INITIAL, LANES, State, compress_lanes, lanes_run_at_once, load};
+use crate::sha256_lanes::{Block, INITIAL, LANES, State, compress_lanes, lanes_run_at_once, load};
 
 /// Octets of a message's head.
 pub const HEAD: usize = 48;
@@ -38,9 +38,10 @@ pub fn hash_each(messages: &[Message<'_>], hashes: &mut [[u8; 32]]) {
         if !order.is_sorted() {
             order.sort_unstable();
         }
+        let mut lanes = [Blocks::BLANK; LANES];
         for group in order.chunks(LANES) {
             if lanes_are_quicker(group) {
-                hash_in_lanes(group, messages, hashes);
+                hash_in_lanes(group, messages, &mut lanes, hashes);
             } else {
                 for (_, index) in group {
                     hashes[usize::from(*index)] = hash_one(&messages[usize::from(*index)]);
@@ -62,6 +63,7 @@ fn lanes_are_quicker(group: &[(u32, u8)]) -> bool {
 }
 
 /// A message cut into blocks: the first, those that lie in the tail, and the last one or two with the padding.
+#[derive(Clone, Copy)]
 struct Blocks<'a> {
     first: [u8; 64],
     inner: &'a [[u8; 64]],
@@ -72,30 +74,35 @@ struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    fn new(message: &Message<'a>) -> Self {
+    const BLANK: Self = Self { first: [0; 64], inner: &[], last: [[0; 64]; 2], whole: 0, count: 0 };
+
+    /// Takes another message, in place.
+    fn set(&mut self, message: &Message<'a>) {
         let length = HEAD + message.tail.len();
-        let (whole, count) = (length / 64, message.blocks());
-        let mut blocks = Self { first: [0; 64], inner: &[], last: [[0; 64]; 2], whole, count };
-        let last = blocks.last.as_flattened_mut();
+        (self.whole, self.count) = (length / 64, message.blocks());
+        let last = &mut self.last.as_flattened_mut()[..64 * (self.count - self.whole)];
         let rest = length % 64;
-        if whole == 0 {
+        let remainder = if self.whole == 0 {
+            self.inner = &[];
             last[..HEAD].copy_from_slice(message.head);
-            last[HEAD..length].copy_from_slice(message.tail);
+            message.tail
         } else {
             let (front, behind) = message.tail.split_at(64 - HEAD);
-            blocks.first[..HEAD].copy_from_slice(message.head);
-            blocks.first[HEAD..].copy_from_slice(front);
+            self.first[..HEAD].copy_from_slice(message.head);
+            self.first[HEAD..].copy_from_slice(front);
             let (inner, remainder) = behind.as_chunks();
-            blocks.inner = inner;
-            last[..rest].copy_from_slice(remainder);
-        }
+            self.inner = inner;
+            remainder
+        };
+        last[rest - remainder.len()..rest].copy_from_slice(remainder);
+        last[rest..].fill(0);
         last[rest] = 0x80;
-        let end = 64 * (count - whole);
-        last[end - 8..end].copy_from_slice(&(8 * length as u64).to_be_bytes());
-        blocks
+        let end = last.len();
+        last[end - 8..].copy_from_slice(&(8 * length as u64).to_be_bytes());
     }
 
     /// Block `index`; the last one again beyond the end.
+    #[inline]
     fn block(&self, index: usize) -> &[u8; 64] {
         match index {
             _ if index >= self.whole => &self.last[(index - self.whole).min(self.count - self.whole - 1)],
@@ -106,7 +113,8 @@ impl<'a> Blocks<'a> {
 }
 
 fn hash_one(message: &Message<'_>) -> [u8; 32] {
-    let blocks = Blocks::new(message);
+    let mut blocks = Blocks::BLANK;
+    blocks.set(message);
     let mut state = INITIAL;
     if blocks.whole > 0 {
         compress256(&mut state, std::slice::from_ref(&blocks.first));
@@ -116,14 +124,22 @@ fn hash_one(message: &Message<'_>) -> [u8; 32] {
     octets(&state)
 }
 
-/// The messages that `group` names by (blocks, index), at most sixteen, in order of length.
-fn hash_in_lanes(group: &[(u32, u8)], messages: &[Message<'_>], hashes: &mut [[u8; 32]]) {
-    // Lanes beyond the last repeat it.
-    let lanes: [Blocks<'_>; LANES] =
-        std::array::from_fn(|lane| Blocks::new(&messages[usize::from(group[lane.min(group.len() - 1)].1)]));
+/// The messages that `group` names by (blocks, index), at most sixteen, in order of length; `lanes` is scratch.
+fn hash_in_lanes<'a>(
+    group: &[(u32, u8)],
+    messages: &[Message<'a>],
+    lanes: &mut [Blocks<'a>; LANES],
+    hashes: &mut [[u8; 32]],
+) {
+    for (lane, blocks) in lanes.iter_mut().enumerate() {
+        // Lanes beyond the last repeat it.
+        blocks.set(&messages[usize::from(group[lane.min(group.len() - 1)].1)]);
+    }
     let mut state: State = INITIAL.map(|word| [word; LANES]);
+    let mut words = Block::default();
     for index in 0..lanes[LANES - 1].count {
-        compress_lanes(&mut state, &load(&lanes.each_ref().map(|lane| lane.block(index))));
+        load(&lanes.each_ref().map(|lane| lane.block(index)), &mut words);
+        compress_lanes(&mut state, &words);
         for (lane, (blocks, message)) in group.iter().enumerate() {
             if *blocks as usize == index + 1 {
                 hashes[usize::from(*message)] = octets(&state.map(|word| word[lane]));
@@ -157,7 +173,8 @@ mod tests {
             let tail = &octets[octets.len() - length..];
             let message = Message { head: &head, tail };
             let mut hashes = [[0; 32]; LANES];
-            hash_in_lanes(&[(message.blocks() as u32, 0); LANES], &[message], &mut hashes);
+            let order = [(message.blocks() as u32, 0); LANES];
+            hash_in_lanes(&order, &[message], &mut [Blocks::BLANK; LANES], &mut hashes);
             assert_eq!(hashes[0], expected(&head, tail), "{length}");
             assert_eq!(hash_one(&message), expected(&head, tail), "{length}");
         }

@@ -10,6 +10,7 @@ use wayleave_packet::icing::mint::Form;
 fn main() {
     let passes = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(200);
     let only = std::env::args().nth(2);
+    let only_payload = std::env::args().nth(3).and_then(|octets| octets.parse().ok());
     let start = Instant::now();
     let mut clock = || start.elapsed();
     for (name, work) in [("forward", Work::Forward), ("full", Work::Full), ("stamp", Work::Stamp)] {
@@ -17,6 +18,9 @@ fn main() {
             continue;
         }
         for (payload, form) in [(64, Form::Path), (64, Form::Handle), (1_500, Form::Path), (1_500, Form::Handle)] {
+            if only_payload.is_some_and(|only: usize| only != payload) {
+                continue;
+            }
             let mut bench = Bench::new(work, payload, form, Kernel::best());
             let mut times: Vec<f64> =
                 (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64() / bench.packets() as f64).collect();

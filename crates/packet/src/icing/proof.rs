@@ -31,17 +31,21 @@ pub(super) fn consent_block(route: &RouteHash, nonce: &[u8; 8]) -> Block {
 /// The two blocks under `A_j` (`from` and `to` are `j`) or `PoP_ij` (`i`, then `j`): both indices, then 248 bits of the hash.
 #[inline]
 pub(super) fn proof_blocks(from: usize, to: usize, hash: &[u8; 32]) -> [Block; 2] {
-    let mut blocks = [[0; 16]; 2];
-    blocks[0][0] = indices(from, to);
-    blocks[0][1..].copy_from_slice(&hash[..15]);
-    blocks[1].copy_from_slice(&hash[15..31]);
-    blocks
+    let (first, second) = hash_blocks(hash);
+    [with_indices(first, from, to), second]
 }
 
-/// Both indices in one octet: they are below 16, and `from` is never above `to`.
+/// Those two blocks without the indices; the first one as a number.
 #[inline]
-pub(super) fn indices(from: usize, to: usize) -> u8 {
-    (from << 4 | to) as u8
+pub(super) fn hash_blocks(hash: &[u8; 32]) -> (u128, Block) {
+    let [high, low] = [&hash[..16], &hash[16..]].map(|half| u128::from_be_bytes(half.try_into().expect("16 octets")));
+    (high >> 8, (high << 120 | low >> 8).to_be_bytes())
+}
+
+/// The first block with both indices in its first octet: they are below 16, and `from` is never above `to`.
+#[inline]
+pub(super) fn with_indices(first: u128, from: usize, to: usize) -> Block {
+    (first | ((from << 4 | to) as u128) << 120).to_be_bytes()
 }
 
 /// `a ^= b`.

@@ -9,7 +9,7 @@ use super::super::header::{
     CONSENT, FIXED, FLAG_FIRST, FLAG_HANDLE, FLAG_SECOND, FRONT, Handle, MAX_NODES, PROOF, Part, Path, RouteHash,
     Version, at, header_length,
 };
-use super::super::proof::{consent_block, hash_head, proof_blocks};
+use super::super::proof::{consent_block, hash_blocks, hash_head, with_indices};
 use super::form::Form;
 use super::{Consent, NodeSecret};
 
@@ -252,10 +252,11 @@ impl Stamper {
         }
         let mut used = 0;
         for (stamp, hash) in group.iter().zip(&self.hashes[slot..]) {
+            let (first, second) = hash_blocks(hash);
             for index in 1..stamp.sender.count {
                 for (key, from) in [(&stamp.sender.consents[index], index), (&stamp.sender.pairs[index], 0)] {
                     self.keys[used] = *key;
-                    [self.first[used], self.second[used]] = proof_blocks(from, index, hash);
+                    (self.first[used], self.second[used]) = (with_indices(first, from, index), second);
                     used += 1;
                 }
             }

@@ -4,7 +4,7 @@ use wayleave_crypto::lanes::{Block, Kernel, cbc_pair_each, encrypt_each};
 use wayleave_crypto::sha256_packets::{HEAD, Message, hash_each};
 
 use super::super::header::{MAX_NODES, Packet};
-use super::super::proof::{consent_block, hash_head, indices, proof_blocks};
+use super::super::proof::{consent_block, hash_blocks, hash_head, with_indices};
 use super::{Compared, PathKeys, Proved, is_consent};
 
 /// Packets at a time.
@@ -125,12 +125,15 @@ impl Verifier {
             let Some(Candidate { path, .. }) = one else { continue };
             let (hash, count) = (&self.hashes[slot], path.count());
             self.keys[used..used + count].copy_from_slice(&path.keys[..count]);
-            let [first, second] = proof_blocks(0, 0, hash);
-            let blocks = self.first[used..used + count].iter_mut().zip(&mut self.second[used..used + count]);
-            for (other, (own_first, own_second)) in blocks.enumerate() {
-                (*own_first, *own_second) = (first, second);
-                own_first[0] = indices(other.min(path.index()), other.max(path.index()));
+            let (first, second) = hash_blocks(hash);
+            let (below, above) = self.first[used..used + count].split_at_mut(path.index());
+            for (other, block) in below.iter_mut().enumerate() {
+                *block = with_indices(first, other, path.index());
             }
+            for (other, block) in (path.index()..).zip(above) {
+                *block = with_indices(first, path.index(), other);
+            }
+            self.second[used..used + count].fill(second);
             used += count;
         }
         cbc_pair_each(self.kernel, &self.keys[..used], &mut self.first[..used], &self.second[..used]);
