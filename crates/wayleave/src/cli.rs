@@ -69,7 +69,8 @@ impl Command {
                 | Keys::Identity { json, .. }
                 | Keys::Addition(AdditionKeys { json, .. })
                 | Keys::Routers { json, .. }
-                | Keys::Objects { json, .. },
+                | Keys::Objects { json, .. }
+                | Keys::Forwarding(ForwardingKeys { json, .. }),
             )
             | Command::Members(
                 Members::Init { json, .. }
@@ -92,6 +93,8 @@ pub enum RoleName {
     Member,
     /// An attesting proxy between BGP speakers and their neighbours.
     Attest,
+    /// A router that verifies every packet: SCION, Platypus.
+    Router,
 }
 
 #[derive(Args, Debug)]
@@ -166,6 +169,8 @@ pub enum Noun {
     Members,
     Events,
     Keys,
+    /// What principals have sent, of a router.
+    Accounts,
 }
 
 impl Noun {
@@ -178,6 +183,7 @@ impl Noun {
             Noun::Members => "/api/v1/members",
             Noun::Events => "/api/v1/events",
             Noun::Keys => "/api/v1/keys",
+            Noun::Accounts => "/api/v1/accounts",
         }
     }
 }
@@ -234,6 +240,8 @@ pub enum Keys {
     },
     /// Make the private keys with which an AS attests. Prints the public parts.
     Attest(AttestKeys),
+    /// Make forwarding keys, or add the next one to a file of them.
+    Forwarding(ForwardingKeys),
     /// Make a trust anchor: a private file, and a public one beside it with the ending `.pub`.
     Anchor(AnchorKeys),
     /// Sign an AS's profile, which lists its key for each role.
@@ -283,6 +291,24 @@ pub struct AttestKeys {
     pub suite: Vec<String>,
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct ForwardingKeys {
+    pub file: PathBuf,
+    #[arg(long, value_enum)]
+    pub format: FormatName,
+    /// Add a key to the file that counts from this second (since 1970) on; routers must hold it before then.
+    #[arg(long, value_name = "SECONDS")]
+    pub next: Option<u64>,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum FormatName {
+    Scion,
+    Platypus,
 }
 
 #[derive(Args, Debug)]

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::cli::Target;
 use crate::config::attest::AttestFile;
 use crate::config::member::MemberConfig;
+use crate::config::router::RouterFile;
 use crate::config::rs::{RsConfig, StatusSection};
 use crate::config::{Source, Text};
 use crate::failure::{Failure, Outcome};
@@ -46,6 +47,7 @@ fn host(target: &Target) -> Outcome<String> {
     let status: Option<StatusSection> = match checked.role {
         "rs" => RsConfig::parse(&source)?.status,
         "attest" => AttestFile::parse(&source)?.status,
+        "router" => RouterFile::parse(&source)?.status,
         _ => MemberConfig::parse(&source)?.file.status,
     };
     let without = || {

@@ -8,6 +8,7 @@ mod commands;
 mod config;
 mod failure;
 mod fetch;
+mod forwarding_keys;
 mod output;
 mod roles;
 mod router_keys;

@@ -15,6 +15,7 @@ pub fn run(init: &Init) -> Outcome {
         (RoleName::Rs, party) => rs(party),
         (RoleName::Member, _) => member(),
         (RoleName::Attest, _) => attest().to_owned(),
+        (RoleName::Router, _) => router().to_owned(),
     };
     let Some(path) = &init.out else {
         if init.json {
@@ -150,6 +151,86 @@ fn attest() -> &'static str {
      # Status, metrics and views, for you alone.\n\
      [status]\n\
      listen = \"127.0.0.1:8485\"\n"
+}
+
+/// The configuration of a verifying router.
+fn router() -> &'static str {
+    "# A router that verifies every packet. Run it with: wayleave run router --config FILE\n\
+     # Paths are relative to this file.\n\
+     \n\
+     [forwarding]\n\
+     # scion or platypus.\n\
+     format = \"scion\"\n\
+     # Made by: wayleave keys forwarding router.key --format scion\n\
+     # The same file at every router of the AS. Read again on SIGHUP.\n\
+     keys = \"router.key\"\n\
+     # What must survive a restart: accounts (platypus).\n\
+     #state = \"router.redb\"\n\
+     # Threads that forward, and the core of each.\n\
+     #workers = 1\n\
+     #cores = [1]\n\
+     \n\
+     [scion]\n\
+     isd_as = \"1-64497\"\n\
+     # Where hosts and other routers of the AS reach this one.\n\
+     internal = \"127.0.0.1:30042\"\n\
+     # udp-gso takes in whole what a batching sender sent as one; udp-batch takes packet by packet; af-xdp (interfaces only)\n\
+     # bypasses the system's network stack, and needs `device`.\n\
+     #backend = \"udp-gso\"\n\
+     # The other routers of the AS.\n\
+     #siblings = [\"127.0.0.2:30042\"]\n\
+     # Ports at which end hosts are reached directly; all others get packets at the shared port.\n\
+     #end_host_ports = [31000, 32767]\n\
+     #shared_port = 30041\n\
+     # The AS's services.\n\
+     #control = \"127.0.0.1:30252\"\n\
+     #discovery = \"127.0.0.1:30253\"\n\
+     # SCMP messages a second.\n\
+     #answers_per_second = 100\n\
+     \n\
+     # One for each interface of the AS, those of its other routers too.\n\
+     [[interface]]\n\
+     id = 1\n\
+     # What the neighbour is: core, parent (our provider), child (our customer), peer.\n\
+     link = \"child\"\n\
+     neighbor = \"1-64498\"\n\
+     local = \"127.0.0.1:50000\"\n\
+     remote = \"127.0.0.2:50000\"\n\
+     #backend = \"af-xdp\"\n\
+     #device = \"eth0\"\n\
+     #queue = 0\n\
+     #gateway = \"192.0.2.1\"\n\
+     # In place of local and remote, for another router's interface: its place in `siblings`, from 0.\n\
+     #sibling = 0\n\
+     \n\
+     # For format = \"platypus\", in place of [scion] and [[interface]]:\n\
+     #[platypus]\n\
+     # Addresses of this machine that packets are sent to, by IP protocol 253.\n\
+     #waypoints = [\"198.51.100.1\"]\n\
+     # Bindings of 64 bits are accepted.\n\
+     #narrow = false\n\
+     #freshness_secs = 30\n\
+     # Your own networks, which nobody may reach through here, and waypoints in them.\n\
+     #refused = [\"10.0.0.0/8\"]\n\
+     #allowed_waypoints = [\"10.0.0.1\"]\n\
+     # A packet that came before: drop, count-once, pass.\n\
+     #repeated = \"drop\"\n\
+     #replay_capacity = 4194304\n\
+     # Accounts (principal, delegation, key epoch) at most; 0 counts nothing.\n\
+     #accounts = 4096\n\
+     # ICMP errors a second.\n\
+     #answers_per_second = 100\n\
+     # A signed list; with `required`, nothing passes until it is there.\n\
+     #revocations = { file = \"revoked\", key = \"ed25519:...\", required = true }\n\
+     # Packets to these destinations travel in UDP, beside plain IP for all others.\n\
+     #[[link]]\n\
+     #local = \"192.0.2.1:49254\"\n\
+     #remote = \"192.0.2.2:49254\"\n\
+     #routes = [\"198.51.100.2/32\"]\n\
+     \n\
+     # Status, metrics and views, for you alone.\n\
+     [status]\n\
+     listen = \"127.0.0.1:8486\"\n"
 }
 
 fn member() -> String {

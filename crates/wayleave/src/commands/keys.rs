@@ -10,9 +10,11 @@ use wayleave_runtime::identity::{Identity, IdentityError};
 
 use super::pki;
 use crate::attestation_files;
-use crate::cli::Keys;
+use crate::cli::{FormatName, ForwardingKeys, Keys};
 use crate::config::PublicKey;
+use crate::config::router::Format;
 use crate::failure::Outcome;
+use crate::forwarding_keys;
 use crate::output::{print, print_json};
 
 pub fn run(command: &Keys) -> Outcome {
@@ -31,6 +33,7 @@ pub fn run(command: &Keys) -> Outcome {
             identity => show(file, &identity?, *json),
         },
         Keys::Attest(command) => pki::attest(command)?,
+        Keys::Forwarding(command) => forwarding(command)?,
         Keys::Anchor(command) => pki::anchor(command)?,
         Keys::Profile(command) => pki::profile(command)?,
         Keys::Record(command) => pki::record(command)?,
@@ -38,6 +41,35 @@ pub fn run(command: &Keys) -> Outcome {
         Keys::Addition(command) => pki::addition(command)?,
         Keys::Routers { anchor, certificates, json } => pki::routers(anchor, certificates, *json)?,
         Keys::Objects { anchor, objects, json } => pki::list(anchor, objects, *json)?,
+    }
+    Ok(())
+}
+
+/// Makes forwarding keys, or adds one.
+fn forwarding(command: &ForwardingKeys) -> Outcome {
+    let ForwardingKeys { file, format, next, json } = command;
+    let format = match format {
+        FormatName::Scion => Format::Scion,
+        FormatName::Platypus => Format::Platypus,
+    };
+    let keys = match next {
+        None => {
+            let keys = forwarding_keys::ForwardingKeys::generate(format)?;
+            keys.save(file)?;
+            keys
+        }
+        Some(from) => {
+            let mut keys = forwarding_keys::ForwardingKeys::load(format, file)?;
+            keys.add(*from)?;
+            keys.replace(file)?;
+            keys
+        }
+    };
+    let times: Vec<u64> = keys.times().collect();
+    if *json {
+        print_json(json!({ "file": file, "format": format.name(), "from": times }));
+    } else {
+        print(&format!("file    {}\nformat  {}\nfrom    {times:?}\n", file.display(), format.name()));
     }
     Ok(())
 }

@@ -44,9 +44,13 @@ pub fn show(command: &Show) -> Outcome {
             objects(&list("members"), &["slot", "name", "asn", "active", "connected", "addresses", "max_prefix"])
         }
         Noun::Events => list("events").iter().map(event).collect(),
-        Noun::Keys => {
-            objects(&list("keys"), &["of", "suite", "tls", "sign", "registered", "next_index", "left", "reload"])
+        Noun::Accounts => {
+            objects(&list("accounts"), &["principal", "delegation", "sub_delegation", "epoch", "packets", "octets"])
         }
+        Noun::Keys => objects(
+            &list("keys"),
+            &["of", "from", "suite", "tls", "sign", "registered", "next_index", "left", "reload"],
+        ),
     });
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use super::attest::AttestFile;
 use super::member::MemberConfig;
+use super::router::RouterFile;
 use super::rs::RsConfig;
 use super::{Fault, Source};
 use crate::failure::{Failure, Failures};
@@ -34,15 +35,16 @@ pub fn check(source: &Source) -> Checked {
         Ok(table) => table,
         Err(failures) => return Checked::wrong("unknown", failures),
     };
-    match ["party", "member", "attest"].map(|section| table.contains_key(section)) {
-        [true, false, false] => RsConfig::checked(source),
+    match ["party", "member", "attest", "forwarding"].map(|section| table.contains_key(section)) {
+        [true, false, false, false] => RsConfig::checked(source),
         // A member may attest too.
-        [false, true, _] => MemberConfig::checked(source),
-        [false, false, true] => AttestFile::checked(source),
+        [false, true, _, false] => MemberConfig::checked(source),
+        [false, false, true, false] => AttestFile::checked(source),
+        [false, false, false, true] => RouterFile::checked(source),
         _ => {
             let failure = Failure::new("no role has these sections").help(
                 "a party of the route server has [party] and [link], a member has [member], [exchange], [router], an attesting \
-                 proxy has [attest], [keys] and [[pair]]",
+                 proxy has [attest], [keys] and [[pair]], a verifying router has [forwarding]",
             );
             Checked::wrong("unknown", failure.into())
         }

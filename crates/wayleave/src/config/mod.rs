@@ -3,6 +3,7 @@
 pub mod attest;
 mod check;
 pub mod member;
+pub mod router;
 pub mod rpki;
 pub mod rs;
 mod words;

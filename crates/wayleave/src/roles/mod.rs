@@ -2,6 +2,7 @@
 
 pub mod attest;
 mod events;
+mod forwarding;
 pub mod member;
 mod origins;
 pub mod router;
@@ -44,6 +45,7 @@ pub fn run(command: &Run) -> Outcome {
             RoleName::Rs => rs::run(&command.config).await,
             RoleName::Member => member::run(&command.config).await,
             RoleName::Attest => attest::run(&command.config).await,
+            RoleName::Router => forwarding::run(&command.config).await,
         }
     })
 }

@@ -1,0 +1,433 @@
+//! The configuration of a verifying router.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Range;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+use wayleave_core::Prefix;
+use wayleave_packet::scion::IsdAs;
+
+use super::check::Checked;
+use super::rs::{FileFault, StatusSection, range, status_warning};
+use super::words::{PublicKey, Text, Word};
+use super::{Fault, Source};
+use crate::failure::{Failure, Failures};
+use crate::forwarding_keys::ForwardingKeys;
+
+/// The file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouterFile {
+    pub forwarding: ForwardingSection,
+    pub scion: Option<Spanned<ScionSection>>,
+    #[serde(default)]
+    pub interface: Vec<Spanned<InterfaceSection>>,
+    pub platypus: Option<Spanned<PlatypusSection>>,
+    #[serde(default)]
+    pub link: Vec<Spanned<LinkSection>>,
+    pub status: Option<StatusSection>,
+}
+
+/// `[forwarding]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForwardingSection {
+    pub format: Format,
+    /// The file of forwarding keys.
+    pub keys: Spanned<PathBuf>,
+    /// What must survive a restart; Platypus has accounts to keep.
+    pub state: Option<PathBuf>,
+    /// Threads that forward.
+    #[serde(default = "default_workers")]
+    pub workers: Spanned<u64>,
+    /// The core of each thread; the system chooses if not given.
+    pub cores: Option<Spanned<Vec<usize>>>,
+}
+
+/// Which packets are verified.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    Scion,
+    Platypus,
+}
+
+impl Format {
+    /// Its name in configurations and key files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Scion => "scion",
+            Format::Platypus => "platypus",
+        }
+    }
+}
+
+/// What carries packets in and out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backend {
+    /// UDP, whole messages of a batching sender at once.
+    #[default]
+    UdpGso,
+    /// UDP, packet by packet.
+    UdpBatch,
+    /// Past the system's network stack.
+    AfXdp,
+}
+
+/// `[scion]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScionSection {
+    /// The AS whose router this is.
+    pub isd_as: Spanned<Text<IsdAs>>,
+    /// Where hosts and other routers of the AS reach this one.
+    pub internal: Spanned<Text<SocketAddr>>,
+    #[serde(default = "default_backend")]
+    pub backend: Spanned<Backend>,
+    /// The other routers' internal addresses.
+    #[serde(default)]
+    pub siblings: Vec<Spanned<Text<SocketAddr>>>,
+    /// UDP ports at which end hosts are reached directly, first and last; others get packets at the shared port.
+    #[serde(default = "default_ports")]
+    pub end_host_ports: Spanned<[u16; 2]>,
+    /// The shared port of end hosts.
+    #[serde(default = "default_shared")]
+    pub shared_port: u16,
+    /// Where the control service and the discovery service are.
+    pub control: Option<Text<SocketAddr>>,
+    pub discovery: Option<Text<SocketAddr>>,
+    /// SCMP errors and replies a second.
+    #[serde(default = "default_answers")]
+    pub answers_per_second: Spanned<u64>,
+}
+
+/// `[[interface]]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InterfaceSection {
+    pub id: Spanned<u16>,
+    pub link: LinkKind,
+    /// The AS at the other end.
+    pub neighbor: Spanned<Text<IsdAs>>,
+    /// Our end.
+    pub local: Option<Spanned<Text<SocketAddr>>>,
+    /// The neighbour's end.
+    pub remote: Option<Spanned<Text<SocketAddr>>>,
+    #[serde(default = "default_backend")]
+    pub backend: Spanned<Backend>,
+    /// Of af-xdp: the network interface and its queue.
+    pub device: Option<String>,
+    #[serde(default)]
+    pub queue: u32,
+    /// Of af-xdp: the next router on the way to `remote`, if that is not on the same link.
+    pub gateway: Option<Text<Ipv4Addr>>,
+    /// The interface belongs to this other router, by its place in `siblings`.
+    pub sibling: Option<Spanned<u16>>,
+}
+
+/// What a link is to the AS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkKind {
+    Core,
+    Parent,
+    Child,
+    Peer,
+}
+
+/// `[platypus]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlatypusSection {
+    /// Addresses that packets are sent to.
+    pub waypoints: Spanned<Vec<Text<Ipv4Addr>>>,
+    /// Bindings of 64 bits are accepted.
+    #[serde(default)]
+    pub narrow: bool,
+    /// Seconds that a packet's time may be off.
+    #[serde(default = "default_freshness")]
+    pub freshness_secs: Spanned<u64>,
+    /// Networks that nobody may reach through here.
+    #[serde(default)]
+    pub refused: Vec<Prefix>,
+    /// Waypoints within those that may be reached.
+    #[serde(default)]
+    pub allowed_waypoints: Vec<Text<IpAddr>>,
+    #[serde(default)]
+    pub repeated: RepeatedName,
+    /// Packets that one replay filter takes in 30 seconds.
+    #[serde(default = "default_replay")]
+    pub replay_capacity: Spanned<u64>,
+    /// Accounts at most; with zero nothing is counted.
+    #[serde(default = "default_accounts")]
+    pub accounts: Spanned<u64>,
+    /// ICMP errors a second.
+    #[serde(default = "default_answers")]
+    pub answers_per_second: Spanned<u64>,
+    /// A signed list of revocations, and who signs it.
+    pub revocations: Option<Spanned<RevocationsSection>>,
+}
+
+/// A signed list of revocations.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RevocationsSection {
+    pub file: PathBuf,
+    pub key: Text<PublicKey>,
+    /// Nothing passes until a list is there.
+    #[serde(default = "default_required")]
+    pub required: bool,
+}
+
+/// What is done with a packet that came before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RepeatedName {
+    Pass,
+    CountOnce,
+    #[default]
+    Drop,
+}
+
+/// `[[link]]`: IP packets in UDP between two routers.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkSection {
+    pub local: Spanned<Text<SocketAddr>>,
+    pub remote: Spanned<Text<SocketAddr>>,
+    #[serde(default = "default_backend")]
+    pub backend: Spanned<Backend>,
+    pub device: Option<String>,
+    #[serde(default)]
+    pub queue: u32,
+    pub gateway: Option<Text<Ipv4Addr>>,
+    /// Destinations that lie behind it.
+    #[serde(default)]
+    pub routes: Vec<Prefix>,
+}
+
+impl Word for IsdAs {
+    const EXPECTED: &'static str = "an ISD and AS, as \"1-ff00:0:110\" or \"1-64496\"";
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+fn unplaced<T>(value: T) -> Spanned<T> {
+    Spanned::new(0..0, value)
+}
+
+fn default_backend() -> Spanned<Backend> {
+    unplaced(Backend::default())
+}
+
+fn default_workers() -> Spanned<u64> {
+    unplaced(1)
+}
+
+fn default_ports() -> Spanned<[u16; 2]> {
+    unplaced([31_000, 32_767])
+}
+
+fn default_shared() -> u16 {
+    30_041
+}
+
+fn default_answers() -> Spanned<u64> {
+    unplaced(100)
+}
+
+fn default_freshness() -> Spanned<u64> {
+    unplaced(30)
+}
+
+fn default_replay() -> Spanned<u64> {
+    unplaced(4 << 20)
+}
+
+fn default_accounts() -> Spanned<u64> {
+    unplaced(4_096)
+}
+
+fn default_required() -> bool {
+    true
+}
+
+/// Where a socket stands, as far as two of them must not stand in the same place.
+struct Standing<'a> {
+    local: &'a Spanned<Text<SocketAddr>>,
+    remote: Option<&'a Spanned<Text<SocketAddr>>>,
+    backend: &'a Spanned<Backend>,
+    device: Option<&'a String>,
+}
+
+impl RouterFile {
+    /// Reads and checks it; files that it names are not looked at.
+    pub fn parse(source: &Source) -> Result<Self, Failures> {
+        let file: Self = source.parse()?;
+        let faults = file.faults();
+        if faults.is_empty() {
+            return Ok(file);
+        }
+        Err(Failures(faults.into_iter().map(|fault| source.failure(fault)).collect()))
+    }
+
+    pub(super) fn checked(source: &Source) -> Checked {
+        let file = match Self::parse(source) {
+            Ok(file) => file,
+            Err(failures) => return Checked::wrong("router", failures),
+        };
+        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+        match file.file_fault(source) {
+            // A configuration to start from needs no files yet.
+            Some(FileFault::Missing(fault)) => warnings.push(fault),
+            Some(FileFault::Unusable(fault)) => errors.push(fault),
+            None => {}
+        }
+        if file.interface.is_empty() && file.forwarding.format == Format::Scion {
+            let message = "no [[interface]]: nothing is forwarded";
+            warnings.push(Fault { span: None, message: message.to_owned(), help: None });
+        }
+        warnings.extend(file.status.as_ref().and_then(status_warning));
+        Checked::found("router", source, errors, warnings)
+    }
+
+    fn file_fault(&self, source: &Source) -> Option<FileFault> {
+        let named = &self.forwarding.keys;
+        let path = source.beside(named.get_ref());
+        if !path.exists() {
+            let fault = Fault::at(named.span(), format!("{} does not exist yet", path.display()));
+            let make = format!("`wayleave keys forwarding FILE --format {}` makes it", self.forwarding.format.name());
+            return Some(FileFault::Missing(fault.help(make)));
+        }
+        let failure: Failure = ForwardingKeys::load(self.forwarding.format, &path).err()?;
+        Some(FileFault::Unusable(crate::attestation_files::fault(named.span(), &failure)))
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let forwarding = &self.forwarding;
+        faults.extend(range(&forwarding.workers, 1, 256, "threads"));
+        if let Some(cores) = &forwarding.cores
+            && cores.get_ref().len() as u64 != *forwarding.workers.get_ref()
+        {
+            let message = format!(
+                "{} cores, expected {}, one for each thread",
+                cores.get_ref().len(),
+                forwarding.workers.get_ref()
+            );
+            faults.push(Fault::at(cores.span(), message));
+        }
+        match (forwarding.format, &self.scion, &self.platypus) {
+            (Format::Scion, Some(section), None) => self.scion_faults(section.get_ref(), &mut faults),
+            (Format::Platypus, None, Some(section)) => self.platypus_faults(section.get_ref(), &mut faults),
+            (format, ..) => {
+                let message =
+                    format!("expected one section [{0}] and no other, since the format is {0}", format.name());
+                faults.push(Fault { span: None, message, help: None });
+            }
+        }
+        self.standing_faults(&mut faults);
+        faults
+    }
+
+    fn scion_faults(&self, section: &ScionSection, faults: &mut Vec<Fault>) {
+        faults.extend(range(&section.answers_per_second, 0, 100_000, "a second"));
+        let [first, last] = *section.end_host_ports.get_ref();
+        if first > last || first == 0 {
+            faults.push(Fault::at(section.end_host_ports.span(), "no ports, expected the first and the last one"));
+        }
+        faults.extend(self.link.first().map(|link| foreign(link.span(), "[[link]]", "platypus")));
+        let mut ids = Vec::new();
+        for section in self.interface.iter().map(Spanned::get_ref) {
+            let id = *section.id.get_ref();
+            if id == 0 {
+                faults.push(Fault::at(section.id.span(), "0 stands for the AS itself, expected 1 to 65535"));
+            }
+            if ids.contains(&id) {
+                faults.push(Fault::at(section.id.span(), format!("a second interface {id}, expected another number")));
+            }
+            ids.push(id);
+            match (&section.sibling, &section.local, &section.remote) {
+                (None, Some(_), Some(_)) | (Some(_), None, None) => {}
+                _ => {
+                    let message = format!("interface {id}: expected `local` and `remote`, or `sibling` alone");
+                    faults.push(Fault::at(section.id.span(), message));
+                }
+            }
+        }
+    }
+
+    fn platypus_faults(&self, section: &PlatypusSection, faults: &mut Vec<Fault>) {
+        faults.extend(range(&section.answers_per_second, 0, 100_000, "a second"));
+        faults.extend(range(&section.freshness_secs, 1, 30, "seconds"));
+        faults.extend(range(&section.replay_capacity, 1, 1 << 30, "packets"));
+        faults.extend(range(&section.accounts, 0, 1 << 22, "accounts"));
+        if section.waypoints.get_ref().is_empty() {
+            faults.push(Fault::at(section.waypoints.span(), "no waypoint, expected at least one address"));
+        }
+        if *section.accounts.get_ref() > 0 && self.forwarding.state.is_none() {
+            let message = "accounts without `state` in [forwarding]: counters would not survive a restart";
+            faults.push(Fault::at(section.accounts.span(), message).help("name a file, or set accounts = 0"));
+        }
+        faults.extend(self.interface.first().map(|section| foreign(section.span(), "[[interface]]", "scion")));
+    }
+
+    /// Each socket stands alone at its address, and reaches somewhere else than itself.
+    fn standing_faults(&self, faults: &mut Vec<Fault>) {
+        let mut taken: Vec<SocketAddr> = Vec::new();
+        for Standing { local, remote, backend, device } in self.standing() {
+            let here = local.get_ref().0;
+            if taken.contains(&here) && here.port() != 0 {
+                let message = format!("another one stands at {here}, expected an address or port of its own");
+                faults.push(Fault::at(local.span(), message));
+            }
+            taken.push(here);
+            if here.ip().is_unspecified() || here.ip().is_multicast() {
+                let message = format!("{here} is every address, expected one of this machine's");
+                faults.push(Fault::at(local.span(), message));
+            }
+            if let Some(remote) = remote {
+                let there = remote.get_ref().0;
+                let bad =
+                    there.ip().is_unspecified() || there.ip().is_multicast() || there.port() == 0 || there == here;
+                if bad || there.is_ipv4() != here.is_ipv4() {
+                    let message = format!("{there} cannot be reached from {here}, expected the other end's address");
+                    faults.push(Fault::at(remote.span(), message));
+                }
+            }
+            let is_xdp = *backend.get_ref() == Backend::AfXdp;
+            if is_xdp && (device.is_none() || !here.is_ipv4()) {
+                let message = "af-xdp alone, expected `device` and IPv4 addresses with it";
+                faults.push(Fault::at(backend.span(), message));
+            }
+            if is_xdp && *self.forwarding.workers.get_ref() != 1 {
+                let message = "af-xdp with several threads, expected workers = 1: a queue belongs to one thread";
+                faults.push(Fault::at(backend.span(), message));
+            }
+        }
+    }
+
+    fn standing(&self) -> Vec<Standing<'_>> {
+        let mut all = Vec::new();
+        if let Some(scion) = self.scion.as_ref().map(Spanned::get_ref) {
+            all.push(Standing { local: &scion.internal, remote: None, backend: &scion.backend, device: None });
+        }
+        for section in self.interface.iter().map(Spanned::get_ref) {
+            let Some(local) = &section.local else { continue };
+            let (remote, device) = (section.remote.as_ref(), section.device.as_ref());
+            all.push(Standing { local, remote, backend: &section.backend, device });
+        }
+        for LinkSection { local, remote, backend, device, .. } in self.link.iter().map(Spanned::get_ref) {
+            all.push(Standing { local, remote: Some(remote), backend, device: device.as_ref() });
+        }
+        all
+    }
+}
+
+fn foreign(span: Range<usize>, section: &str, format: &str) -> Fault {
+    Fault::at(span, format!("{section} belongs to format = \"{format}\""))
+}

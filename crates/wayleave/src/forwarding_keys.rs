@@ -1,0 +1,168 @@
+//! Files of forwarding keys: whose packets they verify, each key with the second from which it counts.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::config::router::Format;
+use crate::failure::{Failure, Outcome};
+
+/// Keys of a file, at most: the previous, the current and the next one.
+const MOST: usize = 3;
+/// What such a file says of itself.
+const ROLE: &str = "router";
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyFile {
+    role: String,
+    format: String,
+    key: Vec<KeyLine>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyLine {
+    /// Unix seconds.
+    from: u64,
+    secret: Zeroizing<String>,
+}
+
+/// The previous, current and next key of one format.
+pub struct ForwardingKeys {
+    format: Format,
+    /// From the oldest on.
+    keys: Vec<(u64, [u8; 16])>,
+}
+
+impl Drop for ForwardingKeys {
+    fn drop(&mut self) {
+        self.keys.iter_mut().for_each(|(_, key)| key.zeroize());
+    }
+}
+
+impl ForwardingKeys {
+    /// One fresh key, from the beginning of time on.
+    pub fn generate(format: Format) -> Outcome<Self> {
+        Ok(Self { format, keys: vec![(0, fresh()?)] })
+    }
+
+    /// Adds a fresh key that counts from `from` on; the oldest of more than three leaves.
+    pub fn add(&mut self, from: u64) -> Outcome {
+        if let Some((newest, _)) = self.keys.last().filter(|(newest, _)| *newest >= from) {
+            let message = format!("the newest key counts from {newest} on, which is no earlier than {from}");
+            return Err(Failure::usage(message).into());
+        }
+        self.keys.push((from, fresh()?));
+        if self.keys.len() > MOST {
+            self.keys.remove(0);
+        }
+        Ok(())
+    }
+
+    /// The keys that are live at `now`, from the older on, each with the second from which it counts: the current and the
+    /// previous one, or the next and the current one once the next is less than `ahead` seconds away.
+    pub fn live(&self, now: u64, ahead: u64) -> &[(u64, [u8; 16])] {
+        let known = self.keys.iter().take_while(|(from, _)| *from <= now.saturating_add(ahead)).count().max(1);
+        &self.keys[known.saturating_sub(2)..known]
+    }
+
+    /// The second from which each key counts, from the oldest on.
+    pub fn times(&self) -> impl Iterator<Item = u64> {
+        self.keys.iter().map(|(from, _)| *from)
+    }
+
+    /// Reads the keys of `format`, which only their owner may be able to read.
+    pub fn load(format: Format, path: &Path) -> Result<Self, Failure> {
+        let system = |error| Failure::system(path.display(), &error);
+        let meta = fs::metadata(path).map_err(system)?;
+        if meta.mode() & 0o077 != 0 {
+            return Err(Failure::new(format!("{} can be read by others than its owner", path.display()))
+                .help(format!("run: chmod 600 {}; if others may have read it, make new keys", path.display())));
+        }
+        let text = Zeroizing::new(fs::read_to_string(path).map_err(system)?);
+        // The reader's own words would show the line, which is secret.
+        let table: toml::Table = toml::from_str(&text).unwrap_or_default();
+        let said = |name: &str| table.get(name).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
+        let refused = |what: String| Failure::new(format!("{} {what}", path.display()));
+        match said("role") {
+            role if role == ROLE => {}
+            role if role.is_empty() => return Err(refused("is no file of forwarding keys".to_owned())),
+            role => return Err(refused(format!("has keys for `{role}`, not for `{ROLE}`"))),
+        }
+        if said("format") != format.name() {
+            return Err(refused(format!("has keys for {} packets, not for {}", said("format"), format.name())));
+        }
+        let malformed = || refused("is a damaged file of forwarding keys".to_owned());
+        let file: KeyFile = toml::from_str(&text).map_err(|_| malformed())?;
+        let mut keys = Vec::new();
+        for line in &file.key {
+            keys.push((line.from, read_secret(&line.secret).ok_or_else(malformed)?));
+        }
+        if keys.is_empty() || keys.len() > MOST || !keys.is_sorted_by(|a, b| a.0 < b.0) {
+            return Err(malformed());
+        }
+        Ok(Self { format, keys })
+    }
+
+    /// Writes a new file, readable by its owner alone.
+    pub fn save(&self, path: &Path) -> Outcome {
+        self.write(path)
+    }
+
+    /// Replaces the file in one step: a router that reads meanwhile finds the old keys or the new ones.
+    pub fn replace(&self, path: &Path) -> Outcome {
+        let beside = path.with_extension("new");
+        self.write(&beside)?;
+        Ok(fs::rename(&beside, path).map_err(|error| Failure::system(path.display(), &error))?)
+    }
+
+    fn write(&self, path: &Path) -> Outcome {
+        let line = |(from, key): &(u64, [u8; 16])| KeyLine {
+            from: *from,
+            secret: Zeroizing::new(format!("{:032x}", u128::from_be_bytes(*key))),
+        };
+        let (role, format) = (ROLE.to_owned(), self.format.name().to_owned());
+        let file = KeyFile { role, format, key: self.keys.iter().map(line).collect() };
+        let text = toml::to_string(&file).map(Zeroizing::new);
+        let text = text.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let mut made = made.map_err(|error| Failure::system(path.display(), &error))?;
+        let written = made.write_all(text.as_bytes()).and_then(|()| made.sync_all());
+        Ok(written.map_err(|error| Failure::system(path.display(), &error))?)
+    }
+}
+
+/// 32 hexadecimal digits.
+fn read_secret(text: &str) -> Option<[u8; 16]> {
+    let is_sound = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_sound.then(|| u128::from_str_radix(text, 16).ok()).flatten().map(u128::to_be_bytes)
+}
+
+fn fresh() -> Outcome<[u8; 16]> {
+    let mut key = [0; 16];
+    getrandom::fill(&mut key).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_key_is_taken_ahead_and_the_previous_one_kept_until_then() {
+        let keys =
+            ForwardingKeys { format: Format::Scion, keys: vec![(10, [1; 16]), (1_000, [2; 16]), (2_000, [3; 16])] };
+        let live = |now| keys.live(now, 400).iter().map(|(from, _)| *from).collect::<Vec<_>>();
+        assert_eq!(live(0), [10]);
+        assert_eq!(live(599), [10]);
+        assert_eq!(live(600), [10, 1_000]);
+        assert_eq!(live(1_599), [10, 1_000]);
+        assert_eq!(live(1_600), [1_000, 2_000]);
+        assert_eq!(live(u64::MAX), [1_000, 2_000]);
+    }
+}

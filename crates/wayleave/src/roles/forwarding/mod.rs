@@ -1,0 +1,418 @@
+//! `run router`: the verifying router. Threads forward; everything else is told to them between two bursts.
+
+mod pages;
+mod platypus;
+mod ports;
+mod revocations;
+mod scion;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tracing::{error, info, warn};
+use wayleave_core::Now;
+use wayleave_dataplane::platypus::account::Total;
+use wayleave_packet::platypus::verify::Charge;
+use wayleave_runtime::Clock;
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::packets::Burst;
+use wayleave_runtime::signals::{Asked, Signals};
+use wayleave_runtime::store::{Change, FileStore, Store};
+use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
+
+use super::{Events, not_ready_yet, warn_of_restart};
+use crate::config::Source;
+use crate::config::router::{Format, PlatypusSection, RouterFile, ScionSection};
+use crate::failure::{Failure, Failures, Outcome};
+use crate::forwarding_keys::ForwardingKeys;
+use ports::Wanted;
+use revocations::Watched;
+use worker::{Attached, Handle, Out, Tally, Way, ask};
+
+/// What a reload takes in; keys and lists are read again too.
+const LIVE: [&str; 5] = ["scion", "interface", "platypus", "link", "forwarding.keys"];
+/// How often accounts go to the journal: what a crash may lose is this and the time of a commit.
+const JOURNAL_EVERY: Duration = Duration::from_millis(250);
+/// How often keys, lists and their files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long ahead of its time the next key is taken in: clocks differ. Seconds.
+const AHEAD_SCION: u64 = 400;
+const AHEAD_PLATYPUS: u64 = 86_400;
+/// The table of accounts.
+const ACCOUNTS: &str = "accounts";
+
+/// One thread's data plane.
+pub enum Engine {
+    Scion(Box<scion::Engine>),
+    Platypus(Box<platypus::Engine>),
+}
+
+impl Engine {
+    #[inline]
+    fn process(
+        &mut self,
+        burst: &mut Burst,
+        first: usize,
+        from: (usize, Way),
+        now: Now,
+        out: &mut Out,
+        tally: &mut Tally,
+    ) {
+        match self {
+            Engine::Scion(engine) => engine.process(burst, first, from, now, out, tally),
+            Engine::Platypus(engine) => engine.process(burst, first, from, now, out, tally),
+        }
+    }
+}
+
+/// What an account is journalled under, and what it sent.
+type Account = (usize, Charge, Total);
+
+/// Runs the router until SIGTERM.
+pub async fn run(path: &Path) -> Outcome {
+    let source = Source::read(path)?;
+    let file = RouterFile::parse(&source)?;
+    let clock = Clock::start();
+    let keys = load_keys(&file, &source)?;
+    let store = match &file.forwarding.state {
+        Some(state) => Some(Arc::new(FileStore::open(&source.beside(state))?)),
+        None => None,
+    };
+    let journal = restored(store.as_deref())?;
+    let mut signals = Signals::listen().map_err(|error| Failure::new(format!("no signals: {error}")))?;
+    let workers = start(&file, &keys, &journal, clock)?;
+    let (ready, is_ready) = not_ready_yet();
+    let shown = pages::Shown::new(&file, &workers, &journal, store.clone());
+    let log = shown.log.clone();
+    let _pages = pages::serve(&file, &shown, is_ready).await?;
+    let watched = Watched::new(&file, &source, store.clone())?;
+    let mut router = Daemon {
+        path: path.to_owned(),
+        started: source.clone(),
+        source,
+        live: live_times(&keys, &file),
+        file,
+        keys,
+        clock,
+        store,
+        workers,
+        watched,
+        log,
+        shown,
+    };
+    router.watched.look(&router.workers, &router.log).await;
+    info!(format = router.file.forwarding.format.name(), threads = router.workers.len(), "running");
+    drop(ready.send_replace(Ok(())));
+    notify(Notice::Ready);
+    let mut journal = tokio::time::interval(JOURNAL_EVERY);
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    loop {
+        tokio::select! {
+            asked = signals.next() => match asked {
+                Asked::Reload => {
+                    notify(Notice::Reloading(monotonic_micros()));
+                    router.reload().await;
+                    notify(Notice::Ready);
+                }
+                Asked::Stop => break,
+            },
+            _ = journal.tick() => router.journal().await,
+            _ = look.tick() => router.look().await?,
+        }
+    }
+    notify(Notice::Stopping);
+    info!("stopping");
+    router.stop().await;
+    Ok(())
+}
+
+fn load_keys(file: &RouterFile, source: &Source) -> Result<ForwardingKeys, Failure> {
+    let named = &file.forwarding.keys;
+    ForwardingKeys::load(file.forwarding.format, &source.beside(named.get_ref()))
+        .map_err(|failure| source.failure(crate::attestation_files::fault(named.span(), &failure)))
+}
+
+fn ahead(format: Format) -> u64 {
+    match format {
+        Format::Scion => AHEAD_SCION,
+        Format::Platypus => AHEAD_PLATYPUS,
+    }
+}
+
+/// The beginnings of the keys that are live now.
+fn live_times(keys: &ForwardingKeys, file: &RouterFile) -> Vec<u64> {
+    let live = keys.live(unix_now().secs(), ahead(file.forwarding.format));
+    live.iter().map(|(from, _)| *from).collect()
+}
+
+/// The accounts that the journal holds.
+fn restored(store: Option<&FileStore>) -> Outcome<Vec<Account>> {
+    let Some(store) = store else { return Ok(Vec::new()) };
+    let records = store.load(ACCOUNTS)?;
+    let known: Vec<Account> = records.iter().filter_map(|(key, value)| platypus::read_record(key, value)).collect();
+    if known.len() < records.len() {
+        warn!(records = records.len() - known.len(), "records of accounts that this version does not read");
+    }
+    Ok(known)
+}
+
+/// Opens all ports and starts all threads, or none.
+fn start(file: &RouterFile, keys: &ForwardingKeys, journal: &[Account], clock: Clock) -> Outcome<Vec<Handle>> {
+    let count = usize::try_from(*file.forwarding.workers.get_ref()).unwrap_or(1);
+    let mut sets: Vec<Vec<Attached>> = (0..count).map(|_| Vec::new()).collect();
+    for wanted in ports::wanted(file) {
+        for (set, attached) in wanted.open(count)? {
+            sets[set].push(attached);
+        }
+    }
+    let mut engines = Vec::new();
+    for (number, set) in sets.iter().enumerate() {
+        engines.push(engine(file, keys, set, journal, number)?);
+    }
+    let mut workers = Vec::new();
+    for (number, (engine, set)) in engines.into_iter().zip(sets).enumerate() {
+        let core = file.forwarding.cores.as_ref().map(|cores| cores.get_ref()[number]);
+        let mut worker = worker::start(number, engine, set, clock, core)
+            .map_err(|error| Failure::new(format!("no thread: {error}")))?;
+        sink(worker.control.take());
+        workers.push(worker);
+    }
+    Ok(workers)
+}
+
+/// This router's own control traffic has no consumer yet: it is counted and dropped.
+fn sink(control: Option<std::sync::mpsc::Receiver<Vec<u8>>>) {
+    if let Some(control) = control {
+        std::thread::spawn(move || while control.recv().is_ok() {});
+    }
+}
+
+fn engine(
+    file: &RouterFile,
+    keys: &ForwardingKeys,
+    ports: &[Attached],
+    journal: &[Account],
+    number: usize,
+) -> Outcome<Engine> {
+    let now = unix_now().secs();
+    let ahead = ahead(file.forwarding.format);
+    Ok(match (&file.scion, &file.platypus) {
+        (Some(section), _) => {
+            let section: &ScionSection = section.get_ref();
+            let config = scion::config(file, section, scion::keys(keys, now, ahead));
+            let engine = scion::Engine::new(&config, scion::Table::new(file, section), ports);
+            Engine::Scion(Box::new(engine.map_err(|error| Failure::new(error.to_string()))?))
+        }
+        (None, Some(section)) => {
+            let section: &PlatypusSection = section.get_ref();
+            let waypoints = platypus::waypoints(section, keys, now, ahead);
+            let config = platypus::config(file, section, waypoints.clone())?;
+            let mut engine = platypus::Engine::new(config, platypus::Table::new(file, waypoints), ports);
+            let own = journal.iter().filter(|(worker, ..)| *worker == number);
+            engine.router.accounts().restore(own.map(|(_, charge, total)| (*charge, *total)));
+            Engine::Platypus(Box::new(engine))
+        }
+        // `parse` has seen that there is one.
+        (None, None) => return Err(Failure::new("no section for the format").into()),
+    })
+}
+
+/// What a reload changes in a thread's engine.
+#[derive(Clone)]
+enum Reload {
+    Scion(wayleave_dataplane::scion::Config, scion::Table),
+    Platypus(platypus::Table),
+}
+
+impl Reload {
+    fn of(file: &RouterFile, keys: &ForwardingKeys) -> Result<Self, Failure> {
+        let now = unix_now().secs();
+        let ahead = ahead(file.forwarding.format);
+        match (&file.scion, &file.platypus) {
+            (Some(section), _) => {
+                let config = scion::config(file, section.get_ref(), scion::keys(keys, now, ahead));
+                let tried = wayleave_dataplane::scion::Router::new(&config);
+                tried.map_err(|error| Failure::new(error.to_string()))?;
+                Ok(Reload::Scion(config, scion::Table::new(file, section.get_ref())))
+            }
+            (None, Some(section)) => {
+                let waypoints = platypus::waypoints(section.get_ref(), keys, now, ahead);
+                Ok(Reload::Platypus(platypus::Table::new(file, waypoints)))
+            }
+            (None, None) => Err(Failure::new("no section for the format")),
+        }
+    }
+
+    /// Takes over ports and configuration between two bursts: what waits at a port that leaves is forwarded first.
+    fn apply(self, worker: &mut worker::Worker, wanted: &[Wanted], mut opened: Vec<Attached>) {
+        let is_wanted = |attached: &Attached| wanted.iter().any(|wanted| wanted.key == attached.key);
+        for place in 0..worker.ports.len() {
+            if !is_wanted(&worker.ports[place]) {
+                worker.empty(place);
+            }
+        }
+        worker.ports.retain(is_wanted);
+        worker.ports.append(&mut opened);
+        for attached in &mut worker.ports {
+            if let Some(wanted) = wanted.iter().find(|wanted| wanted.key == attached.key) {
+                attached.way = wanted.way;
+            }
+        }
+        worker.fit();
+        match (self, &mut worker.engine) {
+            (Reload::Scion(config, table), Engine::Scion(engine)) => {
+                if let Err(error) = engine.reload(&config, table, &worker.ports) {
+                    error!(%error, "ALARM: this thread did not take the configuration"); // it was tried before
+                }
+            }
+            (Reload::Platypus(table), Engine::Platypus(engine)) => engine.reload(table, &worker.ports),
+            _ => {}
+        }
+    }
+}
+
+/// The process around the threads.
+struct Daemon {
+    path: PathBuf,
+    started: Source,
+    source: Source,
+    file: RouterFile,
+    keys: ForwardingKeys,
+    /// The beginnings of the keys that the threads have.
+    live: Vec<u64>,
+    clock: Clock,
+    store: Option<Arc<FileStore>>,
+    workers: Vec<Handle>,
+    watched: Watched,
+    log: Events,
+    shown: pages::Shown,
+}
+
+impl Daemon {
+    /// Writes down what accounts have sent since the last time.
+    async fn journal(&mut self) {
+        let Some(store) = self.store.clone() else { return };
+        let mut changes = Vec::new();
+        for (number, worker) in self.workers.iter().enumerate() {
+            let totals = ask(&worker.tasks, |worker| match &mut worker.engine {
+                Engine::Platypus(engine) => engine.router.accounts().journal(),
+                Engine::Scion(_) => Vec::new(),
+            });
+            for (charge, total) in totals.await.unwrap_or_default() {
+                let (key, value) = platypus::record(number, &charge, &total);
+                changes.push(Change { table: ACCOUNTS, key, value: Some(value) });
+                self.shown.note(number, charge, total);
+            }
+        }
+        if changes.is_empty() {
+            return;
+        }
+        if let Err(error) = store.submit(changes, Box::new(|| ())) {
+            error!(%error, "ALARM: the journal of accounts waits");
+        }
+    }
+
+    /// What follows from the time: keys that begin, lists that are new. A thread that has ended ends the process.
+    async fn look(&mut self) -> Outcome {
+        if self.workers.iter().any(|worker| worker.thread.is_finished()) {
+            return Err(
+                Failure::new("a forwarding thread stopped: a bug, please report it with the lines above").into()
+            );
+        }
+        if live_times(&self.keys, &self.file) != self.live {
+            self.apply(Vec::new()).await;
+        }
+        self.watched.look(&self.workers, &self.log).await;
+        Ok(())
+    }
+
+    async fn reload(&mut self) {
+        if let Err(failures) = self.try_reload().await {
+            for failure in failures.0 {
+                error!("reload: {failure}; nothing changed");
+            }
+        }
+    }
+
+    async fn try_reload(&mut self) -> Result<(), Failures> {
+        let source = Source::read(&self.path)?;
+        let mut file = RouterFile::parse(&source)?;
+        if file.forwarding.format != self.file.forwarding.format {
+            return Err(Failure::new("another format needs a restart").into());
+        }
+        // Threads stay as they are until a restart.
+        file.forwarding.workers = self.file.forwarding.workers.clone();
+        let keys = load_keys(&file, &source)?;
+        let watched = Watched::new(&file, &source, self.store.clone())?;
+        Reload::of(&file, &keys)?;
+        let before = ports::wanted(&self.file);
+        let mut opened: Vec<(usize, Attached)> = Vec::new();
+        for wanted in ports::wanted(&file).into_iter().filter(|now| before.iter().all(|then| then.key != now.key)) {
+            opened.extend(wanted.open(self.workers.len())?);
+        }
+        warn_of_restart(&self.started, &source, &LIVE);
+        (self.source, self.file, self.keys) = (source, file, keys);
+        self.watched.take_over(watched);
+        self.apply(opened).await;
+        info!(
+            interfaces = self.file.interface.len(),
+            links = self.file.link.len(),
+            "configuration and keys read again"
+        );
+        self.log.note(&json!({ "event": "reload" }));
+        Ok(())
+    }
+
+    /// Tells every thread the configuration and keys at hand.
+    async fn apply(&mut self, mut opened: Vec<(usize, Attached)>) {
+        let change = match Reload::of(&self.file, &self.keys) {
+            Ok(change) => change,
+            Err(failure) => return error!("{failure}; nothing changed"),
+        };
+        for (number, worker) in self.workers.iter().enumerate() {
+            let own = opened.extract_if(.., |(set, _)| *set == number).map(|(_, attached)| attached).collect();
+            let (change, wanted) = (change.clone(), ports::wanted(&self.file));
+            ask(&worker.tasks, move |worker| change.apply(worker, &wanted, own)).await;
+        }
+        let live = live_times(&self.keys, &self.file);
+        if live != self.live {
+            info!(from = ?live, "forwarding keys");
+            self.log.note(&json!({ "event": "keys", "from": live }));
+        }
+        self.live = live;
+        self.shown.configured(&self.file, &self.keys);
+    }
+
+    /// Takes in what still waits, writes the last totals, and ends the threads.
+    async fn stop(mut self) {
+        for worker in &self.workers {
+            let drained = |worker: &mut worker::Worker| (0..worker.ports.len()).for_each(|place| worker.empty(place));
+            ask(&worker.tasks, drained).await;
+        }
+        self.journal().await;
+        for worker in self.workers {
+            ask(&worker.tasks, worker::Worker::stop).await;
+            if worker.thread.join().is_err() {
+                error!("a thread ended badly");
+            }
+        }
+        let _ = self.clock; // the threads had copies
+    }
+}
+
+/// Totals by account, over all threads.
+fn totals(accounts: &BTreeMap<Vec<u8>, Account>) -> Vec<(Charge, Total)> {
+    let mut out: BTreeMap<Vec<u8>, (Charge, Total)> = BTreeMap::new();
+    for (worker, charge, total) in accounts.values() {
+        let (key, _) = platypus::record(0, charge, total);
+        debug_assert!(*worker <= usize::from(u16::MAX));
+        let (_, sum) = out.entry(key).or_insert((*charge, Total::default()));
+        sum.packets += total.packets;
+        sum.octets += total.octets;
+    }
+    out.into_values().collect()
+}

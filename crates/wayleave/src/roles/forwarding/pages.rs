@@ -1,0 +1,304 @@
+//! What a running router shows: counters, interfaces, keys, accounts.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+use tracing::info;
+use wayleave_dataplane::counters::Reason;
+use wayleave_dataplane::platypus;
+use wayleave_dataplane::platypus::account::Total;
+use wayleave_packet::platypus::verify::{self, Charge};
+use wayleave_runtime::http::{Metric, Pages, Serving, ViewError};
+use wayleave_runtime::store::{FileStore, Health, Store};
+
+use super::worker::{Handle, Tally, Task, ask};
+use super::{Account, Engine, platypus as accounts, totals};
+use crate::config::router::RouterFile;
+use crate::failure::{Failure, Outcome};
+use crate::forwarding_keys::ForwardingKeys;
+use crate::roles::Events;
+
+/// Reasons of the Platypus router beside those of a packet alone.
+const AFTER_MAC: [platypus::Reason; 7] = [
+    platypus::Reason::Revoked,
+    platypus::Reason::RevocationsUnknown,
+    platypus::Reason::Replayed,
+    platypus::Reason::ReplayFull,
+    platypus::Reason::Rate,
+    platypus::Reason::AccountsFull,
+    platypus::Reason::Relayed,
+];
+
+/// What views are made from.
+#[derive(Clone)]
+pub struct Shown {
+    pub log: Events,
+    workers: Vec<Sender<Task>>,
+    store: Option<Arc<FileStore>>,
+    /// By the key of their record.
+    accounts: Arc<Mutex<BTreeMap<Vec<u8>, Account>>>,
+    configured: Arc<Mutex<Configured>>,
+}
+
+/// What follows from the configuration.
+#[derive(Clone, Default)]
+struct Configured {
+    format: &'static str,
+    interfaces: Vec<Value>,
+    keys: Vec<u64>,
+}
+
+/// One thread's counts, or the sum over threads.
+#[derive(Clone, Default)]
+struct Counts {
+    tally: Tally,
+    decided: BTreeMap<&'static str, u64>,
+    reasons: BTreeMap<&'static str, u64>,
+    bad_macs: BTreeMap<u16, u64>,
+}
+
+impl Counts {
+    fn of(worker: &super::worker::Worker, interfaces: &[u16]) -> Self {
+        let mut counts = Self { tally: worker.tally, ..Self::default() };
+        match &worker.engine {
+            Engine::Scion(engine) => {
+                let of = engine.router.counters();
+                counts.decided = BTreeMap::from([
+                    ("forwarded", of.forwarded),
+                    ("to_siblings", of.to_siblings),
+                    ("delivered", of.delivered),
+                    ("answered", of.answered),
+                    ("unanswered", of.unanswered),
+                ]);
+                counts.reasons = Reason::ALL.iter().map(|reason| (reason.name(), of.of(*reason))).collect();
+                counts.bad_macs = interfaces.iter().map(|id| (*id, engine.router.bad_macs(*id))).collect();
+            }
+            Engine::Platypus(engine) => {
+                let of = engine.router.counters();
+                counts.decided = BTreeMap::from([
+                    ("forwarded", of.forwarded),
+                    ("answered", of.answered),
+                    ("unanswered", of.unanswered),
+                ]);
+                let packet = verify::Reason::ALL.into_iter().map(platypus::Reason::Packet);
+                counts.reasons = packet.chain(AFTER_MAC).map(|reason| (reason.name(), of.of(reason))).collect();
+            }
+        }
+        counts
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.tally.add(&other.tally);
+        for (sum, more) in [(&mut self.decided, &other.decided), (&mut self.reasons, &other.reasons)] {
+            more.iter().for_each(|(name, count)| *sum.entry(name).or_default() += count);
+        }
+        other.bad_macs.iter().for_each(|(id, count)| *self.bad_macs.entry(*id).or_default() += count);
+    }
+}
+
+impl Shown {
+    pub fn new(file: &RouterFile, workers: &[Handle], journal: &[Account], store: Option<Arc<FileStore>>) -> Self {
+        let shown = Self {
+            log: Events::default(),
+            workers: workers.iter().map(|worker| worker.tasks.clone()).collect(),
+            store,
+            accounts: Arc::default(),
+            configured: Arc::default(),
+        };
+        for (worker, charge, total) in journal {
+            shown.note(*worker, *charge, *total);
+        }
+        shown.interfaces(file);
+        shown
+    }
+
+    /// An account's new total.
+    pub fn note(&self, worker: usize, charge: Charge, total: Total) {
+        let (key, _) = accounts::record(worker, &charge, &total);
+        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        accounts.insert(key, (worker, charge, total));
+    }
+
+    /// What a configuration says.
+    pub fn configured(&self, file: &RouterFile, keys: &ForwardingKeys) {
+        self.interfaces(file);
+        self.configured.lock().unwrap_or_else(PoisonError::into_inner).keys = keys.times().collect();
+    }
+
+    fn interfaces(&self, file: &RouterFile) {
+        let end = |address: Option<std::net::SocketAddr>| json!(address.map(|address| address.to_string()));
+        let interfaces = file.interface.iter().map(|section| {
+            let section = section.get_ref();
+            json!({
+                "interface": section.id.get_ref(),
+                "neighbor": section.neighbor.get_ref().0.to_string(),
+                "local": end(section.local.as_ref().map(|local| local.get_ref().0)),
+                "remote": end(section.remote.as_ref().map(|remote| remote.get_ref().0)),
+                "sibling": section.sibling.as_ref().map(|sibling| *sibling.get_ref()),
+            })
+        });
+        let links = file.link.iter().map(|section| {
+            let section = section.get_ref();
+            json!({
+                "interface": "link",
+                "local": section.local.get_ref().0.to_string(),
+                "remote": section.remote.get_ref().0.to_string(),
+            })
+        });
+        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        configured.format = file.forwarding.format.name();
+        configured.interfaces = interfaces.chain(links).collect();
+    }
+
+    fn says(&self) -> Configured {
+        self.configured.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn counts(&self) -> Option<Counts> {
+        let ids: Vec<u16> = self
+            .says()
+            .interfaces
+            .iter()
+            .filter_map(|interface| u16::try_from(interface["interface"].as_u64()?).ok())
+            .collect();
+        let mut sum = Counts::default();
+        for worker in &self.workers {
+            let ids = ids.clone();
+            sum.add(&ask(worker, move |worker| Counts::of(worker, &ids)).await?);
+        }
+        Some(sum)
+    }
+
+    async fn status(&self) -> Result<Value, ViewError> {
+        let counts = self.counts().await.ok_or(ViewError::Unavailable)?;
+        let Tally { bursts, received, sent, unsent, strangers, unreachable, control, control_lost, failures } =
+            counts.tally;
+        let map = |counts: &BTreeMap<&'static str, u64>, all: bool| -> Map<String, Value> {
+            counts.iter().filter(|(_, n)| all || **n > 0).map(|(name, n)| ((*name).to_owned(), json!(n))).collect()
+        };
+        let store = self.store.as_ref().map(|store| match &*store.health().borrow() {
+            Health::Good => "good".to_owned(),
+            Health::Failing(why) => why.clone(),
+        });
+        Ok(json!({
+            "version": 1,
+            "role": "router",
+            "format": self.says().format,
+            "threads": self.workers.len(),
+            "bursts": bursts,
+            "received": received,
+            "sent": sent,
+            "unsent": unsent,
+            "strangers": strangers,
+            "unreachable": unreachable,
+            "control": control,
+            "control_lost": control_lost,
+            "system_failures": failures,
+            "decided": map(&counts.decided, true),
+            "reasons": map(&counts.reasons, false),
+            "store": store,
+        }))
+    }
+
+    async fn peers(&self) -> Result<Value, ViewError> {
+        let counts = self.counts().await.ok_or(ViewError::Unavailable)?;
+        let mut rows = self.says().interfaces;
+        for row in &mut rows {
+            let id = row["interface"].as_u64().and_then(|id| u16::try_from(id).ok());
+            if let Some(count) = id.and_then(|id| counts.bad_macs.get(&id)) {
+                row["bad_macs"] = json!(count);
+            }
+        }
+        Ok(json!({ "version": 1, "peers": rows }))
+    }
+
+    fn account_list(&self) -> Value {
+        let accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let rows: Vec<Value> = totals(&accounts)
+            .into_iter()
+            .map(|(charge, total)| {
+                json!({
+                    "principal": charge.principal.number(),
+                    "delegation": charge.delegation.map(|(id, _)| id.number()),
+                    "sub_delegation": charge.delegation.and_then(|(_, sub)| sub).map(|id| id.number()),
+                    "epoch": charge.epoch,
+                    "packets": total.packets.to_string(),
+                    "octets": total.octets.to_string(),
+                })
+            })
+            .collect();
+        json!({ "version": 1, "accounts": rows })
+    }
+
+    async fn metrics(&self) -> Option<Vec<Metric>> {
+        let counts = self.counts().await?;
+        let tally = counts.tally;
+        let mut all = vec![
+            Metric::counter("received", "Packets received", tally.received),
+            Metric::counter("sent", "Packets sent", tally.sent),
+            Metric::counter("unsent", "Packets that the system had no room to send", tally.unsent),
+            Metric::counter("strangers", "Packets from addresses that are no neighbour's", tally.strangers),
+            Metric::counter("unreachable", "Packets to hosts or services that cannot be reached", tally.unreachable),
+            Metric::counter("control", "Control packets of this router", tally.control),
+            Metric::counter("control_lost", "Control packets for which there was no room", tally.control_lost),
+            Metric::counter("system_failures", "System calls that failed", tally.failures),
+        ];
+        all.extend(counts.decided.iter().map(|(name, count)| Metric::counter(name, "Packets by decision", *count)));
+        let drops = counts.reasons.iter();
+        all.extend(drops.map(|(reason, count)| Metric::counter(metric_name(reason), "Packets by reason", *count)));
+        Some(all)
+    }
+}
+
+/// `refused_REASON` for every reason there is: their number is small, and each name lives as long as the process.
+fn metric_name(reason: &'static str) -> &'static str {
+    static NAMES: Mutex<BTreeMap<&'static str, &'static str>> = Mutex::new(BTreeMap::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    names.entry(reason).or_insert_with(|| format!("refused_{}", reason.replace('-', "_")).leak())
+}
+
+pub async fn serve(
+    file: &RouterFile,
+    shown: &Shown,
+    is_ready: watch::Receiver<Result<(), String>>,
+) -> Outcome<Option<Serving>> {
+    let Some(status) = &file.status else { return Ok(None) };
+    let address = status.listen.get_ref().0;
+    let of = || shown.clone();
+    let (a, b, c, d, e, f) = (of(), of(), of(), of(), of(), of());
+    let pages = Pages::new("router", is_ready)
+        .view("/api/v1/status", move |_| {
+            let shown = a.clone();
+            async move { shown.status().await }
+        })
+        .view("/api/v1/peers", move |_| {
+            let shown = b.clone();
+            async move { shown.peers().await }
+        })
+        .view("/api/v1/accounts", move |_| {
+            let list = c.account_list();
+            async move { Ok(list) }
+        })
+        .view("/api/v1/keys", move |_| {
+            let keys = d.says().keys;
+            async move {
+                Ok(json!({ "version": 1, "keys": keys.iter().map(|from| json!({ "from": from })).collect::<Vec<_>>() }))
+            }
+        })
+        .view("/api/v1/events", move |_| {
+            let list = e.log.list();
+            async move { Ok(list) }
+        })
+        .metrics(move || {
+            let shown = f.clone();
+            async move { shown.metrics().await }
+        });
+    let serving = pages.serve(address).await;
+    let serving =
+        serving.map_err(|error| Failure::system(format!("cannot serve the status page at {address}"), &error))?;
+    info!(address = %serving.address, "status page");
+    Ok(Some(serving))
+}

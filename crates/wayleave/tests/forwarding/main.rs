@@ -1,0 +1,7 @@
+//! `run router` as processes with real sockets: SCION on loopback and over veth, Platypus by IP in a namespace.
+#![allow(clippy::disallowed_methods, reason = "a test starts the program")]
+
+mod common;
+mod platypus;
+mod refused;
+mod scion;

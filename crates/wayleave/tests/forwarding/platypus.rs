@@ -1,0 +1,243 @@
+//! Platypus packets by IP, from a host through two waypoints to another, in a namespace that has all their addresses.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use wayleave_core::UnixTime;
+use wayleave_crypto::secret::Key128;
+use wayleave_crypto::secret::Secret;
+use wayleave_crypto::sign::SigningKey;
+use wayleave_dataplane::platypus::revocation::{Kind, Revoked, sign_list};
+use wayleave_lab::netns::{self, Network, Place};
+use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
+use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::packets::ip::Ip;
+use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
+
+use crate::common::{Folder, Router, eventually};
+
+const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
+const WAYPOINTS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 51, 100, 1), Ipv4Addr::new(198, 51, 100, 2)];
+const LAST: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
+const KEYS: [[u8; 16]; 2] = [[1; 16], [2; 16]];
+const PLATYPUS: u8 = 253;
+const ICMP: u8 = 1;
+
+/// What the test does as hosts: sends any packet, and receives those of one protocol at one address.
+struct Socket(Ip, Burst);
+
+impl Socket {
+    fn new(address: Ipv4Addr, protocol: u8) -> Self {
+        Self(Ip::open(address, protocol).expect("a raw socket"), Burst::default())
+    }
+
+    fn send(&mut self, packet: &[u8]) {
+        let to = Ipv4Addr::new(packet[16], packet[17], packet[18], packet[19]);
+        self.1.clear();
+        assert!(self.1.push(packet, SocketAddr::from((to, 0))));
+        let out = Outgoing { packet: 0, to: SocketAddr::from((to, 0)) };
+        assert_eq!(self.0.send(&self.1, &[out]).expect("sent"), 1);
+    }
+
+    /// What comes within a time; all that waits at once.
+    fn receive(&mut self, within: Duration) -> Vec<Vec<u8>> {
+        wait([&self.0 as &dyn Port].into_iter(), within).expect("waited");
+        let count = self.0.receive(&mut self.1).expect("received");
+        (0..count).map(|packet| self.1.octets(packet).to_vec()).collect()
+    }
+
+    fn all(&mut self, count: usize) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        let begin = Instant::now();
+        while all.len() < count && begin.elapsed() < Duration::from_secs(20) {
+            all.extend(self.receive(Duration::from_millis(100)));
+        }
+        all
+    }
+}
+
+/// An inner UDP packet of `length` octets through `waypoints`, the `number`-th of this second.
+fn packet(waypoints: &[usize], number: u32, length: usize) -> Vec<u8> {
+    let now = unix_now();
+    let interval = Interval::new(12).expect("in range");
+    let hop = |which: &usize| {
+        let keys = WaypointKeys::new(WaypointKey::new(&Key128::new(KEYS[*which])));
+        let capability = Capability {
+            waypoint: IpAddr::V4(WAYPOINTS[*which]),
+            principal: Principal::new(7).expect("24 bits"),
+            interval,
+            epoch: epoch::epoch_at(interval, now),
+            delegation: None,
+            width: Width::Full,
+        };
+        Hop { key: keys.stamp_key(&capability).expect("one key for ever"), capability }
+    };
+    let hops: Vec<Hop> = waypoints.iter().map(hop).collect();
+    let nonce = Nonce::new(now, number);
+    let route = Route { hops: &hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
+    let mut inner = vec![0; length];
+    inner[0] = 0x45;
+    inner[2..4].copy_from_slice(&(length as u16).to_be_bytes());
+    (inner[8], inner[9]) = (64, 17);
+    inner[12..16].copy_from_slice(&HOST.octets());
+    inner[16..20].copy_from_slice(&LAST.octets());
+    let mut out = Vec::new();
+    encapsulate(&inner, &route, &mut out).expect("a sound packet");
+    out
+}
+
+/// Gives the namespace all addresses.
+fn lay_out() -> Folder {
+    let network = Network::new().expect("a network");
+    for address in [HOST, WAYPOINTS[0], WAYPOINTS[1], LAST] {
+        let line = ["addr", "add", &format!("{address}/32"), "dev", "lo"];
+        assert!(Command::new("ip").args(line).status().expect("ip").success());
+    }
+    let folder = Folder(network.state().join("routers"));
+    std::fs::create_dir_all(&folder.0).expect("a folder");
+    folder
+}
+
+fn config(which: usize, more: &str) -> String {
+    format!(
+        "[forwarding]\nformat = \"platypus\"\nkeys = \"{which}.key\"\nstate = \"{which}.redb\"\n[platypus]\n\
+         waypoints = [\"{}\"]\nreplay_capacity = 100000\n{more}",
+        WAYPOINTS[which]
+    )
+}
+
+fn start(folder: &Folder, which: usize, more: &str) -> Router {
+    folder.keys(&format!("{which}.key"), "platypus", &[(0, KEYS[which])]);
+    Router::start(folder, &format!("waypoint{which}"), Place::Here, &config(which, more))
+}
+
+fn account(router: &Router) -> u64 {
+    let accounts = router.json("accounts");
+    let packets = |row: &serde_json::Value| row["packets"].as_str()?.parse::<u64>().ok();
+    accounts["accounts"].as_array().into_iter().flatten().filter_map(packets).sum()
+}
+
+#[test]
+fn two_waypoints_rewrite_and_answer_in_icmp() {
+    if netns::enter_for_test("platypus::two_waypoints_rewrite_and_answer_in_icmp").is_none() {
+        return;
+    }
+    let folder = lay_out();
+    let (first, second) = (start(&folder, 0, ""), start(&folder, 1, "answers_per_second = 20\n"));
+    let (mut host, mut last) = (Socket::new(HOST, ICMP), Socket::new(LAST, PLATYPUS));
+    for number in 0..50 {
+        host.send(&packet(&[0, 1], number, 20 + number as usize * 20));
+    }
+    let arrived = last.all(50);
+    assert_eq!(arrived.len(), 50, "{} {}", first.status(), second.status());
+    for packet in &arrived {
+        // The last waypoint is the outer source, the final destination the outer destination, two hops less to live.
+        assert_eq!((&packet[12..16], &packet[16..20]), (&WAYPOINTS[1].octets()[..], &LAST.octets()[..]));
+        assert_eq!(packet[8], 62);
+    }
+    for router in [&first, &second] {
+        assert_eq!(router.count("decided", "forwarded"), 50);
+        eventually("all are in the accounts", || account(router) == 50);
+    }
+    // A replay passes nobody; a wrong binding is told to the original source, who hears of it through the first waypoint.
+    let replayed = packet(&[0], 1_000, 100);
+    host.send(&replayed);
+    host.send(&replayed);
+    eventually("the replay is counted", || first.count("reasons", "replayed") == 1);
+    let begin = Instant::now();
+    let mut forged = packet(&[1], 2_000, 200);
+    *forged.last_mut().expect("octets") ^= 1;
+    for _ in 0..1_000 {
+        host.send(&forged);
+    }
+    eventually("all forgeries are counted", || second.count("reasons", "binding") == 1_000);
+    let (answered, unanswered) = (second.count("decided", "answered"), second.count("decided", "unanswered"));
+    assert_eq!(answered + unanswered, 1_000);
+    // Twenty at once, and twenty for each second that this took.
+    assert!(answered >= 1 && answered <= 40 + 20 * begin.elapsed().as_secs(), "{answered}");
+    let answers = host.all(answered as usize);
+    assert!(!answers.is_empty());
+    for answer in &answers {
+        assert_eq!(answer[9], ICMP);
+        assert!(answer.len() <= forged.len(), "{} octets answer {}", answer.len(), forged.len());
+        assert_eq!(answer[20], 3, "destination unreachable");
+    }
+}
+
+#[test]
+fn counters_are_never_over_after_a_kill_and_what_was_journalled_is_not_lost() {
+    if netns::enter_for_test("platypus::counters_are_never_over_after_a_kill_and_what_was_journalled_is_not_lost")
+        .is_none()
+    {
+        return;
+    }
+    let folder = lay_out();
+    let mut router = start(&folder, 0, "");
+    let mut host = Socket::new(HOST, ICMP);
+    let _last = Socket::new(LAST, PLATYPUS);
+    let (mut sent, mut number) = (0, 0);
+    for _ in 0..3 {
+        let before = account(&router);
+        assert!(before <= sent, "{before} of {sent}");
+        for _ in 0..200 {
+            host.send(&packet(&[0], number, 100));
+            number += 1;
+        }
+        eventually("all are in the accounts", || account(&router) == before + 200);
+        // What is older than a second is durable.
+        std::thread::sleep(Duration::from_secs(1));
+        for _ in 0..100 {
+            host.send(&packet(&[0], number, 100));
+            number += 1;
+        }
+        sent = before + 300;
+        router.kill();
+        router.again();
+        let restored = account(&router);
+        assert!((before + 200..=sent).contains(&restored), "{restored} of {}..={sent}", before + 200);
+        sent = restored;
+    }
+}
+
+#[test]
+fn a_list_of_revocations_is_taken_over_and_an_older_one_is_not() {
+    if netns::enter_for_test("platypus::a_list_of_revocations_is_taken_over_and_an_older_one_is_not").is_none() {
+        return;
+    }
+    let folder = lay_out();
+    let signer = SigningKey::from_seed(&Secret::new([5; 32]));
+    let key: String = signer.verifying_key().to_bytes().iter().map(|octet| format!("{octet:02x}")).collect();
+    let publish = |sequence, entries: &[Revoked]| {
+        let (list, signature) = sign_list(&signer, sequence, UnixTime(0), Kind::Whole, entries);
+        std::fs::write(folder.0.join("next"), [&signature[..], &list].concat()).expect("written");
+        std::fs::rename(folder.0.join("next"), folder.0.join("revoked")).expect("renamed");
+    };
+    let more = format!("revocations = {{ file = \"revoked\", key = \"ed25519:{key}\" }}\n");
+    let mut router = start(&folder, 0, &more);
+    let (mut host, mut last) = (Socket::new(HOST, ICMP), Socket::new(LAST, PLATYPUS));
+    let mut number = 0;
+    let mut send = |host: &mut Socket| {
+        number += 1;
+        host.send(&packet(&[0], number, 100));
+    };
+    send(&mut host);
+    eventually("nothing passes without a list", || router.count("reasons", "revocations-unknown") == 1);
+    publish(1, &[]);
+    eventually("the list is there", || router.log().contains("revocations taken over"));
+    send(&mut host);
+    assert_eq!(last.all(1).len(), 1);
+    publish(2, &[Revoked { principal: Principal::new(7).expect("24 bits"), delegation: None, epoch: None }]);
+    eventually("the principal is revoked", || {
+        send(&mut host);
+        router.count("reasons", "revoked") > 0
+    });
+    // Not even after a restart is an older list taken.
+    router.kill();
+    publish(1, &[]);
+    router.again();
+    eventually("the older list is refused", || router.log().contains("which was held before"));
+    send(&mut host);
+    eventually("nothing passes", || router.count("reasons", "revocations-unknown") > 0);
+}

@@ -1,0 +1,108 @@
+//! What a router refuses at its start, each with the reason.
+
+use std::fs;
+use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::common::Folder;
+
+const SCION: &str = "[forwarding]\nformat = \"scion\"\nkeys = \"router.key\"\n[scion]\nisd_as = \"1-1\"\n\
+                     internal = \"127.0.0.1:39042\"\n";
+
+fn interface(id: u16, more: &str) -> String {
+    format!("[[interface]]\nid = {id}\nlink = \"child\"\nneighbor = \"1-2\"\n{more}\n")
+}
+
+fn ends(local: &str, remote: &str) -> String {
+    format!("local = \"{local}\"\nremote = \"{remote}\"")
+}
+
+fn said(folder: &Folder, config: &str) -> (Option<i32>, String) {
+    folder.write("router.toml", config);
+    let output = folder.run(&["run", "router", "--config", "router.toml"]);
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).replace("\n  │ ", " "))
+}
+
+#[test]
+fn a_misconfigured_router_does_not_start_and_says_why() {
+    let folder = Folder::new("refused");
+    folder.keys("router.key", "scion", &[(0, [1; 16])]);
+    let good = interface(1, &ends("127.0.0.1:39001", "127.0.0.1:39002"));
+    let table = [
+        (interface(0, &ends("127.0.0.1:39001", "127.0.0.1:39002")), "0 stands for the AS itself"),
+        (good.clone() + &interface(1, &ends("127.0.0.1:39003", "127.0.0.1:39004")), "a second interface 1"),
+        (
+            good.clone() + &interface(2, &ends("127.0.0.1:39001", "127.0.0.1:39004")),
+            "another one stands at 127.0.0.1:39001",
+        ),
+        (interface(1, &ends("127.0.0.1:39042", "127.0.0.1:39004")), "another one stands at 127.0.0.1:39042"),
+        (interface(1, &ends("0.0.0.0:39001", "127.0.0.1:39004")), "every address"),
+        (interface(1, &ends("127.0.0.1:39001", "127.0.0.1:39001")), "cannot be reached from"),
+        (interface(1, &ends("127.0.0.1:39001", "[::1]:39001")), "cannot be reached from"),
+        (interface(1, "local = \"127.0.0.1:39001\""), "expected `local` and `remote`, or `sibling` alone"),
+        (interface(1, "sibling = 0"), "belongs to sibling 0, which is not there"),
+        (good.replace("1-2", "1-1"), "cannot be one"),
+        (good.replace("1-2", "one"), "an ISD and AS"),
+        (good.replace("child", "friend"), "unknown variant"),
+        (good.clone() + "speed = 3\n", "unknown field `speed`"),
+        (good.clone() + "backend = \"af-xdp\"\n", "expected `device`"),
+        (good.clone() + "backend = \"af-xdp\"\ndevice = \"nothing0\"\n", "no AF_XDP on nothing0"),
+        (good.replace("127.0.0.1:39001", "203.0.113.250:39001"), "cannot receive at 203.0.113.250:39001"),
+    ];
+    for (more, reason) in table {
+        let (code, text) = said(&folder, &format!("{SCION}{more}"));
+        assert_eq!(code, Some(1), "{more}: {text}");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        assert!(words.join(" ").contains(reason), "{more}: expected {reason}, got {text}");
+    }
+    let taken = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let there = taken.local_addr().expect("bound").to_string();
+    let (code, text) = said(&folder, &format!("{SCION}{}", good.replace("127.0.0.1:39001", &there)));
+    assert!(code == Some(1) && text.contains("another process listens there"), "{text}");
+}
+
+#[test]
+fn a_key_file_that_is_not_this_routers_alone_is_refused() {
+    let folder = Folder::new("keys");
+    let config = format!("{SCION}{}", interface(1, &ends("127.0.0.1:39001", "127.0.0.1:39002")));
+    let refused = |reason: &str| {
+        let (code, text) = said(&folder, &config);
+        assert!(code == Some(1) && text.contains(reason), "expected {reason}, got {text}");
+        assert!(!text.contains("0101010101"), "a key is shown: {text}");
+    };
+    refused("router.key");
+    folder.keys("router.key", "platypus", &[(0, [1; 16])]);
+    refused("has keys for platypus packets, not for scion");
+    folder.keys("router.key", "scion", &[(5, [1; 16]), (5, [2; 16])]);
+    refused("is a damaged file of forwarding keys");
+    folder.keys("router.key", "scion", &[(0, [1; 16])]);
+    let path = folder.0.join("router.key");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("mode");
+    refused("can be read by others than its owner");
+    fs::remove_file(&path).expect("removed");
+    assert!(folder.run(&["keys", "attest", "router.key", "--asn", "64497"]).status.success());
+    refused("has keys for `attest`, not for `router`");
+    fs::remove_file(&path).expect("removed");
+    assert!(folder.run(&["keys", "new", "router.key"]).status.success());
+    refused("is no file of forwarding keys");
+}
+
+#[test]
+fn the_configuration_to_start_from_passes_check_and_keys_are_added_in_order() {
+    let folder = Folder::new("init");
+    let run = |arguments: &[&str], code| {
+        let output = folder.run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    run(&["init", "router", "--out", "router.toml"], 0);
+    run(&["check", "router.toml"], 0);
+    run(&["keys", "forwarding", "router.key", "--format", "scion"], 0);
+    run(&["check", "router.toml"], 0);
+    run(&["keys", "forwarding", "router.key", "--format", "scion", "--next", "100"], 0);
+    run(&["keys", "forwarding", "router.key", "--format", "scion", "--next", "100"], 2);
+    run(&["keys", "forwarding", "router.key", "--format", "scion", "--next", "200"], 0);
+    let last = run(&["keys", "forwarding", "router.key", "--format", "scion", "--next", "300", "--json"], 0);
+    assert!(last.contains("[100,200,300]"), "{last}");
+    run(&["check", "router.toml"], 0);
+}
