@@ -27,6 +27,11 @@ pub fn show(command: &Show) -> Outcome {
             &list("peers"),
             &[
                 "peer",
+                "interface",
+                "neighbor",
+                "local",
+                "remote",
+                "bad_macs",
                 "slot",
                 "up",
                 "waits",

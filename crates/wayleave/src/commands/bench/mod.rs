@@ -5,6 +5,7 @@ mod circuits;
 mod codec;
 mod direct;
 mod forward;
+mod forward_io;
 mod plot;
 mod trace;
 
@@ -19,12 +20,13 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json, table};
 
 /// All benchmarks, and what they measure.
-const ALL: [(&str, &str); 8] = [
+const ALL: [(&str, &str); 9] = [
     ("bgp-codec", "decode and re-encode the UPDATEs of a trace"),
     ("export-all", "one route to all members: direct, or the circuit of the paper"),
     ("select-best", "the best route of each member, both parties over loopback TCP"),
     ("exchange-trace", "a recorded table through a whole exchange in one thread"),
     ("forward", "verify and rewrite packets in memory, beside no processing and beside IPv4 lookup"),
+    ("forward-io", "a router between namespaces by every backend, beside the kernel's IP forwarding"),
     ("attest-ops", "every suite and baseline of attestation: sign, verify, generate, sizes, a whole UPDATE"),
     ("attest-trace", "delay of attested UPDATEs under the paper's workloads, a recorded trace or a table"),
     ("attest-memory", "bytes of signatures of the paper's three tables"),
@@ -46,6 +48,11 @@ pub fn run(bench: &Bench) -> Outcome {
         Some("select-best") => circuits::select_best(bench)?,
         Some("exchange-trace") => trace::run(bench)?,
         Some("forward") => forward::run(bench)?,
+        Some("forward-io") => match forward_io::run(bench)? {
+            Some(report) => report,
+            // Printed inside.
+            None => return Ok(()),
+        },
         Some("attest-ops") => attest::ops(bench)?,
         Some("attest-trace") => attest::trace(bench)?,
         Some("attest-memory") => attest::memory(bench)?,
