@@ -10,25 +10,25 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use wayleave_lab::netns::Place;
 
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder that is gone when the test ends well.
-pub struct Folder(pub PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    pub fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("forwarding-{name}"));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).expect("a folder");
         Self(path)
     }
 
-    pub fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.0.join(name), text).expect("written");
     }
 
     /// Writes a key file of one format: each key with the second from which it counts.
-    pub fn keys(&self, name: &str, format: &str, keys: &[(u64, [u8; 16])]) {
+    pub(crate) fn keys(&self, name: &str, format: &str, keys: &[(u64, [u8; 16])]) {
         let path = self.0.join(name);
         let lines: String = keys
             .iter()
@@ -38,7 +38,7 @@ impl Folder {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("mode");
     }
 
-    pub fn run(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
         command.args(arguments).current_dir(&self.0).env_remove("WAYLEAVE_LOG").env("NO_COLOR", "1");
         command.stdin(Stdio::null()).output().expect("the program runs")
@@ -54,11 +54,11 @@ impl Drop for Folder {
 }
 
 /// An address on loopback that nothing uses.
-pub fn free() -> String {
+pub(crate) fn free() -> String {
     UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").to_string()
 }
 
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
         assert!(begin.elapsed() < PATIENCE, "never: {what}");
@@ -67,17 +67,17 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// A running router.
-pub struct Router {
+pub(crate) struct Router {
     name: String,
     folder: PathBuf,
     place: Place,
-    pub child: Option<Child>,
+    pub(crate) child: Option<Child>,
     page: String,
 }
 
 impl Router {
     /// Starts a router with this configuration, which has no `[status]` yet, and waits until it is ready.
-    pub fn start(folder: &Folder, name: &str, place: Place, config: &str) -> Self {
+    pub(crate) fn start(folder: &Folder, name: &str, place: Place, config: &str) -> Self {
         let page = place.within(|| TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()));
         let page = page.expect("in its place").expect("a port").to_string();
         folder.write(&format!("{name}.toml"), &format!("{config}[status]\nlisten = \"{page}\"\n"));
@@ -87,7 +87,7 @@ impl Router {
     }
 
     /// Starts it once more.
-    pub fn again(&mut self) {
+    pub(crate) fn again(&mut self) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join(format!("{}.log", self.name)));
         let mut command = self.place.command(env!("CARGO_BIN_EXE_wayleave"));
         command.args(["run", "router", "--config", &format!("{}.toml", self.name)]).current_dir(&self.folder);
@@ -100,44 +100,44 @@ impl Router {
         }
     }
 
-    pub fn json(&self, noun: &str) -> Value {
+    pub(crate) fn json(&self, noun: &str) -> Value {
         let mut command = self.place.command(env!("CARGO_BIN_EXE_wayleave"));
         let output = command.args(["show", noun, "--json", "--url", &self.page]).output().expect("the program runs");
         if output.status.success() { serde_json::from_slice(&output.stdout).expect("JSON") } else { Value::Null }
     }
 
-    pub fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         self.json("status")
     }
 
     /// A counter of what was decided, or of a reason.
-    pub fn count(&self, group: &str, name: &str) -> u64 {
+    pub(crate) fn count(&self, group: &str, name: &str) -> u64 {
         self.status()[group][name].as_u64().unwrap_or(0)
     }
 
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let id = self.child.as_ref().expect("running").id().to_string();
         assert!(Command::new("kill").args([name, &id]).status().expect("kill").success());
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.join(format!("{}.log", self.name))).unwrap_or_default()
     }
 
     /// How often it says that it has read its configuration again.
-    pub fn reloads(&self) -> usize {
+    pub(crate) fn reloads(&self) -> usize {
         self.log().matches("read again").count()
     }
 
     /// Lets it read its configuration again, and waits until it has.
-    pub fn reload(&self) {
+    pub(crate) fn reload(&self) {
         let before = self.reloads();
         self.signal("-HUP");
         eventually("the configuration is read again", || self.reloads() > before);

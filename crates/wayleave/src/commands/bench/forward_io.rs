@@ -186,7 +186,7 @@ impl Laboratory {
         let case = case("overload", Forwarder::Scion("udp-batch"), 172, true);
         let (_router, pace) = (self.start(&case)?, AtomicU64::new(0));
         self.play(&case, &pace, || {
-            let mut median = |offered: f64| {
+            let median = |offered: f64| {
                 pace.store(offered as u64, Ordering::Release);
                 let rates: Result<Vec<f64>, String> = (0..repetitions).map(|_| self.rate(&case)).collect();
                 rates.map(|rates| super::median(&rates))
