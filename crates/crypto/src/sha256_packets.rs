@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn every_length_up_to_2048_has_the_hash_of_its_octets_in_lanes_and_alone() {
-        let octets: Vec<u8> = (0..2_048u32).map(|n| (n * n >> 3) as u8).collect();
+        let octets: Vec<u8> = (0..2_048u32).map(|n| ((n * n) >> 3) as u8).collect();
         let head: [u8; HEAD] = std::array::from_fn(|n| n as u8 ^ 0x5a);
         for length in 0..=octets.len() {
             let tail = &octets[octets.len() - length..];
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_burst_of_any_lengths_has_the_hash_of_each() {
-        let octets: Vec<u8> = (0..3_000u32).map(|n| (n * 31 >> 2) as u8).collect();
+        let octets: Vec<u8> = (0..3_000u32).map(|n| ((n * 31) >> 2) as u8).collect();
         let heads: Vec<[u8; HEAD]> = (0..150).map(|n| [n; HEAD]).collect();
         let mut x = 1u32;
         for count in [0, 1, 15, 16, 17, 63, 64, 65, 150] {

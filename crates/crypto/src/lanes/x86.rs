@@ -324,9 +324,10 @@ unsafe fn schedule<V: Vector, const R: usize>(keys: [V; R]) -> [[V; R]; 11] {
     const RCON: [u8; 10] = [0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0x1b, 0x36];
     let mut rounds = [keys; 11];
     for round in 0..10 {
-        for side in 0..R {
+        let keys = rounds[round];
+        for (next, key) in rounds[round + 1].iter_mut().zip(keys) {
             // SAFETY: the caller has the features.
-            rounds[round + 1][side] = unsafe { rounds[round][side].next_key(RCON[round]) };
+            *next = unsafe { key.next_key(RCON[round]) };
         }
     }
     rounds

@@ -1,7 +1,7 @@
 //! The ICING router: consent and provenance of a burst in lanes, then replay and accounting, in that order.
 //!
 //! A node keeps the paths on which it verified a packet, each with the keys that it shares with the other nodes. Packets on
-//! a kept path go the fast way; the first packet of any other goes through [`learn`], which may compute agreements.
+//! a kept path go the fast way; the first packet of any other goes through `learn`, which may compute agreements.
 
 mod account;
 mod action;

@@ -36,14 +36,17 @@ fn half(octets: &[u8]) -> u16 {
     u16::from_be_bytes(octets[..2].try_into().unwrap())
 }
 
+/// Keys by a node's seed, another's ID and the version.
+type Pairs = HashMap<([u8; 32], [u8; 32], u8), Option<Block>>;
+
 thread_local! {
     /// Agreements computed before.
-    static PAIRS: RefCell<HashMap<([u8; 32], [u8; 32], u8), Option<Block>>> = RefCell::default();
+    static PAIRS: RefCell<Pairs> = RefCell::default();
 }
 
 /// The key that the owner of `seed` shares with `peer`.
 pub fn pair(seed: &[u8; 32], peer: &[u8; 32], version: u8) -> Option<Block> {
-    let known = |pairs: &RefCell<HashMap<_, _>>| {
+    let known = |pairs: &RefCell<Pairs>| {
         *pairs.borrow_mut().entry((*seed, *peer, version)).or_insert_with(|| agree(seed, peer, version))
     };
     PAIRS.with(known)
@@ -215,9 +218,9 @@ impl Model {
             return Err(Reason::Replayed);
         }
         let mut after = packet.to_vec();
-        for other in index + 1..count {
+        for (other, tag) in tags.iter().enumerate().skip(index + 1) {
             let place = proofs + 24 * (other - 1) + 8;
-            let sum = xor(&after[place..place + 16], &tags[other]);
+            let sum = xor(&after[place..place + 16], tag);
             after[place..place + 16].copy_from_slice(&sum);
         }
         let held = half(&packet[6..]) | 1 << index;

@@ -37,7 +37,7 @@ fn a_packet_that_skipped_any_nodes_is_dropped_by_the_next_honest_one() {
         let order: Vec<usize> = (0..count).collect();
         let mut routers = blind(count);
         let octets = packet(&sender(&order), Form::Path, 1, b"payload");
-        for honest in 1..count - 1 {
+        for (honest, router) in routers.iter_mut().enumerate().take(count - 1).skip(1) {
             for visited in 0..1u32 << (honest - 1) {
                 let mut octets = octets.clone();
                 for place in (1..honest).filter(|place| visited >> (place - 1) & 1 != 0) {
@@ -46,7 +46,7 @@ fn a_packet_that_skipped_any_nodes_is_dropped_by_the_next_honest_one() {
                 }
                 let is_whole = visited + 1 == 1 << (honest - 1);
                 let expected = if is_whole { None } else { Some(Reason::Verifier) };
-                let (action, _) = ask(&mut routers[honest], &octets, honest);
+                let (action, _) = ask(router, &octets, honest);
                 assert_eq!(dropped(action), expected, "{visited:b} in front of {honest} of {count}");
             }
         }
@@ -160,8 +160,8 @@ fn a_packet_with_any_bit_flipped_is_dropped_by_the_next_node_or_by_the_one_whose
     for form in [Form::Path, Form::Handle] {
         let octets = packet(&sender, form, 1, b"some octets of payload");
         let mut known = packet(&sender, Form::Path, 9, b"");
-        for place in 1..=2 {
-            known = ask(&mut routers[place], &known, place).1;
+        for (place, router) in routers.iter_mut().enumerate().take(3).skip(1) {
+            known = ask(router, &known, place).1;
         }
         process(&mut routers[3], &known, LINK + 2);
         let begin = sender.header_length(form) - 3 * 24;

@@ -137,3 +137,106 @@ fn icing_inside(datagram: &[u8]) -> Option<Option<Packet<'_>>> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        let (address, length) = text.split_once('/').expect("a prefix");
+        Prefix::new(address.parse().expect("an address"), length.parse().expect("a length")).expect("no bits beyond")
+    }
+
+    fn ip(source: &str, destination: &str, protocol: u8, payload: &[u8]) -> (u8, Vec<u8>) {
+        let (source, destination): (IpAddr, IpAddr) =
+            (source.parse().expect("an address"), destination.parse().expect("an address"));
+        let mut out = Vec::new();
+        match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                out.extend([0x45, 0]);
+                out.extend((20 + payload.len() as u16).to_be_bytes());
+                out.extend([0, 0, 0, 0, 64, protocol, 0, 0]);
+                out.extend(source.octets());
+                out.extend(destination.octets());
+                out.extend(payload);
+                (4, out)
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                out.extend([0x60, 0, 0, 0]);
+                out.extend((payload.len() as u16).to_be_bytes());
+                out.extend([protocol, 64]);
+                out.extend(source.octets());
+                out.extend(destination.octets());
+                out.extend(payload);
+                (41, out)
+            }
+            _ => unreachable!("one family"),
+        }
+    }
+
+    fn check((protocol, inner): &(u8, Vec<u8>)) -> Result<(), InnerError> {
+        let sources = [prefix("192.0.2.0/24"), prefix("2001:db8:1::/48")];
+        let destinations = [prefix("0.0.0.0/0"), prefix("2001:db8::/32")];
+        check_inner(*protocol, inner, &sources, &destinations).map(|_| ())
+    }
+
+    #[test]
+    fn an_inner_packet_comes_from_its_senders_prefixes_and_goes_to_a_host() {
+        let from = |source: &str, destination: &str| check(&ip(source, destination, 6, b"segment"));
+        assert_eq!(from("192.0.2.1", "203.0.113.9"), Ok(()));
+        assert_eq!(from("2001:db8:1::1", "2001:db8:2::1"), Ok(()));
+        for source in ["192.0.3.1", "127.0.0.1", "0.0.0.0", "10.0.0.1"] {
+            assert_eq!(from(source, "203.0.113.9"), Err(InnerError::Source), "{source}");
+        }
+        assert_eq!(from("2001:db8:2::1", "2001:db8:2::1"), Err(InnerError::Source));
+        for destination in ["127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "169.254.1.1"] {
+            assert_eq!(from("192.0.2.1", destination), Err(InnerError::Martian), "{destination}");
+        }
+        for destination in ["::1", "fe80::1", "::ffff:127.0.0.1", "ff02::1"] {
+            assert_eq!(from("2001:db8:1::1", destination), Err(InnerError::Martian), "{destination}");
+        }
+        assert_eq!(from("2001:db8:1::1", "2001:db9::1"), Err(InnerError::Destination));
+    }
+
+    #[test]
+    fn an_inner_packet_fills_the_payload_and_is_of_the_protocol_that_the_header_says() {
+        let (protocol, inner) = ip("192.0.2.1", "203.0.113.9", 6, b"segment");
+        for length in 0..inner.len() {
+            assert_eq!(check(&(protocol, inner[..length].to_vec())), Err(InnerError::NotIp), "{length}");
+        }
+        assert_eq!(check(&(protocol, [&inner[..], b"x"].concat())), Err(InnerError::NotIp));
+        assert_eq!(check(&(41, inner.clone())), Err(InnerError::NotIp));
+        assert_eq!(check(&(6, inner.clone())), Err(InnerError::NotIp));
+        let mut with_options = inner;
+        with_options[0] = 0x46;
+        assert_eq!(check(&(protocol, with_options)), Err(InnerError::NotIp));
+    }
+
+    /// An ICING packet over UDP around `inner`; its path and proofs are not looked at.
+    fn icing((protocol, inner): &(u8, Vec<u8>)) -> Vec<u8> {
+        let mut packet = vec![0x18, *protocol, 2, 1];
+        packet.extend((inner.len() as u16).to_be_bytes());
+        packet.resize(32 + 24, 0);
+        packet.extend(inner);
+        let mut udp = [[0, 0], UDP_PORT.to_be_bytes(), [0, 0], [0, 0]].concat();
+        udp.extend(packet);
+        udp
+    }
+
+    /// Threat X3.
+    #[test]
+    fn two_verified_formats_may_lie_within_each_other_and_no_third() {
+        let v4 = |protocol, payload: &[u8]| ip("192.0.2.1", "203.0.113.9", protocol, payload);
+        let plain = v4(6, b"segment");
+        let two = v4(UDP, &icing(&plain));
+        assert_eq!(check(&plain), Ok(()));
+        assert_eq!(check(&two), Ok(()));
+        assert_eq!(check(&v4(UDP, &icing(&two))), Err(InnerError::Nested));
+        let platypus = v4(PLATYPUS, b"header and payload");
+        assert_eq!(check(&platypus), Ok(()));
+        assert_eq!(check(&v4(UDP, &icing(&platypus))), Err(InnerError::Nested));
+        // A tunnel in between hides none.
+        assert_eq!(check(&v4(UDP, &icing(&v4(4, &platypus.1)))), Err(InnerError::Nested));
+        assert_eq!(check(&v4(4, &v4(4, &v4(4, &plain.1).1).1)), Ok(()));
+    }
+}

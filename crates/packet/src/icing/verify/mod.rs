@@ -22,8 +22,7 @@ pub const MAX_FRESHNESS: u32 = 30;
 pub enum Compared {
     /// All 16.
     All,
-    /// Two of them: shows in tests that all others count.
-    #[doc(hidden)]
+    /// The first two: shows in tests that all others count.
     Two,
 }
 
