@@ -87,7 +87,7 @@ fn honest_chains_of_any_mix_of_suites_are_valid() {
 /// A world of as many ASes as a path may have, with keys of all standard suites. Every eighth has a hash-based key; all
 /// share one RSA key of each size, since making more takes minutes.
 fn wide_world() -> World {
-    let mut world = World::new(0, &[]);
+    let mut world = World::new(1, &[]);
     let shared: Vec<_> = [SuiteId::KcRsa2048, SuiteId::KcRsa]
         .map(|suite| (suite, suite::of(suite).expect("standard").generate(&Secret::new([suite as u8; 32]))))
         .into_iter()

@@ -255,13 +255,12 @@ fn figure_6(workload: Workload, served: &[Served]) -> Panel {
     // The curves of the others lie upon each other: one stands for all.
     let slowest = prompt.iter().max_by_key(|one| one.delays.max);
     series.extend(slowest.map(|one| curve(format!("{} sends", name(one)), &one.delays.outgoing)));
+    let others = match prompt.len() {
+        0 => String::new(),
+        count => format!(", and sent by the slowest of {count} that keep up"),
+    };
     Panel {
-        title: format!(
-            "Figures 5 and 6, {} workload: arriving, and sent by who falls behind by a second, and by the slowest of \
-             the {} others",
-            workload.name(),
-            prompt.len()
-        ),
+        title: format!("Figures 5 and 6, {} workload: arriving, sent by who falls behind{others}", workload.name()),
         measure: "UPDATEs/s".to_owned(),
         content: Content::Lines { along: "seconds".to_owned(), series },
     }
