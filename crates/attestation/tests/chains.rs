@@ -53,7 +53,7 @@ fn an_endorsed_key_could_be_its_issuers() {
 
 #[test]
 fn honest_chains_of_any_mix_of_suites_are_valid() {
-    let all = [SuiteId::KcEd25519, SuiteId::KcHbs, SuiteId::KcRsa2048];
+    let all = [SuiteId::KcEd25519, SuiteId::KcHbs, SuiteId::KcRsa2048, SuiteId::KcP256];
     let suites: Vec<SuiteId> = all.into_iter().filter(|suite| suite::of(*suite).is_some()).collect();
     // Each AS holds a key of each suite; what it prefers, and what its neighbour lists, differs from case to case.
     let mut world = World::new(6, &suites);

@@ -76,7 +76,7 @@ impl Star {
         let mut of_hub = config(HUB, neighbours.len() + 1, false);
         change(HUB, &mut of_hub);
         let hub = net.proxy(of_hub, KeyRing { pairs: vec![pair] });
-        net.proxies[hub].share_signatures(Secret::new([7; 32]));
+        net.proxies[hub].hold_secret(Secret::new([7; 32]));
         let session = net.session(0, |_| ());
         net.link(session, At::Proxy(origin, 0, Side::Inside));
         let session = net.session(1, |_| ());

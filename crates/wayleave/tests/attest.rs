@@ -136,6 +136,23 @@ fn keys_are_made_shown_signed_for_and_kept_from_others() {
             .fails(2, &[&["keys", "record", "--asn", "1", "--prefix", "10.0.0.0/8-4"], &under[..]].concat())
             .contains("from 8 to 32")
     );
+    // The AS adds a key to its profile itself, once that lists its identity key.
+    let identity = folder.ok(&["keys", "identity", "identity.key", "--asn", "64496"]);
+    let public_identity = identity.lines().find_map(|line| line.strip_prefix("identity  ")).expect("a key");
+    folder.ok(&["keys", "attest", "new.key", "--asn", "64496", "--suite", "kc-p256"]);
+    let list = || folder.ok(&["keys", "objects", "--anchor", "anchor.pub", "--objects", "objects"]);
+    let add = ["keys", "addition", "--identity", "identity.key", "--attest", "new.key", "--objects", "objects"];
+    assert!(folder.ok(&add).contains("addition-64496.object"));
+    assert!(list().contains("refused: objects/addition-64496.object"), "{}", list());
+    let keys = [format!("attest:{public}"), format!("identity:{public_identity}")];
+    folder.ok(&[&["keys", "profile", "--asn", "64496", "--key", &keys[0], "--key", &keys[1]], &under[..]].concat());
+    assert!(
+        list().contains("addition") && list().contains("attest:kc-p256:") && !list().contains("refused"),
+        "{}",
+        list()
+    );
+    let wrong = ["keys", "addition", "--identity", "identity.key", "--objects", "objects", "--key", &keys[1]];
+    assert!(folder.fails(2, &wrong).contains("keys for attestations only"));
     // An object that another anchor signed does not count.
     folder.ok(&["keys", "anchor", "other.key"]);
     folder.ok(&["keys", "profile", "--attest", "a.key", "--anchor", "other.key", "--objects", "objects"]);
@@ -200,6 +217,15 @@ fn check_knows_the_keys_of_an_attesting_proxy_and_init_prints_a_sound_one() {
     assert!(said.contains("unknown field `invald`") && said.contains("`malformed`"), "{said}");
     let said = wrong("anchor = \"anchor.pub\"\n", "");
     assert!(said.contains("expected both or neither"), "{said}");
+    for line in ["keys = \"granted\"", "take_granted = true"] {
+        let said = wrong(&format!("#{line}"), line);
+        assert!(said.contains("private keys on a session that others may read"), "{said}");
+    }
+    folder.write(
+        "c.toml",
+        &text.replace("asn = 64498 }", "asn = 64498, protected = true }").replace("#keys = ", "keys = "),
+    );
+    folder.ok(&["check", "c.toml"]);
     let said = wrong("#lifetime_minutes = 1440", "lifetime_minutes = 1");
     assert!(said.contains("expected 2 to 10080 minutes"), "{said}");
     let said = wrong(

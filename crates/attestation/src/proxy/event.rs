@@ -7,12 +7,14 @@ use wayleave_bgp::session::ConnectionId;
 use wayleave_bgp::{AttributeCode, Nlri};
 use wayleave_core::{Asn, Prefix};
 
+use super::handover::Handover;
 use super::pair::{self, EndConfig, PairEvent, Side};
 use super::policy::{Class, Policy};
 use super::reserve::Left;
 use super::work::{Done, Job, Outcome};
 use crate::attest::AttestError;
 use crate::doubt::Doubt;
+use crate::grant::GrantError;
 use crate::leaf::{LeafKey, Tree};
 use crate::pki::View;
 use crate::report::Report;
@@ -35,6 +37,8 @@ pub struct PairOptions {
     pub most: usize,
     /// Likewise with extended messages.
     pub most_extended: usize,
+    /// Whether keys are handed over with the outside peer.
+    pub handover: Handover,
 }
 
 /// The configuration of a proxy.
@@ -164,6 +168,8 @@ pub enum Event {
         /// The newest one's.
         newest: u64,
     },
+    /// The outside peer handed over keys that were not taken.
+    GrantRefused(usize, GrantError),
     /// A few-time key will end: make another.
     KeyEnds(Left),
     /// Work panicked: a fault of ours. These routes go nowhere, and are tried again later.

@@ -1,5 +1,8 @@
 //! All pairs of one AS in one process: what comes in is validated before it goes inside, what goes out is signed.
 
+mod again;
+mod keys;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,23 +12,22 @@ use wayleave_core::{Instant, Machine, Now, Prefix};
 use wayleave_crypto::secret::Seed;
 
 use super::event::{Counts, Event, Input, Output, ProxyConfig};
+use super::handover::{Granted, Handover, Taken};
 use super::line::Line;
-use super::offer::{offer, offered};
+use super::offer::{ask, asks, offer, offered};
 use super::pair::{self, Pair, PairConfig, PairEvent, Side};
-use super::policy::{Class, Policy};
-use super::reserve::{Left, Reserves, ToPersist};
+use super::policy::Class;
+use super::reserve::Reserves;
 use super::roots::Roots;
-use super::sequences::{Said, Sequences};
-use super::work::{Done, Group, Job, Judged, Outcome, Results, Sign, Signed, Target, Validate, Work, carried};
-use crate::attest::{KeyRing, MOST_DIRECT, Pair as KeyPair, endorse};
+use super::sequences::Sequences;
+use super::work::{Done, Group, Job, Judged, Outcome, Results, Sign, Signed, Target, Validate, Work};
+use crate::attest::{KeyRing, endorse};
 use crate::cache::Cache;
-use crate::chain::Attestation;
 use crate::doubt::{ClockWatch, Doubt};
 use crate::leaf::{Leaf, LeafKey, Tree};
-use crate::path::Path;
 use crate::pki::View;
 use crate::report::Report;
-use crate::validate::{Carried, Clock};
+use crate::validate::Clock;
 
 /// Routes of one burst of validation, at most, so that no peer's routes wait long behind another's.
 const BURST: usize = 512;
@@ -58,6 +60,11 @@ pub(super) struct Place {
     cache: Arc<Mutex<Cache>>,
     /// How far its origins' sequences have come.
     sequences: Sequences,
+    handover: Handover,
+    /// The pair that we made for the outside peer, while its session is up.
+    granted: Option<Granted>,
+    /// Those that it made for us.
+    taken: Taken,
     pub(super) offered: Vec<LeafKey>,
     most: [usize; 2],
     pub(super) counts: Counts,
@@ -90,6 +97,7 @@ pub struct Proxy {
     reserves: Reserves,
     /// Where one signature serves all neighbours.
     roots: Option<Roots>,
+    secret: Option<Seed>,
     /// A burst is being signed; whose turn it is next.
     signing: bool,
     turn: usize,
@@ -108,9 +116,13 @@ impl Proxy {
     #[must_use]
     pub fn new(config: ProxyConfig, ring: KeyRing, used: &HashMap<Vec<u8>, u64>, seed: u64, now: Now) -> Self {
         let keys: Vec<LeafKey> = ring.pairs.iter().map(|pair| pair.leaf_key()).collect();
-        let more = if keys.is_empty() { Vec::new() } else { vec![offer(config.capability, &keys)] };
         let places = config.pairs.iter().enumerate().map(|(place, options)| {
-            let pair = PairConfig { ends: options.ends.clone(), more: [Vec::new(), more.clone()] };
+            let more = match options.handover.may_take() {
+                true => vec![ask(config.capability, &keys)],
+                false if keys.is_empty() => Vec::new(),
+                false => vec![offer(config.capability, &keys)],
+            };
+            let pair = PairConfig { ends: options.ends.clone(), more: [Vec::new(), more] };
             Place {
                 name: options.name.clone(),
                 pair: Pair::new(pair, seed ^ (place as u64) << 32, now),
@@ -121,6 +133,9 @@ impl Proxy {
                 leaf: None,
                 cache: Arc::new(Mutex::new(Cache::new(CACHE))),
                 sequences: Sequences::default(),
+                handover: options.handover,
+                granted: None,
+                taken: Taken::default(),
                 offered: Vec::new(),
                 most: [options.most, options.most_extended],
                 counts: Counts::default(),
@@ -135,6 +150,7 @@ impl Proxy {
             has_keys: !ring.pairs.is_empty(),
             reserves,
             roots: None,
+            secret: None,
             ring: Arc::new(Mutex::new(ring)),
             signing: false,
             turn: 0,
@@ -148,13 +164,6 @@ impl Proxy {
         };
         proxy.reserve();
         proxy
-    }
-
-    /// From now on one signature over a root serves all neighbours if there are more than
-    /// [`MOST_DIRECT`](crate::attest::MOST_DIRECT) pairs. Each hop shows its receiver nothing of the others: places and
-    /// padding follow from `seed`, which must be uniformly random and kept secret.
-    pub fn share_signatures(&mut self, seed: Seed) {
-        self.roots = (self.places.len() > MOST_DIRECT).then(|| Roots::new(seed, self.places.len()));
     }
 
     /// How many pairs there are.
@@ -232,7 +241,20 @@ impl Proxy {
             PairEvent::Up(Side::Outside, established) => {
                 let offered = offered(self.config.capability, &established.peer_capabilities);
                 // A strength that configuration can say, and at most four keys: always a leaf.
-                let leaf = endorse(&offered, self.config.least_strength).unwrap_or_else(|_| Leaf::keyless());
+                let peer = established.peer_asn;
+                // A registered AS signs with its own keys: one that we made for it would prove nothing.
+                let may_grant = at.handover.may_grant()
+                    && asks(self.config.capability, &established.peer_capabilities)
+                    && !self.view.is_registered(peer);
+                at.granted = self
+                    .secret
+                    .as_ref()
+                    .filter(|_| may_grant)
+                    .and_then(|secret| Granted::make(secret, self.config.asn, peer, self.config.least_strength));
+                let leaf = match &at.granted {
+                    Some(granted) => granted.leaf.clone(),
+                    None => endorse(&offered, self.config.least_strength).unwrap_or_else(|_| Leaf::keyless()),
+                };
                 if let Some(roots) = &mut self.roots {
                     roots.learn(established.peer_asn, &leaf);
                 }
@@ -242,7 +264,7 @@ impl Proxy {
                 self.tell(Event::Offered(place, offered));
             }
             PairEvent::Down(Side::Outside, _) => {
-                at.leaf = None;
+                (at.leaf, at.granted) = (None, None);
                 at.offered.clear();
                 at.forget_signed();
             }
@@ -260,6 +282,7 @@ impl Proxy {
     }
 
     fn on_route(&mut self, place: usize, from: Side, nlri: Nlri, attributes: Option<Arc<Attributes>>) {
+        let attributes = attributes.map(|attributes| self.keep_grant(place, from, attributes));
         let at = &mut self.places[place];
         // Some routers tell a neighbour its own routes: an ordinary loop, and nobody's false claim.
         let own = self.config.asn;
@@ -414,42 +437,6 @@ impl Proxy {
         }
     }
 
-    /// Work on these routes panicked: they go nowhere, and are tried again later.
-    fn on_failed(&mut self, place: usize, from: Side, groups: Vec<Group>) {
-        if groups.is_empty() {
-            return;
-        }
-        let due = self.unix() + FAILED_REST;
-        let mut routes = Vec::new();
-        for Group { attributes, routes: of_group } in groups {
-            for nlri in of_group {
-                let at = &mut self.places[place];
-                let before = match from {
-                    Side::Outside => at.incoming.fail(&nlri, &attributes, due),
-                    Side::Inside => at.outgoing.fail(&nlri, &attributes, due),
-                };
-                let Some(before) = before else { continue };
-                at.pair.route(from.other(), nlri, None);
-                at.counts.failed += 1;
-                self.forget_time(place, from, nlri, before);
-                self.times.insert((due, place, from, nlri));
-                routes.push(nlri);
-            }
-        }
-        let what = if from == Side::Outside { "validating" } else { "signing" };
-        self.tell(Event::Failed { pair: place, what, routes });
-    }
-
-    /// What few-time keys need next is made in the background, where nothing waits to be signed.
-    fn make_ahead(&mut self, place: usize) {
-        if self.reserves.is_empty() || self.places.iter().any(|place| place.outgoing.waiting() > 0) {
-            return;
-        }
-        self.signing = true;
-        let work = Work::Ahead(Arc::clone(&self.ring));
-        self.outputs.push_back(Output::Work(Job { pair: place, work }));
-    }
-
     fn on_judged(&mut self, place: usize, Judged { group, report }: Judged) {
         self.compare_sequences(place, &group, &report);
         let due = report.until.map(|until| until.secs().saturating_add(1));
@@ -463,26 +450,6 @@ impl Proxy {
             self.forget_time(place, Side::Outside, nlri, before);
             self.times.extend(due.map(|due| (due, place, Side::Outside, nlri)));
             self.decide(place, nlri);
-        }
-    }
-
-    /// Tells of an attestation that is older than one which the same origin had sent the same way.
-    fn compare_sequences(&mut self, place: usize, group: &Group, report: &Report) {
-        let Carried::Value(value) = carried(&group.attributes, self.config.attribute) else { return };
-        let Some(origin) = report.hops.first().filter(|hop| hop.proved && report.path_is_proved()) else { return };
-        let Ok(attestation) = Attestation::decode(value) else { return };
-        let path = Path::from_as_path(group.attributes.as_path());
-        let next = path.entries().get(usize::from(origin.prepend)).copied().unwrap_or(self.config.asn);
-        let said = Said { origin: origin.asn, next, sequence: attestation.head().sequence, until: origin.not_after };
-        for nlri in &group.routes {
-            let at = &mut self.places[place];
-            if at.incoming.same(nlri, &group.attributes).is_none() {
-                continue;
-            }
-            if let Some(newest) = at.sequences.note(nlri, said) {
-                at.counts.older += 1;
-                self.tell(Event::Older { pair: place, nlri: *nlri, origin: said.origin, have: said.sequence, newest });
-            }
         }
     }
 
@@ -518,6 +485,12 @@ impl Proxy {
         }
         let routes: Vec<Nlri> =
             routes.into_iter().filter(|nlri| at.outgoing.same(nlri, &attributes).is_some()).collect();
+        // The grant goes with the hop that names it, and stands nowhere else.
+        let handed = match (&outcome, &at.granted) {
+            (Outcome::Attested { attributes, .. }, Some(granted)) => Some(Arc::new(granted.beside(attributes))),
+            (Outcome::Attested { attributes, .. }, None) => Some(Arc::clone(attributes)),
+            _ => None,
+        };
         for nlri in &routes {
             let at = &mut self.places[place];
             let Some(entry) = at.outgoing.same(nlri, &attributes) else { continue };
@@ -525,9 +498,7 @@ impl Proxy {
             let before = std::mem::replace(&mut entry.due, due);
             at.counts.note(&outcome, before.is_some_and(|before| before <= unix));
             match &outcome {
-                Outcome::Attested { attributes, .. } => {
-                    at.pair.route(Side::Outside, *nlri, Some(Arc::clone(attributes)));
-                }
+                Outcome::Attested { .. } => at.pair.route(Side::Outside, *nlri, handed.clone()),
                 Outcome::AsTheyCame | Outcome::NotExtended(_) => {
                     at.pair.route(Side::Outside, *nlri, Some(Arc::clone(&attributes)));
                 }
@@ -543,106 +514,6 @@ impl Proxy {
             Outcome::TooLong { need } if !routes.is_empty() => self.tell(Event::TooLong(place, routes, need)),
             Outcome::Exhausted if !routes.is_empty() => self.tell(Event::Exhausted(place, routes)),
             _ => {}
-        }
-    }
-
-    fn on_view(&mut self, view: Arc<View>) {
-        let before = std::mem::replace(&mut self.view, view);
-        if before.differs_in_vrps_alone(&self.view) {
-            return self.on_vrps(&before);
-        }
-        let (asn, view) = (self.config.asn, Arc::clone(&self.view));
-        let mut changed = false;
-        for pair in &mut self.keys().pairs {
-            let registered = view.key_of_leaf(asn, &pair.leaf_key()).is_some();
-            changed |= std::mem::replace(&mut pair.registered, registered) != registered;
-        }
-        if changed {
-            self.roots.iter_mut().for_each(Roots::forget_signed);
-        }
-        for place in &mut self.places {
-            place.incoming.queue_all();
-            if changed {
-                place.sign_anew();
-            }
-        }
-    }
-
-    /// Only who may originate what has changed, as it does every few minutes in the RPKI: only routes are looked at again
-    /// of which that makes something else.
-    fn on_vrps(&mut self, before: &View) {
-        let (asn, now) = (self.config.asn, Arc::clone(&self.view));
-        for place in &mut self.places {
-            let changed: Vec<Nlri> = place
-                .incoming
-                .iter()
-                .filter(|(nlri, entry)| {
-                    let path = Path::from_as_path(entry.attributes.as_path());
-                    let is_own = path.entries().is_empty() && !path.has_set();
-                    let origin = if is_own { Some(asn) } else { path.origin() };
-                    let validity = |view: &View| view.origin_validity(&nlri.prefix, origin);
-                    validity(before) != validity(&now)
-                })
-                .map(|(nlri, _)| *nlri)
-                .collect();
-            changed.iter().for_each(|nlri| place.incoming.queue(nlri));
-        }
-    }
-
-    fn on_policy(&mut self, policy: Policy) {
-        self.config.policy = policy;
-        for place in 0..self.places.len() {
-            let routes: Vec<Nlri> = self.places[place].incoming.iter().map(|(nlri, _)| *nlri).collect();
-            routes.into_iter().for_each(|nlri| self.decide(place, nlri));
-        }
-    }
-
-    /// Asks for more signatures of few-time keys to be made durable, well before they are used, and tells of keys that
-    /// will end.
-    fn reserve(&mut self) {
-        let ring = Arc::clone(&self.ring);
-        let ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = self.reserves.due(&ring);
-        self.outputs.extend(due.into_iter().map(|ToPersist { id, public, limit }| Output::Persist {
-            id,
-            public,
-            limit,
-        }));
-        for left in self.reserves.ending(&ring) {
-            self.tell(Event::KeyEnds(left));
-        }
-    }
-
-    /// What is left of the key at this place of the ring, if it is a few-time key.
-    pub(super) fn left(&self, place: usize, pair: &KeyPair) -> Option<Left> {
-        self.reserves.left(place, pair)
-    }
-
-    fn on_persisted(&mut self, id: u64) {
-        let ring = Arc::clone(&self.ring);
-        if !self.reserves.persisted(id, &mut ring.lock().unwrap_or_else(PoisonError::into_inner)) {
-            return;
-        }
-        self.places.iter_mut().for_each(|place| {
-            let waiting: Vec<Nlri> = place
-                .outgoing
-                .iter()
-                .filter(|(_, entry)| matches!(entry.found, Some(Outcome::NotReserved)))
-                .map(|(nlri, _)| *nlri)
-                .collect();
-            waiting.iter().for_each(|nlri| place.outgoing.queue(nlri));
-        });
-    }
-
-    /// Looks again at what is due.
-    fn on_times(&mut self) {
-        let unix = self.unix();
-        while let Some(&(due, place, side, nlri)) = self.times.first().filter(|(due, ..)| *due <= unix) {
-            self.times.remove(&(due, place, side, nlri));
-            match side {
-                Side::Outside => self.places[place].incoming.queue(&nlri),
-                Side::Inside => self.places[place].outgoing.queue(&nlri),
-            }
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod door;
 mod event;
+pub mod handover;
 mod line;
 mod machine;
 pub mod offer;

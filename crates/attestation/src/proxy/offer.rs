@@ -10,6 +10,8 @@ use crate::suite::{self, SuiteId};
 
 /// The version of the encoding.
 const VERSION: u8 = 1;
+/// Likewise, of one that asks the peer to make a pair and hand it over.
+const ASKING: u8 = 2;
 /// Octets of one key.
 const ENTRY: usize = 1 + LEAF_KEY_LEN;
 /// Where configuration says nothing else. RFC 8810 keeps 239 to 254 for experimental use.
@@ -29,15 +31,37 @@ pub fn offer(code: u8, keys: &[LeafKey]) -> Capability {
     Capability::Unknown { code, value }
 }
 
+/// As [`offer`], and asks the peer to make a pair and hand it over (granted keys); without such a pair the offered keys
+/// are to be endorsed.
+#[must_use]
+pub fn ask(code: u8, keys: &[LeafKey]) -> Capability {
+    match offer(code, keys) {
+        Capability::Unknown { code, mut value } => {
+            value[0] = ASKING;
+            Capability::Unknown { code, value }
+        }
+        other => other,
+    }
+}
+
+/// Whether a peer asks for a pair of our making.
+#[must_use]
+pub fn asks(code: u8, capabilities: &[Capability]) -> bool {
+    value(code, capabilities).is_some_and(|value| value.first() == Some(&ASKING))
+}
+
+fn value(code: u8, capabilities: &[Capability]) -> Option<&[u8]> {
+    capabilities.iter().find_map(|capability| match capability {
+        Capability::Unknown { code: found, value } if *found == code => Some(value.as_slice()),
+        _ => None,
+    })
+}
+
 /// The keys that a peer offers; empty if it offers none. What cannot be read, stands twice, or is of a suite that we
 /// know and a key that it refuses, is left out: the peer counts as one that does not attest with it.
 #[must_use]
 pub fn offered(code: u8, capabilities: &[Capability]) -> Vec<LeafKey> {
-    let value = capabilities.iter().find_map(|capability| match capability {
-        Capability::Unknown { code: found, value } if *found == code => Some(value.as_slice()),
-        _ => None,
-    });
-    let Some([VERSION, entries @ ..]) = value else { return Vec::new() };
+    let Some([VERSION | ASKING, entries @ ..]) = value(code, capabilities) else { return Vec::new() };
     if !entries.len().is_multiple_of(ENTRY) || entries.len() > MAX_LEAF_KEYS * ENTRY {
         return Vec::new();
     }
@@ -77,10 +101,18 @@ mod tests {
     }
 
     #[test]
+    fn who_asks_for_a_pair_still_offers_keys() {
+        let asked = ask(240, &[key(1)]);
+        assert!(asks(240, std::slice::from_ref(&asked)) && !asks(240, &[offer(240, &[key(1)])]));
+        assert_eq!(offered(240, &[asked]), [key(1)]);
+        assert!(asks(240, &[ask(240, &[])]) && !asks(241, &[ask(240, &[])]));
+    }
+
+    #[test]
     fn what_is_no_offer_offers_nothing() {
         let said = |value: Vec<u8>| offered(240, &[Capability::Unknown { code: 240, value }]);
         assert!(said(Vec::new()).is_empty());
-        assert!(said(vec![2; 34]).is_empty());
+        assert!(said(vec![3; 34]).is_empty());
         assert!(said(vec![VERSION; 33]).is_empty());
         assert!(said(vec![VERSION; 1 + 5 * ENTRY]).is_empty());
         // A key of small order.

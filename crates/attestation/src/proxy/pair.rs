@@ -197,8 +197,13 @@ impl Pair {
 
     /// As [`Pair::route`], with equal attributes kept once.
     pub fn route_with(&mut self, to: Side, nlri: Nlri, attributes: Attributes) {
-        let attributes = self.pool.intern(attributes);
+        let attributes = self.intern(attributes);
         self.route(to, nlri, Some(attributes));
+    }
+
+    /// Equal attributes, kept once.
+    pub fn intern(&mut self, attributes: Attributes) -> Arc<Attributes> {
+        self.pool.intern(attributes)
     }
 
     /// `to` shall hear, once all routes are out, that these were all of the family.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use wayleave_attestation::attest::{KeyRing, Pair as KeyPair};
 use wayleave_attestation::pki::{AttestedSince, RegisteredKey, Strictness, View, Vrp};
+use wayleave_attestation::proxy::handover::Handover;
 use wayleave_attestation::proxy::pair::{self, Side};
 use wayleave_attestation::proxy::policy::Policy;
 use wayleave_attestation::proxy::{EndConfig, Event, Input, Output, PairOptions, Proxy, ProxyConfig};
@@ -500,6 +501,7 @@ pub fn config(asn: u32, pairs: usize, connects: bool) -> ProxyConfig {
         ends: [end(PeerAsn::Exactly(Asn(asn)), false), end(PeerAsn::Any, connects)],
         most: 2_800,
         most_extended: 60_000,
+        handover: Handover::default(),
     };
     ProxyConfig {
         asn: Asn(asn),

@@ -147,6 +147,10 @@ fn attest() -> &'static str {
      # each message for itself.\n\
      #most_octets = 2800\n\
      #most_octets_extended = 60000\n\
+     # Your hops name the neighbour's own keys; or, where `protected = true` stands outside (nobody else reads the session),\n\
+     # a pair that you make and hand over if it asks, and yours may be of its making.\n\
+     #keys = \"granted\"\n\
+     #take_granted = true\n\
      \n\
      # Status, metrics and views, for you alone.\n\
      [status]\n\

@@ -125,6 +125,30 @@ pub struct PairSection {
     pub most_octets: Spanned<u64>,
     #[serde(default = "default_most_extended")]
     pub most_octets_extended: Spanned<u64>,
+    /// What our hops say of the neighbour: its own keys (`endorsed`), or a pair that we make (`granted`) if it asks.
+    #[serde(default)]
+    pub keys: NeighbourKeys,
+    /// The neighbour is asked to make our pair.
+    pub take_granted: Option<Spanned<bool>>,
+}
+
+/// Whose keys our hops give the neighbour.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(transparent)]
+pub struct NeighbourKeys(Option<Spanned<KeysName>>);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum KeysName {
+    Endorsed,
+    Granted,
+}
+
+impl NeighbourKeys {
+    /// Whether we make them.
+    pub fn is_granted(&self) -> bool {
+        self.0.as_ref().is_some_and(|name| *name.get_ref() == KeysName::Granted)
+    }
 }
 
 /// One end of a pair.
@@ -146,6 +170,9 @@ pub struct EndSection {
     /// It is a transparent route server, whose own AS is not on its paths (RFC 7947).
     #[serde(default)]
     pub route_server: bool,
+    /// Nobody else reads this session: only then keys are handed over on it.
+    #[serde(default)]
+    pub protected: bool,
 }
 
 impl Word for LargeCommunity {
@@ -305,6 +332,15 @@ impl AttestFile {
             names.push(&section.name);
             faults.extend(range(&section.most_octets, 256, 4_000, "octets"));
             faults.extend(range(&section.most_octets_extended, 256, 65_000, "octets"));
+            if !section.outside.get_ref().protected {
+                let grants = section.keys.0.as_ref().filter(|_| section.keys.is_granted()).map(Spanned::span);
+                let takes = section.take_granted.as_ref().filter(|takes| *takes.get_ref()).map(Spanned::span);
+                for span in grants.into_iter().chain(takes) {
+                    let message = "private keys on a session that others may read, expected `protected = true` outside";
+                    let help = "say so only if the session runs within IPsec, MACsec, a like tunnel, or one machine; TCP MD5 hides nothing";
+                    faults.push(Fault::at(span, message).help(help));
+                }
+            }
             for end in [&section.inside, &section.outside] {
                 let fields = end.get_ref();
                 if fields.listen.is_none() && fields.connect.is_none() {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 use tracing::{debug, error, info, warn};
+use wayleave_attestation::proxy::handover::Handover;
 use wayleave_attestation::proxy::pair::{self, Side};
 use wayleave_attestation::proxy::why::reason;
 use wayleave_attestation::proxy::{
@@ -82,7 +83,7 @@ pub async fn run(path: &Path) -> Outcome {
     let mut seed = [0u8; 8];
     getrandom::fill(&mut seed).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
     let mut proxy = Proxy::new(proxy_config(&file), ring, &used, u64::from_be_bytes(seed), clock.now());
-    proxy.share_signatures(super::seed()?);
+    proxy.hold_secret(super::seed()?);
 
     let (events, inbox) = mpsc::channel(QUEUE);
     let mut signals = Signals::listen().map_err(|error| Failure::new(format!("no signals: {error}")))?;
@@ -199,6 +200,11 @@ fn options(file: &AttestFile, pair: &PairSection) -> PairOptions {
         ],
         most: octets(*pair.most_octets.get_ref()),
         most_extended: octets(*pair.most_octets_extended.get_ref()),
+        handover: Handover {
+            grants: pair.keys.is_granted(),
+            takes: pair.take_granted.as_ref().is_some_and(|takes| *takes.get_ref()),
+            is_protected: pair.outside.get_ref().protected,
+        },
     }
 }
 
@@ -497,6 +503,9 @@ impl Driver {
                 noted["prefix"] = json!(nlri.prefix);
                 noted["origin"] = json!(origin);
                 self.log.note(&noted);
+            }
+            Happened::GrantRefused(place, error) => {
+                error!(pair = self.names[place], %error, "ALARM: the neighbour handed over keys that are none for us; they are not taken");
             }
             Happened::KeyEnds(left) => {
                 let Left { suite, left, of } = left;

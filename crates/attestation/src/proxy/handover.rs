@@ -1,0 +1,122 @@
+//! Granted keys in the proxy (the paper's way, section III-A): the AS before makes its neighbour's pair and hands the
+//! private half down the session, if both operators say that the session is protected.
+//!
+//! A grant stands in an optional non-transitive attribute of each UPDATE whose last hop names the pair. A router that
+//! does not know it drops it (RFC 4271 section 5); a proxy takes it off whatever comes in, on whichever side.
+
+use wayleave_bgp::{AttributeCode, AttributeFlags, Attributes};
+use wayleave_core::Asn;
+use wayleave_crypto::hash::hash;
+use wayleave_crypto::kdf;
+use wayleave_crypto::secret::Seed;
+use zeroize::Zeroizing;
+
+use crate::SuiteId;
+use crate::attest::{KeyRing, Pair};
+use crate::grant::{Grant, GrantError};
+use crate::leaf::Leaf;
+use crate::suite;
+
+/// The attribute that carries a grant; the same in all networks that grant.
+pub const HANDOVER: AttributeCode = AttributeCode(254);
+/// Pairs of one neighbour's making that are held at once: routes that came with an earlier one may still go out.
+const MOST_TAKEN: usize = 4;
+
+/// Whether keys are handed over on the outside session of a pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Handover {
+    /// We make the neighbour's pair if it asks for one.
+    pub grants: bool,
+    /// We ask the neighbour to make ours.
+    pub takes: bool,
+    /// Nobody else reads the session: it runs within IPsec, MACsec, a tunnel of that kind, or one machine. Without that
+    /// nothing is handed over either way.
+    pub is_protected: bool,
+}
+
+impl Handover {
+    pub(super) fn may_grant(self) -> bool {
+        self.grants && self.is_protected
+    }
+
+    pub(super) fn may_take(self) -> bool {
+        self.takes && self.is_protected
+    }
+}
+
+/// A pair that we made for the neighbour: what we say of it, and what it gets.
+pub(super) struct Granted {
+    pub(super) leaf: Leaf,
+    handed: Zeroizing<Vec<u8>>,
+}
+
+impl Granted {
+    /// The neighbour's pair, the same for each of its sessions as long as `secret` is the same.
+    pub(super) fn make(secret: &Seed, issuer: Asn, holder: Asn, least_strength: u16) -> Option<Self> {
+        let id = SuiteId::KcEd25519;
+        let seed = kdf::derive("wayleave/attestation/granted/v1", secret.expose(), &holder.0.to_be_bytes());
+        let pair = Pair { suite: id, key: suite::of(id)?.generate(&seed), registered: false };
+        let leaf = Leaf::new(&[pair.leaf_key()], least_strength, true).ok()?;
+        Some(Self { leaf, handed: Grant::new(issuer, holder, &pair)?.encode() })
+    }
+
+    /// The route with the grant beside its attestation.
+    pub(super) fn beside(&self, attributes: &Attributes) -> Attributes {
+        let mut edit = attributes.edit();
+        edit.remove(HANDOVER).set(HANDOVER, AttributeFlags::OPTIONAL_NON_TRANSITIVE, &self.handed);
+        edit.finish()
+    }
+}
+
+impl std::fmt::Debug for Granted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Granted").finish_non_exhaustive()
+    }
+}
+
+/// The route without a grant, and the grant; `None` if it has none.
+pub(super) fn without(attributes: &Attributes) -> Option<(Attributes, Zeroizing<Vec<u8>>)> {
+    let grant = Zeroizing::new(attributes.get(HANDOVER)?.value.to_vec());
+    let mut edit = attributes.edit();
+    edit.remove(HANDOVER);
+    Some((edit.finish(), grant))
+}
+
+/// The pairs that a neighbour has made for us.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// What came last: most UPDATEs bring the same.
+    last: Option<[u8; 32]>,
+    /// Their places in the ring, and which is the oldest.
+    places: Vec<usize>,
+    oldest: usize,
+}
+
+impl Taken {
+    /// Takes a grant of `issuer` into the ring, if it is another than the last.
+    pub(super) fn take(
+        &mut self,
+        grant: &[u8],
+        (issuer, own): (Asn, Asn),
+        lab: bool,
+        ring: &mut KeyRing,
+    ) -> Result<(), GrantError> {
+        let digest = hash("wayleave/attestation/handover/v1", &[grant]);
+        if self.last.replace(digest) == Some(digest) {
+            return Ok(());
+        }
+        let pair = Grant::decode(grant, issuer, own, lab)?;
+        let named = pair.leaf_key();
+        if ring.pairs.iter().any(|held| held.leaf_key() == named) {
+            return Ok(());
+        }
+        if self.places.len() < MOST_TAKEN {
+            self.places.push(ring.pairs.len());
+            ring.pairs.push(pair);
+        } else {
+            ring.pairs[self.places[self.oldest]] = pair;
+            self.oldest = (self.oldest + 1) % MOST_TAKEN;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! The keys of a proxy: counts of few-time keys, what is made ahead, and pairs that neighbours hand over.
+
+use std::sync::{Arc, PoisonError};
+
+use wayleave_bgp::{Attributes, Nlri};
+use wayleave_crypto::kdf;
+use wayleave_crypto::secret::Seed;
+
+use super::Proxy;
+use crate::attest::{MOST_DIRECT, Pair as KeyPair};
+use crate::proxy::event::{Event, Output};
+use crate::proxy::handover::without;
+use crate::proxy::pair::Side;
+use crate::proxy::reserve::{Left, ToPersist};
+use crate::proxy::roots::Roots;
+use crate::proxy::work::{Job, Outcome, Work};
+
+impl Proxy {
+    /// Gives the proxy a secret, which must be uniformly random. From now on one signature over a root serves all
+    /// neighbours if there are more than [`MOST_DIRECT`](crate::attest::MOST_DIRECT) pairs, each hop showing its receiver
+    /// nothing of the others; and neighbours that may have keys of our making get them.
+    pub fn hold_secret(&mut self, secret: Seed) {
+        let seed = kdf::derive("wayleave/attestation/roots/v1", secret.expose(), b"");
+        self.roots = (self.places.len() > MOST_DIRECT).then(|| Roots::new(seed, self.places.len()));
+        self.secret = Some(secret);
+    }
+
+    /// Asks for more signatures of few-time keys to be made durable, well before they are used, and tells of keys that
+    /// will end.
+    pub(super) fn reserve(&mut self) {
+        let ring = Arc::clone(&self.ring);
+        let ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = self.reserves.due(&ring);
+        self.outputs.extend(due.into_iter().map(|ToPersist { id, public, limit }| Output::Persist {
+            id,
+            public,
+            limit,
+        }));
+        for left in self.reserves.ending(&ring) {
+            self.tell(Event::KeyEnds(left));
+        }
+    }
+
+    /// What is left of the key at this place of the ring, if it is a few-time key.
+    pub(in crate::proxy) fn left(&self, place: usize, pair: &KeyPair) -> Option<Left> {
+        self.reserves.left(place, pair)
+    }
+
+    pub(super) fn on_persisted(&mut self, id: u64) {
+        let ring = Arc::clone(&self.ring);
+        if !self.reserves.persisted(id, &mut ring.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return;
+        }
+        self.places.iter_mut().for_each(|place| {
+            let waiting: Vec<Nlri> = place
+                .outgoing
+                .iter()
+                .filter(|(_, entry)| matches!(entry.found, Some(Outcome::NotReserved)))
+                .map(|(nlri, _)| *nlri)
+                .collect();
+            waiting.iter().for_each(|nlri| place.outgoing.queue(nlri));
+        });
+    }
+
+    /// What few-time keys need next is made in the background, where nothing waits to be signed.
+    pub(super) fn make_ahead(&mut self, place: usize) {
+        if self.reserves.is_empty() || self.places.iter().any(|place| place.outgoing.waiting() > 0) {
+            return;
+        }
+        self.signing = true;
+        let work = Work::Ahead(Arc::clone(&self.ring));
+        self.outputs.push_back(Output::Work(Job { pair: place, work }));
+    }
+
+    /// The route without any grant: that is for us alone, or not meant for anybody.
+    pub(super) fn keep_grant(&mut self, place: usize, from: Side, attributes: Arc<Attributes>) -> Arc<Attributes> {
+        let Some((attributes, grant)) = without(&attributes) else { return attributes };
+        let ring = Arc::clone(&self.ring);
+        let at = &mut self.places[place];
+        let attributes = at.pair.intern(attributes);
+        let issuer = at.pair.established(Side::Outside).map(|established| established.peer_asn);
+        let Some(issuer) = issuer.filter(|_| from == Side::Outside && at.handover.may_take()) else {
+            return attributes;
+        };
+        let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
+        match at.taken.take(&grant, (issuer, self.config.asn), self.config.rules.lab, &mut ring) {
+            Ok(()) => self.has_keys = true,
+            Err(error) => self.tell(Event::GrantRefused(place, error)),
+        }
+        attributes
+    }
+}
