@@ -91,7 +91,7 @@ fn a_granted_pair_signs_and_its_private_half_is_on_one_session_alone() {
     let expected = (Class::Valid, vec![Some(KeyOrigin::Registered), Some(KeyOrigin::Granted)]);
     assert_eq!(keys_at_the_last(&mut net), expected);
     let why = net.proxies[2].why(p(PREFIX));
-    assert_eq!(why.routes[0].hops[1].could_have_signed, [Asn(ORIGIN), Asn(MIDDLE)]);
+    assert_eq!(why.routes[0].hops[1].could_have_signed, [Asn(MIDDLE), Asn(ORIGIN)]);
     assert_eq!(senders(&net), [At::Proxy(0, 0, Side::Outside)]);
     // Not in a transitive attribute there either: the value ends before, and the grant's flags say so.
     let octets = &net.seen[&At::Proxy(0, 0, Side::Outside)];
