@@ -57,7 +57,10 @@ fn line(suites: &[SuiteId], extended: bool) -> Net {
     net.speakers[2].is_end = true;
     let connecting = |asn, pairs: usize| {
         let mut config = config(asn, pairs, false);
-        (config.pairs[pairs - 1].ends[1].connects, config.pairs[pairs - 1].ends[1].listens) = (true, false);
+        let last = &mut config.pairs[pairs - 1];
+        (last.ends[1].connects, last.ends[1].listens) = (true, false);
+        // One hash-based hop fits a neighbour without extended messages, two do not.
+        last.most = 2_600;
         config
     };
     let a = net.proxy(connecting(ORIGIN, 1), pairs(ORIGIN, suites));
