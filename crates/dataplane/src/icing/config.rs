@@ -14,7 +14,7 @@ pub struct Config {
     pub version: Version,
     /// What may change while packets flow.
     pub policy: Policy,
-    /// Agreements (X25519) a second for packets from one neighbour, and as many at once.
+    /// Agreements (X25519) a second for packets from one neighbour, and as many at once, or what one packet may need.
     pub agreements_per_second: u32,
     /// Paths kept.
     pub paths: usize,

@@ -1,6 +1,7 @@
 //! What a router keeps of a path: its keys, and what is decided for every packet on it.
 
-use wayleave_packet::icing::header::{Handle, MAX_PATH, NodeId, Path};
+use wayleave_packet::icing::header::{Handle, MAX_PATH, NodeId, Path, Version};
+use wayleave_packet::icing::mint::tag_epoch;
 use wayleave_packet::icing::verify::PathKeys;
 
 use super::action::{Action, Reason};
@@ -81,10 +82,14 @@ impl Known {
         &self.octets[..usize::from(self.length)]
     }
 
-    /// This node's ID in the path, and what the policy decides for it.
-    pub(super) fn decide(&self, policy: &Policy) -> Option<Decision> {
+    /// What the policy decides for this path; `None` if it has no key any more by which the path names this node, or
+    /// another master of tag keys than the one under which this node consented.
+    pub(super) fn decide(&self, policy: &Policy, version: Version) -> Option<Decision> {
         let path = Path::decode(self.octets()).ok()?;
-        policy.secret(path.node(self.keys.index()))?;
-        Some(Decision::new(policy, &path, self.keys.index()))
+        let index = self.keys.index();
+        policy.secret(path.node(index))?;
+        let hop = path.hop(index);
+        let consent = policy.master(tag_epoch(hop.expiry))?.consent(&path.hash(version), index, hop.tag, hop.expiry);
+        self.keys.is_under(&consent).then(|| Decision::new(policy, &path, index))
     }
 }

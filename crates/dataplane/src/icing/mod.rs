@@ -14,7 +14,7 @@ mod table;
 
 use wayleave_core::{Now, UnixTime};
 use wayleave_crypto::lanes::Kernel;
-use wayleave_packet::icing::header::{Handle, Packet, Version};
+use wayleave_packet::icing::header::{Handle, MAX_NODES, Packet, Version};
 use wayleave_packet::icing::mint::PairKey;
 use wayleave_packet::icing::verify::{Candidate, Compared, MAX_FRESHNESS, Proved, Verifier};
 
@@ -33,6 +33,9 @@ use table::Table;
 
 /// Consent may end this many seconds from now, and no later: two epochs of tag keys.
 pub const MAX_CONSENT: u32 = 2 << wayleave_packet::icing::mint::TAG_EPOCH;
+
+/// Agreements that one packet may need: a bucket that holds fewer would never let a path of new nodes pass.
+const MOST_AGREEMENTS: u32 = MAX_NODES as u32 - 1;
 
 /// One core's router.
 pub struct Router {
@@ -101,13 +104,13 @@ impl Router {
     }
 
     /// Takes another policy between two bursts: keys, neighbours, meanings of tags, accounts. Kept paths stay, except those
-    /// that name this node by a key that it has no more.
+    /// that name this node by a key that it has no more, or to which it consented under a master that is another now.
     ///
     /// # Errors
     /// If the policy contradicts itself; then the old one stays.
     pub fn set_policy(&mut self, policy: Policy) -> Result<(), ConfigError> {
         policy.check()?;
-        self.paths.retain(|_, known| match known.decide(&policy) {
+        self.paths.retain(|_, known| match known.decide(&policy, self.version) {
             Some(decision) => {
                 known.decision = decision;
                 true
@@ -125,8 +128,9 @@ impl Router {
         let rate = self.agreements_per_second;
         let links = self.policy.links.iter();
         let bucket = |id| self.agreements.iter().find(|(other, _)| *other == id).map(|(_, bucket)| bucket.clone());
-        self.agreements =
-            links.map(|link| (link.id, bucket(link.id).unwrap_or_else(|| TokenBucket::new(rate, rate)))).collect();
+        self.agreements = links
+            .map(|link| (link.id, bucket(link.id).unwrap_or_else(|| TokenBucket::new(rate, rate.max(MOST_AGREEMENTS)))))
+            .collect();
     }
 
     /// Processes at most [`BURST`] packets in place; actions beyond them are the default.

@@ -138,3 +138,12 @@ fn an_account_sends_no_more_than_its_rate_and_is_charged_for_what_passes() {
     assert_eq!((total.packets, total.octets), (passed, passed * 1_000));
     assert!(mesh(2).iter().all(|router| router.account(0).is_none()));
 }
+
+#[test]
+fn a_path_of_sixteen_new_nodes_passes_at_the_lowest_rate_of_agreements() {
+    let order: Vec<usize> = (0..16).collect();
+    let config = Config { agreements_per_second: 1, ..world::config(1, 16) };
+    let mut router = Router::new(config, Kernel::best()).unwrap();
+    let octets = packet(&sender(&order), Form::Path, 1, b"");
+    assert!(matches!(process(&mut router, &octets, LINK).0, Action::Forward { .. }));
+}

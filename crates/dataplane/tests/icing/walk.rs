@@ -266,3 +266,16 @@ fn a_master_of_tag_keys_is_replaced_from_an_epoch_on() {
         assert_eq!(matches!(action, Action::Forward { .. }), expected);
     }
 }
+
+/// Kept paths end with the master that consented to them.
+#[test]
+fn another_master_of_the_same_epoch_ends_the_paths_kept_under_the_old_one() {
+    let mut router = world::router(1, 3);
+    let sender = sender(&[0, 1, 2]);
+    assert!(matches!(process(&mut router, &packet(&sender, Form::Path, 1, b""), LINK).0, Action::Forward { .. }));
+    router.set_policy(world::policy(1, 3)).unwrap();
+    assert_eq!(router.paths(), 1);
+    router.set_policy(Policy { masters: vec![(0, world::master(9))], ..world::policy(1, 3) }).unwrap();
+    assert_eq!(router.paths(), 0);
+    assert_eq!(process(&mut router, &packet(&sender, Form::Path, 2, b""), LINK).0, Action::Drop(Reason::Consent));
+}

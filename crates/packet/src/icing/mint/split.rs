@@ -8,6 +8,8 @@ use super::super::header::{Handle, Part};
 
 /// Parts that wait for their other half.
 pub const LIMIT_JOINED: usize = 64;
+/// Of these, parts of one path.
+const LIMIT_OF_PATH: usize = 8;
 /// How long a part waits.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -55,15 +57,19 @@ impl Joiner {
         self.waiting.retain(|waiting| now.since(waiting.since) < PATIENCE);
         let is_other = |waiting: &Waiting| waiting.handle == handle && waiting.nonce == nonce && waiting.part != part;
         if let Some(place) = self.waiting.iter().position(is_other) {
-            let other = self.waiting.swap_remove(place);
+            let other = self.waiting.remove(place);
             let (first, second) =
                 if part == Part::Second { (&other.octets[..], octets) } else { (octets, &other.octets[..]) };
             out.extend_from_slice(first);
             out.extend_from_slice(second);
             return true;
         }
-        if self.waiting.len() == LIMIT_JOINED {
-            // The one that has waited longest goes; a part is a packet, and packets get lost.
+        // The one that has waited longest goes, this path's own first: no path pushes out all others' parts.
+        let is_own = |waiting: &Waiting| waiting.handle == handle;
+        if self.waiting.iter().filter(|waiting| is_own(waiting)).count() >= LIMIT_OF_PATH {
+            let own = self.waiting.iter().position(is_own).unwrap_or_default();
+            self.waiting.remove(own);
+        } else if self.waiting.len() == LIMIT_JOINED {
             self.waiting.remove(0);
         }
         self.waiting.push(Waiting { handle, nonce, part, since: now, octets: octets.to_vec() });
@@ -101,13 +107,30 @@ mod tests {
     }
 
     #[test]
+    fn a_path_with_many_lost_halves_pushes_out_no_other_paths() {
+        let mut joiner = Joiner::default();
+        let mut out = Vec::new();
+        joiner.join(Handle([1; 16]), [0; 8], Part::First, b"first ", Instant(0), &mut out);
+        for n in 0..1_000u64 {
+            joiner.join(HANDLE, (2 * n).to_be_bytes(), Part::First, b"lost", Instant(0), &mut out);
+        }
+        let nonce = 1u64.to_be_bytes();
+        assert!(joiner.join(Handle([1; 16]), nonce, Part::Second, b"second", Instant(0), &mut out));
+        assert_eq!(out, b"first second");
+    }
+
+    #[test]
     fn parts_wait_for_a_second_and_no_more_than_the_limit_of_them() {
         let mut joiner = Joiner::default();
         let mut out = Vec::new();
         for n in 0..10 * LIMIT_JOINED as u64 {
             joiner.join(HANDLE, (2 * n).to_be_bytes(), Part::First, b"first", Instant(0), &mut out);
         }
-        assert_eq!(joiner.waiting.len(), LIMIT_JOINED);
+        assert_eq!(joiner.waiting.len(), LIMIT_OF_PATH);
+        for n in 0..100u8 {
+            joiner.join(Handle([n; 16]), [0; 8], Part::First, b"first", Instant(0), &mut out);
+            assert!(joiner.waiting.len() <= LIMIT_JOINED);
+        }
         let last = 2 * (10 * LIMIT_JOINED as u64 - 1) + 1;
         let later = Instant(0) + PATIENCE;
         assert!(!joiner.join(HANDLE, last.to_be_bytes(), Part::Second, b"second", later, &mut out));

@@ -12,11 +12,16 @@ use super::Packet;
 /// Verified formats within each other, this one counted.
 pub const MAX_DEPTH: usize = 2;
 const UDP: u8 = 17;
+/// IPv4 in IP, and IPv6 in IP.
+const IP_IN_IP: [u8; 2] = [4, 41];
+/// IPv6 extension headers: hop-by-hop, routing, fragment, authentication, destination options, mobility, HIP, shim6.
+const EXTENSIONS: [u8; 8] = [0, 43, 44, 51, 60, 135, 139, 140];
 
 /// Why an inner packet goes nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InnerError {
-    /// Not an IP packet of the protocol and length that the header says, without options.
+    /// Not a whole IP packet of the protocol and length that the header says, without options or extension headers, or one
+    /// around such.
     #[error("not a plain IP packet")]
     NotIp,
     /// Its source is none that the sender may use.
@@ -55,7 +60,7 @@ pub fn check_inner(
     if !is_in(destinations, destination) {
         return Err(InnerError::Destination);
     }
-    if depth(protocol, inner) > MAX_DEPTH {
+    if depth(protocol, inner)? > MAX_DEPTH {
         return Err(InnerError::Nested);
     }
     Ok((source, destination))
@@ -89,7 +94,9 @@ impl<'a> Ip<'a> {
         let (header, payload) = octets.split_first_chunk::<20>()?;
         let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
         let address = |at: usize| IpAddr::V4(Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]));
-        (header[0] == 0x45 && length == octets.len()).then(|| Self {
+        // Any bit of the fragment field but "don't fragment".
+        let is_fragment = u16::from_be_bytes([header[6], header[7]]) & 0xbfff != 0;
+        (header[0] == 0x45 && length == octets.len() && !is_fragment).then(|| Self {
             source: address(12),
             destination: address(16),
             protocol: header[9],
@@ -101,31 +108,32 @@ impl<'a> Ip<'a> {
         let (header, payload) = octets.split_first_chunk::<40>()?;
         let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
         let address = |at: usize| Some(IpAddr::V6(Ipv6Addr::from(*header[at..].first_chunk::<16>()?)));
-        (length == payload.len()).then_some(())?;
+        (length == payload.len() && !EXTENSIONS.contains(&header[6])).then_some(())?;
         Some(Self { source: address(8)?, destination: address(24)?, protocol: header[6], payload })
     }
 }
 
 /// How many verified formats lie within each other, this one counted; counting ends beyond the limit.
-fn depth(mut protocol: u8, mut octets: &[u8]) -> usize {
+fn depth(mut protocol: u8, mut octets: &[u8]) -> Result<usize, InnerError> {
     let mut depth = 1;
     // Every turn takes a header off.
-    while depth <= MAX_DEPTH {
-        let Ok(ip) = Ip::decode(protocol, octets) else { break };
+    while depth <= MAX_DEPTH && IP_IN_IP.contains(&protocol) {
+        // What cannot be looked into might hide another.
+        let ip = Ip::decode(protocol, octets)?;
         (protocol, octets) = match ip.protocol {
-            PLATYPUS => return depth + 1,
+            PLATYPUS => return Ok(depth + 1),
             UDP => match icing_inside(ip.payload) {
                 Some(Some(packet)) => {
                     depth += 1;
                     (packet.protocol(), packet.payload())
                 }
-                Some(None) => return depth + 1,
+                Some(None) => return Ok(depth + 1),
                 None => break,
             },
             other => (other, ip.payload),
         };
     }
-    depth
+    Ok(depth)
 }
 
 /// Whether a UDP datagram goes to a verified format's port, and the ICING packet in it.
@@ -235,6 +243,17 @@ mod tests {
         let platypus = v4(PLATYPUS, b"header and payload");
         assert_eq!(check(&platypus), Ok(()));
         assert_eq!(check(&v4(UDP, &icing(&platypus))), Err(InnerError::Nested));
+        // Neither does a fragment or an extension header hide one.
+        let three = v4(UDP, &icing(&two));
+        let mut fragment = three.clone();
+        fragment.1[6] = 0x20;
+        assert_eq!(check(&fragment), Err(InnerError::NotIp));
+        let extended =
+            ip("2001:db8:1::1", "2001:db8:2::1", 60, &[&[UDP, 0, 1, 4, 0, 0, 0, 0], &icing(&two)[..]].concat());
+        assert_eq!(check(&extended), Err(InnerError::NotIp));
+        let mut inside = two.clone();
+        inside.1[6] = 0x20;
+        assert_eq!(check(&v4(UDP, &icing(&inside))), Err(InnerError::NotIp));
         // A tunnel in between hides none.
         assert_eq!(check(&v4(UDP, &icing(&v4(4, &platypus.1)))), Err(InnerError::Nested));
         assert_eq!(check(&v4(4, &v4(4, &v4(4, &plain.1).1).1)), Ok(()));

@@ -3,6 +3,7 @@
 mod burst;
 mod inner;
 
+use subtle::ConstantTimeEq;
 use wayleave_crypto::lanes::{Block, Kernel, cbc_pair_each, encrypt_each};
 use wayleave_crypto::sha256_packets::{Message, hash_each};
 use zeroize::Zeroize;
@@ -68,6 +69,12 @@ impl PathKeys {
         }
     }
 
+    /// Whether this node's consent is this one, compared in constant time.
+    #[must_use]
+    pub fn is_under(&self, consent: &Consent) -> bool {
+        self.keys[self.index()].ct_eq(consent.key().expose()).into()
+    }
+
     /// This node's place in the path.
     #[must_use]
     pub fn index(&self) -> usize {
@@ -127,13 +134,19 @@ fn is_consent(tag: &Block, presented: &[u8; CONSENT]) -> bool {
     u64::from_ne_bytes(*expected) ^ u64::from_ne_bytes(*presented) == 0
 }
 
-/// What a node computed of a packet.
-#[derive(Clone, Debug)]
+/// What a node computed of a packet. Its tags are secret until they are sent, and not printed.
+#[derive(Clone)]
 pub struct Proved {
     /// `H`: no two packets have one.
     pub hash: [u8; 32],
     /// At place `k` the tag between this node and node `k`.
     tags: [Block; MAX_NODES],
+}
+
+impl std::fmt::Debug for Proved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Proved(..)")
+    }
 }
 
 impl Proved {
