@@ -60,7 +60,7 @@ fn line(suites: &[SuiteId], extended: bool) -> Net {
         let last = &mut config.pairs[pairs - 1];
         (last.ends[1].connects, last.ends[1].listens) = (true, false);
         // One hash-based hop fits a neighbour without extended messages, two do not.
-        last.most = 2_600;
+        last.most = 2_400;
         config
     };
     let a = net.proxy(connecting(ORIGIN, 1), pairs(ORIGIN, suites));
