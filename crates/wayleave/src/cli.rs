@@ -625,6 +625,9 @@ pub struct Bench {
     /// Of attest-trace: whether verdicts are kept.
     #[arg(long, value_parser = clap::builder::BoolishValueParser::new())]
     pub cache: Option<bool>,
+    /// Of forward and stamp: cores of the results that end in `.cores`; all if not given.
+    #[arg(long)]
+    pub threads: Option<usize>,
     /// Draw what the paper drew into this SVG file, with its points beside ours.
     #[arg(long)]
     pub plot: Option<PathBuf>,

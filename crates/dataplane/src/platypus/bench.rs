@@ -6,8 +6,9 @@ use std::time::Duration;
 use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_crypto::lanes::Kernel;
 use wayleave_crypto::secret::Key128;
-use wayleave_packet::platypus::header::{Capability, Carriage, Principal, Width};
+use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
+use wayleave_packet::platypus::stamp_burst::{Ready, Unstamped, stamp};
 use wayleave_packet::platypus::verify::{Policy, Waypoint};
 
 use super::{Action, Config, Repeated, Router};
@@ -106,9 +107,73 @@ impl Bench {
     }
 }
 
-fn packet(number: u32, length: usize, waypoint: IpAddr, keys: &WaypointKeys) -> Vec<u8> {
-    let width = if length < 72 { Width::Narrow } else { Width::Full };
-    let interval = wayleave_packet::platypus::header::Interval::new(12).expect("in range");
+/// Packets in their slots behind room for a header, and the capabilities that stamp them.
+#[derive(Debug)]
+pub struct StampBench {
+    arena: Vec<u8>,
+    length: usize,
+    kernel: Kernel,
+    ready: Vec<Ready>,
+    counter: u32,
+}
+
+/// Octets in front of each packet.
+const ROOM: usize = 128;
+
+impl StampBench {
+    /// Packets of `length` octets, stamped by 64 principals in turn; they grow by a header with one binding of 128 bits.
+    #[must_use]
+    pub fn new(length: usize, kernel: Kernel) -> Self {
+        let length = length.clamp(20, SLOT - ROOM);
+        let waypoint = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
+        let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
+        let hops = (0..64).map(|number| hop(number, Width::Full, waypoint, &keys));
+        let ready = hops.map(|hop| Ready::new(&hop).expect("of IPv4")).collect();
+        let mut arena = vec![0; SPAN];
+        for (number, slot) in (0..).zip(arena.chunks_exact_mut(SLOT)) {
+            slot[ROOM..ROOM + length].copy_from_slice(&inner(number, length));
+        }
+        Self { arena, length, kernel, ready, counter: 0 }
+    }
+
+    /// Packets of one pass.
+    #[must_use]
+    pub fn packets(&self) -> usize {
+        SPAN / SLOT
+    }
+
+    /// Stamps every packet once, and returns how many were stamped and what `clock` says it took; then puts the packets back
+    /// as they were.
+    pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
+        let mut stamped = 0;
+        let start = clock();
+        for burst in self.arena.chunks_exact_mut(SLOT * BURST) {
+            let mut slots = burst.chunks_exact_mut(SLOT);
+            let mut packets: [Unstamped<'_>; BURST] = std::array::from_fn(|place| {
+                self.counter = self.counter.wrapping_add(1);
+                let slot = slots.next().expect("as many slots as packets");
+                let nonce = Nonce { seconds: TIME as u32, counter: self.counter };
+                Unstamped {
+                    buffer: &mut slot[..ROOM + self.length],
+                    begin: ROOM,
+                    ready: &self.ready[place % 64],
+                    nonce,
+                }
+            });
+            let mut outcomes = [const { Ok(0) }; BURST];
+            stamp(self.kernel, &mut packets, &mut outcomes);
+            stamped += outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        }
+        let took = clock().saturating_sub(start);
+        for (number, slot) in (0..).zip(self.arena.chunks_exact_mut(SLOT)) {
+            slot[ROOM..ROOM + 20].copy_from_slice(&inner(number, self.length)[..20]);
+        }
+        (stamped, took)
+    }
+}
+
+fn hop(number: u32, width: Width, waypoint: IpAddr, keys: &WaypointKeys) -> Hop {
+    let interval = Interval::new(12).expect("in range");
     let capability = Capability {
         waypoint,
         principal: Principal::new(number % 64).expect("24 bits"),
@@ -117,21 +182,29 @@ fn packet(number: u32, length: usize, waypoint: IpAddr, keys: &WaypointKeys) -> 
         delegation: None,
         width,
     };
-    let key = keys.stamp_key(&capability).expect("one key for ever");
-    let hops = [Hop { capability, key }];
+    Hop { capability, key: keys.stamp_key(&capability).expect("one key for ever") }
+}
+
+fn packet(number: u32, length: usize, waypoint: IpAddr, keys: &WaypointKeys) -> Vec<u8> {
+    let width = if length < 72 { Width::Narrow } else { Width::Full };
+    let hops = [hop(number, width, waypoint, keys)];
     let nonce = Nonce { seconds: TIME as u32, counter: number };
     let route = Route { hops: &hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
-    let inner_length = length - 32 - width.octets();
-    let mut inner = vec![0; inner_length];
+    let mut out = Vec::new();
+    encapsulate(&inner(number, length - 32 - width.octets()), &route, &mut out).expect("a sound packet");
+    out
+}
+
+/// An IPv4 packet that nobody has stamped.
+fn inner(number: u32, length: usize) -> Vec<u8> {
+    let mut inner = vec![0; length];
     inner[0] = 0x45;
-    inner[2..4].copy_from_slice(&(inner_length as u16).to_be_bytes());
+    inner[2..4].copy_from_slice(&(length as u16).to_be_bytes());
     inner[8] = 64;
     inner[9] = 17;
     inner[12..16].copy_from_slice(&[192, 0, 2, number as u8 | 1]);
     inner[16..20].copy_from_slice(&[203, 0, 113, number as u8 | 1]);
-    let mut out = Vec::new();
-    encapsulate(&inner, &route, &mut out).expect("a sound packet");
-    out
+    inner
 }
 
 #[cfg(test)]
@@ -148,6 +221,16 @@ mod tests {
                     let (forwarded, _) = bench.pass(&mut || Duration::ZERO);
                     assert!(forwarded + 4 >= bench.packets(), "{forwarded}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn every_packet_is_stamped_in_every_pass() {
+        for length in [40, 64, 1_500] {
+            let mut bench = StampBench::new(length, Kernel::best());
+            for _ in 0..2 {
+                assert_eq!(bench.pass(&mut || Duration::ZERO).0, bench.packets());
             }
         }
     }

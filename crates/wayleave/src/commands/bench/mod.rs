@@ -6,6 +6,7 @@ mod codec;
 mod direct;
 mod forward;
 mod forward_io;
+mod forward_plot;
 mod plot;
 mod trace;
 
@@ -20,13 +21,14 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json, table};
 
 /// All benchmarks, and what they measure.
-const ALL: [(&str, &str); 9] = [
+const ALL: [(&str, &str); 10] = [
     ("bgp-codec", "decode and re-encode the UPDATEs of a trace"),
     ("export-all", "one route to all members: direct, or the circuit of the paper"),
     ("select-best", "the best route of each member, both parties over loopback TCP"),
     ("exchange-trace", "a recorded table through a whole exchange in one thread"),
     ("forward", "verify and rewrite packets in memory, beside no processing and beside IPv4 lookup"),
     ("forward-io", "a router between namespaces by every backend, beside the kernel's IP forwarding"),
+    ("stamp", "put headers and bindings in front of packets in memory"),
     ("attest-ops", "every suite and baseline of attestation: sign, verify, generate, sizes, a whole UPDATE"),
     ("attest-trace", "delay of attested UPDATEs under the paper's workloads, a recorded trace or a table"),
     ("attest-memory", "bytes of signatures of the paper's three tables"),
@@ -53,6 +55,7 @@ pub fn run(bench: &Bench) -> Outcome {
             // Printed inside.
             None => return Ok(()),
         },
+        Some("stamp") => forward::stamp(bench)?,
         Some("attest-ops") => attest::ops(bench)?,
         Some("attest-trace") => attest::trace(bench)?,
         Some("attest-memory") => attest::memory(bench)?,
@@ -159,6 +162,12 @@ impl Report {
             table(&["RESULT", "VALUE", "UNIT", "N", "MIN", "MAX"], &rows)
         )
     }
+}
+
+/// Draws into the file that was asked for, if one was.
+fn draw(bench: &Bench, plot: impl FnOnce() -> plot::Plot) -> Outcome<()> {
+    let Some(path) = &bench.plot else { return Ok(()) };
+    std::fs::write(path, plot().to_svg()).map_err(|error| Failure::new(format!("{}: {error}", path.display())).into())
 }
 
 /// The middle sample, or the mean of the two in the middle; zero without samples.
