@@ -2,6 +2,7 @@
 
 pub mod account;
 pub mod bench;
+pub mod journal;
 pub mod revocation;
 mod totals;
 
