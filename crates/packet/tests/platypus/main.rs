@@ -15,3 +15,8 @@ mod world;
 fn cases(default: u64) -> u64 {
     std::env::var("WAYLEAVE_PLATYPUS_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
+
+/// How many packets the waypoint and its model are given.
+fn packets(default: u64) -> u64 {
+    std::env::var("WAYLEAVE_PLATYPUS_PACKETS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}

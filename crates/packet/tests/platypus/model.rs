@@ -11,7 +11,7 @@ use wayleave_packet::platypus::verify::{Reason, Verdict, Waypoint};
 
 use crate::random::Random;
 use crate::world;
-use crate::{cases, round_trip};
+use crate::{packets, round_trip};
 
 /// A waypoint as the model knows it.
 pub(crate) struct Here {
@@ -330,7 +330,7 @@ fn compare(here: &Here, datagram: &[u8], now: u64) -> Option<Vec<u8>> {
 fn the_waypoint_equals_the_model_on_random_and_mutated_packets() {
     let mut random = Random::new(1);
     let (mut forwarded, mut refused) = (0u64, 0u64);
-    while forwarded + refused < cases(1_000_000) {
+    while forwarded + refused < packets(1_000_000) {
         let (mut datagram, addresses) = round_trip::random_packet(&mut random, world::NOW);
         for address in addresses {
             let here = Here { address, key: world::key_octets(address), narrow: true };
@@ -362,7 +362,7 @@ fn a_burst_in_lanes_equals_its_packets_one_by_one() {
     let mut random = Random::new(3);
     for kernel in Kernel::available() {
         let mut verifier = Verifier::new(kernel, 8);
-        for _ in 0..cases(200_000) / 200 {
+        for _ in 0..packets(200_000) / 200 {
             let mut datagrams = Vec::new();
             let mut waypoints: Vec<Waypoint> = Vec::new();
             for _ in 0..random.below(BURST as u64 + 1) {

@@ -1,7 +1,7 @@
 //! What the papers drew of forwarding and stamping: Platypus, Figure 4 and Table 3; SCION, Figures 3 and 4 and Table 1.
 
 use super::Report;
-use super::plot::{Content, Panel, Plot, Series};
+use super::plot::{Content, Panel, Plot, Series, Style};
 
 /// Platypus, Table 3: nanoseconds of packet processing for 68, 348 and 1500 octets, without and with verification.
 const TABLE_3: [[f64; 3]; 2] = [[172.0, 173.0, 181.0], [695.0, 998.0, 1_908.0]];
@@ -37,12 +37,14 @@ fn table_3(report: &Report) -> Panel {
         let time = |size: &str| report.value(&format!("{name}.{size}")).map(|rate| 1e9 / rate);
         points.filter_map(|(place, size)| Some((place, time(size)?))).collect()
     };
-    let line = |name: &str, published, points| Series { name: name.to_owned(), published, points };
+    let unprocessed = [("none", 0), ("none.1518", 2)];
+    let unprocessed = unprocessed.map(|(name, place)| report.value(name).map(|rate| (place, 1e9 / rate)));
     let series = vec![
-        line("verify and rewrite", false, nanoseconds("platypus")),
-        line("and replay, accounts", false, nanoseconds("platypus-full")),
-        line("published: UMAC", true, TABLE_3[1].into_iter().enumerate().collect()),
-        line("published: null", true, TABLE_3[0].into_iter().enumerate().collect()),
+        line("verify and rewrite", Style::Measured, nanoseconds("platypus")),
+        line("published: UMAC", Style::Published, TABLE_3[1].into_iter().enumerate().collect()),
+        line("no processing", Style::Measured, unprocessed.into_iter().flatten().collect()),
+        line("published: null", Style::Published, TABLE_3[0].into_iter().enumerate().collect()),
+        line("replay and accounts too", Style::Measured, nanoseconds("platypus-full")),
     ];
     panel("Platypus, Table 3: packet processing (published: 68, 348, 1500 octets)", "nanoseconds", &sizes, series)
 }
@@ -54,18 +56,16 @@ fn scion(report: &Report) -> [Panel; 2] {
         let points = names.iter().enumerate();
         points.filter_map(|(place, name)| Some((place, report.value(name)?))).collect::<Vec<_>>()
     };
-    let line = |name: &str, published, points| Series { name: name.to_owned(), published, points };
     let level = |rate: f64| (0..3).map(|place| (place, rate)).collect::<Vec<_>>();
     let one = vec![
-        line("64 octets", false, of("")),
-        line("1518 octets", false, of(".1518")),
-        line("64, published", true, level(PORTS[0][0])),
-        line("1518, published", true, level(PORTS[0][1])),
+        line("64 octets", Style::Measured, of("")),
+        line("64, published", Style::Published, level(PORTS[0][0])),
+        line("1518 octets", Style::Measured, of(".1518")),
+        line("1518, published", Style::Published, level(PORTS[0][1])),
     ];
     let all = vec![
-        line("64 octets, all cores here", false, of(".cores")),
-        line("64, published: 12 ports", true, level(PORTS[1][0])),
-        line("1518, published: 12 ports", true, level(PORTS[1][1])),
+        line("64 octets, all cores", Style::Measured, of(".cores")),
+        line("64, published: 12 ports", Style::Published, level(PORTS[1][0])),
     ];
     [
         panel("SCION, Figure 3: one core here, one port of 10 Gb/s there", "packets a second", &places, one),
@@ -80,20 +80,22 @@ fn table_1(report: &Report) -> Panel {
         let value = |place: &str| report.value(&format!("table-1.{place}{suffix}"));
         points.filter_map(|(place, name)| Some((place, 100.0 * value(name)?))).collect::<Vec<_>>()
     };
-    let series = vec![
-        Series { name: "from its counts".to_owned(), published: false, points: of("") },
-        Series { name: "printed".to_owned(), published: true, points: of(".paper") },
-    ];
+    let series =
+        vec![line("from its counts", Style::Measured, of("")), line("printed", Style::Published, of(".paper"))];
     panel("SCION, Table 1: octets of path for four hops", "per cent", &places, series)
 }
 
 fn ours(report: &Report, places: &[&str]) -> Series<usize> {
     let points = places.iter().enumerate().filter_map(|(place, name)| Some((place, report.value(name)?))).collect();
-    Series { name: "measured here".to_owned(), published: false, points }
+    line("measured here", Style::Measured, points)
 }
 
 fn published(points: &[(usize, f64)]) -> Series<usize> {
-    Series { name: "published".to_owned(), published: true, points: points.to_vec() }
+    line("published", Style::Published, points.to_vec())
+}
+
+fn line(name: &str, style: Style, points: Vec<(usize, f64)>) -> Series<usize> {
+    Series { name: name.to_owned(), style, points }
 }
 
 fn panel(title: &str, measure: &str, places: &[&str], series: Vec<Series<usize>>) -> Panel {

@@ -6,7 +6,7 @@ use wayleave_attestation::bench::memory::{TABLES, of_table};
 use wayleave_attestation::paper::hybrid::Mix;
 
 use super::super::Report;
-use super::{cannot, contenders, note_missing, plot, plots, seed};
+use super::{cannot, contenders, draw, note_missing, plots, seed};
 use crate::cli::Bench;
 use crate::failure::Outcome;
 
@@ -32,6 +32,6 @@ pub fn memory(bench: &Bench) -> Outcome<Report> {
         }
     }
     note_missing(&mut report, &missing);
-    plot(bench, || plots::memory(&report))?;
+    draw(bench, || plots::memory(&report))?;
     Ok(report)
 }

@@ -7,8 +7,6 @@ mod ops;
 mod plots;
 mod trace;
 
-use std::fs;
-
 use serde_json::json;
 use wayleave_attestation::bench::{Contender, Received, receive_all, workload::Route};
 use wayleave_attestation::{Scheme, SchemeError, SuiteId};
@@ -17,8 +15,7 @@ use wayleave_crypto::secret::Secret;
 pub use self::memory::memory;
 pub use self::ops::ops;
 pub use self::trace::trace;
-use super::Report;
-use super::plot::Plot;
+use super::{Report, draw};
 use crate::cli::Bench;
 use crate::failure::{Failure, Outcome};
 
@@ -64,9 +61,4 @@ fn note_missing(report: &mut Report, missing: &[String]) {
     if !missing.is_empty() {
         report.params.insert("not_there".into(), json!(missing));
     }
-}
-
-fn plot(bench: &Bench, draw: impl FnOnce() -> Plot) -> Outcome<()> {
-    let Some(path) = &bench.plot else { return Ok(()) };
-    fs::write(path, draw().to_svg()).map_err(|error| Failure::new(format!("{}: {error}", path.display())).into())
 }

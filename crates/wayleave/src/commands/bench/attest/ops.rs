@@ -11,7 +11,7 @@ use wayleave_attestation::paper::raw::Exponent;
 use wayleave_attestation::{Scheme, SuiteId};
 
 use super::super::Report;
-use super::{BURST, SEED, World, cannot, contenders, note_missing, now, plot, plots, world};
+use super::{BURST, SEED, World, cannot, contenders, draw, note_missing, now, plots, world};
 use crate::cli::Bench;
 use crate::failure::Outcome;
 
@@ -91,7 +91,7 @@ pub fn ops(bench: &Bench) -> Outcome<Report> {
     add_ratios(&mut report, &measured);
     add_figure_4(&mut report, bench, repetitions);
     note_missing(&mut report, &missing);
-    plot(bench, || plots::ops(&report))?;
+    draw(bench, || plots::ops(&report))?;
     Ok(report)
 }
 

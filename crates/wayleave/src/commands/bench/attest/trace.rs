@@ -14,7 +14,7 @@ use wayleave_bgp::{AsPath, Message, SegmentKind};
 use wayleave_core::Asn;
 
 use super::super::Report;
-use super::{BURST, SEED, cannot, contenders, note_missing, now, plot, plots, seed};
+use super::{BURST, SEED, cannot, contenders, draw, note_missing, now, plots, seed};
 use crate::cli::{AttestWorkload, Bench};
 use crate::failure::{Failure, Outcome};
 
@@ -86,7 +86,7 @@ fn generated(bench: &Bench, workloads: &[Workload]) -> Outcome<Report> {
         }
     }
     note_missing(&mut report, &missing);
-    plot(bench, || plots::trace(&report, workloads, &all))?;
+    draw(bench, || plots::trace(&report, workloads, &all))?;
     Ok(report)
 }
 
