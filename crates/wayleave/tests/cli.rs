@@ -277,7 +277,9 @@ fn benchmarks_are_listed_and_report_by_the_contract() {
     let folder = Folder::new("cli-bench");
     let list = folder.ok(&["bench", "--list"]);
     let exchange = ["bgp-codec", "export-all", "select-best", "exchange-trace"];
-    for name in exchange.iter().chain(&["forward", "forward-io", "stamp", "attest-ops", "attest-trace", "attest-memory"]) {
+    for name in
+        exchange.iter().chain(&["forward", "forward-io", "stamp", "attest-ops", "attest-trace", "attest-memory"])
+    {
         assert!(list.lines().any(|line| line == *name), "{name} is not in: {list}");
     }
     assert!(folder.fails(2, &["bench", "nothing"]).contains("no benchmark `nothing`"));
