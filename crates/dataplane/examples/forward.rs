@@ -40,6 +40,13 @@ fn main() {
                 report(kernel, name, bench.length(), bench.packets(), times);
             }
         }
+        if !is_left_out("stamp") {
+            for length in [40, 64, 348, 1_500] {
+                let mut bench = platypus::StampBench::new(length, kernel);
+                let times = (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64()).collect();
+                report(kernel, "stamp", length, bench.packets(), times);
+            }
+        }
     }
 }
 
