@@ -1,7 +1,8 @@
 //! The member set: the signed, numbered list of slots that both parties and every member agree on.
 //!
 //! A slot is one connection to the exchange. A later set only appends: a slot keeps its place for ever, so that stored
-//! policy rows stay valid at their width, and the only change that an existing slot may see is that it leaves.
+//! policy rows stay valid at their width, and the only change that an existing slot may see is that it leaves. Beside
+//! the slots stand the keys with which members' ASes attest paths; those may change with any set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,8 +15,9 @@ use crate::wire::{Malformed, Reader, Writer};
 
 /// What the operator's signature is made for.
 const LABEL: &str = "wayleave/directory/member-set/v1";
-/// The version of the encoding.
+/// The version of the encoding of a set in which nobody attests, and of one with keys.
 const VERSION: u8 = 1;
+const VERSION_WITH_KEYS: u8 = 2;
 
 /// Slots that a set may have, leavers included. Our limit: twice the 2,000 members that circuits are tested to.
 pub const MAX_SLOTS: usize = 4096;
@@ -25,11 +27,22 @@ pub const MAX_EXCHANGE_NAME: usize = 64;
 pub const MAX_SLOT_NAME: usize = 64;
 /// Addresses of one slot.
 pub const MAX_ADDRESSES: usize = 16;
+/// Attestation keys of one AS, at most one for each suite.
+pub const MAX_ATTEST_KEYS: usize = 4;
 /// Octets of an encoded, signed set: enough for [`MAX_SLOTS`] slots of the largest size.
-pub const MAX_ENCODED: usize =
-    1 + 4 + MAX_EXCHANGE_NAME + 8 + 4 + MAX_SLOTS * (1 + 4 + 4 + MAX_SLOT_NAME + 4 + MAX_ADDRESSES * 17 + 68) + 64;
+pub const MAX_ENCODED: usize = 1
+    + 4
+    + MAX_EXCHANGE_NAME
+    + 8
+    + 4
+    + MAX_SLOTS * (1 + 4 + 4 + MAX_SLOT_NAME + 4 + MAX_ADDRESSES * 17 + 68)
+    + 64
+    + 4
+    + MAX_SLOTS * (4 + 4 + MAX_ATTEST_KEYS * 33);
 /// Octets of the smallest slot.
 const LEAST_SLOT: usize = 1 + 4 + 4 + 4 + 68;
+/// Octets of the smallest entry of attestation keys.
+const LEAST_KEYS: usize = 4 + 4 + 33;
 /// Octets of the smallest address.
 const LEAST_ADDRESS: usize = 5;
 
@@ -55,6 +68,15 @@ pub struct Slot {
     pub max_prefix: u32,
 }
 
+/// A key with which a member's AS attests paths, as those who sign for the members name it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct AttestKey {
+    /// The suite's number.
+    pub suite: u8,
+    /// The key, or its hash where it is not 32 octets long.
+    pub key: [u8; 32],
+}
+
 /// The list of slots of an exchange, and its number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberSet {
@@ -64,6 +86,8 @@ pub struct MemberSet {
     pub number: u64,
     /// Slots in the order in which they joined.
     pub slots: Vec<Slot>,
+    /// The keys with which members' ASes attest paths, by ascending suite; an AS without an entry attests nothing.
+    pub attest: BTreeMap<Asn, Vec<AttestKey>>,
 }
 
 /// A [`MemberSet`] and its operator's signature. It proves nothing before [`SignedMemberSet::verify`].
@@ -100,6 +124,11 @@ pub enum SetError {
     /// Active slots of different ASes claim one address, or a slot lists one twice.
     #[error("slot {0}: address {1} is taken")]
     AddressTaken(SlotId, IpAddr),
+    /// An AS lists no attestation key, more than [`MAX_ATTEST_KEYS`], two of one suite, or has no slot.
+    #[error(
+        "{0}: attestation keys are 1 to {MAX_ATTEST_KEYS}, of different suites in ascending order, of a member's AS"
+    )]
+    AttestKeys(Asn),
     /// The later set belongs to another exchange.
     #[error("the set belongs to another exchange")]
     OtherExchange,
@@ -187,6 +216,26 @@ impl MemberSet {
         self.iter().find(|(_, slot)| slot.active && slot.name == name).map(|(id, _)| id)
     }
 
+    /// The ASes of the active slots in the order of their first slots, each with its attestation keys: for these an
+    /// announcer signs, whoever of them may have the route.
+    pub fn neighbours(&self) -> impl Iterator<Item = (Asn, &[AttestKey])> {
+        let mut seen = BTreeSet::new();
+        let active = self.slots.iter().filter(|slot| slot.active).map(|slot| slot.asn);
+        active
+            .filter(move |asn| seen.insert(*asn))
+            .map(|asn| (asn, self.attest.get(&asn).map_or(&[][..], Vec::as_slice)))
+    }
+
+    /// What tells two lists of neighbours apart.
+    #[must_use]
+    pub fn neighbours_digest(&self) -> [u8; 32] {
+        let mut out = Writer::new();
+        for (asn, keys) in self.neighbours() {
+            write_keys(&mut out, asn, keys);
+        }
+        hash("wayleave/directory/neighbours/v1", &[&out.finish()])
+    }
+
     /// What the set is called in headers and views: the hash of its canonical encoding.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
@@ -203,6 +252,7 @@ impl MemberSet {
         }
         self.iter().try_for_each(|(id, slot)| slot.check(id))?;
         self.check_names()?;
+        self.check_attest_keys()?;
         self.check_keys()?;
         self.check_addresses()
     }
@@ -232,22 +282,29 @@ impl MemberSet {
 
     /// The canonical encoding, which the signature covers: version 8, exchange (counted), number 64, slots (counted) of
     /// active 8, AS 32, name (counted), addresses (counted) of family 8 (4 or 6) and octets, certificate 256, key 256,
-    /// prefix limit 32; counts have 32 bits. Different sets never encode alike.
+    /// prefix limit 32; counts have 32 bits. Version 2 adds ASes (counted), ascending, of AS 32, keys (counted) of suite 8
+    /// and key 256; there is at least one. Different sets never encode alike.
     fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
-        out.u8(VERSION).blob(self.exchange.as_bytes()).u64(self.number).list(&self.slots, |out, slot| slot.encode(out));
+        out.u8(if self.attest.is_empty() { VERSION } else { VERSION_WITH_KEYS });
+        out.blob(self.exchange.as_bytes()).u64(self.number).list(&self.slots, |out, slot| slot.encode(out));
+        if !self.attest.is_empty() {
+            out.count(self.attest.len());
+            self.attest.iter().for_each(|(asn, keys)| write_keys(&mut out, *asn, keys));
+        }
         out.finish()
     }
 
     fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let version = reader.u8()?;
-        if version != VERSION {
+        if version != VERSION && version != VERSION_WITH_KEYS {
             return Err(DecodeError::Version(version));
         }
         let exchange = text(reader, MAX_EXCHANGE_NAME)?;
         let number = reader.u64()?;
         let slots = reader.list(LEAST_SLOT, MAX_SLOTS, Slot::decode)?;
-        let set = Self { exchange, number, slots };
+        let attest = if version == VERSION_WITH_KEYS { attest_keys(reader)? } else { BTreeMap::new() };
+        let set = Self { exchange, number, slots, attest };
         set.check()?;
         Ok(set)
     }
@@ -270,6 +327,19 @@ impl MemberSet {
             }
         }
         Ok(())
+    }
+
+    fn check_attest_keys(&self) -> Result<(), SetError> {
+        let asns: BTreeSet<Asn> = self.slots.iter().map(|slot| slot.asn).collect();
+        let is_sound = |(asn, keys): &(&Asn, &Vec<AttestKey>)| {
+            (1..=MAX_ATTEST_KEYS).contains(&keys.len())
+                && keys.is_sorted_by(|a, b| a.suite < b.suite)
+                && asns.contains(asn)
+        };
+        match self.attest.iter().find(|entry| !is_sound(entry)) {
+            Some((asn, _)) => Err(SetError::AttestKeys(*asn)),
+            None => Ok(()),
+        }
     }
 
     fn check_addresses(&self) -> Result<(), SetError> {
@@ -374,6 +444,26 @@ impl SignedMemberSet {
 /// Printable: no control characters, so that a name cannot break a log line or a terminal.
 fn is_name(text: &str, most: usize) -> bool {
     (1..=most).contains(&text.len()) && !text.chars().any(char::is_control)
+}
+
+fn write_keys(out: &mut Writer, asn: Asn, keys: &[AttestKey]) {
+    out.u32(asn.0).list(keys, |out, key| {
+        out.u8(key.suite).bytes(&key.key);
+    });
+}
+
+fn attest_keys(reader: &mut Reader<'_>) -> Result<BTreeMap<Asn, Vec<AttestKey>>, Malformed> {
+    let entries = reader.list(LEAST_KEYS, MAX_SLOTS, |reader| {
+        let asn = Asn(reader.u32()?);
+        let keys = reader.list(33, MAX_ATTEST_KEYS, |reader| {
+            Ok::<_, Malformed>(AttestKey { suite: reader.u8()?, key: reader.array()? })
+        })?;
+        Ok::<_, Malformed>((asn, keys))
+    })?;
+    if entries.is_empty() || !entries.is_sorted_by(|a, b| a.0 < b.0) {
+        return Err(Malformed::Order("attestation keys"));
+    }
+    Ok(entries.into_iter().collect())
 }
 
 fn text(reader: &mut Reader<'_>, most: usize) -> Result<String, Malformed> {

@@ -9,7 +9,9 @@ use proptest::prelude::*;
 use wayleave_core::Asn;
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_route_server::directory::{DecodeError, MAX_SLOTS, MemberSet, NotSigned, SetError, SignedMemberSet, Slot};
+use wayleave_route_server::directory::{
+    AttestKey, DecodeError, MAX_SLOTS, MemberSet, NotSigned, SetError, SignedMemberSet, Slot,
+};
 use wayleave_route_server::wire::Malformed;
 
 fn operator() -> SigningKey {
@@ -137,6 +139,31 @@ fn a_set_that_contradicts_itself_is_refused() {
 }
 
 #[test]
+fn attestation_keys_may_change_with_any_set_and_are_of_members() {
+    let before = set(&[64497, 64498, 64497]);
+    let key = |suite| AttestKey { suite, key: [suite; 32] };
+    let with = |asn, keys: Vec<AttestKey>| {
+        let mut next = successor(&before);
+        next.attest.insert(Asn(asn), keys);
+        next.may_follow(&before)
+    };
+    assert_eq!(with(64498, vec![key(1), key(2)]), Ok(()));
+    assert_eq!(with(64499, vec![key(1)]), Err(SetError::AttestKeys(Asn(64499))));
+    for keys in [vec![], vec![key(1), key(1)], vec![key(2), key(1)], (0..5).map(key).collect()] {
+        assert_eq!(with(64498, keys), Err(SetError::AttestKeys(Asn(64498))));
+    }
+    let mut changed = successor(&before);
+    changed.attest.insert(Asn(64498), vec![key(3)]);
+    assert_ne!(changed.neighbours_digest(), before.neighbours_digest());
+    let asns: Vec<Asn> = changed.neighbours().map(|(asn, _)| asn).collect();
+    assert_eq!(asns, [Asn(64497), Asn(64498)], "an AS stands once");
+    // Whoever has left is nobody's neighbour, and where one slot of an AS is left it keeps its place.
+    changed.slots[0].active = false;
+    let neighbours: Vec<(Asn, usize)> = changed.neighbours().map(|(asn, keys)| (asn, keys.len())).collect();
+    assert_eq!(neighbours, [(Asn(64498), 1), (Asn(64497), 0)]);
+}
+
+#[test]
 fn slots_of_one_as_may_share_an_address() {
     let mut members = set(&[64497, 64497]);
     members.slots[1].addresses = members.slots[0].addresses.clone();
@@ -156,7 +183,13 @@ fn any_slot(place: u8) -> impl Strategy<Value = Slot> {
 
 fn any_set() -> impl Strategy<Value = MemberSet> {
     let slots = (0u8..6).prop_flat_map(|n| (0..n).map(any_slot).collect::<Vec<_>>());
-    ("[a-z-]{1,10}", any::<u64>(), slots).prop_map(|(exchange, number, slots)| MemberSet { exchange, number, slots })
+    ("[a-z-]{1,10}", any::<u64>(), slots).prop_map(|(exchange, number, slots)| {
+        // Every other AS attests, with a key more for each.
+        let asns = slots.iter().map(|slot| slot.asn).enumerate().filter(|(place, _)| place % 2 == number as usize % 2);
+        let keys = |count: usize| (0..1 + count as u8 % 4).map(|suite| AttestKey { suite, key: [suite; 32] }).collect();
+        let attest = asns.map(|(place, asn)| (asn, keys(place))).collect();
+        MemberSet { exchange, number, slots, attest }
+    })
 }
 
 proptest! {

@@ -75,6 +75,7 @@ impl Command {
             | Command::Members(
                 Members::Init { json, .. }
                 | Members::Add(AddMember { json, .. })
+                | Members::Attest { json, .. }
                 | Members::Remove { json, .. }
                 | Members::Show { json, .. },
             )
@@ -435,6 +436,19 @@ pub enum Members {
     },
     /// Append a member's slot.
     Add(AddMember),
+    /// Set the keys with which a member's AS attests paths; without a key it attests nothing.
+    Attest {
+        file: PathBuf,
+        #[arg(long)]
+        operator: PathBuf,
+        #[arg(long)]
+        asn: Asn,
+        /// A public key as SUITE:HEX, from `wayleave keys show` (may be repeated, one for each suite).
+        #[arg(long)]
+        key: Vec<String>,
+        #[arg(long)]
+        json: bool,
+    },
     /// Let a member leave; its slot is dead for ever.
     Remove {
         file: PathBuf,

@@ -5,6 +5,7 @@
 //! ADD-PATH, roles and End-of-RIB, each only if both ends have it. Graceful restart is refused (End-of-RIB alone
 //! passes): routes that outlive a session would outlive what was proved of them. All others are left out.
 
+pub mod attestor;
 mod door;
 mod event;
 pub mod handover;

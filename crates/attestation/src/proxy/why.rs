@@ -13,7 +13,7 @@ use super::pair::{Pair, Side};
 use super::policy::Class;
 use super::work::{Outcome, carried};
 use crate::SuiteId;
-use crate::attest::AttestError;
+use crate::attest::{AttestError, KeyRing, Pair as KeyPair};
 use crate::doubt::Doubt;
 use crate::path::Path;
 use crate::report::{Broken, KeyOrigin, Lack, Report};
@@ -194,7 +194,7 @@ impl Proxy {
             }
         });
         let pairs = pairs.collect();
-        let clock = self.clock_words();
+        let clock = clock_words(self.doubt);
         let keys = self.keys();
         let left = keys.pairs.iter().enumerate().filter_map(|(place, pair)| Some(self.left(place, pair)?.share()));
         let few_time_left = left.reduce(f64::min);
@@ -207,16 +207,8 @@ impl Proxy {
     pub fn lacks(&self) -> Option<String> {
         let is_up = |pair: &Pair| Side::BOTH.iter().all(|side| pair.established(*side).is_some());
         let down = self.places.iter().find(|place| !is_up(&place.pair));
-        let clock = self.doubt.map(|_| format!("the clock is {}", self.clock_words()));
+        let clock = self.doubt.map(|_| format!("the clock is {}", clock_words(self.doubt)));
         clock.or_else(|| down.map(|place| format!("pair {} is not up", place.name)))
-    }
-
-    fn clock_words(&self) -> &'static str {
-        match self.doubt {
-            None => "good",
-            Some(Doubt::Slow) => "in doubt: most origins sign for times that have not come here",
-            Some(Doubt::Fast) => "in doubt: most origins' signatures have expired here",
-        }
     }
 
     /// The first `most` routes, pair by pair, those from outside first.
@@ -252,17 +244,7 @@ impl Proxy {
     /// Public parts of the keys that this proxy signs with.
     #[must_use]
     pub fn own_keys(&mut self) -> Vec<OwnKey> {
-        let keys = self.keys();
-        let own = keys.pairs.iter().enumerate().map(|(place, pair)| OwnKey {
-            of: "attestations",
-            suite: pair.suite.name(),
-            sign: pair.leaf_key().key.iter().map(|octet| format!("{octet:02x}")).collect(),
-            registered: pair.registered,
-            next_index: pair.key.next_index(),
-            left: self.left(place, pair).map(|left| left.left),
-            reload: "restart",
-        });
-        own.collect()
+        own_keys(&self.keys(), |place, pair| self.left(place, pair).map(|left| left.left))
     }
 
     /// Why `prefix` has the routes that it has. Validates them anew, to say as exactly as can be what broke.
@@ -348,6 +330,29 @@ impl Proxy {
     }
 }
 
+/// What is to be said of our clock.
+pub(super) fn clock_words(doubt: Option<Doubt>) -> &'static str {
+    match doubt {
+        None => "good",
+        Some(Doubt::Slow) => "in doubt: most origins sign for times that have not come here",
+        Some(Doubt::Fast) => "in doubt: most origins' signatures have expired here",
+    }
+}
+
+/// Public parts of the keys of a ring.
+pub(super) fn own_keys(ring: &KeyRing, left: impl Fn(usize, &KeyPair) -> Option<u64>) -> Vec<OwnKey> {
+    let own = ring.pairs.iter().enumerate().map(|(place, pair)| OwnKey {
+        of: "attestations",
+        suite: pair.suite.name(),
+        sign: pair.leaf_key().key.iter().map(|octet| format!("{octet:02x}")).collect(),
+        registered: pair.registered,
+        next_index: pair.key.next_index(),
+        left: left(place, pair),
+        reload: "restart",
+    });
+    own.collect()
+}
+
 /// What a report says in one sentence.
 #[must_use]
 pub fn reason(report: &Report) -> String {
@@ -368,7 +373,7 @@ pub fn reason(report: &Report) -> String {
 }
 
 /// The path, AS by AS, with what the report proves of each.
-fn hops(report: &Report, attributes: &Attributes) -> Vec<WhyHop> {
+pub(super) fn hops(report: &Report, attributes: &Attributes) -> Vec<WhyHop> {
     let path = Path::from_as_path(attributes.as_path());
     let entries = path.entries();
     let mut all = Vec::new();
@@ -437,6 +442,15 @@ fn gap(asn: Asn) -> WhyHop {
 
 fn suite_name(number: u8) -> String {
     SuiteId::from_byte(number).map_or(format!("suite {number}"), |suite| suite.name().to_owned())
+}
+
+/// How a route went to the members of an exchange.
+pub(super) fn sent_word(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::NotExtended(error) => format!("sent on without our hop: {error}"),
+        Outcome::TooLong { need } => format!("not sent: the attestation of {need} octets is too long"),
+        outcome => word(outcome).to_owned(),
+    }
 }
 
 fn word(outcome: &Outcome) -> &'static str {

@@ -381,7 +381,7 @@ impl Job {
 
 /// Does the work for all groups and, where it panics, for each alone: one route's fault must not hold up the others.
 /// What panicked alone comes back beside the results.
-fn guarded<T>(groups: Vec<Group>, mut run: impl FnMut(Vec<Group>) -> Vec<T>) -> (Vec<T>, Vec<Group>) {
+pub(super) fn guarded<T>(groups: Vec<Group>, mut run: impl FnMut(Vec<Group>) -> Vec<T>) -> (Vec<T>, Vec<Group>) {
     let mut run = |groups: Vec<Group>| catch_unwind(AssertUnwindSafe(|| run(groups)));
     if let Ok(done) = run(groups.clone()) {
         return (done, Vec::new());

@@ -4,6 +4,7 @@
 //! of processes varies with it, the order on one link does not. Any process can be killed at any step, with all it had
 //! not made durable, and started again from its store.
 
+pub mod attested;
 pub mod bad;
 pub mod bgp;
 
@@ -11,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use wayleave_attestation::pki::View;
+use wayleave_attestation::proxy::attestor::{Attestor, AttestorEvent, Job};
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
 use wayleave_crypto::prg::Prg;
@@ -101,6 +104,8 @@ pub struct Setup {
     pub max_prefix: u32,
     /// Whether routers are BGP speakers with sessions in octets; otherwise their tables are fed and read directly.
     pub speakers: bool,
+    /// Slots whose proxies attest and validate; the member set lists their keys.
+    pub attesting: BTreeSet<u32>,
 }
 
 impl Default for Setup {
@@ -113,6 +118,7 @@ impl Default for Setup {
             opted_out: BTreeSet::new(),
             max_prefix: 1_000_000,
             speakers: false,
+            attesting: BTreeSet::new(),
         }
     }
 }
@@ -120,6 +126,10 @@ impl Default for Setup {
 enum Input {
     Party(PartyInput),
     Member(MemberInput),
+    /// To a member's attestor.
+    Attestor(attested::Told),
+    /// What a member's router said, as its attestor passes it on.
+    Signed(MemberInput),
 }
 
 /// A frame on its way, and the link that it is on.
@@ -138,6 +148,11 @@ pub struct Sim {
     lives: u64,
     parties: BTreeMap<Node, Party>,
     members: BTreeMap<u32, Member>,
+    attestors: BTreeMap<u32, Attestor>,
+    /// What is known of origins.
+    view: Arc<View>,
+    /// Work that waits, if a test has it wait.
+    held_work: Option<Vec<(u32, Job)>>,
     stores: BTreeMap<Node, Store>,
     policies: BTreeMap<u32, Policy>,
     /// What each member's router announces.
@@ -162,6 +177,8 @@ pub struct Sim {
     pub party_events: Vec<(Node, PartyEvent)>,
     /// Events of members.
     pub member_events: Vec<(u32, MemberEvent)>,
+    /// Events of members' attestors.
+    pub attestor_events: Vec<(u32, AttestorEvent)>,
     /// Links closed by a process, and why.
     pub closed: Vec<(Node, Node, String)>,
 }
@@ -208,6 +225,14 @@ fn slot_of(seed: u64, slot: u32, max_prefix: u32) -> Slot {
     }
 }
 
+/// The set with the keys of its members that attest.
+fn with_keys(mut set: MemberSet, setup: &Setup) -> MemberSet {
+    let attests = |slot: &&u32| set.active(**slot).is_some();
+    let asns = setup.attesting.iter().filter(attests).map(|slot| member_asn(*slot));
+    set.attest = asns.map(|asn| (asn, attested::listed_keys(setup.seed, asn))).collect();
+    set
+}
+
 impl Sim {
     /// An exchange with all processes started and connected.
     ///
@@ -219,7 +244,8 @@ impl Sim {
         let slots = (0..u32::try_from(setup.members).expect("few members"))
             .map(|n| slot_of(setup.seed, n, setup.max_prefix))
             .collect();
-        let set = MemberSet { exchange: EXCHANGE.to_owned(), number: 1, slots };
+        let set = MemberSet { exchange: EXCHANGE.to_owned(), number: 1, slots, attest: BTreeMap::new() };
+        let set = with_keys(set, &setup);
         let set_bytes = set.clone().sign(&operator).expect("a sound set").encode();
         let choices = Prg::new(seed_of(setup.seed, b"order", 0).expose().first_chunk().expect("16 of 32"));
         let mut sim = Self {
@@ -230,6 +256,9 @@ impl Sim {
             lives: 0,
             parties: BTreeMap::new(),
             members: BTreeMap::new(),
+            attestors: BTreeMap::new(),
+            view: Arc::new(View::new(0)),
+            held_work: None,
             stores: BTreeMap::new(),
             policies: BTreeMap::new(),
             routers: BTreeMap::new(),
@@ -247,6 +276,7 @@ impl Sim {
             tamper: None,
             party_events: Vec::new(),
             member_events: Vec::new(),
+            attestor_events: Vec::new(),
             closed: Vec::new(),
             setup,
         };
@@ -318,11 +348,13 @@ impl Sim {
                     stale: Duration::from_secs(3600),
                     settle: Duration::from_secs(5),
                     lab: true,
+                    validates: self.setup.attesting.contains(&slot),
                 };
                 let policy = Box::new(self.policy(slot));
                 let key = member_key(self.setup.seed, slot);
                 self.members.insert(slot, Member::new(config, policy, key, &seed, &stored, self.now));
                 self.tables.insert(slot, BTreeMap::new());
+                self.start_attestor(slot);
                 self.router_up(slot);
             }
         }
@@ -362,6 +394,8 @@ impl Sim {
             }
             Node::Member(slot) => {
                 self.members.remove(&slot);
+                self.attestors.remove(&slot);
+                self.held_work.iter_mut().for_each(|held| held.retain(|(of, _)| *of != slot));
                 self.unplug(slot);
             }
         }
@@ -506,6 +540,7 @@ impl Sim {
 
     fn publish_set(&mut self) {
         self.set.number += 1;
+        self.set = with_keys(self.set.clone(), &self.setup);
         self.set_bytes = self.set.clone().sign(&self.operator).expect("a sound set").encode();
         self.inputs.push_back((PARTIES[0], Input::Party(PartyInput::Members(self.set_bytes.clone()))));
     }
@@ -563,7 +598,8 @@ impl Sim {
     fn next_deadline(&self) -> Option<(Instant, Node)> {
         let parties = self.parties.iter().filter_map(|(node, party)| Some((party.deadline()?, *node)));
         let members = self.members.iter().filter_map(|(slot, m)| Some((m.deadline()?, Node::Member(*slot))));
-        parties.chain(members).min()
+        let attestors = self.attestors.iter().filter_map(|(slot, a)| Some((a.deadline()?, Node::Member(*slot))));
+        parties.chain(members).chain(attestors).min()
     }
 
     fn carry(&mut self, from: Node, to: Node, link: LinkId, bytes: &Arc<[u8]>) {
@@ -582,6 +618,16 @@ impl Sim {
 
     fn give(&mut self, node: Node, input: Input) {
         let now = self.now;
+        let input = match (node, input) {
+            (Node::Member(slot), Input::Member(input)) => {
+                if matches!(input, MemberInput::RouterDown) {
+                    self.tell_attestor(slot, attested::Told::RouterDown);
+                }
+                self.by_attestor(slot, input).map_or_else(Input::Member, Input::Attestor)
+            }
+            (_, Input::Signed(input)) => Input::Member(input),
+            (_, input) => input,
+        };
         let begin = std::time::Instant::now();
         match (node, input) {
             (Node::Party(_), Input::Party(input)) => {
@@ -594,6 +640,7 @@ impl Sim {
                     member.handle(input, now);
                 }
             }
+            (Node::Member(slot), Input::Attestor(told)) => self.tell_attestor(slot, told),
             _ => {}
         }
         if let Some(work) = &mut self.work {
@@ -606,7 +653,12 @@ impl Sim {
         let now = self.now;
         match node {
             Node::Party(_) => self.parties.get_mut(&node).map(|party| party.handle_timeout(now)),
-            Node::Member(slot) => self.members.get_mut(&slot).map(|member| member.handle_timeout(now)),
+            Node::Member(slot) => {
+                if let Some(attestor) = self.attestors.get_mut(&slot) {
+                    attestor.handle_timeout(now);
+                }
+                self.members.get_mut(&slot).map(|member| member.handle_timeout(now))
+            }
         };
         self.drain(node);
     }
@@ -622,6 +674,7 @@ impl Sim {
                 while let Some(output) = self.members.get_mut(&slot).and_then(Machine::poll) {
                     self.member_output(slot, output);
                 }
+                self.drain_attestor(slot);
                 self.drain_port(slot);
             }
         }
@@ -660,6 +713,7 @@ impl Sim {
                 };
             }
             MemberOutput::Event(event) => self.member_events.push((slot, event)),
+            output => self.attestor_output(slot, output),
         }
     }
 

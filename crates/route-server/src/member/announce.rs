@@ -55,6 +55,8 @@ impl Versions {
 struct FromRouter {
     update: u64,
     attributes: Attributes,
+    /// For whom they were signed, if they were.
+    under: Option<[u8; 32]>,
 }
 
 /// What the parties were last told of a prefix; the attributes as the router sent them.
@@ -145,11 +147,21 @@ impl Announcements {
                 self.dirty.insert(*nlri);
             }
         }
-        let Some(attributes) = attributes else { return };
+        if let Some(attributes) = attributes {
+            self.announce(announced, attributes, None);
+        }
+    }
+
+    /// The router's routes, signed for the members whose list has this digest.
+    pub(super) fn signed(&mut self, announced: &[Nlri], attributes: &Attributes, under: [u8; 32]) {
+        self.announce(announced, attributes, Some(under));
+    }
+
+    fn announce(&mut self, announced: &[Nlri], attributes: &Attributes, under: Option<[u8; 32]>) {
         self.updates += 1;
         for nlri in announced {
-            if self.router.get(nlri).is_none_or(|known| known.attributes != *attributes) {
-                let route = FromRouter { update: self.updates, attributes: attributes.clone() };
+            if self.router.get(nlri).is_none_or(|known| known.attributes != *attributes || known.under != under) {
+                let route = FromRouter { update: self.updates, attributes: attributes.clone(), under };
                 self.router.insert(*nlri, route);
                 self.barred.remove(nlri);
                 self.dirty.insert(*nlri);
@@ -339,7 +351,7 @@ impl Member {
         for nlri in &a.dirty {
             let told = a.told.get(nlri);
             let is_barred = a.barred.contains(nlri);
-            let Some(FromRouter { update, attributes }) = a.router.get(nlri).filter(|_| !is_barred) else {
+            let Some(FromRouter { update, attributes, under }) = a.router.get(nlri).filter(|_| !is_barred) else {
                 let known = told.is_some() || ((a.is_settled || is_barred) && a.leftover.contains(nlri));
                 if known {
                     withdrawn.push(*nlri);
@@ -348,6 +360,11 @@ impl Member {
                 }
                 continue;
             };
+            if under.is_some_and(|under| under != self.neighbours) {
+                // Signed for the members of another set: it comes again, signed for these.
+                clean.push(*nlri);
+                continue;
+            }
             let slot = self.config.slot;
             let exported = export_set(nlri.prefix, attributes, slot, set, self.config.rs_asn, &self.policy);
             if told

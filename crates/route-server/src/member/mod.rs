@@ -9,17 +9,18 @@ mod receive;
 mod router;
 mod select;
 mod status;
+mod verdicts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::{Asn, Instant, Machine, Now, Prefix};
+use wayleave_core::{Asn, Instant, Machine, Now, Prefix, VerdictKind};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 
-use crate::directory::{MemberSet, SignedMemberSet};
+use crate::directory::{MemberSet, SignedMemberSet, SlotId};
 use crate::frames::{FromMember, MAX_IN_PARTS, PROTOCOL, Refusal, SessionId, Tick, ToMember};
 use crate::object::Handle;
 use crate::party::{Change, LinkId, Number, PersistId, Stored};
@@ -60,6 +61,9 @@ pub struct MemberConfig {
     pub settle: Duration,
     /// Whether documentation and private prefixes are taken, as a lab needs.
     pub lab: bool,
+    /// Whether a validator stands beside it: a route is used once that has said what it found. Otherwise nothing is
+    /// asked, and every route counts as unattested.
+    pub validates: bool,
 }
 
 /// What the world tells a member.
@@ -99,10 +103,35 @@ pub enum MemberInput {
         /// Theirs; `None` if nothing is announced.
         attributes: Option<Attributes>,
     },
+    /// The same of routes that were signed for the members of a set.
+    Signed {
+        /// Prefixes announced.
+        announced: Vec<Nlri>,
+        /// Their attributes, the attestation among them.
+        attributes: Attributes,
+        /// For which members: [`MemberSet::neighbours_digest`]. Under another set they are not announced.
+        under: [u8; 32],
+    },
     /// The router sent all it had.
     RouterEndOfRib,
+    /// What validation found of a route that [`MemberOutput::Validate`] asked about, or finds now.
+    Findings {
+        /// The route object.
+        handle: Handle,
+        /// Of each of its prefixes, in order.
+        findings: Vec<Finding>,
+    },
     /// The operator of the member changed its policy.
     Policy(Box<Policy>),
+}
+
+/// What validation found of a route to one prefix.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// The conclusion.
+    pub verdict: VerdictKind,
+    /// The route as the member's router gets it; `None` if it is not to be used, whatever rules say of the verdict.
+    pub attributes: Option<Attributes>,
 }
 
 /// What a member wants done.
@@ -136,6 +165,26 @@ pub enum MemberOutput {
         /// The route's attributes, as its announcer sent them.
         attributes: Option<Attributes>,
     },
+    /// Validate a route that could become best, then say [`MemberInput::Findings`], and again whenever they change.
+    Validate {
+        /// The route object.
+        handle: Handle,
+        /// Its announcer.
+        slot: SlotId,
+        /// Its prefixes.
+        prefixes: Vec<Nlri>,
+        /// Its attributes, as its announcer sent them.
+        attributes: Attributes,
+        /// The number of the member set under which it was made.
+        set: u64,
+    },
+    /// A route that [`MemberOutput::Validate`] asked about is gone.
+    Forget {
+        /// The route object.
+        handle: Handle,
+    },
+    /// There is a new member set: from now on this member announces only what is signed for it.
+    Members(Arc<MemberSet>),
     /// Something that the member's operator may want to know.
     Event(MemberEvent),
 }
@@ -152,6 +201,8 @@ pub struct Member {
     parts: [Vec<u8>; 2],
     set: Option<MemberSet>,
     keys: Vec<Option<VerifyingKey>>,
+    /// [`MemberSet::neighbours_digest`] of the set.
+    neighbours: [u8; 32],
     epoch: u64,
     tick: Duration,
     synced: bool,
@@ -161,10 +212,13 @@ pub struct Member {
     routes: HashMap<Handle, Route>,
     choices: BTreeMap<Prefix, Choice>,
     rounds: BTreeMap<u64, Round>,
-    rankings_due: VecDeque<(Instant, [FromMember; 2])>,
+    /// Rankings that wait for their time: when, of which batch, and the frames.
+    rankings_due: VecDeque<(Instant, u64, [FromMember; 2])>,
     installed: BTreeMap<Prefix, Installed>,
     lost_since: Option<Instant>,
     touched: BTreeSet<Prefix>,
+    /// Routes of which validation has not said anything yet.
+    awaited: BTreeSet<Handle>,
     counters: MemberCounters,
     output: VecDeque<MemberOutput>,
     next_persist: PersistId,
@@ -197,6 +251,7 @@ impl Member {
             parts: [Vec::new(), Vec::new()],
             set: None,
             keys: Vec::new(),
+            neighbours: [0; 32],
             epoch: 0,
             tick: Duration::ZERO,
             synced: false,
@@ -210,6 +265,7 @@ impl Member {
             installed: BTreeMap::new(),
             lost_since: None,
             touched: BTreeSet::new(),
+            awaited: BTreeSet::new(),
             counters: MemberCounters::default(),
             output: VecDeque::new(),
             next_persist: 0,
@@ -360,6 +416,10 @@ impl Member {
             self.event(MemberEvent::NotAMember { slot: self.config.slot });
         }
         self.keys = crate::directory::keys(&set);
+        self.neighbours = set.neighbours_digest();
+        if self.config.validates {
+            self.output.push_back(MemberOutput::Members(Arc::new(set.clone())));
+        }
         self.set = Some(set);
         self.set_grew();
     }
@@ -411,6 +471,10 @@ impl Machine for Member {
             MemberInput::RouterUpdate { withdrawn, announced, attributes } => {
                 self.announcements.router_update(&withdrawn, &announced, attributes.as_ref());
             }
+            MemberInput::Signed { announced, attributes, under } => {
+                self.announcements.signed(&announced, &attributes, under);
+            }
+            MemberInput::Findings { handle, findings } => self.found(handle, findings),
             MemberInput::RouterEndOfRib => self.announcements.settled(),
             MemberInput::Policy(policy) => self.policy_changed(policy),
         }
@@ -435,7 +499,7 @@ impl Machine for Member {
 
     fn deadline(&self) -> Option<Instant> {
         let stale = self.lost_since.map(|since| since + self.config.stale);
-        let rank = self.rankings_due.front().map(|(at, _)| *at);
+        let rank = self.rankings_due.front().map(|(at, ..)| *at);
         let rounds = self.rounds.values().next().map(|round| round.since + select::OUTCOME_WAIT);
         let may_flush = self.synced && self.is_listed() && self.announcements.has_dirty();
         let flush = (may_flush && self.announcements.has_versions()).then_some(self.announcements.next_flush);

@@ -7,7 +7,7 @@ use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Now, Prefix, VerdictKind};
 
 use super::select::Round;
-use super::{Alarm, Member, MemberConfig, MemberEvent, Suspect, index};
+use super::{Alarm, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Suspect, index};
 use crate::directory::{MemberSet, Slot};
 use crate::frames::{Body, Candidate, Deliver, FromMember, Tick};
 use crate::object::{self, Handle, OpenError};
@@ -23,18 +23,42 @@ const MAX_HALVES: usize = 256;
 pub(super) struct Route {
     pub opened: Option<Arc<OpenRoute>>,
     pub dead: BTreeSet<u16>,
-    /// What this member makes of each prefix, worked out once; `None` after its policy changed.
+    /// What this member makes of each prefix, worked out once; `None` after its policy or a finding changed.
     pub judged: Option<Vec<Judged>>,
+    pub found: Found,
+}
+
+/// What validation has said of a route.
+pub(super) enum Found {
+    /// It was not asked: nothing could come of it so far.
+    NotAsked,
+    /// It works on it.
+    Awaited,
+    /// This, of each prefix.
+    Findings(Vec<Finding>),
+}
+
+impl Found {
+    pub(super) fn of(&self, place: usize) -> Option<&Finding> {
+        match self {
+            Found::Findings(findings) => findings.get(place),
+            Found::NotAsked | Found::Awaited => None,
+        }
+    }
 }
 
 /// What this member makes of one prefix of an open route.
 #[derive(Clone, Copy)]
 pub(super) struct Judged {
     pub prefix: Prefix,
-    /// Whether the route is valid for the prefix.
+    /// Whether the route is valid for the prefix, and validation has said what it found.
     pub usable: bool,
-    /// Where it stands, if it is valid and import rules take it.
+    /// What it found.
+    pub verdict: VerdictKind,
+    /// Where it stands, if it is usable and import rules take it.
     pub standing: Option<Standing>,
+    /// Where it could stand, and with which verdict, if validation has not said anything and import rules could take it.
+    pub hope: Option<(Standing, VerdictKind)>,
 }
 
 /// A route that this member may have.
@@ -42,12 +66,14 @@ pub(super) struct OpenRoute {
     pub slot: u32,
     pub prefixes: Vec<Nlri>,
     pub attributes: Attributes,
+    /// The number of the member set under which it was made.
+    pub set: u64,
 }
 
 impl OpenRoute {
     /// The route to one of its prefixes, as rules and rankings look at it.
-    pub(super) fn rank_input<'a>(&'a self, nlri: &Nlri, announcer: &'a Slot) -> RankInput<'a> {
-        let (prefix, path_id, verdict) = (nlri.prefix, nlri.path_id, VerdictKind::Unattested);
+    pub(super) fn rank_input<'a>(&'a self, nlri: &Nlri, announcer: &'a Slot, verdict: VerdictKind) -> RankInput<'a> {
+        let (prefix, path_id) = (nlri.prefix, nlri.path_id);
         RankInput { prefix, attributes: &self.attributes, announcer, path_id, verdict }
     }
 }
@@ -117,8 +143,7 @@ impl Member {
             self.bury(*handle, *place);
         }
         for handle in &one.gone {
-            self.touch_all(handle);
-            self.routes.remove(handle);
+            self.drop_route(handle);
         }
         for (first, second) in one.deliver.iter().zip(&two.deliver) {
             self.delivered(first, second);
@@ -148,7 +173,7 @@ impl Member {
             self.rounds.insert(one.seq, round);
             // Made now and sent when the time has come, so that the work does not show in when it leaves.
             if let Some(frames) = self.ranking(one.seq) {
-                self.rankings_due.push_back((now.instant + self.tick, frames));
+                self.rankings_due.push_back((now.instant + self.tick, one.seq, frames));
             }
         }
     }
@@ -158,8 +183,16 @@ impl Member {
         let held: HashSet<&Handle> = held.iter().collect();
         let gone: Vec<Handle> = self.routes.keys().filter(|handle| !held.contains(handle)).copied().collect();
         for handle in gone {
-            self.touch_all(&handle);
-            self.routes.remove(&handle);
+            self.drop_route(&handle);
+        }
+    }
+
+    pub(super) fn drop_route(&mut self, handle: &Handle) {
+        self.touch_all(handle);
+        self.awaited.remove(handle);
+        let gone = self.routes.remove(handle);
+        if gone.is_some_and(|route| !matches!(route.found, Found::NotAsked)) {
+            self.output.push_back(MemberOutput::Forget { handle: *handle });
         }
     }
 
@@ -205,7 +238,7 @@ impl Member {
             }
             None => self.counters.sealed += 1,
         }
-        self.routes.insert(handle, Route { opened: opened.map(Arc::new), dead, judged: None });
+        self.routes.insert(handle, Route { opened: opened.map(Arc::new), dead, judged: None, found: Found::NotAsked });
     }
 
     fn open(&self, one: &Deliver, two: &Deliver) -> Result<Option<OpenRoute>, Alarm> {
@@ -243,7 +276,7 @@ impl Member {
         let attributes = Attributes::decode(&opened.attributes)
             .map_err(|error| alarm(&format!("the route's attributes: {error}"), by.clone()))?;
         let prefixes = opened.description.prefixes().to_vec();
-        Ok(Some(OpenRoute { slot, prefixes, attributes }))
+        Ok(Some(OpenRoute { slot, prefixes, attributes, set: opened.description.set }))
     }
 
     /// What this member makes of a candidate: `None` if it may not open it, or it is dead.
@@ -254,32 +287,50 @@ impl Member {
         if route.dead.contains(place) {
             return None;
         }
-        let judged = route.judged.get_or_insert_with(|| judge(open, set.as_ref(), policy, config));
+        let judged = route.judged.get_or_insert_with(|| judge(open, &route.found, set.as_ref(), policy, config));
         judged.get(usize::from(*place)).copied()
-    }
-
-    /// Whether a candidate may be used.
-    pub(super) fn is_usable(&mut self, candidate: &Candidate) -> bool {
-        self.judged(candidate).is_some_and(|judged| judged.usable)
     }
 }
 
 /// Checks and places each prefix of a route.
-fn judge(open: &OpenRoute, set: Option<&MemberSet>, policy: &Policy, config: &MemberConfig) -> Vec<Judged> {
+fn judge(
+    open: &OpenRoute,
+    found: &Found,
+    set: Option<&MemberSet>,
+    policy: &Policy,
+    config: &MemberConfig,
+) -> Vec<Judged> {
     let martians = if config.lab { Martians::AllowDocumentation } else { Martians::Refuse };
     let receiver = set.and_then(|set| set.slot(config.slot)).map(|slot| slot.asn);
     let announcer = set.and_then(|set| set.slot(open.slot));
-    let judge = |nlri: &Nlri| {
-        let mut judged = Judged { prefix: nlri.prefix, usable: false, standing: None };
-        if let (Some(receiver), Some(announcer)) = (receiver, announcer) {
-            let valid = validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, martians);
-            judged.usable = valid.is_ok();
-            judged.standing = if judged.usable { standing(policy, &open.rank_input(nlri, announcer)) } else { None };
+    let judge = |(place, nlri): (usize, &Nlri)| {
+        let verdict = VerdictKind::default();
+        let mut judged = Judged { prefix: nlri.prefix, usable: false, verdict, standing: None, hope: None };
+        let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return judged };
+        if validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, martians).is_err() {
+            return judged;
+        }
+        let stands = |verdict| standing(policy, &open.rank_input(nlri, announcer, verdict));
+        let known = if config.validates { found.of(place).map(|finding| finding.verdict) } else { Some(verdict) };
+        match known {
+            Some(verdict) => {
+                let refused = found.of(place).is_some_and(|finding| finding.attributes.is_none());
+                judged.standing = if refused { None } else { stands(verdict) };
+                (judged.usable, judged.verdict) = (true, verdict);
+            }
+            None => {
+                let kinds = if policy.imports_by_verdict() { &KINDS[..] } else { &KINDS[..1] };
+                judged.hope = kinds.iter().filter_map(|kind| Some((stands(*kind)?, *kind))).max();
+            }
         }
         judged
     };
-    open.prefixes.iter().map(judge).collect()
+    open.prefixes.iter().enumerate().map(judge).collect()
 }
+
+/// All verdicts, the best first.
+const KINDS: [VerdictKind; 5] =
+    [VerdictKind::Valid, VerdictKind::Gap, VerdictKind::Unattested, VerdictKind::Expired, VerdictKind::Invalid];
 
 fn both_parties() -> Vec<Suspect> {
     vec![Suspect::Party(1), Suspect::Party(2)]

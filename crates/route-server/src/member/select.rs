@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::{Instant, Now, Prefix};
+use wayleave_core::{Instant, Now, Prefix, VerdictKind};
 use wayleave_crypto::secret::Seed;
 
 use super::receive::Judged;
@@ -39,9 +39,9 @@ pub(super) struct Installed {
 /// A round in which this member ranks.
 pub(super) struct Round {
     /// Each instance with its prefix, if this member may open a route of it.
-    multi: Vec<(Instance, Option<Prefix>)>,
+    pub multi: Vec<(Instance, Option<Prefix>)>,
     /// The ranking: valid bit and class of each candidate in turn.
-    ranking: Vec<u8>,
+    pub ranking: Vec<u8>,
     halves: [Option<Vec<u8>>; 2],
     pub since: Instant,
 }
@@ -90,7 +90,8 @@ impl Member {
     /// Both parties are away for too long: nothing that they delivered is believed any more.
     pub(super) fn forget_everything(&mut self) {
         self.event(MemberEvent::Stale { routes: self.installed.len() });
-        self.routes.clear();
+        let all: Vec<Handle> = self.routes.keys().copied().collect();
+        all.iter().for_each(|handle| self.drop_route(handle));
         self.touched.extend(self.choices.keys().copied());
         self.choices.clear();
     }
@@ -106,7 +107,7 @@ impl Member {
     }
 
     /// The class of each candidate; none for those that this member does not use.
-    fn class_of_each(&self, candidates: &[Candidate], judged: &[Option<Judged>]) -> Vec<Option<u8>> {
+    pub(super) fn class_of_each(&self, candidates: &[Candidate], judged: &[Option<Judged>]) -> Vec<Option<u8>> {
         if self.policy.ranking().strict {
             return self.strict_classes(candidates, judged);
         }
@@ -118,12 +119,14 @@ impl Member {
     fn strict_classes(&self, candidates: &[Candidate], judged: &[Option<Judged>]) -> Vec<Option<u8>> {
         let (mut numbers, mut inputs) = (Vec::new(), Vec::new());
         let both = candidates.iter().zip(judged).enumerate();
-        for (number, ((handle, place), _)) in both.filter(|(_, (_, judged))| judged.is_some_and(|j| j.usable)) {
+        for (number, ((handle, place), judged)) in
+            both.filter(|(_, (_, judged))| judged.is_some_and(|j| j.standing.is_some()))
+        {
             let Some(open) = self.routes.get(handle).and_then(|route| route.opened.as_ref()) else { continue };
             let Some(nlri) = open.prefixes.get(usize::from(*place)) else { continue };
             let Some(announcer) = self.set.as_ref().and_then(|set| set.slot(open.slot)) else { continue };
             numbers.push(number);
-            inputs.push(open.rank_input(nlri, announcer));
+            inputs.push(open.rank_input(nlri, announcer, judged.map_or(VerdictKind::default(), |j| j.verdict)));
         }
         let mut classes = vec![None; candidates.len()];
         for (number, class) in numbers.into_iter().zip(rank(&self.policy, &inputs)) {
@@ -134,7 +137,7 @@ impl Member {
 
     /// Rankings whose time has come leave, to both parties at once.
     pub(super) fn rank_due(&mut self, now: Now) {
-        while let Some((_, [one, two])) = self.rankings_due.pop_front_if(|(at, _)| *at <= now.instant) {
+        while let Some((.., [one, two])) = self.rankings_due.pop_front_if(|(at, ..)| *at <= now.instant) {
             self.counters.rankings += 1;
             self.send(Number::One, &one);
             self.send(Number::Two, &two);
@@ -149,10 +152,14 @@ impl Member {
         judged: &[Option<Judged>],
         prefix: Option<Prefix>,
     ) {
-        for class in self.class_of_each(candidates, judged) {
-            round.ranking.extend([u8::from(class.is_some()), class.unwrap_or(0)]);
-        }
+        round.ranking.extend(self.ranking_row(candidates, judged));
         round.multi.push((Arc::clone(candidates), prefix));
+    }
+
+    /// The valid bit and the class of each candidate in turn.
+    pub(super) fn ranking_row(&self, candidates: &[Candidate], judged: &[Option<Judged>]) -> Vec<u8> {
+        let classes = self.class_of_each(candidates, judged);
+        classes.into_iter().flat_map(|class| [u8::from(class.is_some()), class.unwrap_or(0)]).collect()
     }
 
     /// The ranking for a batch, as its two frames.
@@ -231,6 +238,9 @@ impl Member {
 
     /// Makes the router's route for a prefix what the member's state says it must be.
     pub(super) fn install(&mut self, prefix: Prefix, _now: Now) {
+        if self.config.validates {
+            self.ask_about(prefix);
+        }
         let Some(wanted) = self.wanted(&prefix) else { return };
         match wanted {
             Some((handle, place)) => {
@@ -263,18 +273,22 @@ impl Member {
     #[expect(clippy::option_option, reason = "three answers: wait, none, this one")]
     fn wanted(&mut self, prefix: &Prefix) -> Option<Option<Candidate>> {
         let Some(choice) = self.choices.get(prefix) else { return Some(None) };
+        let (awaits, chosen) = (choice.awaits.is_some(), choice.chosen);
         if choice.candidates.len() > 1 && self.config.select_best {
-            if choice.awaits.is_some() {
+            if awaits && !(self.config.validates && self.is_refused(prefix)) {
                 // Between a tick and its outcome the installed route stays, unless it is gone and nothing replaced it.
-                let installed = self.installed.get(prefix)?;
+                let (installed, choice) = (self.installed.get(prefix)?, self.choices.get(prefix)?);
                 let stays = self.lives_or_is_replaced(&installed.handle, installed.announcer, &choice.candidates);
                 return if stays { None } else { Some(None) };
             }
-            if let Some(chosen) = choice.chosen
-                && matches!(self.classes(&[chosen]).as_slice(), [(_, _, Some(_))])
+            if let Some(chosen) = chosen
+                && self.is_still_best(prefix, chosen)
             {
                 return Some(Some(chosen));
             }
+        }
+        if self.config.validates && self.waits_for_successor(prefix) {
+            return None;
         }
         let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
         let classes = self.classes(&candidates);
@@ -300,8 +314,13 @@ impl Member {
         let open = self.routes.get(handle)?.opened.as_ref()?;
         let nlri = open.prefixes.get(usize::from(place)).filter(|nlri| nlri.prefix == prefix)?;
         let announcer = self.set.as_ref()?.slot(open.slot)?;
-        match self.policy.import(&open.rank_input(nlri, announcer).route()) {
-            Imported::Accepted(changes) => Some(changes.apply(&open.attributes)),
+        let (mut verdict, mut attributes) = (VerdictKind::default(), &open.attributes);
+        if self.config.validates {
+            let finding = self.routes.get(handle)?.found.of(usize::from(place))?;
+            (verdict, attributes) = (finding.verdict, finding.attributes.as_ref()?);
+        }
+        match self.policy.import(&open.rank_input(nlri, announcer, verdict).route()) {
+            Imported::Accepted(changes) => Some(changes.apply(attributes)),
             Imported::Rejected(_) => None,
         }
     }

@@ -1,12 +1,15 @@
 //! What a member tells its own operator, and nobody else.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
-use wayleave_core::Prefix;
+use wayleave_core::{Prefix, VerdictKind};
 
 use super::Member;
+use super::receive::Found;
 use crate::frames::Refusal;
+use crate::object::Handle;
 
 /// Counts since start.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
@@ -25,6 +28,8 @@ pub struct MemberCounters {
     pub opened: u64,
     /// Of these, not exported to this member.
     pub sealed: u64,
+    /// Findings of validation taken in.
+    pub validated: u64,
     /// Rankings sent.
     pub rankings: u64,
     /// Results combined.
@@ -150,6 +155,10 @@ pub struct MemberStatus {
     pub installed: usize,
     /// Prefixes whose result is awaited.
     pub awaiting: usize,
+    /// Routes that wait to be validated.
+    pub validating: usize,
+    /// Open routes by verdict; those that could not become best so far were not validated.
+    pub verdicts: BTreeMap<String, usize>,
     /// Counts.
     pub counters: MemberCounters,
 }
@@ -165,6 +174,11 @@ pub struct WhyRoute {
     pub asn: Option<u32>,
     /// The AS path as text.
     pub as_path: Option<String>,
+    /// The route object, by which validation knows it.
+    #[serde(skip)]
+    pub handle: Handle,
+    /// What validation found; `None` if it was not asked, or has not answered.
+    pub verdict: Option<VerdictKind>,
     /// The member's class, bigger preferred; `None` if it is not used.
     pub class: Option<u8>,
     /// What became of it, in plain words.
@@ -182,6 +196,16 @@ pub struct Why {
     pub routes: Vec<WhyRoute>,
 }
 
+fn verdict_word(verdict: VerdictKind) -> &'static str {
+    match verdict {
+        VerdictKind::Valid => "valid",
+        VerdictKind::Gap => "gap",
+        VerdictKind::Unattested => "unattested",
+        VerdictKind::Expired => "expired",
+        VerdictKind::Invalid => "invalid",
+    }
+}
+
 impl Member {
     /// The member at a glance.
     #[must_use]
@@ -197,14 +221,30 @@ impl Member {
             objects: self.routes.len(),
             installed: self.installed.len(),
             awaiting: self.choices.values().filter(|choice| choice.awaits.is_some()).count(),
+            validating: self.awaited.len(),
+            verdicts: self.verdicts(),
             counters: self.counters.clone(),
         }
+    }
+
+    fn verdicts(&self) -> BTreeMap<String, usize> {
+        let mut verdicts = BTreeMap::new();
+        let open = self.routes.values().filter(|route| self.config.validates && route.opened.is_some());
+        for route in open {
+            let words: Vec<&str> = match &route.found {
+                Found::NotAsked => vec!["not-validated"],
+                Found::Awaited => vec!["waits"],
+                Found::Findings(findings) => findings.iter().map(|finding| verdict_word(finding.verdict)).collect(),
+            };
+            words.into_iter().for_each(|word| *verdicts.entry(word.to_owned()).or_default() += 1);
+        }
+        verdicts
     }
 
     /// Whether all that this member knows has had its effect: for those who wait for that.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        self.synced && self.announcements.unconfirmed() == 0 && self.rounds.is_empty()
+        self.synced && self.announcements.unconfirmed() == 0 && self.rounds.is_empty() && self.awaited.is_empty()
     }
 
     /// Counts since start.
@@ -228,11 +268,18 @@ impl Member {
         for (number, (handle, place)) in candidates.iter().enumerate() {
             let open = self.routes.get(handle).and_then(|route| route.opened.clone());
             let class = classes.iter().find(|(n, ..)| *n == number).and_then(|(_, _, class)| *class);
-            let is_usable = self.is_usable(&(*handle, *place));
+            let judged = self.judged(&(*handle, *place));
+            let is_usable = judged.is_some_and(|judged| judged.usable);
+            let verdict = judged.filter(|judged| judged.usable && self.config.validates).map(|judged| judged.verdict);
             let outcome = match (&open, class) {
                 _ if winner == Some(*handle) => "installed",
                 (None, _) => "sealed: its announcer does not export it to you",
+                (Some(_), _) if self.awaited.contains(handle) => "waits to be validated",
+                (Some(_), _) if judged.is_some_and(|judged| judged.hope.is_some()) => {
+                    "not validated: it could not become best"
+                }
                 (Some(_), _) if !is_usable => "not used: it is not valid",
+                (Some(_), None) if verdict == Some(VerdictKind::Invalid) => "not used: validation found it invalid",
                 (Some(_), None) => "not used: your import rules reject it",
                 (Some(_), class) if class == top => "as good to you; the exchange's recommendation preferred another",
                 (Some(_), _) => "your own ranking prefers another",
@@ -243,6 +290,8 @@ impl Member {
                 announcer: slot.map(|(number, slot)| (number, slot.name.clone())),
                 asn: slot.map(|(_, slot)| slot.asn.0),
                 as_path: open.as_ref().map(|open| crate::policy::pattern::path_text(open.attributes.as_path())),
+                handle: *handle,
+                verdict,
                 class,
                 outcome: outcome.to_owned(),
             });

@@ -232,6 +232,12 @@ impl Policy {
         self.export.iter().any(|rule| !rule.conditions.prefixes.is_empty() || rule.conditions.family.is_some())
     }
 
+    /// Whether import rules look at verdicts, beyond that an invalid route is rejected.
+    #[must_use]
+    pub fn imports_by_verdict(&self) -> bool {
+        self.import.iter().any(|rule| !rule.conditions.verdicts.is_empty())
+    }
+
     /// The export rules that match `route`, to be asked about each receiver.
     #[must_use]
     pub fn export_rules(&self, route: &Route<'_>) -> ExportRules<'_> {

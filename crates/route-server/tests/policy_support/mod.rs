@@ -1,6 +1,7 @@
 //! Member sets for the tests of policies.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wayleave_bgp::{AsPathBuf, Attributes, AttributesEditor, Ipv6NextHop, Origin};
@@ -28,7 +29,7 @@ pub(crate) fn slot(place: u8, asn: u32) -> Slot {
 /// A set with one active slot for each AS number, in order.
 pub(crate) fn set(asns: &[u32]) -> MemberSet {
     let slots = asns.iter().zip(0u8..).map(|(&asn, place)| slot(place, asn)).collect();
-    MemberSet { exchange: "test-ix".into(), number: 1, slots }
+    MemberSet { exchange: "test-ix".into(), number: 1, slots, attest: BTreeMap::new() }
 }
 
 /// The IPv4 address of the slot in this place.

@@ -333,6 +333,23 @@ pub fn member_with(parts: &MemberParts<'_>) -> String {
          #as_path = \"_64511_\"\n\
          #local_pref = 50\n\
          \n\
+         # To sign what you announce, and to validate what others do:\n\
+         #[attestation]\n\
+         #lifetime_minutes = 1440\n\
+         #clock_uncertainty_secs = 600\n\
+         #least_strength = 112\n\
+         # Octets of an attestation, at most: it must fit the messages of every member's router.\n\
+         #most_octets = 2800\n\
+         #originate = [\"192.0.2.0/24\"]\n\
+         #[attestation.keys]\n\
+         # Made by: wayleave keys attest attest.key --asn {asn} (public parts go to the exchange and to the trust anchor)\n\
+         #signing = \"attest.key\"\n\
+         #anchor = \"anchor.pub\"\n\
+         #objects = \"objects\"\n\
+         # What follows from a verdict, before import rules: reject, large_community, med, log.\n\
+         #[attestation.policy]\n\
+         #valid = {{ large_community = \"{asn}:1:1\" }}\n\
+         \n\
          # Status, metrics and views, for you alone: they show your policy's results.\n\
          [status]\n\
          listen = \"127.0.0.1:8490\"\n"

@@ -1,15 +1,20 @@
 //! `members`: edits the signed member set, as the exchange's operator.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
 use serde_json::{Value, json};
+use wayleave_attestation::leaf::LeafKey;
+use wayleave_attestation::suite::SuiteId;
+use wayleave_core::Asn;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_route_server::directory::{MAX_ENCODED, MemberSet, SignedMemberSet, Slot};
+use wayleave_route_server::directory::{AttestKey, MAX_ENCODED, MemberSet, SignedMemberSet, Slot};
 use wayleave_runtime::identity::{DEFAULT_VALIDITY, Fingerprint, Identity, to_hex};
 
 use super::keys::signing_key;
+use super::pki::attest_key;
 use crate::cli::{AddMember, Members};
 use crate::config::PublicKey;
 use crate::failure::{Failure, Outcome};
@@ -19,6 +24,7 @@ pub fn run(command: &Members) -> Outcome {
     match command {
         Members::Init { file, exchange, operator, json } => init(file, exchange, operator, *json),
         Members::Add(member) => add(member),
+        Members::Attest { file, operator, asn, key, json } => attest(file, operator, *asn, key, *json),
         Members::Remove { file, operator, name, json } => remove(file, operator, name, *json),
         Members::Show { file, operator, json } => show(file, operator, *json),
     }
@@ -37,7 +43,7 @@ fn init(file: &Path, exchange: &str, operator: &Path, json: bool) -> Outcome {
         identity
     };
     let key = signing_key(&identity);
-    let set = MemberSet { exchange: exchange.to_owned(), number: 1, slots: Vec::new() };
+    let set = MemberSet { exchange: exchange.to_owned(), number: 1, slots: Vec::new(), attest: BTreeMap::new() };
     write(file, set, &key)?;
     let operator = PublicKey(key.verifying_key()).to_string();
     if json {
@@ -74,6 +80,31 @@ fn add(member: &AddMember) -> Outcome {
     Ok(())
 }
 
+fn attest(file: &Path, operator: &Path, asn: Asn, keys: &[String], json: bool) -> Outcome {
+    let (key, before) = open(file, operator)?;
+    let mut listed = Vec::new();
+    for text in keys {
+        let LeafKey { suite, key } = attest_key(text)?;
+        listed.push(AttestKey { suite, key });
+    }
+    listed.sort_unstable();
+    let mut set = MemberSet { number: before.number + 1, ..before.clone() };
+    let count = listed.len();
+    match count {
+        0 => drop(set.attest.remove(&asn)),
+        _ => drop(set.attest.insert(asn, listed)),
+    }
+    set.may_follow(&before)?;
+    let number = set.number;
+    write(file, set, &key)?;
+    if json {
+        print_json(json!({ "asn": asn, "keys": count, "number": number }));
+    } else {
+        print(&format!("{asn} attests with {count} keys; the set is now number {number}\n"));
+    }
+    Ok(())
+}
+
 fn remove(file: &Path, operator: &Path, name: &str, json: bool) -> Outcome {
     let (key, before) = open(file, operator)?;
     let place = before.slot_by_name(name).ok_or_else(|| Failure::new(format!("no active member `{name}`")))?;
@@ -98,7 +129,7 @@ fn show(file: &Path, operator: &PublicKey, json: bool) -> Outcome {
         print_json(value);
     } else {
         print(&format!("{} set {}, signed by {operator}\n", set.exchange, set.number));
-        let columns = ["slot", "active", "name", "asn", "addresses", "max_prefix", "tls"];
+        let columns = ["slot", "active", "name", "asn", "addresses", "max_prefix", "attest", "tls"];
         print(&objects(value["members"].as_array().map_or(&[], Vec::as_slice), &columns));
     }
     Ok(())
@@ -106,6 +137,9 @@ fn show(file: &Path, operator: &PublicKey, json: bool) -> Outcome {
 
 /// The set for people and programs.
 pub fn describe(set: &MemberSet) -> Value {
+    let suite = |key: &AttestKey| {
+        SuiteId::from_byte(key.suite).map_or_else(|| format!("suite {}", key.suite), |suite| suite.name().to_owned())
+    };
     let slot = |(place, slot): (u32, &Slot)| {
         json!({
             "slot": place,
@@ -116,6 +150,7 @@ pub fn describe(set: &MemberSet) -> Value {
             "max_prefix": slot.max_prefix,
             "tls": Fingerprint(slot.tls).to_string(),
             "sign": format!("ed25519:{}", to_hex(&slot.sign)),
+            "attest": set.attest.get(&slot.asn).map_or(&[][..], Vec::as_slice).iter().map(suite).collect::<Vec<_>>(),
         })
     };
     json!({ "exchange": set.exchange, "number": set.number, "members": set.iter().map(slot).collect::<Vec<_>>() })

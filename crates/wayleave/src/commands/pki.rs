@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use wayleave_attestation::leaf::LeafKey;
 use wayleave_attestation::pki::{Addition, Anchor, Object, Profile, ProfileKey, Record, Role, Span, Strictness};
 use wayleave_attestation::suite::{self, SuiteId, SuiteKey};
 use wayleave_core::Asn;
@@ -171,6 +172,13 @@ fn write(object: &Object, key: &mut dyn SuiteKey, folder: &Path, json: bool) -> 
         print(&format!("wrote {}\n", file.display()));
     }
     Ok(())
+}
+
+/// An attestation key as `SUITE:HEX`.
+pub fn attest_key(text: &str) -> Result<LeafKey, Failure> {
+    let key = profile_key(&format!("attest:{text}"))
+        .map_err(|_| Failure::usage(format!("`{text}` is no key")).help("a key is SUITE:HEX, as kc-ed25519:3b6a..."))?;
+    Ok(LeafKey::of(key.suite, &key.public))
 }
 
 /// `ROLE:SUITE:HEX`.

@@ -123,7 +123,7 @@ pub fn why(command: &Why) -> Outcome {
     }
     let mut text = format!("{}: {}\n", cell(&value["prefix"]), cell(&value["summary"]));
     for route in value["routes"].as_array().into_iter().flatten() {
-        if route["hops"].is_array() {
+        if route["hops"].is_array() && route["pair"].is_string() {
             text += &chain(route);
             continue;
         }
@@ -133,7 +133,15 @@ pub fn why(command: &Why) -> Outcome {
         };
         let path = route["as_path"].as_str().map_or(String::new(), |path| format!(" path {path}"));
         let class = route["class"].as_u64().map_or(String::new(), |class| format!(" class {class}"));
-        text += &format!("  from {who}{path}{class}: {}\n", cell(&route["outcome"]));
+        let verdict = route["attested"].as_str().map_or(String::new(), |verdict| format!(" {verdict}"));
+        text += &format!("  from {who}{path}{class}{verdict}: {}\n", cell(&route["outcome"]));
+        if route["hops"].is_array() {
+            text += &hops(route);
+        }
+    }
+    for route in value["sent"].as_array().into_iter().flatten() {
+        let path: Vec<String> = route["as_path"].as_array().into_iter().flatten().map(cell).collect();
+        text += &format!("  to the exchange: path {}: {}\n", path.join(" "), cell(&route["outcome"]));
     }
     print(&text);
     Ok(())
@@ -146,7 +154,13 @@ fn chain(route: &Value) -> String {
         _ => "to the neighbour of",
     };
     let path: Vec<String> = route["as_path"].as_array().into_iter().flatten().map(cell).collect();
-    let mut text = format!("  {way} {}: path {}: {}\n", cell(&route["pair"]), path.join(" "), cell(&route["outcome"]));
+    let text = format!("  {way} {}: path {}: {}\n", cell(&route["pair"]), path.join(" "), cell(&route["outcome"]));
+    text + &hops(route)
+}
+
+/// The chain of a route, the origin first, and the conclusion.
+fn hops(route: &Value) -> String {
+    let mut text = String::new();
     let width = |hop: &Value| format!("AS{}", cell(&hop["asn"])).len();
     let hops = || route["hops"].as_array().into_iter().flatten();
     let widest = hops().map(width).max().unwrap_or(0);

@@ -5,18 +5,18 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::Spanned;
-use wayleave_attestation::proxy::policy::{Class, Policy, Treatment};
-use wayleave_attestation::suite::hbs::Part;
-use wayleave_bgp::LargeCommunity;
 use wayleave_core::{Asn, Prefix};
-use wayleave_runtime::clock::unix_now;
 
+pub use super::attestation::KeysSection;
+use super::attestation::{
+    PolicySection, default_attribute, default_capability, default_lifetime, default_most, default_strength,
+    default_uncertainty, terms_faults, unknown_origins,
+};
 use super::check::Checked;
 use super::rpki::RpkiSection;
 use super::rs::{FileFault, StatusSection, range, status_warning};
-use super::words::{Text, Word};
+use super::words::Text;
 use super::{Fault, Source};
-use crate::attestation_files::{Keys, fault, set};
 use crate::failure::Failures;
 
 /// The file.
@@ -62,55 +62,6 @@ pub struct AttestSection {
     pub least_strength: Spanned<u64>,
     /// Own prefixes that are signed, with those within them; all if not given.
     pub originate: Option<Vec<Prefix>>,
-}
-
-/// `[keys]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KeysSection {
-    /// The AS's private attestation keys; without them the proxy only validates.
-    pub signing: Option<Spanned<PathBuf>>,
-    /// Which part of a few-time key's signatures is this proxy's, where several proxies of the AS hold the same file.
-    pub part: Option<Spanned<PartSection>>,
-    /// The trust anchor's public part.
-    pub anchor: Option<Spanned<PathBuf>>,
-    /// The folder of signed objects.
-    pub objects: Option<Spanned<PathBuf>>,
-}
-
-/// One of several equal parts.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PartSection {
-    /// Counted from 0.
-    pub number: u16,
-    pub of: u16,
-}
-
-/// `[policy]`: what follows from each class.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PolicySection {
-    pub valid: Option<Spanned<TreatmentSection>>,
-    pub gap: Option<Spanned<TreatmentSection>>,
-    pub unattested: Option<Spanned<TreatmentSection>>,
-    pub missing: Option<Spanned<TreatmentSection>>,
-    pub expired: Option<Spanned<TreatmentSection>>,
-    pub invalid: Option<Spanned<TreatmentSection>>,
-    pub malformed: Option<Spanned<TreatmentSection>>,
-}
-
-/// What follows from a class.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TreatmentSection {
-    #[serde(default)]
-    pub reject: bool,
-    pub large_community: Option<Text<LargeCommunity>>,
-    pub med: Option<u32>,
-    pub local_pref: Option<u32>,
-    #[serde(default)]
-    pub log: bool,
 }
 
 /// `[[pair]]`.
@@ -175,37 +126,6 @@ pub struct EndSection {
     pub protected: bool,
 }
 
-impl Word for LargeCommunity {
-    const EXPECTED: &'static str = "a large community, as \"64497:1:2\"";
-    fn read(text: &str) -> Option<Self> {
-        text.parse().ok()
-    }
-}
-
-fn default_attribute() -> Spanned<u64> {
-    Spanned::new(0..0, u64::from(wayleave_attestation::chain::TYPE_CODE))
-}
-
-fn default_capability() -> Spanned<u64> {
-    Spanned::new(0..0, u64::from(wayleave_attestation::proxy::offer::CAPABILITY_CODE))
-}
-
-fn default_lifetime() -> Spanned<u64> {
-    Spanned::new(0..0, u64::from(wayleave_attestation::attest::DEFAULT_LIFETIME))
-}
-
-fn default_uncertainty() -> Spanned<u64> {
-    Spanned::new(0..0, wayleave_attestation::validate::DEFAULT_UNCERTAINTY)
-}
-
-fn default_strength() -> Spanned<u64> {
-    Spanned::new(0..0, 112)
-}
-
-fn default_most() -> Spanned<u64> {
-    Spanned::new(0..0, wayleave_attestation::proxy::MOST_OCTETS as u64)
-}
-
 fn default_most_extended() -> Spanned<u64> {
     Spanned::new(0..0, wayleave_attestation::proxy::MOST_OCTETS_EXTENDED as u64)
 }
@@ -225,7 +145,7 @@ impl AttestFile {
         match Self::parse(source) {
             Ok(file) => {
                 let (mut errors, mut warnings) = (Vec::new(), file.warnings());
-                for fault in file.file_faults(source) {
+                for fault in file.keys.file_faults(source).into_iter().chain(file.rpki.file_faults(source)) {
                     match fault {
                         // A configuration to start from needs no files yet.
                         FileFault::Missing(fault) => warnings.push(fault),
@@ -238,41 +158,6 @@ impl AttestFile {
         }
     }
 
-    /// What follows from each class.
-    pub fn policy(&self) -> Policy {
-        let section = &self.policy;
-        let mut policy = Policy::default();
-        let classes = [
-            (Class::Valid, &section.valid),
-            (Class::Gap, &section.gap),
-            (Class::Unattested, &section.unattested),
-            (Class::Missing, &section.missing),
-            (Class::Expired, &section.expired),
-            (Class::Invalid, &section.invalid),
-            (Class::Malformed, &section.malformed),
-        ];
-        for (class, treatment) in classes {
-            let Some(treatment) = treatment else { continue };
-            let treatment = treatment.get_ref();
-            policy.set(
-                class,
-                Treatment {
-                    reject: treatment.reject,
-                    large_community: treatment.large_community.map(|community| community.0),
-                    med: treatment.med,
-                    local_pref: treatment.local_pref,
-                    log: treatment.log,
-                },
-            );
-        }
-        policy
-    }
-
-    fn treatments(&self) -> impl Iterator<Item = &Spanned<TreatmentSection>> {
-        let PolicySection { valid, gap, unattested, missing, expired, invalid, malformed } = &self.policy;
-        [valid, gap, unattested, missing, expired, invalid, malformed].into_iter().flatten()
-    }
-
     fn faults(&self) -> Vec<Fault> {
         let attest = &self.attest;
         let mut faults = Vec::new();
@@ -281,37 +166,11 @@ impl AttestFile {
                 format!("{} is reserved, expected an AS number that may appear in a route", attest.asn.get_ref());
             faults.push(Fault::at(attest.asn.span(), message));
         }
-        faults.extend(range(&attest.attribute, 41, 255, "(an attribute's type code)"));
+        let AttestSection { attribute, lifetime_minutes, clock_uncertainty_secs, least_strength, .. } = attest;
         faults.extend(range(&attest.capability, 239, 254, "(codes for experiments, RFC 8810)"));
-        faults.extend(range(&attest.lifetime_minutes, 2, 7 * 24 * 60, "minutes"));
-        faults.extend(range(&attest.clock_uncertainty_secs, 0, 86_400, "seconds"));
-        faults.extend(range(&attest.least_strength, 0, 240, "bits"));
-        if !attest.least_strength.get_ref().is_multiple_of(16) {
-            let message = format!("{} cannot be said, expected a multiple of 16", attest.least_strength.get_ref());
-            faults.push(Fault::at(attest.least_strength.span(), message));
-        }
-        if self.keys.objects.is_some() != self.keys.anchor.is_some() {
-            let given = self.keys.objects.as_ref().or(self.keys.anchor.as_ref());
-            let span = given.map(Spanned::span).unwrap_or_default();
-            let message = "one of `anchor` and `objects` alone, expected both or neither";
-            faults.push(Fault::at(span, message).help("objects count as far as the anchor has signed them"));
-        }
-        if let Some(part) = &self.keys.part {
-            let PartSection { number, of } = *part.get_ref();
-            if Part::new(number, of).is_none() {
-                let message =
-                    format!("there is no part {number} of {of}, expected 0 to one less than `of`, which is 1 to 1024");
-                faults.push(Fault::at(part.span(), message));
-            }
-        }
-        for treatment in self.treatments() {
-            let what = treatment.get_ref();
-            let more = what.large_community.is_some() || what.med.is_some() || what.local_pref.is_some();
-            if what.reject && more {
-                let message = "a rejected route goes nowhere, expected `reject` without other changes";
-                faults.push(Fault::at(treatment.span(), message));
-            }
-        }
+        faults.extend(terms_faults(attribute, lifetime_minutes, clock_uncertainty_secs, least_strength));
+        faults.extend(self.keys.faults());
+        faults.extend(self.policy.faults());
         faults.extend(self.rpki.faults());
         self.pair_faults(&mut faults);
         faults
@@ -367,46 +226,12 @@ impl AttestFile {
         }
     }
 
-    fn file_faults(&self, source: &Source) -> Vec<FileFault> {
-        let mut faults = self.rpki.file_faults(source);
-        let named = [
-            (&self.keys.signing, "wayleave keys attest"),
-            (&self.keys.anchor, "wayleave keys anchor"),
-            (&self.keys.objects, "wayleave keys profile"),
-        ];
-        for (file, command) in named {
-            let Some(file) = file else { continue };
-            let path = source.beside(file.get_ref());
-            if !path.exists() {
-                let fault = Fault::at(file.span(), format!("{} does not exist yet", path.display()));
-                faults.push(FileFault::Missing(fault.help(format!("`{command}` makes it"))));
-            }
-        }
-        if let Some(file) = self.keys.signing.as_ref().filter(|file| source.beside(file.get_ref()).exists())
-            && let Err(failure) = Keys::load("attest", &source.beside(file.get_ref()))
-        {
-            faults.push(FileFault::Unusable(fault(file.span(), &failure)));
-        }
-        let (Some(anchor), Some(objects)) = (&self.keys.anchor, &self.keys.objects) else { return faults };
-        let (path, folder) = (source.beside(anchor.get_ref()), source.beside(objects.get_ref()));
-        if path.exists()
-            && folder.exists()
-            && let Err(failure) = set(&path, &folder, unix_now().secs())
-        {
-            faults.push(FileFault::Unusable(fault(anchor.span(), &failure)));
-        }
-        faults
-    }
-
     fn warnings(&self) -> Vec<Fault> {
         let mut warnings = Vec::new();
         if self.pair.is_empty() {
             warnings.push(Fault { span: None, message: "no [[pair]]: nothing is proxied".to_owned(), help: None });
         }
-        if self.keys.anchor.is_none() && self.rpki.cache.is_none() && self.rpki.certificates.is_none() {
-            let message = "neither a trust anchor in [keys] nor [rpki]: no origin's key is known, and nothing is valid";
-            warnings.push(Fault { span: None, message: message.to_owned(), help: None });
-        }
+        warnings.extend(unknown_origins(&self.keys, &self.rpki));
         warnings.extend(self.status.as_ref().and_then(status_warning));
         warnings
     }

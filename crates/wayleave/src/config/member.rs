@@ -12,6 +12,7 @@ use wayleave_route_server::policy::config::{RankingConfig, RuleConfig};
 use wayleave_route_server::policy::{Policy, PolicyConfig, PolicyError, PolicyProblem};
 use wayleave_runtime::identity::Fingerprint;
 
+use super::attestation::{AttestationSection, unknown_origins};
 use super::check::Checked;
 use super::rs::{FileFault, StatusSection, example, exchange_fault, key_fault, range, status_warning};
 use super::words::{HostPort, PublicKey, Text};
@@ -31,6 +32,8 @@ pub struct MemberFile {
     #[serde(default)]
     pub rule: Vec<Spanned<RuleConfig>>,
     pub ranking: Option<Spanned<RankingConfig>>,
+    /// Without it routes are neither signed nor validated.
+    pub attestation: Option<Spanned<AttestationSection>>,
     pub status: Option<StatusSection>,
 }
 
@@ -140,6 +143,13 @@ impl MemberConfig {
                     Some(FileFault::Missing(fault)) if config.has_examples() => warnings.push(fault),
                     fault => errors.extend(fault.map(FileFault::into_fault)),
                 }
+                let attestation = config.file.attestation.as_ref().map(Spanned::get_ref);
+                for fault in attestation.iter().flat_map(|section| section.file_faults(source)) {
+                    match fault {
+                        FileFault::Missing(fault) => warnings.push(fault),
+                        FileFault::Unusable(fault) => errors.push(fault),
+                    }
+                }
                 Checked::found("member", source, errors, warnings)
             }
             Err(failures) => Checked::wrong("member", failures),
@@ -215,6 +225,7 @@ impl MemberFile {
         }
         faults.extend(range(&self.member.stale_secs, 1, 7 * 86_400, "seconds"));
         faults.extend(range(&self.member.settle_secs, 1, 3600, "seconds"));
+        faults.extend(self.attestation.iter().flat_map(|section| section.get_ref().faults()));
         faults
     }
 
@@ -229,6 +240,11 @@ impl MemberFile {
                 warnings.push(example(party.pin.span(), "the party's fingerprint, from the exchange's invitation"));
             }
         }
+        warnings.extend(
+            self.attestation
+                .as_ref()
+                .and_then(|section| unknown_origins(&section.get_ref().keys, &section.get_ref().rpki)),
+        );
         warnings.extend(self.status.as_ref().and_then(status_warning));
         warnings
     }

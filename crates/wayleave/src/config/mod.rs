@@ -1,6 +1,7 @@
 //! Configuration files: TOML in, valid values out, or failures with line, column and caret.
 
 pub mod attest;
+pub mod attestation;
 mod check;
 pub mod member;
 pub mod router;

@@ -75,11 +75,7 @@ pub async fn run(path: &Path) -> Outcome {
     // An anchor that has expired, or files that cannot be read, are told before anything runs.
     let origins = Origins::follow(wanted(&file, &source)).await?;
     let ring = files::ring(&file.keys, *file.attest.asn.get_ref(), &source)?;
-    let used: HashMap<Vec<u8>, u64> = store
-        .load(COUNTS)?
-        .into_iter()
-        .filter_map(|(key, value)| Some((key, u64::from_be_bytes(value.try_into().ok()?))))
-        .collect();
+    let used = used_before(&store)?;
     let mut seed = [0u8; 8];
     getrandom::fill(&mut seed).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
     let mut proxy = Proxy::new(proxy_config(&file), ring, &used, u64::from_be_bytes(seed), clock.now());
@@ -145,7 +141,7 @@ fn wanted(file: &AttestFile, source: &Source) -> Wanted {
 }
 
 /// A clock that stands before a time it has already shown is wrong, and with it every expiry.
-fn check_clock(store: &FileStore, clock: Clock) -> Outcome<u64> {
+pub(super) fn check_clock(store: &FileStore, clock: Clock) -> Outcome<u64> {
     let last = store.load(TIMES)?.into_iter().find(|(key, _)| key == LAST);
     let last = last.and_then(|(_, value)| Some(u64::from_be_bytes(value.try_into().ok()?))).unwrap_or(0);
     let now = clock.now().unix.secs();
@@ -156,6 +152,22 @@ fn check_clock(store: &FileStore, clock: Clock) -> Outcome<u64> {
         );
     }
     Ok(last)
+}
+
+/// How often few-time keys may have signed in earlier lives, by encoded public key.
+pub(super) fn used_before(store: &FileStore) -> Outcome<HashMap<Vec<u8>, u64>> {
+    let rows = store.load(COUNTS)?.into_iter();
+    Ok(rows.filter_map(|(key, value)| Some((key, u64::from_be_bytes(value.try_into().ok()?)))).collect())
+}
+
+/// The write that says that the few-time key `public` may have signed with every index below `limit`.
+pub(super) fn count(public: Vec<u8>, limit: u64) -> Change {
+    Change { table: COUNTS, key: public, value: Some(limit.to_be_bytes().to_vec()) }
+}
+
+/// The write of what the clock shows, so that a clock set back is noticed at the next start.
+pub(super) fn time_shown(now: u64) -> Change {
+    Change { table: TIMES, key: LAST.to_vec(), value: Some(now.to_be_bytes().to_vec()) }
 }
 
 fn proxy_config(file: &AttestFile) -> ProxyConfig {
@@ -172,7 +184,7 @@ fn proxy_config(file: &AttestFile) -> ProxyConfig {
         uncertainty: *attest.clock_uncertainty_secs.get_ref(),
         lifetime,
         least_strength,
-        policy: file.policy(),
+        policy: file.policy.policy(),
         own: attest.originate.clone(),
         pairs: file.pair.iter().map(|pair| options(file, pair.get_ref())).collect(),
     }
@@ -380,8 +392,7 @@ impl Driver {
                 Output::Persist { id, public, limit } => {
                     let events = self.events.clone();
                     let durable = move || drop(events.blocking_send(Event::Given(Input::Persisted(id))));
-                    let change = Change { table: COUNTS, key: public, value: Some(limit.to_be_bytes().to_vec()) };
-                    let submitted = self.store.submit(vec![change], Box::new(durable));
+                    let submitted = self.store.submit(vec![count(public, limit)], Box::new(durable));
                     submitted.map_err(|error| Failure::from_error(&error))?;
                 }
                 Output::Event(event) => self.note(event),
@@ -412,7 +423,7 @@ impl Driver {
         match AttestFile::parse(&source) {
             Ok(file) => {
                 warn_of_restart(&self.source, &source, &LIVE);
-                self.tell(Input::Policy(file.policy()));
+                self.tell(Input::Policy(file.policy.policy()));
                 self.origins.look(wanted(&file, &source));
                 self.source = source;
                 info!("policy, keys and records read again");
@@ -421,12 +432,9 @@ impl Driver {
         }
     }
 
-    /// Writes down what the clock shows, so that a clock set back is noticed at the next start.
     fn note_time(&mut self) {
         self.last_time = self.last_time.max(self.clock.now().unix.secs());
-        let now = self.last_time;
-        let change = Change { table: TIMES, key: LAST.to_vec(), value: Some(now.to_be_bytes().to_vec()) };
-        let _ = self.store.submit(vec![change], Box::new(|| ()));
+        let _ = self.store.submit(vec![time_shown(self.last_time)], Box::new(|| ()));
     }
 
     fn say_once(&mut self, place: usize, cause: String) {

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
+use toml::Spanned;
 use tracing::{error, info, warn};
+use wayleave_attestation::proxy::attestor::{self, Attestor};
 use wayleave_core::Prefix;
 use wayleave_route_server::member::{
     Member, MemberConfig as MachineConfig, MemberEvent, MemberInput, MemberOutput, MemberStatus, router_session,
@@ -24,6 +26,9 @@ use wayleave_runtime::store::{FileStore, Health, Store, StoreError};
 use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
 use wayleave_runtime::tls::{Gate, Pin, Pins, Role};
 
+use super::attest::{count, time_shown};
+use super::attested::{self, Input, Output, Proxy};
+use super::origins::Origins;
 use super::router::{Command, Peer, PeerEvent, PeerView, Place};
 use super::{Events, QUEUE, READY_EVERY, Ready, most_of, not_ready_yet, seed, stored, warn_of_restart};
 use crate::commands::keys::signing_key;
@@ -33,7 +38,10 @@ use crate::config::rs::examples_left;
 use crate::failure::{Failure, Outcome};
 
 /// What a reload takes in.
-const LIVE: [&str; 3] = ["rule", "groups", "ranking"];
+const LIVE: [&str; 6] =
+    ["rule", "groups", "ranking", "attestation.policy", "attestation.keys.objects", "attestation.rpki"];
+/// How often what nobody needs is let go.
+const SWEEP: Duration = Duration::from_secs(30);
 
 /// What reaches the loop around the machine.
 enum Event {
@@ -41,7 +49,8 @@ enum Event {
     Durable(u64),
     Router(PeerEvent),
     Given(MemberInput),
-    Ask(Question<Member>),
+    Attestor(attestor::Input),
+    Ask(Question<Proxy>),
     Stop,
 }
 
@@ -57,8 +66,14 @@ impl From<PeerEvent> for Event {
     }
 }
 
-impl From<Question<Member>> for Event {
-    fn from(question: Question<Member>) -> Self {
+impl From<attestor::Input> for Event {
+    fn from(input: attestor::Input) -> Self {
+        Event::Attestor(input)
+    }
+}
+
+impl From<Question<Proxy>> for Event {
+    fn from(question: Question<Proxy>) -> Self {
         Event::Ask(question)
     }
 }
@@ -75,7 +90,18 @@ pub async fn run(path: &Path) -> Outcome {
     let (store, held) = stored::open(&source.beside(&config.file.member.state))?;
     let policy = Box::new(config.policy.clone());
     let signing = signing_key(&identity);
-    let machine = Member::new(machine_config(&config), policy, signing, &seed()?, &held, clock.now());
+    let member = Member::new(machine_config(&config), policy, signing, &seed()?, &held, clock.now());
+    let asn = *config.file.router.get_ref().asn.get_ref();
+    let attestation = config.file.attestation.as_ref().map(Spanned::get_ref);
+    let started = match attestation {
+        Some(section) => Some(attested::start(section, asn, &source, &store, clock).await?),
+        None => None,
+    };
+    let (attestor, attesting) = match started {
+        Some((attestor, origins, last_time)) => (Some(attestor), Some((origins, last_time))),
+        None => (None, None),
+    };
+    let machine = Proxy::new(member, attestor, clock.now());
 
     let (events, inbox) = mpsc::channel(QUEUE);
     let links = Links::new(Limits::default());
@@ -102,6 +128,11 @@ pub async fn run(path: &Path) -> Outcome {
     let worker = Worker { links, store: Arc::clone(&store), events: events.clone(), routes, log };
     let mut running = worker.start(machine, clock, inbox);
     let watching = tokio::spawn(watch_ready(shown.clone(), ready));
+    let origins = attesting.map(|(origins, last_time)| {
+        attested::follow(&origins, events.clone());
+        tokio::spawn(look_after(shown.clone(), clock, last_time));
+        origins
+    });
     info!(member = %config.file.member.name, slot = config.file.member.slot, "running");
     notify(Notice::Ready);
 
@@ -110,7 +141,7 @@ pub async fn run(path: &Path) -> Outcome {
             asked = signals.next() => match asked {
                 Asked::Reload => {
                     notify(Notice::Reloading(monotonic_micros()));
-                    if let Err(failures) = reload(path, &source, &events).await {
+                    if let Err(failures) = reload(path, &source, &events, origins.as_ref()).await {
                         failures.0.iter().for_each(|failure| error!("reload: {failure}; nothing changed"));
                     }
                     notify(Notice::Ready);
@@ -146,6 +177,7 @@ fn machine_config(config: &MemberConfig) -> MachineConfig {
         stale: Duration::from_secs(*member.stale_secs.get_ref()),
         settle: Duration::from_secs(*member.settle_secs.get_ref()),
         lab: member.lab,
+        validates: config.file.attestation.is_some(),
     }
 }
 
@@ -186,13 +218,30 @@ async fn start_router(config: &MemberConfig, clock: Clock, events: mpsc::Sender<
 }
 
 /// Takes in what may change while the proxy runs: the policy.
-async fn reload(path: &Path, before: &Source, events: &mpsc::Sender<Event>) -> Outcome {
+async fn reload(path: &Path, before: &Source, events: &mpsc::Sender<Event>, origins: Option<&Origins>) -> Outcome {
     let source = Source::read(path)?;
     let config = MemberConfig::parse(&source)?;
     warn_of_restart(before, &source, &LIVE);
     let _ = events.send(Event::Given(MemberInput::Policy(Box::new(config.policy)))).await;
+    if let (Some(origins), Some(section)) = (origins, config.file.attestation.as_ref().map(Spanned::get_ref)) {
+        origins.look(attested::wanted(section, &source));
+        let _ = events.send(Event::Attestor(attestor::Input::Policy(section.policy.policy()))).await;
+    }
     info!("policy read again");
     Ok(())
+}
+
+/// Lets go of what nobody needs, and writes down what the clock shows, as long as the proxy runs.
+async fn look_after(shown: Shown, clock: Clock, mut last_time: u64) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        last_time = last_time.max(clock.now().unix.secs());
+        let _ = shown.store.submit(vec![time_shown(last_time)], Box::new(|| ()));
+        let swept = ask(&shown.events, |proxy: &mut Proxy| proxy.attestor.as_mut().map(Attestor::sweep)).await;
+        if swept.is_none() {
+            return;
+        }
+    }
 }
 
 /// What the loop around the machine acts with.
@@ -206,7 +255,7 @@ struct Worker {
 
 impl Worker {
     /// The machine gets a thread of its own: sharing keys among thousands of slots takes its time.
-    fn start(self, machine: Member, clock: Clock, inbox: mpsc::Receiver<Event>) -> tokio::task::JoinHandle<()> {
+    fn start(self, machine: Proxy, clock: Clock, inbox: mpsc::Receiver<Event>) -> tokio::task::JoinHandle<()> {
         let handle = tokio::runtime::Handle::current();
         tokio::task::spawn_blocking(move || {
             let failed = std::cell::Cell::new(false);
@@ -222,7 +271,23 @@ impl Worker {
         })
     }
 
-    fn act(&self, output: MemberOutput) -> Result<(), StoreError> {
+    fn act(&self, output: Output) -> Result<(), StoreError> {
+        let output = match output {
+            Output::Member(output) => output,
+            Output::Work(job) => {
+                attested::work(job, &self.events);
+                return Ok(());
+            }
+            Output::Persist { id, public, limit } => {
+                let events = self.events.clone();
+                let durable = move || drop(events.blocking_send(Event::Attestor(attestor::Input::Persisted(id))));
+                return self.store.submit(vec![count(public, limit)], Box::new(durable));
+            }
+            Output::Event(event) => {
+                attested::note(&event).iter().for_each(|noted| self.log.note(noted));
+                return Ok(());
+            }
+        };
         match output {
             MemberOutput::Send { link, frame } => self.links.send(link, frame),
             MemberOutput::Close { link, reason } => self.links.close(link, &reason),
@@ -238,13 +303,15 @@ impl Worker {
                 note(&event);
                 self.log.note(&event);
             }
+            // The attestor takes these; without one they do not come.
+            MemberOutput::Validate { .. } | MemberOutput::Forget { .. } | MemberOutput::Members(_) => {}
         }
         Ok(())
     }
 }
 
-fn told(event: Event) -> Told<Member> {
-    Told::Input(match event {
+fn told(event: Event) -> Told<Proxy> {
+    Told::Input(Input::Member(match event {
         Event::Link(LinkEvent::Up { link, pin, .. }) => {
             MemberInput::LinkUp { link, party: if pin.id == 1 { Number::One } else { Number::Two } }
         }
@@ -253,9 +320,10 @@ fn told(event: Event) -> Told<Member> {
         Event::Durable(id) => MemberInput::Persisted(id),
         Event::Router(event) => event.into(),
         Event::Given(input) => input,
+        Event::Attestor(input) => return Told::Input(Input::Attestor(input)),
         Event::Ask(question) => return Told::Asked(question),
         Event::Stop => return Told::Stop,
-    })
+    }))
 }
 
 fn note(event: &MemberEvent) {
@@ -277,7 +345,7 @@ fn note(event: &MemberEvent) {
 /// Says when the proxy does its work, and when not, why not.
 async fn watch_ready(shown: Shown, ready: Ready) {
     let health = shown.store.health();
-    while let Some(status) = ask(&shown.events, |member: &mut Member| member.status()).await {
+    while let Some(status) = ask(&shown.events, |proxy: &mut Proxy| proxy.member.status()).await {
         let failing = match &*health.borrow() {
             Health::Failing(why) => Some(why.clone()),
             Health::Good => None,
@@ -309,14 +377,18 @@ struct Shown {
 impl Shown {
     async fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&mut Member) -> T + Send + 'static,
+        question: impl FnOnce(&mut Proxy) -> T + Send + 'static,
     ) -> Result<T, ViewError> {
         ask(&self.events, question).await.ok_or(ViewError::Unavailable)
     }
 
     async fn status(&self) -> Result<Value, ViewError> {
-        let status = self.ask(|member| member.status()).await?;
+        let asked = |proxy: &mut Proxy| (proxy.member.status(), proxy.attestor.as_ref().map(Attestor::status));
+        let (status, attestation) = self.ask(asked).await?;
         let mut value = crate::output::versioned(json!(status));
+        if let Some(attestation) = attestation {
+            value["attestation"] = json!(attestation);
+        }
         value["router"] = self.router.show()["state"].clone();
         value["store"] = match &*self.store.health().borrow() {
             Health::Good => json!("good"),
@@ -326,7 +398,7 @@ impl Shown {
     }
 
     async fn routes(&self, most: usize) -> Result<Value, ViewError> {
-        let installed = self.ask(move |member| {
+        let installed = self.ask(move |proxy| {
             let route = |(prefix, slot, attributes): (Prefix, u32, &wayleave_bgp::Attributes)| {
                 let next_hop = match attributes.ipv4_next_hop() {
                     Some(hop) if prefix.address().is_ipv4() => Some(hop.to_string()),
@@ -335,7 +407,7 @@ impl Shown {
                 let path: Vec<u32> = attributes.as_path().asns().map(|asn| asn.0).collect();
                 json!({ "prefix": prefix, "announcer": slot, "next_hop": next_hop, "as_path": path })
             };
-            member.installed().take(most.saturating_add(1)).map(route).collect::<Vec<_>>()
+            proxy.member.installed().take(most.saturating_add(1)).map(route).collect::<Vec<_>>()
         });
         let mut routes = installed.await?;
         let more = routes.len() > most;
@@ -344,7 +416,7 @@ impl Shown {
     }
 
     async fn peers(&self) -> Result<Value, ViewError> {
-        let up = self.ask(|member| member.status().parties).await?;
+        let up = self.ask(|proxy| proxy.member.status().parties).await?;
         let party = |index: usize| json!({ "peer": format!("party {}", index + 1), "up": up[index], "address": self.parties[index] });
         Ok(json!({ "version": 1, "peers": [party(0), party(1), self.router.show()] }))
     }
@@ -352,8 +424,8 @@ impl Shown {
     async fn why(&self, prefix: Option<&String>) -> Result<Value, ViewError> {
         let prefix = prefix.ok_or_else(|| ViewError::Request("say ?prefix=ADDRESS/LENGTH".into()))?;
         let prefix: Prefix = prefix.parse().map_err(|error| ViewError::Request(format!("{error}")))?;
-        let why = self.ask(move |member| member.why(prefix)).await?;
-        Ok(crate::output::versioned(json!(why)))
+        let why = self.ask(move |proxy| proxy.why(prefix)).await?;
+        Ok(crate::output::versioned(why))
     }
 }
 
@@ -405,7 +477,13 @@ async fn serve(
         })
         .metrics(move || {
             let shown = f.clone();
-            async move { Some(metrics(&shown.ask(|member| member.status()).await.ok()?, &shown)) }
+            let asked = |proxy: &mut Proxy| (proxy.member.status(), proxy.attestor.as_ref().map(Attestor::status));
+            async move {
+                let (status, attestation) = shown.ask(asked).await.ok()?;
+                let mut all = metrics(&status, &shown);
+                all.extend(attestation.iter().flat_map(attested::metrics));
+                Some(all)
+            }
         });
     let serving = pages.serve(address).await;
     let serving =

@@ -1,6 +1,7 @@
 //! Roles: each reads its configuration, builds its machine and hands it to a driver.
 
 pub mod attest;
+mod attested;
 mod events;
 mod forwarding;
 pub mod member;

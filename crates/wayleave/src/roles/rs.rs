@@ -507,7 +507,8 @@ mod tests {
             sign: SigningKey::from_seed(&Secret::new([8; 32])).verifying_key().to_bytes(),
             max_prefix: 0,
         };
-        let set = MemberSet { exchange: "example-ix".to_owned(), number: 2, slots: vec![slot] };
+        let set =
+            MemberSet { exchange: "example-ix".to_owned(), number: 2, slots: vec![slot], attest: BTreeMap::new() };
         let signed = set.sign(&operator).expect("a sound set");
         let config =
             crate::commands::init::rs(1).replace(EXAMPLE_OPERATOR, &PublicKey(operator.verifying_key()).to_string());

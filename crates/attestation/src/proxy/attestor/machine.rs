@@ -1,0 +1,599 @@
+//! The attestor's course: when what is signed, validated, and looked at again.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use wayleave_bgp::{Attributes, Nlri};
+use wayleave_core::{Asn, Instant, Machine, Now, Prefix};
+
+use super::event::{AttestorConfig, AttestorEvent as Event, Finding, Input, Output, RouteId};
+use super::inward::{Done, Inward, Job, Results, Work, opened};
+use super::outward::{Outward, Went};
+use crate::attest::{KeyRing, endorse};
+use crate::cache::Cache;
+use crate::doubt::{ClockWatch, Doubt};
+use crate::leaf::{Leaf, LeafKey, Tree};
+use crate::pki::View;
+use crate::proxy::Left;
+use crate::proxy::event::Counts;
+use crate::proxy::line::Line;
+use crate::proxy::policy::{Class, Policy};
+use crate::proxy::reserve::{Reserves, ToPersist};
+use crate::proxy::work::{Group, Outcome, Sign, Signed, Target, Validate};
+use crate::report::Report;
+use crate::validate::Clock;
+
+/// Routes of one burst of signing, at most.
+const SIGN_BURST: usize = 128;
+/// Reports of what the router hands in.
+const CACHE: usize = 65_536;
+/// Bits of strength below which no member may sign after another. Every member makes the same tree, so nothing of its own
+/// configuration may enter it.
+const LEAST_STRENGTH: u16 = 112;
+/// Member sets of which routes may still live, at most.
+const MOST_SETS: usize = 64;
+/// How far the two clocks may drift apart between two calls before somebody has set the wall clock.
+const STEP: Duration = Duration::from_secs(10);
+/// A step of the wall clock is noticed so soon.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// The members under one set.
+pub(super) struct Directory {
+    pub(super) set: u64,
+    digest: [u8; 32],
+    pub(super) tree: Arc<Tree>,
+}
+
+/// What became of a route of the own router.
+pub(super) enum Fate {
+    Out(Outcome),
+    Refused(Class, Arc<Report>),
+}
+
+/// What is to be looked at again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Out(Nlri),
+    In(RouteId),
+}
+
+/// The attestor of one member.
+pub struct Attestor {
+    pub(super) config: AttestorConfig,
+    own: Option<Arc<Vec<Prefix>>>,
+    pub(super) view: Arc<View>,
+    ring: Arc<Mutex<KeyRing>>,
+    has_keys: bool,
+    reserves: Reserves,
+    /// Of the last sets, the newest last.
+    pub(super) directories: Vec<Directory>,
+    pub(super) outgoing: Line<Fate>,
+    /// Chains of others as they were extended, by what they came with.
+    extended: HashMap<Arc<Attributes>, Outcome>,
+    /// Whether what is being signed was given out before the members, our keys or the clock changed.
+    is_stale: bool,
+    signing: bool,
+    end_of_rib: bool,
+    handed_in: Arc<Mutex<Cache>>,
+    sequence: u64,
+    pub(super) incoming: Inward,
+    times: BTreeSet<(u64, Due)>,
+    watch: ClockWatch,
+    pub(super) doubt: Option<Doubt>,
+    pub(super) counts: Counts,
+    outputs: VecDeque<Output>,
+    now: Now,
+}
+
+impl Attestor {
+    /// Nothing known yet. `ring` holds the AS's keys, `used` by encoded public key how often a few-time key may have
+    /// signed in earlier lives.
+    #[must_use]
+    pub fn new(config: AttestorConfig, ring: KeyRing, used: &HashMap<Vec<u8>, u64>, now: Now) -> Self {
+        let reserves = Reserves::new(&ring, used);
+        let mut attestor = Self {
+            own: config.own.clone().map(Arc::new),
+            view: Arc::new(View::new(0)),
+            has_keys: !ring.pairs.is_empty(),
+            ring: Arc::new(Mutex::new(ring)),
+            reserves,
+            directories: Vec::new(),
+            outgoing: Line::new(),
+            extended: HashMap::new(),
+            is_stale: false,
+            signing: false,
+            end_of_rib: false,
+            handed_in: Arc::new(Mutex::new(Cache::new(CACHE))),
+            sequence: 0,
+            incoming: Inward::default(),
+            times: BTreeSet::new(),
+            watch: ClockWatch::default(),
+            doubt: None,
+            counts: Counts::default(),
+            outputs: VecDeque::new(),
+            now,
+            config,
+        };
+        attestor.reserve();
+        attestor
+    }
+
+    /// Lets go of what no route needs any more; to be called now and then.
+    pub fn sweep(&mut self) {
+        let used: std::collections::HashSet<*const Attributes> =
+            self.outgoing.iter().map(|(_, entry)| Arc::as_ptr(&entry.attributes)).collect();
+        self.extended.retain(|attributes, _| used.contains(&Arc::as_ptr(attributes)));
+    }
+
+    pub(super) fn keys(&self) -> MutexGuard<'_, KeyRing> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Signatures that are left of the key at this place of the ring, if it is a few-time key.
+    pub(super) fn left(&self, place: usize, pair: &crate::attest::Pair) -> Option<u64> {
+        self.reserves.left(place, pair).map(|left| left.left)
+    }
+
+    fn unix(&self) -> u64 {
+        self.now.unix.secs()
+    }
+
+    pub(super) fn clock(&self) -> Clock {
+        Clock { now: self.now.unix, uncertainty: self.config.uncertainty }
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.outputs.push_back(Output::Event(event));
+    }
+
+    fn on_now(&mut self, now: Now) {
+        let passed = now.instant.since(self.now.instant).as_micros() as i64;
+        let stepped = (now.unix.0 as i64).saturating_sub(self.now.unix.0 as i64).saturating_sub(passed);
+        self.now = now;
+        if stepped.unsigned_abs() > STEP.as_micros() as u64 {
+            self.tell(Event::ClockStepped(stepped / 1_000_000));
+            self.incoming.queue_those(|_| true);
+            self.sign_anew();
+        }
+    }
+
+    /// Forgets what was signed for members, with keys or at a time that are over, and signs everything anew.
+    fn sign_anew(&mut self) {
+        self.extended.clear();
+        self.is_stale = self.signing;
+        self.outgoing.queue_all();
+    }
+
+    fn on_members(&mut self, set: u64, digest: [u8; 32], neighbours: &[(Asn, Vec<LeafKey>)]) {
+        let newest = self.directories.last();
+        if newest.is_some_and(|newest| newest.set >= set) {
+            return;
+        }
+        let same = newest.filter(|newest| newest.digest == digest).map(|newest| Arc::clone(&newest.tree));
+        let is_same = same.is_some();
+        // The directory bounds members, keys and suites, and names each AS once: always a tree.
+        let Some(tree) = same.or_else(|| tree(neighbours).map(Arc::new)) else {
+            return;
+        };
+        self.directories.push(Directory { set, digest, tree });
+        let live: BTreeSet<u64> = self.incoming.entries.values().map(|entry| entry.set).collect();
+        let places = self.directories.len();
+        let mut place = 0;
+        self.directories.retain(|directory| {
+            place += 1;
+            place + 1 >= places || live.contains(&directory.set)
+        });
+        if self.directories.len() > MOST_SETS {
+            self.directories.remove(0);
+        }
+        // Routes made under a set that we hear of only now.
+        self.incoming.queue_those(|entry| entry.set == set);
+        if !is_same {
+            self.check_listed(neighbours);
+            self.sign_anew();
+        }
+    }
+
+    fn check_listed(&mut self, neighbours: &[(Asn, Vec<LeafKey>)]) {
+        let mut held: Vec<LeafKey> = self.keys().pairs.iter().map(|pair| pair.leaf_key()).collect();
+        held.sort_unstable();
+        let own = self.config.asn;
+        let listed = neighbours.iter().find(|(asn, _)| *asn == own).map(|(_, keys)| keys.as_slice());
+        if listed.is_some_and(|listed| listed != held) {
+            self.tell(Event::OtherKeysListed);
+        }
+    }
+
+    pub(super) fn directory(&self, set: u64) -> Option<&Arc<Tree>> {
+        self.directories.iter().find(|directory| directory.set == set).map(|directory| &directory.tree)
+    }
+
+    fn on_update(&mut self, withdrawn: Vec<Nlri>, announced: Vec<Nlri>, attributes: Option<Attributes>) {
+        for nlri in &withdrawn {
+            let due = self.outgoing.remove(nlri).and_then(|entry| entry.due);
+            due.map(|due| self.times.remove(&(due, Due::Out(*nlri))));
+        }
+        if !withdrawn.is_empty() {
+            self.announce(withdrawn, Vec::new(), None, None);
+        }
+        let Some(attributes) = attributes.map(Arc::new) else { return };
+        announced.into_iter().for_each(|nlri| self.outgoing.put(nlri, Arc::clone(&attributes)));
+    }
+
+    fn announce(
+        &mut self,
+        withdrawn: Vec<Nlri>,
+        announced: Vec<Nlri>,
+        attributes: Option<Attributes>,
+        under: Option<[u8; 32]>,
+    ) {
+        self.outputs.push_back(Output::Announce { withdrawn, announced, attributes, under });
+    }
+
+    fn on_router_down(&mut self) {
+        self.outgoing = Line::new();
+        self.extended.clear();
+        self.is_stale = self.signing;
+        self.end_of_rib = false;
+        self.times.retain(|(_, due)| matches!(due, Due::In(_)));
+    }
+
+    /// Gives out work, and tells the end of the router's routes where nothing waits.
+    fn work(&mut self) {
+        while let Some(burst) = self.incoming.burst() {
+            let directory = self.directory(burst.set).map(|tree| tree.as_ref().clone());
+            let work = Validate {
+                cache: burst.cache,
+                view: Arc::clone(&self.view),
+                rules: self.config.rules,
+                clock: self.clock(),
+                directories: Arc::new(directory.into_iter().collect()),
+                attribute: self.config.attribute,
+                receiver: self.config.asn,
+                groups: burst.groups,
+            };
+            self.outputs.push_back(Output::Work(Job(Work::Validate(burst.announcer, work))));
+        }
+        if !self.signing {
+            self.sign();
+        }
+        if self.end_of_rib && !self.signing && self.outgoing.waiting() == 0 {
+            self.end_of_rib = false;
+            self.outputs.push_back(Output::EndOfRib);
+        }
+    }
+
+    fn sign(&mut self) {
+        let Some(target) = self.directories.last().map(|newest| Target::Directory(Arc::clone(&newest.tree))) else {
+            return;
+        };
+        let unix = self.unix();
+        let groups = self.outgoing.burst(SIGN_BURST);
+        if groups.is_empty() {
+            return;
+        }
+        self.signing = true;
+        // Rises with time, also over restarts, and with each list of a burst.
+        self.sequence = (self.sequence + 1).max(self.now.unix.0);
+        let sequence = self.sequence;
+        self.sequence += SIGN_BURST as u64;
+        let sign = self.has_keys.then(|| Sign {
+            ring: Arc::clone(&self.ring),
+            asn: self.config.asn,
+            target,
+            now: unix,
+            lifetime: self.config.lifetime,
+            sequence,
+            attribute: self.config.attribute,
+            most: self.config.most,
+            own: self.own.clone(),
+            groups: Vec::new(),
+        });
+        let known = |group: &Group| {
+            let known = self.extended.get(&group.attributes).filter(|known| is_current(known, unix))?;
+            Some((Arc::clone(&group.attributes), known.clone()))
+        };
+        let work = Outward {
+            cache: Arc::clone(&self.handed_in),
+            view: Arc::clone(&self.view),
+            rules: self.config.rules,
+            clock: self.clock(),
+            policy: self.config.policy.clone(),
+            sign,
+            asn: self.config.asn,
+            attribute: self.config.attribute,
+            known: groups.iter().filter_map(known).collect(),
+            groups,
+        };
+        self.outputs.push_back(Output::Work(Job(Work::Outward(work))));
+    }
+
+    fn on_done(&mut self, done: Done) {
+        let failed = done.failed;
+        match done.result {
+            Results::Validated(announcer, judged) => {
+                judged.iter().for_each(|judged| self.watch.observe(&judged.report, self.now.unix));
+                let ids = self.incoming.judged(announcer, judged, &failed);
+                ids.into_iter().for_each(|id| self.on_judged(id));
+                self.on_failed("validating", failed);
+                let doubt = self.watch.doubt(self.now.unix);
+                if std::mem::replace(&mut self.doubt, doubt) != doubt {
+                    self.tell(Event::ClockInDoubt(doubt));
+                }
+            }
+            Results::Outward(went) => {
+                self.signing = false;
+                for went in went {
+                    match went {
+                        Went::Out(signed) => self.on_signed(signed),
+                        Went::Refused(group, class, report) => self.on_refused(group, class, report),
+                        Went::Passed(_) => {}
+                    }
+                }
+                let routes: Vec<Nlri> = failed.iter().flat_map(|group| group.routes.iter().copied()).collect();
+                if !routes.is_empty() {
+                    self.announce(routes, Vec::new(), None, None);
+                }
+                self.on_failed("signing", failed);
+                self.is_stale = false;
+                self.reserve();
+                if !self.reserves.is_empty() && self.outgoing.waiting() == 0 {
+                    // What few-time keys need next is made in the background, where nothing waits to be signed.
+                    self.signing = true;
+                    self.outputs.push_back(Output::Work(Job(Work::Ahead(Arc::clone(&self.ring)))));
+                }
+            }
+            Results::Ahead(made) => {
+                self.signing = false;
+                if !made {
+                    self.tell(Event::Failed { what: "making keys ahead", routes: Vec::new() });
+                }
+            }
+        }
+    }
+
+    fn on_failed(&mut self, what: &'static str, failed: Vec<Group>) {
+        let routes: Vec<Nlri> = failed.into_iter().flat_map(|group| group.routes).collect();
+        if !routes.is_empty() {
+            self.counts.failed += routes.len() as u64;
+            self.tell(Event::Failed { what, routes });
+        }
+    }
+
+    /// A route of another member is wholly judged.
+    fn on_judged(&mut self, id: RouteId) {
+        let Some(entry) = self.incoming.entries.get_mut(&id) else { return };
+        let until = entry.reports.iter().flatten().filter_map(|report| report.until).min();
+        let due = until.map(|until| until.secs().saturating_add(1));
+        let before = std::mem::replace(&mut entry.due, due);
+        self.counts.validated += entry.prefixes.len() as u64;
+        before.map(|due| self.times.remove(&(due, Due::In(id))));
+        self.times.extend(due.map(|due| (due, Due::In(id))));
+        self.decide(id);
+    }
+
+    /// Lets policy act on what was found of a route, and tells the member if that is something else than before.
+    fn decide(&mut self, id: RouteId) {
+        let Some(entry) = self.incoming.entries.get(&id) else { return };
+        let directory = self.directory(entry.set).map(AsRef::as_ref);
+        let attributes = opened(&entry.attributes, self.config.attribute, directory, self.config.asn);
+        let Some(findings) = entry.findings(&self.config.policy, &attributes) else { return };
+        let Some(entry) = self.incoming.entries.get_mut(&id) else { return };
+        if entry.told.as_ref() == Some(&findings) {
+            return;
+        }
+        let before = entry.told.replace(findings.clone());
+        self.counts.rejected += findings.iter().filter(|finding| finding.attributes.is_none()).count() as u64;
+        self.say(id, before.as_deref(), &findings);
+        self.outputs.push_back(Output::Found { id, findings });
+    }
+
+    /// Tells each class that is to be told, when it is another than before.
+    fn say(&mut self, id: RouteId, before: Option<&[Finding]>, now: &[Finding]) {
+        let Some(entry) = self.incoming.entries.get(&id) else { return };
+        let mut events = Vec::new();
+        for (place, nlri) in entry.prefixes.iter().enumerate() {
+            let known = before.and_then(|before| before.get(place)).map(|finding| finding.verdict);
+            let (Some(class), Some(Some(report))) = (entry.class(place), entry.reports.get(place)) else { continue };
+            if self.config.policy.treatment(class).log && known != now.get(place).map(|finding| finding.verdict) {
+                let (announcer, report) = (entry.announcer, Arc::clone(report));
+                events.push(Event::Verdict { announcer, nlri: *nlri, class, report });
+            }
+        }
+        events.into_iter().for_each(|event| self.tell(event));
+    }
+
+    fn on_signed(&mut self, Signed { group, outcome }: Signed) {
+        let unix = self.unix();
+        let Group { attributes, routes } = group;
+        let due = match &outcome {
+            Outcome::Attested { renew, .. } => Some(*renew),
+            _ => None,
+        };
+        // Of lists that we originate each has a value of its own.
+        if matches!(&outcome, Outcome::Attested { origin: false, .. }) && !self.is_stale {
+            self.extended.insert(Arc::clone(&attributes), outcome.clone());
+        }
+        let routes = self.still_there(routes, &attributes);
+        for nlri in &routes {
+            let Some(entry) = self.outgoing.same(nlri, &attributes) else { continue };
+            entry.found = Some(Fate::Out(outcome.clone()));
+            let before = std::mem::replace(&mut entry.due, due);
+            self.counts.note(&outcome, before.is_some_and(|before| before <= unix));
+            before.map(|due| self.times.remove(&(due, Due::Out(*nlri))));
+            self.times.extend(due.map(|due| (due, Due::Out(*nlri))));
+        }
+        if routes.is_empty() || self.is_stale {
+            // What was signed for other members comes again.
+            return;
+        }
+        let under = self.directories.last().map(|newest| newest.digest);
+        match outcome {
+            Outcome::Attested { attributes, .. } => {
+                self.announce(Vec::new(), routes, Some(attributes.as_ref().clone()), under);
+            }
+            Outcome::AsTheyCame => self.announce(Vec::new(), routes, Some(attributes.as_ref().clone()), None),
+            Outcome::NotExtended(error) => {
+                self.announce(Vec::new(), routes.clone(), Some(attributes.as_ref().clone()), None);
+                self.tell(Event::NotExtended(routes, error));
+            }
+            Outcome::TooLong { need } => {
+                self.announce(routes.clone(), Vec::new(), None, None);
+                self.tell(Event::TooLong(routes, need));
+            }
+            Outcome::Exhausted => {
+                self.announce(routes.clone(), Vec::new(), None, None);
+                self.tell(Event::Exhausted(routes));
+            }
+            // Queued again once the count is durable.
+            Outcome::NotReserved => {}
+        }
+    }
+
+    fn on_refused(&mut self, group: Group, class: Class, report: Arc<Report>) {
+        let due = report.until.map(|until| until.secs().saturating_add(1));
+        let routes = self.still_there(group.routes, &group.attributes);
+        for nlri in &routes {
+            let Some(entry) = self.outgoing.same(nlri, &group.attributes) else { continue };
+            entry.found = Some(Fate::Refused(class, Arc::clone(&report)));
+            let before = std::mem::replace(&mut entry.due, due);
+            before.map(|due| self.times.remove(&(due, Due::Out(*nlri))));
+            self.times.extend(due.map(|due| (due, Due::Out(*nlri))));
+        }
+        if !routes.is_empty() {
+            self.counts.rejected += routes.len() as u64;
+            self.announce(routes.clone(), Vec::new(), None, None);
+            self.tell(Event::Refused(routes, class, report));
+        }
+    }
+
+    /// Those that still have the attributes that were looked at.
+    fn still_there(&mut self, routes: Vec<Nlri>, attributes: &Arc<Attributes>) -> Vec<Nlri> {
+        routes.into_iter().filter(|nlri| self.outgoing.same(nlri, attributes).is_some()).collect()
+    }
+
+    fn on_view(&mut self, view: Arc<View>) {
+        self.view = view;
+        let (asn, view) = (self.config.asn, Arc::clone(&self.view));
+        let mut changed = false;
+        for pair in &mut self.keys().pairs {
+            let registered = view.key_of_leaf(asn, &pair.leaf_key()).is_some();
+            changed |= std::mem::replace(&mut pair.registered, registered) != registered;
+        }
+        self.incoming.queue_those(|_| true);
+        if changed {
+            self.sign_anew();
+        } else {
+            self.look_at_others_routes();
+        }
+    }
+
+    /// Looks again at what the router hands in, but for own routes that are signed: of those nothing was found.
+    fn look_at_others_routes(&mut self) {
+        let is_own = |fate: &Option<Fate>| matches!(fate, Some(Fate::Out(Outcome::Attested { origin: true, .. })));
+        let others: Vec<Nlri> =
+            self.outgoing.iter().filter(|(_, entry)| !is_own(&entry.found)).map(|(nlri, _)| *nlri).collect();
+        others.iter().for_each(|nlri| self.outgoing.queue(nlri));
+    }
+
+    fn on_policy(&mut self, policy: Policy) {
+        self.config.policy = policy;
+        let mut ids: Vec<RouteId> = self.incoming.entries.keys().copied().collect();
+        ids.sort_unstable();
+        ids.into_iter().for_each(|id| self.decide(id));
+        self.look_at_others_routes();
+    }
+
+    /// Asks for more signatures of few-time keys to be made durable, well before they are used.
+    fn reserve(&mut self) {
+        let ring = Arc::clone(&self.ring);
+        let due = self.reserves.due(&ring.lock().unwrap_or_else(PoisonError::into_inner));
+        let ending: Vec<Left> = self.reserves.ending(&ring.lock().unwrap_or_else(PoisonError::into_inner));
+        ending.into_iter().for_each(|left| self.tell(Event::KeyEnds(left)));
+        let persist = |ToPersist { id, public, limit }| Output::Persist { id, public, limit };
+        self.outputs.extend(due.into_iter().map(persist));
+    }
+
+    fn on_persisted(&mut self, id: u64) {
+        let ring = Arc::clone(&self.ring);
+        if !self.reserves.persisted(id, &mut ring.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return;
+        }
+        let waits = |fate: &Option<Fate>| matches!(fate, Some(Fate::Out(Outcome::NotReserved)));
+        let waiting: Vec<Nlri> =
+            self.outgoing.iter().filter(|(_, entry)| waits(&entry.found)).map(|(nlri, _)| *nlri).collect();
+        waiting.iter().for_each(|nlri| self.outgoing.queue(nlri));
+    }
+
+    /// Looks again at what is due.
+    fn on_times(&mut self) {
+        let unix = self.unix();
+        while let Some((_, due)) = self.times.first().copied().filter(|(at, _)| *at <= unix) {
+            self.times.pop_first();
+            match due {
+                Due::Out(nlri) => self.outgoing.queue(&nlri),
+                Due::In(id) => self.incoming.queue(&id),
+            }
+        }
+    }
+}
+
+/// The tree of all members: those without keys, or with none that may be used, stand in it as ones that do not attest.
+fn tree(neighbours: &[(Asn, Vec<LeafKey>)]) -> Option<Tree> {
+    let leaf = |keys: &[LeafKey]| endorse(keys, LEAST_STRENGTH).unwrap_or_else(|_| Leaf::keyless());
+    let slots: Vec<(Asn, Leaf)> = neighbours.iter().map(|(asn, keys)| (*asn, leaf(keys))).collect();
+    Tree::directory(&slots).ok()
+}
+
+/// Whether a signed outcome can be used for further routes.
+fn is_current(outcome: &Outcome, unix: u64) -> bool {
+    matches!(outcome, Outcome::Attested { renew, .. } if *renew > unix)
+}
+
+impl Machine for Attestor {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, input: Input, now: Now) {
+        self.on_now(now);
+        match input {
+            Input::RouterUpdate { withdrawn, announced, attributes } => {
+                self.on_update(withdrawn, announced, attributes);
+            }
+            Input::RouterEndOfRib => self.end_of_rib = true,
+            Input::RouterDown => self.on_router_down(),
+            Input::Members { set, digest, neighbours } => self.on_members(set, digest, &neighbours),
+            Input::Route { id, announcer, set, prefixes, attributes } => {
+                self.incoming.put(id, announcer, set, prefixes, attributes);
+            }
+            Input::Gone(id) => {
+                let due = self.incoming.remove(&id);
+                due.map(|due| self.times.remove(&(due, Due::In(id))));
+            }
+            Input::View(view) => self.on_view(view),
+            Input::Policy(policy) => self.on_policy(policy),
+            Input::Done(done) => self.on_done(done),
+            Input::Persisted(id) => self.on_persisted(id),
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Now) {
+        self.on_now(now);
+        self.on_times();
+    }
+
+    fn poll(&mut self) -> Option<Output> {
+        if self.outputs.is_empty() {
+            self.work();
+        }
+        self.outputs.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.times.first().map(|(due, _)| {
+            let span = Duration::from_micros((due * 1_000_000).saturating_sub(self.now.unix.0));
+            self.now.instant + span.min(LOOK)
+        })
+    }
+}

@@ -1,0 +1,18 @@
+//! The attestor of a member of an exchange: what the member's router announces is signed for all members at once, what
+//! others announce is validated, as the member asks for it.
+//!
+//! At an exchange one sealed route serves all members, and nothing in it may depend on who can open it. So the hop is
+//! signed over a tree of all members in the order of their directory, exported or not, and each receiver computes its
+//! own opening.
+
+mod event;
+mod inward;
+mod machine;
+mod outward;
+mod why;
+
+pub use event::{AttestorConfig, AttestorEvent, Finding, Input, Output, RouteId};
+pub use inward::Done;
+pub use inward::Job;
+pub use machine::Attestor;
+pub use why::{Explained, Sent, Status};

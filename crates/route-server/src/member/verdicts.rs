@@ -1,0 +1,127 @@
+//! What validation says of routes: which of them it is asked about, and what follows when it answers.
+//!
+//! A route is validated before it is used, and only if it could become best: with the best verdict that it could get it
+//! would be in the best class of the routes to a prefix (the keychain paper's rule). What is late for a ranking counts as
+//! not valid in it; when it is there, the member decides by its own order, and nothing more is said to the parties: an
+//! answer, or its absence, must not show.
+
+use std::collections::BTreeSet;
+
+use wayleave_core::Prefix;
+
+use super::receive::{Found, Judged};
+use super::{Finding, Member, MemberOutput};
+use crate::frames::{Candidate, Instance};
+use crate::object::Handle;
+
+impl Member {
+    /// Asks about those routes to a prefix that could become best and have not been validated.
+    pub(super) fn ask_about(&mut self, prefix: Prefix) {
+        let Some(candidates) = self.choices.get(&prefix).map(|choice| choice.candidates.clone()) else { return };
+        let judged: Vec<Option<Judged>> = candidates.iter().map(|candidate| self.judged(candidate)).collect();
+        if judged.iter().flatten().all(|judged| judged.hope.is_none()) {
+            return;
+        }
+        let hoped: Vec<Option<Judged>> = judged.iter().map(|judged| judged.map(with_hope)).collect();
+        let classes = self.class_of_each(&candidates, &hoped);
+        let best = classes.iter().flatten().max().copied();
+        for ((candidate, judged), class) in candidates.iter().zip(&judged).zip(&classes) {
+            if class.is_some() && *class == best && judged.is_some_and(|judged| judged.hope.is_some()) {
+                self.ask(candidate.0);
+            }
+        }
+    }
+
+    fn ask(&mut self, handle: Handle) {
+        let Some(route) = self.routes.get_mut(&handle).filter(|route| matches!(route.found, Found::NotAsked)) else {
+            return;
+        };
+        let Some(open) = &route.opened else { return };
+        route.found = Found::Awaited;
+        let (slot, set) = (open.slot, open.set);
+        let (prefixes, attributes) = (open.prefixes.clone(), open.attributes.clone());
+        self.awaited.insert(handle);
+        self.output.push_back(MemberOutput::Validate { handle, slot, prefixes, attributes, set });
+    }
+
+    /// Validation has found something of a route, or something else than before.
+    pub(super) fn found(&mut self, handle: Handle, findings: Vec<Finding>) {
+        let Some(route) = self.routes.get_mut(&handle) else { return };
+        let Some(open) = route.opened.as_ref().filter(|open| open.prefixes.len() == findings.len()) else { return };
+        let prefixes: BTreeSet<Prefix> = open.prefixes.iter().map(|nlri| nlri.prefix).collect();
+        route.found = Found::Findings(findings);
+        route.judged = None;
+        self.awaited.remove(&handle);
+        self.counters.validated += 1;
+        self.rank_again(&prefixes);
+        self.touched.extend(prefixes);
+    }
+
+    /// Makes rankings anew that have not left yet and in which one of these prefixes stands.
+    fn rank_again(&mut self, prefixes: &BTreeSet<Prefix>) {
+        let waiting: Vec<u64> = self.rankings_due.iter().map(|(_, seq, _)| *seq).collect();
+        for seq in waiting {
+            let Some(mut round) = self.rounds.remove(&seq) else { continue };
+            let mut changed = false;
+            let mut at = 0;
+            for (candidates, prefix) in &round.multi {
+                let end = at + candidates.len() * 2;
+                if prefix.is_some_and(|prefix| prefixes.contains(&prefix)) {
+                    let judged: Vec<Option<Judged>> = candidates.iter().map(|one| self.judged(one)).collect();
+                    let row = self.ranking_row(candidates, &judged);
+                    changed |= round.ranking[at..end] != row;
+                    round.ranking[at..end].copy_from_slice(&row);
+                }
+                at = end;
+            }
+            self.rounds.insert(seq, round);
+            if let Some(frames) = changed.then(|| self.ranking(seq)).flatten() {
+                let due = self.rankings_due.iter_mut().find(|(_, of, _)| *of == seq);
+                due.into_iter().for_each(|(.., waiting)| waiting.clone_from(&frames));
+            }
+        }
+    }
+
+    /// Whether what Select-Best chose is what it would choose with all that is known by now: it is, while it is in the
+    /// best class. Without validation nothing becomes known in between.
+    pub(super) fn is_still_best(&mut self, prefix: &Prefix, chosen: Candidate) -> bool {
+        if !self.config.validates {
+            return matches!(self.classes(&[chosen]).as_slice(), [(_, _, Some(_))]);
+        }
+        let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
+        let classes = self.classes(&candidates);
+        let best = classes.iter().filter_map(|(_, _, class)| *class).max();
+        best.is_some() && classes.iter().any(|(_, candidate, class)| *candidate == chosen && *class == best)
+    }
+
+    /// Whether the installed route is still a candidate, and one that may not be used any more.
+    pub(super) fn is_refused(&mut self, prefix: &Prefix) -> bool {
+        let Some(handle) = self.installed.get(prefix).map(|installed| installed.handle) else { return false };
+        let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
+        let of = |candidates: &Instance| candidates.iter().find(|(of, _)| *of == handle).copied();
+        let judged = of(&candidates).and_then(|candidate| self.judged(&candidate));
+        judged.is_some_and(|judged| judged.usable && judged.standing.is_none())
+    }
+
+    /// Whether the installed route was replaced by its announcer, and the new one is being validated: until that is
+    /// done the old one stays, so that no traffic is lost over each new signature.
+    pub(super) fn waits_for_successor(&self, prefix: &Prefix) -> bool {
+        let (Some(installed), Some(choice)) = (self.installed.get(prefix), self.choices.get(prefix)) else {
+            return false;
+        };
+        let is_awaited = |(handle, _): &Candidate| {
+            let open = self.routes.get(handle).and_then(|route| route.opened.as_ref());
+            self.awaited.contains(handle) && open.is_some_and(|open| open.slot == installed.announcer)
+        };
+        !choice.candidates.iter().any(|(handle, _)| *handle == installed.handle)
+            && choice.candidates.iter().any(is_awaited)
+    }
+}
+
+/// As if validation had found the best that it could.
+fn with_hope(judged: Judged) -> Judged {
+    match judged.hope {
+        Some((standing, verdict)) => Judged { usable: true, verdict, standing: Some(standing), ..judged },
+        None => judged,
+    }
+}

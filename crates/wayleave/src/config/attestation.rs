@@ -1,0 +1,271 @@
+//! What the configurations of roles that attest share: keys, what follows from verdicts, and the terms of signing.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+use wayleave_attestation::proxy::policy::{Class, Policy, Treatment};
+use wayleave_attestation::suite::hbs::Part;
+use wayleave_bgp::LargeCommunity;
+use wayleave_core::Prefix;
+use wayleave_runtime::clock::unix_now;
+
+use super::rpki::RpkiSection;
+use super::rs::{FileFault, range};
+use super::words::{Text, Word};
+use super::{Fault, Source};
+use crate::attestation_files::{Keys, fault, set};
+
+/// `[attestation]` of a member: the terms of an attesting proxy, with its keys and its policy within.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttestationSection {
+    /// The attribute's type code.
+    #[serde(default = "default_attribute")]
+    pub attribute: Spanned<u64>,
+    /// How long what is signed here holds.
+    #[serde(default = "default_lifetime")]
+    pub lifetime_minutes: Spanned<u64>,
+    /// How far our clock and others' may be wrong.
+    #[serde(default = "default_uncertainty")]
+    pub clock_uncertainty_secs: Spanned<u64>,
+    /// Bits of strength below which no suite is taken.
+    #[serde(default = "default_strength")]
+    pub least_strength: Spanned<u64>,
+    /// Octets of an attestation, at most: it must fit the messages of every member's router.
+    #[serde(default = "default_most")]
+    pub most_octets: Spanned<u64>,
+    /// Own prefixes that are signed, with those within them; all if not given.
+    pub originate: Option<Vec<Prefix>>,
+    pub keys: KeysSection,
+    #[serde(default)]
+    pub rpki: RpkiSection,
+    #[serde(default)]
+    pub policy: PolicySection,
+}
+
+impl AttestationSection {
+    pub(super) fn faults(&self) -> Vec<Fault> {
+        let Self { attribute, lifetime_minutes, clock_uncertainty_secs, least_strength, .. } = self;
+        let mut faults = terms_faults(attribute, lifetime_minutes, clock_uncertainty_secs, least_strength);
+        faults.extend(range(&self.most_octets, 256, 65_000, "octets"));
+        faults.extend(self.keys.faults());
+        faults.extend(self.rpki.faults());
+        faults.extend(self.policy.faults());
+        faults
+    }
+
+    pub(super) fn file_faults(&self, source: &Source) -> Vec<FileFault> {
+        let mut faults = self.keys.file_faults(source);
+        faults.extend(self.rpki.file_faults(source));
+        faults
+    }
+}
+
+/// `[keys]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeysSection {
+    /// The AS's private attestation keys; without them the proxy only validates.
+    pub signing: Option<Spanned<PathBuf>>,
+    /// Which part of a few-time key's signatures is this proxy's, where several proxies of the AS hold the same file.
+    pub part: Option<Spanned<PartSection>>,
+    /// The trust anchor's public part.
+    pub anchor: Option<Spanned<PathBuf>>,
+    /// The folder of signed objects.
+    pub objects: Option<Spanned<PathBuf>>,
+}
+
+/// One of several equal parts.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PartSection {
+    /// Counted from 0.
+    pub number: u16,
+    pub of: u16,
+}
+
+/// `[policy]`: what follows from each class.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicySection {
+    pub valid: Option<Spanned<TreatmentSection>>,
+    pub gap: Option<Spanned<TreatmentSection>>,
+    pub unattested: Option<Spanned<TreatmentSection>>,
+    pub missing: Option<Spanned<TreatmentSection>>,
+    pub expired: Option<Spanned<TreatmentSection>>,
+    pub invalid: Option<Spanned<TreatmentSection>>,
+    pub malformed: Option<Spanned<TreatmentSection>>,
+}
+
+/// What follows from a class.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TreatmentSection {
+    #[serde(default)]
+    pub reject: bool,
+    pub large_community: Option<Text<LargeCommunity>>,
+    pub med: Option<u32>,
+    pub local_pref: Option<u32>,
+    #[serde(default)]
+    pub log: bool,
+}
+
+impl Word for LargeCommunity {
+    const EXPECTED: &'static str = "a large community, as \"64497:1:2\"";
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+pub(super) fn default_attribute() -> Spanned<u64> {
+    Spanned::new(0..0, u64::from(wayleave_attestation::chain::TYPE_CODE))
+}
+
+pub(super) fn default_capability() -> Spanned<u64> {
+    Spanned::new(0..0, u64::from(wayleave_attestation::proxy::offer::CAPABILITY_CODE))
+}
+
+pub(super) fn default_lifetime() -> Spanned<u64> {
+    Spanned::new(0..0, u64::from(wayleave_attestation::attest::DEFAULT_LIFETIME))
+}
+
+pub(super) fn default_uncertainty() -> Spanned<u64> {
+    Spanned::new(0..0, wayleave_attestation::validate::DEFAULT_UNCERTAINTY)
+}
+
+pub(super) fn default_strength() -> Spanned<u64> {
+    Spanned::new(0..0, 112)
+}
+
+pub(super) fn default_most() -> Spanned<u64> {
+    Spanned::new(0..0, wayleave_attestation::proxy::MOST_OCTETS as u64)
+}
+
+/// Nobody's keys or prefixes are known.
+pub(super) fn unknown_origins(keys: &KeysSection, rpki: &RpkiSection) -> Option<Fault> {
+    let message = "neither a trust anchor in [keys] nor [rpki]: no origin's key is known, and nothing is valid";
+    let is_nothing = keys.anchor.is_none() && rpki.cache.is_none() && rpki.certificates.is_none();
+    is_nothing.then(|| Fault { span: None, message: message.to_owned(), help: None })
+}
+
+/// What is wrong with the terms on which a role signs and validates.
+pub(super) fn terms_faults(
+    attribute: &Spanned<u64>,
+    lifetime_minutes: &Spanned<u64>,
+    clock_uncertainty_secs: &Spanned<u64>,
+    least_strength: &Spanned<u64>,
+) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    faults.extend(range(attribute, 41, 255, "(an attribute's type code)"));
+    faults.extend(range(lifetime_minutes, 2, 7 * 24 * 60, "minutes"));
+    faults.extend(range(clock_uncertainty_secs, 0, 86_400, "seconds"));
+    faults.extend(range(least_strength, 0, 240, "bits"));
+    if !least_strength.get_ref().is_multiple_of(16) {
+        let message = format!("{} cannot be said, expected a multiple of 16", least_strength.get_ref());
+        faults.push(Fault::at(least_strength.span(), message));
+    }
+    faults
+}
+
+impl KeysSection {
+    pub(super) fn faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        if self.objects.is_some() != self.anchor.is_some() {
+            let given = self.objects.as_ref().or(self.anchor.as_ref());
+            let span = given.map(Spanned::span).unwrap_or_default();
+            let message = "one of `anchor` and `objects` alone, expected both or neither";
+            faults.push(Fault::at(span, message).help("objects count as far as the anchor has signed them"));
+        }
+        if let Some(part) = &self.part {
+            let PartSection { number, of } = *part.get_ref();
+            if Part::new(number, of).is_none() {
+                let message =
+                    format!("there is no part {number} of {of}, expected 0 to one less than `of`, which is 1 to 1024");
+                faults.push(Fault::at(part.span(), message));
+            }
+        }
+        faults
+    }
+
+    pub(super) fn file_faults(&self, source: &Source) -> Vec<FileFault> {
+        let mut faults = Vec::new();
+        let named = [
+            (&self.signing, "wayleave keys attest"),
+            (&self.anchor, "wayleave keys anchor"),
+            (&self.objects, "wayleave keys profile"),
+        ];
+        for (file, command) in named {
+            let Some(file) = file else { continue };
+            let path = source.beside(file.get_ref());
+            if !path.exists() {
+                let fault = Fault::at(file.span(), format!("{} does not exist yet", path.display()));
+                faults.push(FileFault::Missing(fault.help(format!("`{command}` makes it"))));
+            }
+        }
+        if let Some(file) = self.signing.as_ref().filter(|file| source.beside(file.get_ref()).exists())
+            && let Err(failure) = Keys::load("attest", &source.beside(file.get_ref()))
+        {
+            faults.push(FileFault::Unusable(fault(file.span(), &failure)));
+        }
+        let (Some(anchor), Some(objects)) = (&self.anchor, &self.objects) else { return faults };
+        let (path, folder) = (source.beside(anchor.get_ref()), source.beside(objects.get_ref()));
+        if path.exists()
+            && folder.exists()
+            && let Err(failure) = set(&path, &folder, unix_now().secs())
+        {
+            faults.push(FileFault::Unusable(fault(anchor.span(), &failure)));
+        }
+        faults
+    }
+}
+
+impl PolicySection {
+    pub(super) fn faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for treatment in self.treatments() {
+            let what = treatment.get_ref();
+            let more = what.large_community.is_some() || what.med.is_some() || what.local_pref.is_some();
+            if what.reject && more {
+                let message = "a rejected route goes nowhere, expected `reject` without other changes";
+                faults.push(Fault::at(treatment.span(), message));
+            }
+        }
+        faults
+    }
+
+    /// What follows from each class.
+    pub fn policy(&self) -> Policy {
+        let section = self;
+        let mut policy = Policy::default();
+        let classes = [
+            (Class::Valid, &section.valid),
+            (Class::Gap, &section.gap),
+            (Class::Unattested, &section.unattested),
+            (Class::Missing, &section.missing),
+            (Class::Expired, &section.expired),
+            (Class::Invalid, &section.invalid),
+            (Class::Malformed, &section.malformed),
+        ];
+        for (class, treatment) in classes {
+            let Some(treatment) = treatment else { continue };
+            let treatment = treatment.get_ref();
+            policy.set(
+                class,
+                Treatment {
+                    reject: treatment.reject,
+                    large_community: treatment.large_community.map(|community| community.0),
+                    med: treatment.med,
+                    local_pref: treatment.local_pref,
+                    log: treatment.log,
+                },
+            );
+        }
+        policy
+    }
+
+    fn treatments(&self) -> impl Iterator<Item = &Spanned<TreatmentSection>> {
+        let PolicySection { valid, gap, unattested, missing, expired, invalid, malformed } = self;
+        [valid, gap, unattested, missing, expired, invalid, malformed].into_iter().flatten()
+    }
+}

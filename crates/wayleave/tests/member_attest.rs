@@ -1,0 +1,142 @@
+//! Members that attest, as processes: a real exchange of two parties, three members with keys and one without.
+//!
+//! Real processes of the binary, real TLS, real BGP sessions on loopback.
+
+#![allow(clippy::disallowed_methods, reason = "the test starts processes and waits")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use wayleave_core::Prefix;
+use wayleave_lab::demo::layout::Layout;
+use wayleave_lab::demo::world::World;
+use wayleave_lab::process::wait_until;
+use wayleave_lab::table::Announcement;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+const PREFIX: &str = "203.0.113.0/24";
+
+/// The folder of configurations, and the program.
+struct Tools {
+    folder: PathBuf,
+}
+
+impl Tools {
+    fn ok(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
+        let output = command.args(arguments).current_dir(&self.folder).env("NO_COLOR", "1").output().expect("it runs");
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+
+    fn sign(&self, what: &[&str]) {
+        self.ok(&[&["keys"], what, &["--anchor", "anchor.key", "--objects", "objects"]].concat());
+    }
+
+    /// Keys for a member: made, registered, listed in the member set and named in its configuration.
+    fn attests(&self, name: &str, asn: &str) {
+        let file = format!("{name}.attest");
+        let made = self.ok(&["keys", "attest", &file, "--asn", asn]);
+        let key = made.lines().find_map(|line| line.strip_prefix("attest  ")).expect("a public key").trim();
+        self.sign(&["profile", "--attest", &file]);
+        self.ok(&["members", "attest", "members", "--operator", "operator.key", "--asn", asn, "--key", key]);
+        let config = self.folder.join(format!("{name}.toml"));
+        let text = fs::read_to_string(&config).expect("a configuration");
+        let section = format!(
+            "[attestation.keys]\nsigning = \"{file}\"\nanchor = \"anchor.pub\"\nobjects = \"objects\"\n\
+             [attestation.policy]\nvalid = {{ large_community = \"{asn}:1:1\" }}\n"
+        );
+        fs::write(&config, format!("{text}\n{section}")).expect("written");
+        let said = self.ok(&["check", &format!("{name}.toml")]);
+        assert!(said.contains("fine, a configuration for `wayleave run member`"), "{said}");
+    }
+}
+
+fn prefix() -> Prefix {
+    PREFIX.parse().expect("a prefix")
+}
+
+/// What the member finds of the routes, by announcer's AS.
+fn attested(world: &World, member: usize) -> Vec<(u64, String)> {
+    let why = world.members[member].ask(&format!("/api/v1/why?prefix={PREFIX}")).unwrap_or(Value::Null);
+    let routes = why["routes"].as_array().cloned().unwrap_or_default();
+    let found = |route: &Value| Some((route["asn"].as_u64()?, route["attested"].as_str()?.to_owned()));
+    routes.iter().filter_map(found).collect()
+}
+
+fn has(world: &mut World, member: usize) -> bool {
+    let table = world.members[member].router.table().unwrap_or_default();
+    table.iter().any(|route| route.prefix == prefix())
+}
+
+fn eventually(what: &str, world: &mut World, mut holds: impl FnMut(&mut World) -> bool) {
+    if wait_until(PATIENCE, || holds(world).then_some(())).is_none() {
+        let whys: Vec<Value> = (0..world.members.len())
+            .map(|member| world.members[member].ask(&format!("/api/v1/why?prefix={PREFIX}")).unwrap_or(Value::Null))
+            .collect();
+        panic!("never: {what}; {:?}\n{whys:#?}", world.dead());
+    }
+}
+
+#[test]
+fn members_sign_for_all_and_refuse_a_hijack_and_what_a_new_record_forbids() {
+    let state = Path::new(env!("CARGO_TARGET_TMPDIR")).join("member-attest");
+    let _ = fs::remove_dir_all(&state);
+    fs::create_dir_all(&state).expect("a folder");
+    let layout = Layout::simulated(&state).expect("free ports");
+    let mut world =
+        World::new(layout, Path::new(env!("CARGO_BIN_EXE_wayleave")), None).expect("keys and configurations");
+    let tools = Tools { folder: state.join("etc") };
+    tools.ok(&["keys", "anchor", "anchor.key", "--name", "lab"]);
+    let names: Vec<(String, String)> =
+        world.members.iter().map(|member| (member.at.name.clone(), member.at.asn.0.to_string())).collect();
+    let asns: Vec<u64> = names.iter().map(|(_, asn)| asn.parse().expect("a number")).collect();
+    let last = names.len() - 1;
+    assert!(last >= 3, "four members: three that attest, and one that does not");
+    for (name, asn) in &names[..last] {
+        tools.attests(name, asn);
+    }
+    tools.sign(&["record", "--asn", &names[0].1, "--prefix", PREFIX, "--attested", "strict"]);
+    for party in &mut world.parties {
+        party.role.start().expect("a party that starts");
+    }
+    for member in &mut world.members {
+        member.role.start().expect("a member that starts");
+        member.router.start().expect("a speaker");
+    }
+    world.announce(&names[0].0.clone(), &[Announcement::of(prefix())]).expect("a router that takes routes");
+    let valid = vec![(asns[0], "valid".to_owned())];
+    eventually("the route is valid at others, and there at all", &mut world, |world| {
+        attested(world, 1) == valid && attested(world, 2) == valid && has(world, 1) && has(world, 2) && has(world, last)
+    });
+    let url = world.members[1].at.proxy.status.to_string();
+    let why = tools.ok(&["why", PREFIX, "--url", &url]);
+    assert!(why.contains("signed with kc-ed25519 and its registered key: proved"), "{why}");
+    assert!(why.contains(" valid: installed"), "{why}");
+    let url = world.members[0].at.proxy.status.to_string();
+    let sent = tools.ok(&["why", PREFIX, "--url", &url]);
+    assert!(sent.contains("to the exchange") && sent.contains("signed as origin"), "{sent}");
+    let status = world.members[0].ask("/api/v1/status").expect("a page");
+    assert_eq!(status["attestation"]["members"], serde_json::json!([last, last + 1]));
+    // The member without keys hijacks the prefix.
+    world.announce(&names[last].0.clone(), &[Announcement::of(prefix())]).expect("a router that takes routes");
+    world.withdraw(&names[0].0.clone(), prefix()).expect("a router that takes routes");
+    let invalid = vec![(asns[last], "invalid".to_owned())];
+    eventually("the hijack is refused", &mut world, |world| {
+        attested(world, 1) == invalid && attested(world, 2) == invalid && !has(world, 1) && !has(world, 2)
+    });
+    // A new record gives the prefix to the hijacker: nobody announces anew, and all look again.
+    tools.sign(&["record", "--asn", &names[0].1, "--prefix", "198.51.100.0/24"]);
+    tools.sign(&["record", "--asn", &names[last].1, "--prefix", PREFIX]);
+    for member in &world.members[1..last] {
+        member.role.reload().expect("it runs");
+    }
+    let unattested = vec![(asns[last], "unattested".to_owned())];
+    eventually("the route is taken now", &mut world, |world| {
+        attested(world, 1) == unattested && has(world, 1) && has(world, 2)
+    });
+    assert!(world.dead().is_empty(), "{:?}", world.dead());
+}
