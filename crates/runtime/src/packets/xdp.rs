@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::system::bpf::{self, Attach};
 use super::system::interfaces;
-use super::system::rings::{FRAME, Rings};
+use super::system::rings::Rings;
 use super::{Burst, Outgoing, Port};
 
 /// Ethernet, IPv4 without options, UDP.
@@ -284,12 +284,10 @@ fn program(local: SocketAddrV4, map: &OwnedFd) -> Vec<u64> {
     out
 }
 
-/// Octets of a packet that fits a frame with its headers.
-pub const MOST_OCTETS: usize = FRAME - HEADERS - 256;
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packets::system::rings::FRAME;
 
     #[test]
     fn a_frame_is_read_as_it_was_written_and_its_checksum_is_right() {

@@ -87,6 +87,7 @@ pub async fn run(path: &Path) -> Outcome {
     let workers = start(&file, &keys, &journal, clock)?;
     let (ready, is_ready) = not_ready_yet();
     let shown = pages::Shown::new(&file, &workers, &journal, store.clone());
+    shown.configured(&file, &keys);
     let log = shown.log.clone();
     let _pages = pages::serve(&file, &shown, is_ready).await?;
     let watched = Watched::new(&file, &source, store.clone())?;
@@ -97,7 +98,6 @@ pub async fn run(path: &Path) -> Outcome {
         live: live_times(&keys, &file),
         file,
         keys,
-        clock,
         store,
         workers,
         watched,
@@ -224,7 +224,7 @@ fn engine(
 /// What a reload changes in a thread's engine.
 #[derive(Clone)]
 enum Reload {
-    Scion(wayleave_dataplane::scion::Config, scion::Table),
+    Scion(Box<wayleave_dataplane::scion::Config>, scion::Table),
     Platypus(platypus::Table),
 }
 
@@ -237,7 +237,7 @@ impl Reload {
                 let config = scion::config(file, section.get_ref(), scion::keys(keys, now, ahead));
                 let tried = wayleave_dataplane::scion::Router::new(&config);
                 tried.map_err(|error| Failure::new(error.to_string()))?;
-                Ok(Reload::Scion(config, scion::Table::new(file, section.get_ref())))
+                Ok(Reload::Scion(Box::new(config), scion::Table::new(file, section.get_ref())))
             }
             (None, Some(section)) => {
                 let waypoints = platypus::waypoints(section.get_ref(), keys, now, ahead);
@@ -284,7 +284,6 @@ struct Daemon {
     keys: ForwardingKeys,
     /// The beginnings of the keys that the threads have.
     live: Vec<u64>,
-    clock: Clock,
     store: Option<Arc<FileStore>>,
     workers: Vec<Handle>,
     watched: Watched,
@@ -400,16 +399,14 @@ impl Daemon {
                 error!("a thread ended badly");
             }
         }
-        let _ = self.clock; // the threads had copies
     }
 }
 
 /// Totals by account, over all threads.
 fn totals(accounts: &BTreeMap<Vec<u8>, Account>) -> Vec<(Charge, Total)> {
     let mut out: BTreeMap<Vec<u8>, (Charge, Total)> = BTreeMap::new();
-    for (worker, charge, total) in accounts.values() {
+    for (_, charge, total) in accounts.values() {
         let (key, _) = platypus::record(0, charge, total);
-        debug_assert!(*worker <= usize::from(u16::MAX));
         let (_, sum) = out.entry(key).or_insert((*charge, Total::default()));
         sum.packets += total.packets;
         sum.octets += total.octets;
