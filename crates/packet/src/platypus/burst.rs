@@ -54,8 +54,8 @@ struct Waiting {
     /// A delegation whose stamping key is worth keeping once it has verified a packet.
     is_new: bool,
     /// Where its payload lies.
-    payload: u16,
-    end: u16,
+    payload: u32,
+    end: u32,
 }
 
 impl Waiting {
@@ -143,9 +143,9 @@ impl Verifier {
             width: packet.binding(index).len() as u8,
             compared: here.compared() as u8,
             is_new: is_delegated && !is_cached,
-            // An IP packet is at most 65,575 octets; this one has a payload of 16 bits at most behind a header of 40.
-            payload: packet.payload_offset() as u16,
-            end: packet.datagram().len() as u16,
+            // An IPv6 packet of 65,535 octets behind its header is one of 65,575: more than 16 bits hold.
+            payload: packet.payload_offset() as u32,
+            end: packet.datagram().len() as u32,
         };
         Ok(())
     }
@@ -174,7 +174,7 @@ impl Verifier {
                 0 => &self.lean_heads[slot],
                 blocks => &self.heads[slot][..usize::from(blocks)],
             };
-            let tail = &datagrams[usize::from(one.place)][usize::from(one.payload)..usize::from(one.end)];
+            let tail = &datagrams[usize::from(one.place)][one.payload as usize..one.end as usize];
             *message = Parts { head, tail };
         }
         cmac_each(self.kernel, &self.keys[..count], &messages[..count], &mut self.tags[..count]);
@@ -272,6 +272,6 @@ fn lean<'k>(
     *waiting = Waiting::NONE;
     waiting.forward = Forward::lean(front[v4::TTL] - 1, front[21]);
     (waiting.width, waiting.compared) = (width as u8, here.compared() as u8);
-    (waiting.payload, waiting.end) = (behind as u16, total as u16);
+    (waiting.payload, waiting.end) = (behind as u32, total as u32);
     Some(key)
 }

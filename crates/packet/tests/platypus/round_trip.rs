@@ -8,6 +8,7 @@ use wayleave_packet::platypus::mint::{self, Hop, MintError, Position, Route};
 use wayleave_packet::platypus::verify::{Policy, Reason, Verdict, Waypoint, decapsulate};
 
 use wayleave_crypto::lanes::{BURST, Kernel};
+use wayleave_packet::platypus::burst::Verifier;
 use wayleave_packet::platypus::stamp_burst::{self, Ready, Unstamped};
 
 use crate::random::Random;
@@ -89,6 +90,23 @@ fn every_payload_length_passes() {
         let mut out = Vec::new();
         let outcome = mint::encapsulate(&world::inner(afi, &payload), &world::route(&hops), &mut out);
         assert!(matches!(outcome, Err(MintError::TooLong(_))));
+    }
+}
+
+/// Behind an IPv6 header of 40 octets lie up to 65,535: the packet is longer than 16 bits say.
+#[test]
+fn the_longest_ipv6_packets_pass_in_a_burst_too() {
+    let hops = [world::hop(world::capability(Afi::Ipv6, 1))];
+    let here = [world::waypoint(hops[0].capability.waypoint)];
+    let mut verifier = Verifier::new(Kernel::PORTABLE, 1);
+    for total in [65_535, 65_536, 65_575] {
+        let payload = vec![0x5a; total - 40 - 44 - 40];
+        let datagram = world::stamp(&world::inner(Afi::Ipv6, &payload), &world::route(&hops));
+        assert_eq!(datagram.len(), total);
+        let mut verdicts = [Verdict::default()];
+        verifier.verify(&here, &[&datagram], world::at(NOW), &mut verdicts);
+        assert_eq!(verdicts[0], here[0].verify(&world::decode(&datagram), world::at(NOW)));
+        assert!(matches!(verdicts[0], Verdict::Forward(_)), "{total} octets: {:?}", verdicts[0]);
     }
 }
 
