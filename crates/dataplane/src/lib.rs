@@ -13,3 +13,4 @@ pub mod platypus;
 pub mod replay;
 pub mod scion;
 pub mod scion_2015;
+pub mod stamper;

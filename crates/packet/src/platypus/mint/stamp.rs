@@ -211,11 +211,11 @@ pub fn append(datagram: &mut Vec<u8>, hop: &Hop, position: Position) -> Result<(
     let destination = if position == Position::Next { hop.capability.waypoint } else { packet.outer().destination };
     datagram.truncate(packet.datagram().len());
 
-    let mut octets = hop.capability.octets().as_slice().to_vec();
-    octets.resize(hop.capability.wire_length(), 0);
+    let octets = hop.capability.octets();
     // At most eight capabilities of 64 octets: 128 words.
-    datagram[start + offsets::LENGTH] += (octets.len() / WORD) as u8;
-    datagram.splice(at..at, octets);
+    datagram[start + offsets::LENGTH] += (hop.capability.wire_length() / WORD) as u8;
+    let open = std::iter::repeat_n(0, hop.capability.width.octets());
+    datagram.splice(at..at, octets.as_slice().iter().copied().chain(open));
     write_outer(datagram, carriage, destination)?;
     bind(datagram, index, &hop.key)
 }

@@ -1,0 +1,87 @@
+//! Which packets are stamped how: tables of destinations, chosen by user and by socket mark.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use wayleave_core::{Afi, Prefix};
+
+use super::ConfigError;
+
+/// What is done with the packets of a rule.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Do {
+    /// They go as they are.
+    Leave,
+    /// They take this route, by its place in the configuration.
+    Take(u16),
+}
+
+/// Packets to a network, of anybody or of one user, with any socket mark or with one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rule {
+    /// Final destinations.
+    pub to: Prefix,
+    /// Number of the user whose socket sends.
+    pub user: Option<u32>,
+    /// The socket's mark (`SO_MARK`); sockets have 0 unless somebody set it.
+    pub mark: Option<u32>,
+    /// What is done.
+    pub then: Do,
+}
+
+/// Who is asked about.
+type Sender = (Option<u32>, Option<u32>);
+
+/// Rules of one user and mark, as a routing table of its own.
+#[derive(Clone, Debug, Default)]
+struct Table {
+    rules: HashMap<Prefix, Do>,
+    /// Prefix lengths that occur, longest first, for each family.
+    lengths: [Vec<u8>; 2],
+}
+
+impl Table {
+    fn find(&self, destination: IpAddr) -> Option<Do> {
+        let lengths = &self.lengths[usize::from(destination.is_ipv6())];
+        let prefix = |&length: &u8| Prefix::truncated(destination, length).ok();
+        lengths.iter().filter_map(prefix).find_map(|prefix| self.rules.get(&prefix).copied())
+    }
+}
+
+/// All rules. The rule that decides is found as in a host's policy routing: rules of this mark and user come first, then
+/// those of this mark, of this user, and of everybody; within each the longest prefix decides, and if none fits the next
+/// are asked.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    tables: HashMap<Sender, Table>,
+}
+
+impl Rules {
+    /// Rules of `list`, in any order.
+    ///
+    /// # Errors
+    /// Two rules for the same packets.
+    pub fn new(list: &[Rule]) -> Result<Self, ConfigError> {
+        let mut rules = Self::default();
+        for (place, rule) in list.iter().enumerate() {
+            let table = rules.tables.entry((rule.user, rule.mark)).or_default();
+            if table.rules.insert(rule.to, rule.then).is_some() {
+                return Err(ConfigError::Twice(place));
+            }
+            let lengths = &mut table.lengths[usize::from(rule.to.afi() == Afi::Ipv6)];
+            if !lengths.contains(&rule.to.len()) {
+                lengths.push(rule.to.len());
+                lengths.sort_unstable_by(|a, b| b.cmp(a));
+            }
+        }
+        Ok(rules)
+    }
+
+    /// What is done with a packet to `destination`; nothing without a rule.
+    #[must_use]
+    pub fn find(&self, destination: IpAddr, user: Option<u32>, mark: u32) -> Do {
+        let senders = [(user, Some(mark)), (None, Some(mark)), (user, None), (None, None)];
+        let of = |sender| self.tables.get(sender)?.find(destination);
+        senders.iter().find_map(of).unwrap_or(Do::Leave)
+    }
+}

@@ -1,0 +1,105 @@
+//! What a stamper has to know of a packet before it stamps it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use wayleave_packet::platypus::header::offsets::{FLAG_REPLY, PROTOCOL, UDP_PORT, WORD};
+use wayleave_packet::platypus::header::{IPV4_HEADER, IPV6_HEADER, Packet, Version};
+
+use super::Left;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const DNS: u16 = 53;
+/// Hop-by-hop options, routing, destination options: headers that say how long they are, with what follows behind.
+const PASSED_OVER: [u8; 3] = [0, 43, 60];
+/// Extension headers that are passed over.
+const MOST_EXTENSIONS: usize = 8;
+
+/// An IP packet that may be stamped.
+pub(super) struct Traffic {
+    pub(super) source: IpAddr,
+    /// Its final destination.
+    pub(super) destination: IpAddr,
+    /// Octets of it, by its own header.
+    pub(super) length: usize,
+    /// If it carries capabilities already: how many.
+    pub(super) stamped: Option<usize>,
+}
+
+impl Traffic {
+    /// Reads the front of `octets`.
+    pub(super) fn read(octets: &[u8]) -> Result<Self, Left> {
+        let (source, destination, protocol, header, length) = outer(octets).ok_or(Left::Malformed)?;
+        let payload = octets.get(header..length).ok_or(Left::Malformed)?;
+        let is_stamped = protocol == PROTOCOL || protocol == UDP && port(payload, 2) == Some(UDP_PORT);
+        if is_stamped {
+            return Self::read_stamped(octets);
+        }
+        if is_dns(protocol, payload)? {
+            return Err(Left::Dns);
+        }
+        Ok(Self { source, destination, length, stamped: None })
+    }
+
+    fn read_stamped(octets: &[u8]) -> Result<Self, Left> {
+        let packet = Packet::decode(octets, Version::Standard).map_err(|_| Left::Malformed)?;
+        let mut payload = packet.payload();
+        if packet.has_reply_option() {
+            let words = payload.get(1).ok_or(Left::Malformed)?;
+            payload = payload.get(usize::from(*words) * WORD..).ok_or(Left::Malformed)?;
+        }
+        if is_dns(packet.inner_protocol(), payload)? {
+            return Err(Left::Dns);
+        }
+        if packet.is_sealed() {
+            return Err(Left::Sealed);
+        }
+        packet.current().ok_or(Left::NothingLeft)?;
+        Ok(Self {
+            source: packet.original_source(),
+            destination: packet.final_destination(),
+            length: packet.datagram().len(),
+            stamped: Some(packet.count()),
+        })
+    }
+}
+
+/// Addresses, protocol, octets of the header and of the whole packet.
+fn outer(octets: &[u8]) -> Option<(IpAddr, IpAddr, u8, usize, usize)> {
+    let half = |at: usize| Some(usize::from(u16::from_be_bytes(*octets.get(at..)?.first_chunk()?)));
+    let v4 = |at: usize| Some(IpAddr::V4(Ipv4Addr::from(*octets.get(at..)?.first_chunk::<4>()?)));
+    let v6 = |at: usize| Some(IpAddr::V6(Ipv6Addr::from(*octets.get(at..)?.first_chunk::<16>()?)));
+    match octets.first()? {
+        // Options and fragments are not stamped.
+        0x45 if half(6)? & 0xbfff == 0 => Some((v4(12)?, v4(16)?, octets[9], IPV4_HEADER, half(2)?)),
+        first if first >> 4 == 6 => Some((v6(8)?, v6(24)?, octets[6], IPV6_HEADER, IPV6_HEADER + half(4)?)),
+        _ => None,
+    }
+}
+
+fn port(payload: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*payload.get(at..)?.first_chunk()?))
+}
+
+/// Whether a payload is to or from a name server. What cannot be looked into far enough is left alone.
+fn is_dns(mut protocol: u8, mut payload: &[u8]) -> Result<bool, Left> {
+    for _ in 0..MOST_EXTENSIONS {
+        if !PASSED_OVER.contains(&protocol) {
+            break;
+        }
+        let &[next, length, ..] = payload else { return Err(Left::Malformed) };
+        // RFC 8200 section 4.2: units of eight octets, the first not counted.
+        payload = payload.get(8 * (usize::from(length) + 1)..).ok_or(Left::Malformed)?;
+        protocol = next;
+    }
+    match protocol {
+        TCP | UDP => {
+            let (from, to) = (port(payload, 0), port(payload, 2));
+            Ok(from.ok_or(Left::Malformed)? == DNS || to.ok_or(Left::Malformed)? == DNS)
+        }
+        // A fragment, or one header too many.
+        44 => Err(Left::Malformed),
+        protocol if PASSED_OVER.contains(&protocol) => Err(Left::Malformed),
+        _ => Ok(false),
+    }
+}
