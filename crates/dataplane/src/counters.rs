@@ -44,11 +44,13 @@ pub enum Reason {
     OneHop,
     /// Not dropped: a traceroute request that was answered.
     Traceroute,
+    /// So many wrong MACs came in by the same interface that none of its MACs is checked for now.
+    Throttled,
 }
 
 impl Reason {
     /// All reasons in the order of their numbers.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Unprocessed,
         Self::Malformed,
         Self::PacketSize,
@@ -69,6 +71,7 @@ impl Reason {
         Self::LinkDown,
         Self::OneHop,
         Self::Traceroute,
+        Self::Throttled,
     ];
 
     /// Its name in metrics.
@@ -95,6 +98,7 @@ impl Reason {
             Self::LinkDown => "link_down",
             Self::OneHop => "one_hop",
             Self::Traceroute => "traceroute",
+            Self::Throttled => "throttled",
         }
     }
 }
@@ -115,6 +119,8 @@ pub struct Counters {
     pub answered: u64,
     /// Answers that the rate limit, the question's length or its kind forbade.
     pub unanswered: u64,
+    /// Hop fields whose MAC was computed: one AES block each.
+    pub macs: u64,
     reasons: [u64; Reason::ALL.len()],
 }
 

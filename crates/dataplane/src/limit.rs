@@ -25,9 +25,19 @@ impl TokenBucket {
 
     /// Whether one more event may pass at `now`; it is not taken yet.
     pub fn ready(&mut self, now: Instant) -> bool {
-        self.credit = self.credit.saturating_add(now.0.saturating_sub(self.last.0)).min(self.depth);
+        self.credit = self.credit_at(now);
         self.last = self.last.max(now);
         self.credit >= self.cost
+    }
+
+    /// [`TokenBucket::ready`] without a note of it.
+    #[must_use]
+    pub fn is_ready(&self, now: Instant) -> bool {
+        self.credit_at(now) >= self.cost
+    }
+
+    fn credit_at(&self, now: Instant) -> u64 {
+        self.credit.saturating_add(now.0.saturating_sub(self.last.0)).min(self.depth)
     }
 
     /// Takes one more event if it may pass at `now`.

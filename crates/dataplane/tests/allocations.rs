@@ -84,6 +84,61 @@ fn bursts_of_platypus_are_forwarded_and_stamped_without_an_allocation() {
     }
 }
 
+/// One by one and together, first and again.
+#[test]
+fn bursts_are_stamped_by_rule_without_an_allocation() {
+    use wayleave_core::{Prefix, UnixTime};
+    use wayleave_crypto::secret::Key128;
+    use wayleave_dataplane::stamper::{Config, Do, Left, Outcome, Outgoing, Place, Route, Rule, Stamper};
+    use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
+    use wayleave_packet::platypus::mint::{Hop, Position, StampKey, epoch};
+
+    let now = UnixTime(1_795_240_800_000_000);
+    let interval = Interval::new(12).unwrap();
+    let hop = |number: u8| {
+        let capability = Capability {
+            waypoint: [198, 51, 100, number].into(),
+            principal: Principal::new(7).unwrap(),
+            interval,
+            epoch: epoch::epoch_at(interval, now),
+            delegation: None,
+            width: Width::Full,
+        };
+        Hop { capability, key: StampKey::new(Key128::new([number; 16])) }
+    };
+    let route = |hops| Route { hops, sealed: false, carriage: Carriage::Ip, mtu: 1_500 };
+    let to = Prefix::truncated([0, 0, 0, 0].into(), 0).unwrap();
+    let rules = [0u16, 1].map(|place| Rule { to, user: None, mark: Some(place.into()), then: Do::Take(place) });
+    let config = Config {
+        place: Place::Network(Position::Next),
+        routes: vec![route(vec![hop(1)]), route(vec![hop(2), hop(3)])],
+        rules: rules.to_vec(),
+        share: (0, 1),
+    };
+    let mut inner = vec![0x45, 0, 0, 100, 0, 0, 0, 0, 64, 6, 0, 0, 192, 0, 2, 7, 203, 0, 113, 9];
+    inner.resize(100, 9);
+    for kernel in Kernel::available() {
+        let mut stamper = Stamper::new(config.clone(), kernel).unwrap();
+        let mut buffers: Vec<Vec<u8>> = (0..64).map(|_| [&[0; 300][..], &inner].concat()).collect();
+        let mut outcomes = vec![Outcome::from(Left::Rule); 64];
+        let mut begins = vec![300; 64];
+        for round in 0..2 {
+            let mut packets: Vec<Outgoing<'_>> = (0u32..)
+                .zip(buffers.iter_mut().zip(&begins))
+                .map(|(mark, (buffer, &begin))| Outgoing { buffer, begin, user: None, mark: mark % 2 })
+                .collect();
+            let before = COUNT.with(Cell::get);
+            stamper.stamp(&mut packets, now, &mut outcomes);
+            assert_eq!(COUNT.with(Cell::get) - before, 0, "round {round} on {}", kernel.name());
+            for (begin, outcome) in begins.iter_mut().zip(&outcomes) {
+                let Outcome::Stamped(place) = outcome else { panic!("{outcome:?}") };
+                *begin = place.start;
+            }
+        }
+        assert_eq!((stamper.counters().stamped, stamper.counters().appended), (64, 64));
+    }
+}
+
 #[test]
 fn bursts_of_scion_are_forwarded_without_an_allocation() {
     for kernel in Kernel::available() {

@@ -182,6 +182,62 @@ fn a_flood_of_forged_packets_leaves_good_ones_alone() {
     assert!(router.counters().answered <= 10 + 100 * seconds);
 }
 
+/// C1 of the threats: guessing behind one interface is slowed, and only there.
+#[test]
+fn beyond_its_limit_of_wrong_macs_an_interface_is_not_checked_and_others_are() {
+    let mut router = router().with_bad_mac_limit(100, 20);
+    let good = transit(PARENT_1, CHILD_1, true, IN).encode();
+    let mut forged = good.clone();
+    forged[36 + 4 + 8 + 12 + 6] ^= 1;
+    let back = Ingress::External(CHILD_1);
+    let other = transit(CHILD_1, PARENT_1, true, back).encode();
+    let own = outbound(CHILD_1, true).encode();
+    // A second, a forged packet every 100 microseconds.
+    for step in 0..10_000 {
+        process(&mut router, &forged, IN, at(60_000_000 + step * 100));
+        // Whatever comes from elsewhere passes all the while.
+        for (packet, ingress, out) in [(&other, back, PARENT_1), (&own, Ingress::Internal, CHILD_1)] {
+            let (action, _) = process(&mut router, packet, ingress, at(60_000_000 + step * 100));
+            assert_eq!(action, Action::Forward(out));
+        }
+    }
+    let counters = router.counters();
+    assert!((118..=121).contains(&counters.of(Reason::BadMac)), "{}", counters.of(Reason::BadMac));
+    assert_eq!(counters.of(Reason::BadMac) + counters.of(Reason::Throttled), 10_000);
+    assert_eq!(counters.macs, counters.of(Reason::BadMac) + 20_000);
+    // Good packets share the interface's fate until there is credit again.
+    assert_eq!(process(&mut router, &good, IN, at(61_000_000 - 100)).0, Action::Drop(Reason::Throttled));
+    assert_eq!(process(&mut router, &good, IN, at(61_020_000)).0, Action::Forward(CHILD_1));
+    // New interfaces keep their neighbours' credit as it is.
+    router.reload(&config()).unwrap();
+    assert_eq!(process(&mut router, &good, IN, at(61_020_000)).0, Action::Forward(CHILD_1));
+}
+
+#[test]
+fn without_a_limit_every_wrong_mac_is_checked() {
+    let mut router = router();
+    let mut forged = transit(PARENT_1, CHILD_1, true, IN).encode();
+    forged[36 + 4 + 8 + 12 + 6] ^= 1;
+    for _ in 0..1_000 {
+        process(&mut router, &forged, IN, now());
+    }
+    assert_eq!(router.counters().of(Reason::BadMac), 1_000);
+}
+
+/// SCION's claim that a hop costs one MAC, however long the path is: counted in AES blocks.
+#[test]
+fn a_hop_costs_one_aes_block_whatever_the_path_length() {
+    for hops in 3..=63u8 {
+        for current in [1, usize::from(hops) / 2, usize::from(hops) - 2] {
+            let mut packet = template(&[hops], current);
+            mint(&mut packet, current, PARENT_1, CHILD_1, false, &key());
+            let mut router = router();
+            let (action, _) = process(&mut router, &packet.encode(), IN, now());
+            assert_eq!((action, router.counters().macs), (Action::Forward(CHILD_1), 1), "{hops} hops, at {current}");
+        }
+    }
+}
+
 /// How many of `count` random tags on one hop field `router` accepts.
 fn accepted(router: &mut Router, count: usize) -> usize {
     let good = transit(PARENT_1, CHILD_1, true, IN).encode();

@@ -24,6 +24,10 @@ impl Router {
             && let Some(count) = self.bad_macs.get_mut(usize::from(interface))
         {
             *count += 1;
+            let limits = self.bad_mac_limits.as_mut();
+            if let Some(bucket) = limits.and_then(|limits| limits.buckets.get_mut(usize::from(interface))) {
+                bucket.take(now.instant);
+            }
         }
         if !self.answers.ready(now.instant) {
             self.counters.unanswered += 1;

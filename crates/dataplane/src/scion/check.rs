@@ -1,6 +1,6 @@
 //! The checks before the MAC, in their order: ingress, addresses, expiry; and the blocks for the MAC.
 
-use wayleave_core::UnixTime;
+use wayleave_core::{Instant, Now};
 use wayleave_packet::scion::{Extensions, HeaderError, Hop, Layout, PathError, Position};
 
 use super::config::Owner;
@@ -37,11 +37,13 @@ pub(super) struct Time {
     half_seconds: u64,
     /// The latest second at which a segment may have begun.
     latest: u64,
+    pub(super) instant: Instant,
 }
 
 impl Time {
-    pub(super) fn new(now: UnixTime) -> Self {
-        Self { half_seconds: now.0 / 500_000, latest: now.0.saturating_add(SKEW) / 1_000_000 }
+    pub(super) fn new(now: Now) -> Self {
+        let unix = now.unix.0;
+        Self { half_seconds: unix / 500_000, latest: unix.saturating_add(SKEW) / 1_000_000, instant: now.instant }
     }
 
     /// The hop field has begun, give or take the clocks, and not ended.

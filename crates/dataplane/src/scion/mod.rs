@@ -31,8 +31,25 @@ pub struct Router {
     counters: Counters,
     /// Wrong MACs by the interface where they came in: who lets forgeries pass, or makes them.
     bad_macs: Box<[u64]>,
+    /// By the interface where packets come in: how many wrong MACs it may let pass before none of its MACs is checked.
+    bad_mac_limits: Option<Limits>,
     /// Of the MAC's 48 bits those that are compared; fewer only in a test of the comparison.
     compared: u64,
+}
+
+/// A limit of its own for every interface.
+#[derive(Clone, Debug)]
+struct Limits {
+    full: TokenBucket,
+    buckets: Box<[TokenBucket]>,
+}
+
+impl Limits {
+    fn resize(&mut self, interfaces: usize) {
+        let mut buckets = std::mem::take(&mut self.buckets).into_vec();
+        buckets.resize(interfaces, self.full.clone());
+        self.buckets = buckets.into();
+    }
 }
 
 /// Packets that are taken through all checks together: few enough that their headers stay in the nearest cache.
@@ -63,7 +80,8 @@ impl Tags {
         Slot(place as u8)
     }
 
-    fn compute(&mut self, keys: &Keys) {
+    /// Computes them all; returns how many there were.
+    fn compute(&mut self, keys: &Keys) -> usize {
         let (older, newer) = self.blocks.split_at_mut(HOPS);
         if self.count[0] != 0 {
             keys.old.tag_blocks(&mut older[..self.count[0]]);
@@ -71,7 +89,8 @@ impl Tags {
         if self.count[1] != 0 {
             keys.new.tag_blocks(&mut newer[..self.count[1]]);
         }
-        self.count = [0; 2];
+        let [old, new] = std::mem::take(&mut self.count);
+        old + new
     }
 
     /// The tag's first six octets, in the low bits.
@@ -109,9 +128,23 @@ impl Router {
             ports,
             keys: config.keys.clone(),
             answers: TokenBucket::new(config.answers_per_second, config.answers_burst),
+            bad_mac_limits: None,
             counters: Counters::default(),
             compared: 0xffff_ffff_ffff,
         })
+    }
+
+    /// The same router with a limit on wrong MACs for every interface to a neighbour: `burst` at once and `per_second`
+    /// afterwards. Beyond it no MAC of what comes in there is checked: those packets are dropped unanswered, good ones
+    /// too, and guessing gets no faster. Other interfaces, hosts and routers of the AS do not notice; nor does BFD. A run
+    /// of packets is looked at together, so that up to 15 wrong MACs more are checked than the limit says. Without this
+    /// call there is no such limit.
+    #[must_use]
+    pub fn with_bad_mac_limit(mut self, per_second: u32, burst: u32) -> Self {
+        let mut limits = Limits { full: TokenBucket::new(per_second, burst), buckets: Box::default() };
+        limits.resize(self.ports.len());
+        self.bad_mac_limits = Some(limits);
+        self
     }
 
     /// The same router comparing only the first 16 bits of each MAC: shows in a test that all bits are compared.
@@ -125,7 +158,7 @@ impl Router {
     /// Processes at most [`BURST`] packets in place; the rest is left alone, with the default action.
     pub fn process(&mut self, frames: &mut [Frame<'_>], now: Now) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
-        let time = Time::new(now.unix);
+        let time = Time::new(now);
         let mut tags = Tags::NONE;
         for (actions, frames) in actions.chunks_mut(RUN).zip(frames.chunks_mut(RUN)) {
             self.process_run(frames, actions, &mut tags, &time, now);
@@ -151,7 +184,7 @@ impl Router {
         for ((checked, pending), frame) in checked.iter_mut().zip(&mut pending).zip(frames.iter()) {
             *checked = self.check(frame, time, tags, pending);
         }
-        tags.compute(&self.keys);
+        self.counters.macs += tags.compute(&self.keys) as u64;
         let packets = frames.iter_mut().zip(&checked).zip(&pending);
         for (action, ((frame, checked), pending)) in actions.iter_mut().zip(packets) {
             let decided = match *checked {
@@ -202,6 +235,9 @@ impl Router {
         let mut bad_macs = std::mem::take(&mut self.bad_macs).into_vec();
         bad_macs.resize(self.ports.len(), 0);
         self.bad_macs = bad_macs.into();
+        if let Some(limits) = &mut self.bad_mac_limits {
+            limits.resize(self.ports.len());
+        }
         (self.isd_as, self.address, self.keys) = (config.isd_as, config.address, config.keys.clone());
         Ok(())
     }
@@ -224,6 +260,7 @@ impl Router {
             return Checked::Refused(Reason::Extension);
         }
         match layout.path_type {
+            PathType::Standard if self.is_throttled(frame.ingress, time) => Checked::Refused(Reason::Throttled),
             PathType::Standard => match self.check_hops(frame, &layout, time, tags, pending) {
                 Ok(()) => Checked::Pending,
                 Err(reason) => Checked::Refused(reason),
@@ -231,6 +268,13 @@ impl Router {
             PathType::OneHop => Checked::OneHop,
             PathType::Empty => self.empty_path(frame.ingress, layout.src, layout.dst, layout.next_header),
         }
+    }
+
+    /// Whether too many wrong MACs have come in here.
+    #[inline]
+    fn is_throttled(&self, ingress: Ingress, time: &Time) -> bool {
+        let (Some(limits), Ingress::External(interface)) = (&self.bad_mac_limits, ingress) else { return false };
+        limits.buckets.get(usize::from(interface)).is_some_and(|bucket| !bucket.is_ready(time.instant))
     }
 
     /// Within the AS only control traffic of its routers comes without a path.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wayleave_packet::platypus::header::offsets::{FLAG_REPLY, PROTOCOL, UDP_PORT, WORD};
+use wayleave_packet::platypus::header::offsets::{PROTOCOL, UDP_PORT, WORD};
 use wayleave_packet::platypus::header::{IPV4_HEADER, IPV6_HEADER, Packet, Version};
 
 use super::Left;

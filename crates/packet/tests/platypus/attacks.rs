@@ -3,7 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::{Afi, Prefix};
+use wayleave_crypto::lanes::Kernel;
 use wayleave_crypto::secret::Key128;
+use wayleave_packet::platypus::burst::Verifier;
 use wayleave_packet::platypus::header::{Capability, Delegation, Malformed, Packet, Version};
 use wayleave_packet::platypus::mint::{self, Hop, StampKey, TemporalSecret, WaypointKey};
 use wayleave_packet::platypus::paper::{
@@ -57,6 +59,31 @@ fn paper_delegation(address: [u8; 4], length: u8, id: u32, kind: Kind) -> PaperD
         prefix: PaperPrefix { address: Ipv4Addr::from(address), length },
         id: world::delegation_id(id),
         kind,
+    }
+}
+
+/// Nothing that a router can be told makes it take the paper's protocol, with its UMAC and exclusive-or delegation.
+#[test]
+fn a_waypoint_takes_no_packet_of_the_papers_protocol_under_any_policy() {
+    for algorithm in [Algorithm::Umac, Algorithm::Cmac] {
+        let key_id = paper::key_id(N, NOW);
+        let key = paper_secret(algorithm, paper::get_time(N, key_id, NOW));
+        let exclusive_or = paper_delegation([203, 0, 113, 0], 24, 7, Kind::Xor);
+        for delegation in [None, Some(exclusive_or)] {
+            let inner = world::inner(Afi::Ipv4, b"twenty octets of TCP");
+            let capability = paper_capability(key_id, delegation);
+            let datagram = paper::encapsulate(&inner, &[(capability, key.clone())], algorithm).expect("sound");
+            assert!(Packet::decode(&datagram, Version::Paper).is_ok());
+            assert!(Packet::decode(&datagram, Version::Standard).is_err());
+            for (narrow, check_source) in [(false, false), (false, true), (true, false), (true, true)] {
+                let address = IpAddr::V4(WAYPOINT);
+                let policy = Policy { narrow, check_source, ..Policy::default() };
+                let here = [Waypoint::new(address, world::keys_of(address), policy)];
+                let mut verdicts = [Verdict::default()];
+                Verifier::new(Kernel::PORTABLE, 1).verify(&here, &[&datagram], world::at(NOW), &mut verdicts);
+                assert_eq!(verdicts[0], Reason::Malformed.into());
+            }
+        }
     }
 }
 
