@@ -10,8 +10,11 @@ use wayleave_attestation::pki::Strictness;
 use wayleave_attestation::proxy::pair::Side;
 use wayleave_attestation::proxy::policy::{Class, Treatment};
 use wayleave_attestation::proxy::{Event, Input, ProxyConfig};
+use wayleave_attestation::report::Lack;
 use wayleave_attestation::suite::SuiteId;
-use wayleave_bgp::{AttributeFlags, Attributes, AttributesEditor, LargeCommunity};
+use wayleave_bgp::{
+    AsPathBuf, AttributeCode, AttributeFlags, Attributes, AttributesEditor, LargeCommunity, SegmentKind,
+};
 use wayleave_core::Asn;
 
 const ED: &[SuiteId] = &[SuiteId::KcEd25519];
@@ -471,4 +474,60 @@ fn a_clock_that_is_set_is_told_and_everything_looked_at_again() {
     line.net.fire();
     assert!(line.net.events.iter().any(|(_, event)| matches!(event, Event::ClockStepped(432_000..))));
     assert_ne!(line.net.now.unix.secs(), START);
+}
+
+/// Announces `prefix` from the middle as a router does that aggregates the origin's routes, with `part` as the
+/// attestation that it took over from one of them.
+fn aggregate(line: &mut Line, prefix: &str, part: Option<&[u8]>) {
+    let mut path = AsPathBuf::new();
+    path.push_segment(SegmentKind::Set, &[Asn(ORIGIN)]);
+    line.net.announce_with(1, prefix, |edit| {
+        let aggregator = [&MIDDLE.to_be_bytes()[..], &[192, 0, 2, 2]].concat();
+        edit.as_path(path.as_path());
+        edit.set(AttributeCode::AGGREGATOR, AttributeFlags::OPTIONAL_TRANSITIVE, &aggregator);
+        if let Some(part) = part {
+            edit.set(ATTRIBUTE, AttributeFlags::OPTIONAL_TRANSITIVE, part);
+        }
+    });
+}
+
+#[test]
+fn an_aggregate_is_unattested_and_nobody_signs_for_it() {
+    let mut line = three();
+    line.net.announce(0, PREFIX);
+    let value_at = |line: &Line, place: usize, prefix: &str| {
+        line.net.has(place, prefix).expect("it came").get(ATTRIBUTE).map(|found| found.value.to_vec())
+    };
+    let part = value_at(&line, 1, PREFIX).expect("attested");
+    let counts = |line: &mut Line, place: usize| {
+        let counts = line.net.proxies[line.proxies[place].expect("a proxy")].status().counts;
+        (counts.originated, counts.extended, counts.not_extended, counts.unattested)
+    };
+    let before = counts(&mut line, 1);
+    for (number, carried) in (1u64..).zip([None, Some(&part[..])]) {
+        let prefix = format!("192.{number}.0.0/16");
+        aggregate(&mut line, &prefix, carried);
+        // Before prepending the path holds nothing but a set: the middle must not pass for the origin.
+        assert_eq!(value_at(&line, 2, &prefix).as_deref(), carried);
+        assert_eq!(line.class(2, &prefix), Some(Class::Unattested));
+        // It goes both ways, to the origin's AS too.
+        assert_eq!(counts(&mut line, 1), (before.0, before.1, before.2, before.3 + 2 * number));
+        let why = line.net.proxies[line.proxies[2].expect("a proxy")].why(p(&prefix));
+        let route = why.routes.iter().find(|route| route.direction == "in").expect("it came");
+        assert_eq!(route.lack, Some(if carried.is_some() { Lack::Aggregate } else { Lack::NoAttribute }));
+        assert!(route.hops.iter().all(|hop| !hop.proved));
+    }
+    // The more specific route stays proved beside it.
+    assert_eq!(line.class(2, PREFIX), Some(Class::Valid));
+}
+
+#[test]
+fn an_aggregate_of_what_somebody_registered_is_refused() {
+    let mut line = three();
+    line.net.announce(0, PREFIX);
+    let part = line.net.has(1, PREFIX).and_then(|route| route.get(ATTRIBUTE)).map(|found| found.value.to_vec());
+    line.net.withdraw(0, PREFIX);
+    aggregate(&mut line, PREFIX, part.as_deref());
+    assert_eq!(line.class(2, PREFIX), Some(Class::Invalid));
+    assert_eq!(line.net.has(2, PREFIX), None);
 }
