@@ -65,7 +65,7 @@ pub struct Group {
 pub enum Sorting {
     /// SCION: packets to routers (BFD), SCMP and one-hop paths are control traffic; flows by the header's flow ID.
     Scion,
-    /// IP packets in UDP: ICMP is control traffic; flows by addresses.
+    /// IP packets in UDP: ICMP and ICMPv6 are control traffic; flows by addresses.
     Ip,
 }
 
@@ -120,19 +120,28 @@ impl Sorting {
                 [RETURN_A, 0],
                 [RETURN, threads],
             ],
-            // IPv4 with ICMP inside is control traffic; else source and destination, which in IPv6 lie in the same words in
-            // part. A wrong guess costs nothing but order between flows.
-            Self::Ip => vec![
-                [LOAD_OCTET, 9],
-                [op(EQUAL, 6, 0), 1],
-                [LOAD_WORD, 12],
-                [TO_X, 0],
-                [LOAD_WORD, 16],
-                [EXCLUSIVE_OR, 0],
-                [MODULO, threads],
-                [RETURN_A, 0],
-                [RETURN, threads],
-            ],
+            // ICMP inside is control traffic; else source and destination. IPv4 first, IPv6 from the twelfth on.
+            Self::Ip => {
+                let mut all = vec![
+                    [LOAD_OCTET, 0],
+                    [AND, 0xf0],
+                    [op(EQUAL, 8, 0), 0x60],
+                    [LOAD_OCTET, 9],
+                    [op(EQUAL, 32, 0), 1],
+                    [LOAD_WORD, 12],
+                    [TO_X, 0],
+                    [LOAD_WORD, 16],
+                    [EXCLUSIVE_OR, 0],
+                    [MODULO, threads],
+                    [RETURN_A, 0],
+                    [LOAD_OCTET, 6],
+                    [op(EQUAL, 24, 0), 58],
+                    [LOAD_WORD, 8],
+                ];
+                all.extend((12..40).step_by(4).flat_map(|word| [[TO_X, 0], [LOAD_WORD, word], [EXCLUSIVE_OR, 0]]));
+                all.extend([[MODULO, threads], [RETURN_A, 0], [RETURN, threads]]);
+                all
+            }
         }
     }
 }
@@ -222,40 +231,76 @@ impl Run {
     }
 
     pub(super) fn send(&mut self, socket: BorrowedFd<'_>, burst: &Burst, out: &[Outgoing]) -> io::Result<usize> {
-        let mut sent = 0;
-        let mut failed = None;
-        let mut rest = out;
-        let mut together = self.segments;
-        while !rest.is_empty() {
-            self.gather(burst, rest, together);
-            let mut first = 0;
-            while first < self.sender.len() {
-                match self.sender.send(socket, burst.all(), first) {
-                    Ok(count) => {
-                        let packets: usize = self.counts[first..first + count].iter().sum();
-                        sent += packets;
-                        rest = &rest[packets..];
-                        first += count;
-                    }
-                    Err(error) if has_no_room(&error) => return failed.map_or(Ok(sent), Err),
-                    // This message cannot go as it is: a route or a card that does not take segments, or not so many.
-                    Err(_) if self.counts[first] > 1 => {
-                        together = if self.counts[first] > SEGMENTS_OLDER { SEGMENTS_OLDER } else { 1 };
-                        self.segments = self.segments.min(together.max(SEGMENTS_OLDER));
-                        break;
-                    }
-                    Err(error) => {
-                        failed.get_or_insert(error);
-                        rest = &rest[1..];
-                        first += 1;
-                    }
-                }
+        let mut progress = Progress { rest: out, sent: 0, failed: None };
+        while !progress.rest.is_empty() {
+            self.gather(burst, progress.rest, self.segments);
+            let halt = match self.flush(socket, burst, &mut progress) {
+                Halt::Refused(count) => self.send_in_pieces(socket, burst, count, &mut progress),
+                halt => halt,
+            };
+            if matches!(halt, Halt::NoRoom) {
+                break;
             }
         }
-        match (failed, sent) {
-            (Some(error), 0) => Err(error),
-            _ => Ok(sent),
+        match progress {
+            Progress { failed: Some(error), sent: 0, .. } => Err(error),
+            Progress { sent, .. } => Ok(sent),
         }
+    }
+
+    /// Sends what was gathered; a message that fails alone is left behind.
+    fn flush(&mut self, socket: BorrowedFd<'_>, burst: &Burst, progress: &mut Progress<'_>) -> Halt {
+        let mut first = 0;
+        while first < self.sender.len() {
+            let count = match self.sender.send(socket, burst.all(), first) {
+                Ok(count) => {
+                    progress.sent += self.counts[first..first + count].iter().sum::<usize>();
+                    count
+                }
+                Err(error) if has_no_room(&error) => return Halt::NoRoom,
+                Err(error) if self.counts[first] > 1 && refuses_segments(&error) => {
+                    return Halt::Refused(self.counts[first]);
+                }
+                Err(error) => {
+                    progress.failed.get_or_insert(error);
+                    1
+                }
+            };
+            let packets: usize = self.counts[first..first + count].iter().sum();
+            progress.rest = &progress.rest[packets..];
+            first += count;
+        }
+        Halt::End
+    }
+
+    /// Sends the `count` packets of one message that cannot go as it is, in shorter messages or each alone: a route or a card
+    /// takes no segments, or not so many. Those after them are not concerned.
+    fn send_in_pieces(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        burst: &Burst,
+        count: usize,
+        progress: &mut Progress<'_>,
+    ) -> Halt {
+        let (message, after) = progress.rest.split_at(count);
+        progress.rest = message;
+        let mut halt = Halt::Refused(count);
+        if count > SEGMENTS_OLDER {
+            let before = progress.sent;
+            self.gather(burst, message, SEGMENTS_OLDER);
+            halt = self.flush(socket, burst, progress);
+            if progress.sent > before {
+                self.segments = SEGMENTS_OLDER; // an older system
+            }
+        }
+        if matches!(halt, Halt::Refused(_)) {
+            self.gather(burst, progress.rest, 1);
+            halt = self.flush(socket, burst, progress);
+        }
+        if !matches!(halt, Halt::NoRoom) {
+            progress.rest = after;
+        }
+        halt
     }
 
     /// Packets in their order, up to `together` of one length and one destination in a message; its last one may be shorter.
@@ -294,6 +339,28 @@ impl Run {
     fn has_place(&self, count: usize) -> bool {
         count == 0 || self.sender.has_place()
     }
+}
+
+/// What is still to send, and what became of the rest.
+struct Progress<'a> {
+    rest: &'a [Outgoing],
+    sent: usize,
+    failed: Option<io::Error>,
+}
+
+/// Why no more messages were sent.
+enum Halt {
+    /// There are no more.
+    End,
+    /// What the system holds already has no end.
+    NoRoom,
+    /// The next message, of so many packets, cannot go as one.
+    Refused(usize),
+}
+
+/// Whether a message may go if it is not cut into segments, or into fewer.
+fn refuses_segments(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EMSGSIZE | libc::EIO | libc::EOPNOTSUPP))
 }
 
 /// Whether the system took a message not, because what it holds already has no end.
@@ -384,6 +451,51 @@ mod tests {
         assert_eq!(sender.send(&burst, &out).expect("sent"), 6);
         let first: Vec<u8> = receive(&mut receiver, 6).iter().map(|packet| packet[0]).collect();
         assert_eq!(first, [0, 1, 2, 6, 7, 8]);
+    }
+
+    #[test]
+    fn one_message_that_cannot_go_leaves_the_others_together() {
+        let (mut sender, here) = one(Intake::Single);
+        let (_receiver, there) = one(Intake::Merged);
+        let mut burst = Burst::default();
+        (0..120u8).for_each(|number| assert!(burst.push(&[number; 100], here)));
+        // Nothing may leave for a broadcast, and nothing at all for port 0.
+        for nowhere in [([255, 255, 255, 255], 9), ([127, 0, 0, 1], 0)].map(SocketAddr::from) {
+            let to = |packet: u32| if packet < 60 { nowhere } else { there };
+            let out: Vec<Outgoing> = (0..120).map(|packet| Outgoing { packet, to: to(packet) }).collect();
+            assert_eq!(sender.send(&burst, &out).expect("sent"), 60, "{nowhere}");
+            assert_eq!(sender.run.segments, SEGMENTS);
+            assert_eq!(sender.run.counts.last(), Some(&60), "{nowhere}");
+        }
+    }
+
+    #[test]
+    fn ip_in_udp_is_sorted_by_the_version_of_its_header() {
+        let address = loopback();
+        let Group { mut data, control } = open(address, 2, Intake::Single, Some(Sorting::Ip)).expect("sockets");
+        let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let v4 = |protocol: u8, last: u8| {
+            let mut packet = [0; 20];
+            (packet[0], packet[9], packet[19]) = (0x45, protocol, last);
+            packet.to_vec()
+        };
+        // A source in 2001::/16, whose second octet stands where IPv4 names its protocol.
+        let v6 = |next: u8, place: usize| {
+            let mut packet = [0; 40];
+            (packet[0], packet[6], packet[8], packet[9]) = (0x60, next, 0x20, 1);
+            packet[place] ^= 1;
+            packet.to_vec()
+        };
+        for packet in [v4(1, 0), v6(58, 39), v4(1, 1)] {
+            sender.send_to(&packet, address).expect("sent");
+        }
+        assert_eq!(receive(&mut control.expect("sorted"), 3), [v4(1, 0), v6(58, 39), v4(1, 1)]);
+        // Every word of both addresses counts: 0x2001_0000 is even, so that one bit more makes it odd.
+        for packet in [v4(17, 0), v4(17, 1), v6(17, 24), v6(17, 11), v6(17, 39), v6(17, 27), v6(1, 15)] {
+            sender.send_to(&packet, address).expect("sent");
+        }
+        assert_eq!(receive(&mut data[0], 2), [v4(17, 0), v6(17, 24)]);
+        assert_eq!(receive(&mut data[1], 5), [v4(17, 1), v6(17, 11), v6(17, 39), v6(17, 27), v6(1, 15)]);
     }
 
     #[test]
