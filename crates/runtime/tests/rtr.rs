@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use wayleave_core::{Asn, Prefix};
-use wayleave_runtime::rpki::rtr::{Cache, Snapshot, Standing, follow};
+use wayleave_runtime::rpki::rtr::{self, Cache, Snapshot, Standing, follow};
 use wayleave_runtime::rpki::{PublicKey, Vrp};
 
 /// What the cache has, and how it came to that.
@@ -275,7 +275,7 @@ async fn a_cache_behind_tls_is_followed_under_its_own_name_only() {
     let issued = rcgen::generate_simple_self_signed(vec!["cache.example".to_owned()]).expect("a certificate");
     let key = rustls::pki_types::PrivateKeyDer::try_from(issued.signing_key.serialize_der()).expect("a key");
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+    let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("a version")
         .with_no_client_auth()
@@ -293,18 +293,11 @@ async fn a_cache_behind_tls_is_followed_under_its_own_name_only() {
             });
         }
     });
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(issued.cert.der().clone()).expect("a root");
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .expect("a version")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let config = Arc::new(config);
     let tls = |name: &str| {
-        let name = rustls::pki_types::ServerName::try_from(name.to_owned()).expect("a name");
-        Cache { address: address.to_string(), tls: Some((name, Arc::clone(&config))) }
+        let tls = rtr::tls(name, issued.cert.pem().as_bytes()).expect("an authority");
+        Cache { address: address.to_string(), tls: Some(tls) }
     };
+    assert!(tls("cache.example") == tls("cache.example") && tls("cache.example") != tls("other.example"));
     let (stranger, other) = follow(tls("other.example"));
     let (mut receiver, client) = follow(tls("cache.example"));
     let snapshot = until(&mut receiver, |snapshot| snapshot.standing == Standing::Current).await;

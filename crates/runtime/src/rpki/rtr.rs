@@ -38,13 +38,30 @@ const MOST_ITEMS: usize = 4_000_000;
 const MOST_KEY_LEN: usize = 2_048;
 
 /// A cache to follow.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Cache {
     /// Host and port.
     pub address: String,
-    /// Whom its certificate must name and how it is judged, where it is reached by TLS.
-    pub tls: Option<(ServerName<'static>, Arc<ClientConfig>)>,
+    /// How it is judged, where it is reached by TLS.
+    pub tls: Option<Tls>,
 }
+
+/// Whom a cache's certificate must name, and who must have issued it. Two that demand the same are equal.
+#[derive(Clone)]
+pub struct Tls {
+    name: ServerName<'static>,
+    authorities: Vec<CertificateDer<'static>>,
+    config: Arc<ClientConfig>,
+}
+
+impl PartialEq for Tls {
+    fn eq(&self, other: &Self) -> bool {
+        // The rest follows from these.
+        self.name == other.name && self.authorities == other.authorities
+    }
+}
+
+impl Eq for Tls {}
 
 /// How far a cache is to be believed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,16 +85,20 @@ pub struct Snapshot {
     pub standing: Standing,
     /// What it says.
     pub validated: Arc<Validated>,
+    /// When that expires if nothing more is heard; `None` where nothing counts.
+    pub expires: Option<Instant>,
 }
 
 /// How a cache behind TLS is judged: its certificate must carry `name`, and one of the authorities in `pem`
 /// (RFC 7468) must have issued it.
-pub fn tls(name: &str, pem: &[u8]) -> Result<(ServerName<'static>, Arc<ClientConfig>), String> {
+pub fn tls(name: &str, pem: &[u8]) -> Result<Tls, String> {
     let name = ServerName::try_from(name.to_owned()).map_err(|error| format!("{name}: {error}"))?;
-    let mut roots = RootCertStore::empty();
+    let (mut roots, mut authorities) = (RootCertStore::empty(), Vec::new());
     for block in pem::parse_many(pem).map_err(|error| error.to_string())? {
         if block.tag() == "CERTIFICATE" {
-            roots.add(CertificateDer::from(block.into_contents())).map_err(|error| error.to_string())?;
+            let authority = CertificateDer::from(block.into_contents());
+            roots.add(authority.clone()).map_err(|error| error.to_string())?;
+            authorities.push(authority);
         }
     }
     if roots.is_empty() {
@@ -85,13 +106,14 @@ pub fn tls(name: &str, pem: &[u8]) -> Result<(ServerName<'static>, Arc<ClientCon
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
     let builder = builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
-    Ok((name, Arc::new(builder.with_root_certificates(roots).with_no_client_auth())))
+    let config = Arc::new(builder.with_root_certificates(roots).with_no_client_auth());
+    Ok(Tls { name, authorities, config })
 }
 
 /// Follows `cache` until the task is aborted; the receiver sees every change.
 #[must_use]
 pub fn follow(cache: Cache) -> (watch::Receiver<Snapshot>, JoinHandle<()>) {
-    let first = Snapshot { generation: 0, standing: Standing::NeverHeard, validated: Arc::default() };
+    let first = Snapshot { generation: 0, standing: Standing::NeverHeard, validated: Arc::default(), expires: None };
     let (changes, receiver) = watch::channel(first);
     (receiver, tokio::spawn(run(cache, changes)))
 }
@@ -134,7 +156,9 @@ async fn connect(cache: &Cache) -> io::Result<Box<dyn Socket>> {
     tcp.set_nodelay(true)?;
     match &cache.tls {
         None => Ok(Box::new(tcp)),
-        Some((name, config)) => Ok(Box::new(TlsConnector::from(Arc::clone(config)).connect(name.clone(), tcp).await?)),
+        Some(Tls { name, config, .. }) => {
+            Ok(Box::new(TlsConnector::from(Arc::clone(config)).connect(name.clone(), tcp).await?))
+        }
     }
 }
 
@@ -178,6 +202,7 @@ impl Table {
             });
             let has_changed = snapshot.standing != standing;
             snapshot.standing = standing;
+            snapshot.expires = self.expires;
             is_new || has_changed
         });
     }
@@ -282,7 +307,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_was_learnt_expires_when_the_cache_stays_away() {
-        let first = Snapshot { generation: 0, standing: Standing::NeverHeard, validated: Arc::default() };
+        let first = Snapshot { generation: 0, standing: Standing::NeverHeard, validated: Arc::default(), expires: None };
         let (changes, receiver) = watch::channel(first);
         let mut table = Table { changes, expires: None, timing: Timing::default(), updates: 0 };
         let mut update = table.start(true);

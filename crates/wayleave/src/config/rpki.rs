@@ -91,9 +91,7 @@ impl RpkiSection {
     }
 }
 
-type Tls = (rustls::pki_types::ServerName<'static>, std::sync::Arc<rustls::ClientConfig>);
-
-fn read_tls(section: &TlsSection, source: &Source) -> Result<Tls, Failure> {
+fn read_tls(section: &TlsSection, source: &Source) -> Result<rtr::Tls, Failure> {
     let path = source.beside(&section.authorities);
     let pem = std::fs::read(&path).map_err(|error| Failure::system(path.display(), &error))?;
     rtr::tls(&section.name, &pem).map_err(|why| Failure::new(format!("{}: {why}", path.display())))

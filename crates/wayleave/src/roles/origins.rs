@@ -1,6 +1,8 @@
 //! What is known of origins, followed beside a role's loop: signed objects, router certificates and an RTR cache. Files
 //! are read and verified on a thread of their own, and the loop is handed finished views.
 
+mod cache;
+
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,8 +17,9 @@ use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::Metric;
 use wayleave_runtime::rpki::Validated;
 use wayleave_runtime::rpki::certificates::Imported;
-use wayleave_runtime::rpki::rtr::{self, Snapshot, Standing};
+use wayleave_runtime::rpki::rtr::Standing;
 
+use self::cache::{Followed, Heard};
 use crate::attestation_files as files;
 use crate::config::Source;
 use crate::config::attest::KeysSection;
@@ -101,9 +104,9 @@ impl Origins {
         let mut cache = Followed::start(wanted.rpki.cache(&wanted.source)?);
         if let Some(cache) = &mut cache {
             // The sessions need not wait longer: what comes later is taken in then.
-            let _ = timeout(FIRST_ANSWER, cache.snapshots.wait_for(|now| now.standing != Standing::NeverHeard)).await;
+            let _ = timeout(FIRST_ANSWER, cache.next_word()).await;
         }
-        let (first, heard) = (wanted.clone(), cache.as_ref().map(Followed::latest));
+        let (first, heard) = (wanted.clone(), cache.as_mut().map(Followed::hear));
         let read = spawn_blocking(move || {
             let mut reader = Reader::default();
             reader.read(&first, unix_now())?;
@@ -135,46 +138,12 @@ impl Drop for Origins {
     }
 }
 
-/// A cache that is followed.
-struct Followed {
-    cache: rtr::Cache,
-    snapshots: watch::Receiver<Snapshot>,
-    task: JoinHandle<()>,
-}
-
-impl Followed {
-    fn start(cache: Option<rtr::Cache>) -> Option<Self> {
-        let cache = cache?;
-        let (snapshots, task) = rtr::follow(cache.clone());
-        Some(Self { cache, snapshots, task })
-    }
-
-    fn latest(&self) -> Heard {
-        Heard { address: self.cache.address.clone(), snapshot: self.snapshots.borrow().clone() }
-    }
-}
-
-impl Drop for Followed {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-/// What a cache said last.
-#[derive(Clone)]
-struct Heard {
-    address: String,
-    snapshot: Snapshot,
-}
-
 /// Waits for the cache's next word; for ever without one.
 async fn next_word(cache: &mut Option<Followed>) {
-    if let Some(followed) = cache
-        && followed.snapshots.changed().await.is_ok()
-    {
-        return;
+    match cache {
+        Some(followed) => followed.next_word().await,
+        None => std::future::pending().await,
     }
-    std::future::pending().await
 }
 
 async fn look_again(reader: Reader, mut wanted: watch::Receiver<Wanted>, mut cache: Option<Followed>) {
@@ -193,10 +162,7 @@ async fn look_again(reader: Reader, mut wanted: watch::Receiver<Wanted>, mut cac
             () = next_word(&mut cache) => {}
             _ = ticks.tick() => {}
         };
-        let heard = cache.as_mut().map(|cache| {
-            cache.snapshots.mark_unchanged();
-            cache.latest()
-        });
+        let heard = cache.as_mut().map(Followed::hear);
         let (wanted, reader) = (wanted.borrow().clone(), Arc::clone(&reader));
         let look = move || reader.lock().unwrap_or_else(PoisonError::into_inner).look(&wanted, heard.as_ref(), asked);
         if let Err(failed) = spawn_blocking(look).await {
@@ -208,14 +174,7 @@ async fn look_again(reader: Reader, mut wanted: watch::Receiver<Wanted>, mut cac
 /// Follows the cache that is wanted now, if it is another.
 fn follow_another(cache: &mut Option<Followed>, wanted: &Wanted) {
     match wanted.rpki.cache(&wanted.source) {
-        Ok(new) => {
-            // What TLS demands may have changed with the files.
-            let same = matches!((&*cache, &new), (Some(old), Some(new))
-                if old.cache.address == new.address && old.cache.tls.is_none() && new.tls.is_none());
-            if !same {
-                *cache = Followed::start(new);
-            }
-        }
+        Ok(new) => Followed::follow(cache, new),
         Err(failures) => failures.0.iter().for_each(|failure| error!("reload: {failure}; the cache stays as it was")),
     }
 }

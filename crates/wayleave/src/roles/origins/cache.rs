@@ -1,0 +1,165 @@
+//! The RTR cache that is followed, also over a change of cache: what the one before said counts until the new one is in
+//! force, and not longer than it would have.
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+use tracing::error;
+use wayleave_runtime::rpki::rtr::{self, Snapshot, Standing};
+
+/// A cache that is followed.
+pub(super) struct Followed {
+    cache: rtr::Cache,
+    snapshots: watch::Receiver<Snapshot>,
+    task: JoinHandle<()>,
+    /// What the one before said, until this one has answered.
+    before: Option<Heard>,
+}
+
+/// What a cache said last.
+#[derive(Clone)]
+pub(super) struct Heard {
+    pub(super) address: String,
+    pub(super) snapshot: Snapshot,
+}
+
+impl Heard {
+    /// What still counts of it once nobody follows its cache.
+    fn left(self) -> Option<Self> {
+        self.snapshot.expires.filter(|expires| *expires > Instant::now())?;
+        let snapshot = Snapshot { standing: Standing::Stale, ..self.snapshot };
+        Some(Self { snapshot, ..self })
+    }
+}
+
+impl Followed {
+    pub(super) fn start(cache: Option<rtr::Cache>) -> Option<Self> {
+        let cache = cache?;
+        let (snapshots, task) = rtr::follow(cache.clone());
+        Some(Self { cache, snapshots, task, before: None })
+    }
+
+    /// Follows `wanted` from now on, if that is another cache than is followed or demands something else of it.
+    pub(super) fn follow(followed: &mut Option<Self>, wanted: Option<rtr::Cache>) {
+        if followed.as_ref().map(|followed| &followed.cache) == wanted.as_ref() {
+            return;
+        }
+        let before = followed.as_mut().and_then(|followed| followed.hear().left());
+        *followed = Self::start(wanted);
+        if let Some(followed) = followed {
+            followed.before = before;
+        }
+    }
+
+    /// What counts now, and is not told again.
+    pub(super) fn hear(&mut self) -> Heard {
+        let snapshot = self.snapshots.borrow_and_update().clone();
+        if snapshot.standing != Standing::NeverHeard {
+            self.before = None;
+        }
+        if let Some(before) = self.before.take() {
+            let address = before.address.clone();
+            self.before = before.left();
+            if self.before.is_none() {
+                error!(address, "ALARM: what the RTR cache said has expired: it counts no longer");
+            }
+        }
+        self.before.clone().unwrap_or_else(|| Heard { address: self.cache.address.clone(), snapshot })
+    }
+
+    /// Waits until something else counts.
+    pub(super) async fn next_word(&mut self) {
+        let expires = self.before.as_ref().and_then(|before| before.snapshot.expires);
+        let expired = async {
+            match expires {
+                Some(expires) => sleep_until(expires).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Ok(()) = self.snapshots.changed() => {}
+            () = expired => {}
+        }
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::time::Duration;
+    use wayleave_core::Asn;
+    use wayleave_runtime::rpki::{Validated, Vrp};
+
+    /// Some authority; nobody has its private key.
+    const AUTHORITY: &str = "-----BEGIN CERTIFICATE-----\n\
+        MIIBizCCATGgAwIBAgIUDzTFW3H6LheJkOkWTxeiQplRnyUwCgYIKoZIzj0EAwIw\n\
+        GjEYMBYGA1UEAwwPY2FjaGUgYXV0aG9yaXR5MCAXDTI2MTEyMTIzNTAzNFoYDzIx\n\
+        MjYxMDI4MjM1MDM0WjAaMRgwFgYDVQQDDA9jYWNoZSBhdXRob3JpdHkwWTATBgcq\n\
+        hkjOPQIBBggqhkjOPQMBBwNCAASgQquJIV7g2z/gVIsl6xmIPcCTHGW0KwjVi4lw\n\
+        kx1JeXWoBJEPeoaKpuZFHud/pQLbh/jM2drrUwSu4YtA3Y48o1MwUTAdBgNVHQ4E\n\
+        FgQUgf5TtLlX92bs+3Zr9tOR69RKFxcwHwYDVR0jBBgwFoAUgf5TtLlX92bs+3Zr\n\
+        9tOR69RKFxcwDwYDVR0TAQH/BAUwAwEB/zAKBggqhkjOPQQDAgNIADBFAiEAxeIB\n\
+        TaMn6bPKbbNWZ0AnOXh+aeNYZmB3dbwJOQ1qJdMCIGLL57UG+YOuIbZmo0tbyCJQ\n\
+        wNlRhEPPLtlgKmFAhbbi\n\
+        -----END CERTIFICATE-----\n";
+
+    /// A cache, and what it says; nobody is called.
+    fn followed(cache: rtr::Cache) -> (Option<Followed>, watch::Sender<Snapshot>) {
+        let vrp = Vrp { prefix: "192.0.2.0/24".parse().expect("a prefix"), max_length: 24, asn: Asn(64_496) };
+        let validated = Arc::new(Validated { vrps: [vrp].into(), ..Validated::default() });
+        let expires = Some(Instant::now() + Duration::from_secs(600));
+        let (says, snapshots) =
+            watch::channel(Snapshot { generation: 1, standing: Standing::Current, validated, expires });
+        let task = tokio::spawn(std::future::pending());
+        (Some(Followed { cache, snapshots, task, before: None }), says)
+    }
+
+    /// Where nothing answers.
+    fn cache(port: u16, name: Option<&str>) -> rtr::Cache {
+        let tls = name.map(|name| rtr::tls(name, AUTHORITY.as_bytes()).expect("an authority"));
+        rtr::Cache { address: format!("127.0.0.1:{port}"), tls }
+    }
+
+    fn heard(followed: &mut Option<Followed>) -> (String, Standing, usize) {
+        let heard = followed.as_mut().expect("followed").hear();
+        (heard.address, heard.snapshot.standing, heard.snapshot.validated.vrps.len())
+    }
+
+    #[tokio::test]
+    async fn a_session_over_tls_goes_on_when_the_same_is_wanted_again() {
+        let (mut followed, says) = followed(cache(1, Some("cache.example")));
+        Followed::follow(&mut followed, Some(cache(1, Some("cache.example"))));
+        assert_eq!(says.receiver_count(), 1, "still the same session");
+        assert_eq!(heard(&mut followed), ("127.0.0.1:1".to_owned(), Standing::Current, 1));
+        Followed::follow(&mut followed, Some(cache(1, Some("other.example"))));
+        assert_eq!(says.receiver_count(), 0, "another name is demanded");
+    }
+
+    #[tokio::test]
+    async fn what_a_cache_said_counts_until_the_next_one_answers_or_it_expires() {
+        let (mut old, _says) = followed(cache(1, None));
+        Followed::follow(&mut old, Some(cache(2, None)));
+        assert_eq!(heard(&mut old), ("127.0.0.1:1".to_owned(), Standing::Stale, 1));
+        // Also over a second change.
+        Followed::follow(&mut old, Some(cache(3, None)));
+        assert_eq!(heard(&mut old), ("127.0.0.1:1".to_owned(), Standing::Stale, 1));
+        let waiting = old.as_mut().expect("followed");
+        waiting.before.as_mut().expect("held").snapshot.expires = Some(Instant::now());
+        waiting.next_word().await;
+        assert_eq!(heard(&mut old), ("127.0.0.1:3".to_owned(), Standing::NeverHeard, 0));
+
+        let (mut answered, _says) = followed(cache(1, None));
+        let before = answered.as_mut().expect("followed").hear().left();
+        answered.as_mut().expect("followed").before = before.map(|heard| Heard { address: "old".to_owned(), ..heard });
+        assert_eq!(heard(&mut answered).0, "127.0.0.1:1", "what the new one says has taken its place");
+        Followed::follow(&mut answered, None);
+        assert!(answered.is_none(), "without a cache nothing of it counts");
+    }
+}
