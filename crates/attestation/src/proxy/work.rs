@@ -232,12 +232,7 @@ impl Sign {
             let speaker = self.speaker(prepend);
             let most = self.most;
             let origination = Origination { prefixes: &list, sequence };
-            let mut octets = Vec::new();
-            for prefix in &list {
-                octets.push(prefix.len());
-                octets.extend_from_slice(&prefix.octets());
-            }
-            let key = hash("wayleave/attestation/shared/originated/v1", &[&octets, &[prepend]]);
+            let key = originated(&list, prepend);
             let routes = ours.iter().copied().filter(|nlri| list.binary_search(&nlri.prefix).is_ok()).collect();
             let group = part(routes);
             let made = self.signed(&group, key, true, |onward| {
@@ -314,6 +309,17 @@ impl Sign {
         });
         self.now + lifetime / 2 + mixed % (lifetime / 4).max(1)
     }
+}
+
+/// Under what a list that we originate is kept for other neighbours.
+fn originated(list: &[Prefix], prepend: u8) -> [u8; 32] {
+    let mut octets = Vec::new();
+    for prefix in list {
+        octets.extend_from_slice(&prefix.afi().code().to_be_bytes());
+        octets.push(prefix.len());
+        octets.extend_from_slice(&prefix.octets());
+    }
+    hash("wayleave/attestation/shared/originated/v1", &[&octets, &[prepend]])
 }
 
 /// The path as `asn` received it, and how many times it put itself on it.
@@ -429,5 +435,11 @@ mod tests {
         assert!(!done.contains(&bad));
         assert_eq!(failed.len(), 1);
         assert_eq!(failed[0].routes, [bad]);
+    }
+
+    #[test]
+    fn both_default_routes_are_kept_apart() {
+        let key = |prefix: &str| originated(&[prefix.parse().expect("a prefix")], 1);
+        assert_ne!(key("0.0.0.0/0"), key("::/0"));
     }
 }
