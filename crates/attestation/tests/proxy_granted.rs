@@ -129,6 +129,26 @@ fn an_as_with_a_profile_gets_no_keys_of_anothers_making() {
 }
 
 #[test]
+fn a_neighbour_that_registers_later_is_no_longer_granted_a_pair() {
+    let mut net = line(GRANTS, TAKES, &[ORIGIN]);
+    let named = |net: &Net| {
+        let value = net.has(2, PREFIX).and_then(|route| route.get(ATTRIBUTE)).expect("attested").value.to_vec();
+        let attestation = Attestation::decode(&value).expect("well formed");
+        attestation.hops().next().and_then(|hop| hop.next.leaf()).map(|leaf| (leaf.is_granted(), leaf.is_keyless()))
+    };
+    assert_eq!(named(&net), Some((true, false)));
+    net.seen.clear();
+    for (generation, profiles, expected) in
+        [(2, &[ORIGIN, MIDDLE][..], (false, true)), (3, &[ORIGIN][..], (true, false))]
+    {
+        net.tell(0, shared(view(generation, profiles, &[(ORIGIN, PREFIX)])));
+        net.wait(Duration::from_secs(40));
+        assert_eq!(named(&net), Some(expected), "{profiles:?}");
+        assert_eq!(senders(&net).is_empty(), expected.1, "{profiles:?}");
+    }
+}
+
+#[test]
 fn a_grant_that_was_not_asked_for_goes_nowhere() {
     let mut net = line(GRANTS, TAKES, &[ORIGIN]);
     // The origin's own speaker, and a neighbour that is not trusted with it, put something there.

@@ -14,14 +14,14 @@ use wayleave_crypto::secret::Seed;
 use super::event::{Counts, Event, Input, Output, ProxyConfig};
 use super::handover::{Granted, Handover, Taken};
 use super::line::Line;
-use super::offer::{ask, asks, offer, offered};
+use super::offer::{ask, offer, offered};
 use super::pair::{self, Pair, PairConfig, PairEvent, Side};
 use super::policy::Class;
 use super::reserve::Reserves;
 use super::roots::Roots;
 use super::sequences::Sequences;
 use super::work::{Done, Group, Job, Judged, Outcome, Results, Sign, Signed, Target, Validate, Work};
-use crate::attest::{KeyRing, endorse};
+use crate::attest::KeyRing;
 use crate::cache::Cache;
 use crate::doubt::{ClockWatch, Doubt};
 use crate::leaf::{Leaf, LeafKey, Tree};
@@ -240,27 +240,9 @@ impl Proxy {
         match &event {
             PairEvent::Up(Side::Outside, established) => {
                 let offered = offered(self.config.capability, &established.peer_capabilities);
-                // A strength that configuration can say, and at most four keys: always a leaf.
-                let peer = established.peer_asn;
-                // A registered AS signs with its own keys: one that we made for it would prove nothing.
-                let may_grant = at.handover.may_grant()
-                    && asks(self.config.capability, &established.peer_capabilities)
-                    && !self.view.is_registered(peer);
-                at.granted = self
-                    .secret
-                    .as_ref()
-                    .filter(|_| may_grant)
-                    .and_then(|secret| Granted::make(secret, self.config.asn, peer, self.config.least_strength));
-                let leaf = match &at.granted {
-                    Some(granted) => granted.leaf.clone(),
-                    None => endorse(&offered, self.config.least_strength).unwrap_or_else(|_| Leaf::keyless()),
-                };
-                if let Some(roots) = &mut self.roots {
-                    roots.learn(established.peer_asn, &leaf);
-                }
-                at.leaf = Some(leaf);
                 at.offered.clone_from(&offered);
-                at.sign_anew();
+                self.name_neighbour(place);
+                self.places[place].sign_anew();
                 self.tell(Event::Offered(place, offered));
             }
             PairEvent::Down(Side::Outside, _) => {

@@ -32,10 +32,12 @@ impl Proxy {
         if changed {
             self.roots.iter_mut().for_each(Roots::forget_signed);
         }
-        for place in &mut self.places {
-            place.incoming.queue_all();
-            if changed {
-                place.sign_anew();
+        for place in 0..self.places.len() {
+            let is_another = self.name_neighbour(place);
+            let at = &mut self.places[place];
+            at.incoming.queue_all();
+            if changed || is_another {
+                at.sign_anew();
             }
         }
     }

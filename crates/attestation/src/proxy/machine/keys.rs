@@ -7,9 +7,11 @@ use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Seed;
 
 use super::Proxy;
-use crate::attest::{MOST_DIRECT, Pair as KeyPair};
+use crate::attest::{MOST_DIRECT, Pair as KeyPair, endorse};
+use crate::leaf::Leaf;
 use crate::proxy::event::{Event, Output};
-use crate::proxy::handover::without;
+use crate::proxy::handover::{Granted, without};
+use crate::proxy::offer::asks;
 use crate::proxy::pair::Side;
 use crate::proxy::reserve::{Left, ToPersist};
 use crate::proxy::roots::Roots;
@@ -23,6 +25,31 @@ impl Proxy {
         let seed = kdf::derive("wayleave/attestation/roots/v1", secret.expose(), b"");
         self.roots = (self.places.len() > MOST_DIRECT).then(|| Roots::new(seed, self.places.len()));
         self.secret = Some(secret);
+    }
+
+    /// Says of the neighbour what follows from its OPEN and from what is registered now; whether that is something else
+    /// than before.
+    pub(super) fn name_neighbour(&mut self, place: usize) -> bool {
+        let at = &mut self.places[place];
+        let Some(established) = at.pair.established(Side::Outside) else { return false };
+        let peer = established.peer_asn;
+        // A registered AS signs with its own keys: one that we made for it would prove nothing.
+        let may_grant = at.handover.may_grant()
+            && asks(self.config.capability, &established.peer_capabilities)
+            && !self.view.is_registered(peer);
+        let secret = self.secret.as_ref().filter(|_| may_grant);
+        let strength = self.config.least_strength;
+        at.granted = secret.and_then(|secret| Granted::make(secret, self.config.asn, peer, strength));
+        // A strength that configuration can say, and at most four keys: always a leaf.
+        let leaf = match &at.granted {
+            Some(granted) => granted.leaf.clone(),
+            None => endorse(&at.offered, strength).unwrap_or_else(|_| Leaf::keyless()),
+        };
+        if let Some(roots) = &mut self.roots {
+            roots.learn(peer, &leaf);
+        }
+        let before = at.leaf.replace(leaf);
+        before != at.leaf
     }
 
     /// Asks for more signatures of few-time keys to be made durable, well before they are used, and tells of keys that
