@@ -61,6 +61,9 @@ pub enum GrantError {
     /// A key or a pair that is none.
     #[error("a key of the neighbour: {0}")]
     Key(#[from] KeyRefused),
+    /// More than are looked at in one session.
+    #[error("more grants than are looked at in one session")]
+    TooMany,
 }
 
 impl Offer {

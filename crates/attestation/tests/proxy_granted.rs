@@ -172,6 +172,28 @@ fn a_grant_that_was_not_asked_for_goes_nowhere() {
 }
 
 #[test]
+fn bad_grants_without_end_are_told_once_in_a_session_and_the_good_pair_stays() {
+    let mut net = line(GRANTS, TAKES, &[ORIGIN]);
+    let attributes = net.speakers[1].learned[&(0, p(PREFIX))].as_octets().to_vec();
+    for number in 0..20 {
+        let octets = [&attributes[..], &[0x80, HANDOVER.0, 3, 9, 9, number]].concat();
+        net.inject(At::Proxy(0, 0, Side::Outside), &proxy_net::update(&octets, &[24, 192, 0, 2]));
+    }
+    let refused = |net: &Net| net.events.iter().filter(|(_, event)| matches!(event, Event::GrantRefused(..))).count();
+    assert_eq!(refused(&net), 1);
+    assert_eq!(net.proxies[1].own_keys().len(), 1);
+    // The next session begins anew.
+    net.cut(At::Proxy(0, 0, Side::Outside));
+    net.reconnect();
+    net.wait(Duration::from_secs(140));
+    net.inject(At::Proxy(0, 0, Side::Outside), &{
+        let octets = [&attributes[..], &[0x80, HANDOVER.0, 3, 9, 9, 9]].concat();
+        proxy_net::update(&octets, &[24, 192, 0, 2])
+    });
+    assert_eq!(refused(&net), 2);
+}
+
+#[test]
 fn a_granted_pair_is_no_key_of_anybody_else() {
     // The chain names the middle: with the same pair the origin could sign for it, and nobody could without.
     let net = line(GRANTS, TAKES, &[ORIGIN]);

@@ -19,7 +19,8 @@ use crate::suite;
 
 /// The attribute that carries a grant; the same in all networks that grant.
 pub const HANDOVER: AttributeCode = AttributeCode(254);
-/// Pairs of one neighbour's making that are held at once: routes that came with an earlier one may still go out.
+/// Pairs of one neighbour's making that are held at once, as routes that came with an earlier one may still go out, and
+/// that are looked at in one session.
 const MOST_TAKEN: usize = 4;
 
 /// Whether keys are handed over on the outside session of a pair.
@@ -83,40 +84,64 @@ pub(super) fn without(attributes: &Attributes) -> Option<(Attributes, Zeroizing<
 }
 
 /// The pairs that a neighbour has made for us.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Taken {
-    /// What came last: most UPDATEs bring the same.
-    last: Option<[u8; 32]>,
+    /// What was looked at in this session: most UPDATEs bring the same.
+    seen: Vec<[u8; 32]>,
+    /// Whether one was refused in this session, which is told once.
+    is_refused: bool,
+    /// Good ones that are not in the ring yet.
+    waiting: Vec<Pair>,
     /// Their places in the ring, and which is the oldest.
     places: Vec<usize>,
     oldest: usize,
 }
 
 impl Taken {
-    /// Takes a grant of `issuer` into the ring, if it is another than the last.
-    pub(super) fn take(
-        &mut self,
-        grant: &[u8],
-        (issuer, own): (Asn, Asn),
-        lab: bool,
-        ring: &mut KeyRing,
-    ) -> Result<(), GrantError> {
+    /// A session of the neighbour begins.
+    pub(super) fn begin_session(&mut self) {
+        self.seen.clear();
+        self.is_refused = false;
+    }
+
+    /// Reads a grant of `issuer` if it is another than before. Of a session so many are read, and one refusal is an error.
+    pub(super) fn read(&mut self, grant: &[u8], (issuer, own): (Asn, Asn), lab: bool) -> Result<(), GrantError> {
         let digest = hash("wayleave/attestation/handover/v1", &[grant]);
-        if self.last.replace(digest) == Some(digest) {
+        if self.seen.contains(&digest) {
             return Ok(());
         }
-        let pair = Grant::decode(grant, issuer, own, lab)?;
-        let named = pair.leaf_key();
-        if ring.pairs.iter().any(|held| held.leaf_key() == named) {
-            return Ok(());
-        }
-        if self.places.len() < MOST_TAKEN {
-            self.places.push(ring.pairs.len());
-            ring.pairs.push(pair);
+        let read = if self.seen.len() < MOST_TAKEN {
+            self.seen.push(digest);
+            Grant::decode(grant, issuer, own, lab)
         } else {
-            ring.pairs[self.places[self.oldest]] = pair;
-            self.oldest = (self.oldest + 1) % MOST_TAKEN;
+            Err(GrantError::TooMany)
+        };
+        match read {
+            Ok(pair) => self.waiting.push(pair),
+            Err(error) if !std::mem::replace(&mut self.is_refused, true) => return Err(error),
+            Err(_) => {}
         }
         Ok(())
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Puts those that wait into the ring.
+    pub(super) fn take(&mut self, ring: &mut KeyRing) {
+        for pair in std::mem::take(&mut self.waiting) {
+            let named = pair.leaf_key();
+            if ring.pairs.iter().any(|held| held.leaf_key() == named) {
+                continue;
+            }
+            if self.places.len() < MOST_TAKEN {
+                self.places.push(ring.pairs.len());
+                ring.pairs.push(pair);
+            } else {
+                ring.pairs[self.places[self.oldest]] = pair;
+                self.oldest = (self.oldest + 1) % MOST_TAKEN;
+            }
+        }
     }
 }

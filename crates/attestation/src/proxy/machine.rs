@@ -242,6 +242,7 @@ impl Proxy {
                 let offered = offered(self.config.capability, &established.peer_capabilities);
                 at.offered.clone_from(&offered);
                 self.name_neighbour(place);
+                self.places[place].taken.begin_session();
                 self.places[place].sign_anew();
                 self.tell(Event::Offered(place, offered));
             }
@@ -298,6 +299,9 @@ impl Proxy {
 
     /// Gives out work, and tells the ends of routes where nothing waits.
     fn work(&mut self) {
+        if !self.signing {
+            self.take_granted();
+        }
         for place in 0..self.places.len() {
             self.validate(place);
         }

@@ -102,18 +102,24 @@ impl Proxy {
     /// The route without any grant: that is for us alone, or not meant for anybody.
     pub(super) fn keep_grant(&mut self, place: usize, from: Side, attributes: Arc<Attributes>) -> Arc<Attributes> {
         let Some((attributes, grant)) = without(&attributes) else { return attributes };
-        let ring = Arc::clone(&self.ring);
         let at = &mut self.places[place];
         let attributes = at.pair.intern(attributes);
         let issuer = at.pair.established(Side::Outside).map(|established| established.peer_asn);
         let Some(issuer) = issuer.filter(|_| from == Side::Outside && at.handover.may_take()) else {
             return attributes;
         };
-        let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
-        match at.taken.take(&grant, (issuer, self.config.asn), self.config.rules.lab, &mut ring) {
-            Ok(()) => self.has_keys = true,
-            Err(error) => self.tell(Event::GrantRefused(place, error)),
+        if let Err(error) = at.taken.read(&grant, (issuer, self.config.asn), self.config.rules.lab) {
+            self.tell(Event::GrantRefused(place, error));
         }
         attributes
+    }
+
+    /// Puts what neighbours have made for us into the ring. Only while nothing is signed: whoever signs holds the ring, and
+    /// nobody shall wait for it.
+    pub(super) fn take_granted(&mut self) {
+        for taken in self.places.iter_mut().map(|place| &mut place.taken).filter(|taken| taken.is_waiting()) {
+            taken.take(&mut self.ring.lock().unwrap_or_else(PoisonError::into_inner));
+            self.has_keys = true;
+        }
     }
 }
