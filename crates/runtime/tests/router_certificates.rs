@@ -221,3 +221,21 @@ fn a_folder_in_any_order_gives_its_keys_with_the_end_of_the_shortest_word() {
     assert!(keys.is_empty() && refused.iter().any(|(name, _)| name == "a-router.cer"));
     assert!(import(&[], &certificates, &lists, at(NOW)).0.is_empty());
 }
+
+#[test]
+fn what_begins_later_says_when() {
+    let world = World::new();
+    let anchor = world.authority_certificate(&world.anchor, &world.anchor, 1, (0, u32::MAX));
+    let early = at(NOW - 2 * DAY);
+    let begins = |from| Err(CertificateError::NotYet { from });
+    assert_eq!(Authorities::new().add_trust_anchor("test", &anchor, early), begins(NOW - DAY));
+    let later = world.router_certificate(4, |certificate| {
+        certificate.set_validity(Validity::new(time(NOW + 60), time(NOW + DAY)));
+    });
+    assert_eq!(world.authorities().router_keys(&later, at(NOW)).map(|_| ()), begins(NOW + 60));
+    assert_eq!(world.authorities().router_keys(&later, at(NOW + 60)).map(|keys| keys.len()), Ok(2));
+    let mut authorities = world.authorities();
+    authorities.add_revocation_list(&world.revocation_list(&world.authority, &[], NOW + 90)).expect("a list");
+    let router = world.router_certificate(3, |_| {});
+    assert_eq!(authorities.router_keys(&router, at(NOW)).map(|_| ()), begins(NOW + 90));
+}

@@ -32,8 +32,18 @@ pub fn registered(key: &RouterKey, not_before: u64, not_after: u64) -> Result<(A
     Ok((key.asn, RegisteredKey { suite, public, not_before, not_after }))
 }
 
-/// The router keys of a folder's certificates under these trust anchors, and what does not count with its reason.
-pub fn read(anchors: &[PathBuf], folder: &Path, now: UnixTime) -> Result<(Vec<Imported>, Vec<String>), Failure> {
+/// What a folder of certificates gives.
+#[derive(Default)]
+pub struct Read {
+    pub keys: Vec<Imported>,
+    /// What does not count, with its reason.
+    pub refused: Vec<String>,
+    /// When the time of something begins that does not count yet, in seconds since 1970: the first such moment.
+    pub begins: Option<u64>,
+}
+
+/// The router keys of a folder's certificates under these trust anchors.
+pub fn read(anchors: &[PathBuf], folder: &Path, now: UnixTime) -> Result<Read, Failure> {
     let mut unreadable = Vec::new();
     let mut load = |paths: &[PathBuf]| -> Vec<File> {
         let mut files = Vec::new();
@@ -53,9 +63,14 @@ pub fn read(anchors: &[PathBuf], folder: &Path, now: UnixTime) -> Result<(Vec<Im
     let anchors = load(anchors);
     let (certificates, lists) = (load(&files(folder, "cer")?), load(&files(folder, "crl")?));
     let (keys, refused) = import(&anchors, &certificates, &lists, now);
+    let begins = refused.iter().filter_map(|(_, error)| match error {
+        CertificateError::NotYet { from } => Some(*from),
+        _ => None,
+    });
+    let begins = begins.min();
     let told = |(name, error): (String, CertificateError)| format!("{name}: {error}");
     unreadable.extend(refused.into_iter().map(told));
-    Ok((keys, unreadable))
+    Ok(Read { keys, refused: unreadable, begins })
 }
 
 /// The files of a folder with this ending, in order.

@@ -43,7 +43,13 @@ pub enum CertificateError {
     /// The issuer's revocation list was not taken in.
     #[error("its issuer's revocation list is missing")]
     NoRevocationList,
-    /// The issuer's revocation list is out of its dates.
+    /// Its own time, or that of its issuer's revocation list, has not begun.
+    #[error("its time begins at {from} (seconds since 1970)")]
+    NotYet {
+        /// When it does, in seconds since 1970.
+        from: u64,
+    },
+    /// The issuer's revocation list is out of date.
     #[error("its issuer's revocation list is out of date")]
     StaleRevocationList,
     /// Its issuer has revoked it.
@@ -151,7 +157,9 @@ impl Authorities {
     /// Takes in a trust anchor's own certificate. The caller vouches for it.
     pub fn add_trust_anchor(&mut self, name: &str, der: &[u8], now: UnixTime) -> Result<(), CertificateError> {
         let info = TalInfo::from_name(name.to_owned()).into_arc();
-        let certificate = decode(der)?.validate_ta_at(info, false, time(now)).map_err(invalid)?;
+        let certificate = decode(der)?;
+        has_begun(certificate.validity().not_before(), now)?;
+        let certificate = certificate.validate_ta_at(info, false, time(now)).map_err(invalid)?;
         self.add(certificate, u64::MAX)
     }
 
@@ -159,6 +167,7 @@ impl Authorities {
     pub fn add_authority(&mut self, der: &[u8], now: UnixTime) -> Result<(), CertificateError> {
         let certificate = decode(der)?;
         let (issuer, until) = self.issuer(&certificate, now)?;
+        has_begun(certificate.validity().not_before(), now)?;
         let certificate = certificate.validate_ca_at(&issuer.certificate, false, time(now)).map_err(invalid)?;
         self.add(certificate, until)
     }
@@ -185,6 +194,7 @@ impl Authorities {
     fn imported(&self, der: &[u8], now: UnixTime) -> Result<Vec<Imported>, CertificateError> {
         let certificate = decode(der)?;
         let (issuer, until) = self.issuer(&certificate, now)?;
+        has_begun(certificate.validity().not_before(), now)?;
         certificate.validate_router_at(&issuer.certificate, false, time(now)).map_err(invalid)?;
         let blocks = certificate.as_resources().to_blocks().map_err(invalid)?;
         if blocks.asn_count() > MOST_ASES {
@@ -216,7 +226,8 @@ impl Authorities {
         let issuer = self.certificates.get(&identifier).ok_or(CertificateError::UnknownIssuer)?;
         issuer.certificate.as_cert().verify_validity(time(now)).map_err(invalid)?;
         let list = self.revocation_lists.get(&identifier).ok_or(CertificateError::NoRevocationList)?;
-        if list.next_update() < time(now) || list.this_update() > time(now) {
+        has_begun(list.this_update(), now)?;
+        if list.next_update() < time(now) {
             return Err(CertificateError::StaleRevocationList);
         }
         if list.contains(certificate.serial_number()) {
@@ -224,6 +235,11 @@ impl Authorities {
         }
         Ok((issuer, issuer.until.min(secs(list.next_update()))))
     }
+}
+
+fn has_begun(from: Time, now: UnixTime) -> Result<(), CertificateError> {
+    let from = secs(from);
+    if from > now.secs() { Err(CertificateError::NotYet { from }) } else { Ok(()) }
 }
 
 fn decode(der: &[u8]) -> Result<Cert, CertificateError> {

@@ -307,7 +307,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_was_learnt_expires_when_the_cache_stays_away() {
-        let first = Snapshot { generation: 0, standing: Standing::NeverHeard, validated: Arc::default(), expires: None };
+        let first =
+            Snapshot { generation: 0, standing: Standing::NeverHeard, validated: Arc::default(), expires: None };
         let (changes, receiver) = watch::channel(first);
         let mut table = Table { changes, expires: None, timing: Timing::default(), updates: 0 };
         let mut update = table.start(true);

@@ -250,7 +250,7 @@ pub fn list(anchor: &Path, folder: &Path, json: bool) -> Outcome {
 
 /// Lists the router keys of a folder of certificates.
 pub fn routers(anchors: &[PathBuf], folder: &Path, json: bool) -> Outcome {
-    let (keys, mut refused) = router_keys::read(anchors, folder, unix_now())?;
+    let router_keys::Read { keys, mut refused, .. } = router_keys::read(anchors, folder, unix_now())?;
     let mut rows = Vec::new();
     for found in keys {
         match router_keys::registered(&found.key, found.not_before, found.not_after) {

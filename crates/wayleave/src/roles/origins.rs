@@ -198,6 +198,8 @@ struct Reader {
     /// What was last read; without an anchor nothing.
     set: Option<ObjectSet>,
     certified: Vec<Imported>,
+    /// When the time of a certificate begins that does not count yet, in seconds since 1970.
+    begins: Option<u64>,
     refused: usize,
     validated: Arc<Validated>,
     cache: Option<CacheSummary>,
@@ -268,14 +270,14 @@ impl Reader {
             Some(folder) => {
                 let beside = |path: &toml::Spanned<std::path::PathBuf>| wanted.source.beside(path.get_ref());
                 let anchors: Vec<_> = wanted.rpki.anchors.iter().map(beside).collect();
-                let (certified, more) = router_keys::read(&anchors, &beside(folder), now)?;
-                refused.extend(more);
-                certified
+                router_keys::read(&anchors, &beside(folder), now)?
             }
-            None => Vec::new(),
+            None => router_keys::Read::default(),
         };
+        refused.extend(certified.refused);
         refused.iter().for_each(refuse);
-        (self.stamp, self.set, self.certified, self.refused) = (stamp, set, certified, refused.len());
+        (self.stamp, self.set, self.refused) = (stamp, set, refused.len());
+        (self.certified, self.begins) = (certified.keys, certified.begins);
         Ok(())
     }
 
@@ -290,7 +292,7 @@ impl Reader {
         omitted.iter().for_each(|omitted| refuse(&omitted.to_string()));
         let ends = self.certified.iter().flat_map(|key| [key.not_before, key.not_after.saturating_add(1)]);
         let changes = self.set.as_ref().and_then(|set| set.next_change(secs));
-        self.until = ends.filter(|moment| *moment > secs).chain(changes).min();
+        self.until = ends.chain(self.begins).filter(|moment| *moment > secs).chain(changes).min();
         let certified =
             self.certified.iter().map(|found| router_keys::registered(&found.key, found.not_before, found.not_after));
         let learnt = self.validated.router_keys.iter().map(|key| router_keys::registered(key, 0, u64::MAX));
@@ -328,6 +330,7 @@ impl Default for Reader {
             until: None,
             set: None,
             certified: Vec::new(),
+            begins: None,
             refused: 0,
             validated: Arc::default(),
             cache: None,
@@ -351,4 +354,19 @@ fn stamp(wanted: &Wanted) -> files::Stamp {
         }
     }
     files::stamp(&wanted.keys, &wanted.source, more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_begins_later_is_looked_at_again_when_it_does() {
+        let now = UnixTime(1_700_000_000_000_000);
+        let mut reader = Reader { begins: Some(now.secs() + 60), ..Reader::default() };
+        reader.publish(now);
+        assert_eq!(reader.until, Some(now.secs() + 60));
+        reader.publish(UnixTime(now.0 + 60_000_000));
+        assert_eq!(reader.until, None, "it is read then, and not again and again");
+    }
 }
