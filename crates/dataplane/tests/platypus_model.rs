@@ -200,7 +200,8 @@ impl Model {
             return Err(Reason::Rate);
         }
         let name = format!("{charge:?}");
-        if self.totals.len() == ACCOUNTS && !self.totals.contains_key(&name) {
+        let held = self.totals.values().filter(|(other, _)| other.principal == charge.principal).count();
+        if !self.totals.contains_key(&name) && (self.totals.len() == ACCOUNTS || held >= ACCOUNTS / 4) {
             return Err(Reason::AccountsFull);
         }
         self.rates.iter_mut().filter(|rate| is_paid_by(&rate.0)).for_each(|rate| rate.3 -= u128::from(octets) * NANOS);

@@ -85,14 +85,17 @@ pub struct Accounts {
     totals: Totals,
     changed: Vec<Charge>,
     buckets: HashMap<Payer, Bucket>,
+    /// How many accounts each principal has here.
+    held: HashMap<Principal, usize>,
     most: usize,
 }
 
 impl Accounts {
-    /// Room for `most` accounts, taken at once; `seed` must be random.
+    /// Room for `most` accounts, taken at once, of which a principal has a quarter at most; `seed` must be random.
     #[must_use]
     pub fn new(most: usize, seed: u64) -> Self {
-        Self { totals: Totals::new(most, seed), changed: Vec::with_capacity(most), buckets: HashMap::new(), most }
+        let totals = Totals::new(most, seed);
+        Self { totals, changed: Vec::with_capacity(most), buckets: HashMap::new(), held: HashMap::new(), most }
     }
 
     /// Holds `payer` to `rate` octets a second here, and `depth` octets at once; without an entry there is no limit.
@@ -127,7 +130,8 @@ impl Accounts {
         if !self.buckets.is_empty() && !self.holds(charge, octets, now) {
             return Charged::OverRate;
         }
-        if !self.totals.has_room(name) {
+        let is_new = !self.totals.contains(name);
+        if is_new && !self.may_open(charge.principal) {
             return Charged::Full;
         }
         if !self.buckets.is_empty() {
@@ -138,7 +142,16 @@ impl Accounts {
         if self.totals.add(name, octets) {
             self.changed.push(*charge);
         }
+        if is_new {
+            *self.held.entry(charge.principal).or_default() += 1;
+        }
         Charged::Yes
+    }
+
+    /// Whether there is room for another account, and the principal has not too many: it chooses its delegations' IDs itself.
+    #[cold]
+    fn may_open(&self, principal: Principal) -> bool {
+        self.totals.has_room() && self.held.get(&principal).is_none_or(|held| *held < (self.most / 4).max(1))
     }
 
     /// Whether the principal's rate and the delegation's allow a packet. Both are asked, so that both learn what was
@@ -161,16 +174,35 @@ impl Accounts {
         changed.into_iter().filter_map(|charge| Some((charge, self.totals.record(pack(&charge))?))).collect()
     }
 
-    /// Takes over the journal's records after a start, in any order: an account's largest total is its last.
+    /// Takes over the journal's records after a start, in any order: an account's largest total is its last. There must be
+    /// room for all of them.
     pub fn restore(&mut self, records: impl IntoIterator<Item = (Charge, Total)>) {
         for (charge, total) in records {
-            self.totals.restore(pack(&charge), total);
+            let is_new = !self.totals.contains(pack(&charge));
+            if self.totals.restore(pack(&charge), total) && is_new {
+                *self.held.entry(charge.principal).or_default() += 1;
+            }
         }
     }
 
-    /// Forgets the accounts of an epoch that is over and journalled.
-    pub fn close(&mut self, charge: &Charge) {
-        self.totals.remove(pack(charge));
+    /// Forgets the account of an epoch that is over, and returns whether it is gone: one that was charged since the last
+    /// record stays until the next. That record must be durable.
+    pub fn close(&mut self, charge: &Charge) -> bool {
+        let name = pack(charge);
+        if !self.totals.contains(name) {
+            return true;
+        }
+        if !self.totals.is_recorded(name) {
+            return false;
+        }
+        self.totals.remove(name);
+        if let Some(held) = self.held.get_mut(&charge.principal) {
+            *held -= 1;
+            if *held == 0 {
+                self.held.remove(&charge.principal);
+            }
+        }
+        true
     }
 }
 
@@ -265,6 +297,25 @@ mod tests {
         let mut accounts = Accounts::new(2, 1);
         let outcomes: Vec<Charged> = [1, 2, 3, 1].map(|n| accounts.charge(&charge(n, None, 0), 1, Instant(0))).to_vec();
         assert_eq!(outcomes, [Charged::Yes, Charged::Yes, Charged::Full, Charged::Yes]);
+    }
+
+    #[test]
+    fn a_principal_with_many_delegations_leaves_room_for_others_and_closed_accounts_make_room() {
+        let mut accounts = Accounts::new(16, 1);
+        let outcomes = |accounts: &mut Accounts, epoch| -> Vec<Charged> {
+            (0..6).map(|id| accounts.charge(&charge(1, Some(id), epoch), 1, Instant(0))).collect()
+        };
+        let four = [Charged::Yes, Charged::Yes, Charged::Yes, Charged::Yes, Charged::Full, Charged::Full];
+        assert_eq!(outcomes(&mut accounts, 0), four);
+        assert_eq!(accounts.charge(&charge(2, None, 0), 1, Instant(0)), Charged::Yes);
+        assert!((0..4).all(|id| !accounts.close(&charge(1, Some(id), 0))), "nothing is recorded yet");
+        let journal = accounts.journal();
+        assert!((0..4).all(|id| accounts.close(&charge(1, Some(id), 0))));
+        assert_eq!(outcomes(&mut accounts, 1), four);
+        // What is restored counts as well.
+        let mut restored = Accounts::new(16, 2);
+        restored.restore(journal);
+        assert_eq!(restored.charge(&charge(1, None, 1), 1, Instant(0)), Charged::Full);
     }
 
     #[test]

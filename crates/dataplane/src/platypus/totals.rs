@@ -91,10 +91,20 @@ impl Totals {
         self.lines[self.find(name | TAKEN)].total()
     }
 
-    /// Whether there is a line for `name`, or room for one.
+    /// Whether there is room for another name.
+    pub(super) fn has_room(&self) -> bool {
+        self.count < self.most
+    }
+
+    /// Whether there is a line for `name`.
     #[inline(always)]
-    pub(super) fn has_room(&self, name: u128) -> bool {
-        self.count < self.most || self.lines[self.find(name | TAKEN)].name != 0
+    pub(super) fn contains(&self, name: u128) -> bool {
+        self.lines[self.find(name | TAKEN)].name != 0
+    }
+
+    /// Whether nothing was added to a name since its last record.
+    pub(super) fn is_recorded(&self, name: u128) -> bool {
+        self.lines[self.find(name | TAKEN)].packets == 0
     }
 
     /// Adds one packet, and returns whether it is the first one since the last record. There is room.
@@ -119,15 +129,16 @@ impl Totals {
         Some(total)
     }
 
-    /// Sets what was recorded of a name unless more is known; names beyond the room are left out.
-    pub(super) fn restore(&mut self, name: u128, total: Total) {
-        if !self.has_room(name) {
-            return;
+    /// Sets what was recorded of a name unless more is known, and returns whether there was room for it.
+    pub(super) fn restore(&mut self, name: u128, total: Total) -> bool {
+        if !self.has_room() && !self.contains(name) {
+            return false;
         }
         let line = self.open(name);
         if line.total().packets < total.packets {
             (line.packets, line.octets, line.recorded) = (0, 0, Recorded::new(total));
         }
+        true
     }
 
     /// Frees the line of a name, and moves up those behind it that belong nearer to their homes.
@@ -199,7 +210,7 @@ mod tests {
                     map.remove(&name);
                 }
                 1 => assert_eq!(table.record(name), map.get(&name).copied(), "{step}"),
-                _ if table.has_room(name) => {
+                _ if table.has_room() || table.contains(name) => {
                     table.add(name, step);
                     let total = map.entry(name).or_default();
                     *total = Total { packets: total.packets + 1, octets: total.octets + u128::from(step) };

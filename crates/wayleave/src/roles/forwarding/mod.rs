@@ -1,5 +1,6 @@
 //! `run router`: the verifying router. Threads forward; everything else is told to them between two bursts.
 
+mod journal;
 mod pages;
 mod platypus;
 mod ports;
@@ -21,7 +22,7 @@ use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::Burst;
 use wayleave_runtime::signals::{Asked, Signals};
-use wayleave_runtime::store::{Change, FileStore, Store};
+use wayleave_runtime::store::{FileStore, Store};
 use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
 
 use super::{Events, not_ready_yet, warn_of_restart};
@@ -29,12 +30,25 @@ use crate::config::Source;
 use crate::config::router::{Format, PlatypusSection, RouterFile, ScionSection};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::forwarding_keys::ForwardingKeys;
+use journal::Journal;
 use ports::Wanted;
 use revocations::Watched;
 use worker::{Attached, Handle, Out, Tally, Way, ask};
 
 /// What a reload takes in; keys and lists are read again too.
-const LIVE: [&str; 5] = ["scion", "interface", "platypus", "link", "forwarding.keys"];
+const LIVE: [&str; 11] = [
+    "scion",
+    "interface",
+    "link",
+    "forwarding.keys",
+    "platypus.waypoints",
+    "platypus.narrow",
+    "platypus.freshness_secs",
+    "platypus.refused",
+    "platypus.allowed_waypoints",
+    "platypus.revocations.file",
+    "platypus.revocations.key",
+];
 /// How often accounts go to the journal: what a crash may lose is this and the time of a commit.
 const JOURNAL_EVERY: Duration = Duration::from_millis(250);
 /// How often keys, lists and their files are looked at.
@@ -98,11 +112,12 @@ pub async fn run(path: &Path) -> Outcome {
         live: live_times(&keys, &file),
         file,
         keys,
-        store,
+        store: store.clone(),
         workers,
         watched,
         log,
         shown,
+        journal: Journal::new(store.map(|store| store as Arc<dyn Store>), &journal),
     };
     router.watched.look(&router.workers, &router.log).await;
     info!(format = router.file.forwarding.format.name(), threads = router.workers.len(), "running");
@@ -210,10 +225,15 @@ fn engine(
         (None, Some(section)) => {
             let section: &PlatypusSection = section.get_ref();
             let waypoints = platypus::waypoints(section, keys, now, ahead);
-            let config = platypus::config(file, section, waypoints.clone())?;
-            let mut engine = platypus::Engine::new(config, platypus::Table::new(file, waypoints), ports);
+            let mut config = platypus::config(file, section, waypoints.clone())?;
             let own = journal.iter().filter(|(worker, ..)| *worker == number);
-            engine.router.accounts().restore(own.map(|(_, charge, total)| (*charge, *total)));
+            let own: Vec<_> = own.filter(|(_, charge, _)| !journal::is_over(charge, unix_now())).collect();
+            if config.accounts > 0 {
+                // An account that found no room would begin at nothing, and take its own record's place.
+                config.accounts = config.accounts.max(own.len());
+            }
+            let mut engine = platypus::Engine::new(config, platypus::Table::new(file, waypoints), ports);
+            engine.router.accounts().restore(own.into_iter().map(|(_, charge, total)| (*charge, *total)));
             Engine::Platypus(Box::new(engine))
         }
         // `parse` has seen that there is one.
@@ -289,30 +309,20 @@ struct Daemon {
     watched: Watched,
     log: Events,
     shown: pages::Shown,
+    journal: Journal,
 }
 
 impl Daemon {
     /// Writes down what accounts have sent since the last time.
     async fn journal(&mut self) {
-        let Some(store) = self.store.clone() else { return };
-        let mut changes = Vec::new();
-        for (number, worker) in self.workers.iter().enumerate() {
-            let totals = ask(&worker.tasks, |worker| match &mut worker.engine {
-                Engine::Platypus(engine) => engine.router.accounts().journal(),
-                Engine::Scion(_) => Vec::new(),
-            });
-            for (charge, total) in totals.await.unwrap_or_default() {
-                let (key, value) = platypus::record(number, &charge, &total);
-                changes.push(Change { table: ACCOUNTS, key, value: Some(value) });
-                self.shown.note(number, charge, total);
-            }
-        }
-        if changes.is_empty() {
+        if self.store.is_none() {
             return;
         }
-        if let Err(error) = store.submit(changes, Box::new(|| ())) {
-            error!(%error, "ALARM: the journal of accounts waits");
+        for (number, worker) in self.workers.iter().enumerate() {
+            let totals = ask(&worker.tasks, |worker| last_totals(&mut worker.engine)).await;
+            self.journal.take(number, totals.unwrap_or_default(), &self.shown);
         }
+        self.journal.submit();
     }
 
     /// What follows from the time: keys that begin, lists that are new. A thread that has ended ends the process.
@@ -326,7 +336,22 @@ impl Daemon {
             self.apply(Vec::new()).await;
         }
         self.watched.look(&self.workers, &self.log).await;
+        self.close_accounts().await;
         Ok(())
+    }
+
+    /// Makes room where the epoch of an account is over, and its last record durable.
+    async fn close_accounts(&mut self) {
+        for (key, (number, charge)) in self.journal.over(unix_now()) {
+            let Some(worker) = self.workers.get(number) else { continue };
+            let close = move |worker: &mut worker::Worker| match &mut worker.engine {
+                Engine::Platypus(engine) => engine.router.accounts().close(&charge),
+                Engine::Scion(_) => false,
+            };
+            if ask(&worker.tasks, close).await == Some(true) {
+                self.journal.closed(&key);
+            }
+        }
     }
 
     async fn reload(&mut self) {
@@ -351,6 +376,9 @@ impl Daemon {
         let before = ports::wanted(&self.file);
         let mut opened: Vec<(usize, Attached)> = Vec::new();
         for wanted in ports::wanted(&file).into_iter().filter(|now| before.iter().all(|then| then.key != now.key)) {
+            if before.iter().any(|then| then.stands_at() == wanted.stands_at()) {
+                return Err(wanted.needs_restart().into());
+            }
             opened.extend(wanted.open(self.workers.len())?);
         }
         warn_of_restart(&self.started, &source, &LIVE);
@@ -392,13 +420,23 @@ impl Daemon {
             let drained = |worker: &mut worker::Worker| (0..worker.ports.len()).for_each(|place| worker.empty(place));
             ask(&worker.tasks, drained).await;
         }
-        self.journal().await;
-        for worker in self.workers {
+        for (number, worker) in self.workers.into_iter().enumerate() {
             ask(&worker.tasks, worker::Worker::stop).await;
-            if worker.thread.join().is_err() {
-                error!("a thread ended badly");
+            match worker.thread.join() {
+                // A thread forwards to its end: what it counted then is known only now.
+                Ok(mut engine) => self.journal.take(number, last_totals(&mut engine), &self.shown),
+                Err(_) => error!("a thread ended badly"),
             }
         }
+        self.journal.finish().await;
+    }
+}
+
+/// What accounts have sent, where that is not written down yet.
+fn last_totals(engine: &mut Engine) -> Vec<(Charge, Total)> {
+    match engine {
+        Engine::Platypus(engine) => engine.router.accounts().journal(),
+        Engine::Scion(_) => Vec::new(),
     }
 }
 

@@ -99,6 +99,20 @@ impl Wanted {
         Self { way, key, what, name }
     }
 
+    /// The address that one socket or group has at a time.
+    pub fn stands_at(&self) -> (IpAddr, u16) {
+        match &self.what {
+            What::Udp(local, ..) => (local.ip(), local.port()),
+            What::Xdp(place) => (IpAddr::V4(*place.local.ip()), place.local.port()),
+            What::Ip(address, protocol) => (IpAddr::V4(*address), (*protocol).into()),
+        }
+    }
+
+    /// Why a reload cannot put this in the place of another.
+    pub fn needs_restart(&self) -> Failure {
+        Failure::new(format!("{}: another backend or gateway at the same address needs a restart", self.name))
+    }
+
     /// Opens it for `threads` threads; each socket comes with its thread's number.
     pub fn open(&self, threads: usize) -> Result<Vec<(usize, Attached)>, Failure> {
         let Self { way, key, what, name } = self;

@@ -19,6 +19,9 @@ use super::Engine;
 const IDLE: Duration = Duration::from_millis(5);
 /// Control packets that wait for their consumer, at most.
 const CONTROL_QUEUE: usize = 256;
+/// Control packets that a turn serves ahead of data, about: anybody may call a packet control traffic, so that it must not
+/// keep the data from being served.
+const CONTROL_AHEAD: usize = 64;
 /// Bursts that are taken from each port while a stopping thread drains.
 const DRAINED: usize = 1024;
 
@@ -128,12 +131,15 @@ pub struct Worker {
     burst: Burst,
     out: Out,
     is_stopping: bool,
+    /// The port whose control traffic comes first in the next turn.
+    next_control: usize,
 }
 
 /// A running thread, as the rest of the process sees it.
 pub struct Handle {
     pub tasks: Sender<Task>,
-    pub thread: JoinHandle<()>,
+    /// Ends with the engine, which holds what was counted last.
+    pub thread: JoinHandle<Engine>,
     /// Control traffic of this router.
     pub control: Option<Receiver<Vec<u8>>>,
 }
@@ -150,13 +156,14 @@ pub fn start(
     let (control, consumer) = sync_channel(CONTROL_QUEUE);
     let out = Out { control: Some(control), ..Out::default() };
     let tally = Tally::default();
-    let mut worker = Worker { engine, ports, tally, clock, tasks, burst: Burst::default(), out, is_stopping: false };
+    let burst = Burst::default();
+    let mut worker = Worker { engine, ports, tally, clock, tasks, burst, out, is_stopping: false, next_control: 0 };
     worker.fit();
     let thread = std::thread::Builder::new().name(format!("forward-{number}")).spawn(move || {
         if let Some(core) = core {
             pin(core);
         }
-        worker.run();
+        worker.run()
     })?;
     Ok(Handle { tasks: asked, thread, control: Some(consumer) })
 }
@@ -183,7 +190,7 @@ fn pin(core: usize) {
 }
 
 impl Worker {
-    fn run(mut self) {
+    fn run(mut self) -> Engine {
         while !self.is_stopping {
             while let Ok(task) = self.tasks.try_recv() {
                 task(&mut self);
@@ -197,10 +204,11 @@ impl Worker {
         while self.turn() > 0 && turns < DRAINED {
             turns += 1;
         }
-        // The last questions: totals for the journal and the farewell.
+        // The last questions.
         while let Ok(task) = self.tasks.try_recv() {
             task(&mut self);
         }
+        self.engine
     }
 
     /// The thread takes in what waits, and ends.
@@ -213,19 +221,29 @@ impl Worker {
         self.out.fit(self.ports.len());
     }
 
-    /// One burst from each port, control traffic before each of them. Returns how many packets that were.
+    /// Some control traffic, then one burst of data from each port. Returns how many packets that were.
     fn turn(&mut self) -> usize {
-        let mut taken = 0;
+        let mut taken = self.take_control();
         for place in 0..self.ports.len() {
+            if !self.ports[place].is_control {
+                taken += self.take(place);
+            }
+        }
+        taken
+    }
+
+    /// Control traffic of all ports in turn, up to [`CONTROL_AHEAD`] and what the last burst has beyond it.
+    fn take_control(&mut self) -> usize {
+        let (mut taken, ports) = (0, self.ports.len());
+        let begin = self.next_control;
+        for place in (0..ports).map(|n| (begin + n) % ports) {
+            if taken >= CONTROL_AHEAD {
+                break;
+            }
             if self.ports[place].is_control {
-                continue;
+                taken += self.take(place);
+                self.next_control = place + 1;
             }
-            for first in 0..self.ports.len() {
-                if self.ports[first].is_control {
-                    taken += self.take(first);
-                }
-            }
-            taken += self.take(place);
         }
         taken
     }
@@ -279,5 +297,90 @@ impl Worker {
                 list.clear();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::{AsFd, BorrowedFd};
+    use std::sync::{Arc, Mutex};
+
+    use wayleave_crypto::secret::Key128;
+    use wayleave_dataplane::platypus::{Config, Repeated};
+
+    use super::super::platypus;
+    use super::*;
+    use crate::config::router::RouterFile;
+
+    const FILE: &str = "[forwarding]\nformat = \"platypus\"\nkeys = \"k\"\n[platypus]\nwaypoints = []\n";
+
+    /// Always has a full burst, and writes down which port was asked.
+    struct Endless(UdpSocket, usize, Arc<Mutex<Vec<usize>>>);
+
+    impl AsFd for Endless {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    impl Port for Endless {
+        fn receive(&mut self, burst: &mut Burst) -> std::io::Result<usize> {
+            burst.clear();
+            for _ in 0..64 {
+                assert!(burst.push(&[0; 20], ([127, 0, 0, 1], 9).into()));
+            }
+            self.2.lock().expect("no panic").push(self.1);
+            Ok(64)
+        }
+
+        fn send(&mut self, _: &Burst, out: &[Outgoing]) -> std::io::Result<usize> {
+            Ok(out.len())
+        }
+    }
+
+    fn engine() -> Engine {
+        let config = Config {
+            waypoints: Vec::new(),
+            repeated: Repeated::Pass,
+            replay_capacity: 1,
+            replay_key: Key128::new([0; 16]),
+            need_revocations: false,
+            answers_per_second: 0,
+            accounts: 0,
+            account_seed: 0,
+            delegations: 1,
+        };
+        let file: RouterFile = toml::from_str(FILE).expect("a configuration");
+        let table = platypus::Table::new(&file, Vec::new());
+        Engine::Platypus(Box::new(platypus::Engine::new(config, table, &[])))
+    }
+
+    #[test]
+    fn endless_control_traffic_takes_one_burst_of_a_turn_and_every_port_has_its_share() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let port = |number: usize| Attached {
+            port: Box::new(Endless(UdpSocket::bind("127.0.0.1:0").expect("a socket"), number, Arc::clone(&asked))),
+            way: Way::Ip,
+            is_control: number < 2,
+            key: number.to_string(),
+        };
+        let (_asker, tasks) = channel();
+        let mut worker = Worker {
+            engine: engine(),
+            ports: (0..6).map(port).collect(),
+            tally: Tally::default(),
+            clock: Clock::start(),
+            tasks,
+            burst: Burst::default(),
+            out: Out::default(),
+            is_stopping: false,
+            next_control: 0,
+        };
+        worker.fit();
+        worker.turn();
+        worker.turn();
+        worker.turn();
+        assert_eq!(*asked.lock().expect("no panic"), [0, 2, 3, 4, 5, 1, 2, 3, 4, 5, 0, 2, 3, 4, 5]);
     }
 }
