@@ -31,6 +31,8 @@ pub struct Watched {
     held: Revocations,
     /// The number of the last list, of an earlier life too.
     sequence: u64,
+    /// The number that the store has.
+    written: u64,
     store: Option<Arc<FileStore>>,
 }
 
@@ -41,7 +43,7 @@ impl Watched {
         let records = store.as_ref().map_or(Ok(Vec::new()), |store| store.load(TABLE))?;
         let last = records.into_iter().find(|(key, _)| key == SEQUENCE);
         let sequence = last.and_then(|(_, value)| Some(u64::from_be_bytes(value.try_into().ok()?))).unwrap_or(0);
-        Ok(Self { file: named, stamp: None, held: Revocations::default(), sequence, store })
+        Ok(Self { file: named, stamp: None, held: Revocations::default(), sequence, written: sequence, store })
     }
 
     /// Goes on with what another configuration names; the list held stays.
@@ -51,15 +53,17 @@ impl Watched {
 
     /// Takes the list over if its file has changed.
     pub async fn look(&mut self, workers: &[Handle], log: &Events) {
+        self.write_down();
         let Some((path, key)) = self.file.clone() else { return };
         let Ok(meta) = fs::metadata(&path) else { return };
         let stamp = Some((meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len()));
         if stamp == self.stamp {
             return;
         }
-        self.stamp = stamp;
         let read = fs::read(&path).map_err(|error| error.to_string());
-        if let Err(why) = read.and_then(|octets| self.apply(&octets, &key)) {
+        let applied = read.and_then(|octets| self.apply(&octets, &key));
+        self.stamp = stamp;
+        if let Err(why) = applied {
             error!("ALARM: {}: {why}; the list before still counts", path.display());
             return log.note(&json!({ "event": "revocations", "refused": why }));
         }
@@ -87,10 +91,22 @@ impl Watched {
         }
         self.held.apply(list, signature, key).map_err(|error| error.to_string())?;
         self.sequence = got;
-        if let Some(store) = &self.store {
-            let change = Change { table: TABLE, key: SEQUENCE.to_vec(), value: Some(got.to_be_bytes().to_vec()) };
-            store.submit(vec![change], Box::new(|| ())).map_err(|error| error.to_string())?;
-        }
+        self.write_down();
         Ok(())
+    }
+
+    /// Writes the sequence number down, so that no later life goes back behind it. A store without room is asked again the
+    /// next time; the list counts meanwhile.
+    fn write_down(&mut self) {
+        if self.written == self.sequence {
+            return;
+        }
+        let Some(store) = &self.store else { return };
+        let value = self.sequence.to_be_bytes().to_vec();
+        let change = Change { table: TABLE, key: SEQUENCE.to_vec(), value: Some(value) };
+        match store.submit(vec![change], Box::new(|| ())) {
+            Ok(()) => self.written = self.sequence,
+            Err(error) => error!(%error, "ALARM: the number of the list of revocations waits to be written down"),
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use wayleave_core::Now;
 use wayleave_dataplane::frame::{Action, BURST, Frame, Ingress};
 use wayleave_dataplane::scion::{Config, ConfigError, EpochKey, Interface, Keys, Link, Owner, Router};
+use wayleave_packet::platypus::verify::is_martian;
 use wayleave_packet::scion::{ForwardingKey, HostAddress, Layout, Service, next_header};
 use wayleave_runtime::packets::Burst;
 
@@ -35,6 +36,7 @@ pub struct Table {
     services: [Option<SocketAddr>; 2],
     end_host_ports: [u16; 2],
     shared_port: u16,
+    is_on_loopback: bool,
 }
 
 /// The router's own configuration.
@@ -95,18 +97,20 @@ impl Table {
             services: [&section.discovery, &section.control].map(|service| service.as_ref().map(|address| address.0)),
             end_host_ports: *section.end_host_ports.get_ref(),
             shared_port: section.shared_port,
+            is_on_loopback: section.internal.get_ref().0.ip().is_loopback(),
         }
     }
 
-    /// Where the host of this AS that the header names is reached.
+    /// Where the host of this AS that the header names is reached. The header's address is never a martian, which this
+    /// machine would send to itself or to many; only a router that stands on loopback itself reaches hosts there.
     fn host(&self, octets: &[u8]) -> Option<SocketAddr> {
         let layout = Layout::decode(octets).ok()?;
         let nibble = octets[9] >> 4;
         let length = 4 * (usize::from(nibble & 3) + 1);
         let host = octets.get(COMMON..COMMON + length)?;
         match (nibble, host) {
-            (0, &[a, b, c, d]) => Some(SocketAddr::from(([a, b, c, d], self.port(octets, &layout)))),
-            (3, host) => Some(SocketAddr::from((<[u8; 16]>::try_from(host).ok()?, self.port(octets, &layout)))),
+            (0, &[a, b, c, d]) => self.address([a, b, c, d].into(), octets, &layout),
+            (3, host) => self.address(<[u8; 16]>::try_from(host).ok()?.into(), octets, &layout),
             (4, &[a, b, ..]) => match Service(u16::from_be_bytes([a, b]) & !Service::MULTICAST) {
                 Service::DISCOVERY => self.services[0],
                 Service::CONTROL => self.services[1],
@@ -114,6 +118,11 @@ impl Table {
             },
             _ => None,
         }
+    }
+
+    fn address(&self, host: IpAddr, octets: &[u8], layout: &Layout) -> Option<SocketAddr> {
+        let is_refused = is_martian(host) && !(self.is_on_loopback && host.is_loopback());
+        (!is_refused).then(|| SocketAddr::new(host, self.port(octets, layout)))
     }
 
     /// UDP goes to its own port if that is one of end hosts; echo and traceroute replies to the one that asked, which is
@@ -267,6 +276,7 @@ mod tests {
             services: [None, Some(([10, 0, 0, 9], 30_252).into())],
             end_host_ports: [31_000, 32_767],
             shared_port: 30_041,
+            is_on_loopback: false,
         }
     }
 
@@ -293,5 +303,16 @@ mod tests {
         let service = |service| to(HostAddress::Service(service), next_header::UDP, udp(1));
         assert_eq!(service(Service::CONTROL), Some(([10, 0, 0, 9], 30_252).into()));
         assert_eq!(service(Service::DISCOVERY), None);
+    }
+
+    #[test]
+    fn martians_are_no_hosts_of_this_as() {
+        let udp = vec![0x80, 0, 0x7b, 0x0c, 0, 8, 0, 0];
+        for host in ["127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "169.254.1.1"] {
+            assert_eq!(to(HostAddress::V4(host.parse().expect("IPv4")), next_header::UDP, udp.clone()), None, "{host}");
+        }
+        for host in ["::1", "::ffff:127.0.0.1", "ff02::1", "fe80::1"] {
+            assert_eq!(to(HostAddress::V6(host.parse().expect("IPv6")), next_header::UDP, udp.clone()), None, "{host}");
+        }
     }
 }
