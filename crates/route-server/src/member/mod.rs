@@ -219,6 +219,8 @@ pub struct Member {
     touched: BTreeSet<Prefix>,
     /// Routes of which validation has not said anything yet.
     awaited: BTreeSet<Handle>,
+    /// Prefixes whose replaced route stays until its successor is validated, and until when at most.
+    successors: BTreeMap<Prefix, Instant>,
     counters: MemberCounters,
     output: VecDeque<MemberOutput>,
     next_persist: PersistId,
@@ -266,6 +268,7 @@ impl Member {
             lost_since: None,
             touched: BTreeSet::new(),
             awaited: BTreeSet::new(),
+            successors: BTreeMap::new(),
             counters: MemberCounters::default(),
             output: VecDeque::new(),
             next_persist: 0,
@@ -490,7 +493,10 @@ impl Machine for Member {
             self.lost_since = None;
             self.forget_everything();
         }
+        self.touched.extend(self.late_successors(now));
         self.settle(now);
+        // Whose outcome is still awaited is decided by that.
+        self.successors.retain(|_, until| *until > now.instant);
     }
 
     fn poll(&mut self) -> Option<MemberOutput> {
@@ -503,7 +509,8 @@ impl Machine for Member {
         let rounds = self.rounds.values().next().map(|round| round.since + select::OUTCOME_WAIT);
         let may_flush = self.synced && self.is_listed() && self.announcements.has_dirty();
         let flush = (may_flush && self.announcements.has_versions()).then_some(self.announcements.next_flush);
-        [stale, rank, rounds, flush, self.announcements.settles_at].into_iter().flatten().min()
+        let successor = self.successors.values().min().copied();
+        [stale, rank, rounds, flush, self.announcements.settles_at, successor].into_iter().flatten().min()
     }
 }
 

@@ -237,11 +237,12 @@ impl Member {
     }
 
     /// Makes the router's route for a prefix what the member's state says it must be.
-    pub(super) fn install(&mut self, prefix: Prefix, _now: Now) {
+    pub(super) fn install(&mut self, prefix: Prefix, now: Now) {
         if self.config.validates {
             self.ask_about(prefix);
         }
-        let Some(wanted) = self.wanted(&prefix) else { return };
+        let Some(wanted) = self.wanted(&prefix, now) else { return };
+        self.successors.remove(&prefix);
         match wanted {
             Some((handle, place)) => {
                 let Some(attributes) = self.router_attributes(prefix, &handle, place) else { return };
@@ -271,7 +272,7 @@ impl Member {
 
     /// `None`: wait, and leave the router as it is. `Some(None)`: the router is to have no route.
     #[expect(clippy::option_option, reason = "three answers: wait, none, this one")]
-    fn wanted(&mut self, prefix: &Prefix) -> Option<Option<Candidate>> {
+    fn wanted(&mut self, prefix: &Prefix, now: Now) -> Option<Option<Candidate>> {
         let Some(choice) = self.choices.get(prefix) else { return Some(None) };
         let (awaits, chosen) = (choice.awaits.is_some(), choice.chosen);
         if choice.candidates.len() > 1 && self.config.select_best {
@@ -287,7 +288,7 @@ impl Member {
                 return Some(Some(chosen));
             }
         }
-        if self.config.validates && self.waits_for_successor(prefix) {
+        if self.config.validates && self.waits_for_successor(prefix, now) {
             return None;
         }
         let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();

@@ -6,13 +6,17 @@
 //! answer, or its absence, must not show.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use wayleave_core::Prefix;
+use wayleave_core::{Now, Prefix};
 
 use super::receive::{Found, Judged};
 use super::{Finding, Member, MemberOutput};
 use crate::frames::{Candidate, Instance};
 use crate::object::Handle;
+
+/// How long a route that its announcer replaced may stay while the new one is validated.
+const SUCCESSOR_WAIT: Duration = Duration::from_secs(120);
 
 impl Member {
     /// Asks about those routes to a prefix that could become best and have not been validated.
@@ -104,8 +108,22 @@ impl Member {
     }
 
     /// Whether the installed route was replaced by its announcer, and the new one is being validated: until that is
-    /// done the old one stays, so that no traffic is lost over each new signature.
-    pub(super) fn waits_for_successor(&self, prefix: &Prefix) -> bool {
+    /// done the old one stays, so that no traffic is lost over each new signature; but not for longer than
+    /// [`SUCCESSOR_WAIT`], however often it is replaced.
+    pub(super) fn waits_for_successor(&mut self, prefix: &Prefix, now: Now) -> bool {
+        if !self.is_replaced(prefix) {
+            return false;
+        }
+        let until = *self.successors.entry(*prefix).or_insert(now.instant + SUCCESSOR_WAIT);
+        now.instant < until
+    }
+
+    /// Prefixes whose replaced route has stayed long enough.
+    pub(super) fn late_successors(&self, now: Now) -> Vec<Prefix> {
+        self.successors.iter().filter(|(_, until)| **until <= now.instant).map(|(prefix, _)| *prefix).collect()
+    }
+
+    fn is_replaced(&self, prefix: &Prefix) -> bool {
         let (Some(installed), Some(choice)) = (self.installed.get(prefix), self.choices.get(prefix)) else {
             return false;
         };

@@ -803,8 +803,12 @@ impl Machine for Party {
             _ => None,
         };
         let tick = (self.is_one() && matches!(self.stage, Stage::Idle) && self.has_work()).then_some(self.next_tick);
-        let waiting = !(self.pending.is_empty() && self.other_holds.is_empty() && self.absent_since.is_empty());
-        let sweep = (self.is_one() && self.other_ready() && waiting).then_some(self.next_sweep);
+        let unmatched = !(self.pending.is_empty() && self.other_holds.is_empty());
+        // Nothing is to be swept for an absent member before its routes die: that may be hours.
+        let absent = self.absent_since.iter().filter(|(slot, _)| !self.active.contains_key(slot));
+        let dies = absent.map(|(_, since)| self.next_sweep.max(*since + self.config.stale)).min();
+        let swept = if unmatched { Some(self.next_sweep) } else { dies };
+        let sweep = swept.filter(|_| self.is_one() && self.other_ready());
         let silent = (self.other.is_some() && self.waits_for_other()).then(|| self.heard + self.other_wait());
         [round, tick, sweep, silent, self.refill_deadline()].into_iter().flatten().min()
     }

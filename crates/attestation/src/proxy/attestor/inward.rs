@@ -57,6 +57,8 @@ pub(super) struct Inward {
     /// By the address of their attributes, which an entry holds as long as it is there.
     by_attributes: HashMap<usize, RouteId>,
     queues: BTreeMap<u32, Queue>,
+    /// The announcer from which on the next burst is looked for: behind the one that was served last.
+    turn: u32,
     bursts: usize,
 }
 
@@ -130,7 +132,10 @@ impl Inward {
             return None;
         }
         let Self { queues, entries, .. } = self;
-        for (announcer, queue) in queues.iter_mut().filter(|(_, queue)| !queue.in_flight) {
+        let waits = |(announcer, queue): (&u32, &Queue)| (!queue.in_flight).then_some(*announcer);
+        let turns: Vec<u32> = queues.range(self.turn..).chain(queues.range(..self.turn)).filter_map(waits).collect();
+        for announcer in turns {
+            let Some(queue) = queues.get_mut(&announcer) else { continue };
             let (mut groups, mut of_set) = (Vec::new(), None);
             while groups.len() < BURST
                 && let Some(id) = queue.ids.front()
@@ -150,7 +155,8 @@ impl Inward {
             let Some(set) = of_set else { continue };
             queue.in_flight = true;
             self.bursts += 1;
-            return Some(Burst { announcer: *announcer, set, groups, cache: Arc::clone(&queue.cache) });
+            self.turn = announcer.wrapping_add(1);
+            return Some(Burst { announcer, set, groups, cache: Arc::clone(&queue.cache) });
         }
         None
     }
@@ -292,5 +298,30 @@ impl std::fmt::Debug for Job {
             Work::Outward(_) => "Job(sign)",
             Work::Ahead(_) => "Job(make keys ahead)",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eight_announcers_with_many_routes_leave_a_turn_to_the_others() {
+        let mut inward = Inward::default();
+        for announcer in 0..10u32 {
+            for number in 0..2 * BURST as u32 {
+                let mut id = [0; 32];
+                id[..4].copy_from_slice(&announcer.to_be_bytes());
+                id[4..8].copy_from_slice(&number.to_be_bytes());
+                inward.put(id, announcer, 1, Vec::new(), Attributes::builder().finish());
+            }
+        }
+        let mut served: Vec<u32> = std::iter::from_fn(|| inward.burst()).map(|burst| burst.announcer).collect();
+        assert_eq!(served.len(), MOST_BURSTS);
+        for done in 0..MOST_BURSTS as u32 {
+            inward.judged(done, Vec::new(), &[]);
+            served.push(inward.burst().expect("routes wait").announcer);
+        }
+        assert_eq!(served, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5]);
     }
 }

@@ -35,6 +35,8 @@ const LEAST_STRENGTH: u16 = 112;
 const MOST_SETS: usize = 64;
 /// How far the two clocks may drift apart between two calls before somebody has set the wall clock.
 const STEP: Duration = Duration::from_secs(10);
+/// Seconds until what should have been looked at already, and could not be, is tried again.
+const AGAIN: u64 = 60;
 /// A step of the wall clock is noticed so soon.
 const LOOK: Duration = Duration::from_secs(30);
 
@@ -346,6 +348,8 @@ impl Attestor {
             }
             Results::Ahead(made) => {
                 self.signing = false;
+                // Nothing was being signed while keys were made.
+                self.is_stale = false;
                 if !made {
                     self.tell(Event::Failed { what: "making keys ahead", routes: Vec::new() });
                 }
@@ -363,9 +367,10 @@ impl Attestor {
 
     /// A route of another member is wholly judged.
     fn on_judged(&mut self, id: RouteId) {
+        let unix = self.unix();
         let Some(entry) = self.incoming.entries.get_mut(&id) else { return };
         let until = entry.reports.iter().flatten().filter_map(|report| report.until).min();
-        let due = until.map(|until| until.secs().saturating_add(1));
+        let due = until.map(|until| ahead(until.secs().saturating_add(1), unix));
         let before = std::mem::replace(&mut entry.due, due);
         self.counts.validated += entry.prefixes.len() as u64;
         before.map(|due| self.times.remove(&(due, Due::In(id))));
@@ -408,7 +413,7 @@ impl Attestor {
         let unix = self.unix();
         let Group { attributes, routes } = group;
         let due = match &outcome {
-            Outcome::Attested { renew, .. } => Some(*renew),
+            Outcome::Attested { renew, .. } => Some(ahead(*renew, unix)),
             _ => None,
         };
         // Of lists that we originate each has a value of its own.
@@ -452,7 +457,7 @@ impl Attestor {
     }
 
     fn on_refused(&mut self, group: Group, class: Class, report: Arc<Report>) {
-        let due = report.until.map(|until| until.secs().saturating_add(1));
+        let due = report.until.map(|until| ahead(until.secs().saturating_add(1), self.unix()));
         let routes = self.still_there(group.routes, &group.attributes);
         for nlri in &routes {
             let Some(entry) = self.outgoing.same(nlri, &group.attributes) else { continue };
@@ -544,6 +549,12 @@ fn tree(neighbours: &[(Asn, Vec<LeafKey>)]) -> Option<Tree> {
     let leaf = |keys: &[LeafKey]| endorse(keys, LEAST_STRENGTH).unwrap_or_else(|_| Leaf::keyless());
     let slots: Vec<(Asn, Leaf)> = neighbours.iter().map(|(asn, keys)| (*asn, leaf(keys))).collect();
     Tree::directory(&slots).ok()
+}
+
+/// When to look again: where that time has passed already (work took so long, or failed and what was found before
+/// stands), a while from now, so that nothing is tried again and again at once.
+fn ahead(due: u64, unix: u64) -> u64 {
+    if due > unix { due } else { unix + AGAIN }
 }
 
 /// Whether a signed outcome can be used for further routes.
