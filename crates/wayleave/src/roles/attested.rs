@@ -79,7 +79,7 @@ impl Proxy {
     }
 
     /// What the member wants of its attestor; anything else comes back.
-    fn to_attestor(&mut self, output: MemberOutput) -> Option<MemberOutput> {
+    fn hand_to_attestor(&mut self, output: MemberOutput) -> Option<MemberOutput> {
         let Some(attestor) = &mut self.attestor else { return Some(output) };
         let told = match output {
             MemberOutput::Validate { handle, slot: announcer, prefixes, attributes, set } => {
@@ -94,7 +94,7 @@ impl Proxy {
     }
 
     /// What the attestor wants of the member; anything else comes back.
-    fn to_member(&mut self, output: attestor::Output) -> Option<Output> {
+    fn hand_to_member(&mut self, output: attestor::Output) -> Option<Output> {
         let told = match output {
             attestor::Output::Announce { announced, attributes: Some(attributes), under: Some(under), .. } => {
                 MemberInput::Signed { announced, attributes, under }
@@ -156,13 +156,13 @@ impl Machine for Proxy {
     fn poll(&mut self) -> Option<Output> {
         loop {
             if let Some(output) = self.member.poll() {
-                match self.to_attestor(output) {
+                match self.hand_to_attestor(output) {
                     Some(output) => return Some(Output::Member(output)),
                     None => continue,
                 }
             }
             let output = self.attestor.as_mut()?.poll()?;
-            if let Some(output) = self.to_member(output) {
+            if let Some(output) = self.hand_to_member(output) {
                 return Some(output);
             }
         }
