@@ -94,7 +94,7 @@ pub enum RoleName {
     Member,
     /// An attesting proxy between BGP speakers and their neighbours.
     Attest,
-    /// A router that verifies every packet: SCION, Platypus.
+    /// A router that verifies every packet: SCION, Platypus, ICING.
     Router,
 }
 
@@ -310,6 +310,7 @@ pub struct ForwardingKeys {
 pub enum FormatName {
     Scion,
     Platypus,
+    Icing,
 }
 
 #[derive(Args, Debug)]

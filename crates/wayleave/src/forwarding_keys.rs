@@ -6,6 +6,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use wayleave_crypto::kdf;
+use wayleave_crypto::secret::Seed;
+use wayleave_packet::icing::mint::{NodeSecret, TagMaster};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::config::router::Format;
@@ -49,6 +52,11 @@ impl ForwardingKeys {
     /// One fresh key, from the beginning of time on.
     pub fn generate(format: Format) -> Outcome<Self> {
         Ok(Self { format, keys: vec![(0, fresh()?)] })
+    }
+
+    /// What they are for.
+    pub fn format(&self) -> Format {
+        self.format
     }
 
     /// Adds a fresh key that counts from `from` on; the oldest of more than three leaves.
@@ -135,6 +143,20 @@ impl ForwardingKeys {
         let written = made.write_all(text.as_bytes()).and_then(|()| made.sync_all());
         Ok(written.map_err(|error| Failure::system(path.display(), &error))?)
     }
+}
+
+fn icing_seed(key: &[u8; 16]) -> Seed {
+    kdf::derive("wayleave/icing/file/v1", key, b"")
+}
+
+/// The ICING node's secret of one key of a file.
+pub fn icing_secret(key: &[u8; 16]) -> NodeSecret {
+    NodeSecret::from_seed(&icing_seed(key))
+}
+
+/// The ICING tag master of one key of a file.
+pub fn icing_master(key: &[u8; 16]) -> TagMaster {
+    TagMaster::derive(&icing_seed(key), 0)
 }
 
 /// 32 hexadecimal digits.

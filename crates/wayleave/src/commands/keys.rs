@@ -51,6 +51,7 @@ fn forwarding(command: &ForwardingKeys) -> Outcome {
     let format = match format {
         FormatName::Scion => Format::Scion,
         FormatName::Platypus => Format::Platypus,
+        FormatName::Icing => Format::Icing,
     };
     let keys = match next {
         None => {
@@ -66,12 +67,23 @@ fn forwarding(command: &ForwardingKeys) -> Outcome {
         }
     };
     let times: Vec<u64> = keys.times().collect();
+    let nodes: Vec<String> = icing_nodes(&keys);
     if *json {
-        print_json(json!({ "file": file, "format": format.name(), "from": times }));
+        print_json(json!({ "file": file, "format": format.name(), "from": times, "nodes": nodes }));
     } else {
         print(&format!("file    {}\nformat  {}\nfrom    {times:?}\n", file.display(), format.name()));
+        nodes.iter().for_each(|node| print(&format!("node    {node}\n")));
     }
     Ok(())
+}
+
+/// The node IDs that ICING keys make, in the order of the keys: neighbours and senders name the node by them.
+fn icing_nodes(keys: &forwarding_keys::ForwardingKeys) -> Vec<String> {
+    if keys.format() != Format::Icing {
+        return Vec::new();
+    }
+    let hex = |node: [u8; 32]| node.iter().map(|octet| format!("{octet:02x}")).collect();
+    keys.live(u64::MAX, 0).iter().map(|(_, key)| hex(forwarding_keys::icing_secret(key).id().to_bytes())).collect()
 }
 
 /// Whether the file says that it holds attestation keys.

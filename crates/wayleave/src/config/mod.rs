@@ -3,6 +3,7 @@
 pub mod attest;
 pub mod attestation;
 mod check;
+pub mod icing;
 pub mod member;
 pub mod router;
 pub mod rpki;

@@ -7,9 +7,11 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_core::Prefix;
+use wayleave_packet::icing::header::NodeId;
 use wayleave_packet::scion::IsdAs;
 
 use super::check::Checked;
+use super::icing::IcingSection;
 use super::rs::{FileFault, StatusSection, range, status_warning};
 use super::words::{PublicKey, Text, Word};
 use super::{Fault, Source};
@@ -25,6 +27,7 @@ pub struct RouterFile {
     #[serde(default)]
     pub interface: Vec<Spanned<InterfaceSection>>,
     pub platypus: Option<Spanned<PlatypusSection>>,
+    pub icing: Option<Spanned<IcingSection>>,
     #[serde(default)]
     pub link: Vec<Spanned<LinkSection>>,
     pub status: Option<StatusSection>,
@@ -52,6 +55,7 @@ pub struct ForwardingSection {
 pub enum Format {
     Scion,
     Platypus,
+    Icing,
 }
 
 impl Format {
@@ -60,6 +64,7 @@ impl Format {
         match self {
             Format::Scion => "scion",
             Format::Platypus => "platypus",
+            Format::Icing => "icing",
         }
     }
 }
@@ -192,7 +197,7 @@ pub enum RepeatedName {
     Drop,
 }
 
-/// `[[link]]`: IP packets in UDP between two routers.
+/// `[[link]]`: IP packets in UDP between two routers, or ICING packets to neighbours.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkSection {
@@ -207,6 +212,14 @@ pub struct LinkSection {
     /// Destinations that lie behind it.
     #[serde(default)]
     pub routes: Vec<Prefix>,
+    /// Of ICING: the link's number, which tags name.
+    pub id: Option<u16>,
+    /// Of ICING: the nodes behind it, under each of their keys in use.
+    #[serde(default)]
+    pub nodes: Vec<Text<NodeId>>,
+    /// Of ICING: senders are behind it, whose IDs are not known.
+    #[serde(default)]
+    pub open: bool,
 }
 
 impl Word for IsdAs {
@@ -216,11 +229,11 @@ impl Word for IsdAs {
     }
 }
 
-fn unplaced<T>(value: T) -> Spanned<T> {
+pub(super) fn unplaced<T>(value: T) -> Spanned<T> {
     Spanned::new(0..0, value)
 }
 
-fn default_backend() -> Spanned<Backend> {
+pub(super) fn default_backend() -> Spanned<Backend> {
     unplaced(Backend::default())
 }
 
@@ -236,7 +249,7 @@ fn default_shared() -> u16 {
     30_041
 }
 
-fn default_answers() -> Spanned<u64> {
+pub(super) fn default_answers() -> Spanned<u64> {
     unplaced(100)
 }
 
@@ -244,7 +257,7 @@ fn default_freshness() -> Spanned<u64> {
     unplaced(30)
 }
 
-fn default_replay() -> Spanned<u64> {
+pub(super) fn default_replay() -> Spanned<u64> {
     unplaced(4 << 20)
 }
 
@@ -321,9 +334,10 @@ impl RouterFile {
             );
             faults.push(Fault::at(cores.span(), message));
         }
-        match (forwarding.format, &self.scion, &self.platypus) {
-            (Format::Scion, Some(section), None) => self.scion_faults(section.get_ref(), &mut faults),
-            (Format::Platypus, None, Some(section)) => self.platypus_faults(section.get_ref(), &mut faults),
+        match (forwarding.format, &self.scion, &self.platypus, &self.icing) {
+            (Format::Scion, Some(section), None, None) => self.scion_faults(section.get_ref(), &mut faults),
+            (Format::Platypus, None, Some(section), None) => self.platypus_faults(section.get_ref(), &mut faults),
+            (Format::Icing, None, None, Some(section)) => self.icing_faults(section.get_ref(), &mut faults),
             (format, ..) => {
                 let message =
                     format!("expected one section [{0}] and no other, since the format is {0}", format.name());
@@ -340,7 +354,7 @@ impl RouterFile {
         if first > last || first == 0 {
             faults.push(Fault::at(section.end_host_ports.span(), "no ports, expected the first and the last one"));
         }
-        faults.extend(self.link.first().map(|link| foreign(link.span(), "[[link]]", "platypus")));
+        faults.extend(self.link.first().map(|link| foreign(link.span(), "[[link]]", "platypus\" or \"icing")));
         let mut ids = Vec::new();
         for section in self.interface.iter().map(Spanned::get_ref) {
             let id = *section.id.get_ref();
@@ -428,6 +442,11 @@ impl RouterFile {
             let (remote, device) = (section.remote.as_ref(), section.device.as_ref());
             all.push(Standing { local, remote, backend: &section.backend, device });
         }
+        if let Some(icing) = self.icing.as_ref().map(Spanned::get_ref)
+            && let Some(local) = &icing.internal
+        {
+            all.push(Standing { local, remote: None, backend: &icing.backend, device: None });
+        }
         for LinkSection { local, remote, backend, device, .. } in self.link.iter().map(Spanned::get_ref) {
             all.push(Standing { local, remote: Some(remote), backend, device: device.as_ref() });
         }
@@ -435,6 +454,6 @@ impl RouterFile {
     }
 }
 
-fn foreign(span: Range<usize>, section: &str, format: &str) -> Fault {
+pub(super) fn foreign(span: Range<usize>, section: &str, format: &str) -> Fault {
     Fault::at(span, format!("{section} belongs to format = \"{format}\""))
 }

@@ -1,5 +1,6 @@
 //! `run router`: the verifying router. Threads forward; everything else is told to them between two bursts.
 
+mod icing;
 mod journal;
 mod pages;
 mod platypus;
@@ -36,7 +37,7 @@ use revocations::Watched;
 use worker::{Attached, Handle, Out, Tally, Way, ask};
 
 /// What a reload takes in; keys and lists are read again too.
-const LIVE: [&str; 11] = [
+const LIVE: [&str; 13] = [
     "scion",
     "interface",
     "link",
@@ -48,6 +49,8 @@ const LIVE: [&str; 11] = [
     "platypus.allowed_waypoints",
     "platypus.revocations.file",
     "platypus.revocations.key",
+    "icing.tags",
+    "icing.services",
 ];
 /// How often accounts go to the journal: what a crash may lose is this and the time of a commit.
 const JOURNAL_EVERY: Duration = Duration::from_millis(250);
@@ -56,6 +59,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long ahead of its time the next key is taken in: clocks differ. Seconds.
 const AHEAD_SCION: u64 = 400;
 const AHEAD_PLATYPUS: u64 = 86_400;
+const AHEAD_ICING: u64 = 2 << 12;
 /// The table of accounts.
 const ACCOUNTS: &str = "accounts";
 
@@ -63,6 +67,7 @@ const ACCOUNTS: &str = "accounts";
 pub enum Engine {
     Scion(Box<scion::Engine>),
     Platypus(Box<platypus::Engine>),
+    Icing(Box<icing::Engine>),
 }
 
 impl Engine {
@@ -79,6 +84,7 @@ impl Engine {
         match self {
             Engine::Scion(engine) => engine.process(burst, first, from, now, out, tally),
             Engine::Platypus(engine) => engine.process(burst, first, from, now, out, tally),
+            Engine::Icing(engine) => engine.process(burst, first, from, now, out, tally),
         }
     }
 }
@@ -155,6 +161,7 @@ fn ahead(format: Format) -> u64 {
     match format {
         Format::Scion => AHEAD_SCION,
         Format::Platypus => AHEAD_PLATYPUS,
+        Format::Icing => AHEAD_ICING,
     }
 }
 
@@ -236,6 +243,11 @@ fn engine(
             engine.router.accounts().restore(own.into_iter().map(|(_, charge, total)| (*charge, *total)));
             Engine::Platypus(Box::new(engine))
         }
+        (None, None) if file.icing.is_some() => {
+            let policy = icing::policy(file, keys, now, ahead);
+            let engine = icing::Engine::new(file, policy, icing::Table::new(file), ports)?;
+            Engine::Icing(Box::new(engine))
+        }
         // `parse` has seen that there is one.
         (None, None) => return Err(Failure::new("no section for the format").into()),
     })
@@ -246,6 +258,7 @@ fn engine(
 enum Reload {
     Scion(Box<wayleave_dataplane::scion::Config>, scion::Table),
     Platypus(platypus::Table),
+    Icing(Box<wayleave_dataplane::icing::Policy>, icing::Table),
 }
 
 impl Reload {
@@ -262,6 +275,11 @@ impl Reload {
             (None, Some(section)) => {
                 let waypoints = platypus::waypoints(section.get_ref(), keys, now, ahead);
                 Ok(Reload::Platypus(platypus::Table::new(file, waypoints)))
+            }
+            (None, None) if file.icing.is_some() => {
+                let policy = icing::policy(file, keys, now, ahead);
+                icing::tried(&policy)?;
+                Ok(Reload::Icing(Box::new(policy), icing::Table::new(file)))
             }
             (None, None) => Err(Failure::new("no section for the format")),
         }
@@ -286,6 +304,11 @@ impl Reload {
         match (self, &mut worker.engine) {
             (Reload::Scion(config, table), Engine::Scion(engine)) => {
                 if let Err(error) = engine.reload(&config, table, &worker.ports) {
+                    error!(%error, "ALARM: this thread did not take the configuration"); // it was tried before
+                }
+            }
+            (Reload::Icing(policy, table), Engine::Icing(engine)) => {
+                if let Err(error) = engine.reload(*policy, table, &worker.ports) {
                     error!(%error, "ALARM: this thread did not take the configuration"); // it was tried before
                 }
             }
@@ -346,7 +369,7 @@ impl Daemon {
             let Some(worker) = self.workers.get(number) else { continue };
             let close = move |worker: &mut worker::Worker| match &mut worker.engine {
                 Engine::Platypus(engine) => engine.router.accounts().close(&charge),
-                Engine::Scion(_) => false,
+                Engine::Scion(_) | Engine::Icing(_) => false,
             };
             if ask(&worker.tasks, close).await == Some(true) {
                 self.journal.closed(&key);
@@ -436,7 +459,7 @@ impl Daemon {
 fn last_totals(engine: &mut Engine) -> Vec<(Charge, Total)> {
     match engine {
         Engine::Platypus(engine) => engine.router.accounts().journal(),
-        Engine::Scion(_) => Vec::new(),
+        Engine::Scion(_) | Engine::Icing(_) => Vec::new(),
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tracing::info;
 use wayleave_dataplane::counters::Reason;
+use wayleave_dataplane::icing;
 use wayleave_dataplane::platypus;
 use wayleave_dataplane::platypus::account::Total;
 use wayleave_packet::platypus::verify::{self, Charge};
@@ -75,6 +76,16 @@ impl Counts {
                 ]);
                 counts.reasons = Reason::ALL.iter().map(|reason| (reason.name(), of.of(*reason))).collect();
                 counts.bad_macs = interfaces.iter().map(|id| (*id, engine.router.bad_macs(*id))).collect();
+            }
+            Engine::Icing(engine) => {
+                let of = engine.router.counters();
+                counts.decided = BTreeMap::from([
+                    ("forwarded", of.forwarded),
+                    ("served", of.served),
+                    ("delivered", of.delivered),
+                    ("agreements", of.agreements),
+                ]);
+                counts.reasons = icing::Reason::ALL.iter().map(|reason| (reason.name(), of.of(*reason))).collect();
             }
             Engine::Platypus(engine) => {
                 let of = engine.router.counters();

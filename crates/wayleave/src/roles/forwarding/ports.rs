@@ -33,6 +33,8 @@ pub struct Wanted {
 enum What {
     Udp(SocketAddr, Intake, Sorting),
     Xdp(Place),
+    /// ICING in UDP: one thread takes all, nothing is sorted.
+    Whole(SocketAddr, Intake),
     /// By IP to this address; other threads than the first only send.
     Ip(Ipv4Addr, u8),
 }
@@ -62,6 +64,12 @@ pub fn wanted(file: &RouterFile) -> Vec<Wanted> {
             all.push(Wanted::new(Way::Icmp, what(ICMP), format!("errors for waypoint {}", address.0)));
         }
     }
+    if let Some(section) = file.icing.as_ref().map(Spanned::get_ref)
+        && let Some(local) = &section.internal
+    {
+        let what = udp(local.get_ref().0, *section.backend.get_ref(), Sorting::Ip);
+        all.push(Wanted::new(Way::Internal, what, "the services' end".to_owned()));
+    }
     for (number, section) in file.link.iter().map(Spanned::get_ref).enumerate() {
         let (local, remote) = (section.local.get_ref().0, section.remote.get_ref().0);
         let gateway = section.gateway.as_ref().map(|gateway| gateway.0);
@@ -70,6 +78,13 @@ pub fn wanted(file: &RouterFile) -> Vec<Wanted> {
             (backend, _) => udp(local, *backend, Sorting::Ip),
         };
         all.push(Wanted::new(Way::Link(number), what, format!("link {local}")));
+    }
+    if file.icing.is_some() {
+        for wanted in &mut all {
+            if let What::Udp(local, intake, _) = wanted.what {
+                *wanted = Wanted::new(wanted.way, What::Whole(local, intake), wanted.name.clone());
+            }
+        }
     }
     all
 }
@@ -93,6 +108,7 @@ impl Wanted {
     fn new(way: Way, what: What, name: String) -> Self {
         let key = match &what {
             What::Udp(local, intake, _) => format!("udp {local} {intake:?}"),
+            What::Whole(local, intake) => format!("udp {local} {intake:?} whole"),
             What::Xdp(place) => format!("{place:?}"),
             What::Ip(address, protocol) => format!("ip {address} {protocol}"),
         };
@@ -124,6 +140,11 @@ impl Wanted {
                 let data = data.into_iter().map(|port| attached(Box::new(port) as _, false)).enumerate();
                 let control = control.map(|port| (0, attached(Box::new(port) as _, true)));
                 Ok(control.into_iter().chain(data).collect())
+            }
+            What::Whole(local, intake) => {
+                let Group { data, .. } = udp::open(*local, 1, *intake, None)
+                    .map_err(|error| Failure::system(format!("{name}: cannot receive at {local}"), &error))?;
+                Ok(data.into_iter().map(|port| (0, attached(Box::new(port) as _, false))).collect())
             }
             What::Xdp(place) => {
                 let port = Xdp::open(place).map_err(|error| {

@@ -72,7 +72,7 @@ impl Watched {
             // What it replaces is given back, so that the thread need not free it.
             let replaced = ask(&worker.tasks, move |worker| match &mut worker.engine {
                 Engine::Platypus(engine) => Some(std::mem::replace(engine.router.revocations(), new)),
-                Engine::Scion(_) => None,
+                Engine::Scion(_) | Engine::Icing(_) => None,
             });
             drop(replaced.await);
         }

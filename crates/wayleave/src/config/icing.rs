@@ -1,0 +1,132 @@
+//! What an ICING node is told beside its links: meanings of tags, services, bounds.
+
+use std::net::SocketAddr;
+
+use serde::Deserialize;
+use toml::Spanned;
+use wayleave_packet::icing::header::NodeId;
+
+use super::Fault;
+use super::router::{Backend, RouterFile, default_answers, default_backend, default_replay, foreign, unplaced};
+use super::rs::range;
+use super::words::{Text, Word};
+
+/// `[icing]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IcingSection {
+    /// Where services reach this node; needed if there are any.
+    pub internal: Option<Spanned<Text<SocketAddr>>>,
+    #[serde(default = "default_backend")]
+    pub backend: Spanned<Backend>,
+    /// Agreements (X25519) a second for packets from each link.
+    #[serde(default = "default_answers")]
+    pub agreements_per_second: Spanned<u64>,
+    /// Paths kept, and other nodes' keys.
+    #[serde(default = "default_kept")]
+    pub paths: Spanned<u64>,
+    #[serde(default = "default_kept")]
+    pub peers: Spanned<u64>,
+    /// Packets that one replay filter takes in 30 seconds; with zero, repeated packets pass.
+    #[serde(default = "default_replay")]
+    pub replay_capacity: Spanned<u64>,
+    /// What tags mean; the longest prefix counts.
+    #[serde(default)]
+    pub tags: Vec<TagSection>,
+    /// Where services are.
+    #[serde(default)]
+    pub services: Vec<ServiceSection>,
+}
+
+/// What the tags with these first bits mean.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TagSection {
+    pub prefix: Spanned<Text<TagPrefix>>,
+    /// Packets of queues above 0 leave ahead of the others of their burst.
+    #[serde(default)]
+    pub queue: u8,
+    /// The link that packets leave by; if not given, the one that leads to the next node.
+    pub link: Option<u16>,
+    /// Or the service that packets go to.
+    pub service: Option<u16>,
+}
+
+/// A service of this node.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceSection {
+    pub id: u16,
+    pub address: Text<SocketAddr>,
+}
+
+/// The first bits of a tag, and how many they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TagPrefix(pub u32, pub u8);
+
+impl Word for TagPrefix {
+    const EXPECTED: &'static str = "the first bits of a tag, as \"80000000/1\"";
+    fn read(text: &str) -> Option<Self> {
+        let (bits, depth) = text.split_once('/')?;
+        let is_hex = bits.len() == 8 && bits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        Some(Self(is_hex.then(|| u32::from_str_radix(bits, 16).ok())??, depth.parse().ok().filter(|n| *n <= 32)?))
+    }
+}
+
+impl Word for NodeId {
+    const EXPECTED: &'static str = "a node's ID, 64 hexadecimal digits, as `wayleave keys forwarding` shows it";
+    fn read(text: &str) -> Option<Self> {
+        if text.len() != 64 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        let mut octets = [0; 32];
+        for (place, octet) in octets.iter_mut().enumerate() {
+            *octet = u8::from_str_radix(text.get(2 * place..2 * place + 2)?, 16).ok()?;
+        }
+        Self::from_bytes(octets).filter(Self::is_on_curve)
+    }
+}
+
+fn default_kept() -> Spanned<u64> {
+    unplaced(65_536)
+}
+
+impl RouterFile {
+    pub(super) fn icing_faults(&self, section: &IcingSection, faults: &mut Vec<Fault>) {
+        faults.extend(range(&section.agreements_per_second, 1, 100_000, "a second"));
+        faults.extend(range(&section.paths, 1, 1 << 24, "paths"));
+        faults.extend(range(&section.peers, 1, 1 << 24, "keys"));
+        faults.extend(range(&section.replay_capacity, 0, 1 << 30, "packets"));
+        if *self.forwarding.workers.get_ref() != 1 {
+            let message =
+                "several threads, expected workers = 1: a node's filter of repeated packets belongs to one thread";
+            faults.push(Fault::at(self.forwarding.workers.span(), message));
+        }
+        for link in &self.link {
+            let at = link.span();
+            let link = link.get_ref();
+            if link.id.is_none() {
+                faults.push(Fault::at(at.clone(), "a link without `id`, expected the number that tags name it by"));
+            }
+            if link.nodes.is_empty() && !link.open {
+                faults.push(Fault::at(at, "a link that leads nowhere, expected `nodes`, or `open = true` for senders"));
+            }
+            if *link.backend.get_ref() == Backend::AfXdp {
+                let message = "af-xdp does not carry ICING, expected udp-gso or udp-batch";
+                faults.push(Fault::at(link.backend.span(), message));
+            }
+        }
+        for tag in &section.tags {
+            if tag.link.is_some() && tag.service.is_some() {
+                faults.push(Fault::at(tag.prefix.span(), "a link and a service, expected one of them"));
+            }
+            if let Some(id) = tag.service
+                && (section.internal.is_none() || section.services.iter().all(|service| service.id != id))
+            {
+                let message = format!("service {id} is not there, expected it in `services`, and `internal`");
+                faults.push(Fault::at(tag.prefix.span(), message));
+            }
+        }
+        faults.extend(self.interface.first().map(|section| foreign(section.span(), "[[interface]]", "scion")));
+    }
+}
