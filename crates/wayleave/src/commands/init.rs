@@ -163,7 +163,7 @@ fn router() -> &'static str {
      # Paths are relative to this file.\n\
      \n\
      [forwarding]\n\
-     # scion or platypus.\n\
+     # scion, platypus or icing.\n\
      format = \"scion\"\n\
      # Made by: wayleave keys forwarding router.key --format scion\n\
      # The same file at every router of the AS. Read again on SIGHUP.\n\
@@ -231,6 +231,27 @@ fn router() -> &'static str {
      #local = \"192.0.2.1:49254\"\n\
      #remote = \"192.0.2.2:49254\"\n\
      #routes = [\"198.51.100.2/32\"]\n\
+     \n\
+     # For format = \"icing\", in place of [scion] and [[interface]]:\n\
+     #[icing]\n\
+     # What the tags with these first bits mean: over the link that leads to the next node; over the one named; to a service.\n\
+     #tags = [{ prefix = \"40000000/2\" }, { prefix = \"80000000/2\", queue = 1, link = 2 },\n\
+     #        { prefix = \"c0000000/2\", service = 1 }]\n\
+     # Where services reach this node, and where they are.\n\
+     #internal = \"192.0.2.1:49253\"\n\
+     #services = [{ id = 1, address = \"192.0.2.9:7000\" }]\n\
+     # Agreements (X25519) a second for packets of each link; paths and other nodes' keys kept.\n\
+     #agreements_per_second = 100\n\
+     #paths = 65536\n\
+     #peers = 65536\n\
+     #replay_capacity = 4194304\n\
+     # One for each link to other nodes, named as `wayleave keys forwarding FILE` shows them, or to senders (open).\n\
+     #[[link]]\n\
+     #id = 1\n\
+     #local = \"192.0.2.1:49252\"\n\
+     #remote = \"192.0.2.2:49252\"\n\
+     #nodes = [\"64 hexadecimal digits\"]\n\
+     #open = false\n\
      \n\
      # Status, metrics and views, for you alone.\n\
      [status]\n\

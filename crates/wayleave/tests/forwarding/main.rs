@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test starts the program")]
 
 mod common;
+mod icing;
 mod platypus;
 mod refused;
 mod scion;

@@ -118,7 +118,7 @@ impl Wanted {
     /// The address that one socket or group has at a time.
     pub fn stands_at(&self) -> (IpAddr, u16) {
         match &self.what {
-            What::Udp(local, ..) => (local.ip(), local.port()),
+            What::Udp(local, ..) | What::Whole(local, _) => (local.ip(), local.port()),
             What::Xdp(place) => (IpAddr::V4(*place.local.ip()), place.local.port()),
             What::Ip(address, protocol) => (IpAddr::V4(*address), (*protocol).into()),
         }
