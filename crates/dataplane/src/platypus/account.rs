@@ -94,8 +94,8 @@ impl Accounts {
     /// Room for `most` accounts, taken at once, of which a principal has a quarter at most; `seed` must be random.
     #[must_use]
     pub fn new(most: usize, seed: u64) -> Self {
-        let totals = Totals::new(most, seed);
-        Self { totals, changed: Vec::with_capacity(most), buckets: HashMap::new(), held: HashMap::new(), most }
+        let (totals, held) = (Totals::new(most, seed), HashMap::with_capacity(most));
+        Self { totals, changed: Vec::with_capacity(most), buckets: HashMap::new(), held, most }
     }
 
     /// Holds `payer` to `rate` octets a second here, and `depth` octets at once; without an entry there is no limit.

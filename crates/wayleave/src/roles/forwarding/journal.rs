@@ -163,7 +163,7 @@ mod tests {
     fn records_wait_for_room_and_accounts_are_over_when_their_last_record_is_durable() {
         let store = Arc::new(Reluctant::default());
         let mut journal = Journal::new(Some(store.clone()), &[]);
-        let now = UnixTime((103 << 12) * 1_000_000);
+        let now = UnixTime((102 << 12) * 1_000_000);
         for (epoch, packets) in [(100, 1), (102, 1), (100, 2)] {
             journal.note(0, &charge(epoch), &Total { packets, octets: 9 });
         }
