@@ -267,12 +267,14 @@ fn revocations(random: &mut Random, now: Now) -> Vec<Revoked> {
 
 /// Closes the accounts of epochs that are over, and forgets packets that are long stale.
 fn close(router: &mut Router, model: &mut Model, now: Now) {
+    // Only what is recorded can be closed.
+    drop(router.accounts().journal());
     let current = epoch::epoch_at(interval(), now.unix);
     model.totals.retain(|_, (charge, total)| {
         assert_eq!(router.accounts().total(charge), *total, "{charge:?}");
         let is_over = charge.epoch + 1 < current;
         if is_over {
-            router.accounts().close(charge);
+            assert!(router.accounts().close(charge), "it was recorded");
         }
         !is_over
     });
