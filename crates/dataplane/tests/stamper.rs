@@ -146,12 +146,12 @@ fn a_burst_is_stamped_as_by_the_plain_mint() {
     let mut random = Random(4);
     for kernel in Kernel::available() {
         for _ in 0..times("WAYLEAVE_STAMPER_BURSTS", 60) {
-            let routes: Vec<Route> = (0..6)
+            let routes: Vec<Route> = (0..6usize)
                 .map(|place| Route {
                     sealed: random.one_in(4),
                     carriage: if random.one_in(4) { Carriage::Udp } else { Carriage::Ip },
                     mtu: 300 + random.below(1_200),
-                    ..route(place % 2 == 0, 1..=if random.one_in(2) { 1 } else { 1 + random.below(8) as u8 })
+                    ..route(place.is_multiple_of(2), 1..=if random.one_in(2) { 1 } else { 1 + random.below(8) as u8 })
                 })
                 .collect();
             let mut stamper = Stamper::new(config(Place::Host, routes.clone()), kernel).unwrap();
@@ -159,7 +159,7 @@ fn a_burst_is_stamped_as_by_the_plain_mint() {
                 .map(|_| {
                     let place = random.below(6);
                     let mut octets =
-                        packet(if place % 2 == 0 { V4 } else { V6 }, 6, &to_port(443, 8 + random.below(900)));
+                        packet(if place.is_multiple_of(2) { V4 } else { V6 }, 6, &to_port(443, 8 + random.below(900)));
                     if random.one_in(8) {
                         // A header that lies, or another TTL or identification.
                         octets[1 + random.below(9)] ^= 1 << random.below(8);
