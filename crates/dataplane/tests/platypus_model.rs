@@ -310,6 +310,7 @@ fn pair(repeated: Repeated) -> (Router, Model) {
 
 /// `WAYLEAVE_PLATYPUS_PACKETS` packets, 50,000 if not set, for each way to treat what comes again.
 #[test]
+#[allow(clippy::disallowed_methods, reason = "a test's length is told by its environment")]
 fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
     let cases = std::env::var("WAYLEAVE_PLATYPUS_PACKETS").ok().and_then(|text| text.parse().ok()).unwrap_or(50_000);
     let key = SigningKey::from_seed(&Secret::new([1; 32]));
