@@ -1,4 +1,4 @@
-//! Members that attest: what they sign for all at once, what becomes of forged, stripped and expired routes, and what shows.
+//! Members that attest: what they sign for all at once, what becomes of forged and stripped routes, and what shows.
 
 mod common;
 
