@@ -1,5 +1,7 @@
 //! A packet in a burst, where it came from, and what becomes of it.
 
+use wayleave_crypto::lanes::prefetch_octet;
+
 use crate::counters::Reason;
 
 /// Packets processed at a time.
@@ -23,6 +25,16 @@ pub struct Frame<'a> {
     pub octets: &'a mut [u8],
     /// Where it came in.
     pub ingress: Ingress,
+}
+
+/// Begins to bring the first `LINES` cache lines of each of `frames` nearer, for they are read soon.
+#[inline(always)]
+pub(crate) fn fetch<const LINES: usize>(frames: &[Frame<'_>]) {
+    for frame in frames {
+        for line in 0..LINES {
+            prefetch_octet(frame.octets, 64 * line);
+        }
+    }
 }
 
 /// What becomes of a packet.

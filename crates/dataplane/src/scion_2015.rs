@@ -3,7 +3,7 @@
 use wayleave_packet::scion_2015::{Layout, OpaqueKey, step};
 
 use crate::counters::{Counters, Reason};
-use crate::frame::{Action, BURST, Frame, Ingress};
+use crate::frame::{Action, BURST, Frame, Ingress, fetch};
 
 /// One core's switch of one AS.
 #[derive(Clone, Debug)]
@@ -16,6 +16,9 @@ pub struct Switch {
 
 /// Packets that are taken through all checks together.
 const RUN: usize = 16;
+
+/// Cache lines that hold a header of a few fields.
+const HEADER_LINES: usize = 1;
 
 /// A packet that waits for its MAC.
 #[derive(Clone, Copy, Default)]
@@ -51,12 +54,14 @@ impl Switch {
     /// Processes at most [`BURST`] packets in place. A packet for another switch of the AS goes to sibling 0.
     pub fn process(&mut self, frames: &mut [Frame<'_>]) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
-        for (actions, frames) in actions.chunks_mut(RUN).zip(frames.chunks_mut(RUN)) {
-            self.process_run(frames, actions);
+        fetch::<HEADER_LINES>(&frames[..frames.len().min(RUN)]);
+        for (number, actions) in actions.chunks_mut(RUN).enumerate() {
+            let Some((_, frames)) = frames.split_at_mut_checked(number * RUN) else { break };
+            let (run, behind) = frames.split_at_mut(frames.len().min(RUN));
+            fetch::<HEADER_LINES>(&behind[..behind.len().min(RUN)]);
+            self.process_run(run, actions);
         }
-        for action in actions.iter().take(frames.len()) {
-            self.counters.count(*action);
-        }
+        self.counters.count_burst(&actions[..frames.len().min(BURST)]);
         actions
     }
 

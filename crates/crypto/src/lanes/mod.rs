@@ -67,9 +67,18 @@ impl Kernel {
 #[inline(always)]
 pub fn prefetch<T>(place: &T) {
     #[cfg(target_arch = "x86_64")]
-    x86::prefetch(place);
+    x86::prefetch(std::ptr::from_ref(place).cast());
     #[cfg(not(target_arch = "x86_64"))]
     let _ = place;
+}
+
+/// The same for octet `at` of `octets`, which need not be there.
+#[inline(always)]
+pub fn prefetch_octet(octets: &[u8], at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    x86::prefetch(octets.as_ptr().wrapping_add(at));
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (octets, at);
 }
 
 /// `a ^= b`.

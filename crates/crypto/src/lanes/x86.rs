@@ -49,9 +49,10 @@ macro_rules! dispatch {
 
 /// Begins to bring the cache line of `place` nearer.
 #[inline(always)]
-pub(super) fn prefetch<T>(place: &T) {
-    // SAFETY: every x86-64 processor has this instruction, and it neither reads nor writes what a program sees.
-    unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(std::ptr::from_ref(place).cast()) };
+pub(super) fn prefetch(place: *const u8) {
+    // SAFETY: every x86-64 processor has this instruction; it neither reads nor writes what a program sees, and takes any
+    // address.
+    unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(place.cast()) };
 }
 
 /// The round keys of `key`.

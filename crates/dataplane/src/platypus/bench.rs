@@ -8,7 +8,7 @@ use wayleave_crypto::lanes::Kernel;
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
-use wayleave_packet::platypus::stamp_burst::{Ready, Unstamped, stamp};
+use wayleave_packet::platypus::stamp_burst::{Burst, Ready, Unstamped};
 use wayleave_packet::platypus::verify::{Policy, Waypoint};
 
 use super::{Action, Config, Repeated, Router};
@@ -112,7 +112,7 @@ impl Bench {
 pub struct StampBench {
     arena: Vec<u8>,
     length: usize,
-    kernel: Kernel,
+    stamping: Burst,
     ready: Vec<Ready>,
     counter: u32,
 }
@@ -133,7 +133,7 @@ impl StampBench {
         for (number, slot) in (0..).zip(arena.chunks_exact_mut(SLOT)) {
             slot[ROOM..ROOM + length].copy_from_slice(&inner(number, length));
         }
-        Self { arena, length, kernel, ready, counter: 0 }
+        Self { arena, length, stamping: Burst::new(kernel), ready, counter: 0 }
     }
 
     /// Packets of one pass.
@@ -161,7 +161,7 @@ impl StampBench {
                 }
             });
             let mut outcomes = [const { Ok(0) }; BURST];
-            stamp(self.kernel, &mut packets, &mut outcomes);
+            self.stamping.stamp(&mut packets, &mut outcomes);
             stamped += outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         }
         let took = clock().saturating_sub(start);

@@ -12,7 +12,7 @@ use wayleave_core::Now;
 use wayleave_packet::scion::{HostAddress, IsdAs, Layout, MacInput, PathType, next_header};
 
 use crate::counters::{Counters, Reason};
-use crate::frame::{Action, BURST, Frame, Ingress};
+use crate::frame::{Action, BURST, Frame, Ingress, fetch};
 use crate::limit::TokenBucket;
 use check::{Pending, Time};
 use config::Port;
@@ -54,6 +54,9 @@ impl Limits {
 
 /// Packets that are taken through all checks together: few enough that their headers stay in the nearest cache.
 const RUN: usize = 16;
+
+/// Cache lines that hold a header of a few hops.
+const HEADER_LINES: usize = 2;
 
 /// Each packet has one hop to verify, or two where it changes from one segment to another.
 const HOPS: usize = 2 * RUN;
@@ -160,12 +163,14 @@ impl Router {
         let mut actions = [Action::default(); BURST];
         let time = Time::new(now);
         let mut tags = Tags::NONE;
-        for (actions, frames) in actions.chunks_mut(RUN).zip(frames.chunks_mut(RUN)) {
-            self.process_run(frames, actions, &mut tags, &time, now);
+        fetch::<HEADER_LINES>(&frames[..frames.len().min(RUN)]);
+        for (number, actions) in actions.chunks_mut(RUN).enumerate() {
+            let Some((_, frames)) = frames.split_at_mut_checked(number * RUN) else { break };
+            let (run, behind) = frames.split_at_mut(frames.len().min(RUN));
+            fetch::<HEADER_LINES>(&behind[..behind.len().min(RUN)]);
+            self.process_run(run, actions, &mut tags, &time, now);
         }
-        for action in actions.iter().take(frames.len()) {
-            self.counters.count(*action);
-        }
+        self.counters.count_burst(&actions[..frames.len().min(BURST)]);
         actions
     }
 

@@ -16,7 +16,7 @@ use wayleave_crypto::lanes::{BURST, Kernel};
 use wayleave_packet::platypus::header::offsets::{IPV4, IPV6, MAX_CAPABILITIES, MAX_SAME_WAYPOINT};
 use wayleave_packet::platypus::header::{Carriage, UDP_HEADER};
 use wayleave_packet::platypus::mint::{self, Hop, Nonce, Position, append, encapsulate, epoch};
-use wayleave_packet::platypus::stamp_burst::{self, Ready, Unstamped};
+use wayleave_packet::platypus::stamp_burst::{Burst, Ready, Unstamped};
 use wayleave_packet::platypus::verify::is_martian;
 
 use traffic::Traffic;
@@ -213,7 +213,7 @@ pub struct Stamper {
     place: Place,
     routes: Box<[Prepared]>,
     rules: Rules,
-    kernel: Kernel,
+    stamping: Burst,
     nonces: Nonces,
     /// Where a packet grows that is stamped by itself.
     scratch: Vec<u8>,
@@ -222,7 +222,7 @@ pub struct Stamper {
 
 impl std::fmt::Debug for Stamper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Stamper of {} routes on {}", self.routes.len(), self.kernel.name())
+        write!(f, "Stamper of {} routes, {:?}", self.routes.len(), self.stamping)
     }
 }
 
@@ -236,7 +236,15 @@ impl Stamper {
         let (routes, rules) = prepare(config.routes, &config.rules)?;
         // Whatever fits an IP packet, and the longest list on top, so that a packet that becomes too long is noticed.
         let scratch = Vec::with_capacity(LONGEST + UDP_HEADER + IPV6.capabilities + 255 * 4);
-        Ok(Self { place: config.place, routes, rules, kernel, nonces, scratch, counters: Counters::default() })
+        Ok(Self {
+            place: config.place,
+            routes,
+            rules,
+            stamping: Burst::new(kernel),
+            nonces,
+            scratch,
+            counters: Counters::default(),
+        })
     }
 
     /// Takes other routes and rules between two bursts, as when an epoch begins; nonces and counters go on.
@@ -334,7 +342,7 @@ impl Stamper {
             }
         }
         let mut begins = [const { Ok(0) }; BURST];
-        stamp_burst::stamp(self.kernel, &mut unstamped[..together.len()], &mut begins);
+        self.stamping.stamp(&mut unstamped[..together.len()], &mut begins);
         for ((&(slot, _, _), packet), begin) in together.iter().zip(&unstamped).zip(begins) {
             outcomes[slot] = match begin {
                 Ok(begin) => {

@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::UnixTime;
-use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, cmac_each, prefetch};
+use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, cmac_each, prefetch_octet};
 
 use super::delegations::Delegations;
 use super::header::offsets::{FLAG_REPLY, PROTOCOL};
@@ -185,12 +185,8 @@ impl Verifier {
 #[inline(always)]
 fn fetch(datagram: &[u8]) {
     // The headers of the commonest shape end in the second cache line.
-    if let Some(second) = datagram.get(64) {
-        prefetch(second);
-    }
-    if let Some(first) = datagram.first() {
-        prefetch(first);
-    }
+    prefetch_octet(datagram, 0);
+    prefetch_octet(datagram, 64);
 }
 
 /// Whether the first octets of a tag are those presented, without a branch on any of them.

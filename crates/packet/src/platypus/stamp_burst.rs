@@ -3,20 +3,26 @@
 
 use std::net::IpAddr;
 
-use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, cmac_each};
+use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, cmac_each, prefetch_octet};
 
-use super::header::offsets::{INNER_PROTOCOL, IPV4, LENGTH, POINTER, PROTOCOL, SOURCE, VERSION_AND_FLAGS, WORD, half};
-use super::header::{CapabilityOctets, IPV4_HEADER, Malformed, Width, v4, write_ipv4_checksum};
+use super::header::offsets::{IPV4, PROTOCOL, SOURCE, WORD, half};
+use super::header::{CapabilityOctets, IPV4_HEADER, Malformed, Width, fold, v4};
 use super::mint::{Hop, MintError, Nonce, PURPOSE_BINDING, label};
 
 /// Blocks of the head of any IPv4 packet that is not sealed.
 const HEAD: usize = 3;
+/// Where the capability stands in the head.
+const HEAD_CAPABILITY: usize = 16;
+/// Packets whose first octets are on their way from memory while one is stamped.
+const AHEAD: usize = 8;
 
 /// A capability that is laid out for many packets.
 #[derive(Clone)]
 pub struct Ready {
     key: Block,
     capability: CapabilityOctets,
+    /// The masked head but for what differs from packet to packet.
+    head: [Block; HEAD],
     waypoint: [u8; 4],
     width: Width,
 }
@@ -38,11 +44,14 @@ impl Ready {
     #[must_use]
     pub fn new(hop: &Hop) -> Option<Self> {
         let IpAddr::V4(waypoint) = hop.capability.waypoint else { return None };
-        hop.capability.is_consistent().then(|| Self {
-            key: *hop.key.expose(),
-            capability: hop.capability.octets(),
-            waypoint: waypoint.octets(),
-            width: hop.capability.width,
+        hop.capability.is_consistent().then(|| {
+            let capability = hop.capability.octets();
+            let mut head = [[0; 16]; HEAD];
+            let octets = head.as_flattened_mut();
+            octets[..4].copy_from_slice(&label(PURPOSE_BINDING, wayleave_core::Afi::Ipv4));
+            octets[HEAD_CAPABILITY..][..capability.as_slice().len()].copy_from_slice(capability.as_slice());
+            let width = hop.capability.width;
+            Self { key: *hop.key.expose(), capability, head, waypoint: waypoint.octets(), width }
         })
     }
 
@@ -66,33 +75,61 @@ pub struct Unstamped<'a> {
     pub nonce: Nonce,
 }
 
-/// Stamps at most [`BURST`] packets in place. The outcome at the same place is where the stamped packet begins, or why it
-/// was left as it is.
-pub fn stamp(kernel: Kernel, packets: &mut [Unstamped<'_>], outcomes: &mut [Result<usize, MintError>]) {
-    let mut keys = [[0; 16]; BURST];
-    let mut heads = [[[0; 16]; HEAD]; BURST];
-    let mut tags = [[0; 16]; BURST];
-    let count = packets.len().min(outcomes.len()).min(BURST);
-    for (slot, (packet, outcome)) in packets.iter_mut().zip(outcomes.iter_mut()).take(count).enumerate() {
-        *outcome = lay_out(packet, &mut heads[slot]);
-        keys[slot] = packet.ready.key;
+/// One core's scratch; it holds keys, has no printable form, and is wiped when dropped.
+pub struct Burst {
+    kernel: Kernel,
+    keys: [Block; BURST],
+    heads: Box<[[Block; HEAD]; BURST]>,
+    tags: [Block; BURST],
+}
+
+impl Drop for Burst {
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.keys);
     }
-    let mut messages = [Parts::default(); BURST];
-    for (slot, (message, packet)) in messages.iter_mut().zip(packets.iter()).take(count).enumerate() {
-        if let Ok(begin) = outcomes[slot] {
-            let total = usize::from(half(packet.buffer, begin + v4::TOTAL_LENGTH));
-            let payload = &packet.buffer[packet.begin + IPV4_HEADER..begin + total];
-            *message = Parts { head: &heads[slot], tail: payload };
+}
+
+impl std::fmt::Debug for Burst {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Burst on {}", self.kernel.name())
+    }
+}
+
+impl Burst {
+    /// Room for [`BURST`] packets.
+    #[must_use]
+    pub fn new(kernel: Kernel) -> Self {
+        Self { kernel, keys: [[0; 16]; BURST], heads: Box::new([[[0; 16]; HEAD]; BURST]), tags: [[0; 16]; BURST] }
+    }
+
+    /// Stamps at most [`BURST`] packets in place. The outcome at the same place is where the stamped packet begins, or why
+    /// it was left as it is.
+    pub fn stamp(&mut self, packets: &mut [Unstamped<'_>], outcomes: &mut [Result<usize, MintError>]) {
+        let Self { kernel, keys, heads, tags } = self;
+        let count = packets.len().min(outcomes.len()).min(BURST);
+        packets.iter().take(AHEAD).for_each(fetch);
+        for (slot, outcome) in outcomes.iter_mut().enumerate().take(count) {
+            packets.get(slot + AHEAD).inspect(|packet| fetch(packet));
+            let packet = &mut packets[slot];
+            *outcome = lay_out(packet, &mut heads[slot]);
+            keys[slot] = packet.ready.key;
+        }
+        let mut messages = [Parts::default(); BURST];
+        for (slot, (message, packet)) in messages.iter_mut().zip(packets.iter()).take(count).enumerate() {
+            if let Ok(begin) = outcomes[slot] {
+                let total = usize::from(half(packet.buffer, begin + v4::TOTAL_LENGTH));
+                let payload = &packet.buffer[packet.begin + IPV4_HEADER..begin + total];
+                *message = Parts { head: &heads[slot], tail: payload };
+            }
+        }
+        cmac_each(*kernel, &keys[..count], &messages[..count], &mut tags[..count]);
+        for ((packet, outcome), tag) in packets.iter_mut().zip(outcomes.iter()).zip(&*tags).take(count) {
+            if outcome.is_ok() {
+                let (payload, width) = (packet.begin + IPV4_HEADER, packet.ready.width.octets());
+                packet.buffer[payload - width..payload].copy_from_slice(&tag[..width]);
+            }
         }
     }
-    cmac_each(kernel, &keys[..count], &messages[..count], &mut tags[..count]);
-    for ((packet, outcome), tag) in packets.iter_mut().zip(outcomes.iter()).zip(&tags).take(count) {
-        if outcome.is_ok() {
-            let (payload, width) = (packet.begin + IPV4_HEADER, packet.ready.width.octets());
-            packet.buffer[payload - width..payload].copy_from_slice(&tag[..width]);
-        }
-    }
-    zeroize::Zeroize::zeroize(&mut keys);
 }
 
 /// Writes both headers in front of the payload, and the masked head; the binding stays open.
@@ -119,29 +156,42 @@ fn lay_out(packet: &mut Unstamped<'_>, head: &mut [Block; HEAD]) -> Result<usize
     let length = u16::try_from(total + growth).map_err(|_| MintError::TooLong(total + growth))?;
     let start = begin.checked_sub(growth).ok_or(MintError::TooLong(total + growth))?;
 
+    // Every octet is written once, and none read back: what was just written by halves is slow to read whole.
     let (ip, platypus) = buffer[start..*begin + IPV4_HEADER].split_at_mut(IPV4_HEADER);
-    ip.copy_from_slice(&inner);
-    ip[v4::TOTAL_LENGTH..v4::TOTAL_LENGTH + 2].copy_from_slice(&length.to_be_bytes());
-    ip[v4::PROTOCOL] = PROTOCOL;
-    ip[v4::DESTINATION..v4::DESTINATION + 4].copy_from_slice(&ready.waypoint);
-    write_ipv4_checksum(ip);
-    platypus[VERSION_AND_FLAGS] = IPV4.version << 4;
-    // At most ten words.
-    platypus[LENGTH] = ((growth - IPV4.capabilities) / WORD) as u8;
-    platypus[POINTER] = 0;
-    platypus[INNER_PROTOCOL] = inner[v4::PROTOCOL];
-    platypus[SOURCE..IPV4.nonce].copy_from_slice(&inner[v4::SOURCE..]);
-    platypus[IPV4.nonce..IPV4.capabilities].copy_from_slice(&nonce.octets());
+    let [l0, l1] = length.to_be_bytes();
+    let words = |at: usize| [inner[at], inner[at + 1], inner[at + 2], inner[at + 3]];
+    let (first, second, third, source) = (words(0), words(4), words(8), words(v4::SOURCE));
+    let (first, [ttl, protocol, ..]) = ([first[0], first[1], l0, l1], third);
+    let sum = |words: [[u8; 4]; 5]| words.into_iter().map(|word| u64::from(u32::from_ne_bytes(word))).sum();
+    let [c0, c1] = (!fold(sum([first, second, [ttl, PROTOCOL, 0, 0], source, ready.waypoint]))).to_ne_bytes();
+    let third = [ttl, PROTOCOL, c0, c1];
+    for (place, word) in ip.as_chunks_mut().0.iter_mut().zip([first, second, third, source, ready.waypoint]) {
+        *place = word;
+    }
+    let addresses = *inner[v4::SOURCE..].first_chunk::<8>().expect("eight octets");
     let capability = ready.capability.as_slice();
-    platypus[IPV4.capabilities..IPV4.capabilities + capability.len()].copy_from_slice(capability);
+    let payload = ((total - IPV4_HEADER) as u16).to_be_bytes();
+    // At most ten words.
+    let words = ((growth - IPV4.capabilities) / WORD) as u8;
+    platypus[..SOURCE].copy_from_slice(&[IPV4.version << 4, words, 0, protocol]);
+    platypus[SOURCE..IPV4.nonce].copy_from_slice(&addresses);
+    platypus[IPV4.nonce..IPV4.capabilities].copy_from_slice(&nonce.octets());
+    match (capability.first_chunk::<12>(), platypus[IPV4.capabilities..].first_chunk_mut::<12>()) {
+        (Some(plain), Some(place)) if capability.len() == 12 => *place = *plain,
+        _ => platypus[IPV4.capabilities..][..capability.len()].copy_from_slice(capability),
+    }
 
+    *head = ready.head;
     let octets = head.as_flattened_mut();
-    octets[..4].copy_from_slice(&label(PURPOSE_BINDING, wayleave_core::Afi::Ipv4));
-    octets[4] = inner[v4::PROTOCOL];
-    octets[5] = IPV4.version << 4;
-    octets[6..8].copy_from_slice(&((total - IPV4_HEADER) as u16).to_be_bytes());
-    octets[8..16].copy_from_slice(&inner[v4::SOURCE..]);
-    octets[16..16 + capability.len()].copy_from_slice(capability);
-    octets[16 + capability.len()..24 + capability.len()].copy_from_slice(&nonce.octets());
+    octets[4..8].copy_from_slice(&[protocol, IPV4.version << 4, payload[0], payload[1]]);
+    octets[8..HEAD_CAPABILITY].copy_from_slice(&addresses);
+    octets[HEAD_CAPABILITY + capability.len()..][..8].copy_from_slice(&nonce.octets());
     Ok(start)
+}
+
+/// Begins to fetch a packet's header, and the lines in front of it where the new one goes.
+#[inline(always)]
+fn fetch(packet: &Unstamped<'_>) {
+    prefetch_octet(packet.buffer, packet.begin.wrapping_sub(packet.ready.growth()));
+    prefetch_octet(packet.buffer, packet.begin);
 }

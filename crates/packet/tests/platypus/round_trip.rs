@@ -9,7 +9,7 @@ use wayleave_packet::platypus::verify::{Policy, Reason, Verdict, Waypoint, decap
 
 use wayleave_crypto::lanes::{BURST, Kernel};
 use wayleave_packet::platypus::burst::Verifier;
-use wayleave_packet::platypus::stamp_burst::{self, Ready, Unstamped};
+use wayleave_packet::platypus::stamp_burst::{Burst, Ready, Unstamped};
 
 use crate::random::Random;
 use crate::world::{self, NOW};
@@ -317,7 +317,7 @@ fn a_burst_is_stamped_as_its_packets_one_by_one() {
                 .map(|((buffer, ready), counter)| Unstamped { buffer, begin: 64, ready, nonce: world::nonce(counter) })
                 .collect();
             let mut outcomes = [const { Ok(0) }; BURST];
-            stamp_burst::stamp(kernel, &mut packets, &mut outcomes);
+            Burst::new(kernel).stamp(&mut packets, &mut outcomes);
             for (counter, ((inner, hop), outcome)) in (0..).zip(inners.iter().zip(&hops).zip(outcomes)) {
                 let hops = std::slice::from_ref(hop);
                 let route = Route { nonce: world::nonce(counter), ..world::route(hops) };

@@ -191,7 +191,12 @@ pub(crate) fn ones_complement_sum(octets: &[u8]) -> u16 {
 #[inline(always)]
 pub(crate) fn ipv4_header_sum(header: &[u8; IPV4_HEADER]) -> u16 {
     let (words, _) = header.as_chunks::<4>();
-    let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+    fold(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
+}
+
+/// The ones' complement sum of sixteen bits of what `sum` is the sum of, at most 65,536 words of 32 bits.
+#[inline(always)]
+pub(crate) fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16);
     ((sum & 0xffff) + (sum >> 16)) as u16
