@@ -182,7 +182,7 @@ fn router(work: Work, index: usize, nodes: &[NodeSecret], kernel: Kernel) -> Rou
         masters: vec![(0, master(index))],
         links: vec![link(IN, Vec::new()), link(OUT, vec![nodes[index + 1].id()])],
         rules: vec![TagRule { bits: 0, depth: 0, meaning }],
-        accounts: if is_full { vec![Account { rate: 1 << 40, depth: 1 << 40 }] } else { Vec::new() },
+        accounts: if is_full { vec![Account { id: 0, rate: 1 << 40, depth: 1 << 40 }] } else { Vec::new() },
     };
     let config = Config {
         version: Version::Standard,

@@ -39,7 +39,7 @@ pub struct Policy {
     pub links: Vec<Link>,
     /// What tags mean; the longest prefix counts.
     pub rules: Vec<TagRule>,
-    /// Accounts, by their place.
+    /// Accounts; meanings name them by their place.
     pub accounts: Vec<Account>,
 }
 
@@ -78,7 +78,7 @@ pub struct Meaning {
     pub queue: u8,
     /// Where to.
     pub output: Output,
-    /// The account that packets are charged to.
+    /// The account that packets are charged to, by its place in the policy.
     pub account: Option<u16>,
 }
 
@@ -96,6 +96,8 @@ pub enum Output {
 /// How much an account may send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Account {
+    /// Its number, under which its total stays from policy to policy.
+    pub id: u16,
     /// Octets a second; without end if zero.
     pub rate: u64,
     /// Octets at once.
@@ -120,6 +122,9 @@ pub enum ConfigError {
     /// A rule names a link or account that is not there.
     #[error("tag rule {0:#x}/{1} names what is not there")]
     Missing(u32, u8),
+    /// Two accounts of one number.
+    #[error("account {0} occurs twice")]
+    Account(u16),
 }
 
 impl Policy {
@@ -137,6 +142,11 @@ impl Policy {
                     return Err(ConfigError::Node(*node, link.id));
                 }
                 nodes.push(*node);
+            }
+        }
+        for (place, account) in self.accounts.iter().enumerate() {
+            if self.accounts[..place].iter().any(|other| other.id == account.id) {
+                return Err(ConfigError::Account(account.id));
             }
         }
         for (place, rule) in self.rules.iter().enumerate() {

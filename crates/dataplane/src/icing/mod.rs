@@ -25,7 +25,7 @@ use crate::replay::{Outcome, ReplayFilter};
 pub use account::Total;
 pub use action::{Action, Counters, Reason};
 pub use config::{Account, Config, ConfigError, Link, MAX_KEYS, Meaning, Output, Policy, TagRule};
-pub use report::{Count, Loss, Report, WINDOW, closed, locate};
+pub use report::{Count, Loss, REPORTED, Report, WINDOW, closed, locate};
 
 use account::Accounts;
 use known::{Decision, Known, Pair};
@@ -253,10 +253,20 @@ impl Router {
         &self.counters
     }
 
-    /// What the account at `place` of the policy has sent.
+    /// What account `id` has sent.
     #[must_use]
-    pub fn account(&self, place: u16) -> Option<Total> {
-        self.admission.accounts.total(place)
+    pub fn account(&self, id: u16) -> Option<Total> {
+        self.admission.accounts.total(id)
+    }
+
+    /// Totals that changed since this was last called, by the accounts' numbers: the next records of a journal.
+    pub fn journal(&mut self) -> Vec<(u16, Total)> {
+        self.admission.accounts.journal()
+    }
+
+    /// Takes over a journal's records after a start, in any order.
+    pub fn restore(&mut self, records: impl IntoIterator<Item = (u16, Total)>) {
+        records.into_iter().for_each(|(id, total)| self.admission.accounts.restore(id, total));
     }
 
     /// The replay filter, to see how full it is.

@@ -12,6 +12,8 @@ use wayleave_packet::icing::verify::MAX_FRESHNESS;
 pub const WINDOW: u32 = 4;
 /// Windows kept of each path.
 const KEPT: usize = 8;
+/// The last closed windows that are sure to be among those that are kept: a packet's time may be ahead of ours.
+pub const REPORTED: u32 = 3;
 const LABEL: &str = "wayleave/icing/report/v1";
 
 /// What came in one window.
@@ -164,6 +166,17 @@ mod tests {
             let mut other = signed;
             other[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Report::verify(&other, &identity.verifying_key()), Err(BadSignature), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn windows_that_are_reported_are_not_overwritten_yet() {
+        for second in 10_000..10_100u32 {
+            let mut windows = Windows::new(UnixTime(0));
+            (second - 200..=second + MAX_FRESHNESS).for_each(|stamped| windows.add(stamped, 1));
+            let last = closed(UnixTime(u64::from(second) * 1_000_000));
+            let whole = Some(Count { packets: 16, octets: 16 });
+            assert!((0..REPORTED).all(|before| windows.of(last - before) == whole), "{second}");
         }
     }
 

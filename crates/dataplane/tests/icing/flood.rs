@@ -117,7 +117,7 @@ fn more_paths_than_there_is_room_for_push_each_other_out_and_never_more() {
 
 #[test]
 fn an_account_sends_no_more_than_its_rate_and_is_charged_for_what_passes() {
-    let mut policy = Policy { accounts: vec![Account { rate: 100_000, depth: 20_000 }], ..world::policy(1, 3) };
+    let mut policy = Policy { accounts: vec![Account { id: 4, rate: 100_000, depth: 20_000 }], ..world::policy(1, 3) };
     policy.rules[0].meaning.account = Some(0);
     let mut router = world::router(1, 3);
     router.set_policy(policy).unwrap();
@@ -134,9 +134,9 @@ fn an_account_sends_no_more_than_its_rate_and_is_charged_for_what_passes() {
     }
     assert!((1_000..=1_020).contains(&passed), "{passed}");
     assert_eq!(router.counters().of(Reason::Rate), 2_000 - passed);
-    let total = router.account(0).unwrap();
+    let total = router.account(4).unwrap();
     assert_eq!((total.packets, total.octets), (passed, passed * 1_000));
-    assert!(mesh(2).iter().all(|router| router.account(0).is_none()));
+    assert!(mesh(2).iter().all(|router| router.account(4).is_none()));
 }
 
 #[test]
