@@ -4,6 +4,7 @@
 //! locks, and takes no branch on a secret.
 
 pub mod bench;
+pub mod bfd;
 pub mod counters;
 pub mod dir24;
 pub mod frame;

@@ -231,12 +231,18 @@ impl Router {
         self.keys = keys;
     }
 
-    /// Takes new interfaces and addresses between two bursts, keeping counters; links are up.
+    /// Takes new interfaces and addresses between two bursts, keeping counters; links that stay are as they were, others up.
     ///
     /// # Errors
     /// What is wrong with the configuration; the router stays as it was.
     pub fn reload(&mut self, config: &Config) -> Result<(), ConfigError> {
-        self.ports = config::ports(config)?;
+        let mut ports = config::ports(config)?;
+        for (now, then) in ports.iter_mut().zip(&self.ports) {
+            if let (Some(now), Some(then)) = (now, then) {
+                now.up = then.up;
+            }
+        }
+        self.ports = ports;
         let mut bad_macs = std::mem::take(&mut self.bad_macs).into_vec();
         bad_macs.resize(self.ports.len(), 0);
         self.bad_macs = bad_macs.into();
