@@ -1,6 +1,7 @@
 //! Packets in and out, a burst at a time: one trait with two verbs is all that stands between a router and the system.
 
 mod burst;
+pub mod ethernet;
 pub mod ip;
 pub mod memory;
 mod system;

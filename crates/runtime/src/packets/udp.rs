@@ -364,7 +364,7 @@ fn refuses_segments(error: &io::Error) -> bool {
 }
 
 /// Whether the system took a message not, because what it holds already has no end.
-fn has_no_room(error: &io::Error) -> bool {
+pub(super) fn has_no_room(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
 }
 

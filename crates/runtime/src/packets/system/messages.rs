@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::null_mut;
 
 use super::checked;
+use super::link::{LINK, LinkAddress};
 
 /// Octets of an address of either family.
 const NAME: usize = size_of::<libc::sockaddr_in6>();
@@ -176,6 +177,14 @@ impl Sender {
     pub(in super::super) fn begin(&mut self, to: SocketAddr) {
         self.messages.push(Message { first: self.places.len(), count: 0, segment: 0 });
         self.names.push(Name::write(to));
+    }
+
+    /// Begins a message to a neighbour on a link.
+    pub(in super::super) fn begin_on_link(&mut self, to: &LinkAddress) {
+        self.messages.push(Message { first: self.places.len(), count: 0, segment: 0 });
+        let mut name = [0; NAME];
+        name[..LINK].copy_from_slice(&to.0);
+        self.names.push((Name(name), LINK as libc::socklen_t));
     }
 
     /// Appends octets to the message. They must stay where they are, unchanged, until [`Self::send`] has returned: its

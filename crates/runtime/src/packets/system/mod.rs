@@ -4,6 +4,7 @@
 
 pub(super) mod bpf;
 pub(super) mod interfaces;
+pub(super) mod link;
 pub(super) mod messages;
 pub(super) mod options;
 pub(super) mod rings;

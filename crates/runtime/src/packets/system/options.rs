@@ -40,11 +40,20 @@ pub(in super::super) fn buffers(fd: BorrowedFd<'_>, octets: libc::c_int) -> io::
 
 /// Lets a program of classic BPF choose among the sockets of a reuse-port group, by their order of binding.
 pub(in super::super) fn choose_by(fd: BorrowedFd<'_>, program: &[[u32; 2]]) -> io::Result<()> {
+    attach(fd, libc::SO_ATTACH_REUSEPORT_CBPF, program)
+}
+
+/// Lets a program of classic BPF decide what a socket takes.
+pub(in super::super) fn filter_by(fd: BorrowedFd<'_>, program: &[[u32; 2]]) -> io::Result<()> {
+    attach(fd, libc::SO_ATTACH_FILTER, program)
+}
+
+fn attach(fd: BorrowedFd<'_>, option: libc::c_int, program: &[[u32; 2]]) -> io::Result<()> {
     let mut instructions: Vec<libc::sock_filter> = program
         .iter()
         .map(|[head, k]| libc::sock_filter { code: (head >> 16) as u16, jt: (head >> 8) as u8, jf: *head as u8, k: *k })
         .collect();
     // The kernel copies the instructions during the call that `set_value` makes, while they live.
     let program = libc::sock_fprog { len: instructions.len() as u16, filter: instructions.as_mut_ptr() };
-    set_value(fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
+    set_value(fd, libc::SOL_SOCKET, option, &program)
 }
