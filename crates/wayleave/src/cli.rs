@@ -29,6 +29,8 @@ pub enum Command {
     Show(Show),
     /// Say why a prefix has the route that it has, or none (of a member or an attesting proxy).
     Why(Why),
+    /// Check ICING nodes' signed reports on a path, and say between which nodes packets vanished.
+    Locate(Locate),
     /// Print the configuration that a member needs, from a party's own.
     Invite(Invite),
     /// Make key files, print their public parts, sign profiles and records.
@@ -58,6 +60,7 @@ impl Command {
             | Command::Check(Check { json, .. })
             | Command::Show(Show { json, .. })
             | Command::Why(Why { json, .. })
+            | Command::Locate(Locate { json, .. })
             | Command::Invite(Invite { json, .. })
             | Command::Keys(
                 Keys::New { json, .. }
@@ -155,9 +158,12 @@ pub struct Show {
     pub what: Noun,
     #[command(flatten)]
     pub target: Target,
-    /// Of routes, show so many.
+    /// Of routes and reports, show so many.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub most: usize,
+    /// Of reports, those of the path whose handle begins so.
+    #[arg(long, value_name = "HEX", default_value = "", hide_default_value = true)]
+    pub handle: String,
     #[arg(long)]
     pub json: bool,
 }
@@ -172,6 +178,8 @@ pub enum Noun {
     Keys,
     /// What principals have sent, of a router.
     Accounts,
+    /// What came on each path in the last closed windows, signed, of an ICING node.
+    Reports,
 }
 
 impl Noun {
@@ -185,6 +193,7 @@ impl Noun {
             Noun::Events => "/api/v1/events",
             Noun::Keys => "/api/v1/keys",
             Noun::Accounts => "/api/v1/accounts",
+            Noun::Reports => "/api/v1/reports",
         }
     }
 }
@@ -196,6 +205,39 @@ pub struct Why {
     pub target: Target,
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Locate {
+    /// A node's signing key and a file of its reports, as `wayleave show reports --json` prints them, as ed25519:HEX=FILE.
+    #[arg(required = true, value_name = "KEY=FILE")]
+    pub reports: Vec<NodeReports>,
+    /// The beginning of the path's handle; needed if the nodes report on several paths.
+    #[arg(long, value_name = "HEX", default_value = "", hide_default_value = true)]
+    pub handle: String,
+    /// The window (Unix seconds divided by 16); the last one that all files have, if not given.
+    #[arg(long)]
+    pub window: Option<u32>,
+    /// Packets that the sender stamped in the window; else counting begins at the first node.
+    #[arg(long)]
+    pub sent: Option<u64>,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Who signed a file of reports.
+#[derive(Clone, Debug)]
+pub struct NodeReports {
+    pub key: PublicKey,
+    pub file: PathBuf,
+}
+
+impl std::str::FromStr for NodeReports {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, file) = text.split_once('=').ok_or("expected KEY=FILE")?;
+        Ok(Self { key: key.parse()?, file: file.into() })
+    }
 }
 
 #[derive(Args, Debug)]

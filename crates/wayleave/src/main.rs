@@ -52,6 +52,7 @@ fn run(command: &Command) -> Outcome {
         Command::Run(run) => roles::run(run),
         Command::Show(show) => commands::show::show(show),
         Command::Why(why) => commands::show::why(why),
+        Command::Locate(locate) => commands::locate::run(locate),
         Command::Invite(invite) => commands::invite::run(invite),
         Command::Keys(keys) => commands::keys::run(keys),
         Command::Members(members) => commands::members::run(members),

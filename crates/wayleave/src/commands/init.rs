@@ -168,7 +168,7 @@ fn router() -> &'static str {
      # Made by: wayleave keys forwarding router.key --format scion\n\
      # The same file at every router of the AS. Read again on SIGHUP.\n\
      keys = \"router.key\"\n\
-     # What must survive a restart: accounts (platypus).\n\
+     # What must survive a restart: accounts (platypus, icing).\n\
      #state = \"router.redb\"\n\
      # Threads that forward, and the core of each.\n\
      #workers = 1\n\
@@ -191,6 +191,11 @@ fn router() -> &'static str {
      #discovery = \"127.0.0.1:30253\"\n\
      # SCMP messages a second.\n\
      #answers_per_second = 100\n\
+     # Sessions (RFC 5880) with every neighbour and every other router of the AS; a link is down while its session is.\n\
+     #[scion.bfd]\n\
+     #transmit_ms = 200\n\
+     #receive_ms = 200\n\
+     #multiplier = 3\n\
      \n\
      # One for each interface of the AS, those of its other routers too.\n\
      [[interface]]\n\
@@ -206,6 +211,8 @@ fn router() -> &'static str {
      #gateway = \"192.0.2.1\"\n\
      # In place of local and remote, for another router's interface: its place in `siblings`, from 0.\n\
      #sibling = 0\n\
+     # Of [scion.bfd]: this neighbour does not speak it.\n\
+     #bfd = false\n\
      \n\
      # For format = \"platypus\", in place of [scion] and [[interface]]:\n\
      #[platypus]\n\
@@ -240,6 +247,11 @@ fn router() -> &'static str {
      # Where services reach this node, and where they are.\n\
      #internal = \"192.0.2.1:49253\"\n\
      #services = [{ id = 1, address = \"192.0.2.9:7000\" }]\n\
+     # Who pays, where a tag says so (`account = 1` in `tags`): octets a second and at once; without `rate` it is only counted.\n\
+     # Accounts need `state` in [forwarding].\n\
+     #accounts = [{ id = 1, rate = 12500000, depth = 1250000 }]\n\
+     # The node's long-term key, which signs reports. Made by: wayleave keys new node.identity\n\
+     #identity = \"node.identity\"\n\
      # Agreements (X25519) a second for packets of each link; paths and other nodes' keys kept.\n\
      #agreements_per_second = 100\n\
      #paths = 65536\n\
@@ -252,6 +264,10 @@ fn router() -> &'static str {
      #remote = \"192.0.2.2:49252\"\n\
      #nodes = [\"64 hexadecimal digits\"]\n\
      #open = false\n\
+     # Or, in place of local and remote, straight over Ethernet to the station with this address:\n\
+     #backend = \"ethernet\"\n\
+     #device = \"eth0\"\n\
+     #neighbor = \"02:00:5e:10:00:02\"\n\
      \n\
      # Status, metrics and views, for you alone.\n\
      [status]\n\

@@ -6,6 +6,7 @@ pub mod init;
 pub mod invite;
 pub mod keys;
 pub mod lab;
+pub mod locate;
 pub mod members;
 pub mod pki;
 pub mod show;

@@ -13,6 +13,7 @@ const PREFIXES: usize = 4;
 pub fn show(command: &Show) -> Outcome {
     let path = match command.what {
         Noun::Routes => format!("{}?most={}", command.what.path(), command.most),
+        Noun::Reports => format!("{}?most={}&handle={}", command.what.path(), command.most, command.handle),
         what => what.path().to_owned(),
     };
     let value = fetch::json(&command.target, &path)?;
@@ -50,8 +51,10 @@ pub fn show(command: &Show) -> Outcome {
         }
         Noun::Events => list("events").iter().map(event).collect(),
         Noun::Accounts => {
-            objects(&list("accounts"), &["principal", "delegation", "sub_delegation", "epoch", "packets", "octets"])
+            let columns = ["account", "principal", "delegation", "sub_delegation", "epoch", "packets", "octets"];
+            objects(&list("accounts"), &columns)
         }
+        Noun::Reports => objects(&list("reports"), &["handle", "index", "window", "packets", "octets"]),
         Noun::Keys => objects(
             &list("keys"),
             &["of", "from", "suite", "tls", "sign", "registered", "next_index", "left", "reload"],

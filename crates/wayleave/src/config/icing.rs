@@ -1,15 +1,20 @@
 //! What an ICING node is told beside its links: meanings of tags, services, bounds.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_packet::icing::header::NodeId;
+use wayleave_runtime::identity::Identity;
 
-use super::Fault;
-use super::router::{Backend, RouterFile, default_answers, default_backend, default_replay, foreign, unplaced};
-use super::rs::range;
+use super::router::{
+    Backend, LinkSection, RouterFile, default_answers, default_backend, default_replay, foreign, unplaced,
+};
+use super::rs::{FileFault, range};
 use super::words::{Text, Word};
+use super::{Fault, Source};
+use crate::failure::Failure;
 
 /// `[icing]`.
 #[derive(Clone, Debug, Deserialize)]
@@ -36,6 +41,11 @@ pub struct IcingSection {
     /// Where services are.
     #[serde(default)]
     pub services: Vec<ServiceSection>,
+    /// Who pays for packets, as tags say.
+    #[serde(default)]
+    pub accounts: Vec<AccountSection>,
+    /// The node's long-term key, which signs reports: a file of `wayleave keys new`.
+    pub identity: Option<Spanned<PathBuf>>,
 }
 
 /// What the tags with these first bits mean.
@@ -50,6 +60,20 @@ pub struct TagSection {
     pub link: Option<u16>,
     /// Or the service that packets go to.
     pub service: Option<u16>,
+    /// The account that packets are charged to.
+    pub account: Option<u16>,
+}
+
+/// An account that tags name.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccountSection {
+    pub id: Spanned<u16>,
+    /// Octets a second that it may send; without end if zero.
+    #[serde(default)]
+    pub rate: u64,
+    /// Octets that it may send at once; a second's if not given.
+    pub depth: Option<u64>,
 }
 
 /// A service of this node.
@@ -111,11 +135,17 @@ impl RouterFile {
             if link.nodes.is_empty() && !link.open {
                 faults.push(Fault::at(at, "a link that leads nowhere, expected `nodes`, or `open = true` for senders"));
             }
+            if *link.backend.get_ref() == Backend::Ethernet {
+                self.ethernet_faults(link, faults);
+            } else if let Some(neighbor) = &link.neighbor {
+                faults.push(Fault::at(neighbor.span(), "`neighbor` belongs to backend = \"ethernet\""));
+            }
             if *link.backend.get_ref() == Backend::AfXdp {
-                let message = "af-xdp does not carry ICING, expected udp-gso or udp-batch";
+                let message = "af-xdp does not carry ICING, expected udp-gso, udp-batch or ethernet";
                 faults.push(Fault::at(link.backend.span(), message));
             }
         }
+        self.account_faults(section, faults);
         for tag in &section.tags {
             if tag.link.is_some() && tag.service.is_some() {
                 faults.push(Fault::at(tag.prefix.span(), "a link and a service, expected one of them"));
@@ -128,5 +158,66 @@ impl RouterFile {
             }
         }
         faults.extend(self.interface.first().map(|section| foreign(section.span(), "[[interface]]", "scion")));
+    }
+
+    /// A link over Ethernet is told by its device and neighbour, and has no other addresses.
+    fn ethernet_faults(&self, link: &LinkSection, faults: &mut Vec<Fault>) {
+        let (Some(device), Some(neighbor)) = (&link.device, &link.neighbor) else {
+            let message = "ethernet alone, expected `device` and `neighbor` with it";
+            return faults.push(Fault::at(link.backend.span(), message));
+        };
+        if !link.local.span().is_empty() || !link.remote.span().is_empty() {
+            let message = "`local` and `remote` with ethernet, expected `device` and `neighbor` alone";
+            faults.push(Fault::at(link.backend.span(), message));
+        }
+        let others = self.link.iter().map(Spanned::get_ref);
+        let is_same = |other: &&LinkSection| {
+            let there = other.neighbor.as_ref().map(|there| there.get_ref());
+            other.device.as_ref() == Some(device) && there == Some(neighbor.get_ref())
+        };
+        if others.filter(is_same).count() > 1 {
+            let message = format!("another link leads to {} too, expected one", neighbor.get_ref().0);
+            faults.push(Fault::at(neighbor.span(), message));
+        }
+    }
+
+    /// The key that signs reports, if it is named, can be read.
+    pub(super) fn identity_fault(&self, source: &Source) -> Option<FileFault> {
+        let named = self.icing.as_ref()?.get_ref().identity.as_ref()?;
+        let path = source.beside(named.get_ref());
+        if !path.exists() {
+            let fault = Fault::at(named.span(), format!("{} does not exist yet", path.display()));
+            return Some(FileFault::Missing(fault.help("`wayleave keys new FILE` makes it")));
+        }
+        let failure = Failure::from_error(&Identity::load(&path).err()?);
+        Some(FileFault::Unusable(crate::attestation_files::fault(named.span(), &failure)))
+    }
+
+    fn account_faults(&self, section: &IcingSection, faults: &mut Vec<Fault>) {
+        for (place, account) in section.accounts.iter().enumerate() {
+            let id = account.id.get_ref();
+            if section.accounts[..place].iter().any(|other| other.id.get_ref() == id) {
+                faults.push(Fault::at(account.id.span(), format!("a second account {id}, expected another number")));
+            }
+            if account.depth == Some(0) && account.rate > 0 {
+                faults.push(Fault::at(account.id.span(), "a depth of 0 lets nothing pass, expected a packet's octets"));
+            }
+        }
+        for tag in &section.tags {
+            if let Some(id) = tag.account
+                && section.accounts.iter().all(|account| *account.id.get_ref() != id)
+            {
+                faults.push(Fault::at(
+                    tag.prefix.span(),
+                    format!("account {id} is not there, expected it in `accounts`"),
+                ));
+            }
+        }
+        if let Some(first) = section.accounts.first()
+            && self.forwarding.state.is_none()
+        {
+            let message = "accounts without `state` in [forwarding]: counters would not survive a restart";
+            faults.push(Fault::at(first.id.span(), message).help("name a file"));
+        }
     }
 }

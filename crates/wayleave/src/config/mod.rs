@@ -2,6 +2,7 @@
 
 pub mod attest;
 pub mod attestation;
+pub mod bfd;
 mod check;
 pub mod icing;
 pub mod member;
@@ -19,7 +20,7 @@ use miette::NamedSource;
 use serde::de::DeserializeOwned;
 
 pub use check::check;
-pub use words::{HostPort, PublicKey, Text};
+pub use words::{EthernetAddress, HostPort, PublicKey, Text};
 
 use crate::failure::{Failure, Failures};
 

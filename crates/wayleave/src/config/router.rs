@@ -9,13 +9,15 @@ use toml::Spanned;
 use wayleave_core::Prefix;
 use wayleave_packet::icing::header::NodeId;
 use wayleave_packet::scion::IsdAs;
+use wayleave_runtime::packets::ethernet::NEIGHBOR;
 
+use super::bfd::BfdSection;
 use super::check::Checked;
 use super::icing::IcingSection;
 use super::rs::{FileFault, StatusSection, range, status_warning};
-use super::words::{PublicKey, Text, Word};
+use super::words::{EthernetAddress, PublicKey, Text, Word};
 use super::{Fault, Source};
-use crate::failure::{Failure, Failures};
+use crate::failure::Failures;
 use crate::forwarding_keys::ForwardingKeys;
 
 /// The file.
@@ -80,6 +82,8 @@ pub enum Backend {
     UdpBatch,
     /// Past the system's network stack.
     AfXdp,
+    /// Straight over Ethernet, ICING alone.
+    Ethernet,
 }
 
 /// `[scion]`.
@@ -107,6 +111,8 @@ pub struct ScionSection {
     /// SCMP errors and replies a second.
     #[serde(default = "default_answers")]
     pub answers_per_second: Spanned<u64>,
+    /// Sessions with neighbours and the AS's other routers; none without this.
+    pub bfd: Option<Spanned<BfdSection>>,
 }
 
 /// `[[interface]]`.
@@ -131,6 +137,9 @@ pub struct InterfaceSection {
     pub gateway: Option<Text<Ipv4Addr>>,
     /// The interface belongs to this other router, by its place in `siblings`.
     pub sibling: Option<Spanned<u16>>,
+    /// The neighbour speaks BFD, if this router does.
+    #[serde(default = "default_true")]
+    pub bfd: bool,
 }
 
 /// What a link is to the AS.
@@ -183,7 +192,7 @@ pub struct RevocationsSection {
     pub file: PathBuf,
     pub key: Text<PublicKey>,
     /// Nothing passes until a list is there.
-    #[serde(default = "default_required")]
+    #[serde(default = "default_true")]
     pub required: bool,
 }
 
@@ -201,7 +210,10 @@ pub enum RepeatedName {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkSection {
+    /// Needed by every backend but ethernet.
+    #[serde(default = "no_address")]
     pub local: Spanned<Text<SocketAddr>>,
+    #[serde(default = "no_address")]
     pub remote: Spanned<Text<SocketAddr>>,
     #[serde(default = "default_backend")]
     pub backend: Spanned<Backend>,
@@ -209,6 +221,8 @@ pub struct LinkSection {
     #[serde(default)]
     pub queue: u32,
     pub gateway: Option<Text<Ipv4Addr>>,
+    /// Of ethernet: the other end's address.
+    pub neighbor: Option<Spanned<Text<EthernetAddress>>>,
     /// Destinations that lie behind it.
     #[serde(default)]
     pub routes: Vec<Prefix>,
@@ -231,6 +245,11 @@ impl Word for IsdAs {
 
 pub(super) fn unplaced<T>(value: T) -> Spanned<T> {
     Spanned::new(0..0, value)
+}
+
+/// What stands where ethernet needs no address; refused elsewhere.
+fn no_address() -> Spanned<Text<SocketAddr>> {
+    unplaced(Text(NEIGHBOR))
 }
 
 pub(super) fn default_backend() -> Spanned<Backend> {
@@ -265,7 +284,7 @@ fn default_accounts() -> Spanned<u64> {
     unplaced(4_096)
 }
 
-fn default_required() -> bool {
+fn default_true() -> bool {
     true
 }
 
@@ -316,8 +335,10 @@ impl RouterFile {
             let make = format!("`wayleave keys forwarding FILE --format {}` makes it", self.forwarding.format.name());
             return Some(FileFault::Missing(fault.help(make)));
         }
-        let failure: Failure = ForwardingKeys::load(self.forwarding.format, &path).err()?;
-        Some(FileFault::Unusable(crate::attestation_files::fault(named.span(), &failure)))
+        match ForwardingKeys::load(self.forwarding.format, &path) {
+            Err(failure) => Some(FileFault::Unusable(crate::attestation_files::fault(named.span(), &failure))),
+            Ok(_) => self.identity_fault(source),
+        }
     }
 
     fn faults(&self) -> Vec<Fault> {
@@ -355,6 +376,7 @@ impl RouterFile {
             faults.push(Fault::at(section.end_host_ports.span(), "no ports, expected the first and the last one"));
         }
         faults.extend(self.link.first().map(|link| foreign(link.span(), "[[link]]", "platypus\" or \"icing")));
+        section.bfd.iter().for_each(|bfd| bfd.get_ref().faults(faults));
         let mut ids = Vec::new();
         for section in self.interface.iter().map(Spanned::get_ref) {
             let id = *section.id.get_ref();
@@ -402,6 +424,11 @@ impl RouterFile {
         let mut taken: Vec<SocketAddr> = Vec::new();
         for Standing { local, remote, backend, device } in self.standing() {
             let here = local.get_ref().0;
+            if local.span().is_empty() || remote.is_some_and(|remote| remote.span().is_empty()) {
+                let message = "a link without `local` and `remote`, expected both ends' addresses";
+                faults.push(Fault { span: None, message: message.to_owned(), help: None });
+                continue;
+            }
             if taken.contains(&here) && here.port() != 0 {
                 let message = format!("another one stands at {here}, expected an address or port of its own");
                 faults.push(Fault::at(local.span(), message));
@@ -419,6 +446,9 @@ impl RouterFile {
                     let message = format!("{there} cannot be reached from {here}, expected the other end's address");
                     faults.push(Fault::at(remote.span(), message));
                 }
+            }
+            if *backend.get_ref() == Backend::Ethernet {
+                faults.push(Fault::at(backend.span(), "ethernet carries ICING over [[link]]s alone, expected another"));
             }
             let is_xdp = *backend.get_ref() == Backend::AfXdp;
             if is_xdp && (device.is_none() || !here.is_ipv4()) {
@@ -447,7 +477,9 @@ impl RouterFile {
         {
             all.push(Standing { local, remote: None, backend: &icing.backend, device: None });
         }
-        for LinkSection { local, remote, backend, device, .. } in self.link.iter().map(Spanned::get_ref) {
+        let over_ip = |link: &&LinkSection| self.icing.is_none() || *link.backend.get_ref() != Backend::Ethernet;
+        for LinkSection { local, remote, backend, device, .. } in self.link.iter().map(Spanned::get_ref).filter(over_ip)
+        {
             all.push(Standing { local, remote: Some(remote), backend, device: device.as_ref() });
         }
         all

@@ -118,9 +118,51 @@ impl fmt::Display for PublicKey {
     }
 }
 
+/// An address of Ethernet, of one station and not of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EthernetAddress(pub [u8; 6]);
+
+impl Word for EthernetAddress {
+    const EXPECTED: &'static str = "an Ethernet address of one station, as \"02:00:5e:10:00:01\"";
+    fn read(text: &str) -> Option<Self> {
+        let mut words = text.split(':');
+        let mut octets = [0; 6];
+        for octet in &mut octets {
+            let word =
+                words.next().filter(|word| word.len() == 2 && word.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+            *octet = u8::from_str_radix(word, 16).ok()?;
+        }
+        let is_station = octets[0] & 1 == 0 && octets != [0; 6];
+        (words.next().is_none() && is_station).then_some(Self(octets))
+    }
+}
+
+impl fmt::Display for EthernetAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_ethernet_address_is_one_stations() {
+        let good = EthernetAddress::read("02:00:5E:10:00:ff").expect("an address");
+        assert_eq!(good.to_string(), "02:00:5e:10:00:ff");
+        for bad in [
+            "01:00:5e:00:00:01",
+            "ff:ff:ff:ff:ff:ff",
+            "00:00:00:00:00:00",
+            "02:00:5e:10:00",
+            "2:0:5e:10:0:1",
+            "+2:00:5e:10:00:01",
+        ] {
+            assert_eq!(EthernetAddress::read(bad), None, "{bad}");
+        }
+    }
 
     #[test]
     fn hosts_need_a_port_and_ipv6_needs_brackets() {

@@ -18,30 +18,35 @@ const TAG: Tag = Tag(0x4900_0001);
 const SERVICE: u16 = 7;
 
 /// The key of node `node` in its file; node 0 sends and has none.
-fn key(node: usize) -> [u8; 16] {
+pub(crate) fn key(node: usize) -> [u8; 16] {
     [node as u8 + 1; 16]
 }
 
-fn seed(node: usize) -> Seed {
+pub(crate) fn seed(node: usize) -> Seed {
     kdf::derive("wayleave/icing/file/v1", &key(node), b"")
 }
 
-fn secret(node: usize) -> NodeSecret {
+pub(crate) fn secret(node: usize) -> NodeSecret {
     NodeSecret::from_seed(&seed(node))
 }
 
-fn hex(node: &NodeId) -> String {
+pub(crate) fn hex(node: &NodeId) -> String {
     node.to_bytes().iter().map(|octet| format!("{octet:02x}")).collect()
 }
 
-fn path(order: &[usize]) -> Path {
+pub(crate) fn path(order: &[usize]) -> Path {
+    path_with(order, TAG)
+}
+
+/// The same with one tag at every node.
+pub(crate) fn path_with(order: &[usize], tag: Tag) -> Path {
     let expiry = unix_now().secs() as u32 + 600;
-    let hops: Vec<Hop> = order[1..].iter().map(|node| Hop { node: secret(*node).id(), tag: TAG, expiry }).collect();
+    let hops: Vec<Hop> = order[1..].iter().map(|node| Hop { node: secret(*node).id(), tag, expiry }).collect();
     Path::new(secret(order[0]).id(), &hops).expect("a path")
 }
 
 /// A sender on `path` over `order`, with every node's consent.
-fn sender(order: &[usize], path: &Path) -> Sender {
+pub(crate) fn sender(order: &[usize], path: &Path) -> Sender {
     let consents: Vec<Consent> = (1..)
         .zip(&order[1..])
         .map(|(index, node)| {
@@ -52,7 +57,7 @@ fn sender(order: &[usize], path: &Path) -> Sender {
     Sender::new(Version::Standard, path, &secret(order[0]), &consents).expect("a sender")
 }
 
-fn packet(sender: &Sender, counter: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn packet(sender: &Sender, counter: u32, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let nonce = Nonce::new(unix_now(), counter);
     encapsulate(sender, (Form::Path, Part::Whole), 4, nonce, payload, &mut out).expect("a packet");
@@ -60,7 +65,7 @@ fn packet(sender: &Sender, counter: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// A socket that plays a sender or a service.
-fn socket() -> (UdpSocket, String) {
+pub(crate) fn socket() -> (UdpSocket, String) {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
     socket.set_read_timeout(Some(WAIT)).expect("a timeout");
     let address = socket.local_addr().expect("bound").to_string();
@@ -68,7 +73,7 @@ fn socket() -> (UdpSocket, String) {
 }
 
 /// A link: number, own end, other end, and the node behind it, if that is not senders.
-fn link(id: u16, local: &str, remote: &str, node: Option<usize>) -> String {
+pub(crate) fn link(id: u16, local: &str, remote: &str, node: Option<usize>) -> String {
     let behind = match node {
         Some(node) => format!("nodes = [\"{}\"]", hex(&secret(node).id())),
         None => "open = true".to_owned(),

@@ -14,14 +14,14 @@ use wayleave_runtime::clock::unix_now;
 use crate::common::{Folder, Router, eventually, free};
 
 /// AS 1-1 is core and provider of 1-2, and that of 1-3. Each has one key.
-const KEYS: [[u8; 16]; 3] = [[1; 16], [2; 16], [3; 16]];
+pub(crate) const KEYS: [[u8; 16]; 3] = [[1; 16], [2; 16], [3; 16]];
 /// The interface towards the provider, and the one towards the customer.
-const UP: u16 = 1;
-const DOWN: u16 = 2;
+pub(crate) const UP: u16 = 1;
+pub(crate) const DOWN: u16 = 2;
 /// Longest wait for one packet.
 const WAIT: Duration = Duration::from_secs(5);
 
-fn name(index: usize) -> IsdAs {
+pub(crate) fn name(index: usize) -> IsdAs {
     IsdAs::new(1, index as u64 + 1)
 }
 
@@ -32,12 +32,12 @@ fn v4(address: SocketAddr) -> HostAddress {
     }
 }
 
-fn now() -> u32 {
+pub(crate) fn now() -> u32 {
     unix_now().secs() as u32
 }
 
 /// The segment from 1-1 down to 1-3, minted at `timestamp` with these keys.
-fn segment(timestamp: u32, keys: [[u8; 16]; 3]) -> Segment {
+pub(crate) fn segment(timestamp: u32, keys: [[u8; 16]; 3]) -> Segment {
     let mut segment = Segment::new(0x1234, timestamp);
     let [a, b, c] = keys.map(|key| ForwardingKey::new(&key));
     segment.extend(&a, 63, 0, DOWN, &[]);
@@ -46,12 +46,12 @@ fn segment(timestamp: u32, keys: [[u8; 16]; 3]) -> Segment {
     segment
 }
 
-fn path(segment: &Segment, direction: Direction) -> StandardPath {
+pub(crate) fn path(segment: &Segment, direction: Direction) -> StandardPath {
     PathBuilder::new().segment(segment, 0..3, direction).and_then(PathBuilder::build).expect("three hops")
 }
 
 /// A UDP packet of `from` in AS `src` to `to` in AS `dst`.
-fn packet(
+pub(crate) fn packet(
     (src, from): (usize, SocketAddr),
     (dst, to): (usize, SocketAddr),
     path: StandardPath,
@@ -80,27 +80,32 @@ fn at_the_second_hop(segment: &Segment, number: u32, hosts: [SocketAddr; 2]) -> 
     packet((0, hosts[0]), (2, hosts[1]), path, &number.to_be_bytes())
 }
 
-fn host() -> UdpSocket {
+pub(crate) fn host() -> UdpSocket {
     let free =
         (31_000..32_000).find_map(|port| UdpSocket::bind(("127.0.0.1", port)).ok()).expect("a port of an end host");
     free.set_read_timeout(Some(WAIT)).expect("a timeout");
     free
 }
 
-fn socket(address: &str) -> UdpSocket {
+pub(crate) fn socket(address: &str) -> UdpSocket {
     let socket = UdpSocket::bind(address).expect("a free port");
     socket.set_read_timeout(Some(WAIT)).expect("a timeout");
     socket
 }
 
-fn receive(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
+pub(crate) fn receive(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
     let mut octets = [0; 2048];
     let (length, from) = socket.recv_from(&mut octets).expect("a packet in time");
     (octets[..length].to_vec(), from)
 }
 
 /// The configuration of AS `index`: interfaces as (number, link, neighbour, local, remote).
-fn config(index: usize, internal: &str, more: &str, interfaces: &[(u16, &str, usize, &str, &str)]) -> String {
+pub(crate) fn config(
+    index: usize,
+    internal: &str,
+    more: &str,
+    interfaces: &[(u16, &str, usize, &str, &str)],
+) -> String {
     let head = format!(
         "[forwarding]\nformat = \"scion\"\nkeys = \"{index}.key\"\n{more}[scion]\nisd_as = \"{}\"\ninternal = \"{internal}\"\n",
         name(index)

@@ -10,8 +10,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use wayleave_crypto::secret::Key128;
+use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_lab::netns::{self, Network, Place, Rung};
+use wayleave_packet::icing::header::{Hop as IcingHop, Part, Path as IcingPath, Tag, Version};
+use wayleave_packet::icing::mint::{
+    Form, NodeSecret, Nonce as IcingNonce, Sender, TagMaster, encapsulate as icing_encapsulate,
+};
 use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::scion::{
@@ -24,6 +28,7 @@ use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 use super::Report;
 use crate::cli::Bench;
 use crate::failure::{Failure, Outcome};
+use crate::forwarding_keys::{icing_master, icing_secret};
 
 const KEY: [u8; 16] = [7; 16];
 /// Addresses of the generator, the router's two sides, the sink.
@@ -36,6 +41,8 @@ const WAYPOINT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 const LAST: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 /// Octets of Ethernet, IPv4 and UDP, which a device counts once for each message.
 const CARRIED_BY: u64 = 14 + 20 + 8;
+/// Nodes of an ICING path, its sender among them, which is in every packet: 64 octets of header for each.
+const ICING_NODES: usize = 8;
 /// Packets built before, and those of one flow in a row.
 const BUILT: usize = 1024;
 const FLOW: usize = 128;
@@ -52,6 +59,7 @@ enum Forwarder {
     Kernel,
     Scion(&'static str),
     Platypus(&'static str),
+    Icing(&'static str),
 }
 
 /// One measurement.
@@ -69,7 +77,7 @@ const fn case(name: &'static str, forwarder: Forwarder, length: usize, singles: 
     Case { name, forwarder, length, singles, threads: 1 }
 }
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 14] = [
     case("kernel-ip", Forwarder::Kernel, 172, true),
     case("kernel-ip.64", Forwarder::Kernel, 64, true),
     case("kernel-ip.batching", Forwarder::Kernel, 172, false),
@@ -89,6 +97,7 @@ const CASES: [Case; 13] = [
     case("udp-gso.platypus", Forwarder::Platypus("udp-gso"), 64, false),
     case("udp-batch.platypus", Forwarder::Platypus("udp-batch"), 64, true),
     case("af-xdp.platypus", Forwarder::Platypus("af-xdp"), 64, true),
+    case("udp-gso.icing", Forwarder::Icing("udp-gso"), 64 * ICING_NODES + 64, false),
 ];
 
 /// Measures inside namespaces, which this very program enters anew; `None` outside, where what it printed is all there is.
@@ -253,6 +262,7 @@ impl Laboratory {
             Forwarder::Kernel => return Ok(None),
             Forwarder::Scion(backend) => ("scion", scion_config(backend, case.threads)),
             Forwarder::Platypus(backend) => ("platypus", platypus_config(backend)),
+            Forwarder::Icing(backend) => ("icing", icing_config(backend)),
         };
         let failed = |error: std::io::Error| error.to_string();
         let page = self.router.within(|| TcpListener::bind("127.0.0.1:0").and_then(|page| page.local_addr()));
@@ -318,13 +328,14 @@ fn generate(case: &Case, port: &mut dyn Port, to: SocketAddr, pace: &AtomicU64, 
     let mut burst = Burst::default();
     let out: Vec<Outgoing> = (0..BUILT as u32).map(|packet| Outgoing { packet, to }).collect();
     let mut built = None::<Instant>;
+    let mut packet = builder(case);
     let (mut begin, mut sent, mut at) = (Instant::now(), 0u64, 0);
     while !is_done.load(Ordering::Acquire) {
-        // Platypus packets carry their second.
+        // Platypus and ICING packets carry their second.
         if built.is_none_or(|built| case.forwarder != Forwarder::Kernel && built.elapsed() > Duration::from_secs(10)) {
             burst.clear();
             for number in 0..BUILT {
-                burst.push(&packet(case, number), to);
+                burst.push(&packet(number), to);
             }
             built = Some(Instant::now());
         }
@@ -343,12 +354,44 @@ fn generate(case: &Case, port: &mut dyn Port, to: SocketAddr, pace: &AtomicU64, 
     }
 }
 
-fn packet(case: &Case, number: usize) -> Vec<u8> {
+/// Makes the packets of a case by their number.
+fn builder(case: &Case) -> Box<dyn FnMut(usize) -> Vec<u8>> {
+    let length = case.length;
     match case.forwarder {
-        Forwarder::Kernel => vec![0; case.length],
-        Forwarder::Scion(_) => scion_packet(case.length, (number / FLOW) as u32 + 1),
-        Forwarder::Platypus(_) => platypus_packet(case.length, number as u32),
+        Forwarder::Kernel => Box::new(move |_| vec![0; length]),
+        Forwarder::Scion(_) => Box::new(move |number| scion_packet(length, (number / FLOW) as u32 + 1)),
+        Forwarder::Platypus(_) => Box::new(move |number| platypus_packet(length, number as u32)),
+        Forwarder::Icing(_) => {
+            let senders: Vec<Sender> = (0..BUILT / FLOW).map(icing_sender).collect();
+            let payload = vec![0; length - 64 * ICING_NODES];
+            Box::new(move |number| {
+                let mut out = Vec::new();
+                let nonce = IcingNonce::new(unix_now(), number as u32);
+                icing_encapsulate(&senders[number / FLOW], (Form::Path, Part::Whole), 4, nonce, &payload, &mut out)
+                    .expect("no payload is too long");
+                out
+            })
+        }
     }
+}
+
+/// The secret of a node of the path; the router is the first behind the sender.
+fn icing_node(index: usize) -> NodeSecret {
+    if index == 1 { icing_secret(&KEY) } else { NodeSecret::derive(&Seed::new([index as u8; 32]), 0) }
+}
+
+/// A sender of its own on a path over the same nodes, with every node's consent.
+fn icing_sender(number: usize) -> Sender {
+    let secret = NodeSecret::derive(&Seed::new([0xf0; 32]), number as u32);
+    let expiry = unix_now().secs() as u32 + 8_000;
+    let hop = |index| IcingHop { node: icing_node(index).id(), tag: Tag(number as u32), expiry };
+    let hops: Vec<IcingHop> = (1..ICING_NODES).map(hop).collect();
+    let path = IcingPath::new(secret.id(), &hops).expect("eight nodes");
+    let hash = path.hash(Version::Standard);
+    let master = |index| if index == 1 { icing_master(&KEY) } else { TagMaster::new(Key128::new([index as u8; 16])) };
+    let consents: Vec<_> =
+        (1..ICING_NODES).map(|index| master(index).consent(&hash, index, Tag(number as u32), expiry)).collect();
+    Sender::new(Version::Standard, &path, &secret, &consents).expect("one consent for each node")
 }
 
 /// A transit hop in construction direction, the second of three.
@@ -434,6 +477,23 @@ fn platypus_config(backend: &str) -> String {
          [platypus]\nwaypoints = [\"{WAYPOINT}\"]\nnarrow = true\nrepeated = \"pass\"\n{}{}",
         link((IN, FROM), "in", String::new()),
         link((OUT, TO), "out", format!("\"{LAST}/32\""))
+    )
+}
+
+/// Every packet comes again and again: nothing is refused for that.
+fn icing_config(backend: &str) -> String {
+    let next: String = icing_node(2).id().to_bytes().iter().map(|octet| format!("{octet:02x}")).collect();
+    let link = |id, (local, remote), device, behind: &str| {
+        format!(
+            "[[link]]\nid = {id}\nlocal = \"{local}:{PORT}\"\nremote = \"{remote}:{PORT}\"\n{behind}\n{}",
+            carried(backend, device)
+        )
+    };
+    format!(
+        "[forwarding]\nformat = \"icing\"\nkeys = \"router.key\"\ncores = [1]\n\
+         [icing]\nreplay_capacity = 0\ntags = [{{ prefix = \"00000000/0\" }}]\n{}{}",
+        link(1, (IN, FROM), "in", "open = true"),
+        link(2, (OUT, TO), "out", &format!("nodes = [\"{next}\"]"))
     )
 }
 

@@ -6,14 +6,23 @@ use toml::Spanned;
 use wayleave_core::Now;
 use wayleave_crypto::lanes::Kernel;
 use wayleave_crypto::secret::Key128;
+use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
-use wayleave_dataplane::icing::{Action, Config, ConfigError, Link, Meaning, Output, Policy, Router, TagRule};
+use wayleave_dataplane::icing::{
+    Account, Action, Config, ConfigError, Link, Meaning, Output, Policy, Router, TagRule, Total,
+};
+use wayleave_dataplane::platypus::account::Total as Wide;
 use wayleave_packet::icing::header::Version;
 use wayleave_packet::icing::mint::TAG_EPOCH;
+use wayleave_runtime::identity::Identity;
 use wayleave_runtime::packets::Burst;
 
+use super::accounts::{Account as Journalled, Payer};
 use super::worker::{Attached, Out, Tally, Way};
-use crate::config::icing::{IcingSection, TagSection};
+use crate::attestation_files::fault;
+use crate::commands::keys::signing_key;
+use crate::config::Source;
+use crate::config::icing::{AccountSection, IcingSection, TagSection};
 use crate::config::router::RouterFile;
 use crate::failure::{Failure, Outcome};
 use crate::forwarding_keys::{ForwardingKeys, icing_master, icing_secret};
@@ -54,23 +63,45 @@ pub fn policy(file: &RouterFile, keys: &ForwardingKeys, now: u64, ahead: u64) ->
         let nodes = section.nodes.iter().map(|node| node.0).collect();
         Link { id: section.id.unwrap_or_default(), nodes, is_open: section.open }
     };
+    let sections = file.icing.iter().map(Spanned::get_ref);
+    let accounts: Vec<Account> = sections.clone().flat_map(|section| &section.accounts).map(account).collect();
+    let tags = sections.flat_map(|section| &section.tags);
     Policy {
         secrets: live.iter().map(|(_, key)| icing_secret(key)).collect(),
         masters: live.iter().map(|(from, key)| ((*from >> TAG_EPOCH) as u32, icing_master(key))).collect(),
         links: file.link.iter().map(link).collect(),
-        rules: file.icing.iter().flat_map(|section| &section.get_ref().tags).map(rule).collect(),
-        accounts: Vec::new(),
+        rules: tags.map(|tag| rule(tag, &accounts)).collect(),
+        accounts,
     }
 }
 
-fn rule(tag: &TagSection) -> TagRule {
+/// `depth` octets at once are a second's, if the file does not say.
+fn account(section: &AccountSection) -> Account {
+    let rate = section.rate;
+    Account { id: *section.id.get_ref(), rate, depth: section.depth.unwrap_or(rate) }
+}
+
+fn rule(tag: &TagSection, accounts: &[Account]) -> TagRule {
     let output = match (tag.link, tag.service) {
         (Some(link), _) => Output::Link(link),
         (None, Some(service)) => Output::Service(service),
         (None, None) => Output::Next,
     };
     let prefix = tag.prefix.get_ref().0;
-    TagRule { bits: prefix.0, depth: prefix.1, meaning: Meaning { queue: tag.queue, output, account: None } }
+    let place = |id| accounts.iter().position(|account| account.id == id);
+    // The configuration was checked: it is there, and the number of accounts has 16 bits.
+    let account = tag.account.and_then(place).map(|place| place as u16);
+    TagRule { bits: prefix.0, depth: prefix.1, meaning: Meaning { queue: tag.queue, output, account } }
+}
+
+/// The key that signs reports, if the file names one.
+pub fn identity(file: &RouterFile, source: &Source) -> Result<Option<SigningKey>, Failure> {
+    let Some(named) = file.icing.as_ref().and_then(|section| section.get_ref().identity.as_ref()) else {
+        return Ok(None);
+    };
+    let loaded = Identity::load(&source.beside(named.get_ref()));
+    let key = loaded.map(|identity| signing_key(&identity)).map_err(|error| Failure::from_error(&error));
+    key.map(Some).map_err(|failure| source.failure(fault(named.span(), &failure)))
 }
 
 /// Whether a router would take the policy.
@@ -121,6 +152,21 @@ impl Engine {
         self.router.set_policy(policy)?;
         self.take(table, ports);
         Ok(())
+    }
+
+    /// Takes over what the journal holds.
+    pub fn restore(&mut self, journal: &[Journalled]) {
+        let narrow = |count| u64::try_from(count).unwrap_or(u64::MAX);
+        self.router.restore(journal.iter().filter_map(|(_, payer, total)| match payer {
+            Payer::Icing(id) => Some((*id, Total { packets: narrow(total.packets), octets: narrow(total.octets) })),
+            Payer::Platypus(_) => None,
+        }));
+    }
+
+    /// Totals that are not written down yet.
+    pub fn journal(&mut self) -> Vec<(Payer, Wide)> {
+        let wide = |total: Total| Wide { packets: total.packets.into(), octets: total.octets.into() };
+        self.router.journal().into_iter().map(|(id, total)| (Payer::Icing(id), wide(total))).collect()
     }
 
     fn take(&mut self, table: Table, ports: &[Attached]) {

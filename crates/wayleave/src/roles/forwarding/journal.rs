@@ -9,10 +9,10 @@ use tracing::error;
 use wayleave_core::UnixTime;
 use wayleave_dataplane::platypus::account::Total;
 use wayleave_packet::platypus::mint::epoch;
-use wayleave_packet::platypus::verify::Charge;
 use wayleave_runtime::store::{Change, Store};
 
-use super::{ACCOUNTS, Account, pages, platypus};
+use super::accounts::{Account, Payer, record};
+use super::{ACCOUNTS, pages};
 
 /// How far a clock may go back before the end of an epoch counts as final.
 const MARGIN: Duration = Duration::from_secs(300);
@@ -25,14 +25,15 @@ pub struct Journal {
     store: Option<Arc<dyn Store>>,
     /// The latest record of each account, until the store takes it.
     unsent: BTreeMap<Vec<u8>, Vec<u8>>,
-    open: BTreeMap<Vec<u8>, (usize, Charge)>,
+    open: BTreeMap<Vec<u8>, (usize, Payer)>,
     /// Batches that the store took, and the last of them that is durable.
     taken: u64,
     durable: Arc<AtomicU64>,
 }
 
-/// Whether no packet of this account's epoch is accepted any more. Without an interval there is no end.
-pub fn is_over(charge: &Charge, now: UnixTime) -> bool {
+/// Whether no packet of this account's epoch is accepted any more. Without an interval, or an epoch, there is no end.
+pub fn is_over(payer: &Payer, now: UnixTime) -> bool {
+    let Payer::Platypus(charge) = payer else { return false };
     let before = UnixTime(now.0.saturating_sub(MARGIN.as_micros() as u64));
     charge
         .interval
@@ -44,24 +45,24 @@ impl Journal {
     pub fn new(store: Option<Arc<dyn Store>>, restored: &[Account]) -> Self {
         let mut journal =
             Self { store, unsent: BTreeMap::new(), open: BTreeMap::new(), taken: 0, durable: Arc::default() };
-        for (worker, charge, total) in restored {
-            let (key, _) = platypus::record(*worker, charge, total);
-            journal.open.insert(key, (*worker, *charge));
+        for (worker, payer, total) in restored {
+            let (key, _) = record(*worker, payer, total);
+            journal.open.insert(key, (*worker, *payer));
         }
         journal
     }
 
     /// Takes over a thread's totals.
-    pub fn take(&mut self, worker: usize, totals: Vec<(Charge, Total)>, shown: &pages::Shown) {
-        for (charge, total) in totals {
-            self.note(worker, &charge, &total);
-            shown.note(worker, charge, total);
+    pub fn take(&mut self, worker: usize, totals: Vec<(Payer, Total)>, shown: &pages::Shown) {
+        for (payer, total) in totals {
+            self.note(worker, &payer, &total);
+            shown.note(worker, payer, total);
         }
     }
 
-    fn note(&mut self, worker: usize, charge: &Charge, total: &Total) {
-        let (key, value) = platypus::record(worker, charge, total);
-        self.open.insert(key.clone(), (worker, *charge));
+    fn note(&mut self, worker: usize, payer: &Payer, total: &Total) {
+        let (key, value) = record(worker, payer, total);
+        self.open.insert(key.clone(), (worker, *payer));
         self.unsent.insert(key, value);
     }
 
@@ -103,11 +104,11 @@ impl Journal {
     }
 
     /// Open accounts whose epoch is over, by their records' keys; none while a record is not durable yet.
-    pub fn over(&self, now: UnixTime) -> Vec<(Vec<u8>, (usize, Charge))> {
+    pub fn over(&self, now: UnixTime) -> Vec<(Vec<u8>, (usize, Payer))> {
         if !self.unsent.is_empty() || self.durable.load(Ordering::Acquire) != self.taken {
             return Vec::new();
         }
-        let is_over = |account: &(&Vec<u8>, &(usize, Charge))| is_over(&account.1.1, now);
+        let is_over = |account: &(&Vec<u8>, &(usize, Payer))| is_over(&account.1.1, now);
         self.open.iter().filter(is_over).map(|(key, account)| (key.clone(), *account)).collect()
     }
 
@@ -125,6 +126,7 @@ mod tests {
 
     use tokio::sync::watch;
     use wayleave_packet::platypus::header::{Interval, Principal};
+    use wayleave_packet::platypus::verify::Charge;
     use wayleave_runtime::store::{Durable, Health, Record, StoreError};
 
     use super::*;
@@ -154,9 +156,13 @@ mod tests {
         }
     }
 
-    fn charge(epoch: u32) -> Charge {
+    fn payer(epoch: u32, interval: Option<Interval>) -> Payer {
         let principal = Principal::new(7).expect("24 bits");
-        Charge { principal, delegation: None, interval: Interval::new(12), epoch }
+        Payer::Platypus(Charge { principal, delegation: None, interval, epoch })
+    }
+
+    fn charge(epoch: u32) -> Payer {
+        payer(epoch, Interval::new(12))
     }
 
     #[test]
@@ -173,14 +179,14 @@ mod tests {
         let (changes, durable) = store.batches.lock().expect("no panic").pop().expect("a batch");
         let total = Total { packets: 2, octets: 9 };
         assert_eq!(changes.len(), 2);
-        assert_eq!(changes[0].value, Some(platypus::record(0, &charge(100), &total).1));
+        assert_eq!(changes[0].value, Some(record(0, &charge(100), &total).1));
         assert!(journal.over(now).is_empty(), "not durable");
         durable();
         let over = journal.over(now);
         assert!(over.is_empty(), "the clock may go back by five minutes");
         let now = UnixTime(now.0 + 300_000_000);
         let over = journal.over(now);
-        assert_eq!(over.iter().map(|(_, (_, charge))| charge.epoch).collect::<Vec<_>>(), [100]);
+        assert_eq!(over.iter().map(|(_, (_, payer))| *payer).collect::<Vec<_>>(), [charge(100)]);
         journal.closed(&over[0].0);
         assert!(journal.over(now).is_empty());
     }
@@ -190,6 +196,7 @@ mod tests {
         let now = UnixTime(((100 << 12) + 301) * 1_000_000);
         let over: Vec<u32> = (95..105).filter(|epoch| is_over(&charge(*epoch), now)).collect();
         assert_eq!(over, [95, 96, 97, 98]);
-        assert!(!is_over(&Charge { interval: None, ..charge(1) }, now));
+        assert!(!is_over(&payer(1, None), now));
+        assert!(!is_over(&Payer::Icing(1), now));
     }
 }

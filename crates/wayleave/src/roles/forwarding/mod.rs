@@ -1,24 +1,26 @@
 //! `run router`: the verifying router. Threads forward; everything else is told to them between two bursts.
 
+mod accounts;
+mod bfd;
 mod icing;
 mod journal;
 mod pages;
 mod platypus;
 mod ports;
+mod reports;
 mod revocations;
 mod scion;
 mod worker;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 use wayleave_core::Now;
 use wayleave_dataplane::platypus::account::Total;
-use wayleave_packet::platypus::verify::Charge;
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::Burst;
@@ -31,13 +33,14 @@ use crate::config::Source;
 use crate::config::router::{Format, PlatypusSection, RouterFile, ScionSection};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::forwarding_keys::ForwardingKeys;
+use accounts::{Account, Payer};
 use journal::Journal;
 use ports::Wanted;
 use revocations::Watched;
 use worker::{Attached, Handle, Out, Tally, Way, ask};
 
 /// What a reload takes in; keys and lists are read again too.
-const LIVE: [&str; 13] = [
+const LIVE: [&str; 15] = [
     "scion",
     "interface",
     "link",
@@ -51,6 +54,8 @@ const LIVE: [&str; 13] = [
     "platypus.revocations.key",
     "icing.tags",
     "icing.services",
+    "icing.accounts",
+    "icing.identity",
 ];
 /// How often accounts go to the journal: what a crash may lose is this and the time of a commit.
 const JOURNAL_EVERY: Duration = Duration::from_millis(250);
@@ -89,9 +94,6 @@ impl Engine {
     }
 }
 
-/// What an account is journalled under, and what it sent.
-type Account = (usize, Charge, Total);
-
 /// Runs the router until SIGTERM.
 pub async fn run(path: &Path) -> Outcome {
     let source = Source::read(path)?;
@@ -104,10 +106,16 @@ pub async fn run(path: &Path) -> Outcome {
     };
     let journal = restored(store.as_deref())?;
     let mut signals = Signals::listen().map_err(|error| Failure::new(format!("no signals: {error}")))?;
-    let workers = start(&file, &keys, &journal, clock)?;
+    let (control, heard) = mpsc::channel(worker::CONTROL_QUEUE);
+    let workers = start(&file, &keys, &journal, clock, &control)?;
     let (ready, is_ready) = not_ready_yet();
-    let shown = pages::Shown::new(&file, &workers, &journal, store.clone());
+    let log = Events::default();
+    let tasks = workers.iter().map(|worker| worker.tasks.clone()).collect();
+    let wanted = bfd::Wanted::new(&file, &keys, unix_now().secs());
+    let sessions = bfd::Sessions::start(wanted, heard, tasks, clock, log.clone());
+    let shown = pages::Shown::new(&file, &workers, &journal, store.clone(), (log, sessions.clone()));
     shown.configured(&file, &keys);
+    shown.identified(icing::identity(&file, &source)?);
     let log = shown.log.clone();
     let _pages = pages::serve(&file, &shown, is_ready).await?;
     let watched = Watched::new(&file, &source, store.clone())?;
@@ -123,6 +131,7 @@ pub async fn run(path: &Path) -> Outcome {
         watched,
         log,
         shown,
+        sessions,
         journal: Journal::new(store.map(|store| store as Arc<dyn Store>), &journal),
     };
     router.watched.look(&router.workers, &router.log).await;
@@ -175,7 +184,7 @@ fn live_times(keys: &ForwardingKeys, file: &RouterFile) -> Vec<u64> {
 fn restored(store: Option<&FileStore>) -> Outcome<Vec<Account>> {
     let Some(store) = store else { return Ok(Vec::new()) };
     let records = store.load(ACCOUNTS)?;
-    let known: Vec<Account> = records.iter().filter_map(|(key, value)| platypus::read_record(key, value)).collect();
+    let known: Vec<Account> = records.iter().filter_map(|(key, value)| accounts::read_record(key, value)).collect();
     if known.len() < records.len() {
         warn!(records = records.len() - known.len(), "records of accounts that this version does not read");
     }
@@ -183,7 +192,13 @@ fn restored(store: Option<&FileStore>) -> Outcome<Vec<Account>> {
 }
 
 /// Opens all ports and starts all threads, or none.
-fn start(file: &RouterFile, keys: &ForwardingKeys, journal: &[Account], clock: Clock) -> Outcome<Vec<Handle>> {
+fn start(
+    file: &RouterFile,
+    keys: &ForwardingKeys,
+    journal: &[Account],
+    clock: Clock,
+    control: &mpsc::Sender<worker::Control>,
+) -> Outcome<Vec<Handle>> {
     let count = usize::try_from(*file.forwarding.workers.get_ref()).unwrap_or(1);
     let mut sets: Vec<Vec<Attached>> = (0..count).map(|_| Vec::new()).collect();
     for wanted in ports::wanted(file) {
@@ -198,19 +213,11 @@ fn start(file: &RouterFile, keys: &ForwardingKeys, journal: &[Account], clock: C
     let mut workers = Vec::new();
     for (number, (engine, set)) in engines.into_iter().zip(sets).enumerate() {
         let core = file.forwarding.cores.as_ref().map(|cores| cores.get_ref()[number]);
-        let mut worker = worker::start(number, engine, set, clock, core)
+        let worker = worker::start(number, engine, set, clock, core, control.clone())
             .map_err(|error| Failure::new(format!("no thread: {error}")))?;
-        sink(worker.control.take());
         workers.push(worker);
     }
     Ok(workers)
-}
-
-/// This router's own control traffic has no consumer yet: it is counted and dropped.
-fn sink(control: Option<std::sync::mpsc::Receiver<Vec<u8>>>) {
-    if let Some(control) = control {
-        std::thread::spawn(move || while control.recv().is_ok() {});
-    }
 }
 
 fn engine(
@@ -233,19 +240,25 @@ fn engine(
             let section: &PlatypusSection = section.get_ref();
             let waypoints = platypus::waypoints(section, keys, now, ahead);
             let mut config = platypus::config(file, section, waypoints.clone())?;
-            let own = journal.iter().filter(|(worker, ..)| *worker == number);
-            let own: Vec<_> = own.filter(|(_, charge, _)| !journal::is_over(charge, unix_now())).collect();
+            let own =
+                journal.iter().filter(|(worker, payer, _)| *worker == number && !journal::is_over(payer, unix_now()));
+            let own = own.filter_map(|(_, payer, total)| match payer {
+                Payer::Platypus(charge) => Some((*charge, *total)),
+                Payer::Icing(_) => None,
+            });
+            let own: Vec<_> = own.collect();
             if config.accounts > 0 {
                 // An account that found no room would begin at nothing, and take its own record's place.
                 config.accounts = config.accounts.max(own.len());
             }
             let mut engine = platypus::Engine::new(config, platypus::Table::new(file, waypoints), ports);
-            engine.router.accounts().restore(own.into_iter().map(|(_, charge, total)| (*charge, *total)));
+            engine.router.accounts().restore(own);
             Engine::Platypus(Box::new(engine))
         }
         (None, None) if file.icing.is_some() => {
             let policy = icing::policy(file, keys, now, ahead);
-            let engine = icing::Engine::new(file, policy, icing::Table::new(file), ports)?;
+            let mut engine = icing::Engine::new(file, policy, icing::Table::new(file), ports)?;
+            engine.restore(journal);
             Engine::Icing(Box::new(engine))
         }
         // `parse` has seen that there is one.
@@ -332,6 +345,7 @@ struct Daemon {
     watched: Watched,
     log: Events,
     shown: pages::Shown,
+    sessions: bfd::Sessions,
     journal: Journal,
 }
 
@@ -365,7 +379,8 @@ impl Daemon {
 
     /// Makes room where the epoch of an account is over, and its last record durable.
     async fn close_accounts(&mut self) {
-        for (key, (number, charge)) in self.journal.over(unix_now()) {
+        for (key, (number, payer)) in self.journal.over(unix_now()) {
+            let Payer::Platypus(charge) = payer else { continue };
             let Some(worker) = self.workers.get(number) else { continue };
             let close = move |worker: &mut worker::Worker| match &mut worker.engine {
                 Engine::Platypus(engine) => engine.router.accounts().close(&charge),
@@ -395,6 +410,7 @@ impl Daemon {
         file.forwarding.workers = self.file.forwarding.workers.clone();
         let keys = load_keys(&file, &source)?;
         let watched = Watched::new(&file, &source, self.store.clone())?;
+        let identity = icing::identity(&file, &source)?;
         Reload::of(&file, &keys)?;
         let before = ports::wanted(&self.file);
         let mut opened: Vec<(usize, Attached)> = Vec::new();
@@ -408,6 +424,7 @@ impl Daemon {
         (self.source, self.file, self.keys) = (source, file, keys);
         self.watched.take_over(watched);
         self.apply(opened).await;
+        self.shown.identified(identity);
         info!(
             interfaces = self.file.interface.len(),
             links = self.file.link.len(),
@@ -434,6 +451,7 @@ impl Daemon {
             self.log.note(&json!({ "event": "keys", "from": live }));
         }
         self.live = live;
+        self.sessions.reload(bfd::Wanted::new(&self.file, &self.keys, unix_now().secs()));
         self.shown.configured(&self.file, &self.keys);
     }
 
@@ -456,21 +474,13 @@ impl Daemon {
 }
 
 /// What accounts have sent, where that is not written down yet.
-fn last_totals(engine: &mut Engine) -> Vec<(Charge, Total)> {
+fn last_totals(engine: &mut Engine) -> Vec<(Payer, Total)> {
     match engine {
-        Engine::Platypus(engine) => engine.router.accounts().journal(),
-        Engine::Scion(_) | Engine::Icing(_) => Vec::new(),
+        Engine::Platypus(engine) => {
+            let totals = engine.router.accounts().journal().into_iter();
+            totals.map(|(charge, total)| (Payer::Platypus(charge), total)).collect()
+        }
+        Engine::Icing(engine) => engine.journal(),
+        Engine::Scion(_) => Vec::new(),
     }
-}
-
-/// Totals by account, over all threads.
-fn totals(accounts: &BTreeMap<Vec<u8>, Account>) -> Vec<(Charge, Total)> {
-    let mut out: BTreeMap<Vec<u8>, (Charge, Total)> = BTreeMap::new();
-    for (_, charge, total) in accounts.values() {
-        let (key, _) = platypus::record(0, charge, total);
-        let (_, sum) = out.entry(key).or_insert((*charge, Total::default()));
-        sum.packets += total.packets;
-        sum.octets += total.octets;
-    }
-    out.into_values().collect()
 }

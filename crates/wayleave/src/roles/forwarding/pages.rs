@@ -7,16 +7,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tracing::info;
+use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::counters::Reason;
 use wayleave_dataplane::icing;
 use wayleave_dataplane::platypus;
 use wayleave_dataplane::platypus::account::Total;
-use wayleave_packet::platypus::verify::{self, Charge};
+use wayleave_packet::platypus::verify;
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Metric, Pages, Serving, ViewError};
 use wayleave_runtime::store::{FileStore, Health, Store};
 
+use super::Engine;
+use super::accounts::{self, Account, Payer, totals};
+use super::bfd::Sessions;
+use super::reports::Question;
 use super::worker::{Handle, Tally, Task, ask};
-use super::{Account, Engine, platypus as accounts, totals};
 use crate::config::router::RouterFile;
 use crate::failure::{Failure, Outcome};
 use crate::forwarding_keys::ForwardingKeys;
@@ -37,6 +42,7 @@ const AFTER_MAC: [platypus::Reason; 7] = [
 #[derive(Clone)]
 pub struct Shown {
     pub log: Events,
+    sessions: Sessions,
     workers: Vec<Sender<Task>>,
     store: Option<Arc<FileStore>>,
     /// By the key of their record.
@@ -50,6 +56,8 @@ struct Configured {
     format: &'static str,
     interfaces: Vec<Value>,
     keys: Vec<u64>,
+    /// Of ICING: what signs reports.
+    identity: Option<Arc<SigningKey>>,
 }
 
 /// One thread's counts, or the sum over threads.
@@ -111,32 +119,44 @@ impl Counts {
 }
 
 impl Shown {
-    pub fn new(file: &RouterFile, workers: &[Handle], journal: &[Account], store: Option<Arc<FileStore>>) -> Self {
+    pub fn new(
+        file: &RouterFile,
+        workers: &[Handle],
+        journal: &[Account],
+        store: Option<Arc<FileStore>>,
+        (log, sessions): (Events, Sessions),
+    ) -> Self {
         let shown = Self {
-            log: Events::default(),
+            log,
+            sessions,
             workers: workers.iter().map(|worker| worker.tasks.clone()).collect(),
             store,
             accounts: Arc::default(),
             configured: Arc::default(),
         };
-        for (worker, charge, total) in journal {
-            shown.note(*worker, *charge, *total);
+        for (worker, payer, total) in journal {
+            shown.note(*worker, *payer, *total);
         }
         shown.interfaces(file);
         shown
     }
 
     /// An account's new total.
-    pub fn note(&self, worker: usize, charge: Charge, total: Total) {
-        let (key, _) = accounts::record(worker, &charge, &total);
+    pub fn note(&self, worker: usize, payer: Payer, total: Total) {
+        let (key, _) = accounts::record(worker, &payer, &total);
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        accounts.insert(key, (worker, charge, total));
+        accounts.insert(key, (worker, payer, total));
     }
 
     /// What a configuration says.
     pub fn configured(&self, file: &RouterFile, keys: &ForwardingKeys) {
         self.interfaces(file);
         self.configured.lock().unwrap_or_else(PoisonError::into_inner).keys = keys.times().collect();
+    }
+
+    /// What signs reports from now on.
+    pub fn identified(&self, identity: Option<SigningKey>) {
+        self.configured.lock().unwrap_or_else(PoisonError::into_inner).identity = identity.map(Arc::new);
     }
 
     fn interfaces(&self, file: &RouterFile) {
@@ -153,11 +173,11 @@ impl Shown {
         });
         let links = file.link.iter().map(|section| {
             let section = section.get_ref();
-            json!({
-                "interface": "link",
-                "local": section.local.get_ref().0.to_string(),
-                "remote": section.remote.get_ref().0.to_string(),
-            })
+            let (local, remote) = match (&section.device, &section.neighbor) {
+                (Some(device), Some(neighbor)) => (device.clone(), neighbor.get_ref().0.to_string()),
+                _ => (section.local.get_ref().0.to_string(), section.remote.get_ref().0.to_string()),
+            };
+            json!({ "interface": "link", "local": local, "remote": remote })
         });
         let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
         configured.format = file.forwarding.format.name();
@@ -211,6 +231,7 @@ impl Shown {
             "decided": map(&counts.decided, true),
             "reasons": map(&counts.reasons, false),
             "store": store,
+            "bfd": self.sessions.json(),
         }))
     }
 
@@ -226,19 +247,38 @@ impl Shown {
         Ok(json!({ "version": 1, "peers": rows }))
     }
 
+    async fn reports(&self, question: Question) -> Result<Value, ViewError> {
+        let identity = self.says().identity;
+        let identity = identity.ok_or_else(|| ViewError::NotFound("no `identity` signs reports".to_owned()))?;
+        let (mut reports, now) = (Vec::new(), unix_now());
+        for worker in &self.workers {
+            let asked = question.clone();
+            let of = move |worker: &mut super::worker::Worker| match &worker.engine {
+                Engine::Icing(engine) => asked.answer(&engine.router, now),
+                Engine::Scion(_) | Engine::Platypus(_) => Vec::new(),
+            };
+            reports.extend(ask(worker, of).await.ok_or(ViewError::Unavailable)?);
+        }
+        Ok(question.sign(reports, &identity))
+    }
+
     fn account_list(&self) -> Value {
         let accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         let rows: Vec<Value> = totals(&accounts)
             .into_iter()
-            .map(|(charge, total)| {
-                json!({
-                    "principal": charge.principal.number(),
-                    "delegation": charge.delegation.map(|(id, _)| id.number()),
-                    "sub_delegation": charge.delegation.and_then(|(_, sub)| sub).map(|id| id.number()),
-                    "epoch": charge.epoch,
-                    "packets": total.packets.to_string(),
-                    "octets": total.octets.to_string(),
-                })
+            .map(|(payer, total)| {
+                let mut row = match payer {
+                    Payer::Platypus(charge) => json!({
+                        "principal": charge.principal.number(),
+                        "delegation": charge.delegation.map(|(id, _)| id.number()),
+                        "sub_delegation": charge.delegation.and_then(|(_, sub)| sub).map(|id| id.number()),
+                        "epoch": charge.epoch,
+                    }),
+                    Payer::Icing(id) => json!({ "account": id }),
+                };
+                row["packets"] = json!(total.packets.to_string());
+                row["octets"] = json!(total.octets.to_string());
+                row
             })
             .collect();
         json!({ "version": 1, "accounts": rows })
@@ -279,7 +319,7 @@ pub async fn serve(
     let Some(status) = &file.status else { return Ok(None) };
     let address = status.listen.get_ref().0;
     let of = || shown.clone();
-    let (a, b, c, d, e, f) = (of(), of(), of(), of(), of(), of());
+    let (a, b, c, d, e, f, g) = (of(), of(), of(), of(), of(), of(), of());
     let pages = Pages::new("router", is_ready)
         .view("/api/v1/status", move |_| {
             let shown = a.clone();
@@ -302,6 +342,10 @@ pub async fn serve(
         .view("/api/v1/events", move |_| {
             let list = e.log.list();
             async move { Ok(list) }
+        })
+        .view("/api/v1/reports", move |parameters| {
+            let shown = g.clone();
+            async move { shown.reports(Question::read(&parameters)?).await }
         })
         .metrics(move || {
             let shown = f.clone();

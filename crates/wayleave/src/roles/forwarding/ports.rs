@@ -4,11 +4,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use toml::Spanned;
 use tracing::info;
+use wayleave_packet::icing::header::ETHERTYPE;
+use wayleave_runtime::packets::ethernet::{self, Ethernet};
 use wayleave_runtime::packets::ip::Ip;
 use wayleave_runtime::packets::udp::{self, Group, Intake, Sorting};
 use wayleave_runtime::packets::xdp::{Place, Xdp};
 
 use super::worker::{Attached, Way};
+use crate::config::EthernetAddress;
 use crate::config::router::{Backend, RouterFile};
 use crate::failure::Failure;
 
@@ -35,6 +38,8 @@ enum What {
     Xdp(Place),
     /// ICING in UDP: one thread takes all, nothing is sorted.
     Whole(SocketAddr, Intake),
+    /// ICING straight over Ethernet.
+    Ethernet(ethernet::Place),
     /// By IP to this address; other threads than the first only send.
     Ip(Ipv4Addr, u8),
 }
@@ -73,11 +78,16 @@ pub fn wanted(file: &RouterFile) -> Vec<Wanted> {
     for (number, section) in file.link.iter().map(Spanned::get_ref).enumerate() {
         let (local, remote) = (section.local.get_ref().0, section.remote.get_ref().0);
         let gateway = section.gateway.as_ref().map(|gateway| gateway.0);
-        let what = match (section.backend.get_ref(), &section.device) {
-            (Backend::AfXdp, Some(device)) => xdp(device, section.queue, local, remote, gateway),
-            (backend, _) => udp(local, *backend, Sorting::Ip),
+        let (what, name) = match (section.backend.get_ref(), &section.device, &section.neighbor) {
+            (Backend::AfXdp, Some(device), _) => {
+                (xdp(device, section.queue, local, remote, gateway), format!("link {local}"))
+            }
+            (Backend::Ethernet, Some(device), Some(neighbor)) => {
+                (ethernet(device, neighbor.get_ref().0), format!("link to {} at {device}", neighbor.get_ref().0))
+            }
+            (backend, ..) => (udp(local, *backend, Sorting::Ip), format!("link {local}")),
         };
-        all.push(Wanted::new(Way::Link(number), what, format!("link {local}")));
+        all.push(Wanted::new(Way::Link(number), what, name));
     }
     if file.icing.is_some() {
         for wanted in &mut all {
@@ -104,23 +114,29 @@ fn xdp(device: &str, queue: u32, local: SocketAddr, remote: SocketAddr, gateway:
     }
 }
 
+fn ethernet(device: &str, neighbor: EthernetAddress) -> What {
+    What::Ethernet(ethernet::Place { interface: device.to_owned(), neighbor: neighbor.0, ether_type: ETHERTYPE })
+}
+
 impl Wanted {
     fn new(way: Way, what: What, name: String) -> Self {
         let key = match &what {
             What::Udp(local, intake, _) => format!("udp {local} {intake:?}"),
             What::Whole(local, intake) => format!("udp {local} {intake:?} whole"),
             What::Xdp(place) => format!("{place:?}"),
+            What::Ethernet(place) => format!("ethernet {place:?}"),
             What::Ip(address, protocol) => format!("ip {address} {protocol}"),
         };
         Self { way, key, what, name }
     }
 
-    /// The address that one socket or group has at a time.
-    pub fn stands_at(&self) -> (IpAddr, u16) {
+    /// The place that one socket or group has at a time.
+    pub fn stands_at(&self) -> String {
         match &self.what {
-            What::Udp(local, ..) | What::Whole(local, _) => (local.ip(), local.port()),
-            What::Xdp(place) => (IpAddr::V4(*place.local.ip()), place.local.port()),
-            What::Ip(address, protocol) => (IpAddr::V4(*address), (*protocol).into()),
+            What::Udp(local, ..) | What::Whole(local, _) => local.to_string(),
+            What::Xdp(place) => place.local.to_string(),
+            What::Ethernet(place) => format!("{place:?}"),
+            What::Ip(address, protocol) => format!("{address} {protocol}"),
         }
     }
 
@@ -154,6 +170,13 @@ impl Wanted {
                     )
                 })?;
                 info!(interface = place.interface, in_driver = port.is_in_driver(), "AF_XDP");
+                Ok(vec![(0, attached(Box::new(port), false))])
+            }
+            What::Ethernet(place) => {
+                let port = Ethernet::open(place).map_err(|error| {
+                    Failure::system(format!("{name}: no packets from {}", place.interface), &error)
+                        .help("packet sockets need CAP_NET_RAW, and the device must be an Ethernet")
+                })?;
                 Ok(vec![(0, attached(Box::new(port), false))])
             }
             What::Ip(address, protocol) => {

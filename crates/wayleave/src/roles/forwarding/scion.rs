@@ -212,7 +212,7 @@ impl Engine {
             actions
         };
         for ((number, length), action) in numbers.into_iter().zip(lengths).zip(actions).take(count) {
-            self.route(burst, (number, length), place, action, out, tally);
+            self.route(burst, (number, length), (place, way), action, out, tally);
         }
     }
 
@@ -236,7 +236,7 @@ impl Engine {
         &mut self,
         burst: &mut Burst,
         (number, length): (usize, usize),
-        place: usize,
+        (place, way): (usize, Way),
         action: Action,
         out: &mut Out,
         tally: &mut Tally,
@@ -250,7 +250,10 @@ impl Engine {
             }
             Action::Sibling(sibling) => self.table.siblings.get(usize::from(sibling)).map(|to| (self.internal, *to)),
             Action::Deliver => self.table.host(burst.octets(number)).map(|to| (self.internal, to)),
-            Action::Control => return out.control(burst.octets(number), tally),
+            Action::Control => {
+                let ingress = self.ingress(way, burst.from(number)).unwrap_or(Ingress::Internal);
+                return out.control(ingress, burst.octets(number), tally);
+            }
             Action::Answer(_) => {
                 burst.shorten(number, length);
                 return out.urgent(place, number, burst.from(number));

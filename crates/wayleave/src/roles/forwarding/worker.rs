@@ -2,14 +2,14 @@
 //! next one. It shares nothing with other threads; what is asked of it comes between two bursts.
 
 use std::net::SocketAddr;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 use wayleave_core::Now;
-use wayleave_dataplane::frame::BURST;
+use wayleave_dataplane::frame::{BURST, Ingress};
 use wayleave_runtime::Clock;
 use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 
@@ -18,7 +18,7 @@ use super::Engine;
 /// How long a thread without packets sleeps before it looks what is asked of it.
 const IDLE: Duration = Duration::from_millis(5);
 /// Control packets that wait for their consumer, at most.
-const CONTROL_QUEUE: usize = 256;
+pub const CONTROL_QUEUE: usize = 256;
 /// Control packets that a turn serves ahead of data, about: anybody may call a packet control traffic, so that it must not
 /// keep the data from being served.
 const CONTROL_AHEAD: usize = 64;
@@ -90,7 +90,13 @@ impl Tally {
 pub struct Out {
     urgent: Vec<Vec<Outgoing>>,
     data: Vec<Vec<Outgoing>>,
-    control: Option<SyncSender<Vec<u8>>>,
+    control: Option<mpsc::Sender<Control>>,
+}
+
+/// A control packet of this router, and where it came in.
+pub struct Control {
+    pub ingress: Ingress,
+    pub octets: Vec<u8>,
 }
 
 impl Out {
@@ -111,9 +117,10 @@ impl Out {
     }
 
     /// Hands this router's own control traffic to its consumer.
-    pub fn control(&mut self, octets: &[u8], tally: &mut Tally) {
+    pub fn control(&mut self, ingress: Ingress, octets: &[u8], tally: &mut Tally) {
         tally.control += 1;
-        let taken = self.control.as_ref().is_some_and(|queue| queue.try_send(octets.to_vec()).is_ok());
+        let message = || Control { ingress, octets: octets.to_vec() };
+        let taken = self.control.as_ref().is_some_and(|queue| queue.try_send(message()).is_ok());
         tally.control_lost += u64::from(!taken);
     }
 }
@@ -140,20 +147,18 @@ pub struct Handle {
     pub tasks: Sender<Task>,
     /// Ends with the engine, which holds what was counted last.
     pub thread: JoinHandle<Engine>,
-    /// Control traffic of this router.
-    pub control: Option<Receiver<Vec<u8>>>,
 }
 
-/// Starts a thread, on `core` if one is given.
+/// Starts a thread, on `core` if one is given; `control` takes this router's own control traffic.
 pub fn start(
     number: usize,
     engine: Engine,
     ports: Vec<Attached>,
     clock: Clock,
     core: Option<usize>,
+    control: mpsc::Sender<Control>,
 ) -> std::io::Result<Handle> {
     let (asked, tasks) = channel();
-    let (control, consumer) = sync_channel(CONTROL_QUEUE);
     let out = Out { control: Some(control), ..Out::default() };
     let tally = Tally::default();
     let burst = Burst::default();
@@ -165,7 +170,7 @@ pub fn start(
         }
         worker.run()
     })?;
-    Ok(Handle { tasks: asked, thread, control: Some(consumer) })
+    Ok(Handle { tasks: asked, thread })
 }
 
 /// Asks a thread, and waits for its answer; `None` if it has stopped.
@@ -246,6 +251,24 @@ impl Worker {
             }
         }
         taken
+    }
+
+    /// Sends a packet of this router's own to `to` by the port of `way`.
+    pub fn send_own(&mut self, way: Way, to: SocketAddr, octets: &[u8]) {
+        let Self { ports, burst, tally, .. } = self;
+        let Some(attached) = ports.iter_mut().find(|attached| attached.way == way && !attached.is_control) else {
+            return;
+        };
+        burst.clear();
+        if !burst.push(octets, to) {
+            return;
+        }
+        let sent = attached.port.send(burst, &[Outgoing { packet: 0, to }]).unwrap_or_else(|_| {
+            tally.failures += 1;
+            0
+        });
+        tally.sent += sent as u64;
+        tally.unsent += 1 - sent as u64;
     }
 
     /// Takes what remains at a port that leaves.

@@ -1,0 +1,98 @@
+//! `locate`: between which nodes of an ICING path packets vanished, by what its nodes signed.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use wayleave_dataplane::icing::{Report, locate};
+use wayleave_runtime::identity::to_hex;
+
+use crate::cli::{Locate, NodeReports};
+use crate::failure::{Failure, Outcome};
+use crate::output::{print, print_json};
+
+pub fn run(command: &Locate) -> Outcome {
+    let mut nodes = Vec::new();
+    for node in &command.reports {
+        nodes.push(verified(node, &command.handle.to_ascii_lowercase())?);
+    }
+    let window = match command.window {
+        Some(window) => window,
+        None => last_of_all(&nodes)?,
+    };
+    let of_window = |report: &Report| report.window == window;
+    let mut reports: Vec<Report> = nodes.into_iter().flatten().filter(of_window).collect();
+    reports.sort_unstable_by_key(|report| report.index);
+    let handles: BTreeSet<[u8; 16]> = reports.iter().map(|report| report.handle.0).collect();
+    if handles.len() > 1 {
+        let known: Vec<String> = handles.iter().map(|handle| to_hex(handle)).collect();
+        return Err(Failure::usage(format!("reports on {} paths: {}", known.len(), known.join(", ")))
+            .help("say which one with --handle")
+            .into());
+    }
+    let Some(first) = reports.first() else {
+        return Err(Failure::new(format!("no report on window {window}")).into());
+    };
+    if let Some(twice) = reports.windows(2).find(|pair| pair[0].index == pair[1].index) {
+        return Err(Failure::usage(format!("two reports of node {} of the path", twice[0].index)).into());
+    }
+    let losses = locate(command.sent.unwrap_or(first.count.packets), &reports);
+    if command.json {
+        let rows = |report: &Report| json!({ "index": report.index, "packets": report.count.packets });
+        let lost: Vec<Value> =
+            losses.iter().map(|loss| json!({ "from": loss.from, "to": loss.to, "packets": loss.packets })).collect();
+        print_json(json!({
+            "handle": to_hex(&first.handle.0), "window": window, "sent": command.sent,
+            "reports": reports.iter().map(rows).collect::<Vec<_>>(), "losses": lost,
+        }));
+        return Ok(());
+    }
+    let mut text = format!("path {}, window {window}\n", to_hex(&first.handle.0));
+    for report in &reports {
+        text += &format!("  node {}: {} packets\n", report.index, report.count.packets);
+    }
+    for loss in &losses {
+        text += &format!("  {} packets vanished between node {} and node {}\n", loss.packets, loss.from, loss.to);
+    }
+    if losses.is_empty() {
+        text += "  none vanished\n";
+    }
+    print(&text);
+    Ok(())
+}
+
+/// A node's reports on paths whose handle begins with `handle`; each must hold under its key.
+fn verified(node: &NodeReports, handle: &str) -> Outcome<Vec<Report>> {
+    let name = node.file.display();
+    let text = std::fs::read_to_string(&node.file).map_err(|error| Failure::system(&name, &error))?;
+    let value: Value = serde_json::from_str(&text).map_err(|error| Failure::new(format!("{name}: {error}")))?;
+    let mut reports = Vec::new();
+    for row in value["reports"].as_array().into_iter().flatten() {
+        let octets = row["signed"].as_str().and_then(report_octets);
+        let octets = octets.ok_or_else(|| Failure::new(format!("{name}: a report without `signed`")))?;
+        let report = Report::verify(&octets, &node.key.0)
+            .map_err(|_| Failure::new(format!("{name}: a report that {} did not sign", node.key)))?;
+        if to_hex(&report.handle.0).starts_with(handle) {
+            reports.push(report);
+        }
+    }
+    Ok(reports)
+}
+
+fn report_octets(text: &str) -> Option<[u8; Report::LENGTH]> {
+    let mut octets = [0; Report::LENGTH];
+    if text.len() != 2 * octets.len() || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (place, octet) in octets.iter_mut().enumerate() {
+        *octet = u8::from_str_radix(text.get(2 * place..2 * place + 2)?, 16).ok()?;
+    }
+    Some(octets)
+}
+
+/// The last window on which every node reports.
+fn last_of_all(nodes: &[Vec<Report>]) -> Outcome<u32> {
+    let has = |reports: &[Report], window: u32| reports.iter().any(|report| report.window == window);
+    let windows = nodes.iter().flatten().map(|report| report.window);
+    let common = windows.filter(|window| nodes.iter().all(|reports| has(reports, *window))).max();
+    Ok(common.ok_or_else(|| Failure::new("no window on which all nodes report").help("say one with --window"))?)
+}

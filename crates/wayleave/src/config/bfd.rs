@@ -1,0 +1,39 @@
+//! How a SCION router asks whether its neighbours live.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::Fault;
+use super::router::unplaced;
+use super::rs::range;
+
+/// `[scion.bfd]`: intervals in milliseconds.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BfdSection {
+    /// The least interval at which this router sends.
+    #[serde(default = "default_interval")]
+    pub transmit_ms: Spanned<u64>,
+    /// The least interval at which it takes packets.
+    #[serde(default = "default_interval")]
+    pub receive_ms: Spanned<u64>,
+    /// Packets in a row that may be missed, the last one being the end.
+    #[serde(default = "default_multiplier")]
+    pub multiplier: Spanned<u64>,
+}
+
+fn default_interval() -> Spanned<u64> {
+    unplaced(200)
+}
+
+fn default_multiplier() -> Spanned<u64> {
+    unplaced(3)
+}
+
+impl BfdSection {
+    pub(super) fn faults(&self, faults: &mut Vec<Fault>) {
+        faults.extend(range(&self.transmit_ms, 10, 60_000, "milliseconds"));
+        faults.extend(range(&self.receive_ms, 10, 60_000, "milliseconds"));
+        faults.extend(range(&self.multiplier, 1, 255, "packets"));
+    }
+}
