@@ -35,9 +35,9 @@ fn are(router: &Router, states: serde_json::Value) {
 fn a_dead_router_is_noticed_told_to_senders_and_taken_back() {
     let folder = Folder::new("bfd");
     (0..3).for_each(|index| folder.keys(&format!("{index}.key"), "scion", &[(0, KEYS[index])]));
+    let errors = socket("127.0.0.1:0");
     let [a, b1, b2, c] = [free(), free(), free(), free()];
     let [ab, ba, bc, cb] = [free(), free(), free(), free()];
-    let errors = socket("127.0.0.1:0");
     let shared = format!("shared_port = {}\n", errors.local_addr().expect("bound").port());
     let sibling = |id: u16, link: &str, neighbor: usize| {
         format!("[[interface]]\nid = {id}\nlink = \"{link}\"\nneighbor = \"{}\"\nsibling = 0\n", name(neighbor))
@@ -72,19 +72,20 @@ fn a_dead_router_is_noticed_told_to_senders_and_taken_back() {
     // The last AS's router dies: the one in front of it says so.
     routers[3].kill();
     are(&routers[2], serde_json::json!({ "interface 2": "down", "sibling 0": "up" }));
-    send(b"lost");
+    // An answer is never longer than the question.
+    send(&[0; 100]);
     let told = Message::ExternalInterfaceDown { isd_as: name(1), interface: DOWN.into() };
     assert_eq!(error(&errors), told);
     // And then the other router of the middle AS.
     routers[2].kill();
     are(&routers[1], serde_json::json!({ "interface 1": "up", "sibling 0": "down" }));
-    send(b"lost too");
+    send(&[0; 100]);
     let told = Message::InternalConnectivityDown { isd_as: name(1), ingress: UP.into(), egress: DOWN.into() };
     assert_eq!(error(&errors), told);
     // A reload neither ends sessions nor brings up what is down.
     routers[1].reload();
     are(&routers[1], serde_json::json!({ "interface 1": "up", "sibling 0": "down" }));
-    send(b"lost again");
+    send(&[0; 100]);
     assert_eq!(error(&errors), told);
     assert_eq!(routers[1].count("reasons", "link_down"), 2);
     routers[2].again();
@@ -109,8 +110,8 @@ fn error(socket: &UdpSocket) -> Message {
 fn a_neighbour_gets_bfd_in_one_hop_paths_and_silence_takes_the_link_down() {
     let folder = Folder::new("bfd-neighbour");
     folder.keys("1.key", "scion", &[(0, KEYS[1])]);
-    let (inside, own) = (free(), free());
     let neighbor = socket("127.0.0.1:0");
+    let (inside, own) = (free(), free());
     let remote = neighbor.local_addr().expect("bound").to_string();
     let config = with_bfd(&config(1, &inside, "", &[(UP, "parent", 0, &own, &remote)]), "");
     let router = Router::start(&folder, "router", Place::Here, &config);

@@ -39,8 +39,8 @@ impl Node {
         let folder = Folder::new(name);
         folder.keys("1.key", "icing", &[(0, key(1))]);
         assert!(folder.run(&["keys", "new", "node.identity"]).status.success());
-        let (entry, inside) = (free(), free());
         let ((host, host_at), (service, service_at)) = (socket(), socket());
+        let (entry, inside) = (free(), free());
         let config = format!(
             "[forwarding]\nformat = \"icing\"\nkeys = \"1.key\"\nstate = \"1.redb\"\n[icing]\ninternal = \"{inside}\"\n\
              accounts = [{{ id = 5 }}, {{ id = 6, rate = 1000000 }}]\n\

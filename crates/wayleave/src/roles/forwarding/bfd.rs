@@ -276,7 +276,7 @@ impl Driver {
         self.show();
     }
 
-    /// A session under a name that is not foreseen and not taken; none if the system gives no randomness.
+    /// A session under a name that nobody foresees; none if the system gives no randomness.
     fn open(&self, now: Instant) -> Option<Session> {
         let mut random = [0; 12];
         if let Err(error) = getrandom::fill(&mut random) {

@@ -58,3 +58,28 @@ impl Question {
         json!({ "version": 1, "reports": rows, "more": more })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use wayleave_crypto::secret::Seed;
+    use wayleave_dataplane::icing::Count;
+    use wayleave_packet::icing::header::Handle;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_is_signed_and_says_whether_there_are_more() {
+        let identity = SigningKey::from_seed(&Seed::new([1; 32]));
+        let count = Count { packets: 5, octets: 500 };
+        let reports: Vec<Report> =
+            (0..3).map(|window| Report { handle: Handle([7; 16]), index: 1, window, count }).collect();
+        let asked = |most: &str| Question::read(&Parameters::from([("most".to_owned(), most.to_owned())]));
+        let answer = asked("2").expect("a number").sign(reports.clone(), &identity);
+        assert_eq!((answer["reports"].as_array().map(Vec::len), &answer["more"]), (Some(2), &json!(true)));
+        assert_eq!(answer["reports"][0]["signed"], to_hex(&reports[0].sign(&identity)));
+        let answer = asked("3").expect("a number").sign(reports, &identity);
+        assert_eq!((answer["reports"].as_array().map(Vec::len), &answer["more"]), (Some(3), &json!(false)));
+        assert!(asked("many").is_err());
+        assert!(Question::read(&Parameters::from([("handle".to_owned(), "xyz".to_owned())])).is_err());
+    }
+}
