@@ -259,5 +259,11 @@ fn ends_agree_after_any_weather() {
         pair.run(before + 700 * MILLISECOND, |_| Vec::new());
         assert_eq!(pair.ends.each_ref().map(Session::state), [State::Down; 2], "{seed}");
         assert_eq!(pair.changes.len() - first, 2, "{seed}");
+        // Two packets an interval at most, and an answer to each poll.
+        let answers = |sent: &[(u64, ControlPacket)]| sent.iter().filter(|(_, packet)| packet.is_final).count();
+        for (sent, heard) in pair.sent.iter().zip(pair.sent.iter().rev()) {
+            let polls = heard.iter().filter(|(_, packet)| packet.poll).count();
+            assert!(answers(sent) <= 2 * polls && sent.len() - answers(sent) <= 2 + 2 * 31_000 / 150, "{seed}");
+        }
     }
 }

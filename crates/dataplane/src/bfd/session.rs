@@ -49,6 +49,10 @@ pub struct Session {
     random: u64,
     /// When the next periodic packet leaves; none while the other end wants none.
     next_tx: Option<Instant>,
+    /// The next packet leaves ahead of its time, and whether one may between two periodic packets: if every change made
+    /// one, a link that doubles packets and mixes them up could make two ends send without end.
+    is_early: bool,
+    may_be_early: bool,
     /// When the other end has been silent for too long.
     detected: Option<Instant>,
     outputs: VecDeque<Output>,
@@ -77,6 +81,8 @@ impl Session {
             is_polling: false,
             random: config.seed,
             next_tx: Some(now),
+            is_early: false,
+            may_be_early: true,
             detected: None,
             outputs: VecDeque::new(),
         }
@@ -111,14 +117,12 @@ impl Session {
             let answer = ControlPacket { is_final: true, poll: false, ..self.packet() };
             self.outputs.push_back(Output::Send(answer));
         }
+        // Intervals may have become shorter.
+        let latest = now + self.interval();
+        let next = self.next_tx.map_or(latest, |next| next.min(latest));
+        self.next_tx = (!self.is_silent()).then_some(next);
         if self.state != before {
-            self.next_tx = Some(now); // the other end learns of it sooner (section 6.8.7)
-        } else if self.is_silent() {
-            self.next_tx = None;
-        } else {
-            // Intervals may have become shorter.
-            let latest = now + self.interval();
-            self.next_tx = Some(self.next_tx.map_or(latest, |next| next.min(latest)));
+            self.hasten(now);
         }
         self.handle_timeout(now);
     }
@@ -130,11 +134,12 @@ impl Session {
             self.remote.discriminator = None;
             if matches!(self.state, State::Init | State::Up) {
                 self.change(State::Down, Diagnostic::TIME_EXPIRED);
-                self.next_tx = Some(now);
+                self.hasten(now);
             }
         }
         if self.next_tx.is_some_and(|next| next <= now) {
             self.outputs.push_back(Output::Send(self.packet()));
+            self.may_be_early |= !std::mem::take(&mut self.is_early);
             let pause = self.jittered();
             self.next_tx = (!self.is_silent()).then(|| now + pause);
         }
@@ -173,6 +178,13 @@ impl Session {
         if desired != self.desired_min_tx {
             self.desired_min_tx = desired;
             self.is_polling = true;
+        }
+    }
+
+    /// The other end learns of a change sooner (section 6.8.7).
+    fn hasten(&mut self, now: Instant) {
+        if std::mem::take(&mut self.may_be_early) {
+            (self.is_early, self.next_tx) = (true, Some(now));
         }
     }
 
