@@ -64,15 +64,18 @@ impl Sim {
         self.attestors.get(&slot)
     }
 
-    /// From now on work waits, until [`Sim::release_work`].
-    pub fn hold_work(&mut self) {
-        self.held_work.get_or_insert_default();
+    /// From now on work of these members waits, until [`Sim::release_work`].
+    pub fn hold_work(&mut self, slots: &[u32]) {
+        for slot in slots {
+            self.held_work.entry(*slot).or_default();
+        }
     }
 
     /// The work that waited is done, and from now on none waits.
     pub fn release_work(&mut self) {
-        for (slot, job) in self.held_work.take().into_iter().flatten() {
-            self.inputs.push_back((Node::Member(slot), Input::Attestor(Told::Done(job.run()))));
+        for (slot, jobs) in std::mem::take(&mut self.held_work) {
+            let done = jobs.into_iter().map(|job| (Node::Member(slot), Input::Attestor(Told::Done(job.run()))));
+            self.inputs.extend(done);
         }
     }
 
@@ -136,9 +139,9 @@ impl Sim {
                     let findings = findings.into_iter().map(finding).collect();
                     Input::Member(MemberInput::Findings { handle: Handle(id), findings })
                 }
-                Wanted::Work(job) => match &mut self.held_work {
+                Wanted::Work(job) => match self.held_work.get_mut(&slot) {
                     Some(held) => {
-                        held.push((slot, job));
+                        held.push(job);
                         continue;
                     }
                     None => Input::Attestor(Told::Done(job.run())),

@@ -89,9 +89,7 @@ impl Sim {
             steps += 1;
             assert!(steps < MAX_STEPS, "{MAX_STEPS} steps in {time:?}");
         }
-        let left = until.since(self.now.instant);
-        self.now.unix.0 += u64::try_from(left.as_micros()).expect("a short time");
-        self.now.instant = self.now.instant.max(until);
+        self.set_instant(self.now.instant.max(until));
     }
 
     /// The alarms that the member in `slot` raised.

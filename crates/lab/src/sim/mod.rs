@@ -31,6 +31,9 @@ pub const EXCHANGE: &str = "sim-ix";
 /// The AS number of its route server.
 pub const RS_ASN: Asn = Asn(64496);
 
+/// When every simulation begins.
+const BEGIN: Now = Now { instant: Instant(1_000_000_000), unix: UnixTime(1_700_000_000_000_000) };
+
 /// A process of the simulation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Node {
@@ -151,8 +154,8 @@ pub struct Sim {
     attestors: BTreeMap<u32, Attestor>,
     /// What is known of origins.
     view: Arc<View>,
-    /// Work that waits, if a test has it wait.
-    held_work: Option<Vec<(u32, Job)>>,
+    /// Work that waits, of the members whose work a test has wait.
+    held_work: BTreeMap<u32, Vec<Job>>,
     stores: BTreeMap<Node, Store>,
     policies: BTreeMap<u32, Policy>,
     /// What each member's router announces.
@@ -252,13 +255,13 @@ impl Sim {
             set,
             set_bytes,
             operator,
-            now: Now { instant: Instant(1_000_000_000), unix: UnixTime(1_700_000_000_000_000) },
+            now: BEGIN,
             lives: 0,
             parties: BTreeMap::new(),
             members: BTreeMap::new(),
             attestors: BTreeMap::new(),
             view: Arc::new(View::new(0)),
-            held_work: None,
+            held_work: BTreeMap::new(),
             stores: BTreeMap::new(),
             policies: BTreeMap::new(),
             routers: BTreeMap::new(),
@@ -395,7 +398,7 @@ impl Sim {
             Node::Member(slot) => {
                 self.members.remove(&slot);
                 self.attestors.remove(&slot);
-                self.held_work.iter_mut().for_each(|held| held.retain(|(of, _)| *of != slot));
+                self.held_work.entry(slot).and_modify(Vec::clear);
                 self.unplug(slot);
             }
         }
@@ -554,6 +557,12 @@ impl Sim {
         usize::try_from(number % below.max(1) as u64).expect("below a usize")
     }
 
+    /// The wall clock goes with the other one, to the microsecond however small the steps are.
+    fn set_instant(&mut self, instant: Instant) {
+        let passed = u64::try_from(instant.since(BEGIN.instant).as_micros()).expect("a short time");
+        self.now = Now { instant, unix: UnixTime(BEGIN.unix.0 + passed) };
+    }
+
     /// One step: one input, or else one frame, or else the next timer. `false` if nothing is to do for `horizon`.
     pub fn step(&mut self, horizon: Duration) -> bool {
         if let Some((node, input)) = self.inputs.pop_front() {
@@ -574,7 +583,7 @@ impl Sim {
                 }
                 None => self.arrive_somewhere(pick - waiting.len()),
             }
-            self.now.instant = self.now.instant + Duration::from_nanos(100);
+            self.set_instant(self.now.instant + Duration::from_nanos(100));
             return true;
         }
         let of_process = self.next_deadline();
@@ -584,9 +593,7 @@ impl Sim {
             return false;
         }
         if at > self.now.instant {
-            let passed = at.since(self.now.instant);
-            self.now.unix.0 += u64::try_from(passed.as_micros()).expect("a short time");
-            self.now.instant = at;
+            self.set_instant(at);
         }
         match of_process {
             Some((due, node)) if due == at => self.timeout(node),
@@ -770,8 +777,7 @@ impl Sim {
                 }
             }
             if !self.step(limit) {
-                let at = self.now.instant + Duration::from_millis(100);
-                self.now.instant = at;
+                self.set_instant(self.now.instant + Duration::from_millis(100));
             }
         }
     }
@@ -782,8 +788,7 @@ impl Sim {
         while self.now.instant < until {
             let left = until.since(self.now.instant);
             if !self.step(left) {
-                self.now.unix.0 += u64::try_from(left.as_micros()).expect("a short time");
-                self.now.instant = until;
+                self.set_instant(until);
             }
             if self.inputs.is_empty() && self.queues.values().all(VecDeque::is_empty) {
                 self.connect_all();
