@@ -1,6 +1,8 @@
 //! Our clock with its uncertainty, and the bounds of time that a conclusion rests on.
 
-use wayleave_core::UnixTime;
+use std::time::Duration;
+
+use wayleave_core::{Instant, Now, UnixTime};
 
 /// Our clock, and how far it may be wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,6 +15,24 @@ pub struct Clock {
 
 /// Seconds by which clocks may differ where nothing else is known.
 pub const DEFAULT_UNCERTAINTY: u64 = 600;
+
+/// How far the two clocks may drift apart between two calls before somebody has set the wall clock.
+const STEP: Duration = Duration::from_secs(10);
+/// A step of the wall clock is noticed so soon.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// The seconds by which somebody has set the wall clock between two calls; `None` if nobody has.
+pub(crate) fn stepped(before: Now, now: Now) -> Option<i64> {
+    let passed = now.instant.since(before.instant).as_micros() as i64;
+    let stepped = (now.unix.0 as i64).saturating_sub(before.unix.0 as i64).saturating_sub(passed);
+    (stepped.unsigned_abs() > STEP.as_micros() as u64).then_some(stepped / 1_000_000)
+}
+
+/// When to wake for what is due at `unix`, in seconds since 1970, and soon enough to notice a step of the wall clock.
+pub(crate) fn wake(now: Now, unix: u64) -> Instant {
+    let span = Duration::from_micros(unix.saturating_mul(1_000_000).saturating_sub(now.unix.0));
+    now.instant + span.min(LOOK)
+}
 
 impl Clock {
     pub(crate) fn earliest(&self) -> u64 {

@@ -56,8 +56,7 @@ impl<T> Line<T> {
 
     /// Queues all.
     pub(super) fn queue_all(&mut self) {
-        let all: Vec<Nlri> = self.routes.keys().copied().collect();
-        all.iter().for_each(|nlri| self.queue(nlri));
+        self.queue_those(|_| true);
     }
 
     /// Forgets a route; its entry.
@@ -98,6 +97,17 @@ impl<T> Line<T> {
         let entry = self.same(nlri, attributes)?;
         entry.found = None;
         Some(entry.due.replace(due))
+    }
+
+    /// A route that is there is due then; when it was before.
+    pub(super) fn set_due(&mut self, nlri: &Nlri, due: Option<u64>) -> Option<u64> {
+        self.routes.get_mut(nlri).and_then(|entry| std::mem::replace(&mut entry.due, due))
+    }
+
+    /// Queues those for which `of` holds.
+    pub(super) fn queue_those(&mut self, of: impl Fn(&Entry<T>) -> bool) {
+        let those: Vec<Nlri> = self.routes.iter().filter(|(_, entry)| of(entry)).map(|(nlri, _)| *nlri).collect();
+        those.iter().for_each(|nlri| self.queue(nlri));
     }
 
     /// The entry of a route.

@@ -4,11 +4,10 @@ mod again;
 mod keys;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::{Instant, Machine, Now, Prefix};
+use wayleave_core::{Instant, Machine, Now, Prefix, UnixTime};
 use wayleave_crypto::secret::Seed;
 
 use super::event::{Counts, Event, Input, Output, ProxyConfig};
@@ -17,12 +16,13 @@ use super::line::Line;
 use super::offer::{ask, offer, offered};
 use super::pair::{self, Pair, PairConfig, PairEvent, Side};
 use super::policy::Class;
-use super::reserve::Reserves;
 use super::roots::Roots;
 use super::sequences::Sequences;
+use super::signing_keys::SigningKeys;
 use super::work::{Done, Group, Job, Judged, Outcome, Results, Sign, Signed, Target, Validate, Work};
 use crate::attest::KeyRing;
 use crate::cache::Cache;
+use crate::clock::{stepped, wake};
 use crate::doubt::{ClockWatch, Doubt};
 use crate::leaf::{Leaf, LeafKey, Tree};
 use crate::pki::View;
@@ -35,12 +35,8 @@ const BURST: usize = 512;
 const SIGN_BURST: usize = 128;
 /// Reports that a pair's cache holds.
 const CACHE: usize = 65_536;
-/// How far the two clocks may drift apart between two calls before somebody has set the wall clock.
-const STEP: Duration = Duration::from_secs(10);
 /// Seconds after which routes are tried again on which work panicked.
 const FAILED_REST: u64 = 600;
-/// A step of the wall clock is noticed so soon.
-const LOOK: Duration = Duration::from_secs(30);
 
 /// One pair and its routes in both directions.
 pub(super) struct Place {
@@ -91,17 +87,13 @@ pub struct Proxy {
     pub(super) places: Vec<Place>,
     pub(super) view: Arc<View>,
     pub(super) directories: Arc<Vec<Tree>>,
-    ring: Arc<Mutex<KeyRing>>,
-    /// Whether there is any key to sign with.
-    has_keys: bool,
-    reserves: Reserves,
+    keys: SigningKeys,
     /// Where one signature serves all neighbours.
     roots: Option<Roots>,
     secret: Option<Seed>,
     /// A burst is being signed; whose turn it is next.
     signing: bool,
     turn: usize,
-    sequence: u64,
     /// Routes to be looked at again, by time.
     times: BTreeSet<(u64, usize, Side, Nlri)>,
     watch: ClockWatch,
@@ -141,20 +133,16 @@ impl Proxy {
                 counts: Counts::default(),
             }
         });
-        let reserves = Reserves::new(&ring, used);
         let mut proxy = Self {
             own: config.own.clone().map(Arc::new),
             places: places.collect(),
             view: Arc::new(View::new(0)),
             directories: Arc::default(),
-            has_keys: !ring.pairs.is_empty(),
-            reserves,
+            keys: SigningKeys::new(ring, used),
             roots: None,
             secret: None,
-            ring: Arc::new(Mutex::new(ring)),
             signing: false,
             turn: 0,
-            sequence: 0,
             times: BTreeSet::new(),
             watch: ClockWatch::default(),
             doubt: None,
@@ -190,8 +178,8 @@ impl Proxy {
         }
     }
 
-    pub(super) fn keys(&self) -> MutexGuard<'_, KeyRing> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn ring(&self) -> MutexGuard<'_, KeyRing> {
+        self.keys.ring.lock()
     }
 
     /// Seconds since 1970.
@@ -208,11 +196,9 @@ impl Proxy {
     }
 
     fn on_now(&mut self, now: Now) {
-        let passed = now.instant.since(self.now.instant).as_micros() as i64;
-        let stepped = (now.unix.0 as i64).saturating_sub(self.now.unix.0 as i64).saturating_sub(passed);
-        self.now = now;
-        if stepped.unsigned_abs() > STEP.as_micros() as u64 {
-            self.tell(Event::ClockStepped(stepped / 1_000_000));
+        let before = std::mem::replace(&mut self.now, now);
+        if let Some(seconds) = stepped(before, now) {
+            self.tell(Event::ClockStepped(seconds));
             self.roots.iter_mut().for_each(Roots::forget_signed);
             self.places.iter_mut().for_each(|place| {
                 place.incoming.queue_all();
@@ -351,12 +337,13 @@ impl Proxy {
         let neighbour = established.peer_asn;
         let most = at.most[usize::from(established.params.extended_message)];
         let burst = at.outgoing.burst(SIGN_BURST);
+        let has_keys = !self.keys.is_empty();
         let mut groups = Vec::new();
         for group in burst {
             let known =
-                self.places[place].extended.get(&group.attributes).filter(|known| is_current(known, unix)).cloned();
+                self.places[place].extended.get(&group.attributes).filter(|known| known.is_current(unix)).cloned();
             match known {
-                _ if !self.has_keys => self.on_signed(place, Signed { group, outcome: Outcome::AsTheyCame }),
+                _ if !has_keys => self.on_signed(place, Signed { group, outcome: Outcome::AsTheyCame }),
                 Some(outcome) => self.on_signed(place, Signed { group, outcome }),
                 None => groups.push(group),
             }
@@ -366,17 +353,13 @@ impl Proxy {
         }
         self.places[place].outgoing.in_flight = true;
         self.signing = true;
-        // Rises with time, also over restarts, and with each list of a burst.
-        self.sequence = (self.sequence + 1).max(self.now.unix.0);
-        let sequence = self.sequence;
-        // Twice: after a panic every list is signed anew.
-        self.sequence += 2 * SIGN_BURST as u64;
+        let sequence = self.keys.sequence(self.now.unix, SIGN_BURST);
         let target = match self.roots.as_mut().and_then(|roots| roots.shared(neighbour, &leaf)) {
             Some(shared) => Target::Root(neighbour, leaf, shared),
             None => Target::Neighbour(neighbour, leaf),
         };
         let work = Work::Sign(Sign {
-            ring: Arc::clone(&self.ring),
+            ring: self.keys.ring.clone(),
             asn: self.config.asn,
             target,
             now: unix,
@@ -425,7 +408,7 @@ impl Proxy {
 
     fn on_judged(&mut self, place: usize, Judged { group, report }: Judged) {
         self.compare_sequences(place, &group, &report);
-        let due = report.until.map(|until| until.secs().saturating_add(1));
+        let due = report.until.map(UnixTime::secs);
         self.watch.observe(&report, self.now.unix);
         for nlri in group.routes {
             let at = &mut self.places[place];
@@ -460,10 +443,7 @@ impl Proxy {
     fn on_signed(&mut self, place: usize, Signed { group, outcome }: Signed) {
         let unix = self.unix();
         let Group { attributes, routes } = group;
-        let due = match &outcome {
-            Outcome::Attested { renew, .. } => Some(*renew),
-            _ => None,
-        };
+        let due = outcome.renewal();
         let at = &mut self.places[place];
         // Of lists that we originate each has a value of its own.
         if matches!(&outcome, Outcome::Attested { origin: false, .. }) && !at.is_stale {
@@ -502,11 +482,6 @@ impl Proxy {
             _ => {}
         }
     }
-}
-
-/// Whether a signed outcome can be used for further routes.
-fn is_current(outcome: &Outcome, unix: u64) -> bool {
-    matches!(outcome, Outcome::Attested { renew, .. } if *renew > unix)
 }
 
 impl Machine for Proxy {
@@ -562,10 +537,7 @@ impl Machine for Proxy {
 
     fn deadline(&self) -> Option<Instant> {
         let pairs = self.places.iter().filter_map(|place| place.pair.deadline());
-        let next = self.times.first().map(|(due, ..)| {
-            let span = Duration::from_micros((due * 1_000_000).saturating_sub(self.now.unix.0));
-            self.now.instant + span.min(LOOK)
-        });
+        let next = self.times.first().map(|(due, ..)| wake(self.now, *due));
         pairs.chain(next).min()
     }
 }

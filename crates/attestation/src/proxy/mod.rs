@@ -19,6 +19,7 @@ mod reserve;
 mod roots;
 mod sequences;
 mod side;
+mod signing_keys;
 pub mod why;
 mod work;
 

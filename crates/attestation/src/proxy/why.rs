@@ -195,7 +195,7 @@ impl Proxy {
         });
         let pairs = pairs.collect();
         let clock = clock_words(self.doubt);
-        let keys = self.keys();
+        let keys = self.ring();
         let left = keys.pairs.iter().enumerate().filter_map(|(place, pair)| Some(self.left(place, pair)?.share()));
         let few_time_left = left.reduce(f64::min);
         drop(keys);
@@ -244,7 +244,7 @@ impl Proxy {
     /// Public parts of the keys that this proxy signs with.
     #[must_use]
     pub fn own_keys(&mut self) -> Vec<OwnKey> {
-        own_keys(&self.keys(), |place, pair| self.left(place, pair).map(|left| left.left))
+        own_keys(&self.ring(), |place, pair| self.left(place, pair).map(|left| left.left))
     }
 
     /// Why `prefix` has the routes that it has. Validates them anew, to say as exactly as can be what broke.

@@ -8,6 +8,7 @@ use wayleave_core::{Asn, Prefix};
 use wayleave_crypto::hash::hash;
 
 use super::roots::{Kept, Shared};
+use super::signing_keys::Ring;
 use crate::attest::{self, AttestError, Attested, KeyRing, Onward, Origination, Speaker};
 use crate::cache::Cache;
 use crate::chain::Attestation;
@@ -131,7 +132,7 @@ impl Target {
 
 /// Routes for one target, to be signed.
 pub(super) struct Sign {
-    pub(super) ring: Arc<Mutex<KeyRing>>,
+    pub(super) ring: Ring,
     pub(super) asn: Asn,
     pub(super) target: Target,
     /// Seconds since 1970.
@@ -172,6 +173,21 @@ pub(super) enum Outcome {
     Exhausted,
 }
 
+impl Outcome {
+    /// When what was signed is to be signed again.
+    pub(super) fn renewal(&self) -> Option<u64> {
+        match self {
+            Self::Attested { renew, .. } => Some(*renew),
+            _ => None,
+        }
+    }
+
+    /// Whether it can be used for further routes at `unix`.
+    pub(super) fn is_current(&self, unix: u64) -> bool {
+        self.renewal().is_some_and(|renew| renew > unix)
+    }
+}
+
 impl Sign {
     /// What became of the routes, and the groups on which the work panicked.
     pub(super) fn run(mut self) -> (Vec<Signed>, Vec<Group>) {
@@ -179,8 +195,8 @@ impl Sign {
     }
 
     fn sign(&mut self, groups: Vec<Group>) -> Vec<Signed> {
-        let ring = Arc::clone(&self.ring);
-        let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let ring = self.ring.clone();
+        let mut ring = ring.lock();
         groups.into_iter().flat_map(|group| self.group(group, &mut ring)).collect()
     }
 
@@ -340,7 +356,7 @@ pub(super) enum Work {
     Validate(Validate),
     Sign(Sign),
     /// Keys are to be made ready for their next signatures.
-    Ahead(Arc<Mutex<KeyRing>>),
+    Ahead(Ring),
 }
 
 /// Work that is done.
@@ -374,12 +390,7 @@ impl Job {
                 let (signed, failed) = work.run();
                 (Results::Signed(signed), failed)
             }
-            Work::Ahead(ring) => {
-                let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
-                let made =
-                    catch_unwind(AssertUnwindSafe(|| ring.pairs.iter_mut().for_each(|pair| pair.key.make_ahead())));
-                (Results::Ahead(made.is_ok()), Vec::new())
-            }
+            Work::Ahead(ring) => (Results::Ahead(ring.make_ahead()), Vec::new()),
         };
         Done { pair: self.pair, result, failed }
     }

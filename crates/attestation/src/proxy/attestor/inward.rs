@@ -1,19 +1,19 @@
 //! Routes of other members, as the member asks about them, and the bursts in which they are validated.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Asn, VerdictKind};
 
 use super::event::{Finding, RouteId};
-use super::outward::{Outward, Went};
-use crate::attest::{self, KeyRing};
+use super::outward::{Outcomes, Outward};
+use crate::attest;
 use crate::cache::Cache;
 use crate::chain::Attestation;
 use crate::leaf::Tree;
 use crate::proxy::policy::{Class, Policy};
+use crate::proxy::signing_keys::Ring;
 use crate::proxy::work::{Group, Judged, Validate, carried};
 use crate::report::Report;
 use crate::validate::Carried;
@@ -248,7 +248,7 @@ pub(super) enum Work {
     Validate(u32, Validate),
     Outward(Outward),
     /// Keys are to be made ready for their next signatures.
-    Ahead(Arc<Mutex<KeyRing>>),
+    Ahead(Ring),
 }
 
 /// Work that is done.
@@ -262,7 +262,7 @@ pub struct Done {
 #[derive(Debug)]
 pub(super) enum Results {
     Validated(u32, Vec<Judged>),
-    Outward(Vec<Went>),
+    Outward(Outcomes),
     /// Whether keys were made.
     Ahead(bool),
 }
@@ -278,14 +278,10 @@ impl Job {
                 (Results::Validated(announcer, judged), failed)
             }
             Work::Outward(work) => {
-                let (went, failed) = work.run();
-                (Results::Outward(went), failed)
+                let (outcomes, failed) = work.run();
+                (Results::Outward(outcomes), failed)
             }
-            Work::Ahead(ring) => {
-                let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
-                let make = AssertUnwindSafe(|| ring.pairs.iter_mut().for_each(|pair| pair.key.make_ahead()));
-                (Results::Ahead(catch_unwind(make).is_ok()), Vec::new())
-            }
+            Work::Ahead(ring) => (Results::Ahead(ring.make_ahead()), Vec::new()),
         };
         Done { result, failed }
     }

@@ -1,25 +1,25 @@
 //! The attestor's course: when what is signed, validated, and looked at again.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::{Asn, Instant, Machine, Now, Prefix};
+use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
 
 use super::event::{AttestorConfig, AttestorEvent as Event, Finding, Input, Output, RouteId};
 use super::inward::{Done, Inward, Job, Results, Work, opened};
-use super::outward::{Outward, Went};
+use super::outward::{Outcomes, Outward, Went};
 use crate::attest::{KeyRing, endorse};
 use crate::cache::Cache;
+use crate::clock::{stepped, wake};
 use crate::doubt::{ClockWatch, Doubt};
 use crate::leaf::{Leaf, LeafKey, Tree};
 use crate::pki::View;
-use crate::proxy::Left;
 use crate::proxy::event::Counts;
 use crate::proxy::line::Line;
 use crate::proxy::policy::{Class, Policy};
-use crate::proxy::reserve::{Reserves, ToPersist};
+use crate::proxy::reserve::ToPersist;
+use crate::proxy::signing_keys::SigningKeys;
 use crate::proxy::work::{Group, Outcome, Sign, Signed, Target, Validate};
 use crate::report::Report;
 use crate::validate::Clock;
@@ -33,12 +33,8 @@ const CACHE: usize = 65_536;
 const LEAST_STRENGTH: u16 = 112;
 /// Member sets of which routes may still live, at most.
 const MOST_SETS: usize = 64;
-/// How far the two clocks may drift apart between two calls before somebody has set the wall clock.
-const STEP: Duration = Duration::from_secs(10);
 /// Seconds until what should have been looked at already, and could not be, is tried again.
 const AGAIN: u64 = 60;
-/// A step of the wall clock is noticed so soon.
-const LOOK: Duration = Duration::from_secs(30);
 
 /// The members under one set.
 pub(super) struct Directory {
@@ -65,9 +61,7 @@ pub struct Attestor {
     pub(super) config: AttestorConfig,
     own: Option<Arc<Vec<Prefix>>>,
     pub(super) view: Arc<View>,
-    ring: Arc<Mutex<KeyRing>>,
-    has_keys: bool,
-    reserves: Reserves,
+    keys: SigningKeys,
     /// Of the last sets, the newest last.
     pub(super) directories: Vec<Directory>,
     pub(super) outgoing: Line<Fate>,
@@ -78,7 +72,6 @@ pub struct Attestor {
     signing: bool,
     end_of_rib: bool,
     handed_in: Arc<Mutex<Cache>>,
-    sequence: u64,
     pub(super) incoming: Inward,
     times: BTreeSet<(u64, Due)>,
     watch: ClockWatch,
@@ -93,13 +86,10 @@ impl Attestor {
     /// signed in earlier lives.
     #[must_use]
     pub fn new(config: AttestorConfig, ring: KeyRing, used: &HashMap<Vec<u8>, u64>, now: Now) -> Self {
-        let reserves = Reserves::new(&ring, used);
         let mut attestor = Self {
             own: config.own.clone().map(Arc::new),
             view: Arc::new(View::new(0)),
-            has_keys: !ring.pairs.is_empty(),
-            ring: Arc::new(Mutex::new(ring)),
-            reserves,
+            keys: SigningKeys::new(ring, used),
             directories: Vec::new(),
             outgoing: Line::new(),
             extended: HashMap::new(),
@@ -107,7 +97,6 @@ impl Attestor {
             signing: false,
             end_of_rib: false,
             handed_in: Arc::new(Mutex::new(Cache::new(CACHE))),
-            sequence: 0,
             incoming: Inward::default(),
             times: BTreeSet::new(),
             watch: ClockWatch::default(),
@@ -128,13 +117,13 @@ impl Attestor {
         self.extended.retain(|attributes, _| used.contains(&Arc::as_ptr(attributes)));
     }
 
-    pub(super) fn keys(&self) -> MutexGuard<'_, KeyRing> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn ring(&self) -> MutexGuard<'_, KeyRing> {
+        self.keys.ring.lock()
     }
 
     /// Signatures that are left of the key at this place of the ring, if it is a few-time key.
     pub(super) fn left(&self, place: usize, pair: &crate::attest::Pair) -> Option<u64> {
-        self.reserves.left(place, pair).map(|left| left.left)
+        self.keys.left(place, pair).map(|left| left.left)
     }
 
     fn unix(&self) -> u64 {
@@ -150,11 +139,9 @@ impl Attestor {
     }
 
     fn on_now(&mut self, now: Now) {
-        let passed = now.instant.since(self.now.instant).as_micros() as i64;
-        let stepped = (now.unix.0 as i64).saturating_sub(self.now.unix.0 as i64).saturating_sub(passed);
-        self.now = now;
-        if stepped.unsigned_abs() > STEP.as_micros() as u64 {
-            self.tell(Event::ClockStepped(stepped / 1_000_000));
+        let before = std::mem::replace(&mut self.now, now);
+        if let Some(seconds) = stepped(before, now) {
+            self.tell(Event::ClockStepped(seconds));
             self.incoming.queue_those(|_| true);
             self.sign_anew();
         }
@@ -198,7 +185,7 @@ impl Attestor {
     }
 
     fn check_listed(&mut self, neighbours: &[(Asn, Vec<LeafKey>)]) {
-        let mut held: Vec<LeafKey> = self.keys().pairs.iter().map(|pair| pair.leaf_key()).collect();
+        let mut held: Vec<LeafKey> = self.ring().pairs.iter().map(|pair| pair.leaf_key()).collect();
         held.sort_unstable();
         let own = self.config.asn;
         let listed = neighbours.iter().find(|(asn, _)| *asn == own).map(|(_, keys)| keys.as_slice());
@@ -276,12 +263,9 @@ impl Attestor {
             return;
         }
         self.signing = true;
-        // Rises with time, also over restarts, and with each list of a burst.
-        self.sequence = (self.sequence + 1).max(self.now.unix.0);
-        let sequence = self.sequence;
-        self.sequence += SIGN_BURST as u64;
-        let sign = self.has_keys.then(|| Sign {
-            ring: Arc::clone(&self.ring),
+        let sequence = self.keys.sequence(self.now.unix, SIGN_BURST);
+        let sign = (!self.keys.is_empty()).then(|| Sign {
+            ring: self.keys.ring.clone(),
             asn: self.config.asn,
             target,
             now: unix,
@@ -293,7 +277,7 @@ impl Attestor {
             groups: Vec::new(),
         });
         let known = |group: &Group| {
-            let known = self.extended.get(&group.attributes).filter(|known| is_current(known, unix))?;
+            let known = self.extended.get(&group.attributes).filter(|known| known.is_current(unix))?;
             Some((Arc::clone(&group.attributes), known.clone()))
         };
         let work = Outward {
@@ -324,11 +308,11 @@ impl Attestor {
                     self.tell(Event::ClockInDoubt(doubt));
                 }
             }
-            Results::Outward(went) => {
+            Results::Outward(Outcomes { went, until }) => {
                 self.signing = false;
                 for went in went {
                     match went {
-                        Went::Out(signed) => self.on_signed(signed),
+                        Went::Out(signed) => self.on_signed(signed, &until),
                         Went::Refused(group, class, report) => self.on_refused(group, class, report),
                         Went::Passed(_) => {}
                     }
@@ -340,10 +324,10 @@ impl Attestor {
                 self.on_failed("signing", failed);
                 self.is_stale = false;
                 self.reserve();
-                if !self.reserves.is_empty() && self.outgoing.waiting() == 0 {
+                if self.keys.are_few_time() && self.outgoing.waiting() == 0 {
                     // What few-time keys need next is made in the background, where nothing waits to be signed.
                     self.signing = true;
-                    self.outputs.push_back(Output::Work(Job(Work::Ahead(Arc::clone(&self.ring)))));
+                    self.outputs.push_back(Output::Work(Job(Work::Ahead(self.keys.ring.clone()))));
                 }
             }
             Results::Ahead(made) => {
@@ -370,7 +354,7 @@ impl Attestor {
         let unix = self.unix();
         let Some(entry) = self.incoming.entries.get_mut(&id) else { return };
         let until = entry.reports.iter().flatten().filter_map(|report| report.until).min();
-        let due = until.map(|until| ahead(until.secs().saturating_add(1), unix));
+        let due = until.map(|until| ahead(until.secs(), unix));
         let before = std::mem::replace(&mut entry.due, due);
         self.counts.validated += entry.prefixes.len() as u64;
         before.map(|due| self.times.remove(&(due, Due::In(id))));
@@ -409,13 +393,10 @@ impl Attestor {
         events.into_iter().for_each(|event| self.tell(event));
     }
 
-    fn on_signed(&mut self, Signed { group, outcome }: Signed) {
+    /// `until` says when what was found of routes of others must be looked at again.
+    fn on_signed(&mut self, Signed { group, outcome }: Signed, until: &HashMap<Nlri, u64>) {
         let unix = self.unix();
         let Group { attributes, routes } = group;
-        let due = match &outcome {
-            Outcome::Attested { renew, .. } => Some(ahead(*renew, unix)),
-            _ => None,
-        };
         // Of lists that we originate each has a value of its own.
         if matches!(&outcome, Outcome::Attested { origin: false, .. }) && !self.is_stale {
             self.extended.insert(Arc::clone(&attributes), outcome.clone());
@@ -423,11 +404,11 @@ impl Attestor {
         let routes = self.still_there(routes, &attributes);
         for nlri in &routes {
             let Some(entry) = self.outgoing.same(nlri, &attributes) else { continue };
-            entry.found = Some(Fate::Out(outcome.clone()));
-            let before = std::mem::replace(&mut entry.due, due);
-            self.counts.note(&outcome, before.is_some_and(|before| before <= unix));
-            before.map(|due| self.times.remove(&(due, Due::Out(*nlri))));
-            self.times.extend(due.map(|due| (due, Due::Out(*nlri))));
+            let before = entry.found.replace(Fate::Out(outcome.clone()));
+            let is_renewed =
+                matches!(&before, Some(Fate::Out(before)) if before.renewal().is_some_and(|at| at <= unix));
+            self.counts.note(&outcome, is_renewed);
+            self.set_due(*nlri, outcome.renewal().into_iter().chain(until.get(nlri).copied()).min());
         }
         if routes.is_empty() || self.is_stale {
             // What was signed for other members comes again.
@@ -457,20 +438,26 @@ impl Attestor {
     }
 
     fn on_refused(&mut self, group: Group, class: Class, report: Arc<Report>) {
-        let due = report.until.map(|until| ahead(until.secs().saturating_add(1), self.unix()));
+        let due = report.until.map(UnixTime::secs);
         let routes = self.still_there(group.routes, &group.attributes);
         for nlri in &routes {
             let Some(entry) = self.outgoing.same(nlri, &group.attributes) else { continue };
             entry.found = Some(Fate::Refused(class, Arc::clone(&report)));
-            let before = std::mem::replace(&mut entry.due, due);
-            before.map(|due| self.times.remove(&(due, Due::Out(*nlri))));
-            self.times.extend(due.map(|due| (due, Due::Out(*nlri))));
+            self.set_due(*nlri, due);
         }
         if !routes.is_empty() {
             self.counts.rejected += routes.len() as u64;
             self.announce(routes.clone(), Vec::new(), None, None);
             self.tell(Event::Refused(routes, class, report));
         }
+    }
+
+    /// A route of the own router is to be looked at again then.
+    fn set_due(&mut self, nlri: Nlri, due: Option<u64>) {
+        let due = due.map(|due| ahead(due, self.unix()));
+        let before = self.outgoing.set_due(&nlri, due);
+        before.map(|due| self.times.remove(&(due, Due::Out(nlri))));
+        self.times.extend(due.map(|due| (due, Due::Out(nlri))));
     }
 
     /// Those that still have the attributes that were looked at.
@@ -480,14 +467,8 @@ impl Attestor {
 
     fn on_view(&mut self, view: Arc<View>) {
         self.view = view;
-        let (asn, view) = (self.config.asn, Arc::clone(&self.view));
-        let mut changed = false;
-        for pair in &mut self.keys().pairs {
-            let registered = view.key_of_leaf(asn, &pair.leaf_key()).is_some();
-            changed |= std::mem::replace(&mut pair.registered, registered) != registered;
-        }
         self.incoming.queue_those(|_| true);
-        if changed {
+        if self.keys.register(&self.view, self.config.asn) {
             self.sign_anew();
         } else {
             self.look_at_others_routes();
@@ -497,9 +478,7 @@ impl Attestor {
     /// Looks again at what the router hands in, but for own routes that are signed: of those nothing was found.
     fn look_at_others_routes(&mut self) {
         let is_own = |fate: &Option<Fate>| matches!(fate, Some(Fate::Out(Outcome::Attested { origin: true, .. })));
-        let others: Vec<Nlri> =
-            self.outgoing.iter().filter(|(_, entry)| !is_own(&entry.found)).map(|(nlri, _)| *nlri).collect();
-        others.iter().for_each(|nlri| self.outgoing.queue(nlri));
+        self.outgoing.queue_those(|entry| !is_own(&entry.found));
     }
 
     fn on_policy(&mut self, policy: Policy) {
@@ -512,23 +491,17 @@ impl Attestor {
 
     /// Asks for more signatures of few-time keys to be made durable, well before they are used.
     fn reserve(&mut self) {
-        let ring = Arc::clone(&self.ring);
-        let due = self.reserves.due(&ring.lock().unwrap_or_else(PoisonError::into_inner));
-        let ending: Vec<Left> = self.reserves.ending(&ring.lock().unwrap_or_else(PoisonError::into_inner));
+        let (due, ending) = self.keys.reserve();
         ending.into_iter().for_each(|left| self.tell(Event::KeyEnds(left)));
         let persist = |ToPersist { id, public, limit }| Output::Persist { id, public, limit };
         self.outputs.extend(due.into_iter().map(persist));
     }
 
     fn on_persisted(&mut self, id: u64) {
-        let ring = Arc::clone(&self.ring);
-        if !self.reserves.persisted(id, &mut ring.lock().unwrap_or_else(PoisonError::into_inner)) {
-            return;
+        if self.keys.persisted(id) {
+            let waits = |fate: &Option<Fate>| matches!(fate, Some(Fate::Out(Outcome::NotReserved)));
+            self.outgoing.queue_those(|entry| waits(&entry.found));
         }
-        let waits = |fate: &Option<Fate>| matches!(fate, Some(Fate::Out(Outcome::NotReserved)));
-        let waiting: Vec<Nlri> =
-            self.outgoing.iter().filter(|(_, entry)| waits(&entry.found)).map(|(nlri, _)| *nlri).collect();
-        waiting.iter().for_each(|nlri| self.outgoing.queue(nlri));
     }
 
     /// Looks again at what is due.
@@ -555,11 +528,6 @@ fn tree(neighbours: &[(Asn, Vec<LeafKey>)]) -> Option<Tree> {
 /// stands), a while from now, so that nothing is tried again and again at once.
 fn ahead(due: u64, unix: u64) -> u64 {
     if due > unix { due } else { unix + AGAIN }
-}
-
-/// Whether a signed outcome can be used for further routes.
-fn is_current(outcome: &Outcome, unix: u64) -> bool {
-    matches!(outcome, Outcome::Attested { renew, .. } if *renew > unix)
 }
 
 impl Machine for Attestor {
@@ -602,9 +570,6 @@ impl Machine for Attestor {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.times.first().map(|(due, _)| {
-            let span = Duration::from_micros((due * 1_000_000).saturating_sub(self.now.unix.0));
-            self.now.instant + span.min(LOOK)
-        })
+        self.times.first().map(|(due, _)| wake(self.now, *due))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use wayleave_bgp::Attributes;
+use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Asn, Prefix};
 
 use crate::cache::Cache;
@@ -31,6 +31,14 @@ pub(super) struct Outward {
     pub(super) groups: Vec<Group>,
 }
 
+/// What became of a burst.
+#[derive(Debug, Default)]
+pub(super) struct Outcomes {
+    pub(super) went: Vec<Went>,
+    /// When what was found of routes of others that are not refused must be looked at again, in seconds since 1970.
+    pub(super) until: HashMap<Nlri, u64>,
+}
+
 /// What became of routes.
 #[derive(Debug)]
 pub(super) enum Went {
@@ -44,9 +52,10 @@ pub(super) enum Went {
 
 impl Outward {
     /// What became of the routes, and the groups on which the work panicked.
-    pub(super) fn run(mut self) -> (Vec<Went>, Vec<Group>) {
+    pub(super) fn run(mut self) -> (Outcomes, Vec<Group>) {
         let groups = std::mem::take(&mut self.groups);
-        let (checked, mut failed) = guarded(groups, |groups| self.check(groups));
+        let mut until = HashMap::new();
+        let (checked, mut failed) = guarded(groups, |groups| self.check(groups, &mut until));
         let (mut went, mut to_sign) = (Vec::new(), Vec::new());
         for checked in checked {
             match checked {
@@ -66,11 +75,11 @@ impl Outward {
                 went.extend(to_sign.into_iter().map(as_they_came));
             }
         }
-        (went, failed)
+        (Outcomes { went, until }, failed)
     }
 
     /// What of the groups is refused, what goes out as before, and what is to be signed.
-    fn check(&self, groups: Vec<Group>) -> Vec<Went> {
+    fn check(&self, groups: Vec<Group>, until: &mut HashMap<Nlri, u64>) -> Vec<Went> {
         let groups: Vec<Group> = groups.into_iter().flat_map(|group| split(group, self.attribute)).collect();
         let reports = self.validate(&groups);
         let mut went = Vec::new();
@@ -78,6 +87,8 @@ impl Outward {
             if let Some(report) = report {
                 let refused = self.refused(&mut group, &report);
                 went.extend(refused.into_iter().map(|(group, class)| Went::Refused(group, class, Arc::clone(&report))));
+                let stays = report.until.map(|until| group.routes.iter().map(move |nlri| (*nlri, until.secs())));
+                until.extend(stays.into_iter().flatten());
             }
             if !group.routes.is_empty() {
                 let known = self.known.get(&group.attributes).cloned();

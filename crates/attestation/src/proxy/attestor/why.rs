@@ -87,7 +87,7 @@ impl Attestor {
     /// Public parts of the keys that sign.
     #[must_use]
     pub fn own_keys(&self) -> Vec<OwnKey> {
-        own_keys(&self.keys(), |place, pair| self.left(place, pair))
+        own_keys(&self.ring(), |place, pair| self.left(place, pair))
     }
 
     /// What is proved of a route that the member asked about, for one of its prefixes. Validates it anew, to say as exactly

@@ -23,12 +23,7 @@ impl Proxy {
         if before.differs_in_vrps_alone(&self.view) {
             return self.on_vrps(&before);
         }
-        let (asn, view) = (self.config.asn, Arc::clone(&self.view));
-        let mut changed = false;
-        for pair in &mut self.keys().pairs {
-            let registered = view.key_of_leaf(asn, &pair.leaf_key()).is_some();
-            changed |= std::mem::replace(&mut pair.registered, registered) != registered;
-        }
+        let changed = self.keys.register(&self.view, self.config.asn);
         if changed {
             self.roots.iter_mut().for_each(Roots::forget_signed);
         }

@@ -1,8 +1,8 @@
 //! The keys of a proxy: counts of few-time keys, what is made ahead, and pairs that neighbours hand over.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use wayleave_bgp::{Attributes, Nlri};
+use wayleave_bgp::Attributes;
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Seed;
 
@@ -55,47 +55,31 @@ impl Proxy {
     /// Asks for more signatures of few-time keys to be made durable, well before they are used, and tells of keys that
     /// will end.
     pub(super) fn reserve(&mut self) {
-        let ring = Arc::clone(&self.ring);
-        let ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = self.reserves.due(&ring);
-        self.outputs.extend(due.into_iter().map(|ToPersist { id, public, limit }| Output::Persist {
-            id,
-            public,
-            limit,
-        }));
-        for left in self.reserves.ending(&ring) {
-            self.tell(Event::KeyEnds(left));
-        }
+        let (due, ending) = self.keys.reserve();
+        let persist = |ToPersist { id, public, limit }| Output::Persist { id, public, limit };
+        self.outputs.extend(due.into_iter().map(persist));
+        ending.into_iter().for_each(|left| self.tell(Event::KeyEnds(left)));
     }
 
     /// What is left of the key at this place of the ring, if it is a few-time key.
     pub(in crate::proxy) fn left(&self, place: usize, pair: &KeyPair) -> Option<Left> {
-        self.reserves.left(place, pair)
+        self.keys.left(place, pair)
     }
 
     pub(super) fn on_persisted(&mut self, id: u64) {
-        let ring = Arc::clone(&self.ring);
-        if !self.reserves.persisted(id, &mut ring.lock().unwrap_or_else(PoisonError::into_inner)) {
-            return;
+        if self.keys.persisted(id) {
+            let waits = |found: &Option<Outcome>| matches!(found, Some(Outcome::NotReserved));
+            self.places.iter_mut().for_each(|place| place.outgoing.queue_those(|entry| waits(&entry.found)));
         }
-        self.places.iter_mut().for_each(|place| {
-            let waiting: Vec<Nlri> = place
-                .outgoing
-                .iter()
-                .filter(|(_, entry)| matches!(entry.found, Some(Outcome::NotReserved)))
-                .map(|(nlri, _)| *nlri)
-                .collect();
-            waiting.iter().for_each(|nlri| place.outgoing.queue(nlri));
-        });
     }
 
     /// What few-time keys need next is made in the background, where nothing waits to be signed.
     pub(super) fn make_ahead(&mut self, place: usize) {
-        if self.reserves.is_empty() || self.places.iter().any(|place| place.outgoing.waiting() > 0) {
+        if !self.keys.are_few_time() || self.places.iter().any(|place| place.outgoing.waiting() > 0) {
             return;
         }
         self.signing = true;
-        let work = Work::Ahead(Arc::clone(&self.ring));
+        let work = Work::Ahead(self.keys.ring.clone());
         self.outputs.push_back(Output::Work(Job { pair: place, work }));
     }
 
@@ -118,8 +102,7 @@ impl Proxy {
     /// nobody shall wait for it.
     pub(super) fn take_granted(&mut self) {
         for taken in self.places.iter_mut().map(|place| &mut place.taken).filter(|taken| taken.is_waiting()) {
-            taken.take(&mut self.ring.lock().unwrap_or_else(PoisonError::into_inner));
-            self.has_keys = true;
+            taken.take(&mut self.keys.ring.lock());
         }
     }
 }

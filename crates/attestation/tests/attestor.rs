@@ -1,0 +1,239 @@
+//! The attestor of a member, driven by hand: what becomes of work that is in flight when something changes.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use wayleave_attestation::attest::{self, KeyRing, Onward, Origination, Pair, Speaker, endorse};
+use wayleave_attestation::chain::{Attestation, TYPE_CODE};
+use wayleave_attestation::leaf::LeafKey;
+use wayleave_attestation::pki::{RegisteredKey, View, Vrp};
+use wayleave_attestation::proxy::MOST_OCTETS;
+use wayleave_attestation::proxy::attestor::{Attestor, AttestorConfig, AttestorEvent, Input, Job, Output};
+use wayleave_attestation::proxy::policy::{Class, Policy};
+use wayleave_attestation::suite::{self, SuiteId};
+use wayleave_attestation::validate::Rules;
+use wayleave_attestation::{SignError, SuiteKey};
+use wayleave_bgp::{AsPathBuf, AttributeCode, AttributeFlags, Attributes, Nlri, Origin};
+use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
+use wayleave_crypto::secret::Secret;
+
+const MEMBER: Asn = Asn(65_001);
+const CUSTOMER: Asn = Asn(64_500);
+const BEGIN: u64 = 1_700_000_000;
+const ATTRIBUTE: AttributeCode = AttributeCode(TYPE_CODE);
+
+/// A key that may sign as often as it has reserved, and of which nobody checks a signature.
+struct FewTime {
+    next: u64,
+    limit: u64,
+}
+
+impl SuiteKey for FewTime {
+    fn public(&self) -> &[u8] {
+        &[7; 32]
+    }
+
+    fn sign(&mut self, _message: &[u8]) -> Result<Vec<u8>, SignError> {
+        if self.next >= self.limit {
+            return Err(SignError::NotReserved(self.next));
+        }
+        self.next += 1;
+        Ok(vec![0; 64])
+    }
+
+    fn next_index(&self) -> Option<u64> {
+        Some(self.next)
+    }
+
+    fn reserve(&mut self, from: u64, limit: u64) {
+        self.next = self.next.max(from);
+        self.limit = self.limit.max(limit);
+    }
+}
+
+fn few_time() -> KeyRing {
+    let key = Box::new(FewTime { next: 0, limit: 0 });
+    KeyRing { pairs: vec![Pair { suite: SuiteId::KcEd25519, key, registered: true }] }
+}
+
+/// A key of `asn`, which is registered.
+fn pair(asn: Asn) -> Pair {
+    let mut seed = [9; 32];
+    seed[..4].copy_from_slice(&asn.0.to_be_bytes());
+    let suite = SuiteId::KcEd25519;
+    Pair { suite, key: suite::of(suite).expect("built in").generate(&Secret::new(seed)), registered: true }
+}
+
+fn p(text: &str) -> Prefix {
+    text.parse().expect("a prefix")
+}
+
+fn path(asns: &[Asn]) -> Attributes {
+    let mut edit = Attributes::builder();
+    edit.origin(Origin::Igp).as_path(AsPathBuf::from_sequence(asns).as_path()).ipv4_next_hop([192, 0, 2, 1].into());
+    edit.finish()
+}
+
+/// An attestor, its clock, and what it wants done that nobody did yet.
+struct Driven {
+    attestor: Attestor,
+    now: Now,
+    announced: Vec<(Vec<Nlri>, Vec<Nlri>, Option<[u8; 32]>)>,
+    events: Vec<AttestorEvent>,
+    work: Vec<Job>,
+}
+
+impl Driven {
+    fn new(ring: KeyRing) -> Self {
+        let config = AttestorConfig {
+            asn: MEMBER,
+            attribute: ATTRIBUTE,
+            rules: Rules::default(),
+            uncertainty: 0,
+            lifetime: 24 * 60,
+            policy: Policy::default(),
+            own: None,
+            most: MOST_OCTETS,
+        };
+        let now = Now { instant: Instant(1_000_000_000), unix: UnixTime(BEGIN * 1_000_000) };
+        let attestor = Attestor::new(config, ring, &HashMap::new(), now);
+        let mut driven = Self { attestor, now, announced: Vec::new(), events: Vec::new(), work: Vec::new() };
+        driven.members(1, &[MEMBER, Asn(65_002)]);
+        driven
+    }
+
+    fn tell(&mut self, input: Input) {
+        self.attestor.handle(input, self.now);
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.attestor.poll() {
+            match output {
+                Output::Announce { withdrawn, announced, under, .. } => {
+                    self.announced.push((withdrawn, announced, under));
+                }
+                Output::Persist { id, .. } => self.attestor.handle(Input::Persisted(id), self.now),
+                Output::Work(job) => self.work.push(job),
+                Output::Event(event) => self.events.push(event),
+                Output::EndOfRib | Output::Found { .. } => {}
+            }
+        }
+    }
+
+    fn members(&mut self, set: u64, asns: &[Asn]) {
+        let neighbours = asns.iter().map(|asn| (*asn, Vec::<LeafKey>::new())).collect();
+        self.tell(Input::Members { set, digest: [set as u8; 32], neighbours });
+    }
+
+    fn announce(&mut self, prefix: &str, attributes: Attributes) {
+        let announced = vec![Nlri::new(p(prefix))];
+        self.tell(Input::RouterUpdate { withdrawn: Vec::new(), announced, attributes: Some(attributes) });
+    }
+
+    /// The one thing that is being worked on.
+    fn only_work(&mut self) -> Job {
+        assert_eq!(self.work.len(), 1, "{:?}", self.work);
+        self.work.remove(0)
+    }
+
+    fn finish(&mut self, job: Job) {
+        self.tell(Input::Done(job.run()));
+    }
+
+    /// Sleeps until `unix`, as a driver does, and does all work at once.
+    fn sleep_until(&mut self, unix: u64) {
+        while let Some(at) = self.attestor.deadline() {
+            let passed = at.since(self.now.instant).as_micros() as u64;
+            if self.now.unix.0 + passed > unix * 1_000_000 {
+                break;
+            }
+            self.now = Now { instant: at, unix: UnixTime(self.now.unix.0 + passed) };
+            self.attestor.handle_timeout(self.now);
+            self.drain();
+            while let Some(job) = self.work.pop() {
+                self.finish(job);
+            }
+        }
+        let left = unix * 1_000_000 - self.now.unix.0;
+        self.now = Now { instant: self.now.instant + Duration::from_micros(left), unix: UnixTime(unix * 1_000_000) };
+    }
+
+    /// For whom each announcement so far was signed; withdrawals are none.
+    fn signed_for(&self) -> Vec<Option<u8>> {
+        self.announced
+            .iter()
+            .filter(|(_, announced, _)| !announced.is_empty())
+            .map(|(.., under)| under.map(|of| of[0]))
+            .collect()
+    }
+}
+
+#[test]
+fn members_that_change_while_keys_are_made_ahead_get_everything_signed_for_them() {
+    let mut driven = Driven::new(few_time());
+    driven.announce("10.1.0.0/16", path(&[MEMBER]));
+    let sign = driven.only_work();
+    driven.finish(sign);
+    assert_eq!(driven.signed_for(), [Some(1)]);
+    let ahead = driven.only_work();
+    assert_eq!(format!("{ahead:?}"), "Job(make keys ahead)");
+    driven.members(2, &[MEMBER, Asn(65_002), Asn(65_003)]);
+    assert!(driven.work.is_empty(), "whoever signs needs the keys");
+    driven.finish(ahead);
+    let sign = driven.only_work();
+    driven.finish(sign);
+    assert_eq!(driven.signed_for(), [Some(1), Some(2)]);
+}
+
+#[test]
+fn what_is_being_signed_when_members_change_is_signed_again_and_never_announced() {
+    let mut driven = Driven::new(few_time());
+    driven.announce("10.1.0.0/16", path(&[MEMBER]));
+    let sign = driven.only_work();
+    driven.members(2, &[MEMBER, Asn(65_002), Asn(65_003)]);
+    driven.finish(sign);
+    assert_eq!(driven.signed_for(), [], "it was signed for others");
+    let sign = driven.only_work();
+    driven.finish(sign);
+    assert_eq!(driven.signed_for(), [Some(2)]);
+}
+
+/// A chain of the customer's to the member, which has no keys, that ends an hour after the beginning.
+fn customers_route() -> Attributes {
+    let prefixes = [p("10.1.0.0/16")];
+    let origination = Origination { prefixes: &prefixes, sequence: 1 };
+    let speaker = Speaker { asn: CUSTOMER, prepend: 1, not_before: BEGIN, lifetime: 60 };
+    let mut ring = KeyRing { pairs: vec![pair(CUSTOMER)] };
+    let leaf = endorse(&[], 112).expect("a leaf without keys");
+    let onward = Onward::Neighbour(MEMBER, leaf.view());
+    let value = attest::originate(&origination, &speaker, &mut ring, onward).expect("signed");
+    let value = value.for_neighbour(MEMBER).expect("for it");
+    assert_eq!(Attestation::decode(&value).expect("well formed").hop_count(), 1);
+    let mut edit = path(&[MEMBER, CUSTOMER]).edit();
+    edit.set(ATTRIBUTE, AttributeFlags::OPTIONAL_TRANSITIVE, &value);
+    edit.finish()
+}
+
+#[test]
+fn a_customers_chain_that_a_member_without_keys_passes_on_is_withdrawn_when_it_ends() {
+    let mut driven = Driven::new(KeyRing::default());
+    let mut view = View::new(1);
+    let (not_before, not_after) = (0, u64::MAX);
+    let public = pair(CUSTOMER).key.public().to_vec();
+    view.add_key(CUSTOMER, RegisteredKey { suite: SuiteId::KcEd25519, public, not_before, not_after });
+    view.add_vrp(Vrp { prefix: p("10.1.0.0/16"), max_length: 16, asn: CUSTOMER });
+    driven.tell(Input::View(view.into()));
+    driven.announce("10.1.0.0/16", customers_route());
+    let look = driven.only_work();
+    driven.finish(look);
+    assert_eq!(driven.announced.len(), 1);
+    driven.sleep_until(BEGIN + 3600);
+    assert_eq!(driven.announced.len(), 1, "it holds");
+    driven.sleep_until(BEGIN + 3601);
+    let (withdrawn, announced, _) = driven.announced.last().expect("said");
+    assert_eq!((withdrawn.len(), announced.len()), (1, 0));
+    assert!(matches!(driven.events.last(), Some(AttestorEvent::Refused(_, Class::Expired, _))));
+    driven.sleep_until(BEGIN + 7200);
+    assert_eq!(driven.announced.len(), 2, "once");
+}
