@@ -5,111 +5,26 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use common::{LIMIT, nlri, policy, route};
-use wayleave_attestation::attest::{self, Onward, Origination, Speaker, endorse};
-use wayleave_attestation::chain::{Attestation, Next, TYPE_CODE};
-use wayleave_attestation::pki::{AttestedSince, Strictness, View, Vrp};
+use common::attested::{
+    ATTRIBUTE, CUSTOMER, LEGACY, SEED, announcer, customers_route, five, own, p, rest, setup, started, value, verdicts,
+    with_value,
+};
+use common::{nlri, policy, route};
+use wayleave_attestation::chain::{Attestation, Next};
+use wayleave_attestation::pki::{View, Vrp};
 use wayleave_attestation::proxy::policy::Class;
-use wayleave_bgp::{AttributeCode, AttributeFlags, Attributes};
-use wayleave_core::{Asn, Prefix, VerdictKind};
+use wayleave_bgp::Attributes;
+use wayleave_core::{Prefix, VerdictKind};
 use wayleave_lab::sim::attested::{attest_ring, registered_key};
 use wayleave_lab::sim::bad::Shape;
 use wayleave_lab::sim::{Node, PARTIES, RS_ASN, Setup, Sim, member_asn};
 use wayleave_route_server::oracle::Oracle;
 use wayleave_route_server::policy::validate::Martians;
 
-const ATTRIBUTE: AttributeCode = AttributeCode(TYPE_CODE);
-const SEED: u64 = 7;
-/// An AS behind a member, with a key of its own.
-const CUSTOMER: u32 = 64_500;
-/// Slot 0 belongs to a network that does not attest, and that nobody should believe; it wins every tie.
-const LEGACY: u32 = 0;
-
-fn p(text: &str) -> Prefix {
-    text.parse().expect("a prefix")
-}
-
-/// The prefix that belongs to the member in `slot`.
-fn own(slot: u32) -> String {
-    format!("20.{slot}.0.0/16")
-}
-
-/// Members 1 to 4 and the customer registered their keys; each may announce what is its own.
-fn known(seed: u64) -> View {
-    let mut view = View::new(1);
-    for asn in (1..8).map(member_asn).chain([Asn(CUSTOMER)]) {
-        view.add_key(asn, registered_key(seed, asn));
-    }
-    for slot in 0..8 {
-        view.add_vrp(Vrp { prefix: p(&own(slot)), max_length: 24, asn: member_asn(slot) });
-    }
-    view.add_vrp(Vrp { prefix: p("30.0.0.0/8"), max_length: 24, asn: Asn(CUSTOMER) });
-    let not_after = 2_000_000_000;
-    let since = AttestedSince { since: 1_600_000_000, strictness: Strictness::Strict, not_after };
-    view.set_attested_since(member_asn(2), since);
-    view
-}
-
-fn setup(members: usize, attesting: &[u32]) -> Setup {
-    let tick = Duration::from_millis(50);
-    Setup { members, seed: SEED, tick, attesting: attesting.iter().copied().collect(), ..Setup::default() }
-}
-
-fn started(setup: Setup) -> Sim {
-    let seed = setup.seed;
-    let mut sim = Sim::new(setup);
-    sim.set_view(known(seed));
-    rest(&mut sim);
-    sim
-}
-
-fn five() -> Sim {
-    started(setup(5, &[1, 2, 3, 4]))
-}
-
-fn rest(sim: &mut Sim) {
-    assert!(sim.settle(LIMIT), "the exchange did not come to rest");
-}
-
-fn value(route: &Attributes) -> Option<Vec<u8>> {
-    route.get(ATTRIBUTE).map(|attribute| attribute.value.to_vec())
-}
-
-fn with_value(route: &Attributes, value: &[u8]) -> Attributes {
-    let mut edit = route.edit();
-    edit.remove(ATTRIBUTE).set(ATTRIBUTE, AttributeFlags::OPTIONAL_TRANSITIVE, value);
-    edit.finish()
-}
-
 fn without_value(route: &Attributes) -> Attributes {
     let mut edit = route.edit();
     edit.remove(ATTRIBUTE);
     edit.finish()
-}
-
-/// Who announced the route that the member in `slot` has.
-fn announcer(sim: &Sim, slot: u32, prefix: &str) -> Option<Asn> {
-    sim.table(slot).get(&p(prefix)).and_then(|route| route.as_path().first_asn())
-}
-
-/// The verdicts of the member in `slot` by announcer.
-fn verdicts(sim: &mut Sim, slot: u32, prefix: &str) -> BTreeMap<u32, Option<VerdictKind>> {
-    let why = sim.member(slot).expect("it runs").why(p(prefix));
-    why.routes.iter().filter_map(|route| Some((route.announcer.as_ref()?.0, route.verdict))).collect()
-}
-
-/// A chain that the customer made for the member in `slot`.
-fn customers_route(slot: u32, prefix: &str, now: u64) -> Attributes {
-    let ring = attest_ring(SEED, member_asn(slot));
-    let leaf = endorse(&[ring.pairs[0].leaf_key()], 112).expect("a leaf");
-    let mut keys = attest_ring(SEED, Asn(CUSTOMER));
-    keys.pairs[0].registered = true;
-    let origination = Origination { prefixes: &[p(prefix)], sequence: 1 };
-    let speaker = Speaker { asn: Asn(CUSTOMER), prepend: 1, not_before: now, lifetime: 2 * 24 * 60 };
-    let onward = Onward::Neighbour(member_asn(slot), leaf.view());
-    let made = attest::originate(&origination, &speaker, &mut keys, onward).expect("signed");
-    let value = made.for_neighbour(member_asn(slot)).expect("for it");
-    with_value(&route(slot, &[CUSTOMER], &[]), &value)
 }
 
 #[test]
@@ -268,7 +183,7 @@ fn a_verdict_that_comes_late_changes_the_choice_and_sends_nothing() {
     {
         sim.step(Duration::from_secs(1));
     }
-    sim.hold_work();
+    sim.hold_work(&[1, 2, 3, 4]);
     for _ in 0..3_000 {
         sim.step(Duration::from_millis(200));
     }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
+pub mod attested;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
