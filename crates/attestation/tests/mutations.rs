@@ -11,7 +11,7 @@ use wayleave_attestation::pki::{AttestedSince, Strictness};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::{Carried, Context, Route, validate_burst};
 use wayleave_core::{Asn, Prefix, VerdictKind};
-use world::{NOW, World, p};
+use world::{NOW, Random, World, p};
 
 /// A route as received: everything that an adversary may change.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,22 +20,6 @@ struct Received {
     path: Vec<Asn>,
     value: Vec<u8>,
     receiver: Asn,
-}
-
-/// A small generator of its own, so that a seed always gives the same mutants (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() >> 16) as usize % end.max(1)
-    }
 }
 
 /// Honest routes of several lengths, suites and forms, to be mutated and to take parts from.

@@ -16,23 +16,7 @@ use wayleave_bgp::{
     AsPathBuf, AttributeCode, AttributeFlags, Attributes, Origin, SessionParams, Update, UpdateView, encode_updates,
 };
 use wayleave_core::Asn;
-use world::{World, p};
-
-/// xorshift64*, so that a count always stands for the same octets.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() >> 16) as usize % end.max(1)
-    }
-}
+use world::{Random, World, p};
 
 fn count() -> usize {
     std::env::var("WAYLEAVE_PARSES").map_or(200_000, |count| count.parse().expect("a number"))

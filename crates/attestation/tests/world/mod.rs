@@ -142,3 +142,19 @@ impl World {
         validate::validate(&context, &Route { prefixes, path, carried, receiver: Asn(receiver) })
     }
 }
+
+/// A small generator, so that a seed always gives the same cases (xorshift64*).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() >> 16) as usize % end.max(1)
+    }
+}
