@@ -7,12 +7,16 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use program::attesting::{PREFIX, Proxy, own, prefix, speaker};
+use program::attesting::{PREFIX, Proxy, UNDER_THE_ANCHOR, own, prefix, speaker, speaker_at};
 use program::{Folder, eventually, free, text};
+use wayleave_attestation::proxy::handover::HANDOVER;
 use wayleave_bgp::AttributeCode;
+use wayleave_core::Asn;
+use wayleave_runtime::store::{Change, FileStore, Store};
 
 const ORIGIN: u32 = 64_496;
 const LAST: u32 = 64_497;
+const MIDDLE: u32 = 64_498;
 
 /// A folder with keys, profiles and records of two ASes under one anchor.
 fn with_keys(name: &str) -> Folder {
@@ -275,4 +279,87 @@ fn no_few_time_signature_is_made_twice_however_often_the_proxy_is_killed() {
             a.start();
         }
     }
+}
+
+#[test]
+fn a_granted_pair_goes_from_process_to_process_and_signs_there_what_goes_on() {
+    let folder = Folder::new("attest-granted");
+    folder.ok(&["keys", "anchor", "anchor.key"]);
+    folder.ok(&["keys", "attest", "64496.key", "--asn", "64496"]);
+    folder.sign(&["profile", "--attest", "64496.key"]);
+    folder.sign(&["record", "--asn", "64496", "--prefix", PREFIX]);
+    let (first, second, inside) = (free(), free(), free());
+    let signing = format!("signing = \"64496.key\"\n{UNDER_THE_ANCHOR}");
+    let outside = format!("connect = \"{first}\", protected = true");
+    let a = Proxy::with_pair(&folder, ORIGIN, &outside, "keys = \"granted\"\n", &signing, "");
+    // The middle has no key of its own. It takes a pair from one neighbour, and sends routes to another.
+    let onward = format!(
+        "[[pair]]\nname = \"onward\"\ninside = {{ listen = \"{inside}\" }}\noutside = {{ connect = \"{second}\" }}\n"
+    );
+    let outside = format!("listen = \"{first}\", protected = true");
+    let middle = Proxy::with_pair(&folder, MIDDLE, &outside, "take_granted = true\n", UNDER_THE_ANCHOR, &onward);
+    let c = Proxy::with_keys(&folder, LAST, &format!("listen = \"{second}\""), UNDER_THE_ANCHOR, "");
+    let left = speaker(ORIGIN, MIDDLE, 1, &a);
+    let (here, there) = (speaker(MIDDLE, ORIGIN, 2, &middle), speaker_at(MIDDLE, LAST, 3, &inside));
+    let right = speaker(LAST, MIDDLE, 4, &c);
+    left.announce(own(ORIGIN));
+    eventually("the route arrives in the middle", || here.learned().contains_key(&prefix()));
+    let route = here.learned().remove(&prefix()).expect("learned");
+    assert!(route.get(HANDOVER).is_none(), "the router is handed no private key");
+    let keys = middle.json(&["show", "keys"]);
+    assert_eq!(
+        (&keys["keys"][0]["suite"], keys["keys"].as_array().map(Vec::len)),
+        (&"kc-ed25519".into(), Some(1)),
+        "{keys}"
+    );
+    let mut edit = route.edit();
+    edit.prepend(Asn(MIDDLE), 1);
+    there.announce([(prefix(), edit.finish())].into());
+    eventually("the route arrives at the end", || right.learned().contains_key(&prefix()));
+    assert_eq!(c.class(), "valid");
+    assert!(right.learned()[&prefix()].get(HANDOVER).is_none());
+    let why = text(&c.ask(&["why", PREFIX]).stdout);
+    assert!(why.contains("AS64498") && why.contains("AS64496 could have signed too"), "{why}");
+}
+
+#[test]
+fn an_operator_is_told_before_a_few_time_key_ends_and_when_it_has() {
+    let folder = Folder::new("attest-ending");
+    folder.ok(&["keys", "anchor", "anchor.key"]);
+    folder.ok(&["keys", "attest", "64496.key", "--asn", "64496", "--suite", "kc-hbs"]);
+    folder.sign(&["profile", "--attest", "64496.key"]);
+    let outside = free();
+    let mut a = Proxy::new(&folder, ORIGIN, &format!("listen = \"{outside}\""), "");
+    let (left, right) = (speaker(ORIGIN, LAST, 1, &a), speaker_at(LAST, ORIGIN, 2, &outside));
+    left.announce(own(ORIGIN));
+    eventually("the route arrives, signed", || right.learned().contains_key(&prefix()));
+    assert!(!a.log().contains("ALARM"), "{}", a.log());
+    // As if it had signed so often in earlier lives.
+    let all = 1u64 << 20;
+    for (left_over, told) in [(9, "left=9 of=1048576"), (0, "left=0 of=1048576")] {
+        a.kill();
+        eventually("the route is gone", || right.learned().is_empty());
+        let store = FileStore::open(&folder.0.join("as64496.redb")).expect("a store");
+        let counts = store.load("counts").expect("counts");
+        assert_eq!(counts.len(), 1, "of its one key");
+        let value = Some((all - left_over).to_be_bytes().to_vec());
+        let change = Change { table: "counts", key: counts[0].0.clone(), value };
+        store.submit(vec![change], Box::new(|| ())).expect("taken");
+        store.close();
+        a.start();
+        eventually("the alarm", || a.log().contains(told));
+        if left_over > 0 {
+            eventually("the route arrives again", || right.learned().contains_key(&prefix()));
+            assert_eq!(a.json(&["show", "keys"])["keys"][0]["left"], left_over - 1);
+        }
+    }
+    assert!(
+        a.log().contains("ALARM: a few-time key will end: make new keys (`wayleave keys attest`) and a new profile")
+    );
+    eventually("the end is told", || a.log().contains("ALARM: not sent: the signing keys are spent"));
+    assert!(right.learned().is_empty(), "rather no route than one without its attestation");
+    let events = a.json(&["show", "events"])["events"].to_string();
+    assert!(events.contains("key ends"), "{events}");
+    let status = a.json(&["show", "status"]);
+    assert_eq!((&status["few_time_left"], &status["counts"]["exhausted"]), (&0.0.into(), &1.into()), "{status}");
 }

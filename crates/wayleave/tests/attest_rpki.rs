@@ -1,15 +1,20 @@
 //! `run attest` with what the RPKI says: an RTR cache, and router certificates in a folder.
 #![allow(clippy::disallowed_methods, reason = "a test starts the program")]
 
+#[path = "program/certified.rs"]
+mod certified;
 mod program;
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use program::attesting::{PREFIX, Proxy, own, prefix, speaker};
+use certified::{P256_HEAD, Rpki};
+use program::attesting::{PREFIX, Proxy, UNDER_THE_ANCHOR, own, prefix, speaker};
 use program::{Folder, eventually, free, text};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::json;
 use wayleave_attestation::baseline::bgpsec::ski;
 use wayleave_bgp::AttributeCode;
@@ -47,28 +52,35 @@ fn origin(asn: u32) -> Vec<u8> {
 
 /// That `point`, of P-256, is a key of a router of `asn`.
 fn router_key(asn: u32, point: &[u8]) -> Vec<u8> {
-    let head = [
-        0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48,
-        0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
-    ];
     let ski = ski(point.try_into().expect("65 octets"));
-    pdu(9, 0x0100, &[&ski[..], &asn.to_be_bytes(), &head, point].concat())
+    pdu(9, 0x0100, &[&ski[..], &asn.to_be_bytes(), &P256_HEAD, point].concat())
 }
 
 impl Cache {
     fn start(items: Vec<u8>) -> Self {
+        Self::over(None, items)
+    }
+
+    /// Over TLS where there is a configuration for it.
+    fn over(tls: Option<Arc<ServerConfig>>, items: Vec<u8>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound").to_string();
         let inner = Arc::new(Mutex::new(Inner { serial: 1, items, ..Inner::default() }));
         let of_thread = Arc::clone(&inner);
         thread::spawn(move || {
             for client in listener.incoming() {
-                let (Ok(client), inner) = (client, Arc::clone(&of_thread)) else { return };
+                let (Ok(client), inner, tls) = (client, Arc::clone(&of_thread), tls.clone()) else { return };
                 if lock(&inner).is_gone {
                     return;
                 }
                 lock(&inner).clients.push(client.try_clone().expect("a socket"));
-                thread::spawn(move || serve(client, &inner));
+                thread::spawn(move || match tls {
+                    Some(tls) => {
+                        let session = ServerConnection::new(tls).expect("a session");
+                        serve(StreamOwned::new(session, client), &inner);
+                    }
+                    None => serve(client, &inner),
+                });
             }
         });
         Self { address, inner }
@@ -94,7 +106,7 @@ fn lock(inner: &Mutex<Inner>) -> std::sync::MutexGuard<'_, Inner> {
     inner.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn serve(mut client: TcpStream, inner: &Mutex<Inner>) {
+fn serve(mut client: impl Read + Write, inner: &Mutex<Inner>) {
     let mut head = [0; 8];
     while client.read_exact(&mut head).is_ok() {
         let length = u32::from_be_bytes([head[4], head[5], head[6], head[7]]) as usize;
@@ -164,6 +176,84 @@ fn a_cache_names_origins_and_router_keys_and_is_heeded_without_a_new_update() {
     // What it said still counts.
     assert_eq!(b.json(&["show", "status"])["known"]["vrps"], 1);
     assert!(right.learned().contains_key(&prefix()));
+}
+
+#[test]
+fn a_cache_behind_tls_counts_under_the_name_and_authority_of_the_configuration_alone() {
+    let folder = Folder::new("attest-rtr-tls");
+    let issued = rcgen::generate_simple_self_signed(vec!["cache.example".to_owned()]).expect("a certificate");
+    folder.write("cache-ca.pem", &issued.cert.pem());
+    let key = rustls::pki_types::PrivateKeyDer::try_from(issued.signing_key.serialize_der()).expect("a key");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
+    let tls = tls.with_no_client_auth().with_single_cert(vec![issued.cert.der().clone()], key).expect("a pair");
+    let cache = Cache::over(Some(Arc::new(tls)), origin(ORIGIN));
+    let rpki = |name: &str| {
+        let authorities = "authorities = \"cache-ca.pem\"";
+        format!("[rpki]\ncache = \"{}\"\ntls = {{ name = \"{name}\", {authorities} }}\n", cache.address)
+    };
+    let proxy = Proxy::with_keys(&folder, LAST, &format!("listen = \"{}\"", free()), "", &rpki("cache.example"));
+    let known = || proxy.json(&["show", "status"])["known"].clone();
+    eventually("the cache is in force", || known()["cache"]["standing"] == "current");
+    assert_eq!(known()["vrps"], 1);
+    assert!(!proxy.log().contains("ALARM"), "{}", proxy.log());
+    // Another name is demanded: what was known counts on, and nothing comes.
+    let config = fs::read_to_string(folder.0.join("as64497.toml")).expect("a configuration");
+    folder.write("as64497.toml", &config.replace("cache.example", "other.example"));
+    proxy.signal("-HUP");
+    eventually("the other name is missed", || known()["cache"]["standing"] == "stale");
+    eventually("it is told why", || proxy.log().contains("certificate not valid for name \"other.example\""));
+    assert_eq!(known()["vrps"], 1);
+    folder.write("as64497.toml", &config);
+    proxy.signal("-HUP");
+    eventually("the cache is in force again", || known()["cache"]["standing"] == "current");
+}
+
+#[test]
+fn a_router_s_certificate_that_appears_is_replaced_or_breaks_counts_as_it_lies_there() {
+    let folder = Folder::new("attest-certificates");
+    let keys = ["64496", "other"].map(|name| {
+        public_key(&folder.ok(&["keys", "attest", &format!("{name}.key"), "--asn", "64496", "--suite", "kc-p256"]))
+    });
+    folder.ok(&["keys", "anchor", "anchor.key"]);
+    folder.sign(&["record", "--asn", "64496", "--prefix", PREFIX]);
+    let rpki = Rpki::new(&folder.0);
+    let router = |octets: &[u8]| fs::write(folder.0.join("rpki/router.cer"), octets).expect("written");
+    let section = "[rpki]\nanchors = [\"ta.cer\"]\ncertificates = \"rpki\"\n";
+    let meet = free();
+    let a = Proxy::new(&folder, ORIGIN, &format!("connect = \"{meet}\""), section);
+    let b = Proxy::with_keys(&folder, LAST, &format!("listen = \"{meet}\""), UNDER_THE_ANCHOR, section);
+    let (left, right) = (speaker(ORIGIN, LAST, 1, &a), speaker(LAST, ORIGIN, 2, &b));
+    left.announce(own(ORIGIN));
+    eventually("the route arrives", || right.learned().contains_key(&prefix()));
+    let becomes = |class: &str, certified: u64, refused: u64| {
+        [&a, &b].iter().for_each(|proxy| proxy.signal("-HUP"));
+        eventually(class, || b.class() == class);
+        let known = || b.json(&["show", "status"])["known"].clone();
+        eventually("it is counted", || known()["certified_keys"] == certified && known()["refused"] == refused);
+    };
+    becomes("unattested", 0, 0);
+    // It appears.
+    let good = rpki.router(ORIGIN, &keys[0]);
+    router(&good);
+    becomes("valid", 1, 0);
+    assert_eq!(a.json(&["show", "keys"])["keys"][0]["registered"], true);
+    // It is replaced by one for another key: what was signed with the first counts no longer, and nothing more is signed.
+    router(&rpki.router(ORIGIN, &keys[1]));
+    becomes("unattested", 1, 0);
+    router(&good);
+    becomes("valid", 1, 0);
+    // It is broken, as by a copy that was cut off.
+    router(&good[..good.len() / 2]);
+    becomes("unattested", 0, 1);
+    assert!(b.log().contains("router.cer: "), "{}", b.log());
+    router(&good);
+    becomes("valid", 1, 0);
+    // Where nothing can be read, what was known counts.
+    fs::rename(folder.0.join("rpki"), folder.0.join("away")).expect("renamed");
+    b.signal("-HUP");
+    eventually("it is told", || b.log().contains("what was known before still counts until it expires"));
+    assert_eq!(b.class(), "valid");
 }
 
 #[test]

@@ -15,6 +15,9 @@ use super::{Folder, free};
 /// The prefix that these tests announce.
 pub const PREFIX: &str = "192.0.2.0/24";
 
+/// Where what the folder's anchor signed lies, under `[keys]`.
+pub const UNDER_THE_ANCHOR: &str = "anchor = \"anchor.pub\"\nobjects = \"objects\"\n";
+
 /// A running proxy with one pair.
 pub struct Proxy {
     name: String,
@@ -28,16 +31,20 @@ impl Proxy {
     /// Its keys lie in `ASN.key`, and what the anchor signed in `objects`; `more` is configuration between `[keys]` and
     /// `[[pair]]`.
     pub fn new(folder: &Folder, asn: u32, outside: &str, more: &str) -> Self {
-        let keys = format!("signing = \"{asn}.key\"\nanchor = \"anchor.pub\"\nobjects = \"objects\"\n");
-        Self::with_keys(folder, asn, outside, &keys, more)
+        Self::with_keys(folder, asn, outside, &format!("signing = \"{asn}.key\"\n{UNDER_THE_ANCHOR}"), more)
     }
 
     /// Likewise, with these lines under `[keys]`.
     pub fn with_keys(folder: &Folder, asn: u32, outside: &str, keys: &str, more: &str) -> Self {
+        Self::with_pair(folder, asn, outside, "", keys, more)
+    }
+
+    /// Likewise, with these further lines of its pair.
+    pub fn with_pair(folder: &Folder, asn: u32, outside: &str, pair: &str, keys: &str, more: &str) -> Self {
         let (inside, page, name) = (free(), free(), format!("as{asn}"));
         let config = format!(
             "[attest]\nasn = {asn}\nstate = \"{name}.redb\"\n[keys]\n{keys}{more}[[pair]]\nname = \"there\"\n\
-             inside = {{ listen = \"{inside}\" }}\noutside = {{ {outside} }}\n[status]\nlisten = \"{page}\"\n"
+             inside = {{ listen = \"{inside}\" }}\noutside = {{ {outside} }}\n{pair}[status]\nlisten = \"{page}\"\n"
         );
         folder.write(&format!("{name}.toml"), &config);
         let mut proxy = Self { name, folder: folder.0.clone(), child: None, inside, page };
@@ -92,13 +99,18 @@ impl Drop for Proxy {
 
 /// A speaker of `asn` inside of `proxy`, which sees the neighbour `peer_asn` there.
 pub fn speaker(asn: u32, peer_asn: u32, number: u8, proxy: &Proxy) -> Speaker {
+    speaker_at(asn, peer_asn, number, &proxy.inside)
+}
+
+/// A speaker of `asn`, which sees the neighbour `peer_asn` at this address.
+pub fn speaker_at(asn: u32, peer_asn: u32, number: u8, at: &str) -> Speaker {
     let identity = Identity {
         name: format!("speaker of AS{asn}"),
         asn: Asn(asn),
         address: [192, 0, 2, number].into(),
         address6: "2001:db8::1".parse().expect("an address"),
         peer_asn: Asn(peer_asn),
-        peer: proxy.inside.parse().expect("an address"),
+        peer: at.parse().expect("an address"),
     };
     Speaker::start(identity, Place::Here)
 }
