@@ -26,6 +26,8 @@ const ATTRIBUTE: AttributeCode = AttributeCode(TYPE_CODE);
 struct FewTime {
     next: u64,
     limit: u64,
+    /// Signatures over which it panics first.
+    faults: u64,
 }
 
 impl SuiteKey for FewTime {
@@ -36,6 +38,10 @@ impl SuiteKey for FewTime {
     fn sign(&mut self, _message: &[u8]) -> Result<Vec<u8>, SignError> {
         if self.next >= self.limit {
             return Err(SignError::NotReserved(self.next));
+        }
+        if self.faults > 0 {
+            self.faults -= 1;
+            panic!("a fault of ours");
         }
         self.next += 1;
         Ok(vec![0; 64])
@@ -52,7 +58,11 @@ impl SuiteKey for FewTime {
 }
 
 fn few_time() -> KeyRing {
-    let key = Box::new(FewTime { next: 0, limit: 0 });
+    faulty(0)
+}
+
+fn faulty(faults: u64) -> KeyRing {
+    let key = Box::new(FewTime { next: 0, limit: 0, faults });
     KeyRing { pairs: vec![Pair { suite: SuiteId::KcEd25519, key, registered: true }] }
 }
 
@@ -197,6 +207,21 @@ fn what_is_being_signed_when_members_change_is_signed_again_and_never_announced(
     let sign = driven.only_work();
     driven.finish(sign);
     assert_eq!(driven.signed_for(), [Some(2)]);
+}
+
+#[test]
+fn a_route_over_which_signing_panicked_is_told_and_tried_again_ten_minutes_later() {
+    // Once in its burst, once alone.
+    let mut driven = Driven::new(faulty(2));
+    driven.announce("10.1.0.0/16", path(&[MEMBER]));
+    let sign = driven.only_work();
+    driven.finish(sign);
+    assert!(matches!(driven.events.last(), Some(AttestorEvent::Failed { .. })), "{:?}", driven.events);
+    assert_eq!(driven.signed_for(), []);
+    driven.sleep_until(BEGIN + 599);
+    assert_eq!(driven.signed_for(), []);
+    driven.sleep_until(BEGIN + 600);
+    assert_eq!(driven.signed_for(), [Some(1)]);
 }
 
 /// A chain of the customer's to the member, which has no keys, that ends an hour after the beginning.

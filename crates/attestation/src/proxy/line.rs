@@ -8,6 +8,9 @@ use wayleave_core::{Afi, Prefix};
 
 use super::work::Group;
 
+/// Seconds after which routes are tried again on which work panicked.
+pub(super) const FAILED_REST: u64 = 600;
+
 /// A route, and what was last found of it.
 #[derive(Debug)]
 pub(super) struct Entry<T> {

@@ -35,8 +35,6 @@ const BURST: usize = 512;
 const SIGN_BURST: usize = 128;
 /// Reports that a pair's cache holds.
 const CACHE: usize = 65_536;
-/// Seconds after which routes are tried again on which work panicked.
-const FAILED_REST: u64 = 600;
 
 /// One pair and its routes in both directions.
 pub(super) struct Place {

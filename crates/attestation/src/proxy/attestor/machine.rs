@@ -16,7 +16,7 @@ use crate::doubt::{ClockWatch, Doubt};
 use crate::leaf::{Leaf, LeafKey, Tree};
 use crate::pki::View;
 use crate::proxy::event::Counts;
-use crate::proxy::line::Line;
+use crate::proxy::line::{FAILED_REST, Line};
 use crate::proxy::policy::{Class, Policy};
 use crate::proxy::reserve::ToPersist;
 use crate::proxy::signing_keys::SigningKeys;
@@ -317,10 +317,7 @@ impl Attestor {
                         Went::Passed(_) => {}
                     }
                 }
-                let routes: Vec<Nlri> = failed.iter().flat_map(|group| group.routes.iter().copied()).collect();
-                if !routes.is_empty() {
-                    self.announce(routes, Vec::new(), None, None);
-                }
+                self.on_unsigned(&failed);
                 self.on_failed("signing", failed);
                 self.is_stale = false;
                 self.reserve();
@@ -341,6 +338,23 @@ impl Attestor {
         }
     }
 
+    /// Work on these routes of the own router panicked: they are not announced, and tried again later.
+    fn on_unsigned(&mut self, failed: &[Group]) {
+        let due = self.unix() + FAILED_REST;
+        let mut routes = Vec::new();
+        for Group { attributes, routes: of_group } in failed {
+            for nlri in of_group {
+                let Some(before) = self.outgoing.fail(nlri, attributes, due) else { continue };
+                before.map(|due| self.times.remove(&(due, Due::Out(*nlri))));
+                self.times.insert((due, Due::Out(*nlri)));
+                routes.push(*nlri);
+            }
+        }
+        if !routes.is_empty() {
+            self.announce(routes, Vec::new(), None, None);
+        }
+    }
+
     fn on_failed(&mut self, what: &'static str, failed: Vec<Group>) {
         let routes: Vec<Nlri> = failed.into_iter().flat_map(|group| group.routes).collect();
         if !routes.is_empty() {
@@ -354,7 +368,8 @@ impl Attestor {
         let unix = self.unix();
         let Some(entry) = self.incoming.entries.get_mut(&id) else { return };
         let until = entry.reports.iter().flatten().filter_map(|report| report.until).min();
-        let due = until.map(|until| ahead(until.secs(), unix));
+        let rest = entry.has_failed.then_some(unix + FAILED_REST);
+        let due = rest.or_else(|| until.map(|until| ahead(until.secs(), unix)));
         let before = std::mem::replace(&mut entry.due, due);
         self.counts.validated += entry.prefixes.len() as u64;
         before.map(|due| self.times.remove(&(due, Due::In(id))));

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use wayleave_bgp::Nlri;
 
-use super::{FAILED_REST, Proxy};
+use super::Proxy;
 use crate::chain::Attestation;
 use crate::path::Path;
 use crate::pki::View;
 use crate::proxy::event::Event;
+use crate::proxy::line::FAILED_REST;
 use crate::proxy::pair::Side;
 use crate::proxy::policy::Policy;
 use crate::proxy::roots::Roots;
