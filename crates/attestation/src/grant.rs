@@ -1,7 +1,7 @@
-//! Keys as two neighbours exchange them when their session opens: offered public ones, and granted pairs.
+//! Granted pairs as one neighbour hands them to the other.
 //!
-//! Both travel in a message between the proxies or in a non-transitive attribute of that session, never further: a
-//! private half in a transitive attribute would reach every AS beyond a legacy neighbour.
+//! They travel in a non-transitive attribute of their session, never further: a private half in a transitive attribute
+//! would reach every AS beyond a legacy neighbour.
 
 use std::fmt;
 
@@ -9,23 +9,13 @@ use wayleave_core::Asn;
 use zeroize::Zeroizing;
 
 use crate::attest::Pair;
-use crate::leaf::{LeafKey, MAX_LEAF_KEYS};
 use crate::suite::{self, KeyRefused, SuiteId};
 
 const VERSION: u8 = 1;
-const OFFER: u8 = 1;
+/// The kind of message: a grant. 1 is not used.
 const GRANT: u8 = 2;
 /// Octets of a key or of a private half, at most.
 const MAX_FIELD: usize = 2048;
-
-/// The public keys with which an AS signs, the same on all its sessions.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Offer {
-    /// The AS.
-    pub asn: Asn,
-    /// Suite and encoded public key, one for each suite, ascending; at most four.
-    pub keys: Vec<(SuiteId, Vec<u8>)>,
-}
 
 /// A pair that `issuer` made for `holder`, private half and all (the paper's way, section III-A).
 pub struct Grant {
@@ -66,60 +56,6 @@ pub enum GrantError {
     TooMany,
 }
 
-impl Offer {
-    /// The encoding: version, kind 1, AS (4), number of keys, then for each its suite, length (2) and octets.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION, OFFER];
-        out.extend_from_slice(&self.asn.0.to_be_bytes());
-        // At most four.
-        out.push(self.keys.len() as u8);
-        for (suite, public) in &self.keys {
-            out.push(*suite as u8);
-            field(public, &mut out);
-        }
-        out
-    }
-
-    /// Reads an offer of `peer` and checks each key. Suites that are not known are left out: what is left may do.
-    pub fn decode(octets: &[u8], peer: Asn, lab: bool) -> Result<Self, GrantError> {
-        let mut reader = Reader { rest: octets };
-        reader.head(OFFER)?;
-        let asn = reader.asn()?;
-        if asn != peer {
-            return Err(GrantError::Stranger(asn));
-        }
-        let count = usize::from(reader.u8()?);
-        if count > MAX_LEAF_KEYS {
-            return Err(GrantError::Malformed);
-        }
-        let mut keys = Vec::with_capacity(count);
-        let mut before = None;
-        for _ in 0..count {
-            let number = reader.u8()?;
-            let public = reader.field()?;
-            if before.is_some_and(|before| before >= number) {
-                return Err(GrantError::Malformed);
-            }
-            before = Some(number);
-            let Some(id) = SuiteId::from_byte(number) else { continue };
-            if id.lab_only() && !lab {
-                continue;
-            }
-            let Some(suite) = suite::of(id) else { continue };
-            suite.check_key(public)?;
-            keys.push((id, public.to_vec()));
-        }
-        if reader.rest.is_empty() { Ok(Self { asn, keys }) } else { Err(GrantError::Malformed) }
-    }
-
-    /// How a leaf names the keys.
-    #[must_use]
-    pub fn leaf_keys(&self) -> Vec<LeafKey> {
-        self.keys.iter().map(|(suite, public)| LeafKey::of(*suite, public)).collect()
-    }
-}
-
 impl Grant {
     /// A grant of `pair`; `None` where its suite hands no keys over.
     #[must_use]
@@ -146,7 +82,7 @@ impl Grant {
     /// Reads a grant of `issuer` to `holder` and checks the pair, in less than a millisecond whatever it is.
     pub fn decode(octets: &[u8], issuer: Asn, holder: Asn, lab: bool) -> Result<Pair, GrantError> {
         let mut reader = Reader { rest: octets };
-        reader.head(GRANT)?;
+        reader.head()?;
         for expected in [issuer, holder] {
             let asn = reader.asn()?;
             if asn != expected {
@@ -186,8 +122,8 @@ impl<'a> Reader<'a> {
         self.array::<1>().map(|octets| octets[0])
     }
 
-    fn head(&mut self, kind: u8) -> Result<(), GrantError> {
-        if self.array()? == &[VERSION, kind] { Ok(()) } else { Err(GrantError::Malformed) }
+    fn head(&mut self) -> Result<(), GrantError> {
+        if self.array()? == &[VERSION, GRANT] { Ok(()) } else { Err(GrantError::Malformed) }
     }
 
     fn asn(&mut self) -> Result<Asn, GrantError> {
@@ -240,16 +176,5 @@ mod tests {
         identity[13..45].fill(0);
         identity[13] = 1;
         assert_eq!(refusal(&identity), Some(GrantError::Key(KeyRefused::Weak("of small order"))));
-    }
-
-    #[test]
-    fn an_offer_is_of_the_peer_and_leaves_unknown_suites_out() {
-        let offer = Offer { asn: Asn(5), keys: vec![(SuiteId::KcEd25519, pair(1).key.public().to_vec())] };
-        let mut octets = offer.encode();
-        assert_eq!(Offer::decode(&octets, Asn(5), false), Ok(offer.clone()));
-        assert_eq!(Offer::decode(&octets, Asn(6), false), Err(GrantError::Stranger(Asn(5))));
-        octets[6] = 2;
-        octets.extend_from_slice(&[0x70, 0, 1, 9]);
-        assert_eq!(Offer::decode(&octets, Asn(5), false), Ok(offer));
     }
 }
