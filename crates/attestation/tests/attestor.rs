@@ -84,11 +84,19 @@ fn path(asns: &[Asn]) -> Attributes {
     edit.finish()
 }
 
+/// What went to the exchange at once.
+struct Said {
+    withdrawn: usize,
+    announced: usize,
+    /// The first octet of what names those for whom it was signed.
+    under: Option<u8>,
+}
+
 /// An attestor, its clock, and what it wants done that nobody did yet.
 struct Driven {
     attestor: Attestor,
     now: Now,
-    announced: Vec<(Vec<Nlri>, Vec<Nlri>, Option<[u8; 32]>)>,
+    said: Vec<Said>,
     events: Vec<AttestorEvent>,
     work: Vec<Job>,
 }
@@ -107,7 +115,7 @@ impl Driven {
         };
         let now = Now { instant: Instant(1_000_000_000), unix: UnixTime(BEGIN * 1_000_000) };
         let attestor = Attestor::new(config, ring, &HashMap::new(), now);
-        let mut driven = Self { attestor, now, announced: Vec::new(), events: Vec::new(), work: Vec::new() };
+        let mut driven = Self { attestor, now, said: Vec::new(), events: Vec::new(), work: Vec::new() };
         driven.members(1, &[MEMBER, Asn(65_002)]);
         driven
     }
@@ -121,7 +129,8 @@ impl Driven {
         while let Some(output) = self.attestor.poll() {
             match output {
                 Output::Announce { withdrawn, announced, under, .. } => {
-                    self.announced.push((withdrawn, announced, under));
+                    let under = under.map(|digest| digest[0]);
+                    self.said.push(Said { withdrawn: withdrawn.len(), announced: announced.len(), under });
                 }
                 Output::Persist { id, .. } => self.attestor.handle(Input::Persisted(id), self.now),
                 Output::Work(job) => self.work.push(job),
@@ -171,11 +180,7 @@ impl Driven {
 
     /// For whom each announcement so far was signed; withdrawals are none.
     fn signed_for(&self) -> Vec<Option<u8>> {
-        self.announced
-            .iter()
-            .filter(|(_, announced, _)| !announced.is_empty())
-            .map(|(.., under)| under.map(|of| of[0]))
-            .collect()
+        self.said.iter().filter(|said| said.announced > 0).map(|said| said.under).collect()
     }
 }
 
@@ -252,13 +257,13 @@ fn a_customers_chain_that_a_member_without_keys_passes_on_is_withdrawn_when_it_e
     driven.announce("10.1.0.0/16", customers_route());
     let look = driven.only_work();
     driven.finish(look);
-    assert_eq!(driven.announced.len(), 1);
+    assert_eq!(driven.said.len(), 1);
     driven.sleep_until(BEGIN + 3600);
-    assert_eq!(driven.announced.len(), 1, "it holds");
+    assert_eq!(driven.said.len(), 1, "it holds");
     driven.sleep_until(BEGIN + 3601);
-    let (withdrawn, announced, _) = driven.announced.last().expect("said");
-    assert_eq!((withdrawn.len(), announced.len()), (1, 0));
+    let said = driven.said.last().expect("said");
+    assert_eq!((said.withdrawn, said.announced), (1, 0));
     assert!(matches!(driven.events.last(), Some(AttestorEvent::Refused(_, Class::Expired, _))));
     driven.sleep_until(BEGIN + 7200);
-    assert_eq!(driven.announced.len(), 2, "once");
+    assert_eq!(driven.said.len(), 2, "once");
 }

@@ -1,5 +1,10 @@
 //! A small RPKI of the test's own: a trust anchor, an authority, and certificates of routers (RFC 8209).
-#![allow(unreachable_pub, clippy::disallowed_methods, reason = "a test makes it")]
+#![allow(unreachable_pub, reason = "a test uses it")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "certificates hold around the time of the test"
+)]
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
