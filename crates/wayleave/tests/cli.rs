@@ -23,7 +23,8 @@ fn field<'a>(text: &'a str, name: &str) -> &'a str {
 fn help_names_every_command_and_a_wrong_one_is_usage() {
     let folder = Folder::new("cli-help");
     let help = folder.ok(&["--help"]);
-    let commands = ["init", "check", "run", "show", "why", "invite", "keys", "members", "lab", "demo", "bench"];
+    let commands =
+        ["init", "check", "run", "show", "why", "locate", "invite", "keys", "members", "lab", "demo", "bench"];
     for command in commands {
         assert!(help.lines().any(|line| line.trim_start().starts_with(command)), "{command} is not in: {help}");
         assert!(folder.ok(&[command, "--help"]).contains("Usage:"), "{command}");

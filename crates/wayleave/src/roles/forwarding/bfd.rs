@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use wayleave_core::{Instant, Now};
 use wayleave_dataplane::bfd::{Config, ControlPacket, Output, Session, State};
 use wayleave_dataplane::frame::Ingress;
-use wayleave_packet::scion::{ForwardingKey, Header, HostAddress, Layout, Packet, Path, next_header};
+use wayleave_packet::scion::{ForwardingKey, Header, HostAddress, IsdAs, Layout, Packet, Path, next_header};
 use wayleave_runtime::Clock;
 
 use super::Engine;
@@ -89,6 +89,20 @@ impl Wanted {
     }
 }
 
+/// From `src` to `dst`, whose router is `to`.
+fn header(dst: IsdAs, src: IsdAs, [to, from]: [SocketAddr; 2]) -> Header {
+    Header {
+        traffic_class: TRAFFIC_CLASS,
+        flow_id: FLOW_ID,
+        next_header: next_header::BFD,
+        dst,
+        src,
+        dst_host: host(to),
+        src_host: host(from),
+        path: Path::Empty,
+    }
+}
+
 fn host(address: SocketAddr) -> HostAddress {
     match address.ip() {
         IpAddr::V4(v4) => HostAddress::V4(v4),
@@ -107,16 +121,7 @@ fn neighbors(file: &RouterFile, scion: &ScionSection) -> Vec<Peer> {
             way: Way::Interface(id),
             to: remote,
             interfaces: vec![id],
-            header: Header {
-                traffic_class: TRAFFIC_CLASS,
-                flow_id: FLOW_ID,
-                next_header: next_header::BFD,
-                dst: section.neighbor.get_ref().0,
-                src: scion.isd_as.get_ref().0,
-                dst_host: host(remote),
-                src_host: host(local),
-                path: Path::Empty,
-            },
+            header: header(section.neighbor.get_ref().0, scion.isd_as.get_ref().0, [remote, local]),
         })
     };
     sections.filter_map(peer).collect()
@@ -134,16 +139,7 @@ fn siblings(file: &RouterFile, scion: &ScionSection) -> Vec<Peer> {
             way: Way::Internal,
             to: remote,
             interfaces: own.map(|section| *section.id.get_ref()).collect(),
-            header: Header {
-                traffic_class: TRAFFIC_CLASS,
-                flow_id: FLOW_ID,
-                next_header: next_header::BFD,
-                dst: scion.isd_as.get_ref().0,
-                src: scion.isd_as.get_ref().0,
-                dst_host: host(remote),
-                src_host: host(local),
-                path: Path::Empty,
-            },
+            header: header(scion.isd_as.get_ref().0, scion.isd_as.get_ref().0, [remote, local]),
         }
     };
     scion.siblings.iter().enumerate().map(peer).collect()

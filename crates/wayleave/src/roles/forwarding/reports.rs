@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use wayleave_core::UnixTime;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::icing::{REPORTED, Report, Router, closed};
+use wayleave_packet::icing::header::Handle;
 use wayleave_runtime::http::{Parameters, ViewError};
 use wayleave_runtime::identity::to_hex;
 
@@ -15,18 +16,17 @@ const MOST: usize = 100_000;
 /// Which reports are asked for.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// The beginning of the path's handle, in hexadecimal; of all paths if empty.
-    handle: String,
+    /// The first digits of the path's handle, 0 to 15 each; of all paths if there are none.
+    handle: Vec<u8>,
     most: usize,
 }
 
 impl Question {
     /// Reads a request's parameters.
     pub fn read(parameters: &Parameters) -> Result<Self, ViewError> {
-        let handle = parameters.get("handle").map(|handle| handle.to_ascii_lowercase()).unwrap_or_default();
-        if !handle.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return Err(ViewError::Request("`handle` is not hexadecimal".to_owned()));
-        }
+        let digits = parameters.get("handle").map_or("", String::as_str).chars();
+        let handle: Option<Vec<u8>> = digits.map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
+        let handle = handle.ok_or_else(|| ViewError::Request("`handle` is not hexadecimal".to_owned()))?;
         Ok(Self { handle, most: most_of(parameters)?.min(MOST) })
     }
 
@@ -34,8 +34,13 @@ impl Question {
     pub fn answer(&self, router: &Router, now: UnixTime) -> Vec<Report> {
         let last = closed(now);
         let windows = (0..REPORTED).map(|before| last.wrapping_sub(before));
-        let is_asked = |report: &Report| to_hex(&report.handle.0).starts_with(&self.handle);
-        windows.flat_map(|window| router.reports(window)).filter(is_asked).take(self.most.saturating_add(1)).collect()
+        let reports = windows.flat_map(|window| router.reports(window));
+        reports.filter(|report| self.is_about(&report.handle)).take(self.most.saturating_add(1)).collect()
+    }
+
+    fn is_about(&self, handle: &Handle) -> bool {
+        let digits = handle.0.iter().flat_map(|octet| [octet >> 4, octet & 15]);
+        self.handle.len() <= 2 * handle.0.len() && digits.zip(&self.handle).all(|(digit, asked)| digit == *asked)
     }
 
     /// Reports under the node's signature.
@@ -63,7 +68,6 @@ impl Question {
 mod tests {
     use wayleave_crypto::secret::Seed;
     use wayleave_dataplane::icing::Count;
-    use wayleave_packet::icing::header::Handle;
 
     use super::*;
 
@@ -80,6 +84,18 @@ mod tests {
         let answer = asked("3").expect("a number").sign(reports, &identity);
         assert_eq!((answer["reports"].as_array().map(Vec::len), &answer["more"]), (Some(3), &json!(false)));
         assert!(asked("many").is_err());
-        assert!(Question::read(&Parameters::from([("handle".to_owned(), "xyz".to_owned())])).is_err());
+    }
+
+    #[test]
+    fn a_path_is_asked_for_by_the_first_digits_of_its_handle() {
+        let asked = |handle: &str| Question::read(&Parameters::from([("handle".to_owned(), handle.to_owned())]));
+        let handle = Handle(std::array::from_fn(|place| 0x1b + place as u8));
+        for (digits, is_about) in [("", true), ("1", true), ("1B1c1", true), ("1c", false), ("1b1d", false)] {
+            assert_eq!(asked(digits).expect("hexadecimal").is_about(&handle), is_about, "{digits}");
+        }
+        let whole = to_hex(&handle.0);
+        assert!(asked(&whole).expect("hexadecimal").is_about(&handle));
+        assert!(!asked(&(whole + "0")).expect("hexadecimal").is_about(&handle));
+        assert!(asked("xyz").is_err());
     }
 }
