@@ -213,7 +213,7 @@ impl Engine {
             match next {
                 None => tally.unreachable += 1,
                 Some((port, to)) if queue > 0 => out.urgent(port, number, to),
-                Some((port, to)) => out.data(port, number, to),
+                Some((port, to)) => out.data(port, number, &to),
             }
         }
     }

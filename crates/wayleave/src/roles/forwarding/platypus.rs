@@ -174,7 +174,7 @@ impl Engine {
             };
             match action {
                 Action::Answer(_) => out.urgent(port, number, to),
-                _ => out.data(port, number, to),
+                _ => out.data(port, number, &to),
             }
         }
     }

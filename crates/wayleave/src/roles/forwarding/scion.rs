@@ -244,9 +244,12 @@ impl Engine {
         let to = match action {
             Action::Drop(_) => return,
             Action::Forward(id) => {
+                // The address goes from one place to the other at once: piece by piece it would be slow to read whole.
                 let id = usize::from(id);
-                let port = self.ports.get(id).copied().flatten();
-                port.zip(self.table.remotes.get(id).copied().flatten())
+                if let (Some(Some(port)), Some(Some(to))) = (self.ports.get(id), self.table.remotes.get(id)) {
+                    return out.data(*port, number, to);
+                }
+                None
             }
             Action::Sibling(sibling) => self.table.siblings.get(usize::from(sibling)).map(|to| (self.internal, *to)),
             Action::Deliver => self.table.host(burst.octets(number)).map(|to| (self.internal, to)),
@@ -260,7 +263,7 @@ impl Engine {
             }
         };
         match to {
-            Some((port, to)) => out.data(port, number, to),
+            Some((port, to)) => out.data(port, number, &to),
             None => tally.unreachable += 1,
         }
     }

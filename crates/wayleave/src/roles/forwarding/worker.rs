@@ -107,8 +107,8 @@ impl Out {
 
     /// Sends a packet out of a port.
     #[inline]
-    pub fn data(&mut self, port: usize, packet: usize, to: SocketAddr) {
-        self.data[port].push(Outgoing { packet: packet as u32, to });
+    pub fn data(&mut self, port: usize, packet: usize, to: &SocketAddr) {
+        self.data[port].push(Outgoing { packet: packet as u32, to: *to });
     }
 
     /// The same, ahead of the data.

@@ -1,17 +1,20 @@
 //! The kernels of x86-64: one generic text over vectors of one block (AES-NI) or of four (VAES with AVX-512).
 
+mod cmac;
+
 use std::arch::x86_64::{
-    __m128i, __m512i, _mm_aesenc_si128, _mm_aesenclast_si128, _mm_and_si128, _mm_loadu_si128, _mm_mask_blend_epi8,
-    _mm_maskz_loadu_epi8, _mm_set1_epi8, _mm_set1_epi32, _mm_setr_epi8, _mm_setzero_si128, _mm_shuffle_epi8,
-    _mm_slli_epi64, _mm_slli_si128, _mm_srli_epi64, _mm_srli_si128, _mm_storeu_si128, _mm_sub_epi64, _mm_xor_si128,
-    _mm512_aesenc_epi128, _mm512_aesenclast_epi128, _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_bslli_epi128,
-    _mm512_bsrli_epi128, _mm512_castsi128_si512, _mm512_inserti32x4, _mm512_loadu_si512, _mm512_set1_epi32,
-    _mm512_set1_epi64, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_slli_epi64, _mm512_srli_epi64,
-    _mm512_storeu_si512, _mm512_sub_epi64, _mm512_ternarylogic_epi32, _mm512_xor_si512,
+    __m128i, __m512i, _mm_aesenc_si128, _mm_aesenclast_si128, _mm_and_si128, _mm_loadu_si128, _mm_maskz_loadu_epi8,
+    _mm_set1_epi32, _mm_setr_epi8, _mm_setzero_si128, _mm_shuffle_epi8, _mm_slli_epi64, _mm_slli_si128, _mm_srli_epi64,
+    _mm_srli_si128, _mm_storeu_si128, _mm_sub_epi64, _mm_xor_si128, _mm512_aesenc_epi128, _mm512_aesenclast_epi128,
+    _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_bslli_epi128, _mm512_bsrli_epi128, _mm512_castsi128_si512,
+    _mm512_inserti32x4, _mm512_loadu_si512, _mm512_mask_blend_epi8, _mm512_mask_blend_epi64, _mm512_set1_epi8,
+    _mm512_set1_epi32, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_slli_epi64,
+    _mm512_srli_epi64, _mm512_storeu_si512, _mm512_sub_epi64, _mm512_ternarylogic_epi32, _mm512_xor_si512,
 };
 
 use super::aes128::RoundKeys;
-use super::{BURST, Block, Code, Kernel, Parts, xor_into};
+use super::{Block, Code, Kernel, Parts};
+use cmac::cmac_in;
 
 pub(super) fn has_aes() -> bool {
     is_x86_feature_detected!("aes") && is_x86_feature_detected!("ssse3")
@@ -117,8 +120,10 @@ trait Vector: Copy {
     unsafe fn next_key(self, rcon: u8) -> Self;
     /// Twice each block in GF(2^128) (RFC 4493 section 2.3).
     unsafe fn double(self) -> Self;
-    /// Fewer than 16 octets, a one bit, and zeros (RFC 4493 section 2.4).
-    unsafe fn pad(octets: &[u8]) -> Block;
+    /// At most 16 octets for each block; where fewer, a one bit behind them, and zeros (RFC 4493 section 2.4).
+    unsafe fn gather_padded<'a>(octets: impl FnMut(usize) -> &'a [u8]) -> Self;
+    /// Of each block that of `one` where its bit is set, else that of `other`.
+    unsafe fn choose(bits: u8, one: Self, other: Self) -> Self;
 }
 
 impl Vector for __m128i {
@@ -207,8 +212,16 @@ impl Vector for __m128i {
     }
 
     #[inline(always)]
-    unsafe fn pad(octets: &[u8]) -> Block {
-        super::cmac::padded(octets)
+    unsafe fn gather_padded<'a>(mut octets: impl FnMut(usize) -> &'a [u8]) -> Self {
+        let octets = octets(0);
+        let block = octets.first_chunk().copied().unwrap_or_else(|| super::cmac::padded(octets));
+        // SAFETY: the block has 16 octets.
+        unsafe { Self::splat(&block) }
+    }
+
+    #[inline(always)]
+    unsafe fn choose(bits: u8, one: Self, other: Self) -> Self {
+        if bits & 1 != 0 { one } else { other }
     }
 }
 
@@ -306,16 +319,31 @@ impl Vector for __m512i {
     }
 
     #[inline(always)]
-    unsafe fn pad(octets: &[u8]) -> Block {
-        let end = 1u16 << (octets.len() % 16);
-        let mut out = [0; 16];
-        // SAFETY: the caller has the features; only as many octets are read as there are, and 16 are written.
+    unsafe fn gather_padded<'a>(mut octets: impl FnMut(usize) -> &'a [u8]) -> Self {
+        let mut ends = 0u64;
+        // SAFETY: the caller has the features; only as many octets are read as there are.
         unsafe {
-            let there = _mm_maskz_loadu_epi8(end - 1, octets.as_ptr().cast());
-            let padded = _mm_mask_blend_epi8(end, there, _mm_set1_epi8(-0x80));
-            _mm_storeu_si128(out.as_mut_ptr().cast(), padded);
+            let mut one = |lane: usize| {
+                let octets = octets(lane);
+                // Behind the last octet; nowhere if there are sixteen.
+                let end = 1u32 << octets.len().min(16);
+                ends |= u64::from(end as u16) << (16 * lane);
+                _mm_maskz_loadu_epi8((end - 1) as u16, octets.as_ptr().cast())
+            };
+            let vector = _mm512_castsi128_si512(one(0));
+            let vector = _mm512_inserti32x4::<1>(vector, one(1));
+            let vector = _mm512_inserti32x4::<2>(vector, one(2));
+            let vector = _mm512_inserti32x4::<3>(vector, one(3));
+            _mm512_mask_blend_epi8(ends, vector, _mm512_set1_epi8(-0x80))
         }
-        out
+    }
+
+    #[inline(always)]
+    unsafe fn choose(bits: u8, one: Self, other: Self) -> Self {
+        /// Two bits for each of four.
+        const TWICE: [u8; 16] = [0, 3, 12, 15, 48, 51, 60, 63, 192, 195, 204, 207, 240, 243, 252, 255];
+        // SAFETY: the caller has the features.
+        unsafe { _mm512_mask_blend_epi64(TWICE[usize::from(bits % 16)], other, one) }
     }
 }
 
@@ -324,11 +352,13 @@ impl Vector for __m512i {
 unsafe fn schedule<V: Vector, const R: usize>(keys: [V; R]) -> [[V; R]; 11] {
     const RCON: [u8; 10] = [0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0x1b, 0x36];
     let mut rounds = [keys; 11];
-    for round in 0..10 {
-        let keys = rounds[round];
-        for (next, key) in rounds[round + 1].iter_mut().zip(keys) {
+    // One key after the other, each in a register all the way; the processor runs several beside each other.
+    for lane in 0..R {
+        let mut key = keys[lane];
+        for (round, rcon) in RCON.into_iter().enumerate() {
             // SAFETY: the caller has the features.
-            *next = unsafe { key.next_key(RCON[round]) };
+            key = unsafe { key.next_key(rcon) };
+            rounds[round + 1][lane] = key;
         }
     }
     rounds
@@ -460,127 +490,6 @@ unsafe fn cbc_pair_group<V: Vector>(keys: &[Block], first: &mut [Block], second:
         encrypt_vectors(&mut state, |round, lane| own[round][lane]);
         for (lane, vector) in state.iter().enumerate() {
             vector.store(&mut first[lane * V::BLOCKS..]);
-        }
-    }
-}
-
-/// Vectors side by side in [`cmac_in`].
-const SIDE: usize = 8;
-/// Messages side by side, at most.
-const LANES: usize = SIDE * 4;
-
-#[inline(always)]
-unsafe fn cmac_in<V: Vector>(keys: Keys<'_>, messages: &[Parts<'_>], tags: &mut [Block]) {
-    // Messages of like length go side by side; the order is by public lengths only. A length stands above an index.
-    let mut order = [0u32; BURST];
-    for (index, (place, message)) in order.iter_mut().zip(messages).enumerate() {
-        *place = (message.blocks() as u32) << 8 | index as u32;
-    }
-    let order = &mut order[..messages.len()];
-    if !order.is_sorted() {
-        order.sort_unstable();
-    }
-    for group in order.chunks(SIDE * V::BLOCKS) {
-        // Lanes beyond the last message repeat it.
-        let place = |lane: usize| (group[lane.min(group.len() - 1)] & 0xff) as usize;
-        let lanes: [usize; LANES] = std::array::from_fn(place);
-        // SAFETY: the caller has the features.
-        unsafe {
-            match keys {
-                Keys::One(round_keys, k1, k2) => {
-                    let round_keys: [V; 11] = splat_all(round_keys);
-                    cmac_group(group, &lanes, messages, tags, |_| (k1, k2), |round, _| round_keys[round]);
-                }
-                Keys::Each(keys) => {
-                    let mut own = [V::zero(); SIDE];
-                    for (side, own) in own.iter_mut().enumerate() {
-                        *own = V::gather(|lane| &keys[lanes[side * V::BLOCKS + lane]]);
-                    }
-                    let own = schedule(own);
-                    let (mut k1, mut k2) = ([[0; 16]; LANES], [[0; 16]; LANES]);
-                    let mut zero = [V::zero(); SIDE];
-                    encrypt_vectors(&mut zero, |round, side| own[round][side]);
-                    for (side, zero) in zero.iter().enumerate() {
-                        let once = zero.double();
-                        once.store(&mut k1[side * V::BLOCKS..]);
-                        once.double().store(&mut k2[side * V::BLOCKS..]);
-                    }
-                    let subkeys = |lane: usize| (&k1[lane], &k2[lane]);
-                    cmac_group(group, &lanes, messages, tags, subkeys, |round, side| own[round][side]);
-                }
-            }
-        }
-    }
-}
-
-/// CMAC of the messages of `lanes`, of which `group` has the lengths in ascending order; `subkeys` are those of a lane.
-#[inline(always)]
-unsafe fn cmac_group<'a, V: Vector>(
-    group: &[u32],
-    lanes: &[usize; LANES],
-    messages: &[Parts<'_>],
-    tags: &mut [Block],
-    subkeys: impl Fn(usize) -> (&'a Block, &'a Block),
-    key: impl Fn(usize, usize) -> V + Copy,
-) {
-    let used = SIDE * V::BLOCKS;
-    let mut heads: [&[Block]; LANES] = [&[]; LANES];
-    let mut tails: [&[Block]; LANES] = [&[]; LANES];
-    let mut last = [[0; 16]; LANES];
-    let head = messages[lanes[0]].head.len();
-    let mut is_even = true;
-    for lane in 0..used {
-        let message = &messages[lanes[lane]];
-        let (whole, rest) = message.tail.as_chunks();
-        (heads[lane], tails[lane]) = (message.head, whole);
-        is_even &= message.head.len() == head;
-        let (k1, k2) = subkeys(lane);
-        // The last block is complete, or padded (RFC 4493 section 2.4); lengths are no secret.
-        let complete = if rest.is_empty() { whole.last().or(message.head.last()) } else { None };
-        // SAFETY: the caller has the features; the rest has fewer than 16 octets.
-        last[lane] = complete.map_or_else(|| unsafe { V::pad(rest) }, |block| *block);
-        xor_into(&mut last[lane], if complete.is_some() { k1 } else { k2 });
-    }
-    let length = |lane: usize| (group[lane.min(group.len() - 1)] >> 8) as usize;
-    let (shortest, longest) = (length(0), length(used - 1));
-    // Up to here every message has whole blocks that are not its last one, and all have them in the same place.
-    let whole = if is_even { shortest - 1 } else { 0 };
-    // SAFETY: the caller has the features. A message of `length` blocks has at least `length - 1` whole ones in head and
-    // tail together, `head` of them in its head if all heads are even; no index below reaches beyond `shortest - 1`.
-    unsafe {
-        let mut state = [V::zero(); SIDE];
-        for index in 0..whole.min(head) {
-            for (side, vector) in state.iter_mut().enumerate() {
-                *vector = vector.xor(V::gather(|lane| heads[side * V::BLOCKS + lane].get_unchecked(index)));
-            }
-            encrypt_vectors(&mut state, key);
-        }
-        for index in head..whole {
-            for (side, vector) in state.iter_mut().enumerate() {
-                *vector = vector.xor(V::gather(|lane| tails[side * V::BLOCKS + lane].get_unchecked(index - head)));
-            }
-            encrypt_vectors(&mut state, key);
-        }
-        for index in whole..longest {
-            for (side, vector) in state.iter_mut().enumerate() {
-                *vector = vector.xor(V::gather(|lane| {
-                    let lane = side * V::BLOCKS + lane;
-                    if index + 1 < length(lane) { messages[lanes[lane]].block(index) } else { &last[lane] }
-                }));
-            }
-            encrypt_vectors(&mut state, key);
-            if index + 1 < shortest {
-                continue;
-            }
-            let mut out = [[0; 16]; LANES];
-            for (side, vector) in state.iter().enumerate() {
-                vector.store(&mut out[side * V::BLOCKS..]);
-            }
-            for (lane, place) in group.iter().enumerate() {
-                if (place >> 8) as usize == index + 1 {
-                    tags[lanes[lane]] = out[lane];
-                }
-            }
         }
     }
 }

@@ -1,0 +1,187 @@
+//! CMAC of a burst: messages of like length side by side, each with its key or all with one.
+
+use super::super::{BURST, Block, Parts};
+use super::{Keys, Vector, encrypt_vectors, schedule, splat_all};
+
+/// Vectors side by side.
+const SIDE: usize = 8;
+/// Messages side by side, at most.
+const LANES: usize = SIDE * 4;
+
+/// The CMAC of at most [`BURST`] messages. The caller has the features of `V`.
+#[inline(always)]
+pub(super) unsafe fn cmac_in<V: Vector>(keys: Keys<'_>, messages: &[Parts<'_>], tags: &mut [Block]) {
+    // Messages of like length go side by side; the order is by public lengths only. A length stands above an index.
+    let mut order = [0u32; BURST];
+    for (index, (place, message)) in order.iter_mut().zip(messages).enumerate() {
+        *place = (message.blocks() as u32) << 8 | index as u32;
+    }
+    let order = &mut order[..messages.len()];
+    if !order.is_sorted() {
+        order.sort_unstable();
+    }
+    for group in order.chunks(SIDE * V::BLOCKS) {
+        let group = Group::new(group);
+        // SAFETY: the caller has the features.
+        unsafe {
+            match keys {
+                Keys::One(round_keys, k1, k2) => {
+                    let round_keys: [V; 11] = splat_all(round_keys);
+                    let subkeys = (V::splat(k1), V::splat(k2));
+                    group.compute(messages, tags, |_| subkeys, |round, _| round_keys[round]);
+                }
+                Keys::Each(keys) => {
+                    let mut own = [V::zero(); SIDE];
+                    for (side, own) in own.iter_mut().enumerate() {
+                        *own = V::gather(|lane| &keys[group.lanes[side * V::BLOCKS + lane]]);
+                    }
+                    let own = schedule(own);
+                    let mut once = [V::zero(); SIDE];
+                    encrypt_vectors(&mut once, |round, side| own[round][side]);
+                    for once in &mut once {
+                        *once = once.double();
+                    }
+                    group.compute(
+                        messages,
+                        tags,
+                        |side| (once[side], once[side].double()),
+                        |round, side| own[round][side],
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Messages that are computed side by side.
+struct Group<'a> {
+    /// Length above index, in ascending order.
+    order: &'a [u32],
+    /// The message of each lane; lanes beyond the last message repeat it.
+    lanes: [usize; LANES],
+}
+
+impl<'a> Group<'a> {
+    fn new(order: &'a [u32]) -> Self {
+        let place = |lane: usize| (order[lane.min(order.len() - 1)] & 0xff) as usize;
+        Self { order, lanes: std::array::from_fn(place) }
+    }
+
+    /// Blocks of the message of `lane`.
+    #[inline(always)]
+    fn length(&self, lane: usize) -> usize {
+        (self.order[lane.min(self.order.len() - 1)] >> 8) as usize
+    }
+
+    /// The first of the messages, if they stand one after another and fill `lanes` lanes.
+    #[inline(always)]
+    fn run(&self, lanes: usize) -> Option<usize> {
+        let (first, last) = (self.lanes[0], self.lanes[lanes - 1]);
+        let is_run = self.order.len() == lanes && last.wrapping_sub(first) == lanes - 1;
+        is_run.then_some(first)
+    }
+
+    /// `subkeys` are both of each side's, `key` is the round key of a round and a side.
+    #[inline(always)]
+    unsafe fn compute<V: Vector>(
+        &self,
+        messages: &[Parts<'_>],
+        tags: &mut [Block],
+        subkeys: impl Fn(usize) -> (V, V),
+        key: impl Fn(usize, usize) -> V + Copy,
+    ) {
+        let used = SIDE * V::BLOCKS;
+        let mut heads: [&[Block]; LANES] = [&[]; LANES];
+        let mut tails: [&[Block]; LANES] = [&[]; LANES];
+        // The last block of each, complete or not.
+        let mut ends: [&[u8]; LANES] = [&[]; LANES];
+        let head = messages[self.lanes[0]].head.len();
+        let mut is_even = true;
+        for lane in 0..used {
+            let message = &messages[self.lanes[lane]];
+            let (whole, rest) = message.tail.as_chunks();
+            (heads[lane], tails[lane]) = (message.head, whole);
+            is_even &= message.head.len() == head;
+            ends[lane] = match whole.last().or(message.head.last()) {
+                Some(block) if rest.is_empty() => block,
+                _ => rest,
+            };
+        }
+        let (shortest, longest) = (self.length(0), self.length(used - 1));
+        // Up to here every message has whole blocks that are not its last one, and all have them in the same place.
+        let whole = if is_even { shortest - 1 } else { 0 };
+        // SAFETY: the caller has the features. A message of `length` blocks has at least `length - 1` whole ones in head
+        // and tail together, `head` of them in its head if all heads are even; no index below reaches beyond
+        // `shortest - 1`.
+        unsafe {
+            let mut last = [V::zero(); SIDE];
+            for (side, last) in last.iter_mut().enumerate() {
+                let ends = &ends[side * V::BLOCKS..][..V::BLOCKS];
+                let bits = (0..V::BLOCKS).fold(0, |bits, lane| bits | u8::from(ends[lane].len() == 16) << lane);
+                let (k1, k2) = subkeys(side);
+                *last = V::gather_padded(|lane| ends[lane]).xor(V::choose(bits, k1, k2));
+            }
+            let mut state = [V::zero(); SIDE];
+            for index in 0..whole.min(head) {
+                for (side, vector) in state.iter_mut().enumerate() {
+                    *vector = vector.xor(V::gather(|lane| heads[side * V::BLOCKS + lane].get_unchecked(index)));
+                }
+                encrypt_vectors(&mut state, key);
+            }
+            for index in head..whole {
+                for (side, vector) in state.iter_mut().enumerate() {
+                    *vector = vector.xor(V::gather(|lane| tails[side * V::BLOCKS + lane].get_unchecked(index - head)));
+                }
+                encrypt_vectors(&mut state, key);
+            }
+            if is_even && shortest == longest {
+                for (state, last) in state.iter_mut().zip(last) {
+                    *state = state.xor(last);
+                }
+                encrypt_vectors(&mut state, key);
+                self.put(&state, longest, tags);
+                return;
+            }
+            let mut lasts = [[0; 16]; LANES];
+            for (side, last) in last.iter().enumerate() {
+                last.store(&mut lasts[side * V::BLOCKS..]);
+            }
+            for index in whole..longest {
+                for (side, vector) in state.iter_mut().enumerate() {
+                    *vector = vector.xor(V::gather(|lane| {
+                        let lane = side * V::BLOCKS + lane;
+                        let is_inner = index + 1 < self.length(lane);
+                        if is_inner { messages[self.lanes[lane]].block(index) } else { &lasts[lane] }
+                    }));
+                }
+                encrypt_vectors(&mut state, key);
+                if index + 1 >= shortest {
+                    self.put(&state, index + 1, tags);
+                }
+            }
+        }
+    }
+
+    /// Hands out the tags of the messages of `length` blocks.
+    #[inline(always)]
+    unsafe fn put<V: Vector>(&self, state: &[V; SIDE], length: usize, tags: &mut [Block]) {
+        let used = SIDE * V::BLOCKS;
+        if let Some(first) = self.run(used).filter(|_| self.length(0) == length && self.length(used - 1) == length) {
+            for (state, tags) in state.iter().zip(tags[first..][..used].chunks_exact_mut(V::BLOCKS)) {
+                // SAFETY: the caller has the features, and there are as many blocks as the vector has.
+                unsafe { state.store(tags) };
+            }
+            return;
+        }
+        let mut out = [[0; 16]; LANES];
+        for (side, vector) in state.iter().enumerate() {
+            // SAFETY: the caller has the features; slicing checks that there is room.
+            unsafe { vector.store(&mut out[side * V::BLOCKS..]) };
+        }
+        for (lane, place) in self.order.iter().enumerate() {
+            if (place >> 8) as usize == length {
+                tags[self.lanes[lane]] = out[lane];
+            }
+        }
+    }
+}
