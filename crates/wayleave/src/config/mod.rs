@@ -6,6 +6,7 @@ pub mod bfd;
 mod check;
 pub mod icing;
 pub mod member;
+pub mod platypus;
 pub mod router;
 pub mod rpki;
 pub mod rs;

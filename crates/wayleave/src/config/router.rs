@@ -1,6 +1,6 @@
 //! The configuration of a verifying router.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -14,8 +14,9 @@ use wayleave_runtime::packets::ethernet::NEIGHBOR;
 use super::bfd::BfdSection;
 use super::check::Checked;
 use super::icing::IcingSection;
+pub use super::platypus::{PlatypusSection, RepeatedName};
 use super::rs::{FileFault, StatusSection, range, status_warning};
-use super::words::{EthernetAddress, PublicKey, Text, Word};
+use super::words::{EthernetAddress, Text, Word};
 use super::{Fault, Source};
 use crate::failure::Failures;
 use crate::forwarding_keys::ForwardingKeys;
@@ -152,60 +153,6 @@ pub enum LinkKind {
     Peer,
 }
 
-/// `[platypus]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PlatypusSection {
-    /// Addresses that packets are sent to.
-    pub waypoints: Spanned<Vec<Text<Ipv4Addr>>>,
-    /// Bindings of 64 bits are accepted.
-    #[serde(default)]
-    pub narrow: bool,
-    /// Seconds that a packet's time may be off.
-    #[serde(default = "default_freshness")]
-    pub freshness_secs: Spanned<u64>,
-    /// Networks that nobody may reach through here.
-    #[serde(default)]
-    pub refused: Vec<Prefix>,
-    /// Waypoints within those that may be reached.
-    #[serde(default)]
-    pub allowed_waypoints: Vec<Text<IpAddr>>,
-    #[serde(default)]
-    pub repeated: RepeatedName,
-    /// Packets that one replay filter takes in 30 seconds.
-    #[serde(default = "default_replay")]
-    pub replay_capacity: Spanned<u64>,
-    /// Accounts at most; with zero nothing is counted.
-    #[serde(default = "default_accounts")]
-    pub accounts: Spanned<u64>,
-    /// ICMP errors a second.
-    #[serde(default = "default_answers")]
-    pub answers_per_second: Spanned<u64>,
-    /// A signed list of revocations, and who signs it.
-    pub revocations: Option<Spanned<RevocationsSection>>,
-}
-
-/// A signed list of revocations.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RevocationsSection {
-    pub file: PathBuf,
-    pub key: Text<PublicKey>,
-    /// Nothing passes until a list is there.
-    #[serde(default = "default_true")]
-    pub required: bool,
-}
-
-/// What is done with a packet that came before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RepeatedName {
-    Pass,
-    CountOnce,
-    #[default]
-    Drop,
-}
-
 /// `[[link]]`: IP packets in UDP between two routers, or ICING packets to neighbours.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -272,19 +219,11 @@ pub(super) fn default_answers() -> Spanned<u64> {
     unplaced(100)
 }
 
-fn default_freshness() -> Spanned<u64> {
-    unplaced(30)
-}
-
 pub(super) fn default_replay() -> Spanned<u64> {
     unplaced(4 << 20)
 }
 
-fn default_accounts() -> Spanned<u64> {
-    unplaced(4_096)
-}
-
-fn default_true() -> bool {
+pub(super) fn default_true() -> bool {
     true
 }
 
@@ -395,28 +334,6 @@ impl RouterFile {
                 }
             }
         }
-    }
-
-    fn platypus_faults(&self, section: &PlatypusSection, faults: &mut Vec<Fault>) {
-        faults.extend(range(&section.answers_per_second, 0, 100_000, "a second"));
-        faults.extend(range(&section.freshness_secs, 1, 30, "seconds"));
-        faults.extend(range(&section.replay_capacity, 1, 1 << 30, "packets"));
-        faults.extend(range(&section.accounts, 0, 1 << 22, "accounts"));
-        if *self.forwarding.workers.get_ref() > 1 && section.repeated != RepeatedName::Pass {
-            // A packet that comes in two ways may reach two threads, each with a filter of its own.
-            let message =
-                "several threads with `repeated` other than \"pass\": each thread would let a packet through once";
-            let help = "set workers = 1, or repeated = \"pass\" in [platypus]";
-            faults.push(Fault::at(self.forwarding.workers.span(), message).help(help));
-        }
-        if section.waypoints.get_ref().is_empty() {
-            faults.push(Fault::at(section.waypoints.span(), "no waypoint, expected at least one address"));
-        }
-        if *section.accounts.get_ref() > 0 && self.forwarding.state.is_none() {
-            let message = "accounts without `state` in [forwarding]: counters would not survive a restart";
-            faults.push(Fault::at(section.accounts.span(), message).help("name a file, or set accounts = 0"));
-        }
-        faults.extend(self.interface.first().map(|section| foreign(section.span(), "[[interface]]", "scion")));
     }
 
     /// Each socket stands alone at its address, and reaches somewhere else than itself.
