@@ -23,6 +23,14 @@ impl TokenBucket {
         Self { cost, depth, credit: depth, last: Instant(0) }
     }
 
+    /// Takes another rate and burst. As many events may pass at once as before, if the new burst has room for them.
+    pub fn retune(&mut self, rate: u32, burst: u32) {
+        let next = Self::new(rate, burst);
+        let credit = u128::from(self.credit) * u128::from(next.cost) / u128::from(self.cost);
+        self.credit = u64::try_from(credit).unwrap_or(u64::MAX).min(next.depth);
+        (self.cost, self.depth) = (next.cost, next.depth);
+    }
+
     /// Whether one more event may pass at `now`; it is not taken yet.
     pub fn ready(&mut self, now: Instant) -> bool {
         self.credit = self.credit_at(now);
@@ -69,6 +77,21 @@ mod tests {
         assert_eq!(taken, 100);
         // Time that goes back gives nothing.
         assert!(!bucket.take(Instant(0)));
+    }
+
+    #[test]
+    fn another_rate_keeps_the_level() {
+        let mut bucket = TokenBucket::new(100, 5);
+        let taken = |bucket: &mut TokenBucket, now| (0..50).filter(|_| bucket.take(Instant(now))).count();
+        assert!(bucket.take_all(3, Instant(7)));
+        bucket.retune(1_000, 20);
+        assert_eq!(taken(&mut bucket, 7), 2);
+        assert_eq!(taken(&mut bucket, 7 + 10_000_000), 10);
+        assert_eq!(taken(&mut bucket, 1_000_000_000), 20);
+        // A smaller burst holds less.
+        let mut bucket = TokenBucket::new(100, 5);
+        bucket.retune(100, 2);
+        assert_eq!(taken(&mut bucket, 7), 2);
     }
 
     #[test]

@@ -112,6 +112,11 @@ impl Accounts {
         bucket.credit = bucket.credit.min(u128::from(depth) * NANOS);
     }
 
+    /// Lets go of the rates of all but these.
+    pub fn keep_rates(&mut self, is_kept: impl Fn(&Payer) -> bool) {
+        self.buckets.retain(|payer, _| is_kept(payer));
+    }
+
     /// Octets that `payer` asked for here since this was last called: what [`shares`] divides a rate by.
     pub fn take_demand(&mut self, payer: &Payer) -> u64 {
         self.buckets.get_mut(payer).map_or(0, |bucket| std::mem::take(&mut bucket.asked))
@@ -290,6 +295,22 @@ mod tests {
         assert!((9_900..=10_100).contains(&passed[0]), "{passed:?}");
         assert!(passed[0] + passed[1] <= 101_000, "{passed:?}");
         assert_eq!(accounts.take_demand(&payer(Some(5))), 50_000);
+    }
+
+    #[test]
+    fn another_rate_keeps_the_level_and_what_has_no_rate_any_more_has_no_limit() {
+        let mut accounts = Accounts::new(10, 1);
+        let payer = |principal| Payer { principal: Principal::new(principal).expect("24 bits"), delegation: None };
+        let passed = |accounts: &mut Accounts, now| {
+            (0..1_000).filter(|_| accounts.charge(&charge(1, None, 0), 10, now) == Charged::Yes).count()
+        };
+        accounts.set_rate(payer(1), 100, 1_000, seconds(0));
+        assert_eq!(passed(&mut accounts, seconds(0)), 100);
+        accounts.set_rate(payer(1), 200, 2_000, seconds(0));
+        assert_eq!(passed(&mut accounts, seconds(0)), 0);
+        assert_eq!(passed(&mut accounts, seconds(1)), 20);
+        accounts.keep_rates(|kept| *kept == payer(2));
+        assert_eq!(passed(&mut accounts, seconds(1)), 1_000);
     }
 
     #[test]

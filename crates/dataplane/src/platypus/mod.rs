@@ -6,6 +6,8 @@ pub mod journal;
 pub mod revocation;
 mod totals;
 
+use std::net::IpAddr;
+
 use wayleave_core::Now;
 use wayleave_crypto::lanes::Kernel;
 use wayleave_crypto::secret::Key128;
@@ -328,6 +330,12 @@ impl Router {
     #[must_use]
     pub fn replay(&self) -> &ReplayFilter {
         &self.replay
+    }
+
+    /// Whether packets to this address are verified here.
+    #[must_use]
+    pub fn is_waypoint(&self, address: Option<IpAddr>) -> bool {
+        address.is_some_and(|address| self.waypoints.iter().any(|here| here.address() == address))
     }
 
     /// Takes other waypoints, keys or policies between two bursts: addresses move here or away.

@@ -21,7 +21,7 @@ const LABEL: &str = "wayleave/platypus/revocations/v1";
 
 /// What is revoked: a principal's capability with everything delegated from it, or one delegation with everything
 /// handed on from it; in one key epoch or in all.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Revoked {
     /// Whose capability.
     pub principal: Principal,
@@ -29,6 +29,14 @@ pub struct Revoked {
     pub delegation: Option<(DelegationId, Option<DelegationId>)>,
     /// In which key epoch of which length; in all if none.
     pub epoch: Option<(Interval, u32)>,
+}
+
+impl Revoked {
+    /// The second at which the entry may go: the end of the second epoch after its own. Never, without an epoch.
+    #[must_use]
+    pub fn leaves(&self) -> Option<u64> {
+        self.epoch.map(|(interval, epoch)| (u64::from(epoch) + 3) << interval.exponent())
+    }
 }
 
 /// Why a list is not taken over. The sender erred, or somebody replayed an old list.
@@ -98,6 +106,42 @@ pub fn sign_list(
     (out, signature)
 }
 
+/// A list whose signature was right.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct List {
+    /// Rises with every list.
+    pub sequence: u64,
+    /// When it was signed, in Unix seconds.
+    pub issued: u64,
+    /// What it does to the one before.
+    pub kind: Kind,
+    /// Its entries, at most [`MAX_ENTRIES`].
+    pub entries: Vec<Revoked>,
+}
+
+impl List {
+    /// Reads a list that `key` signed.
+    ///
+    /// # Errors
+    /// [`ListError::Signature`], [`ListError::Malformed`] or [`ListError::TooMany`].
+    pub fn open(list: &[u8], signature: &Signature, key: &VerifyingKey) -> Result<Self, ListError> {
+        key.verify(LABEL, list, signature).map_err(|_| ListError::Signature)?;
+        let (front, octets) = list.split_first_chunk::<FRONT>().ok_or(ListError::Malformed)?;
+        let number = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| front[at + i]));
+        let kind = match front[16] {
+            0 => Kind::Whole,
+            1 => Kind::Addition,
+            _ => return Err(ListError::Malformed),
+        };
+        let (entries, []) = octets.as_chunks::<ENTRY>() else { return Err(ListError::Malformed) };
+        if entries.len() > MAX_ENTRIES {
+            return Err(ListError::TooMany);
+        }
+        let entries = entries.iter().map(decode).collect::<Option<_>>().ok_or(ListError::Malformed)?;
+        Ok(Self { sequence: number(0), issued: number(8), kind, entries })
+    }
+}
+
 /// A multiplicative hash: entries come from the key server, and look-ups from packets whose MAC was right.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Mix(u64);
@@ -153,26 +197,18 @@ impl Default for Revocations {
 impl Revocations {
     /// Takes over a list that `key` signed.
     pub fn apply(&mut self, list: &[u8], signature: &Signature, key: &VerifyingKey) -> Result<(), ListError> {
-        key.verify(LABEL, list, signature).map_err(|_| ListError::Signature)?;
-        let (front, octets) = list.split_first_chunk::<FRONT>().ok_or(ListError::Malformed)?;
-        let number = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| front[at + i]));
-        let (got, issued, kind) = (number(0), number(8), front[16]);
-        if kind > 1 || octets.len() % ENTRY != 0 {
-            return Err(ListError::Malformed);
-        }
+        let List { sequence: got, issued, kind, entries } = List::open(list, signature, key)?;
         match (self.sequence, kind) {
             (Some(held), _) if got <= held => return Err(ListError::Old { held, got }),
-            (Some(held), 1) if got != held + 1 => return Err(ListError::Gap { held, got }),
-            (None, 1) => return Err(ListError::Gap { held: 0, got }),
+            (Some(held), Kind::Addition) if got != held + 1 => return Err(ListError::Gap { held, got }),
+            (None, Kind::Addition) => return Err(ListError::Gap { held: 0, got }),
             _ => {}
         }
-        let before = if kind == 0 { 0 } else { self.entries.len() };
-        if before + octets.len() / ENTRY > MAX_ENTRIES {
+        let before = if kind == Kind::Whole { 0 } else { self.entries.len() };
+        if before + entries.len() > MAX_ENTRIES {
             return Err(ListError::TooMany);
         }
-        let (entries, _) = octets.as_chunks::<ENTRY>();
-        let entries: Vec<Revoked> = entries.iter().map(decode).collect::<Option<_>>().ok_or(ListError::Malformed)?;
-        if kind == 0 {
+        if kind == Kind::Whole {
             *self = Self::default();
         }
         self.entries.reserve(entries.len());
@@ -245,10 +281,8 @@ impl Revocations {
         let number = entry.principal.number() as usize;
         self.principals[number / 64] |= 1 << (number % 64);
         if self.entries.insert(packed)
-            && let Some((interval, epoch)) = entry.epoch
+            && let Some(leaves) = entry.leaves()
         {
-            // Until the end of the second epoch after it.
-            let leaves = (u64::from(epoch) + 3) << interval.exponent();
             self.leaving.entry(leaves).or_default().push(packed);
         }
     }

@@ -144,10 +144,21 @@ impl Router {
     /// call there is no such limit.
     #[must_use]
     pub fn with_bad_mac_limit(mut self, per_second: u32, burst: u32) -> Self {
-        let mut limits = Limits { full: TokenBucket::new(per_second, burst), buckets: Box::default() };
-        limits.resize(self.ports.len());
-        self.bad_mac_limits = Some(limits);
+        self.set_bad_mac_limit(Some((per_second, burst)));
         self
+    }
+
+    /// Sets that limit between two bursts, or takes it away; what each interface may still let pass stays.
+    pub fn set_bad_mac_limit(&mut self, limit: Option<(u32, u32)>) {
+        let Some((per_second, burst)) = limit else {
+            self.bad_mac_limits = None;
+            return;
+        };
+        let full = TokenBucket::new(per_second, burst);
+        let limits = self.bad_mac_limits.get_or_insert_with(|| Limits { full: full.clone(), buckets: Box::default() });
+        limits.full = full;
+        limits.buckets.iter_mut().for_each(|bucket| bucket.retune(per_second, burst));
+        limits.resize(self.ports.len());
     }
 
     /// The same router comparing only the first 16 bits of each MAC: shows in a test that all bits are compared.
@@ -249,6 +260,7 @@ impl Router {
         if let Some(limits) = &mut self.bad_mac_limits {
             limits.resize(self.ports.len());
         }
+        self.answers.retune(config.answers_per_second, config.answers_burst);
         (self.isd_as, self.address, self.keys) = (config.isd_as, config.address, config.keys.clone());
         Ok(())
     }
