@@ -1,6 +1,7 @@
 //! Packets of a burst in one piece of memory, each with where it came from.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 
 /// Packets of a burst, at most.
 pub const MOST: usize = 2048;
@@ -97,6 +98,23 @@ impl Burst {
         true
     }
 
+    /// Appends a copy of a packet with room in front of it, where it may grow, if there is memory for both. Room and packet
+    /// are one packet until [`Self::trim`]; what is in the room does not matter.
+    pub fn push_behind(&mut self, room: usize, octets: &[u8], from: SocketAddr) -> bool {
+        let Some(place) = self.room(room + octets.len()) else { return false };
+        place[room..].copy_from_slice(octets);
+        self.claim(room + octets.len(), from);
+        true
+    }
+
+    /// Leaves only the octets in `range` of a packet, as far as it has them.
+    pub fn trim(&mut self, packet: usize, range: Range<usize>) {
+        let Packet { at, length, .. } = &mut self.packets[packet];
+        let (begin, end) = (range.start.min(*length as usize), range.end.min(*length as usize));
+        *at += begin as u32;
+        *length = end.saturating_sub(begin) as u32;
+    }
+
     /// Memory behind the last packet, `length` octets of it, if there is room for one more packet.
     pub(super) fn room(&mut self, length: usize) -> Option<&mut [u8]> {
         let end = self.end();
@@ -163,6 +181,22 @@ mod tests {
         assert_eq!(all, [&b"aa"[..], b"Xb", b"Xc", b"Xd", b"X"]);
         burst.shorten(0, 1);
         assert_eq!(burst.octets(0), b"a");
+    }
+
+    #[test]
+    fn a_packet_grows_into_the_room_in_front_of_it() {
+        let mut burst = Burst::default();
+        assert!(burst.push_behind(10, b"one", NOWHERE) && burst.push_behind(10, b"two", NOWHERE));
+        for (_, octets) in burst.packets_mut(0) {
+            octets[8..10].copy_from_slice(b"a ");
+        }
+        burst.trim(0, 8..13);
+        burst.trim(1, 10..99);
+        assert!(burst.push(b"three", NOWHERE));
+        let all: Vec<&[u8]> = (0..burst.len()).map(|packet| burst.octets(packet)).collect();
+        assert_eq!(all, [&b"a one"[..], b"two", b"three"]);
+        assert_eq!(burst.packets_mut(0).map(|(_, octets)| octets.to_vec()).collect::<Vec<_>>(), all);
+        assert!(!burst.push_behind(ROOM, b"x", NOWHERE));
     }
 
     #[test]
