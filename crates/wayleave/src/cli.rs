@@ -8,6 +8,7 @@ use wayleave_core::{Asn, Prefix};
 use wayleave_runtime::identity::Fingerprint;
 
 use crate::config::{HostPort, PublicKey};
+use crate::revocation_files::Entry;
 
 /// Routes chosen in private: a route server for Internet exchanges that learns nothing of its members' policies.
 #[derive(Parser, Debug)]
@@ -73,7 +74,11 @@ impl Command {
                 | Keys::Addition(AdditionKeys { json, .. })
                 | Keys::Routers { json, .. }
                 | Keys::Objects { json, .. }
-                | Keys::Forwarding(ForwardingKeys { json, .. }),
+                | Keys::Forwarding(ForwardingKeys { json, .. })
+                | Keys::Capability(CapabilityKeys { json, .. })
+                | Keys::Delegate(DelegateKeys { json, .. })
+                | Keys::Revoke(RevokeKeys { json, .. })
+                | Keys::Revoked(RevokedKeys { json, .. }),
             )
             | Command::Members(
                 Members::Init { json, .. }
@@ -285,6 +290,14 @@ pub enum Keys {
     Attest(AttestKeys),
     /// Make forwarding keys, or add the next one to a file of them.
     Forwarding(ForwardingKeys),
+    /// Mint what a stamper stamps with, from the key of a Platypus waypoint.
+    Capability(CapabilityKeys),
+    /// Hand capabilities on, for some destinations alone.
+    Delegate(DelegateKeys),
+    /// Sign the next list of what Platypus routers let pass no more.
+    Revoke(RevokeKeys),
+    /// Print such a list.
+    Revoked(RevokedKeys),
     /// Make a trust anchor: a private file, and a public one beside it with the ending `.pub`.
     Anchor(AnchorKeys),
     /// Sign an AS's profile, which lists its key for each role.
@@ -344,6 +357,86 @@ pub struct ForwardingKeys {
     /// Add a key to the file that counts from this second (since 1970) on; routers must hold it before then.
     #[arg(long, value_name = "SECONDS")]
     pub next: Option<u64>,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct CapabilityKeys {
+    pub file: PathBuf,
+    /// The waypoint's file of forwarding keys.
+    #[arg(long)]
+    pub key: PathBuf,
+    /// The waypoint's address.
+    #[arg(long)]
+    pub waypoint: IpAddr,
+    /// Who pays: a number of 24 bits.
+    #[arg(long)]
+    pub principal: u32,
+    /// A key epoch lasts two to this power of seconds.
+    #[arg(long, default_value_t = 12)]
+    pub interval: u8,
+    /// For so many key epochs, from the current one on.
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=crate::capability_files::MOST_EPOCHS as i64))]
+    pub epochs: u32,
+    /// Bindings of 64 bits, where the waypoint accepts them.
+    #[arg(long)]
+    pub narrow: bool,
+    /// In the place of the file that is there.
+    #[arg(long)]
+    pub replace: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct DelegateKeys {
+    pub file: PathBuf,
+    /// The file of capabilities that are handed on.
+    #[arg(long)]
+    pub of: PathBuf,
+    /// Destinations that may be reached with them.
+    #[arg(long)]
+    pub prefix: Prefix,
+    /// What the delegation is called, by who hands it on: a number of 24 bits. A delegation may be made narrower without.
+    #[arg(long)]
+    pub id: Option<u32>,
+    /// In the place of the file that is there.
+    #[arg(long)]
+    pub replace: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct RevokeKeys {
+    /// The list; one that is there is added to, and replaced in one step.
+    pub file: PathBuf,
+    /// Who signs: a key file, made by `wayleave keys new`.
+    #[arg(long)]
+    pub key: PathBuf,
+    /// What is revoked: PRINCIPAL, PRINCIPAL/DELEGATION or PRINCIPAL/DELEGATION/SUB-DELEGATION, in all key epochs, or with
+    /// @INTERVAL:EPOCH in one.
+    pub entries: Vec<Entry>,
+    /// More of them, one on a line; - is the standard input.
+    #[arg(long)]
+    pub from: Option<PathBuf>,
+    /// Revoked no more (may be repeated).
+    #[arg(long, value_name = "ENTRY")]
+    pub lift: Vec<Entry>,
+    /// Only what is named now is revoked, nothing of the list before.
+    #[arg(long)]
+    pub replace: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct RevokedKeys {
+    pub file: PathBuf,
+    /// Who must have signed it (`ed25519:...`, from `wayleave keys show`).
+    #[arg(long)]
+    pub key: PublicKey,
     #[arg(long)]
     pub json: bool,
 }

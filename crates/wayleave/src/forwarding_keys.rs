@@ -1,8 +1,5 @@
 //! Files of forwarding keys: whose packets they verify, each key with the second from which it counts.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +10,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::config::router::Format;
 use crate::failure::{Failure, Outcome};
+use crate::private_files;
 
 /// Keys of a file, at most: the previous, the current and the next one.
 const MOST: usize = 3;
@@ -79,6 +77,12 @@ impl ForwardingKeys {
         &self.keys[known.saturating_sub(2)..known]
     }
 
+    /// The key that counts at `second`: what begins then is made with it.
+    pub fn at(&self, second: u64) -> &[u8; 16] {
+        let known = self.keys.iter().take_while(|(from, _)| *from <= second).count().max(1);
+        &self.keys[known - 1].1
+    }
+
     /// The second from which each key counts, from the oldest on.
     pub fn times(&self) -> impl Iterator<Item = u64> {
         self.keys.iter().map(|(from, _)| *from)
@@ -86,13 +90,7 @@ impl ForwardingKeys {
 
     /// Reads the keys of `format`, which only their owner may be able to read.
     pub fn load(format: Format, path: &Path) -> Result<Self, Failure> {
-        let system = |error| Failure::system(path.display(), &error);
-        let meta = fs::metadata(path).map_err(system)?;
-        if meta.mode() & 0o077 != 0 {
-            return Err(Failure::new(format!("{} can be read by others than its owner", path.display()))
-                .help(format!("run: chmod 600 {}; if others may have read it, make new keys", path.display())));
-        }
-        let text = Zeroizing::new(fs::read_to_string(path).map_err(system)?);
+        let text = private_files::read(path)?;
         // The reader's own words would show the line, which is secret.
         let table: toml::Table = toml::from_str(&text).unwrap_or_default();
         let said = |name: &str| table.get(name).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
@@ -119,17 +117,15 @@ impl ForwardingKeys {
 
     /// Writes a new file, readable by its owner alone.
     pub fn save(&self, path: &Path) -> Outcome {
-        self.write(path)
+        private_files::create(path, &*self.text(path)?)
     }
 
     /// Replaces the file in one step: a router that reads meanwhile finds the old keys or the new ones.
     pub fn replace(&self, path: &Path) -> Outcome {
-        let beside = path.with_extension("new");
-        self.write(&beside)?;
-        Ok(fs::rename(&beside, path).map_err(|error| Failure::system(path.display(), &error))?)
+        private_files::replace(path, &*self.text(path)?)
     }
 
-    fn write(&self, path: &Path) -> Outcome {
+    fn text(&self, path: &Path) -> Outcome<Zeroizing<String>> {
         let line = |(from, key): &(u64, [u8; 16])| KeyLine {
             from: *from,
             secret: Zeroizing::new(format!("{:032x}", u128::from_be_bytes(*key))),
@@ -137,11 +133,7 @@ impl ForwardingKeys {
         let (role, format) = (ROLE.to_owned(), self.format.name().to_owned());
         let file = KeyFile { role, format, key: self.keys.iter().map(line).collect() };
         let text = toml::to_string(&file).map(Zeroizing::new);
-        let text = text.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
-        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        let mut made = made.map_err(|error| Failure::system(path.display(), &error))?;
-        let written = made.write_all(text.as_bytes()).and_then(|()| made.sync_all());
-        Ok(written.map_err(|error| Failure::system(path.display(), &error))?)
+        Ok(text.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?)
     }
 }
 
@@ -160,7 +152,7 @@ pub fn icing_master(key: &[u8; 16]) -> TagMaster {
 }
 
 /// 32 hexadecimal digits.
-fn read_secret(text: &str) -> Option<[u8; 16]> {
+pub fn read_secret(text: &str) -> Option<[u8; 16]> {
     let is_sound = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
     is_sound.then(|| u128::from_str_radix(text, 16).ok()).flatten().map(u128::to_be_bytes)
 }

@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "nothing depends on a binary; `pub` says what a module is for")]
 
 mod attestation_files;
+mod capability_files;
 mod cli;
 mod commands;
 mod config;
@@ -10,6 +11,8 @@ mod failure;
 mod fetch;
 mod forwarding_keys;
 mod output;
+mod private_files;
+mod revocation_files;
 mod roles;
 mod router_keys;
 

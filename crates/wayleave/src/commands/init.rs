@@ -191,6 +191,9 @@ fn router() -> &'static str {
      #discovery = \"127.0.0.1:30253\"\n\
      # SCMP messages a second.\n\
      #answers_per_second = 100\n\
+     # Wrong MACs that an interface may let pass, a second and at once, before nothing that comes in there is checked.\n\
+     #bad_macs_per_second = 1000\n\
+     #bad_macs_at_once = 1000\n\
      # Sessions (RFC 5880) with every neighbour and every other router of the AS; a link is down while its session is.\n\
      #[scion.bfd]\n\
      #transmit_ms = 200\n\
@@ -231,13 +234,25 @@ fn router() -> &'static str {
      #accounts = 4096\n\
      # ICMP errors a second.\n\
      #answers_per_second = 100\n\
-     # A signed list; with `required`, nothing passes until it is there.\n\
+     # Octets a second, and at once, of a principal with all its delegations, or of one delegation.\n\
+     #rates = [{ principal = 7, rate = 1250000 }, { principal = 7, delegation = 3, rate = 125000, burst = 65535 }]\n\
+     # A list signed by `wayleave keys revoke`; with `required`, nothing passes until it is there.\n\
      #revocations = { file = \"revoked\", key = \"ed25519:...\", required = true }\n\
      # Packets to these destinations travel in UDP, beside plain IP for all others.\n\
      #[[link]]\n\
      #local = \"192.0.2.1:49254\"\n\
      #remote = \"192.0.2.2:49254\"\n\
      #routes = [\"198.51.100.2/32\"]\n\
+     # Sources behind it whose packets are stamped here, by the rules of [stamper].\n\
+     #stamp = [\"192.0.2.128/25\"]\n\
+     # Files are made by: wayleave keys capability, and wayleave keys delegate. The longest prefix counts; a rule without a\n\
+     # route leaves packets alone. In packets that are stamped already: in front of the next capability, or \"last\".\n\
+     #[stamper]\n\
+     #position = \"next\"\n\
+     # Which of several stampers with the same capabilities this is, and how many there are.\n\
+     #share = [0, 1]\n\
+     #routes = [{ name = \"transit\", capabilities = [\"desk.cap\"], sealed = false, udp = false, mtu = 1500 }]\n\
+     #rules = [{ to = \"203.0.113.0/24\", route = \"transit\" }, { to = \"203.0.113.200/32\" }]\n\
      \n\
      # For format = \"icing\", in place of [scion] and [[interface]]:\n\
      #[icing]\n\

@@ -8,8 +8,9 @@ use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_runtime::identity::{Identity, IdentityError};
 
-use super::pki;
+use super::{capability, pki, revoke};
 use crate::attestation_files;
+use crate::capability_files::Capabilities;
 use crate::cli::{FormatName, ForwardingKeys, Keys};
 use crate::config::PublicKey;
 use crate::config::router::Format;
@@ -30,10 +31,17 @@ pub fn run(command: &Keys) -> Outcome {
             Err(IdentityError::Malformed(..)) if is_attest(file) => {
                 pki::show("attest", file, &attestation_files::Keys::load("attest", file)?, *json);
             }
+            Err(IdentityError::Malformed(..)) if capability::is_one(file) => {
+                capability::show(file, &Capabilities::load(file)?, *json);
+            }
             identity => show(file, &identity?, *json),
         },
         Keys::Attest(command) => pki::attest(command)?,
         Keys::Forwarding(command) => forwarding(command)?,
+        Keys::Capability(command) => capability::mint(command)?,
+        Keys::Delegate(command) => capability::delegate(command)?,
+        Keys::Revoke(command) => revoke::revoke(command)?,
+        Keys::Revoked(command) => revoke::revoked(command)?,
         Keys::Anchor(command) => pki::anchor(command)?,
         Keys::Profile(command) => pki::profile(command)?,
         Keys::Record(command) => pki::record(command)?,

@@ -10,6 +10,7 @@ pub mod platypus;
 pub mod router;
 pub mod rpki;
 pub mod rs;
+pub mod stamper;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -12,6 +12,14 @@ use super::router::{RouterFile, default_answers, default_replay, default_true, f
 use super::rs::range;
 use super::words::{PublicKey, Text};
 
+/// Octets of the longest IPv4 packet, and of a common one: less at once would let nothing pass.
+const LONGEST: u64 = 65_535;
+const COMMON: u64 = 1_500;
+/// Octets a second, or at once, at most.
+const MOST_OCTETS: u64 = 1 << 40;
+/// Principals and delegations have numbers of 24 bits.
+const MOST_NUMBER: u64 = (1 << 24) - 1;
+
 /// `[platypus]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,8 +49,31 @@ pub struct PlatypusSection {
     /// ICMP errors a second.
     #[serde(default = "default_answers")]
     pub answers_per_second: Spanned<u64>,
+    /// What principals and delegations may send, at most.
+    #[serde(default)]
+    pub rates: Vec<Spanned<RateSection>>,
     /// A signed list of revocations, and who signs it.
     pub revocations: Option<Spanned<RevocationsSection>>,
+}
+
+/// What a principal with all its delegations, or one of them, may send here.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateSection {
+    pub principal: Spanned<u64>,
+    pub delegation: Option<Spanned<u64>>,
+    /// Octets of IP packets a second.
+    pub rate: Spanned<u64>,
+    /// Octets at once; if not given, a tenth of a second's, or the longest packet for each thread if that is more.
+    pub burst: Option<Spanned<u64>>,
+}
+
+impl RateSection {
+    /// Octets at once, of all threads together.
+    pub fn burst(&self, threads: u64) -> u64 {
+        let own = self.burst.as_ref().map(|burst| *burst.get_ref());
+        own.unwrap_or_else(|| (*self.rate.get_ref() / 10).max(LONGEST * threads))
+    }
 }
 
 /// A signed list of revocations.
@@ -87,13 +118,38 @@ impl RouterFile {
             let help = "set workers = 1, or repeated = \"pass\" in [platypus]";
             faults.push(Fault::at(self.forwarding.workers.span(), message).help(help));
         }
-        if section.waypoints.get_ref().is_empty() {
+        self.stamper_faults(faults);
+        if section.waypoints.get_ref().is_empty() && self.stamper.is_none() {
             faults.push(Fault::at(section.waypoints.span(), "no waypoint, expected at least one address"));
         }
         if *section.accounts.get_ref() > 0 && self.forwarding.state.is_none() {
             let message = "accounts without `state` in [forwarding]: counters would not survive a restart";
             faults.push(Fault::at(section.accounts.span(), message).help("name a file, or set accounts = 0"));
         }
+        self.rate_faults(section, faults);
         faults.extend(self.interface.first().map(|section| foreign(section.span(), "[[interface]]", "scion")));
+    }
+
+    fn rate_faults(&self, section: &PlatypusSection, faults: &mut Vec<Fault>) {
+        let threads = *self.forwarding.workers.get_ref();
+        let mut payers = Vec::new();
+        for rate in &section.rates {
+            let at = rate.span();
+            let rate = rate.get_ref();
+            faults.extend(range(&rate.principal, 0, MOST_NUMBER, ""));
+            faults.extend(rate.delegation.as_ref().and_then(|id| range(id, 0, MOST_NUMBER, "")));
+            faults.extend(range(&rate.rate, threads, MOST_OCTETS, "octets a second"));
+            let least = COMMON * threads;
+            faults.extend(rate.burst.as_ref().and_then(|burst| range(burst, least, MOST_OCTETS, "octets at once")));
+            let payer = (*rate.principal.get_ref(), rate.delegation.as_ref().map(|id| *id.get_ref()));
+            if payers.contains(&payer) {
+                faults.push(Fault::at(at.clone(), "a second rate for the same, expected one"));
+            }
+            payers.push(payer);
+            if *section.accounts.get_ref() == 0 {
+                let fault = Fault::at(at, "a rate without accounts: nobody counts what is sent");
+                faults.push(fault.help("set `accounts` in [platypus]"));
+            }
+        }
     }
 }

@@ -16,6 +16,7 @@ use super::check::Checked;
 use super::icing::IcingSection;
 pub use super::platypus::{PlatypusSection, RepeatedName};
 use super::rs::{FileFault, StatusSection, range, status_warning};
+use super::stamper::StamperSection;
 use super::words::{EthernetAddress, Text, Word};
 use super::{Fault, Source};
 use crate::failure::Failures;
@@ -30,6 +31,7 @@ pub struct RouterFile {
     #[serde(default)]
     pub interface: Vec<Spanned<InterfaceSection>>,
     pub platypus: Option<Spanned<PlatypusSection>>,
+    pub stamper: Option<Spanned<StamperSection>>,
     pub icing: Option<Spanned<IcingSection>>,
     #[serde(default)]
     pub link: Vec<Spanned<LinkSection>>,
@@ -112,6 +114,10 @@ pub struct ScionSection {
     /// SCMP errors and replies a second.
     #[serde(default = "default_answers")]
     pub answers_per_second: Spanned<u64>,
+    /// Wrong MACs that an interface may let pass a second, and at once, before nothing of it is checked; without limit if
+    /// not given.
+    pub bad_macs_per_second: Option<Spanned<u64>>,
+    pub bad_macs_at_once: Option<Spanned<u64>>,
     /// Sessions with neighbours and the AS's other routers; none without this.
     pub bfd: Option<Spanned<BfdSection>>,
 }
@@ -173,6 +179,9 @@ pub struct LinkSection {
     /// Destinations that lie behind it.
     #[serde(default)]
     pub routes: Vec<Prefix>,
+    /// Of Platypus: the sources behind it whose packets are stamped here by the rules of [stamper].
+    #[serde(default)]
+    pub stamp: Vec<Prefix>,
     /// Of ICING: the link's number, which tags name.
     pub id: Option<u16>,
     /// Of ICING: the nodes behind it, under each of their keys in use.
@@ -268,6 +277,9 @@ impl RouterFile {
 
     fn file_fault(&self, source: &Source) -> Option<FileFault> {
         let named = &self.forwarding.keys;
+        if let Some(fault) = self.stamper.as_ref().and_then(|stamper| stamper.get_ref().file_fault(source)) {
+            return Some(fault);
+        }
         let path = source.beside(named.get_ref());
         if !path.exists() {
             let fault = Fault::at(named.span(), format!("{} does not exist yet", path.display()));
@@ -304,12 +316,21 @@ impl RouterFile {
                 faults.push(Fault { span: None, message, help: None });
             }
         }
+        if let (Some(stamper), Format::Scion | Format::Icing) = (&self.stamper, forwarding.format) {
+            faults.push(foreign(stamper.span(), "[stamper]", "platypus"));
+        }
         self.standing_faults(&mut faults);
         faults
     }
 
     fn scion_faults(&self, section: &ScionSection, faults: &mut Vec<Fault>) {
         faults.extend(range(&section.answers_per_second, 0, 100_000, "a second"));
+        for limit in [&section.bad_macs_per_second, &section.bad_macs_at_once].into_iter().flatten() {
+            faults.extend(range(limit, *self.forwarding.workers.get_ref(), 1 << 30, "wrong MACs"));
+        }
+        if let (None, Some(burst)) = (&section.bad_macs_per_second, &section.bad_macs_at_once) {
+            faults.push(Fault::at(burst.span(), "no limit, expected `bad_macs_per_second` beside it"));
+        }
         let [first, last] = *section.end_host_ports.get_ref();
         if first > last || first == 0 {
             faults.push(Fault::at(section.end_host_ports.span(), "no ports, expected the first and the last one"));

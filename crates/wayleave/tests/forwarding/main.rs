@@ -2,9 +2,13 @@
 #![allow(clippy::disallowed_methods, reason = "a test starts the program")]
 
 mod bfd;
+mod captured;
 mod common;
 mod icing;
 mod icing_node;
 mod platypus;
+mod rates;
 mod refused;
+mod revoke;
 mod scion;
+mod stamper;

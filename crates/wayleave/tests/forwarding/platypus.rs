@@ -18,22 +18,22 @@ use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 
 use crate::common::{Folder, Router, eventually};
 
-const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
-const WAYPOINTS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 51, 100, 1), Ipv4Addr::new(198, 51, 100, 2)];
-const LAST: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
-const KEYS: [[u8; 16]; 2] = [[1; 16], [2; 16]];
-const PLATYPUS: u8 = 253;
-const ICMP: u8 = 1;
+pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
+pub(crate) const WAYPOINTS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 51, 100, 1), Ipv4Addr::new(198, 51, 100, 2)];
+pub(crate) const LAST: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
+pub(crate) const KEYS: [[u8; 16]; 2] = [[1; 16], [2; 16]];
+pub(crate) const PLATYPUS: u8 = 253;
+pub(crate) const ICMP: u8 = 1;
 
 /// What the test does as hosts: sends any packet, and receives those of one protocol at one address.
-struct Socket(Ip, Burst);
+pub(crate) struct Socket(pub(crate) Ip, pub(crate) Burst);
 
 impl Socket {
-    fn new(address: Ipv4Addr, protocol: u8) -> Self {
+    pub(crate) fn new(address: Ipv4Addr, protocol: u8) -> Self {
         Self(Ip::open(address, protocol).expect("a raw socket"), Burst::default())
     }
 
-    fn send(&mut self, packet: &[u8]) {
+    pub(crate) fn send(&mut self, packet: &[u8]) {
         let to = Ipv4Addr::new(packet[16], packet[17], packet[18], packet[19]);
         self.1.clear();
         assert!(self.1.push(packet, SocketAddr::from((to, 0))));
@@ -42,13 +42,13 @@ impl Socket {
     }
 
     /// What comes within a time; all that waits at once.
-    fn receive(&mut self, within: Duration) -> Vec<Vec<u8>> {
+    pub(crate) fn receive(&mut self, within: Duration) -> Vec<Vec<u8>> {
         wait([&self.0 as &dyn Port].into_iter(), within).expect("waited");
         let count = self.0.receive(&mut self.1).expect("received");
         (0..count).map(|packet| self.1.octets(packet).to_vec()).collect()
     }
 
-    fn all(&mut self, count: usize) -> Vec<Vec<u8>> {
+    pub(crate) fn all(&mut self, count: usize) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         let begin = Instant::now();
         while all.len() < count && begin.elapsed() < Duration::from_secs(20) {
@@ -59,7 +59,7 @@ impl Socket {
 }
 
 /// An inner UDP packet of `length` octets through `waypoints`, the `number`-th of this second.
-fn packet(waypoints: &[usize], number: u32, length: usize) -> Vec<u8> {
+pub(crate) fn packet(waypoints: &[usize], number: u32, length: usize) -> Vec<u8> {
     let now = unix_now();
     let interval = Interval::new(12).expect("in range");
     let hop = |which: &usize| {
@@ -89,7 +89,7 @@ fn packet(waypoints: &[usize], number: u32, length: usize) -> Vec<u8> {
 }
 
 /// Gives the namespace all addresses.
-fn lay_out() -> Folder {
+pub(crate) fn lay_out() -> Folder {
     let network = Network::new().expect("a network");
     for address in [HOST, WAYPOINTS[0], WAYPOINTS[1], LAST] {
         let line = ["addr", "add", &format!("{address}/32"), "dev", "lo"];
@@ -100,7 +100,7 @@ fn lay_out() -> Folder {
     folder
 }
 
-fn config(which: usize, more: &str) -> String {
+pub(crate) fn config(which: usize, more: &str) -> String {
     format!(
         "[forwarding]\nformat = \"platypus\"\nkeys = \"{which}.key\"\nstate = \"{which}.redb\"\n[platypus]\n\
          waypoints = [\"{}\"]\nreplay_capacity = 100000\n{more}",
@@ -108,7 +108,7 @@ fn config(which: usize, more: &str) -> String {
     )
 }
 
-fn start(folder: &Folder, which: usize, more: &str) -> Router {
+pub(crate) fn start(folder: &Folder, which: usize, more: &str) -> Router {
     folder.keys(&format!("{which}.key"), "platypus", &[(0, KEYS[which])]);
     Router::start(folder, &format!("waypoint{which}"), Place::Here, &config(which, more))
 }

@@ -72,6 +72,28 @@ fn several_threads_do_not_share_out_what_may_pass_only_once() {
 }
 
 #[test]
+fn limits_that_mean_nothing_are_refused() {
+    let folder = Folder::new("limits");
+    folder.keys("router.key", "platypus", &[(0, [1; 16])]);
+    let platypus = "[forwarding]\nformat = \"platypus\"\nkeys = \"router.key\"\nstate = \"s\"\n[platypus]\n\
+                    waypoints = [\"127.0.0.9\"]\n";
+    let table = [
+        ("rates = [{ principal = 16777216, rate = 1 }]", "16777216 is out of range"),
+        ("rates = [{ principal = 1, delegation = 16777216, rate = 1 }]", "16777216 is out of range"),
+        ("rates = [{ principal = 1, rate = 0 }]", "0 is out of range"),
+        ("rates = [{ principal = 1, rate = 1, burst = 100 }]", "100 is out of range"),
+        ("rates = [{ principal = 1, rate = 1 }, { principal = 1, rate = 2 }]", "a second rate for the same"),
+        ("accounts = 0\nrates = [{ principal = 1, rate = 1 }]", "a rate without accounts"),
+    ];
+    for (more, reason) in table {
+        let (code, text) = said(&folder, &format!("{platypus}{more}\n"));
+        assert!(code == Some(1) && text.contains(reason), "{more}: expected {reason}, got {text}");
+    }
+    let (code, text) = said(&folder, &format!("{SCION}bad_macs_at_once = 5\n"));
+    assert!(code == Some(1) && text.contains("expected `bad_macs_per_second` beside it"), "{text}");
+}
+
+#[test]
 fn a_key_file_that_is_not_this_routers_alone_is_refused() {
     let folder = Folder::new("keys");
     let config = format!("{SCION}{}", interface(1, &ends("127.0.0.1:39001", "127.0.0.1:39002")));

@@ -249,6 +249,34 @@ fn a_flood_of_wrong_macs_costs_no_good_packet() {
 }
 
 #[test]
+fn beyond_the_configured_limit_of_wrong_macs_no_mac_is_checked_until_a_reload_lifts_it() {
+    let folder = Folder::new("throttled");
+    let middle = Middle::new(&folder);
+    let plain = std::fs::read_to_string(folder.0.join("middle.toml")).expect("its configuration");
+    let limited = plain.replacen("[[interface]]", "bad_macs_per_second = 1\nbad_macs_at_once = 20\n[[interface]]", 1);
+    folder.write("middle.toml", &limited);
+    middle.router.reload();
+    let begin = Instant::now();
+    let good = at_the_second_hop(&segment(now() - 60, KEYS), 7, Middle::hosts());
+    let mut forged = good.clone();
+    forged[12 + 24 + 4 + 8 + 12 + 8] ^= 1;
+    for _ in 0..200 {
+        middle.provider.send_to(&forged, &middle.up).expect("sent");
+    }
+    eventually("all are counted", || {
+        middle.router.count("reasons", "bad_mac") + middle.router.count("reasons", "throttled") == 200
+    });
+    // A run of sixteen is looked at together, and a second gives one more.
+    let most = 20 + 15 + 1 + begin.elapsed().as_secs();
+    let checked = middle.router.count("reasons", "bad_mac");
+    assert!((20..=most).contains(&checked), "{checked}");
+    folder.write("middle.toml", &plain);
+    middle.router.reload();
+    middle.provider.send_to(&good, &middle.up).expect("sent");
+    assert_eq!(middle.arrived(1).len(), 1, "{}", middle.router.status());
+}
+
+#[test]
 fn a_packet_from_a_strange_address_is_not_taken_for_a_neighbours() {
     let folder = Folder::new("stranger");
     let middle = Middle::new(&folder);

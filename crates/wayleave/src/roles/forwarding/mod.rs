@@ -7,9 +7,11 @@ mod journal;
 mod pages;
 mod platypus;
 mod ports;
+mod rates;
 mod reports;
 mod revocations;
 mod scion;
+mod stamper;
 mod worker;
 
 use std::path::{Path, PathBuf};
@@ -37,10 +39,11 @@ use accounts::{Account, Payer};
 use journal::Journal;
 use ports::Wanted;
 use revocations::Watched;
+use stamper::{Held, Plan};
 use worker::{Attached, Handle, Out, Tally, Way, ask};
 
 /// What a reload takes in; keys and lists are read again too.
-const LIVE: [&str; 15] = [
+const LIVE: [&str; 18] = [
     "scion",
     "interface",
     "link",
@@ -50,8 +53,11 @@ const LIVE: [&str; 15] = [
     "platypus.freshness_secs",
     "platypus.refused",
     "platypus.allowed_waypoints",
+    "platypus.rates",
     "platypus.revocations.file",
     "platypus.revocations.key",
+    "stamper.routes",
+    "stamper.rules",
     "icing.tags",
     "icing.services",
     "icing.accounts",
@@ -94,12 +100,16 @@ impl Engine {
     }
 }
 
+/// Keys to verify with, and capabilities to stamp with.
+type Secrets<'a> = (&'a ForwardingKeys, Option<&'a Held>);
+
 /// Runs the router until SIGTERM.
 pub async fn run(path: &Path) -> Outcome {
     let source = Source::read(path)?;
     let file = RouterFile::parse(&source)?;
     let clock = Clock::start();
     let keys = load_keys(&file, &source)?;
+    let held = Held::load(&file, &source)?;
     let store = match &file.forwarding.state {
         Some(state) => Some(Arc::new(FileStore::open(&source.beside(state))?)),
         None => None,
@@ -107,7 +117,7 @@ pub async fn run(path: &Path) -> Outcome {
     let journal = restored(store.as_deref())?;
     let mut signals = Signals::listen().map_err(|error| Failure::new(format!("no signals: {error}")))?;
     let (control, heard) = mpsc::channel(worker::CONTROL_QUEUE);
-    let workers = start(&file, &keys, &journal, clock, &control)?;
+    let workers = start(&file, (&keys, held.as_ref()), &journal, clock, &control)?;
     let (ready, is_ready) = not_ready_yet();
     let log = Events::default();
     let tasks = workers.iter().map(|worker| worker.tasks.clone()).collect();
@@ -124,8 +134,10 @@ pub async fn run(path: &Path) -> Outcome {
         started: source.clone(),
         source,
         live: live_times(&keys, &file),
+        stamped: stamped_epochs(held.as_ref()),
         file,
         keys,
+        held,
         store: store.clone(),
         workers,
         watched,
@@ -180,6 +192,13 @@ fn live_times(keys: &ForwardingKeys, file: &RouterFile) -> Vec<u64> {
     live.iter().map(|(from, _)| *from).collect()
 }
 
+/// The key epochs of what is stamped now; says which capabilities end.
+fn stamped_epochs(held: Option<&Held>) -> Vec<Option<u32>> {
+    let Some(held) = held else { return Vec::new() };
+    held.warn(unix_now());
+    held.epochs(unix_now())
+}
+
 /// The accounts that the journal holds.
 fn restored(store: Option<&FileStore>) -> Outcome<Vec<Account>> {
     let Some(store) = store else { return Ok(Vec::new()) };
@@ -194,7 +213,7 @@ fn restored(store: Option<&FileStore>) -> Outcome<Vec<Account>> {
 /// Opens all ports and starts all threads, or none.
 fn start(
     file: &RouterFile,
-    keys: &ForwardingKeys,
+    secrets: Secrets<'_>,
     journal: &[Account],
     clock: Clock,
     control: &mpsc::Sender<worker::Control>,
@@ -208,7 +227,7 @@ fn start(
     }
     let mut engines = Vec::new();
     for (number, set) in sets.iter().enumerate() {
-        engines.push(engine(file, keys, set, journal, number)?);
+        engines.push(engine(file, secrets, set, journal, number)?);
     }
     let mut workers = Vec::new();
     for (number, (engine, set)) in engines.into_iter().zip(sets).enumerate() {
@@ -222,7 +241,7 @@ fn start(
 
 fn engine(
     file: &RouterFile,
-    keys: &ForwardingKeys,
+    (keys, held): Secrets<'_>,
     ports: &[Attached],
     journal: &[Account],
     number: usize,
@@ -251,7 +270,9 @@ fn engine(
                 // An account that found no room would begin at nothing, and take its own record's place.
                 config.accounts = config.accounts.max(own.len());
             }
-            let mut engine = platypus::Engine::new(config, platypus::Table::new(file, waypoints), ports);
+            let plan = held.map(|held| Plan::new(file, held, unix_now()));
+            let table = platypus::Table::new(file, section, waypoints, plan);
+            let mut engine = platypus::Engine::new(config, table, ports, number)?;
             engine.router.accounts().restore(own);
             Engine::Platypus(Box::new(engine))
         }
@@ -275,7 +296,7 @@ enum Reload {
 }
 
 impl Reload {
-    fn of(file: &RouterFile, keys: &ForwardingKeys) -> Result<Self, Failure> {
+    fn of(file: &RouterFile, (keys, held): Secrets<'_>) -> Result<Self, Failure> {
         let now = unix_now().secs();
         let ahead = ahead(file.forwarding.format);
         match (&file.scion, &file.platypus) {
@@ -287,7 +308,8 @@ impl Reload {
             }
             (None, Some(section)) => {
                 let waypoints = platypus::waypoints(section.get_ref(), keys, now, ahead);
-                Ok(Reload::Platypus(platypus::Table::new(file, waypoints)))
+                let plan = held.map(|held| Plan::new(file, held, unix_now()));
+                Ok(Reload::Platypus(platypus::Table::new(file, section.get_ref(), waypoints, plan)))
             }
             (None, None) if file.icing.is_some() => {
                 let policy = icing::policy(file, keys, now, ahead);
@@ -325,7 +347,9 @@ impl Reload {
                     error!(%error, "ALARM: this thread did not take the configuration"); // it was tried before
                 }
             }
-            (Reload::Platypus(table), Engine::Platypus(engine)) => engine.reload(table, &worker.ports),
+            (Reload::Platypus(table), Engine::Platypus(engine)) => {
+                engine.reload(table, &worker.ports, worker.clock.now());
+            }
             _ => {}
         }
     }
@@ -340,6 +364,9 @@ struct Daemon {
     keys: ForwardingKeys,
     /// The beginnings of the keys that the threads have.
     live: Vec<u64>,
+    held: Option<Held>,
+    /// The key epochs of the capabilities that the threads have.
+    stamped: Vec<Option<u32>>,
     store: Option<Arc<FileStore>>,
     workers: Vec<Handle>,
     watched: Watched,
@@ -369,10 +396,15 @@ impl Daemon {
                 Failure::new("a forwarding thread stopped: a bug, please report it with the lines above").into()
             );
         }
-        if live_times(&self.keys, &self.file) != self.live {
+        let is_stamped_anew = self.held.as_ref().is_some_and(|held| held.epochs(unix_now()) != self.stamped);
+        if is_stamped_anew || live_times(&self.keys, &self.file) != self.live {
             self.apply(Vec::new()).await;
         }
         self.watched.look(&self.workers, &self.log).await;
+        if let Some(section) = &self.file.platypus {
+            let rates = rates::Rates::new(section.get_ref(), self.workers.len() as u64);
+            rates.divide(&self.workers).await;
+        }
         self.close_accounts().await;
         Ok(())
     }
@@ -411,7 +443,11 @@ impl Daemon {
         let keys = load_keys(&file, &source)?;
         let watched = Watched::new(&file, &source, self.store.clone())?;
         let identity = icing::identity(&file, &source)?;
-        Reload::of(&file, &keys)?;
+        let held = Held::load(&file, &source)?;
+        if held.is_some() != self.held.is_some() {
+            return Err(Failure::new("[stamper] is not there, or is there now: that needs a restart").into());
+        }
+        Reload::of(&file, (&keys, held.as_ref()))?;
         let before = ports::wanted(&self.file);
         let mut opened: Vec<(usize, Attached)> = Vec::new();
         for wanted in ports::wanted(&file).into_iter().filter(|now| before.iter().all(|then| then.key != now.key)) {
@@ -421,7 +457,7 @@ impl Daemon {
             opened.extend(wanted.open(self.workers.len())?);
         }
         warn_of_restart(&self.started, &source, &LIVE);
-        (self.source, self.file, self.keys) = (source, file, keys);
+        (self.source, self.file, self.keys, self.held) = (source, file, keys, held);
         self.watched.take_over(watched);
         self.apply(opened).await;
         self.shown.identified(identity);
@@ -436,7 +472,7 @@ impl Daemon {
 
     /// Tells every thread the configuration and keys at hand.
     async fn apply(&mut self, mut opened: Vec<(usize, Attached)>) {
-        let change = match Reload::of(&self.file, &self.keys) {
+        let change = match Reload::of(&self.file, (&self.keys, self.held.as_ref())) {
             Ok(change) => change,
             Err(failure) => return error!("{failure}; nothing changed"),
         };
@@ -452,6 +488,7 @@ impl Daemon {
         }
         self.live = live;
         self.sessions.reload(bfd::Wanted::new(&self.file, &self.keys, unix_now().secs()));
+        self.stamped = stamped_epochs(self.held.as_ref());
         self.shown.configured(&self.file, &self.keys);
     }
 

@@ -21,6 +21,7 @@ use super::Engine;
 use super::accounts::{self, Account, Payer, totals};
 use super::bfd::Sessions;
 use super::reports::Question;
+use super::stamper::Stamping;
 use super::worker::{Handle, Tally, Task, ask};
 use crate::config::router::RouterFile;
 use crate::failure::{Failure, Outcome};
@@ -67,6 +68,9 @@ struct Counts {
     decided: BTreeMap<&'static str, u64>,
     reasons: BTreeMap<&'static str, u64>,
     bad_macs: BTreeMap<u16, u64>,
+    /// What a stamper did, and why it left packets as they were.
+    stamped: BTreeMap<&'static str, u64>,
+    left: BTreeMap<&'static str, u64>,
 }
 
 impl Counts {
@@ -104,14 +108,31 @@ impl Counts {
                 ]);
                 let packet = verify::Reason::ALL.into_iter().map(platypus::Reason::Packet);
                 counts.reasons = packet.chain(AFTER_MAC).map(|reason| (reason.name(), of.of(reason))).collect();
+                if let Some(stamping) = engine.stamping() {
+                    counts.note_stamping(stamping);
+                }
             }
         }
         counts
     }
 
+    fn note_stamping(&mut self, stamping: &Stamping) {
+        let (passed, stamped, appended, left) = stamping.counts();
+        self.stamped = BTreeMap::from([
+            ("passed", passed.passed),
+            ("stamped", stamped),
+            ("appended", appended),
+            ("unsound", passed.unsound),
+            ("martian", passed.martian),
+            ("expired", passed.expired),
+        ]);
+        self.left = left.chain([("source", passed.source)]).collect();
+    }
+
     fn add(&mut self, other: &Self) {
         self.tally.add(&other.tally);
-        for (sum, more) in [(&mut self.decided, &other.decided), (&mut self.reasons, &other.reasons)] {
+        let sums = [&mut self.decided, &mut self.reasons, &mut self.stamped, &mut self.left];
+        for (sum, more) in sums.into_iter().zip([&other.decided, &other.reasons, &other.stamped, &other.left]) {
             more.iter().for_each(|(name, count)| *sum.entry(name).or_default() += count);
         }
         other.bad_macs.iter().for_each(|(id, count)| *self.bad_macs.entry(*id).or_default() += count);
@@ -230,6 +251,8 @@ impl Shown {
             "system_failures": failures,
             "decided": map(&counts.decided, true),
             "reasons": map(&counts.reasons, false),
+            "stamper": map(&counts.stamped, true),
+            "left": map(&counts.left, false),
             "store": store,
             "bfd": self.sessions.json(),
         }))
@@ -299,16 +322,25 @@ impl Shown {
         ];
         all.extend(counts.decided.iter().map(|(name, count)| Metric::counter(name, "Packets by decision", *count)));
         let drops = counts.reasons.iter();
-        all.extend(drops.map(|(reason, count)| Metric::counter(metric_name(reason), "Packets by reason", *count)));
+        all.extend(
+            drops.map(|(reason, count)| Metric::counter(metric_name("refused", reason), "Packets by reason", *count)),
+        );
+        for (group, counts) in [("stamper", &counts.stamped), ("stamper_left", &counts.left)] {
+            all.extend(
+                counts
+                    .iter()
+                    .map(|(name, count)| Metric::counter(metric_name(group, name), "Packets to stamp", *count)),
+            );
+        }
         Some(all)
     }
 }
 
-/// `refused_REASON` for every reason there is: their number is small, and each name lives as long as the process.
-fn metric_name(reason: &'static str) -> &'static str {
-    static NAMES: Mutex<BTreeMap<&'static str, &'static str>> = Mutex::new(BTreeMap::new());
+/// `GROUP_NAME` for every name there is: their number is small, and each lives as long as the process.
+fn metric_name(group: &'static str, name: &'static str) -> &'static str {
+    static NAMES: Mutex<BTreeMap<(&'static str, &'static str), &'static str>> = Mutex::new(BTreeMap::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    names.entry(reason).or_insert_with(|| format!("refused_{}", reason.replace('-', "_")).leak())
+    names.entry((group, name)).or_insert_with(|| format!("{group}_{}", name.replace('-', "_")).leak())
 }
 
 pub async fn serve(

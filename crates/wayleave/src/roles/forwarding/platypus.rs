@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use wayleave_core::{Now, Prefix};
+use wayleave_core::{Instant, Now, Prefix};
 use wayleave_crypto::lanes::Kernel;
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
@@ -13,6 +13,8 @@ use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 use wayleave_packet::platypus::verify::{Charge, Policy, Waypoint};
 use wayleave_runtime::packets::Burst;
 
+use super::rates::Rates;
+use super::stamper::{Plan, Stamping};
 use super::worker::{Attached, Out, Tally, Way};
 use crate::config::router::{PlatypusSection, RepeatedName, RouterFile};
 use crate::failure::{Failure, Outcome};
@@ -34,13 +36,16 @@ pub struct Engine {
     routes: Vec<(Prefix, usize)>,
     /// The ports of the links, and the one that sends by IP.
     links: Vec<usize>,
-    ip: usize,
+    ip: Option<usize>,
+    stamping: Option<Stamping>,
 }
 
 /// What a reload changes.
 #[derive(Clone)]
 pub struct Table {
     pub waypoints: Vec<Waypoint>,
+    rates: Rates,
+    plan: Option<Plan>,
     remotes: Vec<SocketAddr>,
     routes: Vec<(Prefix, usize)>,
 }
@@ -70,13 +75,14 @@ pub fn waypoints(section: &PlatypusSection, keys: &ForwardingKeys, now: u64, ahe
 }
 
 impl Table {
-    pub fn new(file: &RouterFile, waypoints: Vec<Waypoint>) -> Self {
+    pub fn new(file: &RouterFile, section: &PlatypusSection, waypoints: Vec<Waypoint>, plan: Option<Plan>) -> Self {
         let links: Vec<_> = file.link.iter().map(toml::Spanned::get_ref).collect();
         let remotes = links.iter().map(|link| link.remote.get_ref().0).collect();
         let mut routes: Vec<(Prefix, usize)> =
             links.iter().enumerate().flat_map(|(n, link)| link.routes.iter().map(move |prefix| (*prefix, n))).collect();
         routes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
-        Self { waypoints, remotes, routes }
+        let rates = Rates::new(section, *file.forwarding.workers.get_ref());
+        Self { waypoints, rates, plan, remotes, routes }
     }
 }
 
@@ -90,12 +96,14 @@ pub fn config(file: &RouterFile, section: &PlatypusSection, waypoints: Vec<Waypo
     let share = (answers / workers).max(u64::from(answers > 0));
     let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     Ok(Config {
-        waypoints,
         repeated: match section.repeated {
+            // Nothing comes to be counted or filtered.
+            _ if waypoints.is_empty() => Repeated::Pass,
             RepeatedName::Pass => Repeated::Pass,
             RepeatedName::CountOnce => Repeated::CountOnce,
             RepeatedName::Drop => Repeated::Drop,
         },
+        waypoints,
         replay_capacity: size(*section.replay_capacity.get_ref()),
         replay_key: Key128::new(key.try_into().expect("sixteen octets")),
         need_revocations: section.revocations.as_ref().is_some_and(|list| list.get_ref().required),
@@ -107,26 +115,39 @@ pub fn config(file: &RouterFile, section: &PlatypusSection, waypoints: Vec<Waypo
 }
 
 impl Engine {
-    pub fn new(config: Config, table: Table, ports: &[Attached]) -> Self {
+    /// The engine of a thread.
+    ///
+    /// # Errors
+    /// What is wrong with what it stamps by.
+    pub fn new(config: Config, table: Table, ports: &[Attached], thread: usize) -> Outcome<Self> {
         let router = Router::new(config, Kernel::best());
-        let mut engine = Self { router, remotes: Vec::new(), routes: Vec::new(), links: Vec::new(), ip: 0 };
-        engine.take(table, ports);
-        engine
+        let thread = u32::try_from(thread).unwrap_or(u32::MAX);
+        let stamping = table.plan.as_ref().map(|plan| Stamping::new(plan, thread)).transpose()?;
+        let (remotes, routes, links) = (Vec::new(), Vec::new(), Vec::new());
+        let mut engine = Self { router, remotes, routes, links, ip: None, stamping };
+        // Every bucket is full whenever it begins.
+        engine.take(table, ports, Instant(0));
+        Ok(engine)
     }
 
-    /// Takes other waypoints and links between two bursts; counters, accounts and filters stay.
-    pub fn reload(&mut self, table: Table, ports: &[Attached]) {
+    /// Takes other waypoints, rates and links between two bursts; counters, accounts and filters stay.
+    pub fn reload(&mut self, table: Table, ports: &[Attached], now: Now) {
         self.router.set_waypoints(table.waypoints.clone());
-        self.take(table, ports);
+        self.take(table, ports, now.instant);
     }
 
-    fn take(&mut self, table: Table, ports: &[Attached]) {
+    fn take(&mut self, table: Table, ports: &[Attached], now: Instant) {
+        table.rates.set(self.router.accounts(), now);
+        if let (Some(stamping), Some(plan)) = (&mut self.stamping, &table.plan) {
+            stamping.reload(plan);
+        }
+        self.ip = None;
         (self.remotes, self.routes) = (table.remotes, table.routes);
         self.links = vec![0; self.remotes.len()];
         for (place, attached) in ports.iter().enumerate().filter(|(_, attached)| !attached.is_control) {
             match attached.way {
                 Way::Link(number) => self.links[number] = place,
-                Way::Ip => self.ip = place,
+                Way::Ip => self.ip = Some(place),
                 _ => {}
             }
         }
@@ -153,6 +174,13 @@ impl Engine {
                     tally.strangers += u64::from(way != Way::Icmp);
                     continue;
                 }
+                if let (Way::Link(link), Some(stamping)) = (way, &mut self.stamping)
+                    && stamping.is_for(link)
+                    && !self.router.is_waypoint(destination(octets))
+                {
+                    tally.unsent += u64::from(!stamping.take(link, octets, from, &mut out.grown));
+                    continue;
+                }
                 numbers[count] = first + number;
                 frames[count] = Frame { octets, ingress: Ingress::Internal };
                 count += 1;
@@ -177,6 +205,24 @@ impl Engine {
                 _ => out.data(port, number, &to),
             }
         }
+        self.stamp(now, out, tally);
+    }
+
+    /// Stamps what the burst had of packets for others, and sends it on.
+    fn stamp(&mut self, now: Now, out: &mut Out, tally: &mut Tally) {
+        let Some(stamping) = self.stamping.as_mut().filter(|_| !out.grown.is_empty()) else { return };
+        stamping.stamp(&mut out.grown, now);
+        for packet in 0..out.grown.len() {
+            match self.next(out.grown.octets(packet)) {
+                Some((port, to)) => out.grown_data(port, packet, to),
+                None => tally.unreachable += 1,
+            }
+        }
+    }
+
+    /// What the thread has stamped, if it does.
+    pub fn stamping(&self) -> Option<&Stamping> {
+        self.stamping.as_ref()
     }
 
     fn is_expected(&self, way: Way, from: SocketAddr, octets: &[u8]) -> bool {
@@ -189,18 +235,23 @@ impl Engine {
 
     /// The port and the address that a packet's outer destination means.
     fn next(&self, octets: &[u8]) -> Option<(usize, SocketAddr)> {
-        let destination = match octets.first()? >> 4 {
-            4 => IpAddr::V4(Ipv4Addr::from(*octets.get(16..20)?.first_chunk::<4>()?)),
-            6 => IpAddr::from(*octets.get(24..40)?.first_chunk::<16>()?),
-            _ => return None,
-        };
+        let destination = destination(octets)?;
         let host = Prefix::truncated(destination, if destination.is_ipv4() { 32 } else { 128 }).ok()?;
         let is_behind = |prefix: &Prefix| prefix.afi() == host.afi() && prefix.contains(&host);
         match self.routes.iter().find(|(prefix, _)| is_behind(prefix)) {
             Some((_, link)) => Some((self.links[*link], self.remotes[*link])),
             // Raw sockets of IPv6 do not take a packet with its header.
-            None => destination.is_ipv4().then(|| (self.ip, SocketAddr::new(destination, 0))),
+            None => self.ip.filter(|_| destination.is_ipv4()).map(|port| (port, SocketAddr::new(destination, 0))),
         }
+    }
+}
+
+/// An IP packet's destination.
+fn destination(octets: &[u8]) -> Option<IpAddr> {
+    match octets.first()? >> 4 {
+        4 => Some(IpAddr::V4(Ipv4Addr::from(*octets.get(16..20)?.first_chunk::<4>()?))),
+        6 => Some(IpAddr::from(*octets.get(24..40)?.first_chunk::<16>()?)),
+        _ => None,
     }
 }
 

@@ -16,10 +16,9 @@ use super::worker::{Handle, ask};
 use crate::config::Source;
 use crate::config::router::RouterFile;
 use crate::failure::Outcome;
+use crate::revocation_files::{self, SIGNATURE};
 use crate::roles::Events;
 
-/// Octets of the signature, which stands in front of the list.
-const SIGNATURE: usize = 64;
 /// The table and the key of the last list's number.
 const TABLE: &str = "revocations";
 const SEQUENCE: &[u8] = b"sequence";
@@ -60,7 +59,7 @@ impl Watched {
         if stamp == self.stamp {
             return;
         }
-        let read = fs::read(&path).map_err(|error| error.to_string());
+        let read = revocation_files::read(&path).map_err(|error| error.to_string());
         let applied = read.and_then(|octets| self.apply(&octets, &key));
         self.stamp = stamp;
         if let Err(why) = applied {

@@ -37,6 +37,8 @@ pub struct Table {
     end_host_ports: [u16; 2],
     shared_port: u16,
     is_on_loopback: bool,
+    /// Wrong MACs of an interface a second, and at once, before this thread checks none of its MACs.
+    bad_mac_limit: Option<(u32, u32)>,
 }
 
 /// The router's own configuration.
@@ -81,6 +83,14 @@ pub fn keys(keys: &ForwardingKeys, now: u64, ahead: u64) -> Keys {
     out
 }
 
+/// A thread's share of the limit on wrong MACs.
+fn bad_mac_limit(file: &RouterFile, section: &ScionSection) -> Option<(u32, u32)> {
+    let rate = *section.bad_macs_per_second.as_ref()?.get_ref();
+    let burst = section.bad_macs_at_once.as_ref().map_or(rate, |burst| *burst.get_ref());
+    let share = |limit: u64| u32::try_from(limit / *file.forwarding.workers.get_ref()).unwrap_or(u32::MAX);
+    Some((share(rate), share(burst)))
+}
+
 impl Table {
     pub fn new(file: &RouterFile, section: &ScionSection) -> Self {
         let mut remotes = Vec::new();
@@ -98,6 +108,7 @@ impl Table {
             end_host_ports: *section.end_host_ports.get_ref(),
             shared_port: section.shared_port,
             is_on_loopback: section.internal.get_ref().0.ip().is_loopback(),
+            bad_mac_limit: bad_mac_limit(file, section),
         }
     }
 
@@ -149,7 +160,7 @@ impl Engine {
     /// What is wrong with the configuration.
     pub fn new(config: &Config, table: Table, ports: &[Attached]) -> Result<Self, ConfigError> {
         let mut engine = Self { router: Router::new(config)?, table, ports: Vec::new(), internal: 0 };
-        engine.find(ports);
+        engine.take(ports);
         Ok(engine)
     }
 
@@ -160,11 +171,12 @@ impl Engine {
     pub fn reload(&mut self, config: &Config, table: Table, ports: &[Attached]) -> Result<(), ConfigError> {
         self.router.reload(config)?;
         self.table = table;
-        self.find(ports);
+        self.take(ports);
         Ok(())
     }
 
-    fn find(&mut self, ports: &[Attached]) {
+    fn take(&mut self, ports: &[Attached]) {
+        self.router.set_bad_mac_limit(self.table.bad_mac_limit);
         self.ports = vec![None; self.table.remotes.len()];
         for (place, attached) in ports.iter().enumerate().filter(|(_, attached)| !attached.is_control) {
             match attached.way {
@@ -283,6 +295,7 @@ mod tests {
             end_host_ports: [31_000, 32_767],
             shared_port: 30_041,
             is_on_loopback: false,
+            bad_mac_limit: None,
         }
     }
 

@@ -91,6 +91,9 @@ pub struct Out {
     urgent: Vec<Vec<Outgoing>>,
     data: Vec<Vec<Outgoing>>,
     control: Option<mpsc::Sender<Control>>,
+    /// Packets that have grown lie in memory of their own.
+    pub grown: Burst,
+    grown_data: Vec<Vec<Outgoing>>,
 }
 
 /// A control packet of this router, and where it came in.
@@ -103,12 +106,18 @@ impl Out {
     fn fit(&mut self, ports: usize) {
         self.urgent.resize_with(ports, Vec::new);
         self.data.resize_with(ports, Vec::new);
+        self.grown_data.resize_with(ports, Vec::new);
     }
 
     /// Sends a packet out of a port.
     #[inline]
     pub fn data(&mut self, port: usize, packet: usize, to: &SocketAddr) {
         self.data[port].push(Outgoing { packet: packet as u32, to: *to });
+    }
+
+    /// Sends a packet out of a port that has grown.
+    pub fn grown_data(&mut self, port: usize, packet: usize, to: SocketAddr) {
+        self.grown_data[port].push(Outgoing { packet: packet as u32, to });
     }
 
     /// The same, ahead of the data.
@@ -133,7 +142,7 @@ pub struct Worker {
     pub engine: Engine,
     pub ports: Vec<Attached>,
     pub tally: Tally,
-    clock: Clock,
+    pub clock: Clock,
     tasks: Receiver<Task>,
     burst: Burst,
     out: Out,
@@ -299,6 +308,9 @@ impl Worker {
         for first in (0..count).step_by(BURST) {
             let Self { engine, burst, out, tally, .. } = self;
             engine.process(burst, first, (place, way), now, out, tally);
+            if !self.out.grown.is_empty() {
+                self.send();
+            }
         }
         self.send();
         count
@@ -306,7 +318,8 @@ impl Worker {
 
     fn send(&mut self) {
         let Self { ports, burst, out, tally, .. } = self;
-        for lists in [&mut out.urgent, &mut out.data] {
+        let Out { urgent, data, grown, grown_data, .. } = out;
+        for (burst, lists) in [(&*burst, urgent), (burst, data), (grown, grown_data)] {
             for (attached, list) in ports.iter_mut().zip(lists) {
                 if list.is_empty() {
                     continue;
@@ -320,6 +333,7 @@ impl Worker {
                 list.clear();
             }
         }
+        out.grown.clear();
     }
 }
 
@@ -375,8 +389,9 @@ mod tests {
             delegations: 1,
         };
         let file: RouterFile = toml::from_str(FILE).expect("a configuration");
-        let table = platypus::Table::new(&file, Vec::new());
-        Engine::Platypus(Box::new(platypus::Engine::new(config, table, &[])))
+        let section = file.platypus.as_ref().expect("its section").get_ref();
+        let table = platypus::Table::new(&file, section, Vec::new(), None);
+        Engine::Platypus(Box::new(platypus::Engine::new(config, table, &[], 0).expect("nothing is stamped")))
     }
 
     #[test]

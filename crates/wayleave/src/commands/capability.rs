@@ -1,0 +1,79 @@
+//! `keys capability` and `keys delegate`: files that Platypus stampers stamp with.
+
+use std::path::Path;
+
+use serde_json::json;
+use wayleave_packet::platypus::header::{DelegationId, Interval, Principal, Width};
+use wayleave_runtime::clock::unix_now;
+
+use crate::capability_files::{Capabilities, ROLE};
+use crate::cli::{CapabilityKeys, DelegateKeys};
+use crate::config::router::Format;
+use crate::failure::{Failure, Outcome};
+use crate::forwarding_keys::ForwardingKeys;
+use crate::output::{print, print_json};
+
+/// Mints capabilities from a waypoint's key.
+pub fn mint(command: &CapabilityKeys) -> Outcome {
+    let keys = ForwardingKeys::load(Format::Platypus, &command.key)?;
+    let principal = Principal::new(command.principal)
+        .ok_or_else(|| Failure::usage(format!("{} is no principal: they have 24 bits", command.principal)))?;
+    let interval = Interval::new(command.interval)
+        .ok_or_else(|| Failure::usage(format!("{} is no interval: they are 4 to 24", command.interval)))?;
+    let width = if command.narrow { Width::Narrow } else { Width::Full };
+    let of = (command.waypoint, principal, interval, width);
+    let minted = Capabilities::mint(&keys, of, command.epochs, unix_now());
+    minted.save(&command.file, command.replace)?;
+    show(&command.file, &minted, command.json);
+    Ok(())
+}
+
+/// Delegates capabilities, or hands a delegation on.
+pub fn delegate(command: &DelegateKeys) -> Outcome {
+    let held = Capabilities::load(&command.of)?;
+    let too_long = |id| Failure::usage(format!("{id} is no number of a delegation: they have 24 bits"));
+    let id = match command.id {
+        Some(id) => Some(DelegationId::new(id).ok_or_else(|| too_long(id))?),
+        None => None,
+    };
+    let delegated = held.delegate(command.prefix, id)?;
+    delegated.save(&command.file, command.replace)?;
+    show(&command.file, &delegated, command.json);
+    Ok(())
+}
+
+/// Whether the file says that it holds capabilities.
+pub fn is_one(file: &Path) -> bool {
+    std::fs::read(file).is_ok_and(|octets| octets.starts_with(format!("role = \"{ROLE}\"").as_bytes()))
+}
+
+/// Prints what is no secret.
+pub fn show(file: &Path, capabilities: &Capabilities, json: bool) {
+    let (first, last) = capabilities.epochs();
+    let (waypoint, principal, interval) =
+        (capabilities.waypoint, capabilities.principal.number(), capabilities.interval.exponent());
+    let (end, delegation) = (capabilities.end(), capabilities.delegation);
+    let sub = delegation.and_then(|delegation| delegation.sub);
+    if json {
+        print_json(json!({
+            "file": file, "waypoint": waypoint, "principal": principal, "interval": interval, "epochs": [first, last],
+            "accepted_until": end,
+            "prefix": delegation.map(|delegation| delegation.prefix.to_string()),
+            "delegation": delegation.map(|delegation| delegation.id.number()),
+            "sub_delegation": sub.map(|sub| sub.id.number()),
+        }));
+        return;
+    }
+    let mut text = format!(
+        "file            {}\nwaypoint        {waypoint}\nprincipal       {principal}\ninterval        {interval}\n\
+         epochs          {first} to {last}\naccepted until  {end}\n",
+        file.display()
+    );
+    if let Some(delegation) = delegation {
+        text += &format!("prefix          {}\ndelegation      {}\n", delegation.prefix, delegation.id.number());
+    }
+    if let Some(sub) = sub {
+        text += &format!("sub-delegation  {}\n", sub.id.number());
+    }
+    print(&text);
+}

@@ -1,0 +1,112 @@
+//! `keys revoke` and `keys revoked`: signed lists of what Platypus routers let pass no more.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use serde_json::json;
+use wayleave_dataplane::platypus::revocation::{Kind, List, MAX_ENTRIES, Revoked, sign_list};
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::identity::Identity;
+
+use super::keys::signing_key;
+use crate::cli::{RevokeKeys, RevokedKeys};
+use crate::config::PublicKey;
+use crate::failure::{Failure, Outcome};
+use crate::output::{print, print_json};
+use crate::revocation_files::{self, Entry};
+
+/// Octets of a line of entries, at most.
+const LINE: u64 = 1024;
+
+/// Signs the next list.
+pub fn revoke(command: &RevokeKeys) -> Outcome {
+    let key = signing_key(&Identity::load(&command.key)?);
+    let now = unix_now();
+    let before = revocation_files::open(&command.file, &key.verifying_key())?;
+    let last = before.as_ref().map_or(0, |list| list.sequence);
+    let mut entries: BTreeSet<Revoked> = match before {
+        Some(list) if !command.replace => list.entries.into_iter().collect(),
+        _ => BTreeSet::new(),
+    };
+    for Entry(entry) in &command.lift {
+        if !entries.remove(entry) {
+            return Err(Failure::usage(format!("{} is not in {}", Entry(*entry), command.file.display())).into());
+        }
+    }
+    entries.extend(command.entries.iter().map(|entry| entry.0));
+    if let Some(path) = &command.from {
+        take_lines(path, &mut entries)?;
+    }
+    let all = entries.len();
+    entries.retain(|entry| entry.leaves().is_none_or(|leaves| leaves > now.secs()));
+    let expired = all - entries.len();
+    if entries.len() > MAX_ENTRIES {
+        return Err(
+            Failure::new(format!("{} entries are more than a router takes: {MAX_ENTRIES}", entries.len())).into()
+        );
+    }
+    // By the clock, so that a list made anew after a loss is no older than the one that was lost.
+    let sequence = now.secs().max(last + 1);
+    let entries: Vec<Revoked> = entries.into_iter().collect();
+    let (list, signature) = sign_list(&key, sequence, now, Kind::Whole, &entries);
+    revocation_files::replace(&command.file, &[&signature, &list])?;
+    let (file, signer) = (&command.file, PublicKey(key.verifying_key()).to_string());
+    if command.json {
+        let entries = entries.len();
+        print_json(
+            json!({ "file": file, "sequence": sequence, "entries": entries, "expired": expired, "key": signer }),
+        );
+        return Ok(());
+    }
+    let (file, count) = (file.display(), entries.len());
+    print(&format!(
+        "file      {file}\nsequence  {sequence}\nentries   {count}\nexpired   {expired}\nkey       {signer}\n"
+    ));
+    Ok(())
+}
+
+/// Entries from a file, one on a line; from the standard input for `-`.
+fn take_lines(path: &Path, entries: &mut BTreeSet<Revoked>) -> Outcome {
+    let failed = |error| Failure::system(path.display(), &error);
+    let mut lines: Box<dyn BufRead> = match path.as_os_str() == "-" {
+        true => Box::new(std::io::stdin().lock()),
+        false => Box::new(BufReader::new(File::open(path).map_err(failed)?)),
+    };
+    let mut line = String::new();
+    for number in 1u64.. {
+        line.clear();
+        if lines.by_ref().take(LINE).read_line(&mut line).map_err(failed)? == 0 {
+            break;
+        }
+        let text = line.trim();
+        if text.is_empty() || text.starts_with('#') {
+            continue;
+        }
+        let entry: Entry =
+            text.parse().map_err(|why| Failure::new(format!("{}, line {number}: {why}", path.display())))?;
+        entries.insert(entry.0);
+        if entries.len() > MAX_ENTRIES {
+            let message = format!("{}, line {number}: more than {MAX_ENTRIES} entries", path.display());
+            return Err(Failure::new(message).into());
+        }
+    }
+    Ok(())
+}
+
+/// Prints a list, in the form in which `keys revoke --from` reads it.
+pub fn revoked(command: &RevokedKeys) -> Outcome {
+    let found = revocation_files::open(&command.file, &command.key.0)?;
+    let List { sequence, issued, entries, .. } =
+        found.ok_or_else(|| Failure::new(format!("{} is not there", command.file.display())))?;
+    if command.json {
+        let entries: Vec<String> = entries.into_iter().map(|entry| Entry(entry).to_string()).collect();
+        print_json(json!({ "file": command.file, "sequence": sequence, "issued": issued, "entries": entries }));
+        return Ok(());
+    }
+    let mut text = format!("# sequence {sequence}\n# issued {issued}\n# entries {}\n", entries.len());
+    entries.into_iter().for_each(|entry| text.extend([&Entry(entry).to_string(), "\n"]));
+    print(&text);
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! What a Platypus router is told that stamps packets on their way: routes of waypoints, and which destinations take them.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+use wayleave_core::Prefix;
+
+use super::router::RouterFile;
+use super::rs::{FileFault, range};
+use super::{Fault, Source};
+use crate::capability_files::Capabilities;
+use crate::failure::Failure;
+
+/// Stampers that share capabilities, at most: each has a part of the nonces of a second.
+const MOST_STAMPERS: u64 = 1 << 16;
+/// Octets of the longest packet that a link takes.
+const LONGEST: u64 = 65_535;
+
+/// `[stamper]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StamperSection {
+    /// Where capabilities go in a packet that is stamped already.
+    #[serde(default)]
+    pub position: PositionName,
+    /// Which of several stampers with the same capabilities this is, from 0, and how many there are.
+    pub share: Option<Spanned<[u32; 2]>>,
+    pub routes: Vec<Spanned<RouteSection>>,
+    pub rules: Vec<Spanned<RuleSection>>,
+}
+
+/// In front of the current capability, or behind the last one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PositionName {
+    #[default]
+    Next,
+    Last,
+}
+
+/// Waypoints in order.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteSection {
+    pub name: String,
+    /// Files of capabilities, the first waypoint's first.
+    pub capabilities: Vec<Spanned<PathBuf>>,
+    /// Nobody may add capabilities to a packet that is stamped here.
+    #[serde(default)]
+    pub sealed: bool,
+    /// Packets that are stamped here travel in UDP.
+    #[serde(default)]
+    pub udp: bool,
+    /// Octets of the longest packet that the way there takes.
+    #[serde(default = "default_mtu")]
+    pub mtu: Spanned<u64>,
+}
+
+/// Which packets are stamped.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleSection {
+    /// Final destinations; the longest prefix counts.
+    pub to: Prefix,
+    /// The route's name; without one they go as they are.
+    pub route: Option<Spanned<String>>,
+}
+
+fn default_mtu() -> Spanned<u64> {
+    super::router::unplaced(1_500)
+}
+
+impl StamperSection {
+    /// The place of the route that a rule names.
+    pub fn route(&self, name: &str) -> Option<usize> {
+        self.routes.iter().position(|route| route.get_ref().name == name)
+    }
+
+    /// Which stamper this is, and of how many.
+    pub fn share(&self) -> [u32; 2] {
+        self.share.as_ref().map_or([0, 1], |share| *share.get_ref())
+    }
+
+    /// The first file of capabilities that cannot be used.
+    pub(super) fn file_fault(&self, source: &Source) -> Option<FileFault> {
+        let named = self.routes.iter().flat_map(|route| &route.get_ref().capabilities);
+        for named in named {
+            let path = source.beside(named.get_ref());
+            if !path.exists() {
+                let fault = Fault::at(named.span(), format!("{} does not exist yet", path.display()));
+                let make = "`wayleave keys capability FILE` or `wayleave keys delegate FILE` makes it";
+                return Some(FileFault::Missing(fault.help(make)));
+            }
+            let failure: Option<Failure> = Capabilities::load(&path).err();
+            if let Some(failure) = failure {
+                return Some(FileFault::Unusable(crate::attestation_files::fault(named.span(), &failure)));
+            }
+        }
+        None
+    }
+}
+
+impl RouterFile {
+    /// Whether packets are stamped; then a router without waypoints of its own has something to do.
+    pub(super) fn stamper_faults(&self, faults: &mut Vec<Fault>) {
+        let stamping = self.link.iter().find(|link| !link.get_ref().stamp.is_empty());
+        let Some(stamper) = &self.stamper else {
+            faults.extend(stamping.map(|link| Fault::at(link.span(), "`stamp` without [stamper], expected its rules")));
+            return;
+        };
+        let at = stamper.span();
+        let section = stamper.get_ref();
+        if stamping.is_none() {
+            let message = "no packet is stamped, expected `stamp` in a [[link]]: the sources behind it";
+            faults.push(Fault::at(at, message));
+        }
+        if let Some(share) = &section.share {
+            let [own, of] = *share.get_ref();
+            if own >= of || u64::from(of) > MOST_STAMPERS {
+                let message =
+                    format!("stamper {own} of {of}, expected a number below that of all, {MOST_STAMPERS} at most");
+                faults.push(Fault::at(share.span(), message));
+            }
+        }
+        for (place, route) in section.routes.iter().enumerate() {
+            let (at, route) = (route.span(), route.get_ref());
+            faults.extend(range(&route.mtu, 576, LONGEST, "octets"));
+            if section.route(&route.name) != Some(place) {
+                faults.push(Fault::at(at.clone(), format!("a second route `{}`, expected another name", route.name)));
+            }
+            if route.capabilities.is_empty() {
+                faults.push(Fault::at(at, "a route without capabilities, expected a file for each waypoint"));
+            }
+        }
+        for rule in &section.rules {
+            if let Some(name) = &rule.get_ref().route
+                && section.route(name.get_ref()).is_none()
+            {
+                faults.push(Fault::at(name.span(), format!("no route `{}`, expected the name of one", name.get_ref())));
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Files of Platypus revocations: a signature of 64 octets, and the list that it signs; entries in text.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::str::FromStr;
+
+use wayleave_crypto::sign::VerifyingKey;
+use wayleave_dataplane::platypus::revocation::{List, MAX_ENTRIES, Revoked};
+use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
+
+use crate::failure::{Failure, Outcome};
+
+/// Octets of the signature, which stands in front of the list.
+pub const SIGNATURE: usize = 64;
+/// Octets of the longest list, with 15 for each entry.
+const MOST_OCTETS: u64 = (SIGNATURE + 17 + 15 * MAX_ENTRIES) as u64;
+
+/// The octets of a list's file, if it is not too long for one.
+pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    let system = |error| Failure::system(path.display(), &error);
+    if fs::metadata(path).map_err(system)?.len() > MOST_OCTETS {
+        return Err(Failure::new(format!("{} is longer than a list of {MAX_ENTRIES} entries", path.display())));
+    }
+    fs::read(path).map_err(system)
+}
+
+/// The list in `path`, which `key` must have signed; `None` if there is no file.
+pub fn open(path: &Path, key: &VerifyingKey) -> Outcome<Option<List>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let octets = read(path)?;
+    let (signature, list) = octets
+        .split_first_chunk::<SIGNATURE>()
+        .ok_or_else(|| Failure::new(format!("{} is too short for a list of revocations", path.display())))?;
+    let list =
+        List::open(list, signature, key).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    Ok(Some(list))
+}
+
+/// Puts a list in the place of the one before in one step: a router that reads meanwhile finds either. Of two that write at
+/// the same time one fails.
+pub fn replace(path: &Path, parts: &[&[u8]]) -> Outcome {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let beside = path.with_file_name(name);
+    let failed = |error| Failure::system(beside.display(), &error);
+    let mut made = OpenOptions::new().write(true).create_new(true).open(&beside).map_err(failed)?;
+    let written = parts.iter().try_for_each(|part| made.write_all(part)).and_then(|()| made.sync_all());
+    let placed = written.and_then(|()| fs::rename(&beside, path));
+    if let Err(error) = placed {
+        let _ = fs::remove_file(&beside);
+        return Err(Failure::system(path.display(), &error).into());
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let durable = File::open(folder).and_then(|folder| folder.sync_all());
+    Ok(durable.map_err(|error| Failure::system(folder.display(), &error))?)
+}
+
+/// An entry as text: `PRINCIPAL`, `PRINCIPAL/DELEGATION` or `PRINCIPAL/DELEGATION/SUB-DELEGATION`, and with
+/// `@INTERVAL:EPOCH` for one key epoch alone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Entry(pub Revoked);
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.principal.number())?;
+        if let Some((id, sub)) = self.0.delegation {
+            write!(f, "/{}", id.number())?;
+            sub.map_or(Ok(()), |sub| write!(f, "/{}", sub.number()))?;
+        }
+        self.0.epoch.map_or(Ok(()), |(interval, epoch)| write!(f, "@{}:{epoch}", interval.exponent()))
+    }
+}
+
+impl FromStr for Entry {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(text).map(Self).ok_or_else(|| {
+            "expected PRINCIPAL, PRINCIPAL/DELEGATION or PRINCIPAL/DELEGATION/SUB-DELEGATION, numbers of 24 bits, and \
+             @INTERVAL:EPOCH for one key epoch alone"
+                .to_owned()
+        })
+    }
+}
+
+fn parse(text: &str) -> Option<Revoked> {
+    let (who, when) = text.split_once('@').map_or((text, None), |(who, when)| (who, Some(when)));
+    let mut numbers = who.split('/');
+    let principal = Principal::new(number(numbers.next()?)?)?;
+    let ids: Vec<DelegationId> = numbers.map(|text| DelegationId::new(number(text)?)).collect::<Option<_>>()?;
+    let delegation = match ids[..] {
+        [] => None,
+        [id] => Some((id, None)),
+        [id, sub] => Some((id, Some(sub))),
+        _ => return None,
+    };
+    let epoch = match when {
+        Some(when) => {
+            let (interval, epoch) = when.split_once(':')?;
+            Some((Interval::new(u8::try_from(number(interval)?).ok()?)?, number(epoch)?))
+        }
+        None => None,
+    };
+    Some(Revoked { principal, delegation, epoch })
+}
+
+/// A number of digits alone: no sign.
+fn number(text: &str) -> Option<u32> {
+    text.bytes().all(|digit| digit.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_read_as_they_are_written_and_nothing_else_is_an_entry() {
+        for text in ["7", "0/0", "16777215/3/9", "7@12:424242", "7/3/9@24:4294967295"] {
+            assert_eq!(text.parse::<Entry>().expect("an entry").to_string(), text);
+        }
+        let wrong = [
+            "",
+            "x",
+            "16777216",
+            "7/",
+            "7/16777216",
+            "7/1/2/3",
+            "7@",
+            "7@12",
+            "7@3:1",
+            "7@25:1",
+            "7@12:4294967296",
+            "+7",
+            "7 ",
+        ];
+        for text in wrong {
+            assert!(text.parse::<Entry>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Lists of revocations as `keys revoke` makes them, by themselves and read by a router.
+
+use std::fmt::Write as _;
+use std::os::unix::fs::MetadataExt;
+
+use serde_json::Value;
+use wayleave_lab::netns;
+
+use crate::common::{Folder, eventually};
+use crate::platypus::{HOST, ICMP, LAST, PLATYPUS, Socket, lay_out, packet, start};
+
+/// Entries of the long list; 1,400,000 with `WAYLEAVE_REVOCATIONS=1400000`.
+fn many() -> u32 {
+    std::env::var("WAYLEAVE_REVOCATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(20_000)
+}
+
+fn json(folder: &Folder, arguments: &[&str]) -> Value {
+    let output = folder.run(&[arguments, &["--json"]].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stdout));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// What a command says that must fail.
+fn fails(folder: &Folder, code: i32, arguments: &[&str]) -> String {
+    let output = folder.run(arguments);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8_lossy(&output.stderr).replace("\n  │ ", " ")
+}
+
+/// Makes who signs, and gives the public key.
+fn signer(folder: &Folder, file: &str) -> String {
+    json(folder, &["keys", "new", file])["sign"].as_str().expect("a key").to_owned()
+}
+
+fn revoke(folder: &Folder, arguments: &[&str]) -> Value {
+    json(folder, &[&["keys", "revoke", "revoked", "--key", "signer.key"], arguments].concat())
+}
+
+#[test]
+fn a_list_is_added_to_and_printed_as_it_is_read() {
+    let folder = Folder::new("revoke-list");
+    let key = signer(&folder, "signer.key");
+    let listed = || json(&folder, &["keys", "revoked", "revoked", "--key", &key]);
+    let first = revoke(&folder, &["9/3", "7", "7"]);
+    assert_eq!((&first["entries"], first["key"].as_str()), (&2.into(), Some(&*key)));
+    folder.write("more", "# entries\n\n9/3/5@24:4294967290\n 12 \n");
+    let second = revoke(&folder, &["--from", "more", "--lift", "7"]);
+    assert!(second["sequence"].as_u64() > first["sequence"].as_u64(), "{second}");
+    assert_eq!(listed()["entries"], serde_json::json!(["9/3", "9/3/5@24:4294967290", "12"]));
+    // What is printed is read again.
+    let printed = folder.run(&["keys", "revoked", "revoked", "--key", &key]).stdout;
+    std::fs::write(folder.0.join("printed"), printed).expect("written");
+    assert_eq!(revoke(&folder, &["--replace", "--from", "printed"])["entries"], 3);
+    // An entry for an epoch that is long over leaves by itself.
+    let after = revoke(&folder, &["5@4:1"]);
+    assert_eq!((&after["entries"], &after["expired"]), (&3.into(), &1.into()));
+    // Others may read it, and nobody needs to write it.
+    let mode = std::fs::metadata(folder.0.join("revoked")).expect("the list").mode();
+    assert_eq!(mode & 0o600, 0o600);
+    assert!(!folder.0.join("revoked.new").exists());
+}
+
+#[test]
+fn a_list_that_cannot_be_continued_stays_as_it_is() {
+    let folder = Folder::new("revoke-refused");
+    let (key, other) = (signer(&folder, "signer.key"), signer(&folder, "other.key"));
+    revoke(&folder, &["7"]);
+    let list = std::fs::read(folder.0.join("revoked")).expect("the list");
+    let with = |key, more: &[&'static str]| [&["keys", "revoke", "revoked", "--key", key], more].concat();
+    assert!(fails(&folder, 1, &with("other.key", &["8"])).contains("the list's signature is wrong"));
+    assert!(fails(&folder, 2, &with("signer.key", &["--lift", "8"])).contains("8 is not in revoked"));
+    assert!(fails(&folder, 2, &with("signer.key", &["16777216"])).contains("expected PRINCIPAL"));
+    folder.write("lines", "7\nseven\n");
+    assert!(fails(&folder, 1, &with("signer.key", &["--from", "lines"])).contains("lines, line 2: expected PRINCIPAL"));
+    assert!(fails(&folder, 1, &["keys", "revoked", "revoked", "--key", &other]).contains("signature is wrong"));
+    // Another one is at it.
+    folder.write("revoked.new", "");
+    assert!(fails(&folder, 1, &with("signer.key", &["8"])).contains("revoked.new"));
+    assert_eq!(std::fs::read(folder.0.join("revoked")).expect("the list"), list);
+    let mut damaged = list.clone();
+    *damaged.last_mut().expect("octets") ^= 1;
+    for (octets, reason) in
+        [(&damaged[..], "signature is wrong"), (&list[..70], "signature is wrong"), (&[], "too short")]
+    {
+        std::fs::write(folder.0.join("revoked"), octets).expect("written");
+        assert!(fails(&folder, 1, &["keys", "revoked", "revoked", "--key", &key]).contains(reason), "{reason}");
+    }
+}
+
+#[test]
+fn a_router_takes_over_what_the_command_signs() {
+    if netns::enter_for_test("revoke::a_router_takes_over_what_the_command_signs").is_none() {
+        return;
+    }
+    let folder = lay_out();
+    let key = signer(&folder, "signer.key");
+    let router = start(&folder, 0, &format!("revocations = {{ file = \"revoked\", key = \"{key}\" }}\n"));
+    let (mut host, mut last) = (Socket::new(HOST, ICMP), Socket::new(LAST, PLATYPUS));
+    let taken = |list: &Value| {
+        let line = format!("entries={} sequence={}", list["entries"], list["sequence"]);
+        eventually("the list is taken over", || router.log().contains(&line));
+    };
+    let mut number = 0;
+    let mut passes = || {
+        number += 1;
+        let before = router.count("decided", "forwarded");
+        let refused = || router.count("reasons", "revoked") + router.count("reasons", "revocations-unknown");
+        let refused_before = refused();
+        host.send(&packet(&[0], number, 100));
+        let passed = || router.count("decided", "forwarded") > before;
+        eventually("the packet is decided", || passed() || refused() > refused_before);
+        passed()
+    };
+    assert!(!passes(), "nothing passes without a list");
+    taken(&revoke(&folder, &[]));
+    assert!(passes());
+    // The packet's principal is the last of many.
+    let mut lines = String::new();
+    (0..many()).for_each(|number| writeln!(lines, "{}/{number}", 1_000 + number % 90_000).expect("written"));
+    folder.write("lines", &lines);
+    let list = revoke(&folder, &["--from", "lines"]);
+    assert_eq!(list["entries"], many());
+    taken(&list);
+    assert!(passes());
+    let list = revoke(&folder, &["7"]);
+    assert_eq!(list["entries"], many() + 1);
+    taken(&list);
+    assert!(!passes(), "revoked");
+    taken(&revoke(&folder, &["--lift", "7"]));
+    assert!(passes());
+    assert_eq!(last.all(3).len(), 3);
+}
