@@ -117,12 +117,12 @@ impl ForwardingKeys {
 
     /// Writes a new file, readable by its owner alone.
     pub fn save(&self, path: &Path) -> Outcome {
-        private_files::create(path, &*self.text(path)?)
+        private_files::create(path, &self.text(path)?)
     }
 
     /// Replaces the file in one step: a router that reads meanwhile finds the old keys or the new ones.
     pub fn replace(&self, path: &Path) -> Outcome {
-        private_files::replace(path, &*self.text(path)?)
+        private_files::replace(path, &self.text(path)?)
     }
 
     fn text(&self, path: &Path) -> Outcome<Zeroizing<String>> {

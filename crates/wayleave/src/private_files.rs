@@ -3,7 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
@@ -34,9 +34,16 @@ pub fn create(path: &Path, text: &str) -> Outcome {
     Ok(written.map_err(|error| Failure::system(path.display(), &error))?)
 }
 
+/// Where the next file is written before it takes the place of the one at `path`.
+pub fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    path.with_file_name(name)
+}
+
 /// Puts a file in the place of the one before in one step: who reads meanwhile finds the old one or the new one.
 pub fn replace(path: &Path, text: &str) -> Outcome {
-    let beside = path.with_extension("new");
+    let beside = beside(path);
     create(&beside, text)?;
     Ok(fs::rename(&beside, path).map_err(|error| Failure::system(path.display(), &error))?)
 }

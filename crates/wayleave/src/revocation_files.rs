@@ -11,6 +11,7 @@ use wayleave_dataplane::platypus::revocation::{List, MAX_ENTRIES, Revoked};
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 
 use crate::failure::{Failure, Outcome};
+use crate::private_files;
 
 /// Octets of the signature, which stands in front of the list.
 pub const SIGNATURE: usize = 64;
@@ -43,9 +44,7 @@ pub fn open(path: &Path, key: &VerifyingKey) -> Outcome<Option<List>> {
 /// Puts a list in the place of the one before in one step: a router that reads meanwhile finds either. Of two that write at
 /// the same time one fails.
 pub fn replace(path: &Path, parts: &[&[u8]]) -> Outcome {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let beside = path.with_file_name(name);
+    let beside = private_files::beside(path);
     let failed = |error| Failure::system(beside.display(), &error);
     let mut made = OpenOptions::new().write(true).create_new(true).open(&beside).map_err(failed)?;
     let written = parts.iter().try_for_each(|part| made.write_all(part)).and_then(|()| made.sync_all());

@@ -90,7 +90,7 @@ fn packets_are_stamped_on_their_way_and_pass_a_waypoint() {
     let rules = "{ to = \"203.0.113.0/24\", route = \"through\" }, { to = \"203.0.113.192/26\" }";
     let stamper = Router::start(&folder, "stamper", Place::Here, &config(rules));
     let mut last = Socket::new(LAST, PLATYPUS);
-    let send = |packet: &[u8]| drop(host.send_to(packet, &inside).expect("sent"));
+    let send = |packet: &[u8]| assert_eq!(host.send_to(packet, &inside).expect("sent"), packet.len());
     let left = |why: &str| stamper.count("left", why);
 
     for number in 0..30 {
