@@ -267,3 +267,32 @@ fn ends_agree_after_any_weather() {
         }
     }
 }
+
+/// What the fuzz target does, with random octets that are mostly near a packet.
+#[test]
+fn any_packets_leave_a_session_with_a_deadline_ahead_and_few_answers() {
+    let mut random = 1u64;
+    let mut next = move || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random >> 33
+    };
+    let (mut session, mut now, mut taken) = (Session::new(config(1), at(0)), 0u64, 0);
+    for _ in 0..200_000 {
+        now += next() % (900 * MILLISECOND);
+        session.handle_timeout(Instant(now));
+        let mut octets = heard(State::Down, Some(1)).encode();
+        for _ in 0..next() % 4 {
+            octets[next() as usize % 24] ^= 1 << (next() % 8);
+        }
+        octets[1] ^= (next() as u8) << 4;
+        if let Ok(packet) = ControlPacket::decode(&octets) {
+            assert_eq!(ControlPacket::decode(&packet.encode()), Ok(packet));
+            session.receive(&packet, Instant(now));
+            taken += 1;
+        }
+        let outputs = drain(&mut session);
+        assert!(outputs.len() <= 8, "{outputs:?}");
+        assert!(session.deadline().is_none_or(|due| due > Instant(now)));
+    }
+    assert!(taken > 10_000, "{taken}");
+}
