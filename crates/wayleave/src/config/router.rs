@@ -179,7 +179,7 @@ pub struct LinkSection {
     /// Destinations that lie behind it.
     #[serde(default)]
     pub routes: Vec<Prefix>,
-    /// Of Platypus: the sources behind it whose packets are stamped here by the rules of [stamper].
+    /// Of Platypus: the sources behind it whose packets are stamped here by the rules of `[stamper]`.
     #[serde(default)]
     pub stamp: Vec<Prefix>,
     /// Of ICING: the link's number, which tags name.
