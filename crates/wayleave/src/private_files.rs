@@ -1,7 +1,7 @@
 //! Files of secrets: readable by their owner alone, and refused if they are not.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -29,9 +29,18 @@ pub fn read(path: &Path) -> Result<Zeroizing<String>, Failure> {
 /// Writes a new file.
 pub fn create(path: &Path, text: &str) -> Outcome {
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut made = made.map_err(|error| Failure::system(path.display(), &error))?;
+    let mut made = made.map_err(|error| {
+        let failure = Failure::system(path.display(), &error);
+        let help = format!("if no other command writes {}, one was cut off: remove it", path.display());
+        if error.kind() == ErrorKind::AlreadyExists { failure.help(help) } else { failure }
+    })?;
     let written = made.write_all(text.as_bytes()).and_then(|()| made.sync_all());
-    Ok(written.map_err(|error| Failure::system(path.display(), &error))?)
+    if let Err(error) = written {
+        // Half a file would be in the way of the next one.
+        let _ = fs::remove_file(path);
+        return Err(Failure::system(path.display(), &error).into());
+    }
+    Ok(())
 }
 
 /// Where the next file is written before it takes the place of the one at `path`.
@@ -45,5 +54,13 @@ pub fn beside(path: &Path) -> PathBuf {
 pub fn replace(path: &Path, text: &str) -> Outcome {
     let beside = beside(path);
     create(&beside, text)?;
-    Ok(fs::rename(&beside, path).map_err(|error| Failure::system(path.display(), &error))?)
+    fs::rename(&beside, path).map_err(|error| Failure::system(path.display(), &error))?;
+    sync_folder(path)
+}
+
+/// Makes sure that a file keeps its place in its folder when the machine loses power.
+pub fn sync_folder(path: &Path) -> Outcome {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let durable = File::open(folder).and_then(|folder| folder.sync_all());
+    Ok(durable.map_err(|error| Failure::system(folder.display(), &error))?)
 }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::path::Path;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use wayleave_crypto::sign::VerifyingKey;
@@ -29,7 +29,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 
 /// The list in `path`, which `key` must have signed; `None` if there is no file.
 pub fn open(path: &Path, key: &VerifyingKey) -> Outcome<Option<List>> {
-    if !path.exists() {
+    if fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
         return Ok(None);
     }
     let octets = read(path)?;
@@ -41,21 +41,46 @@ pub fn open(path: &Path, key: &VerifyingKey) -> Outcome<Option<List>> {
     Ok(Some(list))
 }
 
-/// Puts a list in the place of the one before in one step: a router that reads meanwhile finds either. Of two that write at
-/// the same time one fails.
-pub fn replace(path: &Path, parts: &[&[u8]]) -> Outcome {
-    let beside = private_files::beside(path);
-    let failed = |error| Failure::system(beside.display(), &error);
-    let mut made = OpenOptions::new().write(true).create_new(true).open(&beside).map_err(failed)?;
-    let written = parts.iter().try_for_each(|part| made.write_all(part)).and_then(|()| made.sync_all());
-    let placed = written.and_then(|()| fs::rename(&beside, path));
-    if let Err(error) = placed {
-        let _ = fs::remove_file(&beside);
-        return Err(Failure::system(path.display(), &error).into());
+/// A list that is about to take the place of another one. While it is there, no other may be begun; if it is not finished, the
+/// old list stays.
+pub struct Replacement {
+    path: PathBuf,
+    beside: PathBuf,
+    file: File,
+    is_placed: bool,
+}
+
+impl Replacement {
+    /// Begins a new list in place of the one at `path`, which is read afterwards.
+    pub fn begin(path: &Path) -> Outcome<Self> {
+        let beside = private_files::beside(path);
+        let made = OpenOptions::new().write(true).create_new(true).open(&beside);
+        let file = made.map_err(|error| {
+            let failure = Failure::system(beside.display(), &error);
+            let help =
+                format!("another command writes this list; if none does, one was cut off: remove {}", beside.display());
+            if error.kind() == ErrorKind::AlreadyExists { failure.help(help) } else { failure }
+        })?;
+        Ok(Self { path: path.to_owned(), beside, file, is_placed: false })
     }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let durable = File::open(folder).and_then(|folder| folder.sync_all());
-    Ok(durable.map_err(|error| Failure::system(folder.display(), &error))?)
+
+    /// Writes the parts one after the other, and puts the new list in the old one's place in one step.
+    pub fn finish(mut self, parts: &[&[u8]]) -> Outcome {
+        let written = parts.iter().try_for_each(|part| self.file.write_all(part)).and_then(|()| self.file.sync_all());
+        let placed = written.and_then(|()| fs::rename(&self.beside, &self.path));
+        placed.map_err(|error| Failure::system(self.path.display(), &error))?;
+        self.is_placed = true;
+        private_files::sync_folder(&self.path)
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        if !self.is_placed {
+            // What cannot be removed is named by the next command.
+            let _ = fs::remove_file(&self.beside);
+        }
+    }
 }
 
 /// An entry as text: `PRINCIPAL`, `PRINCIPAL/DELEGATION` or `PRINCIPAL/DELEGATION/SUB-DELEGATION`, and with

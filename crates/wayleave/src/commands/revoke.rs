@@ -15,7 +15,7 @@ use crate::cli::{RevokeKeys, RevokedKeys};
 use crate::config::PublicKey;
 use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json};
-use crate::revocation_files::{self, Entry};
+use crate::revocation_files::{self, Entry, Replacement};
 
 /// Octets of a line of entries, at most.
 const LINE: u64 = 1024;
@@ -24,6 +24,8 @@ const LINE: u64 = 1024;
 pub fn revoke(command: &RevokeKeys) -> Outcome {
     let key = signing_key(&Identity::load(&command.key)?);
     let now = unix_now();
+    // Begun before the old list is read, so that two at a time cannot both add to it.
+    let replacement = Replacement::begin(&command.file)?;
     let before = revocation_files::open(&command.file, &key.verifying_key())?;
     let last = before.as_ref().map_or(0, |list| list.sequence);
     let mut entries: BTreeSet<Revoked> = match before {
@@ -51,7 +53,7 @@ pub fn revoke(command: &RevokeKeys) -> Outcome {
     let sequence = now.secs().max(last + 1);
     let entries: Vec<Revoked> = entries.into_iter().collect();
     let (list, signature) = sign_list(&key, sequence, now, Kind::Whole, &entries);
-    revocation_files::replace(&command.file, &[&signature, &list])?;
+    replacement.finish(&[&signature, &list])?;
     let (file, signer) = (&command.file, PublicKey(key.verifying_key()).to_string());
     if command.json {
         let entries = entries.len();
@@ -79,6 +81,9 @@ fn take_lines(path: &Path, entries: &mut BTreeSet<Revoked>) -> Outcome {
         line.clear();
         if lines.by_ref().take(LINE).read_line(&mut line).map_err(failed)? == 0 {
             break;
+        }
+        if line.len() as u64 == LINE && !line.ends_with('\n') {
+            return Err(Failure::new(format!("{}, line {number}: more than {LINE} octets", path.display())).into());
         }
         let text = line.trim();
         if text.is_empty() || text.starts_with('#') {

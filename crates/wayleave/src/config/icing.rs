@@ -16,6 +16,9 @@ use super::words::{Text, Word};
 use super::{Fault, Source};
 use crate::failure::Failure;
 
+/// Octets of a common packet, which every account lets pass.
+const COMMON: u64 = 1_500;
+
 /// `[icing]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -199,8 +202,9 @@ impl RouterFile {
             if section.accounts[..place].iter().any(|other| other.id.get_ref() == id) {
                 faults.push(Fault::at(account.id.span(), format!("a second account {id}, expected another number")));
             }
-            if account.depth == Some(0) && account.rate > 0 {
-                faults.push(Fault::at(account.id.span(), "a depth of 0 lets nothing pass, expected a packet's octets"));
+            if account.rate > 0 && account.depth.is_some_and(|depth| depth < COMMON) {
+                let message = format!("a depth below {COMMON} lets no common packet pass, expected more octets");
+                faults.push(Fault::at(account.id.span(), message));
             }
         }
         for tag in &section.tags {

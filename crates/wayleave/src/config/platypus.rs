@@ -1,5 +1,6 @@
 //! What a Platypus router is told beside its links: waypoints, what may pass, accounts and lists.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
@@ -15,6 +16,8 @@ use super::words::{PublicKey, Text};
 /// Octets of the longest IPv4 packet, and of a common one: less at once would let nothing pass.
 const LONGEST: u64 = 65_535;
 const COMMON: u64 = 1_500;
+/// Rates, at most: they are compared one by one at a reload.
+const MOST_RATES: usize = 4_096;
 /// Octets a second, or at once, at most.
 const MOST_OCTETS: u64 = 1 << 40;
 /// Principals and delegations have numbers of 24 bits.
@@ -132,7 +135,10 @@ impl RouterFile {
 
     fn rate_faults(&self, section: &PlatypusSection, faults: &mut Vec<Fault>) {
         let threads = *self.forwarding.workers.get_ref();
-        let mut payers = Vec::new();
+        let mut payers = HashSet::new();
+        if let Some(beyond) = section.rates.get(MOST_RATES) {
+            faults.push(Fault::at(beyond.span(), format!("more than {MOST_RATES} rates, expected fewer")));
+        }
         for rate in &section.rates {
             let at = rate.span();
             let rate = rate.get_ref();
@@ -142,10 +148,9 @@ impl RouterFile {
             let least = COMMON * threads;
             faults.extend(rate.burst.as_ref().and_then(|burst| range(burst, least, MOST_OCTETS, "octets at once")));
             let payer = (*rate.principal.get_ref(), rate.delegation.as_ref().map(|id| *id.get_ref()));
-            if payers.contains(&payer) {
+            if !payers.insert(payer) {
                 faults.push(Fault::at(at.clone(), "a second rate for the same, expected one"));
             }
-            payers.push(payer);
             if *section.accounts.get_ref() == 0 {
                 let fault = Fault::at(at, "a rate without accounts: nobody counts what is sent");
                 faults.push(fault.help("set `accounts` in [platypus]"));

@@ -12,9 +12,9 @@ const LANES: usize = SIDE * 4;
 #[inline(always)]
 pub(super) unsafe fn cmac_in<V: Vector>(keys: Keys<'_>, messages: &[Parts<'_>], tags: &mut [Block]) {
     // Messages of like length go side by side; the order is by public lengths only. A length stands above an index.
-    let mut order = [0u32; BURST];
+    let mut order = [0u64; BURST];
     for (index, (place, message)) in order.iter_mut().zip(messages).enumerate() {
-        *place = (message.blocks() as u32) << 8 | index as u32;
+        *place = (message.blocks() as u64) << 8 | index as u64;
     }
     let order = &mut order[..messages.len()];
     if !order.is_sorted() {
@@ -56,13 +56,13 @@ pub(super) unsafe fn cmac_in<V: Vector>(keys: Keys<'_>, messages: &[Parts<'_>], 
 /// Messages that are computed side by side.
 struct Group<'a> {
     /// Length above index, in ascending order.
-    order: &'a [u32],
+    order: &'a [u64],
     /// The message of each lane; lanes beyond the last message repeat it.
     lanes: [usize; LANES],
 }
 
 impl<'a> Group<'a> {
-    fn new(order: &'a [u32]) -> Self {
+    fn new(order: &'a [u64]) -> Self {
         let place = |lane: usize| (order[lane.min(order.len() - 1)] & 0xff) as usize;
         Self { order, lanes: std::array::from_fn(place) }
     }

@@ -27,6 +27,9 @@ use crate::config::router::RouterFile;
 use crate::failure::{Failure, Outcome};
 use crate::forwarding_keys::{ForwardingKeys, icing_master, icing_secret};
 
+/// Octets of the longest packet.
+const LONGEST: u64 = 65_535;
+
 /// The node's router.
 pub struct Engine {
     pub router: Router,
@@ -75,10 +78,10 @@ pub fn policy(file: &RouterFile, keys: &ForwardingKeys, now: u64, ahead: u64) ->
     }
 }
 
-/// `depth` octets at once are a second's, if the file does not say.
+/// `depth` octets at once are a second's, or the longest packet's, if the file does not say.
 fn account(section: &AccountSection) -> Account {
     let rate = section.rate;
-    Account { id: *section.id.get_ref(), rate, depth: section.depth.unwrap_or(rate) }
+    Account { id: *section.id.get_ref(), rate, depth: section.depth.unwrap_or(rate.max(LONGEST)) }
 }
 
 fn rule(tag: &TagSection, accounts: &[Account]) -> TagRule {

@@ -193,7 +193,7 @@ fn live_times(keys: &ForwardingKeys, file: &RouterFile) -> Vec<u64> {
 }
 
 /// The key epochs of what is stamped now; says which capabilities end.
-fn stamped_epochs(held: Option<&Held>) -> Vec<Option<u32>> {
+fn stamped_epochs(held: Option<&Held>) -> Vec<Option<stamper::Stamped>> {
     let Some(held) = held else { return Vec::new() };
     held.warn(unix_now());
     held.epochs(unix_now())
@@ -366,7 +366,7 @@ struct Daemon {
     live: Vec<u64>,
     held: Option<Held>,
     /// The key epochs of the capabilities that the threads have.
-    stamped: Vec<Option<u32>>,
+    stamped: Vec<Option<stamper::Stamped>>,
     store: Option<Arc<FileStore>>,
     workers: Vec<Handle>,
     watched: Watched,

@@ -97,8 +97,6 @@ pub fn config(file: &RouterFile, section: &PlatypusSection, waypoints: Vec<Waypo
     let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     Ok(Config {
         repeated: match section.repeated {
-            // Nothing comes to be counted or filtered.
-            _ if waypoints.is_empty() => Repeated::Pass,
             RepeatedName::Pass => Repeated::Pass,
             RepeatedName::CountOnce => Repeated::CountOnce,
             RepeatedName::Drop => Repeated::Drop,
@@ -214,8 +212,9 @@ impl Engine {
         stamping.stamp(&mut out.grown, now);
         for packet in 0..out.grown.len() {
             match self.next(out.grown.octets(packet)) {
-                Some((port, to)) => out.grown_data(port, packet, to),
-                None => tally.unreachable += 1,
+                // Not back to where it came from: two stampers would send it to each other until its end.
+                Some((port, to)) if to != out.grown.from(packet) => out.grown_data(port, packet, to),
+                _ => tally.unreachable += 1,
             }
         }
     }

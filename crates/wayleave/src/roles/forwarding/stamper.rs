@@ -55,9 +55,13 @@ impl Held {
     }
 
     /// The key epochs that are stamped with at `now`; none where no capability is accepted.
-    pub fn epochs(&self, now: UnixTime) -> Vec<Option<u32>> {
+    pub fn epochs(&self, now: UnixTime) -> Vec<Option<Stamped>> {
         let all = self.0.iter().flatten();
-        all.map(|(capabilities, _)| Some(capabilities.hop(now)?.capability.epoch)).collect()
+        all.map(|(capabilities, _)| {
+            let epoch = capabilities.hop(now)?.capability.epoch;
+            Some(Stamped { epoch, is_about_to_end: now.secs() + WARNED_AHEAD > capabilities.end() })
+        })
+        .collect()
     }
 
     /// Says which files have come to their end, or are about to.
@@ -71,6 +75,13 @@ impl Held {
             }
         }
     }
+}
+
+/// What a file of capabilities is good for at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stamped {
+    epoch: u32,
+    is_about_to_end: bool,
 }
 
 /// What is wrong, and where.

@@ -1,6 +1,7 @@
 //! One forwarding thread: it takes a burst in, lets its format decide, sends the burst on, and only then looks for the
 //! next one. It shares nothing with other threads; what is asked of it comes between two bursts.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -8,8 +9,9 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
-use wayleave_core::Now;
+use wayleave_core::{Instant, Now};
 use wayleave_dataplane::frame::{BURST, Ingress};
+use wayleave_dataplane::limit::TokenBucket;
 use wayleave_runtime::Clock;
 use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 
@@ -17,6 +19,10 @@ use super::Engine;
 
 /// How long a thread without packets sleeps before it looks what is asked of it.
 const IDLE: Duration = Duration::from_millis(5);
+/// Control packets a second that one neighbour's are handed on of, and at once: four times what a neighbour sends at the
+/// least interval that can be configured, with polls and changes of state.
+const CONTROL_RATE: u32 = 400;
+const CONTROL_BURST: u32 = 32;
 /// Control packets that wait for their consumer, at most.
 pub const CONTROL_QUEUE: usize = 256;
 /// Control packets that a turn serves ahead of data, about: anybody may call a packet control traffic, so that it must not
@@ -91,6 +97,10 @@ pub struct Out {
     urgent: Vec<Vec<Outgoing>>,
     data: Vec<Vec<Outgoing>>,
     control: Option<mpsc::Sender<Control>>,
+    /// When the burst was taken in.
+    now: Instant,
+    /// By where it comes in: as many as there are interfaces and siblings, at most.
+    control_limits: HashMap<Ingress, TokenBucket>,
     /// Packets that have grown lie in memory of their own.
     pub grown: Burst,
     grown_data: Vec<Vec<Outgoing>>,
@@ -128,6 +138,12 @@ impl Out {
     /// Hands this router's own control traffic to its consumer.
     pub fn control(&mut self, ingress: Ingress, octets: &[u8], tally: &mut Tally) {
         tally.control += 1;
+        // One neighbour's flood leaves room for the packets of the others.
+        let limit = self.control_limits.entry(ingress).or_insert_with(|| TokenBucket::new(CONTROL_RATE, CONTROL_BURST));
+        if !limit.take(self.now) {
+            tally.control_lost += 1;
+            return;
+        }
         let message = || Control { ingress, octets: octets.to_vec() };
         let taken = self.control.as_ref().is_some_and(|queue| queue.try_send(message()).is_ok());
         tally.control_lost += u64::from(!taken);
@@ -304,6 +320,7 @@ impl Worker {
         self.tally.bursts += 1;
         self.tally.received += count as u64;
         let now: Now = self.clock.now();
+        self.out.now = now.instant;
         let way = self.ports[place].way;
         for first in (0..count).step_by(BURST) {
             let Self { engine, burst, out, tally, .. } = self;
