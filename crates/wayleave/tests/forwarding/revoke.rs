@@ -73,6 +73,11 @@ fn a_list_that_cannot_be_continued_stays_as_it_is() {
     folder.write("lines", "7\nseven\n");
     assert!(fails(&folder, 1, &with("signer.key", &["--from", "lines"])).contains("lines, line 2: expected PRINCIPAL"));
     assert!(fails(&folder, 1, &["keys", "revoked", "revoked", "--key", &other]).contains("signature is wrong"));
+    // What is cut behind a comment's thousandth octet would be an entry.
+    folder.write("lines", &format!("#{}7\n", " ".repeat(1_023)));
+    assert!(
+        fails(&folder, 1, &with("signer.key", &["--from", "lines"])).contains("lines, line 1: more than 1024 octets")
+    );
     // Another one is at it.
     folder.write("revoked.new", "");
     assert!(fails(&folder, 1, &with("signer.key", &["8"])).contains("revoked.new"));

@@ -288,6 +288,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_router_without_waypoints_filters_repeated_packets_for_those_that_a_reload_brings() {
+        const FILE: &str = "[forwarding]\nformat = \"platypus\"\nkeys = \"k\"\n[platypus]\nwaypoints = []\n";
+        let file: RouterFile = toml::from_str(FILE).expect("a configuration");
+        let section = file.platypus.as_ref().expect("a section").get_ref();
+        assert_eq!(config(&file, section, Vec::new()).expect("random octets").repeated, Repeated::Drop);
+    }
+
+    #[test]
     fn a_record_of_the_journal_is_read_as_it_was_written() {
         let principal = Principal::new(0x12_3456).expect("24 bits");
         let id = |id| DelegationId::new(id).expect("24 bits");
