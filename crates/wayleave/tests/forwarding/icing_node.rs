@@ -132,7 +132,7 @@ fn accounts_that_are_not_there_or_would_not_last_are_refused() {
         (head("", "accounts = [{ id = 1 }]", ends), "would not survive a restart"),
         (head(state, "accounts = [{ id = 1 }, { id = 1 }]", ends), "a second account 1"),
         (head(state, "tags = [{ prefix = \"40000000/2\", account = 3 }]", ends), "account 3 is not there"),
-        (head(state, "accounts = [{ id = 1, rate = 5, depth = 0 }]", ends), "lets nothing pass"),
+        (head(state, "accounts = [{ id = 1, rate = 5, depth = 1499 }]", ends), "lets no common packet pass"),
         (head(state, "identity = \"none.identity\"", ends), "none.identity"),
         (head(state, "", ""), "a link without `local` and `remote`"),
         (head(state, "", &format!("{ends}{mac}")), "belongs to backend = \"ethernet\""),
