@@ -1,7 +1,14 @@
 //! Which packets came before: a Bloom filter for each of three turns of 30 seconds, keyed, by the clock alone (threat P14).
 //!
 //! A nonce is fresh for 30 seconds on either side, so what was put in must be known for 60 seconds: the turn in which it
-//! came and the two after it hold it. All bits of an entry, for all turns, lie in one cache line.
+//! came and the two after it hold it. All bits of an entry, for all turns, lie in one cache line, with the turn up to which
+//! the line is cleared: no turn begins with a walk over the whole filter.
+//!
+//! Threads share a filter: each has a [`ReplayFilter`] of its own, and all of them one memory. Of copies of a packet that
+//! several threads put in at the same time, one is fresh.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use wayleave_core::UnixTime;
 use wayleave_crypto::lanes::{Aes128, prefetch};
@@ -10,20 +17,30 @@ use wayleave_packet::platypus::verify::MAX_FRESHNESS;
 
 /// Turns that are remembered.
 const TURNS: u64 = 3;
-/// Places for each packet of a turn: with eight of them marked, three full turns give one false positive in a thousand
+/// Places for each packet of a turn: with seven of them marked, three full turns give one false positive in a thousand
 /// packets or fewer.
-const PLACES_PER_PACKET: usize = 26;
-/// Words of a line.
-const WORDS: usize = 8;
+const PLACES_PER_PACKET: usize = 23;
+/// Words of a line that hold places.
+const WORDS: usize = 7;
 /// Places in a word, each with a bit for every turn.
 const PLACES: usize = 21;
 /// The first turn's bits of a word.
 const FIRST: u64 = 0x1249_2492_4924_9249;
+/// In a line's first word: a thread is at it.
+const HELD: u64 = 1 << 63;
+/// How often a thread looks whether another has done with a line.
+const LOOKS: usize = 1_000;
+/// Packets for which a thread takes room at a time.
+const SHARE: u64 = 64;
 
-/// One cache line, in which a packet has one place in each word: one fetch tests all turns.
-#[derive(Clone, Copy, Default)]
+/// One cache line, in which a packet has one place in each word of `places`: one fetch tests all turns.
+#[derive(Default)]
 #[repr(align(64))]
-struct Line([u64; WORDS]);
+struct Line {
+    /// The turn up to which the places are cleared, and [`HELD`].
+    turn: AtomicU64,
+    places: [AtomicU64; WORDS],
+}
 
 /// Whether a packet came before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,102 +53,179 @@ pub enum Outcome {
     Full,
 }
 
-/// One router's filter.
+/// One thread's hold on a filter.
 pub struct ReplayFilter {
+    memory: Arc<Memory>,
+    /// The last turn that this thread met.
+    turn: u64,
+    /// Packets of this turn for which the thread has room taken.
+    room: u64,
+}
+
+/// What the threads share.
+struct Memory {
     cipher: Aes128,
     lines: Box<[Line]>,
-    turn: u64,
-    /// Packets put in during this turn.
-    count: usize,
-    capacity: usize,
+    /// A turn above the number of packets for which room is taken in it.
+    taken: AtomicU64,
+    capacity: u64,
 }
+
+/// Bits of [`Memory::taken`] below the turn.
+const COUNT_BITS: u32 = 32;
 
 impl std::fmt::Debug for ReplayFilter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ReplayFilter of {} packets a turn, {} in this one", self.capacity, self.count)
+        write!(f, "ReplayFilter of {} packets a turn, {:.0} % of it taken", self.memory.capacity, 100.0 * self.load())
     }
 }
 
 impl ReplayFilter {
-    /// A filter for `capacity` packets in each turn; `key` must be random and of this router alone, so that nobody
-    /// computes which packets share their bits.
+    /// A filter for `capacity` packets in each turn, fewer than 2^32; `key` must be random and of this router alone, so that
+    /// nobody computes which packets share their bits.
     #[must_use]
     pub fn new(key: &Key128, capacity: usize) -> Self {
-        let lines = (capacity * PLACES_PER_PACKET).div_ceil(WORDS * PLACES).max(1);
-        let lines = vec![Line::default(); lines].into_boxed_slice();
-        Self { cipher: Aes128::new(key.expose()), lines, turn: 0, count: 0, capacity: capacity.max(1) }
+        let capacity = capacity.clamp(1, u32::MAX as usize);
+        let lines = (capacity * PLACES_PER_PACKET).div_ceil(WORDS * PLACES);
+        let lines = (0..lines).map(|_| Line::default()).collect();
+        let cipher = Aes128::new(key.expose());
+        let memory = Memory { cipher, lines, taken: AtomicU64::new(0), capacity: capacity as u64 };
+        Self { memory: Arc::new(memory), turn: 0, room: 0 }
+    }
+
+    /// The same filter for another thread.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self { memory: Arc::clone(&self.memory), turn: 0, room: 0 }
     }
 
     /// Puts a packet in, by octets that no two packets share.
     pub fn insert(&mut self, fingerprint: [u8; 16], now: UnixTime) -> Outcome {
         let mut hash = [fingerprint];
-        self.cipher.encrypt(&mut hash);
+        self.memory.cipher.encrypt(&mut hash);
         self.put(hash[0], now)
     }
 
     /// Turns octets that no two packets share into what [`ReplayFilter::put`] takes, and begins to fetch where they lie:
     /// first for a whole burst, then each is put in.
     pub fn look_up(&self, fingerprints: &mut [[u8; 16]]) {
-        self.cipher.encrypt(fingerprints);
+        self.memory.cipher.encrypt(fingerprints);
         for hash in fingerprints {
-            prefetch(&self.lines[self.line(u128::from_be_bytes(*hash))]);
+            prefetch(self.memory.line(u128::from_be_bytes(*hash)));
         }
     }
 
     /// Puts a packet in, by what [`ReplayFilter::look_up`] made of it.
     #[inline]
     pub fn put(&mut self, hash: [u8; 16], now: UnixTime) -> Outcome {
-        self.turn_to(now);
+        let turn = now.secs() / u64::from(MAX_FRESHNESS);
+        // A clock that goes back clears nothing, and takes no room of turns that are over.
+        if turn > self.turn {
+            (self.turn, self.room) = (turn, 0);
+        }
         let hash = u128::from_be_bytes(hash);
-        let line = self.line(hash);
-        let words = &mut self.lines[line].0;
+        // A thread that holds the line is about to be done, or the system has taken its core from it. This one cannot wait
+        // for that; one packet more that looks like an old one does less harm than a repeated one that passes.
+        let Some(mut line) = self.memory.line(hash).hold() else { return Outcome::Seen };
+        line.turn_to(self.turn);
         let mut places = [0u32; WORDS];
         let mut turns = !0;
-        for (index, (place, word)) in places.iter_mut().zip(words.iter()).enumerate() {
+        for (index, (place, word)) in places.iter_mut().zip(&line.line.places).enumerate() {
             let twelve = (hash >> (12 * index)) as usize % 4_096;
             *place = 3 * ((twelve * PLACES) >> 12) as u32;
-            turns &= word >> *place;
+            turns &= word.load(Ordering::Relaxed) >> *place;
         }
         if turns & ((1 << TURNS) - 1) != 0 {
             return Outcome::Seen;
         }
-        if self.count == self.capacity {
+        if self.room == 0 {
+            self.room = self.memory.take(self.turn);
+        }
+        if self.room == 0 {
             return Outcome::Full;
         }
-        self.count += 1;
-        for (word, place) in words.iter_mut().zip(places) {
-            *word |= 1 << (u64::from(place) + self.turn % TURNS);
+        self.room -= 1;
+        let bit = line.turn % TURNS;
+        for (word, place) in line.line.places.iter().zip(places) {
+            word.store(word.load(Ordering::Relaxed) | 1 << (u64::from(place) + bit), Ordering::Relaxed);
         }
         Outcome::Fresh
     }
 
-    #[inline(always)]
-    fn line(&self, hash: u128) -> usize {
-        (((hash >> 96) as u64 * self.lines.len() as u64) >> 32) as usize
-    }
-
     /// Forgets everything, between two passes of a benchmark.
     pub(crate) fn clear(&mut self) {
-        self.lines.fill(Line::default());
-        self.count = 0;
+        for line in &self.memory.lines {
+            line.places.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+        self.memory.taken.store(0, Ordering::Relaxed);
+        self.room = 0;
     }
 
-    /// Share of this turn's room that is taken: 1 is the alarm.
+    /// Share of this turn's room that is taken, over all threads: 1 is the alarm.
     #[must_use]
     pub fn load(&self) -> f64 {
-        self.count as f64 / self.capacity as f64
+        let taken = self.memory.taken.load(Ordering::Relaxed) & ((1 << COUNT_BITS) - 1);
+        (taken - self.room.min(taken)) as f64 / self.memory.capacity as f64
     }
 
     /// Octets of memory.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.lines.len() * size_of::<Line>()
+        size_of_val(&*self.memory.lines)
+    }
+}
+
+impl Memory {
+    #[inline(always)]
+    fn line(&self, hash: u128) -> &Line {
+        &self.lines[(((hash >> 96) as u64 * self.lines.len() as u64) >> 32) as usize]
     }
 
-    /// Clears the turns that have come again. A clock that goes back clears nothing.
-    #[inline]
-    fn turn_to(&mut self, now: UnixTime) {
-        let turn = now.secs() / u64::from(MAX_FRESHNESS);
+    /// Takes room for up to [`SHARE`] packets of `turn`, or of the latest turn if that one is over; zero if there is none.
+    #[cold]
+    fn take(&self, turn: u64) -> u64 {
+        let room = |taken: u64| {
+            let (of, count) = (taken >> COUNT_BITS, taken & ((1 << COUNT_BITS) - 1));
+            let count = if turn > of { 0 } else { count };
+            let room = SHARE.min(self.capacity - count);
+            (room, turn.max(of) << COUNT_BITS | (count + room))
+        };
+        let mut taken = self.taken.load(Ordering::Relaxed);
+        loop {
+            let (room, after) = room(taken);
+            match self.taken.compare_exchange_weak(taken, after, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return room,
+                Err(other) => taken = other,
+            }
+        }
+    }
+}
+
+/// A line that this thread alone reads and writes, until this is dropped.
+struct Held<'a> {
+    line: &'a Line,
+    turn: u64,
+}
+
+impl Line {
+    /// `None` if another thread holds it and does not let go.
+    #[inline(always)]
+    fn hold(&self) -> Option<Held<'_>> {
+        for _ in 0..LOOKS {
+            let turn = self.turn.fetch_or(HELD, Ordering::Acquire);
+            if turn & HELD == 0 {
+                return Some(Held { line: self, turn });
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+}
+
+impl Held<'_> {
+    /// Clears the turns that have come again.
+    #[inline(always)]
+    fn turn_to(&mut self, turn: u64) {
         if turn > self.turn {
             self.enter(turn);
         }
@@ -141,11 +235,17 @@ impl ReplayFilter {
     fn enter(&mut self, turn: u64) {
         let steps = (turn - self.turn).min(TURNS);
         let cleared = (0..steps).fold(0, |bits, step| bits | FIRST << ((turn - step) % TURNS));
-        for line in &mut self.lines {
-            line.0.iter_mut().for_each(|word| *word &= !cleared);
+        for word in &self.line.places {
+            word.store(word.load(Ordering::Relaxed) & !cleared, Ordering::Relaxed);
         }
         self.turn = turn;
-        self.count = 0;
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.line.turn.store(self.turn, Ordering::Release);
     }
 }
 
@@ -186,6 +286,39 @@ mod tests {
         assert!(outcomes[10_090..].iter().all(|outcome| *outcome != Outcome::Fresh));
         assert!((filter.load() - 1.0).abs() < f64::EPSILON);
         assert_eq!(insert(&mut filter, 77_777, at(3_030)), Outcome::Fresh);
+    }
+
+    /// Copies of a packet that come in two ways may reach two threads.
+    #[test]
+    fn of_copies_that_threads_put_in_at_once_one_is_fresh() {
+        const PACKETS: u64 = 100_000;
+        let whole = filter(3 * PACKETS as usize);
+        let fresh = |mut filter: ReplayFilter| {
+            // The clock goes on meanwhile, one turn; who is ahead is chance.
+            let outcome = |n| insert(&mut filter, n, at(3_000 + 30 * u64::from(n > PACKETS / 2)));
+            (0..PACKETS).map(outcome).map(|outcome| u8::from(outcome == Outcome::Fresh)).collect::<Vec<u8>>()
+        };
+        let counts = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| whole.share()).map(|one| scope.spawn(|| fresh(one))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Vec<_>>()
+        });
+        let times: Vec<u8> = (0..PACKETS as usize).map(|n| counts.iter().map(|of| of[n]).sum()).collect();
+        assert!(times.iter().all(|times| *times <= 1));
+        // A thread that loses its core inside a line makes others take a packet for an old one, as rarely as that.
+        let lost = times.iter().filter(|times| **times == 0).count();
+        assert!(lost <= PACKETS as usize / 100, "{lost}");
+    }
+
+    /// All that threads take together is within the capacity.
+    #[test]
+    fn a_full_filter_is_full_for_every_thread() {
+        let mut filters = vec![filter(1_000)];
+        filters.push(filters[0].share());
+        let fresh =
+            (0..4_000).filter(|n| insert(&mut filters[*n as usize % 2], *n, at(3_000)) == Outcome::Fresh).count();
+        assert!((990..=1_000).contains(&fresh), "{fresh}");
+        assert_eq!(insert(&mut filters[1], 77_777, at(3_030)), Outcome::Fresh);
+        assert_eq!(insert(&mut filters[0], 77_777, at(3_030)), Outcome::Seen);
     }
 
     /// PLA-09, at the design load: three full filters.

@@ -12,6 +12,7 @@ use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::platypus::account::{Payer, Total};
 use wayleave_dataplane::platypus::revocation::{Kind, Revoked, sign_list};
 use wayleave_dataplane::platypus::{Action, Config, Reason, Repeated, Router};
+use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_packet::platypus::header::{
     Capability, Carriage, DelegationId, Interval, Packet, Principal, Version, Width,
 };
@@ -286,8 +287,7 @@ fn pair(repeated: Repeated) -> (Router, Model) {
         waypoints: waypoints(),
         repeated,
         // Far more than there are packets, so that no packet looks like another.
-        replay_capacity: 1 << 21,
-        replay_key: Key128::new([3; 16]),
+        replay: ReplayFilter::new(&Key128::new([3; 16]), 1 << 21),
         need_revocations: false,
         answers_per_second: ANSWERS,
         accounts: ACCOUNTS,

@@ -11,6 +11,7 @@ use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::platypus::account::{Payer, Total};
 use wayleave_dataplane::platypus::revocation::{Kind, ListError, Revocations, Revoked, sign_list};
 use wayleave_dataplane::platypus::{Action, Config, Reason, Repeated, Router};
+use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_packet::platypus::header::{
     Capability, Carriage, DelegationId, Interval, Packet, Principal, Version, Width,
 };
@@ -53,8 +54,7 @@ fn router(repeated: Repeated) -> Router {
     let config = Config {
         waypoints: vec![waypoint()],
         repeated,
-        replay_capacity: 10_000,
-        replay_key: Key128::new([3; 16]),
+        replay: ReplayFilter::new(&Key128::new([3; 16]), 10_000),
         need_revocations: false,
         answers_per_second: 100,
         accounts: 100,
@@ -179,8 +179,7 @@ fn lists_of_revocations_only_go_forward() {
     let config = Config {
         waypoints: vec![waypoint()],
         repeated: Repeated::Drop,
-        replay_capacity: 100,
-        replay_key: Key128::new([3; 16]),
+        replay: ReplayFilter::new(&Key128::new([3; 16]), 100),
         need_revocations: true,
         answers_per_second: 1,
         accounts: 10,

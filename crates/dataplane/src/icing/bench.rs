@@ -14,6 +14,7 @@ use wayleave_packet::icing::mint::{Form, NodeSecret, Nonce, Sender, Stamp, Stamp
 use super::{Account, Action, Config, Link, Meaning, Output, Policy, Router, TagRule};
 use crate::bench::{SLOT, SPAN};
 use crate::frame::{BURST, Frame, Ingress};
+use crate::replay::ReplayFilter;
 
 /// The second at which all packets are stamped.
 const TIME: u32 = 1_800_000_000;
@@ -96,7 +97,7 @@ impl Bench {
     pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
         self.pass += 1;
         if self.work == Work::Full {
-            self.router.admission.replay.clear();
+            self.router.admission.replay.iter_mut().for_each(ReplayFilter::clear);
         }
         let start = clock();
         let done = match self.work {

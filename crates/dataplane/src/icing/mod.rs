@@ -74,9 +74,8 @@ impl Router {
     pub fn new(config: Config, kernel: Kernel) -> Result<Self, ConfigError> {
         config.policy.check()?;
         let mut admission = Admission {
-            // Without a filter, the smallest one stands there unused.
-            is_filtered: config.replay_capacity > 0 && config.version == Version::Standard,
-            replay: ReplayFilter::new(&config.replay_key, config.replay_capacity.max(1)),
+            replay: (config.replay_capacity > 0 && config.version == Version::Standard)
+                .then(|| ReplayFilter::new(&config.replay_key, config.replay_capacity)),
             accounts: Accounts::default(),
         };
         admission.accounts.set(&config.policy.accounts);
@@ -271,8 +270,8 @@ impl Router {
 
     /// The replay filter, to see how full it is.
     #[must_use]
-    pub fn replay(&self) -> &ReplayFilter {
-        &self.admission.replay
+    pub fn replay(&self) -> Option<&ReplayFilter> {
+        self.admission.replay.as_ref()
     }
 
     /// Paths kept.
@@ -302,8 +301,7 @@ fn touch(frames: &[Frame<'_>]) {
 
 /// What depends on other packets than this one.
 struct Admission {
-    is_filtered: bool,
-    replay: ReplayFilter,
+    replay: Option<ReplayFilter>,
     accounts: Accounts,
 }
 
@@ -312,8 +310,8 @@ impl Admission {
     #[inline]
     fn admit(&mut self, known: &mut Known, proved: &Proved, frame: &mut Frame<'_>, now: Now) -> Result<Action, Reason> {
         let action = known.decision.action?;
-        if self.is_filtered {
-            match self.replay.insert(proved.fingerprint(), now.unix) {
+        if let Some(replay) = &mut self.replay {
+            match replay.insert(proved.fingerprint(), now.unix) {
                 Outcome::Fresh => {}
                 Outcome::Seen => return Err(Reason::Replayed),
                 Outcome::Full => return Err(Reason::ReplayFull),

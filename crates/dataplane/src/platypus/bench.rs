@@ -14,6 +14,7 @@ use wayleave_packet::platypus::verify::{Policy, Waypoint};
 use super::{Action, Config, Repeated, Router};
 use crate::bench::{SLOT, SPAN};
 use crate::frame::{BURST, Frame, Ingress};
+use crate::replay::ReplayFilter;
 
 /// The second at which all packets are stamped.
 const TIME: u64 = 1_800_000_000;
@@ -56,8 +57,7 @@ impl Bench {
         let config = Config {
             waypoints: vec![Waypoint::new(address, keys, policy)],
             repeated,
-            replay_capacity: 4 << 20,
-            replay_key: Key128::new([9; 16]),
+            replay: ReplayFilter::new(&Key128::new([9; 16]), if work == Work::Full { 4 << 20 } else { 1 }),
             need_revocations: false,
             answers_per_second: 100,
             accounts: if work == Work::Full { 1 << 12 } else { 0 },

@@ -10,7 +10,6 @@ use std::net::IpAddr;
 
 use wayleave_core::Now;
 use wayleave_crypto::lanes::Kernel;
-use wayleave_crypto::secret::Key128;
 use wayleave_packet::platypus::burst::Verifier;
 use wayleave_packet::platypus::header::{Packet, Version};
 use wayleave_packet::platypus::verify::{self, Forward, IcmpError, Verdict, Waypoint, icmp};
@@ -131,10 +130,8 @@ pub struct Config {
     pub waypoints: Vec<Waypoint>,
     /// What is done with repeated packets.
     pub repeated: Repeated,
-    /// Packets that one filter takes in 30 seconds.
-    pub replay_capacity: usize,
-    /// Key of the replay filter: random, of this router alone.
-    pub replay_key: Key128,
+    /// What knows repeated packets, unless they pass; all threads of a router share one memory.
+    pub replay: ReplayFilter,
     /// Whether nothing passes until a list of revocations is there.
     pub need_revocations: bool,
     /// ICMP errors a second.
@@ -168,8 +165,6 @@ impl Router {
     /// A router of `config`, with no revocations yet.
     #[must_use]
     pub fn new(config: Config, kernel: Kernel) -> Self {
-        // Without a filter, the smallest one stands there unused.
-        let capacity = if config.repeated == Repeated::Pass { 1 } else { config.replay_capacity };
         Self {
             waypoints: config.waypoints,
             verifier: Verifier::new(kernel, config.delegations),
@@ -177,7 +172,7 @@ impl Router {
             revocations: Revocations::default(),
             need_revocations: config.need_revocations,
             repeated: config.repeated,
-            replay: ReplayFilter::new(&config.replay_key, capacity),
+            replay: config.replay,
             is_accounting: config.accounts > 0,
             accounts: Accounts::new(config.accounts, config.account_seed),
             answers: TokenBucket::new(config.answers_per_second, config.answers_per_second),
@@ -328,8 +323,8 @@ impl Router {
 
     /// The replay filter, to see how full it is.
     #[must_use]
-    pub fn replay(&self) -> &ReplayFilter {
-        &self.replay
+    pub fn replay(&self) -> Option<&ReplayFilter> {
+        (self.repeated != Repeated::Pass).then_some(&self.replay)
     }
 
     /// Whether packets to this address are verified here.

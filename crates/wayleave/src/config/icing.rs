@@ -125,8 +125,7 @@ impl RouterFile {
         faults.extend(range(&section.peers, 1, 1 << 24, "keys"));
         faults.extend(range(&section.replay_capacity, 0, 1 << 30, "packets"));
         if *self.forwarding.workers.get_ref() != 1 {
-            let message =
-                "several threads, expected workers = 1: a node's filter of repeated packets belongs to one thread";
+            let message = "several threads, expected workers = 1: a node's accounts and reports belong to one thread";
             faults.push(Fault::at(self.forwarding.workers.span(), message));
         }
         for link in &self.link {

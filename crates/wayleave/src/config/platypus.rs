@@ -114,13 +114,6 @@ impl RouterFile {
         faults.extend(range(&section.freshness_secs, 1, 30, "seconds"));
         faults.extend(range(&section.replay_capacity, 1, 1 << 30, "packets"));
         faults.extend(range(&section.accounts, 0, 1 << 22, "accounts"));
-        if *self.forwarding.workers.get_ref() > 1 && section.repeated != RepeatedName::Pass {
-            // A packet that comes in two ways may reach two threads, each with a filter of its own.
-            let message =
-                "several threads with `repeated` other than \"pass\": each thread would let a packet through once";
-            let help = "set workers = 1, or repeated = \"pass\" in [platypus]";
-            faults.push(Fault::at(self.forwarding.workers.span(), message).help(help));
-        }
         self.stamper_faults(faults);
         if section.waypoints.get_ref().is_empty() && self.stamper.is_none() {
             faults.push(Fault::at(section.waypoints.span(), "no waypoint, expected at least one address"));

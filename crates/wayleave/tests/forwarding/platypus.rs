@@ -14,9 +14,10 @@ use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principa
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::ip::Ip;
+use wayleave_runtime::packets::udp::{self, Intake};
 use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 
-use crate::common::{Folder, Router, eventually};
+use crate::common::{Folder, Router, eventually, free};
 
 pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
 pub(crate) const WAYPOINTS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 51, 100, 1), Ipv4Addr::new(198, 51, 100, 2)];
@@ -164,6 +165,44 @@ fn two_waypoints_rewrite_and_answer_in_icmp() {
         assert!(answer.len() <= forged.len(), "{} octets answer {}", answer.len(), forged.len());
         assert_eq!(answer[20], 3, "destination unreachable");
     }
+}
+
+/// A message goes to the thread of its first packet; the copies behind the first packets are of one packet.
+#[test]
+fn of_copies_that_reach_several_threads_one_passes() {
+    if netns::enter_for_test("platypus::of_copies_that_reach_several_threads_one_passes").is_none() {
+        return;
+    }
+    const MESSAGES: u32 = 200;
+    let folder = lay_out();
+    let [here, there] = [free(), free()];
+    folder.keys("0.key", "platypus", &[(0, KEYS[0])]);
+    let text = config(0, &format!("[[link]]\nlocal = \"{here}\"\nremote = \"{there}\"\n"));
+    let text = text.replace("[platypus]", "workers = 4\n[platypus]");
+    let router = Router::start(&folder, "threads", Place::Here, &text);
+    let mut last = Socket::new(LAST, PLATYPUS);
+    let (from, to) = (there.parse().expect("an address"), here.parse().expect("an address"));
+    let mut neighbor = udp::open(from, 1, Intake::Single, None).expect("a socket").data.remove(0);
+    let copied = packet(&[0], MESSAGES, 100);
+    for number in 0..MESSAGES {
+        // The outer source is no part of what the binding covers, and here names the thread; the waypoint looks at it
+        // only after it has found the thread. Such a packet is refused, and the copy behind it is not.
+        let mut first = packet(&[0], number, 100);
+        first[15] = number as u8;
+        let mut burst = Burst::default();
+        assert!(burst.push(&first, to) && burst.push(&copied, to));
+        let out = [0, 1].map(|packet| Outgoing { packet, to });
+        assert_eq!(neighbor.send(&burst, &out).expect("sent"), 2);
+    }
+    eventually("all copies are decided", || {
+        router.count("decided", "forwarded") + router.count("reasons", "replayed") == u64::from(MESSAGES)
+    });
+    assert_eq!(router.count("decided", "forwarded"), 1, "{}", router.status());
+    assert_eq!(last.all(1).len(), 1);
+    assert_eq!(account(&router), 1);
+    let threads = router.status()["by_thread"].clone();
+    let busy = threads.as_array().into_iter().flatten().filter(|thread| thread["received"].as_u64() > Some(0));
+    assert!(busy.count() > 1, "{threads}");
 }
 
 #[test]

@@ -62,16 +62,6 @@ fn a_misconfigured_router_does_not_start_and_says_why() {
 }
 
 #[test]
-fn several_threads_do_not_share_out_what_may_pass_only_once() {
-    let folder = Folder::new("threads");
-    folder.keys("router.key", "platypus", &[(0, [1; 16])]);
-    let config = "[forwarding]\nformat = \"platypus\"\nkeys = \"router.key\"\nworkers = 2\n\
-                  [platypus]\naccounts = 0\nwaypoints = [\"127.0.0.9\"]\n";
-    let (code, text) = said(&folder, config);
-    assert!(code == Some(1) && text.contains("each thread would let a packet through once"), "{text}");
-}
-
-#[test]
 fn limits_that_mean_nothing_are_refused() {
     let folder = Folder::new("limits");
     folder.keys("router.key", "platypus", &[(0, [1; 16])]);

@@ -23,6 +23,7 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 use wayleave_core::Now;
 use wayleave_dataplane::platypus::account::Total;
+use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::Burst;
@@ -226,8 +227,9 @@ fn start(
         }
     }
     let mut engines = Vec::new();
+    let replay = platypus::replay(file)?;
     for (number, set) in sets.iter().enumerate() {
-        engines.push(engine(file, secrets, set, journal, number)?);
+        engines.push(engine(file, secrets, set, (journal, &replay), number)?);
     }
     let mut workers = Vec::new();
     for (number, (engine, set)) in engines.into_iter().zip(sets).enumerate() {
@@ -243,7 +245,7 @@ fn engine(
     file: &RouterFile,
     (keys, held): Secrets<'_>,
     ports: &[Attached],
-    journal: &[Account],
+    (journal, replay): (&[Account], &ReplayFilter),
     number: usize,
 ) -> Outcome<Engine> {
     let now = unix_now().secs();
@@ -258,7 +260,7 @@ fn engine(
         (None, Some(section)) => {
             let section: &PlatypusSection = section.get_ref();
             let waypoints = platypus::waypoints(section, keys, now, ahead);
-            let mut config = platypus::config(file, section, waypoints.clone())?;
+            let mut config = platypus::config(file, section, waypoints.clone(), replay.share())?;
             let own =
                 journal.iter().filter(|(worker, payer, _)| *worker == number && !journal::is_over(payer, unix_now()));
             let own = own.filter_map(|(_, payer, total)| match payer {

@@ -12,6 +12,7 @@ use wayleave_dataplane::counters::Reason;
 use wayleave_dataplane::icing;
 use wayleave_dataplane::platypus;
 use wayleave_dataplane::platypus::account::Total;
+use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_packet::platypus::verify;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Metric, Pages, Serving, ViewError};
@@ -71,11 +72,16 @@ struct Counts {
     /// What a stamper did, and why it left packets as they were.
     stamped: BTreeMap<&'static str, u64>,
     left: BTreeMap<&'static str, u64>,
+    /// Of the filter of repeated packets: the share of this turn's room that is taken.
+    replay: Option<f64>,
+    /// Packets that each thread received.
+    by_thread: Vec<u64>,
 }
 
 impl Counts {
     fn of(worker: &super::worker::Worker, interfaces: &[u16]) -> Self {
-        let mut counts = Self { tally: worker.tally, ..Self::default() };
+        let by_thread = vec![worker.tally.received];
+        let mut counts = Self { tally: worker.tally, by_thread, ..Self::default() };
         match &worker.engine {
             Engine::Scion(engine) => {
                 let of = engine.router.counters();
@@ -97,6 +103,7 @@ impl Counts {
                     ("delivered", of.delivered),
                     ("agreements", of.agreements),
                 ]);
+                counts.replay = engine.router.replay().map(ReplayFilter::load);
                 counts.reasons = icing::Reason::ALL.iter().map(|reason| (reason.name(), of.of(*reason))).collect();
             }
             Engine::Platypus(engine) => {
@@ -106,6 +113,7 @@ impl Counts {
                     ("answered", of.answered),
                     ("unanswered", of.unanswered),
                 ]);
+                counts.replay = engine.router.replay().map(ReplayFilter::load);
                 let packet = verify::Reason::ALL.into_iter().map(platypus::Reason::Packet);
                 counts.reasons = packet.chain(AFTER_MAC).map(|reason| (reason.name(), of.of(reason))).collect();
                 if let Some(stamping) = engine.stamping() {
@@ -131,6 +139,9 @@ impl Counts {
 
     fn add(&mut self, other: &Self) {
         self.tally.add(&other.tally);
+        self.by_thread.extend(&other.by_thread);
+        // The threads share one.
+        self.replay = self.replay.or(other.replay);
         let sums = [&mut self.decided, &mut self.reasons, &mut self.stamped, &mut self.left];
         for (sum, more) in sums.into_iter().zip([&other.decided, &other.reasons, &other.stamped, &other.left]) {
             more.iter().for_each(|(name, count)| *sum.entry(name).or_default() += count);
@@ -226,6 +237,7 @@ impl Shown {
 
     async fn status(&self) -> Result<Value, ViewError> {
         let counts = self.counts().await.ok_or(ViewError::Unavailable)?;
+        let Counts { replay, by_thread, .. } = &counts;
         let Tally { bursts, received, sent, unsent, strangers, unreachable, control, control_lost, failures } =
             counts.tally;
         let map = |counts: &BTreeMap<&'static str, u64>, all: bool| -> Map<String, Value> {
@@ -249,6 +261,8 @@ impl Shown {
             "control": control,
             "control_lost": control_lost,
             "system_failures": failures,
+            "by_thread": by_thread.iter().map(|received| json!({ "received": received })).collect::<Value>(),
+            "replay_filter_taken": replay,
             "decided": map(&counts.decided, true),
             "reasons": map(&counts.reasons, false),
             "stamper": map(&counts.stamped, true),
@@ -320,6 +334,8 @@ impl Shown {
             Metric::counter("control_lost", "Control packets for which there was no room", tally.control_lost),
             Metric::counter("system_failures", "System calls that failed", tally.failures),
         ];
+        let taken = |taken| Metric::gauge("replay_filter_taken", "Share of this turn's room that is taken", taken);
+        all.extend(counts.replay.map(taken));
         all.extend(counts.decided.iter().map(|(name, count)| Metric::counter(name, "Packets by decision", *count)));
         let drops = counts.reasons.iter();
         all.extend(

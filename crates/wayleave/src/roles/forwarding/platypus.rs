@@ -8,6 +8,7 @@ use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::platypus::account::Total;
 use wayleave_dataplane::platypus::{Action, Config, Repeated, Router};
+use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 use wayleave_packet::platypus::verify::{Charge, Policy, Waypoint};
@@ -86,11 +87,27 @@ impl Table {
     }
 }
 
+/// The filter of repeated packets, which all threads share; a small one that nobody asks where there is none.
+pub fn replay(file: &RouterFile) -> Outcome<ReplayFilter> {
+    let section = file.platypus.as_ref().map(toml::Spanned::get_ref);
+    let section = section.filter(|section| section.repeated != RepeatedName::Pass);
+    let capacity = section.map_or(1, |section| *section.replay_capacity.get_ref());
+    Ok(ReplayFilter::new(&Key128::new(random()?), usize::try_from(capacity).unwrap_or(usize::MAX)))
+}
+
+fn random<const N: usize>() -> Outcome<[u8; N]> {
+    let mut octets = [0; N];
+    getrandom::fill(&mut octets).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
+    Ok(octets)
+}
+
 /// The configuration of one thread's router.
-pub fn config(file: &RouterFile, section: &PlatypusSection, waypoints: Vec<Waypoint>) -> Outcome<Config> {
-    let mut random = [0; 24];
-    getrandom::fill(&mut random).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
-    let (key, seed) = random.split_at(16);
+pub fn config(
+    file: &RouterFile,
+    section: &PlatypusSection,
+    waypoints: Vec<Waypoint>,
+    replay: ReplayFilter,
+) -> Outcome<Config> {
     let workers = (*file.forwarding.workers.get_ref()).max(1);
     let answers = *section.answers_per_second.get_ref();
     let share = (answers / workers).max(u64::from(answers > 0));
@@ -102,12 +119,11 @@ pub fn config(file: &RouterFile, section: &PlatypusSection, waypoints: Vec<Waypo
             RepeatedName::Drop => Repeated::Drop,
         },
         waypoints,
-        replay_capacity: size(*section.replay_capacity.get_ref()),
-        replay_key: Key128::new(key.try_into().expect("sixteen octets")),
+        replay,
         need_revocations: section.revocations.as_ref().is_some_and(|list| list.get_ref().required),
         answers_per_second: u32::try_from(share).unwrap_or(u32::MAX),
         accounts: size(*section.accounts.get_ref()),
-        account_seed: u64::from_be_bytes(seed.try_into().expect("eight octets")),
+        account_seed: u64::from_be_bytes(random()?),
         delegations: DELEGATIONS,
     })
 }
@@ -292,7 +308,10 @@ mod tests {
         const FILE: &str = "[forwarding]\nformat = \"platypus\"\nkeys = \"k\"\n[platypus]\nwaypoints = []\n";
         let file: RouterFile = toml::from_str(FILE).expect("a configuration");
         let section = file.platypus.as_ref().expect("a section").get_ref();
-        assert_eq!(config(&file, section, Vec::new()).expect("random octets").repeated, Repeated::Drop);
+        assert_eq!(
+            config(&file, section, Vec::new(), replay(&file).expect("random octets")).expect("random octets").repeated,
+            Repeated::Drop
+        );
     }
 
     #[test]

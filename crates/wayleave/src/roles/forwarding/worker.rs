@@ -362,6 +362,7 @@ mod tests {
 
     use wayleave_crypto::secret::Key128;
     use wayleave_dataplane::platypus::{Config, Repeated};
+    use wayleave_dataplane::replay::ReplayFilter;
 
     use super::super::platypus;
     use super::*;
@@ -397,8 +398,7 @@ mod tests {
         let config = Config {
             waypoints: Vec::new(),
             repeated: Repeated::Pass,
-            replay_capacity: 1,
-            replay_key: Key128::new([0; 16]),
+            replay: ReplayFilter::new(&Key128::new([0; 16]), 1),
             need_revocations: false,
             answers_per_second: 0,
             accounts: 0,
