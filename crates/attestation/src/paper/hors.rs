@@ -36,8 +36,11 @@ impl Shape {
         let bits = u128::from_be_bytes(*digest);
         let mut out = Chosen::default();
         for group in 1..=128 / self.height {
+            if out.len == self.m {
+                break;
+            }
             let leaf = (bits >> (128 - group * self.height)) as usize & (self.leaves() - 1);
-            if out.len < self.m && !out.contains(&leaf) {
+            if !out.contains(&leaf) {
                 out.push(leaf);
             }
         }
@@ -48,14 +51,11 @@ impl Shape {
     /// Bytes of the signature that discloses the `chosen` leaves.
     #[must_use]
     pub fn signature_len(self, chosen: &Chosen) -> usize {
-        let mut level = *chosen;
-        let mut nodes = 0;
-        for _ in 0..self.height {
-            let above = level.parents();
-            nodes += 2 * above.len - level.len;
-            level = above;
-        }
-        size_of::<Value>() * chosen.len + size_of::<Node>() * nodes
+        // A leaf's way up has a node for each level, and two ways have one until they meet: below that level there is a
+        // node for each of them, but none where they meet, for there each is the other's.
+        let met = |pair: &[usize]| (usize::BITS - (pair[0] ^ pair[1]).leading_zeros()) as usize;
+        let nodes = chosen.windows(2).map(|pair| met(pair) as isize - 2).sum::<isize>() + self.height as isize;
+        size_of::<Value>() * chosen.len + size_of::<Node>() * nodes.max(0).cast_unsigned()
     }
 }
 

@@ -20,7 +20,7 @@ use super::hors::{Claimed, KC_MT, Tree, roots};
 use super::origin::{OriginStatement, Verified};
 use super::raw::{Block, Exponent};
 use super::rsa::vectors_allow;
-use super::world::{BitVector, MAX_HOPS, World, formula};
+use super::world::{BitVector, MAX_HOPS, World, formula, write_formula};
 use crate::hash::mmo::{Digest, Mmo, Node, message};
 use crate::scheme::{Announcement, Scheme, SchemeError};
 use crate::suite::SuiteId;
@@ -390,6 +390,7 @@ impl Scheme for KcMt {
             })
             .collect();
         let mut verdicts = vec![false; burst.len()];
+        let mut signed = Vec::with_capacity(128);
         let (mut claims, mut expected) = (Vec::with_capacity(4 * burst.len()), Vec::with_capacity(4 * burst.len()));
         for (number, ((announcement, _), attestation)) in burst.iter().zip(&decoded).enumerate() {
             let Some(View { hops, .. }) = attestation else { continue };
@@ -398,7 +399,9 @@ impl Scheme for KcMt {
                 && self.origin_says(path[0], &hops[0]);
             for (index, hop) in hops.iter().enumerate().skip(1).filter(|_| verdicts[number]) {
                 let SignatureView::Granted { hors, .. } = hop.signature else { continue };
-                match Claimed::new(KC_MT, &digest(path, index, &hop.vector, &hop.key), hors) {
+                signed.clear();
+                write_formula(&mut signed, &path[..=index], &hop.vector, &hop.key);
+                match Claimed::new(KC_MT, &message(&signed), hors) {
                     Some(claimed) => {
                         claims.push(claimed);
                         expected.push((number, hops[index - 1].key));

@@ -23,33 +23,78 @@ pub const MAX_HOPS: usize = 255;
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct BitVector {
     bits: u16,
-    octets: Vec<u8>,
+    octets: Octets,
+}
+
+/// Octets of a [`BitVector`]: most are few, and lie in place.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Octets {
+    /// How many, and zeros behind them.
+    Few(u8, [u8; FEW]),
+    Many(Vec<u8>),
+}
+
+const FEW: usize = 22;
+
+impl Default for Octets {
+    fn default() -> Self {
+        Self::Few(0, [0; FEW])
+    }
+}
+
+impl Octets {
+    fn of(octets: &[u8]) -> Self {
+        match u8::try_from(octets.len()) {
+            Ok(count) if octets.len() <= FEW => {
+                let mut few = [0; FEW];
+                few[..octets.len()].copy_from_slice(octets);
+                Self::Few(count, few)
+            }
+            _ => Self::Many(octets.to_vec()),
+        }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Few(count, few) => &few[..usize::from(*count)],
+            Self::Many(octets) => octets,
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [u8] {
+        match self {
+            Self::Few(count, few) => &mut few[..usize::from(*count)],
+            Self::Many(octets) => octets,
+        }
+    }
 }
 
 impl BitVector {
     /// All zeros.
     #[must_use]
     pub fn zeros(bits: u16) -> Self {
-        Self { bits, octets: vec![0; usize::from(bits).div_ceil(8)] }
+        let count = usize::from(bits).div_ceil(8);
+        let octets = if count <= FEW { Octets::Few(count as u8, [0; FEW]) } else { Octets::Many(vec![0; count]) };
+        Self { bits, octets }
     }
 
     /// Sets bit `index`; one outside the vector is ignored.
     pub fn set(&mut self, index: usize) {
         if index < usize::from(self.bits) {
-            self.octets[index / 8] |= 0x80 >> (index % 8);
+            self.octets.as_mut_slice()[index / 8] |= 0x80 >> (index % 8);
         }
     }
 
     /// Bit `index`; those outside the vector are zeros.
     #[must_use]
     pub fn contains(&self, index: usize) -> bool {
-        index < usize::from(self.bits) && self.octets[index / 8] & (0x80 >> (index % 8)) != 0
+        index < usize::from(self.bits) && self.octets.as_slice()[index / 8] & (0x80 >> (index % 8)) != 0
     }
 
     /// Appends the wire form.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.bits.to_be_bytes());
-        out.extend_from_slice(&self.octets);
+        out.extend_from_slice(self.octets.as_slice());
     }
 
     /// Reads the wire form; hands back the rest. `None` if it is truncated or its padding is not zero.
@@ -62,13 +107,13 @@ impl BitVector {
         if octets.last().is_some_and(|last| last & padding != 0) {
             return None;
         }
-        Some((Self { bits, octets: octets.to_vec() }, rest))
+        Some((Self { bits, octets: Octets::of(octets) }, rest))
     }
 
     /// Bytes of the wire form.
     #[must_use]
     pub fn wire_len(&self) -> usize {
-        2 + self.octets.len()
+        2 + self.octets.as_slice().len()
     }
 }
 
@@ -76,14 +121,19 @@ impl BitVector {
 #[must_use]
 pub fn formula(path: &[Asn], vector: &BitVector, key: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(2 + 4 * path.len() + vector.wire_len() + 2 + key.len());
+    write_formula(&mut out, path, vector, key);
+    out
+}
+
+/// The same behind `out`.
+pub fn write_formula(out: &mut Vec<u8>, path: &[Asn], vector: &BitVector, key: &[u8]) {
     out.extend_from_slice(&short(path.len()));
     for asn in path {
         out.extend_from_slice(&asn.0.to_be_bytes());
     }
-    vector.encode(&mut out);
+    vector.encode(out);
     out.extend_from_slice(&short(key.len()));
     out.extend_from_slice(key);
-    out
 }
 
 fn short(len: usize) -> [u8; 2] {
