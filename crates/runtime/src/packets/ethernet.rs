@@ -40,6 +40,9 @@ pub struct Ethernet {
     sender: Sender,
     to: LinkAddress,
     lost: u64,
+    place: Place,
+    /// The interface's number and its own address, as they were.
+    here: (u32, [u8; 6]),
 }
 
 impl std::fmt::Debug for Ethernet {
@@ -60,9 +63,11 @@ impl Ethernet {
         let here = interfaces::ethernet_address(socket.as_fd(), &place.interface)?;
         options::filter_by(socket.as_fd(), &filter(here, place.neighbor))?;
         options::buffers(socket.as_fd(), BUFFERS)?;
-        let to = LinkAddress::new(interfaces::index(&place.interface)?, place.ether_type, place.neighbor);
+        let index = interfaces::index(&place.interface)?;
+        let to = LinkAddress::new(index, place.ether_type, place.neighbor);
         link::bind(socket.as_fd(), &to)?;
-        Ok(Self { socket, receiver: Receiver::new(MESSAGES), sender: Sender::default(), to, lost: 0 })
+        let (receiver, sender) = (Receiver::new(MESSAGES), Sender::default());
+        Ok(Self { socket, receiver, sender, to, lost: 0, place: place.clone(), here: (index, here) })
     }
 
     /// Packets that were longer than a jumbo frame; they are lost.
@@ -115,6 +120,17 @@ impl Port for Ethernet {
             Some(error) if sent == 0 => Err(error),
             _ => Ok(sent),
         }
+    }
+
+    /// A socket stays with the interface that it was bound to, and its filter with the address of then.
+    fn renew(&mut self) -> io::Result<bool> {
+        let name = &self.place.interface;
+        let here = (interfaces::index(name)?, interfaces::ethernet_address(self.socket.as_fd(), name)?);
+        if here == self.here {
+            return Ok(false);
+        }
+        *self = Self { lost: self.lost, ..Self::open(&self.place)? };
+        Ok(true)
     }
 }
 

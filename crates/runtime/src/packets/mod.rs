@@ -42,6 +42,15 @@ pub trait Port: AsFd + Send {
     /// # Errors
     /// What the system said of the first that it did not take for another reason than want of room.
     fn send(&mut self, burst: &Burst, out: &[Outgoing]) -> io::Result<usize>;
+
+    /// Opens anew what the system has taken away, a network interface that was removed and is there again; returns whether
+    /// there was such a thing. To be called now and then, not for every burst.
+    ///
+    /// # Errors
+    /// What the system said: the interface is not there now.
+    fn renew(&mut self) -> io::Result<bool> {
+        Ok(false)
+    }
 }
 
 /// Waits until one of `ports` has something to receive, at most `timeout`.

@@ -82,7 +82,7 @@ fn packets_are_stamped_on_their_way_and_pass_a_waypoint() {
         format!(
             "[forwarding]\nformat = \"platypus\"\nkeys = \"s.key\"\n[platypus]\nwaypoints = []\naccounts = 0\n\
              [stamper]\nroutes = [{{ name = \"through\", capabilities = [\"edge.cap\"], mtu = 1400 }}]\nrules = [{rules}]\n\
-             [[link]]\nlocal = \"{inside}\"\nremote = \"{outside}\"\nstamp = [\"192.0.2.0/24\"]\n\
+             [[link]]\nlocal = \"{inside}\"\nremote = \"{outside}\"\nstamp = [\"192.0.2.0/24\"]\nroutes = [\"192.0.2.0/24\"]\n\
              [[link]]\nlocal = \"{there}\"\nremote = \"{here}\"\nroutes = [\"0.0.0.0/0\"]\n\
              [[link]]\nlocal = \"{other}\"\nremote = \"{tail}\"\nroutes = [\"203.0.113.128/25\"]\n"
         )
@@ -131,6 +131,13 @@ fn packets_are_stamped_on_their_way_and_pass_a_waypoint() {
         assert_eq!(octets[..length], checked(expected), "{why}");
         assert_eq!(left(why), 1, "{why}: {}", stamper.status());
     }
+    // Not sent back to where it came from: two stampers would hand it to each other until its last hop.
+    let before = stamper.status()["unreachable"].as_u64().expect("a number");
+    send(&plain(HOST, Ipv4Addr::new(192, 0, 2, 77), 443, 100));
+    eventually("it is counted", || stamper.status()["unreachable"] == before + 1);
+    host.set_nonblocking(true).expect("set");
+    assert!(host.recv(&mut [0; 2048]).is_err());
+    host.set_nonblocking(false).expect("set");
     // Dropped: the last hop, a wrong checksum.
     let mut old = plain(HOST, LAST, 443, 100);
     old[8] = 1;

@@ -402,6 +402,11 @@ impl Daemon {
         if is_stamped_anew || live_times(&self.keys, &self.file) != self.live {
             self.apply(Vec::new()).await;
         }
+        for worker in &self.workers {
+            for port in ask(&worker.tasks, worker::Worker::renew).await.unwrap_or_default() {
+                warn!(port, "its network interface is another one now: opened anew");
+            }
+        }
         self.watched.look(&self.workers, &self.log).await;
         if let Some(section) = &self.file.platypus {
             let rates = rates::Rates::new(section.get_ref(), self.workers.len() as u64);

@@ -296,7 +296,9 @@ impl Shown {
             };
             reports.extend(ask(worker, of).await.ok_or(ViewError::Unavailable)?);
         }
-        Ok(question.sign(reports, &identity))
+        // Signatures take some tens of microseconds each.
+        let signed = tokio::task::spawn_blocking(move || question.sign(reports, &identity));
+        signed.await.map_err(|_| ViewError::Unavailable)
     }
 
     fn account_list(&self) -> Value {

@@ -11,7 +11,7 @@ use wayleave_runtime::identity::to_hex;
 use crate::roles::most_of;
 
 /// Reports of one answer, at most.
-const MOST: usize = 100_000;
+const MOST: usize = 10_000;
 
 /// Which reports are asked for.
 #[derive(Clone, Debug)]

@@ -296,6 +296,13 @@ impl Worker {
         tally.unsent += 1 - sent as u64;
     }
 
+    /// Opens ports anew whose network interface is another one now; returns which.
+    pub fn renew(&mut self) -> Vec<String> {
+        // An interface that is not there is looked for again the next time.
+        let is_new = |attached: &mut Attached| attached.port.renew().unwrap_or(false);
+        self.ports.iter_mut().filter_map(|attached| is_new(attached).then(|| attached.key.clone())).collect()
+    }
+
     /// Takes what remains at a port that leaves.
     pub fn empty(&mut self, place: usize) {
         for _ in 0..DRAINED {
@@ -409,6 +416,25 @@ mod tests {
         let section = file.platypus.as_ref().expect("its section").get_ref();
         let table = platypus::Table::new(&file, section, Vec::new(), None);
         Engine::Platypus(Box::new(platypus::Engine::new(config, table, &[], 0).expect("nothing is stamped")))
+    }
+
+    #[test]
+    fn a_flood_of_one_neighbor_leaves_room_for_the_control_traffic_of_the_others() {
+        let (queue, mut taken) = mpsc::channel(CONTROL_QUEUE);
+        let mut out = Out { control: Some(queue), now: Instant(1_000_000), ..Out::default() };
+        let mut tally = Tally::default();
+        (0..1_000).for_each(|_| out.control(Ingress::External(1), b"flood", &mut tally));
+        out.control(Ingress::External(2), b"quiet", &mut tally);
+        assert_eq!((tally.control, tally.control_lost), (1_001, 1_000 - u64::from(CONTROL_BURST)));
+        let handed: Vec<Control> = std::iter::from_fn(|| taken.try_recv().ok()).collect();
+        assert_eq!(
+            handed.last().map(|last| (last.ingress, &last.octets[..])),
+            Some((Ingress::External(2), &b"quiet"[..]))
+        );
+        // In the next second the first one is heard again.
+        out.now = Instant(2_000_000);
+        out.control(Ingress::External(1), b"later", &mut tally);
+        assert!(taken.try_recv().is_ok());
     }
 
     #[test]
