@@ -154,10 +154,9 @@ impl ReplayFilter {
 
     /// Forgets everything, between two passes of a benchmark.
     pub(crate) fn clear(&mut self) {
-        for line in &self.memory.lines {
-            line.places.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        }
-        self.memory.taken.store(0, Ordering::Relaxed);
+        let memory = Arc::get_mut(&mut self.memory).expect("a benchmark has one thread");
+        memory.lines.iter_mut().flat_map(|line| &mut line.places).for_each(|word| *word.get_mut() = 0);
+        *memory.taken.get_mut() = 0;
         self.room = 0;
     }
 

@@ -193,8 +193,13 @@ impl Router {
             self.verifier.verify(&self.waypoints, &datagrams[..count], now.unix, &mut verdicts);
             self.look_up(&datagrams[..count], &verdicts);
         }
+        let is_alone = self.is_alone();
         for (place, (frame, action)) in frames.iter_mut().zip(&mut actions).enumerate() {
             *action = match &verdicts[place] {
+                Verdict::Forward(forward) if is_alone => {
+                    forward.apply(frame.octets);
+                    Action::Route
+                }
                 Verdict::Forward(forward) => self.forward(frame, forward, self.hashes[place], now),
                 Verdict::Answer(error, reason) => self.answer(frame, *error, *reason, now),
                 Verdict::Drop(reason) => self.relay(frame, now).unwrap_or(Action::Drop(Reason::Packet(*reason))),
@@ -202,6 +207,14 @@ impl Router {
             self.count(*action);
         }
         actions
+    }
+
+    /// Whether nothing but the packet itself decides on it now.
+    fn is_alone(&self) -> bool {
+        self.repeated == Repeated::Pass
+            && !self.is_accounting
+            && self.revocations.is_empty()
+            && !(self.need_revocations && !self.revocations.is_loaded())
     }
 
     /// Begins to fetch what is known of other packets, for the whole burst at once.
