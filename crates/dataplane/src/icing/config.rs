@@ -20,7 +20,7 @@ pub struct Config {
     pub paths: usize,
     /// Other nodes' keys kept.
     pub peers: usize,
-    /// Packets that one replay filter takes in 30 seconds; with zero, repeated packets pass.
+    /// Packets that one replay filter takes in a turn of 32 seconds; with zero, repeated packets pass.
     pub replay_capacity: usize,
     /// Key of the replay filter: random, of this router alone.
     pub replay_key: Key128,

@@ -126,7 +126,7 @@ impl Port for Ethernet {
     fn renew(&mut self) -> io::Result<bool> {
         let name = &self.place.interface;
         let here = (interfaces::index(name)?, interfaces::ethernet_address(self.socket.as_fd(), name)?);
-        if here == self.here {
+        if here == self.here && link::bound(self.socket.as_fd())? == Some(here.0) {
             return Ok(false);
         }
         *self = Self { lost: self.lost, ..Self::open(&self.place)? };

@@ -35,7 +35,7 @@ pub struct IcingSection {
     pub paths: Spanned<u64>,
     #[serde(default = "default_kept")]
     pub peers: Spanned<u64>,
-    /// Packets that one replay filter takes in 30 seconds; with zero, repeated packets pass.
+    /// Packets that the replay filter takes in a turn of 32 seconds; with zero, repeated packets pass.
     #[serde(default = "default_replay")]
     pub replay_capacity: Spanned<u64>,
     /// What tags mean; the longest prefix counts.

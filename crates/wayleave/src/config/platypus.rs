@@ -43,7 +43,7 @@ pub struct PlatypusSection {
     pub allowed_waypoints: Vec<Text<IpAddr>>,
     #[serde(default)]
     pub repeated: RepeatedName,
-    /// Packets that one replay filter takes in 30 seconds.
+    /// Packets that the replay filter takes in a turn of 32 seconds.
     #[serde(default = "default_replay")]
     pub replay_capacity: Spanned<u64>,
     /// Accounts at most; with zero nothing is counted.

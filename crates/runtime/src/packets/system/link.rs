@@ -31,6 +31,16 @@ impl LinkAddress {
     }
 }
 
+/// The number of the interface that a packet socket takes from; none once that has been taken away.
+pub(in super::super) fn bound(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    let mut address = [0u8; LINK];
+    let mut length = LINK as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` octets to the address, and both live across the call.
+    checked(unsafe { libc::getsockname(fd.as_raw_fd(), address.as_mut_ptr().cast(), &raw mut length) })?;
+    let index = i32::from_ne_bytes([address[4], address[5], address[6], address[7]]);
+    Ok(u32::try_from(index).ok().filter(|index| *index > 0))
+}
+
 /// Takes what comes in by the address's interface with its Ethertype.
 pub(in super::super) fn bind(fd: BorrowedFd<'_>, address: &LinkAddress) -> io::Result<()> {
     let length = address.0.len() as libc::socklen_t;

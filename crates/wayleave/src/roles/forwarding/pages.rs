@@ -12,7 +12,6 @@ use wayleave_dataplane::counters::Reason;
 use wayleave_dataplane::icing;
 use wayleave_dataplane::platypus;
 use wayleave_dataplane::platypus::account::Total;
-use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_packet::platypus::verify;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Metric, Pages, Serving, ViewError};
@@ -103,7 +102,7 @@ impl Counts {
                     ("delivered", of.delivered),
                     ("agreements", of.agreements),
                 ]);
-                counts.replay = engine.router.replay().map(ReplayFilter::load);
+                counts.replay = engine.router.replay().map(|filter| filter.load(worker.clock.now().unix));
                 counts.reasons = icing::Reason::ALL.iter().map(|reason| (reason.name(), of.of(*reason))).collect();
             }
             Engine::Platypus(engine) => {
@@ -113,7 +112,7 @@ impl Counts {
                     ("answered", of.answered),
                     ("unanswered", of.unanswered),
                 ]);
-                counts.replay = engine.router.replay().map(ReplayFilter::load);
+                counts.replay = engine.router.replay().map(|filter| filter.load(worker.clock.now().unix));
                 let packet = verify::Reason::ALL.into_iter().map(platypus::Reason::Packet);
                 counts.reasons = packet.chain(AFTER_MAC).map(|reason| (reason.name(), of.of(reason))).collect();
                 if let Some(stamping) = engine.stamping() {

@@ -1,5 +1,5 @@
 //! One forwarding thread: it takes a burst in, lets its format decide, sends the burst on, and only then looks for the
-//! next one. It shares nothing with other threads; what is asked of it comes between two bursts.
+//! next one. It shares with other threads at most the filter of repeated packets; what is asked of it comes between two bursts.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -296,11 +296,19 @@ impl Worker {
         tally.unsent += 1 - sent as u64;
     }
 
-    /// Opens ports anew whose network interface is another one now; returns which.
+    /// Opens ports anew whose network interface is another one now; returns which. One that is not there is a failure, and
+    /// is looked for again the next time.
     pub fn renew(&mut self) -> Vec<String> {
-        // An interface that is not there is looked for again the next time.
-        let is_new = |attached: &mut Attached| attached.port.renew().unwrap_or(false);
-        self.ports.iter_mut().filter_map(|attached| is_new(attached).then(|| attached.key.clone())).collect()
+        let Self { ports, tally, .. } = self;
+        let mut renewed = Vec::new();
+        for attached in ports {
+            match attached.port.renew() {
+                Ok(true) => renewed.push(attached.key.clone()),
+                Ok(false) => {}
+                Err(_) => tally.failures += 1,
+            }
+        }
+        renewed
     }
 
     /// Takes what remains at a port that leaves.
@@ -421,7 +429,7 @@ mod tests {
     #[test]
     fn a_flood_of_one_neighbor_leaves_room_for_the_control_traffic_of_the_others() {
         let (queue, mut taken) = mpsc::channel(CONTROL_QUEUE);
-        let mut out = Out { control: Some(queue), now: Instant(1_000_000), ..Out::default() };
+        let mut out = Out { control: Some(queue), now: Instant(1_000_000_000), ..Out::default() };
         let mut tally = Tally::default();
         (0..1_000).for_each(|_| out.control(Ingress::External(1), b"flood", &mut tally));
         out.control(Ingress::External(2), b"quiet", &mut tally);
@@ -432,7 +440,7 @@ mod tests {
             Some((Ingress::External(2), &b"quiet"[..]))
         );
         // In the next second the first one is heard again.
-        out.now = Instant(2_000_000);
+        out.now = Instant(2_000_000_000);
         out.control(Ingress::External(1), b"later", &mut tally);
         assert!(taken.try_recv().is_ok());
     }
