@@ -214,7 +214,7 @@ impl Router {
         self.repeated == Repeated::Pass
             && !self.is_accounting
             && self.revocations.is_empty()
-            && !(self.need_revocations && !self.revocations.is_loaded())
+            && (!self.need_revocations || self.revocations.is_loaded())
     }
 
     /// Begins to fetch what is known of other packets, for the whole burst at once.
