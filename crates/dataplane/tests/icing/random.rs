@@ -136,10 +136,10 @@ fn compare(version: Version, rounds: usize, seed: u64) {
 /// More with `WAYLEAVE_ICING_PACKETS`.
 #[test]
 fn the_router_equals_the_model_on_random_mutated_and_malformed_packets() {
-    compare(Version::Standard, times("WAYLEAVE_ICING_PACKETS", 500_000), 1);
+    compare(Version::Standard, times("WAYLEAVE_ICING_PACKETS", 1_000_000), 1);
 }
 
 #[test]
 fn the_papers_router_equals_the_model_too() {
-    compare(Version::Paper, times("WAYLEAVE_ICING_PACKETS", 500_000) / 10, 2);
+    compare(Version::Paper, times("WAYLEAVE_ICING_PACKETS", 1_000_000) / 10, 2);
 }
