@@ -2,8 +2,8 @@
 //!
 //! A nonce is fresh for 30 seconds on either side, so what was put in must be known for 60 seconds: the turn in which it
 //! came and the two after it hold it for 64 at least. The four seconds beyond are for a thread that decides by a clock
-//! which it read before another thread began a turn. All bits of an entry, for all turns, lie in one cache line, with the turn up to which
-//! the line is cleared: no turn begins with a walk over the whole filter.
+//! which it read before another thread began a turn. All bits of an entry, for all turns, lie in one cache line, with the
+//! turn up to which the line is cleared: no turn begins with a walk over the whole filter.
 //!
 //! Threads share a filter: each has a [`ReplayFilter`] of its own, and all of them one memory. Of copies of a packet that
 //! several threads put in at the same time, one at most is fresh.

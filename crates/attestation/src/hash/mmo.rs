@@ -100,7 +100,7 @@ pub struct Values(pub Vec<Value>);
 
 impl Drop for Values {
     fn drop(&mut self) {
-        // Octet by octet, as `Zeroize` would, takes as long as two thousand hashes.
+        // As a whole: `Zeroize` writes octet by octet.
         self.0.fill([0; 16]);
         zeroize::optimization_barrier(&self.0[..]);
     }

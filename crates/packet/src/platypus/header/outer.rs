@@ -190,12 +190,8 @@ pub(crate) fn ones_complement_sum(octets: &[u8]) -> u16 {
 /// words is the swapped sum (RFC 1071 section 2), and a right header's sum is all ones either way.
 #[inline(always)]
 pub(crate) fn ipv4_header_sum(header: &[u8; IPV4_HEADER]) -> u16 {
-    // A loop: what a sum over a map becomes is not inlined everywhere.
-    let mut sum = 0;
-    for word in header.as_chunks::<4>().0 {
-        sum += u64::from(u32::from_ne_bytes(*word));
-    }
-    fold(sum)
+    let (words, _) = header.as_chunks::<4>();
+    fold(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
 }
 
 /// The ones' complement sum of sixteen bits of what `sum` is the sum of, at most 65,536 words of 32 bits.

@@ -1,5 +1,6 @@
 //! One forwarding thread: it takes a burst in, lets its format decide, sends the burst on, and only then looks for the
-//! next one. It shares with other threads at most the filter of repeated packets; what is asked of it comes between two bursts.
+//! next one. It shares with other threads at most the filter of repeated packets; what is asked of it comes between two
+//! bursts.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
