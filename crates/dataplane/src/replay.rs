@@ -9,7 +9,7 @@
 //! several threads put in at the same time, one at most is fresh.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use wayleave_core::UnixTime;
 use wayleave_crypto::lanes::{Aes128, prefetch};
@@ -69,6 +69,32 @@ pub struct ReplayFilter {
     is_full: bool,
 }
 
+/// By how many bits a packet's place is shifted in each word: three bits for each of 21 places. Each follows from eleven bits
+/// of the hash; none of the bits that choose the line is among them.
+#[derive(Clone, Copy)]
+struct Shifts {
+    /// Four in each, sixteen bits apart.
+    lanes: [u64; 2],
+}
+
+impl Shifts {
+    #[inline(always)]
+    fn new(hash: u128) -> Self {
+        const ELEVEN: u64 = 0x07ff_07ff_07ff_07ff;
+        const FIVE: u64 = 0x001f_001f_001f_001f;
+        let scaled = |eleven: u64| 3 * (((eleven & ELEVEN) * PLACES as u64) >> 11 & FIVE);
+        let (low, high) = (hash as u64, (hash >> 64) as u64 & 0xffff_ffff);
+        // What the others have left over.
+        let last = high >> 11 & 0x1f | high >> 22 & 0x3e0 | low >> 5 & 0x400;
+        Self { lanes: [scaled(low), scaled(high | last << 32)] }
+    }
+
+    #[inline(always)]
+    fn of(self, word: usize) -> u32 {
+        (self.lanes[word / 4] >> (16 * (word % 4))) as u32 & 63
+    }
+}
+
 /// What the threads share.
 struct Memory {
     cipher: Aes128,
@@ -123,7 +149,7 @@ impl ReplayFilter {
     }
 
     /// Puts a packet in, by what [`ReplayFilter::look_up`] made of it.
-    #[inline]
+    #[inline(always)]
     pub fn put(&mut self, hash: [u8; 16], now: UnixTime) -> Outcome {
         let turn = now.secs() / TURN;
         // A clock that goes back clears nothing, and takes no room of turns that are over.
@@ -131,16 +157,16 @@ impl ReplayFilter {
             (self.turn, self.room, self.is_full) = (turn, 0, false);
         }
         let hash = u128::from_be_bytes(hash);
+        let line = self.memory.line(hash);
         // A thread that holds the line is about to be done, or the system has taken its core from it. This one cannot wait
         // for that; one packet more that looks like an old one does less harm than a repeated one that passes.
-        let Some(mut line) = self.memory.line(hash).hold() else { return Outcome::Seen };
+        let held = if self.is_alone() { Some(line.hold_alone()) } else { line.hold() };
+        let Some(mut line) = held else { return Outcome::Seen };
         line.turn_to(self.turn);
-        let mut places = [0u32; WORDS];
+        let shifts = Shifts::new(hash);
         let mut turns = !0;
-        for (index, (place, word)) in places.iter_mut().zip(&line.line.places).enumerate() {
-            let twelve = (hash >> (12 * index)) as usize % 4_096;
-            *place = 3 * ((twelve * PLACES) >> 12) as u32;
-            turns &= word.load(Ordering::Relaxed) >> *place;
+        for (index, word) in line.line.places.iter().enumerate() {
+            turns &= word.load(Ordering::Relaxed) >> shifts.of(index);
         }
         if turns & ((1 << TURNS) - 1) != 0 {
             return Outcome::Seen;
@@ -153,11 +179,20 @@ impl ReplayFilter {
             return Outcome::Full;
         }
         self.room -= 1;
-        let bit = line.turn % TURNS;
-        for (word, place) in line.line.places.iter().zip(places) {
-            word.store(word.load(Ordering::Relaxed) | 1 << (u64::from(place) + bit), Ordering::Relaxed);
+        let bit = 1 << (line.turn % TURNS);
+        for (index, word) in line.line.places.iter().enumerate() {
+            word.store(word.load(Ordering::Relaxed) | bit << shifts.of(index), Ordering::Relaxed);
         }
         Outcome::Fresh
+    }
+
+    /// Whether no other thread has a hold on the filter: only through this one could another be made.
+    #[inline(always)]
+    fn is_alone(&self) -> bool {
+        let is_alone = Arc::strong_count(&self.memory) == 1;
+        // What a thread that is gone has written comes before what this one reads.
+        fence(Ordering::Acquire);
+        is_alone
     }
 
     /// Forgets everything, between two passes of a benchmark.
@@ -216,11 +251,18 @@ struct Held<'a> {
 }
 
 impl Line {
+    /// Where no other thread can be.
+    #[inline(always)]
+    fn hold_alone(&self) -> Held<'_> {
+        Held { line: self, turn: self.turn.load(Ordering::Relaxed) }
+    }
+
     /// `None` if another thread holds it and does not let go.
     #[inline(always)]
     fn hold(&self) -> Option<Held<'_>> {
         for _ in 0..LOOKS {
-            let turn = self.turn.fetch_or(HELD, Ordering::Acquire);
+            // Who holds the line knows its turn, and puts it back.
+            let turn = self.turn.swap(HELD, Ordering::Acquire);
             if turn & HELD == 0 {
                 return Some(Held { line: self, turn });
             }

@@ -778,9 +778,19 @@ pub struct Bench {
     /// Of forward and stamp: cores of the results that end in `.cores`; all if not given.
     #[arg(long)]
     pub threads: Option<usize>,
+    /// Of forward, stamp and forward-io: only results whose names begin so; may be given several times.
+    #[arg(long)]
+    pub only: Vec<String>,
     /// Draw what the paper drew into this SVG file, with its points beside ours.
     #[arg(long)]
     pub plot: Option<PathBuf>,
+}
+
+impl Bench {
+    /// Whether the result of this name is asked for.
+    pub fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|begin| name.starts_with(begin.as_str()))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

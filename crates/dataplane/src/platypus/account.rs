@@ -73,7 +73,13 @@ impl Bucket {
     }
 }
 
-/// The name of an account.
+/// Names an account among all, and says where it lies if there is one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Name {
+    packed: u128,
+    home: usize,
+}
+
 fn pack(charge: &Charge) -> u128 {
     let n = charge.interval.map_or(0, |interval| interval.exponent());
     pack_fields(charge.principal, charge.delegation, n, charge.epoch)
@@ -122,16 +128,37 @@ impl Accounts {
         self.buckets.get_mut(payer).map_or(0, |bucket| std::mem::take(&mut bucket.asked))
     }
 
-    /// Begins to fetch an account that is charged soon.
+    /// The name of an account that is charged soon; begins to fetch it.
     #[inline(always)]
-    pub fn fetch(&self, charge: &Charge) {
-        self.totals.fetch(pack(charge));
+    pub fn look_up(&self, charge: &Charge) -> Name {
+        let packed = pack(charge);
+        Name { packed, home: self.totals.fetch(packed) }
     }
 
     /// Counts a packet of `octets` octets, unless a rate forbids it.
     #[inline]
     pub fn charge(&mut self, charge: &Charge, octets: u64, now: Instant) -> Charged {
-        let name = pack(charge);
+        self.charge_to(self.look_up(charge), || *charge, octets, now)
+    }
+
+    /// The same for a name that [`Accounts::look_up`] gave for `charge`.
+    #[inline(always)]
+    pub fn charge_to(&mut self, name: Name, charge: impl Fn() -> Charge, octets: u64, now: Instant) -> Charged {
+        let known = if self.buckets.is_empty() { self.totals.add_known(name.packed, name.home, octets) } else { None };
+        match known {
+            Some(is_first) => {
+                if is_first {
+                    self.changed.push(charge());
+                }
+                Charged::Yes
+            }
+            None => self.charge_any(name.packed, &charge(), octets, now),
+        }
+    }
+
+    /// Whether or not it has an account, or a rate.
+    #[inline(never)]
+    fn charge_any(&mut self, name: u128, charge: &Charge, octets: u64, now: Instant) -> Charged {
         if !self.buckets.is_empty() && !self.holds(charge, octets, now) {
             return Charged::OverRate;
         }

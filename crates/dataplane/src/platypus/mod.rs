@@ -17,7 +17,7 @@ use wayleave_packet::platypus::verify::{self, Forward, IcmpError, Verdict, Waypo
 use crate::frame::{BURST, Frame};
 use crate::limit::TokenBucket;
 use crate::replay::{Outcome, ReplayFilter};
-use account::{Accounts, Charged};
+use account::{Accounts, Charged, Name};
 use revocation::Revocations;
 
 /// What becomes of a packet.
@@ -149,8 +149,9 @@ pub struct Config {
 pub struct Router {
     waypoints: Vec<Waypoint>,
     verifier: Verifier,
-    /// What the replay filter knows the packets of this burst by.
+    /// What the replay filter knows the packets of this burst by, and the names of their accounts.
     hashes: [[u8; 16]; BURST],
+    names: [Name; BURST],
     revocations: Revocations,
     need_revocations: bool,
     repeated: Repeated,
@@ -169,6 +170,7 @@ impl Router {
             waypoints: config.waypoints,
             verifier: Verifier::new(kernel, config.delegations),
             hashes: [[0; 16]; BURST],
+            names: [Name::default(); BURST],
             revocations: Revocations::default(),
             need_revocations: config.need_revocations,
             repeated: config.repeated,
@@ -198,9 +200,11 @@ impl Router {
             *action = match &verdicts[place] {
                 Verdict::Forward(forward) if is_alone => {
                     forward.apply(frame.octets);
-                    Action::Route
+                    self.counters.forwarded += 1;
+                    *action = Action::Route;
+                    continue;
                 }
-                Verdict::Forward(forward) => self.forward(frame, forward, self.hashes[place], now),
+                Verdict::Forward(forward) => self.forward(frame, forward, place, now),
                 Verdict::Answer(error, reason) => self.answer(frame, *error, *reason, now),
                 Verdict::Drop(reason) => self.relay(frame, now).unwrap_or(Action::Drop(Reason::Packet(*reason))),
             };
@@ -223,10 +227,11 @@ impl Router {
         if self.repeated == Repeated::Pass && !self.is_accounting {
             return;
         }
-        for ((datagram, verdict), hash) in datagrams.iter().zip(verdicts).zip(&mut self.hashes) {
+        let known = self.hashes.iter_mut().zip(&mut self.names);
+        for ((datagram, verdict), (hash, name)) in datagrams.iter().zip(verdicts).zip(known) {
             if let Verdict::Forward(forward) = verdict {
                 *hash = forward.fingerprint(datagram);
-                self.accounts.fetch(&forward.charge(datagram));
+                *name = self.accounts.look_up(&forward.charge(datagram));
             }
         }
         if self.repeated != Repeated::Pass {
@@ -235,8 +240,8 @@ impl Router {
     }
 
     #[inline(always)]
-    fn forward(&mut self, frame: &mut Frame<'_>, forward: &Forward, hash: [u8; 16], now: Now) -> Action {
-        match self.check_after_mac(frame.octets, forward, hash, now) {
+    fn forward(&mut self, frame: &mut Frame<'_>, forward: &Forward, place: usize, now: Now) -> Action {
+        match self.check_after_mac(frame.octets, forward, place, now) {
             Ok(()) => {
                 forward.apply(frame.octets);
                 Action::Route
@@ -247,17 +252,16 @@ impl Router {
 
     /// What depends on other packets than this one.
     #[inline(always)]
-    fn check_after_mac(&mut self, octets: &[u8], forward: &Forward, hash: [u8; 16], now: Now) -> Result<(), Reason> {
+    fn check_after_mac(&mut self, octets: &[u8], forward: &Forward, place: usize, now: Now) -> Result<(), Reason> {
         if self.need_revocations && !self.revocations.is_loaded() {
             return Err(Reason::RevocationsUnknown);
         }
-        let charge = forward.charge(octets);
-        if self.revocations.contains(&charge) {
+        if !self.revocations.is_empty() && self.revocations.contains(&forward.charge(octets)) {
             return Err(Reason::Revoked);
         }
         let is_counted = match self.repeated {
             Repeated::Pass => true,
-            mode => match (self.replay.put(hash, now.unix), mode) {
+            mode => match (self.replay.put(self.hashes[place], now.unix), mode) {
                 (Outcome::Fresh, _) => true,
                 (Outcome::Seen, Repeated::CountOnce) => false,
                 (Outcome::Seen, _) => return Err(Reason::Replayed),
@@ -267,7 +271,7 @@ impl Router {
         if !is_counted || !self.is_accounting {
             return Ok(());
         }
-        match self.accounts.charge(&charge, octets.len() as u64, now.instant) {
+        match self.accounts.charge_to(self.names[place], || forward.charge(octets), octets.len() as u64, now.instant) {
             Charged::Yes => Ok(()),
             Charged::OverRate => Err(Reason::Rate),
             Charged::Full => Err(Reason::AccountsFull),

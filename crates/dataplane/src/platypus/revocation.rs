@@ -143,7 +143,7 @@ impl List {
 }
 
 /// A multiplicative hash: entries come from the key server, and look-ups from packets whose MAC was right.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Mix(u64);
 
 impl Hasher for Mix {

@@ -40,6 +40,15 @@ impl Recorded {
 }
 
 impl Line {
+    /// Whether this packet is the first one since the last record.
+    #[inline(always)]
+    fn add(&mut self, octets: u64) -> bool {
+        let is_first = self.packets == 0;
+        self.packets += 1;
+        self.octets += octets;
+        is_first
+    }
+
     fn total(&self) -> Total {
         let recorded = self.recorded.total();
         Total {
@@ -49,18 +58,24 @@ impl Line {
     }
 }
 
-/// Begins every hash with a number that nobody outside knows: principals choose their delegations' IDs.
+/// Begins every hash with what nobody outside knows: principals choose their delegations' IDs.
 #[derive(Clone, Debug)]
-struct Seeded(u64);
+struct Seeded(Mix);
+
+impl Seeded {
+    fn new(seed: u64) -> Self {
+        let mut mix = Mix::default();
+        mix.write_u128(u128::from(seed));
+        Self(mix)
+    }
+}
 
 impl BuildHasher for Seeded {
     type Hasher = Mix;
 
     #[inline(always)]
     fn build_hasher(&self) -> Mix {
-        let mut mix = Mix::default();
-        mix.write_u128(u128::from(self.0));
-        mix
+        self.0
     }
 }
 
@@ -77,13 +92,15 @@ impl Totals {
     /// Room for `most` names, taken at once; `seed` must be random.
     pub(super) fn new(most: usize, seed: u64) -> Self {
         let lines = (2 * most).next_power_of_two().max(2);
-        Self { lines: vec![Line::default(); lines].into_boxed_slice(), hash: Seeded(seed), count: 0, most }
+        Self { lines: vec![Line::default(); lines].into_boxed_slice(), hash: Seeded::new(seed), count: 0, most }
     }
 
-    /// Begins to fetch the line of a name.
+    /// Begins to fetch the line of a name, and returns its place if no other name has it.
     #[inline(always)]
-    pub(super) fn fetch(&self, name: u128) {
-        prefetch(&self.lines[self.home(name)]);
+    pub(super) fn fetch(&self, name: u128) -> usize {
+        let home = self.home(name);
+        prefetch(&self.lines[home]);
+        home
     }
 
     /// The total of a name; zero if it has no line.
@@ -107,14 +124,18 @@ impl Totals {
         self.lines[self.find(name | TAKEN)].packets == 0
     }
 
+    /// Adds one packet to a name that has a line, whose place [`Totals::fetch`] gave, and returns whether it is the first one since the last record.
+    #[inline(always)]
+    pub(super) fn add_known(&mut self, name: u128, home: usize, octets: u64) -> Option<bool> {
+        let place = self.find_from(home, name | TAKEN);
+        let line = &mut self.lines[place];
+        (line.name != 0).then(|| line.add(octets))
+    }
+
     /// Adds one packet, and returns whether it is the first one since the last record. There is room.
     #[inline(always)]
     pub(super) fn add(&mut self, name: u128, octets: u64) -> bool {
-        let line = self.open(name);
-        let is_first = line.packets == 0;
-        line.packets += 1;
-        line.octets += octets;
-        is_first
+        self.open(name).add(octets)
     }
 
     /// The total of a name, which counts as recorded from now on.
@@ -170,8 +191,13 @@ impl Totals {
     /// The line of a name, or the free one where it would be.
     #[inline(always)]
     fn find(&self, name: u128) -> usize {
+        self.find_from(self.home(name), name)
+    }
+
+    #[inline(always)]
+    fn find_from(&self, home: usize, name: u128) -> usize {
         let last = self.lines.len() - 1;
-        let mut place = self.home(name);
+        let mut place = home;
         while self.lines[place].name != name && self.lines[place].name != 0 {
             place = (place + 1) & last;
         }

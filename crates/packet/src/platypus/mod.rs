@@ -8,6 +8,7 @@
 pub mod burst;
 mod delegations;
 pub mod header;
+mod lean;
 pub mod mint;
 pub mod paper;
 mod recent;

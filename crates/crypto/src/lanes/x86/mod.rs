@@ -8,8 +8,9 @@ use std::arch::x86_64::{
     _mm_srli_si128, _mm_storeu_si128, _mm_sub_epi64, _mm_xor_si128, _mm512_aesenc_epi128, _mm512_aesenclast_epi128,
     _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_bslli_epi128, _mm512_bsrli_epi128, _mm512_castsi128_si512,
     _mm512_inserti32x4, _mm512_loadu_si512, _mm512_mask_blend_epi8, _mm512_mask_blend_epi64, _mm512_set1_epi8,
-    _mm512_set1_epi32, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_slli_epi64,
-    _mm512_srli_epi64, _mm512_storeu_si512, _mm512_sub_epi64, _mm512_ternarylogic_epi32, _mm512_xor_si512,
+    _mm512_set1_epi32, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_shuffle_i32x4,
+    _mm512_slli_epi64, _mm512_srli_epi64, _mm512_storeu_si512, _mm512_sub_epi64, _mm512_ternarylogic_epi32,
+    _mm512_xor_si512,
 };
 
 use super::aes128::RoundKeys;
@@ -120,6 +121,8 @@ trait Vector: Copy {
     unsafe fn next_key(self, rcon: u8) -> Self;
     /// Twice each block in GF(2^128) (RFC 4493 section 2.3).
     unsafe fn double(self) -> Self;
+    /// Four blocks of each message, by their places in it.
+    unsafe fn gather_four<'a>(blocks: impl FnMut(usize) -> &'a [Block; 4]) -> [Self; 4];
     /// At most 16 octets for each block; where fewer, a one bit behind them, and zeros (RFC 4493 section 2.4).
     unsafe fn gather_padded<'a>(octets: impl FnMut(usize) -> &'a [u8]) -> Self;
     /// Of each block that of `one` where its bit is set, else that of `other`.
@@ -157,6 +160,13 @@ impl Vector for __m128i {
     unsafe fn gather<'a>(mut block: impl FnMut(usize) -> &'a Block) -> Self {
         // SAFETY: the block has 16 octets.
         unsafe { Self::splat(block(0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn gather_four<'a>(mut blocks: impl FnMut(usize) -> &'a [Block; 4]) -> [Self; 4] {
+        let [a, b, c, d] = blocks(0);
+        // SAFETY: each block has 16 octets.
+        unsafe { [Self::splat(a), Self::splat(b), Self::splat(c), Self::splat(d)] }
     }
 
     #[inline(always)]
@@ -261,6 +271,24 @@ impl Vector for __m512i {
             let vector = _mm512_inserti32x4::<1>(vector, one(1));
             let vector = _mm512_inserti32x4::<2>(vector, one(2));
             _mm512_inserti32x4::<3>(vector, one(3))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn gather_four<'a>(mut blocks: impl FnMut(usize) -> &'a [Block; 4]) -> [Self; 4] {
+        // SAFETY: the caller has the features, and four blocks have 64 octets.
+        unsafe {
+            let mut one = |index| _mm512_loadu_si512(blocks(index).as_ptr().cast());
+            let (a, b, c, d) = (one(0), one(1), one(2), one(3));
+            // Rows of four blocks become columns: first by pairs of messages, then all.
+            let (ab, cd) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0x44>(c, d));
+            let (ab_behind, cd_behind) = (_mm512_shuffle_i32x4::<0xee>(a, b), _mm512_shuffle_i32x4::<0xee>(c, d));
+            [
+                _mm512_shuffle_i32x4::<0x88>(ab, cd),
+                _mm512_shuffle_i32x4::<0xdd>(ab, cd),
+                _mm512_shuffle_i32x4::<0x88>(ab_behind, cd_behind),
+                _mm512_shuffle_i32x4::<0xdd>(ab_behind, cd_behind),
+            ]
         }
     }
 

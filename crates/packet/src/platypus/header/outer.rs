@@ -116,7 +116,7 @@ fn decode_ipv4(octets: &[u8]) -> Result<(Outer, u8, &[u8]), Malformed> {
     if offsets::half(octets, v4::FRAGMENT) & v4::FRAGMENTED != 0 {
         return Err(Malformed::Fragment);
     }
-    if octets.first_chunk().is_none_or(|header| ipv4_header_sum(header) != 0xffff) {
+    if !octets.first_chunk().is_some_and(ipv4_header_is_right) {
         return Err(Malformed::Checksum);
     }
     let outer = Outer {
@@ -194,12 +194,21 @@ pub(crate) fn ipv4_header_sum(header: &[u8; IPV4_HEADER]) -> u16 {
     fold(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
 }
 
+/// Whether the checksum of an IPv4 header of twenty octets is right: the sum of its words, which are not all zero, is then a
+/// multiple of what ones' complement counts modulo.
+#[inline(always)]
+pub(crate) fn ipv4_header_is_right(header: &[u8; IPV4_HEADER]) -> bool {
+    let (words, _) = header.as_chunks::<4>();
+    let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+    sum != 0 && sum.is_multiple_of(0xffff)
+}
+
 /// The ones' complement sum of sixteen bits of what `sum` is the sum of, at most 65,536 words of 32 bits.
 #[inline(always)]
 pub(crate) fn fold(sum: u64) -> u16 {
-    let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    ((sum & 0xffff) + (sum >> 16)) as u16
+    // Each half is added to the other, and the carry comes in at the bottom of the upper one.
+    let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
 /// Writes the checksum of the IPv4 header at the front of `octets`.

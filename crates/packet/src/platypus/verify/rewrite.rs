@@ -42,13 +42,32 @@ enum Shape {
     Paper,
     Ipv4,
     Ipv6,
+    /// IPv4 over IP with one capability, neither delegated nor sealed: everything lies where [`lean`] says.
+    Lean,
+}
+
+/// Where the fields of the commonest shape lie.
+mod lean {
+    use std::ops::Range;
+
+    use super::super::super::header::IPV4_HEADER;
+    use super::super::super::header::offsets::{IPV4, POINTER};
+
+    pub(super) const HEADER: usize = IPV4_HEADER;
+    pub(super) const POINTER_AT: usize = HEADER + POINTER;
+    pub(super) const DESTINATION: usize = HEADER + IPV4.destination;
+    pub(super) const NONCE: Range<usize> = HEADER + IPV4.nonce..HEADER + IPV4.nonce + 8;
+    pub(super) const CAPABILITY: usize = HEADER + IPV4.capabilities;
+    pub(super) const BINDING: usize = CAPABILITY + IPV4.capability.prefix;
+    /// Octets up to the end of half a binding.
+    pub(super) const FRONT: usize = BINDING + 8;
 }
 
 impl Shape {
     fn offsets(self) -> &'static Offsets {
         match self {
             Self::Paper => &offsets::PAPER,
-            Self::Ipv4 => &offsets::IPV4,
+            Self::Ipv4 | Self::Lean => &offsets::IPV4,
             Self::Ipv6 => &offsets::IPV6,
         }
     }
@@ -97,16 +116,20 @@ impl Forward {
             IpAddr::V4(source) if packet.original_source().is_unspecified() => Some(source),
             _ => None,
         };
+        let binding = packet.binding_range(index).start;
+        // One capability of IPv4 over IP ends elsewhere if it is delegated.
+        let is_lean = packet.outer().carriage == Carriage::Ip && packet.count() == 1 && binding == lean::BINDING;
         Self {
             header: header as u16,
             capability: packet.capability_offset(index) as u16,
-            binding: packet.binding_range(index).start as u16,
+            binding: binding as u16,
             next: next as u16,
             pointer: packet.pointer_to(index + 1),
             ttl: packet.outer().ttl.saturating_sub(1),
             carriage: packet.outer().carriage,
             shape: match (table.version, table.family) {
                 (0, _) => Shape::Paper,
+                (_, Afi::Ipv4) if is_lean => Shape::Lean,
                 (_, Afi::Ipv4) => Shape::Ipv4,
                 (_, Afi::Ipv6) => Shape::Ipv6,
             },
@@ -118,16 +141,15 @@ impl Forward {
     /// The decision for an IPv4 packet over IP with one capability, whose list has `pointer` words.
     #[inline(always)]
     pub(in super::super) const fn lean(ttl: u8, pointer: u8) -> Self {
-        const CAPABILITY: usize = IPV4_HEADER + offsets::IPV4.capabilities;
         Self {
-            header: IPV4_HEADER as u16,
-            capability: CAPABILITY as u16,
-            binding: (CAPABILITY + offsets::IPV4.capability.prefix) as u16,
-            next: (IPV4_HEADER + offsets::IPV4.destination) as u16,
+            header: lean::HEADER as u16,
+            capability: lean::CAPABILITY as u16,
+            binding: lean::BINDING as u16,
+            next: lean::DESTINATION as u16,
             pointer,
             ttl,
             carriage: Carriage::Ip,
-            shape: Shape::Ipv4,
+            shape: Shape::Lean,
             is_last: true,
             original_source: None,
         }
@@ -158,16 +180,34 @@ impl Forward {
 
     /// Whom the packet is charged to.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn charge(&self, datagram: &[u8]) -> Charge {
+        if self.shape == Shape::Lean
+            && let Some(front) = datagram.first_chunk::<{ lean::FRONT }>()
+        {
+            let [_, _, _, _, p0, p1, p2, kind, e0, e1, e2, e3, ..] = front[lean::CAPABILITY..] else { unreachable!() };
+            return Charge {
+                principal: Principal::from_octets([p0, p1, p2]),
+                delegation: None,
+                interval: Interval::new(kind & kind::INTERVAL),
+                epoch: u32::from_be_bytes([e0, e1, e2, e3]),
+            };
+        }
         Charge::read(&datagram[usize::from(self.capability)..], self.shape.offsets())
     }
 
     /// Octets that no two packets share: the nonce (none in version 0) and half of the binding just verified.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn fingerprint(&self, datagram: &[u8]) -> [u8; 16] {
         let mut out = [0; 16];
+        if self.shape == Shape::Lean
+            && let Some(front) = datagram.first_chunk::<{ lean::FRONT }>()
+        {
+            out[..8].copy_from_slice(&front[lean::NONCE]);
+            out[8..].copy_from_slice(&front[lean::BINDING..]);
+            return out;
+        }
         let binding = usize::from(self.binding);
         out[8..].copy_from_slice(&datagram[binding..binding + 8]);
         if self.shape != Shape::Paper {
@@ -178,8 +218,23 @@ impl Forward {
     }
 
     /// Rewrites the packet in place.
-    #[inline]
+    #[inline(always)]
     pub fn apply(&self, datagram: &mut [u8]) {
+        if self.shape == Shape::Lean
+            && let Some(front) = datagram.first_chunk_mut::<{ lean::FRONT }>()
+        {
+            front[lean::POINTER_AT] = self.pointer;
+            let four = |at: usize| [front[at], front[at + 1], front[at + 2], front[at + 3]];
+            let (source, destination) = (four(lean::CAPABILITY), four(lean::DESTINATION));
+            rewrite_ipv4(front, self.ttl, source, destination);
+        } else {
+            self.apply_any(datagram);
+        }
+    }
+
+    /// The same for every shape.
+    #[inline(never)]
+    fn apply_any(&self, datagram: &mut [u8]) {
         let header = usize::from(self.header);
         datagram[header + POINTER] = self.pointer;
         if let Some(source) = self.original_source {

@@ -16,7 +16,7 @@ use wayleave_dataplane::bench::{self, SLOT, SPAN, TABLE_1, Work, generated_route
 use wayleave_dataplane::{icing, platypus};
 use wayleave_packet::icing::mint::Form;
 
-use super::{Report, draw, forward_plot};
+use super::{Report, check_wanted, draw, forward_plot};
 use crate::cli::Bench;
 use crate::failure::{Failure, Outcome};
 
@@ -79,11 +79,15 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
         }),
     );
     measure(bench, &FORWARD, &routes, &mut report)?;
-    for ((packets, octets, printed), [ours, paper]) in TABLE_1.into_iter().zip([
-        ["table-1.trace-1", "table-1.trace-1.paper"],
-        ["table-1.trace-2", "table-1.trace-2.paper"],
-        ["table-1.trace-3", "table-1.trace-3.paper"],
-    ]) {
+    for ((packets, octets, printed), [ours, paper]) in TABLE_1
+        .into_iter()
+        .zip([
+            ["table-1.trace-1", "table-1.trace-1.paper"],
+            ["table-1.trace-2", "table-1.trace-2.paper"],
+            ["table-1.trace-3", "table-1.trace-3.paper"],
+        ])
+        .filter(|(_, [ours, _])| bench.wants(ours))
+    {
         report.exact(ours, "ratio", overhead(packets, octets, 4));
         report.exact(paper, "ratio", printed);
     }
@@ -105,10 +109,21 @@ fn cores(bench: &Bench) -> usize {
 
 /// Every measure at all its sizes, then its first size on all cores.
 fn measure(bench: &Bench, measures: &[Measure], routes: &Routes, report: &mut Report) -> Outcome<()> {
+    let names = measures.iter().flat_map(|(name, subject, sizes)| {
+        let sized = sizes.iter().map(|size| result_name(name, *subject, *size));
+        sized.chain([format!("{name}.cores")])
+    });
+    check_wanted(bench, names)?;
     let repetitions = bench.repetitions.unwrap_or(if bench.short { 15 } else { 101 });
     for (name, subject, sizes) in measures {
         for size in *sizes {
-            report.add(result_name(name, *subject, *size), "packets/s", &rates(*subject, *size, routes, repetitions)?);
+            let result = result_name(name, *subject, *size);
+            if bench.wants(&result) {
+                report.add(result, "packets/s", &rates(*subject, *size, routes, repetitions)?);
+            }
+        }
+        if !bench.wants(&format!("{name}.cores")) {
+            continue;
         }
         let all: Vec<Vec<f64>> = thread::scope(|scope| {
             let one = |_| scope.spawn(|| rates(*subject, sizes[0], routes, repetitions));

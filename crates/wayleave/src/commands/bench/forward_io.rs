@@ -25,7 +25,7 @@ use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::udp::{self, Intake};
 use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 
-use super::Report;
+use super::{Report, check_wanted};
 use crate::cli::Bench;
 use crate::failure::{Failure, Outcome};
 use crate::forwarding_keys::{icing_master, icing_secret};
@@ -112,17 +112,20 @@ pub fn run(bench: &Bench) -> Outcome<Option<Report>> {
         let ended = ended.map_err(|error| Failure::new(format!("no namespaces: {error}")))?;
         return if ended.success() { Ok(None) } else { Err(Failure::new("the benchmark failed inside").into()) };
     };
+    check_wanted(bench, CASES.iter().map(|case| case.name.to_owned()).chain(["overload".to_owned()]))?;
     let repetitions = bench.repetitions.unwrap_or(if bench.short { 3 } else { 9 });
     let lab = Laboratory::new().map_err(|error| Failure::new(format!("no network: {error}")))?;
     let mut refused = serde_json::Map::new();
     let mut results = Vec::new();
-    for case in &CASES {
+    for case in CASES.iter().filter(|case| bench.wants(case.name)) {
         match lab.measure(case, repetitions) {
             Ok(rates) => results.push((case.name, rates)),
             Err(why) => drop(refused.insert(case.name.to_owned(), json!(why))),
         }
     }
-    let overload = lab.overload(repetitions.min(3)).map_err(|why| refused.insert("overload".to_owned(), json!(why)));
+    let overload = bench.wants("overload").then(|| lab.overload(repetitions.min(3)));
+    let overload =
+        overload.and_then(|outcome| outcome.map_err(|why| refused.insert("overload".to_owned(), json!(why))).ok());
     let mut report = Report::new(
         "forward-io",
         json!({
@@ -140,7 +143,7 @@ pub fn run(bench: &Bench) -> Outcome<Option<Report>> {
     for (name, rates) in results {
         report.add(name, "packets/s", &rates);
     }
-    if let Ok((least, peak)) = overload {
+    if let Some((least, peak)) = overload {
         report.exact("overload", "ratio", least / peak);
     }
     Ok(Some(report))

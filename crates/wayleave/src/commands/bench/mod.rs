@@ -73,6 +73,17 @@ pub fn run(bench: &Bench) -> Outcome {
     Ok(())
 }
 
+/// Refuses an `--only` that no result's name begins with.
+fn check_wanted(bench: &Bench, names: impl Iterator<Item = String>) -> Outcome<()> {
+    let names: Vec<String> = names.collect();
+    match bench.only.iter().find(|begin| !names.iter().any(|name| name.starts_with(begin.as_str()))) {
+        Some(begin) => {
+            Err(Failure::usage(format!("no result's name begins with `{begin}`")).help(names.join(" ")).into())
+        }
+        None => Ok(()),
+    }
+}
+
 /// What a benchmark found.
 struct Report {
     name: &'static str,
