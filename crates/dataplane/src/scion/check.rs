@@ -1,9 +1,10 @@
 //! The checks before the MAC, in their order: ingress, addresses, expiry; and the blocks for the MAC.
 
 use wayleave_core::{Instant, Now};
-use wayleave_packet::scion::{Extensions, HeaderError, Hop, Layout, PathError, Position};
+use wayleave_packet::scion::{Extensions, HeaderError, Hop, Layout, PathError, addresses};
 
 use super::config::Owner;
+use super::kin::Kin;
 use super::{Router, SKEW, Slot, Tags};
 use crate::counters::Reason;
 use crate::frame::{Frame, Ingress};
@@ -87,35 +88,32 @@ impl Router {
     pub(super) fn check_hops(
         &self,
         frame: &Frame<'_>,
-        layout: &Layout,
+        kin: &Kin,
         time: &Time,
         tags: &mut Tags,
         pending: &mut Pending,
     ) -> Result<(), Reason> {
-        let at = layout.position;
-        let info = layout.info(at.info);
-        let mut hop = read(frame.octets, info, layout.hop(at.hop));
-        let peering = peering(&hop, at)?;
-        self.check_ingress(frame, layout, &hop, peering)?;
-        let local = self.check_addresses(frame, layout)?;
+        let mut hop = read(frame.octets, kin.info, kin.field);
+        let peering = peering(&hop, kin)?;
+        self.check_ingress(frame, kin, &hop, peering)?;
+        let local = self.check_addresses(frame, kin)?;
         time.check(&hop)?;
         // Against construction, the router where a packet comes in takes this hop's MAC out of the accumulator first.
         if matches!(frame.ingress, Ingress::External(_)) && !hop.construction() && !peering {
             hop = hop.with_seg_id(hop.next_seg_id());
         }
-        let segment = at.segment_of(at.hop + 1);
-        pending.changes = segment != at.info && at.hop + 1 < at.hops && !local && !peering;
+        pending.changes = kin.enters && !local && !peering;
         if pending.changes {
-            let next = read(frame.octets, info + 8, layout.hop(at.hop + 1));
+            let next = read(frame.octets, kin.info + 8, kin.next_field());
             time.check(&next)?;
             pending.next_slot = tags.push(self.keys.newer(next.timestamp()), next.mac_input());
         }
         pending.slot = tags.push(self.keys.newer(hop.timestamp()), hop.mac_input());
         pending.hop = hop;
-        pending.path = layout.path as u32;
-        pending.info = info as u32;
-        pending.pointer = (segment << 6 | (at.hop + 1) & 0x3f) as u8;
-        pending.left = (at.hops - at.hop - 1) as u8;
+        pending.path = kin.path as u32;
+        pending.info = kin.info as u32;
+        pending.pointer = kin.pointer;
+        pending.left = kin.left;
         pending.peering = peering;
         pending.local = local;
         Ok(())
@@ -123,12 +121,11 @@ impl Router {
 
     /// A packet comes in where its hop field says, from the sibling that owns that way in, or from a host at its first hop.
     #[inline(always)]
-    fn check_ingress(&self, frame: &Frame<'_>, layout: &Layout, hop: &Hop, peering: bool) -> Result<(), Reason> {
-        let first = layout.position.hop == 0;
+    fn check_ingress(&self, frame: &Frame<'_>, kin: &Kin, hop: &Hop, peering: bool) -> Result<(), Reason> {
         match frame.ingress {
             Ingress::External(interface) if interface != 0 && hop.ingress() == interface => Ok(()),
             Ingress::External(_) => Err(Reason::WrongIngress),
-            Ingress::Internal | Ingress::Sibling(_) if first => Ok(()),
+            Ingress::Internal | Ingress::Sibling(_) if kin.first => Ok(()),
             Ingress::Internal => Err(Reason::TransitSource),
             Ingress::Sibling(sibling) => {
                 let came_in = if peering { hop.ingress() } else { came_in(frame.octets) };
@@ -140,17 +137,16 @@ impl Router {
 
     /// Whether the packet ends here; its source and destination must be where they can be.
     #[inline(always)]
-    fn check_addresses(&self, frame: &Frame<'_>, layout: &Layout) -> Result<bool, Reason> {
-        let (from_here, to_here) = (layout.src == self.isd_as, layout.dst == self.isd_as);
-        let first = layout.position.hop == 0;
+    fn check_addresses(&self, frame: &Frame<'_>, kin: &Kin) -> Result<bool, Reason> {
+        let (dst, src) = addresses(frame.octets);
+        let (from_here, to_here) = (src == self.isd_as, dst == self.isd_as);
         if let Ingress::External(_) = frame.ingress {
             if from_here {
                 return Err(Reason::SourceAddress);
             }
-            let last = layout.position.hop + 1 == layout.position.hops;
-            return if last == to_here { Ok(to_here) } else { Err(Reason::DestinationAddress) };
+            return if kin.last == to_here { Ok(to_here) } else { Err(Reason::DestinationAddress) };
         }
-        if first && !from_here {
+        if kin.first && !from_here {
             return Err(Reason::SourceAddress);
         }
         if to_here { Err(Reason::DestinationAddress) } else { Ok(false) }
@@ -160,16 +156,11 @@ impl Router {
 /// Whether the current hop is one of the two that join segments over a peering link. A segment without such a link has at
 /// least two hops: one of a single hop would be left as soon as it is entered.
 #[inline(always)]
-fn peering(hop: &Hop, at: Position) -> Result<bool, Reason> {
-    let second = at.second_end - at.first_end;
+fn peering(hop: &Hop, kin: &Kin) -> Result<bool, Reason> {
     if !hop.peering() {
-        let single = at.first_end == 1 || second == 1 || at.hops - at.second_end == 1;
-        return if single { Err(Reason::MalformedPath) } else { Ok(false) };
+        return if kin.single { Err(Reason::MalformedPath) } else { Ok(false) };
     }
-    if at.segments != 2 {
-        return Err(Reason::MalformedPath);
-    }
-    Ok(at.hop + 1 == at.first_end || at.hop == at.first_end)
+    if kin.two { Ok(kin.joint) } else { Err(Reason::MalformedPath) }
 }
 
 /// The interface by which a packet in transit has come into the AS: that of the hop before, if the segment changed here.

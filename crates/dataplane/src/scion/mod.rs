@@ -4,6 +4,7 @@ mod answer;
 mod check;
 mod config;
 mod decide;
+mod kin;
 mod one_hop;
 
 pub use config::{Config, ConfigError, EpochKey, Interface, Keys, Link, Owner};
@@ -16,6 +17,7 @@ use crate::frame::{Action, BURST, Frame, Ingress, fetch};
 use crate::limit::TokenBucket;
 use check::{Pending, Time};
 use config::Port;
+use kin::Kin;
 
 /// How far a segment's timestamp may lie in the future: the clocks of ASes differ. Microseconds.
 pub const SKEW: u64 = 337_500_000;
@@ -173,13 +175,13 @@ impl Router {
     pub fn process(&mut self, frames: &mut [Frame<'_>], now: Now) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
         let time = Time::new(now);
-        let mut tags = Tags::NONE;
+        let (mut tags, mut kin) = (Tags::NONE, None);
         fetch::<HEADER_LINES>(&frames[..frames.len().min(RUN)]);
         for (number, actions) in actions.chunks_mut(RUN).enumerate() {
             let Some((_, frames)) = frames.split_at_mut_checked(number * RUN) else { break };
             let (run, behind) = frames.split_at_mut(frames.len().min(RUN));
             fetch::<HEADER_LINES>(&behind[..behind.len().min(RUN)]);
-            self.process_run(run, actions, &mut tags, &time, now);
+            self.process_run(run, actions, (&mut tags, &mut kin), &time, now);
         }
         self.counters.count_burst(&actions[..frames.len().min(BURST)]);
         actions
@@ -191,14 +193,14 @@ impl Router {
         &mut self,
         frames: &mut [Frame<'_>],
         actions: &mut [Action],
-        tags: &mut Tags,
+        (tags, kin): (&mut Tags, &mut Option<Kin>),
         time: &Time,
         now: Now,
     ) {
         let mut checked = [Checked::Refused(Reason::Unprocessed); RUN];
         let mut pending = [Pending::default(); RUN];
         for ((checked, pending), frame) in checked.iter_mut().zip(&mut pending).zip(frames.iter()) {
-            *checked = self.check(frame, time, tags, pending);
+            *checked = self.check(frame, kin, time, tags, pending);
         }
         self.counters.macs += tags.compute(&self.keys) as u64;
         let packets = frames.iter_mut().zip(&checked).zip(&pending);
@@ -270,26 +272,45 @@ impl Router {
         self.ports.get(usize::from(interface))?.as_ref()
     }
 
-    /// Lengths, pointers and bounds first; then by kind of path.
+    /// Lengths, pointers and bounds first, which a packet may have in common with the one before; then by kind of path.
     #[inline(always)]
-    fn check(&self, frame: &Frame<'_>, time: &Time, tags: &mut Tags, pending: &mut Pending) -> Checked {
-        let layout = match Layout::decode(frame.octets) {
-            Ok(layout) => layout,
-            Err(error) => return Checked::Refused(check::reason(error)),
-        };
+    fn check(
+        &self,
+        frame: &Frame<'_>,
+        kin: &mut Option<Kin>,
+        time: &Time,
+        tags: &mut Tags,
+        pending: &mut Pending,
+    ) -> Checked {
+        if kin.as_ref().is_none_or(|kin| !kin.holds(frame.octets)) {
+            match self.lay_out(frame) {
+                Ok(new) => *kin = Some(new),
+                Err(checked) => return checked,
+            }
+        }
+        let Some(kin) = kin else { return Checked::Refused(Reason::Unprocessed) };
+        if self.is_throttled(frame.ingress, time) {
+            return Checked::Refused(Reason::Throttled);
+        }
+        match self.check_hops(frame, kin, time, tags, pending) {
+            Ok(()) => Checked::Pending,
+            Err(reason) => Checked::Refused(reason),
+        }
+    }
+
+    /// Where the fields of a packet with a standard path lie; or what becomes of one with another path, or none.
+    #[inline(never)]
+    fn lay_out(&self, frame: &Frame<'_>) -> Result<Kin, Checked> {
+        let layout = Layout::decode(frame.octets).map_err(|error| Checked::Refused(check::reason(error)))?;
         if matches!(layout.next_header, next_header::HOP_BY_HOP | next_header::END_TO_END)
             && !check::extensions_are_sound(layout.next_header, &frame.octets[layout.header_len..])
         {
-            return Checked::Refused(Reason::Extension);
+            return Err(Checked::Refused(Reason::Extension));
         }
         match layout.path_type {
-            PathType::Standard if self.is_throttled(frame.ingress, time) => Checked::Refused(Reason::Throttled),
-            PathType::Standard => match self.check_hops(frame, &layout, time, tags, pending) {
-                Ok(()) => Checked::Pending,
-                Err(reason) => Checked::Refused(reason),
-            },
-            PathType::OneHop => Checked::OneHop,
-            PathType::Empty => self.empty_path(frame.ingress, layout.src, layout.dst, layout.next_header),
+            PathType::Standard => Kin::of(frame.octets, &layout).ok_or(Checked::Refused(Reason::Malformed)),
+            PathType::OneHop => Err(Checked::OneHop),
+            PathType::Empty => Err(self.empty_path(frame.ingress, layout.src, layout.dst, layout.next_header)),
         }
     }
 

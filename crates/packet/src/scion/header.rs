@@ -162,6 +162,15 @@ impl Layout {
     }
 }
 
+/// The destination's and the source's AS in a packet whose header has been checked; zeros in one that is too short for it.
+#[inline(always)]
+#[must_use]
+pub fn addresses(packet: &[u8]) -> (IsdAs, IsdAs) {
+    let number = |octets: &[u8]| IsdAs(u64::from_be_bytes(octets.try_into().expect("eight octets")));
+    let fixed = packet.first_chunk::<{ field::HOSTS }>();
+    fixed.map_or((IsdAs(0), IsdAs(0)), |fixed| (number(&fixed[field::DST_IA]), number(&fixed[field::SRC_IA])))
+}
+
 /// A SCION header, decoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {

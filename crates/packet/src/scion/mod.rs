@@ -12,7 +12,7 @@ mod verify;
 
 pub use address::{HostAddress, IsdAs, ParseIsdAsError, Service};
 pub use extension::{Extension, ExtensionError, Extensions};
-pub use header::{Header, HeaderError, Layout, Packet, PathType, next_header};
+pub use header::{Header, HeaderError, Layout, Packet, PathType, addresses, next_header};
 pub use mint::{AsHop, BuildError, Direction, ForwardingKey, PathBuilder, PeerHop, Segment};
 pub use path::{HopField, InfoField, MAX_HOPS, OneHopPath, Path, PathError, PathMeta, Position, StandardPath};
 pub use verify::{Hop, MacInput, hop_expiry, mac_input};

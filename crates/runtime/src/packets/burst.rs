@@ -18,7 +18,8 @@ pub(super) const MESSAGE: usize = 65_536 + 192;
 struct Packet {
     at: u32,
     length: u32,
-    from: SocketAddr,
+    /// The place of its sender's address.
+    from: u32,
 }
 
 /// Packets in memory of their own, in the order of their arrival.
@@ -26,6 +27,8 @@ pub struct Burst {
     octets: Box<[u8]>,
     /// Never more than [`MOST`]; each begins behind the end of the one before.
     packets: Vec<Packet>,
+    /// Where packets came from; neighbours from one place share an entry.
+    senders: Vec<SocketAddr>,
 }
 
 impl std::fmt::Debug for Burst {
@@ -36,7 +39,7 @@ impl std::fmt::Debug for Burst {
 
 impl Default for Burst {
     fn default() -> Self {
-        Self { octets: vec![0; ROOM].into(), packets: Vec::with_capacity(MOST) }
+        Self { octets: vec![0; ROOM].into(), packets: Vec::with_capacity(MOST), senders: Vec::with_capacity(MOST) }
     }
 }
 
@@ -56,7 +59,7 @@ impl Burst {
     /// Where a packet came from.
     #[must_use]
     pub fn from(&self, packet: usize) -> SocketAddr {
-        self.packets[packet].from
+        self.senders[self.packets[packet].from as usize]
     }
 
     /// A packet's octets.
@@ -66,16 +69,18 @@ impl Burst {
         &self.octets[at as usize..(at + length) as usize]
     }
 
-    /// The packets from `first` on, each with where it came from, to be changed in place.
-    pub fn packets_mut(&mut self, first: usize) -> impl Iterator<Item = (SocketAddr, &mut [u8])> {
-        let mut rest = &mut *self.octets;
+    /// The packets from `first` on, each with where it came from, to be changed in place. Neighbours from one place may have
+    /// one address in common: who looks it up need not do so for each.
+    pub fn packets_mut(&mut self, first: usize) -> impl Iterator<Item = (&SocketAddr, &mut [u8])> {
+        let Self { octets, packets, senders } = self;
+        let (mut rest, senders) = (&mut **octets, &**senders);
         let mut before = 0;
-        self.packets[first..].iter().map(move |packet| {
+        packets[first..].iter().map(move |packet| {
             let (_, from_here) = std::mem::take(&mut rest).split_at_mut((packet.at - before) as usize);
             let (octets, behind) = from_here.split_at_mut(packet.length as usize);
             rest = behind;
             before = packet.at + packet.length;
-            (packet.from, octets)
+            (&senders[packet.from as usize], octets)
         })
     }
 
@@ -88,6 +93,7 @@ impl Burst {
     /// Forgets all packets.
     pub fn clear(&mut self) {
         self.packets.clear();
+        self.senders.clear();
     }
 
     /// Appends a copy of a packet, if there is room.
@@ -124,7 +130,16 @@ impl Burst {
     /// Makes a packet of the memory that [`Self::room`] gave.
     pub(super) fn claim(&mut self, length: usize, from: SocketAddr) {
         let at = self.end() as u32; // the memory is far below 4 GiB
+        let from = self.sender(from);
         self.packets.push(Packet { at, length: length as u32, from });
+    }
+
+    /// The place of a sender's address, which is the last one's if that is the same.
+    fn sender(&mut self, from: SocketAddr) -> u32 {
+        if self.senders.last() != Some(&from) {
+            self.senders.push(from);
+        }
+        self.senders.len() as u32 - 1 // at most one for each packet
     }
 
     fn end(&self) -> usize {
@@ -147,6 +162,10 @@ impl Burst {
     /// remainder. What exceeds [`MOST`] is left out; returns how many packets that are.
     pub(super) fn split(&mut self, at: usize, length: usize, segment: usize, from: SocketAddr) -> usize {
         let segment = if segment == 0 { length.max(1) } else { segment };
+        if self.packets.len() == MOST {
+            return length.div_ceil(segment).max(1);
+        }
+        let from = self.sender(from);
         let mut begin = 0;
         while begin < length || (begin == 0 && length == 0) {
             let this = segment.min(length - begin);

@@ -194,8 +194,14 @@ impl Engine {
         let actions = {
             let mut frames: [Frame<'_>; BURST] =
                 std::array::from_fn(|_| Frame { octets: &mut [], ingress: Ingress::Internal });
+            let mut last = None;
             for (number, (from, octets)) in burst.packets_mut(first).take(BURST).enumerate() {
-                let Some(link) = self.link(way, from) else {
+                let link = match last {
+                    Some((same, link)) if std::ptr::eq(same, from) => link,
+                    _ => self.link(way, from),
+                };
+                last = Some((from, link));
+                let Some(link) = link else {
                     tally.strangers += 1;
                     continue;
                 };
@@ -222,9 +228,9 @@ impl Engine {
     }
 
     /// The number of the link that a packet came by, if its other end sent it.
-    fn link(&self, way: Way, from: SocketAddr) -> Option<u16> {
+    fn link(&self, way: Way, from: &SocketAddr) -> Option<u16> {
         let Way::Link(number) = way else { return None };
-        self.table.links.get(number).filter(|(_, remote)| *remote == from).map(|(id, _)| *id)
+        self.table.links.get(number).filter(|(_, remote)| remote == from).map(|(id, _)| *id)
     }
 
     fn behind(&self, link: u16) -> Option<(usize, SocketAddr)> {

@@ -51,6 +51,15 @@ pub struct Table {
     routes: Vec<(Prefix, usize)>,
 }
 
+/// Where a packet goes.
+#[derive(Clone, Copy)]
+enum Next {
+    /// Over this link.
+    Link(usize),
+    /// By this port, to this address.
+    Ip(usize, IpAddr),
+}
+
 /// The waypoints with their live keys.
 pub fn waypoints(section: &PlatypusSection, keys: &ForwardingKeys, now: u64, ahead: u64) -> Vec<Waypoint> {
     let policy = Policy {
@@ -183,8 +192,14 @@ impl Engine {
         let actions = {
             let mut frames: [Frame<'_>; BURST] =
                 std::array::from_fn(|_| Frame { octets: &mut [], ingress: Ingress::Internal });
+            let mut last = None;
             for (number, (from, octets)) in burst.packets_mut(first).take(BURST).enumerate() {
-                if !self.is_expected(way, from, octets) {
+                let is_expected = match (way, last) {
+                    (Way::Link(_), Some((same, is_expected))) if std::ptr::eq(same, from) => is_expected,
+                    _ => self.is_expected(way, from, octets),
+                };
+                last = Some((from, is_expected));
+                if !is_expected {
                     tally.strangers += u64::from(way != Way::Icmp);
                     continue;
                 }
@@ -192,7 +207,7 @@ impl Engine {
                     && stamping.is_for(link)
                     && !self.router.is_waypoint(destination(octets))
                 {
-                    tally.unsent += u64::from(!stamping.take(link, octets, from, &mut out.grown));
+                    tally.unsent += u64::from(!stamping.take(link, octets, *from, &mut out.grown));
                     continue;
                 }
                 numbers[count] = first + number;
@@ -205,18 +220,34 @@ impl Engine {
             }
             actions
         };
+        // Neighbours often go to one place.
+        let mut last = None;
         for ((number, length), action) in numbers.into_iter().zip(lengths).zip(actions).take(count) {
             if let Action::Drop(_) = action {
                 continue;
             }
             burst.shorten(number, length);
-            let Some((port, to)) = self.next(burst.octets(number)) else {
+            let destination = destination(burst.octets(number));
+            let next = match last {
+                Some((same, next)) if same == destination => next,
+                _ => self.next(destination),
+            };
+            last = Some((destination, next));
+            let Some(next) = next else {
                 tally.unreachable += 1;
                 continue;
             };
+            let direct;
+            let (port, to) = match next {
+                Next::Link(link) => (self.links[link], &self.remotes[link]),
+                Next::Ip(port, address) => {
+                    direct = SocketAddr::new(address, 0);
+                    (port, &direct)
+                }
+            };
             match action {
-                Action::Answer(_) => out.urgent(port, number, to),
-                _ => out.data(port, number, &to),
+                Action::Answer(_) => out.urgent(port, number, *to),
+                _ => out.data(port, number, to),
             }
         }
         self.stamp(now, out, tally);
@@ -227,7 +258,11 @@ impl Engine {
         let Some(stamping) = self.stamping.as_mut().filter(|_| !out.grown.is_empty()) else { return };
         stamping.stamp(&mut out.grown, now);
         for packet in 0..out.grown.len() {
-            match self.next(out.grown.octets(packet)) {
+            let next = self.next(destination(out.grown.octets(packet))).map(|next| match next {
+                Next::Link(link) => (self.links[link], self.remotes[link]),
+                Next::Ip(port, address) => (port, SocketAddr::new(address, 0)),
+            });
+            match next {
                 // Not back to where it came from: two stampers would send it to each other until its end.
                 Some((port, to)) if to != out.grown.from(packet) => out.grown_data(port, packet, to),
                 _ => tally.unreachable += 1,
@@ -240,23 +275,23 @@ impl Engine {
         self.stamping.as_ref()
     }
 
-    fn is_expected(&self, way: Way, from: SocketAddr, octets: &[u8]) -> bool {
+    fn is_expected(&self, way: Way, from: &SocketAddr, octets: &[u8]) -> bool {
         match way {
-            Way::Link(number) => self.remotes[number] == from,
+            Way::Link(number) => self.remotes[number] == *from,
             Way::Icmp => octets.get(IPV4).is_some_and(|kind| ICMP_ERRORS.contains(kind)),
             _ => true,
         }
     }
 
-    /// The port and the address that a packet's outer destination means.
-    fn next(&self, octets: &[u8]) -> Option<(usize, SocketAddr)> {
-        let destination = destination(octets)?;
+    /// Where a packet to this outer destination goes.
+    fn next(&self, destination: Option<IpAddr>) -> Option<Next> {
+        let destination = destination?;
         let host = Prefix::truncated(destination, if destination.is_ipv4() { 32 } else { 128 }).ok()?;
         let is_behind = |prefix: &Prefix| prefix.afi() == host.afi() && prefix.contains(&host);
         match self.routes.iter().find(|(prefix, _)| is_behind(prefix)) {
-            Some((_, link)) => Some((self.links[*link], self.remotes[*link])),
+            Some((_, link)) => Some(Next::Link(*link)),
             // Raw sockets of IPv6 do not take a packet with its header.
-            None => self.ip.filter(|_| destination.is_ipv4()).map(|port| (port, SocketAddr::new(destination, 0))),
+            None => self.ip.filter(|_| destination.is_ipv4()).map(|port| Next::Ip(port, destination)),
         }
     }
 }

@@ -208,8 +208,14 @@ impl Engine {
             let mut packets = burst.packets_mut(first).take(BURST).enumerate();
             let mut frames: [Frame<'_>; BURST] =
                 std::array::from_fn(|_| Frame { octets: &mut [], ingress: Ingress::Internal });
+            let mut last = None;
             for (number, (from, octets)) in &mut packets {
-                let Some(ingress) = self.ingress(way, from) else {
+                let ingress = match last {
+                    Some((same, ingress)) if std::ptr::eq(same, from) => ingress,
+                    _ => self.ingress(way, from),
+                };
+                last = Some((from, ingress));
+                let Some(ingress) = ingress else {
                     tally.strangers += 1;
                     continue;
                 };
@@ -230,13 +236,14 @@ impl Engine {
 
     /// Where a packet came in; `None` if nobody may send from there.
     #[inline]
-    fn ingress(&self, way: Way, from: SocketAddr) -> Option<Ingress> {
+    fn ingress(&self, way: Way, from: &SocketAddr) -> Option<Ingress> {
         match way {
             Way::Interface(id) => {
-                let is_neighbor = self.table.remotes.get(usize::from(id)).copied().flatten() == Some(from);
+                let remote = self.table.remotes.get(usize::from(id)).and_then(Option::as_ref);
+                let is_neighbor = remote == Some(from);
                 is_neighbor.then_some(Ingress::External(id))
             }
-            _ => Some(match self.table.siblings.iter().position(|sibling| *sibling == from) {
+            _ => Some(match self.table.siblings.iter().position(|sibling| sibling == from) {
                 Some(sibling) => Ingress::Sibling(sibling as u16),
                 None => Ingress::Internal,
             }),
@@ -266,7 +273,7 @@ impl Engine {
             Action::Sibling(sibling) => self.table.siblings.get(usize::from(sibling)).map(|to| (self.internal, *to)),
             Action::Deliver => self.table.host(burst.octets(number)).map(|to| (self.internal, to)),
             Action::Control => {
-                let ingress = self.ingress(way, burst.from(number)).unwrap_or(Ingress::Internal);
+                let ingress = self.ingress(way, &burst.from(number)).unwrap_or(Ingress::Internal);
                 return out.control(ingress, burst.octets(number), tally);
             }
             Action::Answer(_) => {
