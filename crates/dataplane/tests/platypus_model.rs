@@ -334,15 +334,17 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
             }
             pool.extend((0..6).map(|_| packet(&mut random, now)));
             pool.drain(..pool.len().saturating_sub(400));
-            let mut datagrams: Vec<Vec<u8>> = (0..1 + random.below(BURST as u64))
-                .map(|_| {
-                    let mut datagram = pool[random.below(pool.len() as u64) as usize].clone();
-                    if random.below(4) == 0 {
-                        mutate(&mut random, &mut datagram);
-                    }
-                    datagram
-                })
-                .collect();
+            let mut datagrams: Vec<Vec<u8>> = Vec::new();
+            for _ in 0..1 + random.below(BURST as u64) {
+                // Now and then one that has much in common with the one before.
+                let like = datagrams.last().filter(|_| random.below(5) == 0).cloned();
+                let is_like = like.is_some();
+                let mut datagram = like.unwrap_or_else(|| pool[random.below(pool.len() as u64) as usize].clone());
+                if is_like || random.below(4) == 0 {
+                    mutate(&mut random, &mut datagram);
+                }
+                datagrams.push(datagram);
+            }
             let expected: Vec<(Action, Vec<u8>)> =
                 datagrams.iter().map(|datagram| model.process(datagram, now)).collect();
             let sent = datagrams.clone();

@@ -372,7 +372,12 @@ fn a_burst_in_lanes_equals_its_packets_one_by_one() {
                     let (datagram, addresses) = round_trip::random_packet(&mut random, world::NOW);
                     (datagram, addresses[0])
                 };
-                datagrams.push(if random.one_in(3) { mutate(&mut random, &datagram) } else { datagram });
+                // Often one that has much in common with the one before.
+                let like =
+                    datagrams.last().filter(|_| random.one_in(2)).map(|like: &Vec<u8>| mutate(&mut random, like));
+                let mut other =
+                    |datagram: Vec<u8>| if random.one_in(3) { mutate(&mut random, &datagram) } else { datagram };
+                datagrams.push(like.unwrap_or_else(|| other(datagram)));
                 if waypoints.iter().all(|here| here.address() != address) && !random.one_in(9) {
                     waypoints.push(world::waypoint(address));
                 }
