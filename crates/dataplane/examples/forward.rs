@@ -19,9 +19,13 @@ fn main() {
             only.as_deref().is_some_and(|only| !only.split(',').any(|only| name.starts_with(only)))
                 || kernel != Kernel::best() && only.is_some()
         };
-        for (name, work) in
-            [("none", Work::None), ("ip", Work::Ip), ("scion-2015", Work::Scion2015), ("scion", Work::Scion)]
-        {
+        for (name, work) in [
+            ("none", Work::None),
+            ("ip", Work::Ip),
+            ("scion-2015", Work::Scion2015),
+            ("scion", Work::Scion),
+            ("scion-mixed", Work::ScionMixed),
+        ] {
             for length in [64, 1_518] {
                 if is_left_out(&format!("{name}.{length}")) {
                     continue;
@@ -31,7 +35,11 @@ fn main() {
                 report(kernel, name, bench.length(), bench.packets(), times);
             }
         }
-        for (name, work) in [("platypus", platypus::Work::Plain), ("platypus-full", platypus::Work::Full)] {
+        for (name, work) in [
+            ("platypus", platypus::Work::Plain),
+            ("platypus-mixed", platypus::Work::Mixed),
+            ("platypus-full", platypus::Work::Full),
+        ] {
             for length in [64, 348, 1_500] {
                 if is_left_out(&format!("{name}.{length}")) {
                     continue;

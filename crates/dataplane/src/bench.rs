@@ -35,6 +35,8 @@ pub enum Work {
     Ip,
     /// Today's SCION: a transit hop.
     Scion,
+    /// The same on paths of three to eight hops, one after another at random: neighbours have no layout in common.
+    ScionMixed,
     /// The wire of 2015: a transit hop.
     Scion2015,
 }
@@ -46,6 +48,7 @@ impl Work {
         match self {
             Self::None | Self::Ip => 20,
             Self::Scion => 92,
+            Self::ScionMixed => 152,
             Self::Scion2015 => 56,
         }
     }
@@ -101,7 +104,8 @@ impl Bench {
             let packet = match work {
                 Work::None => vec![0; length],
                 Work::Ip => ip_packet(length, routes, draw),
-                Work::Scion => scion_packet(length, &scion, draw),
+                Work::Scion => scion_packet(length, &scion, draw, 3),
+                Work::ScionMixed => scion_packet(length, &scion, draw, 3 + usize::from(draw[14]) % 6),
                 Work::Scion2015 => scion_2015_packet(length, &opaque, draw),
             };
             slot[..length].copy_from_slice(&packet);
@@ -109,7 +113,9 @@ impl Bench {
         let engine = match work {
             Work::None => Engine::None,
             Work::Ip => Engine::Ip(Box::new(Dir24::new(routes)?)),
-            Work::Scion => Engine::Scion(Box::new(Router::new(&config(scion)).expect("our own configuration"))),
+            Work::Scion | Work::ScionMixed => {
+                Engine::Scion(Box::new(Router::new(&config(scion)).expect("our own configuration")))
+            }
             Work::Scion2015 => Engine::Scion2015(Box::new(Switch::new(opaque, &[IN, OUT]))),
         };
         let header = length.min(128);
@@ -178,15 +184,16 @@ fn config(key: ForwardingKey) -> Config {
     }
 }
 
-/// A transit hop in construction direction, the second of three.
-fn scion_packet(length: usize, key: &ForwardingKey, draw: &[u8; 16]) -> Vec<u8> {
+/// A transit hop in construction direction, the second of `hops`.
+fn scion_packet(length: usize, key: &ForwardingKey, draw: &[u8; 16], hops: usize) -> Vec<u8> {
     let other = ForwardingKey::new(draw);
     let mut segment = Segment::new(u16::from_be_bytes([draw[0], draw[1]]), TIME);
     segment.extend(&other, 63, 0, 7, &[]);
     segment.extend(key, 63, IN, OUT, &[]);
+    (3..hops).for_each(|_| segment.extend(&other, 63, 9, 10, &[]));
     segment.extend(&other, 63, 9, 0, &[]);
-    let path = PathBuilder::new().segment(&segment, 0..3, Direction::Construction).and_then(PathBuilder::build);
-    let mut path = path.expect("three hops are a path");
+    let path = PathBuilder::new().segment(&segment, 0..hops, Direction::Construction).and_then(PathBuilder::build);
+    let mut path = path.expect("three hops or more are a path");
     path.infos[0].seg_id = segment.beta(1);
     path.meta.current_hop = 1;
     let mut header = Header {
@@ -274,7 +281,7 @@ impl StampBench {
     pub fn new(length: usize, seed: u8) -> Self {
         let length = length.clamp(Work::Scion.least(), SLOT);
         let key = ForwardingKey::new(&[seed; 16]);
-        let header = |n: u8| scion_packet(Work::Scion.least(), &key, &[n; 16])[..Work::Scion.least() - 8].to_vec();
+        let header = |n: u8| scion_packet(Work::Scion.least(), &key, &[n; 16], 3)[..Work::Scion.least() - 8].to_vec();
         Self { arena: vec![0; SPAN], length, headers: (0..64).map(header).collect() }
     }
 
@@ -390,7 +397,7 @@ mod tests {
     #[test]
     fn every_packet_of_every_benchmark_is_forwarded_in_every_pass() {
         let routes = generated_routes(10_000, 3);
-        for work in [Work::None, Work::Ip, Work::Scion, Work::Scion2015] {
+        for work in [Work::None, Work::Ip, Work::Scion, Work::ScionMixed, Work::Scion2015] {
             for length in [64, 1_518] {
                 let mut bench = Bench::new(work, length, &routes, Kernel::best(), 5).unwrap();
                 for _ in 0..2 {

@@ -6,7 +6,7 @@
 //! turn up to which the line is cleared: no turn begins with a walk over the whole filter.
 //!
 //! Threads share a filter: each has a [`ReplayFilter`] of its own, and all of them one memory. Of copies of a packet that
-//! several threads put in at the same time, one at most is fresh.
+//! several threads put in at the same time, one at most is fresh. Where there is one thread, it holds no line.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -29,7 +29,7 @@ const WORDS: usize = 7;
 const PLACES: usize = 21;
 /// The first turn's bits of a word.
 const FIRST: u64 = 0x1249_2492_4924_9249;
-/// In a line's first word: a thread is at it.
+/// In place of a line's turn, which the thread at it knows.
 const HELD: u64 = 1 << 63;
 /// How often a thread looks whether another has done with a line, and how often it tries to hold it afterwards.
 const LOOKS: usize = 64;
@@ -42,7 +42,7 @@ const SHARES: u64 = 1 << 12;
 #[derive(Default)]
 #[repr(align(64))]
 struct Line {
-    /// The turn up to which the places are cleared, and [`HELD`].
+    /// The turn up to which the places are cleared; [`HELD`] while a thread is at it.
     turn: AtomicU64,
     places: [AtomicU64; WORDS],
 }
@@ -189,10 +189,12 @@ impl ReplayFilter {
     /// Whether no other thread has a hold on the filter: only through this one could another be made.
     #[inline(always)]
     fn is_alone(&self) -> bool {
-        let is_alone = Arc::strong_count(&self.memory) == 1;
+        if Arc::strong_count(&self.memory) != 1 {
+            return false;
+        }
         // What a thread that is gone has written comes before what this one reads.
         fence(Ordering::Acquire);
-        is_alone
+        true
     }
 
     /// Forgets everything, between two passes of a benchmark.
@@ -261,7 +263,6 @@ impl Line {
     #[inline(always)]
     fn hold(&self) -> Option<Held<'_>> {
         for _ in 0..LOOKS {
-            // Who holds the line knows its turn, and puts it back.
             let turn = self.turn.swap(HELD, Ordering::Acquire);
             if turn & HELD == 0 {
                 return Some(Held { line: self, turn });
@@ -380,6 +381,42 @@ mod tests {
         // A thread that loses its core inside a line makes others take a packet for an old one, as rarely as that.
         let lost = times.iter().filter(|times| **times == 0).count();
         assert!(lost <= PACKETS as usize / 100, "{lost}");
+    }
+
+    #[test]
+    fn a_thread_that_is_alone_again_meets_what_it_and_another_put_in() {
+        let mut first = filter(1_000);
+        let outcomes = |of: &mut ReplayFilter, range: std::ops::Range<u64>, what| {
+            range.for_each(|number| assert_eq!(insert(of, number, at(3_200)), what, "{number}"));
+        };
+        outcomes(&mut first, 0..100, Outcome::Fresh);
+        let mut second = first.share();
+        outcomes(&mut second, 0..100, Outcome::Seen);
+        outcomes(&mut second, 100..200, Outcome::Fresh);
+        outcomes(&mut first, 100..200, Outcome::Seen);
+        drop(second);
+        outcomes(&mut first, 0..200, Outcome::Seen);
+        outcomes(&mut first, 200..300, Outcome::Fresh);
+    }
+
+    /// Eleven bits for each of seven places, and none of those that choose the line.
+    #[test]
+    fn each_bit_of_a_hash_moves_one_place_or_chooses_the_line() {
+        let shifts = |hash| (0..WORDS).map(|word| Shifts::new(hash).of(word)).collect::<Vec<u32>>();
+        let mut bits = [0; WORDS];
+        for bit in 0..128 {
+            // Beside all others set, a bit moves its place if it does at all.
+            let (with, without) = (shifts(u128::MAX), shifts(u128::MAX ^ 1 << bit));
+            let one = shifts(1 << bit);
+            let moved: Vec<usize> = (0..WORDS).filter(|word| with[*word] != without[*word]).collect();
+            assert!(moved.len() <= 1 && one.iter().chain(&with).all(|shift| *shift <= 60 && shift % 3 == 0));
+            if bit >= 96 {
+                assert!(moved.is_empty() && one == shifts(0), "{bit}");
+            }
+            moved.into_iter().for_each(|word| bits[word] += 1);
+        }
+        // The lowest bits of a place's eleven matter only beside some of the others.
+        assert!(bits.iter().all(|count| (4..=11).contains(count)), "{bits:?}");
     }
 
     /// All that threads take together is within the capacity.

@@ -284,6 +284,19 @@ fn benchmarks_are_listed_and_report_by_the_contract() {
         assert!(list.lines().any(|line| line == *name), "{name} is not in: {list}");
     }
     assert!(folder.fails(2, &["bench", "nothing"]).contains("no benchmark `nothing`"));
+    for name in ["forward", "forward-io", "stamp"] {
+        let said = folder.fails(2, &["bench", name, "--only", "tea"]);
+        assert!(said.contains("no result's name begins with `tea`"), "{said}");
+    }
+    assert!(folder.fails(2, &["bench", "bgp-codec", "--only", "tea"]).contains("takes no --only"));
+    let table = json(&folder.ok(&["bench", "forward", "--only", "table-1.trace-2", "--json"]));
+    assert_eq!(
+        (table["results"].as_array().map(Vec::len), &table["params"]["only"][0]),
+        (Some(2), &"table-1.trace-2".into())
+    );
+    let one = ["bench", "stamp", "--only", "scion.1500", "--json", "--repetitions", "1"];
+    let results = json(&folder.ok(&one))["results"].as_array().expect("results").clone();
+    assert_eq!(results.iter().map(|result| &result["name"]).collect::<Vec<_>>(), ["scion.1500"]);
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/bgp/bird.messages.mrt");
     let trace = trace.to_str().expect("UTF-8");
     let runs: [(&[&str], &[&str]); 5] = [

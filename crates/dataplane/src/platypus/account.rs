@@ -75,7 +75,7 @@ impl Bucket {
 
 /// Names an account among all, and says where it lies if there is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Name {
+pub(super) struct Name {
     packed: u128,
     home: usize,
 }
@@ -130,7 +130,7 @@ impl Accounts {
 
     /// The name of an account that is charged soon; begins to fetch it.
     #[inline(always)]
-    pub fn look_up(&self, charge: &Charge) -> Name {
+    pub(super) fn look_up(&self, charge: &Charge) -> Name {
         let packed = pack(charge);
         Name { packed, home: self.totals.fetch(packed) }
     }
@@ -141,9 +141,9 @@ impl Accounts {
         self.charge_to(self.look_up(charge), || *charge, octets, now)
     }
 
-    /// The same for a name that [`Accounts::look_up`] gave for `charge`.
+    /// The same for a name that `look_up` gave for `charge`.
     #[inline(always)]
-    pub fn charge_to(&mut self, name: Name, charge: impl Fn() -> Charge, octets: u64, now: Instant) -> Charged {
+    pub(super) fn charge_to(&mut self, name: Name, charge: impl Fn() -> Charge, octets: u64, now: Instant) -> Charged {
         let known = if self.buckets.is_empty() { self.totals.add_known(name.packed, name.home, octets) } else { None };
         match known {
             Some(is_first) => {

@@ -28,6 +28,8 @@ pub enum Work {
     Plain,
     /// And replay filter and accounting.
     Full,
+    /// MAC and rewrite; neighbours have epochs of their own at random, this one or the one before.
+    Mixed,
 }
 
 /// Packets in their slots, and the router that processes them.
@@ -50,7 +52,9 @@ impl Bench {
         let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
         let mut arena = vec![0; SPAN];
         for (number, slot) in (0..).zip(arena.chunks_exact_mut(SLOT)) {
-            slot[..length].copy_from_slice(&packet(number, length, address, &keys));
+            // A bit of a multiplicative hash.
+            let is_late = work == Work::Mixed && u32::wrapping_mul(number, 0x9e37_79b9) >> 31 != 0;
+            slot[..length].copy_from_slice(&packet(number, length, address, &keys, u32::from(is_late)));
         }
         let policy = Policy { narrow: true, ..Policy::default() };
         let repeated = if work == Work::Full { Repeated::Drop } else { Repeated::Pass };
@@ -127,7 +131,7 @@ impl StampBench {
         let length = length.clamp(20, SLOT - ROOM);
         let waypoint = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
         let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
-        let hops = (0..64).map(|number| hop(number, Width::Full, waypoint, &keys));
+        let hops = (0..64).map(|number| hop(number, Width::Full, waypoint, &keys, 0));
         let ready = hops.map(|hop| Ready::new(&hop).expect("of IPv4")).collect();
         let mut arena = vec![0; SPAN];
         for (number, slot) in (0..).zip(arena.chunks_exact_mut(SLOT)) {
@@ -172,22 +176,23 @@ impl StampBench {
     }
 }
 
-fn hop(number: u32, width: Width, waypoint: IpAddr, keys: &WaypointKeys) -> Hop {
+/// Of a principal, under the key of as many epochs `before`.
+fn hop(number: u32, width: Width, waypoint: IpAddr, keys: &WaypointKeys, before: u32) -> Hop {
     let interval = Interval::new(12).expect("in range");
     let capability = Capability {
         waypoint,
         principal: Principal::new(number % 64).expect("24 bits"),
         interval,
-        epoch: epoch::epoch_at(interval, UnixTime(TIME * 1_000_000)),
+        epoch: epoch::epoch_at(interval, UnixTime(TIME * 1_000_000)) - before,
         delegation: None,
         width,
     };
     Hop { capability, key: keys.stamp_key(&capability).expect("one key for ever") }
 }
 
-fn packet(number: u32, length: usize, waypoint: IpAddr, keys: &WaypointKeys) -> Vec<u8> {
+fn packet(number: u32, length: usize, waypoint: IpAddr, keys: &WaypointKeys, before: u32) -> Vec<u8> {
     let width = if length < 72 { Width::Narrow } else { Width::Full };
-    let hops = [hop(number, width, waypoint, keys)];
+    let hops = [hop(number, width, waypoint, keys, before)];
     let nonce = Nonce { seconds: TIME as u32, counter: number };
     let route = Route { hops: &hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
     let mut out = Vec::new();
@@ -213,7 +218,7 @@ mod tests {
 
     #[test]
     fn every_packet_is_forwarded_in_every_pass() {
-        for work in [Work::Plain, Work::Full] {
+        for work in [Work::Plain, Work::Full, Work::Mixed] {
             for length in [64, 348, 1_500] {
                 let mut bench = Bench::new(work, length, Kernel::best());
                 for _ in 0..2 {

@@ -95,7 +95,7 @@ impl Totals {
         Self { lines: vec![Line::default(); lines].into_boxed_slice(), hash: Seeded::new(seed), count: 0, most }
     }
 
-    /// Begins to fetch the line of a name, and returns its place if no other name has it.
+    /// Begins to fetch the line where a name is looked for first, and returns its place.
     #[inline(always)]
     pub(super) fn fetch(&self, name: u128) -> usize {
         let home = self.home(name);
@@ -124,7 +124,8 @@ impl Totals {
         self.lines[self.find(name | TAKEN)].packets == 0
     }
 
-    /// Adds one packet to a name that has a line, whose place [`Totals::fetch`] gave, and returns whether it is the first one since the last record.
+    /// Adds one packet to a name that has a line, and returns whether it is the first one since the last record; `home` is
+    /// what [`Totals::fetch`] gave.
     #[inline(always)]
     pub(super) fn add_known(&mut self, name: u128, home: usize, octets: u64) -> Option<bool> {
         let place = self.find_from(home, name | TAKEN);

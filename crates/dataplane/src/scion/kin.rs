@@ -38,6 +38,19 @@ pub(super) struct Kin {
     pub(super) left: u8,
 }
 
+/// The kins of one burst, each at a place that follows from a header's length and pointer.
+pub(super) type Kins = [Option<Kin>; 8];
+
+/// Where the kin of `packet` is, if it is there.
+#[inline(always)]
+pub(super) fn place(packet: &[u8]) -> usize {
+    let Some(front) = packet.first_chunk::<ADDRESSES>() else { return 0 };
+    let types = usize::from(front[9]);
+    let path = ADDRESSES + 8 + 4 * (types >> 4 & 3) + 4 * (types & 3);
+    let pointer = packet.get(path).map_or(0, |pointer| *pointer);
+    usize::from(front[5] / 3 ^ pointer) % 8
+}
+
 impl Kin {
     /// Of a packet with this layout; `None` if its path is of another type.
     pub(super) fn of(packet: &[u8], layout: &Layout) -> Option<Self> {

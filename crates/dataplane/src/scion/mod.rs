@@ -17,7 +17,7 @@ use crate::frame::{Action, BURST, Frame, Ingress, fetch};
 use crate::limit::TokenBucket;
 use check::{Pending, Time};
 use config::Port;
-use kin::Kin;
+use kin::{Kin, Kins, place};
 
 /// How far a segment's timestamp may lie in the future: the clocks of ASes differ. Microseconds.
 pub const SKEW: u64 = 337_500_000;
@@ -175,13 +175,13 @@ impl Router {
     pub fn process(&mut self, frames: &mut [Frame<'_>], now: Now) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
         let time = Time::new(now);
-        let (mut tags, mut kin) = (Tags::NONE, None);
+        let (mut tags, mut kins) = (Tags::NONE, [None; 8]);
         fetch::<HEADER_LINES>(&frames[..frames.len().min(RUN)]);
         for (number, actions) in actions.chunks_mut(RUN).enumerate() {
             let Some((_, frames)) = frames.split_at_mut_checked(number * RUN) else { break };
             let (run, behind) = frames.split_at_mut(frames.len().min(RUN));
             fetch::<HEADER_LINES>(&behind[..behind.len().min(RUN)]);
-            self.process_run(run, actions, (&mut tags, &mut kin), &time, now);
+            self.process_run(run, actions, (&mut tags, &mut kins), &time, now);
         }
         self.counters.count_burst(&actions[..frames.len().min(BURST)]);
         actions
@@ -193,14 +193,14 @@ impl Router {
         &mut self,
         frames: &mut [Frame<'_>],
         actions: &mut [Action],
-        (tags, kin): (&mut Tags, &mut Option<Kin>),
+        (tags, kins): (&mut Tags, &mut Kins),
         time: &Time,
         now: Now,
     ) {
         let mut checked = [Checked::Refused(Reason::Unprocessed); RUN];
         let mut pending = [Pending::default(); RUN];
         for ((checked, pending), frame) in checked.iter_mut().zip(&mut pending).zip(frames.iter()) {
-            *checked = self.check(frame, kin, time, tags, pending);
+            *checked = self.check(frame, kins, time, tags, pending);
         }
         self.counters.macs += tags.compute(&self.keys) as u64;
         let packets = frames.iter_mut().zip(&checked).zip(&pending);
@@ -272,16 +272,17 @@ impl Router {
         self.ports.get(usize::from(interface))?.as_ref()
     }
 
-    /// Lengths, pointers and bounds first, which a packet may have in common with the one before; then by kind of path.
+    /// Lengths, pointers and bounds first, which a packet may have in common with one before; then by kind of path.
     #[inline(always)]
     fn check(
         &self,
         frame: &Frame<'_>,
-        kin: &mut Option<Kin>,
+        kins: &mut Kins,
         time: &Time,
         tags: &mut Tags,
         pending: &mut Pending,
     ) -> Checked {
+        let kin = &mut kins[place(frame.octets)];
         if kin.as_ref().is_none_or(|kin| !kin.holds(frame.octets)) {
             match self.lay_out(frame) {
                 Ok(new) => *kin = Some(new),

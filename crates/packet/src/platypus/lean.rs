@@ -65,6 +65,9 @@ pub(super) struct Lean<'k, 'p> {
     pub(super) payload: &'p [u8],
 }
 
+/// The kins of one burst, each at a place that follows from waypoint, kind and epoch.
+pub(super) type Kins<'k> = [Option<Kin<'k>>; 8];
+
 /// What a packet of this shape has in common with those that came before it in the burst.
 pub(super) struct Kin<'k> {
     here: &'k Waypoint,
@@ -130,16 +133,18 @@ impl<'k> Kin<'k> {
 #[inline(always)]
 fn is_martian_word(address: u32) -> bool {
     // Below 1.0.0.0 and from 224.0.0.0 on.
-    address.wrapping_sub(1 << 24) >= 223 << 24
-        || (address >> 24 == 127) | (address >> 16 == 169 << 8 | 254) | (address >> 8 == 192 << 16)
+    (address.wrapping_sub(1 << 24) >= 223 << 24)
+        | (address >> 24 == 127)
+        | (address >> 16 == 169 << 8 | 254)
+        | (address >> 8 == 192 << 16)
 }
 
 /// A packet of the commonest shape that is sound and allowed: writes what its secret and its binding are the MAC of.
-/// `None` sends the packet the general way. `kin` is that of the packet before, which `now` has not changed since.
+/// `None` sends the packet the general way. `kins` are of packets before, since which `now` has not changed.
 #[inline(always)]
 pub(super) fn lean<'k, 'p>(
     datagram: &'p [u8],
-    kin: &mut Option<Kin<'k>>,
+    kins: &mut Kins<'k>,
     waypoints: &'k [Waypoint],
     now: UnixTime,
     input: &mut Block,
@@ -147,6 +152,8 @@ pub(super) fn lean<'k, 'p>(
 ) -> Option<Lean<'k, 'p>> {
     let front: &[u8; FRONT] = datagram.first_chunk()?;
     let words = words(front);
+    // The last bits of waypoint and epoch, and the one that tells the binding's width.
+    let kin = &mut kins[usize::from(front[43] ^ front[51] << 1 ^ front[47] >> 3) % 8];
     if kin.as_ref().is_none_or(|kin| !kin.holds(&words)) {
         *kin = Some(Kin::of(front, waypoints, now)?);
     }

@@ -111,7 +111,10 @@ impl Burst {
         for (slot, outcome) in outcomes.iter_mut().enumerate().take(count) {
             packets.get(slot + AHEAD).inspect(|packet| fetch(packet));
             let packet = &mut packets[slot];
-            *outcome = lay_out(packet, &mut heads[slot]);
+            *outcome = match packet.ready.capability.as_slice().len() {
+                PLAIN => lay_out::<PLAIN>(packet, &mut heads[slot]),
+                _ => lay_out::<ANY>(packet, &mut heads[slot]),
+            };
             keys[slot] = packet.ready.key;
         }
         let mut messages = [Parts::default(); BURST];
@@ -125,16 +128,25 @@ impl Burst {
         cmac_each(*kernel, &keys[..count], &messages[..count], &mut tags[..count]);
         for ((packet, outcome), tag) in packets.iter_mut().zip(outcomes.iter()).zip(&*tags).take(count) {
             if outcome.is_ok() {
-                let (payload, width) = (packet.begin + IPV4_HEADER, packet.ready.width.octets());
-                packet.buffer[payload - width..payload].copy_from_slice(&tag[..width]);
+                let payload = packet.begin + IPV4_HEADER;
+                // Copies of known lengths.
+                match packet.ready.width {
+                    Width::Full => packet.buffer[payload - 16..payload].copy_from_slice(tag),
+                    Width::Narrow => packet.buffer[payload - 8..payload].copy_from_slice(&tag[..8]),
+                }
             }
         }
     }
 }
 
-/// Writes both headers in front of the payload, and the masked head; the binding stays open.
-#[inline]
-fn lay_out(packet: &mut Unstamped<'_>, head: &mut [Block; HEAD]) -> Result<usize, MintError> {
+/// Octets of a capability without delegation; what stands for any number.
+const PLAIN: usize = IPV4.capability.prefix;
+const ANY: usize = 0;
+
+/// Writes both headers in front of the payload, and the masked head; the binding stays open. The capability has `LENGTH`
+/// octets, or as many as it has.
+#[inline(always)]
+fn lay_out<const LENGTH: usize>(packet: &mut Unstamped<'_>, head: &mut [Block; HEAD]) -> Result<usize, MintError> {
     let Unstamped { buffer, begin, ready, nonce } = packet;
     let have = buffer.len().saturating_sub(*begin);
     let truncated = |need| MintError::Inner(Malformed::Truncated { need, have });
@@ -152,7 +164,9 @@ fn lay_out(packet: &mut Unstamped<'_>, head: &mut [Block; HEAD]) -> Result<usize
     if total > have {
         return Err(truncated(total));
     }
-    let growth = ready.growth();
+    let capability = ready.capability.as_slice();
+    let capability = if LENGTH == ANY { capability } else { &capability[..LENGTH] };
+    let growth = IPV4.capabilities + capability.len() + ready.width.octets();
     let length = u16::try_from(total + growth).map_err(|_| MintError::TooLong(total + growth))?;
     let start = begin.checked_sub(growth).ok_or(MintError::TooLong(total + growth))?;
 
@@ -169,17 +183,13 @@ fn lay_out(packet: &mut Unstamped<'_>, head: &mut [Block; HEAD]) -> Result<usize
         *place = word;
     }
     let addresses = *inner[v4::SOURCE..].first_chunk::<8>().expect("eight octets");
-    let capability = ready.capability.as_slice();
     let payload = ((total - IPV4_HEADER) as u16).to_be_bytes();
     // At most ten words.
     let words = ((growth - IPV4.capabilities) / WORD) as u8;
     platypus[..SOURCE].copy_from_slice(&[IPV4.version << 4, words, 0, protocol]);
     platypus[SOURCE..IPV4.nonce].copy_from_slice(&addresses);
     platypus[IPV4.nonce..IPV4.capabilities].copy_from_slice(&nonce.octets());
-    match (capability.first_chunk::<12>(), platypus[IPV4.capabilities..].first_chunk_mut::<12>()) {
-        (Some(plain), Some(place)) if capability.len() == 12 => *place = *plain,
-        _ => platypus[IPV4.capabilities..][..capability.len()].copy_from_slice(capability),
-    }
+    platypus[IPV4.capabilities..][..capability.len()].copy_from_slice(capability);
 
     *head = ready.head;
     let octets = head.as_flattened_mut();

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use cmac::{Cmac, KeyInit, Mac};
-use wayleave_core::Afi;
+use wayleave_core::{Afi, Prefix};
 use wayleave_crypto::lanes::{BURST, Kernel};
 use wayleave_packet::platypus::burst::Verifier;
 use wayleave_packet::platypus::header::{Packet, Version, Width};
-use wayleave_packet::platypus::verify::{Reason, Verdict, Waypoint};
+use wayleave_packet::platypus::verify::{Policy, Reason, Verdict, Waypoint};
 
 use crate::random::Random;
 use crate::world;
@@ -379,14 +379,16 @@ fn a_burst_in_lanes_equals_its_packets_one_by_one() {
                     |datagram: Vec<u8>| if random.one_in(3) { mutate(&mut random, &datagram) } else { datagram };
                 datagrams.push(like.unwrap_or_else(|| other(datagram)));
                 if waypoints.iter().all(|here| here.address() != address) && !random.one_in(9) {
-                    waypoints.push(world::waypoint(address));
+                    waypoints.push(random_waypoint(&mut random, address));
                 }
             }
             let slices: Vec<&[u8]> = datagrams.iter().map(Vec::as_slice).collect();
             let mut found = [Verdict::default(); BURST];
-            verifier.verify(&waypoints, &slices, world::at(world::NOW), &mut found);
+            // Up to where nonces are too old, and a little beyond.
+            let now = world::NOW + if random.one_in(3) { random.below(40) } else { 0 };
+            verifier.verify(&waypoints, &slices, world::at(now), &mut found);
             for (datagram, found) in slices.iter().zip(found) {
-                assert_eq!(found, one_by_one(&waypoints, datagram), "{datagram:02x?}");
+                assert_eq!(found, one_by_one(&waypoints, datagram, now), "{datagram:02x?}");
             }
         }
     }
@@ -404,14 +406,30 @@ fn common_packet(random: &mut Random) -> (Vec<u8>, IpAddr) {
     (world::stamp(&world::inner(Afi::Ipv4, &payload), &world::route(&hops)), capability.waypoint)
 }
 
-fn one_by_one(waypoints: &[Waypoint], datagram: &[u8]) -> Verdict {
+fn one_by_one(waypoints: &[Waypoint], datagram: &[u8], now: u64) -> Verdict {
     match Packet::decode(datagram, Version::Standard) {
         Err(malformed) => malformed.into(),
         Ok(packet) => {
             let here = waypoints.iter().find(|here| here.address() == packet.outer().destination);
-            here.map_or(Reason::NotForUs.into(), |here| here.verify(&packet, world::at(world::NOW)))
+            here.map_or(Reason::NotForUs.into(), |here| here.verify(&packet, world::at(now)))
         }
     }
+}
+
+/// A waypoint that allows more than others, or less.
+fn random_waypoint(random: &mut Random, address: IpAddr) -> Waypoint {
+    let refused = random.one_in(6).then(|| {
+        let prefix = Prefix::truncated(world::destination_address(Afi::Ipv4), 24 + random.below(9) as u8);
+        prefix.expect("within the family's bits")
+    });
+    let policy = Policy {
+        narrow: !random.one_in(3),
+        freshness: if random.one_in(3) { random.below(30) as u32 } else { 30 },
+        check_source: !random.one_in(3),
+        refused: refused.into_iter().collect(),
+        waypoints: Vec::new(),
+    };
+    Waypoint::new(address, world::keys_of(address), policy)
 }
 
 /// One to three small changes; the IPv4 checksum is mended half of the time.

@@ -149,6 +149,7 @@ fn every_flipped_bit_is_noticed_unless_it_is_excluded() {
             let packet = world::decode(&datagram);
             packet.payload_offset() - 16..packet.payload_offset()
         });
+        let mut verifier = Verifier::new(Kernel::best(), 1);
         for bit in 0..datagram.len() * 8 {
             let mut flipped = datagram.clone();
             flipped[bit / 8] ^= 0x80 >> (bit % 8);
@@ -156,6 +157,12 @@ fn every_flipped_bit_is_noticed_unless_it_is_excluded() {
                 world::write_checksum(&mut flipped);
             }
             let passes = world::process(&here, &flipped, NOW).is_ok();
+            // Beside its original, which it has nearly everything in common with.
+            let mut verdicts = [Verdict::default(); 3];
+            let burst = [&datagram[..], &flipped, &datagram];
+            verifier.verify(std::slice::from_ref(&here), &burst, world::at(NOW), &mut verdicts);
+            let is_forwarded = verdicts.map(|verdict| matches!(verdict, Verdict::Forward(_)));
+            assert_eq!(is_forwarded, [true, passes, true], "case {case}, bit {bit}");
             let excluded = is_excluded(afi, carriage, bit)
                 || binding_of_another.as_ref().is_some_and(|range| range.contains(&(bit / 8)));
             assert_eq!(passes, excluded, "case {case}, bit {bit} (octet {})", bit / 8);

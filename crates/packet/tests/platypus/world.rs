@@ -1,14 +1,17 @@
 //! Waypoints with keys, principals with capabilities, hosts with packets.
 
+use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wayleave_core::{Afi, Prefix, UnixTime};
+use wayleave_crypto::lanes::Kernel;
 use wayleave_crypto::secret::Key128;
+use wayleave_packet::platypus::burst::Verifier;
 use wayleave_packet::platypus::header::{
     Capability, Carriage, Delegation, DelegationId, Interval, Packet, Principal, SubDelegation, Version, Width,
 };
 use wayleave_packet::platypus::mint::{self, Hop, Nonce, Route, StampKey, WaypointKey, WaypointKeys, epoch};
-use wayleave_packet::platypus::verify::{Policy, Verdict, Waypoint};
+use wayleave_packet::platypus::verify::{Policy, Reason, Verdict, Waypoint};
 
 use crate::random::Random;
 
@@ -148,8 +151,22 @@ pub(crate) fn decode(datagram: &[u8]) -> Packet<'_> {
 
 /// What `here` makes of `datagram`: the packet it sends on, or the verdict.
 pub(crate) fn process(here: &Waypoint, datagram: &[u8], now: u64) -> Result<Vec<u8>, Verdict> {
-    let packet = Packet::decode(datagram, Version::Standard).map_err(Verdict::from)?;
-    match here.verify(&packet, at(now)) {
+    thread_local! {
+        static VERIFIER: RefCell<Verifier> = RefCell::new(Verifier::new(Kernel::best(), 1));
+    }
+    let mut in_a_burst = [Verdict::default()];
+    VERIFIER.with_borrow_mut(|verifier| {
+        verifier.forget();
+        verifier.verify(std::slice::from_ref(here), &[datagram], at(now), &mut in_a_burst);
+    });
+    let packet = Packet::decode(datagram, Version::Standard).map_err(Verdict::from);
+    let alone = packet.as_ref().map_or_else(|refused| *refused, |packet| here.verify(packet, at(now)));
+    // A burst's packets are for several waypoints: one for none of them is looked at no further.
+    let is_for_another = packet.as_ref().is_ok_and(|packet| packet.outer().destination != here.address());
+    let expected = if is_for_another { Reason::NotForUs.into() } else { alone };
+    assert_eq!(in_a_burst[0], expected, "{datagram:02x?}");
+    let packet = packet?;
+    match alone {
         Verdict::Forward(forward) => {
             let mut out = packet.datagram().to_vec();
             forward.apply(&mut out);

@@ -203,6 +203,23 @@ mod tests {
     }
 
     #[test]
+    fn every_packet_has_its_sender_and_neighbours_from_one_place_have_it_in_common() {
+        let place = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        let mut burst = Burst::default();
+        for round in 0..2 {
+            burst.clear();
+            assert_eq!(burst.split(0, 4, 2, place(round)), 0);
+            for port in [7, 7, 8, 7] {
+                assert!(burst.push(b"x", place(port)));
+            }
+            let from: Vec<SocketAddr> = (0..burst.len()).map(|packet| burst.from(packet)).collect();
+            assert_eq!(from, [round, round, 7, 7, 8, 7].map(place));
+            let from: Vec<*const SocketAddr> = burst.packets_mut(2).map(|(from, _)| std::ptr::from_ref(from)).collect();
+            assert!(from[0] == from[1] && from[1] != from[2] && from[2] != from[3]);
+        }
+    }
+
+    #[test]
     fn a_packet_grows_into_the_room_in_front_of_it() {
         let mut burst = Burst::default();
         assert!(burst.push_behind(10, b"one", NOWHERE) && burst.push_behind(10, b"two", NOWHERE));

@@ -140,8 +140,9 @@ impl<'a> Group<'a> {
                 }
                 encrypt_vectors(&mut state, key);
             }
-            // Four blocks of each at a time as far as that goes: a cache line that many others push out is read once.
-            let (mut index, fours) = (head, whole.saturating_sub(head) / 4);
+            // Where a vector holds four blocks, four of each message at a time as far as that goes: a cache line that many
+            // others push out is read once.
+            let (mut index, fours) = (head, if V::BLOCKS == 4 { whole.saturating_sub(head) / 4 } else { 0 });
             for _ in 0..fours {
                 let mut four = [[V::zero(); 4]; SIDE];
                 for (side, four) in four.iter_mut().enumerate() {

@@ -234,3 +234,38 @@ pub(crate) fn rewrite_ipv4(octets: &mut [u8], ttl: u8, source: [u8; 4], destinat
     new[v4::CHECKSUM..v4::CHECKSUM + 2].copy_from_slice(&checksum.to_ne_bytes());
     header[v4::TTL..].copy_from_slice(&new[v4::TTL..]);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_those_of_sixteen_bit_words() {
+        let plain = |sum: u64| {
+            let mut sum = u128::from(sum);
+            while sum > 0xffff {
+                sum = (sum & 0xffff) + (sum >> 16);
+            }
+            sum as u16
+        };
+        for base in [0, 1 << 16, 0xffff, 7 * 0xffff, 1 << 32, 0xffff_ffff, 5 << 32, u64::MAX] {
+            (0..70_000).for_each(|less| {
+                let sum = base.wrapping_sub(less);
+                assert_eq!(fold(sum), plain(sum), "{sum:x}");
+            });
+        }
+        let mut state = 1u64;
+        for _ in 0..100_000 {
+            let mut header = [0u8; IPV4_HEADER];
+            for half in header.as_chunks_mut::<4>().0 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                *half = ((state >> 33) as u32).to_be_bytes();
+            }
+            assert_eq!(ipv4_header_is_right(&header), ones_complement_sum(&header) == 0xffff);
+            write_ipv4_checksum(&mut header);
+            assert!(ipv4_header_is_right(&header) && ones_complement_sum(&header) == 0xffff);
+        }
+        assert!(!ipv4_header_is_right(&[0; IPV4_HEADER]));
+        assert!(ipv4_header_is_right(&[0xff; IPV4_HEADER]));
+    }
+}

@@ -4,8 +4,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::UnixTime;
+use wayleave_crypto::lanes::Kernel;
 use wayleave_crypto::secret::Key128;
 
+use super::super::burst::Verifier;
 use super::super::header::{Capability, Carriage, Interval, Packet, Principal, Version, Width};
 use super::super::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use super::{Policy, Verdict, Waypoint};
@@ -37,6 +39,8 @@ fn accepted(octets: usize, tries: u64) -> u64 {
     encapsulate(&inner, &route, &mut datagram).expect("a sound route");
     let here = Waypoint::new(address, keys, Policy::default()).comparing(octets);
     let at = Packet::decode(&datagram, Version::Standard).expect("sound").binding_range(0);
+    let mut verifier = Verifier::new(Kernel::best(), 1);
+    let here = [here];
     let mut state = 1u64;
     (0..tries)
         .filter(|_| {
@@ -45,7 +49,10 @@ fn accepted(octets: usize, tries: u64) -> u64 {
                 half.copy_from_slice(&(state ^ state >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9).to_be_bytes());
             }
             let packet = Packet::decode(&datagram, Version::Standard).expect("a binding is any octets");
-            matches!(here.verify(&packet, now), Verdict::Forward(_))
+            let mut verdicts = [Verdict::default()];
+            verifier.verify(&here, &[&datagram], now, &mut verdicts);
+            assert_eq!(verdicts[0], here[0].verify(&packet, now));
+            matches!(verdicts[0], Verdict::Forward(_))
         })
         .count() as u64
 }

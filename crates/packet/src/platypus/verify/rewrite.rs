@@ -42,7 +42,7 @@ enum Shape {
     Paper,
     Ipv4,
     Ipv6,
-    /// IPv4 over IP with one capability, neither delegated nor sealed: everything lies where [`lean`] says.
+    /// IPv4 over IP with one capability that is not delegated: everything lies where [`lean`] says.
     Lean,
 }
 

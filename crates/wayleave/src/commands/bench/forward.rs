@@ -36,11 +36,13 @@ enum Subject {
 /// A name, what is done, and the sizes in octets: the first one also on all cores.
 type Measure = (&'static str, Subject, &'static [usize]);
 
-const FORWARD: [Measure; 8] = [
+const FORWARD: [Measure; 10] = [
     ("none", Subject::Forward(Work::None), &[64, 1_518]),
     ("ip", Subject::Forward(Work::Ip), &[64, 1_518]),
     ("scion-2015", Subject::Forward(Work::Scion2015), &[64, 1_518]),
     ("scion", Subject::Forward(Work::Scion), &[64, 1_518]),
+    ("scion-mixed", Subject::Forward(Work::ScionMixed), &[64]),
+    ("platypus-mixed", Subject::Platypus(platypus::bench::Work::Mixed), &[64]),
     ("platypus", Subject::Platypus(platypus::bench::Work::Plain), &[64, 348, 1_500]),
     ("platypus-full", Subject::Platypus(platypus::bench::Work::Full), &[64, 348, 1_500]),
     ("icing", Subject::Icing(icing::bench::Work::Forward), &[64, 1_500]),
@@ -59,7 +61,15 @@ type Pass<'a> = Box<dyn FnMut(&mut dyn FnMut() -> Duration) -> (usize, Duration)
 /// IPv4 routes: address, prefix length, next hop.
 type Routes = Vec<(u32, u8, u16)>;
 
+/// The SCION paper's Table 1: recomputed, and as printed.
+const RECOMPUTED: [[&str; 2]; 3] = [
+    ["table-1.trace-1", "table-1.trace-1.paper"],
+    ["table-1.trace-2", "table-1.trace-2.paper"],
+    ["table-1.trace-3", "table-1.trace-3.paper"],
+];
+
 pub fn run(bench: &Bench) -> Outcome<Report> {
+    check_wanted(bench, names(&FORWARD).chain(RECOMPUTED.as_flattened().iter().map(|name| (*name).to_owned())))?;
     let routes = match &bench.mrt {
         Some(path) => recorded_routes(path)?,
         None => generated_routes(GENERATED, 1),
@@ -79,23 +89,19 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
         }),
     );
     measure(bench, &FORWARD, &routes, &mut report)?;
-    for ((packets, octets, printed), [ours, paper]) in TABLE_1
-        .into_iter()
-        .zip([
-            ["table-1.trace-1", "table-1.trace-1.paper"],
-            ["table-1.trace-2", "table-1.trace-2.paper"],
-            ["table-1.trace-3", "table-1.trace-3.paper"],
-        ])
-        .filter(|(_, [ours, _])| bench.wants(ours))
-    {
-        report.exact(ours, "ratio", overhead(packets, octets, 4));
-        report.exact(paper, "ratio", printed);
+    for ((packets, octets, printed), names) in TABLE_1.into_iter().zip(RECOMPUTED) {
+        for (name, value) in names.into_iter().zip([overhead(packets, octets, 4), printed]) {
+            if bench.wants(name) {
+                report.exact(name, "ratio", value);
+            }
+        }
     }
     draw(bench, || forward_plot::forward(&report))?;
     Ok(report)
 }
 
 pub fn stamp(bench: &Bench) -> Outcome<Report> {
+    check_wanted(bench, names(&STAMP))?;
     let params = json!({ "kernel": Kernel::best().name(), "slot": SLOT, "span": SPAN, "cores": cores(bench) });
     let mut report = Report::new("stamp", params);
     measure(bench, &STAMP, &Routes::new(), &mut report)?;
@@ -109,11 +115,6 @@ fn cores(bench: &Bench) -> usize {
 
 /// Every measure at all its sizes, then its first size on all cores.
 fn measure(bench: &Bench, measures: &[Measure], routes: &Routes, report: &mut Report) -> Outcome<()> {
-    let names = measures.iter().flat_map(|(name, subject, sizes)| {
-        let sized = sizes.iter().map(|size| result_name(name, *subject, *size));
-        sized.chain([format!("{name}.cores")])
-    });
-    check_wanted(bench, names)?;
     let repetitions = bench.repetitions.unwrap_or(if bench.short { 15 } else { 101 });
     for (name, subject, sizes) in measures {
         for size in *sizes {
@@ -136,6 +137,14 @@ fn measure(bench: &Bench, measures: &[Measure], routes: &Routes, report: &mut Re
         report.add(format!("{name}.cores"), "packets/s", &sums);
     }
     Ok(())
+}
+
+/// The names of all results.
+fn names(measures: &[Measure]) -> impl Iterator<Item = String> {
+    measures.iter().flat_map(|(name, subject, sizes)| {
+        let sized = sizes.iter().map(|size| result_name(name, *subject, *size));
+        sized.chain([format!("{name}.cores")])
+    })
 }
 
 /// A measure has no size in the name of its first result where no size is said of it.

@@ -102,6 +102,7 @@ const CASES: [Case; 14] = [
 
 /// Measures inside namespaces, which this very program enters anew; `None` outside, where what it printed is all there is.
 pub fn run(bench: &Bench) -> Outcome<Option<Report>> {
+    check_wanted(bench, CASES.iter().map(|case| case.name.to_owned()).chain(["overload".to_owned()]))?;
     let Some(rung) = netns::inside() else {
         let detection = netns::detect();
         if detection.rung == Rung::Simulated {
@@ -112,7 +113,6 @@ pub fn run(bench: &Bench) -> Outcome<Option<Report>> {
         let ended = ended.map_err(|error| Failure::new(format!("no namespaces: {error}")))?;
         return if ended.success() { Ok(None) } else { Err(Failure::new("the benchmark failed inside").into()) };
     };
-    check_wanted(bench, CASES.iter().map(|case| case.name.to_owned()).chain(["overload".to_owned()]))?;
     let repetitions = bench.repetitions.unwrap_or(if bench.short { 3 } else { 9 });
     let lab = Laboratory::new().map_err(|error| Failure::new(format!("no network: {error}")))?;
     let mut refused = serde_json::Map::new();

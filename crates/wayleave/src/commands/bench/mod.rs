@@ -43,7 +43,11 @@ pub fn run(bench: &Bench) -> Outcome {
         }
         return Ok(());
     }
-    let report = match bench.name.as_deref() {
+    const PARTS: [&str; 3] = ["forward", "stamp", "forward-io"];
+    if let Some(name) = bench.name.as_deref().filter(|name| !bench.only.is_empty() && !PARTS.contains(name)) {
+        return Err(Failure::usage(format!("`{name}` takes no --only")).help(PARTS.join(" ")).into());
+    }
+    let mut report = match bench.name.as_deref() {
         Some("bgp-codec") => codec::run(bench)?,
         Some("export-all") if bench.mode == Some(BenchMode::Mpc) => circuits::export_all(bench)?,
         Some("export-all") => direct::run(bench),
@@ -65,6 +69,9 @@ pub fn run(bench: &Bench) -> Outcome {
             return Err(Failure::usage(format!("no benchmark `{name}`")).help(known).into());
         }
     };
+    if !bench.only.is_empty() {
+        report.params.insert("only".to_owned(), json!(bench.only));
+    }
     if bench.json {
         print_json(report.to_json());
     } else {
