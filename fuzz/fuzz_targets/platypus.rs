@@ -1,18 +1,25 @@
 //! Any octets as a Platypus packet of either version, a reply option and an ICMP error to relay.
 #![no_main]
 
+use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libfuzzer_sys::fuzz_target;
 use wayleave_core::UnixTime;
+use wayleave_crypto::lanes::Kernel;
 use wayleave_crypto::secret::Key128;
+use wayleave_packet::platypus::burst::Verifier;
 use wayleave_packet::platypus::header::{Packet, Version};
 use wayleave_packet::platypus::mint::reply::ReplyOption;
 use wayleave_packet::platypus::mint::{self, Hop, Position, StampKey, WaypointKey, WaypointKeys};
 use wayleave_packet::platypus::paper::{Algorithm, PaperRouter};
-use wayleave_packet::platypus::verify::{IcmpError, Policy, Verdict, Waypoint, decapsulate, icmp};
+use wayleave_packet::platypus::verify::{IcmpError, Policy, Reason, Verdict, Waypoint, decapsulate, icmp};
 
 const NOW: UnixTime = UnixTime(1_795_240_800_000_000);
+
+thread_local! {
+    static VERIFIER: RefCell<Verifier> = RefCell::new(Verifier::new(Kernel::best(), 4));
+}
 
 fuzz_target!(|data: &[u8]| {
     let v4 = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
@@ -20,6 +27,7 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(packet) = Packet::decode(data, Version::Standard) {
         look_at(&packet);
         standard(&packet);
+        in_a_burst(data, packet.outer().destination);
     }
     if let Ok(packet) = Packet::decode_datagram(data, v6, packet_destination(data), 64, Version::Standard) {
         look_at(&packet);
@@ -54,6 +62,28 @@ fn look_at(packet: &Packet<'_>) {
         let _ = ReplyOption::decode(packet.payload());
     }
     let _ = decapsulate(packet);
+}
+
+/// Beside a packet that differs in one octet, the verdict is that of the packet alone.
+fn in_a_burst(data: &[u8], here: IpAddr) {
+    let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
+    let here = [Waypoint::new(here, keys, Policy { narrow: true, ..Policy::default() })];
+    let alone = |datagram: &[u8]| match Packet::decode(datagram, Version::Standard) {
+        Err(refused) => refused.into(),
+        Ok(packet) if packet.outer().destination != here[0].address() => Reason::NotForUs.into(),
+        Ok(packet) => here[0].verify(&packet, NOW),
+    };
+    let mut other = data.to_vec();
+    if let [.., at, by] = *data {
+        let at = usize::from(at) % other.len();
+        other[at] ^= by;
+    }
+    let mut verdicts = [Verdict::default(); 3];
+    VERIFIER.with_borrow_mut(|verifier| {
+        verifier.forget();
+        verifier.verify(&here, &[data, &other, data], NOW, &mut verdicts);
+    });
+    assert_eq!(verdicts, [alone(data), alone(&other), alone(data)]);
 }
 
 fn standard(packet: &Packet<'_>) {
