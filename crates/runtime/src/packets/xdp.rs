@@ -18,6 +18,9 @@ const TAKEN: usize = 64;
 /// Tries to learn a neighbour's Ethernet address, and the pause after each.
 const ASKED: usize = 40;
 const ASK_EVERY: Duration = Duration::from_millis(50);
+/// Tries to take an interface that is busy, and the pause after each.
+const TRIES: usize = 80;
+const TRY_EVERY: Duration = Duration::from_millis(25);
 /// The port of the datagram that makes the system ask for that address (discard, RFC 863).
 const DISCARD: u16 = 9;
 /// Kicks of the kernel for what it does not take at once.
@@ -56,12 +59,25 @@ impl std::fmt::Debug for Xdp {
 }
 
 impl Xdp {
-    /// Puts a program at the interface, in its driver or else behind it, and a socket on the queue.
+    /// Puts a program at the interface, in its driver or else behind it, and a socket on the queue. Where another one is, it
+    /// tries again for two seconds: the kernel takes its time to remove what a process left that has just ended.
     ///
     /// # Errors
     /// What the system said: it needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF outside of user namespaces, and no other XDP
     /// program at the interface; or the neighbour does not say its Ethernet address.
     pub fn open(place: &Place) -> io::Result<Self> {
+        for _ in 0..TRIES {
+            match Self::open_now(place) {
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
+                    std::thread::sleep(TRY_EVERY);
+                }
+                opened => return opened,
+            }
+        }
+        Self::open_now(place)
+    }
+
+    fn open_now(place: &Place) -> io::Result<Self> {
         let index = interfaces::index(&place.interface)?;
         let rings = Rings::new()?;
         let map = bpf::socket_map(place.queue + 1)?;

@@ -305,8 +305,11 @@ impl Laboratory {
 fn is_ready(place: &Place, program: &FilePath, page: &str) -> bool {
     let mut command = place.command(program);
     let output = command.args(["show", "status", "--json", "--url", page]).output();
-    output
-        .is_ok_and(|output| serde_json::from_slice::<Value>(&output.stdout).is_ok_and(|status| status["version"] == 1))
+    // A refusal is an object with a version too.
+    let answer = output.ok().filter(|output| output.status.success());
+    answer.is_some_and(|answer| {
+        serde_json::from_slice::<Value>(&answer.stdout).is_ok_and(|status| status["version"] == 1)
+    })
 }
 
 /// Runs a line in a place; what it cannot do shows in the measurement.
