@@ -48,7 +48,7 @@ pub(super) fn place(packet: &[u8]) -> usize {
     let types = usize::from(front[9]);
     let path = ADDRESSES + 8 + 4 * (types >> 4 & 3) + 4 * (types & 3);
     let pointer = packet.get(path).map_or(0, |pointer| *pointer);
-    usize::from(front[5] / 3 ^ pointer) % 8
+    usize::from((front[5] / 3) ^ pointer) % 8
 }
 
 impl Kin {

@@ -1,7 +1,7 @@
 //! A waypoint's checks over a burst of packets, with secrets and bindings computed in lanes; the verdicts are those of
 //! [`Waypoint::verify`].
 //!
-//! A packet of the commonest shape is checked in place, see [`lean`]. Whatever does not pass there goes the general way,
+//! A packet of the commonest shape is checked in place (`lean`). Whatever does not pass there goes the general way,
 //! which knows the reason.
 
 use subtle::ConstantTimeEq;
