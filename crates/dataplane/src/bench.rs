@@ -35,7 +35,7 @@ pub enum Work {
     Ip,
     /// Today's SCION: a transit hop.
     Scion,
-    /// The same on paths of three to eight hops, one after another at random: neighbours have no layout in common.
+    /// The same on paths of three to eight hops, one after another at random: neighbours seldom have a layout in common.
     ScionMixed,
     /// The wire of 2015: a transit hop.
     Scion2015,

@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use wayleave_core::{Afi, UnixTime};
 use wayleave_crypto::lanes::Block;
 
-use super::header::offsets::{FLAG_REPLY, PROTOCOL};
+use super::header::offsets::lean as at;
+use super::header::offsets::{FLAG_REPLY, PROTOCOL, WORD};
 use super::header::{Interval, ipv4_header_is_right, kind, v4};
 use super::mint::{PURPOSE_BINDING, PURPOSE_SECRET, WaypointKey, epoch, label};
 use super::verify::Waypoint;
@@ -14,7 +15,7 @@ use super::verify::Waypoint;
 /// Blocks of such a packet's head: what its binding is computed over in front of the payload.
 pub(super) const HEAD: usize = 3;
 /// Octets up to its binding.
-const FRONT: usize = 52;
+const FRONT: usize = at::BINDING;
 /// Words of eight octets that hold them, the last one half.
 const WORDS: usize = FRONT.div_ceil(8);
 
@@ -23,18 +24,25 @@ const WORDS: usize = FRONT.div_ceil(8);
 /// of the Platypus header; waypoint, kind and epoch of the capability.
 const COMMON: [u64; WORDS] = {
     let mut mask = [0; FRONT];
-    let ranges = [(0, 1), (6, 8), (9, 10), (16, 23), (40, 44), (47, FRONT)];
+    let ranges = [
+        (v4::VERSION_AND_LENGTH, 1),
+        (v4::FRAGMENT, v4::TTL),
+        (v4::PROTOCOL, v4::CHECKSUM),
+        (v4::DESTINATION, at::INNER),
+        (at::CAPABILITY, at::PRINCIPAL),
+        (at::KIND, FRONT),
+    ];
     let mut range = 0;
     while range < ranges.len() {
-        let (mut at, end) = ranges[range];
-        while at < end {
-            mask[at] = 0xff;
-            at += 1;
+        let (mut octet, end) = ranges[range];
+        while octet < end {
+            mask[octet] = 0xff;
+            octet += 1;
         }
         range += 1;
     }
     mask[v4::FRAGMENT] = (v4::FRAGMENTED >> 8) as u8;
-    mask[20] = !FLAG_REPLY;
+    mask[at::FLAGS] = !FLAG_REPLY;
     words(&mask)
 };
 
@@ -89,30 +97,31 @@ impl<'k> Kin<'k> {
     #[cold]
     #[inline(never)]
     fn of(front: &[u8; FRONT], waypoints: &'k [Waypoint], now: UnixTime) -> Option<Self> {
-        let half = |at: usize| u16::from_be_bytes([front[at], front[at + 1]]);
-        let word = |at: usize| u32::from_be_bytes([front[at], front[at + 1], front[at + 2], front[at + 3]]);
-        let kinds = front[47];
+        let half = |place: usize| u16::from_be_bytes([front[place], front[place + 1]]);
+        let word =
+            |place: usize| u32::from_be_bytes([front[place], front[place + 1], front[place + 2], front[place + 3]]);
+        let kinds = front[at::KIND];
         let width = if kinds & kind::NARROW == 0 { 16 } else { 8 };
         let behind = FRONT + width;
         let is_lean = front[v4::VERSION_AND_LENGTH] == 0x45
             && half(v4::FRAGMENT) & v4::FRAGMENTED == 0
             && front[v4::PROTOCOL] == PROTOCOL
-            && front[20] & !FLAG_REPLY == 0x10
-            && usize::from(front[21]) * 4 == behind - 40
-            && front[22] == 0
+            && front[at::FLAGS] & !FLAG_REPLY == 0x10
+            && usize::from(front[at::WORDS]) * WORD == behind - at::CAPABILITY
+            && front[at::PLACE] == 0
             && kinds & (kind::DELEGATED | kind::SUB_DELEGATED) == 0
-            && word(v4::DESTINATION) == word(40);
+            && word(v4::DESTINATION) == word(at::CAPABILITY);
         if !is_lean {
             return None;
         }
-        let address = IpAddr::V4(Ipv4Addr::from(word(40)));
+        let address = IpAddr::V4(Ipv4Addr::from(word(at::CAPABILITY)));
         let here = waypoints.iter().find(|here| here.address() == address)?;
         let policy = here.policy();
         let interval = Interval::new(kinds & kind::INTERVAL)?;
-        if width != 16 && !policy.narrow || !epoch::is_accepted(interval, word(48), now) {
+        if width != 16 && !policy.narrow || !epoch::is_accepted(interval, word(at::EPOCH), now) {
             return None;
         }
-        let key = here.keys().of_epoch(interval, word(48))?;
+        let key = here.keys().of_epoch(interval, word(at::EPOCH))?;
         let mut words = words(front);
         words.iter_mut().zip(&COMMON).for_each(|(word, mask)| *word &= mask);
         let source = if policy.check_source { u32::MAX } else { 0 };
@@ -153,18 +162,18 @@ pub(super) fn lean<'k, 'p>(
     let front: &[u8; FRONT] = datagram.first_chunk()?;
     let words = words(front);
     // The last bits of waypoint and epoch, and the one that tells the binding's width.
-    let kin = &mut kins[usize::from(front[43] ^ front[51] << 1 ^ front[47] >> 3) % 8];
+    let kin = &mut kins[usize::from(front[at::PRINCIPAL - 1] ^ front[FRONT - 1] << 1 ^ front[at::KIND] >> 3) % 8];
     if kin.as_ref().is_none_or(|kin| !kin.holds(&words)) {
         *kin = Some(Kin::of(front, waypoints, now)?);
     }
     let kin = kin.as_ref()?;
-    let half = |at: usize| u16::from_be_bytes([front[at], front[at + 1]]);
-    let word = |at: usize| u32::from_be_bytes([front[at], front[at + 1], front[at + 2], front[at + 3]]);
+    let half = |place: usize| u16::from_be_bytes([front[place], front[place + 1]]);
+    let word = |place: usize| u32::from_be_bytes([front[place], front[place + 1], front[place + 2], front[place + 3]]);
     let total = usize::from(half(v4::TOTAL_LENGTH));
     let freshness = kin.here.policy().freshness;
     // From as many seconds before now as after: 2 * 30 + 1 of them at most.
-    let since = word(32).wrapping_sub(now.secs() as u32).wrapping_add(freshness);
-    let (source, last) = (word(24), word(28));
+    let since = word(at::NONCE).wrapping_sub(now.secs() as u32).wrapping_add(freshness);
+    let (source, last) = (word(at::SOURCE), word(at::DESTINATION));
     let is_allowed = total >= kin.behind
         && total <= datagram.len()
         && front[v4::TTL] > 1
@@ -179,22 +188,22 @@ pub(super) fn lean<'k, 'p>(
     }
     let payload = datagram.get(kin.behind..total)?;
     input[..4].copy_from_slice(&label(PURPOSE_SECRET, Afi::Ipv4));
-    input[4..12].copy_from_slice(&front[40..48]);
+    input[4..12].copy_from_slice(&front[at::CAPABILITY..at::EPOCH]);
     input[11] = kin.interval.exponent();
-    input[12..].copy_from_slice(&front[48..]);
+    input[12..].copy_from_slice(&front[at::EPOCH..]);
     let octets = head.as_flattened_mut();
     octets[..4].copy_from_slice(&label(PURPOSE_BINDING, Afi::Ipv4));
-    octets[4] = front[23];
-    octets[5] = front[20];
+    octets[4] = front[at::INNER];
+    octets[5] = front[at::FLAGS];
     octets[6..8].copy_from_slice(&(payload.len() as u16).to_be_bytes());
-    octets[8..16].copy_from_slice(&front[24..32]);
-    octets[16..28].copy_from_slice(&front[40..]);
-    octets[28..36].copy_from_slice(&front[32..40]);
+    octets[8..16].copy_from_slice(&front[at::SOURCE..at::NONCE]);
+    octets[16..28].copy_from_slice(&front[at::CAPABILITY..]);
+    octets[28..36].copy_from_slice(&front[at::NONCE..at::CAPABILITY]);
     octets[36..].fill(0);
     Some(Lean {
         key: kin.key,
         ttl: front[v4::TTL] - 1,
-        pointer: front[21],
+        pointer: front[at::WORDS],
         width: kin.width,
         compared: kin.here.compared(),
         payload,

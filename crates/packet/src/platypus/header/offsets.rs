@@ -123,6 +123,26 @@ pub static IPV6: Offsets = Offsets {
     },
 };
 
+/// Where the fields of the commonest shape lie in the datagram: IPv4 over IP, one capability, not delegated.
+pub(crate) mod lean {
+    use super::{INNER_PROTOCOL, IPV4, LENGTH, POINTER, VERSION_AND_FLAGS};
+
+    /// Where the Platypus header begins: behind an IPv4 header without options.
+    pub(crate) const HEADER: usize = super::super::IPV4_HEADER;
+    pub(crate) const FLAGS: usize = HEADER + VERSION_AND_FLAGS;
+    pub(crate) const WORDS: usize = HEADER + LENGTH;
+    pub(crate) const PLACE: usize = HEADER + POINTER;
+    pub(crate) const INNER: usize = HEADER + INNER_PROTOCOL;
+    pub(crate) const SOURCE: usize = HEADER + super::SOURCE;
+    pub(crate) const DESTINATION: usize = HEADER + IPV4.destination;
+    pub(crate) const NONCE: usize = HEADER + IPV4.nonce;
+    pub(crate) const CAPABILITY: usize = HEADER + IPV4.capabilities;
+    pub(crate) const PRINCIPAL: usize = CAPABILITY + IPV4.capability.principal;
+    pub(crate) const KIND: usize = CAPABILITY + IPV4.capability.kind;
+    pub(crate) const EPOCH: usize = CAPABILITY + IPV4.capability.epoch;
+    pub(crate) const BINDING: usize = CAPABILITY + IPV4.capability.prefix;
+}
+
 /// The address at `at`; the caller has checked the length.
 pub(crate) fn address(octets: &[u8], at: usize, family: Afi) -> IpAddr {
     match family {

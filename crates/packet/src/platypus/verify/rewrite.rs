@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use wayleave_core::Afi;
 
-use super::super::header::offsets::{self, Offsets, POINTER, PROTOCOL};
+use super::super::header::offsets::{self, Offsets, POINTER, PROTOCOL, lean};
 use super::super::header::{
     Carriage, DelegationId, IPV4_HEADER, IPV6_HEADER, Interval, Packet, Principal, UDP_HEADER, kind, paper_kind,
     rewrite_ipv4, udp, v4, v6, write_ipv4_checksum,
@@ -46,22 +46,8 @@ enum Shape {
     Lean,
 }
 
-/// Where the fields of the commonest shape lie.
-mod lean {
-    use std::ops::Range;
-
-    use super::super::super::header::IPV4_HEADER;
-    use super::super::super::header::offsets::{IPV4, POINTER};
-
-    pub(super) const HEADER: usize = IPV4_HEADER;
-    pub(super) const POINTER_AT: usize = HEADER + POINTER;
-    pub(super) const DESTINATION: usize = HEADER + IPV4.destination;
-    pub(super) const NONCE: Range<usize> = HEADER + IPV4.nonce..HEADER + IPV4.nonce + 8;
-    pub(super) const CAPABILITY: usize = HEADER + IPV4.capabilities;
-    pub(super) const BINDING: usize = CAPABILITY + IPV4.capability.prefix;
-    /// Octets up to the end of half a binding.
-    pub(super) const FRONT: usize = BINDING + 8;
-}
+/// Octets of the commonest shape up to the end of half a binding.
+const LEAN_FRONT: usize = lean::BINDING + 8;
 
 impl Shape {
     fn offsets(self) -> &'static Offsets {
@@ -183,14 +169,13 @@ impl Forward {
     #[inline(always)]
     pub fn charge(&self, datagram: &[u8]) -> Charge {
         if self.shape == Shape::Lean
-            && let Some(front) = datagram.first_chunk::<{ lean::FRONT }>()
+            && let Some(front) = datagram.first_chunk::<LEAN_FRONT>()
         {
-            let [_, _, _, _, p0, p1, p2, kind, e0, e1, e2, e3, ..] = front[lean::CAPABILITY..] else { unreachable!() };
             return Charge {
-                principal: Principal::from_octets([p0, p1, p2]),
+                principal: Principal::from_octets(offsets::three(front, lean::PRINCIPAL)),
                 delegation: None,
-                interval: Interval::new(kind & kind::INTERVAL),
-                epoch: u32::from_be_bytes([e0, e1, e2, e3]),
+                interval: Interval::new(front[lean::KIND] & kind::INTERVAL),
+                epoch: offsets::word(front, lean::EPOCH),
             };
         }
         Charge::read(&datagram[usize::from(self.capability)..], self.shape.offsets())
@@ -202,9 +187,9 @@ impl Forward {
     pub fn fingerprint(&self, datagram: &[u8]) -> [u8; 16] {
         let mut out = [0; 16];
         if self.shape == Shape::Lean
-            && let Some(front) = datagram.first_chunk::<{ lean::FRONT }>()
+            && let Some(front) = datagram.first_chunk::<LEAN_FRONT>()
         {
-            out[..8].copy_from_slice(&front[lean::NONCE]);
+            out[..8].copy_from_slice(&front[lean::NONCE..lean::NONCE + 8]);
             out[8..].copy_from_slice(&front[lean::BINDING..]);
             return out;
         }
@@ -221,9 +206,9 @@ impl Forward {
     #[inline(always)]
     pub fn apply(&self, datagram: &mut [u8]) {
         if self.shape == Shape::Lean
-            && let Some(front) = datagram.first_chunk_mut::<{ lean::FRONT }>()
+            && let Some(front) = datagram.first_chunk_mut::<LEAN_FRONT>()
         {
-            front[lean::POINTER_AT] = self.pointer;
+            front[lean::PLACE] = self.pointer;
             let four = |at: usize| [front[at], front[at + 1], front[at + 2], front[at + 3]];
             let (source, destination) = (four(lean::CAPABILITY), four(lean::DESTINATION));
             rewrite_ipv4(front, self.ttl, source, destination);
