@@ -2,13 +2,13 @@
 #![allow(clippy::disallowed_methods, reason = "a test starts the program")]
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use wayleave_lab::ports;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -87,8 +87,7 @@ impl Drop for Proxy {
 }
 
 fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").to_string()
+    ports::free_address().expect("a port").to_string()
 }
 
 fn wayleave(folder: &Path, arguments: &[&str]) -> Output {

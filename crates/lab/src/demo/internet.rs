@@ -3,7 +3,7 @@
 //! Every site has one router. A site that attests has a proxy between its router and each of its neighbours; to both it
 //! passes for the other. A site without stands for all that know nothing of attestations.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use super::world::Role;
 use crate::bird::Bird;
 use crate::frr::Frr;
 use crate::netns::{Network, NetworkError, Place};
+use crate::ports;
 use crate::routers::Routers;
 use crate::site::{Neighbour, Site};
 use crate::speaker::{Identity, Speaker};
@@ -271,9 +272,9 @@ impl Ground<'_> {
     }
 }
 
-/// A port that was free a moment ago.
+/// A port that nothing uses.
 fn free_address() -> Result<SocketAddr, String> {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map_err(|error| error.to_string())
+    ports::free_address().map_err(|error| error.to_string())
 }
 
 /// Where a proxy waits on a link.

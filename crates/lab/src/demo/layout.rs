@@ -1,12 +1,13 @@
 //! Who is where: addresses, ports and places of the demonstration on each rung.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use wayleave_core::Asn;
 
 use crate::netns::{Network, NetworkError, Place, Rung};
+use crate::ports::free_address;
 
 /// What software a member's router is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,11 +173,6 @@ fn real_party(network: &Network, number: u8) -> Result<PartySeat, NetworkError> 
     let host = 250 + number;
     let place = network.attach(&format!("party{number}"), &lan_addresses(host))?;
     Ok(PartySeat { number, listen: (lan(host), 7001).into(), seat: Seat { place, status: own_status() } })
-}
-
-/// A port that was free a moment ago. Another program may take it before us; then a step says so.
-fn free_address() -> std::io::Result<SocketAddr> {
-    TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
 fn simulated_member((name, asn, software): &(&str, u32, Software), n: u8) -> std::io::Result<MemberSeat> {

@@ -370,14 +370,16 @@ pub(super) fn has_no_room(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU8, Ordering};
     use std::time::Duration;
 
     use super::*;
     use crate::packets::wait;
 
+    /// An address that no other test has, and that the system gives to nobody: it is not 127.0.0.1.
     fn loopback() -> SocketAddr {
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
-        socket.local_addr().expect("an address")
+        static CALLS: AtomicU8 = AtomicU8::new(1);
+        SocketAddr::from(([127, 77, 0, CALLS.fetch_add(1, Ordering::Relaxed)], 7_777))
     }
 
     /// Receives until `count` packets have come, or nothing more does.

@@ -1,7 +1,6 @@
 //! A running router, its folder and its page.
 
 use std::fs;
-use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use wayleave_lab::netns::Place;
+use wayleave_lab::ports::free_address;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -55,7 +55,7 @@ impl Drop for Folder {
 
 /// An address on loopback that nothing uses.
 pub(crate) fn free() -> String {
-    UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").to_string()
+    free_address().expect("a port").to_string()
 }
 
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -78,7 +78,7 @@ pub(crate) struct Router {
 impl Router {
     /// Starts a router with this configuration, which has no `[status]` yet, and waits until it is ready.
     pub(crate) fn start(folder: &Folder, name: &str, place: Place, config: &str) -> Self {
-        let page = place.within(|| TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()));
+        let page = place.within(free_address);
         let page = page.expect("in its place").expect("a port").to_string();
         folder.write(&format!("{name}.toml"), &format!("{config}[status]\nlisten = \"{page}\"\n"));
         let mut router = Self { name: name.to_owned(), folder: folder.0.clone(), place, child: None, page };

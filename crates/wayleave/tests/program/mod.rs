@@ -5,10 +5,11 @@
 pub mod attesting;
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use wayleave_lab::ports::free_address;
 
 /// How long a test waits for something.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -69,8 +70,7 @@ pub fn text(bytes: &[u8]) -> String {
 
 /// An address of the loopback that is free.
 pub fn free() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").to_string()
+    free_address().expect("a port").to_string()
 }
 
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {

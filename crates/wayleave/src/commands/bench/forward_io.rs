@@ -2,7 +2,7 @@
 //! forwarding in the same run. The generator has a core of its own and sends packets that were built before.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path as FilePath;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_lab::netns::{self, Network, Place, Rung};
+use wayleave_lab::ports;
 use wayleave_packet::icing::header::{Hop as IcingHop, Part, Path as IcingPath, Tag, Version};
 use wayleave_packet::icing::mint::{
     Form, NodeSecret, Nonce as IcingNonce, Sender, TagMaster, encapsulate as icing_encapsulate,
@@ -268,7 +269,7 @@ impl Laboratory {
             Forwarder::Icing(backend) => ("icing", icing_config(backend)),
         };
         let failed = |error: std::io::Error| error.to_string();
-        let page = self.router.within(|| TcpListener::bind("127.0.0.1:0").and_then(|page| page.local_addr()));
+        let page = self.router.within(ports::free_address);
         let page = page.and_then(|page| page).map_err(failed)?;
         let folder = self.network.state();
         let write = |name: &str, text: String| fs::write(folder.join(name), text).map_err(failed);
