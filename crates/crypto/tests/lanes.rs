@@ -1,7 +1,8 @@
 //! AES-128, CMAC and PMAC in lanes: known answers, and every kernel equal to every other.
 
 use wayleave_crypto::lanes::{
-    Aes128, BURST, Block, CmacKey, Kernel, Parts, PmacKey, cbc_pair_each, cmac_each, encrypt_each,
+    Aes128, BURST, Block, CmacKey, Columns, Kernel, Parts, PmacKey, SIDE, Work, cbc_pair_each, cmac_each, columns,
+    encrypt_each, rows,
 };
 use wayleave_crypto::prg::Prg;
 
@@ -173,4 +174,45 @@ fn a_pair_of_blocks_under_a_key_each_is_encrypted_twice_with_the_second_in_betwe
             }
         }
     }
+}
+
+#[test]
+fn columns_are_the_words_of_each_packet_and_rows_are_those_packets() {
+    let octets = random(7, 100);
+    for kernel in Kernel::available() {
+        for count in 0..=SIDE {
+            for shortest in 0..80 {
+                // Lengths from the shortest on, the one after 64 octets too.
+                let packets: Vec<&[u8]> =
+                    (0..count).map(|p| &octets.as_flattened()[p * 90..][..shortest + p * (p % 3)]).collect();
+                let mut words: Columns = [[!0; SIDE]; SIDE];
+                columns(kernel, &packets, &mut words);
+                let mut back = [[[!0; 16]; 4]; SIDE];
+                rows(kernel, &words, &mut back);
+                for (p, row) in back.iter().enumerate() {
+                    let mut front = packets.get(p).map_or(vec![], |packet| packet.to_vec());
+                    front.resize(64, 0);
+                    assert_eq!(row.as_flattened(), front, "{kernel:?}, {shortest}");
+                    for (w, word) in front.as_chunks().0.iter().enumerate() {
+                        assert_eq!(words[w][p], u32::from_ne_bytes(*word), "{kernel:?}, {shortest}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn work_gives_the_same_on_every_kernel() {
+    struct Sum<'a>(&'a [u32]);
+    impl Work for Sum<'_> {
+        type Output = u32;
+        #[inline(always)]
+        fn run(self) -> u32 {
+            self.0.iter().fold(0, |sum, word| sum.wrapping_add(word.swap_bytes()))
+        }
+    }
+    let words: Vec<u32> = (0..1_000u32).map(|word| word.wrapping_mul(0x9e37_79b9)).collect();
+    let sums: Vec<u32> = Kernel::available().map(|kernel| kernel.run(Sum(&words))).collect();
+    assert!(sums.iter().all(|sum| *sum == sums[0]));
 }

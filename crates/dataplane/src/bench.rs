@@ -1,4 +1,4 @@
-//! Forwarding in memory, without a clock: the caller's closure times it. Packets lie in slots of 2 KiB over 8 MiB.
+//! Forwarding in memory, without a clock: the caller's closure times it. Where packets lie: [`crate::slots`].
 
 use std::time::Duration;
 
@@ -14,11 +14,7 @@ use crate::dir24::Dir24;
 use crate::frame::{Action, BURST, Frame, Ingress};
 use crate::scion::{Config, Interface, Keys, Link, Owner, Router};
 use crate::scion_2015::Switch;
-
-/// Octets between the beginnings of two packets.
-pub const SLOT: usize = 2_048;
-/// Octets over which the packets lie.
-pub const SPAN: usize = 8 << 20;
+use crate::slots::{Headroom, PACKETS, Slots};
 
 /// The second at which all packets of a benchmark are valid.
 const TIME: u32 = 1_800_000_000;
@@ -56,11 +52,10 @@ impl Work {
 
 /// Packets in their slots, and what processes them.
 pub struct Bench {
-    arena: Vec<u8>,
+    slots: Slots,
     /// The packets as they were, for the next pass.
     fresh: Vec<u8>,
     header: usize,
-    length: usize,
     engine: Engine,
     /// IPv4 destinations, other ones in every pass: a router's table is asked for more than a cache holds.
     destinations: Vec<u32>,
@@ -69,7 +64,7 @@ pub struct Bench {
 
 impl std::fmt::Debug for Bench {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Bench of packets of {} octets", self.length)
+        write!(f, "Bench of packets of {} octets", self.slots.length())
     }
 }
 
@@ -90,17 +85,18 @@ impl Bench {
         length: usize,
         routes: &[(u32, u8, u16)],
         kernel: Kernel,
+        headroom: Headroom,
         seed: u8,
     ) -> Result<Self, crate::dir24::TableError> {
-        let length = length.clamp(work.least(), SLOT);
+        let mut slots = Slots::new(length.max(work.least()), headroom);
+        let length = slots.length();
         let random = Prg::new(&[seed; 16]);
-        let mut arena = vec![0; SPAN];
-        let mut draw = [[0u8; 16]; SPAN / SLOT];
+        let mut draw = [[0u8; 16]; PACKETS];
         random.fill(0, draw.as_flattened_mut());
         let cmac = CmacKey::with_kernel(&[seed; 16], kernel);
         let aes = Aes128::with_kernel(&[seed; 16], kernel);
         let (scion, opaque) = (ForwardingKey::from_cmac(cmac), OpaqueKey::from_aes(aes));
-        for (slot, draw) in arena.chunks_exact_mut(SLOT).zip(&draw) {
+        for (slot, draw) in slots.iter_mut().zip(&draw) {
             let packet = match work {
                 Work::None => vec![0; length],
                 Work::Ip => ip_packet(length, routes, draw),
@@ -108,7 +104,7 @@ impl Bench {
                 Work::ScionMixed => scion_packet(length, &scion, draw, 3 + usize::from(draw[14]) % 6),
                 Work::Scion2015 => scion_2015_packet(length, &opaque, draw),
             };
-            slot[..length].copy_from_slice(&packet);
+            slot.copy_from_slice(&packet);
         }
         let engine = match work {
             Work::None => Engine::None,
@@ -119,36 +115,30 @@ impl Bench {
             Work::Scion2015 => Engine::Scion2015(Box::new(Switch::new(opaque, &[IN, OUT]))),
         };
         let header = length.min(128);
-        let fresh = arena.chunks_exact(SLOT).flat_map(|slot| slot[..header].to_vec()).collect();
+        let fresh = slots.fronts(header);
         let destinations = if work == Work::Ip { destinations(routes, &random) } else { Vec::new() };
-        Ok(Self { arena, fresh, header, length, engine, destinations, passes: 0 })
+        Ok(Self { slots, fresh, header, engine, destinations, passes: 0 })
     }
 
     /// Octets of each packet.
     #[must_use]
     pub fn length(&self) -> usize {
-        self.length
+        self.slots.length()
     }
 
     /// Packets of one pass.
     #[must_use]
     pub fn packets(&self) -> usize {
-        SPAN / SLOT
+        PACKETS
     }
 
     /// Processes every packet once, and returns how many were forwarded and what `clock` says it took; then puts the
     /// packets back as they were.
     pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
         let now = Now { instant: Instant(0), unix: UnixTime(u64::from(TIME + 60) * 1_000_000) };
-        let length = self.length;
         let mut forwarded = 0;
         let start = clock();
-        for burst in self.arena.chunks_exact_mut(SLOT * BURST) {
-            let mut slots = burst.chunks_exact_mut(SLOT);
-            let mut frames: [Frame<'_>; BURST] = std::array::from_fn(|_| {
-                let octets = &mut slots.next().expect("as many slots as frames")[..length];
-                Frame { octets, ingress: Ingress::External(IN) }
-            });
+        for mut frames in self.slots.frames(Ingress::External(IN)) {
             let actions = match &mut self.engine {
                 Engine::None => none(&mut frames),
                 Engine::Ip(table) => ip(table, &mut frames),
@@ -158,12 +148,10 @@ impl Bench {
             forwarded += actions.iter().filter(|action| matches!(action, Action::Forward(_))).count();
         }
         let took = clock().saturating_sub(start);
-        for (slot, fresh) in self.arena.chunks_exact_mut(SLOT).zip(self.fresh.chunks_exact(self.header)) {
-            slot[..self.header].copy_from_slice(fresh);
-        }
+        self.slots.put_back(&self.fresh, self.header);
         self.passes += 1;
-        let first = self.passes * (SPAN / SLOT);
-        for (number, slot) in self.arena.chunks_exact_mut(SLOT).enumerate().take(self.destinations.len()) {
+        let first = self.passes * PACKETS;
+        for (number, slot) in self.slots.iter_mut().enumerate().take(self.destinations.len()) {
             let dst = self.destinations[(first + number) % self.destinations.len()];
             slot[16..20].copy_from_slice(&dst.to_be_bytes());
         }
@@ -270,39 +258,37 @@ pub fn overhead(packets: u64, octets: f64, hops: u32) -> f64 {
 /// the hop fields come with the path.
 #[derive(Debug)]
 pub struct StampBench {
-    arena: Vec<u8>,
-    length: usize,
+    slots: Slots,
     headers: Vec<Vec<u8>>,
 }
 
 impl StampBench {
     /// Packets of `length` octets in all, or the least, on 64 paths of three hops.
     #[must_use]
-    pub fn new(length: usize, seed: u8) -> Self {
-        let length = length.clamp(Work::Scion.least(), SLOT);
+    pub fn new(length: usize, headroom: Headroom, seed: u8) -> Self {
         let key = ForwardingKey::new(&[seed; 16]);
         let header = |n: u8| scion_packet(Work::Scion.least(), &key, &[n; 16], 3)[..Work::Scion.least() - 8].to_vec();
-        Self { arena: vec![0; SPAN], length, headers: (0..64).map(header).collect() }
+        Self { slots: Slots::new(length.max(Work::Scion.least()), headroom), headers: (0..64).map(header).collect() }
     }
 
     /// Octets of each packet.
     #[must_use]
     pub fn length(&self) -> usize {
-        self.length
+        self.slots.length()
     }
 
     /// Packets of one pass.
     #[must_use]
     pub fn packets(&self) -> usize {
-        SPAN / SLOT
+        PACKETS
     }
 
     /// Writes every packet's header once, and returns how many and what `clock` says it took.
     pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
         let start = clock();
         let mut stamped = 0;
-        for (slot, header) in self.arena.chunks_exact_mut(SLOT).zip(self.headers.iter().cycle()) {
-            let payload = (self.length - header.len()) as u16;
+        for (slot, header) in self.slots.iter_mut().zip(self.headers.iter().cycle()) {
+            let payload = (slot.len() - header.len()) as u16;
             slot[..header.len()].copy_from_slice(header);
             slot[6..8].copy_from_slice(&payload.to_be_bytes());
             stamped += 1;
@@ -311,8 +297,8 @@ impl StampBench {
     }
 
     #[cfg(test)]
-    fn first(&self) -> &[u8] {
-        &self.arena[..self.length]
+    fn first(&mut self) -> &[u8] {
+        self.slots.iter_mut().next().expect("many")
     }
 }
 
@@ -388,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_stamped_packet_is_a_sound_one() {
-        let mut bench = StampBench::new(200, 5);
+        let mut bench = StampBench::new(200, Headroom::Staggered, 5);
         assert_eq!(bench.pass(&mut Duration::default).0, bench.packets());
         let layout = wayleave_packet::scion::Layout::decode(bench.first()).expect("sound");
         assert_eq!(layout.position.hops, 3);
@@ -399,7 +385,7 @@ mod tests {
         let routes = generated_routes(10_000, 3);
         for work in [Work::None, Work::Ip, Work::Scion, Work::ScionMixed, Work::Scion2015] {
             for length in [64, 1_518] {
-                let mut bench = Bench::new(work, length, &routes, Kernel::best(), 5).unwrap();
+                let mut bench = Bench::new(work, length, &routes, Kernel::best(), Headroom::Staggered, 5).unwrap();
                 for _ in 0..2 {
                     assert_eq!(bench.pass(&mut Duration::default).0, bench.packets(), "{work:?} {length}");
                 }

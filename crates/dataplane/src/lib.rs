@@ -14,4 +14,5 @@ pub mod platypus;
 pub mod replay;
 pub mod scion;
 pub mod scion_2015;
+pub mod slots;
 pub mod stamper;

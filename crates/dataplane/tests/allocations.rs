@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use wayleave_crypto::lanes::Kernel;
 use wayleave_dataplane::icing::bench::{Bench, Work};
+use wayleave_dataplane::slots::Headroom;
 use wayleave_dataplane::{bench, platypus};
 use wayleave_packet::icing::mint::Form;
 
@@ -49,7 +50,7 @@ fn bursts_are_forwarded_and_stamped_without_an_allocation() {
     for kernel in Kernel::available() {
         for work in [Work::Forward, Work::Full, Work::Stamp] {
             for form in [Form::Path, Form::Handle] {
-                let mut bench = Bench::new(work, 200, form, kernel);
+                let mut bench = Bench::new(work, 200, form, kernel, Headroom::Staggered);
                 let before = allocations();
                 let (done, _) = bench.pass(&mut || Duration::ZERO);
                 assert_eq!(allocations() - before, 0, "{work:?} {form:?} on {}", kernel.name());
@@ -65,13 +66,13 @@ fn bursts_of_platypus_are_forwarded_and_stamped_without_an_allocation() {
     use platypus::bench::{Bench, StampBench, Work};
     for kernel in Kernel::available() {
         for work in [Work::Plain, Work::Full] {
-            let mut bench = Bench::new(work, 348, kernel);
+            let mut bench = Bench::new(work, 348, kernel, Headroom::Staggered);
             let before = COUNT.with(Cell::get);
             let (done, _) = bench.pass(&mut || Duration::ZERO);
             assert_eq!(COUNT.with(Cell::get) - before, 0, "{work:?} on {}", kernel.name());
             assert!(done + 4 >= bench.packets());
         }
-        let mut bench = StampBench::new(348, kernel);
+        let mut bench = StampBench::new(348, kernel, Headroom::Staggered);
         let before = COUNT.with(Cell::get);
         let mut within = 0;
         // The clock is asked before and after; the packets are put back behind it.
@@ -143,7 +144,7 @@ fn bursts_are_stamped_by_rule_without_an_allocation() {
 fn bursts_of_scion_are_forwarded_without_an_allocation() {
     for kernel in Kernel::available() {
         for work in [bench::Work::Scion, bench::Work::Scion2015] {
-            let mut bench = bench::Bench::new(work, 1_500, &[], kernel, 5).expect("no routes");
+            let mut bench = bench::Bench::new(work, 1_500, &[], kernel, Headroom::Staggered, 5).expect("no routes");
             let before = COUNT.with(Cell::get);
             assert_eq!(bench.pass(&mut || Duration::ZERO).0, bench.packets());
             assert_eq!(COUNT.with(Cell::get) - before, 0, "{work:?} on {}", kernel.name());

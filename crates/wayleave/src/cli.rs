@@ -766,6 +766,9 @@ pub struct Bench {
     pub prefixes: Option<usize>,
     #[arg(long)]
     pub repetitions: Option<usize>,
+    /// Of forward and stamp: packets begin with their slots of 2 KiB, instead of a cache line further each.
+    #[arg(long)]
+    pub aligned: bool,
     /// Attestation suites, or baselines, to measure; may be given several times. All if not given.
     #[arg(long)]
     pub suite: Vec<String>,

@@ -4,6 +4,7 @@
 
 mod aes128;
 mod cmac;
+mod columns;
 mod pmac;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "vector kernels: functions for processor features that `Kernel` has checked")]
@@ -11,6 +12,7 @@ mod x86;
 
 pub use aes128::{Aes128, cbc_pair_each, encrypt_each};
 pub use cmac::{BURST, CmacKey, Parts, cmac_each};
+pub use columns::{Columns, SIDE, Work, columns, rows};
 pub use pmac::PmacKey;
 
 /// One AES block.

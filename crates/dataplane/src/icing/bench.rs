@@ -1,4 +1,4 @@
-//! ICING in memory, without a clock: the caller's closure times it. Packets lie in slots of 2 KiB over 8 MiB.
+//! ICING in memory, without a clock: the caller's closure times it. Where packets lie: [`crate::slots`].
 //!
 //! Paths have a sender and seven nodes behind it; the packets are on their way to the fourth. The length given is that of the
 //! payload, behind a header of 512 octets with the path in it, or of 200 with its handle.
@@ -12,9 +12,9 @@ use wayleave_packet::icing::header::{Hop, Part, Path, Tag, Version};
 use wayleave_packet::icing::mint::{Form, NodeSecret, Nonce, Sender, Stamp, Stamper, TagMaster, encapsulate};
 
 use super::{Account, Action, Config, Link, Meaning, Output, Policy, Router, TagRule};
-use crate::bench::{SLOT, SPAN};
 use crate::frame::{BURST, Frame, Ingress};
 use crate::replay::ReplayFilter;
+use crate::slots::{Headroom, PACKETS, Slots};
 
 /// The second at which all packets are stamped.
 const TIME: u32 = 1_800_000_000;
@@ -44,9 +44,8 @@ pub enum Work {
 /// Packets in their slots, and who processes them.
 #[derive(Debug)]
 pub struct Bench {
-    arena: Vec<u8>,
+    slots: Slots,
     fresh: Vec<u8>,
-    length: usize,
     form: Form,
     router: Router,
     senders: Vec<Sender>,
@@ -58,38 +57,36 @@ pub struct Bench {
 impl Bench {
     /// Packets with `payload` octets of payload, on 64 paths.
     #[must_use]
-    pub fn new(work: Work, payload: usize, form: Form, kernel: Kernel) -> Self {
+    pub fn new(work: Work, payload: usize, form: Form, kernel: Kernel, headroom: Headroom) -> Self {
         let nodes: Vec<NodeSecret> = (1..=NODES as u32).map(|n| NodeSecret::derive(&Seed::new([5; 32]), n)).collect();
         let senders: Vec<Sender> = (0..PATHS).map(|number| sender(number, &nodes)).collect();
         let header = senders[0].header_length(form);
-        let length = header + payload.min(SLOT - header);
         let mut routers: Vec<Router> = (1..=HERE).map(|index| router(work, index, &nodes, kernel)).collect();
         for sender in &senders {
             teach(sender, &mut routers);
         }
         let router = routers.pop().expect("four of them");
-        let arena = vec![0; SPAN];
+        let slots = Slots::new(header + payload, headroom);
         let stamper = Stamper::new(kernel);
-        let mut bench = Self { arena, fresh: Vec::new(), length, form, router, senders, stamper, work, pass: 0 };
+        let mut bench = Self { slots, fresh: Vec::new(), form, router, senders, stamper, work, pass: 0 };
         bench.stamp_all();
         for before in &mut routers {
-            forward_all(before, &mut bench.arena, length, now(0));
+            forward_all(before, &mut bench.slots, now(0));
         }
-        let changed = CHANGED.min(length);
-        bench.fresh = bench.arena.chunks_exact(SLOT).flat_map(|slot| slot[..changed].to_vec()).collect();
+        bench.fresh = bench.slots.fronts(CHANGED.min(bench.length()));
         bench
     }
 
     /// Octets of each packet.
     #[must_use]
     pub fn length(&self) -> usize {
-        self.length
+        self.slots.length()
     }
 
     /// Packets of one pass.
     #[must_use]
     pub fn packets(&self) -> usize {
-        SPAN / SLOT
+        PACKETS
     }
 
     /// Processes every packet once, and returns how many were forwarded or stamped and what `clock` says it took; then puts
@@ -102,24 +99,19 @@ impl Bench {
         let start = clock();
         let done = match self.work {
             Work::Stamp => self.stamp_all(),
-            Work::Forward | Work::Full => forward_all(&mut self.router, &mut self.arena, self.length, now(self.pass)),
+            Work::Forward | Work::Full => forward_all(&mut self.router, &mut self.slots, now(self.pass)),
         };
         let took = clock().saturating_sub(start);
-        let changed = CHANGED.min(self.length);
-        for (slot, fresh) in self.arena.chunks_exact_mut(SLOT).zip(self.fresh.chunks_exact(changed)) {
-            slot[..changed].copy_from_slice(fresh);
-        }
+        self.slots.put_back(&self.fresh, CHANGED.min(self.length()));
         (done, took)
     }
 
     fn stamp_all(&mut self) -> usize {
-        let (form, length, senders) = (self.form, self.length, &self.senders);
+        let (form, senders) = (self.form, &self.senders);
         let (mut counter, mut stamped) = (0, 0);
-        for burst in self.arena.chunks_exact_mut(SLOT * BURST) {
-            let mut slots = burst.chunks_exact_mut(SLOT);
-            let mut stamps: [Stamp<'_>; BURST] = std::array::from_fn(|_| {
+        for burst in self.slots.bursts() {
+            let mut stamps: [Stamp<'_>; BURST] = burst.map(|octets| {
                 counter += 1;
-                let octets = &mut slots.next().expect("as many slots as stamps")[..length];
                 let (sender, nonce) = (&senders[counter as usize % senders.len()], Nonce::new(now(0).unix, counter));
                 Stamp { sender, form, part: Part::Whole, protocol: 4, nonce, octets }
             });
@@ -139,14 +131,9 @@ fn teach(sender: &Sender, routers: &mut [Router]) {
     }
 }
 
-fn forward_all(router: &mut Router, arena: &mut [u8], length: usize, now: Now) -> usize {
+fn forward_all(router: &mut Router, slots: &mut Slots, now: Now) -> usize {
     let mut forwarded = 0;
-    for burst in arena.chunks_exact_mut(SLOT * BURST) {
-        let mut slots = burst.chunks_exact_mut(SLOT);
-        let mut frames: [Frame<'_>; BURST] = std::array::from_fn(|_| {
-            let octets = &mut slots.next().expect("as many slots as frames")[..length];
-            Frame { octets, ingress: Ingress::External(IN) }
-        });
+    for mut frames in slots.frames(Ingress::External(IN)) {
         let actions = router.process(&mut frames, now);
         forwarded += actions.iter().filter(|action| matches!(action, Action::Forward { .. })).count();
     }
@@ -206,7 +193,7 @@ mod tests {
     fn every_packet_is_forwarded_or_stamped_in_every_pass() {
         for work in [Work::Forward, Work::Full, Work::Stamp] {
             for (payload, form) in [(64, Form::Path), (64, Form::Handle), (1_500, Form::Path)] {
-                let mut bench = Bench::new(work, payload, form, Kernel::best());
+                let mut bench = Bench::new(work, payload, form, Kernel::best(), Headroom::Staggered);
                 for _ in 0..2 {
                     // A false positive of the replay filter is one in a thousand.
                     let (done, _) = bench.pass(&mut || Duration::ZERO);

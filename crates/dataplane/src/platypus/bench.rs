@@ -1,4 +1,4 @@
-//! Platypus in memory, without a clock: the caller's closure times it. Packets lie in slots of 2 KiB over 8 MiB.
+//! Platypus in memory, without a clock: the caller's closure times it. Where packets lie: [`crate::slots`].
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -12,12 +12,14 @@ use wayleave_packet::platypus::stamp_burst::{Burst, Ready, Unstamped};
 use wayleave_packet::platypus::verify::{Policy, Waypoint};
 
 use super::{Action, Config, Repeated, Router};
-use crate::bench::{SLOT, SPAN};
-use crate::frame::{BURST, Frame, Ingress};
+use crate::frame::{BURST, Ingress};
 use crate::replay::ReplayFilter;
+use crate::slots::{Headroom, PACKETS, SLOT, Slots};
 
 /// The second at which all packets are stamped.
 const TIME: u64 = 1_800_000_000;
+/// Octets that a router may change.
+const CHANGED: usize = 64;
 /// The least octets of a packet: bindings of 64 bits up to 71 octets, of 128 bits beyond.
 pub const LEAST: usize = 60;
 
@@ -35,9 +37,8 @@ pub enum Work {
 /// Packets in their slots, and the router that processes them.
 #[derive(Debug)]
 pub struct Bench {
-    arena: Vec<u8>,
+    slots: Slots,
     fresh: Vec<u8>,
-    length: usize,
     router: Router,
     work: Work,
     pass: u64,
@@ -46,15 +47,15 @@ pub struct Bench {
 impl Bench {
     /// Packets of `length` octets of 64 principals.
     #[must_use]
-    pub fn new(work: Work, length: usize, kernel: Kernel) -> Self {
-        let length = length.clamp(LEAST, SLOT);
+    pub fn new(work: Work, length: usize, kernel: Kernel, headroom: Headroom) -> Self {
+        let mut slots = Slots::new(length.max(LEAST), headroom);
+        let length = slots.length();
         let address = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
         let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
-        let mut arena = vec![0; SPAN];
-        for (number, slot) in (0..).zip(arena.chunks_exact_mut(SLOT)) {
+        for (number, slot) in (0..).zip(slots.iter_mut()) {
             // A bit of a multiplicative hash.
             let is_late = work == Work::Mixed && u32::wrapping_mul(number, 0x9e37_79b9) >> 31 != 0;
-            slot[..length].copy_from_slice(&packet(number, length, address, &keys, u32::from(is_late)));
+            slot.copy_from_slice(&packet(number, length, address, &keys, u32::from(is_late)));
         }
         let policy = Policy { narrow: true, ..Policy::default() };
         let repeated = if work == Work::Full { Repeated::Drop } else { Repeated::Pass };
@@ -68,20 +69,20 @@ impl Bench {
             account_seed: 1,
             delegations: 16,
         };
-        let fresh = arena.chunks_exact(SLOT).flat_map(|slot| slot[..64].to_vec()).collect();
-        Self { arena, fresh, length, router: Router::new(config, kernel), work, pass: 0 }
+        let fresh = slots.fronts(CHANGED.min(length));
+        Self { slots, fresh, router: Router::new(config, kernel), work, pass: 0 }
     }
 
     /// Octets of each packet.
     #[must_use]
     pub fn length(&self) -> usize {
-        self.length
+        self.slots.length()
     }
 
     /// Packets of one pass.
     #[must_use]
     pub fn packets(&self) -> usize {
-        SPAN / SLOT
+        PACKETS
     }
 
     /// Processes every packet once, and returns how many were forwarded and what `clock` says it took; then puts the
@@ -94,19 +95,12 @@ impl Bench {
         }
         let mut forwarded = 0;
         let start = clock();
-        for burst in self.arena.chunks_exact_mut(SLOT * BURST) {
-            let mut slots = burst.chunks_exact_mut(SLOT);
-            let mut frames: [Frame<'_>; BURST] = std::array::from_fn(|_| {
-                let octets = &mut slots.next().expect("as many slots as frames")[..self.length];
-                Frame { octets, ingress: Ingress::Internal }
-            });
+        for mut frames in self.slots.frames(Ingress::Internal) {
             let actions = self.router.process(&mut frames, now);
             forwarded += actions.iter().filter(|action| **action == Action::Route).count();
         }
         let took = clock().saturating_sub(start);
-        for (slot, fresh) in self.arena.chunks_exact_mut(SLOT).zip(self.fresh.chunks_exact(64)) {
-            slot[..64].copy_from_slice(fresh);
-        }
+        self.slots.put_back(&self.fresh, CHANGED.min(self.length()));
         (forwarded, took)
     }
 }
@@ -114,8 +108,7 @@ impl Bench {
 /// Packets in their slots behind room for a header, and the capabilities that stamp them.
 #[derive(Debug)]
 pub struct StampBench {
-    arena: Vec<u8>,
-    length: usize,
+    slots: Slots,
     stamping: Burst,
     ready: Vec<Ready>,
     counter: u32,
@@ -127,23 +120,23 @@ const ROOM: usize = 128;
 impl StampBench {
     /// Packets of `length` octets, stamped by 64 principals in turn; they grow by a header with one binding of 128 bits.
     #[must_use]
-    pub fn new(length: usize, kernel: Kernel) -> Self {
+    pub fn new(length: usize, kernel: Kernel, headroom: Headroom) -> Self {
         let length = length.clamp(20, SLOT - ROOM);
+        let mut slots = Slots::new(ROOM + length, headroom);
         let waypoint = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
         let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
         let hops = (0..64).map(|number| hop(number, Width::Full, waypoint, &keys, 0));
         let ready = hops.map(|hop| Ready::new(&hop).expect("of IPv4")).collect();
-        let mut arena = vec![0; SPAN];
-        for (number, slot) in (0..).zip(arena.chunks_exact_mut(SLOT)) {
-            slot[ROOM..ROOM + length].copy_from_slice(&inner(number, length));
+        for (number, slot) in (0..).zip(slots.iter_mut()) {
+            slot[ROOM..].copy_from_slice(&inner(number, length));
         }
-        Self { arena, length, stamping: Burst::new(kernel), ready, counter: 0 }
+        Self { slots, stamping: Burst::new(kernel), ready, counter: 0 }
     }
 
     /// Packets of one pass.
     #[must_use]
     pub fn packets(&self) -> usize {
-        SPAN / SLOT
+        PACKETS
     }
 
     /// Stamps every packet once, and returns how many were stamped and what `clock` says it took; then puts the packets back
@@ -151,26 +144,21 @@ impl StampBench {
     pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
         let mut stamped = 0;
         let start = clock();
-        for burst in self.arena.chunks_exact_mut(SLOT * BURST) {
-            let mut slots = burst.chunks_exact_mut(SLOT);
-            let mut packets: [Unstamped<'_>; BURST] = std::array::from_fn(|place| {
+        for burst in self.slots.bursts() {
+            let mut ready = self.ready.iter().cycle();
+            let mut packets: [Unstamped<'_>; BURST] = burst.map(|buffer| {
                 self.counter = self.counter.wrapping_add(1);
-                let slot = slots.next().expect("as many slots as packets");
                 let nonce = Nonce { seconds: TIME as u32, counter: self.counter };
-                Unstamped {
-                    buffer: &mut slot[..ROOM + self.length],
-                    begin: ROOM,
-                    ready: &self.ready[place % 64],
-                    nonce,
-                }
+                Unstamped { buffer, begin: ROOM, ready: ready.next().expect("64 of them"), nonce }
             });
             let mut outcomes = [const { Ok(0) }; BURST];
             self.stamping.stamp(&mut packets, &mut outcomes);
             stamped += outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         }
         let took = clock().saturating_sub(start);
-        for (number, slot) in (0..).zip(self.arena.chunks_exact_mut(SLOT)) {
-            slot[ROOM..ROOM + 20].copy_from_slice(&inner(number, self.length)[..20]);
+        for (number, slot) in (0..).zip(self.slots.iter_mut()) {
+            let length = slot.len() - ROOM;
+            slot[ROOM..ROOM + 20].copy_from_slice(&inner(number, length)[..20]);
         }
         (stamped, took)
     }
@@ -220,7 +208,7 @@ mod tests {
     fn every_packet_is_forwarded_in_every_pass() {
         for work in [Work::Plain, Work::Full, Work::Mixed] {
             for length in [64, 348, 1_500] {
-                let mut bench = Bench::new(work, length, Kernel::best());
+                let mut bench = Bench::new(work, length, Kernel::best(), Headroom::Staggered);
                 for _ in 0..2 {
                     // A false positive of the replay filter is one in a thousand.
                     let (forwarded, _) = bench.pass(&mut || Duration::ZERO);
@@ -233,7 +221,7 @@ mod tests {
     #[test]
     fn every_packet_is_stamped_in_every_pass() {
         for length in [40, 64, 1_500] {
-            let mut bench = StampBench::new(length, Kernel::best());
+            let mut bench = StampBench::new(length, Kernel::best(), Headroom::Staggered);
             for _ in 0..2 {
                 assert_eq!(bench.pass(&mut || Duration::ZERO).0, bench.packets());
             }

@@ -4,25 +4,24 @@
 //! A packet of the commonest shape is checked in place (`lean`). Whatever does not pass there goes the general way,
 //! which knows the reason.
 
-use subtle::ConstantTimeEq;
+use std::hint::black_box;
+
 use wayleave_core::UnixTime;
-use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, cmac_each, prefetch_octet};
+use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, SIDE, cmac_each, prefetch_octet};
 
 use super::delegations::Delegations;
 use super::header::{Packet, Version};
-use super::lean::{self, Lean, lean};
+use super::lean::{Beside, Row, Scratch};
 use super::mint::{HEAD_BLOCKS, WaypointKey, write_head};
 use super::verify::{Forward, Reason, Verdict, Waypoint};
-
-/// Packets whose first octets are on their way from memory while one is read.
-const AHEAD: usize = 16;
 
 /// One core's scratch, and the stamping keys of the delegations that it verified last.
 pub struct Verifier {
     kernel: Kernel,
     keys: [Block; BURST],
     heads: Box<[[Block; HEAD_BLOCKS]; BURST]>,
-    lean_heads: [[Block; lean::HEAD]; BURST],
+    rows: Box<[[Row; SIDE]; BURST / SIDE]>,
+    scratch: Box<Scratch>,
     waiting: [Waiting; BURST],
     tags: [Block; BURST],
     delegations: Delegations,
@@ -37,7 +36,6 @@ impl std::fmt::Debug for Verifier {
 /// A packet that waits for its tag.
 #[derive(Clone, Copy)]
 struct Waiting {
-    forward: Forward,
     /// Its place in the burst.
     place: u8,
     /// Octets of its binding.
@@ -49,18 +47,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    const NONE: Self = Self { forward: Forward::lean(0, 0), place: 0, width: 0, compared: 0, is_new: false };
-
-    #[inline(always)]
-    fn lean(lean: &Lean<'_, '_>, place: usize) -> Self {
-        Self {
-            forward: Forward::lean(lean.ttl, lean.pointer),
-            place: place as u8,
-            width: lean.width as u8,
-            compared: lean.compared as u8,
-            is_new: false,
-        }
-    }
+    const NONE: Self = Self { place: 0, width: 0, compared: 0, is_new: false };
 }
 
 impl Verifier {
@@ -71,7 +58,8 @@ impl Verifier {
             kernel,
             keys: [[0; 16]; BURST],
             heads: Box::new([[[0; 16]; HEAD_BLOCKS]; BURST]),
-            lean_heads: [[[0; 16]; lean::HEAD]; BURST],
+            rows: Box::new([[[[0; 16]; 4]; SIDE]; BURST / SIDE]),
+            scratch: Box::new(Scratch::EMPTY),
             waiting: [Waiting::NONE; BURST],
             tags: [[0; 16]; BURST],
             delegations: Delegations::new(delegations),
@@ -85,43 +73,64 @@ impl Verifier {
 
     /// Decides on up to [`BURST`] IP packets of version 1 for any of `waypoints`. Verdicts beyond the packets are left.
     pub fn verify(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut [Verdict]) {
-        let Self { kernel, keys, heads, lean_heads, waiting, tags, delegations } = self;
+        let Self { kernel, keys, heads, rows, scratch, waiting, tags, delegations } = self;
         let datagrams = &datagrams[..datagrams.len().min(verdicts.len()).min(BURST)];
         let mut inputs: [Option<&WaypointKey>; BURST] = [None; BURST];
         let mut messages = [Parts::default(); BURST];
-        let (mut count, mut kins) = (0, [const { None }; 8]);
-        let (soon, later) = datagrams.split_at(datagrams.len().min(AHEAD));
-        soon.iter().for_each(|datagram| fetch(datagram));
-        let mut later = later.iter();
-        let heads = lean_heads.iter_mut().zip(heads.iter_mut());
-        for ((place, datagram), (lean_head, head)) in datagrams.iter().enumerate().zip(heads) {
-            later.next().inspect(|datagram| fetch(datagram));
-            let (key, input, message) = (&mut keys[count], &mut inputs[count], &mut messages[count]);
-            let one = &mut waiting[count];
-            if let Some(lean) = lean(datagram, &mut kins, waypoints, now, key, lean_head) {
-                *input = Some(lean.key);
-                *message = Parts { head: lean_head, tail: lean.payload };
-                *one = Waiting::lean(&lean, place);
-            } else {
-                match general(waypoints, datagram, now, delegations, key, head) {
-                    Ok((this, parts)) => (*one, *message) = (Waiting { place: place as u8, ..this }, parts),
-                    Err(refused) => {
-                        verdicts[place] = refused;
-                        continue;
+        let mut count = 0;
+        let mut beside = Beside::new(*kernel, waypoints, now, scratch);
+        let groups = datagrams.chunks(SIDE).zip(rows.iter_mut()).zip(heads.chunks_mut(SIDE));
+        datagrams.iter().take(SIDE).for_each(|datagram| fetch(datagram));
+        for (group, ((datagrams_here, rows), heads)) in groups.enumerate() {
+            beside.check(datagrams_here, rows);
+            for (lane, ((datagram, row), head)) in datagrams_here.iter().zip(&*rows).zip(heads).enumerate() {
+                let place = group * SIDE + lane;
+                // The next ones are on their way from memory while these are read.
+                datagrams.get(place + SIDE).inspect(|datagram| fetch(datagram));
+                let (key, input, message) = (&mut keys[count], &mut inputs[count], &mut messages[count]);
+                let one = &mut waiting[count];
+                // A packet is forwarded unless its tag, below, is another.
+                verdicts[place] = if let Some(lean) = beside.lean(lane, datagram) {
+                    *key = row[0];
+                    *input = Some(lean.key);
+                    *message = Parts { head: &row[1..], tail: lean.payload };
+                    let (width, compared) = (lean.width as u8, lean.compared as u8);
+                    *one = Waiting { place: place as u8, width, compared, is_new: false };
+                    Verdict::Forward(lean.forward)
+                } else {
+                    match general(waypoints, datagram, now, delegations, key, head) {
+                        Ok((this, forward, parts)) => {
+                            (*one, *message) = (Waiting { place: place as u8, ..this }, parts);
+                            Verdict::Forward(forward)
+                        }
+                        Err(refused) => {
+                            verdicts[place] = refused;
+                            continue;
+                        }
                     }
-                }
+                };
+                count += 1;
             }
-            count += 1;
         }
         derive_secrets(&inputs[..count], keys);
         cmac_each(*kernel, &keys[..count], &messages[..count], &mut tags[..count]);
-        for ((one, tag), key) in waiting.iter().zip(&*tags).zip(&*keys).take(count) {
+        let mut differ = [0; BURST];
+        for ((differ, one), tag) in differ.iter_mut().zip(&*waiting).zip(&*tags).take(count) {
             let place = usize::from(one.place);
-            let datagram = datagrams[place];
-            let is_right = matches(tag, one, datagram);
-            verdicts[place] = if is_right { Verdict::Forward(one.forward) } else { Reason::Binding.into() };
-            if is_right && one.is_new {
-                delegations.insert(one.forward.capability(datagram), key);
+            *differ = match &verdicts[place] {
+                Verdict::Forward(forward) => difference(tag, one, forward.binding(datagrams[place])),
+                _ => u64::MAX,
+            };
+        }
+        // Nothing before this depends on what a difference is.
+        for ((one, differ), key) in waiting.iter().zip(black_box(&differ)).zip(&*keys).take(count) {
+            let place = usize::from(one.place);
+            if *differ != 0 {
+                verdicts[place] = Reason::Binding.into();
+            } else if one.is_new
+                && let Verdict::Forward(forward) = &verdicts[place]
+            {
+                delegations.insert(forward.capability(datagrams[place]), key);
             }
         }
     }
@@ -137,7 +146,7 @@ fn general<'a>(
     delegations: &mut Delegations,
     key: &mut Block,
     head: &'a mut [Block; HEAD_BLOCKS],
-) -> Result<(Waiting, Parts<'a>), Verdict> {
+) -> Result<(Waiting, Forward, Parts<'a>), Verdict> {
     let packet = Packet::decode(datagram, Version::Standard)?;
     let destination = packet.outer().destination;
     let here = waypoints.iter().find(|here| here.address() == destination).ok_or(Reason::NotForUs)?;
@@ -148,7 +157,6 @@ fn general<'a>(
         *key = *here.keys().stamp_key(&capability).ok_or(Reason::KeyGone)?.expose();
     }
     let waiting = Waiting {
-        forward: Forward::of(&packet, index),
         place: 0,
         width: packet.binding(index).len() as u8,
         compared: here.compared() as u8,
@@ -156,7 +164,7 @@ fn general<'a>(
     };
     let blocks = write_head(&packet, index, head);
     let payload = packet.payload_offset()..packet.datagram().len();
-    Ok((waiting, Parts { head: &head[..blocks], tail: &datagram[payload] }))
+    Ok((waiting, Forward::of(&packet, index), Parts { head: &head[..blocks], tail: &datagram[payload] }))
 }
 
 /// Turns the inputs that wait for a waypoint's key into secrets, neighbours under one key together.
@@ -186,19 +194,18 @@ fn fetch(datagram: &[u8]) {
     }
 }
 
-/// Whether the first octets of a tag are those presented, without a branch on any of them.
+/// Zero if the first octets of a tag are those presented, without a branch on any of them.
 #[inline(always)]
-fn matches(tag: &Block, one: &Waiting, datagram: &[u8]) -> bool {
-    let presented = one.forward.binding(datagram);
-    let half = |octets: &[u8], at: usize| Some(u64::from_be_bytes(*octets.get(at..)?.first_chunk()?));
+fn difference(tag: &Block, one: &Waiting, presented: &[u8]) -> u64 {
+    let half = |octets: &[u8], at: usize| Some(u64::from_ne_bytes(*octets.get(at..)?.first_chunk()?));
     let (Some(upper), Some(tag_upper), Some(tag_lower)) = (half(presented, 0), half(tag, 0), half(tag, 8)) else {
-        return false;
+        return u64::MAX;
     };
     if usize::from(one.compared) < tag.len() {
         // What a forger's luck is measured with.
         let octets = usize::from(one.compared.min(one.width));
-        return presented.get(..octets).is_some_and(|presented| presented.ct_eq(&tag[..octets]).into());
+        return presented.iter().zip(tag).take(octets).fold(0, |differ, (a, b)| differ | u64::from(a ^ b));
     }
     let lower = if one.width == 8 { Some(tag_lower) } else { half(presented, 8) };
-    lower.is_some_and(|lower| ((upper ^ tag_upper) | (lower ^ tag_lower)).ct_eq(&0).into())
+    lower.map_or(u64::MAX, |lower| (upper ^ tag_upper) | (lower ^ tag_lower))
 }

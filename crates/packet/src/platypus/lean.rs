@@ -1,28 +1,47 @@
-//! The commonest shape of packet, checked by reading its fields in place: IPv4 over IP, one capability, neither delegated
-//! nor sealed. What most packets of a burst have in common is compared as a whole.
+//! The commonest shape of packet: IPv4 over IP, one capability, neither delegated nor sealed. Sixteen packets are checked
+//! beside each other, field by field; what most of them have in common is compared as a whole.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::{Afi, UnixTime};
-use wayleave_crypto::lanes::Block;
+use wayleave_crypto::lanes::{Block, Columns, Kernel, SIDE, Work, columns, rows};
 
 use super::header::offsets::lean as at;
 use super::header::offsets::{FLAG_REPLY, PROTOCOL, WORD};
-use super::header::{Interval, ipv4_header_is_right, kind, v4};
+use super::header::{Interval, kind, v4};
 use super::mint::{PURPOSE_BINDING, PURPOSE_SECRET, WaypointKey, epoch, label};
-use super::verify::Waypoint;
+use super::verify::{Forward, Waypoint};
 
-/// Blocks of such a packet's head: what its binding is computed over in front of the payload.
-pub(super) const HEAD: usize = 3;
+/// What is written for a packet: the input of its secret, and the three blocks that its binding is computed over in front
+/// of the payload.
+pub(super) type Row = [Block; 4];
+
 /// Octets up to its binding.
 const FRONT: usize = at::BINDING;
-/// Words of eight octets that hold them, the last one half.
-const WORDS: usize = FRONT.div_ceil(8);
+/// Words of four octets that hold them.
+const WORDS: usize = FRONT / 4;
+
+/// The words in which fields lie.
+mod word {
+    use super::{at, v4};
+
+    pub(super) const LENGTH: usize = v4::TOTAL_LENGTH / 4;
+    pub(super) const TTL: usize = v4::TTL / 4;
+    pub(super) const OUTER_SOURCE: usize = v4::SOURCE / 4;
+    /// Of a whole IPv4 header.
+    pub(super) const HEADER: usize = at::HEADER / 4;
+    pub(super) const SOURCE: usize = at::SOURCE / 4;
+    pub(super) const DESTINATION: usize = at::DESTINATION / 4;
+    pub(super) const NONCE: usize = at::NONCE / 4;
+    pub(super) const CAPABILITY: usize = at::CAPABILITY / 4;
+    pub(super) const PRINCIPAL: usize = at::PRINCIPAL / 4;
+    pub(super) const EPOCH: usize = at::EPOCH / 4;
+}
 
 /// The bits that packets for one waypoint have in common, if they are under one key and bindings are of one width: version
 /// and header length, fragmentation, protocol, destination; version, flags (but for the reply option's), length and pointer
 /// of the Platypus header; waypoint, kind and epoch of the capability.
-const COMMON: [u64; WORDS] = {
+const COMMON: [u32; WORDS] = {
     let mut mask = [0; FRONT];
     let ranges = [
         (v4::VERSION_AND_LENGTH, 1),
@@ -43,71 +62,59 @@ const COMMON: [u64; WORDS] = {
     }
     mask[v4::FRAGMENT] = (v4::FRAGMENTED >> 8) as u8;
     mask[at::FLAGS] = !FLAG_REPLY;
-    words(&mask)
-};
-
-/// The octets by words in this machine's order, zeros behind them.
-#[inline(always)]
-const fn words(front: &[u8; FRONT]) -> [u64; WORDS] {
-    let (whole, rest) = front.as_chunks::<8>();
+    let (octets, _) = mask.as_chunks::<4>();
     let mut words = [0; WORDS];
     let mut index = 0;
-    while index < whole.len() {
-        words[index] = u64::from_ne_bytes(whole[index]);
+    while index < WORDS {
+        words[index] = u32::from_ne_bytes(octets[index]);
         index += 1;
     }
-    words[index] = u64::from_ne_bytes([rest[0], rest[1], rest[2], rest[3], 0, 0, 0, 0]);
     words
-}
-
-/// What a packet that passes is rewritten with and where its payload lies; and the key that makes its secret.
-#[derive(Clone, Copy)]
-pub(super) struct Lean<'k, 'p> {
-    pub(super) key: &'k WaypointKey,
-    pub(super) ttl: u8,
-    pub(super) pointer: u8,
-    /// Octets of its binding.
-    pub(super) width: usize,
-    /// Octets of the tag that are compared.
-    pub(super) compared: usize,
-    pub(super) payload: &'p [u8],
-}
-
-/// The kins of one burst, each at a place that follows from waypoint, kind and epoch.
-pub(super) type Kins<'k> = [Option<Kin<'k>>; 8];
+};
 
 /// What a packet of this shape has in common with those that came before it in the burst.
-pub(super) struct Kin<'k> {
+struct Kin<'k> {
+    found: Found<'k>,
+    /// The bits of [`COMMON`].
+    words: [u32; WORDS],
+    interval: Interval,
+}
+
+/// Whose capability a packet has.
+#[derive(Clone, Copy)]
+struct Found<'k> {
     here: &'k Waypoint,
     key: &'k WaypointKey,
-    /// The bits of [`COMMON`].
-    words: [u64; WORDS],
-    /// Bits of the outer source that must be the original source's: all or none.
-    source: u32,
-    interval: Interval,
+    /// Octets of its binding.
     width: usize,
+}
+
+impl Found<'_> {
     /// Where the payload begins.
-    behind: usize,
-    /// Whether the waypoint refuses networks.
-    refuses: bool,
+    fn behind(&self) -> usize {
+        FRONT + self.width
+    }
 }
 
 impl<'k> Kin<'k> {
     /// Of the first such packet: what it has in common with its kin is right and allowed.
     #[cold]
     #[inline(never)]
-    fn of(front: &[u8; FRONT], waypoints: &'k [Waypoint], now: UnixTime) -> Option<Self> {
+    fn of(packets: &Columns, lane: usize, waypoints: &'k [Waypoint], now: UnixTime) -> Option<Self> {
+        let mut front = [0; FRONT];
+        for (octets, column) in front.as_chunks_mut().0.iter_mut().zip(packets) {
+            *octets = column[lane].to_ne_bytes();
+        }
         let half = |place: usize| u16::from_be_bytes([front[place], front[place + 1]]);
         let word =
             |place: usize| u32::from_be_bytes([front[place], front[place + 1], front[place + 2], front[place + 3]]);
         let kinds = front[at::KIND];
         let width = if kinds & kind::NARROW == 0 { 16 } else { 8 };
-        let behind = FRONT + width;
         let is_lean = front[v4::VERSION_AND_LENGTH] == 0x45
             && half(v4::FRAGMENT) & v4::FRAGMENTED == 0
             && front[v4::PROTOCOL] == PROTOCOL
             && front[at::FLAGS] & !FLAG_REPLY == 0x10
-            && usize::from(front[at::WORDS]) * WORD == behind - at::CAPABILITY
+            && usize::from(front[at::WORDS]) * WORD == FRONT + width - at::CAPABILITY
             && front[at::PLACE] == 0
             && kinds & (kind::DELEGATED | kind::SUB_DELEGATED) == 0
             && word(v4::DESTINATION) == word(at::CAPABILITY);
@@ -116,98 +123,300 @@ impl<'k> Kin<'k> {
         }
         let address = IpAddr::V4(Ipv4Addr::from(word(at::CAPABILITY)));
         let here = waypoints.iter().find(|here| here.address() == address)?;
-        let policy = here.policy();
         let interval = Interval::new(kinds & kind::INTERVAL)?;
-        if width != 16 && !policy.narrow || !epoch::is_accepted(interval, word(at::EPOCH), now) {
+        if width != 16 && !here.policy().narrow || !epoch::is_accepted(interval, word(at::EPOCH), now) {
             return None;
         }
         let key = here.keys().of_epoch(interval, word(at::EPOCH))?;
-        let mut words = words(front);
-        words.iter_mut().zip(&COMMON).for_each(|(word, mask)| *word &= mask);
-        let source = if policy.check_source { u32::MAX } else { 0 };
-        Some(Self { here, key, words, source, interval, width, behind, refuses: !policy.refused.is_empty() })
+        let words = std::array::from_fn(|index| packets[index][lane] & COMMON[index]);
+        Some(Self { found: Found { here, key, width }, words, interval })
+    }
+
+    fn holds(&self, packets: &Columns, lane: usize) -> bool {
+        self.words.iter().zip(packets).zip(&COMMON).all(|((own, column), mask)| (own ^ column[lane]) & mask == 0)
+    }
+}
+
+/// The kin of a packet, if it is of this shape.
+#[inline]
+fn find<'a, 'k>(
+    kins: &'a mut [Option<Kin<'k>>; 8],
+    packets: &Columns,
+    lane: usize,
+    waypoints: &'k [Waypoint],
+    now: UnixTime,
+) -> Option<&'a Kin<'k>> {
+    let word = |index: usize| u32::from_be(packets[index][lane]);
+    // The last bits of waypoint and epoch, and the one that tells the binding's width.
+    let place = word(word::CAPABILITY) ^ word(word::EPOCH) << 1 ^ (word(word::PRINCIPAL) & 0xff) >> 3;
+    let kin = &mut kins[place as usize % 8];
+    if kin.as_ref().is_none_or(|kin| !kin.holds(packets, lane)) {
+        *kin = Some(Kin::of(packets, lane, waypoints, now)?);
+    }
+    kin.as_ref()
+}
+
+/// The places of the bits that are set.
+fn lanes(mut bits: u16) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lane = (bits != 0).then(|| bits.trailing_zeros() as usize);
+        bits &= bits.wrapping_sub(1);
+        lane
+    })
+}
+
+/// Finds out which packets are of one kin, and notes what is asked of those.
+struct Alike<'a> {
+    packets: &'a Columns,
+    words: &'a [u32; WORDS],
+    asked: Asked,
+    bounds: &'a mut Bounds,
+}
+
+impl Work for Alike<'_> {
+    type Output = u16;
+
+    #[inline(always)]
+    fn run(self) -> u16 {
+        let Self { packets, words, asked, bounds } = self;
+        let mut differ = [0; SIDE];
+        for lane in 0..SIDE {
+            let mut bits = 0;
+            for index in 0..WORDS {
+                bits |= (words[index] ^ packets[index][lane]) & COMMON[index];
+            }
+            differ[lane] = bits;
+        }
+        for (bounds, asked) in bounds.iter_mut().zip(asked) {
+            for lane in 0..SIDE {
+                bounds[lane] = if differ[lane] == 0 { asked } else { bounds[lane] };
+            }
+        }
+        zeros(&differ)
+    }
+}
+
+/// A bit for each that is zero.
+#[inline(always)]
+fn zeros(lanes: &[u32; SIDE]) -> u16 {
+    let mut bits = 0;
+    for (lane, word) in lanes.iter().enumerate() {
+        bits |= if *word == 0 { 1u32 << lane } else { 0 };
+    }
+    bits as u16
+}
+
+/// What is asked of a packet apart from what it has in common with its kin: see [`asked`].
+type Asked = [u32; 4];
+/// The same of each packet.
+type Bounds = [[u32; SIDE]; 4];
+
+/// Places in [`Asked`].
+mod asked {
+    /// Where the payload begins.
+    pub(super) const BEHIND: usize = 0;
+    /// Seconds that a nonce may be off.
+    pub(super) const FRESHNESS: usize = 1;
+    /// Bits of the outer source that must be the original source's: all or none.
+    pub(super) const SOURCE: usize = 2;
+    /// The exponent of the capability's interval.
+    pub(super) const EXPONENT: usize = 3;
+}
+
+/// Checks the packets, and lays out what their secrets and bindings are the MAC of.
+struct Check<'a> {
+    packets: &'a Columns,
+    bounds: &'a Bounds,
+    now: u32,
+    rows: &'a mut Columns,
+    lengths: &'a mut [u32; SIDE],
+    rewritten: &'a mut [u32; SIDE],
+}
+
+impl Work for Check<'_> {
+    /// A bit for each that is sound and allowed.
+    type Output = u16;
+
+    #[inline(always)]
+    fn run(self) -> u16 {
+        let Self { packets, bounds, now, rows, lengths, rewritten } = self;
+        let [secret, binding] =
+            [PURPOSE_SECRET, PURPOSE_BINDING].map(|purpose| u32::from_ne_bytes(label(purpose, Afi::Ipv4)));
+        let mut refused = [0; SIDE];
+        for lane in 0..SIDE {
+            let word = |index: usize| u32::from_be(packets[index][lane]);
+            let (first, third) = (word(word::LENGTH), word(word::TTL));
+            let (total, ttl) = (first & 0xffff, third >> 24);
+            let behind = bounds[asked::BEHIND][lane];
+            let sum = |words: &[u32]| words.iter().fold(0, |sum, word| sum + (word >> 16) + (word & 0xffff));
+            let header: [u32; word::HEADER] = std::array::from_fn(word);
+            let (source, last) = (word(word::SOURCE), word(word::DESTINATION));
+            // From as many seconds before now as after: 2 * 30 + 1 of them at most.
+            let freshness = bounds[asked::FRESHNESS][lane];
+            let since = word(word::NONCE).wrapping_sub(now).wrapping_add(freshness);
+            refused[lane] = u32::from(total < behind)
+                | u32::from(ttl <= 1)
+                | u32::from(fold(sum(&header)) != 0xffff)
+                | (header[word::OUTER_SOURCE] ^ source) & bounds[asked::SOURCE][lane]
+                | u32::from(since > 2 * freshness)
+                | is_martian_word(source)
+                | is_martian_word(last);
+            lengths[lane] = total;
+            // As it leaves: one hop less, from the waypoint to the final destination.
+            let ttl_and_protocol = (ttl.wrapping_sub(1) << 24) | third & 0x00ff_0000;
+            let new = [first, header[1], ttl_and_protocol, word(word::CAPABILITY), last];
+            rewritten[lane] = (ttl_and_protocol | fold(sum(&new)) ^ 0xffff).to_be();
+            let header = word(at::HEADER / 4);
+            rows[0][lane] = secret;
+            rows[1][lane] = packets[word::CAPABILITY][lane];
+            rows[2][lane] = (word(word::PRINCIPAL) & 0xffff_ff00 | bounds[asked::EXPONENT][lane]).to_be();
+            rows[3][lane] = packets[word::EPOCH][lane];
+            rows[4][lane] = binding;
+            // Inner protocol, version and flags, length of the payload.
+            rows[5][lane] = (header << 24 | (header >> 24) << 16 | total.wrapping_sub(behind) & 0xffff).to_be();
+            rows[6][lane] = packets[word::SOURCE][lane];
+            rows[7][lane] = packets[word::DESTINATION][lane];
+            rows[8][lane] = packets[word::CAPABILITY][lane];
+            rows[9][lane] = packets[word::PRINCIPAL][lane];
+            rows[10][lane] = packets[word::EPOCH][lane];
+            rows[11][lane] = packets[word::NONCE][lane];
+            rows[12][lane] = packets[word::NONCE + 1][lane];
+        }
+        zeros(&refused)
+    }
+}
+
+/// The ones' complement sum of sixteen bits of what `sum` is the sum of, at most 65,536 of them.
+#[inline(always)]
+fn fold(sum: u32) -> u32 {
+    let sum = (sum & 0xffff) + (sum >> 16);
+    (sum & 0xffff) + (sum >> 16)
+}
+
+/// As [`is_martian`](super::verify::is_martian), for an IPv4 address in this machine's order of octets: not zero if it is.
+#[inline(always)]
+fn is_martian_word(address: u32) -> u32 {
+    // Below 1.0.0.0 and from 224.0.0.0 on.
+    u32::from(address.wrapping_sub(1 << 24) >= 223 << 24)
+        | u32::from(address >> 24 == 127)
+        | u32::from(address >> 16 == 169 << 8 | 254)
+        | u32::from(address >> 8 == 192 << 16)
+}
+
+/// Room for packets while they are checked.
+pub(super) struct Scratch {
+    packets: Columns,
+    laid_out: Columns,
+    bounds: Bounds,
+    /// The length of each, and the word of its header that has TTL, protocol and checksum, as it leaves.
+    lengths: [u32; SIDE],
+    rewritten: [u32; SIDE],
+}
+
+impl Scratch {
+    pub(super) const EMPTY: Self = Self {
+        packets: [[0; SIDE]; SIDE],
+        laid_out: [[0; SIDE]; SIDE],
+        bounds: [[0; SIDE]; 4],
+        lengths: [0; SIDE],
+        rewritten: [0; SIDE],
+    };
+}
+
+/// Packets that are checked beside each other.
+pub(super) struct Beside<'s, 'k> {
+    kernel: Kernel,
+    waypoints: &'k [Waypoint],
+    now: UnixTime,
+    scratch: &'s mut Scratch,
+    /// The kins of one burst, each at a place that follows from waypoint, kind and epoch.
+    kins: [Option<Kin<'k>>; 8],
+    /// A bit for each that is sound and allowed.
+    passed: u16,
+    /// Of how many kins they are, and which with a bit for each packet.
+    count: usize,
+    found: [(u16, Option<Found<'k>>); SIDE],
+}
+
+/// A packet of this shape that is sound and allowed.
+pub(super) struct Lean<'k, 'p> {
+    /// The key that makes its secret.
+    pub(super) key: &'k WaypointKey,
+    pub(super) forward: Forward,
+    /// Octets of its binding.
+    pub(super) width: usize,
+    /// Octets of the tag that are compared.
+    pub(super) compared: usize,
+    pub(super) payload: &'p [u8],
+}
+
+impl<'s, 'k> Beside<'s, 'k> {
+    /// For the packets of one burst, which come at `now`.
+    #[inline(always)]
+    pub(super) fn new(kernel: Kernel, waypoints: &'k [Waypoint], now: UnixTime, scratch: &'s mut Scratch) -> Self {
+        let (kins, found) = ([const { None }; 8], [(0, None); SIDE]);
+        Self { kernel, waypoints, now, scratch, kins, passed: 0, count: 0, found }
+    }
+
+    /// Checks at most [`SIDE`] packets, and writes what their secrets and bindings are the MAC of.
+    #[inline]
+    pub(super) fn check(&mut self, datagrams: &[&[u8]], out: &mut [Row; SIDE]) {
+        let Self { kernel, waypoints, now, scratch, kins, passed, count, found } = self;
+        let Scratch { packets, laid_out, bounds, lengths, rewritten } = &mut **scratch;
+        columns(*kernel, datagrams, packets);
+        let (mut known, mut refusing) = (0, 0);
+        (*passed, *count) = (0, 0);
+        let mut rest = ((1u32 << datagrams.len().min(SIDE)) - 1) as u16;
+        while rest != 0 {
+            let Some(kin) = find(kins, packets, rest.trailing_zeros() as usize, waypoints, *now) else {
+                rest &= rest - 1;
+                continue;
+            };
+            let policy = kin.found.here.policy();
+            let source = if policy.check_source { u32::MAX } else { 0 };
+            let asked = [kin.found.behind() as u32, policy.freshness, source, u32::from(kin.interval.exponent())];
+            let alike = rest & kernel.run(Alike { packets, words: &kin.words, asked, bounds });
+            rest &= !alike;
+            known |= alike;
+            refusing |= if policy.refused.is_empty() { 0 } else { alike };
+            found[*count] = (alike, Some(kin.found));
+            *count += 1;
+        }
+        if known == 0 {
+            return;
+        }
+        let now = now.secs() as u32;
+        *passed = known & kernel.run(Check { packets, bounds, now, rows: laid_out, lengths, rewritten });
+        rows(*kernel, laid_out, out);
+        for lane in lanes(self.passed & refusing) {
+            let last = Ipv4Addr::from(u32::from_be(self.scratch.packets[word::DESTINATION][lane]));
+            if self.found(lane).is_none_or(|found| found.here.is_own(last.into())) {
+                self.passed &= !(1 << lane);
+            }
+        }
     }
 
     #[inline(always)]
-    fn holds(&self, words: &[u64; WORDS]) -> bool {
-        let mut other = 0;
-        for ((own, word), mask) in self.words.iter().zip(words).zip(&COMMON) {
-            other |= (own ^ word) & mask;
+    fn found(&self, lane: usize) -> Option<Found<'k>> {
+        self.found[..self.count].iter().find(|(bits, _)| bits >> lane & 1 != 0)?.1
+    }
+
+    /// The packet of `lane`, if it passed; the others go the general way.
+    #[inline(always)]
+    pub(super) fn lean<'p>(&self, lane: usize, datagram: &'p [u8]) -> Option<Lean<'k, 'p>> {
+        if self.passed >> lane & 1 == 0 {
+            return None;
         }
-        other == 0
+        let found = self.found(lane)?;
+        let behind = found.behind();
+        Some(Lean {
+            key: found.key,
+            forward: Forward::lean(self.scratch.rewritten[lane], ((behind - at::CAPABILITY) / WORD) as u8),
+            width: found.width,
+            compared: found.here.compared(),
+            payload: datagram.get(behind..self.scratch.lengths[lane] as usize)?,
+        })
     }
-}
-
-/// As [`is_martian`], for an IPv4 address in this machine's order of octets, without a branch.
-#[inline(always)]
-fn is_martian_word(address: u32) -> bool {
-    // Below 1.0.0.0 and from 224.0.0.0 on.
-    (address.wrapping_sub(1 << 24) >= 223 << 24)
-        | (address >> 24 == 127)
-        | (address >> 16 == 169 << 8 | 254)
-        | (address >> 8 == 192 << 16)
-}
-
-/// A packet of the commonest shape that is sound and allowed: writes what its secret and its binding are the MAC of.
-/// `None` sends the packet the general way. `kins` are of packets before, since which `now` has not changed.
-#[inline(always)]
-pub(super) fn lean<'k, 'p>(
-    datagram: &'p [u8],
-    kins: &mut Kins<'k>,
-    waypoints: &'k [Waypoint],
-    now: UnixTime,
-    input: &mut Block,
-    head: &mut [Block; HEAD],
-) -> Option<Lean<'k, 'p>> {
-    let front: &[u8; FRONT] = datagram.first_chunk()?;
-    let words = words(front);
-    // The last bits of waypoint and epoch, and the one that tells the binding's width.
-    let kin = &mut kins[usize::from(front[at::PRINCIPAL - 1] ^ front[FRONT - 1] << 1 ^ front[at::KIND] >> 3) % 8];
-    if kin.as_ref().is_none_or(|kin| !kin.holds(&words)) {
-        *kin = Some(Kin::of(front, waypoints, now)?);
-    }
-    let kin = kin.as_ref()?;
-    let half = |place: usize| u16::from_be_bytes([front[place], front[place + 1]]);
-    let word = |place: usize| u32::from_be_bytes([front[place], front[place + 1], front[place + 2], front[place + 3]]);
-    let total = usize::from(half(v4::TOTAL_LENGTH));
-    let freshness = kin.here.policy().freshness;
-    // From as many seconds before now as after: 2 * 30 + 1 of them at most.
-    let since = word(at::NONCE).wrapping_sub(now.secs() as u32).wrapping_add(freshness);
-    let (source, last) = (word(at::SOURCE), word(at::DESTINATION));
-    let is_allowed = total >= kin.behind
-        && total <= datagram.len()
-        && front[v4::TTL] > 1
-        && front.first_chunk().is_some_and(ipv4_header_is_right)
-        && (word(v4::SOURCE) ^ source) & kin.source == 0
-        && since <= 2 * freshness
-        && !is_martian_word(source)
-        && !is_martian_word(last)
-        && !(kin.refuses && kin.here.is_own(Ipv4Addr::from(last).into()));
-    if !is_allowed {
-        return None;
-    }
-    let payload = datagram.get(kin.behind..total)?;
-    input[..4].copy_from_slice(&label(PURPOSE_SECRET, Afi::Ipv4));
-    input[4..12].copy_from_slice(&front[at::CAPABILITY..at::EPOCH]);
-    input[11] = kin.interval.exponent();
-    input[12..].copy_from_slice(&front[at::EPOCH..]);
-    let octets = head.as_flattened_mut();
-    octets[..4].copy_from_slice(&label(PURPOSE_BINDING, Afi::Ipv4));
-    octets[4] = front[at::INNER];
-    octets[5] = front[at::FLAGS];
-    octets[6..8].copy_from_slice(&(payload.len() as u16).to_be_bytes());
-    octets[8..16].copy_from_slice(&front[at::SOURCE..at::NONCE]);
-    octets[16..28].copy_from_slice(&front[at::CAPABILITY..]);
-    octets[28..36].copy_from_slice(&front[at::NONCE..at::CAPABILITY]);
-    octets[36..].fill(0);
-    Some(Lean {
-        key: kin.key,
-        ttl: front[v4::TTL] - 1,
-        pointer: front[at::WORDS],
-        width: kin.width,
-        compared: kin.here.compared(),
-        payload,
-    })
 }
 
 #[cfg(test)]
@@ -219,7 +428,7 @@ mod tests {
     fn martian_words_are_martians() {
         for prefix in 0..=0xff_ffffu32 {
             for address in [prefix << 8, prefix << 8 | 0xff] {
-                assert_eq!(is_martian_word(address), is_martian(Ipv4Addr::from(address).into()), "{address:08x}");
+                assert_eq!(is_martian_word(address) != 0, is_martian(Ipv4Addr::from(address).into()), "{address:08x}");
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The kernels of x86-64: one generic text over vectors of one block (AES-NI) or of four (VAES with AVX-512).
 
 mod cmac;
+mod columns;
 
 use std::arch::x86_64::{
     __m128i, __m512i, _mm_aesenc_si128, _mm_aesenclast_si128, _mm_and_si128, _mm_loadu_si128, _mm_maskz_loadu_epi8,
@@ -16,6 +17,7 @@ use std::arch::x86_64::{
 use super::aes128::RoundKeys;
 use super::{Block, Code, Kernel, Parts};
 use cmac::cmac_in;
+pub(super) use columns::{columns, rows, run};
 
 pub(super) fn has_aes() -> bool {
     is_x86_feature_detected!("aes") && is_x86_feature_detected!("ssse3")
@@ -27,6 +29,8 @@ pub(super) fn has_vaes512() -> bool {
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
 }
 
 /// Calls `$generic` for the vectors of `$kernel`, inside a function that has their processor features.
@@ -279,16 +283,7 @@ impl Vector for __m512i {
         // SAFETY: the caller has the features, and four blocks have 64 octets.
         unsafe {
             let mut one = |index| _mm512_loadu_si512(blocks(index).as_ptr().cast());
-            let (a, b, c, d) = (one(0), one(1), one(2), one(3));
-            // Rows of four blocks become columns: first by pairs of messages, then all.
-            let (ab, cd) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0x44>(c, d));
-            let (ab_behind, cd_behind) = (_mm512_shuffle_i32x4::<0xee>(a, b), _mm512_shuffle_i32x4::<0xee>(c, d));
-            [
-                _mm512_shuffle_i32x4::<0x88>(ab, cd),
-                _mm512_shuffle_i32x4::<0xdd>(ab, cd),
-                _mm512_shuffle_i32x4::<0x88>(ab_behind, cd_behind),
-                _mm512_shuffle_i32x4::<0xdd>(ab_behind, cd_behind),
-            ]
+            across(one(0), one(1), one(2), one(3))
         }
     }
 
@@ -373,6 +368,21 @@ impl Vector for __m512i {
         // SAFETY: the caller has the features.
         unsafe { _mm512_mask_blend_epi64(TWICE[usize::from(bits % 16)], other, one) }
     }
+}
+
+/// Rows of four blocks become columns: the first blocks of all, the second ones, and so on.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn across(a: __m512i, b: __m512i, c: __m512i, d: __m512i) -> [__m512i; 4] {
+    // First by pairs of rows, then all.
+    let (ab, cd) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0x44>(c, d));
+    let (ab_behind, cd_behind) = (_mm512_shuffle_i32x4::<0xee>(a, b), _mm512_shuffle_i32x4::<0xee>(c, d));
+    [
+        _mm512_shuffle_i32x4::<0x88>(ab, cd),
+        _mm512_shuffle_i32x4::<0xdd>(ab, cd),
+        _mm512_shuffle_i32x4::<0x88>(ab_behind, cd_behind),
+        _mm512_shuffle_i32x4::<0xdd>(ab_behind, cd_behind),
+    ]
 }
 
 /// The round keys of the key in each block of `keys` (FIPS 197 section 5.2), side by side; the round comes first.

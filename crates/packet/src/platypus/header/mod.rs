@@ -14,9 +14,7 @@ pub use capability::{Capability, Delegation, DelegationId, Interval, Principal, 
 pub use outer::{Carriage, IPV4_HEADER, IPV6_HEADER, Outer, UDP_HEADER};
 
 pub(crate) use capability::{CapabilityOctets, family, kind};
-pub(crate) use outer::{
-    fold, ipv4_header_is_right, ones_complement_sum, rewrite_ipv4, udp, v4, v6, write_ipv4_checksum,
-};
+pub(crate) use outer::{fold, ones_complement_sum, rewrite_ipv4, udp, v4, v6, write_ipv4_checksum};
 
 use offsets::{MAX_CAPABILITIES, MAX_SAME_WAYPOINT, Offsets, WORD};
 

@@ -197,7 +197,7 @@ pub(crate) fn ipv4_header_sum(header: &[u8; IPV4_HEADER]) -> u16 {
 /// Whether the checksum of an IPv4 header of twenty octets is right: the sum of its words, which are not all zero, is then a
 /// multiple of what ones' complement counts modulo.
 #[inline(always)]
-pub(crate) fn ipv4_header_is_right(header: &[u8; IPV4_HEADER]) -> bool {
+fn ipv4_header_is_right(header: &[u8; IPV4_HEADER]) -> bool {
     let (words, _) = header.as_chunks::<4>();
     let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
     sum != 0 && sum.is_multiple_of(0xffff)

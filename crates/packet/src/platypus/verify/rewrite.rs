@@ -34,6 +34,8 @@ pub struct Forward {
     pub is_last: bool,
     /// Version 0: the original source, to be written where the header had none.
     original_source: Option<Ipv4Addr>,
+    /// The commonest shape: the word of the IPv4 header with TTL, protocol and checksum as it leaves, as it lies in memory.
+    rewritten: u32,
 }
 
 /// Version and family.
@@ -121,23 +123,26 @@ impl Forward {
             },
             is_last,
             original_source: source.filter(|_| table.version == 0),
+            rewritten: if is_lean { rewritten(packet) } else { 0 },
         }
     }
 
-    /// The decision for an IPv4 packet over IP with one capability, whose list has `pointer` words.
+    /// The decision for an IPv4 packet over IP with one capability, whose list has `pointer` words; `rewritten` is the word
+    /// with TTL, protocol and checksum, as it lies in memory.
     #[inline(always)]
-    pub(in super::super) const fn lean(ttl: u8, pointer: u8) -> Self {
+    pub(in super::super) const fn lean(rewritten: u32, pointer: u8) -> Self {
         Self {
             header: lean::HEADER as u16,
             capability: lean::CAPABILITY as u16,
             binding: lean::BINDING as u16,
             next: lean::DESTINATION as u16,
             pointer,
-            ttl,
+            ttl: rewritten.to_ne_bytes()[0],
             carriage: Carriage::Ip,
             shape: Shape::Lean,
             is_last: true,
             original_source: None,
+            rewritten,
         }
     }
 
@@ -211,7 +216,9 @@ impl Forward {
             front[lean::PLACE] = self.pointer;
             let four = |at: usize| [front[at], front[at + 1], front[at + 2], front[at + 3]];
             let (source, destination) = (four(lean::CAPABILITY), four(lean::DESTINATION));
-            rewrite_ipv4(front, self.ttl, source, destination);
+            front[v4::TTL..v4::SOURCE].copy_from_slice(&self.rewritten.to_ne_bytes());
+            front[v4::SOURCE..v4::DESTINATION].copy_from_slice(&source);
+            front[v4::DESTINATION..IPV4_HEADER].copy_from_slice(&destination);
         } else {
             self.apply_any(datagram);
         }
@@ -243,6 +250,15 @@ impl Forward {
             datagram[checksum..checksum + 2].fill(0);
         }
     }
+}
+
+/// The word with TTL, protocol and checksum of a packet of the commonest shape as it leaves.
+fn rewritten(packet: &Packet<'_>) -> u32 {
+    let mut header = [0; IPV4_HEADER];
+    header.copy_from_slice(&packet.datagram()[..IPV4_HEADER]);
+    let four = |at: usize| offsets::word(packet.datagram(), at).to_be_bytes();
+    rewrite_ipv4(&mut header, packet.outer().ttl.saturating_sub(1), four(lean::CAPABILITY), four(lean::DESTINATION));
+    u32::from_ne_bytes([header[8], header[9], header[10], header[11]])
 }
 
 /// Takes the Platypus header off an IP packet that has passed its last waypoint: writes the inner IP header right in

@@ -1,0 +1,67 @@
+//! The first octets of sixteen packets by columns, so that a field of all of them is compared in a few instructions.
+
+use super::{Block, Code, Kernel};
+
+/// Packets that lie beside each other.
+pub const SIDE: usize = 16;
+
+/// Words of 32 bits, as they lie in memory: `[w][p]` is word `w` of packet `p`.
+pub type Columns = [[u32; SIDE]; SIDE];
+
+/// Reads the first 64 octets of at most [`SIDE`] packets; zeros where a packet is shorter, and for packets that are
+/// not there.
+pub fn columns(kernel: Kernel, packets: &[&[u8]], out: &mut Columns) {
+    match kernel.0 {
+        #[cfg(target_arch = "x86_64")]
+        Code::Vaes512 => super::x86::columns(packets, out),
+        _ => {
+            for place in 0..SIDE {
+                let packet = packets.get(place).copied().unwrap_or_default();
+                let mut front = [0; 4 * SIDE];
+                let front = packet.first_chunk().unwrap_or_else(|| {
+                    front[..packet.len()].copy_from_slice(packet);
+                    &front
+                });
+                for (column, word) in out.iter_mut().zip(front.as_chunks().0) {
+                    column[place] = u32::from_ne_bytes(*word);
+                }
+            }
+        }
+    }
+}
+
+/// The other way: `out[p]` is four blocks whose words are `[w][p]` of `columns`.
+pub fn rows(kernel: Kernel, columns: &Columns, out: &mut [[Block; 4]; SIDE]) {
+    match kernel.0 {
+        #[cfg(target_arch = "x86_64")]
+        Code::Vaes512 => super::x86::rows(columns, out),
+        _ => {
+            for (place, row) in out.iter_mut().enumerate() {
+                for (word, column) in row.as_flattened_mut().as_chunks_mut().0.iter_mut().zip(columns) {
+                    *word = column[place].to_ne_bytes();
+                }
+            }
+        }
+    }
+}
+
+/// Plain code that is worth compiling for the instructions of each kernel: loops over columns.
+pub trait Work {
+    /// What comes of it.
+    type Output;
+
+    /// Does it. Only what is inlined here (`#[inline(always)]`, as this must be) is compiled for the kernel.
+    fn run(self) -> Self::Output;
+}
+
+impl Kernel {
+    /// Runs `work` with the instructions of this kernel.
+    #[inline(always)]
+    pub fn run<W: Work>(self, work: W) -> W::Output {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Code::Vaes512 => super::x86::run(work),
+            _ => work.run(),
+        }
+    }
+}

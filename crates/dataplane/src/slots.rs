@@ -1,0 +1,115 @@
+//! Where the packets of a benchmark lie: slots of 2 KiB over 8 MiB.
+
+use crate::frame::{BURST, Frame, Ingress};
+
+/// Octets between the beginnings of two slots.
+pub const SLOT: usize = 2_048;
+/// Octets over which the slots lie.
+pub const SPAN: usize = 8 << 20;
+/// Packets of one pass.
+pub const PACKETS: usize = SPAN / SLOT;
+
+/// Octets of a cache line.
+const LINE: usize = 64;
+/// In how many different places packets begin, at most.
+const TURNS: usize = 8;
+
+/// Where in their slots packets begin.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Headroom {
+    /// A cache line further than the packet before, over 512 octets in turn or as far as there is room.
+    #[default]
+    Staggered,
+    /// At the begin. All headers then fall into two of the 64 sets of the nearest cache, and into one in 32 of the next
+    /// one's: most are gone from both before they are needed again.
+    None,
+}
+
+/// Packets of one length, and whatever stands in front of each.
+#[derive(Debug)]
+pub struct Slots {
+    arena: Vec<u8>,
+    length: usize,
+    turns: usize,
+}
+
+impl Slots {
+    /// All zeros; each has `length` octets, or as many as a slot has.
+    #[must_use]
+    pub fn new(length: usize, headroom: Headroom) -> Self {
+        let length = length.min(SLOT);
+        let turns = if headroom == Headroom::None { 1 } else { ((SLOT - length) / LINE + 1).min(TURNS) };
+        Self { arena: vec![0; SPAN], length, turns }
+    }
+
+    /// Octets of each.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// All of them, in the order of their places.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let (length, turns) = (self.length, self.turns);
+        let begins = (0..turns).map(|turn| turn * LINE).cycle();
+        self.arena.chunks_exact_mut(SLOT).zip(begins).map(move |(slot, begin)| &mut slot[begin..begin + length])
+    }
+
+    /// The same, a burst at a time.
+    #[inline(always)]
+    pub fn bursts(&mut self) -> impl Iterator<Item = [&mut [u8]; BURST]> {
+        let (length, turns) = (self.length, self.turns);
+        self.arena.chunks_exact_mut(SLOT * BURST).map(move |burst| {
+            let mut slots = burst.chunks_exact_mut(SLOT);
+            let mut begin = 0;
+            std::array::from_fn(|_| {
+                let slot = slots.next().expect("as many slots as packets");
+                let octets = &mut slot[begin..begin + length];
+                begin = if begin + LINE == turns * LINE { 0 } else { begin + LINE };
+                octets
+            })
+        })
+    }
+
+    /// As frames that came in by one way.
+    #[inline(always)]
+    pub fn frames(&mut self, ingress: Ingress) -> impl Iterator<Item = [Frame<'_>; BURST]> {
+        self.bursts().map(move |burst| burst.map(|octets| Frame { octets, ingress }))
+    }
+
+    /// The first `octets` of each, one after another.
+    #[must_use]
+    pub fn fronts(&mut self, octets: usize) -> Vec<u8> {
+        self.iter_mut().flat_map(|packet| packet[..octets].to_vec()).collect()
+    }
+
+    /// Puts back what [`fronts`](Self::fronts) returned.
+    pub fn put_back(&mut self, fronts: &[u8], octets: usize) {
+        for (packet, front) in self.iter_mut().zip(fronts.chunks_exact(octets)) {
+            packet[..octets].copy_from_slice(front);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_packet_lies_in_its_slot_and_both_ways_give_the_same() {
+        for headroom in [Headroom::Staggered, Headroom::None] {
+            for length in [0, 64, 1_518, 1_600, 1_601, 1_985, 2_048] {
+                let mut slots = Slots::new(length, headroom);
+                let base = slots.arena.as_ptr() as usize;
+                let places: Vec<usize> = slots.iter_mut().map(|packet| packet.as_ptr() as usize - base).collect();
+                assert_eq!(places.len(), PACKETS);
+                for (number, place) in places.iter().enumerate() {
+                    assert!(place / SLOT == number && place % SLOT + length <= SLOT, "{length} {headroom:?}");
+                }
+                let other: Vec<usize> =
+                    slots.bursts().flat_map(|burst| burst.map(|packet| packet.as_ptr() as usize - base)).collect();
+                assert_eq!(places, other, "{length} {headroom:?}");
+            }
+        }
+    }
+}
