@@ -2,7 +2,7 @@
 
 use wayleave_crypto::lanes::{
     Aes128, BURST, Block, CmacKey, Columns, Kernel, Parts, PmacKey, SIDE, Work, cbc_pair_each, cmac_each, columns,
-    encrypt_each, rows,
+    encrypt_each, rows, tag_rows,
 };
 use wayleave_crypto::prg::Prg;
 
@@ -215,4 +215,39 @@ fn work_gives_the_same_on_every_kernel() {
     let words: Vec<u32> = (0..1_000u32).map(|word| word.wrapping_mul(0x9e37_79b9)).collect();
     let sums: Vec<u32> = Kernel::available().map(|kernel| kernel.run(Sum(&words))).collect();
     assert!(sums.iter().all(|sum| *sum == sums[0]));
+}
+
+#[test]
+fn rows_have_the_tags_of_their_messages_under_derived_keys() {
+    let octets = random(11, 16 * 100);
+    let rows: [[Block; 4]; SIDE] = std::array::from_fn(|lane| *octets[lane * 5..].first_chunk().expect("four blocks"));
+    for kernel in Kernel::available() {
+        for own in Kernel::available() {
+            let keys = [[3; 16], [4; 16]].map(|key| CmacKey::with_kernel(&key, own));
+            for (blocks, lanes) in
+                (0..=40).map(|blocks| (blocks, 0b1010_1101_0011_0110)).chain([(94, 0), (128, 0xffff)])
+            {
+                // Lengths differ within the last block.
+                let length = |lane: usize| if blocks == 0 { 0 } else { 16 * blocks - (lane * 7 + blocks) % 16 };
+                let tails: [&[u8]; SIDE] =
+                    std::array::from_fn(|lane| &octets.as_flattened()[lane * 1_200 % 9_999..][..length(lane)]);
+                let mut tags = [[0; 16]; SIDE];
+                assert!(tag_rows(kernel, &[(&keys[0], lanes), (&keys[1], !lanes)], &rows, &tails, &mut tags));
+                for lane in 0..SIDE {
+                    let key = &keys[usize::from(lanes >> lane & 1 == 0)];
+                    let secret = CmacKey::new(&key.tag(&rows[lane][0]));
+                    let message = [rows[lane][1..].as_flattened(), tails[lane]].concat();
+                    assert_eq!(tags[lane], secret.tag(&message), "{kernel:?} {own:?} {blocks} {lane}");
+                }
+            }
+        }
+        let key = CmacKey::new(&[3; 16]);
+        for (place, length) in [(0, 17), (7, 15), (15, 33)] {
+            let mut tails = [&octets.as_flattened()[..32]; SIDE];
+            tails[place] = &octets.as_flattened()[..length];
+            let is_even = length == 17;
+            let mut tags = [[0; 16]; SIDE];
+            assert_eq!(tag_rows(kernel, &[(&key, !0)], &rows, &tails, &mut tags), is_even, "{kernel:?}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Times forwarding in memory on one core: packets a second and nanoseconds a packet, the best and the median pass.
-//! Arguments: passes, and which (`scion,platypus.64`: all whose names begin so, on the fastest kernel).
+//! Arguments: passes, and which (`scion,platypus.64`: all whose names begin so, on the fastest
+//! kernel), and `aligned` where packets are to begin with their slots.
 #![allow(clippy::disallowed_methods, reason = "an example times; the crate does not")]
 
 use std::time::Instant;
@@ -7,10 +8,13 @@ use std::time::Instant;
 use wayleave_crypto::lanes::Kernel;
 use wayleave_dataplane::bench::{Bench, Work, generated_routes};
 use wayleave_dataplane::platypus::bench as platypus;
+use wayleave_dataplane::slots::Headroom;
 
 fn main() {
     let passes = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(1_000);
     let only = std::env::args().nth(2);
+    let is_aligned = std::env::args().nth(3).is_some_and(|layout| layout == "aligned");
+    let headroom = if is_aligned { Headroom::None } else { Headroom::Staggered };
     let routes = generated_routes(1_000_000, 1);
     let start = Instant::now();
     let mut clock = || start.elapsed();
@@ -30,7 +34,8 @@ fn main() {
                 if is_left_out(&format!("{name}.{length}")) {
                     continue;
                 }
-                let mut bench = Bench::new(work, length, &routes, kernel, 7).expect("the generated routes fit");
+                let mut bench =
+                    Bench::new(work, length, &routes, kernel, headroom, 7).expect("the generated routes fit");
                 let times = (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64()).collect();
                 report(kernel, name, bench.length(), bench.packets(), times);
             }
@@ -44,14 +49,14 @@ fn main() {
                 if is_left_out(&format!("{name}.{length}")) {
                     continue;
                 }
-                let mut bench = platypus::Bench::new(work, length, kernel);
+                let mut bench = platypus::Bench::new(work, length, kernel, headroom);
                 let times = (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64()).collect();
                 report(kernel, name, bench.length(), bench.packets(), times);
             }
         }
         for length in [40, 64, 348, 1_500] {
             if !is_left_out(&format!("stamp.{length}")) {
-                let mut bench = platypus::StampBench::new(length, kernel);
+                let mut bench = platypus::StampBench::new(length, kernel, headroom);
                 let times = (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64()).collect();
                 report(kernel, "stamp", length, bench.packets(), times);
             }

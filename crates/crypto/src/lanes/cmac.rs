@@ -94,6 +94,11 @@ impl CmacKey {
         Self { aes, single, k1, k2 }
     }
 
+    /// What computes the tag of one complete block.
+    pub(super) fn single(&self) -> &Aes128 {
+        &self.single
+    }
+
     /// Replaces every block by the tag of a message that is this one block: one AES operation each.
     #[inline]
     pub fn tag_blocks(&self, blocks: &mut [Block]) {

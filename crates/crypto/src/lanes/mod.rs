@@ -6,6 +6,7 @@ mod aes128;
 mod cmac;
 mod columns;
 mod pmac;
+mod rows;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "vector kernels: functions for processor features that `Kernel` has checked")]
 mod x86;
@@ -14,6 +15,7 @@ pub use aes128::{Aes128, cbc_pair_each, encrypt_each};
 pub use cmac::{BURST, CmacKey, Parts, cmac_each};
 pub use columns::{Columns, SIDE, Work, columns, rows};
 pub use pmac::PmacKey;
+pub use rows::{Row, tag_rows};
 
 /// One AES block.
 pub type Block = [u8; 16];

@@ -7,11 +7,11 @@
 use std::hint::black_box;
 
 use wayleave_core::UnixTime;
-use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, SIDE, cmac_each, prefetch_octet};
+use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, Row, SIDE, cmac_each, prefetch_octet};
 
 use super::delegations::Delegations;
 use super::header::{Packet, Version};
-use super::lean::{Beside, Row, Scratch};
+use super::lean::{Beside, Lean, Scratch};
 use super::mint::{HEAD_BLOCKS, WaypointKey, write_head};
 use super::verify::{Forward, Reason, Verdict, Waypoint};
 
@@ -48,6 +48,11 @@ struct Waiting {
 
 impl Waiting {
     const NONE: Self = Self { place: 0, width: 0, compared: 0, is_new: false };
+
+    #[inline(always)]
+    fn lean(lean: &Lean<'_, '_>, place: usize) -> Self {
+        Self { place: place as u8, width: lean.width as u8, compared: lean.compared as u8, is_new: false }
+    }
 }
 
 impl Verifier {
@@ -77,25 +82,35 @@ impl Verifier {
         let datagrams = &datagrams[..datagrams.len().min(verdicts.len()).min(BURST)];
         let mut inputs: [Option<&WaypointKey>; BURST] = [None; BURST];
         let mut messages = [Parts::default(); BURST];
+        let mut differ = [0; BURST];
         let mut count = 0;
         let mut beside = Beside::new(*kernel, waypoints, now, scratch);
         let groups = datagrams.chunks(SIDE).zip(rows.iter_mut()).zip(heads.chunks_mut(SIDE));
         datagrams.iter().take(SIDE).for_each(|datagram| fetch(datagram));
-        for (group, ((datagrams_here, rows), heads)) in groups.enumerate() {
-            beside.check(datagrams_here, rows);
-            for (lane, ((datagram, row), head)) in datagrams_here.iter().zip(&*rows).zip(heads).enumerate() {
-                let place = group * SIDE + lane;
+        for (group, ((here, rows), heads)) in groups.enumerate() {
+            let first = group * SIDE;
+            beside.check(here, rows);
+            let mut tags = [[0; 16]; SIDE];
+            let are_tagged = beside.tag(here, rows, &mut tags);
+            for (lane, ((datagram, row), head)) in here.iter().zip(&*rows).zip(heads).enumerate() {
+                let place = first + lane;
                 // The next ones are on their way from memory while these are read.
                 datagrams.get(place + SIDE).inspect(|datagram| fetch(datagram));
+                let lean = beside.lean(lane, datagram);
+                if let Some(lean) = lean.as_ref().filter(|_| are_tagged) {
+                    let waiting = Waiting::lean(lean, place);
+                    verdicts[place] = Verdict::Forward(lean.forward);
+                    differ[place] = difference(&tags[lane], &waiting, lean.forward.binding(datagram));
+                    continue;
+                }
                 let (key, input, message) = (&mut keys[count], &mut inputs[count], &mut messages[count]);
                 let one = &mut waiting[count];
                 // A packet is forwarded unless its tag, below, is another.
-                verdicts[place] = if let Some(lean) = beside.lean(lane, datagram) {
+                verdicts[place] = if let Some(lean) = lean {
                     *key = row[0];
                     *input = Some(lean.key);
                     *message = Parts { head: &row[1..], tail: lean.payload };
-                    let (width, compared) = (lean.width as u8, lean.compared as u8);
-                    *one = Waiting { place: place as u8, width, compared, is_new: false };
+                    *one = Waiting::lean(&lean, place);
                     Verdict::Forward(lean.forward)
                 } else {
                     match general(waypoints, datagram, now, delegations, key, head) {
@@ -114,23 +129,23 @@ impl Verifier {
         }
         derive_secrets(&inputs[..count], keys);
         cmac_each(*kernel, &keys[..count], &messages[..count], &mut tags[..count]);
-        let mut differ = [0; BURST];
-        for ((differ, one), tag) in differ.iter_mut().zip(&*waiting).zip(&*tags).take(count) {
+        for (one, tag) in waiting.iter().zip(&*tags).take(count) {
             let place = usize::from(one.place);
-            *differ = match &verdicts[place] {
-                Verdict::Forward(forward) => difference(tag, one, forward.binding(datagrams[place])),
-                _ => u64::MAX,
-            };
+            if let Verdict::Forward(forward) = &verdicts[place] {
+                differ[place] = difference(tag, one, forward.binding(datagrams[place]));
+            }
         }
         // Nothing before this depends on what a difference is.
-        for ((one, differ), key) in waiting.iter().zip(black_box(&differ)).zip(&*keys).take(count) {
+        let differ = black_box(&differ);
+        for (one, key) in waiting.iter().zip(&*keys).take(count).filter(|(one, _)| one.is_new) {
             let place = usize::from(one.place);
-            if *differ != 0 {
-                verdicts[place] = Reason::Binding.into();
-            } else if one.is_new
-                && let Verdict::Forward(forward) = &verdicts[place]
-            {
+            if let (Verdict::Forward(forward), 0) = (&verdicts[place], differ[place]) {
                 delegations.insert(forward.capability(datagrams[place]), key);
+            }
+        }
+        for (verdict, differ) in verdicts.iter_mut().zip(differ) {
+            if *differ != 0 {
+                *verdict = Reason::Binding.into();
             }
         }
     }

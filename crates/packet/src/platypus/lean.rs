@@ -4,17 +4,13 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::{Afi, UnixTime};
-use wayleave_crypto::lanes::{Block, Columns, Kernel, SIDE, Work, columns, rows};
+use wayleave_crypto::lanes::{Block, CmacKey, Columns, Kernel, Row, SIDE, Work, columns, rows, tag_rows};
 
 use super::header::offsets::lean as at;
 use super::header::offsets::{FLAG_REPLY, PROTOCOL, WORD};
 use super::header::{Interval, kind, v4};
 use super::mint::{PURPOSE_BINDING, PURPOSE_SECRET, WaypointKey, epoch, label};
 use super::verify::{Forward, Waypoint};
-
-/// What is written for a packet: the input of its secret, and the three blocks that its binding is computed over in front
-/// of the payload.
-pub(super) type Row = [Block; 4];
 
 /// Octets up to its binding.
 const FRONT: usize = at::BINDING;
@@ -358,7 +354,8 @@ impl<'s, 'k> Beside<'s, 'k> {
         Self { kernel, waypoints, now, scratch, kins, passed: 0, count: 0, found }
     }
 
-    /// Checks at most [`SIDE`] packets, and writes what their secrets and bindings are the MAC of.
+    /// Checks at most [`SIDE`] packets, and writes what their secrets and bindings are the MAC of: the input of the secret,
+    /// and the three blocks that the binding is computed over in front of the payload.
     #[inline]
     pub(super) fn check(&mut self, datagrams: &[&[u8]], out: &mut [Row; SIDE]) {
         let Self { kernel, waypoints, now, scratch, kins, passed, count, found } = self;
@@ -399,6 +396,30 @@ impl<'s, 'k> Beside<'s, 'k> {
     #[inline(always)]
     fn found(&self, lane: usize) -> Option<Found<'k>> {
         self.found[..self.count].iter().find(|(bits, _)| bits >> lane & 1 != 0)?.1
+    }
+
+    /// Computes the tags of those that passed, all at once, if they are most of the packets and their payloads are of as
+    /// many blocks each.
+    pub(super) fn tag(&self, datagrams: &[&[u8]], rows: &[Row; SIDE], tags: &mut [Block; SIDE]) -> bool {
+        let Some((_, Some(found))) = self.found[..self.count].first() else { return false };
+        if self.passed.count_ones() as usize <= SIDE / 2 {
+            return false;
+        }
+        let mut keys: [(&CmacKey, u16); SIDE] = [(found.key.in_lanes(), 0); SIDE];
+        for (key, (bits, found)) in keys.iter_mut().zip(&self.found[..self.count]) {
+            *key = (found.map_or(key.0, |found| found.key.in_lanes()), *bits);
+        }
+        let payload = |lane: usize| {
+            let behind = self.found(lane)?.behind();
+            datagrams.get(lane)?.get(behind..self.scratch.lengths[lane] as usize)
+        };
+        // Lanes of packets that did not pass have any payload that is there.
+        let mut tails = [payload(self.passed.trailing_zeros() as usize).unwrap_or_default(); SIDE];
+        for lane in lanes(self.passed) {
+            let Some(payload) = payload(lane) else { return false };
+            tails[lane] = payload;
+        }
+        tag_rows(self.kernel, &keys[..self.count], rows, &tails, tags)
     }
 
     /// The packet of `lane`, if it passed; the others go the general way.

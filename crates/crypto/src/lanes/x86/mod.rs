@@ -2,6 +2,7 @@
 
 mod cmac;
 mod columns;
+mod rows;
 
 use std::arch::x86_64::{
     __m128i, __m512i, _mm_aesenc_si128, _mm_aesenclast_si128, _mm_and_si128, _mm_loadu_si128, _mm_maskz_loadu_epi8,
@@ -18,6 +19,7 @@ use super::aes128::RoundKeys;
 use super::{Block, Code, Kernel, Parts};
 use cmac::cmac_in;
 pub(super) use columns::{columns, rows, run};
+pub(super) use rows::tag_rows;
 
 pub(super) fn has_aes() -> bool {
     is_x86_feature_detected!("aes") && is_x86_feature_detected!("ssse3")

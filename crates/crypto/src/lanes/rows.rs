@@ -1,0 +1,43 @@
+//! CMAC under keys that are derived from another key, as a capability's secret is from a waypoint's.
+
+#[cfg(target_arch = "x86_64")]
+use super::Code;
+use super::{Block, CmacKey, Kernel, Parts, SIDE, cmac_each};
+
+/// What a key is derived from, and the first three blocks of a message.
+pub type Row = [Block; 4];
+
+/// The tags of up to [`SIDE`] messages, each made of the last three blocks of a row and of a tail. The key of a message is
+/// the CMAC of its row's first block under that one of `keys` whose bit is set at the message's place; a message with no
+/// such bit gets no tag that means anything, and no place has two. Returns whether it did: tails must be of as many blocks
+/// each, and there must be as many as there are rows.
+pub fn tag_rows(
+    kernel: Kernel,
+    keys: &[(&CmacKey, u16)],
+    rows: &[Row; SIDE],
+    tails: &[&[u8]; SIDE],
+    tags: &mut [Block; SIDE],
+) -> bool {
+    let blocks = tails[0].len().div_ceil(16);
+    if tails.iter().any(|tail| tail.len().div_ceil(16) != blocks) {
+        return false;
+    }
+    #[cfg(target_arch = "x86_64")]
+    if kernel.0 == Code::Vaes512 && keys.iter().all(|(key, _)| key.single().kernel().0 != Code::Portable) {
+        super::x86::tag_rows(keys, rows, tails, blocks, tags);
+        return true;
+    }
+    let mut secrets = [[0; 16]; SIDE];
+    for (key, lanes) in keys {
+        let mut out = rows.map(|row| row[0]);
+        key.tag_blocks(&mut out);
+        for (lane, (secret, out)) in secrets.iter_mut().zip(&out).enumerate() {
+            if lanes >> lane & 1 != 0 {
+                *secret = *out;
+            }
+        }
+    }
+    let messages: [Parts<'_>; SIDE] = std::array::from_fn(|lane| Parts { head: &rows[lane][1..], tail: tails[lane] });
+    cmac_each(kernel, &secrets, &messages, tags);
+    true
+}

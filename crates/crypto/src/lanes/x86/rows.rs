@@ -1,0 +1,127 @@
+//! CMAC under derived keys of sixteen messages of as many blocks each, everything in registers from the key's input to the
+//! tag.
+
+use std::arch::x86_64::{__m512i, _mm512_loadu_si512};
+
+use super::super::{Block, CmacKey, Row, SIDE};
+use super::{Vector, across, encrypt_vectors, schedule, splat_all};
+
+/// Vectors side by side.
+const VECTORS: usize = 4;
+
+/// See [`super::super::tag_rows`]. `blocks` is that of every tail, the last one perhaps incomplete. Only where `Kernel` has
+/// found VAES-512.
+pub(crate) fn tag_rows(
+    keys: &[(&CmacKey, u16)],
+    rows: &[Row; SIDE],
+    tails: &[&[u8]; SIDE],
+    blocks: usize,
+    tags: &mut [Block; SIDE],
+) {
+    debug_assert!(tails.iter().all(|tail| tail.len().div_ceil(16) == blocks));
+    #[target_feature(enable = "aes,ssse3,vaes,avx512f,avx512bw,avx512vl,bmi1,bmi2")]
+    fn wide(
+        keys: &[(&CmacKey, u16)],
+        rows: &[Row; SIDE],
+        tails: &[&[u8]; SIDE],
+        blocks: usize,
+        tags: &mut [Block; SIDE],
+    ) {
+        // SAFETY: this function has the features.
+        unsafe { tag(keys, rows, tails, blocks, tags) }
+    }
+    // A tail that is shorter than all others would be read beyond its end.
+    if tails.iter().all(|tail| tail.len().div_ceil(16) == blocks) {
+        // SAFETY: called for the kernel that exists only after `has_vaes512`.
+        unsafe { wide(keys, rows, tails, blocks, tags) }
+    }
+}
+
+/// The caller has the features, and every tail as many blocks.
+#[inline(always)]
+unsafe fn tag(
+    keys: &[(&CmacKey, u16)],
+    rows: &[Row; SIDE],
+    tails: &[&[u8]; SIDE],
+    blocks: usize,
+    tags: &mut [Block; SIDE],
+) {
+    // SAFETY: the caller has the features; a row has 64 octets, and blocks before the last of a tail are whole.
+    unsafe {
+        let zero = [__m512i::zero(); VECTORS];
+        let (mut inputs, mut first, mut second, mut state) = (zero, zero, zero, zero);
+        for side in 0..VECTORS {
+            let row = |lane: usize| _mm512_loadu_si512(rows[VECTORS * side + lane].as_ptr().cast());
+            [inputs[side], first[side], second[side], state[side]] = across(row(0), row(1), row(2), row(3));
+        }
+        let mut secrets = zero;
+        for (key, lanes) in keys {
+            let round_keys: [__m512i; 11] = splat_all(key.single().round_keys());
+            let mut out = inputs;
+            encrypt_vectors(&mut out, |round, _| round_keys[round]);
+            for side in 0..VECTORS {
+                let bits = (lanes >> (VECTORS * side)) as u8 & 0xf;
+                secrets[side] = __m512i::choose(bits, out[side], secrets[side]);
+            }
+        }
+        let own = schedule(secrets);
+        let key = |round: usize, side: usize| own[round][side];
+        let mut once = zero;
+        encrypt_vectors(&mut once, key);
+        let third = state;
+        state = first;
+        for next in [second, third] {
+            encrypt_vectors(&mut state, key);
+            for side in 0..VECTORS {
+                state[side] = state[side].xor(next[side]);
+            }
+        }
+        let mut index = 0;
+        while index + 1 < blocks {
+            encrypt_vectors(&mut state, key);
+            if index + 4 < blocks {
+                let mut four = [[__m512i::zero(); 4]; VECTORS];
+                for (side, four) in four.iter_mut().enumerate() {
+                    *four = __m512i::gather_four(|lane| {
+                        let tail = tails[VECTORS * side + lane];
+                        &*tail.get_unchecked(16 * index..16 * index + 64).as_ptr().cast()
+                    });
+                }
+                for block in 0..4 {
+                    if block > 0 {
+                        encrypt_vectors(&mut state, key);
+                    }
+                    for (state, four) in state.iter_mut().zip(&four) {
+                        *state = state.xor(four[block]);
+                    }
+                }
+                index += 4;
+            } else {
+                for (side, state) in state.iter_mut().enumerate() {
+                    *state = state.xor(__m512i::gather(|lane| {
+                        let tail = tails[VECTORS * side + lane];
+                        &*tail.get_unchecked(16 * index..16 * index + 16).as_ptr().cast()
+                    }));
+                }
+                index += 1;
+            }
+        }
+        if blocks > 0 {
+            encrypt_vectors(&mut state, key);
+        }
+        for (side, state) in state.iter_mut().enumerate() {
+            let single = once[side].double();
+            let mut complete = 0xf;
+            if blocks > 0 {
+                let last = |lane: usize| &tails[VECTORS * side + lane][16 * (blocks - 1)..];
+                complete = (0..4).fold(0, |bits, lane| bits | u8::from(last(lane).len() == 16) << lane);
+                *state = state.xor(__m512i::gather_padded(last));
+            }
+            *state = state.xor(__m512i::choose(complete, single, single.double()));
+        }
+        encrypt_vectors(&mut state, key);
+        for (state, tags) in state.iter().zip(tags.as_chunks_mut::<4>().0) {
+            state.store(tags);
+        }
+    }
+}
