@@ -232,10 +232,16 @@ fn rows_have_the_tags_of_their_messages_under_derived_keys() {
                 let tails: [&[u8]; SIDE] =
                     std::array::from_fn(|lane| &octets.as_flattened()[lane * 1_200 % 9_999..][..length(lane)]);
                 let mut tags = [[0; 16]; SIDE];
-                assert!(tag_rows(kernel, &[(&keys[0], lanes), (&keys[1], !lanes)], &rows, &tails, &mut tags));
+                // At the places left over the key is there already.
+                let other = !lanes & 0x7bbf;
+                assert!(tag_rows(kernel, &[(&keys[0], lanes), (&keys[1], other)], &rows, &tails, &mut tags));
                 for lane in 0..SIDE {
-                    let key = &keys[usize::from(lanes >> lane & 1 == 0)];
-                    let secret = CmacKey::new(&key.tag(&rows[lane][0]));
+                    let input = &rows[lane][0];
+                    let secret = CmacKey::new(&match (lanes >> lane & 1, other >> lane & 1) {
+                        (0, 0) => *input,
+                        (1, _) => keys[0].tag(input),
+                        _ => keys[1].tag(input),
+                    });
                     let message = [rows[lane][1..].as_flattened(), tails[lane]].concat();
                     assert_eq!(tags[lane], secret.tag(&message), "{kernel:?} {own:?} {blocks} {lane}");
                 }

@@ -38,7 +38,9 @@ impl Slots {
     #[must_use]
     pub fn new(length: usize, headroom: Headroom) -> Self {
         let length = length.min(SLOT);
-        let turns = if headroom == Headroom::None { 1 } else { ((SLOT - length) / LINE + 1).min(TURNS) };
+        let room = ((SLOT - length) / LINE + 1).min(TURNS);
+        // A divisor of a burst, which so begins where the one before did.
+        let turns = if headroom == Headroom::None { 1 } else { 1 << room.ilog2() };
         Self { arena: vec![0; SPAN], length, turns }
     }
 
@@ -55,18 +57,18 @@ impl Slots {
         self.arena.chunks_exact_mut(SLOT).zip(begins).map(move |(slot, begin)| &mut slot[begin..begin + length])
     }
 
-    /// The same, a burst at a time.
+    /// What `make` makes of each, a burst at a time.
     #[inline(always)]
-    pub fn bursts(&mut self) -> impl Iterator<Item = [&mut [u8]; BURST]> {
+    pub fn bursts<'a, T>(&'a mut self, mut make: impl FnMut(&'a mut [u8]) -> T) -> impl Iterator<Item = [T; BURST]> {
         let (length, turns) = (self.length, self.turns);
         self.arena.chunks_exact_mut(SLOT * BURST).map(move |burst| {
             let mut slots = burst.chunks_exact_mut(SLOT);
             let mut begin = 0;
             std::array::from_fn(|_| {
                 let slot = slots.next().expect("as many slots as packets");
-                let octets = &mut slot[begin..begin + length];
+                let one = make(&mut slot[begin..begin + length]);
                 begin = if begin + LINE == turns * LINE { 0 } else { begin + LINE };
-                octets
+                one
             })
         })
     }
@@ -74,7 +76,7 @@ impl Slots {
     /// As frames that came in by one way.
     #[inline(always)]
     pub fn frames(&mut self, ingress: Ingress) -> impl Iterator<Item = [Frame<'_>; BURST]> {
-        self.bursts().map(move |burst| burst.map(|octets| Frame { octets, ingress }))
+        self.bursts(move |octets| Frame { octets, ingress })
     }
 
     /// The first `octets` of each, one after another.
@@ -106,8 +108,7 @@ mod tests {
                 for (number, place) in places.iter().enumerate() {
                     assert!(place / SLOT == number && place % SLOT + length <= SLOT, "{length} {headroom:?}");
                 }
-                let other: Vec<usize> =
-                    slots.bursts().flat_map(|burst| burst.map(|packet| packet.as_ptr() as usize - base)).collect();
+                let other: Vec<usize> = slots.bursts(|packet| packet.as_ptr() as usize - base).flatten().collect();
                 assert_eq!(places, other, "{length} {headroom:?}");
             }
         }

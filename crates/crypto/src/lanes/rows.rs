@@ -1,16 +1,16 @@
-//! CMAC under keys that are derived from another key, as a capability's secret is from a waypoint's.
+//! CMAC of sixteen messages under a key for each, which may be derived from another one, as a capability's secret is from a
+//! waypoint's key.
 
 #[cfg(target_arch = "x86_64")]
 use super::Code;
 use super::{Block, CmacKey, Kernel, Parts, SIDE, cmac_each};
 
-/// What a key is derived from, and the first three blocks of a message.
+/// A key or what it is derived from, and the first three blocks of a message.
 pub type Row = [Block; 4];
 
-/// The tags of up to [`SIDE`] messages, each made of the last three blocks of a row and of a tail. The key of a message is
-/// the CMAC of its row's first block under that one of `keys` whose bit is set at the message's place; a message with no
-/// such bit gets no tag that means anything, and no place has two. Returns whether it did: tails must be of as many blocks
-/// each, and there must be as many as there are rows.
+/// The tags of [`SIDE`] messages, each made of the last three blocks of a row and of a tail. The key of a message is
+/// the CMAC of its row's first block under the one of `keys` whose bit is set at the message's place, or that block itself
+/// where none is. Returns whether it did: tails must be of as many blocks each.
 pub fn tag_rows(
     kernel: Kernel,
     keys: &[(&CmacKey, u16)],
@@ -27,7 +27,7 @@ pub fn tag_rows(
         super::x86::tag_rows(keys, rows, tails, blocks, tags);
         return true;
     }
-    let mut secrets = [[0; 16]; SIDE];
+    let mut secrets = rows.map(|row| row[0]);
     for (key, lanes) in keys {
         let mut out = rows.map(|row| row[0]);
         key.tag_blocks(&mut out);

@@ -109,12 +109,12 @@ impl Bench {
     fn stamp_all(&mut self) -> usize {
         let (form, senders) = (self.form, &self.senders);
         let (mut counter, mut stamped) = (0, 0);
-        for burst in self.slots.bursts() {
-            let mut stamps: [Stamp<'_>; BURST] = burst.map(|octets| {
-                counter += 1;
-                let (sender, nonce) = (&senders[counter as usize % senders.len()], Nonce::new(now(0).unix, counter));
-                Stamp { sender, form, part: Part::Whole, protocol: 4, nonce, octets }
-            });
+        let stamp = |octets| {
+            counter += 1;
+            let (sender, nonce) = (&senders[counter as usize % senders.len()], Nonce::new(now(0).unix, counter));
+            Stamp { sender, form, part: Part::Whole, protocol: 4, nonce, octets }
+        };
+        for mut stamps in self.slots.bursts(stamp) {
             stamped += if self.stamper.stamp(&mut stamps).is_ok() { BURST } else { 0 };
         }
         stamped

@@ -144,13 +144,13 @@ impl StampBench {
     pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
         let mut stamped = 0;
         let start = clock();
-        for burst in self.slots.bursts() {
-            let mut ready = self.ready.iter().cycle();
-            let mut packets: [Unstamped<'_>; BURST] = burst.map(|buffer| {
-                self.counter = self.counter.wrapping_add(1);
-                let nonce = Nonce { seconds: TIME as u32, counter: self.counter };
-                Unstamped { buffer, begin: ROOM, ready: ready.next().expect("64 of them"), nonce }
-            });
+        let (counter, mut ready) = (&mut self.counter, self.ready.iter().cycle());
+        let unstamped = |buffer| {
+            *counter = counter.wrapping_add(1);
+            let nonce = Nonce { seconds: TIME as u32, counter: *counter };
+            Unstamped { buffer, begin: ROOM, ready: ready.next().expect("64 of them"), nonce }
+        };
+        for mut packets in self.slots.bursts(unstamped) {
             let mut outcomes = [const { Ok(0) }; BURST];
             self.stamping.stamp(&mut packets, &mut outcomes);
             stamped += outcomes.iter().filter(|outcome| outcome.is_ok()).count();

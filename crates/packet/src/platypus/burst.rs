@@ -90,12 +90,12 @@ impl Verifier {
         for (group, ((here, rows), heads)) in groups.enumerate() {
             let first = group * SIDE;
             beside.check(here, rows);
+            // The next ones are on their way from memory while these are decided.
+            datagrams.iter().skip(first + SIDE).take(SIDE).for_each(|datagram| fetch(datagram));
             let mut tags = [[0; 16]; SIDE];
             let are_tagged = beside.tag(here, rows, &mut tags);
             for (lane, ((datagram, row), head)) in here.iter().zip(&*rows).zip(heads).enumerate() {
                 let place = first + lane;
-                // The next ones are on their way from memory while these are read.
-                datagrams.get(place + SIDE).inspect(|datagram| fetch(datagram));
                 let lean = beside.lean(lane, datagram);
                 if let Some(lean) = lean.as_ref().filter(|_| are_tagged) {
                     let waiting = Waiting::lean(lean, place);

@@ -393,8 +393,12 @@ impl<'s, 'k> Beside<'s, 'k> {
         }
     }
 
+    /// Of a packet that passed.
     #[inline(always)]
     fn found(&self, lane: usize) -> Option<Found<'k>> {
+        if self.count == 1 {
+            return self.found[0].1;
+        }
         self.found[..self.count].iter().find(|(bits, _)| bits >> lane & 1 != 0)?.1
     }
 

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, cmac_each, prefetch_octet};
+use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, Row, SIDE, cmac_each, prefetch_octet, tag_rows};
 
 use super::header::offsets::{IPV4, PROTOCOL, SOURCE, WORD, half};
 use super::header::{CapabilityOctets, IPV4_HEADER, Malformed, Width, fold, v4};
@@ -19,17 +19,16 @@ const AHEAD: usize = 8;
 /// A capability that is laid out for many packets.
 #[derive(Clone)]
 pub struct Ready {
-    key: Block,
     capability: CapabilityOctets,
-    /// The masked head but for what differs from packet to packet.
-    head: [Block; HEAD],
+    /// The key, and the masked head but for what differs from packet to packet.
+    row: Row,
     waypoint: [u8; 4],
     width: Width,
 }
 
 impl Drop for Ready {
     fn drop(&mut self) {
-        zeroize::Zeroize::zeroize(&mut self.key);
+        zeroize::Zeroize::zeroize(&mut self.row);
     }
 }
 
@@ -46,12 +45,13 @@ impl Ready {
         let IpAddr::V4(waypoint) = hop.capability.waypoint else { return None };
         hop.capability.is_consistent().then(|| {
             let capability = hop.capability.octets();
-            let mut head = [[0; 16]; HEAD];
-            let octets = head.as_flattened_mut();
+            let mut row = [[0; 16]; 1 + HEAD];
+            row[0] = *hop.key.expose();
+            let octets = row[1..].as_flattened_mut();
             octets[..4].copy_from_slice(&label(PURPOSE_BINDING, wayleave_core::Afi::Ipv4));
             octets[HEAD_CAPABILITY..][..capability.as_slice().len()].copy_from_slice(capability.as_slice());
             let width = hop.capability.width;
-            Self { key: *hop.key.expose(), capability, head, waypoint: waypoint.octets(), width }
+            Self { capability, row, waypoint: waypoint.octets(), width }
         })
     }
 
@@ -78,14 +78,14 @@ pub struct Unstamped<'a> {
 /// One core's scratch; it holds keys, has no printable form, and is wiped when dropped.
 pub struct Burst {
     kernel: Kernel,
-    keys: [Block; BURST],
-    heads: Box<[[Block; HEAD]; BURST]>,
+    /// The key of each packet, and the masked head of what its binding is computed over.
+    rows: Box<[[Row; SIDE]; BURST / SIDE]>,
     tags: [Block; BURST],
 }
 
 impl Drop for Burst {
     fn drop(&mut self) {
-        zeroize::Zeroize::zeroize(&mut self.keys);
+        zeroize::Zeroize::zeroize(&mut *self.rows);
     }
 }
 
@@ -99,33 +99,46 @@ impl Burst {
     /// Room for [`BURST`] packets.
     #[must_use]
     pub fn new(kernel: Kernel) -> Self {
-        Self { kernel, keys: [[0; 16]; BURST], heads: Box::new([[[0; 16]; HEAD]; BURST]), tags: [[0; 16]; BURST] }
+        Self { kernel, rows: Box::new([[[[0; 16]; 1 + HEAD]; SIDE]; BURST / SIDE]), tags: [[0; 16]; BURST] }
     }
 
     /// Stamps at most [`BURST`] packets in place. The outcome at the same place is where the stamped packet begins, or why
     /// it was left as it is.
     pub fn stamp(&mut self, packets: &mut [Unstamped<'_>], outcomes: &mut [Result<usize, MintError>]) {
-        let Self { kernel, keys, heads, tags } = self;
+        let Self { kernel, rows, tags } = self;
         let count = packets.len().min(outcomes.len()).min(BURST);
         packets.iter().take(AHEAD).for_each(fetch);
         for (slot, outcome) in outcomes.iter_mut().enumerate().take(count) {
             packets.get(slot + AHEAD).inspect(|packet| fetch(packet));
             let packet = &mut packets[slot];
+            let row = &mut rows[slot / SIDE][slot % SIDE];
             *outcome = match packet.ready.capability.as_slice().len() {
-                PLAIN => lay_out::<PLAIN>(packet, &mut heads[slot]),
-                _ => lay_out::<ANY>(packet, &mut heads[slot]),
+                PLAIN => lay_out::<PLAIN>(packet, row),
+                _ => lay_out::<ANY>(packet, row),
             };
-            keys[slot] = packet.ready.key;
         }
-        let mut messages = [Parts::default(); BURST];
-        for (slot, (message, packet)) in messages.iter_mut().zip(packets.iter()).take(count).enumerate() {
-            if let Ok(begin) = outcomes[slot] {
-                let total = usize::from(half(packet.buffer, begin + v4::TOTAL_LENGTH));
-                let payload = &packet.buffer[packet.begin + IPV4_HEADER..begin + total];
-                *message = Parts { head: &heads[slot], tail: payload };
+        let groups =
+            packets[..count].chunks(SIDE).zip(outcomes.chunks(SIDE)).zip(rows.iter()).zip(tags.chunks_mut(SIDE));
+        for (((packets, outcomes), rows), tags) in groups {
+            let mut tails = [[].as_slice(); SIDE];
+            for ((tail, packet), outcome) in tails.iter_mut().zip(packets).zip(outcomes) {
+                if let Ok(begin) = *outcome {
+                    let total = usize::from(half(packet.buffer, begin + v4::TOTAL_LENGTH));
+                    *tail = &packet.buffer[packet.begin + IPV4_HEADER..begin + total];
+                }
             }
+            let is_whole = packets.len() == SIDE;
+            if is_whole
+                && let Some(tags) = tags.first_chunk_mut()
+                && tag_rows(*kernel, &[], rows, &tails, tags)
+            {
+                continue;
+            }
+            let keys = zeroize::Zeroizing::new(rows.map(|row| row[0]));
+            let messages: [Parts<'_>; SIDE] =
+                std::array::from_fn(|slot| Parts { head: &rows[slot][1..], tail: tails[slot] });
+            cmac_each(*kernel, &keys[..packets.len()], &messages, tags);
         }
-        cmac_each(*kernel, &keys[..count], &messages[..count], &mut tags[..count]);
         for ((packet, outcome), tag) in packets.iter_mut().zip(outcomes.iter()).zip(&*tags).take(count) {
             if outcome.is_ok() {
                 let payload = packet.begin + IPV4_HEADER;
@@ -146,7 +159,7 @@ const ANY: usize = 0;
 /// Writes both headers in front of the payload, and the masked head; the binding stays open. The capability has `LENGTH`
 /// octets, or as many as it has.
 #[inline(always)]
-fn lay_out<const LENGTH: usize>(packet: &mut Unstamped<'_>, head: &mut [Block; HEAD]) -> Result<usize, MintError> {
+fn lay_out<const LENGTH: usize>(packet: &mut Unstamped<'_>, row: &mut Row) -> Result<usize, MintError> {
     let Unstamped { buffer, begin, ready, nonce } = packet;
     let have = buffer.len().saturating_sub(*begin);
     let truncated = |need| MintError::Inner(Malformed::Truncated { need, have });
@@ -191,8 +204,8 @@ fn lay_out<const LENGTH: usize>(packet: &mut Unstamped<'_>, head: &mut [Block; H
     platypus[IPV4.nonce..IPV4.capabilities].copy_from_slice(&nonce.octets());
     platypus[IPV4.capabilities..][..capability.len()].copy_from_slice(capability);
 
-    *head = ready.head;
-    let octets = head.as_flattened_mut();
+    *row = ready.row;
+    let octets = row[1..].as_flattened_mut();
     octets[4..8].copy_from_slice(&[protocol, IPV4.version << 4, payload[0], payload[1]]);
     octets[8..HEAD_CAPABILITY].copy_from_slice(&addresses);
     octets[HEAD_CAPABILITY + capability.len()..][..8].copy_from_slice(&nonce.octets());

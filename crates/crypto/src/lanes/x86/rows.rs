@@ -54,7 +54,7 @@ unsafe fn tag(
             let row = |lane: usize| _mm512_loadu_si512(rows[VECTORS * side + lane].as_ptr().cast());
             [inputs[side], first[side], second[side], state[side]] = across(row(0), row(1), row(2), row(3));
         }
-        let mut secrets = zero;
+        let mut secrets = inputs;
         for (key, lanes) in keys {
             let round_keys: [__m512i; 11] = splat_all(key.single().round_keys());
             let mut out = inputs;
