@@ -15,12 +15,11 @@ const LINE: usize = 64;
 const TURNS: usize = 8;
 
 /// Where in their slots packets begin.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Headroom {
     /// A cache line further than the packet before, over 512 octets in turn or as far as there is room.
-    #[default]
     Staggered,
-    /// At the begin. All headers then fall into two of the 64 sets of the nearest cache, and into one in 32 of the next
+    /// At the beginning. All headers then fall into two of the 64 sets of the nearest cache, and into one in 32 of the next
     /// one's: most are gone from both before they are needed again.
     None,
 }

@@ -1,45 +1,63 @@
 //! Addresses of the loopback for processes that are yet to start.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::ops::{Range, RangeInclusive};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, io, process};
 
-/// The lowest port given out.
-const LOW: u16 = 12_000;
-/// One above the highest, unless the system lends such ports to others.
-const HIGH: u16 = 30_000;
+/// Ports that are given out, where the system does not lend them.
+const OWN: Range<u16> = 12_000..30_000;
+/// Fewer ports than these come again too soon.
+const FEW: u16 = 1_000;
 
 /// A port of 127.0.0.1 that nothing uses, for TCP and for UDP, in the network namespace of the caller's thread.
 ///
 /// A port that the system chooses (a bind to port 0) it may lend again the moment it is let go, to whoever connects or
-/// binds next; the process that was to have it then finds it taken. So this one is below those the system lends
-/// (`net.ipv4.ip_local_port_range`), and no other call of this process gets the same one within some thousand. Only a
-/// program that asks for the very port can take it in between.
+/// binds next; the process that was to have it then finds it taken. So this one is not among those that the system lends
+/// (`net.ipv4.ip_local_port_range`), and no other call of this process gets it again within hundreds. Only a program that
+/// asks for the very port can take it in between. Where the system lends nearly all ports, it chooses.
 ///
 /// # Errors
-/// Where the system lends nearly all ports itself, or all are in use.
+/// If no port is free.
 pub fn free_address() -> io::Result<SocketAddr> {
     static CALLS: AtomicU16 = AtomicU16::new(0);
-    let high = lowest_lent().unwrap_or(HIGH).min(HIGH);
-    let Some(range) = high.checked_sub(LOW).filter(|range| *range > 0) else {
-        return Err(io::Error::other(format!("the system lends all ports from {high} on to clients")));
+    let Some(ports) = lent().map_or(Some(OWN), |lent| beside(&lent)) else {
+        return TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr();
     };
     // Processes that run beside each other begin in different places.
-    let begin = process::id().wrapping_mul(0x9e37_79b1) >> 16;
-    for _ in 0..range {
-        let call = CALLS.fetch_add(1, Ordering::Relaxed);
-        let port = LOW + ((begin + u32::from(call)) % u32::from(range)) as u16;
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
+    static BEGIN: OnceLock<u32> = OnceLock::new();
+    let begin = *BEGIN.get_or_init(|| process::id().wrapping_mul(0x9e37_79b1) >> 16 ^ time >> 8);
+    search(&ports, begin, &CALLS)
+}
+
+/// The first of the ports that is free, from the one that follows from `begin` and the calls so far.
+fn search(ports: &Range<u16>, begin: u32, calls: &AtomicU16) -> io::Result<SocketAddr> {
+    for _ in ports.clone() {
+        let call = u32::from(calls.fetch_add(1, Ordering::Relaxed));
+        let port = ports.start + (begin.wrapping_add(call) % u32::from(ports.end - ports.start)) as u16;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         if TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok() {
             return Ok(address);
         }
     }
-    Err(io::Error::new(io::ErrorKind::AddrInUse, format!("all ports from {LOW} to {high} are in use")))
+    Err(io::Error::new(io::ErrorKind::AddrInUse, format!("all ports of {ports:?} are in use")))
 }
 
-/// The lowest port that the system lends to a client (ip(7), `ip_local_port_range`).
-fn lowest_lent() -> Option<u16> {
-    fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?.split_whitespace().next()?.parse().ok()
+/// Ports that the system does not lend: below those that it does, else above; `None` if there are few.
+fn beside(lent: &RangeInclusive<u16>) -> Option<Range<u16>> {
+    let below = OWN.start..OWN.end.min(*lent.start());
+    let above = lent.end().saturating_add(1)..u16::MAX;
+    [below, above].into_iter().find(|ports| ports.len() >= usize::from(FEW))
+}
+
+/// The ports that the system lends to clients (ip(7), `ip_local_port_range`).
+fn lent() -> Option<RangeInclusive<u16>> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+    let mut ends = text.split_whitespace().map(str::parse);
+    Some(ends.next()?.ok()?..=ends.next()?.ok()?)
 }
 
 #[cfg(test)]
@@ -50,20 +68,32 @@ mod tests {
 
     #[test]
     fn no_address_comes_twice_and_none_that_the_system_lends() {
-        let lent = lowest_lent().expect("Linux says it");
+        let lent = lent().expect("Linux says it");
         let addresses: BTreeSet<SocketAddr> = (0..500).map(|_| free_address().expect("an address")).collect();
         assert_eq!(addresses.len(), 500);
-        assert!(addresses.iter().all(|address| address.ip().is_loopback() && address.port() < lent));
+        assert!(beside(&lent).is_none() || addresses.iter().all(|address| !lent.contains(&address.port())));
+    }
+
+    #[test]
+    fn ports_are_taken_below_those_that_are_lent_or_above_or_nowhere() {
+        assert_eq!(beside(&(32_768..=60_999)), Some(12_000..30_000));
+        assert_eq!(beside(&(20_000..=60_999)), Some(12_000..20_000));
+        assert_eq!(beside(&(10_000..=60_999)), Some(61_000..65_535));
+        assert_eq!(beside(&(1_024..=65_535)), None);
     }
 
     #[test]
     fn an_address_in_use_is_passed_over() {
-        let first = free_address().expect("an address").port();
-        // Many of those that come next, held by one protocol or the other (some may be in use by others already).
-        let held: Vec<SocketAddr> = (first + 1..first + 40).map(|port| (Ipv4Addr::LOCALHOST, port).into()).collect();
-        let _tcp: Vec<_> = held.iter().step_by(2).map(TcpListener::bind).collect();
-        let _udp: Vec<_> = held.iter().skip(1).step_by(2).map(UdpSocket::bind).collect();
-        let next = free_address().expect("an address");
-        assert!(!held.contains(&next), "{next}");
+        let ports = 30_100..30_140;
+        let calls = AtomicU16::new(0);
+        let first = search(&ports, 0, &calls).expect("an address").port();
+        let next = calls.load(Ordering::Relaxed);
+        // All but the last two, by one protocol or the other; some may be in use by others already.
+        let (tcp, udp) = (TcpListener::bind::<SocketAddr>, UdpSocket::bind::<SocketAddr>);
+        let address = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let _tcp: Vec<_> = (first..30_138).step_by(2).map(|port| tcp(address(port))).collect();
+        let _udp: Vec<_> = (first + 1..30_138).step_by(2).map(|port| udp(address(port))).collect();
+        let calls = AtomicU16::new(next);
+        assert!(search(&ports, 0, &calls).expect("an address").port() >= 30_138);
     }
 }

@@ -1,6 +1,8 @@
 //! The first octets of sixteen packets by columns, so that a field of all of them is compared in a few instructions.
 
-use super::{Block, Code, Kernel};
+#[cfg(target_arch = "x86_64")]
+use super::Code;
+use super::{Block, Kernel};
 
 /// Packets that lie beside each other.
 pub const SIDE: usize = 16;
@@ -13,7 +15,7 @@ pub type Columns = [[u32; SIDE]; SIDE];
 pub fn columns(kernel: Kernel, packets: &[&[u8]], out: &mut Columns) {
     match kernel.0 {
         #[cfg(target_arch = "x86_64")]
-        Code::Vaes512 => super::x86::columns(packets, out),
+        Code::Vaes512 => super::x86::columns(kernel, packets, out),
         _ => {
             for place in 0..SIDE {
                 let packet = packets.get(place).copied().unwrap_or_default();
@@ -34,7 +36,7 @@ pub fn columns(kernel: Kernel, packets: &[&[u8]], out: &mut Columns) {
 pub fn rows(kernel: Kernel, columns: &Columns, out: &mut [[Block; 4]; SIDE]) {
     match kernel.0 {
         #[cfg(target_arch = "x86_64")]
-        Code::Vaes512 => super::x86::rows(columns, out),
+        Code::Vaes512 => super::x86::rows(kernel, columns, out),
         _ => {
             for (place, row) in out.iter_mut().enumerate() {
                 for (word, column) in row.as_flattened_mut().as_chunks_mut().0.iter_mut().zip(columns) {
@@ -60,7 +62,7 @@ impl Kernel {
     pub fn run<W: Work>(self, work: W) -> W::Output {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Code::Vaes512 => super::x86::run(work),
+            Code::Vaes512 => super::x86::run(self, work),
             _ => work.run(),
         }
     }

@@ -1,6 +1,8 @@
 //! CMAC of sixteen messages under a key for each, which may be derived from another one, as a capability's secret is from a
 //! waypoint's key.
 
+use zeroize::Zeroizing;
+
 #[cfg(target_arch = "x86_64")]
 use super::Code;
 use super::{Block, CmacKey, Kernel, Parts, SIDE, cmac_each};
@@ -24,20 +26,20 @@ pub fn tag_rows(
     }
     #[cfg(target_arch = "x86_64")]
     if kernel.0 == Code::Vaes512 && keys.iter().all(|(key, _)| key.single().kernel().0 != Code::Portable) {
-        super::x86::tag_rows(keys, rows, tails, blocks, tags);
+        super::x86::tag_rows(kernel, keys, rows, tails, blocks, tags);
         return true;
     }
-    let mut secrets = rows.map(|row| row[0]);
+    let mut secrets = Zeroizing::new(rows.each_ref().map(|row| row[0]));
     for (key, lanes) in keys {
-        let mut out = rows.map(|row| row[0]);
-        key.tag_blocks(&mut out);
-        for (lane, (secret, out)) in secrets.iter_mut().zip(&out).enumerate() {
+        let mut out = Zeroizing::new(rows.each_ref().map(|row| row[0]));
+        key.tag_blocks(&mut *out);
+        for (lane, (secret, out)) in secrets.iter_mut().zip(&*out).enumerate() {
             if lanes >> lane & 1 != 0 {
                 *secret = *out;
             }
         }
     }
     let messages: [Parts<'_>; SIDE] = std::array::from_fn(|lane| Parts { head: &rows[lane][1..], tail: tails[lane] });
-    cmac_each(kernel, &secrets, &messages, tags);
+    cmac_each(kernel, &*secrets, &messages, tags);
     true
 }

@@ -1,7 +1,7 @@
 //! A waypoint's checks over a burst of packets, with secrets and bindings computed in lanes; the verdicts are those of
 //! [`Waypoint::verify`].
 //!
-//! A packet of the commonest shape is checked in place (`lean`). Whatever does not pass there goes the general way,
+//! Packets of the commonest shape are checked beside each other (`lean`). Whatever does not pass there goes the general way,
 //! which knows the reason.
 
 use std::hint::black_box;
@@ -92,15 +92,15 @@ impl Verifier {
             beside.check(here, rows);
             // The next ones are on their way from memory while these are decided.
             datagrams.iter().skip(first + SIDE).take(SIDE).for_each(|datagram| fetch(datagram));
-            let mut tags = [[0; 16]; SIDE];
-            let are_tagged = beside.tag(here, rows, &mut tags);
+            let mut group_tags = [[0; 16]; SIDE];
+            let are_tagged = beside.tag(here, rows, &mut group_tags);
             for (lane, ((datagram, row), head)) in here.iter().zip(&*rows).zip(heads).enumerate() {
                 let place = first + lane;
                 let lean = beside.lean(lane, datagram);
                 if let Some(lean) = lean.as_ref().filter(|_| are_tagged) {
                     let waiting = Waiting::lean(lean, place);
                     verdicts[place] = Verdict::Forward(lean.forward);
-                    differ[place] = difference(&tags[lane], &waiting, lean.forward.binding(datagram));
+                    differ[place] = difference(&group_tags[lane], &waiting, lean.forward.binding(datagram));
                     continue;
                 }
                 let (key, input, message) = (&mut keys[count], &mut inputs[count], &mut messages[count]);

@@ -24,8 +24,10 @@ mod word {
     pub(super) const LENGTH: usize = v4::TOTAL_LENGTH / 4;
     pub(super) const TTL: usize = v4::TTL / 4;
     pub(super) const OUTER_SOURCE: usize = v4::SOURCE / 4;
-    /// Of a whole IPv4 header.
+    /// How many an IPv4 header has.
     pub(super) const HEADER: usize = at::HEADER / 4;
+    /// The first of the Platypus header.
+    pub(super) const PLATYPUS: usize = at::HEADER / 4;
     pub(super) const SOURCE: usize = at::SOURCE / 4;
     pub(super) const DESTINATION: usize = at::DESTINATION / 4;
     pub(super) const NONCE: usize = at::NONCE / 4;
@@ -262,14 +264,14 @@ impl Work for Check<'_> {
             let ttl_and_protocol = (ttl.wrapping_sub(1) << 24) | third & 0x00ff_0000;
             let new = [first, header[1], ttl_and_protocol, word(word::CAPABILITY), last];
             rewritten[lane] = (ttl_and_protocol | fold(sum(&new)) ^ 0xffff).to_be();
-            let header = word(at::HEADER / 4);
+            let platypus = word(word::PLATYPUS);
             rows[0][lane] = secret;
             rows[1][lane] = packets[word::CAPABILITY][lane];
             rows[2][lane] = (word(word::PRINCIPAL) & 0xffff_ff00 | bounds[asked::EXPONENT][lane]).to_be();
             rows[3][lane] = packets[word::EPOCH][lane];
             rows[4][lane] = binding;
             // Inner protocol, version and flags, length of the payload.
-            rows[5][lane] = (header << 24 | (header >> 24) << 16 | total.wrapping_sub(behind) & 0xffff).to_be();
+            rows[5][lane] = (platypus << 24 | (platypus >> 24) << 16 | total.wrapping_sub(behind) & 0xffff).to_be();
             rows[6][lane] = packets[word::SOURCE][lane];
             rows[7][lane] = packets[word::DESTINATION][lane];
             rows[8][lane] = packets[word::CAPABILITY][lane];
@@ -402,7 +404,7 @@ impl<'s, 'k> Beside<'s, 'k> {
         self.found[..self.count].iter().find(|(bits, _)| bits >> lane & 1 != 0)?.1
     }
 
-    /// Computes the tags of those that passed, all at once, if they are most of the packets and their payloads are of as
+    /// Computes the tags of those that passed, all at once, if they are more than half of [`SIDE`] and their payloads of as
     /// many blocks each.
     pub(super) fn tag(&self, datagrams: &[&[u8]], rows: &[Row; SIDE], tags: &mut [Block; SIDE]) -> bool {
         let Some((_, Some(found))) = self.found[..self.count].first() else { return false };

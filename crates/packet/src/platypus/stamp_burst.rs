@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, Row, SIDE, cmac_each, prefetch_octet, tag_rows};
+use zeroize::Zeroizing;
 
 use super::header::offsets::{IPV4, PROTOCOL, SOURCE, WORD, half};
 use super::header::{CapabilityOctets, IPV4_HEADER, Malformed, Width, fold, v4};
@@ -117,9 +118,13 @@ impl Burst {
                 _ => lay_out::<ANY>(packet, row),
             };
         }
+        // Sixteen payloads of as many blocks are taken together; all others side by side, by their lengths.
+        let (mut keys, mut places) = (Zeroizing::new([[0; 16]; BURST]), [0; BURST]);
+        let mut messages = [Parts::default(); BURST];
+        let mut left = 0;
         let groups =
             packets[..count].chunks(SIDE).zip(outcomes.chunks(SIDE)).zip(rows.iter()).zip(tags.chunks_mut(SIDE));
-        for (((packets, outcomes), rows), tags) in groups {
+        for (group, (((packets, outcomes), rows), tags)) in groups.enumerate() {
             let mut tails = [[].as_slice(); SIDE];
             for ((tail, packet), outcome) in tails.iter_mut().zip(packets).zip(outcomes) {
                 if let Ok(begin) = *outcome {
@@ -127,17 +132,22 @@ impl Burst {
                     *tail = &packet.buffer[packet.begin + IPV4_HEADER..begin + total];
                 }
             }
-            let is_whole = packets.len() == SIDE;
-            if is_whole
+            if packets.len() == SIDE
                 && let Some(tags) = tags.first_chunk_mut()
                 && tag_rows(*kernel, &[], rows, &tails, tags)
             {
                 continue;
             }
-            let keys = zeroize::Zeroizing::new(rows.map(|row| row[0]));
-            let messages: [Parts<'_>; SIDE] =
-                std::array::from_fn(|slot| Parts { head: &rows[slot][1..], tail: tails[slot] });
-            cmac_each(*kernel, &keys[..packets.len()], &messages, tags);
+            for (slot, (row, tail)) in rows.iter().zip(tails).enumerate().take(packets.len()) {
+                (keys[left], places[left]) = (row[0], group * SIDE + slot);
+                messages[left] = Parts { head: &row[1..], tail };
+                left += 1;
+            }
+        }
+        let mut others = [[0; 16]; BURST];
+        cmac_each(*kernel, &keys[..left], &messages[..left], &mut others[..left]);
+        for (place, tag) in places.iter().zip(&others).take(left) {
+            tags[*place] = *tag;
         }
         for ((packet, outcome), tag) in packets.iter_mut().zip(outcomes.iter()).zip(&*tags).take(count) {
             if outcome.is_ok() {

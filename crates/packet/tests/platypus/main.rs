@@ -1,6 +1,7 @@
 //! Platypus from outside: round trips, a plain model beside the waypoint, and attacks.
 #![allow(clippy::disallowed_methods, reason = "tests read their counts from the environment and their data from files")]
 
+mod alike;
 mod attacks;
 mod delegation;
 mod icmp;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wayleave_core::{Afi, Prefix, UnixTime};
-use wayleave_crypto::lanes::Kernel;
+use wayleave_crypto::lanes::{Kernel, SIDE};
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::platypus::burst::Verifier;
 use wayleave_packet::platypus::header::{
@@ -149,22 +149,32 @@ pub(crate) fn decode(datagram: &[u8]) -> Packet<'_> {
     Packet::decode(datagram, Version::Standard).expect("a sound packet")
 }
 
-/// What `here` makes of `datagram`: the packet it sends on, or the verdict.
+/// What `here` makes of `datagram`: the packet it sends on, or the verdict. It is the same by itself and beside its likes.
 pub(crate) fn process(here: &Waypoint, datagram: &[u8], now: u64) -> Result<Vec<u8>, Verdict> {
+    process_beside(here, datagram, now, true)
+}
+
+/// The same, with or without its likes.
+pub(crate) fn process_beside(here: &Waypoint, datagram: &[u8], now: u64, has_likes: bool) -> Result<Vec<u8>, Verdict> {
     thread_local! {
         static VERIFIER: RefCell<Verifier> = RefCell::new(Verifier::new(Kernel::best(), 1));
     }
-    let mut in_a_burst = [Verdict::default()];
+    // By itself, and as often as it takes for packets to be decided beside each other.
+    let mut in_a_burst = [Verdict::default(); SIDE];
+    let mut by_itself = [Verdict::default()];
     VERIFIER.with_borrow_mut(|verifier| {
-        verifier.forget();
-        verifier.verify(std::slice::from_ref(here), &[datagram], at(now), &mut in_a_burst);
+        for verdicts in [&mut by_itself[..], &mut in_a_burst].into_iter().take(1 + usize::from(has_likes)) {
+            verifier.forget();
+            verifier.verify(std::slice::from_ref(here), &[datagram; SIDE][..verdicts.len()], at(now), verdicts);
+        }
     });
     let packet = Packet::decode(datagram, Version::Standard).map_err(Verdict::from);
     let alone = packet.as_ref().map_or_else(|refused| *refused, |packet| here.verify(packet, at(now)));
     // A burst's packets are for several waypoints: one for none of them is looked at no further.
     let is_for_another = packet.as_ref().is_ok_and(|packet| packet.outer().destination != here.address());
     let expected = if is_for_another { Reason::NotForUs.into() } else { alone };
-    assert_eq!(in_a_burst[0], expected, "{datagram:02x?}");
+    assert_eq!(by_itself[0], expected, "{datagram:02x?}");
+    assert!(!has_likes || in_a_burst.iter().all(|found| *found == expected), "{datagram:02x?}");
     let packet = packet?;
     match alone {
         Verdict::Forward(forward) => {

@@ -376,7 +376,7 @@ mod tests {
     use super::*;
     use crate::packets::wait;
 
-    /// An address that no other test has, and that the system gives to nobody: it is not 127.0.0.1.
+    /// An address that no other test has; the port is below those that the system lends, as a rule.
     fn loopback() -> SocketAddr {
         static CALLS: AtomicU8 = AtomicU8::new(1);
         SocketAddr::from(([127, 77, 0, CALLS.fetch_add(1, Ordering::Relaxed)], 7_777))

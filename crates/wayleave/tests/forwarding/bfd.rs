@@ -17,7 +17,7 @@ use crate::scion::{DOWN, KEYS, UP, config, host, name, now, packet, path, receiv
 const BFD: &str = "[scion.bfd]\ntransmit_ms = 100\nreceive_ms = 100\nmultiplier = 10\n";
 
 /// A configuration of [`config`] with more lines in `[scion]`, and BFD.
-fn with_bfd(config: &str, more: &str) -> String {
+pub(crate) fn with_bfd(config: &str, more: &str) -> String {
     let (head, interfaces) = config.split_once("[[interface]]").expect("an interface");
     format!("{head}{more}{BFD}[[interface]]{interfaces}")
 }
@@ -26,7 +26,7 @@ fn sessions(router: &Router) -> serde_json::Value {
     router.status()["bfd"]["sessions"].clone()
 }
 
-fn are(router: &Router, states: serde_json::Value) {
+pub(crate) fn are(router: &Router, states: serde_json::Value) {
     eventually(&format!("the sessions are {states}"), || sessions(router) == states);
 }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test starts the program")]
 
 mod bfd;
+mod bfd_bird;
 mod captured;
 mod common;
 mod icing;

@@ -5,14 +5,14 @@ use std::arch::x86_64::{
     _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
-use super::super::{Block, Columns, SIDE, Work};
+use super::super::{Block, Code, Columns, Kernel, SIDE, Work};
 use super::across;
 
 /// Octets of a row.
 const ROW: usize = 4 * SIDE;
 
-/// See [`super::super::columns`]; only where `Kernel` has found VAES-512.
-pub(crate) fn columns(packets: &[&[u8]], out: &mut Columns) {
+/// See [`super::super::columns`]; of the wide kernel.
+pub(crate) fn columns(kernel: Kernel, packets: &[&[u8]], out: &mut Columns) {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
     fn inner(packets: &[&[u8]], out: &mut Columns) {
         let mut rows = [_mm512_setzero_si512(); SIDE];
@@ -31,12 +31,13 @@ pub(crate) fn columns(packets: &[&[u8]], out: &mut Columns) {
             unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), column) };
         }
     }
-    // SAFETY: called for the kernel that exists only after `has_vaes512`.
+    assert!(kernel.0 == Code::Vaes512);
+    // SAFETY: this kernel exists only after `has_vaes512`.
     unsafe { inner(packets, out) }
 }
 
-/// See [`super::super::rows`]; only where `Kernel` has found VAES-512.
-pub(crate) fn rows(columns: &Columns, out: &mut [[Block; 4]; SIDE]) {
+/// See [`super::super::rows`]; of the wide kernel.
+pub(crate) fn rows(kernel: Kernel, columns: &Columns, out: &mut [[Block; 4]; SIDE]) {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
     fn inner(columns: &Columns, out: &mut [[Block; 4]; SIDE]) {
         // SAFETY: a column has 64 octets.
@@ -46,18 +47,20 @@ pub(crate) fn rows(columns: &Columns, out: &mut [[Block; 4]; SIDE]) {
             unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), row) };
         }
     }
-    // SAFETY: called for the kernel that exists only after `has_vaes512`.
+    assert!(kernel.0 == Code::Vaes512);
+    // SAFETY: this kernel exists only after `has_vaes512`.
     unsafe { inner(columns, out) }
 }
 
-/// See [`super::super::Kernel::run`]; only where `Kernel` has found VAES-512.
+/// See [`super::super::Kernel::run`]; of the wide kernel.
 #[inline(always)]
-pub(crate) fn run<W: Work>(work: W) -> W::Output {
+pub(crate) fn run<W: Work>(kernel: Kernel, work: W) -> W::Output {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
     fn inner<W: Work>(work: W) -> W::Output {
         work.run()
     }
-    // SAFETY: called for the kernel that exists only after `has_vaes512`.
+    assert!(kernel.0 == Code::Vaes512);
+    // SAFETY: this kernel exists only after `has_vaes512`.
     unsafe { inner(work) }
 }
 

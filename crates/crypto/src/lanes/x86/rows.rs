@@ -3,22 +3,22 @@
 
 use std::arch::x86_64::{__m512i, _mm512_loadu_si512};
 
-use super::super::{Block, CmacKey, Row, SIDE};
+use super::super::{Block, CmacKey, Code, Kernel, Row, SIDE};
 use super::{Vector, across, encrypt_vectors, schedule, splat_all};
 
 /// Vectors side by side.
 const VECTORS: usize = 4;
 
-/// See [`super::super::tag_rows`]. `blocks` is that of every tail, the last one perhaps incomplete. Only where `Kernel` has
-/// found VAES-512.
+/// See [`super::super::tag_rows`]. `blocks` is that of every tail, the last one perhaps incomplete. Of the wide
+/// kernel, as all `keys` are of a vector kernel.
 pub(crate) fn tag_rows(
+    kernel: Kernel,
     keys: &[(&CmacKey, u16)],
     rows: &[Row; SIDE],
     tails: &[&[u8]; SIDE],
     blocks: usize,
     tags: &mut [Block; SIDE],
 ) {
-    debug_assert!(tails.iter().all(|tail| tail.len().div_ceil(16) == blocks));
     #[target_feature(enable = "aes,ssse3,vaes,avx512f,avx512bw,avx512vl,bmi1,bmi2")]
     fn wide(
         keys: &[(&CmacKey, u16)],
@@ -30,11 +30,11 @@ pub(crate) fn tag_rows(
         // SAFETY: this function has the features.
         unsafe { tag(keys, rows, tails, blocks, tags) }
     }
-    // A tail that is shorter than all others would be read beyond its end.
-    if tails.iter().all(|tail| tail.len().div_ceil(16) == blocks) {
-        // SAFETY: called for the kernel that exists only after `has_vaes512`.
-        unsafe { wide(keys, rows, tails, blocks, tags) }
-    }
+    assert!(kernel.0 == Code::Vaes512 && keys.iter().all(|(key, _)| key.single().kernel().0 != Code::Portable));
+    // A tail that is shorter than the others would be read beyond its end.
+    assert!(tails.iter().all(|tail| tail.len().div_ceil(16) == blocks));
+    // SAFETY: this kernel exists only after `has_vaes512`.
+    unsafe { wide(keys, rows, tails, blocks, tags) }
 }
 
 /// The caller has the features, and every tail as many blocks.

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::UnixTime;
-use wayleave_crypto::lanes::Kernel;
+use wayleave_crypto::lanes::{BURST, Kernel, SIDE};
 use wayleave_crypto::secret::Key128;
 
 use super::super::burst::Verifier;
@@ -35,26 +35,36 @@ fn accepted(octets: usize, tries: u64) -> u64 {
     inner[8] = 64;
     inner[12..16].copy_from_slice(&[192, 0, 2, 1]);
     inner[16..20].copy_from_slice(&[203, 0, 113, 1]);
-    let mut datagram = Vec::new();
-    encapsulate(&inner, &route, &mut datagram).expect("a sound route");
+    let mut sound = Vec::new();
+    encapsulate(&inner, &route, &mut sound).expect("a sound route");
     let here = Waypoint::new(address, keys, Policy::default()).comparing(octets);
-    let at = Packet::decode(&datagram, Version::Standard).expect("sound").binding_range(0);
+    let at = Packet::decode(&sound, Version::Standard).expect("sound").binding_range(0);
     let mut verifier = Verifier::new(Kernel::best(), 1);
     let here = [here];
     let mut state = 1u64;
-    (0..tries)
-        .filter(|_| {
+    // Bursts that are decided sixteen packets at a time, with a sound one in the middle of each sixteen.
+    let mut forged = vec![sound.clone(); BURST];
+    let is_sound = |place: usize| place % SIDE == SIDE / 2;
+    let mut lucky = 0;
+    for _ in 0..tries.div_ceil((BURST - BURST / SIDE) as u64) {
+        for (_, datagram) in forged.iter_mut().enumerate().filter(|(place, _)| !is_sound(*place)) {
             for half in datagram[at.clone()].chunks_mut(8) {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 half.copy_from_slice(&(state ^ state >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9).to_be_bytes());
             }
-            let packet = Packet::decode(&datagram, Version::Standard).expect("a binding is any octets");
-            let mut verdicts = [Verdict::default()];
-            verifier.verify(&here, &[&datagram], now, &mut verdicts);
-            assert_eq!(verdicts[0], here[0].verify(&packet, now));
-            matches!(verdicts[0], Verdict::Forward(_))
-        })
-        .count() as u64
+        }
+        let datagrams: [&[u8]; BURST] = std::array::from_fn(|place| forged[place].as_slice());
+        let mut verdicts = [Verdict::default(); BURST];
+        verifier.verify(&here, &datagrams, now, &mut verdicts);
+        for (place, (datagram, verdict)) in datagrams.iter().zip(verdicts).enumerate() {
+            let is_forwarded = matches!(verdict, Verdict::Forward(_));
+            let packet = Packet::decode(datagram, Version::Standard).expect("a binding is any octets");
+            assert_eq!(verdict, here[0].verify(&packet, now));
+            assert!(is_forwarded || !is_sound(place));
+            lucky += u64::from(is_forwarded && !is_sound(place));
+        }
+    }
+    lucky
 }
 
 /// Within three standard deviations of the mean. `WAYLEAVE_PLATYPUS_FORGERIES=100000000` expects 1,526 +- 117.

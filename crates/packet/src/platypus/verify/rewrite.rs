@@ -258,7 +258,9 @@ fn rewritten(packet: &Packet<'_>) -> u32 {
     header.copy_from_slice(&packet.datagram()[..IPV4_HEADER]);
     let four = |at: usize| offsets::word(packet.datagram(), at).to_be_bytes();
     rewrite_ipv4(&mut header, packet.outer().ttl.saturating_sub(1), four(lean::CAPABILITY), four(lean::DESTINATION));
-    u32::from_ne_bytes([header[8], header[9], header[10], header[11]])
+    let mut word = [0; 4];
+    word.copy_from_slice(&header[v4::TTL..v4::SOURCE]);
+    u32::from_ne_bytes(word)
 }
 
 /// Takes the Platypus header off an IP packet that has passed its last waypoint: writes the inner IP header right in
