@@ -32,7 +32,7 @@ impl Bird {
     /// Writes a configuration by which it sends every so many milliseconds.
     fn configure(&self, transmit_ms: u32) {
         let text = format!(
-            "router id 10.9.0.2;\nprotocol device {{ }}\nprotocol bfd sessions {{\n  interface \"wire\" {{ min rx interval 100 ms; \
+            "router id 10.9.0.2;\nprotocol device {{ }}\nprotocol bfd relayed {{\n  interface \"wire\" {{ min rx interval 100 ms; \
              min tx interval {transmit_ms} ms; multiplier 7; }};\n  neighbor 10.9.0.1 dev \"wire\";\n}}\n"
         );
         fs::write(self.folder.join("bird.conf"), text).expect("written");
@@ -42,7 +42,12 @@ impl Bird {
         let mut command = self.place.command(self.installation.program("bird"));
         self.installation.prepare(&mut command);
         command.arg("-f").arg("-c").arg(self.folder.join("bird.conf")).arg("-s").arg(self.folder.join("bird.ctl"));
-        self.daemon = Some(Daemon::start(&mut command, &self.folder.join("bird.log")).expect("BIRD starts"));
+        let mut daemon = Daemon::start(&mut command, &self.folder.join("bird.log")).expect("BIRD starts");
+        eventually("BIRD answers", || {
+            assert!(daemon.is_running(), "{}", daemon.log_tail(9));
+            self.ask("show status").contains("is up")
+        });
+        self.daemon = Some(daemon);
     }
 
     fn ask(&self, question: &str) -> String {
