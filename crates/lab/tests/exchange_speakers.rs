@@ -202,22 +202,24 @@ fn keepalives_hold_idle_sessions_for_an_hour() {
     }
 }
 
+// Those of fifty routers take longest, and begin first by their names: others run beside them.
+
 #[test]
-fn routeviews_2013_among_10_routers() {
+fn ten_routers_replay_routeviews_2013() {
     replay(10, 500);
 }
 
 #[test]
-fn routeviews_2013_among_50_routers() {
+fn fifty_routers_replay_routeviews_2013() {
     replay(50, 1000);
 }
 
 #[test]
-fn ris_2015_table_among_10_routers() {
+fn ten_routers_learn_a_table_of_ris_2015() {
     table(10);
 }
 
 #[test]
-fn ris_2015_table_among_50_routers() {
+fn fifty_routers_learn_a_table_of_ris_2015() {
     table(50);
 }
