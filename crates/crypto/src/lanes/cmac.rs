@@ -106,6 +106,12 @@ impl CmacKey {
         self.single.encrypt(blocks);
     }
 
+    /// The code that computes.
+    #[must_use]
+    pub fn kernel(&self) -> Kernel {
+        self.aes.kernel()
+    }
+
     /// The tag of one message.
     #[must_use]
     pub fn tag(&self, message: &[u8]) -> Block {

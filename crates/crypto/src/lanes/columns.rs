@@ -47,6 +47,44 @@ pub fn rows(kernel: Kernel, columns: &Columns, out: &mut [[Block; 4]; SIDE]) {
     }
 }
 
+/// A bit for each that is zero, the first one lowest.
+#[inline(always)]
+#[must_use]
+pub fn zeros(kernel: Kernel, lanes: &[u32; SIDE]) -> u16 {
+    match kernel.0 {
+        #[cfg(target_arch = "x86_64")]
+        Code::Vaes512 => super::x86::zeros(kernel, lanes),
+        _ => lanes.iter().enumerate().fold(0, |bits, (lane, word)| bits | u16::from(*word == 0) << lane),
+    }
+}
+
+/// Blocks of two halves each, as they lie in memory: those in `first`, and those in `second` behind them.
+#[inline(always)]
+pub fn join(kernel: Kernel, first: &[u64; SIDE], second: &[u64; SIDE], out: &mut [Block; SIDE]) {
+    match kernel.0 {
+        #[cfg(target_arch = "x86_64")]
+        Code::Vaes512 => super::x86::join(kernel, first, second, out),
+        _ => {
+            for (block, (first, second)) in out.iter_mut().zip(first.iter().zip(second)) {
+                let (upper, lower) = block.split_at_mut(8);
+                upper.copy_from_slice(&first.to_ne_bytes());
+                lower.copy_from_slice(&second.to_ne_bytes());
+            }
+        }
+    }
+}
+
+/// The first halves of blocks, as they lie in memory.
+#[inline(always)]
+#[must_use]
+pub fn first_halves(kernel: Kernel, blocks: &[Block; SIDE]) -> [u64; SIDE] {
+    match kernel.0 {
+        #[cfg(target_arch = "x86_64")]
+        Code::Vaes512 => super::x86::first_halves(kernel, blocks),
+        _ => blocks.map(|[a, b, c, d, e, f, g, h, ..]| u64::from_ne_bytes([a, b, c, d, e, f, g, h])),
+    }
+}
+
 /// Plain code that is worth compiling for the instructions of each kernel: loops over columns.
 pub trait Work {
     /// What comes of it.

@@ -48,13 +48,19 @@ impl Time {
     }
 
     /// The hop field has begun, give or take the clocks, and not ended.
-    #[inline]
+    #[inline(always)]
     pub(super) fn check(&self, hop: &Hop) -> Result<(), Reason> {
         let end = 2 * u64::from(hop.timestamp()) + 675 * (u64::from(hop.exp_time()) + 1);
         if end <= self.half_seconds {
             return Err(Reason::Expired);
         }
         if u64::from(hop.timestamp()) > self.latest { Err(Reason::Future) } else { Ok(()) }
+    }
+
+    /// Whether it has.
+    #[inline(always)]
+    pub(super) fn holds(&self, hop: &Hop) -> bool {
+        self.check(hop).is_ok()
     }
 }
 
@@ -93,7 +99,8 @@ impl Router {
         tags: &mut Tags,
         pending: &mut Pending,
     ) -> Result<(), Reason> {
-        let mut hop = read(frame.octets, kin.info, kin.field);
+        let [info, field, next_field] = kin.fields();
+        let mut hop = read(frame.octets, info, field);
         let peering = peering(&hop, kin)?;
         self.check_ingress(frame, kin, &hop, peering)?;
         let local = self.check_addresses(frame, kin)?;
@@ -104,15 +111,15 @@ impl Router {
         }
         pending.changes = kin.enters && !local && !peering;
         if pending.changes {
-            let next = read(frame.octets, kin.info + 8, kin.next_field());
+            let next = read(frame.octets, info + 8, next_field);
             time.check(&next)?;
             pending.next_slot = tags.push(self.keys.newer(next.timestamp()), next.mac_input());
         }
         pending.slot = tags.push(self.keys.newer(hop.timestamp()), hop.mac_input());
         pending.hop = hop;
-        pending.path = kin.path as u32;
-        pending.info = kin.info as u32;
-        pending.pointer = kin.pointer;
+        pending.path = kin.place.path.into();
+        pending.info = kin.place.info.into();
+        pending.pointer = kin.place.pointer;
         pending.left = kin.left;
         pending.peering = peering;
         pending.local = local;

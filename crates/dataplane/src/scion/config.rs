@@ -1,6 +1,7 @@
 //! What a SCION router is told about itself, its links and its keys.
 
 use thiserror::Error;
+use wayleave_crypto::lanes::Kernel;
 use wayleave_packet::scion::{ForwardingKey, HostAddress, IsdAs};
 
 /// What a link is to this AS.
@@ -73,6 +74,12 @@ impl Keys {
     #[inline]
     pub(crate) fn newer(&self, timestamp: u32) -> bool {
         timestamp >= self.new_from
+    }
+
+    /// The code that computes with the newer key, and whose instructions other checks may have.
+    #[inline]
+    pub(crate) fn kernel(&self) -> Kernel {
+        self.new.kernel()
     }
 
     /// The key a segment of `timestamp` is under.
@@ -163,4 +170,53 @@ pub(crate) fn ports(config: &Config) -> Result<Box<[Option<Port>]>, ConfigError>
         }
     }
     Ok(ports)
+}
+
+/// Which links may follow each other within a segment: no valley and no U-turn. From and to core, parent, child, peer.
+pub(crate) const WITHIN: [[bool; 4]; 4] =
+    [[true, false, false, false], [false, false, true, false], [false, true, false, true], [false, false, true, false]];
+
+/// What a plain transit packet meets at an interface, a bit for each kind of link.
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    /// Of the link itself.
+    link: u8,
+    /// Of the links from which packets may leave here: none if another router has the interface, or the link is down.
+    from: u8,
+}
+
+/// All interfaces in that form.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ways(Box<[Way]>);
+
+impl Ways {
+    pub(crate) fn new(ports: &[Option<Port>]) -> Self {
+        let way = |port: &Option<Port>| {
+            let Some(port) = port else { return Way::default() };
+            let leaves = port.up && port.owner == Owner::This;
+            let from = (0..4).filter(|link| leaves && WITHIN[*link][port.link as usize]);
+            Way { link: 1 << port.link as u8, from: from.fold(0, |bits, link| bits | 1 << link) }
+        };
+        Self(ports.iter().map(way).collect())
+    }
+
+    /// For packets that come in by `interface`.
+    #[inline(always)]
+    pub(crate) fn from(&self, interface: u16) -> From {
+        From { interface, link: self.0.get(usize::from(interface)).map_or(0, |way| way.link) }
+    }
+
+    /// Whether such a packet may leave by `egress` within its segment, here and now.
+    #[inline(always)]
+    pub(crate) fn may_leave(&self, from: From, egress: u16) -> bool {
+        self.0.get(usize::from(egress)).map_or(0, |way| way.from) & from.link != 0
+    }
+}
+
+/// A way in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct From {
+    pub(crate) interface: u16,
+    /// The bit of its link; none if there is no such interface.
+    link: u8,
 }

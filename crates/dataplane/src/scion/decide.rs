@@ -3,7 +3,7 @@
 use wayleave_packet::scion::{Hop, PathMeta};
 
 use super::check::{Pending, read};
-use super::config::{Link, Owner};
+use super::config::{Link, Owner, WITHIN};
 use super::{Router, Slot, Tags};
 use crate::counters::Reason;
 use crate::frame::{Action, Frame, Ingress};
@@ -96,17 +96,11 @@ fn leave(frame: &mut Frame<'_>, packet: &Pending, hop: &Hop) -> Result<(), Reaso
     Ok(())
 }
 
-/// Which links may follow each other: within a segment no valley and no U-turn; from one segment to the next only at the
-/// core, or at a common AS of an up and a down segment.
+/// Which links may follow each other: from one segment to the next only at the core, or at a common AS of an up and a down
+/// segment.
 #[inline]
 fn check_direction(ingress: Link, egress: Link, changes: bool) -> Result<(), Reason> {
-    // From and to core, parent, child, peer.
-    const WITHIN: [[bool; 4]; 4] = [
-        [true, false, false, false],
-        [false, false, true, false],
-        [false, true, false, true],
-        [false, false, true, false],
-    ];
+    // From and to core, parent, child, peer, as `WITHIN`.
     const CHANGE: [[bool; 4]; 4] = [
         [false, false, true, false],
         [false, false, false, false],

@@ -10,18 +10,26 @@ const ADDRESSES: usize = 28;
 const META_LEN: usize = 4;
 const HOP_LEN: usize = 12;
 
+/// Where a path begins, by the octet of address types.
+const PATHS: [u8; 256] = {
+    let mut paths = [0; 256];
+    let mut types = 0;
+    while types < 256 {
+        paths[types] = (ADDRESSES + 8 + 4 * (types >> 4 & 3) + 4 * (types & 3)) as u8;
+        types += 1;
+    }
+    paths
+};
+
 /// A standard path at one hop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kin {
-    /// Others may be laid out in the same way: not behind an extension header, which must be looked at in each.
-    is_shared: bool,
     words: [u64; 2],
     meta: [u8; META_LEN],
-    header_len: usize,
-    /// Where the path, the current info field, and the current hop field begin; that of the next hop follows it.
-    pub(super) path: usize,
-    pub(super) info: usize,
-    pub(super) field: usize,
+    /// Octets of the header. Others may be laid out in the same way, but not behind an extension header, which must be
+    /// looked at in each: this is then more than any packet has.
+    header_len: u32,
+    pub(super) place: Place,
     /// Whether the current hop is the first, or the last one.
     pub(super) first: bool,
     pub(super) last: bool,
@@ -32,10 +40,24 @@ pub(super) struct Kin {
     pub(super) joint: bool,
     /// Whether the next hop is of another segment.
     pub(super) enters: bool,
-    /// The pointer's octet when it has gone on by one hop.
-    pub(super) pointer: u8,
     /// Hop fields behind the current one.
     pub(super) left: u8,
+    /// Whether the hop is one within its segment, with no peering link as far as the layout tells, and not the path's last.
+    pub(super) is_plain: bool,
+}
+
+/// What a router reads and rewrites in such a packet: where the path, the current info field and the current hop field
+/// begin, and the pointer's next octet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) path: u16,
+    pub(super) info: u16,
+    pub(super) field: u16,
+    pub(super) pointer: u8,
+}
+
+impl Place {
+    pub(super) const NONE: Self = Self { path: 0, info: 0, field: 0, pointer: 0 };
 }
 
 /// The kins of one burst, each at a place that follows from a header's length and pointer.
@@ -45,8 +67,7 @@ pub(super) type Kins = [Option<Kin>; 8];
 #[inline(always)]
 pub(super) fn place(packet: &[u8]) -> usize {
     let Some(front) = packet.first_chunk::<ADDRESSES>() else { return 0 };
-    let types = usize::from(front[9]);
-    let path = ADDRESSES + 8 + 4 * (types >> 4 & 3) + 4 * (types & 3);
+    let path = usize::from(PATHS[usize::from(front[9])]);
     let pointer = packet.get(path).map_or(0, |pointer| *pointer);
     usize::from((front[5] / 3) ^ pointer) % 8
 }
@@ -61,22 +82,28 @@ impl Kin {
         let (second, third) = (at.second_end - at.first_end, at.hops - at.second_end);
         let segment = at.segment_of(at.hop + 1);
         let [word, other] = words(packet.first_chunk()?);
+        let (last, single) = (at.hop + 1 == at.hops, at.first_end == 1 || second == 1 || third == 1);
+        let enters = segment != at.info && !last;
+        let pointer = (segment << 6 | (at.hop + 1) & 0x3f) as u8;
+        let has_extension = matches!(layout.next_header, next_header::HOP_BY_HOP | next_header::END_TO_END);
         Some(Self {
-            is_shared: !matches!(layout.next_header, next_header::HOP_BY_HOP | next_header::END_TO_END),
             words: [word & COMMON[0], other & COMMON[1]],
             meta: *packet.get(layout.path..)?.first_chunk()?,
-            header_len: layout.header_len,
-            path: layout.path,
-            info: layout.info(at.info),
-            field: layout.hop(at.hop),
+            header_len: if has_extension { u32::MAX } else { layout.header_len as u32 },
             first: at.hop == 0,
-            last: at.hop + 1 == at.hops,
-            single: at.first_end == 1 || second == 1 || third == 1,
+            last,
+            single,
             two: at.segments == 2,
             joint: at.hop + 1 == at.first_end || at.hop == at.first_end,
-            enters: segment != at.info && at.hop + 1 < at.hops,
-            pointer: (segment << 6 | (at.hop + 1) & 0x3f) as u8,
+            enters,
             left: (at.hops - at.hop - 1) as u8,
+            is_plain: !(last || single || enters),
+            place: Place {
+                path: layout.path as u16,
+                info: layout.info(at.info) as u16,
+                field: layout.hop(at.hop) as u16,
+                pointer,
+            },
         })
     }
 
@@ -85,18 +112,19 @@ impl Kin {
     pub(super) fn holds(&self, packet: &[u8]) -> bool {
         let Some(front) = packet.first_chunk::<ADDRESSES>() else { return false };
         let [word, other] = words(front);
-        let payload = usize::from(u16::from_be_bytes([front[6], front[7]]));
-        let meta = packet.get(self.path..).and_then(<[u8]>::first_chunk::<META_LEN>);
+        let payload = u64::from(u16::from_be_bytes([front[6], front[7]]));
+        let path = usize::from(self.place.path);
+        let Some(meta) = packet.get(path..path + META_LEN) else { return false };
         ((word ^ self.words[0]) & COMMON[0]) | ((other ^ self.words[1]) & COMMON[1]) == 0
-            && self.header_len + payload == packet.len()
-            && meta == Some(&self.meta)
-            && self.is_shared
+            && u64::from(self.header_len) + payload == packet.len() as u64
+            && meta == self.meta
     }
 
-    /// Where the next hop field begins.
+    /// Where the current info field begins, the current hop field, and the next one.
     #[inline(always)]
-    pub(super) fn next_field(&self) -> usize {
-        self.field + HOP_LEN
+    pub(super) fn fields(&self) -> [usize; 3] {
+        let (info, field) = (self.place.info.into(), usize::from(self.place.field));
+        [info, field, field + HOP_LEN]
     }
 }
 

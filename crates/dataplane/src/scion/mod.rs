@@ -1,6 +1,7 @@
 //! The SCION router: checks in one order, one MAC operation over the burst, then what becomes of each packet.
 
 mod answer;
+mod beside;
 mod check;
 mod config;
 mod decide;
@@ -10,13 +11,15 @@ mod one_hop;
 pub use config::{Config, ConfigError, EpochKey, Interface, Keys, Link, Owner};
 
 use wayleave_core::Now;
-use wayleave_packet::scion::{HostAddress, IsdAs, Layout, MacInput, PathType, next_header};
+use wayleave_crypto::lanes::Work;
+use wayleave_packet::scion::{Hop, HostAddress, IsdAs, Layout, MacInput, PathType, next_header};
 
 use crate::counters::{Counters, Reason};
 use crate::frame::{Action, BURST, Frame, Ingress, fetch};
 use crate::limit::TokenBucket;
+use beside::Beside;
 use check::{Pending, Time};
-use config::Port;
+use config::{Port, Ways};
 use kin::{Kin, Kins, place};
 
 /// How far a segment's timestamp may lie in the future: the clocks of ASes differ. Microseconds.
@@ -28,6 +31,8 @@ pub struct Router {
     isd_as: IsdAs,
     address: HostAddress,
     ports: Box<[Option<Port>]>,
+    /// What the ports say, for plain packets in transit.
+    ways: Ways,
     keys: Keys,
     answers: TokenBucket,
     counters: Counters,
@@ -102,13 +107,44 @@ impl Tags {
     #[inline(always)]
     fn tag(&self, slot: Slot) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.blocks[usize::from(slot.0) % (2 * HOPS)];
-        u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> 16
+        Hop::computed_mac(u64::from_ne_bytes([a, b, c, d, e, f, g, h]))
+    }
+}
+
+/// Room for the packets of a burst, and what they have in common.
+struct Scratch {
+    tags: Tags,
+    kins: Kins,
+    beside: Beside,
+    checked: [Checked; RUN],
+    pending: [Pending; RUN],
+}
+
+/// One run of packets for one router.
+struct Run<'a, 'f> {
+    router: &'a mut Router,
+    frames: &'a mut [Frame<'f>],
+    actions: &'a mut [Action],
+    scratch: &'a mut Scratch,
+    time: &'a Time,
+    now: Now,
+}
+
+impl Work for Run<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { router, frames, actions, scratch, time, now } = self;
+        router.process_run(frames, actions, scratch, time, now);
     }
 }
 
 /// A packet after the checks that need no MAC.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Checked {
+    /// It is good, as it was found to be beside others.
+    Beside,
     /// It waits for its MAC.
     Pending,
     /// It is refused, and the sender may be told.
@@ -130,6 +166,7 @@ impl Router {
             isd_as: config.isd_as,
             address: config.address,
             bad_macs: vec![0; ports.len()].into(),
+            ways: Ways::new(&ports),
             ports,
             keys: config.keys.clone(),
             answers: TokenBucket::new(config.answers_per_second, config.answers_burst),
@@ -175,37 +212,85 @@ impl Router {
     pub fn process(&mut self, frames: &mut [Frame<'_>], now: Now) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
         let time = Time::new(now);
-        let (mut tags, mut kins) = (Tags::NONE, [None; 8]);
+        let mut scratch = Scratch {
+            tags: Tags::NONE,
+            kins: [None; 8],
+            beside: Beside::EMPTY,
+            checked: [Checked::Beside; RUN],
+            pending: [Pending::default(); RUN],
+        };
+        let kernel = self.keys.kernel();
         fetch::<HEADER_LINES>(&frames[..frames.len().min(RUN)]);
         for (number, actions) in actions.chunks_mut(RUN).enumerate() {
             let Some((_, frames)) = frames.split_at_mut_checked(number * RUN) else { break };
             let (run, behind) = frames.split_at_mut(frames.len().min(RUN));
             fetch::<HEADER_LINES>(&behind[..behind.len().min(RUN)]);
-            self.process_run(run, actions, (&mut tags, &mut kins), &time, now);
+            kernel.run(Run { router: self, frames: run, actions, scratch: &mut scratch, time: &time, now });
         }
         self.counters.count_burst(&actions[..frames.len().min(BURST)]);
         actions
     }
 
     /// One run, with the MACs of all its packets computed at once.
-    #[inline]
+    #[inline(always)]
     fn process_run(
         &mut self,
         frames: &mut [Frame<'_>],
         actions: &mut [Action],
-        (tags, kins): (&mut Tags, &mut Kins),
+        scratch: &mut Scratch,
         time: &Time,
         now: Now,
     ) {
-        let mut checked = [Checked::Refused(Reason::Unprocessed); RUN];
-        let mut pending = [Pending::default(); RUN];
-        for ((checked, pending), frame) in checked.iter_mut().zip(&mut pending).zip(frames.iter()) {
-            *checked = self.check(frame, kins, time, tags, pending);
+        scratch.beside.clear();
+        for (lane, frame) in frames.iter().enumerate().take(RUN) {
+            let Ingress::External(interface) = frame.ingress else { continue };
+            let Some(kin) = self.kin(frame, &mut scratch.kins) else { continue };
+            if kin.is_plain {
+                scratch.beside.put(lane, frame.octets, interface, kin);
+            }
+        }
+        let mut passed = scratch.beside.check(time, self.isd_as, &self.keys, &self.ways);
+        if self.bad_mac_limits.is_some() {
+            passed &= !self.throttled(frames, time);
+        }
+        let wrong = scratch.beside.wrong(passed, &self.keys, self.compared);
+        self.counters.macs += u64::from(passed.count_ones());
+        if passed.count_ones() as usize != frames.len() || wrong != 0 {
+            return self.process_others(frames, actions, scratch, (passed, wrong), time, now);
+        }
+        for (lane, (frame, action)) in frames.iter_mut().zip(actions).enumerate() {
+            *action = scratch.beside.leave(lane, frame.octets);
+        }
+    }
+
+    /// A run of which not all packets were good beside each other.
+    #[inline(never)]
+    fn process_others(
+        &mut self,
+        frames: &mut [Frame<'_>],
+        actions: &mut [Action],
+        scratch: &mut Scratch,
+        (passed, wrong): (u16, u16),
+        time: &Time,
+        now: Now,
+    ) {
+        let Scratch { tags, kins, beside, checked, pending } = scratch;
+        let packets = frames.iter().zip(checked.iter_mut().zip(pending.iter_mut()));
+        for (lane, (frame, (checked, pending))) in packets.enumerate() {
+            *checked = match (passed >> lane & 1, wrong >> lane & 1) {
+                (0, _) => self.check(frame, kins, time, tags, pending),
+                (_, 0) => Checked::Beside,
+                _ => Checked::Refused(Reason::BadMac),
+            };
         }
         self.counters.macs += tags.compute(&self.keys) as u64;
-        let packets = frames.iter_mut().zip(&checked).zip(&pending);
-        for (action, ((frame, checked), pending)) in actions.iter_mut().zip(packets) {
+        let packets = frames.iter_mut().zip(&*checked).zip(&*pending);
+        for (lane, (action, ((frame, checked), pending))) in actions.iter_mut().zip(packets).enumerate() {
             let decided = match *checked {
+                Checked::Beside => {
+                    *action = beside.leave(lane, frame.octets);
+                    Ok(())
+                }
                 Checked::Pending => self.decide(frame, pending, tags, action),
                 Checked::Refused(reason) => Err(reason),
                 Checked::OneHop => self.one_hop(frame, now).map(|done| *action = done),
@@ -236,6 +321,7 @@ impl Router {
     pub fn set_link(&mut self, interface: u16, up: bool) {
         if let Some(Some(port)) = self.ports.get_mut(usize::from(interface)) {
             port.up = up;
+            self.ways = Ways::new(&self.ports);
         }
     }
 
@@ -256,6 +342,7 @@ impl Router {
             }
         }
         self.ports = ports;
+        self.ways = Ways::new(&self.ports);
         let mut bad_macs = std::mem::take(&mut self.bad_macs).into_vec();
         bad_macs.resize(self.ports.len(), 0);
         self.bad_macs = bad_macs.into();
@@ -282,14 +369,9 @@ impl Router {
         tags: &mut Tags,
         pending: &mut Pending,
     ) -> Checked {
-        let kin = &mut kins[place(frame.octets)];
-        if kin.as_ref().is_none_or(|kin| !kin.holds(frame.octets)) {
-            match self.lay_out(frame) {
-                Ok(new) => *kin = Some(new),
-                Err(checked) => return checked,
-            }
-        }
-        let Some(kin) = kin else { return Checked::Refused(Reason::Unprocessed) };
+        let Some(kin) = self.kin(frame, kins) else {
+            return self.lay_out(frame).err().unwrap_or(Checked::Refused(Reason::Unprocessed));
+        };
         if self.is_throttled(frame.ingress, time) {
             return Checked::Refused(Reason::Throttled);
         }
@@ -297,6 +379,16 @@ impl Router {
             Ok(()) => Checked::Pending,
             Err(reason) => Checked::Refused(reason),
         }
+    }
+
+    /// The kin of a packet, if its header is sound and its path a standard one.
+    #[inline(always)]
+    fn kin<'k>(&self, frame: &Frame<'_>, kins: &'k mut Kins) -> Option<&'k Kin> {
+        let kin = &mut kins[place(frame.octets)];
+        if kin.as_ref().is_none_or(|kin| !kin.holds(frame.octets)) {
+            *kin = Some(self.lay_out(frame).ok()?);
+        }
+        kin.as_ref()
     }
 
     /// Where the fields of a packet with a standard path lie; or what becomes of one with another path, or none.
@@ -320,6 +412,13 @@ impl Router {
     fn is_throttled(&self, ingress: Ingress, time: &Time) -> bool {
         let (Some(limits), Ingress::External(interface)) = (&self.bad_mac_limits, ingress) else { return false };
         limits.buckets.get(usize::from(interface)).is_some_and(|bucket| !bucket.is_ready(time.instant))
+    }
+
+    /// A bit for each packet of which that is so.
+    #[inline(never)]
+    fn throttled(&self, frames: &[Frame<'_>], time: &Time) -> u16 {
+        let lanes = frames.iter().enumerate().take(RUN);
+        lanes.fold(0, |bits, (lane, frame)| bits | u16::from(self.is_throttled(frame.ingress, time)) << lane)
     }
 
     /// Within the AS only control traffic of its routers comes without a path.

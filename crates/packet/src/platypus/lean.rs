@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::{Afi, UnixTime};
-use wayleave_crypto::lanes::{Block, CmacKey, Columns, Kernel, Row, SIDE, Work, columns, rows, tag_rows};
+use wayleave_crypto::lanes::{Block, CmacKey, Columns, Kernel, Row, SIDE, Work, columns, rows, tag_rows, zeros};
 
 use super::header::offsets::lean as at;
 use super::header::offsets::{FLAG_REPLY, PROTOCOL, WORD};
@@ -165,6 +165,7 @@ fn lanes(mut bits: u16) -> impl Iterator<Item = usize> {
 
 /// Finds out which packets are of one kin, and notes what is asked of those.
 struct Alike<'a> {
+    kernel: Kernel,
     packets: &'a Columns,
     words: &'a [u32; WORDS],
     asked: Asked,
@@ -176,7 +177,7 @@ impl Work for Alike<'_> {
 
     #[inline(always)]
     fn run(self) -> u16 {
-        let Self { packets, words, asked, bounds } = self;
+        let Self { kernel, packets, words, asked, bounds } = self;
         let mut differ = [0; SIDE];
         for lane in 0..SIDE {
             let mut bits = 0;
@@ -190,18 +191,8 @@ impl Work for Alike<'_> {
                 bounds[lane] = if differ[lane] == 0 { asked } else { bounds[lane] };
             }
         }
-        zeros(&differ)
+        zeros(kernel, &differ)
     }
-}
-
-/// A bit for each that is zero.
-#[inline(always)]
-fn zeros(lanes: &[u32; SIDE]) -> u16 {
-    let mut bits = 0;
-    for (lane, word) in lanes.iter().enumerate() {
-        bits |= if *word == 0 { 1u32 << lane } else { 0 };
-    }
-    bits as u16
 }
 
 /// What is asked of a packet apart from what it has in common with its kin: see [`asked`].
@@ -223,6 +214,7 @@ mod asked {
 
 /// Checks the packets, and lays out what their secrets and bindings are the MAC of.
 struct Check<'a> {
+    kernel: Kernel,
     packets: &'a Columns,
     bounds: &'a Bounds,
     now: u32,
@@ -237,7 +229,7 @@ impl Work for Check<'_> {
 
     #[inline(always)]
     fn run(self) -> u16 {
-        let Self { packets, bounds, now, rows, lengths, rewritten } = self;
+        let Self { kernel, packets, bounds, now, rows, lengths, rewritten } = self;
         let [secret, binding] =
             [PURPOSE_SECRET, PURPOSE_BINDING].map(|purpose| u32::from_ne_bytes(label(purpose, Afi::Ipv4)));
         let mut refused = [0; SIDE];
@@ -280,7 +272,7 @@ impl Work for Check<'_> {
             rows[11][lane] = packets[word::NONCE][lane];
             rows[12][lane] = packets[word::NONCE + 1][lane];
         }
-        zeros(&refused)
+        zeros(kernel, &refused)
     }
 }
 
@@ -374,7 +366,7 @@ impl<'s, 'k> Beside<'s, 'k> {
             let policy = kin.found.here.policy();
             let source = if policy.check_source { u32::MAX } else { 0 };
             let asked = [kin.found.behind() as u32, policy.freshness, source, u32::from(kin.interval.exponent())];
-            let alike = rest & kernel.run(Alike { packets, words: &kin.words, asked, bounds });
+            let alike = rest & kernel.run(Alike { kernel: *kernel, packets, words: &kin.words, asked, bounds });
             rest &= !alike;
             known |= alike;
             refusing |= if policy.refused.is_empty() { 0 } else { alike };
@@ -385,7 +377,8 @@ impl<'s, 'k> Beside<'s, 'k> {
             return;
         }
         let now = now.secs() as u32;
-        *passed = known & kernel.run(Check { packets, bounds, now, rows: laid_out, lengths, rewritten });
+        *passed =
+            known & kernel.run(Check { kernel: *kernel, packets, bounds, now, rows: laid_out, lengths, rewritten });
         rows(*kernel, laid_out, out);
         for lane in lanes(self.passed & refusing) {
             let last = Ipv4Addr::from(u32::from_be(self.scratch.packets[word::DESTINATION][lane]));

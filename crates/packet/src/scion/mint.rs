@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use subtle::{Choice, ConstantTimeEq};
 use thiserror::Error;
-use wayleave_crypto::lanes::{Block, CmacKey};
+use wayleave_crypto::lanes::{Block, CmacKey, Kernel};
 
 use super::path::{HopField, InfoField, MAX_HOPS, OneHopPath, PathMeta, StandardPath};
 use super::verify::{MacInput, mac_input};
@@ -30,6 +30,13 @@ impl ForwardingKey {
     #[must_use]
     pub fn from_cmac(key: CmacKey) -> Self {
         Self(key)
+    }
+
+    /// The code that computes with it.
+    #[inline]
+    #[must_use]
+    pub fn kernel(&self) -> Kernel {
+        self.0.kernel()
     }
 
     /// The MACs of all `inputs`, in their place: one AES operation each.

@@ -1,8 +1,9 @@
 //! Sixteen rows of sixteen words become columns and back, in registers.
 
 use std::arch::x86_64::{
-    __m512i, _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_setzero_si512, _mm512_storeu_si512,
-    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    __m512i, _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_permutex2var_epi64, _mm512_setr_epi64,
+    _mm512_setzero_si512, _mm512_storeu_si512, _mm512_testn_epi32_mask, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
+    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 use super::super::{Block, Code, Columns, Kernel, SIDE, Work};
@@ -50,6 +51,70 @@ pub(crate) fn rows(kernel: Kernel, columns: &Columns, out: &mut [[Block; 4]; SID
     assert!(kernel.0 == Code::Vaes512);
     // SAFETY: this kernel exists only after `has_vaes512`.
     unsafe { inner(columns, out) }
+}
+
+/// See [`super::super::zeros`]; of the wide kernel.
+#[inline(always)]
+pub(crate) fn zeros(kernel: Kernel, lanes: &[u32; SIDE]) -> u16 {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
+    fn inner(lanes: &[u32; SIDE]) -> u16 {
+        // SAFETY: there are 64 octets.
+        let lanes = unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) };
+        _mm512_testn_epi32_mask(lanes, lanes)
+    }
+    assert!(kernel.0 == Code::Vaes512);
+    // SAFETY: this kernel exists only after `has_vaes512`.
+    unsafe { inner(lanes) }
+}
+
+/// See [`super::super::join`]; of the wide kernel.
+#[inline(always)]
+pub(crate) fn join(kernel: Kernel, first: &[u64; SIDE], second: &[u64; SIDE], out: &mut [Block; SIDE]) {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
+    fn inner(first: &[u64; SIDE], second: &[u64; SIDE], out: &mut [Block; SIDE]) {
+        // One from the first vector, then the one at the same place in the second.
+        let lower = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
+        let upper = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
+        let halves = first.as_chunks::<8>().0.iter().zip(second.as_chunks::<8>().0);
+        for (out, (first, second)) in out.as_chunks_mut::<8>().0.iter_mut().zip(halves) {
+            // SAFETY: eight halves have 64 octets, and eight blocks have 128.
+            unsafe {
+                let first = _mm512_loadu_si512(first.as_ptr().cast());
+                let second = _mm512_loadu_si512(second.as_ptr().cast());
+                let out = out.as_mut_ptr();
+                _mm512_storeu_si512(out.cast(), _mm512_permutex2var_epi64(first, lower, second));
+                _mm512_storeu_si512(out.add(4).cast(), _mm512_permutex2var_epi64(first, upper, second));
+            }
+        }
+    }
+    assert!(kernel.0 == Code::Vaes512);
+    // SAFETY: this kernel exists only after `has_vaes512`.
+    unsafe { inner(first, second, out) }
+}
+
+/// See [`super::super::first_halves`]; of the wide kernel.
+#[inline(always)]
+pub(crate) fn first_halves(kernel: Kernel, blocks: &[Block; SIDE]) -> [u64; SIDE] {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
+    fn inner(blocks: &[Block; SIDE]) -> [u64; SIDE] {
+        let even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
+        let mut out = [0u64; SIDE];
+        for (out, blocks) in out.as_chunks_mut::<8>().0.iter_mut().zip(blocks.as_chunks::<8>().0) {
+            // SAFETY: eight blocks have 128 octets, and eight halves have 64.
+            unsafe {
+                let blocks = blocks.as_ptr();
+                let (lower, upper) = (_mm512_loadu_si512(blocks.cast()), _mm512_loadu_si512(blocks.add(4).cast()));
+                _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_permutex2var_epi64(lower, even, upper));
+            }
+        }
+        out
+    }
+    assert!(kernel.0 == Code::Vaes512);
+    // SAFETY: this kernel exists only after `has_vaes512`.
+    unsafe { inner(blocks) }
 }
 
 /// See [`super::super::Kernel::run`]; of the wide kernel.
