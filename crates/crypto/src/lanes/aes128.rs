@@ -53,7 +53,9 @@ impl Aes128 {
         other
     }
 
-    pub(super) fn kernel(&self) -> Kernel {
+    /// The code that computes with it.
+    #[must_use]
+    pub fn kernel(&self) -> Kernel {
         self.kernel
     }
 

@@ -115,7 +115,7 @@ impl Layout {
     }
 
     /// Where opaque field `index` begins.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn field(index: u8) -> usize {
         FIXED_LEN + OPAQUE_LEN * usize::from(index)
@@ -123,6 +123,9 @@ impl Layout {
 
     /// Where the pointer lies.
     pub const POINTER: usize = 3;
+
+    /// The first octet.
+    pub const VERSION: u8 = VERSION << 4;
 }
 
 /// A header, decoded.

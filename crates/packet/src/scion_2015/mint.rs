@@ -1,6 +1,6 @@
 //! What beacons leave behind: half-paths of opaque fields, and how two are joined.
 
-use wayleave_crypto::lanes::{Aes128, Block};
+use wayleave_crypto::lanes::{Aes128, Block, Kernel};
 
 use super::header::{Header, MAX_FIELDS, OPAQUE_LEN, OpaqueField};
 use super::verify::mac_input;
@@ -26,6 +26,13 @@ impl OpaqueKey {
     #[must_use]
     pub fn from_aes(key: Aes128) -> Self {
         Self(key)
+    }
+
+    /// The code that computes with it.
+    #[inline]
+    #[must_use]
+    pub fn kernel(&self) -> Kernel {
+        self.0.kernel()
     }
 
     /// The CBC-MACs of all `inputs`, in their place.

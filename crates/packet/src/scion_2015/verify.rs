@@ -24,6 +24,13 @@ pub struct Step {
 }
 
 impl Step {
+    /// At the opaque field `field` after `previous`, both as numbers; `against` construction or with it.
+    #[inline(always)]
+    #[must_use]
+    pub fn new(field: u64, previous: u64, against: bool) -> Self {
+        Self { field, previous, against }
+    }
+
     /// Where the packet enters the AS; zero if it starts here or joins its other half here.
     #[inline(always)]
     #[must_use]
@@ -49,8 +56,15 @@ impl Step {
     #[inline(always)]
     #[must_use]
     pub fn mac_input(&self) -> Block {
-        let (high, low) = (self.field >> 32 << 32 | self.previous >> 32, self.previous << 32);
+        let [high, low] = self.mac_input_halves().map(u64::from_be);
         (u128::from(high) << 64 | u128::from(low)).to_be_bytes()
+    }
+
+    /// Both halves of [`mac_input`](Self::mac_input), as they lie in memory.
+    #[inline(always)]
+    #[must_use]
+    pub fn mac_input_halves(&self) -> [u64; 2] {
+        [self.field >> 32 << 32 | self.previous >> 32, self.previous << 32].map(u64::to_be)
     }
 }
 

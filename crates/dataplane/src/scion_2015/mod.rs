@@ -1,9 +1,13 @@
 //! The switch of the paper of 2015 (sections 3.2 and 4.1): interface, MAC, pointer. For benchmarks and the laboratory.
 
+mod beside;
+
+use wayleave_crypto::lanes::Work;
 use wayleave_packet::scion_2015::{Layout, OpaqueKey, step};
 
 use crate::counters::{Counters, Reason};
 use crate::frame::{Action, BURST, Frame, Ingress, fetch};
+use beside::Beside;
 
 /// One core's switch of one AS.
 #[derive(Clone, Debug)]
@@ -54,19 +58,45 @@ impl Switch {
     /// Processes at most [`BURST`] packets in place. A packet for another switch of the AS goes to sibling 0.
     pub fn process(&mut self, frames: &mut [Frame<'_>]) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
+        let mut beside = Beside::EMPTY;
         fetch::<HEADER_LINES>(&frames[..frames.len().min(RUN)]);
         for (number, actions) in actions.chunks_mut(RUN).enumerate() {
             let Some((_, frames)) = frames.split_at_mut_checked(number * RUN) else { break };
             let (run, behind) = frames.split_at_mut(frames.len().min(RUN));
             fetch::<HEADER_LINES>(&behind[..behind.len().min(RUN)]);
-            self.process_run(run, actions);
+            self.key.kernel().run(Run { switch: self, frames: run, actions, beside: &mut beside });
         }
         self.counters.count_burst(&actions[..frames.len().min(BURST)]);
         actions
     }
 
     #[inline(always)]
-    fn process_run(&self, frames: &mut [Frame<'_>], actions: &mut [Action]) {
+    fn process_run(&self, frames: &mut [Frame<'_>], actions: &mut [Action], beside: &mut Beside) {
+        beside.clear();
+        for (lane, frame) in frames.iter().enumerate().take(RUN) {
+            if let Ingress::External(interface) = frame.ingress {
+                beside.put(lane, frame.octets, interface);
+            }
+        }
+        let passed = beside.check(&self.key, &self.own);
+        let wrong = if passed == 0 { 0 } else { beside.wrong(passed, &self.key) };
+        if passed.count_ones() as usize != frames.len() || wrong != 0 {
+            return self.process_others(frames, actions, beside, (passed, wrong));
+        }
+        for (lane, (frame, action)) in frames.iter_mut().zip(actions).enumerate() {
+            *action = beside.leave(lane, frame.octets);
+        }
+    }
+
+    /// A run of which not all packets were good beside each other.
+    #[inline(never)]
+    fn process_others(
+        &self,
+        frames: &mut [Frame<'_>],
+        actions: &mut [Action],
+        beside: &Beside,
+        (passed, wrong): (u16, u16),
+    ) {
         let mut refused = [None; RUN];
         let mut pending = [Pending::default(); RUN];
         let mut blocks = [[0; 16]; RUN];
@@ -74,6 +104,10 @@ impl Switch {
         let mut changes = false;
         for (index, frame) in frames.iter().enumerate().take(RUN) {
             let packet = &mut pending[index];
+            if passed >> index & 1 != 0 {
+                refused[index] = (wrong >> index & 1 != 0).then_some(Reason::BadMac);
+                continue;
+            }
             refused[index] = check(frame, packet, &mut blocks[index], &mut seconds[index]).err();
             changes |= packet.changes;
         }
@@ -83,6 +117,10 @@ impl Switch {
         }
         for (index, (frame, action)) in frames.iter_mut().zip(actions).enumerate().take(RUN) {
             let reason = match refused[index] {
+                None if passed >> index & 1 != 0 => {
+                    *action = beside.leave(index, frame.octets);
+                    None
+                }
                 None => self.decide(frame, &pending[index], &blocks[index], &seconds[index], action).err(),
                 refused => refused,
             };
@@ -122,6 +160,24 @@ impl Switch {
         frame.octets[Layout::POINTER] = pointer;
         *action = if ours { Action::Forward(packet.egress) } else { Action::Sibling(0) };
         Ok(())
+    }
+}
+
+/// One run of packets for one switch.
+struct Run<'a, 'f> {
+    switch: &'a Switch,
+    frames: &'a mut [Frame<'f>],
+    actions: &'a mut [Action],
+    beside: &'a mut Beside,
+}
+
+impl Work for Run<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { switch, frames, actions, beside } = self;
+        switch.process_run(frames, actions, beside);
     }
 }
 

@@ -1,0 +1,121 @@
+//! Packets of the commonest kind beside each other: in transit from a neighbour to another one of this switch, without a
+//! change of halves. Whatever is not like that, or is not right, goes the general way, which knows the reason.
+
+use wayleave_crypto::lanes::{Block, first_halves, join, zeros};
+use wayleave_packet::scion_2015::{FIXED_LEN, Layout, OPAQUE_LEN, OpaqueKey, Step};
+
+use super::RUN;
+use crate::frame::Action;
+
+/// One run's packets, field by field, as they lie in the packets.
+#[derive(Clone, Debug)]
+pub(super) struct Beside {
+    /// The first eight octets.
+    front: [u64; RUN],
+    /// The opaque field at the pointer, the one before it and the one behind it.
+    field: [u64; RUN],
+    before: [u64; RUN],
+    behind: [u64; RUN],
+    length: [u32; RUN],
+    /// Where the packet came in; zero if there is none.
+    interface: [u16; RUN],
+    egress: [u16; RUN],
+    /// Where the pointer goes.
+    pointer: [u16; RUN],
+    /// What the MACs are computed of, and then the MACs.
+    blocks: [Block; RUN],
+}
+
+impl Beside {
+    pub(super) const EMPTY: Self = Self {
+        front: [0; RUN],
+        field: [0; RUN],
+        before: [0; RUN],
+        behind: [0; RUN],
+        length: [0; RUN],
+        interface: [0; RUN],
+        egress: [0; RUN],
+        pointer: [0; RUN],
+        blocks: [[0; 16]; RUN],
+    };
+
+    /// Begins with a new run.
+    #[inline(always)]
+    pub(super) fn clear(&mut self) {
+        self.interface = [0; RUN];
+    }
+
+    /// Takes the packet of `lane`, which came in by `interface`, if it has room for three opaque fields where it says.
+    #[inline(always)]
+    pub(super) fn put(&mut self, lane: usize, packet: &[u8], interface: u16) {
+        let Some(front) = packet.first_chunk::<8>() else { return };
+        let at = Layout::field(front[Layout::POINTER]);
+        let Some(fields) = packet.get(at - 8..at + 16).and_then(<[u8]>::first_chunk::<24>) else { return };
+        let ([before, field, behind], _) = fields.as_chunks::<8>() else { return };
+        let lane = lane % RUN;
+        self.front[lane] = u64::from_ne_bytes(*front);
+        self.before[lane] = u64::from_ne_bytes(*before);
+        self.field[lane] = u64::from_ne_bytes(*field);
+        self.behind[lane] = u64::from_ne_bytes(*behind);
+        self.length[lane] = packet.len() as u32;
+        self.interface[lane] = interface;
+    }
+
+    /// Which packets pass all checks but that of the MAC, a bit for each. The others go the general way.
+    #[inline(always)]
+    pub(super) fn check(&mut self, key: &OpaqueKey, own: &[bool]) -> u16 {
+        let Self { front, field, before, behind, length, interface, egress, pointer, blocks } = self;
+        let mut refused = [0; RUN];
+        let (mut first, mut second) = ([0; RUN], [0; RUN]);
+        for lane in 0..RUN {
+            // All numbers of one width, for the sake of the vectors.
+            let front = u64::from_be(front[lane]);
+            let (version, count, up, at) = (front >> 56, front >> 48 & 0xff, front >> 40 & 0xff, front >> 32 & 0xff);
+            let (payload, came_in) = (front >> 16 & 0xffff, u64::from(interface[lane]));
+            let against = at < up;
+            // The first field of the down half has none before it; the last one of the up half is refused here.
+            let (before, behind) = (u64::from_be(before[lane]), u64::from_be(behind[lane]));
+            let previous = if against { behind } else { before };
+            let step = Step::new(u64::from_be(field[lane]), if at == up { 0 } else { previous }, against);
+            refused[lane] = u32::from(version != u64::from(Layout::VERSION))
+                | u32::from(OPAQUE_LEN as u64 * count + FIXED_LEN as u64 + payload != u64::from(length[lane]))
+                | u32::from(at + 1 >= count)
+                | u32::from(up > count)
+                | u32::from(at + 1 == up)
+                | u32::from(came_in == 0)
+                | u32::from(u64::from(step.ingress()) != came_in)
+                | u32::from(step.egress() == 0);
+            egress[lane] = step.egress();
+            pointer[lane] = at as u16 + 1;
+            [first[lane], second[lane]] = step.mac_input_halves();
+        }
+        join(key.kernel(), &first, &second, blocks);
+        let mut leaves = [0; RUN];
+        for (leaves, egress) in leaves.iter_mut().zip(&*egress) {
+            *leaves = u32::from(own.get(usize::from(*egress)).is_some_and(|own| *own));
+        }
+        zeros(key.kernel(), &refused) & !zeros(key.kernel(), &leaves)
+    }
+
+    /// Which MACs are wrong, a bit for each of those that `passed`.
+    #[inline(always)]
+    pub(super) fn wrong(&mut self, passed: u16, key: &OpaqueKey) -> u16 {
+        let Self { field, blocks, .. } = self;
+        key.tag_blocks(&mut blocks[..(u16::BITS - passed.leading_zeros()) as usize]);
+        let mut differ = [0; RUN];
+        for (lane, computed) in first_halves(key.kernel(), blocks).into_iter().enumerate() {
+            differ[lane] = (u64::from_be(computed) >> 32) as u32 ^ u64::from_be(field[lane]) as u32;
+        }
+        passed & !zeros(key.kernel(), &differ)
+    }
+
+    /// Rewrites the packet of `lane`, which is right; to where it leaves.
+    #[inline(always)]
+    pub(super) fn leave(&self, lane: usize, packet: &mut [u8]) -> Action {
+        let lane = lane % RUN;
+        if let Some(pointer) = packet.get_mut(Layout::POINTER) {
+            *pointer = self.pointer[lane] as u8;
+        }
+        Action::Forward(self.egress[lane])
+    }
+}
