@@ -2,7 +2,7 @@
 
 use wayleave_crypto::lanes::{
     Aes128, BURST, Block, CmacKey, Columns, Kernel, Parts, PmacKey, SIDE, Work, cbc_pair_each, cmac_each, columns,
-    encrypt_each, rows, tag_rows,
+    encrypt_each, fill, first_halves, join, rows, tag_rows, zeros,
 };
 use wayleave_crypto::prg::Prg;
 
@@ -199,6 +199,32 @@ fn columns_are_the_words_of_each_packet_and_rows_are_those_packets() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn lanes_are_found_filled_joined_and_halved() {
+    let octets = random(5, 64);
+    for kernel in Kernel::available() {
+        for bits in (0..=u16::MAX).step_by(7).chain([u16::MAX]) {
+            let lanes: [u32; SIDE] = std::array::from_fn(|lane| u32::from(bits >> lane & 1) << (lane + 3));
+            assert_eq!(zeros(kernel, &lanes), !bits, "{kernel:?}");
+            let mut filled = [5; SIDE];
+            fill(kernel, bits, 0xdead_beef, &mut filled);
+            for (lane, word) in filled.into_iter().enumerate() {
+                assert_eq!(word, if bits >> lane & 1 != 0 { 0xdead_beef } else { 5 }, "{kernel:?}");
+            }
+        }
+        let half = |at: usize| u64::from_ne_bytes(*octets.as_flattened()[8 * at..].first_chunk().expect("there"));
+        let (first, second) =
+            (std::array::from_fn(|lane| half(3 * lane)), std::array::from_fn(|lane| half(100 - lane)));
+        let mut blocks = [[0; 16]; SIDE];
+        join(kernel, &first, &second, &mut blocks);
+        for (lane, block) in blocks.iter().enumerate() {
+            assert_eq!(block[..8], first[lane].to_ne_bytes(), "{kernel:?} {lane}");
+            assert_eq!(block[8..], second[lane].to_ne_bytes(), "{kernel:?} {lane}");
+        }
+        assert_eq!(first_halves(kernel, &blocks), first, "{kernel:?}");
     }
 }
 

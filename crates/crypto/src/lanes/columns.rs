@@ -58,6 +58,20 @@ pub fn zeros(kernel: Kernel, lanes: &[u32; SIDE]) -> u16 {
     }
 }
 
+/// Writes `word` to the lanes whose bits are set.
+#[inline(always)]
+pub fn fill(kernel: Kernel, bits: u16, word: u32, lanes: &mut [u32; SIDE]) {
+    match kernel.0 {
+        #[cfg(target_arch = "x86_64")]
+        Code::Vaes512 => super::x86::fill(kernel, bits, word, lanes),
+        _ => {
+            for (lane, out) in lanes.iter_mut().enumerate() {
+                *out = if bits >> lane & 1 != 0 { word } else { *out };
+            }
+        }
+    }
+}
+
 /// Blocks of two halves each, as they lie in memory: those in `first`, and those in `second` behind them.
 #[inline(always)]
 pub fn join(kernel: Kernel, first: &[u64; SIDE], second: &[u64; SIDE], out: &mut [Block; SIDE]) {

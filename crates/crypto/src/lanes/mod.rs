@@ -13,7 +13,7 @@ mod x86;
 
 pub use aes128::{Aes128, cbc_pair_each, encrypt_each};
 pub use cmac::{BURST, CmacKey, Parts, cmac_each};
-pub use columns::{Columns, SIDE, Work, columns, first_halves, join, rows, zeros};
+pub use columns::{Columns, SIDE, Work, columns, fill, first_halves, join, rows, zeros};
 pub use pmac::PmacKey;
 pub use rows::{Row, tag_rows};
 

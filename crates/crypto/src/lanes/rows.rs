@@ -7,6 +7,14 @@ use zeroize::Zeroizing;
 use super::Code;
 use super::{Block, CmacKey, Kernel, Parts, SIDE, cmac_each};
 
+/// Of how many blocks all of them are, the last one perhaps incomplete; `None` if they differ.
+#[inline(always)]
+pub(super) fn common_blocks(tails: &[&[u8]; SIDE]) -> Option<usize> {
+    let blocks = |tail: &[u8]| (tail.len() + 15) / 16;
+    let differ = tails.iter().fold(0, |differ, tail| differ | (blocks(tail) ^ blocks(tails[0])));
+    (differ == 0).then(|| blocks(tails[0]))
+}
+
 /// A key or what it is derived from, and the first three blocks of a message.
 pub type Row = [Block; 4];
 
@@ -20,14 +28,12 @@ pub fn tag_rows(
     tails: &[&[u8]; SIDE],
     tags: &mut [Block; SIDE],
 ) -> bool {
-    let blocks = tails[0].len().div_ceil(16);
-    if tails.iter().any(|tail| tail.len().div_ceil(16) != blocks) {
-        return false;
-    }
     #[cfg(target_arch = "x86_64")]
     if kernel.0 == Code::Vaes512 && keys.iter().all(|(key, _)| key.single().kernel().0 != Code::Portable) {
-        super::x86::tag_rows(kernel, keys, rows, tails, blocks, tags);
-        return true;
+        return super::x86::tag_rows(kernel, keys, rows, tails, tags);
+    }
+    if common_blocks(tails).is_none() {
+        return false;
     }
     let mut secrets = Zeroizing::new(rows.each_ref().map(|row| row[0]));
     for (key, lanes) in keys {

@@ -9,7 +9,7 @@ mod totals;
 use std::net::IpAddr;
 
 use wayleave_core::Now;
-use wayleave_crypto::lanes::Kernel;
+use wayleave_crypto::lanes::{Kernel, Work};
 use wayleave_packet::platypus::burst::Verifier;
 use wayleave_packet::platypus::header::{Packet, Version};
 use wayleave_packet::platypus::verify::{self, Forward, IcmpError, Verdict, Waypoint, icmp};
@@ -185,6 +185,13 @@ impl Router {
     /// Processes at most [`BURST`] packets in place; actions beyond them are the default.
     pub fn process(&mut self, frames: &mut [Frame<'_>], now: Now) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
+        let kernel = self.verifier.kernel();
+        kernel.run(Run { router: self, frames, actions: &mut actions, now });
+        actions
+    }
+
+    #[inline(always)]
+    fn process_burst(&mut self, frames: &mut [Frame<'_>], actions: &mut [Action; BURST], now: Now) {
         let mut verdicts = [Verdict::default(); BURST];
         {
             let mut datagrams: [&[u8]; BURST] = [&[]; BURST];
@@ -196,11 +203,13 @@ impl Router {
             self.look_up(&datagrams[..count], &verdicts);
         }
         let is_alone = self.is_alone();
-        for (place, (frame, action)) in frames.iter_mut().zip(&mut actions).enumerate() {
-            *action = match &verdicts[place] {
+        let mut alone = 0;
+        let packets = frames.iter_mut().zip(actions.iter_mut()).zip(&verdicts);
+        for (place, ((frame, action), verdict)) in packets.enumerate() {
+            *action = match verdict {
                 Verdict::Forward(forward) if is_alone => {
                     forward.apply(frame.octets);
-                    self.counters.forwarded += 1;
+                    alone += 1;
                     *action = Action::Route;
                     continue;
                 }
@@ -210,7 +219,7 @@ impl Router {
             };
             self.count(*action);
         }
-        actions
+        self.counters.forwarded += alone;
     }
 
     /// Whether nothing but the packet itself decides on it now.
@@ -354,6 +363,24 @@ impl Router {
     pub fn set_waypoints(&mut self, waypoints: Vec<Waypoint>) {
         self.waypoints = waypoints;
         self.verifier.forget();
+    }
+}
+
+/// A burst of packets for one router.
+struct Run<'a, 'f> {
+    router: &'a mut Router,
+    frames: &'a mut [Frame<'f>],
+    actions: &'a mut [Action; BURST],
+    now: Now,
+}
+
+impl Work for Run<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { router, frames, actions, now } = self;
+        router.process_burst(frames, actions, now);
     }
 }
 

@@ -7,7 +7,7 @@
 use std::hint::black_box;
 
 use wayleave_core::UnixTime;
-use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, Row, SIDE, cmac_each, prefetch_octet};
+use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, Row, SIDE, Work, cmac_each, prefetch_octet};
 
 use super::delegations::Delegations;
 use super::header::{Packet, Version};
@@ -71,13 +71,25 @@ impl Verifier {
         }
     }
 
+    /// The code that computes, whose instructions other work on the packets may have.
+    #[must_use]
+    pub fn kernel(&self) -> Kernel {
+        self.kernel
+    }
+
     /// Forgets delegations: the waypoints' keys are others now.
     pub fn forget(&mut self) {
         self.delegations.clear();
     }
 
     /// Decides on up to [`BURST`] IP packets of version 1 for any of `waypoints`. Verdicts beyond the packets are left.
+    #[inline(always)]
     pub fn verify(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut [Verdict]) {
+        self.kernel.run(Verify { verifier: self, waypoints, datagrams, now, verdicts });
+    }
+
+    #[inline(always)]
+    fn verify_all(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut [Verdict]) {
         let Self { kernel, keys, heads, rows, scratch, waiting, tags, delegations } = self;
         let datagrams = &datagrams[..datagrams.len().min(verdicts.len()).min(BURST)];
         let mut inputs: [Option<&WaypointKey>; BURST] = [None; BURST];
@@ -94,6 +106,15 @@ impl Verifier {
             datagrams.iter().skip(first + SIDE).take(SIDE).for_each(|datagram| fetch(datagram));
             let mut group_tags = [[0; 16]; SIDE];
             let are_tagged = beside.tag(here, rows, &mut group_tags);
+            if are_tagged
+                && let Some(found) = beside.whole(here.len())
+                && Beside::compare(found, here, &group_tags, &mut differ[first..])
+            {
+                for (lane, verdict) in verdicts[first..].iter_mut().enumerate().take(here.len()) {
+                    *verdict = Verdict::Forward(beside.forward(lane, found));
+                }
+                continue;
+            }
             for (lane, ((datagram, row), head)) in here.iter().zip(&*rows).zip(heads).enumerate() {
                 let place = first + lane;
                 let lean = beside.lean(lane, datagram);
@@ -148,6 +169,25 @@ impl Verifier {
                 *verdict = Reason::Binding.into();
             }
         }
+    }
+}
+
+/// A burst for one verifier.
+struct Verify<'a, 'd> {
+    verifier: &'a mut Verifier,
+    waypoints: &'a [Waypoint],
+    datagrams: &'a [&'d [u8]],
+    now: UnixTime,
+    verdicts: &'a mut [Verdict],
+}
+
+impl Work for Verify<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { verifier, waypoints, datagrams, now, verdicts } = self;
+        verifier.verify_all(waypoints, datagrams, now, verdicts);
     }
 }
 

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::{Afi, UnixTime};
-use wayleave_crypto::lanes::{Block, CmacKey, Columns, Kernel, Row, SIDE, Work, columns, rows, tag_rows, zeros};
+use wayleave_crypto::lanes::{Block, CmacKey, Columns, Kernel, Row, SIDE, Work, columns, fill, rows, tag_rows, zeros};
 
 use super::header::offsets::lean as at;
 use super::header::offsets::{FLAG_REPLY, PROTOCOL, WORD};
@@ -80,17 +80,24 @@ struct Kin<'k> {
 
 /// Whose capability a packet has.
 #[derive(Clone, Copy)]
-struct Found<'k> {
+pub(super) struct Found<'k> {
     here: &'k Waypoint,
     key: &'k WaypointKey,
     /// Octets of its binding.
-    width: usize,
+    pub(super) width: usize,
 }
 
 impl Found<'_> {
     /// Where the payload begins.
+    #[inline(always)]
     fn behind(&self) -> usize {
         FRONT + self.width
+    }
+
+    /// Octets of the tag that are compared.
+    #[inline(always)]
+    pub(super) fn compared(&self) -> usize {
+        self.here.compared()
     }
 }
 
@@ -129,29 +136,29 @@ impl<'k> Kin<'k> {
         let words = std::array::from_fn(|index| packets[index][lane] & COMMON[index]);
         Some(Self { found: Found { here, key, width }, words, interval })
     }
-
-    fn holds(&self, packets: &Columns, lane: usize) -> bool {
-        self.words.iter().zip(packets).zip(&COMMON).all(|((own, column), mask)| (own ^ column[lane]) & mask == 0)
-    }
 }
 
-/// The kin of a packet, if it is of this shape.
-#[inline]
+/// The kin of a packet, if it is of this shape, and a bit for each packet that is of this kin too.
+#[inline(always)]
 fn find<'a, 'k>(
+    kernel: Kernel,
     kins: &'a mut [Option<Kin<'k>>; 8],
     packets: &Columns,
     lane: usize,
     waypoints: &'k [Waypoint],
     now: UnixTime,
-) -> Option<&'a Kin<'k>> {
+) -> Option<(&'a Kin<'k>, u16)> {
     let word = |index: usize| u32::from_be(packets[index][lane]);
     // The last bits of waypoint and epoch, and the one that tells the binding's width.
     let place = word(word::CAPABILITY) ^ word(word::EPOCH) << 1 ^ (word(word::PRINCIPAL) & 0xff) >> 3;
-    let kin = &mut kins[place as usize % 8];
-    if kin.as_ref().is_none_or(|kin| !kin.holds(packets, lane)) {
-        *kin = Some(Kin::of(packets, lane, waypoints, now)?);
+    let place = &mut kins[place as usize % 8];
+    let alike = |kin: &Kin<'_>| kernel.run(Alike { kernel, packets, words: &kin.words });
+    let mut bits = place.as_ref().map_or(0, alike);
+    if bits >> lane & 1 == 0 {
+        *place = Some(Kin::of(packets, lane, waypoints, now)?);
+        bits = place.as_ref().map_or(0, alike);
     }
-    kin.as_ref()
+    place.as_ref().map(|kin| (kin, bits))
 }
 
 /// The places of the bits that are set.
@@ -163,21 +170,20 @@ fn lanes(mut bits: u16) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Finds out which packets are of one kin, and notes what is asked of those.
+/// Finds out which packets are of one kin.
 struct Alike<'a> {
     kernel: Kernel,
     packets: &'a Columns,
     words: &'a [u32; WORDS],
-    asked: Asked,
-    bounds: &'a mut Bounds,
 }
 
 impl Work for Alike<'_> {
+    /// A bit for each.
     type Output = u16;
 
     #[inline(always)]
     fn run(self) -> u16 {
-        let Self { kernel, packets, words, asked, bounds } = self;
+        let Self { kernel, packets, words } = self;
         let mut differ = [0; SIDE];
         for lane in 0..SIDE {
             let mut bits = 0;
@@ -186,21 +192,14 @@ impl Work for Alike<'_> {
             }
             differ[lane] = bits;
         }
-        for (bounds, asked) in bounds.iter_mut().zip(asked) {
-            for lane in 0..SIDE {
-                bounds[lane] = if differ[lane] == 0 { asked } else { bounds[lane] };
-            }
-        }
         zeros(kernel, &differ)
     }
 }
 
-/// What is asked of a packet apart from what it has in common with its kin: see [`asked`].
-type Asked = [u32; 4];
-/// The same of each packet.
+/// What is asked of each packet apart from what it has in common with its kin: see [`asked`].
 type Bounds = [[u32; SIDE]; 4];
 
-/// Places in [`Asked`].
+/// Places in [`Bounds`].
 mod asked {
     /// Where the payload begins.
     pub(super) const BEHIND: usize = 0;
@@ -350,7 +349,7 @@ impl<'s, 'k> Beside<'s, 'k> {
 
     /// Checks at most [`SIDE`] packets, and writes what their secrets and bindings are the MAC of: the input of the secret,
     /// and the three blocks that the binding is computed over in front of the payload.
-    #[inline]
+    #[inline(always)]
     pub(super) fn check(&mut self, datagrams: &[&[u8]], out: &mut [Row; SIDE]) {
         let Self { kernel, waypoints, now, scratch, kins, passed, count, found } = self;
         let Scratch { packets, laid_out, bounds, lengths, rewritten } = &mut **scratch;
@@ -359,14 +358,18 @@ impl<'s, 'k> Beside<'s, 'k> {
         (*passed, *count) = (0, 0);
         let mut rest = ((1u32 << datagrams.len().min(SIDE)) - 1) as u16;
         while rest != 0 {
-            let Some(kin) = find(kins, packets, rest.trailing_zeros() as usize, waypoints, *now) else {
+            let lane = rest.trailing_zeros() as usize;
+            let Some((kin, alike)) = find(*kernel, kins, packets, lane, waypoints, *now) else {
                 rest &= rest - 1;
                 continue;
             };
+            let alike = rest & alike;
             let policy = kin.found.here.policy();
             let source = if policy.check_source { u32::MAX } else { 0 };
             let asked = [kin.found.behind() as u32, policy.freshness, source, u32::from(kin.interval.exponent())];
-            let alike = rest & kernel.run(Alike { kernel: *kernel, packets, words: &kin.words, asked, bounds });
+            for (bounds, asked) in bounds.iter_mut().zip(asked) {
+                fill(*kernel, alike, asked, bounds);
+            }
             rest &= !alike;
             known |= alike;
             refusing |= if policy.refused.is_empty() { 0 } else { alike };
@@ -399,6 +402,7 @@ impl<'s, 'k> Beside<'s, 'k> {
 
     /// Computes the tags of those that passed, all at once, if they are more than half of [`SIDE`] and their payloads of as
     /// many blocks each.
+    #[inline(always)]
     pub(super) fn tag(&self, datagrams: &[&[u8]], rows: &[Row; SIDE], tags: &mut [Block; SIDE]) -> bool {
         let Some((_, Some(found))) = self.found[..self.count].first() else { return false };
         if self.passed.count_ones() as usize <= SIDE / 2 {
@@ -408,17 +412,51 @@ impl<'s, 'k> Beside<'s, 'k> {
         for (key, (bits, found)) in keys.iter_mut().zip(&self.found[..self.count]) {
             *key = (found.map_or(key.0, |found| found.key.in_lanes()), *bits);
         }
-        let payload = |lane: usize| {
-            let behind = self.found(lane)?.behind();
-            datagrams.get(lane)?.get(behind..self.scratch.lengths[lane] as usize)
-        };
         // Lanes of packets that did not pass have any payload that is there.
-        let mut tails = [payload(self.passed.trailing_zeros() as usize).unwrap_or_default(); SIDE];
-        for lane in lanes(self.passed) {
-            let Some(payload) = payload(lane) else { return false };
-            tails[lane] = payload;
+        let first = self.passed.trailing_zeros() as usize;
+        let payload =
+            |lane: usize, behind: usize| datagrams.get(lane)?.get(behind..self.scratch.lengths[lane] as usize);
+        let Some(any) = self.found(first).and_then(|found| payload(first, found.behind())) else { return false };
+        let mut tails = [any; SIDE];
+        if let Some(behind) = self.whole(SIDE).map(|found| found.behind()) {
+            for (tail, (datagram, length)) in tails.iter_mut().zip(datagrams.iter().zip(&self.scratch.lengths)) {
+                let Some(payload) = datagram.get(behind..*length as usize) else { return false };
+                *tail = payload;
+            }
+        } else {
+            for lane in lanes(self.passed) {
+                let payload = self.found(lane).and_then(|found| payload(lane, found.behind()));
+                let Some(payload) = payload else { return false };
+                tails[lane] = payload;
+            }
         }
         tag_rows(self.kernel, &keys[..self.count], rows, &tails, tags)
+    }
+
+    /// What all of the `count` packets have in common, if they passed and are of one kin.
+    #[inline(always)]
+    pub(super) fn whole(&self, count: usize) -> Option<Found<'k>> {
+        let is_whole = self.count == 1 && u32::from(self.passed) == (1 << count) - 1;
+        if is_whole { self.found[0].1 } else { None }
+    }
+
+    /// Writes how much the tags differ from those that packets of the kin `found` present, without a branch on any octet;
+    /// whether it does: not where only a part of the tag is compared.
+    #[inline(always)]
+    pub(super) fn compare(found: Found<'k>, datagrams: &[&[u8]], tags: &[Block; SIDE], out: &mut [u64]) -> bool {
+        match (found.compared(), found.width) {
+            (16, 8) => compare::<8>(datagrams, tags, out),
+            (16, 16) => compare::<16>(datagrams, tags, out),
+            _ => return false,
+        }
+        true
+    }
+
+    /// How the packet of `lane`, which has passed and is of the kin `found`, is sent on.
+    #[inline(always)]
+    pub(super) fn forward(&self, lane: usize, found: Found<'k>) -> Forward {
+        let pointer = (found.behind() - at::CAPABILITY) / WORD;
+        Forward::lean(self.scratch.rewritten[lane % SIDE], pointer as u8)
     }
 
     /// The packet of `lane`, if it passed; the others go the general way.
@@ -428,14 +466,27 @@ impl<'s, 'k> Beside<'s, 'k> {
             return None;
         }
         let found = self.found(lane)?;
-        let behind = found.behind();
         Some(Lean {
             key: found.key,
-            forward: Forward::lean(self.scratch.rewritten[lane], ((behind - at::CAPABILITY) / WORD) as u8),
+            forward: self.forward(lane, found),
             width: found.width,
-            compared: found.here.compared(),
-            payload: datagram.get(behind..self.scratch.lengths[lane] as usize)?,
+            compared: found.compared(),
+            payload: datagram.get(found.behind()..self.scratch.lengths[lane] as usize)?,
         })
+    }
+}
+
+/// The differences of tags from bindings of `WIDTH` octets.
+#[inline(always)]
+fn compare<const WIDTH: usize>(datagrams: &[&[u8]], tags: &[Block; SIDE], out: &mut [u64]) {
+    for ((out, datagram), tag) in out.iter_mut().zip(datagrams).zip(tags) {
+        *out = match datagram.get(FRONT..FRONT + WIDTH) {
+            Some(presented) => {
+                let words = presented.as_chunks::<8>().0.iter().zip(tag.as_chunks::<8>().0);
+                words.fold(0, |differ, (a, b)| differ | u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b))
+            }
+            None => u64::MAX,
+        };
     }
 }
 

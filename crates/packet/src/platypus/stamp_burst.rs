@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
-use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, Row, SIDE, cmac_each, prefetch_octet, tag_rows};
-use zeroize::Zeroizing;
+use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, Row, SIDE, Work, cmac_each, prefetch_octet, tag_rows};
+use zeroize::Zeroize;
 
 use super::header::offsets::{IPV4, PROTOCOL, SOURCE, WORD, half};
 use super::header::{CapabilityOctets, IPV4_HEADER, Malformed, Width, fold, v4};
@@ -82,11 +82,13 @@ pub struct Burst {
     /// The key of each packet, and the masked head of what its binding is computed over.
     rows: Box<[[Row; SIDE]; BURST / SIDE]>,
     tags: [Block; BURST],
+    /// Of those that are not taken by sixteens.
+    keys: Box<[Block; BURST]>,
 }
 
 impl Drop for Burst {
     fn drop(&mut self) {
-        zeroize::Zeroize::zeroize(&mut *self.rows);
+        self.rows.zeroize();
     }
 }
 
@@ -100,13 +102,23 @@ impl Burst {
     /// Room for [`BURST`] packets.
     #[must_use]
     pub fn new(kernel: Kernel) -> Self {
-        Self { kernel, rows: Box::new([[[[0; 16]; 1 + HEAD]; SIDE]; BURST / SIDE]), tags: [[0; 16]; BURST] }
+        Self {
+            kernel,
+            rows: Box::new([[[[0; 16]; 1 + HEAD]; SIDE]; BURST / SIDE]),
+            tags: [[0; 16]; BURST],
+            keys: Box::new([[0; 16]; BURST]),
+        }
     }
 
     /// Stamps at most [`BURST`] packets in place. The outcome at the same place is where the stamped packet begins, or why
     /// it was left as it is.
     pub fn stamp(&mut self, packets: &mut [Unstamped<'_>], outcomes: &mut [Result<usize, MintError>]) {
-        let Self { kernel, rows, tags } = self;
+        self.kernel.run(Stamp { burst: self, packets, outcomes });
+    }
+
+    #[inline(always)]
+    fn stamp_all(&mut self, packets: &mut [Unstamped<'_>], outcomes: &mut [Result<usize, MintError>]) {
+        let Self { kernel, rows, tags, keys } = self;
         let count = packets.len().min(outcomes.len()).min(BURST);
         packets.iter().take(AHEAD).for_each(fetch);
         for (slot, outcome) in outcomes.iter_mut().enumerate().take(count) {
@@ -119,7 +131,7 @@ impl Burst {
             };
         }
         // Sixteen payloads of as many blocks are taken together; all others side by side, by their lengths.
-        let (mut keys, mut places) = (Zeroizing::new([[0; 16]; BURST]), [0; BURST]);
+        let mut places = [0; BURST];
         let mut messages = [Parts::default(); BURST];
         let mut left = 0;
         let groups =
@@ -144,10 +156,13 @@ impl Burst {
                 left += 1;
             }
         }
-        let mut others = [[0; 16]; BURST];
-        cmac_each(*kernel, &keys[..left], &messages[..left], &mut others[..left]);
-        for (place, tag) in places.iter().zip(&others).take(left) {
-            tags[*place] = *tag;
+        if left != 0 {
+            let mut others = [[0; 16]; BURST];
+            cmac_each(*kernel, &keys[..left], &messages[..left], &mut others[..left]);
+            for (place, tag) in places.iter().zip(&others).take(left) {
+                tags[*place] = *tag;
+            }
+            keys[..left].as_flattened_mut().zeroize();
         }
         for ((packet, outcome), tag) in packets.iter_mut().zip(outcomes.iter()).zip(&*tags).take(count) {
             if outcome.is_ok() {
@@ -159,6 +174,23 @@ impl Burst {
                 }
             }
         }
+    }
+}
+
+/// A burst to stamp.
+struct Stamp<'a, 'p> {
+    burst: &'a mut Burst,
+    packets: &'a mut [Unstamped<'p>],
+    outcomes: &'a mut [Result<usize, MintError>],
+}
+
+impl Work for Stamp<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { burst, packets, outcomes } = self;
+        burst.stamp_all(packets, outcomes);
     }
 }
 

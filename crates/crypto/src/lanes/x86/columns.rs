@@ -1,9 +1,9 @@
 //! Sixteen rows of sixteen words become columns and back, in registers.
 
 use std::arch::x86_64::{
-    __m512i, _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_permutex2var_epi64, _mm512_setr_epi64,
-    _mm512_setzero_si512, _mm512_storeu_si512, _mm512_testn_epi32_mask, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
-    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    __m512i, _mm512_loadu_si512, _mm512_mask_storeu_epi32, _mm512_maskz_loadu_epi8, _mm512_permutex2var_epi64,
+    _mm512_set1_epi32, _mm512_setr_epi64, _mm512_setzero_si512, _mm512_storeu_si512, _mm512_testn_epi32_mask,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 use super::super::{Block, Code, Columns, Kernel, SIDE, Work};
@@ -17,15 +17,15 @@ pub(crate) fn columns(kernel: Kernel, packets: &[&[u8]], out: &mut Columns) {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
     fn inner(packets: &[&[u8]], out: &mut Columns) {
         let mut rows = [_mm512_setzero_si512(); SIDE];
-        for (row, packet) in rows.iter_mut().zip(packets) {
-            // SAFETY: as many octets are read as there are.
-            *row = unsafe {
-                if packet.len() >= ROW {
-                    _mm512_loadu_si512(packet.as_ptr().cast())
-                } else {
-                    _mm512_maskz_loadu_epi8((1 << packet.len()) - 1, packet.as_ptr().cast())
-                }
-            };
+        if packets.len() == SIDE && packets.iter().all(|packet| packet.len() >= ROW) {
+            // SAFETY: each has as many octets as are read.
+            rows = std::array::from_fn(|row| unsafe { _mm512_loadu_si512(packets[row].as_ptr().cast()) });
+        } else {
+            for (row, packet) in rows.iter_mut().zip(packets) {
+                let mask = if packet.len() >= ROW { u64::MAX } else { (1 << packet.len()) - 1 };
+                // SAFETY: as many octets are read as there are.
+                *row = unsafe { _mm512_maskz_loadu_epi8(mask, packet.as_ptr().cast()) };
+            }
         }
         for (column, out) in transpose(rows).into_iter().zip(out) {
             // SAFETY: a column has 64 octets.
@@ -66,6 +66,20 @@ pub(crate) fn zeros(kernel: Kernel, lanes: &[u32; SIDE]) -> u16 {
     assert!(kernel.0 == Code::Vaes512);
     // SAFETY: this kernel exists only after `has_vaes512`.
     unsafe { inner(lanes) }
+}
+
+/// See [`super::super::fill`]; of the wide kernel.
+#[inline(always)]
+pub(crate) fn fill(kernel: Kernel, bits: u16, word: u32, lanes: &mut [u32; SIDE]) {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
+    fn inner(bits: u16, word: u32, lanes: &mut [u32; SIDE]) {
+        // SAFETY: there are 64 octets.
+        unsafe { _mm512_mask_storeu_epi32(lanes.as_mut_ptr().cast(), bits, _mm512_set1_epi32(word.cast_signed())) }
+    }
+    assert!(kernel.0 == Code::Vaes512);
+    // SAFETY: this kernel exists only after `has_vaes512`.
+    unsafe { inner(bits, word, lanes) }
 }
 
 /// See [`super::super::join`]; of the wide kernel.

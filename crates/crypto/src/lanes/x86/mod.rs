@@ -18,7 +18,7 @@ use std::arch::x86_64::{
 use super::aes128::RoundKeys;
 use super::{Block, Code, Kernel, Parts};
 use cmac::cmac_in;
-pub(super) use columns::{columns, first_halves, join, rows, run, zeros};
+pub(super) use columns::{columns, fill, first_halves, join, rows, run, zeros};
 pub(super) use rows::tag_rows;
 
 pub(super) fn has_aes() -> bool {

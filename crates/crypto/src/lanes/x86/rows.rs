@@ -3,38 +3,32 @@
 
 use std::arch::x86_64::{__m512i, _mm512_loadu_si512};
 
+use super::super::rows::common_blocks;
 use super::super::{Block, CmacKey, Code, Kernel, Row, SIDE};
 use super::{Vector, across, encrypt_vectors, schedule, splat_all};
 
 /// Vectors side by side.
 const VECTORS: usize = 4;
 
-/// See [`super::super::tag_rows`]. `blocks` is that of every tail, the last one perhaps incomplete. Of the wide
-/// kernel, as all `keys` are of a vector kernel.
+/// See [`super::super::tag_rows`]. Of the wide kernel, as all `keys` are of a vector kernel.
 pub(crate) fn tag_rows(
     kernel: Kernel,
     keys: &[(&CmacKey, u16)],
     rows: &[Row; SIDE],
     tails: &[&[u8]; SIDE],
-    blocks: usize,
     tags: &mut [Block; SIDE],
-) {
+) -> bool {
     #[target_feature(enable = "aes,ssse3,vaes,avx512f,avx512bw,avx512vl,bmi1,bmi2")]
-    fn wide(
-        keys: &[(&CmacKey, u16)],
-        rows: &[Row; SIDE],
-        tails: &[&[u8]; SIDE],
-        blocks: usize,
-        tags: &mut [Block; SIDE],
-    ) {
-        // SAFETY: this function has the features.
+    fn wide(keys: &[(&CmacKey, u16)], rows: &[Row; SIDE], tails: &[&[u8]; SIDE], tags: &mut [Block; SIDE]) -> bool {
+        // A tail that is shorter than the others would be read beyond its end.
+        let Some(blocks) = common_blocks(tails) else { return false };
+        // SAFETY: this function has the features, and every tail has as many blocks.
         unsafe { tag(keys, rows, tails, blocks, tags) }
+        true
     }
     assert!(kernel.0 == Code::Vaes512 && keys.iter().all(|(key, _)| key.single().kernel().0 != Code::Portable));
-    // A tail that is shorter than the others would be read beyond its end.
-    assert!(tails.iter().all(|tail| tail.len().div_ceil(16) == blocks));
     // SAFETY: this kernel exists only after `has_vaes512`.
-    unsafe { wide(keys, rows, tails, blocks, tags) }
+    unsafe { wide(keys, rows, tails, tags) }
 }
 
 /// The caller has the features, and every tail as many blocks.
