@@ -3,6 +3,7 @@
 
 use sha2::block_api::compress256;
 
+use crate::lanes::{Columns, Kernel, rows};
 use crate::sha256_lanes::{Block, INITIAL, LANES, State, compress_lanes, lanes_run_at_once, load};
 
 /// Octets of a message's head.
@@ -140,9 +141,18 @@ fn hash_in_lanes<'a>(
     for index in 0..lanes[LANES - 1].count {
         load(&lanes.each_ref().map(|lane| lane.block(index)), &mut words);
         compress_lanes(&mut state, &words);
+        if group.iter().all(|(blocks, _)| *blocks as usize != index + 1) {
+            continue;
+        }
+        let mut columns: Columns = [[0; LANES]; LANES];
+        for (column, words) in columns.iter_mut().zip(&state) {
+            *column = words.map(u32::to_be);
+        }
+        let mut all = [[[0; 16]; 4]; LANES];
+        rows(Kernel::best(), &columns, &mut all);
         for (lane, (blocks, message)) in group.iter().enumerate() {
             if *blocks as usize == index + 1 {
-                hashes[usize::from(*message)] = octets(&state.map(|word| word[lane]));
+                hashes[usize::from(*message)] = *all[lane].as_flattened().first_chunk().expect("64 octets");
             }
         }
     }

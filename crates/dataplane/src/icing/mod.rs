@@ -13,7 +13,7 @@ mod report;
 mod table;
 
 use wayleave_core::{Now, UnixTime};
-use wayleave_crypto::lanes::Kernel;
+use wayleave_crypto::lanes::{Kernel, Work};
 use wayleave_packet::icing::header::{Handle, MAX_NODES, Packet, Version};
 use wayleave_packet::icing::mint::PairKey;
 use wayleave_packet::icing::verify::{Candidate, Compared, MAX_FRESHNESS, Proved, Verifier};
@@ -138,7 +138,8 @@ impl Router {
         let count = frames.len().min(BURST);
         let frames = &mut frames[..count];
         touch(frames);
-        let new = self.process_kept(frames, now, &mut actions);
+        let kernel = self.verifier.kernel();
+        let new = kernel.run(Kept { router: self, frames: &mut *frames, now, actions: &mut actions });
         for place in (0..count).filter(|place| new >> place & 1 != 0) {
             actions[place] = self.process_new(&mut frames[place], now).unwrap_or_else(Action::Drop);
         }
@@ -149,6 +150,7 @@ impl Router {
     }
 
     /// Processes the packets on kept paths; the others come back, a bit each.
+    #[inline(always)]
     fn process_kept(&mut self, frames: &mut [Frame<'_>], now: Now, actions: &mut [Action; BURST]) -> u64 {
         let mut new = 0;
         let mut right = 0;
@@ -195,7 +197,7 @@ impl Router {
     }
 
     /// Every check of a packet on a kept path that needs no key.
-    #[inline]
+    #[inline(always)]
     fn sort<'a>(&self, frame: &'a Frame<'_>, now: UnixTime) -> Sorted<'a> {
         let Ok(packet) = Packet::decode(frame.octets, self.version) else { return Sorted::Drop(Reason::Malformed) };
         let Some(slot) = self.paths.find(&packet.handle()) else { return Sorted::New };
@@ -206,7 +208,7 @@ impl Router {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn check(&self, packet: &Packet<'_>, known: &Known, ingress: Ingress, now: UnixTime) -> Result<(), Reason> {
         let is_same = packet.count() == known.keys.count() && packet.path().is_none_or(|path| path == known.octets());
         if !is_same {
@@ -290,6 +292,25 @@ impl Router {
     }
 }
 
+/// The packets on kept paths of a burst, for one router.
+struct Kept<'a, 'f> {
+    router: &'a mut Router,
+    frames: &'a mut [Frame<'f>],
+    now: Now,
+    actions: &'a mut [Action; BURST],
+}
+
+impl Work for Kept<'_, '_> {
+    /// A bit for each of the others.
+    type Output = u64;
+
+    #[inline(always)]
+    fn run(self) -> u64 {
+        let Self { router, frames, now, actions } = self;
+        router.process_kept(frames, now, actions)
+    }
+}
+
 /// Reads an octet of every cache line of the headers, so that the lines of all packets are fetched side by side.
 #[inline]
 fn touch(frames: &[Frame<'_>]) {
@@ -307,7 +328,7 @@ struct Admission {
 
 impl Admission {
     /// Replay and accounting of a verified packet; then it is written for the next node.
-    #[inline]
+    #[inline(always)]
     fn admit(&mut self, known: &mut Known, proved: &Proved, frame: &mut Frame<'_>, now: Now) -> Result<Action, Reason> {
         let action = known.decision.action?;
         if let Some(replay) = &mut self.replay {

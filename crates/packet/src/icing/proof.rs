@@ -35,17 +35,17 @@ pub(super) fn proof_blocks(from: usize, to: usize, hash: &[u8; 32]) -> [Block; 2
     [with_indices(first, from, to), second]
 }
 
-/// Those two blocks without the indices; the first one as a number.
-#[inline]
+/// Those two blocks without the indices; the first one as a number, its first octet lowest.
+#[inline(always)]
 pub(super) fn hash_blocks(hash: &[u8; 32]) -> (u128, Block) {
     let [high, low] = [&hash[..16], &hash[16..]].map(|half| u128::from_be_bytes(half.try_into().expect("16 octets")));
-    (high >> 8, (high << 120 | low >> 8).to_be_bytes())
+    ((high >> 8).swap_bytes(), (high << 120 | low >> 8).to_be_bytes())
 }
 
 /// The first block with both indices in its first octet: they are below 16, and `from` is never above `to`.
-#[inline]
+#[inline(always)]
 pub(super) fn with_indices(first: u128, from: usize, to: usize) -> Block {
-    (first | ((from << 4 | to) as u128) << 120).to_be_bytes()
+    (first | (from << 4 | to) as u128).to_le_bytes()
 }
 
 /// `a ^= b`.

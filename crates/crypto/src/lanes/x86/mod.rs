@@ -390,16 +390,19 @@ fn across(a: __m512i, b: __m512i, c: __m512i, d: __m512i) -> [__m512i; 4] {
 /// The round keys of the key in each block of `keys` (FIPS 197 section 5.2), side by side; the round comes first.
 #[inline(always)]
 unsafe fn schedule<V: Vector, const R: usize>(keys: [V; R]) -> [[V; R]; 11] {
-    const RCON: [u8; 10] = [0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0x1b, 0x36];
     let mut rounds = [keys; 11];
-    // One key after the other, each in a register all the way; the processor runs several beside each other.
-    for lane in 0..R {
-        let mut key = keys[lane];
-        for (round, rcon) in RCON.into_iter().enumerate() {
+    // One key after the other, each in a register all the way; the processor runs several beside each other. Written out,
+    // so that the constants of the rounds are constants of the instructions.
+    macro_rules! expand {
+        ($lane:ident, $($round:literal $rcon:literal),*) => {{
+            let key = keys[$lane];
             // SAFETY: the caller has the features.
-            key = unsafe { key.next_key(rcon) };
-            rounds[round + 1][lane] = key;
-        }
+            $(let key = unsafe { key.next_key($rcon) }; rounds[$round][$lane] = key;)*
+            let _ = key;
+        }};
+    }
+    for lane in 0..R {
+        expand!(lane, 1 0x01, 2 0x02, 3 0x04, 4 0x08, 5 0x10, 6 0x20, 7 0x40, 8 0x80, 9 0x1b, 10 0x36);
     }
     rounds
 }

@@ -1,6 +1,6 @@
 //! The checks of many packets at once: hashes and tags in lanes. The verdicts are those of [`PathKeys`].
 
-use wayleave_crypto::lanes::{Block, Kernel, cbc_pair_each, encrypt_each};
+use wayleave_crypto::lanes::{Block, Kernel, Work, cbc_pair_each, encrypt_each};
 use wayleave_crypto::sha256_packets::{HEAD, Message, hash_each};
 
 use super::super::header::{MAX_NODES, Packet};
@@ -66,6 +66,11 @@ impl Verifier {
 
     /// Which of at most [`BURST`] packets have a right pre-check; a bit each.
     pub fn consented(&mut self, candidates: &[Option<Candidate<'_>>]) -> u64 {
+        self.kernel.run(Verify { verifier: self, candidates, check: Check::Consent })
+    }
+
+    #[inline(always)]
+    fn consented_all(&mut self, candidates: &[Option<Candidate<'_>>]) -> u64 {
         let count = candidates.len().min(BURST);
         for (slot, one) in candidates[..count].iter().enumerate() {
             let Some(Candidate { packet, path }) = one else { continue };
@@ -83,6 +88,11 @@ impl Verifier {
 
     /// Which of at most [`BURST`] packets came the whole way that their path says; a bit each.
     pub fn verify(&mut self, candidates: &[Option<Candidate<'_>>]) -> u64 {
+        self.kernel.run(Verify { verifier: self, candidates, check: Check::Way })
+    }
+
+    #[inline(always)]
+    fn verify_all(&mut self, candidates: &[Option<Candidate<'_>>]) -> u64 {
         let candidates = &candidates[..candidates.len().min(BURST)];
         self.hash(candidates);
         let mut right = 0;
@@ -99,12 +109,19 @@ impl Verifier {
         right
     }
 
+    /// The code that computes, whose instructions other work on the packets may have.
+    #[must_use]
+    pub fn kernel(&self) -> Kernel {
+        self.kernel
+    }
+
     /// What was computed of the packet that had place `slot` in the last [`Verifier::verify`].
     #[must_use]
     pub fn proved(&self, slot: usize) -> &Proved {
         &self.proved[slot]
     }
 
+    #[inline(always)]
     fn hash(&mut self, candidates: &[Option<Candidate<'_>>]) {
         for (head, one) in self.heads.iter_mut().zip(candidates) {
             if let Some(Candidate { packet, path }) = one {
@@ -119,6 +136,7 @@ impl Verifier {
     }
 
     /// The tags of at most [`GROUP`] packets, the first of which has place `begin`.
+    #[inline(always)]
     fn tag(&mut self, group: &[Option<Candidate<'_>>], begin: usize) {
         let mut used = 0;
         for (slot, one) in (begin..).zip(group) {
@@ -144,6 +162,34 @@ impl Verifier {
             proved.hash = self.hashes[slot];
             proved.tags[..count].copy_from_slice(&self.first[used..used + count]);
             used += count;
+        }
+    }
+}
+
+/// What is verified.
+#[derive(Clone, Copy)]
+enum Check {
+    Consent,
+    Way,
+}
+
+/// A burst for one verifier.
+struct Verify<'a, 'p> {
+    verifier: &'a mut Verifier,
+    candidates: &'a [Option<Candidate<'p>>],
+    check: Check,
+}
+
+impl Work for Verify<'_, '_> {
+    /// A bit for each packet that is right.
+    type Output = u64;
+
+    #[inline(always)]
+    fn run(self) -> u64 {
+        let Self { verifier, candidates, check } = self;
+        match check {
+            Check::Consent => verifier.consented_all(candidates),
+            Check::Way => verifier.verify_all(candidates),
         }
     }
 }
