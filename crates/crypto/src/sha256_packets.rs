@@ -141,18 +141,21 @@ fn hash_in_lanes<'a>(
     for index in 0..lanes[LANES - 1].count {
         load(&lanes.each_ref().map(|lane| lane.block(index)), &mut words);
         compress_lanes(&mut state, &words);
-        if group.iter().all(|(blocks, _)| *blocks as usize != index + 1) {
-            continue;
-        }
-        let mut columns: Columns = [[0; LANES]; LANES];
-        for (column, words) in columns.iter_mut().zip(&state) {
-            *column = words.map(u32::to_be);
-        }
-        let mut all = [[[0; 16]; 4]; LANES];
-        rows(Kernel::best(), &columns, &mut all);
-        for (lane, (blocks, message)) in group.iter().enumerate() {
-            if *blocks as usize == index + 1 {
+        let ending = || group.iter().enumerate().filter(|(_, (blocks, _))| *blocks as usize == index + 1);
+        // Taking all out at once pays from a few on.
+        if ending().count() > LANES / 4 {
+            let mut columns: Columns = [[0; LANES]; LANES];
+            for (column, words) in columns.iter_mut().zip(&state) {
+                *column = words.map(u32::to_be);
+            }
+            let mut all = [[[0; 16]; 4]; LANES];
+            rows(Kernel::best(), &columns, &mut all);
+            for (lane, (_, message)) in ending() {
                 hashes[usize::from(*message)] = *all[lane].as_flattened().first_chunk().expect("64 octets");
+            }
+        } else {
+            for (lane, (_, message)) in ending() {
+                hashes[usize::from(*message)] = octets(&state.map(|word| word[lane]));
             }
         }
     }

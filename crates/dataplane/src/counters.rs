@@ -119,7 +119,7 @@ pub struct Counters {
     pub answered: u64,
     /// Answers that the rate limit, the question's length or its kind forbade.
     pub unanswered: u64,
-    /// Hop fields whose MAC was computed: one AES block each.
+    /// Hop fields whose MAC was checked: one AES block each, apart from lanes that are computed because others are.
     pub macs: u64,
     reasons: [u64; Reason::ALL.len()],
 }

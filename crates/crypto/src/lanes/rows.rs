@@ -10,7 +10,7 @@ use super::{Block, CmacKey, Kernel, Parts, SIDE, cmac_each};
 /// Of how many blocks all of them are, the last one perhaps incomplete; `None` if they differ.
 #[inline(always)]
 pub(super) fn common_blocks(tails: &[&[u8]; SIDE]) -> Option<usize> {
-    let blocks = |tail: &[u8]| (tail.len() + 15) / 16;
+    let blocks = |tail: &[u8]| tail.len().div_ceil(16);
     let differ = tails.iter().fold(0, |differ, tail| differ | (blocks(tail) ^ blocks(tails[0])));
     (differ == 0).then(|| blocks(tails[0]))
 }

@@ -8,23 +8,21 @@ use wayleave_packet::scion::{Hop, IsdAs, MacInput, addresses};
 use super::RUN;
 use super::check::Time;
 use super::config::{Keys, Ways};
-use super::kin::{Kin, Place};
+use super::kin::{Kin, Offsets};
 use crate::frame::Action;
 
 /// One run's packets, field by field.
-#[derive(Clone, Debug)]
 pub(super) struct Beside {
     read: Read,
     leaving: Leaving,
     /// A bit for each whose segment is under the newer key.
     newer: u16,
-    places: [Place; RUN],
+    offsets: [Offsets; RUN],
     /// What the MACs are computed of, and then the MACs.
     blocks: [MacInput; RUN],
 }
 
 /// Fields as they lie in the packets; the words of hops as [`Hop::from_words`] takes them.
-#[derive(Clone, Debug)]
 struct Read {
     info: [u64; RUN],
     field: [u64; RUN],
@@ -36,7 +34,6 @@ struct Read {
 }
 
 /// How the packets leave.
-#[derive(Clone, Debug)]
 struct Leaving {
     egress: [u16; RUN],
     /// The accumulator.
@@ -104,7 +101,7 @@ impl Beside {
         },
         leaving: Leaving { egress: [0; RUN], seg_id: [0; RUN] },
         newer: 0,
-        places: [Place::NONE; RUN],
+        offsets: [Offsets::NONE; RUN],
         blocks: [[0; 16]; RUN],
     };
 
@@ -117,7 +114,7 @@ impl Beside {
     /// Takes the plain packet of `lane`, which came in by `interface`.
     #[inline(always)]
     pub(super) fn put(&mut self, lane: usize, packet: &[u8], interface: u16, kin: &Kin) {
-        let (info, field) = (usize::from(kin.place.info), usize::from(kin.place.field));
+        let (info, field) = (usize::from(kin.offsets.info), usize::from(kin.offsets.field));
         let info = packet.get(info..info + 8).and_then(<[u8]>::first_chunk);
         let field = packet.get(field..field + 12).and_then(<[u8]>::first_chunk);
         let (Some(info), Some(field)) = (info, field) else { return };
@@ -125,7 +122,7 @@ impl Beside {
         (self.read.info[lane], self.read.field[lane], self.read.mac[lane]) = Hop::from_octets(info, field).words();
         (self.read.destination[lane], self.read.source[lane]) = addresses(packet);
         self.read.interface[lane] = interface;
-        self.places[lane] = kin.place;
+        self.offsets[lane] = kin.offsets;
     }
 
     /// Which of them pass all checks but that of the MAC, a bit for each. The others go the general way.
@@ -135,12 +132,12 @@ impl Beside {
         let (kernel, new_from) = (keys.kernel(), keys.new_from);
         let passed;
         (passed, *newer) = Check { kernel, read, leaving, blocks, time, here, new_from }.run();
-        let (mut leaves, mut from) = ([0; RUN], ways.from(0));
+        let (mut leaves, mut by) = ([0; RUN], ways.entering(0));
         for (leaves, (interface, egress)) in leaves.iter_mut().zip(read.interface.iter().zip(&leaving.egress)) {
-            if *interface != from.interface {
-                from = ways.from(*interface);
+            if *interface != by.interface {
+                by = ways.entering(*interface);
             }
-            *leaves = u32::from(ways.may_leave(from, *egress));
+            *leaves = u32::from(ways.may_leave(by, *egress));
         }
         passed & !zeros(kernel, &leaves)
     }
@@ -171,7 +168,7 @@ impl Beside {
     #[inline(always)]
     pub(super) fn leave(&self, lane: usize, packet: &mut [u8]) -> Action {
         let lane = lane % RUN;
-        let Place { path, info, pointer, .. } = self.places[lane];
+        let Offsets { path, info, pointer, .. } = self.offsets[lane];
         let info = usize::from(info);
         if let Some(seg_id) = packet.get_mut(info + 2..info + 4) {
             seg_id.copy_from_slice(&self.leaving.seg_id[lane].to_be_bytes());

@@ -57,7 +57,7 @@ impl Time {
         if u64::from(hop.timestamp()) > self.latest { Err(Reason::Future) } else { Ok(()) }
     }
 
-    /// Whether it has.
+    /// Whether [`check`](Self::check) finds nothing wrong.
     #[inline(always)]
     pub(super) fn holds(&self, hop: &Hop) -> bool {
         self.check(hop).is_ok()
@@ -117,9 +117,9 @@ impl Router {
         }
         pending.slot = tags.push(self.keys.newer(hop.timestamp()), hop.mac_input());
         pending.hop = hop;
-        pending.path = kin.place.path.into();
-        pending.info = kin.place.info.into();
-        pending.pointer = kin.place.pointer;
+        pending.path = kin.offsets.path.into();
+        pending.info = kin.offsets.info.into();
+        pending.pointer = kin.offsets.pointer;
         pending.left = kin.left;
         pending.peering = peering;
         pending.local = local;

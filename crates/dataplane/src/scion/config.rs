@@ -185,37 +185,46 @@ struct Way {
     from: u8,
 }
 
+impl Way {
+    fn of(port: &Port) -> Self {
+        let leaves = port.up && port.owner == Owner::This;
+        let from = (0..4).filter(|link| leaves && WITHIN[*link][port.link as usize]);
+        Self { link: 1 << port.link as u8, from: from.fold(0, |bits, link| bits | 1 << link) }
+    }
+}
+
 /// All interfaces in that form.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ways(Box<[Way]>);
 
 impl Ways {
     pub(crate) fn new(ports: &[Option<Port>]) -> Self {
-        let way = |port: &Option<Port>| {
-            let Some(port) = port else { return Way::default() };
-            let leaves = port.up && port.owner == Owner::This;
-            let from = (0..4).filter(|link| leaves && WITHIN[*link][port.link as usize]);
-            Way { link: 1 << port.link as u8, from: from.fold(0, |bits, link| bits | 1 << link) }
-        };
-        Self(ports.iter().map(way).collect())
+        Self(ports.iter().map(|port| port.as_ref().map_or(Way::default(), Way::of)).collect())
+    }
+
+    /// Takes what `interface` now is.
+    pub(crate) fn set(&mut self, interface: u16, port: &Port) {
+        if let Some(way) = self.0.get_mut(usize::from(interface)) {
+            *way = Way::of(port);
+        }
     }
 
     /// For packets that come in by `interface`.
     #[inline(always)]
-    pub(crate) fn from(&self, interface: u16) -> From {
-        From { interface, link: self.0.get(usize::from(interface)).map_or(0, |way| way.link) }
+    pub(crate) fn entering(&self, interface: u16) -> WayIn {
+        WayIn { interface, link: self.0.get(usize::from(interface)).map_or(0, |way| way.link) }
     }
 
     /// Whether such a packet may leave by `egress` within its segment, here and now.
     #[inline(always)]
-    pub(crate) fn may_leave(&self, from: From, egress: u16) -> bool {
-        self.0.get(usize::from(egress)).map_or(0, |way| way.from) & from.link != 0
+    pub(crate) fn may_leave(&self, by: WayIn, egress: u16) -> bool {
+        self.0.get(usize::from(egress)).map_or(0, |way| way.from) & by.link != 0
     }
 }
 
 /// A way in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct From {
+pub(crate) struct WayIn {
     pub(crate) interface: u16,
     /// The bit of its link; none if there is no such interface.
     link: u8,

@@ -96,8 +96,8 @@ fn leave(frame: &mut Frame<'_>, packet: &Pending, hop: &Hop) -> Result<(), Reaso
     Ok(())
 }
 
-/// Which links may follow each other: from one segment to the next only at the core, or at a common AS of an up and a down
-/// segment.
+/// Which links may follow each other: within a segment by [`WITHIN`]; from one segment to the next only at the core, or at a
+/// common AS of an up and a down segment.
 #[inline]
 fn check_direction(ingress: Link, egress: Link, changes: bool) -> Result<(), Reason> {
     // From and to core, parent, child, peer, as `WITHIN`.

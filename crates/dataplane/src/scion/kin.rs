@@ -29,7 +29,7 @@ pub(super) struct Kin {
     /// Octets of the header. Others may be laid out in the same way, but not behind an extension header, which must be
     /// looked at in each: this is then more than any packet has.
     header_len: u32,
-    pub(super) place: Place,
+    pub(super) offsets: Offsets,
     /// Whether the current hop is the first, or the last one.
     pub(super) first: bool,
     pub(super) last: bool,
@@ -49,14 +49,14 @@ pub(super) struct Kin {
 /// What a router reads and rewrites in such a packet: where the path, the current info field and the current hop field
 /// begin, and the pointer's next octet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct Offsets {
     pub(super) path: u16,
     pub(super) info: u16,
     pub(super) field: u16,
     pub(super) pointer: u8,
 }
 
-impl Place {
+impl Offsets {
     pub(super) const NONE: Self = Self { path: 0, info: 0, field: 0, pointer: 0 };
 }
 
@@ -65,7 +65,7 @@ pub(super) type Kins = [Option<Kin>; 8];
 
 /// Where the kin of `packet` is, if it is there.
 #[inline(always)]
-pub(super) fn place(packet: &[u8]) -> usize {
+pub(super) fn slot_of(packet: &[u8]) -> usize {
     let Some(front) = packet.first_chunk::<ADDRESSES>() else { return 0 };
     let path = usize::from(PATHS[usize::from(front[9])]);
     let pointer = packet.get(path).map_or(0, |pointer| *pointer);
@@ -98,7 +98,7 @@ impl Kin {
             enters,
             left: (at.hops - at.hop - 1) as u8,
             is_plain: !(last || single || enters),
-            place: Place {
+            offsets: Offsets {
                 path: layout.path as u16,
                 info: layout.info(at.info) as u16,
                 field: layout.hop(at.hop) as u16,
@@ -113,7 +113,7 @@ impl Kin {
         let Some(front) = packet.first_chunk::<ADDRESSES>() else { return false };
         let [word, other] = words(front);
         let payload = u64::from(u16::from_be_bytes([front[6], front[7]]));
-        let path = usize::from(self.place.path);
+        let path = usize::from(self.offsets.path);
         let Some(meta) = packet.get(path..path + META_LEN) else { return false };
         ((word ^ self.words[0]) & COMMON[0]) | ((other ^ self.words[1]) & COMMON[1]) == 0
             && u64::from(self.header_len) + payload == packet.len() as u64
@@ -123,7 +123,7 @@ impl Kin {
     /// Where the current info field begins, the current hop field, and the next one.
     #[inline(always)]
     pub(super) fn fields(&self) -> [usize; 3] {
-        let (info, field) = (self.place.info.into(), usize::from(self.place.field));
+        let (info, field) = (self.offsets.info.into(), usize::from(self.offsets.field));
         [info, field, field + HOP_LEN]
     }
 }

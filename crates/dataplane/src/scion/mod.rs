@@ -1,4 +1,4 @@
-//! The SCION router: checks in one order, one MAC operation over the burst, then what becomes of each packet.
+//! The SCION router: checks in one order, MACs of sixteen packets at once, then what becomes of each packet.
 
 mod answer;
 mod beside;
@@ -20,7 +20,7 @@ use crate::limit::TokenBucket;
 use beside::Beside;
 use check::{Pending, Time};
 use config::{Port, Ways};
-use kin::{Kin, Kins, place};
+use kin::{Kin, Kins, slot_of};
 
 /// How far a segment's timestamp may lie in the future: the clocks of ASes differ. Microseconds.
 pub const SKEW: u64 = 337_500_000;
@@ -143,8 +143,10 @@ impl Work for Run<'_, '_> {
 /// A packet after the checks that need no MAC.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Checked {
-    /// It is good, as it was found to be beside others.
-    Beside,
+    /// Its header is sound, its path a standard one.
+    Sound,
+    /// It is good, as was found beside others.
+    Good,
     /// It waits for its MAC.
     Pending,
     /// It is refused, and the sender may be told.
@@ -216,13 +218,16 @@ impl Router {
             tags: Tags::NONE,
             kins: [None; 8],
             beside: Beside::EMPTY,
-            checked: [Checked::Beside; RUN],
+            checked: [Checked::Sound; RUN],
             pending: [Pending::default(); RUN],
         };
         let kernel = self.keys.kernel();
         fetch::<HEADER_LINES>(&frames[..frames.len().min(RUN)]);
         for (number, actions) in actions.chunks_mut(RUN).enumerate() {
             let Some((_, frames)) = frames.split_at_mut_checked(number * RUN) else { break };
+            if frames.is_empty() {
+                break;
+            }
             let (run, behind) = frames.split_at_mut(frames.len().min(RUN));
             fetch::<HEADER_LINES>(&behind[..behind.len().min(RUN)]);
             kernel.run(Run { router: self, frames: run, actions, scratch: &mut scratch, time: &time, now });
@@ -231,7 +236,7 @@ impl Router {
         actions
     }
 
-    /// One run, with the MACs of all its packets computed at once.
+    /// One run: plain packets beside each other, with their MACs computed at once, and then all others likewise.
     #[inline(always)]
     fn process_run(
         &mut self,
@@ -241,25 +246,36 @@ impl Router {
         time: &Time,
         now: Now,
     ) {
-        scratch.beside.clear();
-        for (lane, frame) in frames.iter().enumerate().take(RUN) {
-            let Ingress::External(interface) = frame.ingress else { continue };
-            let Some(kin) = self.kin(frame, &mut scratch.kins) else { continue };
-            if kin.is_plain {
-                scratch.beside.put(lane, frame.octets, interface, kin);
+        let Scratch { kins, beside, checked, .. } = scratch;
+        beside.clear();
+        let mut plain = 0;
+        for (lane, (frame, checked)) in frames.iter().zip(checked.iter_mut()).enumerate() {
+            *checked = match (self.kin(frame, kins), frame.ingress) {
+                (Ok(kin), Ingress::External(interface)) if kin.is_plain => {
+                    beside.put(lane, frame.octets, interface, kin);
+                    plain += 1;
+                    Checked::Sound
+                }
+                (Ok(_), _) => Checked::Sound,
+                (Err(checked), _) => checked,
+            };
+        }
+        let (mut passed, mut wrong) = (0, 0);
+        if plain != 0 {
+            passed = beside.check(time, self.isd_as, &self.keys, &self.ways);
+            if self.bad_mac_limits.is_some() {
+                passed &= !self.throttled(frames, time);
             }
         }
-        let mut passed = scratch.beside.check(time, self.isd_as, &self.keys, &self.ways);
-        if self.bad_mac_limits.is_some() {
-            passed &= !self.throttled(frames, time);
+        if passed != 0 {
+            wrong = beside.wrong(passed, &self.keys, self.compared);
+            self.counters.macs += u64::from(passed.count_ones());
         }
-        let wrong = scratch.beside.wrong(passed, &self.keys, self.compared);
-        self.counters.macs += u64::from(passed.count_ones());
         if passed.count_ones() as usize != frames.len() || wrong != 0 {
             return self.process_others(frames, actions, scratch, (passed, wrong), time, now);
         }
         for (lane, (frame, action)) in frames.iter_mut().zip(actions).enumerate() {
-            *action = scratch.beside.leave(lane, frame.octets);
+            *action = beside.leave(lane, frame.octets);
         }
     }
 
@@ -277,21 +293,24 @@ impl Router {
         let Scratch { tags, kins, beside, checked, pending } = scratch;
         let packets = frames.iter().zip(checked.iter_mut().zip(pending.iter_mut()));
         for (lane, (frame, (checked, pending))) in packets.enumerate() {
-            *checked = match (passed >> lane & 1, wrong >> lane & 1) {
-                (0, _) => self.check(frame, kins, time, tags, pending),
-                (_, 0) => Checked::Beside,
-                _ => Checked::Refused(Reason::BadMac),
-            };
+            if *checked == Checked::Sound {
+                *checked = match (passed >> lane & 1, wrong >> lane & 1) {
+                    (0, _) => self.check(frame, kins, time, tags, pending),
+                    (_, 0) => Checked::Good,
+                    _ => Checked::Refused(Reason::BadMac),
+                };
+            }
         }
         self.counters.macs += tags.compute(&self.keys) as u64;
         let packets = frames.iter_mut().zip(&*checked).zip(&*pending);
         for (lane, (action, ((frame, checked), pending))) in actions.iter_mut().zip(packets).enumerate() {
             let decided = match *checked {
-                Checked::Beside => {
+                Checked::Good => {
                     *action = beside.leave(lane, frame.octets);
                     Ok(())
                 }
                 Checked::Pending => self.decide(frame, pending, tags, action),
+                Checked::Sound => Err(Reason::Unprocessed),
                 Checked::Refused(reason) => Err(reason),
                 Checked::OneHop => self.one_hop(frame, now).map(|done| *action = done),
                 Checked::Control => {
@@ -321,7 +340,7 @@ impl Router {
     pub fn set_link(&mut self, interface: u16, up: bool) {
         if let Some(Some(port)) = self.ports.get_mut(usize::from(interface)) {
             port.up = up;
-            self.ways = Ways::new(&self.ports);
+            self.ways.set(interface, port);
         }
     }
 
@@ -369,8 +388,9 @@ impl Router {
         tags: &mut Tags,
         pending: &mut Pending,
     ) -> Checked {
-        let Some(kin) = self.kin(frame, kins) else {
-            return self.lay_out(frame).err().unwrap_or(Checked::Refused(Reason::Unprocessed));
+        let kin = match self.kin(frame, kins) {
+            Ok(kin) => kin,
+            Err(checked) => return checked,
         };
         if self.is_throttled(frame.ingress, time) {
             return Checked::Refused(Reason::Throttled);
@@ -381,14 +401,14 @@ impl Router {
         }
     }
 
-    /// The kin of a packet, if its header is sound and its path a standard one.
+    /// The kin of a packet, if its header is sound and its path a standard one; otherwise what becomes of it.
     #[inline(always)]
-    fn kin<'k>(&self, frame: &Frame<'_>, kins: &'k mut Kins) -> Option<&'k Kin> {
-        let kin = &mut kins[place(frame.octets)];
+    fn kin<'k>(&self, frame: &Frame<'_>, kins: &'k mut Kins) -> Result<&'k Kin, Checked> {
+        let kin = &mut kins[slot_of(frame.octets)];
         if kin.as_ref().is_none_or(|kin| !kin.holds(frame.octets)) {
-            *kin = Some(self.lay_out(frame).ok()?);
+            *kin = Some(self.lay_out(frame)?);
         }
-        kin.as_ref()
+        kin.as_ref().ok_or(Checked::Refused(Reason::Unprocessed))
     }
 
     /// Where the fields of a packet with a standard path lie; or what becomes of one with another path, or none.

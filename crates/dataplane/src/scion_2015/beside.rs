@@ -8,7 +8,6 @@ use super::RUN;
 use crate::frame::Action;
 
 /// One run's packets, field by field, as they lie in the packets.
-#[derive(Clone, Debug)]
 pub(super) struct Beside {
     /// The first eight octets.
     front: [u64; RUN],

@@ -62,6 +62,9 @@ impl Switch {
         fetch::<HEADER_LINES>(&frames[..frames.len().min(RUN)]);
         for (number, actions) in actions.chunks_mut(RUN).enumerate() {
             let Some((_, frames)) = frames.split_at_mut_checked(number * RUN) else { break };
+            if frames.is_empty() {
+                break;
+            }
             let (run, behind) = frames.split_at_mut(frames.len().min(RUN));
             fetch::<HEADER_LINES>(&behind[..behind.len().min(RUN)]);
             self.key.kernel().run(Run { switch: self, frames: run, actions, beside: &mut beside });
@@ -111,7 +114,9 @@ impl Switch {
             refused[index] = check(frame, packet, &mut blocks[index], &mut seconds[index]).err();
             changes |= packet.changes;
         }
-        self.key.tag_blocks(&mut blocks);
+        if passed.count_ones() as usize != frames.len() {
+            self.key.tag_blocks(&mut blocks);
+        }
         if changes {
             self.key.tag_blocks(&mut seconds);
         }

@@ -29,7 +29,7 @@ pub struct Ready {
 
 impl Drop for Ready {
     fn drop(&mut self) {
-        zeroize::Zeroize::zeroize(&mut self.row);
+        self.row.zeroize();
     }
 }
 
@@ -89,6 +89,7 @@ pub struct Burst {
 impl Drop for Burst {
     fn drop(&mut self) {
         self.rows.zeroize();
+        self.keys.zeroize();
     }
 }
 
