@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Random, times};
+use wayleave_crypto::lanes::{Aes128, Kernel};
 use wayleave_dataplane::counters::Reason;
 use wayleave_dataplane::frame::{Action, BURST, Frame, Ingress};
 use wayleave_dataplane::scion_2015::Switch;
@@ -102,6 +103,75 @@ fn model(key: &OpaqueKey, own: &[u16], octets: &mut [u8], ingress: Ingress) -> R
     }
     octets[3] = pointer as u8;
     Ok(if ours { Action::Forward(egress) } else { Action::Sibling(0) })
+}
+
+/// A packet in transit between two of the interfaces 1 to 9, at a field of either half.
+fn transit(source: &mut Random, key: &OpaqueKey) -> (Vec<u8>, Ingress) {
+    let (enters, leaves) = (1 + source.below(9) as u16, 1 + source.below(9) as u16);
+    let (mut up, mut down) = (HalfPath::default(), HalfPath::default());
+    for half in [&mut up, &mut down] {
+        half.extend(key, 0, 7);
+        (0..1 + source.below(3)).for_each(|_| half.extend(key, 8, 9));
+        half.extend(key, 6, 0);
+    }
+    let against = source.one_in(2);
+    let half = if against { &mut up } else { &mut down };
+    let place = 1 + source.below(half.fields.len() - 2);
+    half.fields.truncate(place);
+    // Against construction the packet comes in where the beacon went out.
+    if against {
+        half.extend(key, leaves, enters)
+    } else {
+        half.extend(key, enters, leaves)
+    };
+    (0..1 + source.below(2)).for_each(|_| half.extend(key, 5, 4));
+    let at = if against { up.fields.len() - 1 - place } else { up.fields.len() + place };
+    let mut header = join(&up, &down, [1; 8], [2; 8], 17).unwrap();
+    header.pointer = at as u8;
+    (header.encode(&vec![3; source.below(100)]), Ingress::External(enters))
+}
+
+#[test]
+fn good_packets_beside_each_other_and_one_that_is_not_equal_the_model() {
+    let mut source = Random(4);
+    let own: Vec<u16> = (1..=9).collect();
+    let key = key(7);
+    for kernel in Kernel::available() {
+        let mut switch = Switch::new(OpaqueKey::from_aes(Aes128::with_kernel(&[7; 16], kernel)), &own);
+        for (size, kind) in (0..=BURST).flat_map(|size| (0..9).map(move |kind| (size, kind))) {
+            let mut burst: Vec<(Vec<u8>, Ingress)> = (0..size).map(|_| transit(&mut source, &key)).collect();
+            if let Some((octets, ingress)) = burst.get_mut(source.below(size)) {
+                let field = FIXED_LEN + 8 * usize::from(octets[3]);
+                match kind {
+                    0 => octets[field + 4 + source.below(4)] ^= 1 << source.below(8),
+                    1 => *ingress = Ingress::External(10),
+                    2 => *ingress = Ingress::Sibling(0),
+                    3 => octets[0] ^= 1 << source.below(8),
+                    4 => octets[2] = octets[1] + 1,
+                    5 => octets[3] = octets[1],
+                    6 => octets.push(0),
+                    // The field before or behind, which is under the MAC.
+                    7 => octets[field - 8] ^= 1,
+                    8 => octets[field + 8] ^= 1,
+                    _ => {}
+                }
+            }
+            let mut expected = burst.clone();
+            let mut frames: Vec<Frame<'_>> =
+                burst.iter_mut().map(|(octets, ingress)| Frame { octets, ingress: *ingress }).collect();
+            let actions = switch.process(&mut frames);
+            for ((frame, action), (octets, ingress)) in frames.iter().zip(actions).zip(&mut expected) {
+                let verdict = model(&key, &own, octets, *ingress).unwrap_or_else(Action::Drop);
+                assert_eq!(action, verdict, "{kernel:?} {size} {kind} {ingress:?} {octets:02x?}");
+                assert_eq!(frame.octets, &octets[..], "{kernel:?} {size} {kind} {ingress:?}");
+            }
+        }
+        let counters = switch.counters();
+        assert!(counters.forwarded > 10 * counters.refused(), "{kernel:?} {}", counters.refused());
+        for reason in [Reason::BadMac, Reason::WrongIngress, Reason::Malformed] {
+            assert!(counters.of(reason) > 50, "{kernel:?} {reason:?}");
+        }
+    }
 }
 
 #[test]

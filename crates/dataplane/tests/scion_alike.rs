@@ -6,8 +6,8 @@ mod common;
 use common::model::{Model, Verdict};
 use common::packets::{ELSEWHERE, mint, path, template};
 use common::{
-    CHILD_1, CHILD_2, CHILD_SIBLING, CORE_1, CORE_2, HERE, PARENT_1, PARENT_2, PEER_1, PEER_2, Random, TIME, at, config,
-    key, now, router,
+    CHILD_1, CHILD_2, CHILD_SIBLING, CORE_1, CORE_2, HERE, PARENT_1, PARENT_2, PEER_1, PEER_2, Random, TIME, at,
+    config, key, now, router,
 };
 use wayleave_crypto::lanes::{CmacKey, Kernel};
 use wayleave_dataplane::counters::Reason;
@@ -83,7 +83,13 @@ fn odd(kind: usize, source: &mut Random) -> (Vec<u8>, Ingress) {
         7 => spoiled.hops[way.current].mac[source.below(6)] ^= 1 << source.below(8),
         8 => spoiled.infos[0].seg_id ^= 1 << source.below(16),
         9 => spoiled.infos[0].peering = true,
-        10 => spoiled.hops[way.current].ingress_alert = true,
+        10 => {
+            let field = &mut spoiled.hops[way.current];
+            (field.ingress_alert, field.egress_alert) = (true, source.one_in(2));
+            // A traceroute request.
+            packet.header.next_header = next_header::SCMP;
+            packet.payload = [vec![130, 0], vec![0; 58]].concat();
+        }
         11 => packet.header.dst = HERE,
         12 => packet.header.src = HERE,
         13 => ingress = Ingress::External(if way.enters == PEER_1 { PEER_2 } else { PEER_1 }),
@@ -123,7 +129,8 @@ fn assert_is_models(model: &Model, packet: &(Vec<u8>, Ingress), got: &(Action, V
         Verdict::Refuse(reason) => Action::Drop(reason),
     };
     match got {
-        (Action::Answer(reason), _) if *reason != Reason::Traceroute => assert_eq!(Action::Drop(*reason), verdict),
+        (Action::Answer(Reason::Traceroute), _) => assert_eq!(got.0, verdict),
+        (Action::Answer(reason), _) => assert_eq!(Action::Drop(*reason), verdict),
         (action, octets) => {
             assert_eq!(*action, verdict, "{packet:02x?}");
             assert_eq!(*octets, expected, "{packet:02x?}");
@@ -162,7 +169,7 @@ fn one_that_is_not_like_the_others_is_found_in_every_place() {
     let model = Model { here: HERE, key: key(), down: vec![CHILD_2] };
     let mut router = router();
     router.set_link(CHILD_2, false);
-    let mut refused = std::collections::BTreeSet::new();
+    let (mut refused, mut traced) = (std::collections::BTreeSet::new(), 0);
     for kind in 0..KINDS {
         for place in 0..32 {
             let burst: Vec<(Vec<u8>, Ingress)> = (0..32)
@@ -179,6 +186,7 @@ fn one_that_is_not_like_the_others_is_found_in_every_place() {
                 if let Action::Drop(reason) | Action::Answer(reason) = got.0 {
                     refused.insert(reason.name());
                 }
+                traced += usize::from(got.0 == Action::Answer(Reason::Traceroute));
                 assert_is_models(&model, packet, &got);
             }
         }
@@ -200,6 +208,7 @@ fn one_that_is_not_like_the_others_is_found_in_every_place() {
     for reason in reasons {
         assert!(refused.contains(reason.name()), "{reason:?} {refused:?}");
     }
+    assert!(traced > 10, "{traced}");
 }
 
 #[test]
