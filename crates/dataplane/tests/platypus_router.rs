@@ -256,6 +256,30 @@ fn copies_within_one_burst_are_copies() {
     assert_eq!((router.counters().forwarded, router.counters().of(Reason::Replayed)), (1, 63));
 }
 
+#[test]
+fn a_router_that_keeps_nothing_of_others_counts_every_packet_that_it_forwards() {
+    for size in [1, 16, 33, BURST] {
+        let config = Config {
+            waypoints: vec![waypoint()],
+            repeated: Repeated::Pass,
+            replay: ReplayFilter::new(&Key128::new([3; 16]), 1),
+            need_revocations: false,
+            answers_per_second: 100,
+            accounts: 0,
+            account_seed: 1,
+            delegations: 16,
+        };
+        let mut router = Router::new(config, Kernel::best());
+        let mut sent: Vec<Vec<u8>> =
+            (0..size as u32).map(|counter| packet(current_epoch(NOW), None, counter, NOW)).collect();
+        let mut frames: Vec<Frame<'_>> =
+            sent.iter_mut().map(|octets| Frame { octets, ingress: Ingress::Internal }).collect();
+        let actions = router.process(&mut frames, now(NOW));
+        assert_eq!(actions[..size], vec![Action::Route; size]);
+        assert_eq!(router.counters().forwarded, size as u64);
+    }
+}
+
 /// PLA-12: a flood of invalid packets from a source that did not send them.
 #[test]
 fn at_most_a_hundred_errors_a_second_leave_and_none_is_longer_than_its_cause() {
