@@ -7,8 +7,12 @@ use libfuzzer_sys::fuzz_target;
 use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_dataplane::frame::{Action, Frame, Ingress};
 use wayleave_dataplane::scion::{Config, Interface, Keys, Link, Owner, Router};
+use wayleave_dataplane::scion_2015::Switch;
 use wayleave_packet::scion::{Extensions, ForwardingKey, Header, HostAddress, IsdAs, Layout, Packet, scmp};
 use wayleave_packet::scion_2015;
+
+static SWITCH: LazyLock<Mutex<Switch>> =
+    LazyLock::new(|| Mutex::new(Switch::new(scion_2015::OpaqueKey::new(&[0x87; 16]), &[41, 42, 1])));
 
 static ROUTER: LazyLock<Mutex<Router>> = LazyLock::new(|| {
     let interface = |id, link| Interface { id, link, neighbor: IsdAs::new(1, 1_000), owner: Owner::This };
@@ -71,6 +75,14 @@ fuzz_target!(|input: &[u8]| {
             assert_eq!(frame.octets, alone);
         }
     }
+    // The switch of 2015 takes it as it takes each of many copies of it.
+    let mut switch = SWITCH.lock().expect("nothing panics");
+    let mut alone = octets.to_vec();
+    let expected = switch.process(&mut [Frame { octets: &mut alone, ingress }])[0];
+    let mut copies = vec![octets.to_vec(); 17];
+    let mut burst: Vec<Frame<'_>> = copies.iter_mut().map(|octets| Frame { octets, ingress }).collect();
+    assert_eq!(switch.process(&mut burst)[..17], [expected; 17]);
+    assert!(copies.iter().all(|copy| *copy == alone));
     let length = frames[0].octets.len();
     match action {
         Action::Answer(_) => {
