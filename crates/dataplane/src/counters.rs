@@ -137,18 +137,8 @@ impl Counters {
         self.reasons.iter().sum()
     }
 
-    /// Counts a burst. Mostly all of it is forwarded: only the others are looked at one by one.
-    #[inline]
-    pub(crate) fn count_burst(&mut self, actions: &[crate::frame::Action]) {
-        let is_forwarded = |action: &&crate::frame::Action| matches!(action, crate::frame::Action::Forward(_));
-        let forwarded = actions.iter().filter(is_forwarded).count();
-        self.forwarded += forwarded as u64;
-        if forwarded != actions.len() {
-            actions.iter().filter(|action| !is_forwarded(action)).for_each(|action| self.count(*action));
-        }
-    }
-
-    fn count(&mut self, action: crate::frame::Action) {
+    /// Counts what became of a packet.
+    pub(crate) fn count(&mut self, action: crate::frame::Action) {
         use crate::frame::Action;
         match action {
             Action::Forward(_) => self.forwarded += 1,

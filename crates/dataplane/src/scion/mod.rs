@@ -232,7 +232,6 @@ impl Router {
             fetch::<HEADER_LINES>(&behind[..behind.len().min(RUN)]);
             kernel.run(Run { router: self, frames: run, actions, scratch: &mut scratch, time: &time, now });
         }
-        self.counters.count_burst(&actions[..frames.len().min(BURST)]);
         actions
     }
 
@@ -274,6 +273,7 @@ impl Router {
         if passed.count_ones() as usize != frames.len() || wrong != 0 {
             return self.process_others(frames, actions, scratch, (passed, wrong), time, now);
         }
+        self.counters.forwarded += frames.len() as u64;
         for (lane, (frame, action)) in frames.iter_mut().zip(actions).enumerate() {
             *action = beside.leave(lane, frame.octets);
         }
@@ -321,6 +321,7 @@ impl Router {
             if let Err(reason) = decided {
                 *action = self.refuse(frame, reason, now);
             }
+            self.counters.count(*action);
         }
     }
 

@@ -69,12 +69,11 @@ impl Switch {
             fetch::<HEADER_LINES>(&behind[..behind.len().min(RUN)]);
             self.key.kernel().run(Run { switch: self, frames: run, actions, beside: &mut beside });
         }
-        self.counters.count_burst(&actions[..frames.len().min(BURST)]);
         actions
     }
 
     #[inline(always)]
-    fn process_run(&self, frames: &mut [Frame<'_>], actions: &mut [Action], beside: &mut Beside) {
+    fn process_run(&mut self, frames: &mut [Frame<'_>], actions: &mut [Action], beside: &mut Beside) {
         beside.clear();
         for (lane, frame) in frames.iter().enumerate().take(RUN) {
             if let Ingress::External(interface) = frame.ingress {
@@ -86,6 +85,7 @@ impl Switch {
         if passed.count_ones() as usize != frames.len() || wrong != 0 {
             return self.process_others(frames, actions, beside, (passed, wrong));
         }
+        self.counters.forwarded += frames.len() as u64;
         for (lane, (frame, action)) in frames.iter_mut().zip(actions).enumerate() {
             *action = beside.leave(lane, frame.octets);
         }
@@ -94,7 +94,7 @@ impl Switch {
     /// A run of which not all packets were good beside each other.
     #[inline(never)]
     fn process_others(
-        &self,
+        &mut self,
         frames: &mut [Frame<'_>],
         actions: &mut [Action],
         beside: &Beside,
@@ -132,6 +132,7 @@ impl Switch {
             if let Some(reason) = reason {
                 *action = Action::Drop(reason);
             }
+            self.counters.count(*action);
         }
     }
 
@@ -170,7 +171,7 @@ impl Switch {
 
 /// One run of packets for one switch.
 struct Run<'a, 'f> {
-    switch: &'a Switch,
+    switch: &'a mut Switch,
     frames: &'a mut [Frame<'f>],
     actions: &'a mut [Action],
     beside: &'a mut Beside,
