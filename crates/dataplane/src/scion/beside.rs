@@ -22,15 +22,15 @@ pub(super) struct Beside {
     blocks: [MacInput; RUN],
 }
 
-/// Fields as they lie in the packets; the words of hops as [`Hop::from_words`] takes them.
+/// Fields as they lie in the packets.
 struct Read {
     info: [u64; RUN],
     field: [u64; RUN],
     mac: [u32; RUN],
     /// Where the packet came in; zero if there is none.
     interface: [u16; RUN],
-    destination: [IsdAs; RUN],
-    source: [IsdAs; RUN],
+    destination: [u64; RUN],
+    source: [u64; RUN],
 }
 
 /// How the packets leave.
@@ -43,7 +43,7 @@ struct Leaving {
 impl Read {
     #[inline(always)]
     fn hop(&self, lane: usize) -> Hop {
-        Hop::from_words(self.info[lane], self.field[lane], self.mac[lane])
+        Hop::from_words(u64::from_be(self.info[lane]), u64::from_be(self.field[lane]), u32::from_be(self.mac[lane]))
     }
 }
 
@@ -66,6 +66,7 @@ impl Check<'_> {
         let Self { kernel, read, leaving, blocks, time, here, new_from } = self;
         let (mut refused, mut older) = ([0; RUN], [0; RUN]);
         let (mut first, mut second) = ([0; RUN], [0; RUN]);
+        let here = here.0.to_be();
         for lane in 0..RUN {
             let hop = read.hop(lane);
             refused[lane] = u32::from(hop.peering())
@@ -96,8 +97,8 @@ impl Beside {
             field: [0; RUN],
             mac: [0; RUN],
             interface: [0; RUN],
-            destination: [IsdAs(0); RUN],
-            source: [IsdAs(0); RUN],
+            destination: [0; RUN],
+            source: [0; RUN],
         },
         leaving: Leaving { egress: [0; RUN], seg_id: [0; RUN] },
         newer: 0,
@@ -115,12 +116,16 @@ impl Beside {
     #[inline(always)]
     pub(super) fn put(&mut self, lane: usize, packet: &[u8], interface: u16, kin: &Kin) {
         let (info, field) = (usize::from(kin.offsets.info), usize::from(kin.offsets.field));
-        let info = packet.get(info..info + 8).and_then(<[u8]>::first_chunk);
-        let field = packet.get(field..field + 12).and_then(<[u8]>::first_chunk);
+        let info = packet.get(info..info + 8).and_then(<[u8]>::first_chunk::<8>);
+        let field = packet.get(field..field + 12).and_then(<[u8]>::first_chunk::<12>);
         let (Some(info), Some(field)) = (info, field) else { return };
         let lane = lane % RUN;
-        (self.read.info[lane], self.read.field[lane], self.read.mac[lane]) = Hop::from_octets(info, field).words();
-        (self.read.destination[lane], self.read.source[lane]) = addresses(packet);
+        let [f0, f1, f2, f3, f4, f5, f6, f7, m0, m1, m2, m3] = *field;
+        self.read.info[lane] = u64::from_ne_bytes(*info);
+        self.read.field[lane] = u64::from_ne_bytes([f0, f1, f2, f3, f4, f5, f6, f7]);
+        self.read.mac[lane] = u32::from_ne_bytes([m0, m1, m2, m3]);
+        let (destination, source) = addresses(packet);
+        (self.read.destination[lane], self.read.source[lane]) = (destination.0.to_be(), source.0.to_be());
         self.read.interface[lane] = interface;
         self.offsets[lane] = kin.offsets;
     }

@@ -53,18 +53,11 @@ impl Hop {
         }
     }
 
-    /// From the words that [`words`](Self::words) returned.
+    /// From the info field, the first eight octets of the hop field, and its last four, as numbers.
     #[inline(always)]
     #[must_use]
     pub fn from_words(info: u64, field: u64, mac: u32) -> Self {
         Self { info, field, mac }
-    }
-
-    /// The info field, the first eight octets of the hop field, and its last four, as numbers.
-    #[inline(always)]
-    #[must_use]
-    pub fn words(&self) -> (u64, u64, u32) {
-        (self.info, self.field, self.mac)
     }
 
     /// Whether travel is in the direction of construction.
