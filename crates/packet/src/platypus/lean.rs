@@ -84,7 +84,7 @@ pub(super) struct Found<'k> {
     here: &'k Waypoint,
     key: &'k WaypointKey,
     /// Octets of its binding.
-    pub(super) width: usize,
+    width: usize,
 }
 
 impl Found<'_> {
@@ -96,7 +96,7 @@ impl Found<'_> {
 
     /// Octets of the tag that are compared.
     #[inline(always)]
-    pub(super) fn compared(&self) -> usize {
+    fn compared(&self) -> usize {
         self.here.compared()
     }
 }
