@@ -58,28 +58,43 @@ impl Switch {
     /// Processes at most [`BURST`] packets in place. A packet for another switch of the AS goes to sibling 0.
     pub fn process(&mut self, frames: &mut [Frame<'_>]) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
-        let mut beside = Beside::EMPTY;
-        fetch::<HEADER_LINES>(&frames[..frames.len().min(RUN)]);
-        for (number, actions) in actions.chunks_mut(RUN).enumerate() {
-            let Some((_, frames)) = frames.split_at_mut_checked(number * RUN) else { break };
-            if frames.is_empty() {
-                break;
-            }
-            let (run, behind) = frames.split_at_mut(frames.len().min(RUN));
-            fetch::<HEADER_LINES>(&behind[..behind.len().min(RUN)]);
-            self.key.kernel().run(Run { switch: self, frames: run, actions, beside: &mut beside });
-        }
+        // Two, so that a run's fields have time to reach where they are read as vectors.
+        let mut beside = [Beside::EMPTY, Beside::EMPTY];
+        let count = frames.len().min(BURST);
+        self.key.kernel().run(Burst {
+            switch: self,
+            frames: &mut frames[..count],
+            actions: &mut actions,
+            beside: &mut beside,
+        });
         actions
+    }
+
+    /// A run after the other, each with its fields taken while the one before is looked at.
+    #[inline(always)]
+    fn process_burst(
+        &mut self,
+        frames: &mut [Frame<'_>],
+        actions: &mut [Action; BURST],
+        [this, next]: &mut [Beside; 2],
+    ) {
+        let (mut this, mut next) = (this, next);
+        fetch::<HEADER_LINES>(&frames[..frames.len().min(2 * RUN)]);
+        put(this, &frames[..frames.len().min(RUN)]);
+        let (mut rest, mut actions) = (frames, &mut actions[..]);
+        while !rest.is_empty() {
+            let (run, behind) = rest.split_at_mut(rest.len().min(RUN));
+            let (run_actions, behind_actions) = actions.split_at_mut(run.len());
+            fetch::<HEADER_LINES>(&behind[behind.len().min(RUN)..behind.len().min(2 * RUN)]);
+            put(next, &behind[..behind.len().min(RUN)]);
+            self.process_run(run, run_actions, this);
+            std::mem::swap(&mut this, &mut next);
+            (rest, actions) = (behind, behind_actions);
+        }
     }
 
     #[inline(always)]
     fn process_run(&mut self, frames: &mut [Frame<'_>], actions: &mut [Action], beside: &mut Beside) {
-        beside.clear();
-        for (lane, frame) in frames.iter().enumerate().take(RUN) {
-            if let Ingress::External(interface) = frame.ingress {
-                beside.put(lane, frame.octets, interface);
-            }
-        }
         let passed = beside.check(&self.key, &self.own);
         let wrong = if passed == 0 { 0 } else { beside.wrong(passed, &self.key) };
         if passed.count_ones() as usize != frames.len() || wrong != 0 {
@@ -169,21 +184,32 @@ impl Switch {
     }
 }
 
-/// One run of packets for one switch.
-struct Run<'a, 'f> {
+/// A burst of packets for one switch.
+struct Burst<'a, 'f> {
     switch: &'a mut Switch,
     frames: &'a mut [Frame<'f>],
-    actions: &'a mut [Action],
-    beside: &'a mut Beside,
+    actions: &'a mut [Action; BURST],
+    beside: &'a mut [Beside; 2],
 }
 
-impl Work for Run<'_, '_> {
+impl Work for Burst<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
         let Self { switch, frames, actions, beside } = self;
-        switch.process_run(frames, actions, beside);
+        switch.process_burst(frames, actions, beside);
+    }
+}
+
+/// Takes a run's packets.
+#[inline(always)]
+fn put(beside: &mut Beside, frames: &[Frame<'_>]) {
+    beside.clear();
+    for (lane, frame) in frames.iter().enumerate().take(RUN) {
+        if let Ingress::External(interface) = frame.ingress {
+            beside.put(lane, frame.octets, interface);
+        }
     }
 }
 
