@@ -24,10 +24,15 @@ pub enum Headroom {
     None,
 }
 
+/// As a driver's frames lie: within one page.
+#[derive(Clone, Debug)]
+#[repr(align(2048))]
+struct Slot([u8; SLOT]);
+
 /// Packets of one length, and whatever stands in front of each.
 #[derive(Debug)]
 pub struct Slots {
-    arena: Vec<u8>,
+    arena: Vec<Slot>,
     length: usize,
     turns: usize,
 }
@@ -40,7 +45,7 @@ impl Slots {
         let room = ((SLOT - length) / LINE + 1).min(TURNS);
         // A divisor of a burst, which so begins where the one before did.
         let turns = if headroom == Headroom::None { 1 } else { 1 << room.ilog2() };
-        Self { arena: vec![0; SPAN], length, turns }
+        Self { arena: vec![Slot([0; SLOT]); PACKETS], length, turns }
     }
 
     /// Octets of each.
@@ -53,19 +58,19 @@ impl Slots {
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let (length, turns) = (self.length, self.turns);
         let begins = (0..turns).map(|turn| turn * LINE).cycle();
-        self.arena.chunks_exact_mut(SLOT).zip(begins).map(move |(slot, begin)| &mut slot[begin..begin + length])
+        self.arena.iter_mut().zip(begins).map(move |(slot, begin)| &mut slot.0[begin..begin + length])
     }
 
     /// What `make` makes of each, a burst at a time.
     #[inline(always)]
     pub fn bursts<'a, T>(&'a mut self, mut make: impl FnMut(&'a mut [u8]) -> T) -> impl Iterator<Item = [T; BURST]> {
         let (length, turns) = (self.length, self.turns);
-        self.arena.chunks_exact_mut(SLOT * BURST).map(move |burst| {
-            let mut slots = burst.chunks_exact_mut(SLOT);
+        self.arena.chunks_exact_mut(BURST).map(move |burst| {
+            let mut slots = burst.iter_mut();
             let mut begin = 0;
             std::array::from_fn(|_| {
                 let slot = slots.next().expect("as many slots as packets");
-                let one = make(&mut slot[begin..begin + length]);
+                let one = make(&mut slot.0[begin..begin + length]);
                 begin = if begin + LINE == turns * LINE { 0 } else { begin + LINE };
                 one
             })
