@@ -1,7 +1,11 @@
 //! CMAC under derived keys of sixteen messages of as many blocks each, everything in registers from the key's input to the
 //! tag.
 
-use std::arch::x86_64::{__m512i, _mm512_loadu_si512};
+use std::arch::x86_64::{
+    __m512i, _mm_maskz_loadu_epi8, _mm256_storeu_si256, _mm512_castsi128_si512, _mm512_cvtepi32_epi16,
+    _mm512_inserti32x4, _mm512_loadu_si512, _mm512_mask_blend_epi8, _mm512_set1_epi8, _mm512_set1_epi32,
+    _mm512_sllv_epi32, _mm512_sub_epi32, _mm512_testn_epi32_mask,
+};
 
 use super::super::rows::common_blocks;
 use super::super::{Block, CmacKey, Code, Kernel, Row, SIDE};
@@ -103,19 +107,69 @@ unsafe fn tag(
         if blocks > 0 {
             encrypt_vectors(&mut state, key);
         }
+        let ends = Ends::of(tails, blocks);
         for (side, state) in state.iter_mut().enumerate() {
             let single = once[side].double();
-            let mut complete = 0xf;
             if blocks > 0 {
-                let last = |lane: usize| &tails[VECTORS * side + lane][16 * (blocks - 1)..];
-                complete = (0..4).fold(0, |bits, lane| bits | u8::from(last(lane).len() == 16) << lane);
-                *state = state.xor(__m512i::gather_padded(last));
+                *state = state.xor(ends.gather(tails, side));
             }
+            let complete = (ends.complete >> (VECTORS * side)) as u8 & 0xf;
             *state = state.xor(__m512i::choose(complete, single, single.double()));
         }
         encrypt_vectors(&mut state, key);
         for (state, tags) in state.iter().zip(tags.as_chunks_mut::<4>().0) {
             state.store(tags);
+        }
+    }
+}
+
+/// Where the last blocks of tails begin and end.
+struct Ends {
+    begin: usize,
+    /// A bit for each octet that a last block has.
+    octets: [u16; SIDE],
+    /// A bit for the place behind the last octet of each; none where there are sixteen.
+    behind: [u64; VECTORS],
+    /// A bit for each tail whose last block is complete, or that has none.
+    complete: u16,
+}
+
+impl Ends {
+    /// Of tails of as many `blocks`. The caller has the features.
+    #[inline(always)]
+    unsafe fn of(tails: &[&[u8]; SIDE], blocks: usize) -> Self {
+        let begin = 16 * blocks.saturating_sub(1);
+        let lengths: [u32; SIDE] = std::array::from_fn(|lane| (tails[lane].len() - begin) as u32);
+        let mut ends = Self { begin, octets: [0; SIDE], behind: [0; VECTORS], complete: u16::MAX };
+        // SAFETY: the caller has the features; sixteen words have 64 octets, and as many halves have 32.
+        unsafe {
+            let one = _mm512_set1_epi32(1);
+            let behind = _mm512_sllv_epi32(one, _mm512_loadu_si512(lengths.as_ptr().cast()));
+            let octets = _mm512_cvtepi32_epi16(_mm512_sub_epi32(behind, one));
+            _mm256_storeu_si256(ends.octets.as_mut_ptr().cast(), octets);
+            _mm256_storeu_si256(ends.behind.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(behind));
+            if blocks > 0 {
+                ends.complete = _mm512_testn_epi32_mask(behind, _mm512_set1_epi32(0xffff));
+            }
+        }
+        ends
+    }
+
+    /// The last blocks of the tails of a vector, padded (RFC 4493 section 2.4). The caller has the features, and there is
+    /// a last block in each of `tails`.
+    #[inline(always)]
+    unsafe fn gather(&self, tails: &[&[u8]; SIDE], side: usize) -> __m512i {
+        // SAFETY: the caller has the features; only as many octets are read as there are.
+        unsafe {
+            let one = |lane: usize| {
+                let lane = VECTORS * side + lane;
+                _mm_maskz_loadu_epi8(self.octets[lane], tails[lane].as_ptr().add(self.begin).cast())
+            };
+            let vector = _mm512_castsi128_si512(one(0));
+            let vector = _mm512_inserti32x4::<1>(vector, one(1));
+            let vector = _mm512_inserti32x4::<2>(vector, one(2));
+            let vector = _mm512_inserti32x4::<3>(vector, one(3));
+            _mm512_mask_blend_epi8(self.behind[side], vector, _mm512_set1_epi8(-0x80))
         }
     }
 }
