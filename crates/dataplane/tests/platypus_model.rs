@@ -119,6 +119,41 @@ fn packet(random: &mut Random, now: Now) -> Vec<u8> {
     out
 }
 
+/// A burst of packets of the commonest shape, with payloads of as many blocks: of a few principals and two epochs, or of one;
+/// now and then with one that came before, or is not right.
+fn run(random: &mut Random, now: Now) -> Vec<Vec<u8>> {
+    let (spread, spoilt) = (1 + random.below(2), random.below(3));
+    let (width, blocks) = (if random.below(2) == 0 { Width::Narrow } else { Width::Full }, 1 + random.below(4));
+    let mut packets: Vec<Vec<u8>> = Vec::new();
+    for _ in 0..16 * (1 + random.below(4)) {
+        let capability = Capability {
+            waypoint: addresses()[random.below(spread) as usize],
+            principal: principal(1 + random.below(4)),
+            interval: interval(),
+            epoch: epoch::epoch_at(interval(), now.unix) - random.below(spread) as u32,
+            delegation: None,
+            width,
+        };
+        let hops = [Hop { capability, key: keys().stamp_key(&capability).expect("one key for ever") }];
+        let length = (20 + 16 * blocks - random.below(16)) as u8;
+        let mut inner = vec![0x45, 0, 0, length, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 7, 203, 0, 113, 9];
+        inner.resize(length.into(), 0x5a);
+        let nonce = Nonce::new(now.unix, random.next() as u32);
+        let route = Route { hops: &hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
+        let mut out = Vec::new();
+        encapsulate(&inner, &route, &mut out).expect("sound");
+        match random.below(40 * spread) {
+            0 if spoilt == 1 => mutate(random, &mut out),
+            0 if spoilt == 2 && !packets.is_empty() => {
+                out.clone_from(&packets[random.below(packets.len() as u64) as usize]);
+            }
+            _ => {}
+        }
+        packets.push(out);
+    }
+    packets
+}
+
 /// The state of a router, in plain code.
 struct Model {
     waypoints: Vec<Waypoint>,
@@ -337,8 +372,9 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
             }
             pool.extend((0..6).map(|_| packet(&mut random, now)));
             pool.drain(..pool.len().saturating_sub(400));
-            let mut datagrams: Vec<Vec<u8>> = Vec::new();
-            for _ in 0..1 + random.below(BURST as u64) {
+            let mut datagrams: Vec<Vec<u8>> = if burst % 4 == 0 { run(&mut random, now) } else { Vec::new() };
+            let count = if datagrams.is_empty() { 1 + random.below(BURST as u64) } else { 0 };
+            for _ in 0..count {
                 // Now and then one that has much in common with the one before.
                 let like = datagrams.last().filter(|_| random.below(5) == 0).cloned();
                 let is_like = like.is_some();

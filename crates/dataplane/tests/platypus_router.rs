@@ -271,12 +271,14 @@ fn a_router_that_keeps_nothing_of_others_counts_every_packet_that_it_forwards() 
         };
         let mut router = Router::new(config, Kernel::best());
         let mut sent: Vec<Vec<u8>> =
-            (0..size as u32).map(|counter| packet(current_epoch(NOW), None, counter, NOW)).collect();
+            (0..size as u32).map(|counter| packet(current_epoch(NOW) - counter % 2, None, counter, NOW)).collect();
+        let alone: Vec<_> = sent.iter().map(|octets| process(&mut router, &mut octets.clone(), now(NOW)).1).collect();
         let mut frames: Vec<Frame<'_>> =
             sent.iter_mut().map(|octets| Frame { octets, ingress: Ingress::Internal }).collect();
         let actions = router.process(&mut frames, now(NOW));
         assert_eq!(actions[..size], vec![Action::Route; size]);
-        assert_eq!(router.counters().forwarded, size as u64);
+        assert_eq!(router.counters().forwarded, 2 * size as u64);
+        assert!(frames.iter().zip(&alone).all(|(frame, alone)| *frame.octets == **alone), "{size}");
     }
 }
 

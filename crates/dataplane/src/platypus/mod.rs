@@ -9,8 +9,8 @@ mod totals;
 use std::net::IpAddr;
 
 use wayleave_core::Now;
-use wayleave_crypto::lanes::{Kernel, Work};
-use wayleave_packet::platypus::burst::Verifier;
+use wayleave_crypto::lanes::{Kernel, SIDE, Work};
+use wayleave_packet::platypus::burst::{Verdicts, Verifier};
 use wayleave_packet::platypus::header::{Packet, Version};
 use wayleave_packet::platypus::verify::{self, Forward, IcmpError, Verdict, Waypoint, icmp};
 
@@ -149,6 +149,8 @@ pub struct Config {
 pub struct Router {
     waypoints: Vec<Waypoint>,
     verifier: Verifier,
+    /// Those of the last burst; not there while a burst is processed.
+    verdicts: Option<Box<Verdicts>>,
     /// What the replay filter knows the packets of this burst by, and the names of their accounts.
     hashes: [[u8; 16]; BURST],
     names: [Name; BURST],
@@ -169,6 +171,7 @@ impl Router {
         Self {
             waypoints: config.waypoints,
             verifier: Verifier::new(kernel, config.delegations),
+            verdicts: Some(Box::default()),
             hashes: [[0; 16]; BURST],
             names: [Name::default(); BURST],
             revocations: Revocations::default(),
@@ -192,34 +195,49 @@ impl Router {
 
     #[inline(always)]
     fn process_burst(&mut self, frames: &mut [Frame<'_>], actions: &mut [Action; BURST], now: Now) {
-        let mut verdicts = [Verdict::default(); BURST];
+        let mut verdicts = self.verdicts.take().unwrap_or_default();
         {
             let mut datagrams: [&[u8]; BURST] = [&[]; BURST];
             for (datagram, frame) in datagrams.iter_mut().zip(frames.iter()) {
                 *datagram = frame.octets;
             }
             let count = frames.len().min(BURST);
-            self.verifier.verify(&self.waypoints, &datagrams[..count], now.unix, &mut verdicts);
+            self.verifier.decide(&self.waypoints, &datagrams[..count], now.unix, &mut verdicts);
             self.look_up(&datagrams[..count], &verdicts);
         }
         let is_alone = self.is_alone();
-        let mut alone = 0;
-        let packets = frames.iter_mut().zip(actions.iter_mut()).zip(&verdicts);
-        for (place, ((frame, action), verdict)) in packets.enumerate() {
-            *action = match verdict {
-                Verdict::Forward(forward) if is_alone => {
-                    forward.apply(frame.octets);
-                    alone += 1;
-                    *action = Action::Route;
-                    continue;
+        for (group, (frames, actions)) in frames.chunks_mut(SIDE).zip(actions.chunks_mut(SIDE)).enumerate() {
+            if let Some(forwards) = verdicts.alike(group) {
+                let packets = frames.iter_mut().zip(actions).zip(forwards);
+                if is_alone {
+                    for ((frame, action), forward) in packets {
+                        forward.apply(frame.octets);
+                        *action = Action::Route;
+                    }
+                    self.counters.forwarded += SIDE as u64;
+                } else {
+                    for (lane, ((frame, action), forward)) in packets.enumerate() {
+                        *action = self.forward(frame, &forward, group * SIDE + lane, now);
+                        self.count(*action);
+                    }
                 }
-                Verdict::Forward(forward) => self.forward(frame, forward, place, now),
-                Verdict::Answer(error, reason) => self.answer(frame, *error, *reason, now),
-                Verdict::Drop(reason) => self.relay(frame, now).unwrap_or(Action::Drop(Reason::Packet(*reason))),
-            };
-            self.count(*action);
+                continue;
+            }
+            let packets = frames.iter_mut().zip(actions).zip(verdicts.each(group));
+            for (lane, ((frame, action), verdict)) in packets.enumerate() {
+                *action = match verdict {
+                    Verdict::Forward(forward) if is_alone => {
+                        forward.apply(frame.octets);
+                        Action::Route
+                    }
+                    Verdict::Forward(forward) => self.forward(frame, forward, group * SIDE + lane, now),
+                    Verdict::Answer(error, reason) => self.answer(frame, *error, *reason, now),
+                    Verdict::Drop(reason) => self.relay(frame, now).unwrap_or(Action::Drop(Reason::Packet(*reason))),
+                };
+                self.count(*action);
+            }
         }
-        self.counters.forwarded += alone;
+        self.verdicts = Some(verdicts);
     }
 
     /// Whether nothing but the packet itself decides on it now.
@@ -232,15 +250,24 @@ impl Router {
 
     /// Begins to fetch what is known of other packets, for the whole burst at once.
     #[inline]
-    fn look_up(&mut self, datagrams: &[&[u8]], verdicts: &[Verdict]) {
+    fn look_up(&mut self, datagrams: &[&[u8]], verdicts: &Verdicts) {
         if self.repeated == Repeated::Pass && !self.is_accounting {
             return;
         }
-        let known = self.hashes.iter_mut().zip(&mut self.names);
-        for ((datagram, verdict), (hash, name)) in datagrams.iter().zip(verdicts).zip(known) {
-            if let Verdict::Forward(forward) = verdict {
-                *hash = forward.fingerprint(datagram);
-                *name = self.accounts.look_up(&forward.charge(datagram));
+        for (group, datagrams) in datagrams.chunks(SIDE).enumerate() {
+            let places = group * SIDE..(group + 1) * SIDE;
+            let known = self.hashes[places.clone()].iter_mut().zip(&mut self.names[places]);
+            let packets = datagrams.iter().zip(known);
+            if let Some(forwards) = verdicts.alike(group) {
+                for ((datagram, known), forward) in packets.zip(forwards) {
+                    note(&self.accounts, datagram, &forward, known);
+                }
+                continue;
+            }
+            for ((datagram, known), verdict) in packets.zip(verdicts.each(group)) {
+                if let Verdict::Forward(forward) = verdict {
+                    note(&self.accounts, datagram, forward, known);
+                }
             }
         }
         if self.repeated != Repeated::Pass {
@@ -364,6 +391,13 @@ impl Router {
         self.waypoints = waypoints;
         self.verifier.forget();
     }
+}
+
+/// Notes what the replay filter and the accounts know a packet by.
+#[inline(always)]
+fn note(accounts: &Accounts, datagram: &[u8], forward: &Forward, (hash, name): (&mut [u8; 16], &mut Name)) {
+    *hash = forward.fingerprint(datagram);
+    *name = accounts.look_up(&forward.charge(datagram));
 }
 
 /// A burst of packets for one router.

@@ -55,6 +55,49 @@ impl Waiting {
     }
 }
 
+/// What becomes of the packets of a burst.
+#[derive(Debug)]
+pub struct Verdicts {
+    each: [Verdict; BURST],
+    /// Where [`SIDE`] packets one after another are forwarded as the commonest shape is: the pointer's new value. What is in
+    /// `each` for them says nothing.
+    alike: [Option<u8>; BURST / SIDE],
+    /// Of these, the word with TTL, protocol and checksum.
+    rewritten: [[u32; SIDE]; BURST / SIDE],
+}
+
+impl Default for Verdicts {
+    fn default() -> Self {
+        Self { each: [Verdict::default(); BURST], alike: [None; BURST / SIDE], rewritten: [[0; SIDE]; BURST / SIDE] }
+    }
+}
+
+impl Verdicts {
+    /// Of the packet at `place` of the burst, below [`BURST`].
+    #[must_use]
+    pub fn get(&self, place: usize) -> Verdict {
+        match self.alike[place / SIDE] {
+            Some(pointer) => Verdict::Forward(Forward::lean(self.rewritten[place / SIDE][place % SIDE], pointer)),
+            None => self.each[place],
+        }
+    }
+
+    /// Of the `group`-th [`SIDE`] packets, unless they are [`alike`](Self::alike).
+    #[must_use]
+    #[inline(always)]
+    pub fn each(&self, group: usize) -> &[Verdict] {
+        self.each.chunks(SIDE).nth(group).unwrap_or_default()
+    }
+
+    /// Of the `group`-th [`SIDE`] packets, if all of them are forwarded and rewritten alike: what takes no look at each.
+    #[inline(always)]
+    #[must_use]
+    pub fn alike(&self, group: usize) -> Option<impl Iterator<Item = Forward> + '_> {
+        let pointer = (*self.alike.get(group)?)?;
+        Some(self.rewritten[group].iter().map(move |rewritten| Forward::lean(*rewritten, pointer)))
+    }
+}
+
 impl Verifier {
     /// A verifier that keeps the keys of `delegations` delegations.
     #[must_use]
@@ -83,15 +126,27 @@ impl Verifier {
     }
 
     /// Decides on up to [`BURST`] IP packets of version 1 for any of `waypoints`. Verdicts beyond the packets are left.
-    #[inline(always)]
     pub fn verify(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut [Verdict]) {
+        let mut decided = Verdicts::default();
+        let count = datagrams.len().min(verdicts.len()).min(BURST);
+        self.decide(waypoints, &datagrams[..count], now, &mut decided);
+        for (place, verdict) in verdicts.iter_mut().enumerate().take(count) {
+            *verdict = decided.get(place);
+        }
+    }
+
+    /// The same without a look at each packet where sixteen are alike. Verdicts beyond the packets say nothing.
+    #[inline(always)]
+    pub fn decide(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut Verdicts) {
         self.kernel.run(Verify { verifier: self, waypoints, datagrams, now, verdicts });
     }
 
     #[inline(always)]
-    fn verify_all(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut [Verdict]) {
+    fn verify_all(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut Verdicts) {
         let Self { kernel, keys, heads, rows, scratch, waiting, tags, delegations } = self;
-        let datagrams = &datagrams[..datagrams.len().min(verdicts.len()).min(BURST)];
+        let Verdicts { each: verdicts, alike, rewritten } = verdicts;
+        *alike = [None; BURST / SIDE];
+        let datagrams = &datagrams[..datagrams.len().min(BURST)];
         let mut inputs: [Option<&WaypointKey>; BURST] = [None; BURST];
         let mut messages = [Parts::default(); BURST];
         let mut differ = [0; BURST];
@@ -107,12 +162,10 @@ impl Verifier {
             let mut group_tags = [[0; 16]; SIDE];
             let are_tagged = beside.tag(here, rows, &mut group_tags);
             if are_tagged
-                && let Some(found) = beside.whole(here.len())
-                && Beside::compare(found, here, &group_tags, &mut differ[first..])
+                && let Some(found) = beside.whole()
+                && Beside::compare(found, here, &group_tags) == Some(0)
             {
-                for (lane, verdict) in verdicts[first..].iter_mut().enumerate().take(here.len()) {
-                    *verdict = Verdict::Forward(beside.forward(lane, found));
-                }
+                (alike[group], rewritten[group]) = (Some(found.pointer()), *beside.rewritten());
                 continue;
             }
             for (lane, ((datagram, row), head)) in here.iter().zip(&*rows).zip(heads).enumerate() {
@@ -148,6 +201,9 @@ impl Verifier {
                 count += 1;
             }
         }
+        if alike[..datagrams.len().div_ceil(SIDE)].iter().all(Option::is_some) {
+            return;
+        }
         derive_secrets(&inputs[..count], keys);
         cmac_each(*kernel, &keys[..count], &messages[..count], &mut tags[..count]);
         for (one, tag) in waiting.iter().zip(&*tags).take(count) {
@@ -178,7 +234,7 @@ struct Verify<'a, 'd> {
     waypoints: &'a [Waypoint],
     datagrams: &'a [&'d [u8]],
     now: UnixTime,
-    verdicts: &'a mut [Verdict],
+    verdicts: &'a mut Verdicts,
 }
 
 impl Work for Verify<'_, '_> {

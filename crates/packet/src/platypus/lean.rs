@@ -1,6 +1,7 @@
 //! The commonest shape of packet: IPv4 over IP, one capability, neither delegated nor sealed. Sixteen packets are checked
 //! beside each other, field by field; what most of them have in common is compared as a whole.
 
+use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::{Afi, UnixTime};
@@ -98,6 +99,12 @@ impl Found<'_> {
     #[inline(always)]
     fn compared(&self) -> usize {
         self.here.compared()
+    }
+
+    /// The pointer behind the only capability.
+    #[inline(always)]
+    pub(super) fn pointer(&self) -> u8 {
+        ((self.behind() - at::CAPABILITY) / WORD) as u8
     }
 }
 
@@ -418,7 +425,7 @@ impl<'s, 'k> Beside<'s, 'k> {
             |lane: usize, behind: usize| datagrams.get(lane)?.get(behind..self.scratch.lengths[lane] as usize);
         let Some(any) = self.found(first).and_then(|found| payload(first, found.behind())) else { return false };
         let mut tails = [any; SIDE];
-        if let Some(behind) = self.whole(SIDE).map(|found| found.behind()) {
+        if let Some(behind) = self.whole().map(|found| found.behind()) {
             for (tail, (datagram, length)) in tails.iter_mut().zip(datagrams.iter().zip(&self.scratch.lengths)) {
                 let Some(payload) = datagram.get(behind..*length as usize) else { return false };
                 *tail = payload;
@@ -433,30 +440,39 @@ impl<'s, 'k> Beside<'s, 'k> {
         tag_rows(self.kernel, &keys[..self.count], rows, &tails, tags)
     }
 
-    /// What all of the `count` packets have in common, if they passed and are of one kin.
+    /// One of [`SIDE`] packets' kins, if all passed, and if all their kins have bindings of one width that are compared over
+    /// as many octets.
     #[inline(always)]
-    pub(super) fn whole(&self, count: usize) -> Option<Found<'k>> {
-        let is_whole = self.count == 1 && u32::from(self.passed) == (1 << count) - 1;
-        if is_whole { self.found[0].1 } else { None }
+    pub(super) fn whole(&self) -> Option<Found<'k>> {
+        let first = self.found[0].1?;
+        let of = |found: Found<'k>| (found.width, found.compared());
+        let others = &self.found[..self.count.max(1)][1..];
+        let is_whole = self.passed == u16::MAX
+            && others.iter().all(|(_, found)| found.is_some_and(|found| of(found) == of(first)));
+        is_whole.then_some(first)
     }
 
-    /// Writes how much the tags differ from those that packets of the kin `found` present, without a branch on any octet;
-    /// whether it does: not where only a part of the tag is compared.
+    /// How much the tags differ from those that packets of the kin `found` present, all together and without a branch on any
+    /// octet; `None` where only a part of the tag is compared.
     #[inline(always)]
-    pub(super) fn compare(found: Found<'k>, datagrams: &[&[u8]], tags: &[Block; SIDE], out: &mut [u64]) -> bool {
+    pub(super) fn compare(found: Found<'k>, datagrams: &[&[u8]], tags: &[Block; SIDE]) -> Option<u64> {
         match (found.compared(), found.width) {
-            (16, 8) => compare::<8>(datagrams, tags, out),
-            (16, 16) => compare::<16>(datagrams, tags, out),
-            _ => return false,
+            (16, 8) => Some(compare::<8>(datagrams, tags)),
+            (16, 16) => Some(compare::<16>(datagrams, tags)),
+            _ => None,
         }
-        true
+    }
+
+    /// Of each packet that has passed, the word with TTL, protocol and checksum as it leaves.
+    #[inline(always)]
+    pub(super) fn rewritten(&self) -> &[u32; SIDE] {
+        &self.scratch.rewritten
     }
 
     /// How the packet of `lane`, which has passed and is of the kin `found`, is sent on.
     #[inline(always)]
-    pub(super) fn forward(&self, lane: usize, found: Found<'k>) -> Forward {
-        let pointer = (found.behind() - at::CAPABILITY) / WORD;
-        Forward::lean(self.scratch.rewritten[lane % SIDE], pointer as u8)
+    fn forward(&self, lane: usize, found: Found<'k>) -> Forward {
+        Forward::lean(self.scratch.rewritten[lane % SIDE], found.pointer())
     }
 
     /// The packet of `lane`, if it passed; the others go the general way.
@@ -478,9 +494,10 @@ impl<'s, 'k> Beside<'s, 'k> {
 
 /// The differences of tags from bindings of `WIDTH` octets.
 #[inline(always)]
-fn compare<const WIDTH: usize>(datagrams: &[&[u8]], tags: &[Block; SIDE], out: &mut [u64]) {
-    for ((out, datagram), tag) in out.iter_mut().zip(datagrams).zip(tags) {
-        *out = match datagram.get(FRONT..FRONT + WIDTH) {
+fn compare<const WIDTH: usize>(datagrams: &[&[u8]], tags: &[Block; SIDE]) -> u64 {
+    let mut differ = 0;
+    for (datagram, tag) in datagrams.iter().zip(tags) {
+        differ |= match datagram.get(FRONT..FRONT + WIDTH) {
             Some(presented) => {
                 let words = presented.as_chunks::<8>().0.iter().zip(tag.as_chunks::<8>().0);
                 words.fold(0, |differ, (a, b)| differ | u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b))
@@ -488,6 +505,7 @@ fn compare<const WIDTH: usize>(datagrams: &[&[u8]], tags: &[Block; SIDE], out: &
             None => u64::MAX,
         };
     }
+    black_box(differ)
 }
 
 #[cfg(test)]
