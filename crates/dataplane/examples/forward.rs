@@ -43,6 +43,7 @@ fn main() {
         for (name, work) in [
             ("platypus", platypus::Work::Plain),
             ("platypus-mixed", platypus::Work::Mixed),
+            ("platypus-macs", platypus::Work::Macs),
             ("platypus-full", platypus::Work::Full),
         ] {
             for length in [64, 348, 1_500] {

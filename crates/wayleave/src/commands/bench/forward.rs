@@ -37,12 +37,13 @@ enum Subject {
 /// A name, what is done, and the sizes in octets: the first one also on all cores.
 type Measure = (&'static str, Subject, &'static [usize]);
 
-const FORWARD: [Measure; 10] = [
+const FORWARD: [Measure; 11] = [
     ("none", Subject::Forward(Work::None), &[64, 1_518]),
     ("ip", Subject::Forward(Work::Ip), &[64, 1_518]),
     ("scion-2015", Subject::Forward(Work::Scion2015), &[64, 1_518]),
     ("scion", Subject::Forward(Work::Scion), &[64, 1_518]),
     ("scion-mixed", Subject::Forward(Work::ScionMixed), &[64]),
+    ("platypus-macs", Subject::Platypus(platypus::bench::Work::Macs), &[64, 348, 1_500]),
     ("platypus-mixed", Subject::Platypus(platypus::bench::Work::Mixed), &[64]),
     ("platypus", Subject::Platypus(platypus::bench::Work::Plain), &[64, 348, 1_500]),
     ("platypus-full", Subject::Platypus(platypus::bench::Work::Full), &[64, 348, 1_500]),
