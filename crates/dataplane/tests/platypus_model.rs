@@ -119,8 +119,8 @@ fn packet(random: &mut Random, now: Now) -> Vec<u8> {
     out
 }
 
-/// A burst of packets of the commonest shape, with payloads of as many blocks: of a few principals and two epochs, or of one;
-/// now and then with one that came before, or is not right.
+/// A burst of packets of the commonest shape, by sixteens, with payloads of as many blocks: of a few principals, to one
+/// waypoint in one epoch or to two in two; now and then with one that is a copy of another, or is not right.
 fn run(random: &mut Random, now: Now) -> Vec<Vec<u8>> {
     let (spread, spoilt) = (1 + random.below(2), random.below(3));
     let (width, blocks) = (if random.below(2) == 0 { Width::Narrow } else { Width::Full }, 1 + random.below(4));

@@ -258,7 +258,7 @@ fn copies_within_one_burst_are_copies() {
 
 #[test]
 fn a_router_that_keeps_nothing_of_others_counts_every_packet_that_it_forwards() {
-    for size in [1, 16, 33, BURST] {
+    for (size, epochs) in [(1, 1), (16, 1), (33, 1), (BURST, 1), (16, 2), (33, 2), (BURST, 2)] {
         let config = Config {
             waypoints: vec![waypoint()],
             repeated: Repeated::Pass,
@@ -271,7 +271,7 @@ fn a_router_that_keeps_nothing_of_others_counts_every_packet_that_it_forwards() 
         };
         let mut router = Router::new(config, Kernel::best());
         let mut sent: Vec<Vec<u8>> =
-            (0..size as u32).map(|counter| packet(current_epoch(NOW) - counter % 2, None, counter, NOW)).collect();
+            (0..size as u32).map(|counter| packet(current_epoch(NOW) - counter % epochs, None, counter, NOW)).collect();
         let alone: Vec<_> = sent.iter().map(|octets| process(&mut router, &mut octets.clone(), now(NOW)).1).collect();
         let mut frames: Vec<Frame<'_>> =
             sent.iter_mut().map(|octets| Frame { octets, ingress: Ingress::Internal }).collect();
@@ -279,6 +279,20 @@ fn a_router_that_keeps_nothing_of_others_counts_every_packet_that_it_forwards() 
         assert_eq!(actions[..size], vec![Action::Route; size]);
         assert_eq!(router.counters().forwarded, 2 * size as u64);
         assert!(frames.iter().zip(&alone).all(|(frame, alone)| *frame.octets == **alone), "{size}");
+        // One that is forged leaves the others as they were, in its own sixteen and beside them.
+        for forged in [0, size / 2, size - 1] {
+            let mut sent: Vec<Vec<u8>> = (0..size as u32)
+                .map(|counter| packet(current_epoch(NOW) - counter % epochs, None, counter, NOW))
+                .collect();
+            *sent[forged].last_mut().expect("octets") ^= 1;
+            let mut frames: Vec<Frame<'_>> =
+                sent.iter_mut().map(|octets| Frame { octets, ingress: Ingress::Internal }).collect();
+            let actions = router.process(&mut frames, now(NOW));
+            for (place, (frame, alone)) in frames.iter().zip(&alone).enumerate() {
+                let is_routed = actions[place] == Action::Route;
+                assert_eq!((is_routed, is_routed && *frame.octets == **alone), (place != forged, place != forged));
+            }
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use wayleave_core::Now;
 use wayleave_crypto::lanes::{Kernel, SIDE, Work};
-use wayleave_packet::platypus::burst::{Verdicts, Verifier};
+use wayleave_packet::platypus::burst::{Group, Verdicts, Verifier};
 use wayleave_packet::platypus::header::{Packet, Version};
 use wayleave_packet::platypus::verify::{self, Forward, IcmpError, Verdict, Waypoint, icmp};
 
@@ -207,37 +207,50 @@ impl Router {
         }
         let is_alone = self.is_alone();
         for (group, (frames, actions)) in frames.chunks_mut(SIDE).zip(actions.chunks_mut(SIDE)).enumerate() {
-            if let Some(forwards) = verdicts.alike(group) {
-                let packets = frames.iter_mut().zip(actions).zip(forwards);
-                if is_alone {
-                    for ((frame, action), forward) in packets {
+            let packets = frames.iter_mut().zip(actions);
+            match verdicts.group(group) {
+                Group::Alike(alike) if is_alone => {
+                    for ((frame, action), forward) in packets.zip(alike.forwards()) {
                         forward.apply(frame.octets);
                         *action = Action::Route;
                     }
                     self.counters.forwarded += SIDE as u64;
-                } else {
-                    for (lane, ((frame, action), forward)) in packets.enumerate() {
+                }
+                Group::Alike(alike) => {
+                    for (lane, ((frame, action), forward)) in packets.zip(alike.forwards()).enumerate() {
                         *action = self.forward(frame, &forward, group * SIDE + lane, now);
                         self.count(*action);
                     }
                 }
-                continue;
-            }
-            let packets = frames.iter_mut().zip(actions).zip(verdicts.each(group));
-            for (lane, ((frame, action), verdict)) in packets.enumerate() {
-                *action = match verdict {
-                    Verdict::Forward(forward) if is_alone => {
-                        forward.apply(frame.octets);
-                        Action::Route
+                Group::Each(verdicts) => {
+                    for (lane, ((frame, action), verdict)) in packets.zip(verdicts).enumerate() {
+                        *action = self.decide(frame, verdict, (is_alone, group * SIDE + lane), now);
+                        self.count(*action);
                     }
-                    Verdict::Forward(forward) => self.forward(frame, forward, group * SIDE + lane, now),
-                    Verdict::Answer(error, reason) => self.answer(frame, *error, *reason, now),
-                    Verdict::Drop(reason) => self.relay(frame, now).unwrap_or(Action::Drop(Reason::Packet(*reason))),
-                };
-                self.count(*action);
+                }
             }
         }
         self.verdicts = Some(verdicts);
+    }
+
+    /// What becomes of the packet at `place` of the burst.
+    #[inline(always)]
+    fn decide(
+        &mut self,
+        frame: &mut Frame<'_>,
+        verdict: &Verdict,
+        (is_alone, place): (bool, usize),
+        now: Now,
+    ) -> Action {
+        match verdict {
+            Verdict::Forward(forward) if is_alone => {
+                forward.apply(frame.octets);
+                Action::Route
+            }
+            Verdict::Forward(forward) => self.forward(frame, forward, place, now),
+            Verdict::Answer(error, reason) => self.answer(frame, *error, *reason, now),
+            Verdict::Drop(reason) => self.relay(frame, now).unwrap_or(Action::Drop(Reason::Packet(*reason))),
+        }
     }
 
     /// Whether nothing but the packet itself decides on it now.
@@ -258,15 +271,18 @@ impl Router {
             let places = group * SIDE..(group + 1) * SIDE;
             let known = self.hashes[places.clone()].iter_mut().zip(&mut self.names[places]);
             let packets = datagrams.iter().zip(known);
-            if let Some(forwards) = verdicts.alike(group) {
-                for ((datagram, known), forward) in packets.zip(forwards) {
-                    note(&self.accounts, datagram, &forward, known);
+            match verdicts.group(group) {
+                Group::Alike(alike) => {
+                    for ((datagram, known), forward) in packets.zip(alike.forwards()) {
+                        note(&self.accounts, datagram, &forward, known);
+                    }
                 }
-                continue;
-            }
-            for ((datagram, known), verdict) in packets.zip(verdicts.each(group)) {
-                if let Verdict::Forward(forward) = verdict {
-                    note(&self.accounts, datagram, forward, known);
+                Group::Each(verdicts) => {
+                    for ((datagram, known), verdict) in packets.zip(verdicts) {
+                        if let Verdict::Forward(forward) = verdict {
+                            note(&self.accounts, datagram, forward, known);
+                        }
+                    }
                 }
             }
         }

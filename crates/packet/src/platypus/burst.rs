@@ -55,7 +55,7 @@ impl Waiting {
     }
 }
 
-/// What becomes of the packets of a burst.
+/// What becomes of the packets of a burst. It is large, and so used for many.
 #[derive(Debug)]
 pub struct Verdicts {
     each: [Verdict; BURST],
@@ -76,25 +76,47 @@ impl Verdicts {
     /// Of the packet at `place` of the burst, below [`BURST`].
     #[must_use]
     pub fn get(&self, place: usize) -> Verdict {
-        match self.alike[place / SIDE] {
-            Some(pointer) => Verdict::Forward(Forward::lean(self.rewritten[place / SIDE][place % SIDE], pointer)),
-            None => self.each[place],
+        match self.group(place / SIDE) {
+            Group::Alike(Alike { pointer, rewritten }) => {
+                Verdict::Forward(Forward::lean(rewritten[place % SIDE], pointer))
+            }
+            Group::Each(verdicts) => verdicts[place % SIDE],
         }
     }
 
-    /// Of the `group`-th [`SIDE`] packets, unless they are [`alike`](Self::alike).
+    /// Of the `group`-th [`SIDE`] packets, or as many as there are; what is beyond the packets says nothing.
     #[must_use]
     #[inline(always)]
-    pub fn each(&self, group: usize) -> &[Verdict] {
-        self.each.chunks(SIDE).nth(group).unwrap_or_default()
+    pub fn group(&self, group: usize) -> Group<'_> {
+        match self.alike.get(group) {
+            Some(Some(pointer)) => Group::Alike(Alike { pointer: *pointer, rewritten: &self.rewritten[group] }),
+            Some(None) => Group::Each(&self.each[group * SIDE..(group + 1) * SIDE]),
+            None => Group::Each(&[]),
+        }
     }
+}
 
-    /// Of the `group`-th [`SIDE`] packets, if all of them are forwarded and rewritten alike: what takes no look at each.
+/// What becomes of [`SIDE`] packets one after another.
+#[derive(Clone, Copy, Debug)]
+pub enum Group<'a> {
+    /// All of them are forwarded, and written to in the same places.
+    Alike(Alike<'a>),
+    /// A verdict for each.
+    Each(&'a [Verdict]),
+}
+
+/// How [`SIDE`] packets of the commonest shape are forwarded.
+#[derive(Clone, Copy, Debug)]
+pub struct Alike<'a> {
+    pointer: u8,
+    rewritten: &'a [u32; SIDE],
+}
+
+impl Alike<'_> {
+    /// One for each packet.
     #[inline(always)]
-    #[must_use]
-    pub fn alike(&self, group: usize) -> Option<impl Iterator<Item = Forward> + '_> {
-        let pointer = (*self.alike.get(group)?)?;
-        Some(self.rewritten[group].iter().map(move |rewritten| Forward::lean(*rewritten, pointer)))
+    pub fn forwards(self) -> impl Iterator<Item = Forward> {
+        self.rewritten.iter().map(move |rewritten| Forward::lean(*rewritten, self.pointer))
     }
 }
 
@@ -212,7 +234,7 @@ impl Verifier {
                 differ[place] = difference(tag, one, forward.binding(datagrams[place]));
             }
         }
-        // Nothing before this depends on what a difference is.
+        // Nothing before this depends on what a packet's difference is, but on whether sixteen together have any.
         let differ = black_box(&differ);
         for (one, key) in waiting.iter().zip(&*keys).take(count).filter(|(one, _)| one.is_new) {
             let place = usize::from(one.place);

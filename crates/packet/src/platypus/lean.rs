@@ -452,7 +452,7 @@ impl<'s, 'k> Beside<'s, 'k> {
         is_whole.then_some(first)
     }
 
-    /// How much the tags differ from those that packets of the kin `found` present, all together and without a branch on any
+    /// How much the tags differ from those that packets of kins like `found` present, all together and without a branch on any
     /// octet; `None` where only a part of the tag is compared.
     #[inline(always)]
     pub(super) fn compare(found: Found<'k>, datagrams: &[&[u8]], tags: &[Block; SIDE]) -> Option<u64> {

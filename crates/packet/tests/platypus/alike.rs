@@ -47,9 +47,9 @@ const WRONGS: [Wrong; 11] = [
     Wrong::Anything,
 ];
 
-/// For one of `kinds` sorts: two waypoints, two epochs, two widths.
-fn packet(random: &mut Random, kinds: u64, blocks: usize, to: IpAddr, counter: u32) -> Vec<u8> {
-    let kind = random.below(kinds);
+/// For one of `kinds` sorts: two waypoints, two epochs, two widths, the narrow one first if `is_narrow`.
+fn packet(random: &mut Random, (kinds, is_narrow): (u64, bool), blocks: usize, to: IpAddr, counter: u32) -> Vec<u8> {
+    let kind = random.below(kinds) ^ u64::from(is_narrow) << 2;
     let mut capability = world::capability(Afi::Ipv4, 1 + (kind & 1) as u8);
     capability.epoch -= (kind >> 1 & 1) as u32;
     capability.width = if kind >> 2 & 1 == 0 { Width::Full } else { Width::Narrow };
@@ -96,7 +96,7 @@ fn packets_beside_each_other_are_decided_each_as_if_it_were_alone() {
     for kernel in Kernel::available() {
         let mut verifier = Verifier::new(kernel, 8);
         for round in 0..cases(40) {
-            let (blocks, kinds) = ([0, 1, 2, 5, 23][round as usize % 5], 1 << random.below(4));
+            let (blocks, kinds) = ([0, 1, 2, 5, 23][round as usize % 5], (1 << random.below(4), random.below(2) == 0));
             let count = SIDE / 2 + 1 + random.below((BURST - SIDE / 2) as u64) as usize;
             let to = world::destination_address(Afi::Ipv4);
             let sound: Vec<Vec<u8>> = (0..count as u32).map(|n| packet(&mut random, kinds, blocks, to, n)).collect();

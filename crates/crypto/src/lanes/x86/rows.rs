@@ -155,8 +155,8 @@ impl Ends {
         ends
     }
 
-    /// The last blocks of the tails of a vector, padded (RFC 4493 section 2.4). The caller has the features, and there is
-    /// a last block in each of `tails`.
+    /// The last blocks of the tails of a vector, padded (RFC 4493 section 2.4). The caller has the features; `tails` are
+    /// those that these ends are of, and have a block.
     #[inline(always)]
     unsafe fn gather(&self, tails: &[&[u8]; SIDE], side: usize) -> __m512i {
         // SAFETY: the caller has the features; only as many octets are read as there are.
