@@ -8,6 +8,7 @@ pub mod clock;
 pub mod drive;
 pub mod frames;
 pub mod http;
+pub mod huge_pages;
 pub mod identity;
 pub mod links;
 pub mod logs;

@@ -22,9 +22,14 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use wayleave_lab::demo;
 use wayleave_lab::netns::Rung;
+use wayleave_runtime::huge_pages;
 
 use cli::{Cli, Command, Demo, Lab, RungName};
 use failure::{Failure, Failures, Outcome};
+
+/// The system's, for roles that forward packets with huge pages.
+#[global_allocator]
+static ALLOCATOR: huge_pages::Allocator = huge_pages::Allocator;
 
 /// Version and, where known, commit.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("WAYLEAVE_GIT"), ")");

@@ -114,6 +114,24 @@ pub(crate) fn start(folder: &Folder, which: usize, more: &str) -> Router {
     Router::start(folder, &format!("waypoint{which}"), Place::Here, &config(which, more))
 }
 
+#[test]
+fn a_large_filter_has_huge_pages_where_the_system_gives_them() {
+    if netns::enter_for_test("platypus::a_large_filter_has_huge_pages_where_the_system_gives_them").is_none()
+        || !std::path::Path::new("/sys/kernel/mm/transparent_hugepage/enabled").exists()
+    {
+        return;
+    }
+    let folder = lay_out();
+    folder.keys("0.key", "platypus", &[(0, KEYS[0])]);
+    let large = config(0, "").replace("replay_capacity = 100000", "replay_capacity = 1000000");
+    let router = Router::start(&folder, "waypoint0", Place::Here, &large);
+    let smaps = format!("/proc/{}/smaps", router.child.as_ref().expect("running").id());
+    let smaps = std::fs::read_to_string(smaps).expect("the process");
+    // The flag `hg`: the system was asked (proc_pid_smaps(5)).
+    let is_advised = |line: &str| line.starts_with("VmFlags:") && line.split_whitespace().any(|flag| flag == "hg");
+    assert!(smaps.lines().any(is_advised), "{smaps}");
+}
+
 fn account(router: &Router) -> u64 {
     let accounts = router.json("accounts");
     let packets = |row: &serde_json::Value| row["packets"].as_str()?.parse::<u64>().ok();

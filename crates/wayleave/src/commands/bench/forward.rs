@@ -16,6 +16,7 @@ use wayleave_dataplane::bench::{self, TABLE_1, Work, generated_routes, overhead}
 use wayleave_dataplane::slots::{Headroom, SLOT, SPAN};
 use wayleave_dataplane::{icing, platypus};
 use wayleave_packet::icing::mint::Form;
+use wayleave_runtime::huge_pages;
 
 use super::{Report, check_wanted, draw, forward_plot};
 use crate::cli::Bench;
@@ -71,6 +72,7 @@ const RECOMPUTED: [[&str; 2]; 3] = [
 ];
 
 pub fn run(bench: &Bench) -> Outcome<Report> {
+    huge_pages::ask();
     check_wanted(bench, names(&FORWARD).chain(RECOMPUTED.as_flattened().iter().map(|name| (*name).to_owned())))?;
     let routes = match &bench.mrt {
         Some(path) => recorded_routes(path)?,
@@ -104,6 +106,7 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
 }
 
 pub fn stamp(bench: &Bench) -> Outcome<Report> {
+    huge_pages::ask();
     check_wanted(bench, names(&STAMP))?;
     let params = json!({ "kernel": Kernel::best().name(), "slot": SLOT, "span": SPAN, "headroom": headroom_name(bench), "cores": cores(bench) });
     let mut report = Report::new("stamp", params);

@@ -26,6 +26,7 @@ use wayleave_dataplane::platypus::account::Total;
 use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::huge_pages;
 use wayleave_runtime::packets::Burst;
 use wayleave_runtime::signals::{Asked, Signals};
 use wayleave_runtime::store::{FileStore, Store};
@@ -106,6 +107,7 @@ type Secrets<'a> = (&'a ForwardingKeys, Option<&'a Held>);
 
 /// Runs the router until SIGTERM.
 pub async fn run(path: &Path) -> Outcome {
+    huge_pages::ask();
     let source = Source::read(path)?;
     let file = RouterFile::parse(&source)?;
     let clock = Clock::start();
