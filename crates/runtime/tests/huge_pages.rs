@@ -1,5 +1,5 @@
 //! Large allocations have huge pages once a role has asked for them, and small ones do not.
-#![allow(missing_docs, reason = "a test")]
+#![allow(clippy::disallowed_methods, reason = "a test of a driver reads files")]
 #![cfg(target_os = "linux")]
 
 use wayleave_runtime::huge_pages::{Allocator, ask};
