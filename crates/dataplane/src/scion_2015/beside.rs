@@ -8,6 +8,7 @@ use super::RUN;
 use crate::frame::Action;
 
 /// One run's packets, field by field, as they lie in the packets.
+#[derive(Clone, Debug)]
 pub(super) struct Beside {
     /// The first eight octets.
     front: [u64; RUN],
@@ -25,8 +26,14 @@ pub(super) struct Beside {
     blocks: [Block; RUN],
 }
 
+impl Default for Beside {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
 impl Beside {
-    pub(super) const EMPTY: Self = Self {
+    const EMPTY: Self = Self {
         front: [0; RUN],
         field: [0; RUN],
         before: [0; RUN],

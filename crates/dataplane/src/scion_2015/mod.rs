@@ -13,6 +13,9 @@ use beside::Beside;
 #[derive(Clone, Debug)]
 pub struct Switch {
     key: OpaqueKey,
+    /// Room for two runs, so that a run's fields have time to reach where they are read as vectors; not there while a burst is
+    /// processed.
+    beside: Option<Box<[Beside; 2]>>,
     /// Interfaces of the AS that are on this switch; all others are a sibling's.
     own: Box<[bool]>,
     counters: Counters,
@@ -46,7 +49,7 @@ impl Switch {
         for &id in own {
             ports[usize::from(id)] = id != 0;
         }
-        Self { key, own: ports, counters: Counters::default() }
+        Self { key, beside: Some(Box::default()), own: ports, counters: Counters::default() }
     }
 
     /// What this core has counted.
@@ -58,8 +61,7 @@ impl Switch {
     /// Processes at most [`BURST`] packets in place. A packet for another switch of the AS goes to sibling 0.
     pub fn process(&mut self, frames: &mut [Frame<'_>]) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
-        // Two, so that a run's fields have time to reach where they are read as vectors.
-        let mut beside = [Beside::EMPTY, Beside::EMPTY];
+        let mut beside = self.beside.take().unwrap_or_default();
         let count = frames.len().min(BURST);
         self.key.kernel().run(Burst {
             switch: self,
@@ -67,6 +69,7 @@ impl Switch {
             actions: &mut actions,
             beside: &mut beside,
         });
+        self.beside = Some(beside);
         actions
     }
 
