@@ -2,7 +2,7 @@
 
 use wayleave_crypto::lanes::{
     Aes128, BURST, Block, CmacKey, Columns, Kernel, Parts, PmacKey, SIDE, Work, cbc_pair_each, cmac_each, columns,
-    encrypt_each, fill, first_halves, join, rows, tag_rows, zeros,
+    encrypt_each, fill, first_halves, join, rows, tag_columns, tag_rows, zeros,
 };
 use wayleave_crypto::prg::Prg;
 
@@ -248,6 +248,9 @@ fn rows_have_the_tags_of_their_messages_under_derived_keys() {
     let octets = random(11, 16 * 100);
     let rows: [[Block; 4]; SIDE] = std::array::from_fn(|lane| *octets[lane * 5..].first_chunk().expect("four blocks"));
     for kernel in Kernel::available() {
+        let word = |row: usize, word: usize| rows[row].as_flattened().as_chunks().0[word];
+        let columns: Columns =
+            std::array::from_fn(|index| std::array::from_fn(|row| u32::from_ne_bytes(word(row, index))));
         for own in Kernel::available() {
             let keys = [[3; 16], [4; 16]].map(|key| CmacKey::with_kernel(&key, own));
             for (blocks, lanes) in
@@ -260,7 +263,11 @@ fn rows_have_the_tags_of_their_messages_under_derived_keys() {
                 let mut tags = [[0; 16]; SIDE];
                 // At the places left over the key is there already.
                 let other = !lanes & 0x7bbf;
-                assert!(tag_rows(kernel, &[(&keys[0], lanes), (&keys[1], other)], &rows, &tails, &mut tags));
+                let both = [(&keys[0], lanes), (&keys[1], other)];
+                assert!(tag_rows(kernel, &both, &rows, &tails, &mut tags));
+                let mut by_columns = [[0; 16]; SIDE];
+                assert!(tag_columns(kernel, &both, &columns, &tails, &mut by_columns));
+                assert_eq!(by_columns, tags, "{kernel:?} {own:?} {blocks}");
                 for lane in 0..SIDE {
                     let input = &rows[lane][0];
                     let secret = CmacKey::new(&match (lanes >> lane & 1, other >> lane & 1) {
@@ -280,6 +287,7 @@ fn rows_have_the_tags_of_their_messages_under_derived_keys() {
             let is_even = length == 17;
             let mut tags = [[0; 16]; SIDE];
             assert_eq!(tag_rows(kernel, &[(&key, !0)], &rows, &tails, &mut tags), is_even, "{kernel:?}");
+            assert_eq!(tag_columns(kernel, &[(&key, !0)], &columns, &tails, &mut tags), is_even, "{kernel:?}");
         }
     }
 }

@@ -15,7 +15,7 @@ pub use aes128::{Aes128, cbc_pair_each, encrypt_each};
 pub use cmac::{BURST, CmacKey, Parts, cmac_each};
 pub use columns::{Columns, SIDE, Work, columns, fill, first_halves, join, rows, zeros};
 pub use pmac::PmacKey;
-pub use rows::{Row, tag_rows};
+pub use rows::{Row, tag_columns, tag_rows};
 
 /// One AES block.
 pub type Block = [u8; 16];

@@ -5,7 +5,7 @@ use zeroize::Zeroizing;
 
 #[cfg(target_arch = "x86_64")]
 use super::Code;
-use super::{Block, CmacKey, Kernel, Parts, SIDE, cmac_each};
+use super::{Block, CmacKey, Columns, Kernel, Parts, SIDE, cmac_each, rows};
 
 /// Of how many blocks all of them are, the last one perhaps incomplete; `None` if they differ.
 #[inline(always)]
@@ -17,6 +17,23 @@ pub(super) fn common_blocks(tails: &[&[u8]; SIDE]) -> Option<usize> {
 
 /// A key or what it is derived from, and the first three blocks of a message.
 pub type Row = [Block; 4];
+
+/// As [`tag_rows`], for rows that lie by columns: word `w` of row `p` is `columns[w][p]`.
+pub fn tag_columns(
+    kernel: Kernel,
+    keys: &[(&CmacKey, u16)],
+    columns: &Columns,
+    tails: &[&[u8]; SIDE],
+    tags: &mut [Block; SIDE],
+) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if kernel.0 == Code::Vaes512 && keys.iter().all(|(key, _)| key.single().kernel().0 != Code::Portable) {
+        return super::x86::tag_columns(kernel, keys, columns, tails, tags);
+    }
+    let mut out = Zeroizing::new([[[0; 16]; 4]; SIDE]);
+    rows(kernel, columns, &mut out);
+    tag_rows(kernel, keys, &out, tails, tags)
+}
 
 /// The tags of [`SIDE`] messages, each made of the last three blocks of a row and of a tail. The key of a message is
 /// the CMAC of its row's first block under the one of `keys` whose bit is set at the message's place, or that block itself

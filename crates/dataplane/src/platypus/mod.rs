@@ -207,15 +207,15 @@ impl Router {
         }
         let is_alone = self.is_alone();
         for (group, (frames, actions)) in frames.chunks_mut(SIDE).zip(actions.chunks_mut(SIDE)).enumerate() {
+            let verdicts = verdicts.group(group);
+            if let (Group::Alike(alike), Some(frames), true) = (verdicts, frames.first_chunk_mut(), is_alone) {
+                alike.apply(frames.each_mut().map(|frame| &mut *frame.octets));
+                actions.fill(Action::Route);
+                self.counters.forwarded += SIDE as u64;
+                continue;
+            }
             let packets = frames.iter_mut().zip(actions);
-            match verdicts.group(group) {
-                Group::Alike(alike) if is_alone => {
-                    for ((frame, action), forward) in packets.zip(alike.forwards()) {
-                        forward.apply(frame.octets);
-                        *action = Action::Route;
-                    }
-                    self.counters.forwarded += SIDE as u64;
-                }
+            match verdicts {
                 Group::Alike(alike) => {
                     for (lane, ((frame, action), forward)) in packets.zip(alike.forwards()).enumerate() {
                         *action = self.forward(frame, &forward, group * SIDE + lane, now);

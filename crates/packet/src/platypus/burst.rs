@@ -113,6 +113,14 @@ pub struct Alike<'a> {
 }
 
 impl Alike<'_> {
+    /// Rewrites the packets in place, as [`Forward::apply`] would each of them.
+    #[inline(always)]
+    pub fn apply(self, datagrams: [&mut [u8]; SIDE]) {
+        for (datagram, rewritten) in datagrams.into_iter().zip(self.rewritten) {
+            Forward::apply_lean(datagram, *rewritten, self.pointer);
+        }
+    }
+
     /// One for each packet.
     #[inline(always)]
     pub fn forwards(self) -> impl Iterator<Item = Forward> {
@@ -178,11 +186,11 @@ impl Verifier {
         datagrams.iter().take(SIDE).for_each(|datagram| fetch(datagram));
         for (group, ((here, rows), heads)) in groups.enumerate() {
             let first = group * SIDE;
-            beside.check(here, rows);
+            beside.check(here);
             // The next ones are on their way from memory while these are decided.
-            datagrams.iter().skip(first + SIDE).take(SIDE).for_each(|datagram| fetch(datagram));
+            datagrams.get(first + SIDE..).unwrap_or_default().iter().take(SIDE).for_each(|datagram| fetch(datagram));
             let mut group_tags = [[0; 16]; SIDE];
-            let are_tagged = beside.tag(here, rows, &mut group_tags);
+            let are_tagged = beside.tag(here, &mut group_tags);
             if are_tagged
                 && let Some(found) = beside.whole()
                 && Beside::compare(found, here, &group_tags) == Some(0)
@@ -190,6 +198,7 @@ impl Verifier {
                 (alike[group], rewritten[group]) = (Some(found.pointer()), *beside.rewritten());
                 continue;
             }
+            beside.rows(rows);
             for (lane, ((datagram, row), head)) in here.iter().zip(&*rows).zip(heads).enumerate() {
                 let place = first + lane;
                 let lean = beside.lean(lane, datagram);

@@ -5,7 +5,9 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::{Afi, UnixTime};
-use wayleave_crypto::lanes::{Block, CmacKey, Columns, Kernel, Row, SIDE, Work, columns, fill, rows, tag_rows, zeros};
+use wayleave_crypto::lanes::{
+    Block, CmacKey, Columns, Kernel, Row, SIDE, Work, columns, fill, rows, tag_columns, zeros,
+};
 
 use super::header::offsets::lean as at;
 use super::header::offsets::{FLAG_REPLY, PROTOCOL, WORD};
@@ -354,10 +356,9 @@ impl<'s, 'k> Beside<'s, 'k> {
         Self { kernel, waypoints, now, scratch, kins, passed: 0, count: 0, found }
     }
 
-    /// Checks at most [`SIDE`] packets, and writes what their secrets and bindings are the MAC of: the input of the secret,
-    /// and the three blocks that the binding is computed over in front of the payload.
+    /// Checks at most [`SIDE`] packets, and lays out what their secrets and bindings are the MAC of.
     #[inline(always)]
-    pub(super) fn check(&mut self, datagrams: &[&[u8]], out: &mut [Row; SIDE]) {
+    pub(super) fn check(&mut self, datagrams: &[&[u8]]) {
         let Self { kernel, waypoints, now, scratch, kins, passed, count, found } = self;
         let Scratch { packets, laid_out, bounds, lengths, rewritten } = &mut **scratch;
         columns(*kernel, datagrams, packets);
@@ -389,7 +390,6 @@ impl<'s, 'k> Beside<'s, 'k> {
         let now = now.secs() as u32;
         *passed =
             known & kernel.run(Check { kernel: *kernel, packets, bounds, now, rows: laid_out, lengths, rewritten });
-        rows(*kernel, laid_out, out);
         for lane in lanes(self.passed & refusing) {
             let last = Ipv4Addr::from(u32::from_be(self.scratch.packets[word::DESTINATION][lane]));
             if self.found(lane).is_none_or(|found| found.here.is_own(last.into())) {
@@ -410,34 +410,49 @@ impl<'s, 'k> Beside<'s, 'k> {
     /// Computes the tags of those that passed, all at once, if they are more than half of [`SIDE`] and their payloads of as
     /// many blocks each.
     #[inline(always)]
-    pub(super) fn tag(&self, datagrams: &[&[u8]], rows: &[Row; SIDE], tags: &mut [Block; SIDE]) -> bool {
+    pub(super) fn tag(&self, datagrams: &[&[u8]], tags: &mut [Block; SIDE]) -> bool {
         let Some((_, Some(found))) = self.found[..self.count].first() else { return false };
         if self.passed.count_ones() as usize <= SIDE / 2 {
             return false;
+        }
+        let columns = &self.scratch.laid_out;
+        let mut tails = [[].as_slice(); SIDE];
+        if let (Some(found), Some(datagrams)) = (self.whole(), datagrams.first_chunk::<SIDE>()) {
+            let behind = found.behind();
+            for lane in 0..SIDE {
+                let payload = datagrams[lane].get(..self.scratch.lengths[lane] as usize);
+                let Some(payload) = payload.and_then(|packet| packet.get(behind..)) else { return false };
+                tails[lane] = payload;
+            }
+        } else if !self.gather_payloads(datagrams, &mut tails) {
+            return false;
+        }
+        if self.count == 1 {
+            return tag_columns(self.kernel, &[(found.key.in_lanes(), u16::MAX)], columns, &tails, tags);
         }
         let mut keys: [(&CmacKey, u16); SIDE] = [(found.key.in_lanes(), 0); SIDE];
         for (key, (bits, found)) in keys.iter_mut().zip(&self.found[..self.count]) {
             *key = (found.map_or(key.0, |found| found.key.in_lanes()), *bits);
         }
-        // Lanes of packets that did not pass have any payload that is there.
-        let first = self.passed.trailing_zeros() as usize;
-        let payload =
-            |lane: usize, behind: usize| datagrams.get(lane)?.get(behind..self.scratch.lengths[lane] as usize);
-        let Some(any) = self.found(first).and_then(|found| payload(first, found.behind())) else { return false };
-        let mut tails = [any; SIDE];
-        if let Some(behind) = self.whole().map(|found| found.behind()) {
-            for (tail, (datagram, length)) in tails.iter_mut().zip(datagrams.iter().zip(&self.scratch.lengths)) {
-                let Some(payload) = datagram.get(behind..*length as usize) else { return false };
-                *tail = payload;
-            }
-        } else {
-            for lane in lanes(self.passed) {
-                let payload = self.found(lane).and_then(|found| payload(lane, found.behind()));
-                let Some(payload) = payload else { return false };
-                tails[lane] = payload;
-            }
-        }
-        tag_rows(self.kernel, &keys[..self.count], rows, &tails, tags)
+        tag_columns(self.kernel, &keys[..self.count], columns, &tails, tags)
+    }
+
+    /// The input of each packet's secret, and the three blocks that its binding is computed over in front of the payload.
+    #[inline(always)]
+    pub(super) fn rows(&self, out: &mut [Row; SIDE]) {
+        rows(self.kernel, &self.scratch.laid_out, out);
+    }
+
+    /// The payloads of those that passed, and any that is there for the others; whether they are there.
+    #[inline(never)]
+    fn gather_payloads<'p>(&self, datagrams: &[&'p [u8]], tails: &mut [&'p [u8]; SIDE]) -> bool {
+        let payload = |lane: usize| {
+            let behind = self.found(lane)?.behind();
+            datagrams.get(lane)?.get(behind..self.scratch.lengths[lane] as usize)
+        };
+        let Some(any) = payload(self.passed.trailing_zeros() as usize) else { return false };
+        *tails = [any; SIDE];
+        lanes(self.passed).all(|lane| payload(lane).map(|payload| tails[lane] = payload).is_some())
     }
 
     /// One of [`SIDE`] packets' kins, if all passed, and if all their kins have bindings of one width that are compared over
@@ -495,6 +510,7 @@ impl<'s, 'k> Beside<'s, 'k> {
 /// The differences of tags from bindings of `WIDTH` octets.
 #[inline(always)]
 fn compare<const WIDTH: usize>(datagrams: &[&[u8]], tags: &[Block; SIDE]) -> u64 {
+    let Some(datagrams) = datagrams.first_chunk::<SIDE>() else { return u64::MAX };
     let mut differ = 0;
     for (datagram, tag) in datagrams.iter().zip(tags) {
         differ |= match datagram.get(FRONT..FRONT + WIDTH) {

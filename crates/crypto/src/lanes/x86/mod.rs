@@ -19,7 +19,7 @@ use super::aes128::RoundKeys;
 use super::{Block, Code, Kernel, Parts};
 use cmac::cmac_in;
 pub(super) use columns::{columns, fill, first_halves, join, rows, run, zeros};
-pub(super) use rows::tag_rows;
+pub(super) use rows::{tag_columns, tag_rows};
 
 pub(super) fn has_aes() -> bool {
     is_x86_feature_detected!("aes") && is_x86_feature_detected!("ssse3")
@@ -403,6 +403,38 @@ unsafe fn schedule<V: Vector, const R: usize>(keys: [V; R]) -> [[V; R]; 11] {
     }
     for lane in 0..R {
         expand!(lane, 1 0x01, 2 0x02, 3 0x04, 4 0x08, 5 0x10, 6 0x20, 7 0x40, 8 0x80, 9 0x1b, 10 0x36);
+    }
+    rounds
+}
+
+/// The same, with two blocks for each key encrypted on the way: the units of the processor that shuffle and the one that
+/// encrypts work at the same time.
+#[inline(always)]
+unsafe fn schedule_and_encrypt<V: Vector, const R: usize>(
+    keys: [V; R],
+    first: &mut [V; R],
+    second: &mut [V; R],
+) -> [[V; R]; 11] {
+    let mut rounds = [keys; 11];
+    let mut key = keys;
+    // SAFETY: the caller has the features.
+    unsafe {
+        for lane in 0..R {
+            (first[lane], second[lane]) = (first[lane].xor(key[lane]), second[lane].xor(key[lane]));
+        }
+        macro_rules! expand {
+            ($($round:literal $rcon:literal $encrypt:ident),*) => {{
+                $(for lane in 0..R {
+                    key[lane] = key[lane].next_key($rcon);
+                    rounds[$round][lane] = key[lane];
+                    (first[lane], second[lane]) = (first[lane].$encrypt(key[lane]), second[lane].$encrypt(key[lane]));
+                })*
+            }};
+        }
+        expand!(
+            1 0x01 round, 2 0x02 round, 3 0x04 round, 4 0x08 round, 5 0x10 round, 6 0x20 round, 7 0x40 round,
+            8 0x80 round, 9 0x1b round, 10 0x36 last_round
+        );
     }
     rounds
 }

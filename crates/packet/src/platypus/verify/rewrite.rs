@@ -210,18 +210,23 @@ impl Forward {
     /// Rewrites the packet in place.
     #[inline(always)]
     pub fn apply(&self, datagram: &mut [u8]) {
-        if self.shape == Shape::Lean
-            && let Some(front) = datagram.first_chunk_mut::<LEAN_FRONT>()
-        {
-            front[lean::PLACE] = self.pointer;
-            let four = |at: usize| [front[at], front[at + 1], front[at + 2], front[at + 3]];
-            let (source, destination) = (four(lean::CAPABILITY), four(lean::DESTINATION));
-            front[v4::TTL..v4::SOURCE].copy_from_slice(&self.rewritten.to_ne_bytes());
-            front[v4::SOURCE..v4::DESTINATION].copy_from_slice(&source);
-            front[v4::DESTINATION..IPV4_HEADER].copy_from_slice(&destination);
-        } else {
+        if self.shape != Shape::Lean || !Self::apply_lean(datagram, self.rewritten, self.pointer) {
             self.apply_any(datagram);
         }
+    }
+
+    /// Does what [`lean`](Self::lean) with the same `rewritten` and `pointer` decides; whether the packet was long enough, as
+    /// one that was verified is.
+    #[inline(always)]
+    pub(in super::super) fn apply_lean(datagram: &mut [u8], rewritten: u32, pointer: u8) -> bool {
+        let Some(front) = datagram.first_chunk_mut::<LEAN_FRONT>() else { return false };
+        front[lean::PLACE] = pointer;
+        let four = |at: usize| [front[at], front[at + 1], front[at + 2], front[at + 3]];
+        let (source, destination) = (four(lean::CAPABILITY), four(lean::DESTINATION));
+        front[v4::TTL..v4::SOURCE].copy_from_slice(&rewritten.to_ne_bytes());
+        front[v4::SOURCE..v4::DESTINATION].copy_from_slice(&source);
+        front[v4::DESTINATION..IPV4_HEADER].copy_from_slice(&destination);
+        true
     }
 
     /// The same for every shape.
