@@ -14,7 +14,8 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// From now on the process' large allocations may have huge pages: a forwarding role asks for them before it makes its
 /// tables. It needs [`Allocator`] as the program's allocator, and a system that gives huge pages to those who ask
-/// (`/sys/kernel/mm/transparent_hugepage/enabled` is `madvise` or `always`); elsewhere this changes nothing.
+/// (`/sys/kernel/mm/transparent_hugepage/enabled` is `madvise` or `always`); elsewhere this changes nothing. A large
+/// vector that grows is copied from then on: the system does not move pages of different kinds as one piece.
 pub fn ask() {
     ASKED.store(true, Ordering::Relaxed);
 }

@@ -55,7 +55,7 @@ impl Waiting {
     }
 }
 
-/// What becomes of the packets of a burst. It is large, and so used for many.
+/// What becomes of the packets of a burst. It is large: one serves for many bursts.
 #[derive(Debug)]
 pub struct Verdicts {
     each: [Verdict; BURST],
@@ -198,7 +198,9 @@ impl Verifier {
                 (alike[group], rewritten[group]) = (Some(found.pointer()), *beside.rewritten());
                 continue;
             }
-            beside.rows(rows);
+            if !are_tagged {
+                beside.rows(rows);
+            }
             for (lane, ((datagram, row), head)) in here.iter().zip(&*rows).zip(heads).enumerate() {
                 let place = first + lane;
                 let lean = beside.lean(lane, datagram);

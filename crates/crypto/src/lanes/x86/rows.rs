@@ -217,7 +217,7 @@ impl Ends {
     }
 
     /// The last blocks of the tails of a vector, padded (RFC 4493 section 2.4). The caller has the features; `tails` are
-    /// those that these ends are of, and have a block.
+    /// those that these ends are of, in the same order, and have a block.
     #[inline(always)]
     unsafe fn gather<const TURNED: bool>(&self, tails: &[&[u8]; SIDE], side: usize) -> __m512i {
         // SAFETY: the caller has the features; only as many octets are read as there are.

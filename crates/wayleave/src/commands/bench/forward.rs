@@ -64,6 +64,9 @@ type Pass<'a> = Box<dyn FnMut(&mut dyn FnMut() -> Duration) -> (usize, Duration)
 /// IPv4 routes: address, prefix length, next hop.
 type Routes = Vec<(u32, u8, u16)>;
 
+/// Packets a second of `scion-2015` for each of `ip`, measured in turn.
+const OVER_IP: &str = "scion-2015-over-ip";
+
 /// The SCION paper's Table 1: recomputed, and as printed.
 const RECOMPUTED: [[&str; 2]; 3] = [
     ["table-1.trace-1", "table-1.trace-1.paper"],
@@ -73,7 +76,8 @@ const RECOMPUTED: [[&str; 2]; 3] = [
 
 pub fn run(bench: &Bench) -> Outcome<Report> {
     huge_pages::ask();
-    check_wanted(bench, names(&FORWARD).chain(RECOMPUTED.as_flattened().iter().map(|name| (*name).to_owned())))?;
+    let others = [OVER_IP].into_iter().chain(RECOMPUTED.as_flattened().iter().copied());
+    check_wanted(bench, names(&FORWARD).chain(others.map(str::to_owned)))?;
     let routes = match &bench.mrt {
         Some(path) => recorded_routes(path)?,
         None => generated_routes(GENERATED, 1),
@@ -94,6 +98,9 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
         }),
     );
     measure(bench, &FORWARD, &routes, &mut report)?;
+    if bench.wants(OVER_IP) {
+        report.add(OVER_IP, "ratio", &over_ip(bench, &routes)?);
+    }
     for ((packets, octets, printed), names) in TABLE_1.into_iter().zip(RECOMPUTED) {
         for (name, value) in names.into_iter().zip([overhead(packets, octets, 4), printed]) {
             if bench.wants(name) {
@@ -170,22 +177,33 @@ fn result_name(name: &str, subject: Subject, size: usize) -> String {
     if is_bare { name.to_owned() } else { format!("{name}.{size}") }
 }
 
-/// Packets a second of each repetition, on one core. A repetition is the best of 20 passes: other programs on the machine
-/// only ever slow a pass down.
+/// Packets a second of each repetition, on one core.
 fn rates(subject: Subject, length: usize, routes: &Routes, bench: &Bench) -> Outcome<Vec<f64>> {
     let mut pass = prepare(subject, length, routes, headroom(bench))?;
-    let start = Instant::now();
-    let mut clock = || start.elapsed();
-    let mut rate = || {
-        let one = |_| {
-            let (packets, took) = pass(&mut clock);
-            packets as f64 / took.as_secs_f64()
-        };
-        (0..20).map(one).fold(0.0, f64::max)
-    };
     // The first repetition warms the caches.
-    rate();
-    Ok((0..repetitions(bench)).map(|_| rate()).collect())
+    rate(&mut pass);
+    Ok((0..repetitions(bench)).map(|_| rate(&mut pass)).collect())
+}
+
+/// Packets a second of one repetition: the best of 20 passes, for other programs on the machine only ever slow a pass down.
+fn rate(pass: &mut Pass<'_>) -> f64 {
+    let start = Instant::now();
+    let one = |_| {
+        let (packets, took) = pass(&mut || start.elapsed());
+        packets as f64 / took.as_secs_f64()
+    };
+    (0..20).map(one).fold(0.0, f64::max)
+}
+
+/// How many packets of `scion-2015` go through in the time of one of `ip`: a repetition of one after each of the other, so
+/// that a machine whose speed changes is as fast for both.
+fn over_ip(bench: &Bench, routes: &Routes) -> Outcome<Vec<f64>> {
+    let one = |work| prepare(Subject::Forward(work), 64, routes, headroom(bench));
+    let (mut scion, mut ip) = (one(Work::Scion2015)?, one(Work::Ip)?);
+    // Warms the caches.
+    rate(&mut scion);
+    rate(&mut ip);
+    Ok((0..repetitions(bench)).map(|_| rate(&mut scion) / rate(&mut ip)).collect())
 }
 
 fn prepare(subject: Subject, length: usize, routes: &Routes, headroom: Headroom) -> Outcome<Pass<'static>> {
