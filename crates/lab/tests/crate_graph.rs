@@ -17,6 +17,31 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("wayleave-packet", &["wayleave-core", "wayleave-crypto"]),
     ("wayleave-dataplane", &["wayleave-core", "wayleave-crypto", "wayleave-packet"]),
     ("wayleave-route-server", &["wayleave-core", "wayleave-crypto", "wayleave-bgp", "wayleave-mpc"]),
+    (
+        "wayleave-member",
+        &[
+            "wayleave-core",
+            "wayleave-crypto",
+            "wayleave-bgp",
+            "wayleave-mpc",
+            "wayleave-attestation",
+            "wayleave-route-server",
+        ],
+    ),
+    (
+        "wayleave-papers",
+        &[
+            "wayleave-core",
+            "wayleave-crypto",
+            "wayleave-bgp",
+            "wayleave-mpc",
+            "wayleave-packet",
+            "wayleave-attestation",
+            "wayleave-dataplane",
+            "wayleave-route-server",
+            "wayleave-member",
+        ],
+    ),
     ("wayleave-runtime", &["wayleave-core"]),
     (
         "wayleave-lab",
@@ -29,6 +54,8 @@ const ROOMS: &[(&str, &[&str])] = &[
             "wayleave-packet",
             "wayleave-dataplane",
             "wayleave-route-server",
+            "wayleave-member",
+            "wayleave-papers",
             "wayleave-runtime",
         ],
     ),
@@ -43,6 +70,8 @@ const ROOMS: &[(&str, &[&str])] = &[
             "wayleave-packet",
             "wayleave-dataplane",
             "wayleave-route-server",
+            "wayleave-member",
+            "wayleave-papers",
             "wayleave-runtime",
             "wayleave-lab",
         ],
@@ -59,6 +88,8 @@ const PURE: &[&str] = &[
     "wayleave-packet",
     "wayleave-dataplane",
     "wayleave-route-server",
+    "wayleave-member",
+    "wayleave-papers",
 ];
 
 /// What a pure crate must not depend on: each is a way to the world.
