@@ -18,7 +18,7 @@ use wayleave_runtime::signals::Signals;
 use crate::cli::{Rate, Speak};
 use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json};
-use crate::roles::router::{Command, Peer, PeerEvent, Place};
+use crate::roles::bgp_peer::{Command, Peer, PeerEvent, Place};
 
 /// UPDATEs read ahead of what is sent.
 const AHEAD: usize = 1024;

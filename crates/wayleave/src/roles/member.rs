@@ -28,8 +28,8 @@ use wayleave_runtime::tls::{Gate, Pin, Pins, Role};
 
 use super::attest::{count, time_shown};
 use super::attested::{self, Input, Output, Proxy};
+use super::bgp_peer::{Command, Peer, PeerEvent, PeerView, Place};
 use super::origins::Origins;
-use super::router::{Command, Peer, PeerEvent, PeerView, Place};
 use super::{Events, QUEUE, READY_EVERY, Ready, most_of, not_ready_yet, seed, stored, warn_of_restart};
 use crate::commands::keys::signing_key;
 use crate::config::Source;

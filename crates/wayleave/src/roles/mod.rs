@@ -2,11 +2,11 @@
 
 pub mod attest;
 mod attested;
+pub mod bgp_peer;
 mod events;
-mod forwarding;
 pub mod member;
 mod origins;
-pub mod router;
+mod router;
 pub mod rs;
 mod stored;
 
@@ -46,7 +46,7 @@ pub fn run(command: &Run) -> Outcome {
             RoleName::Rs => rs::run(&command.config).await,
             RoleName::Member => member::run(&command.config).await,
             RoleName::Attest => attest::run(&command.config).await,
-            RoleName::Router => forwarding::run(&command.config).await,
+            RoleName::Router => router::run(&command.config).await,
         }
     })
 }
