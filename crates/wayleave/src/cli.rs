@@ -8,7 +8,7 @@ use wayleave_core::{Asn, Prefix};
 use wayleave_runtime::identity::Fingerprint;
 
 use crate::config::{HostPort, PublicKey};
-use crate::revocation_files::Entry;
+use crate::key_files::revocation::Entry;
 
 /// Routes chosen in private: a route server for Internet exchanges that learns nothing of its members' policies.
 #[derive(Parser, Debug)]
@@ -377,7 +377,7 @@ pub struct CapabilityKeys {
     #[arg(long, default_value_t = 12)]
     pub interval: u8,
     /// For so many key epochs, from the current one on.
-    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=crate::capability_files::MOST_EPOCHS as i64))]
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=crate::key_files::capability::MOST_EPOCHS as i64))]
     pub epochs: u32,
     /// Bindings of 64 bits, where the waypoint accepts them.
     #[arg(long)]

@@ -2,19 +2,14 @@
 #![allow(clippy::disallowed_methods, reason = "the binary is where clocks, files, sockets and threads are used")]
 #![allow(unreachable_pub, reason = "nothing depends on a binary; `pub` says what a module is for")]
 
-mod attestation_files;
-mod capability_files;
 mod cli;
 mod commands;
 mod config;
 mod failure;
 mod fetch;
-mod forwarding_keys;
+mod key_files;
 mod output;
-mod private_files;
-mod revocation_files;
 mod roles;
-mod router_keys;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

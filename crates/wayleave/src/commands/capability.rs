@@ -6,11 +6,11 @@ use serde_json::json;
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal, Width};
 use wayleave_runtime::clock::unix_now;
 
-use crate::capability_files::{Capabilities, ROLE};
 use crate::cli::{CapabilityKeys, DelegateKeys};
 use crate::config::router::Format;
 use crate::failure::{Failure, Outcome};
-use crate::forwarding_keys::ForwardingKeys;
+use crate::key_files::capability::{Capabilities, ROLE};
+use crate::key_files::forwarding::ForwardingKeys;
 use crate::output::{print, print_json};
 
 /// Mints capabilities from a waypoint's key.

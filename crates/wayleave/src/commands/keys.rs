@@ -9,13 +9,13 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_runtime::identity::{Identity, IdentityError};
 
 use super::{capability, pki, revoke};
-use crate::attestation_files;
-use crate::capability_files::Capabilities;
 use crate::cli::{FormatName, ForwardingKeys, Keys};
 use crate::config::PublicKey;
 use crate::config::router::Format;
 use crate::failure::Outcome;
-use crate::forwarding_keys;
+use crate::key_files::attestation;
+use crate::key_files::capability::Capabilities;
+use crate::key_files::forwarding;
 use crate::output::{print, print_json};
 
 pub fn run(command: &Keys) -> Outcome {
@@ -29,7 +29,7 @@ pub fn run(command: &Keys) -> Outcome {
         }
         Keys::Show { file, json } => match Identity::load(file) {
             Err(IdentityError::Malformed(..)) if is_attest(file) => {
-                pki::show("attest", file, &attestation_files::Keys::load("attest", file)?, *json);
+                pki::show("attest", file, &attestation::Keys::load("attest", file)?, *json);
             }
             Err(IdentityError::Malformed(..)) if capability::is_one(file) => {
                 capability::show(file, &Capabilities::load(file)?, *json);
@@ -63,12 +63,12 @@ fn forwarding(command: &ForwardingKeys) -> Outcome {
     };
     let keys = match next {
         None => {
-            let keys = forwarding_keys::ForwardingKeys::generate(format)?;
+            let keys = forwarding::ForwardingKeys::generate(format)?;
             keys.save(file)?;
             keys
         }
         Some(from) => {
-            let mut keys = forwarding_keys::ForwardingKeys::load(format, file)?;
+            let mut keys = forwarding::ForwardingKeys::load(format, file)?;
             keys.add(*from)?;
             keys.replace(file)?;
             keys
@@ -86,12 +86,12 @@ fn forwarding(command: &ForwardingKeys) -> Outcome {
 }
 
 /// The node IDs that ICING keys make, in the order of the keys: neighbours and senders name the node by them.
-fn icing_nodes(keys: &forwarding_keys::ForwardingKeys) -> Vec<String> {
+fn icing_nodes(keys: &forwarding::ForwardingKeys) -> Vec<String> {
     if keys.format() != Format::Icing {
         return Vec::new();
     }
     let hex = |node: [u8; 32]| node.iter().map(|octet| format!("{octet:02x}")).collect();
-    keys.live(u64::MAX, 0).iter().map(|(_, key)| hex(forwarding_keys::icing_secret(key).id().to_bytes())).collect()
+    keys.live(u64::MAX, 0).iter().map(|(_, key)| hex(forwarding::icing_secret(key).id().to_bytes())).collect()
 }
 
 /// Whether the file says that it holds attestation keys.

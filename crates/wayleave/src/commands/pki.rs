@@ -10,11 +10,11 @@ use wayleave_core::Asn;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::{from_hex, to_hex};
 
-use crate::attestation_files::{Keys, load_anchor, save_anchor, save_object, set};
 use crate::cli::{AdditionKeys, AnchorKeys, AttestKeys, ObjectKeys, ProfileKeys, RecordKeys, StrictnessName};
 use crate::failure::{Failure, Outcome};
+use crate::key_files::attestation::{Keys, load_anchor, save_anchor, save_object, set};
+use crate::key_files::router_keys;
 use crate::output::{objects, print, print_json};
-use crate::router_keys;
 
 const DAY: u64 = 86_400;
 

@@ -14,8 +14,8 @@ use super::keys::signing_key;
 use crate::cli::{RevokeKeys, RevokedKeys};
 use crate::config::PublicKey;
 use crate::failure::{Failure, Outcome};
+use crate::key_files::revocation::{self, Entry, Replacement};
 use crate::output::{print, print_json};
-use crate::revocation_files::{self, Entry, Replacement};
 
 /// Octets of a line of entries, at most.
 const LINE: u64 = 1024;
@@ -26,7 +26,7 @@ pub fn revoke(command: &RevokeKeys) -> Outcome {
     let now = unix_now();
     // Begun before the old list is read, so that two at a time cannot both add to it.
     let replacement = Replacement::begin(&command.file)?;
-    let before = revocation_files::open(&command.file, &key.verifying_key())?;
+    let before = revocation::open(&command.file, &key.verifying_key())?;
     let last = before.as_ref().map_or(0, |list| list.sequence);
     let mut entries: BTreeSet<Revoked> = match before {
         Some(list) if !command.replace => list.entries.into_iter().collect(),
@@ -102,7 +102,7 @@ fn take_lines(path: &Path, entries: &mut BTreeSet<Revoked>) -> Outcome {
 
 /// Prints a list, in the form in which `keys revoke --from` reads it.
 pub fn revoked(command: &RevokedKeys) -> Outcome {
-    let found = revocation_files::open(&command.file, &command.key.0)?;
+    let found = revocation::open(&command.file, &command.key.0)?;
     let List { sequence, issued, entries, .. } =
         found.ok_or_else(|| Failure::new(format!("{} is not there", command.file.display())))?;
     if command.json {

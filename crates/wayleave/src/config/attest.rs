@@ -13,9 +13,9 @@ use super::attestation::{
     default_uncertainty, terms_faults, unknown_origins,
 };
 use super::check::Checked;
+use super::parse::Text;
 use super::rpki::RpkiSection;
 use super::rs::{FileFault, StatusSection, range, status_warning};
-use super::words::Text;
 use super::{Fault, Source};
 use crate::failure::Failures;
 

@@ -10,11 +10,11 @@ use wayleave_bgp::LargeCommunity;
 use wayleave_core::Prefix;
 use wayleave_runtime::clock::unix_now;
 
+use super::parse::{Text, TextValue};
 use super::rpki::RpkiSection;
 use super::rs::{FileFault, range};
-use super::words::{Text, Word};
 use super::{Fault, Source};
-use crate::attestation_files::{Keys, fault, set};
+use crate::key_files::attestation::{Keys, fault, set};
 
 /// `[attestation]` of a member: the terms of an attesting proxy, with its keys and its policy within.
 #[derive(Clone, Debug, Deserialize)]
@@ -111,7 +111,7 @@ pub struct TreatmentSection {
     pub log: bool,
 }
 
-impl Word for LargeCommunity {
+impl TextValue for LargeCommunity {
     const EXPECTED: &'static str = "a large community, as \"64497:1:2\"";
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()

@@ -8,11 +8,11 @@ use toml::Spanned;
 use wayleave_packet::icing::header::NodeId;
 use wayleave_runtime::identity::Identity;
 
+use super::parse::{Text, TextValue};
 use super::router::{
     Backend, LinkSection, RouterFile, default_answers, default_backend, default_replay, foreign, unplaced,
 };
 use super::rs::{FileFault, range};
-use super::words::{Text, Word};
 use super::{Fault, Source};
 use crate::failure::Failure;
 
@@ -91,7 +91,7 @@ pub struct ServiceSection {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TagPrefix(pub u32, pub u8);
 
-impl Word for TagPrefix {
+impl TextValue for TagPrefix {
     const EXPECTED: &'static str = "the first bits of a tag, as \"80000000/1\"";
     fn read(text: &str) -> Option<Self> {
         let (bits, depth) = text.split_once('/')?;
@@ -100,7 +100,7 @@ impl Word for TagPrefix {
     }
 }
 
-impl Word for NodeId {
+impl TextValue for NodeId {
     const EXPECTED: &'static str = "a node's ID, 64 hexadecimal digits, as `wayleave keys forwarding` shows it";
     fn read(text: &str) -> Option<Self> {
         if text.len() != 64 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
@@ -192,7 +192,7 @@ impl RouterFile {
             return Some(FileFault::Missing(fault.help("`wayleave keys new FILE` makes it")));
         }
         let failure = Failure::from_error(&Identity::load(&path).err()?);
-        Some(FileFault::Unusable(crate::attestation_files::fault(named.span(), &failure)))
+        Some(FileFault::Unusable(crate::key_files::attestation::fault(named.span(), &failure)))
     }
 
     fn account_faults(&self, section: &IcingSection, faults: &mut Vec<Fault>) {

@@ -14,8 +14,8 @@ use wayleave_runtime::identity::Fingerprint;
 
 use super::attestation::{AttestationSection, unknown_origins};
 use super::check::Checked;
+use super::parse::{HostPort, PublicKey, Text};
 use super::rs::{FileFault, StatusSection, example, exchange_fault, key_fault, range, status_warning};
-use super::words::{HostPort, PublicKey, Text};
 use super::{EXAMPLE_OPERATOR, EXAMPLE_PINS, Fault, Source};
 use crate::failure::Failures;
 

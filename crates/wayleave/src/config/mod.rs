@@ -6,12 +6,12 @@ pub mod bfd;
 mod check;
 pub mod icing;
 pub mod member;
+mod parse;
 pub mod platypus;
 pub mod router;
 pub mod rpki;
 pub mod rs;
 pub mod stamper;
-mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,7 +22,7 @@ use miette::NamedSource;
 use serde::de::DeserializeOwned;
 
 pub use check::check;
-pub use words::{EthernetAddress, HostPort, PublicKey, Text};
+pub use parse::{EthernetAddress, HostPort, PublicKey, Text};
 
 use crate::failure::{Failure, Failures};
 

@@ -9,9 +9,9 @@ use toml::Spanned;
 use wayleave_core::Prefix;
 
 use super::Fault;
+use super::parse::{PublicKey, Text};
 use super::router::{RouterFile, default_answers, default_replay, default_true, foreign, unplaced};
 use super::rs::range;
-use super::words::{PublicKey, Text};
 
 /// Octets of the longest IPv4 packet, and of a common one: less at once would let nothing pass.
 const LONGEST: u64 = 65_535;

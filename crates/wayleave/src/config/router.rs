@@ -14,13 +14,13 @@ use wayleave_runtime::packets::ethernet::NEIGHBOR;
 use super::bfd::BfdSection;
 use super::check::Checked;
 use super::icing::IcingSection;
+use super::parse::{EthernetAddress, Text, TextValue};
 pub use super::platypus::{PlatypusSection, RepeatedName};
 use super::rs::{FileFault, StatusSection, range, status_warning};
 use super::stamper::StamperSection;
-use super::words::{EthernetAddress, Text, Word};
 use super::{Fault, Source};
 use crate::failure::Failures;
-use crate::forwarding_keys::ForwardingKeys;
+use crate::key_files::forwarding::ForwardingKeys;
 
 /// The file.
 #[derive(Clone, Debug, Deserialize)]
@@ -192,7 +192,7 @@ pub struct LinkSection {
     pub open: bool,
 }
 
-impl Word for IsdAs {
+impl TextValue for IsdAs {
     const EXPECTED: &'static str = "an ISD and AS, as \"1-ff00:0:110\" or \"1-64496\"";
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
@@ -287,7 +287,7 @@ impl RouterFile {
             return Some(FileFault::Missing(fault.help(make)));
         }
         match ForwardingKeys::load(self.forwarding.format, &path) {
-            Err(failure) => Some(FileFault::Unusable(crate::attestation_files::fault(named.span(), &failure))),
+            Err(failure) => Some(FileFault::Unusable(crate::key_files::attestation::fault(named.span(), &failure))),
             Ok(_) => self.identity_fault(source),
         }
     }

@@ -8,8 +8,8 @@ use wayleave_runtime::rpki::rtr::{self, Cache};
 
 use super::rs::FileFault;
 use super::{Fault, HostPort, Source, Text};
-use crate::attestation_files::fault;
 use crate::failure::{Failure, Outcome};
+use crate::key_files::attestation::fault;
 
 /// `[rpki]`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

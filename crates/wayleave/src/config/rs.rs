@@ -11,7 +11,7 @@ use wayleave_route_server::directory::{MAX_EXCHANGE_NAME, MemberSet};
 use wayleave_runtime::identity::Fingerprint;
 
 use super::check::Checked;
-use super::words::{HostPort, PublicKey, Text};
+use super::parse::{HostPort, PublicKey, Text};
 use super::{EXAMPLE_OPERATOR, EXAMPLE_PINS, Fault, Source};
 use crate::failure::{Failure, Failures};
 

@@ -9,8 +9,8 @@ use wayleave_core::Prefix;
 use super::router::RouterFile;
 use super::rs::{FileFault, range};
 use super::{Fault, Source};
-use crate::capability_files::Capabilities;
 use crate::failure::Failure;
+use crate::key_files::capability::Capabilities;
 
 /// Stampers that share capabilities, at most: each has a part of the nonces of a second.
 const MOST_STAMPERS: u64 = 1 << 16;
@@ -94,7 +94,7 @@ impl StamperSection {
             }
             let failure: Option<Failure> = Capabilities::load(&path).err();
             if let Some(failure) = failure {
-                return Some(FileFault::Unusable(crate::attestation_files::fault(named.span(), &failure)));
+                return Some(FileFault::Unusable(crate::key_files::attestation::fault(named.span(), &failure)));
             }
         }
         None

@@ -31,10 +31,10 @@ use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
 
 use super::origins::{Origins, Summary, Wanted};
 use super::{Events, QUEUE, READY_EVERY, Ready, most_of, not_ready_yet, warn_of_restart};
-use crate::attestation_files as files;
 use crate::config::Source;
 use crate::config::attest::{AttestFile, EndSection, PairSection};
 use crate::failure::{Failure, Outcome};
+use crate::key_files::attestation as files;
 
 /// What a reload takes in; keys and objects are read again too.
 const LIVE: [&str; 3] = ["policy", "keys.objects", "rpki"];

@@ -21,10 +21,10 @@ use wayleave_runtime::store::FileStore;
 
 use super::attest::{check_clock, used_before};
 use super::origins::{Origins, Wanted};
-use crate::attestation_files as files;
 use crate::config::Source;
 use crate::config::attestation::AttestationSection;
 use crate::failure::Outcome;
+use crate::key_files::attestation as files;
 
 /// What the world tells a member's proxy.
 #[derive(Debug)]

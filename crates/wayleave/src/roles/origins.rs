@@ -20,12 +20,12 @@ use wayleave_runtime::rpki::certificates::Imported;
 use wayleave_runtime::rpki::rtr::Standing;
 
 use self::cache::{Followed, Heard};
-use crate::attestation_files as files;
 use crate::config::Source;
 use crate::config::attest::KeysSection;
 use crate::config::rpki::RpkiSection;
 use crate::failure::{Failure, Outcome};
-use crate::router_keys;
+use crate::key_files::attestation as files;
+use crate::key_files::router_keys;
 
 /// How often the files are looked at.
 const LOOK: Duration = Duration::from_secs(30);

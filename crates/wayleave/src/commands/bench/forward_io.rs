@@ -29,7 +29,7 @@ use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 use super::{Report, check_wanted};
 use crate::cli::Bench;
 use crate::failure::{Failure, Outcome};
-use crate::forwarding_keys::{icing_master, icing_secret};
+use crate::key_files::forwarding::{icing_master, icing_secret};
 
 const KEY: [u8; 16] = [7; 16];
 /// Addresses of the generator, the router's two sides, the sink.

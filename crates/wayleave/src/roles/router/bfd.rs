@@ -19,7 +19,7 @@ use wayleave_runtime::Clock;
 use super::Engine;
 use super::worker::{Control, Task, Way, Worker};
 use crate::config::router::{RouterFile, ScionSection};
-use crate::forwarding_keys::ForwardingKeys;
+use crate::key_files::forwarding::ForwardingKeys;
 use crate::roles::Events;
 
 /// Expedited forwarding (RFC 3246).

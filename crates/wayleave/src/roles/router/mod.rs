@@ -36,7 +36,7 @@ use super::{Events, not_ready_yet, warn_of_restart};
 use crate::config::Source;
 use crate::config::router::{Format, PlatypusSection, RouterFile, ScionSection};
 use crate::failure::{Failure, Failures, Outcome};
-use crate::forwarding_keys::ForwardingKeys;
+use crate::key_files::forwarding::ForwardingKeys;
 use accounts::{Account, Payer};
 use journal::Journal;
 use ports::Wanted;
@@ -178,7 +178,7 @@ pub async fn run(path: &Path) -> Outcome {
 fn load_keys(file: &RouterFile, source: &Source) -> Result<ForwardingKeys, Failure> {
     let named = &file.forwarding.keys;
     ForwardingKeys::load(file.forwarding.format, &source.beside(named.get_ref()))
-        .map_err(|failure| source.failure(crate::attestation_files::fault(named.span(), &failure)))
+        .map_err(|failure| source.failure(crate::key_files::attestation::fault(named.span(), &failure)))
 }
 
 fn ahead(format: Format) -> u64 {

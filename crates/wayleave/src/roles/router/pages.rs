@@ -25,7 +25,7 @@ use super::stamper::Stamping;
 use super::worker::{Handle, Tally, Task, ask};
 use crate::config::router::RouterFile;
 use crate::failure::{Failure, Outcome};
-use crate::forwarding_keys::ForwardingKeys;
+use crate::key_files::forwarding::ForwardingKeys;
 use crate::roles::Events;
 
 /// Reasons of the Platypus router beside those of a packet alone.

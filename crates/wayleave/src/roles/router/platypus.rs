@@ -19,7 +19,7 @@ use super::stamper::{Plan, Stamping};
 use super::worker::{Attached, Out, Tally, Way};
 use crate::config::router::{PlatypusSection, RepeatedName, RouterFile};
 use crate::failure::{Failure, Outcome};
-use crate::forwarding_keys::ForwardingKeys;
+use crate::key_files::forwarding::ForwardingKeys;
 
 /// Stamping keys of delegations that a thread keeps.
 const DELEGATIONS: usize = 1024;

@@ -16,7 +16,7 @@ use super::worker::{Handle, ask};
 use crate::config::Source;
 use crate::config::router::RouterFile;
 use crate::failure::Outcome;
-use crate::revocation_files::{self, SIGNATURE};
+use crate::key_files::revocation::{self, SIGNATURE};
 use crate::roles::Events;
 
 /// The table and the key of the last list's number.
@@ -59,7 +59,7 @@ impl Watched {
         if stamp == self.stamp {
             return;
         }
-        let read = revocation_files::read(&path).map_err(|error| error.to_string());
+        let read = revocation::read(&path).map_err(|error| error.to_string());
         let applied = read.and_then(|octets| self.apply(&octets, &key));
         self.stamp = stamp;
         if let Err(why) = applied {

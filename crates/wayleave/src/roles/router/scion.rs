@@ -11,7 +11,7 @@ use wayleave_runtime::packets::Burst;
 
 use super::worker::{Attached, Out, Tally, Way};
 use crate::config::router::{LinkKind, RouterFile, ScionSection};
-use crate::forwarding_keys::ForwardingKeys;
+use crate::key_files::forwarding::ForwardingKeys;
 
 /// Octets of the common header before the addresses.
 const COMMON: usize = 12 + 16;

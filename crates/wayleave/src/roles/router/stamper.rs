@@ -15,12 +15,12 @@ use wayleave_packet::platypus::mint::Position;
 use wayleave_packet::platypus::verify::is_martian;
 use wayleave_runtime::packets::Burst;
 
-use crate::attestation_files::fault;
-use crate::capability_files::Capabilities;
 use crate::config::router::RouterFile;
 use crate::config::stamper::{PositionName, StamperSection};
 use crate::config::{Fault, Source};
 use crate::failure::{Failure, Outcome as Answer};
+use crate::key_files::attestation::fault;
+use crate::key_files::capability::Capabilities;
 
 /// Octets that a packet may grow by: a header, UDP, and eight capabilities of the greatest length.
 const ROOM: usize = 44 + 8 + 8 * 64;

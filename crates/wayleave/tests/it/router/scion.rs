@@ -11,7 +11,7 @@ use wayleave_packet::scion::{
 };
 use wayleave_runtime::clock::unix_now;
 
-use crate::common::{Folder, Router, eventually, free};
+use super::common::{Folder, Router, eventually, free};
 
 /// AS 1-1 is core and provider of 1-2, and that of 1-3. Each has one key.
 pub(crate) const KEYS: [[u8; 16]; 3] = [[1; 16], [2; 16], [3; 16]];
@@ -349,7 +349,7 @@ fn a_stopping_router_forwards_what_waits() {
 
 #[test]
 fn af_xdp_forwards_what_udp_does() {
-    let Some(rung) = netns::enter_for_test("scion::af_xdp_forwards_what_udp_does") else { return };
+    let Some(rung) = netns::enter_for_test("router::scion::af_xdp_forwards_what_udp_does") else { return };
     if rung != Rung::Root {
         return netns::skipped("AF_XDP: BPF needs root outside of user namespaces");
     }

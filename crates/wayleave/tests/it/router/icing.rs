@@ -10,7 +10,7 @@ use wayleave_packet::icing::header::{Hop, NodeId, Packet, Part, Path, Tag, Versi
 use wayleave_packet::icing::mint::{Consent, Form, NodeSecret, Nonce, Sender, TagMaster, encapsulate};
 use wayleave_runtime::clock::unix_now;
 
-use crate::common::{Folder, Router, eventually, free};
+use super::common::{Folder, Router, eventually, free};
 
 /// Longest wait for one packet.
 const WAIT: Duration = Duration::from_secs(5);

@@ -2,15 +2,17 @@
 
 use wayleave_lab::netns;
 
-use crate::common::eventually;
-use crate::platypus::{HOST, ICMP, LAST, PLATYPUS, Socket, config, lay_out, packet, start};
+use super::common::eventually;
+use super::platypus::{HOST, ICMP, LAST, PLATYPUS, Socket, config, lay_out, packet, start};
 
 /// Octets of an inner packet that has 300 with one capability in front.
 const INNER: usize = 252;
 
 #[test]
 fn a_principal_is_held_to_its_rate_and_a_reload_keeps_what_it_has_used() {
-    if netns::enter_for_test("rates::a_principal_is_held_to_its_rate_and_a_reload_keeps_what_it_has_used").is_none() {
+    if netns::enter_for_test("router::rates::a_principal_is_held_to_its_rate_and_a_reload_keeps_what_it_has_used")
+        .is_none()
+    {
         return;
     }
     let folder = lay_out();

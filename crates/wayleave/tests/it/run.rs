@@ -1,5 +1,4 @@
 //! Running roles: readiness, status pages, signals, word to systemd, and a recorded table spoken to a member's proxy.
-#![allow(clippy::disallowed_methods, reason = "a test starts the program")]
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;

@@ -2,8 +2,6 @@
 //!
 //! Real processes of the binary, real TLS, real BGP sessions on loopback.
 
-#![allow(clippy::disallowed_methods, reason = "the test starts processes and waits")]
-
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;

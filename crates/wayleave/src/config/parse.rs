@@ -10,21 +10,21 @@ use wayleave_crypto::sign::VerifyingKey;
 use wayleave_runtime::identity::{Fingerprint, from_hex, to_hex};
 
 /// A value that has a text form.
-pub trait Word: Sized {
+pub trait TextValue: Sized {
     /// What a person should write.
     const EXPECTED: &'static str;
     /// Reads it.
     fn read(text: &str) -> Option<Self>;
 }
 
-/// A [`Word`] in a configuration.
+/// A [`TextValue`] in a configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Text<T>(pub T);
 
-impl<'de, T: Word> Deserialize<'de> for Text<T> {
+impl<'de, T: TextValue> Deserialize<'de> for Text<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Reader<T>(PhantomData<T>);
-        impl<T: Word> Visitor<'_> for Reader<T> {
+        impl<T: TextValue> Visitor<'_> for Reader<T> {
             type Value = T;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(T::EXPECTED)
@@ -37,28 +37,28 @@ impl<'de, T: Word> Deserialize<'de> for Text<T> {
     }
 }
 
-impl Word for SocketAddr {
+impl TextValue for SocketAddr {
     const EXPECTED: &'static str = "an address and port, as \"192.0.2.1:7001\" or \"[2001:db8::1]:7001\"";
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
     }
 }
 
-impl Word for IpAddr {
+impl TextValue for IpAddr {
     const EXPECTED: &'static str = "an IP address, as \"192.0.2.1\"";
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
     }
 }
 
-impl Word for Ipv4Addr {
+impl TextValue for Ipv4Addr {
     const EXPECTED: &'static str = "an IPv4 address, as \"192.0.2.1\"";
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
     }
 }
 
-impl Word for Fingerprint {
+impl TextValue for Fingerprint {
     const EXPECTED: &'static str = "a fingerprint: \"sha256:\" and 64 hexadecimal digits, from `wayleave keys show`";
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
@@ -69,7 +69,7 @@ impl Word for Fingerprint {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostPort(pub String);
 
-impl Word for HostPort {
+impl TextValue for HostPort {
     const EXPECTED: &'static str = "a host and port, as \"rs1.example.net:7001\" or \"192.0.2.1:7001\"";
     fn read(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
@@ -97,7 +97,7 @@ impl fmt::Display for HostPort {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PublicKey(pub VerifyingKey);
 
-impl Word for PublicKey {
+impl TextValue for PublicKey {
     const EXPECTED: &'static str = "a signing key: \"ed25519:\" and 64 hexadecimal digits, from `wayleave keys show`";
     fn read(text: &str) -> Option<Self> {
         let bytes = from_hex(text.strip_prefix("ed25519:")?)?;
@@ -122,7 +122,7 @@ impl fmt::Display for PublicKey {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EthernetAddress(pub [u8; 6]);
 
-impl Word for EthernetAddress {
+impl TextValue for EthernetAddress {
     const EXPECTED: &'static str = "an Ethernet address of one station, as \"02:00:5e:10:00:01\"";
     fn read(text: &str) -> Option<Self> {
         let mut words = text.split(':');

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::common::Folder;
+use super::common::Folder;
 
 const SCION: &str = "[forwarding]\nformat = \"scion\"\nkeys = \"router.key\"\n[scion]\nisd_as = \"1-1\"\n\
                      internal = \"127.0.0.1:39042\"\n";

@@ -10,7 +10,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::config::router::Format;
 use crate::failure::{Failure, Outcome};
-use crate::private_files;
+use crate::key_files::private;
 
 /// Keys of a file, at most: the previous, the current and the next one.
 const MOST: usize = 3;
@@ -90,7 +90,7 @@ impl ForwardingKeys {
 
     /// Reads the keys of `format`, which only their owner may be able to read.
     pub fn load(format: Format, path: &Path) -> Result<Self, Failure> {
-        let text = private_files::read(path)?;
+        let text = private::read(path)?;
         // The reader's own words would show the line, which is secret.
         let table: toml::Table = toml::from_str(&text).unwrap_or_default();
         let said = |name: &str| table.get(name).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
@@ -117,12 +117,12 @@ impl ForwardingKeys {
 
     /// Writes a new file, readable by its owner alone.
     pub fn save(&self, path: &Path) -> Outcome {
-        private_files::create(path, &self.text(path)?)
+        private::create(path, &self.text(path)?)
     }
 
     /// Replaces the file in one step: a router that reads meanwhile finds the old keys or the new ones.
     pub fn replace(&self, path: &Path) -> Outcome {
-        private_files::replace(path, &self.text(path)?)
+        private::replace(path, &self.text(path)?)
     }
 
     fn text(&self, path: &Path) -> Outcome<Zeroizing<String>> {

@@ -1,14 +1,11 @@
 //! `run attest` as processes on loopback, with keys and records made on the command line.
-#![allow(clippy::disallowed_methods, reason = "a test starts the program")]
-
-mod program;
 
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use program::attesting::{PREFIX, Proxy, UNDER_THE_ANCHOR, own, prefix, speaker, speaker_at};
-use program::{Folder, eventually, free, text};
+use crate::common::attesting::{PREFIX, Proxy, UNDER_THE_ANCHOR, own, prefix, speaker, speaker_at};
+use crate::common::{Folder, eventually, free, text};
 use wayleave_attestation::proxy::handover::HANDOVER;
 use wayleave_bgp::AttributeCode;
 use wayleave_core::Asn;

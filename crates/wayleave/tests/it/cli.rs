@@ -1,13 +1,10 @@
 //! The command line as a person meets it: what it prints, and how it ends.
-#![allow(clippy::disallowed_methods, reason = "a test starts the program")]
-
-mod program;
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use program::{Folder, text};
+use crate::common::{Folder, text};
 
 fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).expect("JSON")

@@ -1,9 +1,4 @@
 //! `run attest` with what the RPKI says: an RTR cache, and router certificates in a folder.
-#![allow(clippy::disallowed_methods, reason = "a test starts the program")]
-
-#[path = "program/certified.rs"]
-mod certified;
-mod program;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,9 +6,9 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use certified::{P256_HEAD, Rpki};
-use program::attesting::{PREFIX, Proxy, UNDER_THE_ANCHOR, own, prefix, speaker};
-use program::{Folder, eventually, free, text};
+use crate::common::attesting::{PREFIX, Proxy, UNDER_THE_ANCHOR, own, prefix, speaker};
+use crate::common::certified::{P256_HEAD, Rpki};
+use crate::common::{Folder, eventually, free, text};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::json;
 use wayleave_attestation::baseline::bgpsec::ski;

@@ -1,7 +1,5 @@
 //! Attesting proxies between real routers: what BIRD and FRR hold in their own tables.
 
-#![allow(clippy::disallowed_methods, reason = "a test of the laboratory touches the world")]
-
 use std::path::Path;
 use std::time::Duration;
 
@@ -35,7 +33,7 @@ fn internet(test: &str, plan: impl FnOnce() -> Plan) -> Option<Internet> {
             return None;
         }
     };
-    enter_for_test(test)?;
+    enter_for_test(&format!("attest_routers::{test}"))?;
     let network = Network::new().expect("a network");
     let binary = Path::new(env!("CARGO_BIN_EXE_wayleave"));
     let mut internet = Internet::new(plan(), Ground::Lan(&network, &routers, 1), binary, "internet").expect("laid out");

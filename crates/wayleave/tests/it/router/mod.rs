@@ -1,5 +1,4 @@
 //! `run router` as processes with real sockets: SCION on loopback and over veth, Platypus by IP in a namespace.
-#![allow(clippy::disallowed_methods, reason = "a test starts the program")]
 
 mod bfd;
 mod bfd_bird;

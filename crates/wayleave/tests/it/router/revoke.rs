@@ -6,8 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use serde_json::Value;
 use wayleave_lab::netns;
 
-use crate::common::{Folder, eventually};
-use crate::platypus::{HOST, ICMP, LAST, PLATYPUS, Socket, lay_out, packet, start};
+use super::common::{Folder, eventually};
+use super::platypus::{HOST, ICMP, LAST, PLATYPUS, Socket, lay_out, packet, start};
 
 /// Entries of the long list; 1,400,000 with `WAYLEAVE_REVOCATIONS=1400000`.
 fn many() -> u32 {
@@ -94,7 +94,7 @@ fn a_list_that_cannot_be_continued_stays_as_it_is() {
 
 #[test]
 fn a_router_takes_over_what_the_command_signs() {
-    if netns::enter_for_test("revoke::a_router_takes_over_what_the_command_signs").is_none() {
+    if netns::enter_for_test("router::revoke::a_router_takes_over_what_the_command_signs").is_none() {
         return;
     }
     let folder = lay_out();

@@ -11,9 +11,9 @@ use wayleave_lab::netns::Place;
 use wayleave_packet::scion::{ForwardingKey, Hop, HostAddress, IsdAs, Packet, Path};
 use wayleave_runtime::clock::unix_now;
 
-use crate::common::{Folder, Router, eventually, free};
+use super::common::{Folder, Router, eventually, free};
 
-const PACKETS: &str = include_str!("../../../../test-data/scion/packets.txt");
+const PACKETS: &str = include_str!("../../../../../test-data/scion/packets.txt");
 /// The network's interfaces: AS, number, kind of link, the neighbour.
 const INTERFACES: [(&str, u16, Link, &str); 6] = [
     ("110", 1, Link::Child, "111"),

@@ -15,8 +15,8 @@ use wayleave_packet::platypus::mint::{
 use zeroize::Zeroizing;
 
 use crate::failure::{Failure, Outcome};
-use crate::forwarding_keys::{ForwardingKeys, read_secret};
-use crate::private_files;
+use crate::key_files::forwarding::{ForwardingKeys, read_secret};
+use crate::key_files::private;
 
 /// What such a file says of itself.
 pub const ROLE: &str = "capability";
@@ -161,7 +161,7 @@ impl Capabilities {
 
     /// Reads a file, which only its owner may be able to read.
     pub fn load(path: &Path) -> Result<Self, Failure> {
-        let text = private_files::read(path)?;
+        let text = private::read(path)?;
         // The reader's own words would show the line, which is secret.
         let refused = |what: &str| Failure::new(format!("{} {what}", path.display()));
         let file: CapabilityFile = toml::from_str(&text).map_err(|_| refused("is no file of capabilities"))?;
@@ -235,7 +235,7 @@ impl Capabilities {
         };
         let text = toml::to_string(&file).map(Zeroizing::new);
         let text = text.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
-        if replace { private_files::replace(path, &text) } else { private_files::create(path, &text) }
+        if replace { private::replace(path, &text) } else { private::create(path, &text) }
     }
 }
 

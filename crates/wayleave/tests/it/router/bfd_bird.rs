@@ -13,9 +13,9 @@ use wayleave_lab::process::Daemon;
 use wayleave_lab::routers::{Installation, default_cache, locate_or_fetch};
 use wayleave_packet::scion::{ForwardingKey, Header, HostAddress, Packet, Path, next_header};
 
-use crate::bfd::{are, with_bfd};
-use crate::common::{Folder, Router, eventually};
-use crate::scion::{KEYS, UP, config, name, now, socket};
+use super::bfd::{are, with_bfd};
+use super::common::{Folder, Router, eventually};
+use super::scion::{KEYS, UP, config, name, now, socket};
 
 /// The port of control packets for a single hop, and a time to live that no packet from further away has (RFC 5881).
 const PORT: u16 = 3784;
@@ -107,7 +107,7 @@ fn relay(link: &UdpSocket, router: &str, is_over: &AtomicBool) {
 
 #[test]
 fn bird_and_a_router_keep_a_session_and_notice_each_others_end() {
-    let test = "bfd_bird::bird_and_a_router_keep_a_session_and_notice_each_others_end";
+    let test = "router::bfd_bird::bird_and_a_router_keep_a_session_and_notice_each_others_end";
     // Found, or fetched, where there is a network to fetch by: outside.
     let bird = match locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}")) {
         Ok(routers) => routers.bird,

@@ -11,7 +11,7 @@ use wayleave_dataplane::platypus::revocation::{List, MAX_ENTRIES, Revoked};
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 
 use crate::failure::{Failure, Outcome};
-use crate::private_files;
+use crate::key_files::private;
 
 /// Octets of the signature, which stands in front of the list.
 pub const SIGNATURE: usize = 64;
@@ -53,7 +53,7 @@ pub struct Replacement {
 impl Replacement {
     /// Begins a new list in place of the one at `path`, which is read afterwards.
     pub fn begin(path: &Path) -> Outcome<Self> {
-        let beside = private_files::beside(path);
+        let beside = private::beside(path);
         let made = OpenOptions::new().write(true).create_new(true).open(&beside);
         let file = made.map_err(|error| {
             let failure = Failure::system(beside.display(), &error);
@@ -70,7 +70,7 @@ impl Replacement {
         let placed = written.and_then(|()| fs::rename(&self.beside, &self.path));
         placed.map_err(|error| Failure::system(self.path.display(), &error))?;
         self.is_placed = true;
-        private_files::sync_folder(&self.path)
+        private::sync_folder(&self.path)
     }
 }
 

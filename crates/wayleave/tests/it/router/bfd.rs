@@ -10,8 +10,8 @@ use wayleave_packet::scion::{
 };
 use wayleave_runtime::clock::unix_now;
 
-use crate::common::{Folder, Router, eventually, free};
-use crate::scion::{DOWN, KEYS, UP, config, host, name, now, packet, path, receive, segment, socket};
+use super::common::{Folder, Router, eventually, free};
+use super::scion::{DOWN, KEYS, UP, config, host, name, now, packet, path, receive, segment, socket};
 
 /// A second of silence: less would end sessions of processes that a busy machine lets wait.
 const BFD: &str = "[scion.bfd]\ntransmit_ms = 100\nreceive_ms = 100\nmultiplier = 10\n";

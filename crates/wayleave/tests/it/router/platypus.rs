@@ -17,7 +17,7 @@ use wayleave_runtime::packets::ip::Ip;
 use wayleave_runtime::packets::udp::{self, Intake};
 use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 
-use crate::common::{Folder, Router, eventually, free};
+use super::common::{Folder, Router, eventually, free};
 
 pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
 pub(crate) const WAYPOINTS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 51, 100, 1), Ipv4Addr::new(198, 51, 100, 2)];
@@ -116,7 +116,7 @@ pub(crate) fn start(folder: &Folder, which: usize, more: &str) -> Router {
 
 #[test]
 fn a_large_filter_has_huge_pages_where_the_system_gives_them() {
-    if netns::enter_for_test("platypus::a_large_filter_has_huge_pages_where_the_system_gives_them").is_none()
+    if netns::enter_for_test("router::platypus::a_large_filter_has_huge_pages_where_the_system_gives_them").is_none()
         || !std::path::Path::new("/sys/kernel/mm/transparent_hugepage/enabled").exists()
     {
         return;
@@ -140,7 +140,7 @@ fn account(router: &Router) -> u64 {
 
 #[test]
 fn two_waypoints_rewrite_and_answer_in_icmp() {
-    if netns::enter_for_test("platypus::two_waypoints_rewrite_and_answer_in_icmp").is_none() {
+    if netns::enter_for_test("router::platypus::two_waypoints_rewrite_and_answer_in_icmp").is_none() {
         return;
     }
     let folder = lay_out();
@@ -188,7 +188,7 @@ fn two_waypoints_rewrite_and_answer_in_icmp() {
 /// A message goes to the thread of its first packet; the copies behind the first packets are of one packet.
 #[test]
 fn of_copies_that_reach_several_threads_one_passes() {
-    if netns::enter_for_test("platypus::of_copies_that_reach_several_threads_one_passes").is_none() {
+    if netns::enter_for_test("router::platypus::of_copies_that_reach_several_threads_one_passes").is_none() {
         return;
     }
     const MESSAGES: u32 = 200;
@@ -228,8 +228,10 @@ fn of_copies_that_reach_several_threads_one_passes() {
 
 #[test]
 fn counters_are_never_over_after_a_kill_and_what_was_journalled_is_not_lost() {
-    if netns::enter_for_test("platypus::counters_are_never_over_after_a_kill_and_what_was_journalled_is_not_lost")
-        .is_none()
+    if netns::enter_for_test(
+        "router::platypus::counters_are_never_over_after_a_kill_and_what_was_journalled_is_not_lost",
+    )
+    .is_none()
     {
         return;
     }
@@ -263,7 +265,8 @@ fn counters_are_never_over_after_a_kill_and_what_was_journalled_is_not_lost() {
 
 #[test]
 fn a_list_of_revocations_is_taken_over_and_an_older_one_is_not() {
-    if netns::enter_for_test("platypus::a_list_of_revocations_is_taken_over_and_an_older_one_is_not").is_none() {
+    if netns::enter_for_test("router::platypus::a_list_of_revocations_is_taken_over_and_an_older_one_is_not").is_none()
+    {
         return;
     }
     let folder = lay_out();

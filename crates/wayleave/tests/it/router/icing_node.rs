@@ -15,8 +15,8 @@ use wayleave_runtime::packets::ethernet::{self, Ethernet};
 use wayleave_runtime::packets::udp::{self, Intake};
 use wayleave_runtime::packets::{Burst, Outgoing, Port};
 
-use crate::common::{Folder, Router, eventually, free};
-use crate::icing::{key, link, packet, path, path_with, secret, sender, socket};
+use super::common::{Folder, Router, eventually, free};
+use super::icing::{key, link, packet, path, path_with, secret, sender, socket};
 
 /// Octets of an IPv4 datagram's payload, at most.
 const GREATEST: usize = 65_507;
@@ -304,7 +304,7 @@ fn set_address(place: &Place, device: &str, address: &str) {
 
 #[test]
 fn packets_pass_two_nodes_straight_over_ethernet() {
-    if netns::enter_for_test("icing_node::packets_pass_two_nodes_straight_over_ethernet").is_none() {
+    if netns::enter_for_test("router::icing_node::packets_pass_two_nodes_straight_over_ethernet").is_none() {
         return;
     }
     let network = Network::new().expect("a network");

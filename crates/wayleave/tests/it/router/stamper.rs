@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde_json::Value;
 use wayleave_lab::netns::{self, Place};
 
-use crate::common::{Folder, Router, eventually, free};
-use crate::platypus::{HOST, KEYS, LAST, PLATYPUS, Socket, WAYPOINTS, lay_out, packet, start};
+use super::common::{Folder, Router, eventually, free};
+use super::platypus::{HOST, KEYS, LAST, PLATYPUS, Socket, WAYPOINTS, lay_out, packet, start};
 
 /// Reached through the stamper's other link, by a rule and without one.
 const BESIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 130);
@@ -68,7 +68,7 @@ fn bound() -> (UdpSocket, String) {
 
 #[test]
 fn packets_are_stamped_on_their_way_and_pass_a_waypoint() {
-    if netns::enter_for_test("stamper::packets_are_stamped_on_their_way_and_pass_a_waypoint").is_none() {
+    if netns::enter_for_test("router::stamper::packets_are_stamped_on_their_way_and_pass_a_waypoint").is_none() {
         return;
     }
     let folder = lay_out();

@@ -1,0 +1,12 @@
+//! The program as its users meet it: commands, and roles as processes with real sockets.
+#![allow(clippy::disallowed_methods, reason = "a test starts the program")]
+
+mod attest;
+mod attest_routers;
+mod attest_rpki;
+mod cli;
+mod common;
+mod kill_nine;
+mod member_attest;
+mod router;
+mod run;
