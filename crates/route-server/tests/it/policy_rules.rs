@@ -1,10 +1,8 @@
 //! Rules: what their conditions match, what they decide, and how a wrong configuration is refused.
 
-mod policy_support;
-
 use std::ops::Range;
 
-use policy_support::{RS, attributes, policy, prefix, set, with_communities};
+use crate::common::{RS, attributes, policy, prefix, set, with_communities};
 use wayleave_bgp::{AsPathBuf, Attributes, Community, SegmentKind};
 use wayleave_core::{Asn, VerdictKind};
 use wayleave_route_server::policy::pattern::{CommunityPattern, PathPattern, PrefixPattern, path_text};

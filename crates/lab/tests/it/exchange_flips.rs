@@ -1,13 +1,11 @@
 //! Flipped bits, on the way or by a party: noticed before delivery or by the receiver's alarm, and no table is wrong.
 
-mod common;
-
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::{Exchange, LIMIT, nlri, route};
+use crate::common::{Exchange, LIMIT, nlri, route};
 use wayleave_bgp::Attributes;
 use wayleave_core::Prefix;
 use wayleave_lab::sim::bad::once;
@@ -214,7 +212,7 @@ fn play(flip_at: Option<Flip>, name: &str) -> Vec<(Node, Node, Vec<u8>)> {
 
 /// Flips in up to two frames of each type between each kind of ends, in bits all over the frame.
 fn flips(only: fn(Node, Node) -> bool, bits: usize) {
-    let bits = bits * common::factor();
+    let bits = bits * crate::common::factor();
     let frames = play(None, "nothing flipped");
     let mut seen: BTreeMap<(bool, bool, Node, u8), usize> = BTreeMap::new();
     let mut runs = 0;

@@ -1,15 +1,13 @@
 //! Members that attest: what they sign for all at once, what becomes of forged and stripped routes, and what shows.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use common::attested::{
+use crate::common::attested::{
     ATTRIBUTE, CUSTOMER, LEGACY, SEED, announcer, customers_route, five, own, p, rest, setup, started, value, verdicts,
     with_value,
 };
-use common::{nlri, policy, route};
+use crate::common::{nlri, policy, route};
 use wayleave_attestation::chain::{Attestation, Next};
 use wayleave_attestation::pki::{View, Vrp};
 use wayleave_attestation::proxy::policy::Class;
@@ -282,7 +280,7 @@ fn random_route(sim: &mut Sim, slot: u32) -> (String, Attributes, VerdictKind) {
 
 #[test]
 fn tables_equal_the_reference_with_the_same_verdicts() {
-    for seed in 0..6 * common::factor() as u64 {
+    for seed in 0..6 * crate::common::factor() as u64 {
         let tick = if seed % 2 == 0 { Duration::from_millis(50) } else { Duration::ZERO };
         let mut sim = started(Setup { seed, tick, ..setup(5, &[1, 2, 3, 4]) });
         let martians = Martians::AllowDocumentation;

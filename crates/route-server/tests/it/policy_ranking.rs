@@ -1,8 +1,6 @@
 //! Ranking: the classes that a member gives the routes that it holds for a prefix.
 
-mod policy_support;
-
-use policy_support::{attributes, policy, prefix, slot};
+use crate::common::{attributes, policy, prefix, slot};
 use proptest::prelude::*;
 use wayleave_bgp::decision::Step;
 use wayleave_bgp::{Attributes, Origin};

@@ -1,10 +1,8 @@
 //! Limits, crowding and absence: who asks for too much or goes away harms itself, and others get their routes.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Exchange, nlri, route};
+use crate::common::{Exchange, nlri, route};
 use wayleave_bgp::Nlri;
 use wayleave_lab::sim::{Node, PARTIES, Setup};
 use wayleave_route_server::frames::Between;
@@ -23,7 +21,7 @@ fn a_refusal_for_the_limit_leaves_no_older_wider_export_in_force() {
     // One UPDATE hides a known prefix from member 3 and brings one too many: it is refused whole.
     let hidden = route(0, &[64500], &["64496:0:65003"]);
     exchange.sim.announce(0, &[known[0], nlri("20.9.0.0/16")], &hidden);
-    assert!(exchange.sim.settle(common::LIMIT));
+    assert!(exchange.sim.settle(crate::common::LIMIT));
     assert!(!exchange.sim.tables[&3].contains_key(&known[0].prefix), "hidden from 3, whatever else was refused");
 }
 

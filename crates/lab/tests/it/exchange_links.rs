@@ -1,11 +1,9 @@
 //! Peers that stop, stay away, or break the engine: others get their results, and what was lost comes back.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use common::{Exchange, LIMIT, nlri, route};
+use crate::common::{Exchange, LIMIT, nlri, route};
 use wayleave_lab::sim::bad::{Forger, once};
 use wayleave_lab::sim::{Fate, Node, PARTIES, Setup, Sim};
 use wayleave_route_server::frames::{Between, FromMember};

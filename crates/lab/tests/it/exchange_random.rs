@@ -2,11 +2,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may read the environment")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::Exchange;
+use crate::common::Exchange;
 use wayleave_lab::sim::Setup;
 
 /// `count` seeds from `first`; `make soak` asks for more of them by WAYLEAVE_SIM_FACTOR.

@@ -1,10 +1,8 @@
 //! The plaintext route server: whose tables have which route, through announcements, policies, joins and leavers.
 
-mod policy_support;
-
 use std::collections::BTreeMap;
 
-use policy_support::{RS, attributes, policy, prefix, set, slot, with_communities};
+use crate::common::{RS, attributes, policy, prefix, set, slot, with_communities};
 use proptest::prelude::*;
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Asn, Prefix, VerdictKind};

@@ -91,7 +91,9 @@ fn carried(value: &[u8]) -> Option<(usize, BTreeSet<Option<Vec<u8>>>)> {
 
 #[test]
 fn an_attribute_survives_a_bird_that_splits_the_update_and_an_frr_behind_it() {
-    if enter_for_test("an_attribute_survives_a_bird_that_splits_the_update_and_an_frr_behind_it").is_none() {
+    if enter_for_test("site_routers::an_attribute_survives_a_bird_that_splits_the_update_and_an_frr_behind_it")
+        .is_none()
+    {
         return;
     }
     let value: Vec<u8> = (0..300).map(|n| (n * 7 % 251) as u8).collect();

@@ -31,7 +31,7 @@ fn reaches(from: &Place, to: &Place, address: &str) -> bool {
 
 #[test]
 fn members_reach_both_parties_and_the_parties_each_other() {
-    let Some(rung) = enter_for_test("members_reach_both_parties_and_the_parties_each_other") else { return };
+    let Some(rung) = enter_for_test("layout::members_reach_both_parties_and_the_parties_each_other") else { return };
     let layout = Layout::real(rung).expect("a layout");
     let [one, two] = &layout.parties;
     for member in &layout.members {
@@ -52,7 +52,7 @@ fn a_recorded_table_passes_through_a_bird() {
         Ok(routers) => routers,
         Err(error) => return wayleave_lab::netns::skipped(&error.to_string()),
     };
-    if enter_for_test("a_recorded_table_passes_through_a_bird").is_none() {
+    if enter_for_test("layout::a_recorded_table_passes_through_a_bird").is_none() {
         return;
     }
     let network = Network::new().expect("a network");

@@ -1,10 +1,8 @@
 //! Members and parties that break the rules: each misbehaviour has a name, and a verdict that it must come to.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Exchange, LIMIT, nlri, route};
+use crate::common::{Exchange, LIMIT, nlri, route};
 use wayleave_bgp::Nlri;
 use wayleave_lab::sim::bad::{Draft, Forger, Object, Split, once, signed_again};
 use wayleave_lab::sim::{EXCHANGE, Fate, Node, PARTIES, Recorded, Setup, Sim, member_address, member_asn, member_key};

@@ -1,8 +1,6 @@
 //! Validation: which routes nobody may use, whatever their policy.
 
-mod policy_support;
-
-use policy_support::{attributes, lan4, lan6, prefix, slot};
+use crate::common::{attributes, lan4, lan6, prefix, slot};
 use wayleave_bgp::{AsPathBuf, Attributes, SegmentKind};
 use wayleave_core::{Afi, Asn};
 use wayleave_route_server::directory::Slot;

@@ -95,7 +95,7 @@ fn exchange_routes(left: &mut dyn Router, right: &mut dyn Router) {
 #[test]
 fn two_birds_exchange_routes() {
     let Some(routers) = routers() else { return };
-    if enter_for_test("two_birds_exchange_routes").is_none() {
+    if enter_for_test("real_routers::two_birds_exchange_routes").is_none() {
         return;
     }
     let network = Network::new().expect("a network");
@@ -109,7 +109,7 @@ fn two_birds_exchange_routes() {
 #[test]
 fn a_bird_and_an_frr_exchange_routes_both_ways() {
     let Some(routers) = routers() else { return };
-    if enter_for_test("a_bird_and_an_frr_exchange_routes_both_ways").is_none() {
+    if enter_for_test("real_routers::a_bird_and_an_frr_exchange_routes_both_ways").is_none() {
         return;
     }
     let started = Instant::now();
@@ -129,7 +129,7 @@ fn a_bird_and_an_frr_exchange_routes_both_ways() {
 #[test]
 fn a_speaker_of_ours_and_a_bird_exchange_routes() {
     let Some(routers) = routers() else { return };
-    if enter_for_test("a_speaker_of_ours_and_a_bird_exchange_routes").is_none() {
+    if enter_for_test("real_routers::a_speaker_of_ours_and_a_bird_exchange_routes").is_none() {
         return;
     }
     let network = Network::new().expect("a network");

@@ -1,10 +1,8 @@
 //! Frames that cannot be, at every state of every kind of link: a clean end, no panic, and nobody else is touched.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Exchange, LIMIT, nlri, route};
+use crate::common::{Exchange, LIMIT, nlri, route};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use wayleave_lab::sim::bad::Forger;

@@ -3,13 +3,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test reads its traces")]
 
-mod common;
-
 use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
-use common::{Exchange, LIMIT, nlri, route};
+use crate::common::{Exchange, LIMIT, nlri, route};
 use wayleave_core::Afi;
 use wayleave_lab::sim::Setup;
 use wayleave_lab::trace::{self, TraceUpdate};
@@ -127,7 +125,7 @@ fn leave(exchange: &mut Exchange, slot: u32) {
 
 #[test]
 fn routers_learn_the_right_tables_through_kills_and_ended_sessions() {
-    for seed in 900..900 + 2 * common::factor() as u64 {
+    for seed in 900..900 + 2 * crate::common::factor() as u64 {
         let mut exchange = exchange(5, seed);
         for round in 0..24 {
             exchange.random_change(true);

@@ -1,10 +1,8 @@
 //! Member sets: what may follow what, what is signed, and what a decoder refuses.
 
-mod policy_support;
-
 use std::net::IpAddr;
 
-use policy_support::{RS, lan4, set, slot};
+use crate::common::{RS, lan4, set, slot};
 use proptest::prelude::*;
 use wayleave_core::Asn;
 use wayleave_crypto::secret::Secret;

@@ -1,13 +1,11 @@
 //! Members that attest, over days: what is signed again ahead of expiry, and what lapses when nobody signs it again.
 
-mod common;
-
 use std::time::Duration;
 
-use common::attested::{
+use crate::common::attested::{
     CUSTOMER, LEGACY, announcer, customers_route, five, own, p, rest, setup, started, value, verdicts,
 };
-use common::{nlri, route};
+use crate::common::{nlri, route};
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::proxy::attestor::AttestorEvent;
 use wayleave_attestation::proxy::policy::Class;

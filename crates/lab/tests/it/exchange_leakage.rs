@@ -1,12 +1,10 @@
 //! What the parties see: two runs of equal public shape have the same messages, whatever policies, rankings, routes and
 //! results are.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use common::{LIMIT, nlri, policy, route};
+use crate::common::{LIMIT, nlri, policy, route};
 use wayleave_lab::sim::bad::Shape;
 use wayleave_lab::sim::{Node, PARTIES, Setup, Sim};
 use wayleave_route_server::party::{Counters, PartyEvent};

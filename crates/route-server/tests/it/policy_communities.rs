@@ -1,8 +1,6 @@
 //! Communities at the route server: what each form means, which goes first, what is removed.
 
-mod policy_support;
-
-use policy_support::{RS, attributes, policy, prefix, set, set_communities, with_communities};
+use crate::common::{RS, attributes, policy, prefix, set, set_communities, with_communities};
 use proptest::prelude::*;
 use wayleave_bgp::{Attributes, Community, ExtendedCommunity, LargeCommunity};
 use wayleave_core::Asn;

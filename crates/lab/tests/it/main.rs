@@ -1,0 +1,19 @@
+//! The exchange in virtual time, real routers in network namespaces, and the dependencies between the crates.
+
+mod common;
+
+mod crate_graph;
+mod exchange;
+mod exchange_attacks;
+mod exchange_attested;
+mod exchange_attested_days;
+mod exchange_flips;
+mod exchange_frames;
+mod exchange_leakage;
+mod exchange_limits;
+mod exchange_links;
+mod exchange_random;
+mod exchange_speakers;
+mod layout;
+mod real_routers;
+mod site_routers;

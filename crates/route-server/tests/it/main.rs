@@ -1,0 +1,12 @@
+//! Route objects and policies, and what receivers of both make of them.
+
+mod common;
+
+mod objects;
+mod policy_communities;
+mod policy_directory;
+mod policy_forward;
+mod policy_oracle;
+mod policy_ranking;
+mod policy_rules;
+mod policy_validate;
