@@ -13,9 +13,9 @@ use wayleave_bgp::rib::{AdjRibIn, MaxPrefixes};
 use wayleave_bgp::session::{Config, ConnectionId, Counters, Input as SessionInput, PeerAsn, State, Stop, StopReason};
 use wayleave_bgp::{Attributes, Nlri, Update};
 use wayleave_core::{Afi, Instant, Machine, Prefix};
-use wayleave_route_server::member::{MemberInput, router_session};
+use wayleave_member::router_session;
 
-use super::{Input, Node, RS_ASN, Sim, member_address, member_asn};
+use super::{RS_ASN, Sim, member_address, member_asn};
 
 /// Octets that a pipe holds in one direction before it takes no more.
 const PIPE: usize = 128 << 10;
@@ -460,9 +460,9 @@ impl Sim {
             PeerOutput::Send { connection, bytes } => self.put(slot, end, connection, &bytes),
             PeerOutput::Close { connection } => self.hang_up(slot, end, connection),
             PeerOutput::Event(event) if end == End::Proxy => {
-                self.inputs.push_back((Node::Member(slot), Input::Member(MemberInput::from(event))));
+                self.router_event(slot, event);
             }
-            PeerOutput::Event(event) => self.router_event(slot, event),
+            PeerOutput::Event(event) => self.on_router_event(slot, event),
             PeerOutput::Established(_) | PeerOutput::Ended(_) | PeerOutput::Failed(_) => {}
             PeerOutput::Rejected(rejected) => {
                 panic!("{} routes for the router of {slot} fit no message: {}", rejected.routes.len(), rejected.error);
@@ -510,7 +510,7 @@ impl Sim {
         port.connections.retain(|connection| connection.pipes.iter().any(|pipe| !pipe.done));
     }
 
-    fn router_event(&mut self, slot: u32, event: PeerEvent) {
+    fn on_router_event(&mut self, slot: u32, event: PeerEvent) {
         match event {
             PeerEvent::Down => self.begin_again(slot),
             PeerEvent::Update(update) => {

@@ -4,7 +4,7 @@
 //! of processes varies with it, the order on one link does not. Any process can be killed at any step, with all it had
 //! not made durable, and started again from its store.
 
-pub mod attested;
+pub mod attestation;
 pub mod bad;
 pub mod bgp;
 
@@ -13,14 +13,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wayleave_attestation::pki::View;
-use wayleave_attestation::proxy::attestor::{Attestor, AttestorEvent, Job};
-use wayleave_bgp::{Attributes, Nlri};
+use wayleave_attestation::proxy::attestor::{AttestorEvent, Job};
+use wayleave_bgp::peer::PeerEvent;
+use wayleave_bgp::{Attributes, Nlri, Update};
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
 use wayleave_crypto::prg::Prg;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
+use wayleave_member::{Input as MemberInput, MemberProxy, Output as MemberOutput};
 use wayleave_route_server::directory::{MemberSet, Slot};
-use wayleave_route_server::member::{Member, MemberConfig, MemberEvent, MemberInput, MemberOutput};
+use wayleave_route_server::member::{MemberConfig, MemberEvent};
 use wayleave_route_server::party::{
     Change, LinkId, Number, Party, PartyConfig, PartyEvent, PartyInput, PartyOutput, PeerId, Stored,
 };
@@ -129,10 +131,6 @@ impl Default for Setup {
 enum Input {
     Party(PartyInput),
     Member(MemberInput),
-    /// To a member's attestor.
-    Attestor(attested::Told),
-    /// What a member's router said, as its attestor passes it on.
-    Signed(MemberInput),
 }
 
 /// A frame on its way, and the link that it is on.
@@ -150,12 +148,11 @@ pub struct Sim {
     now: Now,
     lives: u64,
     parties: BTreeMap<Node, Party>,
-    members: BTreeMap<u32, Member>,
-    attestors: BTreeMap<u32, Attestor>,
+    members: BTreeMap<u32, MemberProxy>,
     /// What is known of origins.
     view: Arc<View>,
-    /// Work that waits, of the members whose work a test has wait.
-    held_work: BTreeMap<u32, Vec<Job>>,
+    /// Jobs that a test holds back, by member.
+    held_jobs: BTreeMap<u32, Vec<Job>>,
     stores: BTreeMap<Node, Store>,
     policies: BTreeMap<u32, Policy>,
     /// What each member's router announces.
@@ -180,8 +177,8 @@ pub struct Sim {
     pub party_events: Vec<(Node, PartyEvent)>,
     /// Events of members.
     pub member_events: Vec<(u32, MemberEvent)>,
-    /// Events of members' attestors.
-    pub attestor_events: Vec<(u32, AttestorEvent)>,
+    /// Events of members' attestation.
+    pub attestation_events: Vec<(u32, AttestorEvent)>,
     /// Links closed by a process, and why.
     pub closed: Vec<(Node, Node, String)>,
 }
@@ -232,7 +229,7 @@ fn slot_of(seed: u64, slot: u32, max_prefix: u32) -> Slot {
 fn with_keys(mut set: MemberSet, setup: &Setup) -> MemberSet {
     let attests = |slot: &&u32| set.active(**slot).is_some();
     let asns = setup.attesting.iter().filter(attests).map(|slot| member_asn(*slot));
-    set.attest = asns.map(|asn| (asn, attested::listed_keys(setup.seed, asn))).collect();
+    set.attest = asns.map(|asn| (asn, attestation::listed_keys(setup.seed, asn))).collect();
     set
 }
 
@@ -259,9 +256,8 @@ impl Sim {
             lives: 0,
             parties: BTreeMap::new(),
             members: BTreeMap::new(),
-            attestors: BTreeMap::new(),
             view: Arc::new(View::new(0)),
-            held_work: BTreeMap::new(),
+            held_jobs: BTreeMap::new(),
             stores: BTreeMap::new(),
             policies: BTreeMap::new(),
             routers: BTreeMap::new(),
@@ -279,7 +275,7 @@ impl Sim {
             tamper: None,
             party_events: Vec::new(),
             member_events: Vec::new(),
-            attestor_events: Vec::new(),
+            attestation_events: Vec::new(),
             closed: Vec::new(),
             setup,
         };
@@ -304,8 +300,8 @@ impl Sim {
         self.parties.get(&node)
     }
 
-    /// A member that runs.
-    pub fn member(&mut self, slot: u32) -> Option<&mut Member> {
+    /// The proxy of a member, while it runs.
+    pub fn member(&mut self, slot: u32) -> Option<&mut MemberProxy> {
         self.members.get_mut(&slot)
     }
 
@@ -351,13 +347,14 @@ impl Sim {
                     stale: Duration::from_secs(3600),
                     settle: Duration::from_secs(5),
                     lab: true,
-                    validates: self.setup.attesting.contains(&slot),
+                    validates: false, // set with the attestation that `MemberProxy::new` gets
                 };
                 let policy = Box::new(self.policy(slot));
                 let key = member_key(self.setup.seed, slot);
-                self.members.insert(slot, Member::new(config, policy, key, &seed, &stored, self.now));
+                let attestation = self.attestation(slot);
+                let proxy = MemberProxy::new(config, policy, key, &seed, &stored, attestation, self.now);
+                self.members.insert(slot, proxy);
                 self.tables.insert(slot, BTreeMap::new());
-                self.start_attestor(slot);
                 self.router_up(slot);
             }
         }
@@ -375,18 +372,18 @@ impl Sim {
         if self.ports.is_some() {
             return self.plug_in(slot);
         }
-        let node = Node::Member(slot);
-        self.inputs.push_back((node, Input::Member(MemberInput::RouterUp)));
+        self.router_event(slot, PeerEvent::Up);
         let routes = self.routers.entry(slot).or_default().clone();
         for (nlri, attributes) in routes {
-            let update = MemberInput::RouterUpdate {
-                withdrawn: Vec::new(),
-                announced: vec![nlri],
-                attributes: Some(attributes),
-            };
-            self.inputs.push_back((node, Input::Member(update)));
+            let update = Update { announced: vec![nlri], attributes: Some(attributes), ..Update::default() };
+            self.router_event(slot, PeerEvent::Update(Box::new(update)));
         }
-        self.inputs.push_back((node, Input::Member(MemberInput::RouterEndOfRib)));
+        self.router_event(slot, PeerEvent::EndOfRib);
+    }
+
+    /// Gives the member in `slot` what came over the session with its router.
+    fn router_event(&mut self, slot: u32, event: PeerEvent) {
+        self.inputs.push_back((Node::Member(slot), Input::Member(MemberInput::Router(event))));
     }
 
     /// Kills a process: what it had not made durable is gone, and its links with it.
@@ -397,8 +394,7 @@ impl Sim {
             }
             Node::Member(slot) => {
                 self.members.remove(&slot);
-                self.attestors.remove(&slot);
-                self.held_work.entry(slot).and_modify(Vec::clear);
+                self.held_jobs.entry(slot).and_modify(Vec::clear);
                 self.unplug(slot);
             }
         }
@@ -498,8 +494,8 @@ impl Sim {
             return self.say(slot, withdrawn, announced, attributes);
         }
         if self.members.contains_key(&slot) {
-            let update = MemberInput::RouterUpdate { withdrawn, announced, attributes };
-            self.inputs.push_back((Node::Member(slot), Input::Member(update)));
+            let update = Update { withdrawn, announced, attributes, ..Update::default() };
+            self.router_event(slot, PeerEvent::Update(Box::new(update)));
         }
     }
 
@@ -605,8 +601,7 @@ impl Sim {
     fn next_deadline(&self) -> Option<(Instant, Node)> {
         let parties = self.parties.iter().filter_map(|(node, party)| Some((party.deadline()?, *node)));
         let members = self.members.iter().filter_map(|(slot, m)| Some((m.deadline()?, Node::Member(*slot))));
-        let attestors = self.attestors.iter().filter_map(|(slot, a)| Some((a.deadline()?, Node::Member(*slot))));
-        parties.chain(members).chain(attestors).min()
+        parties.chain(members).min()
     }
 
     fn carry(&mut self, from: Node, to: Node, link: LinkId, bytes: &Arc<[u8]>) {
@@ -625,16 +620,6 @@ impl Sim {
 
     fn give(&mut self, node: Node, input: Input) {
         let now = self.now;
-        let input = match (node, input) {
-            (Node::Member(slot), Input::Member(input)) => {
-                if matches!(input, MemberInput::RouterDown) {
-                    self.tell_attestor(slot, attested::Told::RouterDown);
-                }
-                self.by_attestor(slot, input).map_or_else(Input::Member, Input::Attestor)
-            }
-            (_, Input::Signed(input)) => Input::Member(input),
-            (_, input) => input,
-        };
         let begin = std::time::Instant::now();
         match (node, input) {
             (Node::Party(_), Input::Party(input)) => {
@@ -647,7 +632,6 @@ impl Sim {
                     member.handle(input, now);
                 }
             }
-            (Node::Member(slot), Input::Attestor(told)) => self.tell_attestor(slot, told),
             _ => {}
         }
         if let Some(work) = &mut self.work {
@@ -660,12 +644,7 @@ impl Sim {
         let now = self.now;
         match node {
             Node::Party(_) => self.parties.get_mut(&node).map(|party| party.handle_timeout(now)),
-            Node::Member(slot) => {
-                if let Some(attestor) = self.attestors.get_mut(&slot) {
-                    attestor.handle_timeout(now);
-                }
-                self.members.get_mut(&slot).map(|member| member.handle_timeout(now))
-            }
+            Node::Member(slot) => self.members.get_mut(&slot).map(|member| member.handle_timeout(now)),
         };
         self.drain(node);
     }
@@ -681,7 +660,6 @@ impl Sim {
                 while let Some(output) = self.members.get_mut(&slot).and_then(Machine::poll) {
                     self.member_output(slot, output);
                 }
-                self.drain_attestor(slot);
                 self.drain_port(slot);
             }
         }
@@ -720,7 +698,14 @@ impl Sim {
                 };
             }
             MemberOutput::Event(event) => self.member_events.push((slot, event)),
-            output => self.attestor_output(slot, output),
+            MemberOutput::Job(job) => match self.held_jobs.get_mut(&slot) {
+                Some(held) => held.push(job),
+                None => self.inputs.push_back((node, Input::Member(MemberInput::JobDone(job.run())))),
+            },
+            MemberOutput::PersistSignatures { id, .. } => {
+                self.inputs.push_back((node, Input::Member(MemberInput::SignaturesPersisted(id))));
+            }
+            MemberOutput::AttestationEvent(event) => self.attestation_events.push((slot, event)),
         }
     }
 
@@ -817,7 +802,7 @@ impl Sim {
                     && party.member_set() == self.set.number
             })
         });
-        let members = expected.iter().all(|slot| self.members.get(slot).is_some_and(Member::is_at_rest));
+        let members = expected.iter().all(|slot| self.members.get(slot).is_some_and(MemberProxy::is_at_rest));
         parties && members && self.ports.as_ref().is_none_or(bgp::Ports::is_quiet)
     }
 }

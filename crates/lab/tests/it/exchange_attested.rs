@@ -13,7 +13,7 @@ use wayleave_attestation::pki::{View, Vrp};
 use wayleave_attestation::proxy::policy::Class;
 use wayleave_bgp::Attributes;
 use wayleave_core::{Prefix, VerdictKind};
-use wayleave_lab::sim::attested::{attest_ring, registered_key};
+use wayleave_lab::sim::attestation::{attest_ring, registered_key};
 use wayleave_lab::sim::bad::Shape;
 use wayleave_lab::sim::{Node, PARTIES, RS_ASN, Setup, Sim, member_asn};
 use wayleave_route_server::oracle::Oracle;
@@ -75,7 +75,7 @@ fn forged_hijacked_stripped_and_pasted_routes_lose_against_proved_ones_that_are_
             assert_eq!(announcer(&sim, slot, prefix), None, "{prefix}");
         }
     }
-    assert!(announcer(&sim, LEGACY, "20.1.7.0/24").is_none() && sim.attestor_events.len() >= 4);
+    assert!(announcer(&sim, LEGACY, "20.1.7.0/24").is_none() && sim.attestation_events.len() >= 4);
 }
 
 #[test]
@@ -103,14 +103,14 @@ fn a_customers_chain_is_extended_for_all_members_and_a_false_one_is_not_announce
     rest(&mut sim);
     assert_eq!(verdicts(&mut sim, 3, "30.1.0.0/16")[&1], Some(VerdictKind::Valid));
     let why = sim.member(3).expect("it runs").why(p("30.1.0.0/16"));
-    let explained = sim.attestor(3).expect("it attests").explain(&why.routes[0].handle.0, p("30.1.0.0/16"));
+    let explained = sim.member(3).expect("it runs").explain(&why.routes[0].route.handle.0, p("30.1.0.0/16"));
     let explained = explained.expect("known");
     let hops: Vec<(u32, bool)> = explained.hops.iter().map(|hop| (hop.asn.0, hop.proved)).collect();
     assert_eq!((hops.as_slice(), explained.class), (&[(CUSTOMER, true), (65_001, true)][..], Class::Valid));
     for slot in [LEGACY, 2, 3, 4] {
         assert_eq!(announcer(&sim, slot, "30.3.0.0/16"), None, "member {slot}");
     }
-    let sent = sim.attestor(1).expect("it attests").sent(p("30.3.0.0/16"));
+    let sent = sim.member(1).expect("it runs").sent(p("30.3.0.0/16"));
     assert!(sent[0].outcome.contains("not announced"), "{}", sent[0].outcome);
 }
 
@@ -136,7 +136,7 @@ fn whoever_joins_gets_routes_that_are_signed_for_it_too() {
         assert_eq!(verdicts(&mut sim, slot, &own(1))[&1], Some(VerdictKind::Valid), "member {slot}");
     }
     // No route was ever lost over it, nor an invalid one seen.
-    assert!(sim.attestor_events.is_empty(), "{:?}", sim.attestor_events);
+    assert!(sim.attestation_events.is_empty(), "{:?}", sim.attestation_events);
 }
 
 #[test]
@@ -176,19 +176,19 @@ fn a_verdict_that_comes_late_changes_the_choice_and_sends_nothing() {
     assert_eq!(announcer(&sim, 3, &own(1)), Some(member_asn(LEGACY)), "nothing else is there");
     // The announcer signs at once, receivers come to it late.
     sim.announce(1, &[nlri(&own(1))], &route(1, &[], &[]));
-    while sim.attestor(1).expect("it attests").sent(p(&own(1))).is_empty()
-        || sim.attestor(1).expect("it attests").sent(p(&own(1)))[0].octets == 0
+    while sim.member(1).expect("it runs").sent(p(&own(1))).is_empty()
+        || sim.member(1).expect("it runs").sent(p(&own(1)))[0].octets == 0
     {
         sim.step(Duration::from_secs(1));
     }
-    sim.hold_work(&[1, 2, 3, 4]);
+    sim.hold_jobs(&[1, 2, 3, 4]);
     for _ in 0..3_000 {
         sim.step(Duration::from_millis(200));
     }
     assert_eq!(announcer(&sim, 3, &own(1)), Some(member_asn(LEGACY)), "what is not validated is not used");
     assert!(sim.member(3).expect("it runs").status().validating > 0);
     sim.recording = Some(Vec::new());
-    sim.release_work();
+    sim.release_jobs();
     rest(&mut sim);
     assert_eq!(announcer(&sim, 3, &own(1)), Some(member_asn(1)));
     let said: Vec<Shape> = sim.recording.take().expect("it records").iter().map(|frame| frame.shape()).collect();

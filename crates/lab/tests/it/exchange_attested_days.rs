@@ -65,10 +65,11 @@ fn over_three_days_nothing_lapses_while_all_are_up() {
         }
     }
     // What lapses is told, so nothing did, nor was anything else amiss.
-    assert!(sim.attestor_events.is_empty(), "{:?}", sim.attestor_events);
+    assert!(sim.attestation_events.is_empty(), "{:?}", sim.attestation_events);
     for slot in 1..5 {
         // Each time between half and three quarters of a day after the last.
-        let renewed = sim.attestor(slot).expect("it attests").status().counts.renewed;
+        let renewed =
+            sim.member(slot).and_then(|member| member.attestation_status()).expect("it attests").counts.renewed;
         assert!((4..=6).contains(&renewed), "member {slot} signed again {renewed} times");
     }
 }
@@ -90,7 +91,7 @@ fn what_a_member_signed_that_stays_away_lapses_at_its_time_and_not_before() {
     });
     assert_eq!(verdicts(&mut sim, 3, &own(1))[&1], Some(VerdictKind::Expired));
     assert_eq!(announcer(&sim, LEGACY, &own(1)), Some(member_asn(1)), "it looks at nothing");
-    let told = sim.attestor_events.iter();
+    let told = sim.attestation_events.iter();
     let told = told.filter(|(_, event)| matches!(event, AttestorEvent::Verdict { class: Class::Expired, .. }));
     assert_eq!(told.count(), 3, "each member that validates is told once");
     sim.start(Node::Member(1));
@@ -113,11 +114,11 @@ fn a_customers_chain_that_ends_is_withdrawn_at_its_time_and_announced_again_when
         }
     });
     // The member's own hop was signed again, that of the customer is not its to sign.
-    assert!(sim.attestor(1).expect("it attests").status().counts.renewed >= 2);
+    assert!(sim.member(1).and_then(|member| member.attestation_status()).expect("it attests").counts.renewed >= 2);
     let refused = |(slot, event): &(u32, AttestorEvent)| {
         *slot == 1 && matches!(event, AttestorEvent::Refused(_, Class::Expired, _))
     };
-    assert_eq!(sim.attestor_events.iter().filter(|event| refused(event)).count(), 1);
+    assert_eq!(sim.attestation_events.iter().filter(|event| refused(event)).count(), 1);
     sim.announce(1, &[nlri(BEHIND)], &customers_route(1, BEHIND, unix(&sim)));
     rest(&mut sim);
     assert_eq!(verdicts(&mut sim, 3, BEHIND)[&1], Some(VerdictKind::Valid));
@@ -129,7 +130,7 @@ fn a_replaced_route_stays_two_minutes_while_its_successor_is_validated_however_o
     let mut sim = five();
     sim.announce(1, &[nlri(&own(1))], &route(1, &[], &[]));
     rest(&mut sim);
-    sim.hold_work(&[3]);
+    sim.hold_jobs(&[3]);
     let first = sim.table(3)[&p(&own(1))].clone();
     let begin = sim.now().instant;
     for prepends in 1..=6 {
@@ -145,7 +146,7 @@ fn a_replaced_route_stays_two_minutes_while_its_successor_is_validated_however_o
         assert_eq!(sim.table(4)[&p(&own(1))].as_path().asns().count(), 1 + prepends, "nobody else waits");
     }
     assert_eq!(announcer(&sim, 3, &own(1)), None);
-    sim.release_work();
+    sim.release_jobs();
     rest(&mut sim);
     assert_eq!(sim.table(3)[&p(&own(1))].as_path().asns().count(), 7);
 }

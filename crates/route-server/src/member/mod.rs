@@ -6,7 +6,6 @@
 
 mod announce;
 mod receive;
-mod router;
 mod select;
 mod status;
 mod verdicts;
@@ -27,7 +26,6 @@ use crate::party::{Change, LinkId, Number, PersistId, Stored};
 use crate::policy::Policy;
 use crate::rng::Rng;
 
-pub use router::router_session;
 pub use status::{Alarm, MemberCounters, MemberEvent, MemberStatus, Suspect, Why, WhyRoute};
 
 use announce::Announcements;
@@ -61,8 +59,8 @@ pub struct MemberConfig {
     pub settle: Duration,
     /// Whether documentation and private prefixes are taken, as a lab needs.
     pub lab: bool,
-    /// Whether a validator stands beside it: a route is used once that has said what it found. Otherwise nothing is
-    /// asked, and every route counts as unattested.
+    /// Whether routes are validated before they are used. If not, no validation is requested and every route counts as
+    /// unattested. `wayleave_member::MemberProxy` sets this.
     pub validates: bool,
 }
 
@@ -94,8 +92,9 @@ pub enum MemberInput {
     RouterUp,
     /// It is down: its routes are gone.
     RouterDown,
-    /// The router sent an UPDATE; withdrawn first.
-    RouterUpdate {
+    /// An UPDATE of the router that attestation has cleared: it signs nothing, or there is none. Withdrawn prefixes go
+    /// first.
+    ClearedUpdate {
         /// Prefixes withdrawn.
         withdrawn: Vec<Nlri>,
         /// Prefixes announced with the attributes.
@@ -103,7 +102,7 @@ pub enum MemberInput {
         /// Theirs; `None` if nothing is announced.
         attributes: Option<Attributes>,
     },
-    /// The same of routes that were signed for the members of a set.
+    /// Routes of the router that attestation has signed for the members of a set.
     Signed {
         /// Prefixes announced.
         announced: Vec<Nlri>,
@@ -112,8 +111,8 @@ pub enum MemberInput {
         /// For which members: [`MemberSet::neighbours_digest`]. Under another set they are not announced.
         under: [u8; 32],
     },
-    /// The router sent all it had.
-    RouterEndOfRib,
+    /// The router sent all it had, and attestation has cleared everything before it.
+    ClearedEndOfRib,
     /// What validation found of a route that [`MemberOutput::Validate`] asked about, or finds now.
     Findings {
         /// The route object.
@@ -471,14 +470,14 @@ impl Machine for Member {
             MemberInput::Persisted(id) => self.announcements.versions.durable(id),
             MemberInput::RouterUp => self.announcements.router_up(now.instant + self.config.settle),
             MemberInput::RouterDown => self.announcements.router_down(),
-            MemberInput::RouterUpdate { withdrawn, announced, attributes } => {
+            MemberInput::ClearedUpdate { withdrawn, announced, attributes } => {
                 self.announcements.router_update(&withdrawn, &announced, attributes.as_ref());
             }
             MemberInput::Signed { announced, attributes, under } => {
                 self.announcements.signed(&announced, &attributes, under);
             }
             MemberInput::Findings { handle, findings } => self.found(handle, findings),
-            MemberInput::RouterEndOfRib => self.announcements.settled(),
+            MemberInput::ClearedEndOfRib => self.announcements.settled(),
             MemberInput::Policy(policy) => self.policy_changed(policy),
         }
         self.settle(now);

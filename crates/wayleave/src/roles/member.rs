@@ -9,11 +9,10 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use toml::Spanned;
 use tracing::{error, info, warn};
-use wayleave_attestation::proxy::attestor::{self, Attestor};
+use wayleave_bgp::peer::PeerEvent;
 use wayleave_core::Prefix;
-use wayleave_route_server::member::{
-    Member, MemberConfig as MachineConfig, MemberEvent, MemberInput, MemberOutput, MemberStatus, router_session,
-};
+use wayleave_member::{Input, MemberProxy, Output, router_session};
+use wayleave_route_server::member::{MemberConfig as MachineConfig, MemberEvent, MemberStatus};
 use wayleave_route_server::party::Number;
 use wayleave_runtime::Clock;
 use wayleave_runtime::bgp_tcp::TcpOptions;
@@ -27,8 +26,8 @@ use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
 use wayleave_runtime::tls::{Gate, Pin, Pins, Role};
 
 use super::attest::{count, time_shown};
-use super::attested::{self, Input, Output, Proxy};
-use super::bgp_peer::{Command, Peer, PeerEvent, PeerView, Place};
+use super::attested;
+use super::bgp_peer::{Command, Peer, PeerView, Place};
 use super::origins::Origins;
 use super::{Events, QUEUE, READY_EVERY, Ready, most_of, not_ready_yet, seed, stored, warn_of_restart};
 use crate::commands::keys::signing_key;
@@ -46,11 +45,8 @@ const SWEEP: Duration = Duration::from_secs(30);
 /// What reaches the loop around the machine.
 enum Event {
     Link(LinkEvent),
-    Durable(u64),
-    Router(PeerEvent),
-    Given(MemberInput),
-    Attestor(attestor::Input),
-    Ask(Question<Proxy>),
+    Machine(Input),
+    Ask(Question<MemberProxy>),
     Stop,
 }
 
@@ -62,18 +58,18 @@ impl From<LinkEvent> for Event {
 
 impl From<PeerEvent> for Event {
     fn from(event: PeerEvent) -> Self {
-        Event::Router(event)
+        Event::Machine(Input::Router(event))
     }
 }
 
-impl From<attestor::Input> for Event {
-    fn from(input: attestor::Input) -> Self {
-        Event::Attestor(input)
+impl From<Input> for Event {
+    fn from(input: Input) -> Self {
+        Event::Machine(input)
     }
 }
 
-impl From<Question<Proxy>> for Event {
-    fn from(question: Question<Proxy>) -> Self {
+impl From<Question<MemberProxy>> for Event {
+    fn from(question: Question<MemberProxy>) -> Self {
         Event::Ask(question)
     }
 }
@@ -90,18 +86,17 @@ pub async fn run(path: &Path) -> Outcome {
     let (store, held) = stored::open(&source.beside(&config.file.member.state))?;
     let policy = Box::new(config.policy.clone());
     let signing = signing_key(&identity);
-    let member = Member::new(machine_config(&config), policy, signing, &seed()?, &held, clock.now());
     let asn = *config.file.router.get_ref().asn.get_ref();
     let attestation = config.file.attestation.as_ref().map(Spanned::get_ref);
     let started = match attestation {
         Some(section) => Some(attested::start(section, asn, &source, &store, clock).await?),
         None => None,
     };
-    let (attestor, attesting) = match started {
-        Some((attestor, origins, last_time)) => (Some(attestor), Some((origins, last_time))),
+    let (attestation, attesting) = match started {
+        Some((attestation, origins, last_time)) => (Some(attestation), Some((origins, last_time))),
         None => (None, None),
     };
-    let machine = Proxy::new(member, attestor, clock.now());
+    let machine = MemberProxy::new(machine_config(&config), policy, signing, &seed()?, &held, attestation, clock.now());
 
     let (events, inbox) = mpsc::channel(QUEUE);
     let links = Links::new(Limits::default());
@@ -177,7 +172,7 @@ fn machine_config(config: &MemberConfig) -> MachineConfig {
         stale: Duration::from_secs(*member.stale_secs.get_ref()),
         settle: Duration::from_secs(*member.settle_secs.get_ref()),
         lab: member.lab,
-        validates: config.file.attestation.is_some(),
+        validates: false, // set with the attestation that `MemberProxy::new` gets
     }
 }
 
@@ -222,10 +217,10 @@ async fn reload(path: &Path, before: &Source, events: &mpsc::Sender<Event>, orig
     let source = Source::read(path)?;
     let config = MemberConfig::parse(&source)?;
     warn_of_restart(before, &source, &LIVE);
-    let _ = events.send(Event::Given(MemberInput::Policy(Box::new(config.policy)))).await;
+    let _ = events.send(Event::Machine(Input::Policy(Box::new(config.policy)))).await;
     if let (Some(origins), Some(section)) = (origins, config.file.attestation.as_ref().map(Spanned::get_ref)) {
         origins.look(attested::wanted(section, &source));
-        let _ = events.send(Event::Attestor(attestor::Input::Policy(section.policy.policy()))).await;
+        let _ = events.send(Event::Machine(Input::AttestationPolicy(section.policy.policy()))).await;
     }
     info!("policy read again");
     Ok(())
@@ -237,7 +232,7 @@ async fn look_after(shown: Shown, clock: Clock, mut last_time: u64) {
         tokio::time::sleep(SWEEP).await;
         last_time = last_time.max(clock.now().unix.secs());
         let _ = shown.store.submit(vec![time_shown(last_time)], Box::new(|| ()));
-        let swept = ask(&shown.events, |proxy: &mut Proxy| proxy.attestor.as_mut().map(Attestor::sweep)).await;
+        let swept = ask(&shown.events, MemberProxy::sweep).await;
         if swept.is_none() {
             return;
         }
@@ -255,7 +250,7 @@ struct Worker {
 
 impl Worker {
     /// The machine gets a thread of its own: sharing keys among thousands of slots takes its time.
-    fn start(self, machine: Proxy, clock: Clock, inbox: mpsc::Receiver<Event>) -> tokio::task::JoinHandle<()> {
+    fn start(self, machine: MemberProxy, clock: Clock, inbox: mpsc::Receiver<Event>) -> tokio::task::JoinHandle<()> {
         let handle = tokio::runtime::Handle::current();
         tokio::task::spawn_blocking(move || {
             let failed = std::cell::Cell::new(false);
@@ -272,58 +267,49 @@ impl Worker {
     }
 
     fn act(&self, output: Output) -> Result<(), StoreError> {
-        let output = match output {
-            Output::Member(output) => output,
-            Output::Work(job) => {
-                attested::work(job, &self.events);
-                return Ok(());
-            }
-            Output::Persist { id, public, limit } => {
-                let events = self.events.clone();
-                let durable = move || drop(events.blocking_send(Event::Attestor(attestor::Input::Persisted(id))));
-                return self.store.submit(vec![count(public, limit)], Box::new(durable));
-            }
-            Output::Event(event) => {
-                attested::note(&event).iter().for_each(|noted| self.log.note(noted));
-                return Ok(());
-            }
-        };
         match output {
-            MemberOutput::Send { link, frame } => self.links.send(link, frame),
-            MemberOutput::Close { link, reason } => self.links.close(link, &reason),
-            MemberOutput::Persist { id, changes } => {
-                let events = self.events.clone();
-                let durable = move || drop(events.blocking_send(Event::Durable(id)));
-                stored::submit(&self.store, changes, Box::new(durable))?;
+            Output::Send { link, frame } => self.links.send(link, frame),
+            Output::Close { link, reason } => self.links.close(link, &reason),
+            Output::Persist { id, changes } => {
+                stored::submit(&self.store, changes, self.when_durable(Input::Persisted(id)))?;
             }
-            MemberOutput::Install { prefix, attributes } => {
+            Output::Install { prefix, attributes } => {
                 let _ = self.routes.send(Command::Route { prefix, attributes });
             }
-            MemberOutput::Event(event) => {
+            Output::Event(event) => {
                 note(&event);
                 self.log.note(&event);
             }
-            // The attestor takes these; without one they do not come.
-            MemberOutput::Validate { .. } | MemberOutput::Forget { .. } | MemberOutput::Members(_) => {}
+            Output::Job(job) => attested::work(job, &self.events),
+            Output::PersistSignatures { id, public, limit } => {
+                let durable = self.when_durable(Input::SignaturesPersisted(id));
+                self.store.submit(vec![count(public, limit)], durable)?;
+            }
+            Output::AttestationEvent(event) => {
+                attested::note(&event).iter().for_each(|noted| self.log.note(noted));
+            }
         }
         Ok(())
     }
+
+    /// Gives the machine `input` once a write of the store is durable.
+    fn when_durable(&self, input: Input) -> Box<dyn FnOnce() + Send> {
+        let events = self.events.clone();
+        Box::new(move || drop(events.blocking_send(Event::Machine(input))))
+    }
 }
 
-fn told(event: Event) -> Told<Proxy> {
-    Told::Input(Input::Member(match event {
+fn told(event: Event) -> Told<MemberProxy> {
+    Told::Input(match event {
         Event::Link(LinkEvent::Up { link, pin, .. }) => {
-            MemberInput::LinkUp { link, party: if pin.id == 1 { Number::One } else { Number::Two } }
+            Input::LinkUp { link, party: if pin.id == 1 { Number::One } else { Number::Two } }
         }
-        Event::Link(LinkEvent::Frame { link, bytes, .. }) => MemberInput::Frame { link, bytes },
-        Event::Link(LinkEvent::Down { link, .. }) => MemberInput::LinkDown { link },
-        Event::Durable(id) => MemberInput::Persisted(id),
-        Event::Router(event) => event.into(),
-        Event::Given(input) => input,
-        Event::Attestor(input) => return Told::Input(Input::Attestor(input)),
+        Event::Link(LinkEvent::Frame { link, bytes, .. }) => Input::Frame { link, bytes },
+        Event::Link(LinkEvent::Down { link, .. }) => Input::LinkDown { link },
+        Event::Machine(input) => input,
         Event::Ask(question) => return Told::Asked(question),
         Event::Stop => return Told::Stop,
-    }))
+    })
 }
 
 fn note(event: &MemberEvent) {
@@ -345,7 +331,7 @@ fn note(event: &MemberEvent) {
 /// Says when the proxy does its work, and when not, why not.
 async fn watch_ready(shown: Shown, ready: Ready) {
     let health = shown.store.health();
-    while let Some(status) = ask(&shown.events, |proxy: &mut Proxy| proxy.member.status()).await {
+    while let Some(status) = ask(&shown.events, |proxy: &mut MemberProxy| proxy.status()).await {
         let failing = match &*health.borrow() {
             Health::Failing(why) => Some(why.clone()),
             Health::Good => None,
@@ -377,13 +363,13 @@ struct Shown {
 impl Shown {
     async fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&mut Proxy) -> T + Send + 'static,
+        question: impl FnOnce(&mut MemberProxy) -> T + Send + 'static,
     ) -> Result<T, ViewError> {
         ask(&self.events, question).await.ok_or(ViewError::Unavailable)
     }
 
     async fn status(&self) -> Result<Value, ViewError> {
-        let asked = |proxy: &mut Proxy| (proxy.member.status(), proxy.attestor.as_ref().map(Attestor::status));
+        let asked = |proxy: &mut MemberProxy| (proxy.status(), proxy.attestation_status());
         let (status, attestation) = self.ask(asked).await?;
         let mut value = crate::output::versioned(json!(status));
         if let Some(attestation) = attestation {
@@ -407,7 +393,7 @@ impl Shown {
                 let path: Vec<u32> = attributes.as_path().asns().map(|asn| asn.0).collect();
                 json!({ "prefix": prefix, "announcer": slot, "next_hop": next_hop, "as_path": path })
             };
-            proxy.member.installed().take(most.saturating_add(1)).map(route).collect::<Vec<_>>()
+            proxy.installed().take(most.saturating_add(1)).map(route).collect::<Vec<_>>()
         });
         let mut routes = installed.await?;
         let more = routes.len() > most;
@@ -416,7 +402,7 @@ impl Shown {
     }
 
     async fn peers(&self) -> Result<Value, ViewError> {
-        let up = self.ask(|proxy| proxy.member.status().parties).await?;
+        let up = self.ask(|proxy| proxy.status().parties).await?;
         let party = |index: usize| json!({ "peer": format!("party {}", index + 1), "up": up[index], "address": self.parties[index] });
         Ok(json!({ "version": 1, "peers": [party(0), party(1), self.router.show()] }))
     }
@@ -425,7 +411,7 @@ impl Shown {
         let prefix = prefix.ok_or_else(|| ViewError::Request("say ?prefix=ADDRESS/LENGTH".into()))?;
         let prefix: Prefix = prefix.parse().map_err(|error| ViewError::Request(format!("{error}")))?;
         let why = self.ask(move |proxy| proxy.why(prefix)).await?;
-        Ok(crate::output::versioned(why))
+        Ok(crate::output::versioned(json!(why)))
     }
 }
 
@@ -477,7 +463,7 @@ async fn serve(
         })
         .metrics(move || {
             let shown = f.clone();
-            let asked = |proxy: &mut Proxy| (proxy.member.status(), proxy.attestor.as_ref().map(Attestor::status));
+            let asked = |proxy: &mut MemberProxy| (proxy.status(), proxy.attestation_status());
             async move {
                 let (status, attestation) = shown.ask(asked).await.ok()?;
                 let mut all = metrics(&status, &shown);

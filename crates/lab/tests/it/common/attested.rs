@@ -8,7 +8,7 @@ use wayleave_attestation::chain::TYPE_CODE;
 use wayleave_attestation::pki::{AttestedSince, Strictness, View, Vrp};
 use wayleave_bgp::{AttributeCode, AttributeFlags, Attributes};
 use wayleave_core::{Asn, Prefix, VerdictKind};
-use wayleave_lab::sim::attested::{attest_ring, registered_key};
+use wayleave_lab::sim::attestation::{attest_ring, registered_key};
 use wayleave_lab::sim::{Setup, Sim, member_asn};
 
 use super::{LIMIT, route};
@@ -84,7 +84,11 @@ pub fn announcer(sim: &Sim, slot: u32, prefix: &str) -> Option<Asn> {
 /// The verdicts of the member in `slot` by announcer.
 pub fn verdicts(sim: &mut Sim, slot: u32, prefix: &str) -> BTreeMap<u32, Option<VerdictKind>> {
     let why = sim.member(slot).expect("it runs").why(p(prefix));
-    why.routes.iter().filter_map(|route| Some((route.announcer.as_ref()?.0, route.verdict))).collect()
+    why.routes
+        .iter()
+        .map(|why| &why.route)
+        .filter_map(|route| Some((route.announcer.as_ref()?.0, route.verdict)))
+        .collect()
 }
 
 /// A chain that the customer made for the member in `slot`.

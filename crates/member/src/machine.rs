@@ -1,0 +1,309 @@
+//! The machine: what a driver gives it and what it asks for, and how its two halves are connected.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use wayleave_attestation::attest::KeyRing;
+use wayleave_attestation::leaf::LeafKey;
+use wayleave_attestation::pki::View;
+use wayleave_attestation::proxy::attestor::{
+    self, Attestor, AttestorConfig, AttestorEvent, Done, Explained, Job, RouteId, Sent,
+};
+use wayleave_attestation::proxy::policy::Policy as AttestationPolicy;
+use wayleave_bgp::Attributes;
+use wayleave_bgp::peer::PeerEvent;
+use wayleave_core::{Instant, Machine, Now, Prefix};
+use wayleave_crypto::secret::Seed;
+use wayleave_crypto::sign::SigningKey;
+use wayleave_route_server::directory::{AttestKey, MemberSet};
+use wayleave_route_server::member::{
+    Finding, Member, MemberConfig, MemberEvent, MemberInput, MemberOutput, MemberStatus,
+};
+use wayleave_route_server::object::Handle;
+use wayleave_route_server::party::{Change, LinkId, Number, PersistId, Stored};
+use wayleave_route_server::policy::Policy;
+
+/// How a member's proxy signs what its router announces and validates what other members announce.
+pub struct AttestationConfig {
+    pub settings: AttestorConfig,
+    /// The keys of the member's AS.
+    pub key_ring: KeyRing,
+    /// By encoded public key, how many signatures a few-time key may have made before this start.
+    pub signatures_used: HashMap<Vec<u8>, u64>,
+    /// What is known of the origins of routes.
+    pub view: Arc<View>,
+}
+
+/// What a driver gives the proxy.
+#[derive(Debug)]
+pub enum Input {
+    /// A link to a party is up, mutually authenticated.
+    LinkUp {
+        link: LinkId,
+        party: Number,
+    },
+    LinkDown {
+        link: LinkId,
+    },
+    Frame {
+        link: LinkId,
+        bytes: Vec<u8>,
+    },
+    /// The changes of [`Output::Persist`] are durable.
+    Persisted(PersistId),
+    /// From the BGP session with the member's router. An UPDATE goes through attestation, if there is any, before the
+    /// exchange's half of the proxy takes it.
+    Router(PeerEvent),
+    /// The member's operator changed the policy for routes.
+    Policy(Box<Policy>),
+    /// The member's operator changed what follows from a verdict of validation.
+    AttestationPolicy(AttestationPolicy),
+    /// What is known of the origins of routes has changed.
+    View(Arc<View>),
+    /// A job of [`Output::Job`] has run.
+    JobDone(Done),
+    /// The counter of [`Output::PersistSignatures`] is durable.
+    SignaturesPersisted(u64),
+}
+
+/// What the proxy asks its driver to do.
+#[derive(Debug)]
+pub enum Output {
+    Send {
+        link: LinkId,
+        frame: Arc<[u8]>,
+    },
+    /// Close a link and connect again; `reason` is for the log.
+    Close {
+        link: LinkId,
+        reason: String,
+    },
+    /// Make changes durable, then give [`Input::Persisted`].
+    Persist {
+        id: PersistId,
+        changes: Vec<Change>,
+    },
+    /// Announce this route to the member's router, or withdraw the prefix.
+    Install {
+        prefix: Prefix,
+        attributes: Option<Attributes>,
+    },
+    Event(MemberEvent),
+    /// Run this on any thread, then give [`Input::JobDone`].
+    Job(Job),
+    /// Make durable that the few-time key `public` may have signed with every index below `limit`, then give
+    /// [`Input::SignaturesPersisted`].
+    PersistSignatures {
+        id: u64,
+        public: Vec<u8>,
+        limit: u64,
+    },
+    AttestationEvent(AttestorEvent),
+}
+
+/// A member's proxy.
+pub struct MemberProxy {
+    pub(crate) member: Member,
+    pub(crate) attestor: Option<Attestor>,
+    now: Now,
+}
+
+impl MemberProxy {
+    /// A proxy with what its store held and fresh randomness in `seed`. Without `attestation` it signs and validates
+    /// nothing, and every route counts as unattested.
+    #[must_use]
+    pub fn new(
+        config: MemberConfig,
+        policy: Box<Policy>,
+        signing: SigningKey,
+        seed: &Seed,
+        stored: &[Stored],
+        attestation: Option<AttestationConfig>,
+        now: Now,
+    ) -> Self {
+        let validates = attestation.is_some();
+        let member = Member::new(MemberConfig { validates, ..config }, policy, signing, seed, stored, now);
+        let attestor = attestation.map(|AttestationConfig { settings, key_ring, signatures_used, view }| {
+            let mut attestor = Attestor::new(settings, key_ring, &signatures_used, now);
+            attestor.handle(attestor::Input::View(view), now);
+            attestor
+        });
+        Self { member, attestor, now }
+    }
+
+    #[must_use]
+    pub fn status(&self) -> MemberStatus {
+        self.member.status()
+    }
+
+    /// The state of attestation, if it is configured.
+    #[must_use]
+    pub fn attestation_status(&self) -> Option<attestor::Status> {
+        self.attestor.as_ref().map(Attestor::status)
+    }
+
+    /// The routes that the member's router shall have: prefix, announcer's slot, attributes.
+    pub fn installed(&self) -> impl Iterator<Item = (Prefix, u32, &Attributes)> {
+        self.member.installed()
+    }
+
+    /// Whether all that the proxy knows has had its effect.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        self.member.is_at_rest()
+    }
+
+    /// The chain of another member's route for one of its prefixes, validated again to name the exact fault.
+    #[must_use]
+    pub fn explain(&self, route: &RouteId, prefix: Prefix) -> Option<Explained> {
+        self.attestor.as_ref()?.explain(route, prefix)
+    }
+
+    /// How the member's own routes to a prefix were signed.
+    #[must_use]
+    pub fn sent(&self, prefix: Prefix) -> Vec<Sent> {
+        self.attestor.as_ref().map(|attestor| attestor.sent(prefix)).unwrap_or_default()
+    }
+
+    /// Frees what no route needs any more; to be called now and then.
+    pub fn sweep(&mut self) {
+        if let Some(attestor) = &mut self.attestor {
+            attestor.sweep();
+        }
+    }
+
+    fn attest(&mut self, input: attestor::Input) {
+        if let Some(attestor) = &mut self.attestor {
+            attestor.handle(input, self.now);
+        }
+    }
+
+    /// The router's announcements pass attestation first; without it they are cleared as they are.
+    fn on_router(&mut self, event: PeerEvent) {
+        let input = match (event, &mut self.attestor) {
+            (PeerEvent::Up, _) => MemberInput::RouterUp,
+            (PeerEvent::Down, _) => {
+                self.attest(attestor::Input::RouterDown);
+                MemberInput::RouterDown
+            }
+            (PeerEvent::Update(update), Some(attestor)) => {
+                let (withdrawn, announced, attributes) = (update.withdrawn, update.announced, update.attributes);
+                return attestor.handle(attestor::Input::RouterUpdate { withdrawn, announced, attributes }, self.now);
+            }
+            (PeerEvent::Update(update), None) => MemberInput::ClearedUpdate {
+                withdrawn: update.withdrawn,
+                announced: update.announced,
+                attributes: update.attributes,
+            },
+            (PeerEvent::EndOfRib, Some(attestor)) => {
+                return attestor.handle(attestor::Input::RouterEndOfRib, self.now);
+            }
+            (PeerEvent::EndOfRib, None) => MemberInput::ClearedEndOfRib,
+        };
+        self.member.handle(input, self.now);
+    }
+
+    /// Gives attestation what the member's half wants validated; returns what the driver shall do.
+    fn on_member_output(&mut self, output: MemberOutput) -> Option<Output> {
+        let input = match output {
+            MemberOutput::Send { link, frame } => return Some(Output::Send { link, frame }),
+            MemberOutput::Close { link, reason } => return Some(Output::Close { link, reason }),
+            MemberOutput::Persist { id, changes } => return Some(Output::Persist { id, changes }),
+            MemberOutput::Install { prefix, attributes } => return Some(Output::Install { prefix, attributes }),
+            MemberOutput::Event(event) => return Some(Output::Event(event)),
+            MemberOutput::Validate { handle, slot: announcer, prefixes, attributes, set } => {
+                attestor::Input::Route { id: handle.0, announcer, set, prefixes, attributes }
+            }
+            MemberOutput::Forget { handle } => attestor::Input::Gone(handle.0),
+            MemberOutput::Members(set) => neighbours(&set),
+        };
+        self.attest(input);
+        None
+    }
+
+    /// Gives the member's half what attestation has signed, cleared or found; returns what the driver shall do.
+    fn on_attestor_output(&mut self, output: attestor::Output) -> Option<Output> {
+        let input = match output {
+            attestor::Output::Announce { announced, attributes: Some(attributes), under: Some(under), .. } => {
+                MemberInput::Signed { announced, attributes, under }
+            }
+            attestor::Output::Announce { withdrawn, announced, attributes, .. } => {
+                MemberInput::ClearedUpdate { withdrawn, announced, attributes }
+            }
+            attestor::Output::EndOfRib => MemberInput::ClearedEndOfRib,
+            attestor::Output::Found { id, findings } => {
+                let finding =
+                    |found: attestor::Finding| Finding { verdict: found.verdict, attributes: found.attributes };
+                MemberInput::Findings { handle: Handle(id), findings: findings.into_iter().map(finding).collect() }
+            }
+            attestor::Output::Work(job) => return Some(Output::Job(job)),
+            attestor::Output::Persist { id, public, limit } => {
+                return Some(Output::PersistSignatures { id, public, limit });
+            }
+            attestor::Output::Event(event) => return Some(Output::AttestationEvent(event)),
+        };
+        self.member.handle(input, self.now);
+        None
+    }
+}
+
+impl Machine for MemberProxy {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, input: Input, now: Now) {
+        self.now = now;
+        let input = match input {
+            Input::LinkUp { link, party } => MemberInput::LinkUp { link, party },
+            Input::LinkDown { link } => MemberInput::LinkDown { link },
+            Input::Frame { link, bytes } => MemberInput::Frame { link, bytes },
+            Input::Persisted(id) => MemberInput::Persisted(id),
+            Input::Policy(policy) => MemberInput::Policy(policy),
+            Input::Router(event) => return self.on_router(event),
+            Input::AttestationPolicy(policy) => return self.attest(attestor::Input::Policy(policy)),
+            Input::View(view) => return self.attest(attestor::Input::View(view)),
+            Input::JobDone(done) => return self.attest(attestor::Input::Done(done)),
+            Input::SignaturesPersisted(id) => return self.attest(attestor::Input::Persisted(id)),
+        };
+        self.member.handle(input, now);
+    }
+
+    fn handle_timeout(&mut self, now: Now) {
+        self.now = now;
+        let is_due = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now.instant);
+        if is_due(self.member.deadline()) {
+            self.member.handle_timeout(now);
+        }
+        if let Some(attestor) = self.attestor.as_mut().filter(|attestor| is_due(attestor.deadline())) {
+            attestor.handle_timeout(now);
+        }
+    }
+
+    fn poll(&mut self) -> Option<Output> {
+        // Each half's outputs may be inputs of the other, so the proxy is done only when both have nothing left.
+        loop {
+            if let Some(output) = self.member.poll() {
+                match self.on_member_output(output) {
+                    Some(output) => return Some(output),
+                    None => continue,
+                }
+            }
+            let output = self.attestor.as_mut()?.poll()?;
+            if let Some(output) = self.on_attestor_output(output) {
+                return Some(output);
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let attestation = self.attestor.as_ref().and_then(Machine::deadline);
+        self.member.deadline().into_iter().chain(attestation).min()
+    }
+}
+
+/// The attestation keys of a member set, by AS.
+fn neighbours(set: &MemberSet) -> attestor::Input {
+    let keys = |keys: &[AttestKey]| keys.iter().map(|key| LeafKey { suite: key.suite, key: key.key }).collect();
+    let neighbours = set.neighbours().map(|(asn, listed)| (asn, keys(listed))).collect();
+    attestor::Input::Members { set: set.number, digest: set.neighbours_digest(), neighbours }
+}

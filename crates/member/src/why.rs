@@ -1,0 +1,71 @@
+//! Why a prefix has the route that it has: the member's candidates, each with the chain that attestation validated.
+
+use serde::Serialize;
+use wayleave_attestation::proxy::attestor::{Explained, Sent};
+use wayleave_attestation::proxy::policy::Class;
+use wayleave_attestation::proxy::why::WhyHop;
+use wayleave_attestation::report::Broken;
+use wayleave_core::{Prefix, UnixTime};
+use wayleave_route_server::member as route_server;
+
+use crate::MemberProxy;
+
+/// Why a prefix has the route that it has.
+#[derive(Clone, Debug, Serialize)]
+pub struct Why {
+    pub prefix: String,
+    pub summary: String,
+    /// All candidates, those that this member may not open included.
+    pub routes: Vec<WhyRoute>,
+    /// How the own router's routes were signed; absent without attestation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Vec<Sent>>,
+}
+
+/// A candidate.
+#[derive(Clone, Debug, Serialize)]
+pub struct WhyRoute {
+    #[serde(flatten)]
+    pub route: route_server::WhyRoute,
+    /// What validation found; absent for a route that was not validated.
+    #[serde(flatten)]
+    pub chain: Option<Chain>,
+}
+
+/// What validation found of a route.
+#[derive(Clone, Debug, Serialize)]
+pub struct Chain {
+    pub attested: Class,
+    /// The chain along the path, the origin first.
+    pub hops: Vec<WhyHop>,
+    /// What is false, and who could have caused it.
+    pub broken: Option<Broken>,
+    /// The same in words.
+    pub reason: String,
+    /// When the route is validated again.
+    pub until: Option<UnixTime>,
+    /// Size of the attestation.
+    pub octets: usize,
+}
+
+impl From<Explained> for Chain {
+    fn from(explained: Explained) -> Self {
+        let Explained { class, hops, broken, reason, until, octets } = explained;
+        Self { attested: class, hops, broken, reason, until, octets }
+    }
+}
+
+impl MemberProxy {
+    /// Why a prefix has the route that it has, with the chain of each route that was validated, and how the own router's
+    /// routes went out.
+    pub fn why(&mut self, prefix: Prefix) -> Why {
+        let route_server::Why { prefix: text, summary, routes } = self.member.why(prefix);
+        let explain = |route: route_server::WhyRoute| {
+            let chain = self.explain(&route.handle.0, prefix).map(Chain::from);
+            WhyRoute { route, chain }
+        };
+        let routes = routes.into_iter().map(explain).collect();
+        let sent = self.attestor.as_ref().map(|attestor| attestor.sent(prefix));
+        Why { prefix: text, summary, routes, sent }
+    }
+}
