@@ -16,7 +16,7 @@ use wayleave_core::{Prefix, VerdictKind};
 use wayleave_lab::sim::attestation::{attest_ring, registered_key};
 use wayleave_lab::sim::bad::Shape;
 use wayleave_lab::sim::{Node, PARTIES, RS_ASN, Setup, Sim, member_asn};
-use wayleave_route_server::oracle::Oracle;
+use wayleave_route_server::oracle::{Offer, Oracle};
 use wayleave_route_server::policy::validate::Martians;
 
 fn without_value(route: &Attributes) -> Attributes {
@@ -325,7 +325,18 @@ fn tables_equal_the_reference_with_the_same_verdicts() {
             let expected: BTreeMap<Prefix, Attributes> =
                 oracle.table(slot).into_iter().map(|(prefix, (_, route))| (prefix, route)).collect();
             assert_eq!(have.keys().collect::<BTreeSet<_>>(), expected.keys().collect(), "seed {seed}, member {slot}");
-            assert_eq!(have, expected, "seed {seed}, member {slot}");
+            if !tick.is_zero() {
+                assert_eq!(have, expected, "seed {seed}, member {slot}");
+                continue;
+            }
+            // Without a tick a ranking leaves before validation has a result, so that a route that was validated late
+            // loses to one of its own class. Any route of the best class is right then.
+            for (prefix, route) in &have {
+                let offers = oracle.offers(slot, *prefix);
+                let best = offers.iter().map(|offer| offer.class).max();
+                let is_best = |offer: &Offer| Some(offer.class) == best && offer.attributes == *route;
+                assert!(offers.iter().any(is_best), "seed {seed}, member {slot}, {prefix}: {route:?}");
+            }
         }
     }
 }
