@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use libfuzzer_sys::fuzz_target;
 use wayleave_core::{Instant, Now, UnixTime};
-use wayleave_crypto::lanes::Kernel;
+use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_dataplane::frame::{Frame, Ingress};
 use wayleave_dataplane::icing::{Action, Config, Link, Meaning, Output, Policy, Router, TagRule};
@@ -56,7 +56,7 @@ fn world() -> (Router, Vec<u8>) {
         replay_key: Key128::new([8; 16]),
         seed: 1,
     };
-    (Router::new(config, Kernel::best()).expect("our own configuration"), octets)
+    (Router::new(config, CpuKernel::best()).expect("our own configuration"), octets)
 }
 
 fuzz_target!(|data: &[u8]| {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libfuzzer_sys::fuzz_target;
 use wayleave_core::UnixTime;
-use wayleave_crypto::lanes::{Kernel, SIDE};
+use wayleave_crypto::lanes::{CpuKernel, LANES};
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::platypus::burst::Verifier;
 use wayleave_packet::platypus::header::{Packet, Version};
@@ -18,7 +18,7 @@ use wayleave_packet::platypus::verify::{IcmpError, Policy, Reason, Verdict, Wayp
 const NOW: UnixTime = UnixTime(1_795_240_800_000_000);
 
 thread_local! {
-    static VERIFIER: RefCell<Verifier> = RefCell::new(Verifier::new(Kernel::best(), 4));
+    static VERIFIER: RefCell<Verifier> = RefCell::new(Verifier::new(CpuKernel::best(), 4));
 }
 
 fuzz_target!(|data: &[u8]| {
@@ -78,9 +78,9 @@ fn in_a_burst(data: &[u8], here: IpAddr) {
         let at = usize::from(at) % other.len();
         other[at] ^= by;
     }
-    let mut datagrams = [data; SIDE];
-    datagrams[usize::from(data.last().copied().unwrap_or(0)) % SIDE] = &other;
-    let mut verdicts = [Verdict::default(); SIDE];
+    let mut datagrams = [data; LANES];
+    datagrams[usize::from(data.last().copied().unwrap_or(0)) % LANES] = &other;
+    let mut verdicts = [Verdict::default(); LANES];
     VERIFIER.with_borrow_mut(|verifier| {
         verifier.forget();
         verifier.verify(&here, &datagrams, NOW, &mut verdicts);

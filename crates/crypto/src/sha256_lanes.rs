@@ -5,8 +5,7 @@
 
 use sha2::block_api::compress256;
 
-/// Blocks compressed at a time.
-pub const LANES: usize = 16;
+pub use crate::lanes::LANES;
 
 /// One 32-bit word of each lane.
 pub type Word = [u32; LANES];

@@ -3,7 +3,7 @@
 
 use sha2::block_api::compress256;
 
-use crate::lanes::{Columns, Kernel, rows};
+use crate::lanes::{Columns, CpuKernel, rows};
 use crate::sha256_lanes::{Block, INITIAL, LANES, State, compress_lanes, lanes_run_at_once, load};
 
 /// Octets of a message's head.
@@ -149,7 +149,7 @@ fn hash_in_lanes<'a>(
                 *column = words.map(u32::to_be);
             }
             let mut all = [[[0; 16]; 4]; LANES];
-            rows(Kernel::best(), &columns, &mut all);
+            rows(CpuKernel::best(), &columns, &mut all);
             for (lane, (_, message)) in ending() {
                 hashes[usize::from(*message)] = *all[lane].as_flattened().first_chunk().expect("64 octets");
             }

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use wayleave_crypto::lanes::Kernel;
+use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::bench::{Bench, Work, generated_routes};
 use wayleave_dataplane::platypus::bench as platypus;
 use wayleave_dataplane::slots::Headroom;
@@ -18,10 +18,10 @@ fn main() {
     let routes = generated_routes(1_000_000, 1);
     let start = Instant::now();
     let mut clock = || start.elapsed();
-    for kernel in Kernel::available() {
+    for kernel in CpuKernel::available() {
         let is_left_out = |name: &str| {
             only.as_deref().is_some_and(|only| !only.split(',').any(|only| name.starts_with(only)))
-                || kernel != Kernel::best() && only.is_some()
+                || kernel != CpuKernel::best() && only.is_some()
         };
         for (name, work) in [
             ("none", Work::None),
@@ -65,7 +65,7 @@ fn main() {
     }
 }
 
-fn report(kernel: Kernel, name: &str, length: usize, packets: usize, mut times: Vec<f64>) {
+fn report(kernel: CpuKernel, name: &str, length: usize, packets: usize, mut times: Vec<f64>) {
     times.sort_by(f64::total_cmp);
     let (best, median) = (times[0] / packets as f64, times[times.len() / 2] / packets as f64);
     println!(

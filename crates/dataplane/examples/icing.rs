@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use wayleave_crypto::lanes::Kernel;
+use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::icing::bench::{Bench, Work};
 use wayleave_dataplane::slots::Headroom;
 use wayleave_packet::icing::mint::Form;
@@ -22,7 +22,7 @@ fn main() {
             if only_payload.is_some_and(|only: usize| only != payload) {
                 continue;
             }
-            let mut bench = Bench::new(work, payload, form, Kernel::best(), Headroom::Staggered);
+            let mut bench = Bench::new(work, payload, form, CpuKernel::best(), Headroom::Staggered);
             let mut times: Vec<f64> =
                 (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64() / bench.packets() as f64).collect();
             times.sort_by(f64::total_cmp);

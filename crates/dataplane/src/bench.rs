@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wayleave_core::{Instant, Now, UnixTime};
-use wayleave_crypto::lanes::{Aes128, CmacKey, Kernel};
+use wayleave_crypto::lanes::{Aes128, CmacKey, CpuKernel};
 use wayleave_crypto::prg::Prg;
 use wayleave_packet::scion::{
     Direction, ForwardingKey, Header, HostAddress, IsdAs, Packet, Path, PathBuilder, Segment, next_header,
@@ -84,7 +84,7 @@ impl Bench {
         work: Work,
         length: usize,
         routes: &[(u32, u8, u16)],
-        kernel: Kernel,
+        kernel: CpuKernel,
         headroom: Headroom,
         seed: u8,
     ) -> Result<Self, crate::dir24::TableError> {
@@ -385,7 +385,7 @@ mod tests {
         let routes = generated_routes(10_000, 3);
         for work in [Work::None, Work::Ip, Work::Scion, Work::ScionMixed, Work::Scion2015] {
             for length in [64, 1_518] {
-                let mut bench = Bench::new(work, length, &routes, Kernel::best(), Headroom::Staggered, 5).unwrap();
+                let mut bench = Bench::new(work, length, &routes, CpuKernel::best(), Headroom::Staggered, 5).unwrap();
                 for _ in 0..2 {
                     assert_eq!(bench.pass(&mut Duration::default).0, bench.packets(), "{work:?} {length}");
                 }

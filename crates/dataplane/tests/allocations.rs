@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 
-use wayleave_crypto::lanes::Kernel;
+use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::icing::bench::{Bench, Work};
 use wayleave_dataplane::slots::Headroom;
 use wayleave_dataplane::{bench, platypus};
@@ -47,7 +47,7 @@ fn bursts_are_forwarded_and_stamped_without_an_allocation() {
         1,
         "the counter counts"
     );
-    for kernel in Kernel::available() {
+    for kernel in CpuKernel::available() {
         for work in [Work::Forward, Work::Full, Work::Stamp] {
             for form in [Form::Path, Form::Handle] {
                 let mut bench = Bench::new(work, 200, form, kernel, Headroom::Staggered);
@@ -64,7 +64,7 @@ fn bursts_are_forwarded_and_stamped_without_an_allocation() {
 #[test]
 fn bursts_of_platypus_are_forwarded_and_stamped_without_an_allocation() {
     use platypus::bench::{Bench, StampBench, Work};
-    for kernel in Kernel::available() {
+    for kernel in CpuKernel::available() {
         for work in [Work::Plain, Work::Full] {
             let mut bench = Bench::new(work, 348, kernel, Headroom::Staggered);
             let before = COUNT.with(Cell::get);
@@ -118,7 +118,7 @@ fn bursts_are_stamped_by_rule_without_an_allocation() {
     };
     let mut inner = vec![0x45, 0, 0, 100, 0, 0, 0, 0, 64, 6, 0, 0, 192, 0, 2, 7, 203, 0, 113, 9];
     inner.resize(100, 9);
-    for kernel in Kernel::available() {
+    for kernel in CpuKernel::available() {
         let mut stamper = Stamper::new(config.clone(), kernel).unwrap();
         let mut buffers: Vec<Vec<u8>> = (0..64).map(|_| [&[0; 300][..], &inner].concat()).collect();
         let mut outcomes = vec![Outcome::from(Left::Rule); 64];
@@ -142,7 +142,7 @@ fn bursts_are_stamped_by_rule_without_an_allocation() {
 
 #[test]
 fn bursts_of_scion_are_forwarded_without_an_allocation() {
-    for kernel in Kernel::available() {
+    for kernel in CpuKernel::available() {
         for work in [bench::Work::Scion, bench::Work::Scion2015] {
             let mut bench = bench::Bench::new(work, 1_500, &[], kernel, Headroom::Staggered, 5).expect("no routes");
             let before = COUNT.with(Cell::get);

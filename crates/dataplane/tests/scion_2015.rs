@@ -1,9 +1,10 @@
 //! The switch of the paper of 2015: up to the core and down again, a model that it equals, and its known weaknesses.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use common::{Random, times};
-use wayleave_crypto::lanes::{Aes128, Kernel};
+use wayleave_crypto::lanes::{Aes128, CpuKernel};
 use wayleave_dataplane::counters::Reason;
 use wayleave_dataplane::frame::{Action, BURST, Frame, Ingress};
 use wayleave_dataplane::scion_2015::Switch;
@@ -136,7 +137,7 @@ fn good_packets_beside_each_other_and_one_that_is_not_equal_the_model() {
     let mut source = Random(4);
     let own: Vec<u16> = (1..=9).collect();
     let key = key(7);
-    for kernel in Kernel::available() {
+    for kernel in CpuKernel::available() {
         let mut switch = Switch::new(OpaqueKey::from_aes(Aes128::with_kernel(&[7; 16], kernel)), &own);
         for (size, kind) in (0..=BURST).flat_map(|size| (0..9).map(move |kind| (size, kind))) {
             let mut burst: Vec<(Vec<u8>, Ingress)> = (0..size).map(|_| transit(&mut source, &key)).collect();

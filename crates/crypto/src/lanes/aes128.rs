@@ -3,7 +3,7 @@
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use super::{Block, Code, Kernel, xor_into};
+use super::{Block, Code, CpuKernel, xor_into};
 
 /// The round keys, the first one first.
 pub(super) type RoundKeys = [Block; 11];
@@ -11,7 +11,7 @@ pub(super) type RoundKeys = [Block; 11];
 /// One key, expanded. It has no printable form and is wiped when dropped.
 #[derive(Clone)]
 pub struct Aes128 {
-    kernel: Kernel,
+    kernel: CpuKernel,
     /// Exclusive-ored into the input first; zero for plain AES.
     pub(super) whitening: Block,
     round_keys: RoundKeys,
@@ -31,12 +31,12 @@ impl Aes128 {
     /// Expands `key` for the fastest kernel of this machine.
     #[must_use]
     pub fn new(key: &Block) -> Self {
-        Self::with_kernel(key, Kernel::best())
+        Self::with_kernel(key, CpuKernel::best())
     }
 
     /// Expands `key` for `kernel`.
     #[must_use]
-    pub fn with_kernel(key: &Block, kernel: Kernel) -> Self {
+    pub fn with_kernel(key: &Block, kernel: CpuKernel) -> Self {
         let round_keys = match kernel.0 {
             Code::Portable => [[0; 16]; 11],
             #[cfg(target_arch = "x86_64")]
@@ -55,7 +55,7 @@ impl Aes128 {
 
     /// The code that computes with it.
     #[must_use]
-    pub fn kernel(&self) -> Kernel {
+    pub fn kernel(&self) -> CpuKernel {
         self.kernel
     }
 
@@ -89,7 +89,7 @@ impl Aes128 {
 }
 
 /// Encrypts each of `blocks` in place under the key at the same place; as many as the shorter slice has.
-pub fn encrypt_each(kernel: Kernel, keys: &[Block], blocks: &mut [Block]) {
+pub fn encrypt_each(kernel: CpuKernel, keys: &[Block], blocks: &mut [Block]) {
     match kernel.0 {
         Code::Portable => {
             for (key, block) in keys.iter().zip(blocks) {
@@ -104,7 +104,7 @@ pub fn encrypt_each(kernel: Kernel, keys: &[Block], blocks: &mut [Block]) {
 /// Replaces each of `first` by the CBC-MAC of itself and its fellow of `second`, `E(E(first) ^ second)`, under the key at
 /// the same place; as many as the shortest slice has. It is a pseudorandom function where no message under a key is
 /// another's beginning.
-pub fn cbc_pair_each(kernel: Kernel, keys: &[Block], first: &mut [Block], second: &[Block]) {
+pub fn cbc_pair_each(kernel: CpuKernel, keys: &[Block], first: &mut [Block], second: &[Block]) {
     match kernel.0 {
         Code::Portable => {
             for ((key, block), second) in keys.iter().zip(first).zip(second) {

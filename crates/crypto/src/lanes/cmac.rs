@@ -2,7 +2,7 @@
 
 use subtle::{Choice, ConstantTimeEq};
 
-use super::{Aes128, Block, Code, Kernel, double, xor_into};
+use super::{Aes128, Block, Code, CpuKernel, double, xor_into};
 
 /// Messages computed at a time; more are taken burst by burst.
 pub const BURST: usize = 64;
@@ -82,12 +82,12 @@ impl CmacKey {
     /// Expands `key` for the fastest kernel of this machine.
     #[must_use]
     pub fn new(key: &Block) -> Self {
-        Self::with_kernel(key, Kernel::best())
+        Self::with_kernel(key, CpuKernel::best())
     }
 
     /// Expands `key` for `kernel`.
     #[must_use]
-    pub fn with_kernel(key: &Block, kernel: Kernel) -> Self {
+    pub fn with_kernel(key: &Block, kernel: CpuKernel) -> Self {
         let aes = Aes128::with_kernel(key, kernel);
         let (k1, k2) = subkeys(&aes.encrypt_one(&[0; 16]));
         let single = aes.whitened(&k1);
@@ -108,7 +108,7 @@ impl CmacKey {
 
     /// The code that computes.
     #[must_use]
-    pub fn kernel(&self) -> Kernel {
+    pub fn kernel(&self) -> CpuKernel {
         self.aes.kernel()
     }
 
@@ -160,7 +160,7 @@ impl CmacKey {
 }
 
 /// The tag of each message under the key at the same place, into `tags`; as many as the shortest slice has.
-pub fn cmac_each(kernel: Kernel, keys: &[Block], messages: &[Parts<'_>], tags: &mut [Block]) {
+pub fn cmac_each(kernel: CpuKernel, keys: &[Block], messages: &[Parts<'_>], tags: &mut [Block]) {
     for ((keys, messages), tags) in keys.chunks(BURST).zip(messages.chunks(BURST)).zip(tags.chunks_mut(BURST)) {
         let count = keys.len().min(messages.len()).min(tags.len());
         match kernel.0 {

@@ -2,24 +2,24 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::Code;
-use super::{Block, Kernel};
+use super::{Block, CpuKernel};
 
 /// Packets that lie beside each other.
-pub const SIDE: usize = 16;
+pub const LANES: usize = 16;
 
 /// Words of 32 bits, as they lie in memory: `[w][p]` is word `w` of packet `p`.
-pub type Columns = [[u32; SIDE]; SIDE];
+pub type Columns = [[u32; LANES]; LANES];
 
-/// Reads the first 64 octets of at most [`SIDE`] packets; zeros where a packet is shorter, and for packets that are
+/// Reads the first 64 octets of at most [`LANES`] packets; zeros where a packet is shorter, and for packets that are
 /// not there.
-pub fn columns(kernel: Kernel, packets: &[&[u8]], out: &mut Columns) {
+pub fn columns(kernel: CpuKernel, packets: &[&[u8]], out: &mut Columns) {
     match kernel.0 {
         #[cfg(target_arch = "x86_64")]
         Code::Vaes512 => super::x86::columns(kernel, packets, out),
         _ => {
-            for place in 0..SIDE {
+            for place in 0..LANES {
                 let packet = packets.get(place).copied().unwrap_or_default();
-                let mut front = [0; 4 * SIDE];
+                let mut front = [0; 4 * LANES];
                 let front = packet.first_chunk().unwrap_or_else(|| {
                     front[..packet.len()].copy_from_slice(packet);
                     &front
@@ -33,7 +33,7 @@ pub fn columns(kernel: Kernel, packets: &[&[u8]], out: &mut Columns) {
 }
 
 /// The other way: `out[p]` is four blocks whose words are `[w][p]` of `columns`.
-pub fn rows(kernel: Kernel, columns: &Columns, out: &mut [[Block; 4]; SIDE]) {
+pub fn rows(kernel: CpuKernel, columns: &Columns, out: &mut [[Block; 4]; LANES]) {
     match kernel.0 {
         #[cfg(target_arch = "x86_64")]
         Code::Vaes512 => super::x86::rows(kernel, columns, out),
@@ -50,7 +50,7 @@ pub fn rows(kernel: Kernel, columns: &Columns, out: &mut [[Block; 4]; SIDE]) {
 /// A bit for each that is zero, the first one lowest.
 #[inline(always)]
 #[must_use]
-pub fn zeros(kernel: Kernel, lanes: &[u32; SIDE]) -> u16 {
+pub fn zeros(kernel: CpuKernel, lanes: &[u32; LANES]) -> u16 {
     match kernel.0 {
         #[cfg(target_arch = "x86_64")]
         Code::Vaes512 => super::x86::zeros(kernel, lanes),
@@ -60,7 +60,7 @@ pub fn zeros(kernel: Kernel, lanes: &[u32; SIDE]) -> u16 {
 
 /// Writes `word` to the lanes whose bits are set.
 #[inline(always)]
-pub fn fill(kernel: Kernel, bits: u16, word: u32, lanes: &mut [u32; SIDE]) {
+pub fn fill(kernel: CpuKernel, bits: u16, word: u32, lanes: &mut [u32; LANES]) {
     match kernel.0 {
         #[cfg(target_arch = "x86_64")]
         Code::Vaes512 => super::x86::fill(kernel, bits, word, lanes),
@@ -74,7 +74,7 @@ pub fn fill(kernel: Kernel, bits: u16, word: u32, lanes: &mut [u32; SIDE]) {
 
 /// Blocks of two halves each, as they lie in memory: those in `first`, and those in `second` behind them.
 #[inline(always)]
-pub fn join(kernel: Kernel, first: &[u64; SIDE], second: &[u64; SIDE], out: &mut [Block; SIDE]) {
+pub fn join(kernel: CpuKernel, first: &[u64; LANES], second: &[u64; LANES], out: &mut [Block; LANES]) {
     match kernel.0 {
         #[cfg(target_arch = "x86_64")]
         Code::Vaes512 => super::x86::join(kernel, first, second, out),
@@ -91,7 +91,7 @@ pub fn join(kernel: Kernel, first: &[u64; SIDE], second: &[u64; SIDE], out: &mut
 /// The first halves of blocks, as they lie in memory.
 #[inline(always)]
 #[must_use]
-pub fn first_halves(kernel: Kernel, blocks: &[Block; SIDE]) -> [u64; SIDE] {
+pub fn first_halves(kernel: CpuKernel, blocks: &[Block; LANES]) -> [u64; LANES] {
     match kernel.0 {
         #[cfg(target_arch = "x86_64")]
         Code::Vaes512 => super::x86::first_halves(kernel, blocks),
@@ -108,7 +108,7 @@ pub trait Work {
     fn run(self) -> Self::Output;
 }
 
-impl Kernel {
+impl CpuKernel {
     /// Runs `work` with the instructions of this kernel.
     #[inline(always)]
     pub fn run<W: Work>(self, work: W) -> W::Output {

@@ -8,12 +8,12 @@ mod columns;
 mod pmac;
 mod rows;
 #[cfg(target_arch = "x86_64")]
-#[allow(unsafe_code, reason = "vector kernels: functions for processor features that `Kernel` has checked")]
+#[allow(unsafe_code, reason = "vector kernels: functions for processor features that `CpuKernel` has checked")]
 mod x86;
 
 pub use aes128::{Aes128, cbc_pair_each, encrypt_each};
 pub use cmac::{BURST, CmacKey, Parts, cmac_each};
-pub use columns::{Columns, SIDE, Work, columns, fill, first_halves, join, rows, zeros};
+pub use columns::{Columns, LANES, Work, columns, fill, first_halves, join, rows, zeros};
 pub use pmac::PmacKey;
 pub use rows::{Row, tag_columns, tag_rows};
 
@@ -22,9 +22,9 @@ pub type Block = [u8; 16];
 
 /// The code that computes; only those that this machine can run exist as values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Kernel(pub(super) Code);
+pub struct CpuKernel(pub(super) Code);
 
-/// What a [`Kernel`] runs.
+/// What a [`CpuKernel`] runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Code {
     Portable,
@@ -34,7 +34,7 @@ pub(crate) enum Code {
     Vaes512,
 }
 
-impl Kernel {
+impl CpuKernel {
     /// The `aes` crate, block after block; constant time on every machine.
     pub const PORTABLE: Self = Self(Code::Portable);
 

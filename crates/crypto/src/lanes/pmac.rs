@@ -1,6 +1,6 @@
 //! AES-PMAC (Black and Rogaway, EUROCRYPT 2002): its blocks are independent, so that one message fills the lanes.
 
-use super::{Aes128, Block, Kernel, double, xor_into};
+use super::{Aes128, Block, CpuKernel, double, xor_into};
 
 /// Blocks encrypted at a time.
 const WIDE: usize = 16;
@@ -26,12 +26,12 @@ impl PmacKey {
     /// Expands `key` for the fastest kernel of this machine.
     #[must_use]
     pub fn new(key: &Block) -> Self {
-        Self::with_kernel(key, Kernel::best())
+        Self::with_kernel(key, CpuKernel::best())
     }
 
     /// Expands `key` for `kernel`.
     #[must_use]
-    pub fn with_kernel(key: &Block, kernel: Kernel) -> Self {
+    pub fn with_kernel(key: &Block, kernel: CpuKernel) -> Self {
         let aes = Aes128::with_kernel(key, kernel);
         let mut powers = [aes.encrypt_one(&[0; 16]); 32];
         for index in 1..powers.len() {

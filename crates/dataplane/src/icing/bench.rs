@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use wayleave_core::{Instant, Now, UnixTime};
-use wayleave_crypto::lanes::Kernel;
+use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_packet::icing::header::{Hop, Part, Path, Tag, Version};
 use wayleave_packet::icing::mint::{Form, NodeSecret, Nonce, Sender, Stamp, Stamper, TagMaster, encapsulate};
@@ -57,7 +57,7 @@ pub struct Bench {
 impl Bench {
     /// Packets with `payload` octets of payload, on 64 paths.
     #[must_use]
-    pub fn new(work: Work, payload: usize, form: Form, kernel: Kernel, headroom: Headroom) -> Self {
+    pub fn new(work: Work, payload: usize, form: Form, kernel: CpuKernel, headroom: Headroom) -> Self {
         let nodes: Vec<NodeSecret> = (1..=NODES as u32).map(|n| NodeSecret::derive(&Seed::new([5; 32]), n)).collect();
         let senders: Vec<Sender> = (0..PATHS).map(|number| sender(number, &nodes)).collect();
         let header = senders[0].header_length(form);
@@ -161,7 +161,7 @@ fn sender(number: u32, nodes: &[NodeSecret]) -> Sender {
 }
 
 /// The router of node `index`.
-fn router(work: Work, index: usize, nodes: &[NodeSecret], kernel: Kernel) -> Router {
+fn router(work: Work, index: usize, nodes: &[NodeSecret], kernel: CpuKernel) -> Router {
     let is_full = work == Work::Full && index == HERE;
     let link = |id, nodes| Link { id, nodes, is_open: id == IN };
     let meaning = Meaning { queue: 0, output: Output::Next, account: is_full.then_some(0) };
@@ -193,7 +193,7 @@ mod tests {
     fn every_packet_is_forwarded_or_stamped_in_every_pass() {
         for work in [Work::Forward, Work::Full, Work::Stamp] {
             for (payload, form) in [(64, Form::Path), (64, Form::Handle), (1_500, Form::Path)] {
-                let mut bench = Bench::new(work, payload, form, Kernel::best(), Headroom::Staggered);
+                let mut bench = Bench::new(work, payload, form, CpuKernel::best(), Headroom::Staggered);
                 for _ in 0..2 {
                     // A false positive of the replay filter is one in a thousand.
                     let (done, _) = bench.pass(&mut || Duration::ZERO);

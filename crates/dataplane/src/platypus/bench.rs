@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use wayleave_core::{Instant, Now, UnixTime};
-use wayleave_crypto::lanes::{CmacKey, Kernel, Row, SIDE, tag_rows};
+use wayleave_crypto::lanes::{CmacKey, CpuKernel, LANES, Row, tag_rows};
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
@@ -47,7 +47,7 @@ pub struct Bench {
     router: Router,
     /// For [`Work::Macs`].
     key: CmacKey,
-    kernel: Kernel,
+    kernel: CpuKernel,
     work: Work,
     pass: u64,
 }
@@ -61,7 +61,7 @@ impl std::fmt::Debug for Bench {
 impl Bench {
     /// Packets of `length` octets of 64 principals.
     #[must_use]
-    pub fn new(work: Work, length: usize, kernel: Kernel, headroom: Headroom) -> Self {
+    pub fn new(work: Work, length: usize, kernel: CpuKernel, headroom: Headroom) -> Self {
         let mut slots = Slots::new(length.max(LEAST), headroom);
         let length = slots.length();
         let address = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
@@ -126,15 +126,15 @@ impl Bench {
 }
 
 /// Derives a secret for each packet of a burst and tags its payload; returns how many.
-fn macs(kernel: Kernel, key: &CmacKey, frames: &[Frame<'_>; BURST]) -> usize {
+fn macs(kernel: CpuKernel, key: &CmacKey, frames: &[Frame<'_>; BURST]) -> usize {
     // The same for all: a tag takes as long whatever it is of.
-    let rows: [Row; SIDE] = std::array::from_fn(|lane| [[lane as u8; 16]; 4]);
+    let rows: [Row; LANES] = std::array::from_fn(|lane| [[lane as u8; 16]; 4]);
     let mut tagged = 0;
-    for frames in frames.as_chunks::<SIDE>().0 {
+    for frames in frames.as_chunks::<LANES>().0 {
         let tails = frames.each_ref().map(|frame| &frame.octets[payload(frame.octets.len())..]);
-        let mut tags = [[0; 16]; SIDE];
+        let mut tags = [[0; 16]; LANES];
         if tag_rows(kernel, &[(key, u16::MAX)], &rows, &tails, &mut tags) {
-            tagged += SIDE;
+            tagged += LANES;
         }
         black_box(&tags);
     }
@@ -166,7 +166,7 @@ const ROOM: usize = 128;
 impl StampBench {
     /// Packets of `length` octets, stamped by 64 principals in turn; they grow by a header with one binding of 128 bits.
     #[must_use]
-    pub fn new(length: usize, kernel: Kernel, headroom: Headroom) -> Self {
+    pub fn new(length: usize, kernel: CpuKernel, headroom: Headroom) -> Self {
         let length = length.clamp(20, SLOT - ROOM);
         let mut slots = Slots::new(ROOM + length, headroom);
         let waypoint = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
@@ -254,7 +254,7 @@ mod tests {
     fn every_packet_is_forwarded_or_tagged_in_every_pass() {
         for work in [Work::Plain, Work::Full, Work::Mixed, Work::Macs] {
             for length in [64, 348, 1_500] {
-                let mut bench = Bench::new(work, length, Kernel::best(), Headroom::Staggered);
+                let mut bench = Bench::new(work, length, CpuKernel::best(), Headroom::Staggered);
                 for _ in 0..2 {
                     // A false positive of the replay filter is one in a thousand.
                     let (forwarded, _) = bench.pass(&mut || Duration::ZERO);
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn every_packet_is_stamped_in_every_pass() {
         for length in [40, 64, 1_500] {
-            let mut bench = StampBench::new(length, Kernel::best(), Headroom::Staggered);
+            let mut bench = StampBench::new(length, CpuKernel::best(), Headroom::Staggered);
             for _ in 0..2 {
                 assert_eq!(bench.pass(&mut || Duration::ZERO).0, bench.packets());
             }

@@ -9,7 +9,7 @@ mod totals;
 use std::net::IpAddr;
 
 use wayleave_core::Now;
-use wayleave_crypto::lanes::{Kernel, SIDE, Work};
+use wayleave_crypto::lanes::{CpuKernel, LANES, Work};
 use wayleave_packet::platypus::burst::{Group, Verdicts, Verifier};
 use wayleave_packet::platypus::header::{Packet, Version};
 use wayleave_packet::platypus::verify::{self, Forward, IcmpError, Verdict, Waypoint, icmp};
@@ -167,7 +167,7 @@ pub struct Router {
 impl Router {
     /// A router of `config`, with no revocations yet.
     #[must_use]
-    pub fn new(config: Config, kernel: Kernel) -> Self {
+    pub fn new(config: Config, kernel: CpuKernel) -> Self {
         Self {
             waypoints: config.waypoints,
             verifier: Verifier::new(kernel, config.delegations),
@@ -206,25 +206,25 @@ impl Router {
             self.look_up(&datagrams[..count], &verdicts);
         }
         let is_alone = self.is_alone();
-        for (group, (frames, actions)) in frames.chunks_mut(SIDE).zip(actions.chunks_mut(SIDE)).enumerate() {
+        for (group, (frames, actions)) in frames.chunks_mut(LANES).zip(actions.chunks_mut(LANES)).enumerate() {
             let verdicts = verdicts.group(group);
             if let (Group::Alike(alike), Some(frames), true) = (verdicts, frames.first_chunk_mut(), is_alone) {
                 alike.apply(frames.each_mut().map(|frame| &mut *frame.octets));
                 actions.fill(Action::Route);
-                self.counters.forwarded += SIDE as u64;
+                self.counters.forwarded += LANES as u64;
                 continue;
             }
             let packets = frames.iter_mut().zip(actions);
             match verdicts {
                 Group::Alike(alike) => {
                     for (lane, ((frame, action), forward)) in packets.zip(alike.forwards()).enumerate() {
-                        *action = self.forward(frame, &forward, group * SIDE + lane, now);
+                        *action = self.forward(frame, &forward, group * LANES + lane, now);
                         self.count(*action);
                     }
                 }
                 Group::Each(verdicts) => {
                     for (lane, ((frame, action), verdict)) in packets.zip(verdicts).enumerate() {
-                        *action = self.decide(frame, verdict, (is_alone, group * SIDE + lane), now);
+                        *action = self.decide(frame, verdict, (is_alone, group * LANES + lane), now);
                         self.count(*action);
                     }
                 }
@@ -267,8 +267,8 @@ impl Router {
         if self.repeated == Repeated::Pass && !self.is_accounting {
             return;
         }
-        for (group, datagrams) in datagrams.chunks(SIDE).enumerate() {
-            let places = group * SIDE..(group + 1) * SIDE;
+        for (group, datagrams) in datagrams.chunks(LANES).enumerate() {
+            let places = group * LANES..(group + 1) * LANES;
             let known = self.hashes[places.clone()].iter_mut().zip(&mut self.names[places]);
             let packets = datagrams.iter().zip(known);
             match verdicts.group(group) {

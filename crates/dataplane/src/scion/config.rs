@@ -1,7 +1,7 @@
 //! What a SCION router is told about itself, its links and its keys.
 
 use thiserror::Error;
-use wayleave_crypto::lanes::Kernel;
+use wayleave_crypto::lanes::CpuKernel;
 use wayleave_packet::scion::{ForwardingKey, HostAddress, IsdAs};
 
 /// What a link is to this AS.
@@ -78,7 +78,7 @@ impl Keys {
 
     /// The code that computes with the newer key, and whose instructions other checks may have.
     #[inline]
-    pub(crate) fn kernel(&self) -> Kernel {
+    pub(crate) fn kernel(&self) -> CpuKernel {
         self.new.kernel()
     }
 

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use thiserror::Error;
 use wayleave_core::{Prefix, UnixTime};
-use wayleave_crypto::lanes::{BURST, Kernel};
+use wayleave_crypto::lanes::{BURST, CpuKernel};
 use wayleave_packet::platypus::header::offsets::{IPV4, IPV6, MAX_CAPABILITIES, MAX_SAME_WAYPOINT};
 use wayleave_packet::platypus::header::{Carriage, UDP_HEADER};
 use wayleave_packet::platypus::mint::{self, Hop, Nonce, Position, append, encapsulate, epoch};
@@ -231,7 +231,7 @@ impl Stamper {
     ///
     /// # Errors
     /// What is wrong with the configuration.
-    pub fn new(config: Config, kernel: Kernel) -> Result<Self, ConfigError> {
+    pub fn new(config: Config, kernel: CpuKernel) -> Result<Self, ConfigError> {
         let nonces = Nonces::new(config.share)?;
         let (routes, rules) = prepare(config.routes, &config.rules)?;
         // Whatever fits an IP packet, and the longest list on top, so that a packet that becomes too long is noticed.

@@ -7,7 +7,7 @@
 use std::hint::black_box;
 
 use wayleave_core::UnixTime;
-use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, Row, SIDE, Work, cmac_each, prefetch_octet};
+use wayleave_crypto::lanes::{BURST, Block, CpuKernel, LANES, Parts, Row, Work, cmac_each, prefetch_octet};
 
 use super::delegations::Delegations;
 use super::header::{Packet, Version};
@@ -17,10 +17,10 @@ use super::verify::{Forward, Reason, Verdict, Waypoint};
 
 /// One core's scratch, and the stamping keys of the delegations that it verified last.
 pub struct Verifier {
-    kernel: Kernel,
+    kernel: CpuKernel,
     keys: [Block; BURST],
     heads: Box<[[Block; HEAD_BLOCKS]; BURST]>,
-    rows: Box<[[Row; SIDE]; BURST / SIDE]>,
+    rows: Box<[[Row; LANES]; BURST / LANES]>,
     scratch: Box<Scratch>,
     waiting: [Waiting; BURST],
     tags: [Block; BURST],
@@ -59,16 +59,16 @@ impl Waiting {
 #[derive(Debug)]
 pub struct Verdicts {
     each: [Verdict; BURST],
-    /// Where [`SIDE`] packets one after another are forwarded as the commonest shape is: the pointer's new value. What is in
+    /// Where [`LANES`] packets one after another are forwarded as the commonest shape is: the pointer's new value. What is in
     /// `each` for them says nothing.
-    alike: [Option<u8>; BURST / SIDE],
+    alike: [Option<u8>; BURST / LANES],
     /// Of these, the word with TTL, protocol and checksum.
-    rewritten: [[u32; SIDE]; BURST / SIDE],
+    rewritten: [[u32; LANES]; BURST / LANES],
 }
 
 impl Default for Verdicts {
     fn default() -> Self {
-        Self { each: [Verdict::default(); BURST], alike: [None; BURST / SIDE], rewritten: [[0; SIDE]; BURST / SIDE] }
+        Self { each: [Verdict::default(); BURST], alike: [None; BURST / LANES], rewritten: [[0; LANES]; BURST / LANES] }
     }
 }
 
@@ -76,27 +76,27 @@ impl Verdicts {
     /// Of the packet at `place` of the burst, below [`BURST`].
     #[must_use]
     pub fn get(&self, place: usize) -> Verdict {
-        match self.group(place / SIDE) {
+        match self.group(place / LANES) {
             Group::Alike(Alike { pointer, rewritten }) => {
-                Verdict::Forward(Forward::lean(rewritten[place % SIDE], pointer))
+                Verdict::Forward(Forward::lean(rewritten[place % LANES], pointer))
             }
-            Group::Each(verdicts) => verdicts[place % SIDE],
+            Group::Each(verdicts) => verdicts[place % LANES],
         }
     }
 
-    /// Of the `group`-th [`SIDE`] packets, or as many as there are; what is beyond the packets says nothing.
+    /// Of the `group`-th [`LANES`] packets, or as many as there are; what is beyond the packets says nothing.
     #[must_use]
     #[inline(always)]
     pub fn group(&self, group: usize) -> Group<'_> {
         match self.alike.get(group) {
             Some(Some(pointer)) => Group::Alike(Alike { pointer: *pointer, rewritten: &self.rewritten[group] }),
-            Some(None) => Group::Each(&self.each[group * SIDE..(group + 1) * SIDE]),
+            Some(None) => Group::Each(&self.each[group * LANES..(group + 1) * LANES]),
             None => Group::Each(&[]),
         }
     }
 }
 
-/// What becomes of [`SIDE`] packets one after another.
+/// What becomes of [`LANES`] packets one after another.
 #[derive(Clone, Copy, Debug)]
 pub enum Group<'a> {
     /// All of them are forwarded, and written to in the same places.
@@ -105,17 +105,17 @@ pub enum Group<'a> {
     Each(&'a [Verdict]),
 }
 
-/// How [`SIDE`] packets of the commonest shape are forwarded.
+/// How [`LANES`] packets of the commonest shape are forwarded.
 #[derive(Clone, Copy, Debug)]
 pub struct Alike<'a> {
     pointer: u8,
-    rewritten: &'a [u32; SIDE],
+    rewritten: &'a [u32; LANES],
 }
 
 impl Alike<'_> {
     /// Rewrites the packets in place, as [`Forward::apply`] would each of them.
     #[inline(always)]
-    pub fn apply(self, datagrams: [&mut [u8]; SIDE]) {
+    pub fn apply(self, datagrams: [&mut [u8]; LANES]) {
         for (datagram, rewritten) in datagrams.into_iter().zip(self.rewritten) {
             Forward::apply_lean(datagram, *rewritten, self.pointer);
         }
@@ -131,12 +131,12 @@ impl Alike<'_> {
 impl Verifier {
     /// A verifier that keeps the keys of `delegations` delegations.
     #[must_use]
-    pub fn new(kernel: Kernel, delegations: usize) -> Self {
+    pub fn new(kernel: CpuKernel, delegations: usize) -> Self {
         Self {
             kernel,
             keys: [[0; 16]; BURST],
             heads: Box::new([[[0; 16]; HEAD_BLOCKS]; BURST]),
-            rows: Box::new([[[[0; 16]; 4]; SIDE]; BURST / SIDE]),
+            rows: Box::new([[[[0; 16]; 4]; LANES]; BURST / LANES]),
             scratch: Box::new(Scratch::EMPTY),
             waiting: [Waiting::NONE; BURST],
             tags: [[0; 16]; BURST],
@@ -146,7 +146,7 @@ impl Verifier {
 
     /// The code that computes, whose instructions other work on the packets may have.
     #[must_use]
-    pub fn kernel(&self) -> Kernel {
+    pub fn kernel(&self) -> CpuKernel {
         self.kernel
     }
 
@@ -175,21 +175,21 @@ impl Verifier {
     fn verify_all(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut Verdicts) {
         let Self { kernel, keys, heads, rows, scratch, waiting, tags, delegations } = self;
         let Verdicts { each: verdicts, alike, rewritten } = verdicts;
-        *alike = [None; BURST / SIDE];
+        *alike = [None; BURST / LANES];
         let datagrams = &datagrams[..datagrams.len().min(BURST)];
         let mut inputs: [Option<&WaypointKey>; BURST] = [None; BURST];
         let mut messages = [Parts::default(); BURST];
         let mut differ = [0; BURST];
         let mut count = 0;
         let mut beside = Beside::new(*kernel, waypoints, now, scratch);
-        let groups = datagrams.chunks(SIDE).zip(rows.iter_mut()).zip(heads.chunks_mut(SIDE));
-        datagrams.iter().take(SIDE).for_each(|datagram| fetch(datagram));
+        let groups = datagrams.chunks(LANES).zip(rows.iter_mut()).zip(heads.chunks_mut(LANES));
+        datagrams.iter().take(LANES).for_each(|datagram| fetch(datagram));
         for (group, ((here, rows), heads)) in groups.enumerate() {
-            let first = group * SIDE;
+            let first = group * LANES;
             beside.check(here);
             // The next ones are on their way from memory while these are decided.
-            datagrams.get(first + SIDE..).unwrap_or_default().iter().take(SIDE).for_each(|datagram| fetch(datagram));
-            let mut group_tags = [[0; 16]; SIDE];
+            datagrams.get(first + LANES..).unwrap_or_default().iter().take(LANES).for_each(|datagram| fetch(datagram));
+            let mut group_tags = [[0; 16]; LANES];
             let are_tagged = beside.tag(here, &mut group_tags);
             if are_tagged
                 && let Some(found) = beside.whole()
@@ -234,7 +234,7 @@ impl Verifier {
                 count += 1;
             }
         }
-        if alike[..datagrams.len().div_ceil(SIDE)].iter().all(Option::is_some) {
+        if alike[..datagrams.len().div_ceil(LANES)].iter().all(Option::is_some) {
             return;
         }
         derive_secrets(&inputs[..count], keys);

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::{Afi, UnixTime};
 use wayleave_crypto::lanes::{
-    Block, CmacKey, Columns, Kernel, Row, SIDE, Work, columns, fill, rows, tag_columns, zeros,
+    Block, CmacKey, Columns, CpuKernel, LANES, Row, Work, columns, fill, rows, tag_columns, zeros,
 };
 
 use super::header::offsets::lean as at;
@@ -150,7 +150,7 @@ impl<'k> Kin<'k> {
 /// The kin of a packet, if it is of this shape, and a bit for each packet that is of this kin too.
 #[inline(always)]
 fn find<'a, 'k>(
-    kernel: Kernel,
+    kernel: CpuKernel,
     kins: &'a mut [Option<Kin<'k>>; 8],
     packets: &Columns,
     lane: usize,
@@ -181,7 +181,7 @@ fn lanes(mut bits: u16) -> impl Iterator<Item = usize> {
 
 /// Finds out which packets are of one kin.
 struct Alike<'a> {
-    kernel: Kernel,
+    kernel: CpuKernel,
     packets: &'a Columns,
     words: &'a [u32; WORDS],
 }
@@ -193,8 +193,8 @@ impl Work for Alike<'_> {
     #[inline(always)]
     fn run(self) -> u16 {
         let Self { kernel, packets, words } = self;
-        let mut differ = [0; SIDE];
-        for lane in 0..SIDE {
+        let mut differ = [0; LANES];
+        for lane in 0..LANES {
             let mut bits = 0;
             for index in 0..WORDS {
                 bits |= (words[index] ^ packets[index][lane]) & COMMON[index];
@@ -206,7 +206,7 @@ impl Work for Alike<'_> {
 }
 
 /// What is asked of each packet apart from what it has in common with its kin: see [`asked`].
-type Bounds = [[u32; SIDE]; 4];
+type Bounds = [[u32; LANES]; 4];
 
 /// Places in [`Bounds`].
 mod asked {
@@ -222,13 +222,13 @@ mod asked {
 
 /// Checks the packets, and lays out what their secrets and bindings are the MAC of.
 struct Check<'a> {
-    kernel: Kernel,
+    kernel: CpuKernel,
     packets: &'a Columns,
     bounds: &'a Bounds,
     now: u32,
     rows: &'a mut Columns,
-    lengths: &'a mut [u32; SIDE],
-    rewritten: &'a mut [u32; SIDE],
+    lengths: &'a mut [u32; LANES],
+    rewritten: &'a mut [u32; LANES],
 }
 
 impl Work for Check<'_> {
@@ -240,8 +240,8 @@ impl Work for Check<'_> {
         let Self { kernel, packets, bounds, now, rows, lengths, rewritten } = self;
         let [secret, binding] =
             [PURPOSE_SECRET, PURPOSE_BINDING].map(|purpose| u32::from_ne_bytes(label(purpose, Afi::Ipv4)));
-        let mut refused = [0; SIDE];
-        for lane in 0..SIDE {
+        let mut refused = [0; LANES];
+        for lane in 0..LANES {
             let word = |index: usize| u32::from_be(packets[index][lane]);
             let (first, third) = (word(word::LENGTH), word(word::TTL));
             let (total, ttl) = (first & 0xffff, third >> 24);
@@ -307,23 +307,23 @@ pub(super) struct Scratch {
     laid_out: Columns,
     bounds: Bounds,
     /// The length of each, and the word of its header that has TTL, protocol and checksum, as it leaves.
-    lengths: [u32; SIDE],
-    rewritten: [u32; SIDE],
+    lengths: [u32; LANES],
+    rewritten: [u32; LANES],
 }
 
 impl Scratch {
     pub(super) const EMPTY: Self = Self {
-        packets: [[0; SIDE]; SIDE],
-        laid_out: [[0; SIDE]; SIDE],
-        bounds: [[0; SIDE]; 4],
-        lengths: [0; SIDE],
-        rewritten: [0; SIDE],
+        packets: [[0; LANES]; LANES],
+        laid_out: [[0; LANES]; LANES],
+        bounds: [[0; LANES]; 4],
+        lengths: [0; LANES],
+        rewritten: [0; LANES],
     };
 }
 
 /// Packets that are checked beside each other.
 pub(super) struct Beside<'s, 'k> {
-    kernel: Kernel,
+    kernel: CpuKernel,
     waypoints: &'k [Waypoint],
     now: UnixTime,
     scratch: &'s mut Scratch,
@@ -333,7 +333,7 @@ pub(super) struct Beside<'s, 'k> {
     passed: u16,
     /// Of how many kins they are, and which with a bit for each packet.
     count: usize,
-    found: [(u16, Option<Found<'k>>); SIDE],
+    found: [(u16, Option<Found<'k>>); LANES],
 }
 
 /// A packet of this shape that is sound and allowed.
@@ -351,12 +351,12 @@ pub(super) struct Lean<'k, 'p> {
 impl<'s, 'k> Beside<'s, 'k> {
     /// For the packets of one burst, which come at `now`.
     #[inline(always)]
-    pub(super) fn new(kernel: Kernel, waypoints: &'k [Waypoint], now: UnixTime, scratch: &'s mut Scratch) -> Self {
-        let (kins, found) = ([const { None }; 8], [(0, None); SIDE]);
+    pub(super) fn new(kernel: CpuKernel, waypoints: &'k [Waypoint], now: UnixTime, scratch: &'s mut Scratch) -> Self {
+        let (kins, found) = ([const { None }; 8], [(0, None); LANES]);
         Self { kernel, waypoints, now, scratch, kins, passed: 0, count: 0, found }
     }
 
-    /// Checks at most [`SIDE`] packets, and lays out what their secrets and bindings are the MAC of.
+    /// Checks at most [`LANES`] packets, and lays out what their secrets and bindings are the MAC of.
     #[inline(always)]
     pub(super) fn check(&mut self, datagrams: &[&[u8]]) {
         let Self { kernel, waypoints, now, scratch, kins, passed, count, found } = self;
@@ -364,7 +364,7 @@ impl<'s, 'k> Beside<'s, 'k> {
         columns(*kernel, datagrams, packets);
         let (mut known, mut refusing) = (0, 0);
         (*passed, *count) = (0, 0);
-        let mut rest = ((1u32 << datagrams.len().min(SIDE)) - 1) as u16;
+        let mut rest = ((1u32 << datagrams.len().min(LANES)) - 1) as u16;
         while rest != 0 {
             let lane = rest.trailing_zeros() as usize;
             let Some((kin, alike)) = find(*kernel, kins, packets, lane, waypoints, *now) else {
@@ -407,19 +407,19 @@ impl<'s, 'k> Beside<'s, 'k> {
         self.found[..self.count].iter().find(|(bits, _)| bits >> lane & 1 != 0)?.1
     }
 
-    /// Computes the tags of those that passed, all at once, if they are more than half of [`SIDE`] and their payloads of as
+    /// Computes the tags of those that passed, all at once, if they are more than half of [`LANES`] and their payloads of as
     /// many blocks each.
     #[inline(always)]
-    pub(super) fn tag(&self, datagrams: &[&[u8]], tags: &mut [Block; SIDE]) -> bool {
+    pub(super) fn tag(&self, datagrams: &[&[u8]], tags: &mut [Block; LANES]) -> bool {
         let Some((_, Some(found))) = self.found[..self.count].first() else { return false };
-        if self.passed.count_ones() as usize <= SIDE / 2 {
+        if self.passed.count_ones() as usize <= LANES / 2 {
             return false;
         }
         let columns = &self.scratch.laid_out;
-        let mut tails = [[].as_slice(); SIDE];
-        if let (Some(found), Some(datagrams)) = (self.whole(), datagrams.first_chunk::<SIDE>()) {
+        let mut tails = [[].as_slice(); LANES];
+        if let (Some(found), Some(datagrams)) = (self.whole(), datagrams.first_chunk::<LANES>()) {
             let behind = found.behind();
-            for lane in 0..SIDE {
+            for lane in 0..LANES {
                 let payload = datagrams[lane].get(..self.scratch.lengths[lane] as usize);
                 let Some(payload) = payload.and_then(|packet| packet.get(behind..)) else { return false };
                 tails[lane] = payload;
@@ -430,7 +430,7 @@ impl<'s, 'k> Beside<'s, 'k> {
         if self.count == 1 {
             return tag_columns(self.kernel, &[(found.key.in_lanes(), u16::MAX)], columns, &tails, tags);
         }
-        let mut keys: [(&CmacKey, u16); SIDE] = [(found.key.in_lanes(), 0); SIDE];
+        let mut keys: [(&CmacKey, u16); LANES] = [(found.key.in_lanes(), 0); LANES];
         for (key, (bits, found)) in keys.iter_mut().zip(&self.found[..self.count]) {
             *key = (found.map_or(key.0, |found| found.key.in_lanes()), *bits);
         }
@@ -439,23 +439,23 @@ impl<'s, 'k> Beside<'s, 'k> {
 
     /// The input of each packet's secret, and the three blocks that its binding is computed over in front of the payload.
     #[inline(always)]
-    pub(super) fn rows(&self, out: &mut [Row; SIDE]) {
+    pub(super) fn rows(&self, out: &mut [Row; LANES]) {
         rows(self.kernel, &self.scratch.laid_out, out);
     }
 
     /// The payloads of those that passed, and any that is there for the others; whether they are there.
     #[inline(never)]
-    fn gather_payloads<'p>(&self, datagrams: &[&'p [u8]], tails: &mut [&'p [u8]; SIDE]) -> bool {
+    fn gather_payloads<'p>(&self, datagrams: &[&'p [u8]], tails: &mut [&'p [u8]; LANES]) -> bool {
         let payload = |lane: usize| {
             let behind = self.found(lane)?.behind();
             datagrams.get(lane)?.get(behind..self.scratch.lengths[lane] as usize)
         };
         let Some(any) = payload(self.passed.trailing_zeros() as usize) else { return false };
-        *tails = [any; SIDE];
+        *tails = [any; LANES];
         lanes(self.passed).all(|lane| payload(lane).map(|payload| tails[lane] = payload).is_some())
     }
 
-    /// One of [`SIDE`] packets' kins, if all passed, and if all their kins have bindings of one width that are compared over
+    /// One of [`LANES`] packets' kins, if all passed, and if all their kins have bindings of one width that are compared over
     /// as many octets.
     #[inline(always)]
     pub(super) fn whole(&self) -> Option<Found<'k>> {
@@ -470,7 +470,7 @@ impl<'s, 'k> Beside<'s, 'k> {
     /// How much the tags differ from those that packets of kins like `found` present, all together and without a branch on any
     /// octet; `None` where only a part of the tag is compared.
     #[inline(always)]
-    pub(super) fn compare(found: Found<'k>, datagrams: &[&[u8]], tags: &[Block; SIDE]) -> Option<u64> {
+    pub(super) fn compare(found: Found<'k>, datagrams: &[&[u8]], tags: &[Block; LANES]) -> Option<u64> {
         match (found.compared(), found.width) {
             (16, 8) => Some(compare::<8>(datagrams, tags)),
             (16, 16) => Some(compare::<16>(datagrams, tags)),
@@ -480,14 +480,14 @@ impl<'s, 'k> Beside<'s, 'k> {
 
     /// Of each packet that has passed, the word with TTL, protocol and checksum as it leaves.
     #[inline(always)]
-    pub(super) fn rewritten(&self) -> &[u32; SIDE] {
+    pub(super) fn rewritten(&self) -> &[u32; LANES] {
         &self.scratch.rewritten
     }
 
     /// How the packet of `lane`, which has passed and is of the kin `found`, is sent on.
     #[inline(always)]
     fn forward(&self, lane: usize, found: Found<'k>) -> Forward {
-        Forward::lean(self.scratch.rewritten[lane % SIDE], found.pointer())
+        Forward::lean(self.scratch.rewritten[lane % LANES], found.pointer())
     }
 
     /// The packet of `lane`, if it passed; the others go the general way.
@@ -509,8 +509,8 @@ impl<'s, 'k> Beside<'s, 'k> {
 
 /// The differences of tags from bindings of `WIDTH` octets.
 #[inline(always)]
-fn compare<const WIDTH: usize>(datagrams: &[&[u8]], tags: &[Block; SIDE]) -> u64 {
-    let Some(datagrams) = datagrams.first_chunk::<SIDE>() else { return u64::MAX };
+fn compare<const WIDTH: usize>(datagrams: &[&[u8]], tags: &[Block; LANES]) -> u64 {
+    let Some(datagrams) = datagrams.first_chunk::<LANES>() else { return u64::MAX };
     let mut differ = 0;
     for (datagram, tag) in datagrams.iter().zip(tags) {
         differ |= match datagram.get(FRONT..FRONT + WIDTH) {

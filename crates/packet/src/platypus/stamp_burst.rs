@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use wayleave_crypto::lanes::{BURST, Block, Kernel, Parts, Row, SIDE, Work, cmac_each, prefetch_octet, tag_rows};
+use wayleave_crypto::lanes::{BURST, Block, CpuKernel, LANES, Parts, Row, Work, cmac_each, prefetch_octet, tag_rows};
 use zeroize::Zeroize;
 
 use super::header::offsets::{IPV4, PROTOCOL, SOURCE, WORD, half};
@@ -78,9 +78,9 @@ pub struct Unstamped<'a> {
 
 /// One core's scratch; it holds keys, has no printable form, and is wiped when dropped.
 pub struct Burst {
-    kernel: Kernel,
+    kernel: CpuKernel,
     /// The key of each packet, and the masked head of what its binding is computed over.
-    rows: Box<[[Row; SIDE]; BURST / SIDE]>,
+    rows: Box<[[Row; LANES]; BURST / LANES]>,
     tags: [Block; BURST],
     /// Of those that are not taken by sixteens.
     keys: Box<[Block; BURST]>,
@@ -102,10 +102,10 @@ impl std::fmt::Debug for Burst {
 impl Burst {
     /// Room for [`BURST`] packets.
     #[must_use]
-    pub fn new(kernel: Kernel) -> Self {
+    pub fn new(kernel: CpuKernel) -> Self {
         Self {
             kernel,
-            rows: Box::new([[[[0; 16]; 1 + HEAD]; SIDE]; BURST / SIDE]),
+            rows: Box::new([[[[0; 16]; 1 + HEAD]; LANES]; BURST / LANES]),
             tags: [[0; 16]; BURST],
             keys: Box::new([[0; 16]; BURST]),
         }
@@ -125,7 +125,7 @@ impl Burst {
         for (slot, outcome) in outcomes.iter_mut().enumerate().take(count) {
             packets.get(slot + AHEAD).inspect(|packet| fetch(packet));
             let packet = &mut packets[slot];
-            let row = &mut rows[slot / SIDE][slot % SIDE];
+            let row = &mut rows[slot / LANES][slot % LANES];
             *outcome = match packet.ready.capability.as_slice().len() {
                 PLAIN => lay_out::<PLAIN>(packet, row),
                 _ => lay_out::<ANY>(packet, row),
@@ -136,23 +136,23 @@ impl Burst {
         let mut messages = [Parts::default(); BURST];
         let mut left = 0;
         let groups =
-            packets[..count].chunks(SIDE).zip(outcomes.chunks(SIDE)).zip(rows.iter()).zip(tags.chunks_mut(SIDE));
+            packets[..count].chunks(LANES).zip(outcomes.chunks(LANES)).zip(rows.iter()).zip(tags.chunks_mut(LANES));
         for (group, (((packets, outcomes), rows), tags)) in groups.enumerate() {
-            let mut tails = [[].as_slice(); SIDE];
+            let mut tails = [[].as_slice(); LANES];
             for ((tail, packet), outcome) in tails.iter_mut().zip(packets).zip(outcomes) {
                 if let Ok(begin) = *outcome {
                     let total = usize::from(half(packet.buffer, begin + v4::TOTAL_LENGTH));
                     *tail = &packet.buffer[packet.begin + IPV4_HEADER..begin + total];
                 }
             }
-            if packets.len() == SIDE
+            if packets.len() == LANES
                 && let Some(tags) = tags.first_chunk_mut()
                 && tag_rows(*kernel, &[], rows, &tails, tags)
             {
                 continue;
             }
             for (slot, (row, tail)) in rows.iter().zip(tails).enumerate().take(packets.len()) {
-                (keys[left], places[left]) = (row[0], group * SIDE + slot);
+                (keys[left], places[left]) = (row[0], group * LANES + slot);
                 messages[left] = Parts { head: &row[1..], tail };
                 left += 1;
             }

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use subtle::{Choice, ConstantTimeEq};
 use thiserror::Error;
-use wayleave_crypto::lanes::{Block, CmacKey, Kernel};
+use wayleave_crypto::lanes::{Block, CmacKey, CpuKernel};
 
-use super::path::{HopField, InfoField, MAX_HOPS, OneHopPath, PathMeta, StandardPath};
+use super::header::{HopField, InfoField, MAX_HOPS, OneHopPath, PathMeta, StandardPath};
 use super::verify::{MacInput, mac_input};
 
 /// The key with which one AS mints and verifies its hop fields.
@@ -35,7 +35,7 @@ impl ForwardingKey {
     /// The code that computes with it.
     #[inline]
     #[must_use]
-    pub fn kernel(&self) -> Kernel {
+    pub fn kernel(&self) -> CpuKernel {
         self.0.kernel()
     }
 

@@ -2,7 +2,7 @@
 
 use wayleave_core::UnixTime;
 
-use super::path::{HopField, InfoField};
+use super::header::{HopField, InfoField};
 
 /// The block under a hop field's MAC.
 pub type MacInput = [u8; 16];

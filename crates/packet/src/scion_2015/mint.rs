@@ -1,6 +1,6 @@
 //! What beacons leave behind: half-paths of opaque fields, and how two are joined.
 
-use wayleave_crypto::lanes::{Aes128, Block, Kernel};
+use wayleave_crypto::lanes::{Aes128, Block, CpuKernel};
 
 use super::header::{Header, MAX_FIELDS, OPAQUE_LEN, OpaqueField};
 use super::verify::mac_input;
@@ -31,7 +31,7 @@ impl OpaqueKey {
     /// The code that computes with it.
     #[inline]
     #[must_use]
-    pub fn kernel(&self) -> Kernel {
+    pub fn kernel(&self) -> CpuKernel {
         self.0.kernel()
     }
 

@@ -1,10 +1,7 @@
 //! CMAC of a burst: messages of like length side by side, each with its key or all with one.
 
-use super::super::{BURST, Block, Parts};
+use super::super::{BURST, Block, LANES, Parts};
 use super::{Keys, Vector, encrypt_vectors, schedule, splat_all};
-
-/// Messages side by side, at most.
-const LANES: usize = 16;
 
 /// The CMAC of at most [`BURST`] messages. The caller has the features of `V`.
 #[inline(always)]
@@ -20,9 +17,9 @@ pub(super) unsafe fn cmac_in<V: Vector>(keys: Keys<'_>, messages: &[Parts<'_>], 
     }
 }
 
-/// With `SIDE` vectors side by side.
+/// With `VECTORS` vectors side by side.
 #[inline(always)]
-unsafe fn cmac_beside<V: Vector, const SIDE: usize>(keys: Keys<'_>, messages: &[Parts<'_>], tags: &mut [Block]) {
+unsafe fn cmac_beside<V: Vector, const VECTORS: usize>(keys: Keys<'_>, messages: &[Parts<'_>], tags: &mut [Block]) {
     // Messages of like length go side by side; the order is by public lengths only. A length stands above an index.
     let mut order = [0u64; BURST];
     for (index, (place, message)) in order.iter_mut().zip(messages).enumerate() {
@@ -32,7 +29,7 @@ unsafe fn cmac_beside<V: Vector, const SIDE: usize>(keys: Keys<'_>, messages: &[
     if !order.is_sorted() {
         order.sort_unstable();
     }
-    for group in order.chunks(SIDE * V::BLOCKS) {
+    for group in order.chunks(VECTORS * V::BLOCKS) {
         let group = Group::new(group);
         // SAFETY: the caller has the features.
         unsafe {
@@ -40,20 +37,20 @@ unsafe fn cmac_beside<V: Vector, const SIDE: usize>(keys: Keys<'_>, messages: &[
                 Keys::One(round_keys, k1, k2) => {
                     let round_keys: [V; 11] = splat_all(round_keys);
                     let subkeys = (V::splat(k1), V::splat(k2));
-                    group.compute::<V, SIDE>(messages, tags, |_| subkeys, |round, _| round_keys[round]);
+                    group.compute::<V, VECTORS>(messages, tags, |_| subkeys, |round, _| round_keys[round]);
                 }
                 Keys::Each(keys) => {
-                    let mut own = [V::zero(); SIDE];
+                    let mut own = [V::zero(); VECTORS];
                     for (side, own) in own.iter_mut().enumerate() {
                         *own = V::gather(|lane| &keys[group.lanes[side * V::BLOCKS + lane]]);
                     }
                     let own = schedule(own);
-                    let mut once = [V::zero(); SIDE];
+                    let mut once = [V::zero(); VECTORS];
                     encrypt_vectors(&mut once, |round, side| own[round][side]);
                     for once in &mut once {
                         *once = once.double();
                     }
-                    group.compute::<V, SIDE>(
+                    group.compute::<V, VECTORS>(
                         messages,
                         tags,
                         |side| (once[side], once[side].double()),
@@ -95,14 +92,14 @@ impl<'a> Group<'a> {
 
     /// `subkeys` are both of each side's, `key` is the round key of a round and a side.
     #[inline(always)]
-    unsafe fn compute<V: Vector, const SIDE: usize>(
+    unsafe fn compute<V: Vector, const VECTORS: usize>(
         &self,
         messages: &[Parts<'_>],
         tags: &mut [Block],
         subkeys: impl Fn(usize) -> (V, V),
         key: impl Fn(usize, usize) -> V + Copy,
     ) {
-        let used = SIDE * V::BLOCKS;
+        let used = VECTORS * V::BLOCKS;
         let mut heads: [&[Block]; LANES] = [&[]; LANES];
         let mut tails: [&[Block]; LANES] = [&[]; LANES];
         // The last block of each, complete or not.
@@ -126,14 +123,14 @@ impl<'a> Group<'a> {
         // and tail together, `head` of them in its head if all heads are even; no index below reaches beyond
         // `shortest - 1`.
         unsafe {
-            let mut last = [V::zero(); SIDE];
+            let mut last = [V::zero(); VECTORS];
             for (side, last) in last.iter_mut().enumerate() {
                 let ends = &ends[side * V::BLOCKS..][..V::BLOCKS];
                 let bits = (0..V::BLOCKS).fold(0, |bits, lane| bits | u8::from(ends[lane].len() == 16) << lane);
                 let (k1, k2) = subkeys(side);
                 *last = V::gather_padded(|lane| ends[lane]).xor(V::choose(bits, k1, k2));
             }
-            let mut state = [V::zero(); SIDE];
+            let mut state = [V::zero(); VECTORS];
             for index in 0..whole.min(head) {
                 for (side, vector) in state.iter_mut().enumerate() {
                     *vector = vector.xor(V::gather(|lane| heads[side * V::BLOCKS + lane].get_unchecked(index)));
@@ -144,7 +141,7 @@ impl<'a> Group<'a> {
             // others push out is read once.
             let (mut index, fours) = (head, if V::BLOCKS == 4 { whole.saturating_sub(head) / 4 } else { 0 });
             for _ in 0..fours {
-                let mut four = [[V::zero(); 4]; SIDE];
+                let mut four = [[V::zero(); 4]; VECTORS];
                 for (side, four) in four.iter_mut().enumerate() {
                     let begin = index - head;
                     *four = V::gather_four(|lane| {
@@ -196,8 +193,8 @@ impl<'a> Group<'a> {
 
     /// Hands out the tags of the messages of `length` blocks.
     #[inline(always)]
-    unsafe fn put<V: Vector, const SIDE: usize>(&self, state: &[V; SIDE], length: usize, tags: &mut [Block]) {
-        let used = SIDE * V::BLOCKS;
+    unsafe fn put<V: Vector, const VECTORS: usize>(&self, state: &[V; VECTORS], length: usize, tags: &mut [Block]) {
+        let used = VECTORS * V::BLOCKS;
         if let Some(first) = self.run(used).filter(|_| self.length(0) == length && self.length(used - 1) == length) {
             for (state, tags) in state.iter().zip(tags[first..][..used].chunks_exact_mut(V::BLOCKS)) {
                 // SAFETY: the caller has the features, and there are as many blocks as the vector has.

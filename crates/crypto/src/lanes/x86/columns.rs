@@ -6,18 +6,18 @@ use std::arch::x86_64::{
     _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
-use super::super::{Block, Code, Columns, Kernel, SIDE, Work};
+use super::super::{Block, Code, Columns, CpuKernel, LANES, Work};
 use super::across;
 
 /// Octets of a row.
-const ROW: usize = 4 * SIDE;
+const ROW: usize = 4 * LANES;
 
 /// See [`super::super::columns`]; of the wide kernel.
-pub(crate) fn columns(kernel: Kernel, packets: &[&[u8]], out: &mut Columns) {
+pub(crate) fn columns(kernel: CpuKernel, packets: &[&[u8]], out: &mut Columns) {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
     fn inner(packets: &[&[u8]], out: &mut Columns) {
-        let mut rows = [_mm512_setzero_si512(); SIDE];
-        if packets.len() == SIDE && packets.iter().all(|packet| packet.len() >= ROW) {
+        let mut rows = [_mm512_setzero_si512(); LANES];
+        if packets.len() == LANES && packets.iter().all(|packet| packet.len() >= ROW) {
             // SAFETY: each has as many octets as are read.
             rows = std::array::from_fn(|row| unsafe { _mm512_loadu_si512(packets[row].as_ptr().cast()) });
         } else {
@@ -38,9 +38,9 @@ pub(crate) fn columns(kernel: Kernel, packets: &[&[u8]], out: &mut Columns) {
 }
 
 /// See [`super::super::rows`]; of the wide kernel.
-pub(crate) fn rows(kernel: Kernel, columns: &Columns, out: &mut [[Block; 4]; SIDE]) {
+pub(crate) fn rows(kernel: CpuKernel, columns: &Columns, out: &mut [[Block; 4]; LANES]) {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
-    fn inner(columns: &Columns, out: &mut [[Block; 4]; SIDE]) {
+    fn inner(columns: &Columns, out: &mut [[Block; 4]; LANES]) {
         // SAFETY: a column has 64 octets.
         let columns = columns.each_ref().map(|column| unsafe { _mm512_loadu_si512(column.as_ptr().cast()) });
         for (row, out) in transpose(columns).into_iter().zip(out) {
@@ -55,10 +55,10 @@ pub(crate) fn rows(kernel: Kernel, columns: &Columns, out: &mut [[Block; 4]; SID
 
 /// See [`super::super::zeros`]; of the wide kernel.
 #[inline(always)]
-pub(crate) fn zeros(kernel: Kernel, lanes: &[u32; SIDE]) -> u16 {
+pub(crate) fn zeros(kernel: CpuKernel, lanes: &[u32; LANES]) -> u16 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
-    fn inner(lanes: &[u32; SIDE]) -> u16 {
+    fn inner(lanes: &[u32; LANES]) -> u16 {
         // SAFETY: there are 64 octets.
         let lanes = unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) };
         _mm512_testn_epi32_mask(lanes, lanes)
@@ -70,10 +70,10 @@ pub(crate) fn zeros(kernel: Kernel, lanes: &[u32; SIDE]) -> u16 {
 
 /// See [`super::super::fill`]; of the wide kernel.
 #[inline(always)]
-pub(crate) fn fill(kernel: Kernel, bits: u16, word: u32, lanes: &mut [u32; SIDE]) {
+pub(crate) fn fill(kernel: CpuKernel, bits: u16, word: u32, lanes: &mut [u32; LANES]) {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
-    fn inner(bits: u16, word: u32, lanes: &mut [u32; SIDE]) {
+    fn inner(bits: u16, word: u32, lanes: &mut [u32; LANES]) {
         // SAFETY: there are 64 octets.
         unsafe { _mm512_mask_storeu_epi32(lanes.as_mut_ptr().cast(), bits, _mm512_set1_epi32(word.cast_signed())) }
     }
@@ -84,10 +84,10 @@ pub(crate) fn fill(kernel: Kernel, bits: u16, word: u32, lanes: &mut [u32; SIDE]
 
 /// See [`super::super::join`]; of the wide kernel.
 #[inline(always)]
-pub(crate) fn join(kernel: Kernel, first: &[u64; SIDE], second: &[u64; SIDE], out: &mut [Block; SIDE]) {
+pub(crate) fn join(kernel: CpuKernel, first: &[u64; LANES], second: &[u64; LANES], out: &mut [Block; LANES]) {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
-    fn inner(first: &[u64; SIDE], second: &[u64; SIDE], out: &mut [Block; SIDE]) {
+    fn inner(first: &[u64; LANES], second: &[u64; LANES], out: &mut [Block; LANES]) {
         // One from the first vector, then the one at the same place in the second.
         let lower = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
         let upper = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
@@ -110,12 +110,12 @@ pub(crate) fn join(kernel: Kernel, first: &[u64; SIDE], second: &[u64; SIDE], ou
 
 /// See [`super::super::first_halves`]; of the wide kernel.
 #[inline(always)]
-pub(crate) fn first_halves(kernel: Kernel, blocks: &[Block; SIDE]) -> [u64; SIDE] {
+pub(crate) fn first_halves(kernel: CpuKernel, blocks: &[Block; LANES]) -> [u64; LANES] {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
-    fn inner(blocks: &[Block; SIDE]) -> [u64; SIDE] {
+    fn inner(blocks: &[Block; LANES]) -> [u64; LANES] {
         let even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
-        let mut out = [0u64; SIDE];
+        let mut out = [0u64; LANES];
         for (out, blocks) in out.as_chunks_mut::<8>().0.iter_mut().zip(blocks.as_chunks::<8>().0) {
             // SAFETY: eight blocks have 128 octets, and eight halves have 64.
             unsafe {
@@ -131,9 +131,9 @@ pub(crate) fn first_halves(kernel: Kernel, blocks: &[Block; SIDE]) -> [u64; SIDE
     unsafe { inner(blocks) }
 }
 
-/// See [`super::super::Kernel::run`]; of the wide kernel.
+/// See [`super::super::CpuKernel::run`]; of the wide kernel.
 #[inline(always)]
-pub(crate) fn run<W: Work>(kernel: Kernel, work: W) -> W::Output {
+pub(crate) fn run<W: Work>(kernel: CpuKernel, work: W) -> W::Output {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2")]
     fn inner<W: Work>(work: W) -> W::Output {
         work.run()
@@ -145,8 +145,8 @@ pub(crate) fn run<W: Work>(kernel: Kernel, work: W) -> W::Output {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn transpose(rows: [__m512i; SIDE]) -> [__m512i; SIDE] {
-    let mut columns = [_mm512_setzero_si512(); SIDE];
+fn transpose(rows: [__m512i; LANES]) -> [__m512i; LANES] {
+    let mut columns = [_mm512_setzero_si512(); LANES];
     // Of four rows: each block has word `w`, 4 + `w`, 8 + `w` or 12 + `w` of all four.
     let mut fours = [[_mm512_setzero_si512(); 4]; 4];
     for (group, rows) in rows.as_chunks::<4>().0.iter().enumerate() {

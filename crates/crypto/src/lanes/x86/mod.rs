@@ -16,7 +16,7 @@ use std::arch::x86_64::{
 };
 
 use super::aes128::RoundKeys;
-use super::{Block, Code, Kernel, Parts};
+use super::{Block, Code, CpuKernel, Parts};
 use cmac::cmac_in;
 pub(super) use columns::{columns, fill, first_halves, join, rows, run, zeros};
 pub(super) use rows::{tag_columns, tag_rows};
@@ -49,9 +49,9 @@ macro_rules! dispatch {
             unsafe { $generic::<__m512i>($($argument),*) }
         }
         match $kernel.0 {
-            // SAFETY: a `Kernel` of this code exists only after `has_vaes512`.
+            // SAFETY: a `CpuKernel` of this code exists only after `has_vaes512`.
             Code::Vaes512 => unsafe { wide($($argument),*) },
-            // SAFETY: a `Kernel` of this code exists only after `has_aes`; the portable one never comes here.
+            // SAFETY: a `CpuKernel` of this code exists only after `has_aes`; the portable one never comes here.
             Code::AesNi | Code::Portable => unsafe { narrow($($argument),*) },
         }
     }};
@@ -66,8 +66,8 @@ pub(super) fn prefetch(place: *const u8) {
 }
 
 /// The round keys of `key`.
-pub(super) fn expand(kernel: Kernel, key: &Block) -> RoundKeys {
-    debug_assert!(kernel != Kernel::PORTABLE);
+pub(super) fn expand(kernel: CpuKernel, key: &Block) -> RoundKeys {
+    debug_assert!(kernel != CpuKernel::PORTABLE);
     #[target_feature(enable = "aes,ssse3")]
     fn expanded(key: &Block) -> RoundKeys {
         // SAFETY: this function has the features that `__m128i`'s operations need.
@@ -78,17 +78,17 @@ pub(super) fn expand(kernel: Kernel, key: &Block) -> RoundKeys {
 }
 
 /// Encrypts `blocks` in place under one key.
-pub(super) fn encrypt(kernel: Kernel, keys: &RoundKeys, blocks: &mut [Block]) {
+pub(super) fn encrypt(kernel: CpuKernel, keys: &RoundKeys, blocks: &mut [Block]) {
     dispatch!(kernel, encrypt_in, (keys: &RoundKeys, blocks: &mut [Block]));
 }
 
 /// Encrypts each block in place under its own key.
-pub(super) fn encrypt_each(kernel: Kernel, keys: &[Block], blocks: &mut [Block]) {
+pub(super) fn encrypt_each(kernel: CpuKernel, keys: &[Block], blocks: &mut [Block]) {
     dispatch!(kernel, encrypt_each_in, (keys: &[Block], blocks: &mut [Block]));
 }
 
 /// Replaces each of `first` by the CBC-MAC of itself and its fellow of `second`, under its own key.
-pub(super) fn cbc_pair_each(kernel: Kernel, keys: &[Block], first: &mut [Block], second: &[Block]) {
+pub(super) fn cbc_pair_each(kernel: CpuKernel, keys: &[Block], first: &mut [Block], second: &[Block]) {
     dispatch!(kernel, cbc_pair_each_in, (keys: &[Block], first: &mut [Block], second: &[Block]));
 }
 
@@ -102,7 +102,7 @@ pub(super) enum Keys<'a> {
 }
 
 /// The CMAC of at most [`BURST`] messages; all slices have one length.
-pub(super) fn cmac(kernel: Kernel, keys: Keys<'_>, messages: &[Parts<'_>], tags: &mut [Block]) {
+pub(super) fn cmac(kernel: CpuKernel, keys: Keys<'_>, messages: &[Parts<'_>], tags: &mut [Block]) {
     dispatch!(kernel, cmac_in, (keys: Keys<'_>, messages: &[Parts<'_>], tags: &mut [Block]));
 }
 

@@ -9,7 +9,7 @@ use std::arch::x86_64::{
 };
 
 use super::super::rows::common_blocks;
-use super::super::{Block, CmacKey, Code, Columns, Kernel, Row, SIDE};
+use super::super::{Block, CmacKey, Code, Columns, CpuKernel, LANES, Row};
 use super::{Vector, across, encrypt_vectors, schedule_and_encrypt, splat_all};
 
 /// Vectors side by side.
@@ -24,14 +24,14 @@ fn place<const TURNED: bool>(side: usize, lane: usize) -> usize {
 
 /// See [`super::super::tag_rows`]. Of the wide kernel, as all `keys` are of a vector kernel.
 pub(crate) fn tag_rows(
-    kernel: Kernel,
+    kernel: CpuKernel,
     keys: &[(&CmacKey, u16)],
-    rows: &[Row; SIDE],
-    tails: &[&[u8]; SIDE],
-    tags: &mut [Block; SIDE],
+    rows: &[Row; LANES],
+    tails: &[&[u8]; LANES],
+    tags: &mut [Block; LANES],
 ) -> bool {
     #[target_feature(enable = "aes,ssse3,vaes,avx512f,avx512bw,avx512vl,bmi1,bmi2")]
-    fn wide(keys: &[(&CmacKey, u16)], rows: &[Row; SIDE], tails: &[&[u8]; SIDE], tags: &mut [Block; SIDE]) -> bool {
+    fn wide(keys: &[(&CmacKey, u16)], rows: &[Row; LANES], tails: &[&[u8]; LANES], tags: &mut [Block; LANES]) -> bool {
         // A tail that is shorter than the others would be read beyond its end.
         let Some(blocks) = common_blocks(tails) else { return false };
         // SAFETY: this function has the features, a row has 64 octets, and every tail has as many blocks.
@@ -57,14 +57,14 @@ pub(crate) fn tag_rows(
 
 /// See [`super::super::tag_columns`]; kernels as of [`tag_rows`].
 pub(crate) fn tag_columns(
-    kernel: Kernel,
+    kernel: CpuKernel,
     keys: &[(&CmacKey, u16)],
     columns: &Columns,
-    tails: &[&[u8]; SIDE],
-    tags: &mut [Block; SIDE],
+    tails: &[&[u8]; LANES],
+    tags: &mut [Block; LANES],
 ) -> bool {
     #[target_feature(enable = "aes,ssse3,vaes,avx512f,avx512bw,avx512vl,bmi1,bmi2")]
-    fn wide(keys: &[(&CmacKey, u16)], columns: &Columns, tails: &[&[u8]; SIDE], tags: &mut [Block; SIDE]) -> bool {
+    fn wide(keys: &[(&CmacKey, u16)], columns: &Columns, tails: &[&[u8]; LANES], tags: &mut [Block; LANES]) -> bool {
         let Some(blocks) = common_blocks(tails) else { return false };
         // SAFETY: this function has the features, a column has 64 octets, and every tail has as many blocks.
         unsafe {
@@ -91,7 +91,7 @@ pub(crate) fn tag_columns(
 unsafe fn tag<const TURNED: bool>(
     keys: &[(&CmacKey, u16)],
     [inputs, first, second, third]: [[__m512i; VECTORS]; 4],
-    tails: &[&[u8]; SIDE],
+    tails: &[&[u8]; LANES],
     blocks: usize,
 ) -> [__m512i; VECTORS] {
     // SAFETY: the caller has the features; blocks before the last of a tail are whole.
@@ -187,7 +187,7 @@ fn within(a: __m512i, b: __m512i, c: __m512i, d: __m512i) -> [__m512i; VECTORS] 
 struct Ends {
     begin: usize,
     /// A bit for each octet that a last block has.
-    octets: [u16; SIDE],
+    octets: [u16; LANES],
     /// A bit for the place behind the last octet of each; none where there are sixteen.
     behind: [u64; VECTORS],
     /// A bit for each tail whose last block is complete, or that has none.
@@ -197,11 +197,11 @@ struct Ends {
 impl Ends {
     /// Of tails of as many `blocks`. The caller has the features.
     #[inline(always)]
-    unsafe fn of<const TURNED: bool>(tails: &[&[u8]; SIDE], blocks: usize) -> Self {
+    unsafe fn of<const TURNED: bool>(tails: &[&[u8]; LANES], blocks: usize) -> Self {
         let begin = 16 * blocks.saturating_sub(1);
-        let lengths: [u32; SIDE] =
+        let lengths: [u32; LANES] =
             std::array::from_fn(|at| (tails[place::<TURNED>(at / VECTORS, at % VECTORS)].len() - begin) as u32);
-        let mut ends = Self { begin, octets: [0; SIDE], behind: [0; VECTORS], complete: u16::MAX };
+        let mut ends = Self { begin, octets: [0; LANES], behind: [0; VECTORS], complete: u16::MAX };
         // SAFETY: the caller has the features; sixteen words have 64 octets, and as many halves have 32.
         unsafe {
             let one = _mm512_set1_epi32(1);
@@ -219,7 +219,7 @@ impl Ends {
     /// The last blocks of the tails of a vector, padded (RFC 4493 section 2.4). The caller has the features; `tails` are
     /// those that these ends are of, in the same order, and have a block.
     #[inline(always)]
-    unsafe fn gather<const TURNED: bool>(&self, tails: &[&[u8]; SIDE], side: usize) -> __m512i {
+    unsafe fn gather<const TURNED: bool>(&self, tails: &[&[u8]; LANES], side: usize) -> __m512i {
         // SAFETY: the caller has the features; only as many octets are read as there are.
         unsafe {
             let one = |lane: usize| {

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use wayleave_crypto::kdf;
-use wayleave_crypto::lanes::{Aes128, Block, CmacKey, Kernel};
+use wayleave_crypto::lanes::{Aes128, Block, CmacKey, CpuKernel};
 use wayleave_crypto::secret::{Key128, Seed};
 
 use super::super::header::{PathHash, Tag};
@@ -51,7 +51,7 @@ impl TagMaster {
     pub fn root(&self, epoch: u32) -> TagBranch {
         let mut message = *b"It1r\0\0\0\0";
         message[4..].copy_from_slice(&epoch.to_be_bytes());
-        let key = CmacKey::with_kernel(self.0.expose(), Kernel::PORTABLE).tag(&message);
+        let key = CmacKey::with_kernel(self.0.expose(), CpuKernel::PORTABLE).tag(&message);
         TagBranch { key: Key128::new(key), epoch, bits: 0, depth: 0 }
     }
 
@@ -115,7 +115,7 @@ impl TagBranch {
             let bit = (tag.0 >> (MAX_DEPTH - level)) as u8 & 1;
             let mut block: Block = *b"It1s\0\0\0\0\0\0\0\0\0\0\0\0";
             (block[4], block[5]) = (level, bit);
-            key = Aes128::with_kernel(&key, Kernel::PORTABLE).encrypt_one(&block);
+            key = Aes128::with_kernel(&key, CpuKernel::PORTABLE).encrypt_one(&block);
         }
         let bits = if depth == 0 { 0 } else { tag.0 & (u32::MAX << (MAX_DEPTH - depth)) };
         Some(Self { key: Key128::new(key), epoch: self.epoch, bits, depth })
@@ -136,7 +136,7 @@ impl TagBranch {
         message[4] = index as u8;
         message[8..12].copy_from_slice(&expiry.to_be_bytes());
         message[12..].copy_from_slice(&path.0);
-        Consent(Key128::new(CmacKey::with_kernel(leaf.key.expose(), Kernel::PORTABLE).tag(&message)))
+        Consent(Key128::new(CmacKey::with_kernel(leaf.key.expose(), CpuKernel::PORTABLE).tag(&message)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a sender does: puts path and proofs in front of a payload, for many packets at once.
 
 use wayleave_core::UnixTime;
-use wayleave_crypto::lanes::{Block, Kernel, cbc_pair_each, encrypt_each};
+use wayleave_crypto::lanes::{Block, CpuKernel, cbc_pair_each, encrypt_each};
 use wayleave_crypto::sha256_packets::{HEAD, Message, hash_each};
 use zeroize::Zeroize;
 
@@ -173,7 +173,7 @@ pub struct Stamp<'a> {
 
 /// One core's scratch.
 pub struct Stamper {
-    kernel: Kernel,
+    kernel: CpuKernel,
     keys: [Block; SCRATCH],
     first: [Block; SCRATCH],
     second: [Block; SCRATCH],
@@ -189,7 +189,7 @@ impl std::fmt::Debug for Stamper {
 impl Stamper {
     /// A stamper that computes with `kernel`.
     #[must_use]
-    pub fn new(kernel: Kernel) -> Self {
+    pub fn new(kernel: CpuKernel) -> Self {
         let blank = [[0; 16]; SCRATCH];
         Self { kernel, keys: blank, first: blank, second: blank, hashes: [[0; 32]; BURST] }
     }
@@ -295,5 +295,5 @@ pub fn encapsulate(
     out.resize(sender.header_length(form), 0);
     out.extend_from_slice(payload);
     let stamp = Stamp { sender, form, part, protocol, nonce, octets: out };
-    Stamper::new(Kernel::PORTABLE).stamp(&mut [stamp])
+    Stamper::new(CpuKernel::PORTABLE).stamp(&mut [stamp])
 }

@@ -1,6 +1,6 @@
 //! The checks of many packets at once: hashes and tags in lanes. The verdicts are those of [`PathKeys`].
 
-use wayleave_crypto::lanes::{Block, Kernel, Work, cbc_pair_each, encrypt_each};
+use wayleave_crypto::lanes::{Block, CpuKernel, Work, cbc_pair_each, encrypt_each};
 use wayleave_crypto::sha256_packets::{HEAD, Message, hash_each};
 
 use super::super::header::{MAX_NODES, Packet};
@@ -25,7 +25,7 @@ pub struct Candidate<'a> {
 
 /// One core's scratch.
 pub struct Verifier {
-    kernel: Kernel,
+    kernel: CpuKernel,
     compared: Compared,
     keys: Box<[Block; SCRATCH]>,
     first: Box<[Block; SCRATCH]>,
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Verifier {
 impl Verifier {
     /// A verifier that computes with `kernel`.
     #[must_use]
-    pub fn new(kernel: Kernel, compared: Compared) -> Self {
+    pub fn new(kernel: CpuKernel, compared: Compared) -> Self {
         let blank = || Box::new([[0; 16]; SCRATCH]);
         Self {
             kernel,
@@ -111,7 +111,7 @@ impl Verifier {
 
     /// The code that computes, whose instructions other work on the packets may have.
     #[must_use]
-    pub fn kernel(&self) -> Kernel {
+    pub fn kernel(&self) -> CpuKernel {
         self.kernel
     }
 

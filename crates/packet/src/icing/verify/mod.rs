@@ -4,7 +4,7 @@ mod burst;
 mod inner;
 
 use subtle::ConstantTimeEq;
-use wayleave_crypto::lanes::{Block, Kernel, cbc_pair_each, encrypt_each};
+use wayleave_crypto::lanes::{Block, CpuKernel, cbc_pair_each, encrypt_each};
 use wayleave_crypto::sha256_packets::{Message, hash_each};
 use zeroize::Zeroize;
 
@@ -97,7 +97,7 @@ impl PathKeys {
     #[must_use]
     pub fn is_consented(&self, packet: &Packet<'_>) -> bool {
         let mut block = [consent_block(&self.route, &packet.nonce())];
-        encrypt_each(Kernel::PORTABLE, &self.keys[self.index()..], &mut block);
+        encrypt_each(CpuKernel::PORTABLE, &self.keys[self.index()..], &mut block);
         is_consent(&block[0], packet.consent(self.index()))
     }
 
@@ -114,7 +114,7 @@ impl PathKeys {
             [*first, *second] = self.blocks(other, &hash);
         }
         let count = self.count();
-        cbc_pair_each(Kernel::PORTABLE, &self.keys[..count], &mut tags[..count], &second[..count]);
+        cbc_pair_each(CpuKernel::PORTABLE, &self.keys[..count], &mut tags[..count], &second[..count]);
         let proved = Proved { hash, tags };
         proved.is_proof(self.index(), packet.verifier(self.index()), compared).then_some(proved)
     }

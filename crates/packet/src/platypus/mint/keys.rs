@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use wayleave_core::{Afi, Prefix, UnixTime};
 use wayleave_crypto::kdf;
-use wayleave_crypto::lanes::{Block, CmacKey, Kernel};
+use wayleave_crypto::lanes::{Block, CmacKey, CpuKernel};
 use wayleave_crypto::secret::{Key128, Seed};
 
 use super::super::header::{Capability, Delegation, DelegationId, Interval, Principal, SubDelegation, family};
@@ -50,7 +50,7 @@ impl WaypointKey {
     /// Takes the key in.
     #[must_use]
     pub fn new(key: &Key128) -> Self {
-        let single = CmacKey::with_kernel(key.expose(), Kernel::PORTABLE);
+        let single = CmacKey::with_kernel(key.expose(), CpuKernel::PORTABLE);
         Self { lanes: CmacKey::new(key.expose()), single }
     }
 

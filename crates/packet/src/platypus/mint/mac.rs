@@ -1,12 +1,12 @@
 //! AES-128-CMAC (RFC 4493) of one message under a key that serves for it alone.
 
-use wayleave_crypto::lanes::{Block, Kernel, Parts, cmac_each};
+use wayleave_crypto::lanes::{Block, CpuKernel, Parts, cmac_each};
 use wayleave_crypto::secret::Key128;
 
 /// The MAC of whole blocks and octets after them. Block after block: a vector kernel would fill its other lanes in vain.
 pub(crate) fn cmac(key: &Key128, head: &[Block], tail: &[u8]) -> Block {
     let mut tag = [[0; 16]];
-    cmac_each(Kernel::PORTABLE, std::slice::from_ref(key.expose()), &[Parts { head, tail }], &mut tag);
+    cmac_each(CpuKernel::PORTABLE, std::slice::from_ref(key.expose()), &[Parts { head, tail }], &mut tag);
     tag[0]
 }
 

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::UnixTime;
-use wayleave_crypto::lanes::{BURST, Kernel, SIDE};
+use wayleave_crypto::lanes::{BURST, CpuKernel, LANES};
 use wayleave_crypto::secret::Key128;
 
 use super::super::burst::Verifier;
@@ -39,19 +39,19 @@ fn accepted(octets: usize, tries: u64) -> u64 {
     encapsulate(&inner, &route, &mut sound).expect("a sound route");
     let here = Waypoint::new(address, keys, Policy::default()).comparing(octets);
     let at = Packet::decode(&sound, Version::Standard).expect("sound").binding_range(0);
-    let mut verifier = Verifier::new(Kernel::best(), 1);
+    let mut verifier = Verifier::new(CpuKernel::best(), 1);
     let here = [here];
     let mut state = 1u64;
     // Bursts that are decided sixteen packets at a time, with a sound one in the middle of each sixteen; of the last sixteen
     // all are sound but one, in every place in turn.
     let mut forged = vec![sound.clone(); BURST];
-    let last = BURST - SIDE;
-    let each = last - last / SIDE + 1;
+    let last = BURST - LANES;
+    let each = last - last / LANES + 1;
     let mut lucky = 0;
     for turn in 0..tries.div_ceil(each as u64) {
         let is_sound = |place: usize| match place.checked_sub(last) {
-            Some(lane) => lane as u64 != turn % SIDE as u64,
-            None => place % SIDE == SIDE / 2,
+            Some(lane) => lane as u64 != turn % LANES as u64,
+            None => place % LANES == LANES / 2,
         };
         for (_, datagram) in forged.iter_mut().enumerate().filter(|(place, _)| !is_sound(*place)) {
             for half in datagram[at.clone()].chunks_mut(8) {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use wayleave_bgp::mrt::{self, MrtReader, Record};
 use wayleave_core::Afi;
-use wayleave_crypto::lanes::Kernel;
+use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::bench::{self, TABLE_1, Work, generated_routes, overhead};
 use wayleave_dataplane::slots::{Headroom, SLOT, SPAN};
 use wayleave_dataplane::{icing, platypus};
@@ -85,7 +85,7 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
     let mut report = Report::new(
         "forward",
         json!({
-            "kernel": Kernel::best().name(),
+            "kernel": CpuKernel::best().name(),
             "slot": SLOT,
             "span": SPAN,
             "headroom": headroom_name(bench),
@@ -115,7 +115,7 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
 pub fn stamp(bench: &Bench) -> Outcome<Report> {
     huge_pages::ask();
     check_wanted(bench, names(&STAMP))?;
-    let params = json!({ "kernel": Kernel::best().name(), "slot": SLOT, "span": SPAN, "headroom": headroom_name(bench), "cores": cores(bench) });
+    let params = json!({ "kernel": CpuKernel::best().name(), "slot": SLOT, "span": SPAN, "headroom": headroom_name(bench), "cores": cores(bench) });
     let mut report = Report::new("stamp", params);
     measure(bench, &STAMP, &Routes::new(), &mut report)?;
     draw(bench, || forward_plot::stamp(&report))?;
@@ -207,7 +207,7 @@ fn over_ip(bench: &Bench, routes: &Routes) -> Outcome<Vec<f64>> {
 }
 
 fn prepare(subject: Subject, length: usize, routes: &Routes, headroom: Headroom) -> Outcome<Pass<'static>> {
-    let kernel = Kernel::best();
+    let kernel = CpuKernel::best();
     Ok(match subject {
         Subject::Forward(work) => {
             let made = bench::Bench::new(work, length, routes, kernel, headroom, 7);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use toml::Spanned;
 use wayleave_core::Now;
-use wayleave_crypto::lanes::Kernel;
+use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Key128;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
@@ -120,7 +120,7 @@ pub fn tried(policy: &Policy) -> Result<(), Failure> {
         replay_key: zero,
         seed: 0,
     };
-    Router::new(least, Kernel::best()).map(drop).map_err(|error| Failure::new(error.to_string()))
+    Router::new(least, CpuKernel::best()).map(drop).map_err(|error| Failure::new(error.to_string()))
 }
 
 fn config(section: &IcingSection, policy: Policy) -> Outcome<Config> {
@@ -143,7 +143,7 @@ fn config(section: &IcingSection, policy: Policy) -> Outcome<Config> {
 impl Engine {
     pub fn new(file: &RouterFile, policy: Policy, table: Table, ports: &[Attached]) -> Outcome<Self> {
         let Some(section) = &file.icing else { return Err(Failure::new("no section for the format").into()) };
-        let router = Router::new(config(section.get_ref(), policy)?, Kernel::best());
+        let router = Router::new(config(section.get_ref(), policy)?, CpuKernel::best());
         let router = router.map_err(|error| Failure::new(error.to_string()))?;
         let mut engine = Self { router, table: Table::default(), ports: Vec::new(), internal: None };
         engine.take(table, ports);

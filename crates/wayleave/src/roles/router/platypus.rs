@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use wayleave_core::{Instant, Now, Prefix};
-use wayleave_crypto::lanes::Kernel;
+use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::platypus::account::Total;
@@ -143,7 +143,7 @@ impl Engine {
     /// # Errors
     /// What is wrong with what it stamps by.
     pub fn new(config: Config, table: Table, ports: &[Attached], thread: usize) -> Outcome<Self> {
-        let router = Router::new(config, Kernel::best());
+        let router = Router::new(config, CpuKernel::best());
         let thread = u32::try_from(thread).unwrap_or(u32::MAX);
         let stamping = table.plan.as_ref().map(|plan| Stamping::new(plan, thread)).transpose()?;
         let (remotes, routes, links) = (Vec::new(), Vec::new(), Vec::new());

@@ -6,7 +6,7 @@ use std::ops::Range;
 use toml::Spanned;
 use tracing::{error, warn};
 use wayleave_core::{Now, Prefix, UnixTime};
-use wayleave_crypto::lanes::Kernel;
+use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::frame::BURST;
 use wayleave_dataplane::stamper::{Config, ConfigError, Do, Left, Outcome, Outgoing, Place, Route, Rule, Stamper};
 use wayleave_packet::platypus::header::offsets::{PROTOCOL, UDP_PORT};
@@ -153,7 +153,7 @@ impl Plan {
     fn stamper(&self, thread: u32) -> Result<Stamper, ConfigError> {
         let (own, of) = self.config.share;
         let share = (own * self.threads + thread, of * self.threads);
-        Stamper::new(Config { share, ..self.config.clone() }, Kernel::best())
+        Stamper::new(Config { share, ..self.config.clone() }, CpuKernel::best())
     }
 }
 

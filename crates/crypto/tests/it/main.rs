@@ -1,0 +1,3 @@
+//! The tests of the cryptographic primitives, in one binary.
+
+mod lanes;

@@ -1,0 +1,362 @@
+//! ICING in plain code, by `docs/wire/icing.md` alone: what a node does with one packet, and what a sender sends.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+
+use wayleave_crypto::dh::{DhPublic, DhSecret};
+use wayleave_crypto::hash::sha256;
+use wayleave_crypto::kdf;
+use wayleave_crypto::lanes::{Aes128, CmacKey, CpuKernel};
+use wayleave_crypto::secret::Secret;
+use wayleave_dataplane::icing::{Action, Reason};
+use wayleave_packet::icing::header::{NodeId, Part, Tag, Version};
+use wayleave_packet::icing::mint::{Form, Nonce, encapsulate};
+
+use super::world::{self, LINK, OPEN, TAGS, TIME};
+
+pub type Block = [u8; 16];
+
+fn aes(key: &Block, block: &[u8]) -> Block {
+    Aes128::with_kernel(key, CpuKernel::PORTABLE).encrypt_one(block.try_into().unwrap())
+}
+
+fn cmac(key: &Block, message: &[u8]) -> Block {
+    CmacKey::with_kernel(key, CpuKernel::PORTABLE).tag(message)
+}
+
+fn xor(a: &[u8], b: &[u8]) -> Block {
+    std::array::from_fn(|n| a[n] ^ b[n])
+}
+
+fn word(octets: &[u8]) -> u32 {
+    u32::from_be_bytes(octets[..4].try_into().unwrap())
+}
+
+fn half(octets: &[u8]) -> u16 {
+    u16::from_be_bytes(octets[..2].try_into().unwrap())
+}
+
+/// Keys by a node's seed, another's ID and the version.
+type Pairs = HashMap<([u8; 32], [u8; 32], u8), Option<Block>>;
+
+thread_local! {
+    /// Agreements computed before.
+    static PAIRS: RefCell<Pairs> = RefCell::default();
+}
+
+/// The key that the owner of `seed` shares with `peer`.
+pub fn pair(seed: &[u8; 32], peer: &[u8; 32], version: u8) -> Option<Block> {
+    let known = |pairs: &RefCell<Pairs>| {
+        *pairs.borrow_mut().entry((*seed, *peer, version)).or_insert_with(|| agree(seed, peer, version))
+    };
+    PAIRS.with(known)
+}
+
+fn agree(seed: &[u8; 32], peer: &[u8; 32], version: u8) -> Option<Block> {
+    let secret = DhSecret::from_seed(&Secret::new(*seed));
+    let shared = secret.agree(&DhPublic::from_bytes(*peer).ok()?).ok()?;
+    let own = secret.public().to_bytes();
+    let info = [&[version][..], &own.min(*peer), &own.max(*peer)].concat();
+    Some(*kdf::derive::<16>("wayleave/icing/pair/v1", shared.expose(), &info).expose())
+}
+
+pub fn consent(master: &Block, path_hash: &[u8; 32], index: usize, tag: u32, expiry: u32) -> Block {
+    let mut key = cmac(master, &[&b"It1r"[..], &(expiry >> 12).to_be_bytes()].concat());
+    for level in 1..=32u8 {
+        let mut block = b"It1s".to_vec();
+        block.extend([level, (tag >> (32 - level)) as u8 & 1]);
+        block.resize(16, 0);
+        key = aes(&key, &block);
+    }
+    let message = [&b"Ic1p"[..], &[index as u8, 0, 0, 0], &expiry.to_be_bytes(), path_hash].concat();
+    cmac(&key, &message)
+}
+
+/// The hash over nodes and tags, and the one over that and the expiries.
+pub fn path_hashes(version: u8, path: &[u8]) -> ([u8; 32], [u8; 32]) {
+    let hops: Vec<&[u8]> = path[32..].chunks(40).collect();
+    let mut message = vec![b'I', b'p', b'1', b'h', version, hops.len() as u8 + 1];
+    message.extend(&path[..32]);
+    for hop in &hops {
+        message.extend(&hop[..36]);
+    }
+    let path_hash = sha256(&message);
+    let mut message = [&b"Ip1r"[..], &path_hash].concat();
+    for hop in &hops {
+        message.extend(&hop[36..]);
+    }
+    (path_hash, sha256(&message))
+}
+
+fn packet_hash(octets: &[u8], route: &[u8; 32], payload: &[u8]) -> [u8; 32] {
+    let head = [b"Ih1", &octets[..2], &[0], &octets[4..6], &octets[8..16], route].concat();
+    sha256(&[&head, payload].concat())
+}
+
+/// The hash of a packet with its path.
+pub fn hash_of(octets: &[u8], route: &[u8; 32]) -> [u8; 32] {
+    let count = usize::from(octets[2]);
+    packet_hash(octets, route, &octets[64 + 64 * (count - 1)..])
+}
+
+pub fn pre_check(consent: &Block, route: &[u8; 32], nonce: &[u8]) -> Block {
+    aes(consent, &[&[0xf0], &route[..7], nonce].concat())
+}
+
+pub fn tag(key: &Block, from: usize, to: usize, hash: &[u8; 32]) -> Block {
+    let first = aes(key, &[&[(from << 4 | to) as u8], &hash[..15]].concat());
+    aes(key, &xor(&first, &hash[15..31]))
+}
+
+/// One node of the mesh of `world`.
+pub struct Model {
+    node: usize,
+    nodes: usize,
+    version: u8,
+    kept: HashMap<Vec<u8>, Vec<u8>>,
+    seen: HashSet<[u8; 32]>,
+    pairs: HashMap<[u8; 32], Option<Block>>,
+    consents: HashMap<Vec<u8>, Block>,
+}
+
+impl Model {
+    pub fn new(node: usize, nodes: usize, version: u8) -> Self {
+        let (kept, seen, pairs, consents) = Default::default();
+        Self { node, nodes, version, kept, seen, pairs, consents }
+    }
+
+    fn link_to(&self, id: &[u8]) -> Option<u16> {
+        let other = (0..self.nodes).find(|other| world::id(*other).to_bytes() == id)?;
+        (other != self.node).then_some(LINK + other as u16)
+    }
+
+    /// What becomes of `packet`, which came in by link `from`, and its octets afterwards.
+    pub fn process(&mut self, packet: &[u8], from: u16, now: u32) -> (Action, Vec<u8>) {
+        match self.decide(packet, from, now) {
+            Ok((action, after)) => (action, after),
+            Err(reason) => (Action::Drop(reason), packet.to_vec()),
+        }
+    }
+
+    fn decide(&mut self, packet: &[u8], from: u16, now: u32) -> Result<(Action, Vec<u8>), Reason> {
+        let malformed = Err(Reason::Malformed);
+        if packet.len() < 32 || packet[0] >> 4 != self.version {
+            return malformed;
+        }
+        let (flags, count, index) = (packet[0] & 15, usize::from(packet[2]), usize::from(packet[3]));
+        if flags & 1 != 0 || flags & 6 == 6 || !(2..=16).contains(&count) || index == 0 || index >= count {
+            return malformed;
+        }
+        let path_length = if flags & 8 == 0 { 32 + 40 * (count - 1) } else { 0 };
+        let proofs = 32 + path_length;
+        let body = proofs + 24 * (count - 1);
+        if packet.len() != body + usize::from(half(&packet[4..])) {
+            return malformed;
+        }
+        let handle = packet[16..32].to_vec();
+        let path = match (self.kept.get(&handle), flags & 8 == 0) {
+            (Some(kept), is_there) => {
+                let is_same = kept.len() == 32 + 40 * (count - 1) && (!is_there || packet[32..proofs] == **kept);
+                if !is_same {
+                    return Err(Reason::Handle);
+                }
+                kept.clone()
+            }
+            (None, true) => packet[32..proofs].to_vec(),
+            (None, false) => return Err(Reason::UnknownHandle),
+        };
+        let ids: Vec<[u8; 32]> = (0..count)
+            .map(|n| if n == 0 { &path[..32] } else { &path[32 + 40 * (n - 1)..][..32] }.try_into().unwrap())
+            .collect();
+        let is_key = |id: &[u8; 32]| NodeId::from_bytes(*id).is_some() && pair(&[1; 32], id, 0).is_some();
+        if !self.kept.contains_key(&handle) {
+            let is_repeated = (0..count).any(|n| ids[..n].contains(&ids[n]));
+            if is_repeated || !ids.iter().all(|id| self.pairs.get(id).is_some_and(Option::is_some) || is_key(id)) {
+                return malformed;
+            }
+        }
+        let (path_hash, route) = path_hashes(self.version, &path);
+        if route[..16] != *handle {
+            return Err(Reason::Handle);
+        }
+        if ids[index] != world::id(self.node).to_bytes() {
+            return Err(Reason::NotForUs);
+        }
+        match self.link_to(&ids[index - 1]) {
+            Some(link) if link != from => return Err(Reason::Ingress),
+            None if from != OPEN => return Err(Reason::Ingress),
+            _ => {}
+        }
+        let hop = &path[32 + 40 * (index - 1)..][..40];
+        let (label, expiry) = (word(&hop[32..]), word(&hop[36..]));
+        let action = self.action(label, ids.get(index + 1))?;
+        if self.version == 1 {
+            check_time(expiry, word(&packet[8..]), now)?;
+        }
+        let name = [&path_hash[..], &[index as u8], &label.to_be_bytes(), &expiry.to_be_bytes()].concat();
+        let node = self.node;
+        let granted = *self
+            .consents
+            .entry(name)
+            .or_insert_with(|| consent(&world::master_octets(node), &path_hash, index, label, expiry));
+        let proof = |n: usize| &packet[proofs + 24 * (n - 1)..][..24];
+        if self.version == 1 && pre_check(&granted, &route, &packet[8..16])[..8] != proof(index)[..8] {
+            return Err(Reason::Consent);
+        }
+        let hash = packet_hash(packet, &route, &packet[body..]);
+        let mut tags = Vec::new();
+        for (other, id) in ids.iter().enumerate() {
+            let key = if other == index { Some(granted) } else { self.pair(id) };
+            tags.push(tag(&key.ok_or(Reason::Node)?, other.min(index), other.max(index), &hash));
+        }
+        let verifier = tags[..=index].iter().fold([0; 16], |sum, tag| xor(&sum, tag));
+        if verifier != proof(index)[8..] {
+            return Err(Reason::Verifier);
+        }
+        self.kept.insert(handle, path.clone());
+        if self.version == 1 && !self.seen.insert(hash) {
+            return Err(Reason::Replayed);
+        }
+        let mut after = packet.to_vec();
+        for (other, tag) in tags.iter().enumerate().skip(index + 1) {
+            let place = proofs + 24 * (other - 1) + 8;
+            let sum = xor(&after[place..place + 16], tag);
+            after[place..place + 16].copy_from_slice(&sum);
+        }
+        let held = half(&packet[6..]) | 1 << index;
+        after[6..8].copy_from_slice(&held.to_be_bytes());
+        after[3] += u8::from(index + 1 < count);
+        Ok((action, after))
+    }
+
+    fn pair(&mut self, id: &[u8; 32]) -> Option<Block> {
+        let (node, version) = (self.node, self.version);
+        *self.pairs.entry(*id).or_insert_with(|| {
+            let is_on_curve = NodeId::from_bytes(*id).is_some_and(|id| id.is_on_curve());
+            pair(world::seed(node).expose(), id, version).filter(|_| is_on_curve)
+        })
+    }
+
+    /// What `world`'s rules make of a tag.
+    fn action(&self, tag: u32, next: Option<&[u8; 32]>) -> Result<Action, Reason> {
+        let link = || next.and_then(|id| self.link_to(id)).ok_or(Reason::NoRoute);
+        match (tag >> 24, tag >> 16 & 0xff, next) {
+            (first, _, _) if first != TAGS >> 24 => Err(Reason::UnknownTag),
+            (_, 0x80.., None) => Ok(Action::Deliver { service: 7, queue: 2 }),
+            (_, 0x80.., Some(_)) => Ok(Action::Service { service: 7, link: link()?, queue: 2 }),
+            (_, 0x40, None) => Err(Reason::NoRoute),
+            (_, 0x40, Some(_)) => Ok(Action::Forward { link: OPEN, queue: 3 }),
+            (_, _, None) => Ok(Action::Deliver { service: 0, queue: 1 }),
+            (_, _, Some(_)) => Ok(Action::Forward { link: link()?, queue: 1 }),
+        }
+    }
+}
+
+fn check_time(expiry: u32, seconds: u32, now: u32) -> Result<(), Reason> {
+    let ahead = i64::from(expiry.wrapping_sub(now).cast_signed());
+    match ahead {
+        ..0 => return Err(Reason::Expired),
+        8_193.. => return Err(Reason::Future),
+        _ => {}
+    }
+    if seconds.wrapping_sub(now).cast_signed().unsigned_abs() > 30 { Err(Reason::Stale) } else { Ok(()) }
+}
+
+/// A node of a made-up path: one of `world`'s, or an ID alone.
+#[derive(Clone, Copy)]
+pub enum Who {
+    Node(usize),
+    Id([u8; 32]),
+}
+
+/// A path, and all that proofs on it need, nodes' secrets among it.
+pub struct Crafted {
+    pub version: u8,
+    pub path: Vec<u8>,
+    pub who: Vec<Who>,
+    route: [u8; 32],
+    consents: Vec<Block>,
+    /// Between any two nodes of which one is `world`'s; zero otherwise.
+    pairs: Vec<Vec<Block>>,
+}
+
+impl Crafted {
+    /// A path over `hops`: who, tag, expiry; the sender's tag and expiry are not used.
+    pub fn new(version: u8, hops: &[(Who, u32, u32)]) -> Self {
+        let id = |who: &Who| match who {
+            Who::Node(node) => world::id(*node).to_bytes(),
+            Who::Id(id) => *id,
+        };
+        let mut path = Vec::new();
+        for (index, (who, tag, expiry)) in hops.iter().enumerate() {
+            path.extend(id(who));
+            if index > 0 {
+                path.extend(tag.to_be_bytes());
+                path.extend(expiry.to_be_bytes());
+            }
+        }
+        let (path_hash, route) = path_hashes(version, &path);
+        let consents = hops.iter().enumerate().map(|(index, (who, tag, expiry))| match who {
+            Who::Node(node) => consent(&world::master_octets(*node), &path_hash, index, *tag, *expiry),
+            Who::Id(_) => [0; 16],
+        });
+        let shared = |a: &Who, b: &Who| match (a, b) {
+            (Who::Node(node), other) | (other, Who::Node(node)) => {
+                pair(world::seed(*node).expose(), &id(other), version).unwrap_or_default()
+            }
+            _ => [0; 16],
+        };
+        let pairs = hops.iter().map(|(a, ..)| hops.iter().map(|(b, ..)| shared(a, b)).collect()).collect();
+        let consents = consents.collect();
+        Self { version, path, who: hops.iter().map(|(who, ..)| *who).collect(), route, consents, pairs }
+    }
+
+    /// A packet as it arrives at node `index`, after the nodes in front of it.
+    pub fn packet(&self, index: usize, flags: u8, nonce: u64, payload: &[u8]) -> Vec<u8> {
+        let count = self.who.len();
+        let mut out = vec![self.version << 4 | flags, 4, count as u8, index as u8];
+        out.extend((payload.len() as u16).to_be_bytes());
+        out.extend((((1u32 << index) - 2) as u16).to_be_bytes());
+        out.extend(nonce.to_be_bytes());
+        out.extend(&self.route[..16]);
+        if flags & 8 == 0 {
+            out.extend(&self.path);
+        }
+        let hash = packet_hash(&out, &self.route, payload);
+        for node in 1..count {
+            out.extend(&pre_check(&self.consents[node], &self.route, &nonce.to_be_bytes())[..8]);
+            let mut verifier = tag(&self.consents[node], node, node, &hash);
+            for before in 0..index.min(node) {
+                verifier = xor(&verifier, &tag(&self.pairs[before][node], before, node, &hash));
+            }
+            out.extend(verifier);
+        }
+        out.extend(payload);
+        out
+    }
+}
+
+#[test]
+fn a_senders_packets_are_those_of_the_model() {
+    for order in [&[0, 1][..], &[3, 1, 2], &[0, 1, 2, 3, 4, 5, 6, 7]] {
+        let sender = world::sender(order);
+        let hops: Vec<(Who, u32, u32)> = order.iter().map(|n| (Who::Node(*n), TAGS, world::EXPIRY)).collect();
+        let crafted = Crafted::new(1, &hops);
+        for length in [0, 15, 64, 333] {
+            for (form, part, flags) in
+                [(Form::Path, Part::Whole, 0), (Form::Handle, Part::First, 12), (Form::Path, Part::Second, 2)]
+            {
+                let payload = vec![length as u8; length];
+                let nonce = Nonce(u64::from(TIME) << 32 | length as u64);
+                let mut out = Vec::new();
+                encapsulate(&sender, (form, part), 4, nonce, &payload, &mut out).unwrap();
+                assert_eq!(out, crafted.packet(1, flags, nonce.0, &payload));
+            }
+        }
+        let path = world::path(order);
+        assert_eq!(crafted.route, path.route(Version::Standard).0);
+        let hash = path.hash(Version::Standard);
+        let granted = world::master(order[1]).consent(&hash, 1, Tag(TAGS), world::EXPIRY);
+        assert_eq!(*granted.key().expose(), crafted.consents[1]);
+    }
+}

@@ -1,0 +1,145 @@
+//! The router equals the model on random, mutated and malformed packets.
+
+use wayleave_crypto::lanes::CpuKernel;
+use wayleave_dataplane::frame::{BURST, Frame, Ingress};
+use wayleave_dataplane::icing::{Action, Reason, Router};
+use wayleave_packet::icing::header::Version;
+
+use super::model::{Crafted, Model, Who};
+use super::world::{self, EXPIRY, LINK, OPEN, Random, TAGS, TIME, at, times};
+
+const NODES: usize = 6;
+
+/// Paths of every kind: honest ones, ends of consent, tags that mean nothing, nodes that are none or occur twice.
+fn crafted(random: &mut Random, version: u8) -> Crafted {
+    let count = 2 + random.below(6);
+    let mut order: Vec<usize> = (0..NODES + 2).collect();
+    for place in 0..order.len() {
+        let other = place + random.below(order.len() - place);
+        order.swap(place, other);
+    }
+    let mut hops: Vec<(Who, u32, u32)> = order[..count].iter().map(|node| (Who::Node(*node), TAGS, EXPIRY)).collect();
+    // The last two nodes of the order are no neighbours of anybody.
+    let place = 1 + random.below(count - 1);
+    match random.below(24) {
+        0 => hops[place].1 = TAGS | 0x0080_0001,
+        1 => hops[place].1 = TAGS | 0x0040_0002,
+        2 => hops[place].1 = random.next() as u32,
+        3 => hops[place].2 = TIME - 1 + random.below(3) as u32,
+        4 => hops[place].2 = TIME + 8_191 + random.below(3) as u32,
+        5 => hops[place].0 = hops[random.below(place)].0,
+        6 => hops[random.below(count)].0 = Who::Id([random.below(12) as u8; 32]),
+        7 => {
+            let mut small = [0; 32];
+            small[0] = random.below(3) as u8;
+            hops[random.below(count)].0 = Who::Id(small);
+        }
+        8 => hops[random.below(count)].0 = Who::Id([0xff; 32]),
+        _ => {}
+    }
+    Crafted::new(version, &hops)
+}
+
+fn mutate(random: &mut Random, octets: &mut Vec<u8>) {
+    for _ in 0..=random.below(2) {
+        let most = if random.one_in(3) { octets.len().min(32) } else { octets.len() };
+        if most == 0 {
+            return;
+        }
+        let at = random.below(most);
+        match random.below(7) {
+            0..3 => octets[at] ^= 1 << random.below(8),
+            3 => octets[at] = random.next() as u8,
+            4 => octets.truncate(at),
+            5 => octets.extend_from_within(at..),
+            _ => {
+                let other = random.below(most);
+                octets.swap(at, other);
+            }
+        }
+    }
+}
+
+/// A packet for `node` on one of `paths`, and the link that it comes by.
+fn arrival(random: &mut Random, paths: &[Crafted], node: usize) -> (Vec<u8>, u16) {
+    let is_here = |who: &Who| matches!(who, Who::Node(other) if *other == node);
+    let place = |path: &Crafted| path.who.iter().position(is_here).filter(|index| *index > 0);
+    let mut path = &paths[random.below(paths.len())];
+    while place(path).is_none() && !random.one_in(20) {
+        path = &paths[random.below(paths.len())];
+    }
+    let index = match place(path) {
+        Some(index) if !random.one_in(20) => index,
+        _ => 1 + random.below(path.who.len() - 1),
+    };
+    let flags = if random.one_in(15) { random.below(16) as u8 } else { [0, 0, 8, 8, 2, 4, 12][random.below(7)] };
+    let seconds = if random.one_in(15) { TIME - 32 + random.below(64) as u32 } else { TIME };
+    let nonce = u64::from(seconds) << 32 | random.below(1_000) as u64;
+    let length = if random.one_in(50) { random.below(1_500) } else { nonce as usize % 80 };
+    let mut octets = path.packet(index, flags, nonce, &vec![nonce as u8; length]);
+    let link = match path.who[index - 1] {
+        Who::Node(before) if before < NODES => LINK + before as u16,
+        _ => OPEN,
+    };
+    if random.one_in(4) {
+        mutate(random, &mut octets);
+    }
+    let other = [OPEN, LINK, LINK + random.below(NODES) as u16, 7];
+    let link = if random.one_in(25) { other[random.below(4)] } else { link };
+    (octets, link)
+}
+
+fn compare(version: Version, rounds: usize, seed: u64) {
+    let mut random = Random(seed);
+    let mut met = [0u64; Reason::ALL.len() + 1];
+    let mut done = 0;
+    while done < rounds {
+        let paths: Vec<Crafted> = (0..60).map(|_| crafted(&mut random, version as u8)).collect();
+        let kernels: Vec<CpuKernel> = CpuKernel::available().collect();
+        for node in 0..NODES {
+            let config = wayleave_dataplane::icing::Config { version, ..world::config(node, NODES) };
+            let mut router = Router::new(config, kernels[random.below(kernels.len())]).unwrap();
+            let mut model = Model::new(node, NODES, version as u8);
+            for _ in 0..100 {
+                let arrivals: Vec<(Vec<u8>, u16)> =
+                    (0..=random.below(BURST)).map(|_| arrival(&mut random, &paths, node)).collect();
+                let mut octets: Vec<Vec<u8>> = arrivals.iter().map(|(octets, _)| octets.clone()).collect();
+                let mut frames: Vec<Frame<'_>> = octets
+                    .iter_mut()
+                    .zip(&arrivals)
+                    .map(|(octets, (_, link))| Frame { octets, ingress: Ingress::External(*link) })
+                    .collect();
+                let actions = router.process(&mut frames, at(TIME));
+                for (place, (before, link)) in arrivals.iter().enumerate() {
+                    let expected = model.process(before, *link, TIME);
+                    assert_eq!(actions[place], expected.0, "{before:02x?} from {link} at node {node}");
+                    assert!(octets[place] == expected.1, "{before:02x?}");
+                    met[match actions[place] {
+                        Action::Drop(reason) => reason as usize,
+                        _ => Reason::ALL.len(),
+                    }] += 1;
+                }
+                done += arrivals.len();
+            }
+        }
+    }
+    for reason in Reason::ALL {
+        let is_meant = !matches!(reason, Reason::Unprocessed | Reason::Busy | Reason::ReplayFull | Reason::Rate);
+        let is_timed =
+            matches!(reason, Reason::Expired | Reason::Future | Reason::Stale | Reason::Replayed | Reason::Consent);
+        let is_met = is_meant && (version == Version::Standard || !is_timed);
+        assert!(!is_met || met[reason as usize] > 0, "{} never", reason.name());
+    }
+    assert!(met[Reason::ALL.len()] as usize > done / 6, "{met:?}");
+}
+
+/// More with `WAYLEAVE_ICING_PACKETS`.
+#[test]
+fn the_router_equals_the_model_on_random_mutated_and_malformed_packets() {
+    compare(Version::Standard, times("WAYLEAVE_ICING_PACKETS", 1_000_000), 1);
+}
+
+#[test]
+fn the_papers_router_equals_the_model_too() {
+    compare(Version::Paper, times("WAYLEAVE_ICING_PACKETS", 1_000_000) / 10, 2);
+}

@@ -1,0 +1,9 @@
+//! The tests of the data plane, in one binary.
+#![allow(unreachable_pub, reason = "a test binary of several modules")]
+
+mod bfd;
+mod common;
+mod icing;
+mod platypus;
+mod scion;
+mod stamper;

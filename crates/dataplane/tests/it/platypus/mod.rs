@@ -1,0 +1,4 @@
+//! The Platypus router from outside.
+
+mod model;
+mod router;

@@ -1,0 +1,413 @@
+//! The Platypus router beside its state in plain code: revocations in a list, packets seen in a map, accounts in another.
+//! What a packet alone decides is [`Waypoint::verify`], which has a model of its own beside it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use wayleave_core::{Instant, Now, Prefix, UnixTime};
+use wayleave_crypto::lanes::CpuKernel;
+use wayleave_crypto::secret::{Key128, Secret};
+use wayleave_crypto::sign::SigningKey;
+use wayleave_dataplane::frame::{BURST, Frame, Ingress};
+use wayleave_dataplane::platypus::account::{Payer, Total};
+use wayleave_dataplane::platypus::revocation::{Kind, Revoked, sign_list};
+use wayleave_dataplane::platypus::{Action, Config, Reason, Repeated, Router};
+use wayleave_dataplane::replay::ReplayFilter;
+use wayleave_packet::platypus::header::{
+    Capability, Carriage, DelegationId, Interval, Packet, Principal, Version, Width,
+};
+use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
+use wayleave_packet::platypus::verify::{Charge, Policy, Verdict, Waypoint, icmp};
+
+/// Unix seconds at which the test begins; its clock goes on by a fraction of a second with every burst.
+const BEGIN: u64 = 1_795_240_800;
+const NANOS: u128 = 1_000_000_000;
+const ANSWERS: u32 = 200;
+/// Accounts: fewer than there are payers and epochs.
+const ACCOUNTS: usize = 40;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 ^ self.0 >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 8
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+fn addresses() -> [IpAddr; 3] {
+    let v4 = |last| IpAddr::V4(Ipv4Addr::new(198, 51, 100, last));
+    [v4(1), v4(2), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))]
+}
+
+fn keys() -> WaypointKeys {
+    WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])))
+}
+
+fn waypoints() -> Vec<Waypoint> {
+    let policy = || Policy { narrow: true, ..Policy::default() };
+    addresses().map(|address| Waypoint::new(address, keys(), policy())).to_vec()
+}
+
+fn interval() -> Interval {
+    Interval::new(4).expect("in range")
+}
+
+fn principal(number: u64) -> Principal {
+    Principal::new(number as u32).expect("24 bits")
+}
+
+fn id(number: u64) -> DelegationId {
+    DelegationId::new(number as u32).expect("24 bits")
+}
+
+/// A packet for one to three of the waypoints, of a few principals and delegations.
+fn packet(random: &mut Random, now: Now) -> Vec<u8> {
+    let is_ipv6 = random.below(4) == 0;
+    let count = if is_ipv6 { 1 } else { 1 + random.below(3) };
+    let hops: Vec<Hop> = (0..count)
+        .map(|index| {
+            let waypoint = addresses()[if is_ipv6 { 2 } else { (index % 2) as usize }];
+            let epoch = (u64::from(epoch::epoch_at(interval(), now.unix)) + random.below(4) - 1) as u32;
+            let mut capability = Capability {
+                waypoint,
+                principal: principal(1 + random.below(4)),
+                interval: interval(),
+                epoch,
+                delegation: None,
+                width: if random.below(4) == 0 { Width::Narrow } else { Width::Full },
+            };
+            if random.below(3) == 0 {
+                let prefix: Prefix =
+                    if is_ipv6 { "2001:db8:9::/48" } else { "203.0.113.0/24" }.parse().expect("a prefix");
+                let key = WaypointKey::new(&Key128::new([7; 16]));
+                let secret = key.secret(waypoint, capability.principal, interval(), epoch);
+                let mut held = secret.delegate(id(5 + random.below(2)), prefix).expect("of the family");
+                if random.below(2) == 0 {
+                    held = held.hand_on(id(7)).expect("once");
+                }
+                capability.delegation = Some(held.delegation());
+            }
+            Hop { capability, key: keys().stamp_key(&capability).expect("one key for ever") }
+        })
+        .collect();
+    let payload = 8 + random.below(120) as usize;
+    let mut inner = if is_ipv6 {
+        let mut inner = vec![0x60, 0, 0, 0, 0, payload as u8, 17, 64];
+        inner.extend(Ipv6Addr::new(0x2001, 0xdb8, 5, 0, 0, 0, 0, 1).octets());
+        inner.extend(Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 1).octets());
+        inner
+    } else {
+        let mut inner = vec![0x45, 0, 0, 20 + payload as u8, 0, 0, 0, 0, 64, 17, 0, 0];
+        inner.extend([192, 0, 2, 7, 203, 0, 113, 9]);
+        inner
+    };
+    inner.resize(inner.len() + payload, 0x5a);
+    let route = Route {
+        hops: &hops,
+        nonce: Nonce::new(now.unix, random.next() as u32),
+        sealed: random.below(4) == 0,
+        reply_option: &[],
+        carriage: if random.below(3) == 0 { Carriage::Udp } else { Carriage::Ip },
+    };
+    let mut out = Vec::new();
+    encapsulate(&inner, &route, &mut out).expect("sound");
+    out
+}
+
+/// A burst of packets of the commonest shape, by sixteens, with payloads of as many blocks: of a few principals, to one
+/// waypoint in one epoch or to two in two; now and then with one that is a copy of another, or is not right.
+fn run(random: &mut Random, now: Now) -> Vec<Vec<u8>> {
+    let (spread, spoilt) = (1 + random.below(2), random.below(3));
+    let (width, blocks) = (if random.below(2) == 0 { Width::Narrow } else { Width::Full }, 1 + random.below(4));
+    let mut packets: Vec<Vec<u8>> = Vec::new();
+    for _ in 0..16 * (1 + random.below(4)) {
+        let capability = Capability {
+            waypoint: addresses()[random.below(spread) as usize],
+            principal: principal(1 + random.below(4)),
+            interval: interval(),
+            epoch: epoch::epoch_at(interval(), now.unix) - random.below(spread) as u32,
+            delegation: None,
+            width,
+        };
+        let hops = [Hop { capability, key: keys().stamp_key(&capability).expect("one key for ever") }];
+        let length = (20 + 16 * blocks - random.below(16)) as u8;
+        let mut inner = vec![0x45, 0, 0, length, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 7, 203, 0, 113, 9];
+        inner.resize(length.into(), 0x5a);
+        let nonce = Nonce::new(now.unix, random.next() as u32);
+        let route = Route { hops: &hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
+        let mut out = Vec::new();
+        encapsulate(&inner, &route, &mut out).expect("sound");
+        match random.below(40 * spread) {
+            0 if spoilt == 1 => mutate(random, &mut out),
+            0 if spoilt == 2 && !packets.is_empty() => {
+                out.clone_from(&packets[random.below(packets.len() as u64) as usize]);
+            }
+            _ => {}
+        }
+        packets.push(out);
+    }
+    packets
+}
+
+/// The state of a router, in plain code.
+struct Model {
+    waypoints: Vec<Waypoint>,
+    repeated: Repeated,
+    revoked: Vec<Revoked>,
+    /// What was seen, and in which half minute.
+    seen: HashMap<[u8; 16], u64>,
+    totals: BTreeMap<String, (Charge, Total)>,
+    /// Octets times 10^9 a payer may still send, and when that was so.
+    rates: Vec<(Payer, u64, u64, u128, u64)>,
+    /// Nanoseconds of credit for answers, and when that was so.
+    answers: (u64, u64),
+}
+
+impl Model {
+    fn process(&mut self, datagram: &[u8], now: Now) -> (Action, Vec<u8>) {
+        match self.verdict(datagram, now) {
+            Verdict::Forward(forward) => {
+                let charge = forward.charge(datagram);
+                let mut out = datagram.to_vec();
+                match self.check(&charge, forward.fingerprint(datagram), datagram.len() as u64, now) {
+                    Ok(()) => {
+                        forward.apply(&mut out);
+                        (Action::Route, out)
+                    }
+                    Err(reason) => (Action::Drop(reason), out),
+                }
+            }
+            Verdict::Answer(error, reason) => {
+                let reason = Reason::Packet(reason);
+                let answer = Packet::decode(datagram, Version::Standard)
+                    .ok()
+                    .and_then(|packet| icmp::error(&packet, error, packet.outer().destination));
+                match answer {
+                    Some(answer) if self.may_answer(now) => (Action::Answer(reason), answer),
+                    _ => (Action::Drop(reason), datagram.to_vec()),
+                }
+            }
+            Verdict::Drop(reason) => {
+                let relayed = self.waypoints.iter().find_map(|here| icmp::relay(datagram, here.address()));
+                match relayed {
+                    Some(answer) if self.may_answer(now) => (Action::Answer(Reason::Relayed), answer),
+                    _ => (Action::Drop(Reason::Packet(reason)), datagram.to_vec()),
+                }
+            }
+        }
+    }
+
+    fn verdict(&self, datagram: &[u8], now: Now) -> Verdict {
+        let packet = match Packet::decode(datagram, Version::Standard) {
+            Ok(packet) => packet,
+            Err(malformed) => return malformed.into(),
+        };
+        let here = self.waypoints.iter().find(|here| here.address() == packet.outer().destination);
+        here.map_or(wayleave_packet::platypus::verify::Reason::NotForUs.into(), |here| here.verify(&packet, now.unix))
+    }
+
+    fn check(&mut self, charge: &Charge, fingerprint: [u8; 16], octets: u64, now: Now) -> Result<(), Reason> {
+        if self.revoked.iter().any(|entry| is_named(entry, charge)) {
+            return Err(Reason::Revoked);
+        }
+        if self.repeated != Repeated::Pass {
+            let turn = now.unix.secs() / 30;
+            if self.seen.get(&fingerprint).is_some_and(|then| turn - then < 3) {
+                return if self.repeated == Repeated::CountOnce { Ok(()) } else { Err(Reason::Replayed) };
+            }
+            self.seen.insert(fingerprint, turn);
+        }
+        let is_paid_by = |payer: &Payer| {
+            payer.principal == charge.principal
+                && (payer.delegation.is_none() || payer.delegation == charge.delegation.map(|(id, _)| id))
+        };
+        let mut is_over = false;
+        for (_, rate, depth, credit, then) in self.rates.iter_mut().filter(|rate| is_paid_by(&rate.0)) {
+            *credit = (*credit + u128::from(now.instant.0 - *then) * u128::from(*rate)).min(u128::from(*depth) * NANOS);
+            *then = now.instant.0;
+            is_over |= *credit < u128::from(octets) * NANOS;
+        }
+        if is_over {
+            return Err(Reason::Rate);
+        }
+        let name = format!("{charge:?}");
+        let held = self.totals.values().filter(|(other, _)| other.principal == charge.principal).count();
+        if !self.totals.contains_key(&name) && (self.totals.len() == ACCOUNTS || held >= ACCOUNTS / 4) {
+            return Err(Reason::AccountsFull);
+        }
+        self.rates.iter_mut().filter(|rate| is_paid_by(&rate.0)).for_each(|rate| rate.3 -= u128::from(octets) * NANOS);
+        let (_, total) = self.totals.entry(name).or_insert((*charge, Total::default()));
+        total.packets += 1;
+        total.octets += u128::from(octets);
+        Ok(())
+    }
+
+    fn may_answer(&mut self, now: Now) -> bool {
+        let cost = NANOS as u64 / u64::from(ANSWERS);
+        let credit = (self.answers.0 + now.instant.0 - self.answers.1).min(cost * u64::from(ANSWERS));
+        self.answers = (credit - if credit >= cost { cost } else { 0 }, now.instant.0);
+        credit >= cost
+    }
+}
+
+fn is_named(entry: &Revoked, charge: &Charge) -> bool {
+    entry.principal == charge.principal
+        && entry.epoch.is_none_or(|(interval, epoch)| Some(interval) == charge.interval && epoch == charge.epoch)
+        && match (entry.delegation, charge.delegation) {
+            (None, _) => true,
+            (Some((id, None)), Some((held, _))) => id == held,
+            (entry, held) => entry == held,
+        }
+}
+
+fn mutate(random: &mut Random, datagram: &mut Vec<u8>) {
+    for _ in 0..=random.below(3) {
+        let near = if random.below(2) == 0 { datagram.len().min(100) } else { datagram.len() };
+        let at = random.below(near.max(1) as u64) as usize;
+        match random.below(6) {
+            0..4 if at < datagram.len() => datagram[at] ^= 1 << random.below(8),
+            4 => datagram.truncate(at),
+            _ => datagram.extend_from_within(at.min(datagram.len())..),
+        }
+    }
+    // A right checksum half of the time, so that more than the checksum is tried.
+    if random.below(2) == 0 && datagram.len() >= 20 {
+        datagram[10..12].fill(0);
+        let mut sum: u32 = datagram[..20].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        datagram[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    }
+}
+
+fn revocations(random: &mut Random, now: Now) -> Vec<Revoked> {
+    let epoch = u64::from(epoch::epoch_at(interval(), now.unix));
+    (0..random.below(6))
+        .map(|_| Revoked {
+            principal: principal(1 + random.below(4)),
+            delegation: match random.below(3) {
+                0 => None,
+                1 => Some((id(5 + random.below(2)), None)),
+                _ => Some((id(5 + random.below(2)), Some(id(7)))),
+            },
+            epoch: (random.below(3) != 0).then(|| (interval(), (epoch + random.below(3) - 1) as u32)),
+        })
+        .collect()
+}
+
+/// Closes the accounts of epochs that are over, and forgets packets that are long stale.
+fn close(router: &mut Router, model: &mut Model, now: Now) {
+    // Only what is recorded can be closed.
+    drop(router.accounts().journal());
+    let current = epoch::epoch_at(interval(), now.unix);
+    model.totals.retain(|_, (charge, total)| {
+        assert_eq!(router.accounts().total(charge), *total, "{charge:?}");
+        let is_over = charge.epoch + 1 < current;
+        if is_over {
+            assert!(router.accounts().close(charge), "it was recorded");
+        }
+        !is_over
+    });
+    model.seen.retain(|_, turn| now.unix.secs() / 30 - *turn < 4);
+}
+
+fn pair(repeated: Repeated, is_rated: bool) -> (Router, Model) {
+    let config = Config {
+        waypoints: waypoints(),
+        repeated,
+        // Far more than there are packets, so that no packet looks like another.
+        replay: ReplayFilter::new(&Key128::new([3; 16]), 1 << 21),
+        need_revocations: false,
+        answers_per_second: ANSWERS,
+        accounts: ACCOUNTS,
+        account_seed: 1,
+        delegations: 8,
+    };
+    let mut router = Router::new(config, CpuKernel::best());
+    let mut rates = Vec::new();
+    let limits = [
+        (Payer { principal: principal(1), delegation: None }, 4_000),
+        (Payer { principal: principal(2), delegation: Some(id(5)) }, 900),
+    ];
+    for (payer, rate) in limits.into_iter().filter(|_| is_rated) {
+        router.accounts().set_rate(payer, rate, rate, Instant(0));
+        rates.push((payer, rate, rate, u128::from(rate) * NANOS, 0));
+    }
+    let answers = (NANOS as u64, 0);
+    let (revoked, seen, totals) = (Vec::new(), HashMap::new(), BTreeMap::new());
+    (router, Model { waypoints: waypoints(), repeated, revoked, seen, totals, rates, answers })
+}
+
+/// `WAYLEAVE_PLATYPUS_PACKETS` packets, 260,000 if not set, for each of three ways to treat what comes again, and for one
+/// without rates.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "a test's length is told by its environment")]
+fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
+    let cases = std::env::var("WAYLEAVE_PLATYPUS_PACKETS").ok().and_then(|text| text.parse().ok()).unwrap_or(260_000);
+    let key = SigningKey::from_seed(&Secret::new([1; 32]));
+    let ways = [(Repeated::Drop, true), (Repeated::CountOnce, true), (Repeated::Pass, true), (Repeated::Drop, false)];
+    for (repeated, is_rated) in ways {
+        let mut random = Random(11);
+        let (mut router, mut model) = pair(repeated, is_rated);
+        let mut pool: Vec<Vec<u8>> = Vec::new();
+        let mut met = HashMap::<String, u64>::new();
+        let mut done = 0u64;
+        for burst in 0u64.. {
+            if done >= cases {
+                break;
+            }
+            let now = Now { instant: Instant(burst * 40_000_000), unix: UnixTime(BEGIN * 1_000_000 + burst * 40_000) };
+            if burst % 50 == 49 {
+                let entries = revocations(&mut random, now);
+                let (list, signature) = sign_list(&key, burst, now.unix, Kind::Whole, &entries);
+                router.revocations().apply(&list, &signature, &key.verifying_key()).expect("newer");
+                model.revoked = entries;
+                close(&mut router, &mut model, now);
+            }
+            pool.extend((0..6).map(|_| packet(&mut random, now)));
+            pool.drain(..pool.len().saturating_sub(400));
+            let mut datagrams: Vec<Vec<u8>> = if burst % 4 == 0 { run(&mut random, now) } else { Vec::new() };
+            let count = if datagrams.is_empty() { 1 + random.below(BURST as u64) } else { 0 };
+            for _ in 0..count {
+                // Now and then one that has much in common with the one before.
+                let like = datagrams.last().filter(|_| random.below(5) == 0).cloned();
+                let is_like = like.is_some();
+                let mut datagram = like.unwrap_or_else(|| pool[random.below(pool.len() as u64) as usize].clone());
+                if is_like || random.below(4) == 0 {
+                    mutate(&mut random, &mut datagram);
+                }
+                datagrams.push(datagram);
+            }
+            let expected: Vec<(Action, Vec<u8>)> =
+                datagrams.iter().map(|datagram| model.process(datagram, now)).collect();
+            let sent = datagrams.clone();
+            let mut frames: Vec<Frame<'_>> =
+                datagrams.iter_mut().map(|octets| Frame { octets, ingress: Ingress::Internal }).collect();
+            let actions = router.process(&mut frames, now);
+            for (place, (action, octets)) in expected.iter().enumerate() {
+                assert_eq!((actions[place], &*frames[place].octets), (*action, &octets[..]), "{:02x?}", sent[place]);
+                *met.entry(format!("{action:?}")).or_default() += 1;
+                // What was sent on comes to the next waypoint, which may be one of ours.
+                if *action == Action::Route && random.below(3) == 0 {
+                    pool.push(octets.clone());
+                }
+            }
+            done += expected.len() as u64;
+        }
+        for (charge, total) in model.totals.values() {
+            assert_eq!(router.accounts().total(charge), *total, "{charge:?}");
+        }
+        let mut all = vec!["Route", "Drop(Revoked)", "Drop(AccountsFull)", "Answer(Packet(Binding))"];
+        all.extend(is_rated.then_some("Drop(Rate)"));
+        all.extend((repeated == Repeated::Drop).then_some("Drop(Replayed)"));
+        for what in all {
+            assert!(met.get(what).is_some_and(|count| *count > cases / 10_000), "{what} of {met:?}");
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! ICING against its published vectors.
+
+mod vectors;

@@ -1,0 +1,147 @@
+//! The published test vectors of ICING hold.
+//!
+//! `WAYLEAVE_WRITE_VECTORS=1` writes the file anew.
+
+use std::path::{Path as FilePath, PathBuf};
+
+use serde_json::{Value, json};
+use wayleave_crypto::secret::{Key128, Seed};
+use wayleave_packet::icing::header::{Hop, Packet, Part, Path, Tag, Version};
+use wayleave_packet::icing::mint::{Consent, Form, NodeSecret, Nonce, Sender, TagMaster, encapsulate, tag_epoch};
+use wayleave_packet::icing::verify::{Compared, PathKeys};
+
+const EXPIRY: u32 = 1_800_000_600;
+
+fn file() -> PathBuf {
+    FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/wire/icing.json")
+}
+
+fn hex(octets: &[u8]) -> String {
+    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
+fn seed(node: usize) -> [u8; 32] {
+    std::array::from_fn(|n| (n as u8).wrapping_mul(7) ^ (node as u8 + 1))
+}
+
+fn secret(node: usize) -> NodeSecret {
+    NodeSecret::from_seed(&Seed::new(seed(node)))
+}
+
+fn master_octets(node: usize) -> [u8; 16] {
+    std::array::from_fn(|n| b"tag keys of node"[n] ^ node as u8)
+}
+
+fn master(node: usize) -> TagMaster {
+    TagMaster::new(Key128::new(master_octets(node)))
+}
+
+fn path(count: usize) -> Path {
+    let hop = |node: usize| Hop {
+        node: secret(node).id(),
+        tag: Tag(0x1234_5600 + node as u32),
+        expiry: EXPIRY + node as u32,
+    };
+    Path::new(secret(0).id(), &(1..count).map(hop).collect::<Vec<_>>()).expect("nodes that differ")
+}
+
+fn consents(path: &Path, version: Version) -> Vec<Consent> {
+    let hash = path.hash(version);
+    let consent = |(node, hop): (usize, &Hop)| master(node).consent(&hash, node, hop.tag, hop.expiry);
+    (1..).zip(path.hops()).map(consent).collect()
+}
+
+fn keys() -> Value {
+    let nodes: Vec<Value> = (0..4)
+        .map(|node| json!({ "seed": hex(&seed(node)), "id": hex(&secret(node).id().to_bytes()), "tag_master": hex(&master_octets(node)) }))
+        .collect();
+    let pair = |version: Version, a: usize, b: usize| {
+        let key = secret(a).pair(&secret(b).id(), version).expect("honest keys");
+        json!({ "version": version as u8, "nodes": [a, b], "k": hex(key.key().expose()) })
+    };
+    let tag = Tag(0xa5c3_0ff1);
+    let branch = |depth: u8| {
+        let branch = master(1).root(tag_epoch(EXPIRY)).descend(tag, depth).expect("under the root");
+        json!({ "depth": depth, "key": hex(branch.key().expose()) })
+    };
+    json!({
+        "nodes": nodes,
+        "pairs": [pair(Version::Standard, 0, 1), pair(Version::Standard, 2, 1), pair(Version::Paper, 0, 1)],
+        "tag_tree": {
+            "tag_master": hex(&master_octets(1)), "epoch": tag_epoch(EXPIRY), "tag": tag.0,
+            "branches": [branch(0), branch(1), branch(8), branch(31), branch(32)],
+        },
+    })
+}
+
+fn packets(version: Version, count: usize) -> Value {
+    let path = path(count);
+    let consents = consents(&path, version);
+    let sender = Sender::new(version, &path, &secret(0), &consents).expect("one consent each");
+    let mut wire = Vec::new();
+    path.encode(&mut wire);
+    let mut packets = Vec::new();
+    for (number, (form, part, payload)) in [
+        (Form::Path, Part::Whole, &b"the payload of a vector"[..]),
+        (Form::Handle, Part::Whole, &[0x55; 64]),
+        (Form::Path, Part::First, &b""[..]),
+        (Form::Handle, Part::Second, &b"second part"[..]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut octets = Vec::new();
+        let nonce = Nonce(u64::from(EXPIRY - 600) << 32 | number as u64);
+        encapsulate(&sender, (form, part), 4, nonce, payload, &mut octets).expect("it fits");
+        let mut at_nodes = vec![hex(&octets)];
+        let mut hash = [0; 32];
+        for node in 1..count {
+            hash = pass(version, &path, node, &consents[node - 1], &mut octets);
+            at_nodes.push(hex(&octets));
+        }
+        packets.push(json!({ "hash": hex(&hash), "at_nodes": at_nodes }));
+    }
+    json!({
+        "version": version as u8,
+        "path": hex(&wire),
+        "path_hash": hex(&path.hash(version).0),
+        "route_hash": hex(&path.route(version).0),
+        "consents": consents.iter().map(|consent| hex(consent.key().expose())).collect::<Vec<_>>(),
+        "packets": packets,
+    })
+}
+
+/// What node `node` does with a packet; its hash.
+fn pass(version: Version, path: &Path, node: usize, consent: &Consent, octets: &mut [u8]) -> [u8; 32] {
+    let mut keys = PathKeys::new(path.route(version), node, path.count(), consent);
+    for other in (0..path.count()).filter(|other| *other != node) {
+        keys.set_pair(other, &secret(node).pair(path.node(other), version).expect("honest keys"));
+    }
+    let proved = {
+        let packet = Packet::decode(octets, version).expect("well-formed");
+        assert_eq!(packet.index(), node);
+        assert!(keys.is_consented(&packet));
+        keys.verify(&packet, Compared::All).expect("it came the whole way")
+    };
+    proved.advance(octets);
+    proved.hash
+}
+
+fn vectors() -> Value {
+    json!({
+        "format": "ICING; see docs/wire/icing.md",
+        "keys": keys(),
+        "paths": [packets(Version::Standard, 4), packets(Version::Standard, 2), packets(Version::Paper, 3)],
+    })
+}
+
+#[test]
+fn the_published_vectors_hold() {
+    let found = vectors();
+    if std::env::var("WAYLEAVE_WRITE_VECTORS").is_ok() {
+        let text = serde_json::to_string_pretty(&found).expect("numbers and text") + "\n";
+        std::fs::write(file(), text).expect("the folder is there");
+    }
+    let published: Value = serde_json::from_slice(&std::fs::read(file()).expect("the file is there")).expect("JSON");
+    assert_eq!(found, published);
+}

@@ -1,0 +1,6 @@
+//! The tests of the packet formats, in one binary.
+#![allow(clippy::disallowed_methods, reason = "tests read their counts from the environment and their data from files")]
+
+mod icing;
+mod platypus;
+mod scion;

@@ -1,0 +1,463 @@
+//! A waypoint in plain code: written from `docs/wire/platypus.md`, with another CMAC, and slow.
+
+use std::net::IpAddr;
+
+use cmac::{Cmac, KeyInit, Mac};
+use wayleave_core::{Afi, Prefix};
+use wayleave_crypto::lanes::{BURST, CpuKernel};
+use wayleave_packet::platypus::burst::Verifier;
+use wayleave_packet::platypus::header::{Packet, Version, Width};
+use wayleave_packet::platypus::verify::{Policy, Reason, Verdict, Waypoint};
+
+use super::random::Random;
+use super::world;
+use super::{packets, round_trip};
+
+/// A waypoint as the model knows it.
+pub(crate) struct Here {
+    pub(crate) address: IpAddr,
+    pub(crate) key: [u8; 16],
+    pub(crate) narrow: bool,
+}
+
+pub(crate) fn mac(key: &[u8], message: &[u8]) -> Vec<u8> {
+    let mut mac = Cmac::<aes::Aes128>::new_from_slice(key).expect("16 octets");
+    mac.update(message);
+    mac.finalize().into_bytes().to_vec()
+}
+
+/// Pads with zeros to a multiple of 16.
+fn padded(mut message: Vec<u8>) -> Vec<u8> {
+    message.resize(message.len().next_multiple_of(16), 0);
+    message
+}
+
+fn number(octets: &[u8]) -> u64 {
+    octets.iter().fold(0, |number, octet| number << 8 | u64::from(*octet))
+}
+
+/// One capability of the list.
+struct Listed {
+    bare: Vec<u8>,
+    binding: Vec<u8>,
+    words: u64,
+}
+
+/// What the waypoint sends on; `None` for everything else.
+pub(crate) fn process(here: &Here, datagram: &[u8], now: u64) -> Option<Vec<u8>> {
+    let is_ipv6 = match datagram.first()? >> 4 {
+        4 => false,
+        6 => true,
+        _ => return None,
+    };
+    let (ip_length, size) = if is_ipv6 { (40, 16) } else { (20, 4) };
+    if datagram.len() < ip_length {
+        return None;
+    }
+    let (total, protocol, ttl, source, destination);
+    if is_ipv6 {
+        total = 40 + number(&datagram[4..6]) as usize;
+        protocol = datagram[6];
+        ttl = 7;
+        (source, destination) = (8, 24);
+    } else {
+        if datagram[0] != 0x45 {
+            return None;
+        }
+        total = number(&datagram[2..4]) as usize;
+        protocol = datagram[9];
+        ttl = 8;
+        (source, destination) = (12, 16);
+        let mut header = datagram[..20].to_vec();
+        world::write_checksum(&mut header);
+        let sum = |header: &[u8]| number(&header[10..12]) % 0xffff;
+        if sum(&header) != sum(datagram) {
+            return None;
+        }
+        let fragment = number(&datagram[6..8]);
+        if fragment != 0 && fragment != 0x4000 {
+            return None;
+        }
+    }
+    if total < ip_length || total > datagram.len() {
+        return None;
+    }
+    let datagram = &datagram[..total];
+    let start = match protocol {
+        253 => ip_length,
+        17 => {
+            let udp = &datagram[ip_length..];
+            if udp.len() < 8 || number(&udp[2..4]) != 49_253 || number(&udp[4..6]) as usize != udp.len() {
+                return None;
+            }
+            ip_length + 8
+        }
+        _ => return None,
+    };
+
+    let header = &datagram[start..];
+    let list_at = 4 + 2 * size + 8;
+    if header.len() < list_at || header[0] >> 4 != 1 || header[0] & 1 != 0 || (header[0] & 2 != 0) != is_ipv6 {
+        return None;
+    }
+    let list_end = list_at + 4 * usize::from(header[1]);
+    if header.len() < list_end {
+        return None;
+    }
+    let listed = list(&header[list_at..list_end], size)?;
+    let mut places = vec![0];
+    for one in &listed {
+        places.push(places[places.len() - 1] + one.words);
+    }
+    let index = places.iter().position(|place| *place == u64::from(header[2]))?;
+    let current = listed.get(index)?;
+    for one in &listed {
+        if listed.iter().filter(|other| other.bare[..size] == one.bare[..size]).count() > 2 {
+            return None;
+        }
+    }
+
+    let original = &header[4..4 + size];
+    let last = &header[4 + size..4 + 2 * size];
+    let nonce = &header[4 + 2 * size..list_at];
+    let address = octets(here.address);
+    let waypoint = &current.bare[..size];
+    if waypoint != address || datagram[destination..destination + size] != address {
+        return None;
+    }
+    let before = if index == 0 { original } else { &listed[index - 1].bare[..size] };
+    if datagram[source..source + size] != *before {
+        return None;
+    }
+    let next = listed.get(index + 1).map_or(last, |one| &one.bare[..size]);
+    if [original, last, next].into_iter().any(is_martian) {
+        return None;
+    }
+    let kind = current.bare[size + 3];
+    if kind & 0x20 != 0 && !here.narrow {
+        return None;
+    }
+    if kind & 0x80 != 0 {
+        let prefix = &current.bare[size + 8..2 * size + 8];
+        let length = usize::from(current.bare[2 * size + 8]);
+        if (0..length).any(|i| bit(prefix, i) != bit(last, i)) {
+            return None;
+        }
+    }
+    if datagram[ttl] < 2 {
+        return None;
+    }
+    let epoch = number(&current.bare[size + 4..size + 8]);
+    if (now >> (kind & 0x1f)).abs_diff(epoch) > 1 {
+        return None;
+    }
+    let stamped = number(&nonce[..4]);
+    let off = (stamped + (1 << 32) - now % (1 << 32)) % (1 << 32);
+    if off > 30 && off < (1 << 32) - 30 {
+        return None;
+    }
+
+    let (key, mask) = binding_inputs(&here.key, header, is_ipv6, &listed, index);
+    let expected = mac(&key, &mask);
+    if expected[..current.binding.len()] != current.binding {
+        return None;
+    }
+
+    let mut out = datagram.to_vec();
+    out[start + 2] = places[index + 1] as u8;
+    out[ttl] -= 1;
+    out[source..source + size].copy_from_slice(&address);
+    let next = next.to_vec();
+    out[destination..destination + size].copy_from_slice(&next);
+    if protocol == 17 {
+        out[start - 2..start].fill(0);
+    }
+    if !is_ipv6 {
+        world::write_checksum(&mut out);
+    }
+    Some(out)
+}
+
+/// The stamping key of capability `index` and what its binding is the MAC of. `header` begins with the Platypus header.
+fn binding_inputs(k: &[u8], header: &[u8], is_ipv6: bool, listed: &[Listed], index: usize) -> (Vec<u8>, Vec<u8>) {
+    let (size, family) = if is_ipv6 { (16, b'6') } else { (4, b'4') };
+    let list_at = 4 + 2 * size + 8;
+    let payload = &header[list_at + 4 * usize::from(header[1])..];
+    let mut mask = vec![b'P', b'b', b'1', family, header[3], header[0]];
+    mask.extend((payload.len() as u16).to_be_bytes());
+    mask.extend_from_slice(&header[4..4 + 2 * size]);
+    mask.extend_from_slice(&listed[index].bare);
+    mask.extend_from_slice(&header[list_at - 8..list_at]);
+    mask = padded(mask);
+    if header[0] & 4 != 0 {
+        mask.push(listed.len() as u8);
+        for one in listed {
+            mask.extend_from_slice(&one.bare);
+        }
+        mask = padded(mask);
+    }
+    mask.extend_from_slice(payload);
+    (stamp_key(k, &listed[index], size, family), mask)
+}
+
+/// What an implementer wants to see of a sound packet that arrives at its waypoint: stamping key, mask, binding.
+pub(crate) fn explain(k: &[u8], datagram: &[u8], start: usize) -> [Vec<u8>; 3] {
+    let is_ipv6 = datagram[0] >> 4 == 6;
+    let size = if is_ipv6 { 16 } else { 4 };
+    let header = &datagram[start..];
+    let list_at = 4 + 2 * size + 8;
+    let listed = list(&header[list_at..list_at + 4 * usize::from(header[1])], size).expect("a sound packet");
+    let mut place = 0;
+    let is_current = |one: &Listed| {
+        place += one.words;
+        place > u64::from(header[2])
+    };
+    let index = listed.iter().position(is_current).expect("a sound packet");
+    let (key, mask) = binding_inputs(k, header, is_ipv6, &listed, index);
+    [key, mask, listed[index].binding.clone()]
+}
+
+/// The capabilities of a list, if it holds whole and sound ones only, at most eight.
+fn list(mut octets: &[u8], size: usize) -> Option<Vec<Listed>> {
+    let mut listed = Vec::new();
+    while !octets.is_empty() {
+        let kind = *octets.get(size + 3)?;
+        if !(4..=24).contains(&(kind & 0x1f)) {
+            return None;
+        }
+        let mut bare = size + 8;
+        match kind >> 6 {
+            0 => {}
+            1 => return None,
+            2 => bare += size + 4,
+            _ => bare += size + 8,
+        }
+        let whole = bare + if kind & 0x20 == 0 { 16 } else { 8 };
+        if octets.len() < whole || listed.len() == 8 {
+            return None;
+        }
+        if kind & 0x80 != 0 {
+            let prefix = &octets[size + 8..2 * size + 8];
+            let length = usize::from(octets[2 * size + 8]);
+            if length > 8 * size || (length..8 * size).any(|i| bit(prefix, i)) {
+                return None;
+            }
+            if kind & 0x40 != 0 && usize::from(octets[2 * size + 12]) > length {
+                return None;
+            }
+        }
+        listed.push(Listed {
+            bare: octets[..bare].to_vec(),
+            binding: octets[bare..whole].to_vec(),
+            words: (whole / 4) as u64,
+        });
+        octets = &octets[whole..];
+    }
+    Some(listed)
+}
+
+fn stamp_key(k: &[u8], capability: &Listed, size: usize, family: u8) -> Vec<u8> {
+    let label = |purpose: u8| vec![b'P', purpose, b'1', family];
+    let bare = &capability.bare;
+    let kind = bare[size + 3];
+    let mut block = label(b's');
+    block.extend_from_slice(&bare[..size + 3]);
+    block.push(kind & 0x1f);
+    block.extend_from_slice(&bare[size + 4..size + 8]);
+    let mut s = mac(k, &padded(block));
+    if kind & 0x80 == 0 {
+        return s;
+    }
+    let prefix = &bare[size + 8..2 * size + 8];
+    let length = usize::from(bare[2 * size + 8]);
+    let mut block = label(b'd');
+    block.extend_from_slice(&bare[2 * size + 9..2 * size + 12]);
+    s = mac(&s, &padded(block));
+    for i in 0..=length {
+        if kind & 0x40 != 0 && usize::from(bare[2 * size + 12]) == i {
+            let mut block = label(b'u');
+            block.extend_from_slice(&bare[2 * size + 12..2 * size + 16]);
+            s = mac(&s, &padded(block));
+        }
+        if i < length {
+            let mut block = label(b't');
+            block.extend([i as u8 + 1, u8::from(bit(prefix, i))]);
+            s = mac(&s, &padded(block));
+        }
+    }
+    let mut block = label(b'k');
+    block.push(length as u8);
+    mac(&s, &padded(block))
+}
+
+fn bit(octets: &[u8], i: usize) -> bool {
+    octets[i / 8] & (0x80 >> (i % 8)) != 0
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
+fn is_martian(octets: &[u8]) -> bool {
+    let starts = |prefix: &[u8]| octets.starts_with(prefix);
+    match octets.len() {
+        4 => starts(&[0]) || starts(&[127]) || octets[0] >= 224 || starts(&[169, 254]) || starts(&[192, 0, 0]),
+        _ => {
+            starts(&[0; 8])
+                || starts(&[0xff])
+                || starts(&[1, 0, 0, 0, 0, 0, 0, 0])
+                || octets[0] == 0xfe && octets[1] >= 0x80
+                || starts(&[0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0]) && is_martian(&octets[12..])
+                || starts(&[0x20, 0x02]) && is_martian(&octets[2..6])
+        }
+    }
+}
+
+/// What the waypoint and the model make of one packet.
+fn compare(here: &Here, datagram: &[u8], now: u64) -> Option<Vec<u8>> {
+    let expected = process(here, datagram, now);
+    let waypoint = world::waypoint(here.address);
+    // Sixteen likes of every packet would take most of the time.
+    let has_likes = datagram.iter().fold(0, |sum: u8, octet| sum.wrapping_add(*octet)) % 32 == 0;
+    let found = world::process_beside(&waypoint, datagram, now, has_likes).ok();
+    assert_eq!(found, expected, "{datagram:02x?} at {now}");
+    found
+}
+
+/// Random routes of one to eight waypoints, walked to their end, and mutated at every step.
+#[test]
+fn the_waypoint_equals_the_model_on_random_and_mutated_packets() {
+    let mut random = Random::new(1);
+    let (mut forwarded, mut refused) = (0u64, 0u64);
+    while forwarded + refused < packets(1_000_000) {
+        let (mut datagram, addresses) = round_trip::random_packet(&mut random, world::NOW);
+        for address in addresses {
+            let here = Here { address, key: world::key_octets(address), narrow: true };
+            for _ in 0..4 {
+                let mutant = mutate(&mut random, &datagram);
+                match compare(&here, &mutant, world::NOW) {
+                    Some(_) => forwarded += 1,
+                    None => refused += 1,
+                }
+            }
+            match compare(&here, &datagram, world::NOW) {
+                Some(next) => {
+                    forwarded += 1;
+                    datagram = next;
+                }
+                None => {
+                    refused += 1;
+                    break;
+                }
+            }
+        }
+    }
+    assert!(forwarded > refused / 20 && refused > forwarded / 20, "{forwarded} forwarded, {refused} refused");
+}
+
+/// The verdicts of a burst are those of its packets one by one, on every kernel, whatever stands beside them.
+#[test]
+fn a_burst_in_lanes_equals_its_packets_one_by_one() {
+    let mut random = Random::new(3);
+    for kernel in CpuKernel::available() {
+        let mut verifier = Verifier::new(kernel, 8);
+        for _ in 0..packets(200_000) / 200 {
+            let mut datagrams = Vec::new();
+            let mut waypoints: Vec<Waypoint> = Vec::new();
+            for _ in 0..random.below(BURST as u64 + 1) {
+                let (datagram, address) = if random.one_in(2) {
+                    common_packet(&mut random)
+                } else {
+                    let (datagram, addresses) = round_trip::random_packet(&mut random, world::NOW);
+                    (datagram, addresses[0])
+                };
+                // Often one that has much in common with the one before.
+                let like =
+                    datagrams.last().filter(|_| random.one_in(2)).map(|like: &Vec<u8>| mutate(&mut random, like));
+                let mut other =
+                    |datagram: Vec<u8>| if random.one_in(3) { mutate(&mut random, &datagram) } else { datagram };
+                datagrams.push(like.unwrap_or_else(|| other(datagram)));
+                if waypoints.iter().all(|here| here.address() != address) && !random.one_in(9) {
+                    waypoints.push(random_waypoint(&mut random, address));
+                }
+            }
+            let slices: Vec<&[u8]> = datagrams.iter().map(Vec::as_slice).collect();
+            let mut found = [Verdict::default(); BURST];
+            // Up to where nonces are too old, and a little beyond.
+            let now = world::NOW + if random.one_in(3) { random.below(40) } else { 0 };
+            verifier.verify(&waypoints, &slices, world::at(now), &mut found);
+            for (datagram, found) in slices.iter().zip(found) {
+                assert_eq!(found, one_by_one(&waypoints, datagram, now), "{datagram:02x?}");
+            }
+        }
+    }
+}
+
+/// A packet of the shape that most packets have.
+fn common_packet(random: &mut Random) -> (Vec<u8>, IpAddr) {
+    let mut capability = world::capability(Afi::Ipv4, 1 + random.below(3) as u8);
+    if random.one_in(4) {
+        capability.width = Width::Narrow;
+    }
+    let mut payload = vec![0; random.below(100) as usize];
+    random.fill(&mut payload);
+    let hops = [world::hop(capability)];
+    (world::stamp(&world::inner(Afi::Ipv4, &payload), &world::route(&hops)), capability.waypoint)
+}
+
+pub(crate) fn one_by_one(waypoints: &[Waypoint], datagram: &[u8], now: u64) -> Verdict {
+    match Packet::decode(datagram, Version::Standard) {
+        Err(malformed) => malformed.into(),
+        Ok(packet) => {
+            let here = waypoints.iter().find(|here| here.address() == packet.outer().destination);
+            here.map_or(Reason::NotForUs.into(), |here| here.verify(&packet, world::at(now)))
+        }
+    }
+}
+
+/// A waypoint that allows more than others, or less.
+fn random_waypoint(random: &mut Random, address: IpAddr) -> Waypoint {
+    let refused = random.one_in(6).then(|| {
+        let prefix = Prefix::truncated(world::destination_address(Afi::Ipv4), 24 + random.below(9) as u8);
+        prefix.expect("within the family's bits")
+    });
+    let policy = Policy {
+        narrow: !random.one_in(3),
+        freshness: if random.one_in(3) { random.below(30) as u32 } else { 30 },
+        check_source: !random.one_in(3),
+        refused: refused.into_iter().collect(),
+        waypoints: Vec::new(),
+    };
+    Waypoint::new(address, world::keys_of(address), policy)
+}
+
+/// One to three small changes; the IPv4 checksum is mended half of the time.
+pub(crate) fn mutate(random: &mut Random, datagram: &[u8]) -> Vec<u8> {
+    let mut out = datagram.to_vec();
+    for _ in 0..=random.below(3) {
+        // Headers are hit as often as everything else.
+        let most = if random.one_in(2) { out.len().min(120) } else { out.len() };
+        if most == 0 {
+            break;
+        }
+        let at = random.below(most as u64) as usize;
+        match random.below(8) {
+            0..3 => out[at] ^= 1 << random.below(8),
+            3 => out[at] = random.next() as u8,
+            4 => out.truncate(at),
+            5 => out.extend_from_within(at..),
+            6 => {
+                let to = random.below(most as u64) as usize;
+                out.swap(at, to);
+            }
+            _ => out[at] = out[at].wrapping_add(1),
+        }
+    }
+    if random.one_in(2) && out.len() >= 20 && out[0] >> 4 == 4 {
+        world::write_checksum(&mut out);
+    }
+    out
+}

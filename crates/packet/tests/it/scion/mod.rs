@@ -1,0 +1,4 @@
+//! SCION against captured packets and its published vectors.
+
+mod captured;
+mod vectors;
