@@ -1,13 +1,8 @@
-//! MRT dumps (RFC 6396): BGP messages and RIB entries with their raw octets.
-//!
-//! `bgpkit-parser` frames the records; their bodies are read here, since the octets must stay as they were recorded.
+//! MRT dumps (RFC 6396): BGP messages and RIB entries with their raw octets, as they were recorded.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use bgpkit_parser::ParserError;
-use bgpkit_parser::models::{CommonHeader, EntryType};
-use bgpkit_parser::parser::mrt::mrt_record::chunk_mrt_record;
 use wayleave_core::{Afi, Asn, Prefix, UnixTime};
 
 use crate::check::{self, Seen};
@@ -123,9 +118,10 @@ pub enum Record {
 /// Why a dump cannot be read on, or a record not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MrtError {
-    /// The octets end within a record, or its header is no MRT header; nothing more is read.
-    #[error("MRT record cannot be framed: {0}")]
-    Frame(String),
+    /// The octets end within a record (`UnexpectedEof`), a record claims more than [`MAX_RECORD`] octets
+    /// (`InvalidData`), or the source failed. Nothing more is read.
+    #[error("MRT record cannot be read, the rest of the file is ignored: {0}")]
+    Frame(#[source] io::Error),
     /// A record's body contradicts its type; the next record may be sound.
     #[error("MRT record of type {kind} subtype {subtype} is malformed")]
     Body {
@@ -134,6 +130,46 @@ pub enum MrtError {
         /// The subtype.
         subtype: u16,
     },
+}
+
+/// Octets of a record's body that are read at most. Collectors write tables of peers of some 100 KiB.
+pub const MAX_RECORD: u32 = 16 << 20;
+
+/// MRT types (RFC 6396 section 4).
+const TABLE_DUMP_V2: u16 = 13;
+const BGP4MP: u16 = 16;
+const BGP4MP_ET: u16 = 17;
+
+/// The MRT common header (RFC 6396 section 2) and, in an `_ET` record, the microseconds behind it (section 3).
+struct CommonHeader {
+    time: UnixTime,
+    kind: u16,
+    subtype: u16,
+}
+
+/// Reads a record's header and body; `None` where the source ends between two records.
+fn read_record(source: &mut impl Read) -> io::Result<Option<(CommonHeader, Vec<u8>)>> {
+    let Some(first) = source.by_ref().bytes().next().transpose()? else { return Ok(None) };
+    let mut octets = [first; 12];
+    source.read_exact(&mut octets[1..])?;
+    let word = |at: usize| u32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]);
+    let (seconds, kind, subtype, length) = (word(0), (word(4) >> 16) as u16, word(4) as u16, word(8));
+    if length > MAX_RECORD {
+        let message = format!("a record of {length} octets, more than {MAX_RECORD}");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
+    let mut body = Vec::new();
+    source.take(u64::from(length)).read_to_end(&mut body)?;
+    if body.len() < length as usize {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut time = UnixTime(u64::from(seconds) * 1_000_000);
+    if kind == BGP4MP_ET {
+        let (micros, _) = wire::u32(&body).ok_or(io::ErrorKind::UnexpectedEof)?;
+        time.0 += u64::from(micros);
+        body.drain(..4);
+    }
+    Ok(Some((CommonHeader { time, kind, subtype }, body)))
 }
 
 /// A peer of a RIB dump.
@@ -157,24 +193,24 @@ impl<R: Read> MrtReader<R> {
     }
 
     fn read(&mut self, header: &CommonHeader, body: &[u8]) -> Option<Record> {
-        let subtype = header.entry_subtype;
-        match header.entry_type {
-            EntryType::BGP4MP | EntryType::BGP4MP_ET => match Envelope::of(subtype) {
-                Some(envelope) => envelope.decode(time_of(header), body).map(Record::Message),
-                None => Some(Record::Other(header.entry_type as u16, subtype)),
+        let CommonHeader { time, kind, subtype } = *header;
+        match kind {
+            BGP4MP | BGP4MP_ET => match Envelope::of(subtype) {
+                Some(envelope) => envelope.decode(time, body).map(Record::Message),
+                None => Some(Record::Other(kind, subtype)),
             },
-            EntryType::TABLE_DUMP_V2 => match subtype {
+            TABLE_DUMP_V2 => match subtype {
                 1 => {
                     self.peers = peer_index_table(body)?;
-                    Some(Record::Other(header.entry_type as u16, subtype))
+                    Some(Record::Other(kind, subtype))
                 }
                 2 => self.rib(body, Afi::Ipv4, false),
                 4 => self.rib(body, Afi::Ipv6, false),
                 8 => self.rib(body, Afi::Ipv4, true),
                 10 => self.rib(body, Afi::Ipv6, true),
-                _ => Some(Record::Other(header.entry_type as u16, subtype)),
+                _ => Some(Record::Other(kind, subtype)),
             },
-            other => Some(Record::Other(other as u16, subtype)),
+            _ => Some(Record::Other(kind, subtype)),
         }
     }
 
@@ -212,19 +248,17 @@ impl<R: Read> Iterator for MrtReader<R> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let source = self.source.as_mut()?;
-        let record = match chunk_mrt_record(source) {
-            Ok(record) => record,
+        match read_record(source) {
+            Ok(Some((header, body))) => {
+                let (kind, subtype) = (header.kind, header.subtype);
+                Some(self.read(&header, &body).ok_or(MrtError::Body { kind, subtype }))
+            }
+            Ok(None) => None,
             Err(error) => {
                 self.source = None;
-                return match error.error {
-                    ParserError::EofExpected => None,
-                    other => Some(Err(MrtError::Frame(other.to_string()))),
-                };
+                Some(Err(MrtError::Frame(error)))
             }
-        };
-        let header = record.common_header;
-        let (kind, subtype) = (header.entry_type as u16, header.entry_subtype);
-        Some(self.read(&header, &record.message_bytes).ok_or(MrtError::Body { kind, subtype }))
+        }
     }
 }
 
@@ -234,11 +268,6 @@ pub fn messages<R: Read>(source: R) -> impl Iterator<Item = RecordedMessage> {
         Ok(Record::Message(message)) => Some(message),
         _ => None,
     })
-}
-
-fn time_of(header: &CommonHeader) -> UnixTime {
-    let micros = header.microsecond_timestamp.unwrap_or(0);
-    UnixTime(u64::from(header.timestamp) * 1_000_000 + u64::from(micros))
 }
 
 /// The variants of BGP4MP that wrap a message (RFC 6396 section 4.4, RFC 8050 section 3).
@@ -385,6 +414,25 @@ mod tests {
         let attributes = entries[0].to_attributes().unwrap();
         assert_eq!(attributes.ipv6_next_hop().unwrap().global, Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
         assert_eq!(attributes.as_octets(), [0x40, 1, 1, 0]);
+    }
+
+    #[test]
+    fn microseconds_of_an_extended_timestamp_are_kept() {
+        let mut body = vec![0, 0, 0, 7, 0xfb, 0xf1, 0xfb, 0xf0, 0, 0, 0, 1, 192, 0, 2, 1, 192, 0, 2, 2];
+        body.extend_from_slice(&[1, 2, 3]);
+        let octets = record(17, 1, &body);
+        let [message] = &messages(&octets[..]).collect::<Vec<_>>()[..] else { panic!("one message") };
+        assert_eq!((message.time, message.peer_asn), (UnixTime(5_000_007), Asn(64_497)));
+        assert_eq!(message.octets, [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_record_that_claims_too_many_octets_is_refused_unread() {
+        let mut octets = record(16, 4, &[]);
+        octets[8..].copy_from_slice(&(MAX_RECORD + 1).to_be_bytes());
+        let records: Vec<_> = MrtReader::new(&octets[..]).collect();
+        let [Err(MrtError::Frame(error))] = &records[..] else { panic!("{records:?}") };
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]
