@@ -4,7 +4,7 @@ mod world;
 
 use wayleave_attestation::attest::{self, AttestError, KeyRing, Onward, Origination, Pair};
 use wayleave_attestation::chain::Attestation;
-use wayleave_attestation::doubt::{ClockWatch, Doubt};
+use wayleave_attestation::clock_doubt::{ClockDoubt, ClockWatch};
 use wayleave_attestation::grant::Grant;
 use wayleave_attestation::leaf::{Leaf, LeafKey, Tree};
 use wayleave_attestation::path::Path;
@@ -220,7 +220,7 @@ fn times_are_judged_by_rule_and_our_own_doubt_is_said() {
 #[test]
 fn when_most_origins_are_wrong_about_the_time_our_clock_is_in_doubt() {
     let day = 24 * 3600;
-    for (shift, expected) in [(-day, Some(Doubt::Slow)), (2 * day, Some(Doubt::Fast)), (0, None)] {
+    for (shift, expected) in [(-day, Some(ClockDoubt::Slow)), (2 * day, Some(ClockDoubt::Fast)), (0, None)] {
         let mut world = World::new(5, ED25519);
         for asn in 1..=4 {
             world.register(Asn(asn));

@@ -6,10 +6,10 @@ use std::time::Duration;
 use wayleave_attestation::attest::{self, KeyRing, Onward, Origination, Pair, Speaker, endorse};
 use wayleave_attestation::chain::{Attestation, TYPE_CODE};
 use wayleave_attestation::leaf::LeafKey;
+use wayleave_attestation::member::{Input, Job, MemberAttestation, MemberConfig, MemberEvent, Output};
+use wayleave_attestation::pipeline::policy::{Policy, VerdictClass};
 use wayleave_attestation::pki::{RegisteredKey, View, Vrp};
 use wayleave_attestation::proxy::MOST_OCTETS;
-use wayleave_attestation::proxy::attestor::{Attestor, AttestorConfig, AttestorEvent, Input, Job, Output};
-use wayleave_attestation::proxy::policy::{Class, Policy};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::Rules;
 use wayleave_attestation::{SignError, SuiteKey};
@@ -94,16 +94,16 @@ struct Said {
 
 /// An attestor, its clock, and what it wants done that nobody did yet.
 struct Driven {
-    attestor: Attestor,
+    attestor: MemberAttestation,
     now: Now,
     said: Vec<Said>,
-    events: Vec<AttestorEvent>,
+    events: Vec<MemberEvent>,
     work: Vec<Job>,
 }
 
 impl Driven {
     fn new(ring: KeyRing) -> Self {
-        let config = AttestorConfig {
+        let config = MemberConfig {
             asn: MEMBER,
             attribute: ATTRIBUTE,
             rules: Rules::default(),
@@ -114,7 +114,7 @@ impl Driven {
             most: MOST_OCTETS,
         };
         let now = Now { instant: Instant(1_000_000_000), unix: UnixTime(BEGIN * 1_000_000) };
-        let attestor = Attestor::new(config, ring, &HashMap::new(), now);
+        let attestor = MemberAttestation::new(config, ring, &HashMap::new(), now);
         let mut driven = Self { attestor, now, said: Vec::new(), events: Vec::new(), work: Vec::new() };
         driven.members(1, &[MEMBER, Asn(65_002)]);
         driven
@@ -221,7 +221,7 @@ fn a_route_over_which_signing_panicked_is_told_and_tried_again_ten_minutes_later
     driven.announce("10.1.0.0/16", path(&[MEMBER]));
     let sign = driven.only_work();
     driven.finish(sign);
-    assert!(matches!(driven.events.last(), Some(AttestorEvent::Failed { .. })), "{:?}", driven.events);
+    assert!(matches!(driven.events.last(), Some(MemberEvent::Failed { .. })), "{:?}", driven.events);
     assert_eq!(driven.signed_for(), []);
     driven.sleep_until(BEGIN + 599);
     assert_eq!(driven.signed_for(), []);
@@ -263,7 +263,7 @@ fn a_customers_chain_that_a_member_without_keys_passes_on_is_withdrawn_when_it_e
     driven.sleep_until(BEGIN + 3601);
     let said = driven.said.last().expect("said");
     assert_eq!((said.withdrawn, said.announced), (1, 0));
-    assert!(matches!(driven.events.last(), Some(AttestorEvent::Refused(_, Class::Expired, _))));
+    assert!(matches!(driven.events.last(), Some(MemberEvent::Refused(_, VerdictClass::Expired, _))));
     driven.sleep_until(BEGIN + 7200);
     assert_eq!(driven.said.len(), 2, "once");
 }

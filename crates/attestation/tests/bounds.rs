@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use wayleave_attestation::cache::Cache;
 use wayleave_attestation::path::Path;
+use wayleave_attestation::pipeline::policy::VerdictClass;
 use wayleave_attestation::pki::{AttestedSince, RegisteredKey, Strictness, View, Vrp};
-use wayleave_attestation::proxy::policy::Class;
 use wayleave_attestation::report::Problem;
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::{Carried, Clock, Context, Route};
@@ -62,7 +62,10 @@ fn a_prefix_that_its_origin_may_not_announce_hides_nothing_of_the_prefix_beside_
     let (own, other) = (p("192.0.2.0/24"), p("198.51.100.0/24"));
     let report = world.judge(&[own, other], &Path::from_travel(&[Asn(1), Asn(3)]), Carried::Absent, 9);
     assert_eq!(report.kind, VerdictKind::Invalid);
-    assert_eq!((Class::of(&report, &own), Class::of(&report, &other)), (Class::Missing, Class::Invalid));
+    assert_eq!(
+        (VerdictClass::of(&report, &own), VerdictClass::of(&report, &other)),
+        (VerdictClass::Missing, VerdictClass::Invalid)
+    );
 }
 
 #[test]

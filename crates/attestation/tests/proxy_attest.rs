@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use proxy_net::{ATTRIBUTE, At, Net, START, attested, config, p, ring, seed, shared, update, view};
 use wayleave_attestation::attest::KeyRing;
+use wayleave_attestation::pipeline::policy::{Treatment, VerdictClass};
 use wayleave_attestation::pki::Strictness;
-use wayleave_attestation::proxy::pair::Side;
-use wayleave_attestation::proxy::policy::{Class, Treatment};
+use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::proxy::{Event, Input, ProxyConfig};
 use wayleave_attestation::report::Lack;
 use wayleave_attestation::suite::SuiteId;
@@ -81,7 +81,7 @@ impl Line {
         self.net.wait(Duration::from_secs(20));
     }
 
-    fn class(&mut self, place: usize, prefix: &str) -> Option<Class> {
+    fn class(&mut self, place: usize, prefix: &str) -> Option<VerdictClass> {
         let proxy = self.proxies[place]?;
         let why = self.net.proxies[proxy].why(p(prefix));
         why.routes.iter().find(|route| route.direction == "in").map(|route| route.class)
@@ -114,8 +114,8 @@ fn forge(net: &mut Net, at: At, prefix: &str, change: impl FnOnce(&mut Attribute
 fn a_path_of_attesting_ases_is_valid_at_its_end() {
     let mut line = three();
     line.net.announce(0, PREFIX);
-    assert_eq!(line.class(1, PREFIX), Some(Class::Valid));
-    assert_eq!(line.class(2, PREFIX), Some(Class::Valid));
+    assert_eq!(line.class(1, PREFIX), Some(VerdictClass::Valid));
+    assert_eq!(line.class(2, PREFIX), Some(VerdictClass::Valid));
     let route = line.net.has(2, PREFIX).expect("it came");
     assert!(route.get(ATTRIBUTE).is_some());
     let why = line.net.proxies[line.proxies[2].expect("a proxy")].why(p(PREFIX));
@@ -131,13 +131,13 @@ fn prepending_is_signed_for() {
     line.net.announce_with(0, PREFIX, |edit| {
         edit.prepend(Asn(ORIGIN), 2);
     });
-    assert_eq!(line.class(2, PREFIX), Some(Class::Valid));
+    assert_eq!(line.class(2, PREFIX), Some(VerdictClass::Valid));
     // Taking one away shortens the path, and breaks it.
     forge(&mut line.net, At::Speaker(1, 1), PREFIX, |edit| {
         let path = wayleave_bgp::AsPathBuf::from_sequence(&[Asn(MIDDLE), Asn(ORIGIN)]);
         edit.as_path(path.as_path());
     });
-    assert_eq!(line.class(2, PREFIX), Some(Class::Invalid));
+    assert_eq!(line.class(2, PREFIX), Some(VerdictClass::Invalid));
     assert_eq!(line.net.has(2, PREFIX), None);
 }
 
@@ -146,8 +146,8 @@ fn an_as_without_attestation_in_the_middle_is_a_gap_and_gets_no_private_key() {
     let mut line = Line::new(&[ORIGIN, MIDDLE, LAST, 64_499], &[ORIGIN, LAST, 64_499], |_| ());
     line.start(known);
     line.net.announce(0, PREFIX);
-    assert_eq!(line.class(2, PREFIX), Some(Class::Gap));
-    assert_eq!(line.class(3, PREFIX), Some(Class::Gap));
+    assert_eq!(line.class(2, PREFIX), Some(VerdictClass::Gap));
+    assert_eq!(line.class(3, PREFIX), Some(VerdictClass::Gap));
     let proxy = line.proxies[3].expect("a proxy");
     let why = line.net.proxies[proxy].why(p(PREFIX));
     let hops: Vec<(u32, bool)> = why.routes[0].hops.iter().map(|hop| (hop.asn.0, hop.proved)).collect();
@@ -170,7 +170,7 @@ fn a_path_shorter_than_the_real_one_is_refused() {
         // The middle leaves the origin out: it would be one hop long.
         edit.as_path(wayleave_bgp::AsPathBuf::from_sequence(&[Asn(MIDDLE)]).as_path());
     });
-    assert_eq!(line.class(2, PREFIX), Some(Class::Invalid));
+    assert_eq!(line.class(2, PREFIX), Some(VerdictClass::Invalid));
     assert_eq!(line.net.has(2, PREFIX), None);
 }
 
@@ -202,27 +202,27 @@ fn a_clock_that_is_set_back_signs_what_went_out_anew() {
     line.net.wait(Duration::from_secs(1));
     let after = line.net.has(2, PREFIX).and_then(|route| route.get(ATTRIBUTE)).map(|value| value.value.to_vec());
     assert!(after.is_some() && after != before);
-    assert_eq!(line.class(2, PREFIX), Some(Class::Valid));
+    assert_eq!(line.class(2, PREFIX), Some(VerdictClass::Valid));
 }
 
 #[test]
 fn an_origin_that_may_not_announce_a_prefix_is_refused_though_it_signs() {
     let mut line = three();
     line.net.announce(1, "10.1.0.0/16");
-    assert_eq!(line.class(2, "10.1.0.0/16"), Some(Class::Invalid));
+    assert_eq!(line.class(2, "10.1.0.0/16"), Some(VerdictClass::Invalid));
     assert_eq!(line.net.has(2, "10.1.0.0/16"), None);
 }
 
 #[test]
 fn a_stripped_attribute_is_invalid_worse_or_nothing_as_the_origin_says() {
     for (strictness, class) in [
-        (Some(Strictness::Strict), Class::Invalid),
-        (Some(Strictness::Prefer), Class::Missing),
-        (None, Class::Unattested),
+        (Some(Strictness::Strict), VerdictClass::Invalid),
+        (Some(Strictness::Prefer), VerdictClass::Missing),
+        (None, VerdictClass::Unattested),
     ] {
         // The middle does not attest, and takes the attribute off.
         let mut line = Line::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, LAST], |config| {
-            config.policy.set(Class::Missing, Treatment { med: Some(900), ..Treatment::default() });
+            config.policy.set(VerdictClass::Missing, Treatment { med: Some(900), ..Treatment::default() });
         });
         line.net.speakers[1].strips = true;
         line.start(|| {
@@ -234,8 +234,8 @@ fn a_stripped_attribute_is_invalid_worse_or_nothing_as_the_origin_says() {
         assert_eq!(line.class(2, PREFIX), Some(class));
         let came = line.net.has(2, PREFIX).map(Attributes::med);
         let expected = match class {
-            Class::Invalid => None,
-            Class::Missing => Some(Some(900)),
+            VerdictClass::Invalid => None,
+            VerdictClass::Missing => Some(Some(900)),
             _ => Some(None),
         };
         assert_eq!(came, expected, "{class:?}");
@@ -278,7 +278,7 @@ fn what_came_in_at_one_border_router_is_signed_at_the_other() {
     net.wait(Duration::from_secs(20));
     net.announce(0, PREFIX);
     let why = net.proxies[c].why(p(PREFIX));
-    assert_eq!(why.routes.first().map(|route| route.class), Some(Class::Valid), "{why:?}");
+    assert_eq!(why.routes.first().map(|route| route.class), Some(VerdictClass::Valid), "{why:?}");
     assert!(net.has(3, PREFIX).is_some());
 }
 
@@ -292,7 +292,7 @@ fn a_list_of_thirty_prefixes_that_a_router_splits_still_verifies() {
     line.start(known);
     let prefixes: Vec<String> = (0..30).map(|i| format!("10.{i}.0.0/16")).collect();
     for prefix in &prefixes {
-        assert_eq!(line.class(2, prefix), Some(Class::Gap), "{prefix}");
+        assert_eq!(line.class(2, prefix), Some(VerdictClass::Gap), "{prefix}");
     }
     // One list: one attribute for all.
     let values: std::collections::BTreeSet<Vec<u8>> = line.net.speakers[1]
@@ -306,7 +306,7 @@ fn a_list_of_thirty_prefixes_that_a_router_splits_still_verifies() {
         forge(&mut line.net, At::Speaker(1, 1), prefix, |edit| {
             edit.med(Some(5));
         });
-        assert_eq!(line.class(2, prefix), Some(Class::Gap), "{prefix}");
+        assert_eq!(line.class(2, prefix), Some(VerdictClass::Gap), "{prefix}");
     }
 }
 
@@ -320,8 +320,8 @@ fn one_prefix_outside_the_list_does_not_harm_the_others_of_its_update() {
     nlri.extend_from_slice(&[16, 10, 9]);
     let attributes = passed.expect("it passes it on");
     line.net.inject(At::Speaker(1, 1), &update(attributes.as_octets(), &nlri));
-    assert_eq!(line.class(2, PREFIX), Some(Class::Valid));
-    assert_eq!(line.class(2, "10.9.0.0/16"), Some(Class::Invalid));
+    assert_eq!(line.class(2, PREFIX), Some(VerdictClass::Valid));
+    assert_eq!(line.class(2, "10.9.0.0/16"), Some(VerdictClass::Invalid));
     assert!(line.net.has(2, PREFIX).is_some());
     assert_eq!(line.net.has(2, "10.9.0.0/16"), None);
 }
@@ -342,7 +342,7 @@ fn verdicts_are_looked_at_again_when_a_record_changes() {
 #[test]
 fn verdicts_are_looked_at_again_when_a_chain_expires_and_origins_sign_again_before() {
     let mut line = Line::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, MIDDLE, LAST], |config| {
-        config.policy.set(Class::Valid, Treatment { large_community: tag(1), ..Treatment::default() });
+        config.policy.set(VerdictClass::Valid, Treatment { large_community: tag(1), ..Treatment::default() });
     });
     line.start(known);
     line.net.announce(0, PREFIX);
@@ -350,13 +350,13 @@ fn verdicts_are_looked_at_again_when_a_chain_expires_and_origins_sign_again_befo
     line.net.wait(Duration::from_secs(20 * 3600));
     let second = line.net.has(2, PREFIX).and_then(|route| route.get(ATTRIBUTE)).map(|found| found.value.to_vec());
     assert!(second.is_some() && first != second, "the origin signs again");
-    assert_eq!(line.class(2, PREFIX), Some(Class::Valid));
+    assert_eq!(line.class(2, PREFIX), Some(VerdictClass::Valid));
     let renewed = line.net.proxies[line.proxies[0].expect("a proxy")].status().counts.renewed;
     assert!(renewed >= 1);
     // The middle does not pass renewals on any more: what the last has expires.
     line.net.speakers[1].is_deaf = true;
     line.net.wait(Duration::from_secs(30 * 3600));
-    assert_eq!(line.class(2, PREFIX), Some(Class::Expired));
+    assert_eq!(line.class(2, PREFIX), Some(VerdictClass::Expired));
     assert_eq!(line.net.has(2, PREFIX), None);
 }
 
@@ -390,13 +390,13 @@ fn policy_tags_ranks_and_can_change_without_a_new_update() {
         line.net.has(2, PREFIX).map(|route| route.large_communities().collect::<Vec<_>>()).unwrap_or_default()
     };
     let mut policy = config(LAST, 1, false).policy;
-    policy.set(Class::Gap, Treatment { large_community: tag(1), ..Treatment::default() });
-    policy.set(Class::Valid, Treatment { large_community: tag(2), ..Treatment::default() });
+    policy.set(VerdictClass::Gap, Treatment { large_community: tag(1), ..Treatment::default() });
+    policy.set(VerdictClass::Valid, Treatment { large_community: tag(2), ..Treatment::default() });
     line.net.tell(proxy, Input::Policy(policy.clone()));
     line.net.settle();
     // What came from outside as ours is taken off.
     assert_eq!(tags(&line), [tag(2).expect("a community")]);
-    policy.set(Class::Valid, Treatment { reject: true, ..Treatment::default() });
+    policy.set(VerdictClass::Valid, Treatment { reject: true, ..Treatment::default() });
     line.net.tell(proxy, Input::Policy(policy));
     line.net.settle();
     assert_eq!(line.net.has(2, PREFIX), None);
@@ -421,31 +421,31 @@ fn malformed_attributes_cost_their_routes_and_no_session() {
         (line.class(2, PREFIX), line.net.has(2, PREFIX).is_some())
     };
     // Cut short, with octets behind, flags of a non-transitive attribute.
-    assert_eq!(try_it(&without(0xc0, &value[..value.len() - 1])), (Some(Class::Malformed), false));
-    assert_eq!(try_it(&without(0xc0, &[&value[..], &[0]].concat())), (Some(Class::Malformed), false));
-    assert_eq!(try_it(&without(0xc0, &[])), (Some(Class::Malformed), false));
-    assert_eq!(try_it(&without(0x80, &value)), (Some(Class::Malformed), false));
+    assert_eq!(try_it(&without(0xc0, &value[..value.len() - 1])), (Some(VerdictClass::Malformed), false));
+    assert_eq!(try_it(&without(0xc0, &[&value[..], &[0]].concat())), (Some(VerdictClass::Malformed), false));
+    assert_eq!(try_it(&without(0xc0, &[])), (Some(VerdictClass::Malformed), false));
+    assert_eq!(try_it(&without(0x80, &value)), (Some(VerdictClass::Malformed), false));
     // A well-known attribute of this code exists nowhere: treated as withdrawn by the codec (RFC 7606).
     assert!(!try_it(&without(0x40, &value)).1);
     // A later version, and a suite that nobody knows: nothing is claimed.
     let mut later = value.clone();
     later[0] = 9;
-    assert_eq!(try_it(&without(0xc0, &later)), (Some(Class::Unattested), true));
+    assert_eq!(try_it(&without(0xc0, &later)), (Some(VerdictClass::Unattested), true));
     // The Partial bit, and the extended length for a short value, change nothing.
-    assert_eq!(try_it(&without(0xe0, &value)), (Some(Class::Valid), true));
+    assert_eq!(try_it(&without(0xe0, &value)), (Some(VerdictClass::Valid), true));
     let mut extended = passed.edit().remove(ATTRIBUTE).finish().as_octets().to_vec();
     extended.extend_from_slice(&[0xd0, ATTRIBUTE.0]);
     extended.extend_from_slice(&(value.len() as u16).to_be_bytes());
     extended.extend_from_slice(&value);
-    assert_eq!(try_it(&extended), (Some(Class::Valid), true));
+    assert_eq!(try_it(&extended), (Some(VerdictClass::Valid), true));
     // Two of them: the first counts (RFC 7606 section 3 (g)).
     let mut twice = extended.clone();
     twice.extend_from_slice(&[0xc0, ATTRIBUTE.0, 1, 9]);
-    assert_eq!(try_it(&twice), (Some(Class::Valid), true));
+    assert_eq!(try_it(&twice), (Some(VerdictClass::Valid), true));
     let mut wrong_first = passed.edit().remove(ATTRIBUTE).finish().as_octets().to_vec();
     wrong_first.extend_from_slice(&[0xc0, ATTRIBUTE.0, 1, 1]);
     wrong_first.extend_from_slice(&extended[extended.len() - value.len() - 4..]);
-    assert_eq!(try_it(&wrong_first), (Some(Class::Malformed), false));
+    assert_eq!(try_it(&wrong_first), (Some(VerdictClass::Malformed), false));
 }
 
 #[test]
@@ -509,7 +509,7 @@ fn an_aggregate_is_unattested_and_nobody_signs_for_it() {
         aggregate(&mut line, &prefix, carried);
         // Before prepending the path holds nothing but a set: the middle must not pass for the origin.
         assert_eq!(value_at(&line, 2, &prefix).as_deref(), carried);
-        assert_eq!(line.class(2, &prefix), Some(Class::Unattested));
+        assert_eq!(line.class(2, &prefix), Some(VerdictClass::Unattested));
         // It goes both ways, to the origin's AS too.
         assert_eq!(counts(&mut line, 1), (before.0, before.1, before.2, before.3 + 2 * number));
         let why = line.net.proxies[line.proxies[2].expect("a proxy")].why(p(&prefix));
@@ -518,7 +518,7 @@ fn an_aggregate_is_unattested_and_nobody_signs_for_it() {
         assert!(route.hops.iter().all(|hop| !hop.proved));
     }
     // The more specific route stays proved beside it.
-    assert_eq!(line.class(2, PREFIX), Some(Class::Valid));
+    assert_eq!(line.class(2, PREFIX), Some(VerdictClass::Valid));
 }
 
 #[test]
@@ -528,6 +528,6 @@ fn an_aggregate_of_what_somebody_registered_is_refused() {
     let part = line.net.has(1, PREFIX).and_then(|route| route.get(ATTRIBUTE)).map(|found| found.value.to_vec());
     line.net.withdraw(0, PREFIX);
     aggregate(&mut line, PREFIX, part.as_deref());
-    assert_eq!(line.class(2, PREFIX), Some(Class::Invalid));
+    assert_eq!(line.class(2, PREFIX), Some(VerdictClass::Invalid));
     assert_eq!(line.net.has(2, PREFIX), None);
 }

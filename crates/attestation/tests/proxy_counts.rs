@@ -8,7 +8,7 @@ use std::time::Duration;
 use proxy_net::{ATTRIBUTE, At, Net, config, p, seed, shared, view};
 use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::proxy::Proxy;
-use wayleave_attestation::proxy::pair::Side;
+use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::suite::hbs::{HbsKey, Part};
 use wayleave_attestation::{SignError, SuiteKey};

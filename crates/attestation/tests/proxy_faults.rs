@@ -9,7 +9,7 @@ use std::time::Duration;
 use proxy_net::{ATTRIBUTE, At, Net, config, ring, shared, view};
 use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::proxy::Event;
-use wayleave_attestation::proxy::pair::Side;
+use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::{SignError, SuiteKey};
 

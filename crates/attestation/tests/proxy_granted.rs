@@ -8,10 +8,10 @@ use std::time::Duration;
 use proxy_net::{ATTRIBUTE, At, Net, config, p, ring, shared, view};
 use wayleave_attestation::attest::KeyRing;
 use wayleave_attestation::chain::Attestation;
+use wayleave_attestation::pipeline::policy::VerdictClass;
 use wayleave_attestation::proxy::Event;
 use wayleave_attestation::proxy::handover::{HANDOVER, Handover};
-use wayleave_attestation::proxy::pair::Side;
-use wayleave_attestation::proxy::policy::Class;
+use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::report::KeyOrigin;
 use wayleave_attestation::suite::SuiteId;
 use wayleave_bgp::AttributeFlags;
@@ -79,7 +79,7 @@ fn senders(net: &Net) -> Vec<At> {
     net.seen.iter().filter(|(_, octets)| has(octets)).map(|(at, _)| *at).collect()
 }
 
-fn keys_at_the_last(net: &mut Net) -> (Class, Vec<Option<KeyOrigin>>) {
+fn keys_at_the_last(net: &mut Net) -> (VerdictClass, Vec<Option<KeyOrigin>>) {
     let why = net.proxies[2].why(p(PREFIX));
     let route = &why.routes[0];
     (route.class, route.hops.iter().map(|hop| hop.key).collect())
@@ -88,7 +88,7 @@ fn keys_at_the_last(net: &mut Net) -> (Class, Vec<Option<KeyOrigin>>) {
 #[test]
 fn a_granted_pair_signs_and_its_private_half_is_on_one_session_alone() {
     let mut net = line(GRANTS, TAKES, &[ORIGIN]);
-    let expected = (Class::Valid, vec![Some(KeyOrigin::Registered), Some(KeyOrigin::Granted)]);
+    let expected = (VerdictClass::Valid, vec![Some(KeyOrigin::Registered), Some(KeyOrigin::Granted)]);
     assert_eq!(keys_at_the_last(&mut net), expected);
     let why = net.proxies[2].why(p(PREFIX));
     assert_eq!(why.routes[0].hops[1].could_have_signed, [Asn(MIDDLE), Asn(ORIGIN)]);
@@ -117,7 +117,7 @@ fn nothing_is_handed_over_on_a_session_that_is_not_protected_or_to_who_does_not_
         let mut net = line(of_origin, of_middle, &[ORIGIN]);
         assert_eq!(senders(&net), [], "{of_origin:?} {of_middle:?}");
         // The middle has no key: the route passes it as one that does not attest.
-        assert_eq!(keys_at_the_last(&mut net).0, Class::Gap);
+        assert_eq!(keys_at_the_last(&mut net).0, VerdictClass::Gap);
     }
 }
 
@@ -125,7 +125,7 @@ fn nothing_is_handed_over_on_a_session_that_is_not_protected_or_to_who_does_not_
 fn an_as_with_a_profile_gets_no_keys_of_anothers_making() {
     let mut net = line(GRANTS, TAKES, &[ORIGIN, MIDDLE]);
     assert_eq!(senders(&net), []);
-    assert_eq!(keys_at_the_last(&mut net).0, Class::Gap);
+    assert_eq!(keys_at_the_last(&mut net).0, VerdictClass::Gap);
 }
 
 #[test]

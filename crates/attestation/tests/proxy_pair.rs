@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use proxy_net::{At, Net, config, update};
 use wayleave_attestation::attest::KeyRing;
-use wayleave_attestation::proxy::pair::Side;
-use wayleave_attestation::proxy::{Input, pair};
+use wayleave_attestation::proxy::session_pair::Side;
+use wayleave_attestation::proxy::{Input, session_pair};
 use wayleave_bgp::session::{Cause, Config, GracefulRestartOffer, HoldTime, Role};
 use wayleave_bgp::{AttributeCode, AttributeFlags, Capability, Message, MessageType, RefreshKind, SessionParams};
 use wayleave_core::{Afi, Asn};
@@ -226,7 +226,7 @@ fn octets_may_come_one_by_one() {
 #[test]
 fn a_stop_is_told_to_both_ends_and_nobody_is_taken_any_more() {
     let mut net = plain();
-    net.tell(0, Input::Pair(0, pair::Input::Stop("wayleave is stopping".to_owned())));
+    net.tell(0, Input::Pair(0, session_pair::Input::Stop("wayleave is stopping".to_owned())));
     net.settle();
     for speaker in &net.speakers {
         let Cause::PeerEnded(notification) = &speaker.ends[0].cause else { panic!("told") };

@@ -10,9 +10,9 @@ use std::time::Duration;
 use proxy_net::{ATTRIBUTE, At, Net, config, p, ring, shared, view};
 use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::chain::{Attestation, Next};
+use wayleave_attestation::pipeline::policy::VerdictClass;
 use wayleave_attestation::pki::View;
-use wayleave_attestation::proxy::pair::Side;
-use wayleave_attestation::proxy::policy::Class;
+use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::{SignError, SuiteKey};
 use wayleave_core::Asn;
@@ -140,7 +140,7 @@ fn one_signature_serves_forty_neighbours_and_each_carries_its_opening() {
         if let Some(proxy) = star.proxies[number] {
             for prefix in [PREFIX, "10.1.0.0/16"] {
                 let why = star.net.proxies[proxy].why(p(prefix));
-                assert_eq!(why.routes[0].class, Class::Valid, "{prefix}: {why:?}");
+                assert_eq!(why.routes[0].class, VerdictClass::Valid, "{prefix}: {why:?}");
             }
         }
     }
@@ -180,7 +180,7 @@ fn where_the_opening_does_not_fit_the_neighbour_gets_a_signature_of_its_own() {
         Attestation::decode(&value).expect("well formed").last_hop().map(|hop| matches!(hop.next, Next::Direct(_)));
     assert_eq!(last, Some(true));
     let proxy = star.proxies[0].expect("a proxy");
-    assert_eq!(star.net.proxies[proxy].why(p(PREFIX)).routes[0].class, Class::Valid);
+    assert_eq!(star.net.proxies[proxy].why(p(PREFIX)).routes[0].class, VerdictClass::Valid);
     assert!(star.net.has(3, PREFIX).is_some_and(|route| route.as_path().asns().any(|asn| asn == Asn(HUB))));
 }
 
@@ -206,5 +206,5 @@ fn what_is_signed_again_ahead_of_expiry_is_signed_once_for_all() {
     // The hub signs again when its own time comes and when the origin's renewal does.
     assert!((1..=4).contains(&signed), "{signed} signatures");
     let proxy = star.proxies[0].expect("a proxy");
-    assert_eq!(star.net.proxies[proxy].why(p(PREFIX)).routes[0].class, Class::Valid);
+    assert_eq!(star.net.proxies[proxy].why(p(PREFIX)).routes[0].class, VerdictClass::Valid);
 }

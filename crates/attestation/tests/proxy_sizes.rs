@@ -8,9 +8,9 @@ use std::time::Duration;
 use proxy_net::{ATTRIBUTE, At, Net, config, p, seed, shared, view};
 use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::chain::Attestation;
+use wayleave_attestation::pipeline::policy::VerdictClass;
 use wayleave_attestation::pki::{RegisteredKey, View};
-use wayleave_attestation::proxy::pair::Side;
-use wayleave_attestation::proxy::policy::Class;
+use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::proxy::{Event, Proxy};
 use wayleave_attestation::suite::hbs::{HbsKey, Part, SIGNATURE};
 use wayleave_attestation::suite::{self, SuiteId};
@@ -85,7 +85,7 @@ fn suites_at_the_last(net: &Net) -> Vec<u8> {
     Attestation::decode(value).expect("well formed").hops().map(|hop| hop.suite).collect()
 }
 
-fn class_at_the_last(net: &mut Net) -> Class {
+fn class_at_the_last(net: &mut Net) -> VerdictClass {
     net.proxies[2].why(p(PREFIX)).routes[0].class
 }
 
@@ -95,7 +95,7 @@ fn without_extended_messages_a_smaller_suite_signs_and_no_index_is_lost() {
     let mut net = line(&suites, false);
     net.announce(0, PREFIX);
     assert_eq!(suites_at_the_last(&net), [SuiteId::KcHbs as u8, SuiteId::KcEd25519 as u8]);
-    assert_eq!(class_at_the_last(&mut net), Class::Valid);
+    assert_eq!(class_at_the_last(&mut net), VerdictClass::Valid);
     assert_eq!(net.proxies[1].status().counts.smaller, 1);
     // The origin signed once, the middle never, with its few-time key.
     let next = |net: &mut Net, proxy: usize| net.proxies[proxy].own_keys()[0].next_index;
@@ -108,7 +108,7 @@ fn with_extended_messages_the_preferred_suite_signs() {
     let mut net = line(&suites, true);
     net.announce(0, PREFIX);
     assert_eq!(suites_at_the_last(&net), [SuiteId::KcHbs as u8; 2]);
-    assert_eq!(class_at_the_last(&mut net), Class::Valid);
+    assert_eq!(class_at_the_last(&mut net), VerdictClass::Valid);
     assert_eq!(net.proxies[1].status().counts.smaller, 0);
 }
 
@@ -135,7 +135,7 @@ fn chains_of_p256_router_keys_are_valid() {
     let mut net = line(&[SuiteId::KcP256], true);
     net.announce(0, PREFIX);
     assert_eq!(suites_at_the_last(&net), [SuiteId::KcP256 as u8; 2]);
-    assert_eq!(class_at_the_last(&mut net), Class::Valid);
+    assert_eq!(class_at_the_last(&mut net), VerdictClass::Valid);
 }
 
 /// A few-time key of a hundred signatures.

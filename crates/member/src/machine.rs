@@ -6,10 +6,10 @@ use std::sync::Arc;
 use wayleave_attestation::attest::KeyRing;
 use wayleave_attestation::leaf::LeafKey;
 use wayleave_attestation::pki::View;
-use wayleave_attestation::proxy::attestor::{
-    self, Attestor, AttestorConfig, AttestorEvent, Done, Explained, Job, RouteId, Sent,
+use wayleave_attestation::member::{
+    self as attestation, MemberAttestation, MemberConfig, MemberEvent, Done, Explained, Job, RouteId, Sent,
 };
-use wayleave_attestation::proxy::policy::Policy as AttestationPolicy;
+use wayleave_attestation::pipeline::policy::Policy as AttestationPolicy;
 use wayleave_bgp::Attributes;
 use wayleave_bgp::peer::PeerEvent;
 use wayleave_core::{Instant, Machine, Now, Prefix};
@@ -25,7 +25,7 @@ use wayleave_route_server::policy::Policy;
 
 /// How a member's proxy signs what its router announces and validates what other members announce.
 pub struct AttestationConfig {
-    pub settings: AttestorConfig,
+    pub settings: MemberConfig,
     /// The keys of the member's AS.
     pub key_ring: KeyRing,
     /// By encoded public key, how many signatures a few-time key may have made before this start.
@@ -98,13 +98,13 @@ pub enum Output {
         public: Vec<u8>,
         limit: u64,
     },
-    AttestationEvent(AttestorEvent),
+    AttestationEvent(MemberEvent),
 }
 
 /// A member's proxy.
 pub struct MemberProxy {
     pub(crate) member: Member,
-    pub(crate) attestor: Option<Attestor>,
+    pub(crate) attestor: Option<MemberAttestation>,
     now: Now,
 }
 
@@ -124,8 +124,8 @@ impl MemberProxy {
         let validates = attestation.is_some();
         let member = Member::new(MemberConfig { validates, ..config }, policy, signing, seed, stored, now);
         let attestor = attestation.map(|AttestationConfig { settings, key_ring, signatures_used, view }| {
-            let mut attestor = Attestor::new(settings, key_ring, &signatures_used, now);
-            attestor.handle(attestor::Input::View(view), now);
+            let mut attestor = MemberAttestation::new(settings, key_ring, &signatures_used, now);
+            attestor.handle(attestation::Input::View(view), now);
             attestor
         });
         Self { member, attestor, now }
@@ -138,8 +138,8 @@ impl MemberProxy {
 
     /// The state of attestation, if it is configured.
     #[must_use]
-    pub fn attestation_status(&self) -> Option<attestor::Status> {
-        self.attestor.as_ref().map(Attestor::status)
+    pub fn attestation_status(&self) -> Option<attestation::Status> {
+        self.attestor.as_ref().map(MemberAttestation::status)
     }
 
     /// The routes that the member's router shall have: prefix, announcer's slot, attributes.
@@ -172,7 +172,7 @@ impl MemberProxy {
         }
     }
 
-    fn attest(&mut self, input: attestor::Input) {
+    fn attest(&mut self, input: attestation::Input) {
         if let Some(attestor) = &mut self.attestor {
             attestor.handle(input, self.now);
         }
@@ -183,12 +183,12 @@ impl MemberProxy {
         let input = match (event, &mut self.attestor) {
             (PeerEvent::Up, _) => MemberInput::RouterUp,
             (PeerEvent::Down, _) => {
-                self.attest(attestor::Input::RouterDown);
+                self.attest(attestation::Input::RouterDown);
                 MemberInput::RouterDown
             }
             (PeerEvent::Update(update), Some(attestor)) => {
                 let (withdrawn, announced, attributes) = (update.withdrawn, update.announced, update.attributes);
-                return attestor.handle(attestor::Input::RouterUpdate { withdrawn, announced, attributes }, self.now);
+                return attestor.handle(attestation::Input::RouterUpdate { withdrawn, announced, attributes }, self.now);
             }
             (PeerEvent::Update(update), None) => MemberInput::ClearedUpdate {
                 withdrawn: update.withdrawn,
@@ -196,7 +196,7 @@ impl MemberProxy {
                 attributes: update.attributes,
             },
             (PeerEvent::EndOfRib, Some(attestor)) => {
-                return attestor.handle(attestor::Input::RouterEndOfRib, self.now);
+                return attestor.handle(attestation::Input::RouterEndOfRib, self.now);
             }
             (PeerEvent::EndOfRib, None) => MemberInput::ClearedEndOfRib,
         };
@@ -212,9 +212,9 @@ impl MemberProxy {
             MemberOutput::Install { prefix, attributes } => return Some(Output::Install { prefix, attributes }),
             MemberOutput::Event(event) => return Some(Output::Event(event)),
             MemberOutput::Validate { handle, slot: announcer, prefixes, attributes, set } => {
-                attestor::Input::Route { id: handle.0, announcer, set, prefixes, attributes }
+                attestation::Input::Route { id: handle.0, announcer, set, prefixes, attributes }
             }
-            MemberOutput::Forget { handle } => attestor::Input::Gone(handle.0),
+            MemberOutput::Forget { handle } => attestation::Input::Gone(handle.0),
             MemberOutput::Members(set) => neighbours(&set),
         };
         self.attest(input);
@@ -222,25 +222,25 @@ impl MemberProxy {
     }
 
     /// Gives the member's half what attestation has signed, cleared or found; returns what the driver shall do.
-    fn on_attestor_output(&mut self, output: attestor::Output) -> Option<Output> {
+    fn on_attestor_output(&mut self, output: attestation::Output) -> Option<Output> {
         let input = match output {
-            attestor::Output::Announce { announced, attributes: Some(attributes), under: Some(under), .. } => {
+            attestation::Output::Announce { announced, attributes: Some(attributes), under: Some(under), .. } => {
                 MemberInput::Signed { announced, attributes, under }
             }
-            attestor::Output::Announce { withdrawn, announced, attributes, .. } => {
+            attestation::Output::Announce { withdrawn, announced, attributes, .. } => {
                 MemberInput::ClearedUpdate { withdrawn, announced, attributes }
             }
-            attestor::Output::EndOfRib => MemberInput::ClearedEndOfRib,
-            attestor::Output::Found { id, findings } => {
+            attestation::Output::EndOfRib => MemberInput::ClearedEndOfRib,
+            attestation::Output::Found { id, findings } => {
                 let finding =
-                    |found: attestor::Finding| Finding { verdict: found.verdict, attributes: found.attributes };
+                    |found: attestation::Finding| Finding { verdict: found.verdict, attributes: found.attributes };
                 MemberInput::Findings { handle: Handle(id), findings: findings.into_iter().map(finding).collect() }
             }
-            attestor::Output::Work(job) => return Some(Output::Job(job)),
-            attestor::Output::Persist { id, public, limit } => {
+            attestation::Output::Work(job) => return Some(Output::Job(job)),
+            attestation::Output::Persist { id, public, limit } => {
                 return Some(Output::PersistSignatures { id, public, limit });
             }
-            attestor::Output::Event(event) => return Some(Output::AttestationEvent(event)),
+            attestation::Output::Event(event) => return Some(Output::AttestationEvent(event)),
         };
         self.member.handle(input, self.now);
         None
@@ -260,10 +260,10 @@ impl Machine for MemberProxy {
             Input::Persisted(id) => MemberInput::Persisted(id),
             Input::Policy(policy) => MemberInput::Policy(policy),
             Input::Router(event) => return self.on_router(event),
-            Input::AttestationPolicy(policy) => return self.attest(attestor::Input::Policy(policy)),
-            Input::View(view) => return self.attest(attestor::Input::View(view)),
-            Input::JobDone(done) => return self.attest(attestor::Input::Done(done)),
-            Input::SignaturesPersisted(id) => return self.attest(attestor::Input::Persisted(id)),
+            Input::AttestationPolicy(policy) => return self.attest(attestation::Input::Policy(policy)),
+            Input::View(view) => return self.attest(attestation::Input::View(view)),
+            Input::JobDone(done) => return self.attest(attestation::Input::Done(done)),
+            Input::SignaturesPersisted(id) => return self.attest(attestation::Input::Persisted(id)),
         };
         self.member.handle(input, now);
     }
@@ -302,8 +302,8 @@ impl Machine for MemberProxy {
 }
 
 /// The attestation keys of a member set, by AS.
-fn neighbours(set: &MemberSet) -> attestor::Input {
+fn neighbours(set: &MemberSet) -> attestation::Input {
     let keys = |keys: &[AttestKey]| keys.iter().map(|key| LeafKey { suite: key.suite, key: key.key }).collect();
     let neighbours = set.neighbours().map(|(asn, listed)| (asn, keys(listed))).collect();
-    attestor::Input::Members { set: set.number, digest: set.neighbours_digest(), neighbours }
+    attestation::Input::Members { set: set.number, digest: set.neighbours_digest(), neighbours }
 }

@@ -1,9 +1,9 @@
 //! Why a prefix has the route that it has: the member's candidates, each with the chain that attestation validated.
 
 use serde::Serialize;
-use wayleave_attestation::proxy::attestor::{Explained, Sent};
-use wayleave_attestation::proxy::policy::Class;
-use wayleave_attestation::proxy::why::WhyHop;
+use wayleave_attestation::member::{Explained, Sent};
+use wayleave_attestation::pipeline::policy::VerdictClass;
+use wayleave_attestation::pipeline::explain::WhyHop;
 use wayleave_attestation::report::Broken;
 use wayleave_core::{Prefix, UnixTime};
 use wayleave_route_server::member as route_server;
@@ -35,7 +35,7 @@ pub struct WhyRoute {
 /// What validation found of a route.
 #[derive(Clone, Debug, Serialize)]
 pub struct Chain {
-    pub attested: Class,
+    pub attested: VerdictClass,
     /// The chain along the path, the origin first.
     pub hops: Vec<WhyHop>,
     /// What is false, and who could have caused it.

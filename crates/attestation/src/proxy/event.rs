@@ -8,14 +8,14 @@ use wayleave_bgp::{AttributeCode, Nlri};
 use wayleave_core::{Asn, Prefix};
 
 use super::handover::Handover;
-use super::pair::{self, EndConfig, PairEvent, Side};
-use super::policy::{Class, Policy};
-use super::reserve::Left;
-use super::work::{Done, Job, Outcome};
+use super::session_pair::{self, EndConfig, PairEvent, Side};
 use crate::attest::AttestError;
-use crate::doubt::Doubt;
+use crate::clock_doubt::ClockDoubt;
 use crate::grant::GrantError;
 use crate::leaf::{LeafKey, Tree};
+use crate::pipeline::jobs::{Done, Job, Outcome};
+use crate::pipeline::keys::few_time::SignaturesLeft;
+use crate::pipeline::policy::{Policy, VerdictClass};
 use crate::pki::View;
 use crate::report::Report;
 use crate::validate::Rules;
@@ -70,7 +70,7 @@ pub struct ProxyConfig {
 #[derive(Debug)]
 pub enum Input {
     /// Of one pair, by its place.
-    Pair(usize, pair::Input),
+    Pair(usize, session_pair::Input),
     /// Work that was asked for is done.
     Done(Done),
     /// What is known of origins has changed.
@@ -86,7 +86,7 @@ pub enum Input {
 /// What a proxy wants done.
 #[derive(Debug)]
 pub enum Output {
-    /// Open a connection, as in [`pair::Output::Connect`].
+    /// Open a connection, as in [`session_pair::Output::Connect`].
     Connect {
         /// The pair's place.
         pair: usize,
@@ -145,7 +145,7 @@ pub enum Event {
         /// Which route.
         nlri: Nlri,
         /// What was concluded.
-        class: Class,
+        class: VerdictClass,
         /// Why.
         report: Arc<Report>,
     },
@@ -171,7 +171,7 @@ pub enum Event {
     /// The outside peer handed over keys that were not taken.
     GrantRefused(usize, GrantError),
     /// A few-time key will end: make another.
-    KeyEnds(Left),
+    KeyEnds(SignaturesLeft),
     /// Work panicked: a fault of ours. These routes go nowhere, and are tried again later.
     Failed {
         /// The pair's place.
@@ -184,93 +184,5 @@ pub enum Event {
     /// The wall clock was set by so many seconds.
     ClockStepped(i64),
     /// Most origins disagree with our clock; or no longer.
-    ClockInDoubt(Option<Doubt>),
-}
-
-/// What a pair has counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Counts {
-    /// Routes validated, again and again those that were looked at anew.
-    pub validated: u64,
-    /// Routes rejected.
-    pub rejected: u64,
-    /// Routes with our own AS on their path, which go nowhere.
-    pub loops: u64,
-    /// Routes signed as their origin.
-    pub originated: u64,
-    /// Routes whose chain was extended.
-    pub extended: u64,
-    /// Of those: ahead of expiry.
-    pub renewed: u64,
-    /// Routes out as they came, without an attestation.
-    pub unattested: u64,
-    /// Routes out with a chain that could not be extended.
-    pub not_extended: u64,
-    /// Routes signed with a smaller suite, to fit.
-    pub smaller: u64,
-    /// Routes not sent because nothing fits.
-    pub too_long: u64,
-    /// Routes not sent because keys are spent.
-    pub exhausted: u64,
-    /// Routes that a session's message size did not take.
-    pub oversize: u64,
-    /// Malformed UPDATEs (RFC 7606).
-    pub malformed_updates: u64,
-    /// Attestations older than one which the same origin had sent the same way.
-    pub older: u64,
-    /// Routes that went nowhere because work on them panicked.
-    pub failed: u64,
-}
-
-impl Counts {
-    /// Adds another pair's.
-    pub(super) fn add(&mut self, other: &Counts) {
-        let Counts {
-            validated,
-            rejected,
-            loops,
-            originated,
-            extended,
-            renewed,
-            unattested,
-            not_extended,
-            smaller,
-            too_long,
-            exhausted,
-            oversize,
-            malformed_updates,
-            older,
-            failed,
-        } = other;
-        self.older += older;
-        self.failed += failed;
-        self.validated += validated;
-        self.rejected += rejected;
-        self.loops += loops;
-        self.originated += originated;
-        self.extended += extended;
-        self.renewed += renewed;
-        self.unattested += unattested;
-        self.not_extended += not_extended;
-        self.smaller += smaller;
-        self.too_long += too_long;
-        self.exhausted += exhausted;
-        self.oversize += oversize;
-        self.malformed_updates += malformed_updates;
-    }
-
-    pub(super) fn note(&mut self, outcome: &Outcome, again: bool) {
-        match outcome {
-            Outcome::Attested { origin, smaller, .. } => {
-                *(if *origin { &mut self.originated } else { &mut self.extended }) += 1;
-                self.smaller += u64::from(*smaller);
-                self.renewed += u64::from(again);
-            }
-            Outcome::AsTheyCame => self.unattested += 1,
-            Outcome::NotExtended(_) => self.not_extended += 1,
-            Outcome::TooLong { .. } => self.too_long += 1,
-            Outcome::Exhausted => self.exhausted += 1,
-            Outcome::NotReserved => {}
-        }
-    }
+    ClockInDoubt(Option<ClockDoubt>),
 }

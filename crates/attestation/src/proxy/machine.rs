@@ -1,7 +1,7 @@
 //! All pairs of one AS in one process: what comes in is validated before it goes inside, what goes out is signed.
 
-mod again;
 mod keys;
+mod revalidate;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,21 +10,22 @@ use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Instant, Machine, Now, Prefix, UnixTime};
 use wayleave_crypto::secret::Seed;
 
-use super::event::{Counts, Event, Input, Output, ProxyConfig};
+use super::event::{Event, Input, Output, ProxyConfig};
 use super::handover::{Granted, Handover, Taken};
-use super::line::Line;
 use super::offer::{ask, offer, offered};
-use super::pair::{self, Pair, PairConfig, PairEvent, Side};
-use super::policy::Class;
-use super::roots::Roots;
 use super::sequences::Sequences;
-use super::signing_keys::SigningKeys;
-use super::work::{Done, Group, Job, Judged, Outcome, Results, Sign, Signed, Target, Validate, Work};
+use super::session_pair::{self, PairConfig, PairEvent, SessionPair, Side};
 use crate::attest::KeyRing;
 use crate::cache::Cache;
 use crate::clock::{stepped, wake};
-use crate::doubt::{ClockWatch, Doubt};
+use crate::clock_doubt::{ClockDoubt, ClockWatch};
 use crate::leaf::{Leaf, LeafKey, Tree};
+use crate::pipeline::Counts;
+use crate::pipeline::jobs::{Done, Job, Judged, Outcome, Results, RouteGroup, Sign, Signed, Target, Validate, Work};
+use crate::pipeline::keys::SigningKeys;
+use crate::pipeline::pending::PendingRoutes;
+use crate::pipeline::policy::VerdictClass;
+use crate::pipeline::shared_tree::NeighbourTree;
 use crate::pki::View;
 use crate::report::Report;
 use crate::validate::Clock;
@@ -39,11 +40,11 @@ const CACHE: usize = 65_536;
 /// One pair and its routes in both directions.
 pub(super) struct Place {
     pub(super) name: String,
-    pub(super) pair: Pair,
+    pub(super) pair: SessionPair,
     /// From outside to inside.
-    pub(super) incoming: Line<Arc<Report>>,
+    pub(super) incoming: PendingRoutes<Arc<Report>>,
     /// From inside to outside.
-    pub(super) outgoing: Line<Outcome>,
+    pub(super) outgoing: PendingRoutes<Outcome>,
     /// Chains of others as they were extended for this neighbour, by what they came with.
     extended: HashMap<Arc<Attributes>, Outcome>,
     /// Whether what is being signed was given out before the neighbour's leaf, our keys or the clock changed.
@@ -87,7 +88,7 @@ pub struct Proxy {
     pub(super) directories: Arc<Vec<Tree>>,
     keys: SigningKeys,
     /// Where one signature serves all neighbours.
-    roots: Option<Roots>,
+    roots: Option<NeighbourTree>,
     secret: Option<Seed>,
     /// A burst is being signed; whose turn it is next.
     signing: bool,
@@ -95,7 +96,7 @@ pub struct Proxy {
     /// Routes to be looked at again, by time.
     times: BTreeSet<(u64, usize, Side, Nlri)>,
     watch: ClockWatch,
-    pub(super) doubt: Option<Doubt>,
+    pub(super) doubt: Option<ClockDoubt>,
     outputs: VecDeque<Output>,
     pub(super) now: Now,
 }
@@ -115,9 +116,9 @@ impl Proxy {
             let pair = PairConfig { ends: options.ends.clone(), more: [Vec::new(), more] };
             Place {
                 name: options.name.clone(),
-                pair: Pair::new(pair, seed ^ (place as u64) << 32, now),
-                incoming: Line::new(),
-                outgoing: Line::new(),
+                pair: SessionPair::new(pair, seed ^ (place as u64) << 32, now),
+                incoming: PendingRoutes::new(),
+                outgoing: PendingRoutes::new(),
                 extended: HashMap::new(),
                 is_stale: false,
                 leaf: None,
@@ -160,7 +161,7 @@ impl Proxy {
 
     /// The sessions of a pair, by its place.
     #[must_use]
-    pub fn pair(&self, place: usize) -> Option<&Pair> {
+    pub fn pair(&self, place: usize) -> Option<&SessionPair> {
         self.places.get(place).map(|place| &place.pair)
     }
 
@@ -197,7 +198,7 @@ impl Proxy {
         let before = std::mem::replace(&mut self.now, now);
         if let Some(seconds) = stepped(before, now) {
             self.tell(Event::ClockStepped(seconds));
-            self.roots.iter_mut().for_each(Roots::forget_signed);
+            self.roots.iter_mut().for_each(NeighbourTree::forget_signed);
             self.places.iter_mut().for_each(|place| {
                 place.incoming.queue_all();
                 place.sign_anew();
@@ -205,16 +206,18 @@ impl Proxy {
         }
     }
 
-    fn on_pair(&mut self, place: usize, output: pair::Output) {
+    fn on_pair(&mut self, place: usize, output: session_pair::Output) {
         let pair = place;
         let output = match output {
-            pair::Output::Connect { side, attempt } => Output::Connect { pair, side, attempt },
-            pair::Output::Send { side, connection, bytes } => Output::Send { pair, side, connection, bytes },
-            pair::Output::Close { side, connection } => Output::Close { pair, side, connection },
-            pair::Output::Event(event) => return self.on_event(place, event),
-            pair::Output::Route { from, nlri, attributes } => return self.on_route(place, from, nlri, attributes),
-            pair::Output::EndOfRib { from: Side::Outside, afi } => return self.places[place].incoming.end(afi),
-            pair::Output::EndOfRib { from: Side::Inside, afi } => return self.places[place].outgoing.end(afi),
+            session_pair::Output::Connect { side, attempt } => Output::Connect { pair, side, attempt },
+            session_pair::Output::Send { side, connection, bytes } => Output::Send { pair, side, connection, bytes },
+            session_pair::Output::Close { side, connection } => Output::Close { pair, side, connection },
+            session_pair::Output::Event(event) => return self.on_event(place, event),
+            session_pair::Output::Route { from, nlri, attributes } => {
+                return self.on_route(place, from, nlri, attributes);
+            }
+            session_pair::Output::EndOfRib { from: Side::Outside, afi } => return self.places[place].incoming.end(afi),
+            session_pair::Output::EndOfRib { from: Side::Inside, afi } => return self.places[place].outgoing.end(afi),
         };
         self.outputs.push_back(output);
     }
@@ -425,7 +428,7 @@ impl Proxy {
         let at = &mut self.places[place];
         let Some(entry) = at.incoming.get(&nlri) else { return };
         let Some(report) = entry.found.clone() else { return };
-        let class = Class::of(&report, &nlri.prefix);
+        let class = VerdictClass::of(&report, &nlri.prefix);
         match self.config.policy.apply(class, &entry.attributes) {
             Some(attributes) => at.pair.route_with(Side::Inside, nlri, attributes),
             None => {
@@ -440,7 +443,7 @@ impl Proxy {
 
     fn on_signed(&mut self, place: usize, Signed { group, outcome }: Signed) {
         let unix = self.unix();
-        let Group { attributes, routes } = group;
+        let RouteGroup { attributes, routes } = group;
         let due = outcome.renewal();
         let at = &mut self.places[place];
         // Of lists that we originate each has a value of its own.

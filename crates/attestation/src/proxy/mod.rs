@@ -5,28 +5,19 @@
 //! ADD-PATH, roles and End-of-RIB, each only if both ends have it. Graceful restart is refused (End-of-RIB alone
 //! passes): routes that outlive a session would outlive what was proved of them. All others are left out.
 
-pub mod attestor;
-mod door;
 mod event;
 pub mod handover;
-mod line;
 mod machine;
 pub mod offer;
-mod opens;
-pub mod pair;
-pub mod policy;
-mod reserve;
-mod roots;
+mod open_rewrite;
+mod open_timeout;
 mod sequences;
+pub mod session_pair;
 mod side;
-mod signing_keys;
-pub mod why;
-mod work;
+pub mod status;
 
-pub use event::{Counts, Event, Input, MOST_OCTETS, MOST_OCTETS_EXTENDED, Output, PairOptions, ProxyConfig};
+pub use event::{Event, Input, MOST_OCTETS, MOST_OCTETS_EXTENDED, Output, PairOptions, ProxyConfig};
 pub use machine::Proxy;
-pub use opens::config_towards;
-pub use pair::{EndConfig, Pair, PairConfig, PairEvent, Side};
-pub use reserve::Left;
-pub use why::Status;
-pub use work::{Done, Job};
+pub use open_rewrite::config_towards;
+pub use session_pair::{EndConfig, PairConfig, PairEvent, SessionPair, Side};
+pub use status::Status;

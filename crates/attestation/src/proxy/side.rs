@@ -105,7 +105,7 @@ pub enum Output {
         /// Which.
         connection: ConnectionId,
     },
-    /// A route came in, or went: [`super::Pair::route`] passes it on.
+    /// A route came in, or went: [`super::SessionPair::route`] passes it on.
     Route {
         /// Where it came in.
         from: Side,
@@ -114,7 +114,7 @@ pub enum Output {
         /// As it came; `None`: it is withdrawn.
         attributes: Option<Arc<Attributes>>,
     },
-    /// This side has sent all routes of a family: [`super::Pair::end_of_rib`] passes it on, behind the routes.
+    /// This side has sent all routes of a family: [`super::SessionPair::end_of_rib`] passes it on, behind the routes.
     EndOfRib {
         /// Which side.
         from: Side,

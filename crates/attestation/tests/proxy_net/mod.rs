@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wayleave_attestation::attest::{KeyRing, Pair as KeyPair};
+use wayleave_attestation::pipeline::policy::Policy;
 use wayleave_attestation::pki::{AttestedSince, RegisteredKey, Strictness, View, Vrp};
 use wayleave_attestation::proxy::handover::Handover;
-use wayleave_attestation::proxy::pair::{self, Side};
-use wayleave_attestation::proxy::policy::Policy;
+use wayleave_attestation::proxy::session_pair::{self, Side};
 use wayleave_attestation::proxy::{EndConfig, Event, Input, Output, PairOptions, Proxy, ProxyConfig};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::Rules;
@@ -160,7 +160,7 @@ impl Net {
         }
         for proxy in 0..self.proxies.len() {
             for place in 0..self.proxies[proxy].pairs() {
-                self.tell(proxy, Input::Pair(place, pair::Input::Start));
+                self.tell(proxy, Input::Pair(place, session_pair::Input::Start));
             }
         }
         for link in 0..self.links.len() {
@@ -195,7 +195,7 @@ impl Net {
                 self.drain_speaker(speaker);
             }
             At::Proxy(proxy, place, side) => {
-                self.tell(proxy, Input::Pair(place, pair::Input::Wire(side, input)));
+                self.tell(proxy, Input::Pair(place, session_pair::Input::Wire(side, input)));
             }
         }
     }

@@ -7,8 +7,8 @@ use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::chain::TYPE_CODE;
 use wayleave_attestation::pki::{RegisteredKey, View};
 use wayleave_attestation::proxy::MOST_OCTETS;
-use wayleave_attestation::proxy::attestor::AttestorConfig;
-use wayleave_attestation::proxy::policy::Policy;
+use wayleave_attestation::member::MemberConfig;
+use wayleave_attestation::pipeline::policy::Policy;
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::Rules;
 use wayleave_bgp::AttributeCode;
@@ -63,7 +63,7 @@ impl Sim {
     /// Runs the jobs that were held back, and holds back none from now on.
     pub fn release_jobs(&mut self) {
         for (slot, jobs) in std::mem::take(&mut self.held_jobs) {
-            let done = |job: wayleave_attestation::proxy::attestor::Job| MemberInput::JobDone(job.run());
+            let done = |job: wayleave_attestation::member::Job| MemberInput::JobDone(job.run());
             self.inputs.extend(jobs.into_iter().map(|job| (Node::Member(slot), Input::Member(done(job)))));
         }
     }
@@ -73,7 +73,7 @@ impl Sim {
         if !self.setup.attesting.contains(&slot) {
             return None;
         }
-        let settings = AttestorConfig {
+        let settings = MemberConfig {
             asn: member_asn(slot),
             attribute: AttributeCode(TYPE_CODE),
             rules: Rules::default(),

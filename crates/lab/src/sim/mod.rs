@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wayleave_attestation::pki::View;
-use wayleave_attestation::proxy::attestor::{AttestorEvent, Job};
+use wayleave_attestation::member::{MemberEvent, Job};
 use wayleave_bgp::peer::PeerEvent;
 use wayleave_bgp::{Attributes, Nlri, Update};
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
@@ -178,7 +178,7 @@ pub struct Sim {
     /// Events of members.
     pub member_events: Vec<(u32, MemberEvent)>,
     /// Events of members' attestation.
-    pub attestation_events: Vec<(u32, AttestorEvent)>,
+    pub attestation_events: Vec<(u32, MemberEvent)>,
     /// Links closed by a process, and why.
     pub closed: Vec<(Node, Node, String)>,
 }

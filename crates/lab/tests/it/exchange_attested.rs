@@ -9,8 +9,8 @@ use crate::common::attested::{
 };
 use crate::common::{nlri, policy, route};
 use wayleave_attestation::chain::{Attestation, Next};
+use wayleave_attestation::pipeline::policy::VerdictClass;
 use wayleave_attestation::pki::{View, Vrp};
-use wayleave_attestation::proxy::policy::Class;
 use wayleave_bgp::Attributes;
 use wayleave_core::{Prefix, VerdictKind};
 use wayleave_lab::sim::attestation::{attest_ring, registered_key};
@@ -106,7 +106,7 @@ fn a_customers_chain_is_extended_for_all_members_and_a_false_one_is_not_announce
     let explained = sim.member(3).expect("it runs").explain(&why.routes[0].route.handle.0, p("30.1.0.0/16"));
     let explained = explained.expect("known");
     let hops: Vec<(u32, bool)> = explained.hops.iter().map(|hop| (hop.asn.0, hop.proved)).collect();
-    assert_eq!((hops.as_slice(), explained.class), (&[(CUSTOMER, true), (65_001, true)][..], Class::Valid));
+    assert_eq!((hops.as_slice(), explained.class), (&[(CUSTOMER, true), (65_001, true)][..], VerdictClass::Valid));
     for slot in [LEGACY, 2, 3, 4] {
         assert_eq!(announcer(&sim, slot, "30.3.0.0/16"), None, "member {slot}");
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::Spanned;
-use wayleave_attestation::proxy::policy::{Class, Policy, Treatment};
+use wayleave_attestation::pipeline::policy::{Policy, Treatment, VerdictClass};
 use wayleave_attestation::suite::hbs::Part;
 use wayleave_bgp::LargeCommunity;
 use wayleave_core::Prefix;
@@ -239,13 +239,13 @@ impl PolicySection {
         let section = self;
         let mut policy = Policy::default();
         let classes = [
-            (Class::Valid, &section.valid),
-            (Class::Gap, &section.gap),
-            (Class::Unattested, &section.unattested),
-            (Class::Missing, &section.missing),
-            (Class::Expired, &section.expired),
-            (Class::Invalid, &section.invalid),
-            (Class::Malformed, &section.malformed),
+            (VerdictClass::Valid, &section.valid),
+            (VerdictClass::Gap, &section.gap),
+            (VerdictClass::Unattested, &section.unattested),
+            (VerdictClass::Missing, &section.missing),
+            (VerdictClass::Expired, &section.expired),
+            (VerdictClass::Invalid, &section.invalid),
+            (VerdictClass::Malformed, &section.malformed),
         ];
         for (class, treatment) in classes {
             let Some(treatment) = treatment else { continue };

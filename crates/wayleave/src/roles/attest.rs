@@ -10,11 +10,12 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 use tracing::{debug, error, info, warn};
+use wayleave_attestation::pipeline::explain::reason;
+use wayleave_attestation::pipeline::{Job, SignaturesLeft};
 use wayleave_attestation::proxy::handover::Handover;
-use wayleave_attestation::proxy::pair::{self, Side};
-use wayleave_attestation::proxy::why::reason;
+use wayleave_attestation::proxy::session_pair::{self, Side};
 use wayleave_attestation::proxy::{
-    EndConfig, Event as Happened, Input, Job, Left, Output, PairEvent, PairOptions, Proxy, ProxyConfig,
+    EndConfig, Event as Happened, Input, Output, PairEvent, PairOptions, Proxy, ProxyConfig,
 };
 use wayleave_attestation::validate::Rules;
 use wayleave_bgp::AttributeCode;
@@ -296,7 +297,7 @@ impl Driver {
     async fn run(mut self, mut inbox: mpsc::Receiver<Event>) -> Result<(), Failure> {
         self.learn();
         for place in 0..self.names.len() {
-            self.tell(Input::Pair(place, pair::Input::Start));
+            self.tell(Input::Pair(place, session_pair::Input::Start));
         }
         self.act()?;
         let mut sweep = tokio::time::interval(SWEEP);
@@ -322,7 +323,7 @@ impl Driver {
             self.act()?;
         }
         for place in 0..self.names.len() {
-            self.tell(Input::Pair(place, pair::Input::Stop("wayleave is stopping".to_owned())));
+            self.tell(Input::Pair(place, session_pair::Input::Stop("wayleave is stopping".to_owned())));
         }
         self.act()?;
         tokio::time::sleep(FAREWELL).await;
@@ -334,7 +335,7 @@ impl Driver {
     }
 
     fn wire(&mut self, place: usize, side: Side, input: session::Input) {
-        self.tell(Input::Pair(place, pair::Input::Wire(side, input)));
+        self.tell(Input::Pair(place, session_pair::Input::Wire(side, input)));
     }
 
     fn take(&mut self, event: Event) {
@@ -516,7 +517,7 @@ impl Driver {
                 error!(pair = self.names[place], %error, "ALARM: the neighbour handed over keys that are none for us; they are not taken");
             }
             Happened::KeyEnds(left) => {
-                let Left { suite, left, of } = left;
+                let SignaturesLeft { suite, left, of } = left;
                 error!(%suite, left, of, "ALARM: a few-time key will end: make new keys (`wayleave keys attest`) and a new profile");
                 self.log.note(&json!({ "event": "key ends", "suite": suite.name(), "left": left, "of": of }));
             }

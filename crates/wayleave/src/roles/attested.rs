@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
-use wayleave_attestation::proxy::attestor::{self, AttestorConfig, AttestorEvent, Job};
-use wayleave_attestation::proxy::why::reason;
+use wayleave_attestation::member::{self as attestation, MemberConfig, MemberEvent, Job};
+use wayleave_attestation::pipeline::explain::reason;
 use wayleave_attestation::validate::Rules;
 use wayleave_bgp::AttributeCode;
 use wayleave_core::{Asn, Prefix};
@@ -48,10 +48,10 @@ pub async fn start(
     Ok((attestation, origins, last_time))
 }
 
-fn settings(section: &AttestationSection, asn: Asn) -> AttestorConfig {
+fn settings(section: &AttestationSection, asn: Asn) -> MemberConfig {
     // `check` has seen that each fits.
     let least_strength = u16::try_from(*section.least_strength.get_ref()).unwrap_or(0);
-    AttestorConfig {
+    MemberConfig {
         asn,
         attribute: AttributeCode(u8::try_from(*section.attribute.get_ref()).unwrap_or(u8::MAX)),
         rules: Rules { least_strength, ..Rules::default() },
@@ -91,34 +91,34 @@ where
 }
 
 /// Tells an event in the log, and gives it as others see it.
-pub fn note(event: &AttestorEvent) -> Option<Value> {
+pub fn note(event: &MemberEvent) -> Option<Value> {
     match event {
-        AttestorEvent::Verdict { announcer, nlri, class, report } => {
+        MemberEvent::Verdict { announcer, nlri, class, report } => {
             let why = reason(report);
             warn!(announcer, %nlri, class = class.name(), why, "verdict");
             Some(
                 json!({ "event": "verdict", "announcer": announcer, "prefix": nlri.prefix, "class": class, "why": why }),
             )
         }
-        AttestorEvent::Refused(routes, class, report) => {
+        MemberEvent::Refused(routes, class, report) => {
             let why = reason(report);
             warn!(routes = routes.len(), first = ?routes.first(), class = class.name(), why, "routes of the router are not announced");
             let prefixes: Vec<Prefix> = routes.iter().map(|nlri| nlri.prefix).collect();
             Some(json!({ "event": "not-announced", "prefixes": prefixes, "class": class, "why": why }))
         }
-        AttestorEvent::NotExtended(routes, error) => {
+        MemberEvent::NotExtended(routes, error) => {
             warn!(%error, routes = routes.len(), first = ?routes.first(), "passed on without our hop");
             None
         }
-        AttestorEvent::TooLong(routes, need) => {
+        MemberEvent::TooLong(routes, need) => {
             error!(need, routes = routes.len(), first = ?routes.first(), "not announced: the attestation is too long");
             None
         }
-        AttestorEvent::Exhausted(routes) => {
+        MemberEvent::Exhausted(routes) => {
             error!(routes = routes.len(), "ALARM: not announced: the signing keys are spent");
             None
         }
-        AttestorEvent::KeyEnds(left) => {
+        MemberEvent::KeyEnds(left) => {
             error!(
                 suite = left.suite.name(),
                 left = left.left,
@@ -127,35 +127,35 @@ pub fn note(event: &AttestorEvent) -> Option<Value> {
             );
             None
         }
-        AttestorEvent::Failed { what, routes } => {
+        MemberEvent::Failed { what, routes } => {
             error!(what, routes = routes.len(), first = ?routes.first(), "ALARM: a bug, please report it: these routes are left out");
             None
         }
-        AttestorEvent::OtherKeysListed => {
+        MemberEvent::OtherKeysListed => {
             error!(
                 "ALARM: the member set lists other attestation keys of this AS than those held here; \
                  send the exchange the right ones"
             );
             Some(json!({ "event": "other-keys-listed" }))
         }
-        AttestorEvent::ClockInDoubt(Some(_)) => {
+        MemberEvent::ClockInDoubt(Some(_)) => {
             error!(
                 "ALARM: most origins disagree with this machine's clock; check it (`timedatectl`), expiries are in doubt"
             );
             Some(json!({ "event": "clock", "in_doubt": true }))
         }
-        AttestorEvent::ClockInDoubt(None) => {
+        MemberEvent::ClockInDoubt(None) => {
             info!("this machine's clock is no longer in doubt");
             Some(json!({ "event": "clock", "in_doubt": false }))
         }
-        AttestorEvent::ClockStepped(seconds) => {
+        MemberEvent::ClockStepped(seconds) => {
             error!(seconds, "ALARM: the wall clock was set; every verdict is looked at again");
             Some(json!({ "event": "clock", "stepped_secs": seconds }))
         }
     }
 }
 
-pub fn metrics(status: &attestor::Status) -> Vec<Metric> {
+pub fn metrics(status: &attestation::Status) -> Vec<Metric> {
     let class = |name: &str| status.classes.get(name).copied().unwrap_or(0) as f64;
     let counts = &status.counts;
     vec![

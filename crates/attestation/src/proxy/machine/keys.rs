@@ -9,13 +9,13 @@ use wayleave_crypto::secret::Seed;
 use super::Proxy;
 use crate::attest::{MOST_DIRECT, Pair as KeyPair, endorse};
 use crate::leaf::Leaf;
+use crate::pipeline::jobs::{Job, Outcome, Work};
+use crate::pipeline::keys::few_time::{SignaturesLeft, ToPersist};
+use crate::pipeline::shared_tree::NeighbourTree;
 use crate::proxy::event::{Event, Output};
 use crate::proxy::handover::{Granted, without};
 use crate::proxy::offer::asks;
-use crate::proxy::pair::Side;
-use crate::proxy::reserve::{Left, ToPersist};
-use crate::proxy::roots::Roots;
-use crate::proxy::work::{Job, Outcome, Work};
+use crate::proxy::session_pair::Side;
 
 impl Proxy {
     /// Gives the proxy a secret, which must be uniformly random. From now on one signature over a root serves all
@@ -23,7 +23,7 @@ impl Proxy {
     /// nothing of the others; and neighbours that may have keys of our making get them.
     pub fn hold_secret(&mut self, secret: Seed) {
         let seed = kdf::derive("wayleave/attestation/roots/v1", secret.expose(), b"");
-        self.roots = (self.places.len() > MOST_DIRECT).then(|| Roots::new(seed, self.places.len()));
+        self.roots = (self.places.len() > MOST_DIRECT).then(|| NeighbourTree::new(seed, self.places.len()));
         self.secret = Some(secret);
     }
 
@@ -62,7 +62,7 @@ impl Proxy {
     }
 
     /// What is left of the key at this place of the ring, if it is a few-time key.
-    pub(in crate::proxy) fn left(&self, place: usize, pair: &KeyPair) -> Option<Left> {
+    pub(in crate::proxy) fn left(&self, place: usize, pair: &KeyPair) -> Option<SignaturesLeft> {
         self.keys.left(place, pair)
     }
 

@@ -8,9 +8,9 @@ use wayleave_core::{Asn, Prefix};
 
 use crate::cache::Cache;
 use crate::path::Path;
+use crate::pipeline::jobs::{Outcome, RouteGroup, Sign, Signed, carried, guarded, split, without};
+use crate::pipeline::policy::{Policy, VerdictClass};
 use crate::pki::View;
-use crate::proxy::policy::{Class, Policy};
-use crate::proxy::work::{Group, Outcome, Sign, Signed, carried, guarded, split, without};
 use crate::report::Report;
 use crate::validate::{Clock, Context, Route, Rules};
 
@@ -28,7 +28,7 @@ pub(super) struct Outward {
     pub(super) attribute: wayleave_bgp::AttributeCode,
     /// How routes with these attributes went out, if that still holds.
     pub(super) known: HashMap<Arc<Attributes>, Outcome>,
-    pub(super) groups: Vec<Group>,
+    pub(super) groups: Vec<RouteGroup>,
 }
 
 /// What became of a burst.
@@ -45,14 +45,14 @@ pub(super) enum Went {
     /// They go out so.
     Out(Signed),
     /// They do not: policy rejects what was found of them.
-    Refused(Group, Class, Arc<Report>),
+    Refused(RouteGroup, VerdictClass, Arc<Report>),
     /// They are to be signed.
-    Passed(Group),
+    Passed(RouteGroup),
 }
 
 impl Outward {
     /// What became of the routes, and the groups on which the work panicked.
-    pub(super) fn run(mut self) -> (Outcomes, Vec<Group>) {
+    pub(super) fn run(mut self) -> (Outcomes, Vec<RouteGroup>) {
         let groups = std::mem::take(&mut self.groups);
         let mut until = HashMap::new();
         let (checked, mut failed) = guarded(groups, |groups| self.check(groups, &mut until));
@@ -79,8 +79,8 @@ impl Outward {
     }
 
     /// What of the groups is refused, what goes out as before, and what is to be signed.
-    fn check(&self, groups: Vec<Group>, until: &mut HashMap<Nlri, u64>) -> Vec<Went> {
-        let groups: Vec<Group> = groups.into_iter().flat_map(|group| split(group, self.attribute)).collect();
+    fn check(&self, groups: Vec<RouteGroup>, until: &mut HashMap<Nlri, u64>) -> Vec<Went> {
+        let groups: Vec<RouteGroup> = groups.into_iter().flat_map(|group| split(group, self.attribute)).collect();
         let reports = self.validate(&groups);
         let mut went = Vec::new();
         for (mut group, report) in groups.into_iter().zip(reports) {
@@ -102,7 +102,7 @@ impl Outward {
     }
 
     /// What is found of each group as this AS received it; of its own routes nothing.
-    fn validate(&self, groups: &[Group]) -> Vec<Option<Arc<Report>>> {
+    fn validate(&self, groups: &[RouteGroup]) -> Vec<Option<Arc<Report>>> {
         let parts: Vec<Option<(Path, Vec<Prefix>)>> = groups
             .iter()
             .map(|group| {
@@ -128,10 +128,10 @@ impl Outward {
     }
 
     /// Takes the routes that policy rejects out of a group, by class.
-    fn refused(&self, group: &mut Group, report: &Report) -> Vec<(Group, Class)> {
-        let mut refused: Vec<(Group, Class)> = Vec::new();
+    fn refused(&self, group: &mut RouteGroup, report: &Report) -> Vec<(RouteGroup, VerdictClass)> {
+        let mut refused: Vec<(RouteGroup, VerdictClass)> = Vec::new();
         group.routes.retain(|nlri| {
-            let class = Class::of(report, &nlri.prefix);
+            let class = VerdictClass::of(report, &nlri.prefix);
             if !self.policy.treatment(class).reject {
                 return true;
             }
@@ -139,7 +139,7 @@ impl Outward {
                 Some((group, _)) => group.routes.push(*nlri),
                 None => {
                     let routes = vec![*nlri];
-                    refused.push((Group { attributes: Arc::clone(&group.attributes), routes }, class));
+                    refused.push((RouteGroup { attributes: Arc::clone(&group.attributes), routes }, class));
                 }
             }
             false

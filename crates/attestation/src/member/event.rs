@@ -5,13 +5,13 @@ use std::sync::Arc;
 use wayleave_bgp::{AttributeCode, Attributes, Nlri};
 use wayleave_core::{Asn, Prefix, VerdictKind};
 
-use super::inward::{Done, Job};
+use super::received::{Done, Job};
 use crate::attest::AttestError;
-use crate::doubt::Doubt;
+use crate::clock_doubt::ClockDoubt;
 use crate::leaf::LeafKey;
+use crate::pipeline::SignaturesLeft;
+use crate::pipeline::policy::{Policy, VerdictClass};
 use crate::pki::View;
-use crate::proxy::Left;
-use crate::proxy::policy::{Class, Policy};
 use crate::report::Report;
 use crate::validate::Rules;
 
@@ -20,7 +20,7 @@ pub type RouteId = [u8; 32];
 
 /// The configuration of an attestor.
 #[derive(Clone, Debug)]
-pub struct AttestorConfig {
+pub struct MemberConfig {
     /// The member's AS.
     pub asn: Asn,
     /// The attribute's type code.
@@ -134,12 +134,12 @@ pub enum Output {
         limit: u64,
     },
     /// Something happened.
-    Event(AttestorEvent),
+    Event(MemberEvent),
 }
 
 /// What happened.
 #[derive(Debug)]
-pub enum AttestorEvent {
+pub enum MemberEvent {
     /// A route of another member has a class that is to be told.
     Verdict {
         /// The announcer's slot.
@@ -147,12 +147,12 @@ pub enum AttestorEvent {
         /// Which route.
         nlri: Nlri,
         /// What was concluded.
-        class: Class,
+        class: VerdictClass,
         /// Why.
         report: Arc<Report>,
     },
     /// Routes of the own router are not announced: policy rejects what was found of them.
-    Refused(Vec<Nlri>, Class, Arc<Report>),
+    Refused(Vec<Nlri>, VerdictClass, Arc<Report>),
     /// Routes went out with the attestation that they came with.
     NotExtended(Vec<Nlri>, AttestError),
     /// Routes did not go out: no attestation was small enough.
@@ -160,7 +160,7 @@ pub enum AttestorEvent {
     /// Routes did not go out: the keys are spent.
     Exhausted(Vec<Nlri>),
     /// Less is left of a few-time key than had to be told.
-    KeyEnds(Left),
+    KeyEnds(SignaturesLeft),
     /// Work on routes panicked: those of others are not used, own ones not announced.
     Failed {
         /// What was being done.
@@ -173,5 +173,5 @@ pub enum AttestorEvent {
     /// The wall clock was set by so many seconds.
     ClockStepped(i64),
     /// Most origins disagree with our clock; or no longer.
-    ClockInDoubt(Option<Doubt>),
+    ClockInDoubt(Option<ClockDoubt>),
 }

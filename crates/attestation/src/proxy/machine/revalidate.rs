@@ -7,14 +7,14 @@ use wayleave_bgp::Nlri;
 use super::Proxy;
 use crate::chain::Attestation;
 use crate::path::Path;
+use crate::pipeline::jobs::{RouteGroup, carried};
+use crate::pipeline::pending::FAILED_REST;
+use crate::pipeline::policy::Policy;
+use crate::pipeline::shared_tree::NeighbourTree;
 use crate::pki::View;
 use crate::proxy::event::Event;
-use crate::proxy::line::FAILED_REST;
-use crate::proxy::pair::Side;
-use crate::proxy::policy::Policy;
-use crate::proxy::roots::Roots;
 use crate::proxy::sequences::Said;
-use crate::proxy::work::{Group, carried};
+use crate::proxy::session_pair::Side;
 use crate::report::Report;
 use crate::validate::Carried;
 
@@ -26,7 +26,7 @@ impl Proxy {
         }
         let changed = self.keys.register(&self.view, self.config.asn);
         if changed {
-            self.roots.iter_mut().for_each(Roots::forget_signed);
+            self.roots.iter_mut().for_each(NeighbourTree::forget_signed);
         }
         for place in 0..self.places.len() {
             let is_another = self.name_neighbour(place);
@@ -80,13 +80,13 @@ impl Proxy {
     }
 
     /// Work on these routes panicked: they go nowhere, and are tried again later.
-    pub(super) fn on_failed(&mut self, place: usize, from: Side, groups: Vec<Group>) {
+    pub(super) fn on_failed(&mut self, place: usize, from: Side, groups: Vec<RouteGroup>) {
         if groups.is_empty() {
             return;
         }
         let due = self.unix() + FAILED_REST;
         let mut routes = Vec::new();
-        for Group { attributes, routes: of_group } in groups {
+        for RouteGroup { attributes, routes: of_group } in groups {
             for nlri in of_group {
                 let at = &mut self.places[place];
                 let before = match from {
@@ -106,7 +106,7 @@ impl Proxy {
     }
 
     /// Tells of an attestation that is older than one which the same origin had sent the same way.
-    pub(super) fn compare_sequences(&mut self, place: usize, group: &Group, report: &Report) {
+    pub(super) fn compare_sequences(&mut self, place: usize, group: &RouteGroup, report: &Report) {
         let Carried::Value(value) = carried(&group.attributes, self.config.attribute) else { return };
         let Some(origin) = report.hops.first().filter(|hop| hop.proved && report.path_is_proved()) else { return };
         let Ok(attestation) = Attestation::decode(value) else { return };

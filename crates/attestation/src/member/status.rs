@@ -7,13 +7,13 @@ use wayleave_bgp::Attributes;
 use wayleave_core::{Asn, Prefix, UnixTime};
 
 use super::event::RouteId;
-use super::inward::opened;
-use super::machine::{Attestor, Fate};
+use super::machine::{Fate, MemberAttestation};
+use super::received::opened;
 use crate::path::Path;
-use crate::proxy::event::Counts;
-use crate::proxy::policy::Class;
-use crate::proxy::why::{OwnKey, WhyHop, clock_words, hops, own_keys, reason, sent_word};
-use crate::proxy::work::{Outcome, carried};
+use crate::pipeline::Counts;
+use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, own_keys, reason, sent_word};
+use crate::pipeline::jobs::{Outcome, carried};
+use crate::pipeline::policy::VerdictClass;
 use crate::report::{Broken, Report};
 use crate::validate::{Carried, Context, Route, Rules, validate};
 
@@ -36,7 +36,7 @@ pub struct Status {
 #[derive(Clone, Debug, Serialize)]
 pub struct Explained {
     /// What was concluded.
-    pub class: Class,
+    pub class: VerdictClass,
     /// The chain along the path, the origin first.
     pub hops: Vec<WhyHop>,
     /// What is false, and who could have caused it.
@@ -60,11 +60,12 @@ pub struct Sent {
     pub octets: usize,
 }
 
-impl Attestor {
+impl MemberAttestation {
     /// The state.
     #[must_use]
     pub fn status(&self) -> Status {
-        let mut classes: BTreeMap<&'static str, u64> = Class::ALL.iter().map(|class| (class.name(), 0)).collect();
+        let mut classes: BTreeMap<&'static str, u64> =
+            VerdictClass::ALL.iter().map(|class| (class.name(), 0)).collect();
         for entry in self.incoming.entries.values() {
             for class in (0..entry.prefixes.len()).filter_map(|place| entry.class(place)) {
                 *classes.entry(class.name()).or_default() += 1;
@@ -108,7 +109,7 @@ impl Attestor {
         let route = Route { prefixes: &[prefix], path: &path, carried, receiver: self.config.asn };
         let report: Report = validate(&context, &route);
         Explained {
-            class: Class::of(&report, &prefix),
+            class: VerdictClass::of(&report, &prefix),
             hops: hops(&report, attributes),
             reason: reason(&report),
             until: report.until,

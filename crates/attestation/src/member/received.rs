@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex};
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Asn, VerdictKind};
 
+use super::announced::{Outcomes, Outward};
 use super::event::{Finding, RouteId};
-use super::outward::{Outcomes, Outward};
 use crate::attest;
 use crate::cache::Cache;
 use crate::chain::Attestation;
 use crate::leaf::Tree;
-use crate::proxy::policy::{Class, Policy};
-use crate::proxy::signing_keys::Ring;
-use crate::proxy::work::{Group, Judged, Validate, carried};
+use crate::pipeline::jobs::{Judged, RouteGroup, Validate, carried};
+use crate::pipeline::keys::Ring;
+use crate::pipeline::policy::{Policy, VerdictClass};
 use crate::report::Report;
 use crate::validate::Carried;
 
@@ -66,7 +66,7 @@ pub(super) struct Inward {
 pub(super) struct Burst {
     pub(super) announcer: u32,
     pub(super) set: u64,
-    pub(super) groups: Vec<Group>,
+    pub(super) groups: Vec<RouteGroup>,
     pub(super) cache: Arc<Mutex<Cache>>,
 }
 
@@ -150,7 +150,7 @@ impl Inward {
                 }
                 entry.queued = false;
                 queue.ids.pop_front();
-                groups.push(Group { attributes: Arc::clone(&entry.attributes), routes: entry.prefixes.clone() });
+                groups.push(RouteGroup { attributes: Arc::clone(&entry.attributes), routes: entry.prefixes.clone() });
             }
             let Some(set) = of_set else { continue };
             queue.in_flight = true;
@@ -162,7 +162,7 @@ impl Inward {
     }
 
     /// Takes in what a burst found; the routes that are wholly judged.
-    pub(super) fn judged(&mut self, announcer: u32, judged: Vec<Judged>, failed: &[Group]) -> Vec<RouteId> {
+    pub(super) fn judged(&mut self, announcer: u32, judged: Vec<Judged>, failed: &[RouteGroup]) -> Vec<RouteId> {
         self.bursts = self.bursts.saturating_sub(1);
         if let Some(queue) = self.queues.get_mut(&announcer) {
             queue.in_flight = false;
@@ -193,9 +193,9 @@ impl Inward {
 
 impl Entry {
     /// The class of the route to the prefix in `place`.
-    pub(super) fn class(&self, place: usize) -> Option<Class> {
+    pub(super) fn class(&self, place: usize) -> Option<VerdictClass> {
         let report = self.reports.get(place)?.as_ref()?;
-        Some(Class::of(report, &self.prefixes.get(place)?.prefix))
+        Some(VerdictClass::of(report, &self.prefixes.get(place)?.prefix))
     }
 
     /// What follows, if every prefix is judged: with the hop opened for `receiver`, and as policy has it.
@@ -212,13 +212,13 @@ impl Entry {
 }
 
 /// A class as ranking and rules know it.
-fn kind(class: Class) -> VerdictKind {
+fn kind(class: VerdictClass) -> VerdictKind {
     match class {
-        Class::Valid => VerdictKind::Valid,
-        Class::Gap => VerdictKind::Gap,
-        Class::Unattested | Class::Missing => VerdictKind::Unattested,
-        Class::Expired => VerdictKind::Expired,
-        Class::Invalid | Class::Malformed => VerdictKind::Invalid,
+        VerdictClass::Valid => VerdictKind::Valid,
+        VerdictClass::Gap => VerdictKind::Gap,
+        VerdictClass::Unattested | VerdictClass::Missing => VerdictKind::Unattested,
+        VerdictClass::Expired => VerdictKind::Expired,
+        VerdictClass::Invalid | VerdictClass::Malformed => VerdictKind::Invalid,
     }
 }
 
@@ -256,7 +256,7 @@ pub(super) enum Work {
 pub struct Done {
     pub(super) result: Results,
     /// Groups for which the work panicked.
-    pub(super) failed: Vec<Group>,
+    pub(super) failed: Vec<RouteGroup>,
 }
 
 #[derive(Debug)]

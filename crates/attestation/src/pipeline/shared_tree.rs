@@ -13,7 +13,7 @@ use crate::leaf::{Leaf, Tree};
 const MOST_KEPT: usize = 65_536;
 
 /// The neighbours that share signatures.
-pub(super) struct Roots {
+pub(crate) struct NeighbourTree {
     seed: Seed,
     /// The same however many neighbours there are, as long as they fit.
     depth: u8,
@@ -24,21 +24,21 @@ pub(super) struct Roots {
 
 /// A tree, and what was signed for its root.
 #[derive(Clone)]
-pub(super) struct Shared {
-    pub(super) tree: Arc<Tree>,
+pub(crate) struct Shared {
+    pub(crate) tree: Arc<Tree>,
     kept: Arc<Mutex<HashMap<[u8; 32], Kept>>>,
 }
 
 /// A hop, and when it is to be signed again, in seconds since 1970.
 #[derive(Clone)]
-pub(super) struct Kept {
-    pub(super) hop: SignedHop,
-    pub(super) renew: u64,
+pub(crate) struct Kept {
+    pub(crate) hop: SignedHop,
+    pub(crate) renew: u64,
 }
 
-impl Roots {
+impl NeighbourTree {
     /// For as many as `neighbours`; places and padding follow from `seed`.
-    pub(super) fn new(seed: Seed, neighbours: usize) -> Self {
+    pub(crate) fn new(seed: Seed, neighbours: usize) -> Self {
         let depth = match neighbours {
             0..=256 => 8,
             257..=4096 => 12,
@@ -48,7 +48,7 @@ impl Roots {
     }
 
     /// What we say of a neighbour.
-    pub(super) fn learn(&mut self, asn: Asn, leaf: &Leaf) {
+    pub(crate) fn learn(&mut self, asn: Asn, leaf: &Leaf) {
         if self.leaves.get(&asn) != Some(leaf) {
             self.leaves.insert(asn, leaf.clone());
             self.shared = None;
@@ -56,7 +56,7 @@ impl Roots {
     }
 
     /// The tree that has this leaf; `None` if it has none: another session with the same AS said something else.
-    pub(super) fn shared(&mut self, asn: Asn, leaf: &Leaf) -> Option<Shared> {
+    pub(crate) fn shared(&mut self, asn: Asn, leaf: &Leaf) -> Option<Shared> {
         if self.leaves.get(&asn) != Some(leaf) {
             return None;
         }
@@ -69,7 +69,7 @@ impl Roots {
     }
 
     /// Forgets what was signed: keys or the time have changed.
-    pub(super) fn forget_signed(&mut self) {
+    pub(crate) fn forget_signed(&mut self) {
         if let Some(shared) = &mut self.shared {
             shared.kept = Arc::default();
         }
@@ -78,13 +78,13 @@ impl Roots {
 
 impl Shared {
     /// What was signed for `key`, if it need not be signed again at `now`.
-    pub(super) fn find(&self, key: &[u8; 32], now: u64) -> Option<Kept> {
+    pub(crate) fn find(&self, key: &[u8; 32], now: u64) -> Option<Kept> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.get(key).filter(|kept| kept.renew > now).cloned()
     }
 
     /// Keeps what was signed for the other neighbours.
-    pub(super) fn keep(&self, key: [u8; 32], kept: Kept) {
+    pub(crate) fn keep(&self, key: [u8; 32], kept: Kept) {
         let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= MOST_KEPT {
             all.clear();

@@ -6,21 +6,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
 
-use super::event::{AttestorConfig, AttestorEvent as Event, Finding, Input, Output, RouteId};
-use super::inward::{Done, Inward, Job, Results, Work, opened};
-use super::outward::{Outcomes, Outward, Went};
+use super::announced::{Outcomes, Outward, Went};
+use super::event::{Finding, Input, MemberConfig, MemberEvent as Event, Output, RouteId};
+use super::received::{Done, Inward, Job, Results, Work, opened};
 use crate::attest::{KeyRing, endorse};
 use crate::cache::Cache;
 use crate::clock::{stepped, wake};
-use crate::doubt::{ClockWatch, Doubt};
+use crate::clock_doubt::{ClockDoubt, ClockWatch};
 use crate::leaf::{Leaf, LeafKey, Tree};
+use crate::pipeline::Counts;
+use crate::pipeline::jobs::{Outcome, RouteGroup, Sign, Signed, Target, Validate};
+use crate::pipeline::keys::SigningKeys;
+use crate::pipeline::keys::few_time::ToPersist;
+use crate::pipeline::pending::{FAILED_REST, PendingRoutes};
+use crate::pipeline::policy::{Policy, VerdictClass};
 use crate::pki::View;
-use crate::proxy::event::Counts;
-use crate::proxy::line::{FAILED_REST, Line};
-use crate::proxy::policy::{Class, Policy};
-use crate::proxy::reserve::ToPersist;
-use crate::proxy::signing_keys::SigningKeys;
-use crate::proxy::work::{Group, Outcome, Sign, Signed, Target, Validate};
 use crate::report::Report;
 use crate::validate::Clock;
 
@@ -46,7 +46,7 @@ pub(super) struct Directory {
 /// What became of a route of the own router.
 pub(super) enum Fate {
     Out(Outcome),
-    Refused(Class, Arc<Report>),
+    Refused(VerdictClass, Arc<Report>),
 }
 
 /// What is to be looked at again.
@@ -57,14 +57,14 @@ enum Due {
 }
 
 /// The attestor of one member.
-pub struct Attestor {
-    pub(super) config: AttestorConfig,
+pub struct MemberAttestation {
+    pub(super) config: MemberConfig,
     own: Option<Arc<Vec<Prefix>>>,
     pub(super) view: Arc<View>,
     keys: SigningKeys,
     /// Of the last sets, the newest last.
     pub(super) directories: Vec<Directory>,
-    pub(super) outgoing: Line<Fate>,
+    pub(super) outgoing: PendingRoutes<Fate>,
     /// Chains of others as they were extended, by what they came with.
     extended: HashMap<Arc<Attributes>, Outcome>,
     /// Whether what is being signed was given out before the members, our keys or the clock changed.
@@ -75,23 +75,23 @@ pub struct Attestor {
     pub(super) incoming: Inward,
     times: BTreeSet<(u64, Due)>,
     watch: ClockWatch,
-    pub(super) doubt: Option<Doubt>,
+    pub(super) doubt: Option<ClockDoubt>,
     pub(super) counts: Counts,
     outputs: VecDeque<Output>,
     now: Now,
 }
 
-impl Attestor {
+impl MemberAttestation {
     /// Nothing known yet. `ring` holds the AS's keys, `used` by encoded public key how often a few-time key may have
     /// signed in earlier lives.
     #[must_use]
-    pub fn new(config: AttestorConfig, ring: KeyRing, used: &HashMap<Vec<u8>, u64>, now: Now) -> Self {
+    pub fn new(config: MemberConfig, ring: KeyRing, used: &HashMap<Vec<u8>, u64>, now: Now) -> Self {
         let mut attestor = Self {
             own: config.own.clone().map(Arc::new),
             view: Arc::new(View::new(0)),
             keys: SigningKeys::new(ring, used),
             directories: Vec::new(),
-            outgoing: Line::new(),
+            outgoing: PendingRoutes::new(),
             extended: HashMap::new(),
             is_stale: false,
             signing: false,
@@ -221,7 +221,7 @@ impl Attestor {
     }
 
     fn on_router_down(&mut self) {
-        self.outgoing = Line::new();
+        self.outgoing = PendingRoutes::new();
         self.extended.clear();
         self.is_stale = self.signing;
         self.end_of_rib = false;
@@ -276,7 +276,7 @@ impl Attestor {
             own: self.own.clone(),
             groups: Vec::new(),
         });
-        let known = |group: &Group| {
+        let known = |group: &RouteGroup| {
             let known = self.extended.get(&group.attributes).filter(|known| known.is_current(unix))?;
             Some((Arc::clone(&group.attributes), known.clone()))
         };
@@ -339,10 +339,10 @@ impl Attestor {
     }
 
     /// Work on these routes of the own router panicked: they are not announced, and tried again later.
-    fn on_unsigned(&mut self, failed: &[Group]) {
+    fn on_unsigned(&mut self, failed: &[RouteGroup]) {
         let due = self.unix() + FAILED_REST;
         let mut routes = Vec::new();
-        for Group { attributes, routes: of_group } in failed {
+        for RouteGroup { attributes, routes: of_group } in failed {
             for nlri in of_group {
                 let Some(before) = self.outgoing.fail(nlri, attributes, due) else { continue };
                 before.map(|due| self.times.remove(&(due, Due::Out(*nlri))));
@@ -355,7 +355,7 @@ impl Attestor {
         }
     }
 
-    fn on_failed(&mut self, what: &'static str, failed: Vec<Group>) {
+    fn on_failed(&mut self, what: &'static str, failed: Vec<RouteGroup>) {
         let routes: Vec<Nlri> = failed.into_iter().flat_map(|group| group.routes).collect();
         if !routes.is_empty() {
             self.counts.failed += routes.len() as u64;
@@ -411,7 +411,7 @@ impl Attestor {
     /// `until` says when what was found of routes of others must be looked at again.
     fn on_signed(&mut self, Signed { group, outcome }: Signed, until: &HashMap<Nlri, u64>) {
         let unix = self.unix();
-        let Group { attributes, routes } = group;
+        let RouteGroup { attributes, routes } = group;
         // Of lists that we originate each has a value of its own.
         if matches!(&outcome, Outcome::Attested { origin: false, .. }) && !self.is_stale {
             self.extended.insert(Arc::clone(&attributes), outcome.clone());
@@ -452,7 +452,7 @@ impl Attestor {
         }
     }
 
-    fn on_refused(&mut self, group: Group, class: Class, report: Arc<Report>) {
+    fn on_refused(&mut self, group: RouteGroup, class: VerdictClass, report: Arc<Report>) {
         let due = report.until.map(UnixTime::secs);
         let routes = self.still_there(group.routes, &group.attributes);
         for nlri in &routes {
@@ -545,7 +545,7 @@ fn ahead(due: u64, unix: u64) -> u64 {
     if due > unix { due } else { unix + AGAIN }
 }
 
-impl Machine for Attestor {
+impl Machine for MemberAttestation {
     type Input = Input;
     type Output = Output;
 

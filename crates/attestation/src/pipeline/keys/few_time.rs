@@ -26,17 +26,17 @@ struct Reserve {
 }
 
 impl Reserve {
-    fn left(&self, pair: &Pair) -> Option<Left> {
+    fn left(&self, pair: &Pair) -> Option<SignaturesLeft> {
         let all = pair.key.signatures()?;
         let next = pair.key.next_index()?.max(self.from);
         let of = all.end - all.start;
-        Some(Left { suite: pair.suite, left: all.end.saturating_sub(next).min(of), of })
+        Some(SignaturesLeft { suite: pair.suite, left: all.end.saturating_sub(next).min(of), of })
     }
 }
 
 /// What is left of a few-time key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Left {
+pub struct SignaturesLeft {
     /// Its suite.
     pub suite: SuiteId,
     /// Signatures that this proxy may still make with it.
@@ -45,7 +45,7 @@ pub struct Left {
     pub of: u64,
 }
 
-impl Left {
+impl SignaturesLeft {
     /// The share that is left, from 0 to 1.
     #[must_use]
     pub fn share(&self) -> f64 {
@@ -54,21 +54,21 @@ impl Left {
 }
 
 /// What is to be made durable: that the key `public` may have signed with every index below `limit`.
-pub(super) struct ToPersist {
-    pub(super) id: u64,
-    pub(super) public: Vec<u8>,
-    pub(super) limit: u64,
+pub(crate) struct ToPersist {
+    pub(crate) id: u64,
+    pub(crate) public: Vec<u8>,
+    pub(crate) limit: u64,
 }
 
 /// The counts of a ring's few-time keys.
-pub(super) struct Reserves {
+pub(crate) struct Reserves {
     keys: Vec<Reserve>,
     persists: u64,
 }
 
 impl Reserves {
     /// `used`: by encoded public key, how often it may have signed in earlier lives.
-    pub(super) fn new(ring: &KeyRing, used: &HashMap<Vec<u8>, u64>) -> Self {
+    pub(crate) fn new(ring: &KeyRing, used: &HashMap<Vec<u8>, u64>) -> Self {
         let few_time = ring.pairs.iter().enumerate().filter(|(_, pair)| pair.key.next_index().is_some());
         let keys = few_time.map(|(place, pair)| {
             let public = pair.key.public().to_vec();
@@ -79,12 +79,12 @@ impl Reserves {
     }
 
     /// Whether there is no few-time key.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
     /// Asks for more signatures to be made durable, well before they are used.
-    pub(super) fn due(&mut self, ring: &KeyRing) -> Vec<ToPersist> {
+    pub(crate) fn due(&mut self, ring: &KeyRing) -> Vec<ToPersist> {
         let mut all = Vec::new();
         for key in &mut self.keys {
             let next = ring.pairs.get(key.place).and_then(|pair| pair.key.next_index());
@@ -102,12 +102,12 @@ impl Reserves {
     }
 
     /// What is left of the key at this place of the ring; `None` if it signs without limit.
-    pub(super) fn left(&self, place: usize, pair: &Pair) -> Option<Left> {
+    pub(crate) fn left(&self, place: usize, pair: &Pair) -> Option<SignaturesLeft> {
         self.keys.iter().find(|key| key.place == place)?.left(pair)
     }
 
     /// Keys of which less is left than had to be told: each alarm comes once.
-    pub(super) fn ending(&mut self, ring: &KeyRing) -> Vec<Left> {
+    pub(crate) fn ending(&mut self, ring: &KeyRing) -> Vec<SignaturesLeft> {
         let ending = self.keys.iter_mut().filter_map(|key| {
             let left = key.left(ring.pairs.get(key.place)?)?;
             let due = ALARMS.iter().filter(|percent| left.left * 100 <= left.of * **percent).count();
@@ -119,7 +119,7 @@ impl Reserves {
     }
 
     /// What was asked for under `id` is durable: the key may sign so often. Whether there is such a key.
-    pub(super) fn persisted(&mut self, id: u64, ring: &mut KeyRing) -> bool {
+    pub(crate) fn persisted(&mut self, id: u64, ring: &mut KeyRing) -> bool {
         let asked = |key: &&mut Reserve| key.pending.is_some_and(|(of, _)| of == id);
         let Some(key) = self.keys.iter_mut().find(asked) else { return false };
         let Some((_, limit)) = key.pending.take() else { return false };

@@ -5,14 +5,13 @@
 //! signed over a tree of all members in the order of their directory, exported or not, and each receiver computes its
 //! own opening.
 
+mod announced;
 mod event;
-mod inward;
 mod machine;
-mod outward;
-mod why;
+mod received;
+mod status;
 
-pub use event::{AttestorConfig, AttestorEvent, Finding, Input, Output, RouteId};
-pub use inward::Done;
-pub use inward::Job;
-pub use machine::Attestor;
-pub use why::{Explained, Sent, Status};
+pub use event::{Finding, Input, MemberConfig, MemberEvent, Output, RouteId};
+pub use machine::MemberAttestation;
+pub use received::{Done, Job};
+pub use status::{Explained, Sent, Status};

@@ -11,8 +11,8 @@ use wayleave_bgp::session::{self, Cause, ConnectionId, Counters, Ended, Establis
 use wayleave_bgp::{Attributes, Capability, Message, Nlri, Notification, Open, RefreshKind, SessionParams, Update};
 use wayleave_core::{Afi, Asn, Instant, Machine, Now};
 
-use super::door::{Caller, Heard};
-use super::opens::config_towards;
+use super::open_rewrite::config_towards;
+use super::open_timeout::{Caller, Heard};
 pub use super::side::{EndConfig, Input, Output, PairConfig, PairEvent, Side};
 
 /// Routes that one batch of messages holds at most.
@@ -86,7 +86,7 @@ impl End {
 }
 
 /// Two sessions, and between them a gap that only whoever judges routes bridges.
-pub struct Pair {
+pub struct SessionPair {
     ends: [End; 2],
     more: [Vec<Capability>; 2],
     pool: AttributePool,
@@ -101,7 +101,7 @@ pub struct Pair {
 }
 
 // What others see.
-impl Pair {
+impl SessionPair {
     /// A pair at rest; `seed` feeds the jitter of its sessions' timers.
     #[must_use]
     pub fn new(config: PairConfig, seed: u64, now: Now) -> Self {
@@ -195,7 +195,7 @@ impl Pair {
         }
     }
 
-    /// As [`Pair::route`], with equal attributes kept once.
+    /// As [`SessionPair::route`], with equal attributes kept once.
     pub fn route_with(&mut self, to: Side, nlri: Nlri, attributes: Attributes) {
         let attributes = self.intern(attributes);
         self.route(to, nlri, Some(attributes));
@@ -226,7 +226,7 @@ impl Pair {
 }
 
 // The doors.
-impl Pair {
+impl SessionPair {
     fn on_wire(&mut self, side: Side, input: session::Input) {
         let (now, running) = (self.now, self.running);
         let end = self.end_mut(side);
@@ -392,7 +392,7 @@ impl Pair {
 }
 
 // The sessions.
-impl Pair {
+impl SessionPair {
     fn on_session(&mut self, side: Side, output: session::Output) {
         match output {
             // A passive session never asks.
@@ -590,7 +590,7 @@ impl Pair {
     }
 }
 
-impl Machine for Pair {
+impl Machine for SessionPair {
     type Input = Input;
     type Output = Output;
 

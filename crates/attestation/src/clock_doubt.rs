@@ -1,4 +1,4 @@
-//! Doubt of our own clock: when many origins seem to be wrong about the time, it is we who are.
+//! ClockDoubt of our own clock: when many origins seem to be wrong about the time, it is we who are.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const MOST_ORIGINS: usize = 4096;
 
 /// Which way our clock seems to be wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Doubt {
+pub enum ClockDoubt {
     /// Most origins sign for times that have not come: it may be slow.
     Slow,
     /// Most origins' signatures have expired: it may be fast.
@@ -59,7 +59,7 @@ impl ClockWatch {
     /// Whether our clock is in doubt at `now`: at least three origins, and most of those heard lately, agree that it
     /// is wrong in one direction.
     #[must_use]
-    pub fn doubt(&self, now: UnixTime) -> Option<Doubt> {
+    pub fn doubt(&self, now: UnixTime) -> Option<ClockDoubt> {
         let lately = self.words.values().filter(|(when, _)| now.secs().saturating_sub(*when) <= WINDOW);
         let (mut early, mut late, mut all) = (0, 0, 0);
         for (_, word) in lately {
@@ -69,8 +69,8 @@ impl ClockWatch {
         }
         let most = |count: usize| count >= LEAST_ORIGINS && count * 2 > all;
         match (most(early), most(late)) {
-            (true, _) => Some(Doubt::Slow),
-            (_, true) => Some(Doubt::Fast),
+            (true, _) => Some(ClockDoubt::Slow),
+            (_, true) => Some(ClockDoubt::Fast),
             _ => None,
         }
     }

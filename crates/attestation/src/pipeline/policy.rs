@@ -11,7 +11,7 @@ use crate::report::{Lack, Problem, Report};
 /// The verdicts that policy tells apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Class {
+pub enum VerdictClass {
     /// Every hop is proved, and the origin may announce the prefix.
     Valid,
     /// Proved with gaps.
@@ -28,24 +28,31 @@ pub enum Class {
     Malformed,
 }
 
-impl Class {
+impl VerdictClass {
     /// All, the best first.
-    pub const ALL: [Class; 7] =
-        [Class::Valid, Class::Gap, Class::Unattested, Class::Missing, Class::Expired, Class::Invalid, Class::Malformed];
+    pub const ALL: [VerdictClass; 7] = [
+        VerdictClass::Valid,
+        VerdictClass::Gap,
+        VerdictClass::Unattested,
+        VerdictClass::Missing,
+        VerdictClass::Expired,
+        VerdictClass::Invalid,
+        VerdictClass::Malformed,
+    ];
 
     /// The class of `prefix` in a report.
     #[must_use]
-    pub fn of(report: &Report, prefix: &Prefix) -> Class {
+    pub fn of(report: &Report, prefix: &Prefix) -> VerdictClass {
         if report.broken.as_ref().is_some_and(|broken| broken.problem == Problem::Malformed) {
-            return Class::Malformed;
+            return VerdictClass::Malformed;
         }
         match report.verdict_of(prefix).kind {
-            VerdictKind::Valid => Class::Valid,
-            VerdictKind::Gap => Class::Gap,
-            VerdictKind::Unattested if report.lack_of(prefix) == Some(Lack::PreferredMissing) => Class::Missing,
-            VerdictKind::Unattested => Class::Unattested,
-            VerdictKind::Expired => Class::Expired,
-            VerdictKind::Invalid => Class::Invalid,
+            VerdictKind::Valid => VerdictClass::Valid,
+            VerdictKind::Gap => VerdictClass::Gap,
+            VerdictKind::Unattested if report.lack_of(prefix) == Some(Lack::PreferredMissing) => VerdictClass::Missing,
+            VerdictKind::Unattested => VerdictClass::Unattested,
+            VerdictKind::Expired => VerdictClass::Expired,
+            VerdictKind::Invalid => VerdictClass::Invalid,
         }
     }
 
@@ -53,13 +60,13 @@ impl Class {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Class::Valid => "valid",
-            Class::Gap => "gap",
-            Class::Unattested => "unattested",
-            Class::Missing => "missing",
-            Class::Expired => "expired",
-            Class::Invalid => "invalid",
-            Class::Malformed => "malformed",
+            VerdictClass::Valid => "valid",
+            VerdictClass::Gap => "gap",
+            VerdictClass::Unattested => "unattested",
+            VerdictClass::Missing => "missing",
+            VerdictClass::Expired => "expired",
+            VerdictClass::Invalid => "invalid",
+            VerdictClass::Malformed => "malformed",
         }
     }
 }
@@ -82,34 +89,34 @@ pub struct Treatment {
 /// What follows from each class.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Policy {
-    treatments: BTreeMap<Class, Treatment>,
+    treatments: BTreeMap<VerdictClass, Treatment>,
 }
 
 impl Default for Policy {
     /// What is invalid, expired or malformed is rejected and told; all else passes as it is.
     fn default() -> Self {
         let rejected = Treatment { reject: true, log: true, ..Treatment::default() };
-        let classes = [Class::Expired, Class::Invalid, Class::Malformed];
+        let classes = [VerdictClass::Expired, VerdictClass::Invalid, VerdictClass::Malformed];
         Self { treatments: classes.into_iter().map(|class| (class, rejected)).collect() }
     }
 }
 
 impl Policy {
     /// Sets what follows from `class`.
-    pub fn set(&mut self, class: Class, treatment: Treatment) {
+    pub fn set(&mut self, class: VerdictClass, treatment: Treatment) {
         self.treatments.insert(class, treatment);
     }
 
     /// What follows from `class`.
     #[must_use]
-    pub fn treatment(&self, class: Class) -> Treatment {
+    pub fn treatment(&self, class: VerdictClass) -> Treatment {
         self.treatments.get(&class).copied().unwrap_or_default()
     }
 
     /// The route as it goes inside; `None` if it does not. Tags of ours that came from outside are taken off, since
     /// only we say them.
     #[must_use]
-    pub fn apply(&self, class: Class, attributes: &Attributes) -> Option<Attributes> {
+    pub fn apply(&self, class: VerdictClass, attributes: &Attributes) -> Option<Attributes> {
         let treatment = self.treatment(class);
         if treatment.reject {
             return None;
@@ -145,19 +152,19 @@ mod tests {
         let tag: LargeCommunity = "64497:1:1".parse().expect("a community");
         let other: LargeCommunity = "64498:7:7".parse().expect("a community");
         let mut policy = Policy::default();
-        policy.set(Class::Valid, Treatment { large_community: Some(tag), ..Treatment::default() });
-        policy.set(Class::Gap, Treatment { med: Some(50), ..Treatment::default() });
+        policy.set(VerdictClass::Valid, Treatment { large_community: Some(tag), ..Treatment::default() });
+        policy.set(VerdictClass::Gap, Treatment { med: Some(50), ..Treatment::default() });
         let route = Attributes::builder().origin(Origin::Igp).large_communities(&[tag, other]).finish();
         let tags = |class| policy.apply(class, &route).map(|route| route.large_communities().collect::<Vec<_>>());
-        assert_eq!(tags(Class::Valid), Some(vec![other, tag]));
-        assert_eq!(tags(Class::Unattested), Some(vec![other]));
-        assert_eq!(tags(Class::Invalid), None);
-        assert_eq!(policy.apply(Class::Gap, &route).and_then(|route| route.med()), Some(50));
+        assert_eq!(tags(VerdictClass::Valid), Some(vec![other, tag]));
+        assert_eq!(tags(VerdictClass::Unattested), Some(vec![other]));
+        assert_eq!(tags(VerdictClass::Invalid), None);
+        assert_eq!(policy.apply(VerdictClass::Gap, &route).and_then(|route| route.med()), Some(50));
     }
 
     #[test]
     fn a_route_that_nothing_is_done_to_keeps_its_octets() {
         let route = Attributes::builder().origin(Origin::Igp).med(Some(7)).finish();
-        assert_eq!(Policy::default().apply(Class::Gap, &route), Some(route));
+        assert_eq!(Policy::default().apply(VerdictClass::Gap, &route), Some(route));
     }
 }

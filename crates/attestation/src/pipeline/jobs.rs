@@ -7,8 +7,8 @@ use wayleave_bgp::{AttributeCode, AttributeFlags, Attributes, Nlri};
 use wayleave_core::{Asn, Prefix};
 use wayleave_crypto::hash::hash;
 
-use super::roots::{Kept, Shared};
-use super::signing_keys::Ring;
+use super::keys::Ring;
+use super::shared_tree::{Kept, Shared};
 use crate::attest::{self, AttestError, Attested, KeyRing, Onward, Origination, Speaker};
 use crate::cache::Cache;
 use crate::chain::Attestation;
@@ -21,38 +21,38 @@ use crate::validate::{Carried, Clock, Context, Route, Rules};
 
 /// Routes with the same attributes.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
-    pub(super) attributes: Arc<Attributes>,
-    pub(super) routes: Vec<Nlri>,
+pub(crate) struct RouteGroup {
+    pub(crate) attributes: Arc<Attributes>,
+    pub(crate) routes: Vec<Nlri>,
 }
 
-impl Group {
+impl RouteGroup {
     fn prefixes(&self) -> Vec<Prefix> {
         self.routes.iter().map(|nlri| nlri.prefix).collect()
     }
 }
 
 /// Routes of one peer to be validated.
-pub(super) struct Validate {
-    pub(super) cache: Arc<Mutex<Cache>>,
-    pub(super) view: Arc<View>,
-    pub(super) rules: Rules,
-    pub(super) clock: Clock,
-    pub(super) directories: Arc<Vec<Tree>>,
-    pub(super) attribute: AttributeCode,
-    pub(super) receiver: Asn,
-    pub(super) groups: Vec<Group>,
+pub(crate) struct Validate {
+    pub(crate) cache: Arc<Mutex<Cache>>,
+    pub(crate) view: Arc<View>,
+    pub(crate) rules: Rules,
+    pub(crate) clock: Clock,
+    pub(crate) directories: Arc<Vec<Tree>>,
+    pub(crate) attribute: AttributeCode,
+    pub(crate) receiver: Asn,
+    pub(crate) groups: Vec<RouteGroup>,
 }
 
 /// Routes with the same attributes, and what was found of them.
 #[derive(Debug)]
-pub(super) struct Judged {
-    pub(super) group: Group,
-    pub(super) report: Arc<Report>,
+pub(crate) struct Judged {
+    pub(crate) group: RouteGroup,
+    pub(crate) report: Arc<Report>,
 }
 
 /// The attestation as the UPDATE carried it. `Attributes` holds the first of several.
-pub(super) fn carried(attributes: &Attributes, code: AttributeCode) -> Carried<'_> {
+pub(crate) fn carried(attributes: &Attributes, code: AttributeCode) -> Carried<'_> {
     match attributes.get(code) {
         None => Carried::Absent,
         Some(found) if found.flags.is_optional() && found.flags.is_transitive() => Carried::Value(found.value),
@@ -62,12 +62,12 @@ pub(super) fn carried(attributes: &Attributes, code: AttributeCode) -> Carried<'
 
 impl Validate {
     /// The reports, and the groups on which the work panicked.
-    pub(super) fn run(mut self) -> (Vec<Judged>, Vec<Group>) {
+    pub(crate) fn run(mut self) -> (Vec<Judged>, Vec<RouteGroup>) {
         guarded(std::mem::take(&mut self.groups), |groups| self.judge(groups))
     }
 
-    fn judge(&self, groups: Vec<Group>) -> Vec<Judged> {
-        let groups: Vec<Group> = groups.into_iter().flat_map(|group| split(group, self.attribute)).collect();
+    fn judge(&self, groups: Vec<RouteGroup>) -> Vec<Judged> {
+        let groups: Vec<RouteGroup> = groups.into_iter().flat_map(|group| split(group, self.attribute)).collect();
         let parts: Vec<(Path, Vec<Prefix>)> =
             groups.iter().map(|group| (Path::from_as_path(group.attributes.as_path()), group.prefixes())).collect();
         let routes: Vec<Route<'_>> = groups
@@ -89,12 +89,12 @@ impl Validate {
 }
 
 /// Routes of the signed list, and those beside it: one that is not signed for must not speak for the others.
-pub(super) fn split(group: Group, attribute: AttributeCode) -> Vec<Group> {
+pub(crate) fn split(group: RouteGroup, attribute: AttributeCode) -> Vec<RouteGroup> {
     let Carried::Value(value) = carried(&group.attributes, attribute) else { return vec![group] };
     let Ok(attestation) = Attestation::decode(value) else { return vec![group] };
     let (listed, others): (Vec<Nlri>, Vec<Nlri>) =
         group.routes.iter().partition(|nlri| attestation.covers(&nlri.prefix));
-    let part = |routes: Vec<Nlri>| Group { attributes: Arc::clone(&group.attributes), routes };
+    let part = |routes: Vec<Nlri>| RouteGroup { attributes: Arc::clone(&group.attributes), routes };
     // Each alone: the fault names its prefix.
     let others = others.into_iter().map(|nlri| part(vec![nlri]));
     (!listed.is_empty()).then(|| part(listed.clone())).into_iter().chain(others).collect()
@@ -102,7 +102,7 @@ pub(super) fn split(group: Group, attribute: AttributeCode) -> Vec<Group> {
 
 /// For whom routes are signed.
 #[derive(Clone, Debug)]
-pub(super) enum Target {
+pub(crate) enum Target {
     /// One neighbour, and what we say of it.
     Neighbour(Asn, Leaf),
     /// One neighbour of many, for all of which one signature does.
@@ -131,34 +131,34 @@ impl Target {
 }
 
 /// Routes for one target, to be signed.
-pub(super) struct Sign {
-    pub(super) ring: Ring,
-    pub(super) asn: Asn,
-    pub(super) target: Target,
+pub(crate) struct Sign {
+    pub(crate) ring: Ring,
+    pub(crate) asn: Asn,
+    pub(crate) target: Target,
     /// Seconds since 1970.
-    pub(super) now: u64,
+    pub(crate) now: u64,
     /// Minutes.
-    pub(super) lifetime: u16,
+    pub(crate) lifetime: u16,
     /// Of the first list; the next have the next ones.
-    pub(super) sequence: u64,
-    pub(super) attribute: AttributeCode,
+    pub(crate) sequence: u64,
+    pub(crate) attribute: AttributeCode,
     /// Octets of a value that the neighbour takes, at most.
-    pub(super) most: usize,
+    pub(crate) most: usize,
     /// Own prefixes that are signed; `None`: all.
-    pub(super) own: Option<Arc<Vec<Prefix>>>,
-    pub(super) groups: Vec<Group>,
+    pub(crate) own: Option<Arc<Vec<Prefix>>>,
+    pub(crate) groups: Vec<RouteGroup>,
 }
 
 /// What became of routes that go out.
 #[derive(Debug)]
-pub(super) struct Signed {
-    pub(super) group: Group,
-    pub(super) outcome: Outcome,
+pub(crate) struct Signed {
+    pub(crate) group: RouteGroup,
+    pub(crate) outcome: Outcome,
 }
 
 /// How routes go out.
 #[derive(Clone, Debug)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// With these attributes; to be signed again at this time (seconds since 1970).
     Attested { attributes: Arc<Attributes>, renew: u64, origin: bool, smaller: bool },
     /// As they came: nothing to extend, or not ours to sign.
@@ -175,7 +175,7 @@ pub(super) enum Outcome {
 
 impl Outcome {
     /// When what was signed is to be signed again.
-    pub(super) fn renewal(&self) -> Option<u64> {
+    pub(crate) fn renewal(&self) -> Option<u64> {
         match self {
             Self::Attested { renew, .. } => Some(*renew),
             _ => None,
@@ -183,24 +183,24 @@ impl Outcome {
     }
 
     /// Whether it can be used for further routes at `unix`.
-    pub(super) fn is_current(&self, unix: u64) -> bool {
+    pub(crate) fn is_current(&self, unix: u64) -> bool {
         self.renewal().is_some_and(|renew| renew > unix)
     }
 }
 
 impl Sign {
     /// What became of the routes, and the groups on which the work panicked.
-    pub(super) fn run(mut self) -> (Vec<Signed>, Vec<Group>) {
+    pub(crate) fn run(mut self) -> (Vec<Signed>, Vec<RouteGroup>) {
         guarded(std::mem::take(&mut self.groups), |groups| self.sign(groups))
     }
 
-    fn sign(&mut self, groups: Vec<Group>) -> Vec<Signed> {
+    fn sign(&mut self, groups: Vec<RouteGroup>) -> Vec<Signed> {
         let ring = self.ring.clone();
         let mut ring = ring.lock();
         groups.into_iter().flat_map(|group| self.group(group, &mut ring)).collect()
     }
 
-    fn group(&mut self, group: Group, ring: &mut KeyRing) -> Vec<Signed> {
+    fn group(&mut self, group: RouteGroup, ring: &mut KeyRing) -> Vec<Signed> {
         let path = Path::from_as_path(group.attributes.as_path());
         let (received, prepend) = without(&path, self.asn);
         let whole = |outcome| vec![Signed { group: group.clone(), outcome }];
@@ -230,13 +230,13 @@ impl Sign {
     }
 
     /// Own routes, in lists of at most 32 prefixes.
-    fn originate(&mut self, group: &Group, prepend: u8, ring: &mut KeyRing) -> Vec<Signed> {
+    fn originate(&mut self, group: &RouteGroup, prepend: u8, ring: &mut KeyRing) -> Vec<Signed> {
         let is_own = |prefix: &Prefix| match &self.own {
             None => true,
             Some(own) => own.iter().any(|owned| owned.contains(prefix)),
         };
         let (ours, others): (Vec<Nlri>, Vec<Nlri>) = group.routes.iter().partition(|nlri| is_own(&nlri.prefix));
-        let part = |routes: Vec<Nlri>| Group { attributes: Arc::clone(&group.attributes), routes };
+        let part = |routes: Vec<Nlri>| RouteGroup { attributes: Arc::clone(&group.attributes), routes };
         let mut done = Vec::new();
         if !others.is_empty() {
             done.push(Signed { group: part(others), outcome: Outcome::AsTheyCame });
@@ -272,7 +272,7 @@ impl Sign {
     /// fit with its opening is signed for the neighbour alone.
     fn signed<'t>(
         &'t self,
-        group: &Group,
+        group: &RouteGroup,
         key: [u8; 32],
         origin: bool,
         mut make: impl FnMut(Onward<'t>) -> Result<Attested<'t>, AttestError>,
@@ -299,7 +299,13 @@ impl Sign {
         }
     }
 
-    fn outcome(&self, group: &Group, made: Result<Attested<'_>, AttestError>, origin: bool, renew: u64) -> Outcome {
+    fn outcome(
+        &self,
+        group: &RouteGroup,
+        made: Result<Attested<'_>, AttestError>,
+        origin: bool,
+        renew: u64,
+    ) -> Outcome {
         match made {
             Ok(attested) => {
                 let value = self.target.value(&attested);
@@ -317,7 +323,7 @@ impl Sign {
     }
 
     /// Between half and three quarters of the lifetime from now, the same for a list, different for each.
-    fn renewal(&self, group: &Group) -> u64 {
+    fn renewal(&self, group: &RouteGroup) -> u64 {
         let lifetime = u64::from(self.lifetime) * 60;
         let first = group.routes.first().map_or([0; 16], |nlri| nlri.prefix.octets());
         let mixed = first.iter().fold(self.sequence, |sum, octet| {
@@ -339,7 +345,7 @@ fn originated(list: &[Prefix], prepend: u8) -> [u8; 32] {
 }
 
 /// The path as `asn` received it, and how many times it put itself on it.
-pub(super) fn without(path: &Path, asn: Asn) -> (Path, u8) {
+pub(crate) fn without(path: &Path, asn: Asn) -> (Path, u8) {
     let entries = path.entries();
     let own = entries.iter().rev().take_while(|entry| **entry == asn).count();
     let received = Path::from_travel(&entries[..entries.len() - own]);
@@ -348,11 +354,11 @@ pub(super) fn without(path: &Path, asn: Asn) -> (Path, u8) {
 
 /// Work for a pool.
 pub struct Job {
-    pub(super) pair: usize,
-    pub(super) work: Work,
+    pub(crate) pair: usize,
+    pub(crate) work: Work,
 }
 
-pub(super) enum Work {
+pub(crate) enum Work {
     Validate(Validate),
     Sign(Sign),
     /// Keys are to be made ready for their next signatures.
@@ -362,14 +368,14 @@ pub(super) enum Work {
 /// Work that is done.
 #[derive(Debug)]
 pub struct Done {
-    pub(super) pair: usize,
-    pub(super) result: Results,
+    pub(crate) pair: usize,
+    pub(crate) result: Results,
     /// Groups for which the work panicked.
-    pub(super) failed: Vec<Group>,
+    pub(crate) failed: Vec<RouteGroup>,
 }
 
 #[derive(Debug)]
-pub(super) enum Results {
+pub(crate) enum Results {
     Validated(Vec<Judged>),
     Signed(Vec<Signed>),
     /// Whether keys were made.
@@ -398,8 +404,11 @@ impl Job {
 
 /// Does the work for all groups and, where it panics, for each alone: one route's fault must not hold up the others.
 /// What panicked alone comes back beside the results.
-pub(super) fn guarded<T>(groups: Vec<Group>, mut run: impl FnMut(Vec<Group>) -> Vec<T>) -> (Vec<T>, Vec<Group>) {
-    let mut run = |groups: Vec<Group>| catch_unwind(AssertUnwindSafe(|| run(groups)));
+pub(crate) fn guarded<T>(
+    groups: Vec<RouteGroup>,
+    mut run: impl FnMut(Vec<RouteGroup>) -> Vec<T>,
+) -> (Vec<T>, Vec<RouteGroup>) {
+    let mut run = |groups: Vec<RouteGroup>| catch_unwind(AssertUnwindSafe(|| run(groups)));
     if let Ok(done) = run(groups.clone()) {
         return (done, Vec::new());
     }
@@ -434,10 +443,10 @@ mod tests {
         let group = |number: u8| {
             let prefix = Prefix::new([10, number, 0, 0].into(), 16).expect("a prefix");
             let attributes = Arc::new(Attributes::builder().origin(Origin::Igp).finish());
-            Group { attributes, routes: vec![Nlri { prefix, path_id: 0 }] }
+            RouteGroup { attributes, routes: vec![Nlri { prefix, path_id: 0 }] }
         };
         let bad = group(3).routes[0];
-        let (done, failed) = guarded((0..8).map(group).collect(), |groups: Vec<Group>| {
+        let (done, failed) = guarded((0..8).map(group).collect(), |groups: Vec<RouteGroup>| {
             let routes: Vec<Nlri> = groups.into_iter().flat_map(|group| group.routes).collect();
             assert!(!routes.contains(&bad), "this one");
             routes

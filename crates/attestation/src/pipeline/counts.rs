@@ -1,0 +1,93 @@
+//! Counters of what happened to routes, in validation and signing.
+
+use serde::Serialize;
+
+use super::jobs::Outcome;
+
+/// What a pair has counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Counts {
+    /// Routes validated, again and again those that were looked at anew.
+    pub validated: u64,
+    /// Routes rejected.
+    pub rejected: u64,
+    /// Routes with our own AS on their path, which go nowhere.
+    pub loops: u64,
+    /// Routes signed as their origin.
+    pub originated: u64,
+    /// Routes whose chain was extended.
+    pub extended: u64,
+    /// Of those: ahead of expiry.
+    pub renewed: u64,
+    /// Routes out as they came, without an attestation.
+    pub unattested: u64,
+    /// Routes out with a chain that could not be extended.
+    pub not_extended: u64,
+    /// Routes signed with a smaller suite, to fit.
+    pub smaller: u64,
+    /// Routes not sent because nothing fits.
+    pub too_long: u64,
+    /// Routes not sent because keys are spent.
+    pub exhausted: u64,
+    /// Routes that a session's message size did not take.
+    pub oversize: u64,
+    /// Malformed UPDATEs (RFC 7606).
+    pub malformed_updates: u64,
+    /// Attestations older than one which the same origin had sent the same way.
+    pub older: u64,
+    /// Routes that went nowhere because work on them panicked.
+    pub failed: u64,
+}
+
+impl Counts {
+    /// Adds another pair's.
+    pub(crate) fn add(&mut self, other: &Counts) {
+        let Counts {
+            validated,
+            rejected,
+            loops,
+            originated,
+            extended,
+            renewed,
+            unattested,
+            not_extended,
+            smaller,
+            too_long,
+            exhausted,
+            oversize,
+            malformed_updates,
+            older,
+            failed,
+        } = other;
+        self.older += older;
+        self.failed += failed;
+        self.validated += validated;
+        self.rejected += rejected;
+        self.loops += loops;
+        self.originated += originated;
+        self.extended += extended;
+        self.renewed += renewed;
+        self.unattested += unattested;
+        self.not_extended += not_extended;
+        self.smaller += smaller;
+        self.too_long += too_long;
+        self.exhausted += exhausted;
+        self.oversize += oversize;
+        self.malformed_updates += malformed_updates;
+    }
+
+    pub(crate) fn note(&mut self, outcome: &Outcome, again: bool) {
+        match outcome {
+            Outcome::Attested { origin, smaller, .. } => {
+                *(if *origin { &mut self.originated } else { &mut self.extended }) += 1;
+                self.smaller += u64::from(*smaller);
+                self.renewed += u64::from(again);
+            }
+            Outcome::AsTheyCame => self.unattested += 1,
+            Outcome::NotExtended(_) => self.not_extended += 1,
+            Outcome::TooLong { .. } => self.too_long += 1,
+            Outcome::Exhausted => self.exhausted += 1,
+            Outcome::NotReserved => {}
+        }
+    }
+}

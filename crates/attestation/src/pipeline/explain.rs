@@ -1,0 +1,192 @@
+//! A report in words: hop by hop, what is proved and who could have signed; how routes went out; which keys sign.
+
+use serde::Serialize;
+use wayleave_bgp::Attributes;
+use wayleave_core::Asn;
+
+use super::jobs::Outcome;
+use crate::SuiteId;
+use crate::attest::{AttestError, KeyRing, Pair as KeyPair};
+use crate::clock_doubt::ClockDoubt;
+use crate::path::Path;
+use crate::report::{KeyOrigin, Report};
+
+/// One AS of a path.
+#[derive(Clone, Debug, Serialize)]
+pub struct WhyHop {
+    /// The AS.
+    pub asn: Asn,
+    /// The suite that it signed with; `None`: it does not attest (a gap).
+    pub suite: Option<String>,
+    /// Whose word stands behind its key.
+    pub key: Option<KeyOrigin>,
+    /// Whether its signature is right.
+    pub proved: bool,
+    /// Whether the chain broke here.
+    pub broken: bool,
+    /// Who could have made this signature.
+    pub could_have_signed: Vec<Asn>,
+    /// Until when it holds, in seconds since 1970.
+    pub not_after: Option<u64>,
+    /// All of it in words.
+    pub words: String,
+}
+
+/// A key of the AS, public parts only.
+#[derive(Clone, Debug, Serialize)]
+pub struct OwnKey {
+    /// What it is for.
+    pub of: &'static str,
+    /// Its suite.
+    pub suite: &'static str,
+    /// Its name in leaves: 64 hexadecimal digits.
+    pub sign: String,
+    /// Whether the trust anchor vouches for it.
+    pub registered: bool,
+    /// The next index of a few-time key.
+    pub next_index: Option<u64>,
+    /// Signatures that it may still make.
+    pub left: Option<u64>,
+    /// What makes a change count.
+    pub reload: &'static str,
+}
+
+/// What is to be said of our clock.
+pub(crate) fn clock_words(doubt: Option<ClockDoubt>) -> &'static str {
+    match doubt {
+        None => "good",
+        Some(ClockDoubt::Slow) => "in doubt: most origins sign for times that have not come here",
+        Some(ClockDoubt::Fast) => "in doubt: most origins' signatures have expired here",
+    }
+}
+
+/// Public parts of the keys of a ring.
+pub(crate) fn own_keys(ring: &KeyRing, left: impl Fn(usize, &KeyPair) -> Option<u64>) -> Vec<OwnKey> {
+    let own = ring.pairs.iter().enumerate().map(|(place, pair)| OwnKey {
+        of: "attestations",
+        suite: pair.suite.name(),
+        sign: pair.leaf_key().key.iter().map(|octet| format!("{octet:02x}")).collect(),
+        registered: pair.registered,
+        next_index: pair.key.next_index(),
+        left: left(place, pair),
+        reload: "restart",
+    });
+    own.collect()
+}
+
+/// What a report says in one sentence.
+#[must_use]
+pub fn reason(report: &Report) -> String {
+    match (&report.broken, &report.lack) {
+        (Some(broken), _) => {
+            let place = broken.asn.map_or(String::new(), |asn| format!(" at {asn}"));
+            let suspects: Vec<String> = broken.suspects.iter().map(ToString::to_string).collect();
+            let by = match suspects.as_slice() {
+                [] => String::new(),
+                [one] => format!("; {one} did it"),
+                many => format!("; one of {} did it", many.join(", ")),
+            };
+            format!("{}{place}{by}", broken.problem)
+        }
+        (None, Some(lack)) => lack.to_string(),
+        (None, None) => "every hop is proved".to_owned(),
+    }
+}
+
+/// The path, AS by AS, with what the report proves of each.
+pub(crate) fn hops(report: &Report, attributes: &Attributes) -> Vec<WhyHop> {
+    let path = Path::from_as_path(attributes.as_path());
+    let entries = path.entries();
+    let mut all = Vec::new();
+    let mut cursor = 0;
+    let broken_at = report.broken.as_ref().and_then(|broken| broken.hop);
+    for (number, hop) in report.hops.iter().enumerate() {
+        let skipped = usize::from(hop.skipped);
+        gaps(&mut all, entries.iter().skip(cursor).take(skipped));
+        cursor += skipped + usize::from(hop.prepend);
+        let could: Vec<Asn> = report.could_have_signed(number).collect();
+        let broken = broken_at == Some(number);
+        let suite = suite_name(hop.suite);
+        let key = match hop.key {
+            KeyOrigin::Registered => "its registered key".to_owned(),
+            KeyOrigin::EndorsedAndRegistered => "a key that the AS before endorsed and that is registered".to_owned(),
+            KeyOrigin::Endorsed => "a key for which only the AS before vouches".to_owned(),
+            KeyOrigin::Granted => "a key that the AS before made".to_owned(),
+        };
+        let mut words = match (broken, hop.proved) {
+            (true, _) => format!("signed with {suite} and {key}: broken here"),
+            (false, true) => format!("signed with {suite} and {key}: proved"),
+            (false, false) => format!("signed with {suite} and {key}: not proved"),
+        };
+        if could.len() > 1 {
+            let others: Vec<String> = could.iter().filter(|asn| **asn != hop.asn).map(ToString::to_string).collect();
+            words += &format!("; {} could have signed too", others.join(", "));
+        }
+        all.push(WhyHop {
+            asn: hop.asn,
+            suite: Some(suite),
+            key: Some(hop.key),
+            proved: hop.proved,
+            broken,
+            could_have_signed: could,
+            not_after: Some(hop.not_after),
+            words,
+        });
+    }
+    // What the hops do not reach: those of the tail, or of a chain that could not be read that far.
+    gaps(&mut all, entries.iter().skip(cursor));
+    all
+}
+
+/// Entries that nobody attests, each AS once however often it prepended itself.
+fn gaps<'a>(all: &mut Vec<WhyHop>, entries: impl Iterator<Item = &'a Asn>) {
+    let mut last = None;
+    for asn in entries {
+        if last.replace(*asn) != Some(*asn) {
+            all.push(gap(*asn));
+        }
+    }
+}
+
+fn gap(asn: Asn) -> WhyHop {
+    WhyHop {
+        asn,
+        suite: None,
+        key: None,
+        proved: false,
+        broken: false,
+        could_have_signed: Vec::new(),
+        not_after: None,
+        words: "attests nothing: a gap".to_owned(),
+    }
+}
+
+pub(crate) fn suite_name(number: u8) -> String {
+    SuiteId::from_byte(number).map_or(format!("suite {number}"), |suite| suite.name().to_owned())
+}
+
+/// How a route went to the members of an exchange.
+pub(crate) fn sent_word(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::NotExtended(error) => format!("sent on without our hop: {error}"),
+        Outcome::TooLong { need } => format!("not sent: the attestation of {need} octets is too long"),
+        outcome => word(outcome).to_owned(),
+    }
+}
+
+pub(crate) fn word(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Attested { origin: true, .. } => "signed as origin",
+        Outcome::Attested { origin: false, .. } => "chain extended",
+        Outcome::AsTheyCame => "sent on without an attestation of ours",
+        Outcome::NotExtended(AttestError::NotOurs(_)) => "sent on without our hop: the chain names none of our keys",
+        Outcome::NotExtended(_) => "sent on without our hop",
+        Outcome::TooLong { .. } => "not sent: too long",
+        Outcome::NotReserved => "waits for the key's count to be durable",
+        Outcome::Exhausted => "not sent: the keys are spent",
+    }
+}
+
+pub(crate) fn goes_out(outcome: &Outcome) -> bool {
+    !matches!(outcome, Outcome::TooLong { .. } | Outcome::NotReserved | Outcome::Exhausted)
+}
