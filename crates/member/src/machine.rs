@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use wayleave_attestation::attest::KeyRing;
 use wayleave_attestation::leaf::LeafKey;
-use wayleave_attestation::pki::View;
 use wayleave_attestation::member::{
-    self as attestation, MemberAttestation, MemberConfig, MemberEvent, Done, Explained, Job, RouteId, Sent,
+    self as attestation, Done, Explained, Job, MemberAttestation, MemberConfig, MemberEvent, RouteId, Sent,
 };
 use wayleave_attestation::pipeline::policy::Policy as AttestationPolicy;
+use wayleave_attestation::pki::View;
 use wayleave_bgp::Attributes;
 use wayleave_bgp::peer::PeerEvent;
 use wayleave_core::{Instant, Machine, Now, Prefix};
@@ -188,7 +188,8 @@ impl MemberProxy {
             }
             (PeerEvent::Update(update), Some(attestor)) => {
                 let (withdrawn, announced, attributes) = (update.withdrawn, update.announced, update.attributes);
-                return attestor.handle(attestation::Input::RouterUpdate { withdrawn, announced, attributes }, self.now);
+                return attestor
+                    .handle(attestation::Input::RouterUpdate { withdrawn, announced, attributes }, self.now);
             }
             (PeerEvent::Update(update), None) => MemberInput::ClearedUpdate {
                 withdrawn: update.withdrawn,

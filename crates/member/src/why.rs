@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use wayleave_attestation::member::{Explained, Sent};
-use wayleave_attestation::pipeline::policy::VerdictClass;
 use wayleave_attestation::pipeline::explain::WhyHop;
+use wayleave_attestation::pipeline::policy::VerdictClass;
 use wayleave_attestation::report::Broken;
 use wayleave_core::{Prefix, UnixTime};
 use wayleave_route_server::member as route_server;

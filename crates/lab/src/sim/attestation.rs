@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::chain::TYPE_CODE;
-use wayleave_attestation::pki::{RegisteredKey, View};
-use wayleave_attestation::proxy::MOST_OCTETS;
 use wayleave_attestation::member::MemberConfig;
 use wayleave_attestation::pipeline::policy::Policy;
+use wayleave_attestation::pki::{RegisteredKey, View};
+use wayleave_attestation::proxy::MOST_OCTETS;
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::Rules;
 use wayleave_bgp::AttributeCode;

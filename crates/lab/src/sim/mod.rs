@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use wayleave_attestation::member::{Job, MemberEvent};
 use wayleave_attestation::pki::View;
-use wayleave_attestation::member::{MemberEvent, Job};
 use wayleave_bgp::peer::PeerEvent;
 use wayleave_bgp::{Attributes, Nlri, Update};
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};

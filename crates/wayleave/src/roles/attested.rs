@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
-use wayleave_attestation::member::{self as attestation, MemberConfig, MemberEvent, Job};
+use wayleave_attestation::member::{self as attestation, Job, MemberConfig, MemberEvent};
 use wayleave_attestation::pipeline::explain::reason;
 use wayleave_attestation::validate::Rules;
 use wayleave_bgp::AttributeCode;
