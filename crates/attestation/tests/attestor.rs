@@ -6,7 +6,9 @@ use std::time::Duration;
 use wayleave_attestation::attest::{self, KeyRing, Onward, Origination, Pair, Speaker, endorse};
 use wayleave_attestation::chain::{Attestation, TYPE_CODE};
 use wayleave_attestation::leaf::LeafKey;
-use wayleave_attestation::member::{Input, Job, MemberAttestation, MemberConfig, MemberEvent, Output};
+use wayleave_attestation::member::{
+    Input, Job, MemberAttestation, MemberAttestationConfig, MemberAttestationEvent, Output,
+};
 use wayleave_attestation::pipeline::policy::{Policy, VerdictClass};
 use wayleave_attestation::pki::{RegisteredKey, View, Vrp};
 use wayleave_attestation::proxy::MOST_OCTETS;
@@ -97,13 +99,13 @@ struct Driven {
     attestor: MemberAttestation,
     now: Now,
     said: Vec<Said>,
-    events: Vec<MemberEvent>,
+    events: Vec<MemberAttestationEvent>,
     work: Vec<Job>,
 }
 
 impl Driven {
     fn new(ring: KeyRing) -> Self {
-        let config = MemberConfig {
+        let config = MemberAttestationConfig {
             asn: MEMBER,
             attribute: ATTRIBUTE,
             rules: Rules::default(),
@@ -221,7 +223,7 @@ fn a_route_over_which_signing_panicked_is_told_and_tried_again_ten_minutes_later
     driven.announce("10.1.0.0/16", path(&[MEMBER]));
     let sign = driven.only_work();
     driven.finish(sign);
-    assert!(matches!(driven.events.last(), Some(MemberEvent::Failed { .. })), "{:?}", driven.events);
+    assert!(matches!(driven.events.last(), Some(MemberAttestationEvent::Failed { .. })), "{:?}", driven.events);
     assert_eq!(driven.signed_for(), []);
     driven.sleep_until(BEGIN + 599);
     assert_eq!(driven.signed_for(), []);
@@ -263,7 +265,7 @@ fn a_customers_chain_that_a_member_without_keys_passes_on_is_withdrawn_when_it_e
     driven.sleep_until(BEGIN + 3601);
     let said = driven.said.last().expect("said");
     assert_eq!((said.withdrawn, said.announced), (1, 0));
-    assert!(matches!(driven.events.last(), Some(MemberEvent::Refused(_, VerdictClass::Expired, _))));
+    assert!(matches!(driven.events.last(), Some(MemberAttestationEvent::Refused(_, VerdictClass::Expired, _))));
     driven.sleep_until(BEGIN + 7200);
     assert_eq!(driven.said.len(), 2, "once");
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use wayleave_attestation::attest::KeyRing;
 use wayleave_attestation::leaf::LeafKey;
 use wayleave_attestation::member::{
-    self as attestation, Done, Explained, Job, MemberAttestation, MemberConfig, MemberEvent, RouteId, Sent,
+    self as attestation, Done, Explained, Job, MemberAttestation, MemberAttestationConfig, MemberAttestationEvent,
+    RouteId, Sent,
 };
 use wayleave_attestation::pipeline::policy::Policy as AttestationPolicy;
 use wayleave_attestation::pki::View;
@@ -25,7 +26,7 @@ use wayleave_route_server::policy::Policy;
 
 /// How a member's proxy signs what its router announces and validates what other members announce.
 pub struct AttestationConfig {
-    pub settings: MemberConfig,
+    pub settings: MemberAttestationConfig,
     /// The keys of the member's AS.
     pub key_ring: KeyRing,
     /// By encoded public key, how many signatures a few-time key may have made before this start.
@@ -98,7 +99,7 @@ pub enum Output {
         public: Vec<u8>,
         limit: u64,
     },
-    AttestationEvent(MemberEvent),
+    AttestationEvent(MemberAttestationEvent),
 }
 
 /// A member's proxy.

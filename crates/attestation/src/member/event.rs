@@ -20,7 +20,7 @@ pub type RouteId = [u8; 32];
 
 /// The configuration of an attestor.
 #[derive(Clone, Debug)]
-pub struct MemberConfig {
+pub struct MemberAttestationConfig {
     /// The member's AS.
     pub asn: Asn,
     /// The attribute's type code.
@@ -134,12 +134,12 @@ pub enum Output {
         limit: u64,
     },
     /// Something happened.
-    Event(MemberEvent),
+    Event(MemberAttestationEvent),
 }
 
 /// What happened.
 #[derive(Debug)]
-pub enum MemberEvent {
+pub enum MemberAttestationEvent {
     /// A route of another member has a class that is to be told.
     Verdict {
         /// The announcer's slot.

@@ -7,7 +7,7 @@ use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
 
 use super::announced::{Outcomes, Outward, Went};
-use super::event::{Finding, Input, MemberConfig, MemberEvent as Event, Output, RouteId};
+use super::event::{Finding, Input, MemberAttestationConfig, MemberAttestationEvent as Event, Output, RouteId};
 use super::received::{Done, Inward, Job, Results, Work, opened};
 use crate::attest::{KeyRing, endorse};
 use crate::cache::Cache;
@@ -58,7 +58,7 @@ enum Due {
 
 /// The attestor of one member.
 pub struct MemberAttestation {
-    pub(super) config: MemberConfig,
+    pub(super) config: MemberAttestationConfig,
     own: Option<Arc<Vec<Prefix>>>,
     pub(super) view: Arc<View>,
     keys: SigningKeys,
@@ -85,7 +85,7 @@ impl MemberAttestation {
     /// Nothing known yet. `ring` holds the AS's keys, `used` by encoded public key how often a few-time key may have
     /// signed in earlier lives.
     #[must_use]
-    pub fn new(config: MemberConfig, ring: KeyRing, used: &HashMap<Vec<u8>, u64>, now: Now) -> Self {
+    pub fn new(config: MemberAttestationConfig, ring: KeyRing, used: &HashMap<Vec<u8>, u64>, now: Now) -> Self {
         let mut attestor = Self {
             own: config.own.clone().map(Arc::new),
             view: Arc::new(View::new(0)),

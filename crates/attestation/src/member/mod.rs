@@ -11,7 +11,7 @@ mod machine;
 mod received;
 mod status;
 
-pub use event::{Finding, Input, MemberConfig, MemberEvent, Output, RouteId};
+pub use event::{Finding, Input, MemberAttestationConfig, MemberAttestationEvent, Output, RouteId};
 pub use machine::MemberAttestation;
 pub use received::{Done, Job};
 pub use status::{Explained, Sent, Status};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::chain::TYPE_CODE;
-use wayleave_attestation::member::MemberConfig;
+use wayleave_attestation::member::MemberAttestationConfig;
 use wayleave_attestation::pipeline::policy::Policy;
 use wayleave_attestation::pki::{RegisteredKey, View};
 use wayleave_attestation::proxy::MOST_OCTETS;
@@ -73,7 +73,7 @@ impl Sim {
         if !self.setup.attesting.contains(&slot) {
             return None;
         }
-        let settings = MemberConfig {
+        let settings = MemberAttestationConfig {
             asn: member_asn(slot),
             attribute: AttributeCode(TYPE_CODE),
             rules: Rules::default(),

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_attestation::member::{Job, MemberEvent};
+use wayleave_attestation::member::{Job, MemberAttestationEvent};
 use wayleave_attestation::pki::View;
 use wayleave_bgp::peer::PeerEvent;
 use wayleave_bgp::{Attributes, Nlri, Update};
@@ -178,7 +178,7 @@ pub struct Sim {
     /// Events of members.
     pub member_events: Vec<(u32, MemberEvent)>,
     /// Events of members' attestation.
-    pub attestation_events: Vec<(u32, MemberEvent)>,
+    pub attestation_events: Vec<(u32, MemberAttestationEvent)>,
     /// Links closed by a process, and why.
     pub closed: Vec<(Node, Node, String)>,
 }

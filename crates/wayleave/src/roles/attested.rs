@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
-use wayleave_attestation::member::{self as attestation, Job, MemberConfig, MemberEvent};
+use wayleave_attestation::member::{self as attestation, Job, MemberAttestationConfig, MemberAttestationEvent};
 use wayleave_attestation::pipeline::explain::reason;
 use wayleave_attestation::validate::Rules;
 use wayleave_bgp::AttributeCode;
@@ -48,10 +48,10 @@ pub async fn start(
     Ok((attestation, origins, last_time))
 }
 
-fn settings(section: &AttestationSection, asn: Asn) -> MemberConfig {
+fn settings(section: &AttestationSection, asn: Asn) -> MemberAttestationConfig {
     // `check` has seen that each fits.
     let least_strength = u16::try_from(*section.least_strength.get_ref()).unwrap_or(0);
-    MemberConfig {
+    MemberAttestationConfig {
         asn,
         attribute: AttributeCode(u8::try_from(*section.attribute.get_ref()).unwrap_or(u8::MAX)),
         rules: Rules { least_strength, ..Rules::default() },
@@ -91,34 +91,34 @@ where
 }
 
 /// Tells an event in the log, and gives it as others see it.
-pub fn note(event: &MemberEvent) -> Option<Value> {
+pub fn note(event: &MemberAttestationEvent) -> Option<Value> {
     match event {
-        MemberEvent::Verdict { announcer, nlri, class, report } => {
+        MemberAttestationEvent::Verdict { announcer, nlri, class, report } => {
             let why = reason(report);
             warn!(announcer, %nlri, class = class.name(), why, "verdict");
             Some(
                 json!({ "event": "verdict", "announcer": announcer, "prefix": nlri.prefix, "class": class, "why": why }),
             )
         }
-        MemberEvent::Refused(routes, class, report) => {
+        MemberAttestationEvent::Refused(routes, class, report) => {
             let why = reason(report);
             warn!(routes = routes.len(), first = ?routes.first(), class = class.name(), why, "routes of the router are not announced");
             let prefixes: Vec<Prefix> = routes.iter().map(|nlri| nlri.prefix).collect();
             Some(json!({ "event": "not-announced", "prefixes": prefixes, "class": class, "why": why }))
         }
-        MemberEvent::NotExtended(routes, error) => {
+        MemberAttestationEvent::NotExtended(routes, error) => {
             warn!(%error, routes = routes.len(), first = ?routes.first(), "passed on without our hop");
             None
         }
-        MemberEvent::TooLong(routes, need) => {
+        MemberAttestationEvent::TooLong(routes, need) => {
             error!(need, routes = routes.len(), first = ?routes.first(), "not announced: the attestation is too long");
             None
         }
-        MemberEvent::Exhausted(routes) => {
+        MemberAttestationEvent::Exhausted(routes) => {
             error!(routes = routes.len(), "ALARM: not announced: the signing keys are spent");
             None
         }
-        MemberEvent::KeyEnds(left) => {
+        MemberAttestationEvent::KeyEnds(left) => {
             error!(
                 suite = left.suite.name(),
                 left = left.left,
@@ -127,28 +127,28 @@ pub fn note(event: &MemberEvent) -> Option<Value> {
             );
             None
         }
-        MemberEvent::Failed { what, routes } => {
+        MemberAttestationEvent::Failed { what, routes } => {
             error!(what, routes = routes.len(), first = ?routes.first(), "ALARM: a bug, please report it: these routes are left out");
             None
         }
-        MemberEvent::OtherKeysListed => {
+        MemberAttestationEvent::OtherKeysListed => {
             error!(
                 "ALARM: the member set lists other attestation keys of this AS than those held here; \
                  send the exchange the right ones"
             );
             Some(json!({ "event": "other-keys-listed" }))
         }
-        MemberEvent::ClockInDoubt(Some(_)) => {
+        MemberAttestationEvent::ClockInDoubt(Some(_)) => {
             error!(
                 "ALARM: most origins disagree with this machine's clock; check it (`timedatectl`), expiries are in doubt"
             );
             Some(json!({ "event": "clock", "in_doubt": true }))
         }
-        MemberEvent::ClockInDoubt(None) => {
+        MemberAttestationEvent::ClockInDoubt(None) => {
             info!("this machine's clock is no longer in doubt");
             Some(json!({ "event": "clock", "in_doubt": false }))
         }
-        MemberEvent::ClockStepped(seconds) => {
+        MemberAttestationEvent::ClockStepped(seconds) => {
             error!(seconds, "ALARM: the wall clock was set; every verdict is looked at again");
             Some(json!({ "event": "clock", "stepped_secs": seconds }))
         }
