@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use wayleave_core::UnixTime;
 use wayleave_crypto::lanes::{CpuKernel, LANES};
 use wayleave_crypto::secret::Key128;
-use wayleave_packet::platypus::burst::Verifier;
+use wayleave_dataplane::platypus::lanes::Verifier;
 use wayleave_packet::platypus::header::{Packet, Version};
 use wayleave_packet::platypus::mint::reply::ReplyOption;
 use wayleave_packet::platypus::mint::{self, Hop, Position, StampKey, WaypointKey, WaypointKeys};

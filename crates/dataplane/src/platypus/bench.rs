@@ -9,13 +9,13 @@ use wayleave_crypto::lanes::{CmacKey, CpuKernel, LANES, Row, tag_rows};
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
-use wayleave_packet::platypus::stamp_burst::{Burst, Ready, Unstamped};
 use wayleave_packet::platypus::verify::{Policy, Waypoint};
 
 use super::{Action, Config, Repeated, Router};
 use crate::frame::{BURST, Frame, Ingress};
 use crate::replay::ReplayFilter;
 use crate::slots::{Headroom, PACKETS, SLOT, Slots};
+use crate::stamper::lanes::{Burst, Ready, Unstamped};
 
 /// The second at which all packets are stamped.
 const TIME: u64 = 1_800_000_000;
@@ -107,7 +107,7 @@ impl Bench {
         self.pass += 1;
         let now = Now { instant: Instant(self.pass * 1_000_000), unix: UnixTime(TIME * 1_000_000) };
         if self.work == Work::Full {
-            self.router.replay.clear();
+            self.router.clear_replay();
         }
         let mut forwarded = 0;
         let start = clock();

@@ -3,6 +3,7 @@
 //!
 //! The outcome is that of [`encapsulate`] and [`append`]; whatever cannot be stamped goes as it came, and is counted.
 
+pub mod lanes;
 mod rules;
 mod traffic;
 
@@ -16,9 +17,9 @@ use wayleave_crypto::lanes::{BURST, CpuKernel};
 use wayleave_packet::platypus::header::offsets::{IPV4, IPV6, MAX_CAPABILITIES, MAX_SAME_WAYPOINT};
 use wayleave_packet::platypus::header::{Carriage, UDP_HEADER};
 use wayleave_packet::platypus::mint::{self, Hop, Nonce, Position, append, encapsulate, epoch};
-use wayleave_packet::platypus::stamp_burst::{Burst, Ready, Unstamped};
 use wayleave_packet::platypus::verify::is_martian;
 
+use lanes::{Burst, Ready, Unstamped};
 use traffic::Traffic;
 
 /// The longest IP packet: an IPv6 header and 65,535 octets.

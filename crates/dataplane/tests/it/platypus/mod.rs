@@ -1,4 +1,5 @@
 //! The Platypus router from outside.
 
+mod lanes;
 mod model;
 mod router;

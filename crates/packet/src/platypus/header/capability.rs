@@ -131,22 +131,28 @@ pub struct Capability {
 }
 
 /// Flags in the octet after the principal: the upper three bits, above the interval's exponent.
-pub(crate) mod kind {
-    pub(crate) const DELEGATED: u8 = 0x80;
-    pub(crate) const SUB_DELEGATED: u8 = 0x40;
-    pub(crate) const NARROW: u8 = 0x20;
-    pub(crate) const INTERVAL: u8 = 0x1f;
+pub mod kind {
+    /// The capability is delegated.
+    pub const DELEGATED: u8 = 0x80;
+    /// The delegation was handed on under a number of its holder.
+    pub const SUB_DELEGATED: u8 = 0x40;
+    /// The binding has 64 bits.
+    pub const NARROW: u8 = 0x20;
+    /// The interval's exponent.
+    pub const INTERVAL: u8 = 0x1f;
 }
 
 /// A capability's octets without the binding: at most 16 + 4 + 4 + 16 + 4 + 4.
 #[derive(Clone, Copy)]
-pub(crate) struct CapabilityOctets {
+pub struct CapabilityOctets {
     octets: [u8; 48],
     length: usize,
 }
 
 impl CapabilityOctets {
-    pub(crate) fn as_slice(&self) -> &[u8] {
+    /// The octets.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
         &self.octets[..self.length]
     }
 
@@ -165,7 +171,8 @@ impl CapabilityOctets {
 
 impl Capability {
     /// The octets on the wire, without the binding. The prefix, if any, is of the waypoint's family.
-    pub(crate) fn octets(&self) -> CapabilityOctets {
+    #[must_use]
+    pub fn octets(&self) -> CapabilityOctets {
         let mut out = CapabilityOctets { octets: [0; 48], length: 0 };
         out.push_address(self.waypoint);
         out.push(&self.principal.octets());

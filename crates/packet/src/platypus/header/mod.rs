@@ -13,8 +13,11 @@ use wayleave_core::Afi;
 pub use capability::{Capability, Delegation, DelegationId, Interval, Principal, SubDelegation, Width};
 pub use outer::{Carriage, IPV4_HEADER, IPV6_HEADER, Outer, UDP_HEADER};
 
-pub(crate) use capability::{CapabilityOctets, family, kind};
-pub(crate) use outer::{fold, ones_complement_sum, rewrite_ipv4, udp, v4, v6, write_ipv4_checksum};
+pub use capability::{CapabilityOctets, kind};
+pub use outer::{fold, v4};
+
+pub(crate) use capability::family;
+pub(crate) use outer::{ones_complement_sum, rewrite_ipv4, udp, v6, write_ipv4_checksum};
 
 use offsets::{MAX_CAPABILITIES, MAX_SAME_WAYPOINT, Offsets, WORD};
 
@@ -328,7 +331,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Where the binding of capability `index` lies in the datagram.
-    pub(crate) fn binding_range(&self, index: usize) -> std::ops::Range<usize> {
+    pub fn binding_range(&self, index: usize) -> std::ops::Range<usize> {
         let place = self.place(index);
         usize::from(place.binding)..usize::from(place.end)
     }

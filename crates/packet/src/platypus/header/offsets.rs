@@ -124,23 +124,23 @@ pub static IPV6: Offsets = Offsets {
 };
 
 /// Where the fields of the commonest shape lie in the datagram: IPv4 over IP, one capability, not delegated.
-pub(crate) mod lean {
+pub mod lean {
     use super::{INNER_PROTOCOL, IPV4, LENGTH, POINTER, VERSION_AND_FLAGS};
 
     /// Where the Platypus header begins: behind an IPv4 header without options.
-    pub(crate) const HEADER: usize = super::super::IPV4_HEADER;
-    pub(crate) const FLAGS: usize = HEADER + VERSION_AND_FLAGS;
-    pub(crate) const WORDS: usize = HEADER + LENGTH;
-    pub(crate) const PLACE: usize = HEADER + POINTER;
-    pub(crate) const INNER: usize = HEADER + INNER_PROTOCOL;
-    pub(crate) const SOURCE: usize = HEADER + super::SOURCE;
-    pub(crate) const DESTINATION: usize = HEADER + IPV4.destination;
-    pub(crate) const NONCE: usize = HEADER + IPV4.nonce;
-    pub(crate) const CAPABILITY: usize = HEADER + IPV4.capabilities;
-    pub(crate) const PRINCIPAL: usize = CAPABILITY + IPV4.capability.principal;
-    pub(crate) const KIND: usize = CAPABILITY + IPV4.capability.kind;
-    pub(crate) const EPOCH: usize = CAPABILITY + IPV4.capability.epoch;
-    pub(crate) const BINDING: usize = CAPABILITY + IPV4.capability.prefix;
+    pub const HEADER: usize = super::super::IPV4_HEADER;
+    pub const FLAGS: usize = HEADER + VERSION_AND_FLAGS;
+    pub const WORDS: usize = HEADER + LENGTH;
+    pub const PLACE: usize = HEADER + POINTER;
+    pub const INNER: usize = HEADER + INNER_PROTOCOL;
+    pub const SOURCE: usize = HEADER + super::SOURCE;
+    pub const DESTINATION: usize = HEADER + IPV4.destination;
+    pub const NONCE: usize = HEADER + IPV4.nonce;
+    pub const CAPABILITY: usize = HEADER + IPV4.capabilities;
+    pub const PRINCIPAL: usize = CAPABILITY + IPV4.capability.principal;
+    pub const KIND: usize = CAPABILITY + IPV4.capability.kind;
+    pub const EPOCH: usize = CAPABILITY + IPV4.capability.epoch;
+    pub const BINDING: usize = CAPABILITY + IPV4.capability.prefix;
 }
 
 /// The address at `at`; the caller has checked the length.
@@ -161,7 +161,9 @@ pub(crate) fn word(octets: &[u8], at: usize) -> u32 {
 }
 
 /// The 16 bits at `at`.
-pub(crate) fn half(octets: &[u8], at: usize) -> u16 {
+#[must_use]
+#[inline]
+pub fn half(octets: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([octets[at], octets[at + 1]])
 }
 

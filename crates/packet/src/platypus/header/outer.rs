@@ -14,18 +14,19 @@ pub const IPV6_HEADER: usize = 40;
 /// Octets of a UDP header.
 pub const UDP_HEADER: usize = 8;
 
-pub(crate) mod v4 {
-    pub(crate) const VERSION_AND_LENGTH: usize = 0;
-    pub(crate) const TOTAL_LENGTH: usize = 2;
-    pub(crate) const IDENTIFICATION: usize = 4;
-    pub(crate) const FRAGMENT: usize = 6;
-    pub(crate) const TTL: usize = 8;
-    pub(crate) const PROTOCOL: usize = 9;
-    pub(crate) const CHECKSUM: usize = 10;
-    pub(crate) const SOURCE: usize = 12;
-    pub(crate) const DESTINATION: usize = 16;
+/// Offsets in an IPv4 header.
+pub mod v4 {
+    pub const VERSION_AND_LENGTH: usize = 0;
+    pub const TOTAL_LENGTH: usize = 2;
+    pub const IDENTIFICATION: usize = 4;
+    pub const FRAGMENT: usize = 6;
+    pub const TTL: usize = 8;
+    pub const PROTOCOL: usize = 9;
+    pub const CHECKSUM: usize = 10;
+    pub const SOURCE: usize = 12;
+    pub const DESTINATION: usize = 16;
     /// Every bit of the fragment field but "don't fragment".
-    pub(crate) const FRAGMENTED: u16 = 0xbfff;
+    pub const FRAGMENTED: u16 = 0xbfff;
 }
 
 pub(crate) mod v6 {
@@ -205,7 +206,8 @@ fn ipv4_header_is_right(header: &[u8; IPV4_HEADER]) -> bool {
 
 /// The ones' complement sum of sixteen bits of what `sum` is the sum of, at most 65,536 words of 32 bits.
 #[inline(always)]
-pub(crate) fn fold(sum: u64) -> u16 {
+#[must_use]
+pub fn fold(sum: u64) -> u16 {
     // Each half is added to the other, and the carry comes in at the bottom of the upper one.
     let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16

@@ -20,16 +20,19 @@ use super::mac;
 pub const MAX_KEY_VERSIONS: usize = 2;
 
 /// Four octets: a letter for the purpose, the version, the family.
-pub(crate) const fn label(purpose: u8, afi: Afi) -> [u8; 4] {
+#[must_use]
+pub const fn label(purpose: u8, afi: Afi) -> [u8; 4] {
     [b'P', purpose, b'1', if matches!(afi, Afi::Ipv4) { b'4' } else { b'6' }]
 }
 
-pub(crate) const PURPOSE_SECRET: u8 = b's';
+/// Of the label under which secrets are made.
+pub const PURPOSE_SECRET: u8 = b's';
 const PURPOSE_DELEGATION: u8 = b'd';
 const PURPOSE_STEP: u8 = b't';
 const PURPOSE_SUB_DELEGATION: u8 = b'u';
 const PURPOSE_STAMP: u8 = b'k';
-pub(crate) const PURPOSE_BINDING: u8 = b'b';
+/// Of the label under which bindings are made.
+pub const PURPOSE_BINDING: u8 = b'b';
 
 /// `k`: what the routers of one waypoint address and its key server share, expanded.
 #[derive(Clone)]
@@ -74,7 +77,8 @@ impl WaypointKey {
     }
 
     /// The key for secrets in lanes.
-    pub(crate) fn in_lanes(&self) -> &CmacKey {
+    #[must_use]
+    pub fn in_lanes(&self) -> &CmacKey {
         &self.lanes
     }
 }

@@ -14,7 +14,7 @@ use super::super::header::offsets::MAX_CAPABILITIES;
 use super::keys::{PURPOSE_BINDING, label};
 
 /// Blocks of the longest head: 96 octets, and 1 + 8 * 48 for a sealed list, each padded.
-pub(crate) const HEAD_BLOCKS: usize = 6 + 1 + MAX_CAPABILITIES * 3;
+pub const HEAD_BLOCKS: usize = 6 + 1 + MAX_CAPABILITIES * 3;
 
 /// Everything in front of the payload.
 pub(crate) struct Head {
@@ -36,7 +36,7 @@ impl Head {
 }
 
 /// Writes the masked head for capability `index`; returns how many blocks it has.
-pub(crate) fn write_head(packet: &Packet<'_>, index: usize, out: &mut [Block; HEAD_BLOCKS]) -> usize {
+pub fn write_head(packet: &Packet<'_>, index: usize, out: &mut [Block; HEAD_BLOCKS]) -> usize {
     let mut writer = Writer { out: out.as_flattened_mut(), length: 0 };
     writer.push(&label(PURPOSE_BINDING, packet.family()));
     writer.push(&[packet.inner_protocol(), packet.version_and_flags()]);

@@ -13,5 +13,7 @@ pub use keys::{
 };
 pub use stamp::{Hop, MintError, Nonce, Position, Route, append, encapsulate};
 
-pub(crate) use keys::{PURPOSE_BINDING, PURPOSE_SECRET, label};
-pub(crate) use mask::{HEAD_BLOCKS, Head, write_head};
+pub use keys::{PURPOSE_BINDING, PURPOSE_SECRET, label};
+pub use mask::{HEAD_BLOCKS, write_head};
+
+pub(crate) use mask::Head;

@@ -22,8 +22,6 @@ pub use rewrite::{Charge, Forward, Layout, decapsulate, strip};
 
 /// The longest that a nonce may be off, in seconds: what a replay filter must remember.
 pub const MAX_FRESHNESS: u32 = 30;
-/// The bindings' octets compared, at most.
-const WHOLE_TAG: usize = 16;
 
 /// One waypoint address and what is decided there. Several routers may share one.
 #[derive(Clone, Debug)]
@@ -31,6 +29,8 @@ pub struct Waypoint {
     address: IpAddr,
     keys: WaypointKeys,
     policy: Policy,
+    /// Octets of a binding that are compared: all, but for the test of forgeries.
+    #[cfg(test)]
     compared: usize,
 }
 
@@ -193,7 +193,13 @@ impl Waypoint {
     #[must_use]
     pub fn new(address: IpAddr, keys: WaypointKeys, mut policy: Policy) -> Self {
         policy.freshness = policy.freshness.min(MAX_FRESHNESS);
-        Self { address, keys, policy, compared: WHOLE_TAG }
+        Self {
+            address,
+            keys,
+            policy,
+            #[cfg(test)]
+            compared: 16,
+        }
     }
 
     /// Where packets are sent to.
@@ -232,7 +238,7 @@ impl Waypoint {
     }
 
     /// Everything that needs no key.
-    pub(super) fn check_before_mac(&self, packet: &Packet<'_>, now: UnixTime) -> Result<(usize, Capability), Reason> {
+    pub fn check_before_mac(&self, packet: &Packet<'_>, now: UnixTime) -> Result<(usize, Capability), Reason> {
         let (index, capability) = self.check_ingress(packet)?;
         self.check_addresses(packet, index, &capability)?;
         self.check_expiry(packet, &capability, now)?;
@@ -295,25 +301,15 @@ impl Waypoint {
         let key = self.keys.stamp_key(capability).ok_or(Reason::KeyGone)?;
         let expected = key.bind(Head::of(packet, index).blocks(), packet.payload());
         let presented = packet.binding(index);
-        let compared = presented.len().min(self.compared);
-        if bool::from(expected[..compared].ct_eq(&presented[..compared])) { Ok(()) } else { Err(Reason::Binding) }
+        #[cfg(test)]
+        let presented = &presented[..presented.len().min(self.compared)];
+        if bool::from(expected[..presented.len()].ct_eq(presented)) { Ok(()) } else { Err(Reason::Binding) }
     }
 
     #[inline(always)]
-    pub(super) fn is_own(&self, address: IpAddr) -> bool {
+    #[must_use]
+    pub fn is_own(&self, address: IpAddr) -> bool {
         self.policy.refused.iter().any(|prefix| contains(prefix, address))
-    }
-
-    /// Octets of a binding that are compared: all.
-    pub(super) fn compared(&self) -> usize {
-        self.compared
-    }
-
-    /// A waypoint that compares the first `octets` of a binding only: what a forger's luck is measured with.
-    #[cfg(test)]
-    pub(crate) fn comparing(mut self, octets: usize) -> Self {
-        self.compared = octets;
-        self
     }
 }
 

@@ -95,7 +95,8 @@ impl Charge {
 
 impl Forward {
     /// The decision for capability `index`, which has been verified.
-    pub(in super::super) fn of(packet: &Packet<'_>, index: usize) -> Self {
+    #[must_use]
+    pub fn of(packet: &Packet<'_>, index: usize) -> Self {
         let table = packet.table();
         let header = packet.outer().length;
         let is_last = index + 1 == packet.count();
@@ -130,7 +131,8 @@ impl Forward {
     /// The decision for an IPv4 packet over IP with one capability, whose list has `pointer` words; `rewritten` is the word
     /// with TTL, protocol and checksum, as it lies in memory.
     #[inline(always)]
-    pub(in super::super) const fn lean(rewritten: u32, pointer: u8) -> Self {
+    #[must_use]
+    pub const fn lean(rewritten: u32, pointer: u8) -> Self {
         Self {
             header: lean::HEADER as u16,
             capability: lean::CAPABILITY as u16,
@@ -159,13 +161,15 @@ impl Forward {
     }
 
     /// The verified capability's octets without its binding.
-    pub(in super::super) fn capability<'a>(&self, datagram: &'a [u8]) -> &'a [u8] {
+    #[must_use]
+    pub fn capability<'a>(&self, datagram: &'a [u8]) -> &'a [u8] {
         &datagram[self.capability.into()..self.binding.into()]
     }
 
     /// What was verified, from the binding on.
     #[inline(always)]
-    pub(in super::super) fn binding<'a>(&self, datagram: &'a [u8]) -> &'a [u8] {
+    #[must_use]
+    pub fn binding<'a>(&self, datagram: &'a [u8]) -> &'a [u8] {
         &datagram[self.binding.into()..]
     }
 
@@ -218,7 +222,7 @@ impl Forward {
     /// Does what [`lean`](Self::lean) with the same `rewritten` and `pointer` decides; whether the packet was long enough, as
     /// one that was verified is.
     #[inline(always)]
-    pub(in super::super) fn apply_lean(datagram: &mut [u8], rewritten: u32, pointer: u8) -> bool {
+    pub fn apply_lean(datagram: &mut [u8], rewritten: u32, pointer: u8) -> bool {
         let Some(front) = datagram.first_chunk_mut::<LEAN_FRONT>() else { return false };
         front[lean::PLACE] = pointer;
         let four = |at: usize| [front[at], front[at + 1], front[at + 2], front[at + 3]];

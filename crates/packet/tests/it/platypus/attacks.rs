@@ -3,9 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::{Afi, Prefix};
-use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Key128;
-use wayleave_packet::platypus::burst::Verifier;
 use wayleave_packet::platypus::header::{Capability, Delegation, Malformed, Packet, Version};
 use wayleave_packet::platypus::mint::{self, Hop, StampKey, TemporalSecret, WaypointKey};
 use wayleave_packet::platypus::paper::{
@@ -78,10 +76,8 @@ fn a_waypoint_takes_no_packet_of_the_papers_protocol_under_any_policy() {
             for (narrow, check_source) in [(false, false), (false, true), (true, false), (true, true)] {
                 let address = IpAddr::V4(WAYPOINT);
                 let policy = Policy { narrow, check_source, ..Policy::default() };
-                let here = [Waypoint::new(address, world::keys_of(address), policy)];
-                let mut verdicts = [Verdict::default()];
-                Verifier::new(CpuKernel::PORTABLE, 1).verify(&here, &[&datagram], world::at(NOW), &mut verdicts);
-                assert_eq!(verdicts[0], Reason::Malformed.into());
+                let here = Waypoint::new(address, world::keys_of(address), policy);
+                assert_eq!(world::process(&here, &datagram, NOW), Err(Reason::Malformed.into()));
             }
         }
     }

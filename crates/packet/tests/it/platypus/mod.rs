@@ -1,6 +1,5 @@
 //! Platypus from outside: round trips, a plain model beside the waypoint, and attacks.
 
-mod alike;
 mod attacks;
 mod delegation;
 mod icmp;

@@ -3,15 +3,10 @@
 use std::net::IpAddr;
 
 use cmac::{Cmac, KeyInit, Mac};
-use wayleave_core::{Afi, Prefix};
-use wayleave_crypto::lanes::{BURST, CpuKernel};
-use wayleave_packet::platypus::burst::Verifier;
-use wayleave_packet::platypus::header::{Packet, Version, Width};
-use wayleave_packet::platypus::verify::{Policy, Reason, Verdict, Waypoint};
 
 use super::random::Random;
+use super::packets;
 use super::world;
-use super::{packets, round_trip};
 
 /// A waypoint as the model knows it.
 pub(crate) struct Here {
@@ -320,9 +315,7 @@ fn is_martian(octets: &[u8]) -> bool {
 fn compare(here: &Here, datagram: &[u8], now: u64) -> Option<Vec<u8>> {
     let expected = process(here, datagram, now);
     let waypoint = world::waypoint(here.address);
-    // Sixteen likes of every packet would take most of the time.
-    let has_likes = datagram.iter().fold(0, |sum: u8, octet| sum.wrapping_add(*octet)) % 32 == 0;
-    let found = world::process_beside(&waypoint, datagram, now, has_likes).ok();
+    let found = world::process(&waypoint, datagram, now).ok();
     assert_eq!(found, expected, "{datagram:02x?} at {now}");
     found
 }
@@ -333,11 +326,11 @@ fn the_waypoint_equals_the_model_on_random_and_mutated_packets() {
     let mut random = Random::new(1);
     let (mut forwarded, mut refused) = (0u64, 0u64);
     while forwarded + refused < packets(1_000_000) {
-        let (mut datagram, addresses) = round_trip::random_packet(&mut random, world::NOW);
+        let (mut datagram, addresses) = world::random_packet(&mut random, world::NOW);
         for address in addresses {
             let here = Here { address, key: world::key_octets(address), narrow: true };
             for _ in 0..4 {
-                let mutant = mutate(&mut random, &datagram);
+                let mutant = world::mutate(&mut random, &datagram);
                 match compare(&here, &mutant, world::NOW) {
                     Some(_) => forwarded += 1,
                     None => refused += 1,
@@ -356,108 +349,4 @@ fn the_waypoint_equals_the_model_on_random_and_mutated_packets() {
         }
     }
     assert!(forwarded > refused / 20 && refused > forwarded / 20, "{forwarded} forwarded, {refused} refused");
-}
-
-/// The verdicts of a burst are those of its packets one by one, on every kernel, whatever stands beside them.
-#[test]
-fn a_burst_in_lanes_equals_its_packets_one_by_one() {
-    let mut random = Random::new(3);
-    for kernel in CpuKernel::available() {
-        let mut verifier = Verifier::new(kernel, 8);
-        for _ in 0..packets(200_000) / 200 {
-            let mut datagrams = Vec::new();
-            let mut waypoints: Vec<Waypoint> = Vec::new();
-            for _ in 0..random.below(BURST as u64 + 1) {
-                let (datagram, address) = if random.one_in(2) {
-                    common_packet(&mut random)
-                } else {
-                    let (datagram, addresses) = round_trip::random_packet(&mut random, world::NOW);
-                    (datagram, addresses[0])
-                };
-                // Often one that has much in common with the one before.
-                let like =
-                    datagrams.last().filter(|_| random.one_in(2)).map(|like: &Vec<u8>| mutate(&mut random, like));
-                let mut other =
-                    |datagram: Vec<u8>| if random.one_in(3) { mutate(&mut random, &datagram) } else { datagram };
-                datagrams.push(like.unwrap_or_else(|| other(datagram)));
-                if waypoints.iter().all(|here| here.address() != address) && !random.one_in(9) {
-                    waypoints.push(random_waypoint(&mut random, address));
-                }
-            }
-            let slices: Vec<&[u8]> = datagrams.iter().map(Vec::as_slice).collect();
-            let mut found = [Verdict::default(); BURST];
-            // Up to where nonces are too old, and a little beyond.
-            let now = world::NOW + if random.one_in(3) { random.below(40) } else { 0 };
-            verifier.verify(&waypoints, &slices, world::at(now), &mut found);
-            for (datagram, found) in slices.iter().zip(found) {
-                assert_eq!(found, one_by_one(&waypoints, datagram, now), "{datagram:02x?}");
-            }
-        }
-    }
-}
-
-/// A packet of the shape that most packets have.
-fn common_packet(random: &mut Random) -> (Vec<u8>, IpAddr) {
-    let mut capability = world::capability(Afi::Ipv4, 1 + random.below(3) as u8);
-    if random.one_in(4) {
-        capability.width = Width::Narrow;
-    }
-    let mut payload = vec![0; random.below(100) as usize];
-    random.fill(&mut payload);
-    let hops = [world::hop(capability)];
-    (world::stamp(&world::inner(Afi::Ipv4, &payload), &world::route(&hops)), capability.waypoint)
-}
-
-pub(crate) fn one_by_one(waypoints: &[Waypoint], datagram: &[u8], now: u64) -> Verdict {
-    match Packet::decode(datagram, Version::Standard) {
-        Err(malformed) => malformed.into(),
-        Ok(packet) => {
-            let here = waypoints.iter().find(|here| here.address() == packet.outer().destination);
-            here.map_or(Reason::NotForUs.into(), |here| here.verify(&packet, world::at(now)))
-        }
-    }
-}
-
-/// A waypoint that allows more than others, or less.
-fn random_waypoint(random: &mut Random, address: IpAddr) -> Waypoint {
-    let refused = random.one_in(6).then(|| {
-        let prefix = Prefix::truncated(world::destination_address(Afi::Ipv4), 24 + random.below(9) as u8);
-        prefix.expect("within the family's bits")
-    });
-    let policy = Policy {
-        narrow: !random.one_in(3),
-        freshness: if random.one_in(3) { random.below(30) as u32 } else { 30 },
-        check_source: !random.one_in(3),
-        refused: refused.into_iter().collect(),
-        waypoints: Vec::new(),
-    };
-    Waypoint::new(address, world::keys_of(address), policy)
-}
-
-/// One to three small changes; the IPv4 checksum is mended half of the time.
-pub(crate) fn mutate(random: &mut Random, datagram: &[u8]) -> Vec<u8> {
-    let mut out = datagram.to_vec();
-    for _ in 0..=random.below(3) {
-        // Headers are hit as often as everything else.
-        let most = if random.one_in(2) { out.len().min(120) } else { out.len() };
-        if most == 0 {
-            break;
-        }
-        let at = random.below(most as u64) as usize;
-        match random.below(8) {
-            0..3 => out[at] ^= 1 << random.below(8),
-            3 => out[at] = random.next() as u8,
-            4 => out.truncate(at),
-            5 => out.extend_from_within(at..),
-            6 => {
-                let to = random.below(most as u64) as usize;
-                out.swap(at, to);
-            }
-            _ => out[at] = out[at].wrapping_add(1),
-        }
-    }
-    if random.one_in(2) && out.len() >= 20 && out[0] >> 4 == 4 {
-        world::write_checksum(&mut out);
-    }
-    out
 }

@@ -1,43 +1,13 @@
 //! PLA-01 and PLA-02: what was stamped passes, what was changed does not.
 
-use std::net::IpAddr;
-
 use wayleave_core::{Afi, Prefix};
 use wayleave_packet::platypus::header::{Carriage, Delegation, Packet, SubDelegation, Version, Width};
 use wayleave_packet::platypus::mint::{self, Hop, MintError, Position, Route};
 use wayleave_packet::platypus::verify::{Policy, Reason, Verdict, Waypoint, decapsulate};
 
-use wayleave_crypto::lanes::{BURST, CpuKernel};
-use wayleave_packet::platypus::burst::Verifier;
-use wayleave_packet::platypus::stamp_burst::{Burst, Ready, Unstamped};
-
 use super::random::Random;
 use super::world::{self, NOW};
 use super::{cases, model};
-
-/// A random packet, stamped for one to eight waypoints, and their addresses in order.
-pub(crate) fn random_packet(random: &mut Random, now: u64) -> (Vec<u8>, Vec<IpAddr>) {
-    let afi = if random.one_in(2) { Afi::Ipv4 } else { Afi::Ipv6 };
-    let count = 1 + random.below(8);
-    let mut hops: Vec<Hop> = Vec::new();
-    while (hops.len() as u64) < count {
-        let capability = world::random_capability(random, afi, world::destination_address(afi), now);
-        if hops.iter().filter(|hop| hop.capability.waypoint == capability.waypoint).count() < 2 {
-            hops.push(world::hop(capability));
-        }
-    }
-    let mut payload = vec![0; if random.one_in(50) { random.below(9_000) } else { random.below(200) } as usize];
-    random.fill(&mut payload);
-    let route = Route {
-        hops: &hops,
-        nonce: mint::Nonce::new(world::at(now - 15 + random.below(30)), random.next() as u32),
-        sealed: random.one_in(3),
-        reply_option: if random.one_in(9) { &[1, 2, 0, 0, 9, 9, 9, 9] } else { &[] },
-        carriage: if random.one_in(2) { Carriage::Udp } else { Carriage::Ip },
-    };
-    let datagram = world::stamp(&world::inner(afi, &payload), &route);
-    (datagram, hops.iter().map(|hop| hop.capability.waypoint).collect())
-}
 
 /// PLA-01: families, one to eight waypoints; what comes out is what went in, with as many hops less to live.
 #[test]
@@ -93,23 +63,6 @@ fn every_payload_length_passes() {
     }
 }
 
-/// Behind an IPv6 header of 40 octets lie up to 65,535: the packet is longer than 16 bits say.
-#[test]
-fn the_longest_ipv6_packets_pass_in_a_burst_too() {
-    let hops = [world::hop(world::capability(Afi::Ipv6, 1))];
-    let here = [world::waypoint(hops[0].capability.waypoint)];
-    let mut verifier = Verifier::new(CpuKernel::PORTABLE, 1);
-    for total in [65_535, 65_536, 65_575] {
-        let payload = vec![0x5a; total - 40 - 44 - 40];
-        let datagram = world::stamp(&world::inner(Afi::Ipv6, &payload), &world::route(&hops));
-        assert_eq!(datagram.len(), total);
-        let mut verdicts = [Verdict::default()];
-        verifier.verify(&here, &[&datagram], world::at(NOW), &mut verdicts);
-        assert_eq!(verdicts[0], here[0].verify(&world::decode(&datagram), world::at(NOW)));
-        assert!(matches!(verdicts[0], Verdict::Forward(_)), "{total} octets: {:?}", verdicts[0]);
-    }
-}
-
 /// Bits of a stamped packet that no check depends on: what routers change on the way, and what only IP knows.
 fn is_excluded(afi: Afi, carriage: Carriage, bit: usize) -> bool {
     let octet = bit / 8;
@@ -149,7 +102,6 @@ fn every_flipped_bit_is_noticed_unless_it_is_excluded() {
             let packet = world::decode(&datagram);
             packet.payload_offset() - 16..packet.payload_offset()
         });
-        let mut verifier = Verifier::new(CpuKernel::best(), 1);
         for bit in 0..datagram.len() * 8 {
             let mut flipped = datagram.clone();
             flipped[bit / 8] ^= 0x80 >> (bit % 8);
@@ -157,12 +109,6 @@ fn every_flipped_bit_is_noticed_unless_it_is_excluded() {
                 world::write_checksum(&mut flipped);
             }
             let passes = world::process(&here, &flipped, NOW).is_ok();
-            // Beside its original, which it has nearly everything in common with.
-            let mut verdicts = [Verdict::default(); 3];
-            let burst = [&datagram[..], &flipped, &datagram];
-            verifier.verify(std::slice::from_ref(&here), &burst, world::at(NOW), &mut verdicts);
-            let is_forwarded = verdicts.map(|verdict| matches!(verdict, Verdict::Forward(_)));
-            assert_eq!(is_forwarded, [true, passes, true], "case {case}, bit {bit}");
             let excluded = is_excluded(afi, carriage, bit)
                 || binding_of_another.as_ref().is_some_and(|range| range.contains(&(bit / 8)));
             assert_eq!(passes, excluded, "case {case}, bit {bit} (octet {})", bit / 8);
@@ -290,59 +236,4 @@ fn a_packet_from_a_socket_is_the_same_packet() {
     assert_eq!((forward.source(&body), forward.ttl, forward.is_last), (here.address(), 63, true));
     forward.apply(&mut body);
     assert_eq!(body, world::process(&here, &datagram, NOW).expect("it passes")[48..]);
-}
-
-/// In place and in lanes, on every kernel, next to packets that cannot be stamped.
-#[test]
-fn a_burst_is_stamped_as_its_packets_one_by_one() {
-    let mut random = Random::new(5);
-    for kernel in CpuKernel::available() {
-        for _ in 0..cases(100) {
-            let count = random.below(BURST as u64 + 1) as usize;
-            // Half of the time payloads are of as many blocks each, and all can be stamped.
-            let blocks = random.one_in(2).then(|| 16 * random.below(19));
-            let inners: Vec<Vec<u8>> = (0..count)
-                .map(|_| {
-                    let length = match blocks {
-                        Some(octets) => octets.saturating_sub(random.below(16)),
-                        None => random.below(300),
-                    };
-                    let mut payload = vec![0; length as usize];
-                    random.fill(&mut payload);
-                    let mut inner = world::inner(Afi::Ipv4, &payload);
-                    if blocks.is_none() && random.one_in(8) {
-                        let at = random.below(inner.len() as u64) as usize;
-                        inner[at] ^= 1 << random.below(8);
-                    }
-                    inner
-                })
-                .collect();
-            let destination = world::destination_address(Afi::Ipv4);
-            let hops: Vec<Hop> = (0..count)
-                .map(|_| world::hop(world::random_capability(&mut random, Afi::Ipv4, destination, NOW)))
-                .collect();
-            let ready: Vec<Ready> = hops.iter().map(|hop| Ready::new(hop).expect("of IPv4")).collect();
-            let mut buffers: Vec<Vec<u8>> = inners.iter().map(|inner| [&[0; 64][..], inner].concat()).collect();
-            let mut packets: Vec<Unstamped<'_>> = buffers
-                .iter_mut()
-                .zip(&ready)
-                .zip(0..)
-                .map(|((buffer, ready), counter)| Unstamped { buffer, begin: 64, ready, nonce: world::nonce(counter) })
-                .collect();
-            let mut outcomes = [const { Ok(0) }; BURST];
-            Burst::new(kernel).stamp(&mut packets, &mut outcomes);
-            for (counter, ((inner, hop), outcome)) in (0..).zip(inners.iter().zip(&hops).zip(outcomes)) {
-                let hops = std::slice::from_ref(hop);
-                let route = Route { nonce: world::nonce(counter), ..world::route(hops) };
-                let mut expected = Vec::new();
-                let one_by_one = mint::encapsulate(inner, &route, &mut expected);
-                let buffer = &buffers[counter as usize];
-                match (one_by_one, outcome) {
-                    (Ok(()), Ok(begin)) => assert_eq!(buffer[begin..][..expected.len()], expected),
-                    (Err(_), Err(_)) => assert_eq!(buffer[64..], inner[..]),
-                    (one_by_one, outcome) => panic!("{one_by_one:?}, {outcome:?}: {inner:02x?}"),
-                }
-            }
-        }
-    }
 }

@@ -1,12 +1,9 @@
 //! Waypoints with keys, principals with capabilities, hosts with packets.
 
-use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wayleave_core::{Afi, Prefix, UnixTime};
-use wayleave_crypto::lanes::{CpuKernel, LANES};
 use wayleave_crypto::secret::Key128;
-use wayleave_packet::platypus::burst::Verifier;
 use wayleave_packet::platypus::header::{
     Capability, Carriage, Delegation, DelegationId, Interval, Packet, Principal, SubDelegation, Version, Width,
 };
@@ -149,34 +146,10 @@ pub(crate) fn decode(datagram: &[u8]) -> Packet<'_> {
     Packet::decode(datagram, Version::Standard).expect("a sound packet")
 }
 
-/// What `here` makes of `datagram`: the packet it sends on, or the verdict. It is the same by itself and beside its likes.
+/// What `here` makes of `datagram`: the packet it sends on, or the verdict.
 pub(crate) fn process(here: &Waypoint, datagram: &[u8], now: u64) -> Result<Vec<u8>, Verdict> {
-    process_beside(here, datagram, now, true)
-}
-
-/// The same, with or without its likes.
-pub(crate) fn process_beside(here: &Waypoint, datagram: &[u8], now: u64, has_likes: bool) -> Result<Vec<u8>, Verdict> {
-    thread_local! {
-        static VERIFIER: RefCell<Verifier> = RefCell::new(Verifier::new(CpuKernel::best(), 1));
-    }
-    // By itself, and as often as it takes for packets to be decided beside each other.
-    let mut in_a_burst = [Verdict::default(); LANES];
-    let mut by_itself = [Verdict::default()];
-    VERIFIER.with_borrow_mut(|verifier| {
-        for verdicts in [&mut by_itself[..], &mut in_a_burst].into_iter().take(1 + usize::from(has_likes)) {
-            verifier.forget();
-            verifier.verify(std::slice::from_ref(here), &[datagram; LANES][..verdicts.len()], at(now), verdicts);
-        }
-    });
-    let packet = Packet::decode(datagram, Version::Standard).map_err(Verdict::from);
-    let alone = packet.as_ref().map_or_else(|refused| *refused, |packet| here.verify(packet, at(now)));
-    // A burst's packets are for several waypoints: one for none of them is looked at no further.
-    let is_for_another = packet.as_ref().is_ok_and(|packet| packet.outer().destination != here.address());
-    let expected = if is_for_another { Reason::NotForUs.into() } else { alone };
-    assert_eq!(by_itself[0], expected, "{datagram:02x?}");
-    assert!(!has_likes || in_a_burst.iter().all(|found| *found == expected), "{datagram:02x?}");
-    let packet = packet?;
-    match alone {
+    let packet = Packet::decode(datagram, Version::Standard)?;
+    match here.verify(&packet, at(now)) {
         Verdict::Forward(forward) => {
             let mut out = packet.datagram().to_vec();
             forward.apply(&mut out);
@@ -218,4 +191,56 @@ pub(crate) fn random_capability(random: &mut Random, afi: Afi, destination: IpAd
         delegation,
         width: if random.one_in(4) { Width::Narrow } else { Width::Full },
     }
+}
+
+/// A random packet, stamped for one to eight waypoints, and their addresses in order.
+pub(crate) fn random_packet(random: &mut Random, now: u64) -> (Vec<u8>, Vec<IpAddr>) {
+    let afi = if random.one_in(2) { Afi::Ipv4 } else { Afi::Ipv6 };
+    let count = 1 + random.below(8);
+    let mut hops: Vec<Hop> = Vec::new();
+    while (hops.len() as u64) < count {
+        let capability = random_capability(random, afi, destination_address(afi), now);
+        if hops.iter().filter(|hop| hop.capability.waypoint == capability.waypoint).count() < 2 {
+            hops.push(hop(capability));
+        }
+    }
+    let mut payload = vec![0; if random.one_in(50) { random.below(9_000) } else { random.below(200) } as usize];
+    random.fill(&mut payload);
+    let route = Route {
+        hops: &hops,
+        nonce: Nonce::new(at(now - 15 + random.below(30)), random.next() as u32),
+        sealed: random.one_in(3),
+        reply_option: if random.one_in(9) { &[1, 2, 0, 0, 9, 9, 9, 9] } else { &[] },
+        carriage: if random.one_in(2) { Carriage::Udp } else { Carriage::Ip },
+    };
+    let datagram = stamp(&inner(afi, &payload), &route);
+    (datagram, hops.iter().map(|hop| hop.capability.waypoint).collect())
+}
+
+/// One to three small changes; the IPv4 checksum is mended half of the time.
+pub(crate) fn mutate(random: &mut Random, datagram: &[u8]) -> Vec<u8> {
+    let mut out = datagram.to_vec();
+    for _ in 0..=random.below(3) {
+        // Headers are hit as often as everything else.
+        let most = if random.one_in(2) { out.len().min(120) } else { out.len() };
+        if most == 0 {
+            break;
+        }
+        let at = random.below(most as u64) as usize;
+        match random.below(8) {
+            0..3 => out[at] ^= 1 << random.below(8),
+            3 => out[at] = random.next() as u8,
+            4 => out.truncate(at),
+            5 => out.extend_from_within(at..),
+            6 => {
+                let to = random.below(most as u64) as usize;
+                out.swap(at, to);
+            }
+            _ => out[at] = out[at].wrapping_add(1),
+        }
+    }
+    if random.one_in(2) && out.len() >= 20 && out[0] >> 4 == 4 {
+        write_checksum(&mut out);
+    }
+    out
 }

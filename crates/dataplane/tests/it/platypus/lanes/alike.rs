@@ -5,13 +5,14 @@ use std::net::IpAddr;
 
 use wayleave_core::{Afi, Prefix};
 use wayleave_crypto::lanes::{BURST, CpuKernel, LANES};
-use wayleave_packet::platypus::burst::Verifier;
+use wayleave_dataplane::platypus::lanes::Verifier;
 use wayleave_packet::platypus::header::Width;
 use wayleave_packet::platypus::mint::Route;
 use wayleave_packet::platypus::verify::{Policy, Reason, Verdict, Waypoint};
 
-use super::model::{mutate, one_by_one};
+use super::burst::one_by_one;
 use super::random::Random;
+use super::world::mutate;
 use super::{cases, world};
 
 /// Where the binding of such a packet begins, behind the outer header and everything else.

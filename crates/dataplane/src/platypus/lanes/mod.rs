@@ -1,19 +1,28 @@
 //! A waypoint's checks over a burst of packets, with secrets and bindings computed in lanes; the verdicts are those of
 //! [`Waypoint::verify`].
 //!
-//! Packets of the commonest shape are checked beside each other (`lean`). Whatever does not pass there goes the general way,
+//! Packets of the commonest shape are checked beside each other ([`sixteen`]). Whatever does not pass there goes the general way,
 //! which knows the reason.
+
+mod delegation_keys;
+#[cfg(test)]
+mod forgery;
+mod sixteen;
 
 use std::hint::black_box;
 
 use wayleave_core::UnixTime;
 use wayleave_crypto::lanes::{BURST, Block, CpuKernel, LANES, Parts, Row, Work, cmac_each, prefetch_octet};
 
-use super::delegations::Delegations;
-use super::header::{Packet, Version};
-use super::lean::{Beside, Lean, Scratch};
-use super::mint::{HEAD_BLOCKS, WaypointKey, write_head};
-use super::verify::{Forward, Reason, Verdict, Waypoint};
+use wayleave_packet::platypus::header::{Packet, Version};
+use wayleave_packet::platypus::mint::{HEAD_BLOCKS, WaypointKey, write_head};
+use wayleave_packet::platypus::verify::{Forward, Reason, Verdict, Waypoint};
+
+use delegation_keys::Delegations;
+use sixteen::{Beside, Lean, Scratch};
+
+/// Every bit of a tag, by halves.
+const WHOLE_TAG: [u64; 2] = [u64::MAX; 2];
 
 /// One core's scratch, and the stamping keys of the delegations that it verified last.
 pub struct Verifier {
@@ -25,6 +34,9 @@ pub struct Verifier {
     waiting: [Waiting; BURST],
     tags: [Block; BURST],
     delegations: Delegations,
+    /// See [`Verifier::counted`].
+    #[cfg(test)]
+    counted: [u64; 2],
 }
 
 impl std::fmt::Debug for Verifier {
@@ -40,18 +52,16 @@ struct Waiting {
     place: u8,
     /// Octets of its binding.
     width: u8,
-    /// Octets of the tag that are compared.
-    compared: u8,
     /// A delegation whose stamping key is worth keeping once it has verified a packet.
     is_new: bool,
 }
 
 impl Waiting {
-    const NONE: Self = Self { place: 0, width: 0, compared: 0, is_new: false };
+    const NONE: Self = Self { place: 0, width: 0, is_new: false };
 
     #[inline(always)]
     fn lean(lean: &Lean<'_, '_>, place: usize) -> Self {
-        Self { place: place as u8, width: lean.width as u8, compared: lean.compared as u8, is_new: false }
+        Self { place: place as u8, width: lean.width as u8, is_new: false }
     }
 }
 
@@ -141,6 +151,8 @@ impl Verifier {
             waiting: [Waiting::NONE; BURST],
             tags: [[0; 16]; BURST],
             delegations: Delegations::new(delegations),
+            #[cfg(test)]
+            counted: WHOLE_TAG,
         }
     }
 
@@ -171,9 +183,19 @@ impl Verifier {
         self.kernel.run(Verify { verifier: self, waypoints, datagrams, now, verdicts });
     }
 
+    /// The bits of a tag's halves that count: all. The test of forgeries weakens its own verifier.
+    #[inline(always)]
+    fn counted(&self) -> [u64; 2] {
+        #[cfg(test)]
+        return self.counted;
+        #[cfg(not(test))]
+        WHOLE_TAG
+    }
+
     #[inline(always)]
     fn verify_all(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut Verdicts) {
-        let Self { kernel, keys, heads, rows, scratch, waiting, tags, delegations } = self;
+        let counted = self.counted();
+        let Self { kernel, keys, heads, rows, scratch, waiting, tags, delegations, .. } = self;
         let Verdicts { each: verdicts, alike, rewritten } = verdicts;
         *alike = [None; BURST / LANES];
         let datagrams = &datagrams[..datagrams.len().min(BURST)];
@@ -193,7 +215,7 @@ impl Verifier {
             let are_tagged = beside.tag(here, &mut group_tags);
             if are_tagged
                 && let Some(found) = beside.whole()
-                && Beside::compare(found, here, &group_tags) == Some(0)
+                && Beside::compare(found, here, &group_tags, counted) == 0
             {
                 (alike[group], rewritten[group]) = (Some(found.pointer()), *beside.rewritten());
                 continue;
@@ -207,7 +229,7 @@ impl Verifier {
                 if let Some(lean) = lean.as_ref().filter(|_| are_tagged) {
                     let waiting = Waiting::lean(lean, place);
                     verdicts[place] = Verdict::Forward(lean.forward);
-                    differ[place] = difference(&group_tags[lane], &waiting, lean.forward.binding(datagram));
+                    differ[place] = difference(&group_tags[lane], &waiting, lean.forward.binding(datagram), counted);
                     continue;
                 }
                 let (key, input, message) = (&mut keys[count], &mut inputs[count], &mut messages[count]);
@@ -242,7 +264,7 @@ impl Verifier {
         for (one, tag) in waiting.iter().zip(&*tags).take(count) {
             let place = usize::from(one.place);
             if let Verdict::Forward(forward) = &verdicts[place] {
-                differ[place] = difference(tag, one, forward.binding(datagrams[place]));
+                differ[place] = difference(tag, one, forward.binding(datagrams[place]), counted);
             }
         }
         // Nothing before this depends on what a packet's difference is, but on whether sixteen together have any.
@@ -300,12 +322,7 @@ fn general<'a>(
     if !is_cached {
         *key = *here.keys().stamp_key(&capability).ok_or(Reason::KeyGone)?.expose();
     }
-    let waiting = Waiting {
-        place: 0,
-        width: packet.binding(index).len() as u8,
-        compared: here.compared() as u8,
-        is_new: is_delegated && !is_cached,
-    };
+    let waiting = Waiting { place: 0, width: packet.binding(index).len() as u8, is_new: is_delegated && !is_cached };
     let blocks = write_head(&packet, index, head);
     let payload = packet.payload_offset()..packet.datagram().len();
     Ok((waiting, Forward::of(&packet, index), Parts { head: &head[..blocks], tail: &datagram[payload] }))
@@ -338,18 +355,13 @@ fn fetch(datagram: &[u8]) {
     }
 }
 
-/// Zero if the first octets of a tag are those presented, without a branch on any of them.
+/// Zero if a tag's first octets, as many as the binding has, are those presented; without a branch on any of them.
 #[inline(always)]
-fn difference(tag: &Block, one: &Waiting, presented: &[u8]) -> u64 {
+fn difference(tag: &Block, one: &Waiting, presented: &[u8], counted: [u64; 2]) -> u64 {
     let half = |octets: &[u8], at: usize| Some(u64::from_ne_bytes(*octets.get(at..)?.first_chunk()?));
     let (Some(upper), Some(tag_upper), Some(tag_lower)) = (half(presented, 0), half(tag, 0), half(tag, 8)) else {
         return u64::MAX;
     };
-    if usize::from(one.compared) < tag.len() {
-        // What a forger's luck is measured with.
-        let octets = usize::from(one.compared.min(one.width));
-        return presented.iter().zip(tag).take(octets).fold(0, |differ, (a, b)| differ | u64::from(a ^ b));
-    }
     let lower = if one.width == 8 { Some(tag_lower) } else { half(presented, 8) };
-    lower.map_or(u64::MAX, |lower| (upper ^ tag_upper) | (lower ^ tag_lower))
+    lower.map_or(u64::MAX, |lower| (upper ^ tag_upper) & counted[0] | (lower ^ tag_lower) & counted[1])
 }

@@ -6,14 +6,14 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::{Afi, UnixTime};
 use wayleave_crypto::lanes::{
-    Block, CmacKey, Columns, CpuKernel, LANES, Row, Work, columns, fill, rows, tag_columns, zeros,
+    Block, CmacKey, Columns, CpuKernel, Row, LANES, Work, columns, fill, rows, tag_columns, zeros,
 };
 
-use super::header::offsets::lean as at;
-use super::header::offsets::{FLAG_REPLY, PROTOCOL, WORD};
-use super::header::{Interval, kind, v4};
-use super::mint::{PURPOSE_BINDING, PURPOSE_SECRET, WaypointKey, epoch, label};
-use super::verify::{Forward, Waypoint};
+use wayleave_packet::platypus::header::offsets::lean as at;
+use wayleave_packet::platypus::header::offsets::{FLAG_REPLY, PROTOCOL, WORD};
+use wayleave_packet::platypus::header::{Interval, kind, v4};
+use wayleave_packet::platypus::mint::{PURPOSE_BINDING, PURPOSE_SECRET, WaypointKey, epoch, label};
+use wayleave_packet::platypus::verify::{Forward, Waypoint};
 
 /// Octets up to its binding.
 const FRONT: usize = at::BINDING;
@@ -95,12 +95,6 @@ impl Found<'_> {
     #[inline(always)]
     fn behind(&self) -> usize {
         FRONT + self.width
-    }
-
-    /// Octets of the tag that are compared.
-    #[inline(always)]
-    fn compared(&self) -> usize {
-        self.here.compared()
     }
 
     /// The pointer behind the only capability.
@@ -291,7 +285,7 @@ fn fold(sum: u32) -> u32 {
     (sum & 0xffff) + (sum >> 16)
 }
 
-/// As [`is_martian`](super::verify::is_martian), for an IPv4 address in this machine's order of octets: not zero if it is.
+/// As [`is_martian`](wayleave_packet::platypus::verify::is_martian), for an IPv4 address in this machine's order of octets: not zero if it is.
 #[inline(always)]
 fn is_martian_word(address: u32) -> u32 {
     // Below 1.0.0.0 and from 224.0.0.0 on.
@@ -343,8 +337,6 @@ pub(super) struct Lean<'k, 'p> {
     pub(super) forward: Forward,
     /// Octets of its binding.
     pub(super) width: usize,
-    /// Octets of the tag that are compared.
-    pub(super) compared: usize,
     pub(super) payload: &'p [u8],
 }
 
@@ -455,26 +447,23 @@ impl<'s, 'k> Beside<'s, 'k> {
         lanes(self.passed).all(|lane| payload(lane).map(|payload| tails[lane] = payload).is_some())
     }
 
-    /// One of [`LANES`] packets' kins, if all passed, and if all their kins have bindings of one width that are compared over
-    /// as many octets.
+    /// One of [`LANES`] packets' kins, if all passed, and if all their kins have bindings of one width.
     #[inline(always)]
     pub(super) fn whole(&self) -> Option<Found<'k>> {
         let first = self.found[0].1?;
-        let of = |found: Found<'k>| (found.width, found.compared());
         let others = &self.found[..self.count.max(1)][1..];
         let is_whole = self.passed == u16::MAX
-            && others.iter().all(|(_, found)| found.is_some_and(|found| of(found) == of(first)));
+            && others.iter().all(|(_, found)| found.is_some_and(|found| found.width == first.width));
         is_whole.then_some(first)
     }
 
     /// How much the tags differ from those that packets of kins like `found` present, all together and without a branch on any
-    /// octet; `None` where only a part of the tag is compared.
+    /// octet.
     #[inline(always)]
-    pub(super) fn compare(found: Found<'k>, datagrams: &[&[u8]], tags: &[Block; LANES]) -> Option<u64> {
-        match (found.compared(), found.width) {
-            (16, 8) => Some(compare::<8>(datagrams, tags)),
-            (16, 16) => Some(compare::<16>(datagrams, tags)),
-            _ => None,
+    pub(super) fn compare(found: Found<'k>, datagrams: &[&[u8]], tags: &[Block; LANES], counted: [u64; 2]) -> u64 {
+        match found.width {
+            8 => compare::<8>(datagrams, tags, counted),
+            _ => compare::<16>(datagrams, tags, counted),
         }
     }
 
@@ -501,7 +490,6 @@ impl<'s, 'k> Beside<'s, 'k> {
             key: found.key,
             forward: self.forward(lane, found),
             width: found.width,
-            compared: found.compared(),
             payload: datagram.get(found.behind()..self.scratch.lengths[lane] as usize)?,
         })
     }
@@ -509,14 +497,16 @@ impl<'s, 'k> Beside<'s, 'k> {
 
 /// The differences of tags from bindings of `WIDTH` octets.
 #[inline(always)]
-fn compare<const WIDTH: usize>(datagrams: &[&[u8]], tags: &[Block; LANES]) -> u64 {
+fn compare<const WIDTH: usize>(datagrams: &[&[u8]], tags: &[Block; LANES], counted: [u64; 2]) -> u64 {
     let Some(datagrams) = datagrams.first_chunk::<LANES>() else { return u64::MAX };
     let mut differ = 0;
     for (datagram, tag) in datagrams.iter().zip(tags) {
         differ |= match datagram.get(FRONT..FRONT + WIDTH) {
             Some(presented) => {
-                let words = presented.as_chunks::<8>().0.iter().zip(tag.as_chunks::<8>().0);
-                words.fold(0, |differ, (a, b)| differ | u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b))
+                let halves = presented.as_chunks::<8>().0.iter().zip(tag.as_chunks::<8>().0).zip(counted);
+                halves.fold(0, |differ, ((a, b), counted)| {
+                    differ | (u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b)) & counted
+                })
             }
             None => u64::MAX,
         };
@@ -526,7 +516,8 @@ fn compare<const WIDTH: usize>(datagrams: &[&[u8]], tags: &[Block; LANES]) -> u6
 
 #[cfg(test)]
 mod tests {
-    use super::super::verify::is_martian;
+    use wayleave_packet::platypus::verify::is_martian;
+
     use super::*;
 
     #[test]

@@ -1,14 +1,14 @@
 //! A stamper's work over a burst of IPv4 packets with one capability each: headers in place, bindings in lanes. The
-//! outcome is that of [`encapsulate`](super::mint::encapsulate), which does every other shape.
+//! outcome is that of [`encapsulate`](wayleave_packet::platypus::mint::encapsulate), which does every other shape.
 
 use std::net::IpAddr;
 
 use wayleave_crypto::lanes::{BURST, Block, CpuKernel, LANES, Parts, Row, Work, cmac_each, prefetch_octet, tag_rows};
 use zeroize::Zeroize;
 
-use super::header::offsets::{IPV4, PROTOCOL, SOURCE, WORD, half};
-use super::header::{CapabilityOctets, IPV4_HEADER, Malformed, Width, fold, v4};
-use super::mint::{Hop, MintError, Nonce, PURPOSE_BINDING, label};
+use wayleave_packet::platypus::header::offsets::{IPV4, PROTOCOL, SOURCE, WORD, half};
+use wayleave_packet::platypus::header::{CapabilityOctets, IPV4_HEADER, Malformed, Width, fold, v4};
+use wayleave_packet::platypus::mint::{Hop, MintError, Nonce, PURPOSE_BINDING, label};
 
 /// Blocks of the head of any IPv4 packet that is not sealed.
 const HEAD: usize = 3;
