@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::{Afi, UnixTime};
 use wayleave_crypto::lanes::{
-    Block, CmacKey, Columns, CpuKernel, Row, LANES, Work, columns, fill, rows, tag_columns, zeros,
+    Block, CmacKey, Columns, CpuKernel, LANES, Row, Work, columns, fill, rows, tag_columns, zeros,
 };
 
 use wayleave_packet::platypus::header::offsets::lean as at;

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use cmac::{Cmac, KeyInit, Mac};
 
-use super::random::Random;
 use super::packets;
+use super::random::Random;
 use super::world;
 
 /// A waypoint as the model knows it.
