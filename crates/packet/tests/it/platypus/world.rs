@@ -8,7 +8,7 @@ use wayleave_packet::platypus::header::{
     Capability, Carriage, Delegation, DelegationId, Interval, Packet, Principal, SubDelegation, Version, Width,
 };
 use wayleave_packet::platypus::mint::{self, Hop, Nonce, Route, StampKey, WaypointKey, WaypointKeys, epoch};
-use wayleave_packet::platypus::verify::{Policy, Reason, Verdict, Waypoint};
+use wayleave_packet::platypus::verify::{Policy, Verdict, Waypoint};
 
 use super::random::Random;
 
