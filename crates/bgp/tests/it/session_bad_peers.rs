@@ -1,11 +1,9 @@
 //! Every bad peer meets its verdict, in one piece and octet by octet, and the next honest peer is served.
 
-mod common;
-
 use std::net::IpAddr;
 
-use common::bad_bgp::{BadPeer, Verdict, bad_openers, bad_talkers};
-use common::{Rig, config, ended, told};
+use crate::common::bad_bgp::{BadPeer, Verdict, bad_openers, bad_talkers};
+use crate::common::{self, Rig, config, ended, told};
 use proptest::prelude::*;
 use wayleave_bgp::session::{Accept, Config, Erred, Input, Output, PeerAsn, Responder, State, Stop, StopReason};
 use wayleave_bgp::{Capability, Message, Notification};

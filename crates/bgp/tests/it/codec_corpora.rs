@@ -210,7 +210,7 @@ fn further_dumps_come_back_octet_for_octet() {
 /// table what follows.
 #[test]
 fn messages_with_one_named_defect_have_the_outcome_of_their_rule() {
-    let expected = include_str!("../../../test-data/bgp/bad/expected.txt");
+    let expected = include_str!("../../../../test-data/bgp/bad/expected.txt");
     let mut named = HashSet::new();
     for line in expected.lines().filter(|line| !line.starts_with('#')) {
         let (name, outcome) = line.split_once(' ').expect("a name and an outcome");

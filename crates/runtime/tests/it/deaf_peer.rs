@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test counts its own descriptors and waits")]
 
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -11,9 +12,23 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("the kernel lists them").count()
 }
 
-/// Alone in its file: another test's descriptors would be counted as well.
+/// Set in the process that runs [`child`] as a test.
+const CHILD: &str = "WAYLEAVE_DEAF_PEER_CHILD";
+
+/// Runs [`child`] in a process of its own: descriptors of tests that run at the same time would be counted as well.
+#[test]
+fn a_connection_that_is_closed_while_a_write_is_stuck_gives_its_descriptor_back() {
+    let mut command = Command::new(std::env::current_exe().expect("this test"));
+    let status = command.args(["deaf_peer::child", "--exact", "--nocapture"]).env(CHILD, "1").status();
+    assert!(status.expect("a child").success());
+}
+
+/// Does nothing unless [`CHILD`] is set.
 #[tokio::test]
-async fn a_connection_that_is_closed_while_a_write_is_stuck_gives_its_descriptor_back() {
+async fn child() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
     let (to, mut events) = mpsc::channel(8);
     let mut sockets = Sockets::new(to, TcpOptions::default());
     let address = sockets.listen("127.0.0.1:0".parse().expect("an address")).await.expect("listening");

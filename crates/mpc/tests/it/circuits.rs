@@ -1,8 +1,6 @@
 //! MPC-01: every circuit, through the real protocol of two parties, against a plain reference.
 
-mod common;
-
-use common::{Pair, Random};
+use crate::common::{Pair, Random};
 use proptest::prelude::*;
 use wayleave_mpc::circuit::{Circuit, Gate, Kind, Wire};
 use wayleave_mpc::circuits::{

@@ -1,10 +1,8 @@
 //! MPC-02: what a party sees of fixed inputs looks uniformly random, and never comes twice.
 
-mod common;
-
 use std::collections::HashSet;
 
-use common::{Pair, Random};
+use crate::common::{Pair, Random};
 use wayleave_mpc::circuits::SelectBest;
 use wayleave_mpc::{BitRows, Chunk, Demand, Evaluation, Program, Rounds, Step, Width, split};
 

@@ -1,10 +1,10 @@
 //! The state machine against RFC 4271 section 8, event by event; each test or row names the event.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Rig, announce, config, ended, keepalive, notification, open, open_body, peer_open, raw, sent, told};
+use crate::common::{
+    self, Rig, announce, config, ended, keepalive, notification, open, open_body, peer_open, raw, sent, told,
+};
 use wayleave_bgp::session::{Cause, Config, Erred, HoldTime, Input, Output, PeerAsn, Role, State, Stop, StopReason};
 use wayleave_bgp::{Capability, Message, Notification, RefreshKind, end_of_rib};
 use wayleave_core::{Afi, Asn, Machine};

@@ -1,12 +1,10 @@
 //! Two sessions back to back over wires that cut, delay and interleave octets.
 
-mod common;
-
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use common::pair::Pair;
-use common::{LOCAL, LOCAL_ID, PEER, PEER_ID, announce, attributes, config, p};
+use crate::common::pair::Pair;
+use crate::common::{self, LOCAL, LOCAL_ID, PEER, PEER_ID, announce, attributes, config, p};
 use wayleave_bgp::rib::AdjRibOut;
 use wayleave_bgp::session::{
     AddPathOffer, Cause, Config, GracefulRestartOffer, HoldTime, Input, PeerAsn, State, Stop, StopReason,

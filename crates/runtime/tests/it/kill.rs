@@ -37,7 +37,7 @@ fn every_acknowledged_change_survives_twenty_kills() {
     let mut acknowledged = 0;
     for kill in 0..KILLS {
         let mut child = Command::new(std::env::current_exe().expect("this test"))
-            .args(["child", "--exact", "--nocapture"])
+            .args(["kill::child", "--exact", "--nocapture"])
             .env(CHILD, &path)
             .stdout(Stdio::piped())
             .spawn()

@@ -1,8 +1,6 @@
 //! MPC-06, MPC-07, MPC-11: peers that send what no honest peer sends. Every case ends in an error that names the peer.
 
-mod common;
-
-use common::{Pair, Random};
+use crate::common::{self, Pair, Random};
 use proptest::prelude::*;
 use wayleave_mpc::circuits::{SelectBest, export_all};
 use wayleave_mpc::{

@@ -1,13 +1,11 @@
 //! Adj-RIB-In, Loc-RIB and the pool of attributes.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::p;
+use crate::common::{self, p};
 use proptest::prelude::*;
 use wayleave_bgp::decision::{Options, Step, best};
 use wayleave_bgp::rib::{

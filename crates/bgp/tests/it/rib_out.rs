@@ -1,11 +1,9 @@
 //! Adj-RIB-Out: whatever happens, the peer ends up with the wanted routes, told as briefly as can be.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use common::{LOCAL, PEER, p};
+use crate::common::{self, LOCAL, PEER, p};
 use proptest::prelude::*;
 use wayleave_bgp::rib::{AdjRibOut, Batch};
 use wayleave_bgp::{AddPath, Attributes, EncodeError, LargeCommunity, Message, Nlri, RefreshKind, SessionParams};

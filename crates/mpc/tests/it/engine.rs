@@ -1,11 +1,9 @@
 //! Exact counts, sizes that follow from the public shape alone, and correlations that are used once (MPC-05).
 
-mod common;
-
 use std::collections::HashMap;
 use std::ops::Add;
 
-use common::{Pair, Random};
+use crate::common::{self, Pair, Random};
 use wayleave_crypto::hash::hash;
 use wayleave_mpc::circuits::{SelectBest, export_all};
 use wayleave_mpc::{

@@ -1,0 +1,7 @@
+//! Tests of the two-party engine: circuits, shares, and messages of a hostile peer.
+
+mod circuits;
+mod common;
+mod engine;
+mod hostile;
+mod shares;
