@@ -1,10 +1,14 @@
-//! One BGP peer as a role sees it: its session, the routes that it shall have, and what it says.
+//! One BGP peer: its session and the routes that it is to have. Every role and the laboratory drive this machine.
 //!
-//! A driver owns the sockets and the clock, and hands both to the session in here; a daemon's driver does it with TCP,
-//! the laboratory's with pipes in memory. Routes wait in the Adj-RIB-Out until [`Machine::poll`] finds nothing else to
-//! do, so that what was handed in before it shares messages.
+//! The driver owns sockets and clock. A daemon's driver does [`TcpRequest`]s with TCP, the laboratory's with pipes in
+//! memory. Routes wait in the Adj-RIB-Out until [`Machine::poll`] finds nothing else to do, so that routes handed in
+//! before it share messages.
+//!
+//! [`Peer::new`] has a session of its own. The session of a [`Peer::relay`] repeats the OPEN of another peer, which is
+//! not known before that one has connected: [`Input::Begin`] starts one session, each with a configuration of its own.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use wayleave_core::{Afi, Instant, Machine, Now, Prefix};
 
@@ -12,31 +16,60 @@ use crate::rib::{AdjRibOut, AttributePool, RejectedRoutes};
 use crate::session::{self, Config, ConnectionId, Counters, Ended, Established, Session, State};
 use crate::{Attributes, EncodeError, Nlri, RefreshKind, Update, encode_updates};
 
-/// Routes that one batch of messages holds at most.
+/// Routes in one batch of messages, at most. A larger batch packs better; a smaller one keeps less memory in flight.
 const BATCH: usize = 20_000;
 
-/// What a peer is told.
+const FAMILIES: [Afi; 2] = [Afi::Ipv4, Afi::Ipv6];
+
+/// What a peer's driver and the protocol behind it hand in.
 #[derive(Debug)]
 pub enum Input {
-    /// For its session.
+    /// For the session; ignored by a relay that has none.
     Session(session::Input),
-    /// It shall have this route, or none for the prefix.
-    Route {
-        /// The prefix.
-        prefix: Prefix,
-        /// The route's attributes.
-        attributes: Option<Attributes>,
-    },
-    /// Send this once, if the session stands; forget it otherwise.
+    /// Starts the session of a [`Peer::relay`] on a connection that stands. With a session already, or without being a
+    /// relay, the connection is closed.
+    Begin(Box<Begin>),
+    /// The peer is to have this route, or none for the prefix. Equal attributes are kept once.
+    Route { prefix: Prefix, attributes: Option<Attributes> },
+    /// As [`Input::Route`], by prefix and path identifier, with attributes that the caller shares between peers.
+    Path { nlri: Nlri, attributes: Option<Arc<Attributes>> },
+    /// Send this UPDATE once if the session is up; drop it otherwise.
     Once(Box<Update>),
+    /// Send End-of-RIB once all routes that are due have been sent; dropped when the session ends. Only a relay needs
+    /// it: a session of [`Peer::new`] sends End-of-RIB after its initial table.
+    EndOfRib(Afi),
+}
+
+/// How the session of a [`Peer::relay`] begins.
+#[derive(Debug)]
+pub struct Begin {
+    /// Towards the peer; passive, since the connection stands already.
+    pub config: Config,
+    /// For the jitter of its timers.
+    pub seed: u64,
+    /// The connection, whichever side opened it.
+    pub connection: ConnectionId,
+    /// What the peer has sent on it so far: most often its OPEN.
+    pub received: Vec<u8>,
+}
+
+/// What the driver is to do with TCP connections.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TcpRequest {
+    /// Open a connection, as in [`session::Output::Connect`]; `attempt` rises by one each time.
+    Connect { attempt: u64 },
+    /// Send one whole message or more. A driver that cannot take more answers with [`session::Input::Blocked`].
+    Send { connection: ConnectionId, bytes: Vec<u8> },
+    /// Close the connection once what was sent is out.
+    Close { connection: ConnectionId },
 }
 
 /// What the peer did, for the protocol behind it.
 #[derive(Debug)]
 pub enum PeerEvent {
-    /// Its session is up.
+    /// The session is up.
     Up,
-    /// It is down: what the peer announced is gone.
+    /// The session is down: what the peer announced is gone.
     Down,
     /// An UPDATE, after RFC 7606.
     Update(Box<Update>),
@@ -44,48 +77,46 @@ pub enum PeerEvent {
     EndOfRib,
 }
 
-/// What a peer's driver shall do, and hear.
+/// What a peer asks of its driver, and reports.
 #[derive(Debug)]
 pub enum Output {
-    /// Open a connection, as in [`session::Output::Connect`].
-    Connect {
-        /// Which attempt.
-        attempt: u64,
-    },
-    /// Send these octets.
-    Send {
-        /// Where.
-        connection: ConnectionId,
-        /// One whole message or more.
-        bytes: Vec<u8>,
-    },
-    /// Close the connection, once what was sent is out.
-    Close {
-        /// Which.
-        connection: ConnectionId,
-    },
-    /// Hand this on.
+    Tcp(TcpRequest),
+    /// For the protocol behind the peer.
     Event(PeerEvent),
     /// The session is up; [`PeerEvent::Up`] follows.
     Established(Box<Established>),
-    /// It is down; [`PeerEvent::Down`] follows.
+    /// The session went down; [`PeerEvent::Down`] follows.
     Ended(Ended),
-    /// There was no session, and this is why.
+    /// A connection, or an attempt to connect, ended before the session was up.
     Failed(Ended),
     /// Routes that this session cannot carry.
     Rejected(RejectedRoutes),
-    /// An UPDATE to be sent once that this session cannot carry.
+    /// An [`Input::Once`] that this session cannot carry.
     Unsendable(EncodeError),
+    /// The peer has sent all routes of this family; [`PeerEvent::EndOfRib`] follows the last agreed family's.
+    EndOfRib(Afi),
+    /// The peer asked for all routes of the family, which are due again from here on, or marked the begin or end of its
+    /// answer to such a request (RFC 7313).
+    RouteRefresh {
+        afi: Afi,
+        kind: RefreshKind,
+    },
 }
 
 /// The session with one peer and what is announced over it.
 pub struct Peer {
-    session: Session,
+    /// `None` only in a relay, between two sessions.
+    session: Option<Session>,
+    is_relay: bool,
+    /// Of a relay's sessions that are over.
+    past: Counters,
     out: AdjRibOut,
     pool: AttributePool,
     established: Option<Established>,
     /// Families whose End-of-RIB has not come.
     awaited: Vec<Afi>,
+    /// Families whose End-of-RIB [`Input::EndOfRib`] wants sent, IPv4 then IPv6.
+    owed_end_of_rib: [bool; 2],
     outputs: VecDeque<Output>,
     now: Now,
 }
@@ -94,12 +125,26 @@ impl Peer {
     /// A peer in Idle at `now`; `seed` feeds the jitter of its session's timers.
     #[must_use]
     pub fn new(config: Config, seed: u64, now: Now) -> Self {
+        Self::with(Some(Session::new(config, seed)), now)
+    }
+
+    /// A peer without a session until [`Input::Begin`]. It never connects by itself, an ended session is not restarted,
+    /// and End-of-RIB is sent only as [`Input::EndOfRib`] says. Routes and counters outlive its sessions.
+    #[must_use]
+    pub fn relay(now: Now) -> Self {
+        Self::with(None, now)
+    }
+
+    fn with(session: Option<Session>, now: Now) -> Self {
         Self {
-            session: Session::new(config, seed),
+            is_relay: session.is_none(),
+            session,
+            past: Counters::default(),
             out: AdjRibOut::new(),
             pool: AttributePool::new(),
             established: None,
             awaited: Vec::new(),
+            owed_end_of_rib: [false; 2],
             outputs: VecDeque::new(),
             now,
         }
@@ -111,65 +156,98 @@ impl Peer {
         self.established.as_ref()
     }
 
-    /// The session's state.
+    /// The session's state; Idle in a relay that has none.
     #[must_use]
     pub fn state(&self) -> State {
-        self.session.state()
+        self.session.as_ref().map_or(State::Idle, Session::state)
     }
 
-    /// What the session has counted.
+    /// Whether there is a session, in whatever state: always, but in a relay.
     #[must_use]
-    pub fn counters(&self) -> &Counters {
-        self.session.counters()
+    pub fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// What its sessions have counted.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.past;
+        if let Some(session) = &self.session {
+            counters += *session.counters();
+        }
+        counters
     }
 
     /// Whether the session is up and takes messages.
     #[must_use]
     pub fn is_writable(&self) -> bool {
-        self.session.is_writable()
+        self.session.as_ref().is_some_and(Session::is_writable)
     }
 
-    /// The routes that the peer shall have.
+    /// Whether the session takes messages and there are routes or marks to send: [`Machine::poll`] has more outputs.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        let owes = self.out.is_due() || self.owed_end_of_rib != [false; 2];
+        owes && self.established.is_some() && self.is_writable()
+    }
+
+    /// The routes that the peer is to have.
     #[must_use]
     pub fn adj_rib_out(&self) -> &AdjRibOut {
         &self.out
     }
 
-    /// Lets go of attributes that no route has any more; to be called now and then.
+    /// Frees attributes that no route has any more; to be called now and then.
     pub fn sweep(&mut self) {
         self.pool.sweep();
+    }
+
+    fn session(&mut self, input: session::Input) {
+        if let Some(session) = &mut self.session {
+            session.handle(input, self.now);
+        }
+    }
+
+    fn begin(&mut self, begin: Begin) {
+        let Begin { config, seed, connection, received } = begin;
+        if !self.is_relay || self.session.is_some() {
+            return self.outputs.push_back(Output::Tcp(TcpRequest::Close { connection }));
+        }
+        self.session = Some(Session::new(config, seed));
+        self.session(session::Input::Start);
+        self.session(session::Input::Connected { connection, outgoing: false });
+        if !received.is_empty() {
+            self.session(session::Input::Bytes { connection, bytes: received });
+        }
     }
 
     fn once(&mut self, update: &Update) {
         let Some(established) = &self.established else { return };
         let params = &established.params;
         match encode_updates(update.attributes.as_ref(), &update.announced, &update.withdrawn, params) {
-            Ok(messages) => self.session.handle(session::Input::Send(messages), self.now),
+            Ok(messages) => self.session(session::Input::Send(messages)),
             Err(error) => self.outputs.push_back(Output::Unsendable(error)),
         }
     }
 
     fn on_session(&mut self, output: session::Output) {
         match output {
-            session::Output::Connect { attempt } => self.outputs.push_back(Output::Connect { attempt }),
-            session::Output::Send { connection, bytes } => {
-                self.outputs.push_back(Output::Send { connection, bytes });
-            }
-            session::Output::Close { connection } => self.outputs.push_back(Output::Close { connection }),
+            session::Output::Connect { attempt } => self.tcp(TcpRequest::Connect { attempt }),
+            session::Output::Send { connection, bytes } => self.tcp(TcpRequest::Send { connection, bytes }),
+            session::Output::Close { connection } => self.tcp(TcpRequest::Close { connection }),
             session::Output::Up(established) => self.on_up(established),
             session::Output::Down(ended) => self.on_down(ended),
-            session::Output::Failed(ended) => self.outputs.push_back(Output::Failed(ended)),
-            session::Output::Update(update) => self.tell(PeerEvent::Update(update)),
-            session::Output::RouteRefresh { afi, kind } => {
-                let marked = self.established.as_ref().is_some_and(|up| up.enhanced_route_refresh);
-                if kind == RefreshKind::Request {
-                    self.out.refresh(afi, marked);
-                }
+            session::Output::Failed(ended) => {
+                self.owed_end_of_rib = [false; 2];
+                self.outputs.push_back(Output::Failed(ended));
             }
+            session::Output::Update(update) => self.report(PeerEvent::Update(update)),
+            session::Output::RouteRefresh { afi, kind } => self.on_refresh(afi, kind),
             session::Output::EndOfRib(afi) => {
+                self.outputs.push_back(Output::EndOfRib(afi));
                 self.awaited.retain(|awaited| *awaited != afi);
                 if self.awaited.is_empty() {
-                    self.tell(PeerEvent::EndOfRib);
+                    self.report(PeerEvent::EndOfRib);
                 }
             }
         }
@@ -177,33 +255,63 @@ impl Peer {
 
     fn on_up(&mut self, established: Box<Established>) {
         let params = &established.params;
-        self.awaited = [Afi::Ipv4, Afi::Ipv6].into_iter().filter(|afi| params.has_family(*afi)).collect();
-        self.out.session_up(established.params, established.end_of_rib);
+        self.awaited = FAMILIES.into_iter().filter(|afi| params.has_family(*afi)).collect();
+        let initial_end_of_rib = established.end_of_rib && !self.is_relay;
+        self.out.session_up(established.params, initial_end_of_rib);
         self.established = Some((*established).clone());
         self.outputs.push_back(Output::Established(established));
-        self.tell(PeerEvent::Up);
+        self.report(PeerEvent::Up);
     }
 
     fn on_down(&mut self, ended: Ended) {
         self.out.session_down();
+        self.owed_end_of_rib = [false; 2];
         self.established = None;
         self.outputs.push_back(Output::Ended(ended));
-        self.tell(PeerEvent::Down);
+        self.report(PeerEvent::Down);
     }
 
-    fn tell(&mut self, event: PeerEvent) {
+    fn on_refresh(&mut self, afi: Afi, kind: RefreshKind) {
+        if kind == RefreshKind::Request {
+            let marked = self.established.as_ref().is_some_and(|up| up.enhanced_route_refresh);
+            self.out.refresh(afi, marked);
+        }
+        self.outputs.push_back(Output::RouteRefresh { afi, kind });
+    }
+
+    fn tcp(&mut self, request: TcpRequest) {
+        self.outputs.push_back(Output::Tcp(request));
+    }
+
+    fn report(&mut self, event: PeerEvent) {
         self.outputs.push_back(Output::Event(event));
     }
 
-    /// Gives the session the next batch of routes, if one is due and the peer takes it.
+    /// Gives the session the next batch of routes, then the End-of-RIB marks, if the peer takes them.
     fn flush(&mut self) -> bool {
-        if !self.session.is_writable() || !self.out.is_due() {
+        if !self.is_due() {
             return false;
         }
-        let batch = self.out.next_batch(BATCH);
-        self.outputs.extend(batch.rejected.into_iter().map(Output::Rejected));
-        self.session.handle(session::Input::Send(batch.messages), self.now);
+        if self.out.is_due() {
+            let batch = self.out.next_batch(BATCH);
+            self.outputs.extend(batch.rejected.into_iter().map(Output::Rejected));
+            self.session(session::Input::Send(batch.messages));
+            return true;
+        }
+        let end_of_rib = self.established.as_ref().is_some_and(|up| up.end_of_rib);
+        let owed = std::mem::take(&mut self.owed_end_of_rib);
+        for (afi, _) in FAMILIES.into_iter().zip(owed).filter(|(_, owed)| *owed && end_of_rib) {
+            self.session(session::Input::SendEndOfRib(afi));
+        }
         true
+    }
+
+    /// Drops a relay's session that is over: it is not restarted, and the next one has another configuration.
+    fn drop_ended(&mut self) {
+        let is_over = matches!(self.state(), State::Idle | State::Connect | State::Active);
+        if let Some(session) = self.session.take_if(|_| self.is_relay && is_over) {
+            self.past += *session.counters();
+        }
     }
 }
 
@@ -214,19 +322,25 @@ impl Machine for Peer {
     fn handle(&mut self, input: Input, now: Now) {
         self.now = now;
         match input {
-            Input::Session(input) => self.session.handle(input, now),
+            Input::Session(input) => self.session(input),
+            Input::Begin(begin) => self.begin(*begin),
             Input::Route { prefix, attributes: Some(attributes) } => {
                 let attributes = self.pool.intern(attributes);
                 self.out.announce(Nlri::new(prefix), attributes);
             }
             Input::Route { prefix, attributes: None } => self.out.withdraw(&Nlri::new(prefix)),
+            Input::Path { nlri, attributes: Some(attributes) } => self.out.announce(nlri, attributes),
+            Input::Path { nlri, attributes: None } => self.out.withdraw(&nlri),
             Input::Once(update) => self.once(&update),
+            Input::EndOfRib(afi) => self.owed_end_of_rib[usize::from(afi == Afi::Ipv6)] = true,
         }
     }
 
     fn handle_timeout(&mut self, now: Now) {
         self.now = now;
-        self.session.handle_timeout(now);
+        if let Some(session) = &mut self.session {
+            session.handle_timeout(now);
+        }
     }
 
     fn poll(&mut self) -> Option<Output> {
@@ -234,15 +348,18 @@ impl Machine for Peer {
             if let Some(output) = self.outputs.pop_front() {
                 return Some(output);
             }
-            match self.session.poll() {
+            match self.session.as_mut().and_then(Machine::poll) {
                 Some(output) => self.on_session(output),
                 None if self.flush() => {}
-                None => return None,
+                None => {
+                    self.drop_ended();
+                    return None;
+                }
             }
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.session.deadline()
+        self.session.as_ref().and_then(Machine::deadline)
     }
 }

@@ -15,6 +15,7 @@ pub mod bird;
 pub mod demo;
 pub mod frr;
 pub mod netns;
+mod peer_tcp;
 pub mod ports;
 pub mod process;
 pub mod routers;

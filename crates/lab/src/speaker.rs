@@ -1,27 +1,24 @@
 //! A BGP speaker of our own: it stands for a router where there is none, and replays recorded tables.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader, Read as _, Write as _};
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::io::{self, BufReader};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use wayleave_bgp::mrt::{Record, decompress};
-use wayleave_bgp::session::{Config, ConnectionId, HoldTime, Input, Output, PeerAsn, Session, Stop, StopReason};
-use wayleave_bgp::{
-    AsPathBuf, Attributes, Ipv6NextHop, Message, Nlri, Origin, SessionParams, Update, encode_updates, mrt,
-};
-use wayleave_core::{Afi, Asn, Machine, Now, Prefix, UnixTime};
+use wayleave_bgp::peer::{Input, Output, Peer, PeerEvent};
+use wayleave_bgp::session::{Config, PeerAsn};
+use wayleave_bgp::{AsPathBuf, Attributes, Ipv6NextHop, Message, Origin, Update, mrt};
+use wayleave_core::{Afi, Asn, Machine, Prefix};
 
 use crate::netns::Place;
+use crate::peer_tcp::{Clock, TcpEvent, TcpPeer, with_short_timers};
 use crate::table::{Announcement, LearnedRoute, Peering, Router, RouterError};
-
-/// How long a connection may take to open, or one write to be taken.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Routes by prefix, as a speaker sends them.
 pub type Routes = BTreeMap<Prefix, Attributes>;
@@ -68,7 +65,7 @@ impl Identity {
     }
 }
 
-/// What the world outside may see of a running speaker.
+/// What is known of a running speaker outside its thread.
 #[derive(Debug, Default)]
 struct View {
     established: bool,
@@ -76,12 +73,27 @@ struct View {
     last_failure: String,
 }
 
+impl View {
+    fn update(&mut self, update: Update) {
+        for nlri in update.withdrawn {
+            self.learned.remove(&nlri.prefix);
+        }
+        if let Some(attributes) = update.attributes {
+            self.learned.extend(update.announced.iter().map(|nlri| (nlri.prefix, attributes.clone())));
+        }
+    }
+}
+
 enum Event {
-    Connected { attempt: u64, stream: io::Result<TcpStream> },
-    Bytes { connection: ConnectionId, bytes: Vec<u8> },
-    Closed { connection: ConnectionId },
+    Tcp(TcpEvent),
     Routes(Routes),
     End,
+}
+
+impl From<TcpEvent> for Event {
+    fn from(event: TcpEvent) -> Self {
+        Event::Tcp(event)
+    }
 }
 
 /// A running speaker; dropped, it closes its session.
@@ -103,7 +115,7 @@ impl Speaker {
             std::thread::spawn(move || {
                 // The threads that read and connect start from here and so stand in the same place.
                 let seen = Arc::clone(&view);
-                let ran = place.within(move || Driver::new(identity, events, view).run(&inbox));
+                let ran = place.within(move || Driver::new(&identity, events, view).run(&inbox));
                 if let Err(error) = ran {
                     lock(&seen).last_failure = error.to_string();
                 }
@@ -150,208 +162,70 @@ fn lock(view: &Mutex<View>) -> std::sync::MutexGuard<'_, View> {
     view.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Owns the sockets and the clock of one [`Session`].
+/// Owns a speaker's only peer.
 struct Driver {
-    identity: Identity,
-    session: Session,
-    events: Sender<Event>,
+    peer: TcpPeer<Event>,
+    clock: Clock,
     view: Arc<Mutex<View>>,
-    streams: HashMap<ConnectionId, TcpStream>,
-    connections: u64,
-    /// What should be announced, and what the peer was told.
     routes: Routes,
-    told: Routes,
-    params: Option<SessionParams>,
-    origin: Instant,
 }
 
 impl Driver {
-    fn new(identity: Identity, events: Sender<Event>, view: Arc<Mutex<View>>) -> Self {
-        let mut config = Config::new(identity.asn, identity.address, PeerAsn::Exactly(identity.peer_asn));
-        config.hold_time = HoldTime::from_secs(9).unwrap_or_default();
-        config.connect_retry = Duration::from_secs(1);
-        config.idle_hold = Duration::from_millis(200);
-        config.idle_hold_most = Duration::from_secs(1);
-        let session = Session::new(config, u64::from(u32::from(identity.address)));
-        Self {
-            identity,
-            session,
-            events,
-            view,
-            streams: HashMap::new(),
-            connections: 0,
-            routes: Routes::new(),
-            told: Routes::new(),
-            params: None,
-            origin: Instant::now(),
-        }
-    }
-
-    fn now(&self) -> Now {
-        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Now {
-            instant: wayleave_core::Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)),
-            unix: UnixTime(u64::try_from(unix.as_micros()).unwrap_or(u64::MAX)),
-        }
+    fn new(identity: &Identity, events: Sender<Event>, view: Arc<Mutex<View>>) -> Self {
+        let config = Config::new(identity.asn, identity.address, PeerAsn::Exactly(identity.peer_asn));
+        let clock = Clock::start();
+        let peer = Peer::new(with_short_timers(config), u64::from(u32::from(identity.address)), clock.now());
+        let peer = TcpPeer::new(peer, 0, identity.peer, clock, events);
+        Self { peer, clock, view, routes: Routes::new() }
     }
 
     fn run(mut self, inbox: &Receiver<Event>) {
-        self.handle(Input::Start);
+        self.peer.start();
         loop {
-            let now = self.now();
-            let wait = self.session.deadline().map_or(Duration::from_secs(1), |deadline| deadline.since(now.instant));
-            match inbox.recv_timeout(wait) {
-                Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => return self.end(),
-                Ok(event) => self.on_event(event),
+            self.act();
+            let wait = self.peer.peer.deadline().map(|deadline| deadline.since(self.clock.now().instant));
+            match inbox.recv_timeout(wait.unwrap_or(Duration::from_secs(1))) {
+                Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(Event::Tcp(event)) => self.peer.on_tcp(event),
+                Ok(Event::Routes(routes)) => self.announce(routes),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            self.session.handle_timeout(self.now());
-            self.act();
+            self.peer.peer.handle_timeout(self.clock.now());
         }
-    }
-
-    fn end(&mut self) {
-        let stop = Stop { administrative: true, reason: StopReason::Shutdown("the laboratory ends".to_owned()) };
-        self.handle(Input::Stop(stop));
-    }
-
-    fn handle(&mut self, input: Input) {
-        self.session.handle(input, self.now());
+        self.peer.stop();
         self.act();
     }
 
-    fn on_event(&mut self, event: Event) {
-        match event {
-            Event::Connected { attempt, stream } => self.on_connected(attempt, stream),
-            Event::Bytes { connection, bytes } => self.handle(Input::Bytes { connection, bytes }),
-            Event::Closed { connection } => self.handle(Input::Closed { connection }),
-            Event::Routes(routes) => {
-                self.routes = routes;
-                self.tell();
-            }
-            Event::End => {}
+    /// Announces exactly `routes`.
+    fn announce(&mut self, routes: Routes) {
+        for prefix in self.routes.keys().filter(|prefix| !routes.contains_key(prefix)) {
+            self.peer.handle(Input::Route { prefix: *prefix, attributes: None });
         }
-    }
-
-    fn on_connected(&mut self, attempt: u64, stream: io::Result<TcpStream>) {
-        let stream = stream.and_then(|stream| {
-            stream.set_nodelay(true)?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            Ok((stream.try_clone()?, stream))
-        });
-        match stream {
-            Ok((reader, stream)) => {
-                self.connections += 1;
-                let connection = ConnectionId(self.connections);
-                self.streams.insert(connection, stream);
-                let events = self.events.clone();
-                std::thread::spawn(move || read(reader, connection, &events));
-                self.handle(Input::Connected { connection, outgoing: true });
-            }
-            Err(error) => {
-                lock(&self.view).last_failure = error.to_string();
-                self.handle(Input::ConnectFailed { attempt });
+        for (prefix, attributes) in &routes {
+            if self.routes.get(prefix) != Some(attributes) {
+                self.peer.handle(Input::Route { prefix: *prefix, attributes: Some(attributes.clone()) });
             }
         }
+        self.routes = routes;
     }
 
-    /// Does what the session wants done.
     fn act(&mut self) {
-        while let Some(output) = self.session.poll() {
+        while let Some(output) = self.peer.poll() {
+            let mut view = lock(&self.view);
             match output {
-                Output::Connect { attempt } => self.connect(attempt),
-                Output::Send { connection, bytes } => self.send(connection, &bytes),
-                Output::Close { connection } => {
-                    if let Some(stream) = self.streams.remove(&connection) {
-                        let _ = stream.shutdown(Shutdown::Both);
-                    }
-                }
-                Output::Up(established) => {
-                    self.params = Some(established.params);
-                    lock(&self.view).established = true;
-                    self.tell();
-                    for afi in [Afi::Ipv4, Afi::Ipv6] {
-                        self.session.handle(Input::SendEndOfRib(afi), self.now());
-                    }
-                }
-                Output::Down(ended) => {
-                    self.params = None;
-                    self.told.clear();
-                    *lock(&self.view) = View { last_failure: ended.cause.to_string(), ..View::default() };
-                }
-                Output::Failed(ended) => lock(&self.view).last_failure = ended.cause.to_string(),
-                Output::Update(update) => self.on_update(*update),
-                Output::RouteRefresh { .. } => {
-                    self.told.clear();
-                    self.tell();
-                }
-                Output::EndOfRib(_) => {}
+                Output::Established(_) => view.established = true,
+                Output::Ended(ended) => *view = View { last_failure: ended.cause.to_string(), ..View::default() },
+                Output::Failed(ended) => view.last_failure = ended.cause.to_string(),
+                Output::Event(PeerEvent::Update(update)) => view.update(*update),
+                // A route that this session cannot carry (too long, or of a family not agreed) is left out.
+                Output::Rejected(_) | Output::Unsendable(_) => {}
+                Output::Tcp(_) | Output::Event(_) | Output::EndOfRib(_) | Output::RouteRefresh { .. } => {}
             }
         }
-    }
-
-    fn connect(&self, attempt: u64) {
-        let (peer, events) = (self.identity.peer, self.events.clone());
-        std::thread::spawn(move || {
-            let stream = TcpStream::connect_timeout(&peer, PATIENCE);
-            let _ = events.send(Event::Connected { attempt, stream });
-        });
-    }
-
-    fn send(&mut self, connection: ConnectionId, bytes: &[u8]) {
-        let Some(stream) = self.streams.get_mut(&connection) else { return };
-        if stream.write_all(bytes).is_err() {
-            let _ = stream.shutdown(Shutdown::Both);
-            let _ = self.events.send(Event::Closed { connection });
+        if let Some(error) = self.peer.take_failure() {
+            lock(&self.view).last_failure = error.to_string();
         }
     }
-
-    fn on_update(&mut self, update: Update) {
-        let mut view = lock(&self.view);
-        for nlri in update.withdrawn {
-            view.learned.remove(&nlri.prefix);
-        }
-        if let Some(attributes) = update.attributes {
-            view.learned.extend(update.announced.iter().map(|nlri| (nlri.prefix, attributes.clone())));
-        }
-    }
-
-    /// Sends the difference between what the peer was told and what it should know.
-    fn tell(&mut self) {
-        let Some(params) = &self.params else { return };
-        let gone: Vec<Nlri> = self.told.keys().filter(|p| !self.routes.contains_key(p)).map(|p| (*p).into()).collect();
-        let mut messages = encode_updates(None, &[], &gone, params).unwrap_or_default();
-        let new = self.routes.iter().filter(|(prefix, attributes)| self.told.get(prefix) != Some(attributes));
-        for (attributes, announced) in group(new) {
-            // A route that cannot be encoded for this session (too long, or of a family not agreed) stays unsaid.
-            messages.extend(encode_updates(Some(attributes), &announced, &[], params).unwrap_or_default());
-        }
-        self.told = self.routes.clone();
-        self.session.handle(Input::Send(messages), self.now());
-        self.act();
-    }
-}
-
-/// Prefixes that share attributes, together, as a router would send them.
-fn group<'a>(routes: impl Iterator<Item = (&'a Prefix, &'a Attributes)>) -> Vec<(&'a Attributes, Vec<Nlri>)> {
-    let mut groups: HashMap<&Attributes, Vec<Nlri>> = HashMap::new();
-    for (prefix, attributes) in routes {
-        groups.entry(attributes).or_default().push((*prefix).into());
-    }
-    let mut groups: Vec<_> = groups.into_iter().collect();
-    groups.sort_by_key(|(_, announced)| announced.first().copied());
-    groups
-}
-
-/// Hands what comes in to the driver until the connection ends.
-fn read(mut stream: TcpStream, connection: ConnectionId, events: &Sender<Event>) {
-    let mut buffer = vec![0; 64 << 10];
-    while let Ok(count @ 1..) = stream.read(&mut buffer) {
-        if events.send(Event::Bytes { connection, bytes: buffer[..count].to_vec() }).is_err() {
-            return;
-        }
-    }
-    let _ = events.send(Event::Closed { connection });
 }
 
 /// Reads up to `most` different IPv4 and IPv6 prefixes of an MRT file, with the attributes that were last recorded, as

@@ -1,33 +1,34 @@
 //! A router of ours with many sessions, where there is no real one: it learns, chooses and passes on.
 
 use std::collections::HashMap;
-use std::io::{self, Read as _, Write as _};
-use std::net::{Ipv6Addr, Shutdown, TcpStream};
+use std::net::Ipv6Addr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use wayleave_bgp::peer::{Input, Output, Peer, PeerEvent};
 use wayleave_bgp::rib::{BestChange, LocRib, LocRoute, PeerId, Source, candidate};
-use wayleave_bgp::session::{Config, ConnectionId, HoldTime, Input as SessionInput, PeerAsn, State, Stop, StopReason};
+use wayleave_bgp::session::{Config, PeerAsn, State};
 use wayleave_bgp::{AsPathBuf, Attributes, Ipv6NextHop, Nlri, Origin, Update};
-use wayleave_core::{Afi, Machine, Now, Prefix, UnixTime};
+use wayleave_core::{Afi, Machine, Prefix};
 
 use crate::netns::Place;
+use crate::peer_tcp::{Clock, TcpEvent, TcpPeer, with_short_timers};
 use crate::site::Site;
 use crate::speaker::learned_route;
 use crate::table::{Announcement, LearnedRoute, Router, RouterError};
 
-/// How long a connection may take to open, or one write to be taken.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 enum Event {
-    Connected { peer: usize, attempt: u64, stream: io::Result<TcpStream> },
-    Bytes { peer: usize, connection: ConnectionId, bytes: Vec<u8> },
-    Closed { peer: usize, connection: ConnectionId },
+    Tcp(TcpEvent),
     Originate(Vec<Announcement>),
     End,
+}
+
+impl From<TcpEvent> for Event {
+    fn from(event: TcpEvent) -> Self {
+        Event::Tcp(event)
+    }
 }
 
 /// What the world outside may see.
@@ -89,7 +90,7 @@ impl Router for Transit {
         let thread = std::thread::spawn(move || {
             let seen = Arc::clone(&view);
             // The threads that read and connect start from here and so stand in the same place.
-            if let Err(error) = place.within(move || Driver::new(site, to, view).run(&inbox)) {
+            if let Err(error) = place.within(move || Driver::new(site, &to, view).run(&inbox)) {
                 lock(&seen).last_failure = error.to_string();
             }
         });
@@ -135,137 +136,63 @@ impl Router for Transit {
     }
 }
 
-/// One session and its sockets.
-struct Line {
-    peer: Peer,
-    streams: HashMap<ConnectionId, TcpStream>,
-    connections: u64,
-}
-
-/// Owns the sockets, the clock and the routes of a router.
+/// Owns the peers and the routes of a router.
 struct Driver {
     site: Site,
-    lines: Vec<Line>,
+    /// In the order of the site's neighbours.
+    peers: Vec<TcpPeer<Event>>,
     rib: LocRib,
     own: HashMap<Prefix, Attributes>,
-    events: Sender<Event>,
     view: Arc<Mutex<View>>,
-    origin: Instant,
+    clock: Clock,
 }
 
 impl Driver {
-    fn new(site: Site, events: Sender<Event>, view: Arc<Mutex<View>>) -> Self {
-        let origin = Instant::now();
-        let mut driver = Self {
-            site,
-            lines: Vec::new(),
-            rib: LocRib::new(Default::default()),
-            own: HashMap::new(),
-            events,
-            view,
-            origin,
-        };
-        let now = driver.now();
-        let site = &driver.site;
-        let line = |(neighbour, place): (&crate::site::Neighbour, u64)| {
+    fn new(site: Site, events: &Sender<Event>, view: Arc<Mutex<View>>) -> Self {
+        let clock = Clock::start();
+        let peer = |(at, neighbour): (usize, &crate::site::Neighbour)| {
             let mut config = Config::new(site.asn, site.router_id, PeerAsn::Exactly(neighbour.asn));
-            config.hold_time = HoldTime::from_secs(9).unwrap_or_default();
             config.offer.extended_message = neighbour.extended_messages;
-            config.connect_retry = Duration::from_secs(1);
-            config.idle_hold = Duration::from_millis(200);
-            config.idle_hold_most = Duration::from_secs(1);
-            let seed = u64::from(u32::from(site.router_id)) << 8 | place;
-            Line { peer: Peer::new(config, seed, now), streams: HashMap::new(), connections: 0 }
+            let seed = u64::from(u32::from(site.router_id)) << 8 | at as u64;
+            let peer = Peer::new(with_short_timers(config), seed, clock.now());
+            TcpPeer::new(peer, at, (neighbour.address, neighbour.port).into(), clock, events.clone())
         };
-        driver.lines = site.neighbours.iter().zip(0..).map(line).collect();
-        driver
-    }
-
-    fn now(&self) -> Now {
-        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Now {
-            instant: wayleave_core::Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)),
-            unix: UnixTime(u64::try_from(unix.as_micros()).unwrap_or(u64::MAX)),
-        }
+        let peers = site.neighbours.iter().enumerate().map(peer).collect();
+        Self { peers, rib: LocRib::new(Default::default()), own: HashMap::new(), view, clock, site }
     }
 
     fn run(mut self, inbox: &Receiver<Event>) {
-        for at in 0..self.lines.len() {
-            self.session(at, SessionInput::Start);
-        }
+        self.peers.iter_mut().for_each(TcpPeer::start);
         loop {
-            let now = self.now();
-            let deadline = self.lines.iter().filter_map(|line| line.peer.deadline()).min();
+            self.act_all();
+            self.show();
+            let now = self.clock.now();
+            let deadline = self.peers.iter().filter_map(|peer| peer.peer.deadline()).min();
             let wait = deadline.map_or(Duration::from_secs(1), |deadline| deadline.since(now.instant));
             match inbox.recv_timeout(wait) {
-                Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => return self.end(),
-                Ok(event) => self.on_event(event),
+                Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(Event::Tcp(event)) => self.peers[event.peer].on_tcp(event),
+                Ok(Event::Originate(routes)) => self.originate(&routes),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            let now = self.now();
-            self.lines.iter_mut().for_each(|line| line.peer.handle_timeout(now));
-            (0..self.lines.len()).for_each(|at| self.act(at));
-            self.show();
+            let now = self.clock.now();
+            self.peers.iter_mut().for_each(|peer| peer.peer.handle_timeout(now));
         }
+        self.peers.iter_mut().for_each(TcpPeer::stop);
+        self.act_all();
     }
 
-    fn end(&mut self) {
-        for at in 0..self.lines.len() {
-            let reason = StopReason::Shutdown("the laboratory ends".to_owned());
-            self.session(at, SessionInput::Stop(Stop { administrative: true, reason }));
-        }
+    /// Does what the peers want done, until none has anything left: a route of one makes work for the others.
+    fn act_all(&mut self) {
+        while (0..self.peers.len()).fold(false, |busy, at| self.act(at) || busy) {}
     }
 
-    fn session(&mut self, at: usize, input: SessionInput) {
-        let now = self.now();
-        self.lines[at].peer.handle(Input::Session(input), now);
-        self.act(at);
-    }
-
-    fn on_event(&mut self, event: Event) {
-        match event {
-            Event::Connected { peer, attempt, stream } => self.on_connected(peer, attempt, stream),
-            Event::Bytes { peer, connection, bytes } => self.session(peer, SessionInput::Bytes { connection, bytes }),
-            Event::Closed { peer, connection } => self.session(peer, SessionInput::Closed { connection }),
-            Event::Originate(routes) => self.originate(&routes),
-            Event::End => {}
-        }
-    }
-
-    fn on_connected(&mut self, at: usize, attempt: u64, stream: io::Result<TcpStream>) {
-        let stream = stream.and_then(|stream| {
-            stream.set_nodelay(true)?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            Ok((stream.try_clone()?, stream))
-        });
-        match stream {
-            Ok((reader, stream)) => {
-                let line = &mut self.lines[at];
-                line.connections += 1;
-                let connection = ConnectionId(line.connections);
-                line.streams.insert(connection, stream);
-                let events = self.events.clone();
-                std::thread::spawn(move || read(reader, at, connection, &events));
-                self.session(at, SessionInput::Connected { connection, outgoing: true });
-            }
-            Err(error) => {
-                lock(&self.view).last_failure = error.to_string();
-                self.session(at, SessionInput::ConnectFailed { attempt });
-            }
-        }
-    }
-
-    /// Does what a peer wants done.
-    fn act(&mut self, at: usize) {
-        while let Some(output) = self.lines[at].peer.poll() {
+    /// Returns whether there was anything to do.
+    fn act(&mut self, at: usize) -> bool {
+        let mut busy = false;
+        while let Some(output) = self.peers[at].poll() {
+            busy = true;
             match output {
-                Output::Connect { attempt } => self.connect(at, attempt),
-                Output::Send { connection, bytes } => self.send(at, connection, &bytes),
-                Output::Close { connection } => {
-                    if let Some(stream) = self.lines[at].streams.remove(&connection) {
-                        let _ = stream.shutdown(Shutdown::Both);
-                    }
-                }
                 Output::Event(PeerEvent::Update(update)) => self.on_update(at, *update),
                 Output::Event(PeerEvent::Down) => {
                     for (prefix, change) in self.rib.purge(id(at)) {
@@ -276,25 +203,13 @@ impl Driver {
                 Output::Rejected(rejected) => lock(&self.view).last_failure = rejected.error.to_string(),
                 Output::Unsendable(error) => lock(&self.view).last_failure = error.to_string(),
                 Output::Event(PeerEvent::Up | PeerEvent::EndOfRib) | Output::Established(_) => {}
+                Output::Tcp(_) | Output::EndOfRib(_) | Output::RouteRefresh { .. } => {}
             }
         }
-    }
-
-    fn connect(&self, at: usize, attempt: u64) {
-        let neighbour = &self.site.neighbours[at];
-        let (to, events) = ((neighbour.address, neighbour.port).into(), self.events.clone());
-        std::thread::spawn(move || {
-            let stream = TcpStream::connect_timeout(&to, PATIENCE);
-            let _ = events.send(Event::Connected { peer: at, attempt, stream });
-        });
-    }
-
-    fn send(&mut self, at: usize, connection: ConnectionId, bytes: &[u8]) {
-        let Some(stream) = self.lines[at].streams.get_mut(&connection) else { return };
-        if stream.write_all(bytes).is_err() {
-            let _ = stream.shutdown(Shutdown::Both);
-            let _ = self.events.send(Event::Closed { peer: at, connection });
+        if let Some(error) = self.peers[at].take_failure() {
+            lock(&self.view).last_failure = error.to_string();
         }
+        busy
     }
 
     fn on_update(&mut self, at: usize, update: Update) {
@@ -352,12 +267,11 @@ impl Driver {
 
     /// Tells every neighbour what is to be known of a prefix; who it came from hears nothing of it.
     fn tell(&mut self, prefix: Prefix, best: Option<&LocRoute>) {
-        let now = self.now();
-        for at in 0..self.lines.len() {
+        for at in 0..self.peers.len() {
             let learned = best.filter(|route| route.peer != id(at)).map(|route| route.attributes.to_forward());
             let attributes = self.own.get(&prefix).cloned().or(learned);
             let attributes = attributes.map(|attributes| self.outgoing(&attributes, prefix.afi()));
-            self.lines[at].peer.handle(Input::Route { prefix, attributes }, now);
+            self.peers[at].handle(Input::Route { prefix, attributes });
         }
     }
 
@@ -374,7 +288,7 @@ impl Driver {
 
     fn show(&self) {
         let mut view = lock(&self.view);
-        view.up = self.lines.iter().map(|line| line.peer.state() == State::Established).collect();
+        view.up = self.peers.iter().map(|peer| peer.peer.state() == State::Established).collect();
         view.table.clear();
         for (prefix, _) in self.rib.iter() {
             for (place, route) in self.rib.candidates(prefix).iter().enumerate() {
@@ -387,15 +301,4 @@ impl Driver {
 
 fn id(at: usize) -> PeerId {
     PeerId(u32::try_from(at).unwrap_or(u32::MAX))
-}
-
-/// Hands what comes in to the driver until the connection ends.
-fn read(mut stream: TcpStream, peer: usize, connection: ConnectionId, events: &Sender<Event>) {
-    let mut buffer = vec![0; 64 << 10];
-    while let Ok(count @ 1..) = stream.read(&mut buffer) {
-        if events.send(Event::Bytes { peer, connection, bytes: buffer[..count].to_vec() }).is_err() {
-            return;
-        }
-    }
-    let _ = events.send(Event::Closed { peer, connection });
 }

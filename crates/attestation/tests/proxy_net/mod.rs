@@ -13,7 +13,7 @@ use wayleave_attestation::proxy::session_pair::{self, Side};
 use wayleave_attestation::proxy::{EndConfig, Event, Input, Output, PairOptions, Proxy, ProxyConfig};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::Rules;
-use wayleave_bgp::peer::{self, Peer, PeerEvent};
+use wayleave_bgp::peer::{self, Peer, PeerEvent, TcpRequest};
 use wayleave_bgp::rib::MaxPrefixes;
 use wayleave_bgp::session::{self, Config, ConnectionId, Ended, PeerAsn, Stop, StopReason};
 use wayleave_bgp::{AttributeCode, Attributes, Origin, Update};
@@ -333,9 +333,10 @@ impl Net {
             let Some((place, output)) = next else { return };
             let at = At::Speaker(speaker, place);
             match output {
-                peer::Output::Connect { .. } | peer::Output::Rejected(_) | peer::Output::Unsendable(_) => {}
-                peer::Output::Send { connection, bytes } => self.send(at, connection, &bytes),
-                peer::Output::Close { connection } => self.close(at, connection),
+                peer::Output::Tcp(TcpRequest::Connect { .. }) | peer::Output::EndOfRib(_) => {}
+                peer::Output::RouteRefresh { .. } | peer::Output::Rejected(_) | peer::Output::Unsendable(_) => {}
+                peer::Output::Tcp(TcpRequest::Send { connection, bytes }) => self.send(at, connection, &bytes),
+                peer::Output::Tcp(TcpRequest::Close { connection }) => self.close(at, connection),
                 peer::Output::Established(up) => of.ups.push(*up),
                 peer::Output::Ended(ended) => of.ends.push(ended),
                 peer::Output::Failed(ended) => of.failed.push(ended),

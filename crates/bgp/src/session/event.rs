@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::Ipv4Addr;
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -295,6 +296,17 @@ pub struct MessageCounts {
     pub route_refresh: u64,
 }
 
+impl AddAssign for MessageCounts {
+    fn add_assign(&mut self, other: Self) {
+        let Self { open, update, notification, keepalive, route_refresh } = other;
+        self.open += open;
+        self.update += update;
+        self.notification += notification;
+        self.keepalive += keepalive;
+        self.route_refresh += route_refresh;
+    }
+}
+
 impl MessageCounts {
     pub(super) fn add(&mut self, kind: MessageType) {
         *match kind {
@@ -338,4 +350,39 @@ pub struct Counters {
     pub refreshes_ignored: u64,
     /// Messages given to send while not Established, dropped.
     pub dropped: u64,
+}
+
+impl AddAssign for Counters {
+    fn add_assign(&mut self, other: Self) {
+        let Self {
+            received,
+            sent,
+            octets_received,
+            octets_sent,
+            established,
+            connects,
+            refused,
+            collisions,
+            peer_errors,
+            malformed_updates,
+            treated_as_withdraw,
+            attributes_discarded,
+            refreshes_ignored,
+            dropped,
+        } = other;
+        self.received += received;
+        self.sent += sent;
+        self.octets_received += octets_received;
+        self.octets_sent += octets_sent;
+        self.established += established;
+        self.connects += connects;
+        self.refused += refused;
+        self.collisions += collisions;
+        self.peer_errors += peer_errors;
+        self.malformed_updates += malformed_updates;
+        self.treated_as_withdraw += treated_as_withdraw;
+        self.attributes_discarded += attributes_discarded;
+        self.refreshes_ignored += refreshes_ignored;
+        self.dropped += dropped;
+    }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use wayleave_bgp::peer::{Input as PeerInput, Output as PeerOutput, Peer, PeerEvent};
+use wayleave_bgp::peer::{Input as PeerInput, Output as PeerOutput, Peer, PeerEvent, TcpRequest};
 use wayleave_bgp::rib::{AdjRibIn, MaxPrefixes};
 use wayleave_bgp::session::{Config, ConnectionId, Counters, Input as SessionInput, PeerAsn, State, Stop, StopReason};
 use wayleave_bgp::{Attributes, Nlri, Update};
@@ -202,13 +202,13 @@ impl Sim {
     /// What the sessions of the router of `slot` have counted.
     #[must_use]
     pub fn router_counters(&self, slot: u32) -> Option<Counters> {
-        Some(*self.ports.as_ref()?.ports.get(&slot)?.router.peer.counters())
+        Some(self.ports.as_ref()?.ports.get(&slot)?.router.peer.counters())
     }
 
     /// What the sessions of the proxy of `slot`, in its present life, have counted.
     #[must_use]
     pub fn proxy_counters(&self, slot: u32) -> Option<Counters> {
-        Some(*self.ports.as_ref()?.ports.get(&slot)?.proxy.as_ref()?.counters())
+        Some(self.ports.as_ref()?.ports.get(&slot)?.proxy.as_ref()?.counters())
     }
 
     /// The connection between the router of `slot` and its member is reset; both learn of it at once.
@@ -456,14 +456,15 @@ impl Sim {
 
     fn peer_output(&mut self, slot: u32, end: End, output: PeerOutput) {
         match output {
-            PeerOutput::Connect { attempt } => self.dial(slot, end, attempt),
-            PeerOutput::Send { connection, bytes } => self.put(slot, end, connection, &bytes),
-            PeerOutput::Close { connection } => self.hang_up(slot, end, connection),
+            PeerOutput::Tcp(TcpRequest::Connect { attempt }) => self.dial(slot, end, attempt),
+            PeerOutput::Tcp(TcpRequest::Send { connection, bytes }) => self.put(slot, end, connection, &bytes),
+            PeerOutput::Tcp(TcpRequest::Close { connection }) => self.hang_up(slot, end, connection),
             PeerOutput::Event(event) if end == End::Proxy => {
                 self.router_event(slot, event);
             }
             PeerOutput::Event(event) => self.on_router_event(slot, event),
             PeerOutput::Established(_) | PeerOutput::Ended(_) | PeerOutput::Failed(_) => {}
+            PeerOutput::EndOfRib(_) | PeerOutput::RouteRefresh { .. } => {}
             PeerOutput::Rejected(rejected) => {
                 panic!("{} routes for the router of {slot} fit no message: {}", rejected.routes.len(), rejected.error);
             }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 use tracing::{debug, info, warn};
 pub use wayleave_bgp::peer::PeerEvent;
-use wayleave_bgp::peer::{self, Input, Output};
+use wayleave_bgp::peer::{self, Input, Output, TcpRequest};
 use wayleave_bgp::session::{self, Config, ConnectionId, Ended, Stop, StopReason};
 use wayleave_bgp::{Attributes, Update};
 use wayleave_core::{Machine, Prefix};
@@ -223,16 +223,7 @@ impl<E: From<PeerEvent>> Driver<E> {
     async fn act(&mut self) {
         while let Some(output) = self.peer.poll() {
             match output {
-                Output::Connect { attempt } => match self.place.connect {
-                    Some(to) => self.sockets.connect(attempt, to),
-                    None => self.session(session::Input::ConnectFailed { attempt }),
-                },
-                Output::Send { connection, bytes } => {
-                    if !self.sockets.send(connection.0, bytes) {
-                        self.session(session::Input::Blocked { connection });
-                    }
-                }
-                Output::Close { connection } => self.sockets.close(connection.0),
+                Output::Tcp(request) => self.request(request),
                 Output::Event(event) => {
                     if let PeerEvent::Update(update) = &event {
                         self.note_problems(update);
@@ -259,7 +250,23 @@ impl<E: From<PeerEvent>> Driver<E> {
                 Output::Unsendable(error) => {
                     debug!(%error, "an UPDATE that this session cannot carry is left out");
                 }
+                Output::EndOfRib(_) | Output::RouteRefresh { .. } => {}
             }
+        }
+    }
+
+    fn request(&mut self, request: TcpRequest) {
+        match request {
+            TcpRequest::Connect { attempt } => match self.place.connect {
+                Some(to) => self.sockets.connect(attempt, to),
+                None => self.session(session::Input::ConnectFailed { attempt }),
+            },
+            TcpRequest::Send { connection, bytes } => {
+                if !self.sockets.send(connection.0, bytes) {
+                    self.session(session::Input::Blocked { connection });
+                }
+            }
+            TcpRequest::Close { connection } => self.sockets.close(connection.0),
         }
     }
 
