@@ -53,7 +53,6 @@ impl SegmentKind {
 /// One segment of a path: its type and one to 255 AS numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment<'a> {
-    /// The type.
     pub kind: SegmentKind,
     octets: &'a [u8],
     /// Octets of one AS number: 2 or 4.

@@ -1,4 +1,4 @@
-//! One path attribute as it stands on the wire: flags, code, value.
+//! One path attribute as encoded on the wire: flags, code, value.
 
 use std::fmt;
 
@@ -188,7 +188,6 @@ impl Origin {
 pub struct RawAttribute<'a> {
     /// As received, with the bits that carry no meaning.
     pub flags: AttributeFlags,
-    /// The type code.
     pub code: AttributeCode,
     /// The value, at most 65,535 octets.
     pub value: &'a [u8],

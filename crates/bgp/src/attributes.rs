@@ -15,7 +15,6 @@ use crate::{
 /// The next hop of IPv6 routes, from MP_REACH_NLRI (RFC 2545 section 3).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Ipv6NextHop {
-    /// The global address.
     pub global: Ipv6Addr,
     /// The link-local address, where both ends share a link.
     pub link_local: Option<Ipv6Addr>,
@@ -54,9 +53,7 @@ pub enum NextHop {
 /// Who aggregated the route (RFC 4271 section 5.1.7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Aggregator {
-    /// Its AS.
     pub asn: Asn,
-    /// Its identifier.
     pub identifier: Ipv4Addr,
 }
 
@@ -80,7 +77,7 @@ pub enum AttributesError {
 /// Path attributes: every one of a route except MP_REACH_NLRI and MP_UNREACH_NLRI, octet for octet in their order,
 /// unknown ones included, with AS numbers of four octets; and the next hop of IPv6 routes, which MP_REACH_NLRI carried.
 ///
-/// Only well-formed attributes live here (RFC 7606 was applied at the door). A clone shares its octets; two are equal
+/// All attributes are well-formed (RFC 7606 was applied when they were decoded). A clone shares its octets; two are equal
 /// if their octets are.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Attributes {

@@ -7,7 +7,6 @@ use crate::{MessageType, SessionParams, UpdateView, frame};
 pub struct TraceMessage<'a> {
     /// The whole message, header included.
     pub octets: &'a [u8],
-    /// The session it came over.
     pub params: SessionParams,
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn attribute(attribute: &RawAttribute<'_>, params: &SessionParams) ->
     discarded_unread(attribute, params).or_else(|| flags(attribute)).or_else(|| value(attribute, params))
 }
 
-/// What this kind of peer must not send at all: it is dropped before anyone looks at its form.
+/// Attributes that this kind of peer must not send: they are dropped before their form is checked.
 #[inline]
 fn discarded_unread(attribute: &RawAttribute<'_>, params: &SessionParams) -> Finding {
     match attribute.code {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The text is not a community of the kind asked for.
+/// The text is not a community of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a community of the form {form}")]
 pub struct ParseCommunityError {

@@ -1,11 +1,11 @@
-//! The BGP decision process: which of the routes to one prefix is best, in what order the rest stand, and why.
+//! The BGP decision process: which of the routes to one prefix is best, how the others rank, and why.
 //!
 //! Phase 2 of RFC 4271 section 9.1.2, with the tie breakers that RFC 4456 section 9 adds. The steps, first to last, are
 //! the variants of [`Step`].
 //!
 //! # MED is not a total order
 //!
-//! RFC 4271 compares `MULTI_EXIT_DISC` only between routes of one neighbouring AS. So three routes can stand in a ring:
+//! RFC 4271 compares `MULTI_EXIT_DISC` only between routes of one neighbouring AS. So three routes can form a cycle:
 //! *a* beats *b* by MED, *b* beats *c* and *c* beats *a* by a later step. A sort by [`compare`] then depends on the
 //! order of arrival, and so does a running best. Here [`rank`], [`best`] and [`explain`] therefore never sort by pairs:
 //! they group by neighbouring AS (what routers call *deterministic MED*), order each group by all steps, and merge the
@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::Asn;
 
-/// One route to a prefix, reduced to what the decision process looks at.
+/// One route to a prefix, reduced to what the decision process compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {
     /// `LOCAL_PREF`, or the degree of preference that policy computed; `None` takes [`Options::default_local_pref`].
@@ -30,7 +30,6 @@ pub struct Candidate {
     pub as_path_length: u32,
     /// `ORIGIN`: 0 IGP, 1 EGP, 2 INCOMPLETE.
     pub origin: u8,
-    /// `MULTI_EXIT_DISC`, if present.
     pub med: Option<u32>,
     /// The AS that the path enters by; `None` if it is our own (empty path, or one that starts with a set).
     pub neighbour_as: Option<Asn>,
@@ -42,7 +41,6 @@ pub struct Candidate {
     pub router_id: Ipv4Addr,
     /// Clusters in `CLUSTER_LIST`.
     pub cluster_list_length: u32,
-    /// Where the peer is.
     pub peer_address: IpAddr,
     /// Path identifier (RFC 7911); zero without ADD-PATH. Settles nothing between peers, only between one peer's paths.
     pub path_id: u32,
@@ -51,7 +49,7 @@ pub struct Candidate {
 /// When and how MED is compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Med {
-    /// Between routes of one neighbouring AS, as RFC 4271 says, and independent of the order of arrival.
+    /// Between routes of one neighbouring AS, as in RFC 4271, and independent of the order of arrival.
     #[default]
     SameNeighbour,
     /// Between any two routes (`bgp always-compare-med`). A total order.
@@ -67,7 +65,7 @@ pub struct Options {
     pub default_local_pref: u32,
     /// When MED is compared.
     pub med: Med,
-    /// A missing MED is the worst and not, as RFC 4271 says, the best.
+    /// A missing MED is the worst instead of the best (RFC 4271).
     pub missing_med_is_worst: bool,
     /// Whether a longer AS path loses.
     pub as_path_length: bool,
@@ -178,10 +176,10 @@ impl fmt::Display for Step {
     }
 }
 
-/// Why one route of a set stands behind another.
+/// Why one route of a set ranks behind another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Explanation {
-    /// Where the route went out.
+    /// The step that ranked the route behind.
     pub step: Step,
     /// Index of the route that put it out. With MED this need not be the best route: it is the one of the same
     /// neighbouring AS, which then lost to another.
@@ -223,7 +221,7 @@ pub fn rank(candidates: &mut [Candidate], options: &Options) -> Vec<usize> {
     classes
 }
 
-/// The indices of `candidates` from best to worst. Equal ones stand in the order of their neighbouring ASes, and within
+/// The indices of `candidates` from best to worst. Equal ones are in the order of their neighbouring ASes, and within
 /// one in the order in which they came.
 #[must_use]
 pub fn order(candidates: &[Candidate], options: &Options) -> Vec<usize> {
@@ -278,7 +276,7 @@ pub fn explain(candidates: &[Candidate], loser: usize, options: &Options) -> Opt
     None
 }
 
-/// Takes the head of the group whose head is best, MED aside; of equal heads the first group's, and groups stand in the
+/// Takes the head of the group whose head is best, MED aside; of equal heads the first group's, and groups are in the
 /// order of their AS numbers, since whichever goes first decides what its group shows next.
 fn best_head(
     groups: &mut [std::iter::Peekable<std::slice::Iter<'_, usize>>],

@@ -133,7 +133,6 @@ impl AttributesEditor {
         self
     }
 
-    /// Removes an attribute.
     pub fn remove(&mut self, code: AttributeCode) -> &mut Self {
         if let Some((from, to, _)) = self.position(code) {
             self.octets.drain(from..to);

@@ -9,15 +9,10 @@ pub(crate) const HEADER_LEN: usize = 19;
 /// The type of a message.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum MessageType {
-    /// 1.
     Open,
-    /// 2.
     Update,
-    /// 3.
     Notification,
-    /// 4.
     Keepalive,
-    /// 5 (RFC 2918).
     RouteRefresh,
 }
 
@@ -82,7 +77,6 @@ impl From<Notification> for MessageError {
 /// A message whose header is right and whose octets are all there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame<'a> {
-    /// The type.
     pub kind: MessageType,
     /// The whole message, header included.
     pub octets: &'a [u8],
@@ -112,7 +106,7 @@ pub fn frame<'a>(octets: &'a [u8], params: &SessionParams) -> Result<(Frame<'a>,
         return Err(bad_length().into());
     }
     let Some(kind) = MessageType::from_octet(head[18]) else {
-        // A length beyond every bound is told before the type: the stream cannot be trusted.
+        // A length beyond every bound is reported before an unknown type: the stream cannot be trusted.
         return Err(match length > params.max_message_len() {
             true => bad_length().into(),
             false => Notification::with_data(code::MESSAGE_HEADER, header::BAD_TYPE, &head[18..19]).into(),
@@ -134,7 +128,7 @@ fn length_fits(kind: MessageType, length: usize, params: &SessionParams) -> bool
         MessageType::Update => (23..=params.max_message_len()).contains(&length),
         MessageType::Notification => (21..=params.max_message_len()).contains(&length),
         MessageType::Keepalive => length == HEADER_LEN,
-        // A wrong length here is told by its own error code (RFC 7313 section 5).
+        // A wrong length here has an error code of its own (RFC 7313 section 5).
         MessageType::RouteRefresh => length <= params.max_message_len(),
     }
 }
@@ -142,15 +136,10 @@ fn length_fits(kind: MessageType, length: usize, params: &SessionParams) -> bool
 /// A BGP message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message {
-    /// Type 1.
     Open(Open),
-    /// Type 2.
     Update(Update),
-    /// Type 3.
     Notification(Notification),
-    /// Type 4.
     Keepalive,
-    /// Type 5.
     RouteRefresh(RouteRefresh),
 }
 
@@ -170,7 +159,6 @@ impl Message {
         Ok((message, rest))
     }
 
-    /// The type.
     #[must_use]
     pub fn kind(&self) -> MessageType {
         match self {
@@ -221,9 +209,9 @@ fn decode_refresh(frame: &Frame<'_>) -> Result<RouteRefresh, Notification> {
 /// A length field that is filled in once its contents are written.
 #[must_use]
 pub(crate) struct Length {
-    /// Where the field stands.
+    /// Position of the field.
     at: usize,
-    /// Where what it counts begins.
+    /// Position from which it counts.
     from: usize,
 }
 

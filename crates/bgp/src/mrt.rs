@@ -20,9 +20,8 @@ pub struct RecordedMessage {
     pub peer_asn: Asn,
     /// The collector.
     pub local_asn: Asn,
-    /// The peer's address.
     pub peer_address: IpAddr,
-    /// The session spoke four-octet AS numbers.
+    /// The session used four-octet AS numbers.
     pub four_octet_as: bool,
     /// The session had path identifiers (RFC 8050).
     pub add_path: bool,
@@ -33,7 +32,7 @@ pub struct RecordedMessage {
 }
 
 impl RecordedMessage {
-    /// The session as far as the record tells; messages may have up to 65,535 octets.
+    /// The session as far as the record describes it; messages may have up to 65,535 octets.
     #[must_use]
     pub fn params(&self) -> SessionParams {
         let mut params = SessionParams::new(self.local_asn, self.peer_asn);
@@ -49,13 +48,11 @@ impl RecordedMessage {
 /// One route of a RIB dump.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RibEntry {
-    /// The prefix.
     pub prefix: Prefix,
     /// The path identifier (RFC 8050), or 0.
     pub path_id: u32,
     /// The AS of the peer that announced it.
     pub peer_asn: Asn,
-    /// That peer's address.
     pub peer_address: IpAddr,
     /// When it was announced.
     pub originated: UnixTime,
@@ -65,7 +62,7 @@ pub struct RibEntry {
 }
 
 impl RibEntry {
-    /// The attributes as a route's, after the rules of RFC 7606; an error where they say to withdraw.
+    /// The attributes of the route after RFC 7606; an error where it demands treat-as-withdraw.
     pub fn to_attributes(&self) -> Result<Attributes, AttributesError> {
         let params = SessionParams::new(Asn(0), Asn(0));
         let mut octets = Vec::with_capacity(self.attributes.len());
@@ -124,12 +121,7 @@ pub enum MrtError {
     Frame(#[source] io::Error),
     /// A record's body contradicts its type; the next record may be sound.
     #[error("MRT record of type {kind} subtype {subtype} is malformed")]
-    Body {
-        /// The MRT type.
-        kind: u16,
-        /// The subtype.
-        subtype: u16,
-    },
+    Body { kind: u16, subtype: u16 },
 }
 
 /// Octets of a record's body that are read at most. Collectors write tables of peers of some 100 KiB.
@@ -352,7 +344,7 @@ fn peer_index_table(body: &[u8]) -> Option<Vec<Peer>> {
     Some(peers)
 }
 
-/// Uncompresses what a dump's first octets say it is: gzip, bzip2, or nothing.
+/// Uncompresses a dump by its first octets: gzip, bzip2, or not compressed.
 ///
 /// The result may be read to its end without a bound: wrap it in [`Read::take`] where the source is not trusted.
 pub fn decompress<'a>(mut source: impl Read + 'a) -> std::io::Result<Box<dyn Read + 'a>> {

@@ -10,7 +10,6 @@ use crate::Fault;
 /// A route's key within a session: its prefix and path identifier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Nlri {
-    /// The prefix.
     pub prefix: Prefix,
     /// The path identifier (RFC 7911); 0 without ADD-PATH.
     pub path_id: u32,
@@ -59,7 +58,7 @@ impl fmt::Debug for Nlri {
     }
 }
 
-/// A prefix as it stands on the wire: bits beyond the length are kept.
+/// A prefix as encoded on the wire: bits beyond the length are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RawNlri<'a> {
     /// The path identifier, where the session has them.

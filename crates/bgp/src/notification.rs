@@ -134,7 +134,7 @@ impl Notification {
         }
     }
 
-    /// A cease that tells a person why (RFC 9003); the text is cut at 255 octets, between characters.
+    /// A cease with a text for the peer's operator (RFC 9003); the text is cut at 255 octets, between characters.
     #[must_use]
     pub fn shutdown(subcode: u8, text: &str) -> Self {
         let mut end = text.len().min(255);

@@ -24,20 +24,15 @@ pub enum AddPathMode {
 /// One family of an ADD-PATH capability.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct AddPathEntry {
-    /// Address family identifier.
     pub afi: u16,
-    /// Subsequent address family identifier.
     pub safi: u8,
-    /// Which way.
     pub mode: AddPathMode,
 }
 
 /// One family of a graceful restart capability (RFC 4724 section 3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct GracefulRestartFamily {
-    /// Address family identifier.
     pub afi: u16,
-    /// Subsequent address family identifier.
     pub safi: u8,
     /// Bit 0x80: forwarding state was kept.
     pub flags: u8,
@@ -47,12 +42,7 @@ pub struct GracefulRestartFamily {
 #[derive(Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub enum Capability {
     /// Code 1 (RFC 4760).
-    Multiprotocol {
-        /// Address family identifier.
-        afi: u16,
-        /// Subsequent address family identifier.
-        safi: u8,
-    },
+    Multiprotocol { afi: u16, safi: u8 },
     /// Code 2 (RFC 2918).
     RouteRefresh,
     /// Code 6 (RFC 8654).
@@ -76,7 +66,6 @@ pub enum Capability {
     EnhancedRouteRefresh,
     /// Any other, kept as it came.
     Unknown {
-        /// Its code.
         code: u8,
         /// Its value, at most 255 octets.
         value: Vec<u8>,
@@ -314,7 +303,7 @@ impl Open {
         out.extend_from_slice(&capabilities);
     }
 
-    /// Whether the sender speaks `afi` unicast: it says so, or it names no family at all and `afi` is IPv4.
+    /// Whether the sender supports `afi` unicast: its OPEN lists it, or lists no family at all and `afi` is IPv4.
     #[must_use]
     pub fn has_family(&self, afi: Afi) -> bool {
         let mut families = self.capabilities.iter().filter_map(|capability| match capability {

@@ -6,9 +6,7 @@ use wayleave_core::{Afi, Asn};
 /// The families in which NLRI carries a path identifier (RFC 7911), in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
 pub struct AddPath {
-    /// IPv4 unicast.
     pub ipv4: bool,
-    /// IPv6 unicast.
     pub ipv6: bool,
 }
 
@@ -26,7 +24,6 @@ impl AddPath {
 /// What the codec needs to know of a session: the outcome of the OPEN exchange and the kind of the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct SessionParams {
-    /// Our AS number.
     pub local_asn: Asn,
     /// The peer's AS number, from OPEN (the capability's, if it has one).
     pub peer_asn: Asn,

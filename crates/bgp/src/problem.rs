@@ -11,11 +11,11 @@ use crate::AttributeCode;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
-    /// The prefix is ignored, the rest stands (RFC 4271 section 6.3, on semantically wrong prefixes).
+    /// The prefix is ignored, the rest counts (RFC 4271 section 6.3, on semantically wrong prefixes).
     IgnorePrefix,
-    /// The routes of a family that was not agreed are ignored, the rest stands.
+    /// The routes of a family that was not agreed are ignored, the rest counts.
     IgnoreFamily,
-    /// The attribute is dropped, the rest stands.
+    /// The attribute is dropped, the rest counts.
     DiscardAttribute,
     /// The announced routes are withdrawn instead.
     TreatAsWithdraw,
@@ -44,7 +44,7 @@ pub enum Fault {
         /// Octets missing.
         excess: usize,
     },
-    /// The Optional or Transitive bit is not what the attribute's definition says.
+    /// The Optional or Transitive bit differs from the attribute's definition.
     #[error("attribute flags {0:#04x} contradict its definition")]
     Flags(u8),
     /// The value's length is not one that the attribute can have.
@@ -100,12 +100,7 @@ pub enum Fault {
     Element,
     /// The family was not agreed on this session.
     #[error("AFI {afi} SAFI {safi} was not agreed")]
-    Family {
-        /// Address family identifier.
-        afi: u16,
-        /// Subsequent address family identifier.
-        safi: u8,
-    },
+    Family { afi: u16, safi: u8 },
     /// The prefix is no unicast prefix.
     #[error("prefix is not unicast")]
     NotUnicast,
@@ -120,7 +115,7 @@ pub enum Fault {
     SectionLength(usize),
 }
 
-/// Our limit on what is told of one UPDATE.
+/// Our limit on the problems reported of one UPDATE.
 pub(crate) const MAX_PROBLEMS: usize = 64;
 
 /// One thing wrong with an UPDATE.
@@ -128,7 +123,6 @@ pub(crate) const MAX_PROBLEMS: usize = 64;
 pub struct Problem {
     /// The attribute it lies in; `None` for the fields outside the path attributes.
     pub attribute: Option<AttributeCode>,
-    /// What is wrong.
     pub fault: Fault,
     /// What follows.
     pub action: Action,

@@ -6,7 +6,7 @@ use wayleave_core::Afi;
 /// The message subtype (RFC 7313 section 3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub enum RefreshKind {
-    /// Subtype 0: the peer asks for all routes again.
+    /// Subtype 0: the peer requests all routes again.
     Request,
     /// Subtype 1: a refresh begins.
     Begin,
@@ -43,9 +43,7 @@ impl RefreshKind {
 pub struct RouteRefresh {
     /// Address family identifier; one that is unknown is to be ignored (RFC 2918 section 4).
     pub afi: u16,
-    /// Subsequent address family identifier.
     pub safi: u8,
-    /// What is asked or marked.
     pub kind: RefreshKind,
 }
 

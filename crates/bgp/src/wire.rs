@@ -19,7 +19,7 @@ pub(crate) fn exact_u32(octets: &[u8]) -> Option<u32> {
     octets.try_into().ok().map(u32::from_be_bytes)
 }
 
-/// A field whose length stands in the two octets before it, and the rest.
+/// A field whose length is in the two octets before it, and the rest.
 #[inline]
 pub(crate) fn field_u16(octets: &[u8]) -> Result<(&[u8], &[u8]), usize> {
     let Some((length, rest)) = u16(octets) else { return Err(0) };

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Asn(pub u32);
 
 impl Asn {
-    /// `AS_TRANS`, which stands for a four-octet number on a two-octet session (RFC 6793 section 9).
+    /// `AS_TRANS`, which replaces a four-octet number on a two-octet session (RFC 6793 section 9).
     pub const TRANS: Asn = Asn(23456);
 
     /// Whether the number may appear in a route: neither 0 (RFC 7607) nor a last one (RFC 7300).

@@ -1,4 +1,4 @@
-//! The words every other room uses: AS numbers, prefixes, time, the [`Machine`] trait and [`Verdict`].
+//! Types that every other crate uses: AS numbers, prefixes, time, the [`Machine`] trait and [`Verdict`].
 //!
 //! This crate is pure. It has no sockets, files, threads, clocks or randomness, and depends on no other crate of the
 //! workspace.

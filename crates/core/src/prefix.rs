@@ -40,7 +40,7 @@ impl Afi {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PrefixError {
     /// The length exceeds the family's address size.
-    #[error("prefix length {length} exceeds {most}")]
+    #[error("prefix length {length} exceeds {most} bits")]
     TooLong {
         /// The length given, in bits.
         length: u8,
@@ -58,7 +58,7 @@ pub enum PrefixError {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
     afi: Afi,
-    /// The address, left-aligned: an IPv4 address stands in the upper 32 bits.
+    /// The address, left-aligned: an IPv4 address is in the upper 32 bits.
     bits: u128,
     length: u8,
 }
@@ -112,7 +112,7 @@ impl Prefix {
     #[must_use]
     pub fn address(&self) -> IpAddr {
         match self.afi {
-            // An IPv4 address stands in the upper 32 bits.
+            // An IPv4 address is in the upper 32 bits.
             Afi::Ipv4 => IpAddr::V4(Ipv4Addr::from((self.bits >> 96) as u32)),
             Afi::Ipv6 => IpAddr::V6(Ipv6Addr::from(self.bits)),
         }
@@ -155,7 +155,7 @@ impl fmt::Debug for Prefix {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParsePrefixError {
     /// Not of the form `address/length`.
-    #[error("`{0}` is not a prefix (address/length)")]
+    #[error("`{0}` is not a prefix of the form ADDRESS/LENGTH")]
     Form(String),
     /// Of that form, but not a prefix.
     #[error("`{0}`: {1}")]

@@ -45,7 +45,7 @@ impl UnixTime {
     }
 }
 
-/// What both clocks said when a driver called a machine.
+/// Both clocks as they were when a driver called a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Now {
     /// Monotonic time, for timers.

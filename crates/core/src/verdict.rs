@@ -1,4 +1,4 @@
-//! What a validator concluded about a route, without saying who it was or how.
+//! The verdict of a validator about a route, whatever the validator and its method.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,9 +15,9 @@ pub enum VerdictKind {
     /// Nothing was claimed, and nothing had to be.
     #[default]
     Unattested,
-    /// What was claimed held once, and has expired.
+    /// The claims were true and have expired.
     Expired,
-    /// Something claimed is false, or something that must be there is missing.
+    /// A claim is false, or a required one is missing.
     Invalid,
 }
 
@@ -28,6 +28,6 @@ pub enum VerdictKind {
 pub struct Verdict {
     /// The conclusion.
     pub kind: VerdictKind,
-    /// The moment at which it must be looked at again; `None` if nothing in it expires.
+    /// When the route must be validated again; `None` if nothing in the verdict expires.
     pub until: Option<UnixTime>,
 }

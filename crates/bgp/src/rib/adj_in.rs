@@ -21,7 +21,7 @@ pub struct Route {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LimitAction {
-    /// Only say so.
+    /// Report it only.
     Warn,
     /// Take no further prefix; known ones may still change.
     Refuse,
@@ -38,7 +38,6 @@ pub struct MaxPrefixes {
     pub ipv6: Option<u32>,
     /// Warn at this percentage of the limit.
     pub warn_percent: u8,
-    /// What happens beyond the limit.
     pub action: LimitAction,
 }
 
@@ -67,22 +66,13 @@ pub enum Announced {
     NewWithWarning {
         /// Prefixes of the family now.
         prefixes: u32,
-        /// The limit.
         limit: u32,
     },
     /// Not taken: beyond the limit.
-    Refused {
-        /// The limit.
-        limit: u32,
-    },
+    Refused { limit: u32 },
     /// Not taken: beyond the limit, and the session is to be stopped with
     /// [`StopReason::MaximumPrefixes`](crate::session::StopReason::MaximumPrefixes).
-    StopSession {
-        /// The family.
-        afi: Afi,
-        /// The limit.
-        limit: u32,
-    },
+    StopSession { afi: Afi, limit: u32 },
 }
 
 /// The routes of one peer, in prefix order, then by path identifier.
@@ -105,7 +95,7 @@ impl AdjRibIn {
         Self { routes: BTreeMap::new(), prefixes: [0; 2], stale: [0; 2], stale_until: [None; 2], limits }
     }
 
-    /// Takes an announcement in. `Announced` says whether anything changed.
+    /// Takes an announcement in; returns whether anything changed.
     pub fn announce(&mut self, nlri: Nlri, attributes: Arc<Attributes>) -> Announced {
         let afi = nlri.prefix.afi();
         if let Some(route) = self.routes.get_mut(&nlri) {
@@ -249,7 +239,7 @@ impl AdjRibIn {
         self.paths(*prefix).next().is_some()
     }
 
-    /// At the percentage exactly, so that it is said once on the way up, and for every prefix over the limit.
+    /// At the percentage exactly, so that it is reported once on the way up, and for every prefix over the limit.
     fn warns_at(&self, prefixes: u32, limit: u32) -> bool {
         let threshold = (u64::from(limit) * u64::from(self.limits.warn_percent)).div_ceil(100).max(1);
         u64::from(prefixes) == threshold || prefixes > limit

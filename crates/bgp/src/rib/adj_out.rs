@@ -1,4 +1,4 @@
-//! Adj-RIB-Out: what a peer shall be sent and what it was sent, and the UPDATEs that lead from one to the other.
+//! Adj-RIB-Out: the routes that a peer is to have, those that it was sent, and the UPDATEs that lead from one to the other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::{
 
 const FAMILIES: [Afi; 2] = [Afi::Ipv4, Afi::Ipv6];
 
-/// A route's place: what is wanted there and what the peer has.
+/// A route as it is to be and as the peer has it.
 #[derive(Clone, Debug, Default)]
 struct Slot {
     desired: Option<Arc<Attributes>>,
@@ -33,11 +33,8 @@ struct Marks {
 /// Routes that could not be put into messages of this session; whatever the peer had of them is withdrawn.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RejectedRoutes {
-    /// Which.
     pub routes: Vec<Nlri>,
-    /// Their attributes.
     pub attributes: Arc<Attributes>,
-    /// Why.
     pub error: EncodeError,
 }
 
@@ -46,17 +43,14 @@ pub struct RejectedRoutes {
 pub struct Batch {
     /// Whole messages: withdrawals, then announcements, and the marks around them.
     pub messages: Vec<Vec<u8>>,
-    /// Routes announced in them.
     pub announced: usize,
-    /// Routes withdrawn in them.
     pub withdrawn: usize,
-    /// Routes left out.
     pub rejected: Vec<RejectedRoutes>,
 }
 
-/// The routes for one peer. It outlives sessions: while none stands, only the wanted routes are kept.
+/// The routes for one peer. It outlives sessions: while none is up, only the desired routes are kept.
 ///
-/// Changes are not queued. However often a prefix changes between two batches, the peer gets the last word only, and
+/// Changes are not queued. However often a prefix changes between two batches, the peer gets the last state only, and
 /// nothing if it has that already; so a peer that does not read costs no memory beyond its table.
 ///
 /// A peer without ADD-PATH gets of each prefix the path with the lowest path identifier: give the best path the lowest.
@@ -80,7 +74,7 @@ impl AdjRibOut {
         Self::default()
     }
 
-    /// Wants `nlri` to be announced with `attributes`.
+    /// Makes `attributes` the desired route of `nlri`.
     pub fn announce(&mut self, nlri: Nlri, attributes: Arc<Attributes>) {
         let slot = self.slots.entry(nlri).or_default();
         self.desired += usize::from(slot.desired.is_none());
@@ -88,7 +82,7 @@ impl AdjRibOut {
         self.plan(nlri);
     }
 
-    /// Wants `nlri` not to be announced.
+    /// Leaves `nlri` without a desired route.
     pub fn withdraw(&mut self, nlri: &Nlri) {
         let Some(slot) = self.slots.get_mut(nlri) else { return };
         self.desired -= usize::from(slot.desired.take().is_some());
@@ -97,7 +91,7 @@ impl AdjRibOut {
         self.tidy(&self.wire_key(*nlri));
     }
 
-    /// Wants nothing to be announced.
+    /// Leaves no desired route.
     pub fn withdraw_all(&mut self) {
         let wanted: Vec<Nlri> = self.desired().map(|(nlri, _)| *nlri).collect();
         for nlri in &wanted {
@@ -105,7 +99,7 @@ impl AdjRibOut {
         }
     }
 
-    /// A session stands, and the peer has nothing: all wanted routes of the agreed families are due, then, if the peer
+    /// A session is up, and the peer has nothing: all desired routes of the agreed families are due, then, if the peer
     /// understands it ([`Established::end_of_rib`](crate::session::Established::end_of_rib)), End-of-RIB of each.
     pub fn session_up(&mut self, params: SessionParams, end_of_rib: bool) {
         self.session_down();
@@ -116,7 +110,7 @@ impl AdjRibOut {
         }
     }
 
-    /// The session is gone: nothing is due.
+    /// The session is down: nothing is due.
     pub fn session_down(&mut self) {
         self.session = None;
         self.to_withdraw.clear();
@@ -129,7 +123,7 @@ impl AdjRibOut {
         });
     }
 
-    /// The peer asks for all routes of `afi` again (RFC 2918); `marked` says that both ends mark the begin and the end
+    /// The peer requests all routes of `afi` again (RFC 2918); `marked`: both ends mark the begin and the end
     /// (RFC 7313).
     pub fn refresh(&mut self, afi: Afi, marked: bool) {
         if self.session.is_some_and(|params| params.has_family(afi)) {
@@ -169,7 +163,7 @@ impl AdjRibOut {
         batch
     }
 
-    /// The wanted routes in prefix order.
+    /// The desired routes in prefix order.
     pub fn desired(&self) -> impl Iterator<Item = (&Nlri, &Arc<Attributes>)> {
         self.slots.iter().filter_map(|(nlri, slot)| Some((nlri, slot.desired.as_ref()?)))
     }
@@ -179,13 +173,13 @@ impl AdjRibOut {
         self.slots.iter().filter_map(|(nlri, slot)| Some((nlri, slot.sent.as_ref()?)))
     }
 
-    /// Wanted routes.
+    /// Desired routes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.desired
     }
 
-    /// Whether no route is wanted.
+    /// Whether there is no desired route.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.desired == 0
@@ -199,7 +193,7 @@ impl AdjRibOut {
         }
     }
 
-    /// What the peer shall have under a key.
+    /// The desired route of a key on the wire.
     fn desired_at(&self, key: &Nlri, params: &SessionParams) -> Option<&Arc<Attributes>> {
         let last = match params.add_path_send.has(key.prefix.afi()) {
             true => key.path_id,
@@ -228,7 +222,7 @@ impl AdjRibOut {
         file(&mut self.to_withdraw, key, withdraw);
     }
 
-    /// Makes every wanted route of a family due, whether the peer has it or not.
+    /// Makes every desired route of a family due, whether the peer has it or not.
     fn force(&mut self, afi: Afi) {
         let keys: BTreeSet<Nlri> = self
             .slots

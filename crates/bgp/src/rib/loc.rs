@@ -10,16 +10,14 @@ use wayleave_core::Prefix;
 use crate::decision::{self, Candidate, Explanation, Options};
 use crate::{Attributes, Nlri, Origin};
 
-/// A peer, numbered by whoever owns the RIB.
+/// A peer, numbered by the owner of the RIB.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct PeerId(pub u32);
 
-/// What the decision process asks of the peer that a route came from.
+/// What the decision process uses of the peer that announced a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Source {
-    /// Its BGP identifier.
     pub router_id: Ipv4Addr,
-    /// Its address.
     pub address: IpAddr,
     /// It is in another AS.
     pub external: bool,
@@ -27,7 +25,7 @@ pub struct Source {
     pub igp_metric: Option<u32>,
 }
 
-/// Reduces a route to what the decision process looks at.
+/// Reduces a route to what the decision process compares.
 ///
 /// `local_pref` overrides the attribute: the degree of preference that policy computed. Of a route from an external
 /// peer the attribute itself does not count (RFC 4271 section 5.1.5).
@@ -52,7 +50,6 @@ pub fn candidate(attributes: &Attributes, path_id: u32, source: &Source, local_p
 /// A candidate of a prefix.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LocRoute {
-    /// Whom it came from.
     pub peer: PeerId,
     /// Its attributes, after import policy.
     pub attributes: Arc<Attributes>,
@@ -63,7 +60,6 @@ pub struct LocRoute {
 /// What a change of candidates did to the best route of a prefix.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BestChange {
-    /// Nothing.
     Unchanged,
     /// This is the best route now, or has new attributes.
     Best(LocRoute),

@@ -1,5 +1,5 @@
 //! The routing information bases of RFC 4271 section 3.2, in memory: what a peer sent ([`AdjRibIn`]), all candidates
-//! and the best of them ([`LocRib`]), and what a peer was and shall be sent ([`AdjRibOut`]).
+//! and the best of them ([`LocRib`]), and what a peer was sent and is to be sent ([`AdjRibOut`]).
 //!
 //! Each is a sorted map, so that it is walked in prefix order and two of them compare by walking side by side.
 //! Attributes are shared ([`std::sync::Arc`]); [`AttributePool`] makes equal ones one.

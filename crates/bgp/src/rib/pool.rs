@@ -18,7 +18,7 @@ impl AttributePool {
         Self::default()
     }
 
-    /// The one allocation that stands for `attributes`.
+    /// The one allocation for `attributes`.
     pub fn intern(&mut self, attributes: Attributes) -> Arc<Attributes> {
         if let Some(known) = self.known.get(&attributes) {
             return Arc::clone(known);
@@ -28,7 +28,7 @@ impl AttributePool {
         shared
     }
 
-    /// Forgets what nobody else holds; call it now and then, such as when the pool has doubled.
+    /// Frees what nothing else holds. Call it now and then, such as when the pool has doubled.
     pub fn sweep(&mut self) {
         self.known.retain(|attributes| Arc::strong_count(attributes) > 1);
         self.known.shrink_to(self.known.len() * 2);

@@ -18,8 +18,8 @@ use crate::notification::{Notification, cease, code};
 /// How long an OPEN on the losing connection waits for the winning one.
 pub(super) const ASIDE: Duration = Duration::from_secs(5);
 
-/// What becomes of a connection on which an acceptable OPEN has come.
-pub(super) enum Fate {
+/// What happens to a connection on which an acceptable OPEN has come.
+pub(super) enum CollisionOutcome {
     /// It goes on.
     Proceeds,
     /// It is closed, or waits.
@@ -35,33 +35,33 @@ impl Session {
         negotiated: &Negotiated,
         patient: bool,
         now: Instant,
-    ) -> Fate {
+    ) -> CollisionOutcome {
         let Some(other) = self.connections.iter().find(|connection| connection.id != id) else {
-            return Fate::Proceeds;
+            return CollisionOutcome::Proceeds;
         };
         let (other, other_stage, other_outgoing) = (other.id, other.stage, other.outgoing);
         if other_stage == Stage::Established {
             self.lose(id, now);
-            return Fate::Yields;
+            return CollisionOutcome::Yields;
         }
         let other_wins = other_outgoing == self.ours_wins(negotiated);
         match (other_wins, other_stage) {
             (false, _) => {
                 self.lose(other, now);
-                Fate::Proceeds
+                CollisionOutcome::Proceeds
             }
             (true, Stage::OpenConfirm | Stage::Established) => {
                 self.lose(id, now);
-                Fate::Yields
+                CollisionOutcome::Yields
             }
             (true, Stage::OpenSent | Stage::OpenDelayed) if patient => {
                 if let Some(connection) = self.connection(id) {
                     connection.aside = Some(Aside { open: open.clone(), until: now + ASIDE });
                 }
-                Fate::Yields
+                CollisionOutcome::Yields
             }
             // The winner has been silent too long. If its OPEN still comes before this one is Established, it wins.
-            (true, Stage::OpenSent | Stage::OpenDelayed) => Fate::Proceeds,
+            (true, Stage::OpenSent | Stage::OpenDelayed) => CollisionOutcome::Proceeds,
         }
     }
 

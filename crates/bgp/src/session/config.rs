@@ -1,4 +1,4 @@
-//! What a session is told at construction: who we are, whom we expect, what we offer, how long we wait.
+//! Configuration of a session: our identity, the expected peer, the offered capabilities, the timers.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -30,7 +30,6 @@ impl HoldTime {
         (secs == 0 || secs >= 3).then_some(Self(secs))
     }
 
-    /// Seconds.
     #[must_use]
     pub fn secs(self) -> u16 {
         self.0
@@ -73,7 +72,7 @@ pub enum PeerAsn {
 }
 
 impl PeerAsn {
-    /// Whether a peer that says it is `asn` is accepted.
+    /// Whether a peer with AS number `asn` is accepted.
     #[must_use]
     pub fn accepts(self, asn: Asn) -> bool {
         match self {
@@ -125,7 +124,7 @@ impl Role {
     }
 }
 
-/// What we say and do about ADD-PATH in one family (RFC 7911 section 4).
+/// Our offer of ADD-PATH in one family (RFC 7911 section 4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct AddPathOffer {
     /// We can take several paths of a prefix.
@@ -134,7 +133,7 @@ pub struct AddPathOffer {
     pub send: bool,
 }
 
-/// Graceful restart as we offer it (RFC 4724). Without families it says only that we send End-of-RIB.
+/// Graceful restart as we offer it (RFC 4724). Without families it promises End-of-RIB only.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct GracefulRestartOffer {
     /// How long the peer should keep our routes after the connection is lost, in seconds, at most 4,095.
@@ -148,25 +147,19 @@ pub struct GracefulRestartOffer {
 /// The capabilities that our OPEN offers (RFC 5492).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Offer {
-    /// IPv4 unicast (RFC 4760).
     pub ipv4_unicast: bool,
-    /// IPv6 unicast (RFC 4760).
     pub ipv6_unicast: bool,
-    /// Four-octet AS numbers (RFC 6793).
     pub four_octet_as: bool,
-    /// ROUTE-REFRESH (RFC 2918).
     pub route_refresh: bool,
     /// Marks around a refresh (RFC 7313).
     pub enhanced_route_refresh: bool,
     /// Messages of up to 65,535 octets (RFC 8654).
     pub extended_message: bool,
-    /// ADD-PATH for IPv4 unicast (RFC 7911).
     pub add_path_ipv4: AddPathOffer,
-    /// ADD-PATH for IPv6 unicast (RFC 7911).
     pub add_path_ipv6: AddPathOffer,
     /// Graceful restart (RFC 4724).
     pub graceful_restart: Option<GracefulRestartOffer>,
-    /// Whatever else is to be said, such as a capability of private use (RFC 8810); it comes last.
+    /// Further capabilities, such as one of private use (RFC 8810); they come last.
     #[serde(default)]
     pub more: Vec<Capability>,
 }
@@ -203,24 +196,20 @@ impl Default for Offer {
 /// The configuration of one session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Config {
-    /// Our AS.
     pub local_asn: Asn,
     /// Our BGP identifier; not zero (RFC 6286).
     pub router_id: Ipv4Addr,
-    /// Whom we expect.
     pub peer_asn: PeerAsn,
-    /// What we offer as hold time.
     pub hold_time: HoldTime,
     /// Wait for the peer to connect, and never connect.
     pub passive: bool,
-    /// What we offer.
     pub offer: Offer,
     /// Our role (RFC 9234), if we state one.
     pub role: Option<Role>,
     /// Refuse a peer that states no role (RFC 9234 section 4.2, strict mode). Only with `role`.
     pub strict_role: bool,
     /// We pass routes on as a route server does (RFC 7947): no AS prepended, NEXT_HOP and MED kept. The session itself
-    /// changes no route either way; it hands this on in [`Established`](super::Established) to whoever builds them.
+    /// changes no route either way; it hands this on in [`Established`](super::Established) to the code that builds them.
     pub transparent: bool,
     /// A route must begin with the peer's AS; off towards a route server (RFC 7947 section 2.2.2.1).
     pub enforce_first_as: bool,
@@ -230,7 +219,7 @@ pub struct Config {
     pub connect_retry: Duration,
     /// Rest in Idle after the first failure (`IdleHoldTime`); doubled by each further one.
     pub idle_hold: Duration,
-    /// The longest rest in Idle. A session that has stood this long starts again from `idle_hold`.
+    /// The longest rest in Idle. After a session that was up for this long, rests start again from `idle_hold`.
     pub idle_hold_most: Duration,
     /// Wait this long for the peer's OPEN before ours goes out (`DelayOpenTime`).
     pub delay_open: Option<Duration>,

@@ -27,7 +27,7 @@ pub(super) enum Stage {
 /// What reading gave.
 pub(super) enum Read {
     Message(Message),
-    /// A message that has no place in this stage.
+    /// A message that is not allowed in this stage.
     Unexpected(MessageType),
     Error(MessageError),
     /// Nothing to do until more octets come.
@@ -36,7 +36,7 @@ pub(super) enum Read {
     Flooded,
 }
 
-/// An OPEN that waits for the fate of the other connection (RFC 4271 section 6.8).
+/// An OPEN that waits for the outcome of the other connection (RFC 4271 section 6.8).
 pub(super) struct Aside {
     pub(super) open: Open,
     pub(super) until: Instant,
@@ -128,7 +128,7 @@ impl Connection {
             }
             Err(error) => return Read::Error(error),
         };
-        // Judged before the body is read: what has no place here is not worth a decoder's time.
+        // Checked before the body is decoded: a message that is not allowed here is not worth decoding.
         if !self.expects(kind) {
             return Read::Unexpected(kind);
         }
@@ -142,7 +142,7 @@ impl Connection {
         }
     }
 
-    /// Whether a message of this kind has its place in this stage.
+    /// Whether a message of this kind is allowed in this stage.
     fn expects(&self, kind: MessageType) -> bool {
         match (self.stage, kind) {
             (_, MessageType::Notification) => true,

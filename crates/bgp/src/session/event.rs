@@ -15,22 +15,21 @@ use crate::{Capability, MessageType, Notification, RefreshKind, SessionParams, U
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct ConnectionId(pub u64);
 
-/// What the world tells a session.
+/// What a driver and the protocol behind the session hand in.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Input {
     /// Leave Idle (RFC 4271 Events 1, 3, 4, 5). Forgets earlier failures. Without effect in any other state.
     Start,
     /// Go to Idle (Events 2 and 8).
     Stop(Stop),
-    /// A TCP connection stands: one that [`Output::Connect`] asked for (Event 17), or one that the peer opened and that
+    /// A TCP connection is open: one that [`Output::Connect`] requested (Event 17), or one that the peer opened and that
     /// the listener judged to be this peer's (Event 16; see [`super::Responder`]).
     Connected {
-        /// Its number from now on.
         connection: ConnectionId,
         /// We opened it.
         outgoing: bool,
     },
-    /// The attempt that [`Output::Connect`] asked for came to nothing (Event 18).
+    /// The attempt that [`Output::Connect`] requested failed (Event 18).
     ConnectFailed {
         /// Which attempt; an older one is ignored.
         attempt: u64,
@@ -43,34 +42,20 @@ pub enum Input {
         bytes: Vec<u8>,
     },
     /// The connection is gone: closed by the peer, reset, or in error (Event 18).
-    Closed {
-        /// Which.
-        connection: ConnectionId,
-    },
+    Closed { connection: ConnectionId },
     /// Send these messages, each whole, built for the [`SessionParams`] of the present session by
     /// [`crate::encode_updates`] or [`crate::rib::AdjRibOut`]. Dropped (and counted) unless Established.
     Send(Vec<Vec<u8>>),
     /// Send End-of-RIB (RFC 4724 section 2) if the family is agreed.
     SendEndOfRib(Afi),
-    /// Send ROUTE-REFRESH if the family and the capability are agreed: ask for all routes (RFC 2918), or mark the begin
+    /// Send ROUTE-REFRESH if the family and the capability are agreed: request all routes (RFC 2918), or mark the begin
     /// and end of our own answer (RFC 7313; only if agreed).
-    Refresh {
-        /// The family.
-        afi: Afi,
-        /// What to ask or mark.
-        kind: RefreshKind,
-    },
+    Refresh { afi: Afi, kind: RefreshKind },
     /// The connection takes no more octets: the driver holds all it is willing to hold. From now on
     /// [`super::Session::is_writable`] is false, KEEPALIVEs are held back, and the send hold timer runs (RFC 9687).
-    Blocked {
-        /// Which.
-        connection: ConnectionId,
-    },
+    Blocked { connection: ConnectionId },
     /// The connection takes octets again.
-    Writable {
-        /// Which.
-        connection: ConnectionId,
-    },
+    Writable { connection: ConnectionId },
 }
 
 /// How to stop.
@@ -79,11 +64,10 @@ pub struct Stop {
     /// Stay in Idle until [`Input::Start`] (ManualStop, Event 2). Otherwise start again after the idle hold time
     /// (AutomaticStop, Event 8).
     pub administrative: bool,
-    /// What the peer is told.
     pub reason: StopReason,
 }
 
-/// What the peer is told when we stop: the subcode of a cease (RFC 4486).
+/// Why we stop, as the NOTIFICATION tells the peer: the subcode of a cease (RFC 4486).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StopReason {
     /// Administrative shutdown, with a text for the peer's operator (RFC 9003).
@@ -95,19 +79,14 @@ pub enum StopReason {
     /// Our configuration of the peer changed.
     ConfigurationChange,
     /// It announced more prefixes of this family than this limit.
-    MaximumPrefixes {
-        /// The family.
-        afi: Afi,
-        /// The limit.
-        limit: u32,
-    },
-    /// We are short of something.
+    MaximumPrefixes { afi: Afi, limit: u32 },
+    /// We lack memory or another resource.
     OutOfResources,
-    /// Whoever stands behind us ended it with these words, which are passed on.
+    /// The session that this one relays ended with this NOTIFICATION, which is passed on.
     PassedOn(Notification),
 }
 
-/// What a session wants done, and what it reports.
+/// What a session asks of its driver, and what it reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// Open a TCP connection to the peer, and give up an attempt that is still under way. Answer with
@@ -118,17 +97,13 @@ pub enum Output {
     },
     /// Send these octets.
     Send {
-        /// Where.
         connection: ConnectionId,
         /// One whole message or more.
         bytes: Vec<u8>,
     },
     /// Close the connection, once what was sent on it is out (but wait no longer than a few seconds for that). The
     /// session has forgotten the number.
-    Close {
-        /// Which.
-        connection: ConnectionId,
-    },
+    Close { connection: ConnectionId },
     /// The session is Established. Send the whole Adj-RIB-Out, then End-of-RIB.
     Up(Box<Established>),
     /// An Established session ended. Comes exactly once for each `Up`.
@@ -138,7 +113,7 @@ pub enum Output {
     /// An UPDATE, after RFC 7606: apply the withdrawn routes, then the announced. End-of-RIB comes as
     /// [`Output::EndOfRib`] instead.
     Update(Box<Update>),
-    /// The peer asks for all routes of a family, or marks its own answer.
+    /// The peer requests all routes of a family, or marks its own answer.
     RouteRefresh {
         /// The family, an agreed one.
         afi: Afi,
@@ -156,9 +131,7 @@ pub struct Established {
     pub connection: ConnectionId,
     /// What the codec must know.
     pub params: SessionParams,
-    /// The peer's BGP identifier.
     pub peer_id: Ipv4Addr,
-    /// The peer's AS.
     pub peer_asn: Asn,
     /// The smaller of both offers.
     pub hold_time: HoldTime,
@@ -174,7 +147,7 @@ pub struct Established {
     pub peer_restarted: bool,
     /// The peer keeps forwarding state for these families; routes of others must go at once (RFC 4724 section 4.2).
     pub forwarding_kept: Vec<Afi>,
-    /// [`super::Config::transparent`], for whoever builds our routes.
+    /// [`super::Config::transparent`], for the code that builds our routes.
     pub transparent: bool,
     /// Every capability that the peer stated.
     pub peer_capabilities: Vec<Capability>,
@@ -183,9 +156,9 @@ pub struct Established {
 /// Routes to keep, marked stale, after a session ended without a NOTIFICATION (RFC 4724 section 4.2).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Retain {
-    /// Families the peer asked it for.
+    /// Families for which the peer requested it.
     pub families: Vec<Afi>,
-    /// How long, from the moment of the loss, until a new session must stand.
+    /// Time from the loss until a new session must be up.
     pub restart_time: Duration,
 }
 
@@ -194,9 +167,8 @@ pub struct Retain {
 pub struct Ended {
     /// The connection; `None` for an attempt that never became one.
     pub connection: Option<ConnectionId>,
-    /// Where the connection stood.
+    /// State of the connection when it ended.
     pub state: State,
-    /// What happened.
     pub cause: Cause,
     /// Keep the peer's routes as stale; `None`: they go at once. Only on [`Output::Down`].
     pub retain: Option<Retain>,
@@ -205,11 +177,13 @@ pub struct Ended {
 /// What ended a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// We were told to stop, and told the peer this.
+    /// We stopped it, with this NOTIFICATION.
     Stopped(Notification),
-    /// The peer broke the protocol, and was told this.
+    /// The peer broke the protocol and was sent this NOTIFICATION.
     PeerErred(Notification),
-    /// The peer ended it and said this.
+    /// The peer's OPEN has an AS number that we do not expect; it was sent this NOTIFICATION.
+    UnexpectedAs { announced: Asn, notification: Notification },
+    /// The peer ended it with this NOTIFICATION.
     PeerEnded(Notification),
     /// Nothing came within the hold time (Event 10).
     HoldTimerExpired,
@@ -225,11 +199,11 @@ pub enum Cause {
     PeerRestarted,
 }
 
-/// Who is to blame, and so who can mend it.
+/// Who erred, and so who can mend it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Erred {
-    /// Nobody: asked for, or part of the protocol.
+    /// Nobody: requested, or part of the protocol.
     Nobody,
     /// The peer, or its configuration against ours.
     Peer,
@@ -240,12 +214,12 @@ pub enum Erred {
 }
 
 impl Cause {
-    /// Who is to blame.
+    /// Who erred.
     #[must_use]
     pub fn erred(&self) -> Erred {
         match self {
             Cause::Stopped(_) | Cause::Collision | Cause::PeerRestarted => Erred::Nobody,
-            Cause::PeerErred(_) => Erred::Peer,
+            Cause::PeerErred(_) | Cause::UnexpectedAs { .. } => Erred::Peer,
             Cause::PeerEnded(notification) if notification.code == crate::notification::code::CEASE => Erred::Nobody,
             Cause::PeerEnded(_) => Erred::We,
             Cause::HoldTimerExpired | Cause::SendHoldTimerExpired => Erred::Peer,
@@ -257,9 +231,10 @@ impl Cause {
     #[must_use]
     pub fn notification(&self) -> Option<&Notification> {
         match self {
-            Cause::Stopped(notification) | Cause::PeerErred(notification) | Cause::PeerEnded(notification) => {
-                Some(notification)
-            }
+            Cause::Stopped(notification)
+            | Cause::PeerErred(notification)
+            | Cause::UnexpectedAs { notification, .. }
+            | Cause::PeerEnded(notification) => Some(notification),
             _ => None,
         }
     }
@@ -268,14 +243,17 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::Stopped(notification) => write!(f, "stopped by us: {notification}"),
-            Cause::PeerErred(notification) => write!(f, "the peer erred: {notification}"),
-            Cause::PeerEnded(notification) => write!(f, "ended by the peer: {notification}"),
-            Cause::HoldTimerExpired => f.write_str("the peer was silent for the hold time"),
-            Cause::SendHoldTimerExpired => f.write_str("the peer read nothing for the send hold time"),
-            Cause::ConnectionLost => f.write_str("the connection was lost"),
-            Cause::ConnectFailed => f.write_str("no connection to the peer"),
-            Cause::Collision => f.write_str("the other connection with the peer was kept"),
+            Cause::Stopped(notification) => write!(f, "we ended the session: {notification}"),
+            Cause::PeerErred(notification) => write!(f, "protocol error of the peer: {notification}"),
+            Cause::UnexpectedAs { announced, .. } => {
+                write!(f, "the peer's OPEN says {announced}, another AS is configured")
+            }
+            Cause::PeerEnded(notification) => write!(f, "the peer ended the session: {notification}"),
+            Cause::HoldTimerExpired => f.write_str("hold timer expired: nothing received from the peer"),
+            Cause::SendHoldTimerExpired => f.write_str("send hold timer expired: the peer reads nothing (RFC 9687)"),
+            Cause::ConnectionLost => f.write_str("TCP connection lost"),
+            Cause::ConnectFailed => f.write_str("TCP connection to the peer failed"),
+            Cause::Collision => f.write_str("connection collision: the other connection with the peer is kept"),
             Cause::PeerRestarted => f.write_str("the peer restarted and connected again"),
         }
     }
@@ -284,15 +262,10 @@ impl fmt::Display for Cause {
 /// Messages by type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct MessageCounts {
-    /// OPEN.
     pub open: u64,
-    /// UPDATE.
     pub update: u64,
-    /// NOTIFICATION.
     pub notification: u64,
-    /// KEEPALIVE.
     pub keepalive: u64,
-    /// ROUTE-REFRESH.
     pub route_refresh: u64,
 }
 
@@ -319,16 +292,13 @@ impl MessageCounts {
     }
 }
 
-/// What a session has counted since it was made.
+/// What a session has counted since its construction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
     /// Messages received whole.
     pub received: MessageCounts,
-    /// Messages sent.
     pub sent: MessageCounts,
-    /// Octets received.
     pub octets_received: u64,
-    /// Octets sent.
     pub octets_sent: u64,
     /// Times the session was Established.
     pub established: u64,

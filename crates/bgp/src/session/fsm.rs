@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use wayleave_core::{Afi, Instant};
 
-use super::collision::Fate;
+use super::collision::CollisionOutcome;
 use super::connection::{Connection, Read, Stage};
 use super::{Cause, ConnectionId, Ended, Established, Output, Session, Stop, StopReason, negotiate};
 use crate::notification::{Notification, cease, code, finite_state_machine};
 use crate::{Action, Message, MessageType, Open, RefreshKind, RouteRefresh, SessionParams, Update, end_of_rib};
 
-/// Hold time until the peer's OPEN says more: "a large value", four minutes (RFC 4271 section 8.2.2).
+/// Hold time until the peer's OPEN is known: "a large value", four minutes (RFC 4271 section 8.2.2).
 const OPEN_HOLD: Duration = Duration::from_secs(240);
 
 /// KEEPALIVEs per hold time (RFC 4271 section 10).
@@ -77,7 +77,7 @@ impl Session {
         }
     }
 
-    /// Whether a further connection may stand, and which it takes the place of; `None` if it is one too many.
+    /// Whether there may be a further connection, and which one it replaces; `None` if it is one too many.
     fn make_room(&self, outgoing: bool) -> Option<Option<(ConnectionId, Cause)>> {
         if let Some(established) = self.established() {
             // RFC 4724 section 4.2: who keeps its routes through a restart takes a new connection for a restart.
@@ -86,7 +86,7 @@ impl Session {
         }
         match self.connections.iter().find(|connection| connection.outgoing == outgoing) {
             None => Some(None),
-            // A second connection of the peer's: it has forgotten the first if it has said nothing there yet.
+            // A second connection of the peer's: it has forgotten the first if it has sent nothing there yet.
             Some(old) if old.stage <= Stage::OpenSent && old.aside.is_none() => {
                 Some(Some((old.id, Cause::ConnectionLost)))
             }
@@ -200,7 +200,7 @@ impl Session {
     }
 }
 
-// What the peer says.
+// Messages of the peer.
 impl Session {
     pub(super) fn on_bytes(&mut self, id: ConnectionId, bytes: &[u8], now: Instant) {
         let Some(connection) = self.connection(id) else { return };
@@ -241,14 +241,21 @@ impl Session {
     fn on_open(&mut self, id: ConnectionId, open: &Open, patient: bool, now: Instant) {
         let negotiated = match negotiate::negotiate(&self.config, open) {
             Ok(negotiated) => negotiated,
-            Err(notification) => return self.fail(id, notification, now),
+            Err(notification) => {
+                let unexpected = !self.config.peer_asn.accepts(open.asn);
+                let cause = match unexpected {
+                    true => Cause::UnexpectedAs { announced: open.asn, notification },
+                    false => Cause::PeerErred(notification),
+                };
+                return self.fail_with(id, cause, now);
+            }
         };
         if self.connection(id).is_some_and(|connection| connection.stage == Stage::OpenDelayed) {
             self.send_open(id, now);
         }
         match self.resolve_collision(id, open, &negotiated, patient, now) {
-            Fate::Yields => {}
-            Fate::Proceeds => self.confirm(id, negotiated, now),
+            CollisionOutcome::Yields => {}
+            CollisionOutcome::Proceeds => self.confirm(id, negotiated, now),
         }
     }
 
@@ -346,13 +353,19 @@ impl Session {
 
     /// Ends a connection whose peer erred.
     fn fail(&mut self, id: ConnectionId, notification: Notification, now: Instant) {
+        self.fail_with(id, Cause::PeerErred(notification), now);
+    }
+
+    fn fail_with(&mut self, id: ConnectionId, cause: Cause, now: Instant) {
         self.counters.peer_errors += 1;
-        self.send_notification(id, &notification);
-        self.end(id, Cause::PeerErred(notification), now);
+        if let Some(notification) = cause.notification() {
+            self.send_notification(id, notification);
+        }
+        self.end(id, cause, now);
     }
 }
 
-// What we say.
+// Our messages.
 impl Session {
     pub(super) fn on_send(&mut self, messages: Vec<Vec<u8>>, now: Instant) {
         let Some(id) = self.established().map(|connection| connection.id) else {
@@ -479,7 +492,7 @@ impl Session {
         if self.connecting.take().is_some() {
             self.report_connect_failed();
         }
-        // A connection of the peer's that has not come to OpenConfirm may be mute for ever; ours may be heard.
+        // A connection of the peer's that has not come to OpenConfirm may stay silent for ever; ours may be answered.
         let needless = |connection: &Connection| connection.outgoing || connection.stage >= Stage::OpenConfirm;
         if self.running && !self.config.passive && !self.connections.iter().any(needless) {
             self.connect(now);

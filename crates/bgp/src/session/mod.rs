@@ -2,10 +2,10 @@
 //!
 //! One [`Session`] is one peer. The RFC runs one machine per connection and joins them by collision detection; here one
 //! `Session` holds both connections that a peer may have for a moment, the one we opened and the one it opened, and
-//! [`Session::state`] is that of the further one. Never do two stand Established.
+//! [`Session::state`] is that of the more advanced one. Two are never Established.
 //!
-//! A driver owns the sockets. It connects when told, hands in what it reads, writes what comes out, and calls
-//! [`Machine::handle_timeout`] at [`Machine::deadline`]. A listener asks a [`Responder`] whose connection has come in.
+//! A driver owns the sockets. It connects on request, hands in what it reads, writes what comes out, and calls
+//! [`Machine::handle_timeout`] at [`Machine::deadline`]. A listener asks a [`Responder`] which session an incoming connection belongs to.
 //!
 //! Where the RFC leaves a choice: a NOTIFICATION goes out even before an OPEN (`SendNOTIFICATIONwithoutOPEN`); a failed
 //! attempt to connect leads to Active, where the peer can still reach us, not to Idle; every fall to Idle is damped
@@ -56,7 +56,7 @@ impl fmt::Display for State {
     }
 }
 
-/// One BGP peer: tells what to do with its connections, hands out its routes.
+/// The session with one BGP peer, over at most two connections.
 pub struct Session {
     config: Config,
     jitter: Jitter,
@@ -69,7 +69,7 @@ pub struct Session {
     attempt: u64,
     connect_retry: Option<Instant>,
     idle_hold: Option<Instant>,
-    /// Falls to Idle since the last session that stood long.
+    /// Falls to Idle since the last session that was up for long.
     failures: u32,
     established_at: Option<Instant>,
     outputs: VecDeque<Output>,
@@ -102,7 +102,7 @@ impl Session {
         &self.config
     }
 
-    /// Replaces the configuration. What is under way ends as its old one says; stop and start to apply it at once.
+    /// Replaces the configuration. Connections and timers keep the old one; stop and start to apply it at once.
     pub fn set_config(&mut self, config: Config) {
         self.config = config;
     }
@@ -119,7 +119,7 @@ impl Session {
     }
 
     /// Established, and the driver takes octets: the moment to hand in more UPDATEs. While this is false, leave routes
-    /// in the Adj-RIB-Out, where only the last word on each prefix is kept.
+    /// in the Adj-RIB-Out, where only the last state of each prefix is kept.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.established().is_some_and(|connection| !connection.blocked)
@@ -131,7 +131,7 @@ impl Session {
         &self.counters
     }
 
-    /// Since when the present session stands.
+    /// When the present session became Established.
     #[must_use]
     pub fn established_at(&self) -> Option<Instant> {
         self.established_at

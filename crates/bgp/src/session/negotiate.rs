@@ -1,4 +1,4 @@
-//! The OPEN exchange: what ours says, whether the peer's is acceptable, and what follows from both.
+//! The OPEN exchange: what ours contains, whether the peer's is acceptable, and what both agree on.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -132,7 +132,7 @@ fn check_role(config: &Config, peer: &Open) -> Result<(), Notification> {
     if fits { Ok(()) } else { Err(Notification::new(code::OPEN, open::ROLE_MISMATCH)) }
 }
 
-/// A session without any common family is of no use; the data names what we wanted (RFC 5492 section 5).
+/// A session without any common family is of no use; the data names our families (RFC 5492 section 5).
 fn check_families(config: &Config, params: &SessionParams) -> Result<(), Notification> {
     if params.ipv4_unicast || params.ipv6_unicast {
         return Ok(());
@@ -170,7 +170,7 @@ struct PeerRestart {
     forwarding_kept: Vec<Afi>,
 }
 
-/// What the peer says of its restarts; the last capability counts (RFC 4724 section 3).
+/// The peer's graceful restart; the last capability counts (RFC 4724 section 3).
 fn graceful_restart(peer: &Open, params: &SessionParams) -> Option<PeerRestart> {
     let (flags, restart_time, families) = peer.capabilities.iter().rev().find_map(|capability| match capability {
         Capability::GracefulRestart { flags, restart_time, families } => Some((*flags, *restart_time, families)),

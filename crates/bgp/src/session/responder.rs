@@ -1,8 +1,8 @@
-//! Whose connection has come in: what a listener asks before it hands a connection to a [`super::Session`].
+//! Finds the session that an incoming connection belongs to, before a listener hands it to a [`super::Session`].
 //!
 //! A listener calls [`Responder::accept`] with the peer's address. Most often that settles it: it hands the session
 //! [`super::Input::Connected`] with `outgoing: false`. Where several peers share an address (many speakers on one
-//! host), the answer is [`Accept::NeedOpen`]: the listener reads, without sending anything, and asks
+//! host), the answer is [`Accept::NeedOpen`]: the listener reads, without sending anything, and calls
 //! [`Responder::identify`] again with all that it has read until a session is named; then it hands that session the
 //! connection and, as the first [`super::Input::Bytes`], what it has read. It should give up after some seconds.
 
@@ -19,37 +19,35 @@ use crate::{Message, MessageError, MessageType, SessionParams, frame};
 pub enum Accept<K> {
     /// Hand it to this session.
     Session(K),
-    /// The address alone does not tell; read on, to at most 4,096 octets.
+    /// The address alone does not decide; read on, to at most 4,096 octets.
     NeedOpen,
     /// Send the octets, then close it.
     Refuse(Refusal),
 }
 
-/// A connection that is nobody's.
+/// A connection that belongs to no session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// Why, as the peer is told.
     pub notification: Notification,
-    /// The same as a message.
     pub octets: Vec<u8>,
 }
 
 #[derive(Clone, Debug)]
-struct Entry<K> {
+struct ResponderEntry<K> {
     peers: Prefix,
     asn: PeerAsn,
     key: K,
 }
 
-/// The sessions that a listener serves, by where their peers are and who they say they are.
+/// The sessions that a listener serves, by their peers' addresses and AS numbers.
 #[derive(Clone, Debug)]
 pub struct Responder<K> {
-    entries: Vec<Entry<K>>,
+    entries: Vec<ResponderEntry<K>>,
     refused: u64,
 }
 
 impl<K: Clone + PartialEq> Responder<K> {
-    /// Serves nobody.
+    /// Without sessions.
     #[must_use]
     pub fn new() -> Self {
         Self { entries: Vec::new(), refused: 0 }
@@ -57,7 +55,7 @@ impl<K: Clone + PartialEq> Responder<K> {
 
     /// Serves the session `key`, whose peer has an address of `peers` (most often a host's prefix) and is `asn`.
     pub fn insert(&mut self, peers: Prefix, asn: PeerAsn, key: K) {
-        self.entries.push(Entry { peers, asn, key });
+        self.entries.push(ResponderEntry { peers, asn, key });
     }
 
     /// Serves `key` no more.
@@ -105,7 +103,7 @@ impl<K: Clone + PartialEq> Responder<K> {
         }
     }
 
-    fn candidates(&self, remote: IpAddr) -> Vec<&Entry<K>> {
+    fn candidates(&self, remote: IpAddr) -> Vec<&ResponderEntry<K>> {
         // A socket that serves both families shows IPv4 peers as mapped addresses.
         let remote = remote.to_canonical();
         let bits = if remote.is_ipv4() { 32 } else { 128 };

@@ -19,7 +19,6 @@ pub enum EncodeError {
     /// The attributes leave no room for one prefix, or the parts of one message exceed its limit.
     #[error("message of {need} octets exceeds {most}")]
     TooLong {
-        /// Octets needed.
         need: usize,
         /// The session's limit.
         most: usize,

@@ -117,7 +117,7 @@ fn attributes_of(view: &UpdateView<'_>, params: &SessionParams) -> Attributes {
     }
     let reach = view.mp_reach();
     let attributes = Attributes::from_checked(&octets, reach.and_then(|reach| reach.ipv6_next_hop()));
-    // IPv4 routes may come in MP_REACH_NLRI; their next hop moves to where readers look for it.
+    // IPv4 routes may come in MP_REACH_NLRI; their next hop moves to NEXT_HOP, where readers expect it.
     match reach.and_then(|reach| reach.ipv4_next_hop()) {
         Some(next_hop) if !view.has_classical_routes() => attributes.edit().ipv4_next_hop(next_hop).finish(),
         _ => attributes,
@@ -136,7 +136,7 @@ fn belongs(attribute: &RawAttribute<'_>, view: &UpdateView<'_>, params: &Session
     }
 }
 
-/// What a two-octet session says of four-octet numbers; absent if it does not count.
+/// What AS4_PATH and AS4_AGGREGATOR carry over a two-octet session; absent if it does not count.
 struct As4<'a> {
     path: Option<&'a [u8]>,
     aggregator: Option<&'a [u8]>,

@@ -89,7 +89,7 @@ impl<'a> UpdateView<'a> {
         Ok(())
     }
 
-    /// RFC 7606 section 5.3: a field whose prefixes cannot be told apart ends the session.
+    /// RFC 7606 section 5.3: a field that cannot be split into prefixes ends the session.
     fn check_classical_nlri(&mut self, params: &SessionParams) -> Result<(), MessageError> {
         for nlri in self.withdrawn_ipv4().chain(self.announced_ipv4()) {
             if nlri.is_err() {
@@ -113,7 +113,7 @@ impl<'a> UpdateView<'a> {
                     rest = after;
                     attribute
                 }
-                // RFC 7606 section 4: the total length still tells where the prefixes begin.
+                // RFC 7606 section 4: the total length still gives where the prefixes begin.
                 Err(fault) => {
                     self.report(rest.get(1).map(|code| AttributeCode(*code)), fault, Action::TreatAsWithdraw);
                     break;
