@@ -40,8 +40,8 @@ impl Ends {
     }
 
     fn start(&mut self, program: &Program, lanes: usize) -> [Evaluation; 2] {
-        for chunk in self.pools[0].short_of(&Demand::of(program, lanes)).chunks(1 << 14) {
-            self.setups.iter_mut().for_each(|setup| setup.ask(chunk).expect("a chunk within the limits"));
+        for chunk in self.pools[0].missing_for(&Demand::of(program, lanes)).chunks(1 << 14) {
+            self.setups.iter_mut().for_each(|setup| setup.request(chunk).expect("a chunk within the limits"));
             self.link();
         }
         let inputs = BitRows::zero(program.input_rows(), lanes);

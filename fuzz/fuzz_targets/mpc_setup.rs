@@ -11,7 +11,7 @@ fuzz_target!(|data: &[u8]| {
     let (mut one, mut two) = (Setup::new(Role::Party1, id, [1; 32]), Setup::new(Role::Party2, id, [2; 32]));
     for setup in [&mut one, &mut two] {
         setup
-            .ask(Chunk { width: Width::ALL[usize::from(choice >> 5)], count: 128 })
+            .request(Chunk { width: Width::ALL[usize::from(choice >> 5)], count: 128 })
             .expect("a chunk within the limits");
     }
     let (mut first, mut second) = (one.round(None), two.round(None));

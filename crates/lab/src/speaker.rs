@@ -1,4 +1,4 @@
-//! A BGP speaker of our own: it stands for a router where there is none, and replays recorded tables.
+//! A BGP speaker of our own: it replaces a router where there is none, and announces recorded tables.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,7 +23,7 @@ use crate::table::{Announcement, LearnedRoute, Peering, Router, RouterError};
 /// Routes by prefix, as a speaker sends them.
 pub type Routes = BTreeMap<Prefix, Attributes>;
 
-/// Who a speaker is and whom it connects to.
+/// A speaker's identity and its peer.
 #[derive(Debug, Clone)]
 pub struct Identity {
     /// Name for errors.
@@ -48,7 +48,7 @@ impl Identity {
         self.with_next_hop(edit.finish(), route.prefix.afi())
     }
 
-    /// A neighbour's route as an AS passes it on: its number in front, itself as next hop.
+    /// A neighbour's route as an AS announces it: its own number prepended, itself as next hop.
     fn passed_on(&self, attributes: &Attributes, afi: Afi) -> Attributes {
         let mut edit = attributes.to_forward().edit();
         edit.prepend(self.asn, 1).med(None).local_pref(None);
@@ -65,7 +65,7 @@ impl Identity {
     }
 }
 
-/// What is known of a running speaker outside its thread.
+/// State of a running speaker, for other threads.
 #[derive(Debug, Default)]
 struct View {
     established: bool,
@@ -113,7 +113,7 @@ impl Speaker {
         let thread = {
             let (events, view) = (events.clone(), Arc::clone(&view));
             std::thread::spawn(move || {
-                // The threads that read and connect start from here and so stand in the same place.
+                // The threads that read and connect are started from here, and so run in the same network namespace.
                 let seen = Arc::clone(&view);
                 let ran = place.within(move || Driver::new(&identity, events, view).run(&inbox));
                 if let Err(error) = ran {
@@ -126,7 +126,7 @@ impl Speaker {
 
     /// Announces exactly `routes` from now on.
     pub fn announce(&self, routes: Routes) {
-        // It is gone only if its thread panicked, and then `is_established` is false for ever.
+        // The receiver is gone only if the thread panicked, and then `is_established` stays false.
         let _ = self.events.send(Event::Routes(routes));
     }
 
@@ -269,13 +269,13 @@ fn routes_of_record(record: Record) -> Vec<(Prefix, Attributes)> {
     }
 }
 
-/// A speaker in a router's place.
+/// A speaker as a [`Router`].
 #[derive(Debug)]
 pub struct SpeakingRouter {
     identity: Identity,
     place: Place,
     routes: Vec<Announcement>,
-    /// Routes besides its own, as a customer's would be.
+    /// Routes besides its own, such as a customer's.
     more: Routes,
     speaker: Option<Speaker>,
 }
@@ -301,7 +301,7 @@ impl SpeakingRouter {
         &self.identity
     }
 
-    fn tell(&self) {
+    fn announce_all(&self) {
         let Some(speaker) = &self.speaker else { return };
         let own = self.routes.iter().map(|route| (route.prefix, self.identity.attributes(route)));
         let more = self.more.iter();
@@ -321,7 +321,7 @@ impl Router for SpeakingRouter {
 
     fn start(&mut self) -> Result<(), RouterError> {
         self.speaker = Some(Speaker::start(self.identity.clone(), self.place.clone()));
-        self.tell();
+        self.announce_all();
         Ok(())
     }
 
@@ -331,13 +331,13 @@ impl Router for SpeakingRouter {
 
     fn announce(&mut self, routes: &[Announcement]) -> Result<(), RouterError> {
         self.routes = routes.to_vec();
-        self.tell();
+        self.announce_all();
         Ok(())
     }
 
     fn pass_on(&mut self, routes: Routes) {
         self.more = routes;
-        self.tell();
+        self.announce_all();
     }
 
     fn is_established(&mut self) -> Result<bool, RouterError> {

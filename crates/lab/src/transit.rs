@@ -1,4 +1,4 @@
-//! A router of ours with many sessions, where there is no real one: it learns, chooses and passes on.
+//! A router of our own with many BGP sessions: it learns routes, chooses the best, and announces it to the others.
 
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
@@ -31,7 +31,7 @@ impl From<TcpEvent> for Event {
     }
 }
 
-/// What the world outside may see.
+/// State of a running router, for other threads.
 #[derive(Debug, Default)]
 struct View {
     up: Vec<bool>,
@@ -50,7 +50,7 @@ pub struct Transit {
 }
 
 impl Transit {
-    /// Not started yet. It connects to all its neighbours.
+    /// A router that is not started yet; it will connect to all its neighbours.
     #[must_use]
     pub fn new(site: Site, place: Place) -> Self {
         Self { site, place, routes: Vec::new(), view: Arc::default(), running: None }
@@ -89,7 +89,7 @@ impl Router for Transit {
         let to = events.clone();
         let thread = std::thread::spawn(move || {
             let seen = Arc::clone(&view);
-            // The threads that read and connect start from here and so stand in the same place.
+            // The threads that read and connect are started from here, and so run in the same network namespace.
             if let Err(error) = place.within(move || Driver::new(site, &to, view).run(&inbox)) {
                 lock(&seen).last_failure = error.to_string();
             }
@@ -246,7 +246,7 @@ impl Driver {
         self.own = routes.iter().map(|route| (route.prefix, self.of_own(route))).collect();
         for prefix in before.into_iter().chain(routes.iter().map(|route| route.prefix)) {
             let best = self.rib.best(&prefix).cloned();
-            self.tell(prefix, best.as_ref());
+            self.announce_to_peers(prefix, best.as_ref());
         }
     }
 
@@ -260,13 +260,13 @@ impl Driver {
     fn pass_on(&mut self, prefix: Prefix, change: &BestChange) {
         match change {
             BestChange::Unchanged => {}
-            BestChange::Best(route) => self.tell(prefix, Some(&route.clone())),
-            BestChange::Gone => self.tell(prefix, None),
+            BestChange::Best(route) => self.announce_to_peers(prefix, Some(&route.clone())),
+            BestChange::Gone => self.announce_to_peers(prefix, None),
         }
     }
 
-    /// Tells every neighbour what is to be known of a prefix; who it came from hears nothing of it.
-    fn tell(&mut self, prefix: Prefix, best: Option<&LocRoute>) {
+    /// Announces the best route of a prefix to every neighbour but the one it came from.
+    fn announce_to_peers(&mut self, prefix: Prefix, best: Option<&LocRoute>) {
         for at in 0..self.peers.len() {
             let learned = best.filter(|route| route.peer != id(at)).map(|route| route.attributes.to_forward());
             let attributes = self.own.get(&prefix).cloned().or(learned);

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use wayleave_mpc::bench::{End, Workload};
 use wayleave_mpc::circuits::SelectBest;
-use wayleave_mpc::{BitRows, Counts, Pipe, Role, Share, reveal};
+use wayleave_mpc::{BitRows, Counts, Link, Role, Share, reveal};
 
 /// A socket on which both sides write and read in turns of at most `TURN` bytes, which its buffers hold.
 struct Tcp(TcpStream);
 
 const TURN: usize = 1 << 16;
 
-impl Pipe for Tcp {
+impl Link for Tcp {
     type Error = io::Error;
 
     fn exchange(&mut self, message: &[u8], answer: &mut [u8]) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! The 128 base transfers of one direction: Chou and Orlandi's oblivious transfer over Ristretto, points checked.
+//! The 128 base OTs of one direction: Chou and Orlandi's oblivious transfer over Ristretto; received points are checked.
 //!
 //! The sender sends `A = a G`. For choice bit `s_i` the receiver sends `B_i = b_i G + s_i A`. The sender's keys are hashes of
 //! `a B_i` and `a (B_i - A)`, the receiver's of `b_i A`, each bound to the greeting of both parties, the direction, `i`, `A`
@@ -16,17 +16,17 @@ use zeroize::Zeroizing;
 use crate::error::{Fault, PointFault};
 use crate::party::Role;
 
-/// Base transfers of one direction: the security parameter.
-pub(crate) const BASE: usize = 128;
+/// Base OTs of one direction: the security parameter.
+pub(crate) const BASE_OTS: usize = 128;
 /// Bytes of a compressed point.
-pub(crate) const POINT: usize = 32;
+pub(crate) const POINT_BYTES: usize = 32;
 
 const LABEL: &str = "wayleave/mpc/base-ot/v1";
 
-/// A sender of base transfers: two keys for each, of which the receiver gets one.
+/// A sender of base OTs: two keys for each, of which the receiver gets one.
 pub(crate) struct Sender {
     secret: Zeroizing<Scalar>,
-    pub(crate) point: [u8; POINT],
+    pub(crate) point: [u8; POINT_BYTES],
 }
 
 impl Sender {
@@ -41,7 +41,7 @@ impl Sender {
         &self,
         context: &[u8; 32],
         sender: Role,
-        points: &[[u8; POINT]],
+        points: &[[u8; POINT_BYTES]],
     ) -> Result<Vec<[Secret<16>; 2]>, Fault> {
         let own = RistrettoPoint::mul_base(&self.secret) * *self.secret;
         let mut keys = Vec::with_capacity(points.len());
@@ -59,8 +59,8 @@ impl Sender {
     }
 }
 
-/// What the receiver of base transfers sends and keeps.
-pub(crate) struct Received {
+/// The receiver's points, to be sent, and its keys.
+pub(crate) struct ReceiverOutput {
     /// The points to send, one after another.
     pub(crate) points: Vec<u8>,
     /// One key for each transfer.
@@ -68,33 +68,34 @@ pub(crate) struct Received {
 }
 
 /// Answers the sender's point `theirs`; bit `i` of `choices` chooses in transfer `i`. `own` is this party's point as a
-/// sender: a peer that sends it back would have us talk to ourselves.
+/// sender: a peer that sends it back would make us run the protocol with ourselves.
 pub(crate) fn receive(
     context: &[u8; 32],
     sender: Role,
-    theirs: &[u8; POINT],
-    own: &[u8; POINT],
+    theirs: &[u8; POINT_BYTES],
+    own: &[u8; POINT_BYTES],
     choices: u128,
     random: &Prg,
-) -> Result<Received, Fault> {
+) -> Result<ReceiverOutput, Fault> {
     let point = checked(0, theirs)?;
     if theirs == own {
         return Err(Fault::Point { index: 0, fault: PointFault::Repeated });
     }
-    let mut received = Received { points: Vec::with_capacity(BASE * POINT), keys: Vec::with_capacity(BASE) };
-    for number in 0..BASE {
+    let mut output =
+        ReceiverOutput { points: Vec::with_capacity(BASE_OTS * POINT_BYTES), keys: Vec::with_capacity(BASE_OTS) };
+    for number in 0..BASE_OTS {
         let secret = Zeroizing::new(scalar(random, number as u64));
         let chosen = Choice::from(((choices >> number) & 1) as u8);
         let added = RistrettoPoint::conditional_select(&RistrettoPoint::identity(), &point, chosen);
         let answer = (RistrettoPoint::mul_base(&secret) + added).compress().0;
-        received.keys.push(key(context, sender, number, theirs, &answer, &(point * *secret)));
-        received.points.extend_from_slice(&answer);
+        output.keys.push(key(context, sender, number, theirs, &answer, &(point * *secret)));
+        output.points.extend_from_slice(&answer);
     }
-    Ok(received)
+    Ok(output)
 }
 
 /// Decodes a point that a peer sent: canonical and not the identity. Ristretto has no points of low order besides.
-fn checked(index: usize, bytes: &[u8; POINT]) -> Result<RistrettoPoint, Fault> {
+fn checked(index: usize, bytes: &[u8; POINT_BYTES]) -> Result<RistrettoPoint, Fault> {
     let refused = |fault| Fault::Point { index, fault };
     let point = CompressedRistretto(*bytes).decompress().ok_or(refused(PointFault::NotCanonical))?;
     if point.is_identity() {
@@ -113,8 +114,8 @@ fn key(
     context: &[u8; 32],
     sender: Role,
     number: usize,
-    sent: &[u8; POINT],
-    answer: &[u8; POINT],
+    sent: &[u8; POINT_BYTES],
+    answer: &[u8; POINT_BYTES],
     shared: &RistrettoPoint,
 ) -> Secret<16> {
     let mut info = [0u8; 98];
@@ -132,8 +133,8 @@ mod tests {
 
     const CONTEXT: [u8; 32] = [3; 32];
 
-    fn points(bytes: &[u8]) -> Vec<[u8; POINT]> {
-        bytes.as_chunks::<POINT>().0.to_vec()
+    fn points(bytes: &[u8]) -> Vec<[u8; POINT_BYTES]> {
+        bytes.as_chunks::<POINT_BYTES>().0.to_vec()
     }
 
     #[test]

@@ -12,16 +12,14 @@ use crate::error::{Error, Misuse, StartError};
 use crate::evaluation::{Evaluation, Program};
 use crate::party::Role;
 use crate::pool::Pool;
-use crate::rounds::{DriveError, Pipe, drive};
+use crate::rounds::{DriveError, Link, drive};
 use crate::rows::BitRows;
 use crate::setup::{SessionId, Setup};
 
 /// What is evaluated: a circuit over lanes, on inputs that follow from a seed.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// The circuit.
     pub program: Program,
-    /// The lanes.
     pub lanes: usize,
     /// Both parties' shares of the inputs come from this.
     pub seed: [u8; 16],
@@ -98,7 +96,7 @@ pub struct End<P> {
     pipe: P,
 }
 
-impl<P: Pipe> End<P> {
+impl<P: Link> End<P> {
     /// The end of `role`, which sets up in chunks of `chunk` correlations; `seed` is this party's own.
     pub fn new(role: Role, workload: Workload, seed: [u8; 32], chunk: usize, pipe: P) -> Self {
         let inputs = workload.share(role);
@@ -106,7 +104,7 @@ impl<P: Pipe> End<P> {
         Self { workload, inputs, chunk, setup, pool: Pool::new(usize::MAX), pipe }
     }
 
-    /// The base transfers: once for each link.
+    /// The base OTs: once for each link.
     ///
     /// # Errors
     /// If the link fails or the peer errs.
@@ -122,10 +120,10 @@ impl<P: Pipe> End<P> {
     pub fn set_up(&mut self) -> Result<Counts, BenchError<P::Error>> {
         let target = Demand::of(&self.workload.program, self.workload.lanes);
         let mut counts = Counts::default();
-        for chunk in self.pool.short_of(&target).chunks(self.chunk) {
-            self.setup.ask(chunk)?;
-            let stock = drive(&mut self.setup, &mut self.pipe)?;
-            self.pool.add(stock)?;
+        for chunk in self.pool.missing_for(&target).chunks(self.chunk) {
+            self.setup.request(chunk)?;
+            let correlations = drive(&mut self.setup, &mut self.pipe)?;
+            self.pool.add(correlations)?;
             counts.add(Setup::chunk_bytes(chunk.count));
         }
         Ok(counts)

@@ -1,4 +1,4 @@
-//! Circuits as data: layers of gates over wires, their checker, their counts and their evaluation in the clear.
+//! Circuits as data: layers of gates over wires, their validation, their counts and their evaluation in the clear.
 
 use thiserror::Error;
 use wayleave_crypto::hash::hash;
@@ -24,28 +24,11 @@ impl Wire {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// Exclusive or.
-    Xor {
-        /// First input.
-        left: Wire,
-        /// Second input.
-        right: Wire,
-        /// Output.
-        out: Wire,
-    },
+    Xor { left: Wire, right: Wire, out: Wire },
     /// Negation.
-    Not {
-        /// Input.
-        input: Wire,
-        /// Output.
-        out: Wire,
-    },
+    Not { input: Wire, out: Wire },
     /// The same public bit in every lane.
-    Constant {
-        /// The bit.
-        bit: bool,
-        /// Output.
-        out: Wire,
-    },
+    Constant { bit: bool, out: Wire },
 }
 
 impl Gate {
@@ -68,15 +51,13 @@ impl Gate {
 /// length. With a vector of one bit it is an AND.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Product {
-    /// The bit.
     pub bit: Wire,
-    /// The vector.
     pub vector: Vec<Wire>,
     /// The first of as many consecutive output wires as the vector has bits.
     pub out: Wire,
 }
 
-/// What happens between two messages: gates evaluated alone, in order, then products evaluated together in one round.
+/// One round: gates evaluated locally, in order, then products evaluated together with the peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layer {
     /// Gates without interaction.
@@ -85,35 +66,33 @@ pub struct Layer {
     pub products: Vec<Product>,
 }
 
-/// What an input means.
+/// The meaning of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// One bit, from the member: opened and valid.
     Valid,
     /// The member's class bits.
     Class,
-    /// The exchange's recommendation bits, put in by party 1 alone.
+    /// The exchange's recommendation bits, provided by party 1 alone.
     Recommendation,
     /// One bit of the export policy.
     Export,
     /// A route key.
     Key,
-    /// The dummy key of the epoch, put in by party 1 alone.
+    /// The dummy key of the epoch, provided by party 1 alone.
     Dummy,
-    /// Anything else, for circuits of other makers.
+    /// Anything else, for circuits built elsewhere.
     Other,
 }
 
 /// Some consecutive input rows with one meaning; a number's least significant bit comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Input {
-    /// The meaning.
     pub kind: Kind,
-    /// Which route it speaks of; zero where there is only one.
+    /// The route that it belongs to; zero where there is only one.
     pub route: usize,
     /// The first row, and wire.
     pub first: usize,
-    /// The number of rows.
     pub bits: usize,
 }
 
@@ -122,7 +101,6 @@ pub struct Input {
 pub struct Circuit {
     /// Inputs in the order of their rows.
     pub inputs: Vec<Input>,
-    /// The number of wires.
     pub wires: usize,
     /// Layers; the last has no products, all others have some.
     pub layers: Vec<Layer>,
@@ -130,7 +108,7 @@ pub struct Circuit {
     pub outputs: Vec<Wire>,
 }
 
-/// Why data is not a circuit: our caller's mistake.
+/// Why a circuit is invalid: our caller's mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CircuitError {
     /// Input rows have a gap, an overlap, or more rows than wires.
@@ -141,30 +119,15 @@ pub enum CircuitError {
     TooManyWires(usize),
     /// A wire is read before it is written, or does not exist.
     #[error("layer {layer} reads wire {wire} before it is written")]
-    ReadBeforeWritten {
-        /// The layer.
-        layer: usize,
-        /// The wire.
-        wire: u32,
-    },
+    ReadBeforeWritten { layer: usize, wire: u32 },
     /// A gate does not write the next wire that is free.
     #[error("layer {layer} writes wire {wire}, which is not free or does not come after what the gate reads")]
-    Written {
-        /// The layer.
-        layer: usize,
-        /// The wire.
-        wire: u32,
-    },
+    Written { layer: usize, wire: u32 },
     /// A product's vector is empty or longer than [`MAX_VECTOR`].
     #[error("layer {layer} has a product of {bits} bits")]
-    VectorLength {
-        /// The layer.
-        layer: usize,
-        /// Its length.
-        bits: usize,
-    },
+    VectorLength { layer: usize, bits: usize },
     /// A layer before the last has no products, or the last one has some.
-    #[error("layer {0} has products if it is the last, or none if it is not")]
+    #[error("layer {0}: the last layer must have no products, every other one must have some")]
     LayerEnd(usize),
     /// A wire that no gate writes.
     #[error("wire {0} is never written")]

@@ -7,19 +7,17 @@ use crate::setup::Setup;
 /// Bytes in front of the rows of a layer's message.
 pub(crate) const LAYER_BYTES: usize = 8;
 
-/// What one party sends, and equally what it receives.
+/// Traffic of one party in each direction: it sends and receives the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Rounds of one message each way.
     pub rounds: usize,
-    /// Messages sent.
     pub messages: usize,
-    /// Bytes sent.
     pub bytes_sent: usize,
 }
 
 impl Counts {
-    /// What one party sends to evaluate `circuit` over `lanes` lanes.
+    /// Traffic of one party to evaluate `circuit` over `lanes` lanes.
     #[must_use]
     pub fn online(circuit: &Circuit, lanes: usize) -> Self {
         let mut counts = Self::default();
@@ -29,7 +27,7 @@ impl Counts {
         counts
     }
 
-    /// What one party sends to set `demand` up in chunks of at most `chunk`, without the base transfers.
+    /// Traffic of one party to set `demand` up in chunks of at most `chunk`, without the base OTs.
     #[must_use]
     pub fn setup(demand: &Demand, chunk: usize) -> Self {
         let mut counts = Self::default();

@@ -1,4 +1,4 @@
-//! How many correlations of which width an evaluation takes, and how a refill is cut into chunks.
+//! The number of correlations of each width that an evaluation takes, and how a refill is cut into chunks.
 
 use std::ops::{Add, AddAssign, Mul};
 
@@ -40,9 +40,8 @@ impl Width {
 /// One message of setup: `count` correlations of one width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// The width.
     pub width: Width,
-    /// How many: a multiple of 128, at most [`Chunk::MAX`].
+    /// A multiple of 128, at most [`Chunk::MAX`].
     pub count: usize,
 }
 
@@ -93,7 +92,7 @@ impl Demand {
         Width::ALL.into_iter().fold(0usize, |sum, width| sum.saturating_add(bits(width))).div_ceil(8)
     }
 
-    /// What `self` asks beyond `have`.
+    /// `self` minus `have`, not less than zero.
     #[must_use]
     pub fn beyond(&self, have: &Self) -> Self {
         Self(std::array::from_fn(|width| self.0[width].saturating_sub(have.0[width])))

@@ -5,7 +5,7 @@ use thiserror::Error;
 use crate::demand::Width;
 use crate::party::Role;
 
-/// Why a round did not happen. After any error the machine that gave it has wiped its secrets and gives no more.
+/// Why a round failed. After any error the machine that returned it has wiped its secrets, and every later round fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Error {
     /// The peer sent what no honest peer sends; the link should be dropped.
@@ -13,7 +13,6 @@ pub enum Error {
     Peer {
         /// The party that erred.
         peer: Role,
-        /// What it did.
         fault: Fault,
     },
     /// Our caller's mistake.
@@ -21,38 +20,32 @@ pub enum Error {
     Caller(#[from] Misuse),
 }
 
-/// What a peer did wrong.
+/// How a peer broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Fault {
     /// A message of another length than the public shape gives.
-    #[error("message of {got} bytes where {expected} were due")]
-    Length {
-        /// Bytes due.
-        expected: usize,
-        /// Bytes that came.
-        got: usize,
-    },
+    #[error("message of {got} bytes, expected {expected}")]
+    Length { expected: usize, got: usize },
     /// A version of the protocol that we do not speak.
-    #[error("protocol version {0}")]
+    #[error("protocol version {0} is not supported")]
     Version(u8),
-    /// Both ends claim one role, or the role is unknown.
-    #[error("role {0} claimed")]
+    /// Both ends claim the same role, or the role is unknown.
+    #[error("it claims to be party {0}, as this end does, or an unknown party")]
     Role(u8),
     /// The two ends disagree about the session.
-    #[error("another session id")]
+    #[error("its session id differs from ours")]
     Session,
     /// A message of another circuit, layer, chunk or place in the pool than ours: the two ends are out of step.
-    #[error("out of step")]
+    #[error("its message belongs to another circuit, layer, chunk or pool position than ours (out of step)")]
     OutOfStep,
     /// Bits past the last lane are set.
-    #[error("padding bits are set")]
+    #[error("its message has padding bits set")]
     Padding,
-    /// A point of the base transfers is refused.
-    #[error("point {index} of the base transfers is {fault}")]
+    /// A point of the base OTs is refused.
+    #[error("base OT point {index} is {fault}")]
     Point {
-        /// Its place: 0 for the one in the greeting, else 1 to 128.
+        /// 0 for the one in the greeting, else 1 to 128.
         index: usize,
-        /// Why.
         fault: PointFault,
     },
 }
@@ -66,7 +59,7 @@ pub enum PointFault {
     /// The identity.
     #[error("the identity")]
     Identity,
-    /// Seen before: in this message, or as a point of ours.
+    /// A repetition: in this message, or of our own point.
     #[error("repeated")]
     Repeated,
 }
@@ -75,49 +68,37 @@ pub enum PointFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Misuse {
     /// A round after the end, or after an error.
-    #[error("this machine has ended")]
+    #[error("round called after the protocol ended")]
     Ended,
     /// A first round with a message, or a later one without.
-    #[error("the first round takes no message and every other one takes one")]
-    Turn,
-    /// A round of setup without a chunk asked for.
-    #[error("no chunk was asked for")]
-    NothingAsked,
+    #[error("round called out of turn: the first takes no message, every other one takes one")]
+    OutOfTurn,
+    /// A round of setup without a requested chunk.
+    #[error("setup round without a requested chunk")]
+    NoChunk,
     /// A chunk's count is zero, too large, or no multiple of 128.
-    #[error("a chunk of {0} correlations")]
+    #[error("a chunk of {0} correlations: the count must be a multiple of 128, within the limit")]
     ChunkCount(usize),
-    /// Stock of another session, another party, or out of order.
-    #[error("stock that does not continue this pool")]
-    ForeignStock,
-    /// Stock past the pool's limit.
-    #[error("the pool's limit of {0} bytes")]
+    /// Correlations of another session, another party, or out of order.
+    #[error("correlations of another session or party, or not next in this pool")]
+    ForeignCorrelations,
+    /// Correlations past the pool's limit.
+    #[error("the pool is full: its limit is {0} bytes")]
     PoolFull(usize),
-    /// An evaluation from a pool that never took any stock, so that it has no session and no role.
+    /// An evaluation from a pool without any correlations so far, so that it has no session and no role.
     #[error("the pool has no session yet")]
     NoSession,
     /// Inputs with another number of rows than the circuit's.
-    #[error("{got} input rows, the circuit has {expected}")]
-    InputRows {
-        /// The circuit's.
-        expected: usize,
-        /// What came.
-        got: usize,
-    },
+    #[error("{got} input rows given, the circuit has {expected}")]
+    InputRows { expected: usize, got: usize },
 }
 
 /// Why an evaluation cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum StartError {
-    /// The pool has too little stock; nothing was taken.
-    #[error("{have} correlations of width {width}, {need} needed", width = width.bits())]
-    NotEnough {
-        /// Of which width.
-        width: Width,
-        /// How many there are.
-        have: usize,
-        /// How many it takes.
-        need: usize,
-    },
+    /// The pool has too few correlations; none was taken.
+    #[error("the pool has {have} correlations of width {width}, {need} are needed", width = width.bits())]
+    NotEnough { width: Width, have: usize, need: usize },
     /// Our caller's mistake.
     #[error(transparent)]
     Caller(#[from] Misuse),

@@ -12,17 +12,17 @@ use crate::counts::{Counts, LAYER_BYTES};
 use crate::demand::{Demand, Width};
 use crate::error::{Error, Fault, Misuse, StartError};
 use crate::party::Role;
-use crate::pool::{Pool, Used};
+use crate::pool::{CorrelationRange, Pool};
 use crate::rounds::{Rounds, Step};
 use crate::rows::{BitRows, last_word, read_row, write_row};
 use crate::setup::SessionTag;
 
 /// A circuit that was checked once and can be evaluated many times; clones share it.
 #[derive(Clone, Debug)]
-pub struct Program(Arc<Checked>);
+pub struct Program(Arc<CheckedCircuit>);
 
 #[derive(Debug)]
-struct Checked {
+struct CheckedCircuit {
     circuit: Circuit,
     digest: [u8; 32],
 }
@@ -35,7 +35,7 @@ impl Program {
     pub fn new(circuit: Circuit) -> Result<Self, CircuitError> {
         circuit.validate()?;
         let digest = circuit.digest();
-        Ok(Self(Arc::new(Checked { circuit, digest })))
+        Ok(Self(Arc::new(CheckedCircuit { circuit, digest })))
     }
 }
 
@@ -63,7 +63,7 @@ pub struct Evaluation {
     role: Role,
     lanes: usize,
     words: usize,
-    /// What the messages of this evaluation begin with, together with the layer's number.
+    /// With the layer's number added, the first eight bytes of each message.
     tag: u64,
     /// Rows of all wires.
     wires: Zeroizing<Vec<u64>>,
@@ -73,7 +73,7 @@ pub struct Evaluation {
     offset: usize,
     layer: usize,
     state: State,
-    used: Vec<Used>,
+    consumed: Vec<CorrelationRange>,
     counts: Counts,
 }
 
@@ -91,7 +91,7 @@ impl Evaluation {
     /// The peer must start the same evaluation from the same state of its pool, else the first message is refused.
     ///
     /// # Errors
-    /// If the pool has too little, in which case nothing is taken, or the inputs do not fit the circuit.
+    /// If the pool has too few correlations, in which case none is taken, or the inputs do not fit the circuit.
     pub fn new(program: &Program, inputs: &BitRows, pool: &mut Pool) -> Result<Self, StartError> {
         let (expected, got) = (program.input_rows(), inputs.rows());
         if expected != got {
@@ -99,16 +99,16 @@ impl Evaluation {
         }
         let lanes = inputs.lanes();
         let demand = Demand::of(program, lanes);
-        check_stock(&demand, pool)?;
+        check_available(&demand, pool)?;
         let (role, session) = pool.origin().ok_or(Misuse::NoSession)?;
         let tag = tag(session, program, lanes, pool);
         let before = pool.positions();
         let correlations = take(program, lanes, pool);
-        let used = Width::ALL.into_iter().zip(before).map(|(width, first)| {
+        let consumed = Width::ALL.into_iter().zip(before).map(|(width, first)| {
             let count = demand.count(width);
-            Used { session, width, first, count }
+            CorrelationRange { session, width, first, count }
         });
-        let used = used.filter(|used| used.count > 0).collect();
+        let consumed = consumed.filter(|range| range.count > 0).collect();
         let words = lanes.div_ceil(64);
         let mut wires = Zeroizing::new(vec![0u64; program.wires * words]);
         wires[..inputs.words().len()].copy_from_slice(inputs.words());
@@ -123,18 +123,18 @@ impl Evaluation {
             offset: 0,
             layer: 0,
             state: State::Start,
-            used,
+            consumed,
             counts: Counts::default(),
         })
     }
 
-    /// The correlations that this evaluation took: a log of them shows that none is used twice.
+    /// The correlations that this evaluation consumed; a log of these ranges shows that none is used twice.
     #[must_use]
-    pub fn used(&self) -> &[Used] {
-        &self.used
+    pub fn consumed(&self) -> &[CorrelationRange] {
+        &self.consumed
     }
 
-    /// What this end has sent so far.
+    /// Traffic of this end so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
@@ -147,7 +147,7 @@ impl Evaluation {
                 self.finish_layer(message).map_err(|fault| Error::Peer { peer: self.role.peer(), fault })?;
             }
             (State::Ended, _) => return Err(Misuse::Ended.into()),
-            _ => return Err(Misuse::Turn.into()),
+            _ => return Err(Misuse::OutOfTurn.into()),
         }
         let program = self.program.clone();
         if let Some(layer) = program.layers.get(self.layer) {
@@ -293,7 +293,7 @@ impl fmt::Debug for Evaluation {
     }
 }
 
-fn check_stock(demand: &Demand, pool: &Pool) -> Result<(), StartError> {
+fn check_available(demand: &Demand, pool: &Pool) -> Result<(), StartError> {
     for width in Width::ALL {
         let (have, need) = (pool.left(width), demand.count(width));
         if have < need {
@@ -303,7 +303,7 @@ fn check_stock(demand: &Demand, pool: &Pool) -> Result<(), StartError> {
     Ok(())
 }
 
-/// What makes an evaluation this one: session, circuit, lanes, and place in the pool.
+/// Identifies an evaluation: session, circuit, lanes, and position in the pool.
 fn tag(session: SessionTag, program: &Program, lanes: usize, pool: &Pool) -> u64 {
     let positions = pool.positions().map(u64::to_le_bytes);
     let parts: [&[u8]; 4] = [&session.0, &program.0.digest, &(lanes as u64).to_le_bytes(), positions.as_flattened()];

@@ -1,4 +1,4 @@
-//! The two parties, and shares that cannot be taken for the other party's.
+//! The two parties, and shares that cannot be confused with the other party's.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -42,7 +42,6 @@ impl fmt::Display for Role {
 
 /// A party as a type: [`Party1`] or [`Party2`].
 pub trait Party: sealed::Sealed {
-    /// The same as a value.
     const ROLE: Role;
 }
 
@@ -66,7 +65,7 @@ mod sealed {
     impl Sealed for super::Party2 {}
 }
 
-/// What party `P` holds of a shared matrix: alone it is uniformly random.
+/// Party `P`'s XOR share of a matrix: alone it is uniformly random.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Share<P: Party> {
     rows: BitRows,
@@ -74,7 +73,7 @@ pub struct Share<P: Party> {
 }
 
 impl<P: Party> Share<P> {
-    /// Declares that `rows` belong to party `P`: at the door, where a party's bytes come in or its output goes out.
+    /// Declares that `rows` belong to party `P`; to be called where its bytes are decoded or its evaluation ends.
     #[must_use]
     pub fn new(rows: BitRows) -> Self {
         Self { rows, party: PhantomData }

@@ -12,8 +12,8 @@ use crate::party::Role;
 use crate::rows::{append_bits, copy_bits};
 use crate::setup::SessionTag;
 
-/// Correlations fresh from setup, on their way into a pool. In planes: `a`, then each bit of `B`, then each bit of `C`.
-pub struct Stock {
+/// Correlations of one chunk: made by setup, then added to a pool. In planes: `a`, then each bit of `B`, then each bit of `C`.
+pub struct Correlations {
     origin: (Role, SessionTag),
     width: Width,
     /// The number of the first, among those of this width in this session.
@@ -24,8 +24,8 @@ pub struct Stock {
     planes: Zeroizing<Vec<u64>>,
 }
 
-impl Stock {
-    /// No correlations: what setup gives when only its base transfers are done.
+impl Correlations {
+    /// No correlations: the result of setup when only the base OTs are done.
     pub(crate) fn empty(role: Role, tag: SessionTag) -> Self {
         let planes = Zeroizing::new(Vec::new());
         Self { origin: (role, tag), width: Width::ALL[0], first: 0, count: 0, taken: 0, planes }
@@ -37,7 +37,7 @@ impl Stock {
         Self { origin: (role, tag), width, first, count, taken: 0, planes }
     }
 
-    /// Puts the correlations `128 place..128 (place + 1)`.
+    /// Writes the correlations `128 place..128 (place + 1)`.
     pub(crate) fn put(&mut self, place: usize, bits: [u64; 2], vectors: &Square, products: &Square) {
         let width = self.width.bits();
         let planes = [bits].into_iter().chain(vectors[..width].iter().copied());
@@ -47,7 +47,7 @@ impl Stock {
         }
     }
 
-    /// How many correlations; zero if setup has only done its base transfers.
+    /// How many correlations; zero if setup has only done its base OTs.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
@@ -70,37 +70,35 @@ impl Stock {
     }
 }
 
-impl fmt::Debug for Stock {
+impl fmt::Debug for Correlations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stock {{ width: {}, first: {}, count: {}, .. }}", self.width.bits(), self.first, self.count)
+        write!(f, "Correlations {{ width: {}, first: {}, count: {}, .. }}", self.width.bits(), self.first, self.count)
     }
 }
 
 /// Which correlations were taken: the numbers `first..first + count` of `width` in `session`. No two of a pool overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Used {
+pub struct CorrelationRange {
     /// The session, which no other life of this process shares.
     pub session: SessionTag,
     /// The width; each has numbers of its own.
     pub width: Width,
-    /// The first number.
     pub first: u64,
-    /// How many.
     pub count: usize,
 }
 
 /// The correlations of one session at one party: bounded, in memory only, each given out at most once.
 ///
-/// Two parties whose pools took the same stock and ran the same evaluations hold the same counts.
+/// Two parties whose pools took correlations of the same chunks and ran the same evaluations hold the same counts.
 pub struct Pool {
     limit: usize,
     origin: Option<(Role, SessionTag)>,
-    shelves: [Shelf; 8],
+    widths: [WidthPool; 8],
 }
 
 #[derive(Default)]
-struct Shelf {
-    stock: VecDeque<Stock>,
+struct WidthPool {
+    correlations: VecDeque<Correlations>,
     /// The number of the next correlation to give out.
     next: u64,
     left: usize,
@@ -110,107 +108,113 @@ impl Pool {
     /// An empty pool that holds at most `limit` bytes of correlations.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { limit, origin: None, shelves: Default::default() }
+        Self { limit, origin: None, widths: Default::default() }
     }
 
-    /// Takes stock in. The first stock binds the pool to its session.
+    /// Adds correlations. The first ones bind the pool to their session.
     ///
     /// # Errors
-    /// If the stock is of another session or party, does not continue this pool, or passes the limit; it is lost then, so
-    /// ask for no more than [`room`](Self::room).
-    pub fn add(&mut self, stock: Stock) -> Result<(), Misuse> {
-        let shelf = &self.shelves[stock.width.index()];
-        let continues = stock.count == 0 || shelf.next + shelf.left as u64 == stock.first;
-        if self.origin.is_some_and(|own| own != stock.origin) || !continues {
-            return Err(Misuse::ForeignStock);
+    /// If they are of another session or party, do not continue this pool, or exceed the limit. They are lost then, so
+    /// request no more than [`free_bytes`](Self::free_bytes).
+    pub fn add(&mut self, correlations: Correlations) -> Result<(), Misuse> {
+        let entry = &self.widths[correlations.width.index()];
+        let continues = correlations.count == 0 || entry.next + entry.left as u64 == correlations.first;
+        if self.origin.is_some_and(|own| own != correlations.origin) || !continues {
+            return Err(Misuse::ForeignCorrelations);
         }
-        if stock.bytes() > self.room() {
+        if correlations.bytes() > self.free_bytes() {
             return Err(Misuse::PoolFull(self.limit));
         }
-        self.origin = Some(stock.origin);
-        if stock.count == 0 {
+        self.origin = Some(correlations.origin);
+        if correlations.count == 0 {
             return Ok(());
         }
-        let shelf = &mut self.shelves[stock.width.index()];
-        shelf.left += stock.count;
-        shelf.stock.push_back(stock);
+        let entry = &mut self.widths[correlations.width.index()];
+        entry.left += correlations.count;
+        entry.correlations.push_back(correlations);
         Ok(())
     }
 
-    /// What the pool has.
+    /// Correlations of each width in the pool.
     #[must_use]
-    pub fn stock(&self) -> Demand {
+    pub fn available(&self) -> Demand {
         Width::ALL.into_iter().fold(Demand::default(), |sum, width| sum + Demand::just(width, self.left(width)))
     }
 
-    /// What lacks for `target`: both parties compute the same, and cut it into the same chunks.
+    /// Correlations to add to reach `target`: both parties compute the same, and cut it into the same chunks.
     #[must_use]
-    pub fn short_of(&self, target: &Demand) -> Demand {
-        target.beyond(&self.stock())
+    pub fn missing_for(&self, target: &Demand) -> Demand {
+        target.beyond(&self.available())
     }
 
     /// Bytes of correlations held, those in part-used chunks whole.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.shelves.iter().flat_map(|shelf| &shelf.stock).map(Stock::bytes).sum()
+        self.widths.iter().flat_map(|entry| &entry.correlations).map(Correlations::bytes).sum()
     }
 
     /// Bytes of correlations that still fit.
     #[must_use]
-    pub fn room(&self) -> usize {
+    pub fn free_bytes(&self) -> usize {
         self.limit.saturating_sub(self.bytes())
     }
 
-    /// The party and session of the stock, once there is some.
+    /// The party and session of the correlations, once there are some.
     #[must_use]
     pub fn origin(&self) -> Option<(Role, SessionTag)> {
         self.origin
     }
 
     pub(crate) fn left(&self, width: Width) -> usize {
-        self.shelves[width.index()].left
+        self.widths[width.index()].left
     }
 
     /// The number of the next correlation of each width.
     pub(crate) fn positions(&self) -> [u64; 8] {
-        std::array::from_fn(|width| self.shelves[width].next)
+        std::array::from_fn(|width| self.widths[width].next)
     }
 
     /// Takes `lanes` correlations of the width that fits `bits` and writes their planes `a`, `B[..bits]`, `C[..bits]` one after
     /// another to `out`, each in `lanes.div_ceil(64)` words. The caller has checked that there are enough.
     pub(crate) fn take(&mut self, width: Width, bits: usize, lanes: usize, out: &mut [u64]) {
-        let shelf = &mut self.shelves[width.index()];
+        let entry = &mut self.widths[width.index()];
         let words = lanes.div_ceil(64);
         let mut done = 0;
         while done < lanes {
-            let stock = shelf.stock.front_mut().expect("the caller checked that there is enough stock");
-            let count = stock.left().min(lanes - done);
+            let correlations = entry.correlations.front_mut().expect("the caller checked that there are enough");
+            let count = correlations.left().min(lanes - done);
             let planes = (0..=bits).chain(width.bits() + 1..=width.bits() + bits);
             for (to, plane) in out.chunks_exact_mut(words).zip(planes) {
-                let from = &stock.planes[plane * (stock.count / 64)..][..stock.count / 64];
+                let from = &correlations.planes[plane * (correlations.count / 64)..][..correlations.count / 64];
                 if done == 0 {
-                    copy_bits(from, stock.taken, to, count);
+                    copy_bits(from, correlations.taken, to, count);
                 } else {
                     let mut part = Zeroizing::new(vec![0u64; count.div_ceil(64)]);
-                    copy_bits(from, stock.taken, &mut part, count);
+                    copy_bits(from, correlations.taken, &mut part, count);
                     append_bits(&part, to, done, count);
                 }
             }
-            let before = stock.taken;
-            stock.taken += count;
-            stock.wipe_taken(before);
+            let before = correlations.taken;
+            correlations.taken += count;
+            correlations.wipe_taken(before);
             done += count;
-            if stock.left() == 0 {
-                shelf.stock.pop_front();
+            if correlations.left() == 0 {
+                entry.correlations.pop_front();
             }
         }
-        shelf.left -= lanes;
-        shelf.next += lanes as u64;
+        entry.left -= lanes;
+        entry.next += lanes as u64;
     }
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pool {{ origin: {:?}, stock: {:?}, limit: {}, .. }}", self.origin, self.stock(), self.limit)
+        write!(
+            f,
+            "Pool {{ origin: {:?}, correlations: {:?}, limit: {}, .. }}",
+            self.origin,
+            self.available(),
+            self.limit
+        )
     }
 }

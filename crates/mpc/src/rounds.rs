@@ -2,12 +2,11 @@
 
 use crate::error::Error;
 
-/// What a round gives.
+/// The result of a round.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step<T> {
     /// Send this, receive the peer's message of the same round, and call again with it.
     Send(Vec<u8>),
-    /// The end.
     Done(T),
 }
 
@@ -16,7 +15,7 @@ pub trait Rounds {
     /// What comes out at the end.
     type Output;
 
-    /// Takes the peer's message of the last round, `None` at the start, and gives the next step.
+    /// Takes the peer's message of the last round, `None` at the start, and returns the next step.
     ///
     /// # Errors
     /// If the peer or the caller erred. Secrets are wiped then, and every later call fails.
@@ -55,7 +54,7 @@ pub fn lockstep<A: Rounds, B: Rounds>(one: &mut A, two: &mut B) -> Result<(A::Ou
 }
 
 /// A link to the peer that sends and receives at once.
-pub trait Pipe {
+pub trait Link {
     /// Why the link failed.
     type Error;
 
@@ -71,7 +70,7 @@ pub trait Pipe {
 ///
 /// # Errors
 /// If the peer or the caller erred, or the link failed.
-pub fn drive<R: Rounds, P: Pipe>(rounds: &mut R, pipe: &mut P) -> Result<R::Output, DriveError<P::Error>> {
+pub fn drive<R: Rounds, P: Link>(rounds: &mut R, pipe: &mut P) -> Result<R::Output, DriveError<P::Error>> {
     let mut step = rounds.round(None)?;
     let mut answer = Vec::new();
     loop {
@@ -86,7 +85,7 @@ pub fn drive<R: Rounds, P: Pipe>(rounds: &mut R, pipe: &mut P) -> Result<R::Outp
     }
 }
 
-/// Why an end did not come to its end.
+/// Why one end of a protocol did not finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriveError<E> {
     /// The peer or the caller erred.

@@ -19,7 +19,7 @@ pub struct BitRows {
 }
 
 impl BitRows {
-    /// All zeros: also the share of a party that does not know an input which the other puts in whole.
+    /// All zeros: also the share of a party that does not know an input which the other party provides alone.
     ///
     /// # Panics
     /// If the matrix does not fit the address space.

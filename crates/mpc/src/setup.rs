@@ -1,4 +1,4 @@
-//! Setup: base transfers once for each session, then chunks of correlations, all independent of inputs and circuits.
+//! Setup: base OTs once for each session, then chunks of correlations, all independent of inputs and circuits.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,40 +8,40 @@ use wayleave_crypto::kdf::derive;
 use wayleave_crypto::prg::Prg;
 use wayleave_crypto::secret::{Secret, Seed};
 
-use crate::base_ot::{self, BASE, POINT};
+use crate::base_ot::{self, BASE_OTS, POINT_BYTES};
 use crate::demand::Chunk;
 use crate::error::{Error, Fault, Misuse};
-use crate::extension::{Extension, OWN_BYTES};
+use crate::ot_extension::{HEADER_BYTES, OtExtension};
 use crate::party::Role;
-use crate::pool::Stock;
+use crate::pool::Correlations;
 use crate::rounds::{Rounds, Step};
 
 /// The version of the engine's messages.
 const VERSION: u8 = 1;
 /// Version, role, session id, nonce, point.
-const GREETING: usize = 1 + 1 + 16 + 32 + POINT;
+const GREETING: usize = 1 + 1 + 16 + 32 + POINT_BYTES;
 
-/// What both parties agreed to call this session; public. It must differ from that of every other session.
+/// The session's name, agreed by both parties; public. It must differ from that of every other session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId(pub [u8; 16]);
 
-/// The public name of a session that was really set up: a hash of its id and of all that both parties sent in the base
+/// The public name of a completed setup: a hash of its id and of all that both parties sent in the base
 /// transfers, fresh nonces of both included. Two lives of a process never have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionTag(pub [u8; 16]);
 
 /// One end of setup, for one session: a link-up makes a new one, with a new seed and a new [`Pool`](crate::Pool).
 ///
-/// Ask for chunks with [`ask`](Self::ask), then go round until `Done`, which gives the stock of one chunk; then again for
-/// the next. The first time, two rounds of base transfers come before. Between two chunks the link is free for
-/// evaluations. **Both parties must ask for the same chunks in the same order**, so make the plan a function of what
-/// both know: [`Demand::chunks`](crate::Demand::chunks) of what [`Pool::short_of`](crate::Pool::short_of) says, since the two pools
+/// Request chunks with [`request`](Self::request), then call `round` until `Done`, which returns the correlations of one
+/// chunk; then again for the next. The first time, two rounds of base OTs come first. Between two chunks the link is free
+/// for evaluations. **Both parties must request the same chunks in the same order**, so make the plan a function of what
+/// both know: [`Demand::chunks`](crate::Demand::chunks) of what [`Pool::missing_for`](crate::Pool::missing_for) says, since the two pools
 /// hold the same counts whenever both have done the same evaluations. A chunk out of step is refused.
 pub struct Setup {
     role: Role,
     id: SessionId,
     seed: Seed,
-    asked: VecDeque<Chunk>,
+    requested: VecDeque<Chunk>,
     state: State,
 }
 
@@ -49,51 +49,50 @@ enum State {
     Start,
     Greeted { own: [u8; GREETING], sender: base_ot::Sender },
     Answered { partial: Box<Partial> },
-    Ready(Box<Extension>),
-    Sent(Box<Extension>),
+    Ready(Box<OtExtension>),
+    Sent(Box<OtExtension>),
     Ended,
 }
 
-/// What is known between the two rounds of the base transfers.
+/// State between the two rounds of the base OTs.
 struct Partial {
     context: [u8; 32],
     sender: base_ot::Sender,
     choices: Secret<16>,
-    received: base_ot::Received,
+    received: base_ot::ReceiverOutput,
 }
 
 impl Setup {
     /// Starts a session. `seed` must be fresh from the system's generator at every link-up, and have no other use.
     #[must_use]
     pub fn new(role: Role, id: SessionId, seed: [u8; 32]) -> Self {
-        Self { role, id, seed: Seed::new(seed), asked: VecDeque::new(), state: State::Start }
+        Self { role, id, seed: Seed::new(seed), requested: VecDeque::new(), state: State::Start }
     }
 
-    /// Queues a chunk behind those that were asked for before.
+    /// Queues a chunk behind those requested before.
     ///
     /// # Errors
     /// If its count is zero, above [`Chunk::MAX`] or no multiple of 128.
-    pub fn ask(&mut self, chunk: Chunk) -> Result<(), Misuse> {
+    pub fn request(&mut self, chunk: Chunk) -> Result<(), Misuse> {
         if chunk.count == 0 || chunk.count > Chunk::MAX || !chunk.count.is_multiple_of(128) {
             return Err(Misuse::ChunkCount(chunk.count));
         }
-        self.asked.push_back(chunk);
+        self.requested.push_back(chunk);
         Ok(())
     }
 
-    /// Chunks that were asked for and are not done.
+    /// Chunks requested and not done.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.asked.len()
+        self.requested.len()
     }
 
-    /// Which party this is.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// The session's tag, once the base transfers are done.
+    /// The session's tag, once the base OTs are done.
     #[must_use]
     pub fn tag(&self) -> Option<SessionTag> {
         match &self.state {
@@ -103,15 +102,15 @@ impl Setup {
     }
 
     /// Bytes that each party sends before the first chunk.
-    pub const BASE_BYTES: usize = GREETING + BASE * POINT;
+    pub const BASE_BYTES: usize = GREETING + BASE_OTS * POINT_BYTES;
 
     /// Bytes that each party sends for a chunk of `count` correlations.
     #[must_use]
     pub fn chunk_bytes(count: usize) -> usize {
-        OWN_BYTES + count * BASE / 8
+        HEADER_BYTES + count * BASE_OTS / 8
     }
 
-    fn advance(&mut self, received: Option<&[u8]>) -> Result<Step<Stock>, Error> {
+    fn advance(&mut self, received: Option<&[u8]>) -> Result<Step<Correlations>, Error> {
         match (std::mem::replace(&mut self.state, State::Ended), received) {
             (State::Start, None) => {
                 let sender = base_ot::Sender::new(&self.stream("point", &[]));
@@ -128,28 +127,28 @@ impl Setup {
             }
             (State::Answered { partial }, Some(theirs)) => {
                 let extension = self.finish_base(*partial, theirs)?;
-                let nothing = Stock::empty(self.role, extension.tag());
+                let nothing = Correlations::empty(self.role, extension.tag());
                 self.state = State::Ready(Box::new(extension));
-                if self.asked.is_empty() { Ok(Step::Done(nothing)) } else { self.advance(None) }
+                if self.requested.is_empty() { Ok(Step::Done(nothing)) } else { self.advance(None) }
             }
             (State::Ready(mut extension), None) => {
-                let chunk = *self.asked.front().ok_or(Misuse::NothingAsked)?;
+                let chunk = *self.requested.front().ok_or(Misuse::NoChunk)?;
                 let message = extension.send(chunk);
                 self.state = State::Sent(extension);
                 Ok(Step::Send(message))
             }
             (State::Sent(mut extension), Some(theirs)) => {
-                let stock = extension.receive(theirs).map_err(|fault| self.peer(fault))?;
-                self.asked.pop_front();
+                let correlations = extension.receive(theirs).map_err(|fault| self.peer(fault))?;
+                self.requested.pop_front();
                 self.state = State::Ready(extension);
-                Ok(Step::Done(stock))
+                Ok(Step::Done(correlations))
             }
             (State::Ended, _) => Err(Misuse::Ended.into()),
-            _ => Err(Misuse::Turn.into()),
+            _ => Err(Misuse::OutOfTurn.into()),
         }
     }
 
-    fn greeting(&self, point: &[u8; POINT]) -> [u8; GREETING] {
+    fn greeting(&self, point: &[u8; POINT_BYTES]) -> [u8; GREETING] {
         let nonce: Secret<32> = derive("wayleave/mpc/setup-nonce/v1", self.seed.expose(), &self.id.0);
         let mut out = [0u8; GREETING];
         (out[0], out[1]) = (VERSION, self.role.number());
@@ -175,29 +174,29 @@ impl Setup {
         let (one, two) = in_order(self.role, own.as_slice(), theirs.as_slice());
         let context = hash("wayleave/mpc/greetings/v1", &[one, two]);
         let choices = derive("wayleave/mpc/base-choices/v1", self.seed.expose(), &context);
-        let point: &[u8; POINT] = theirs[50..].first_chunk().expect("a greeting ends with a point");
+        let point: &[u8; POINT_BYTES] = theirs[50..].first_chunk().expect("a greeting ends with a point");
         let (bits, random) = (u128::from_le_bytes(*choices.expose()), self.stream("answers", &context));
         let received = base_ot::receive(&context, self.role.peer(), point, &sender.point, bits, &random)
             .map_err(|fault| self.peer(fault))?;
         Ok(Partial { context, sender, choices, received })
     }
 
-    fn finish_base(&self, partial: Partial, theirs: &[u8]) -> Result<Extension, Error> {
+    fn finish_base(&self, partial: Partial, theirs: &[u8]) -> Result<OtExtension, Error> {
         let Partial { context, sender, choices, received } = partial;
-        let (points, rest) = theirs.as_chunks::<POINT>();
-        if points.len() != BASE || !rest.is_empty() {
-            return Err(self.peer(Fault::Length { expected: BASE * POINT, got: theirs.len() }));
+        let (points, rest) = theirs.as_chunks::<POINT_BYTES>();
+        if points.len() != BASE_OTS || !rest.is_empty() {
+            return Err(self.peer(Fault::Length { expected: BASE_OTS * POINT_BYTES, got: theirs.len() }));
         }
         let pairs = sender.keys(&context, self.role, points).map_err(|fault| self.peer(fault))?;
         let (one, two) = in_order(self.role, received.points.as_slice(), theirs);
         let all = hash("wayleave/mpc/session/v1", &[&context, one, two]);
         let tag = SessionTag(*all.first_chunk().expect("32 bytes have 16"));
         let bits = self.stream("bits", &all);
-        Ok(Extension::new(self.role, tag, &pairs, &received.keys, &choices, bits))
+        Ok(OtExtension::new(self.role, tag, &pairs, &received.keys, &choices, bits))
     }
 
-    /// A stream of the seed. Past the greeting the `context` holds the peer's nonce, so that even a seed that came back, as
-    /// in a copied machine, gives other secrets.
+    /// A stream of the seed. After the greeting the `context` holds the peer's nonce, so that even a repeated seed, as in a
+    /// copied virtual machine, gives other secrets.
     fn stream(&self, purpose: &str, context: &[u8]) -> Prg {
         let label = format!("wayleave/mpc/setup-{purpose}/v1");
         Prg::new(derive::<16>(&label, self.seed.expose(), context).expose())
@@ -209,12 +208,12 @@ impl Setup {
 }
 
 impl Rounds for Setup {
-    type Output = Stock;
+    type Output = Correlations;
 
-    fn round(&mut self, received: Option<&[u8]>) -> Result<Step<Stock>, Error> {
-        // A caller's slip in `Ready` loses nothing, so that it can ask and try again.
-        if let (State::Ready(_), None, None) = (&self.state, received, self.asked.front()) {
-            return Err(Misuse::NothingAsked.into());
+    fn round(&mut self, received: Option<&[u8]>) -> Result<Step<Correlations>, Error> {
+        // A caller's mistake in `Ready` loses nothing, so that it can request a chunk and try again.
+        if let (State::Ready(_), None, None) = (&self.state, received, self.requested.front()) {
+            return Err(Misuse::NoChunk.into());
         }
         self.advance(received)
     }
@@ -223,8 +222,8 @@ impl Rounds for Setup {
         match self.state {
             State::Start | State::Ready(_) | State::Ended => None,
             State::Greeted { .. } => Some(GREETING),
-            State::Answered { .. } => Some(BASE * POINT),
-            State::Sent(_) => self.asked.front().map(|chunk| Self::chunk_bytes(chunk.count)),
+            State::Answered { .. } => Some(BASE_OTS * POINT_BYTES),
+            State::Sent(_) => self.requested.front().map(|chunk| Self::chunk_bytes(chunk.count)),
         }
     }
 }
@@ -239,7 +238,7 @@ impl fmt::Debug for Setup {
             State::Sent(_) => "sent",
             State::Ended => "ended",
         };
-        write!(f, "Setup {{ role: {}, state: {state}, asked: {:?}, .. }}", self.role, self.asked)
+        write!(f, "Setup {{ role: {}, state: {state}, requested: {:?}, .. }}", self.role, self.requested)
     }
 }
 

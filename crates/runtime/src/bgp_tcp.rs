@@ -1,4 +1,4 @@
-//! Plain TCP for BGP sessions: connections by number, octets in and out, and word when a peer takes no more.
+//! Plain TCP for BGP sessions: numbered connections, octets in and out, and back-pressure.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -18,16 +18,17 @@ use tokio::time::timeout;
 use tracing::warn;
 
 /// How long a connection may take to open.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Octets read at once.
-const READ: usize = 64 * 1024;
-/// Above so many octets in the queue a connection is blocked, and below so many it is writable again.
-const HIGH: usize = 1 << 20;
-const LOW: usize = 1 << 18;
+const READ_BYTES: usize = 64 * 1024;
+/// Octets in the queue above which a connection is blocked, and below which it is writable again. The queue itself has no
+/// bound: a blocked session is given no further routes, so that it exceeds the mark by one batch of messages at most.
+const HIGH_WATER: usize = 1 << 20;
+const LOW_WATER: usize = 1 << 18;
 /// Connections open at once; more are closed as they come.
-const MOST: usize = 1024;
-/// How long what is queued may still take to go out on close.
-const FAREWELL: Duration = Duration::from_secs(1);
+const MAX_CONNECTIONS: usize = 1024;
+/// How long queued octets may take to be sent after a close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What happened on TCP.
 #[derive(Debug)]
@@ -36,40 +37,31 @@ pub enum TcpEvent {
     Accepted {
         /// The connection's number, never used twice.
         connection: u64,
-        /// Where from.
         address: SocketAddr,
     },
-    /// A connection that [`Sockets::connect`] was asked for stands.
+    /// A connection requested with [`Sockets::connect`] is open.
     Connected {
         /// The caller's number of the attempt.
         attempt: u64,
         /// The connection's number.
         connection: u64,
     },
-    /// It could not be made.
+    /// A connection requested with [`Sockets::connect`] could not be opened.
     ConnectFailed {
         /// The caller's number of the attempt.
         attempt: u64,
-        /// Why.
         error: io::Error,
     },
     /// Octets came in.
     Bytes {
-        /// Where.
         connection: u64,
         /// At least one.
         bytes: Vec<u8>,
     },
-    /// The connection is gone, and not because we closed it.
-    Closed {
-        /// Which.
-        connection: u64,
-    },
-    /// What was queued has mostly been taken.
-    Writable {
-        /// Which.
-        connection: u64,
-    },
+    /// The peer closed the connection, or it was lost; not sent after [`Sockets::close`].
+    Closed { connection: u64 },
+    /// Most of the queue of a blocked connection has been sent.
+    Writable { connection: u64 },
 }
 
 /// How connections are made.
@@ -93,33 +85,33 @@ pub struct Sockets<E> {
 
 #[derive(Debug, Default)]
 struct Shared {
-    table: Mutex<Table>,
+    table: Mutex<ConnectionTable>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct ConnectionTable {
     last: u64,
-    open: HashMap<u64, Open>,
+    open: HashMap<u64, OpenConnection>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenConnection {
     queue: mpsc::UnboundedSender<Vec<u8>>,
     waiting: Arc<AtomicUsize>,
     blocked: Arc<AtomicBool>,
     reader: AbortHandle,
-    /// Never sent: its end tells the writer that the connection was closed, also while a write is under way.
+    /// Never sent: its drop tells the writer that the connection was closed, also during a write.
     _open: oneshot::Sender<Infallible>,
 }
 
 impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
-    /// No connections yet; what happens goes to `events`.
+    /// No connections yet; `events` takes what happens to them.
     #[must_use]
     pub fn new(events: mpsc::Sender<E>, options: TcpOptions) -> Self {
         Self { events, options, shared: Arc::default(), attempt: None, listeners: Vec::new() }
     }
 
-    /// Accepts connections at `address`. Gives the address with the port that was taken.
+    /// Accepts connections at `address`. Returns the address with the port that was bound.
     pub async fn listen(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
@@ -132,7 +124,7 @@ impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
                         shared.add(stream, options, &events, event);
                     }
                     Err(error) => {
-                        warn!(%error, "cannot accept a BGP connection");
+                        warn!(%error, "cannot accept a BGP connection; trying again (too many open files?)");
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 }
@@ -149,7 +141,7 @@ impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
         }
         let (shared, events, options) = (Arc::clone(&self.shared), self.events.clone(), self.options);
         let task = tokio::spawn(async move {
-            let opened = timeout(CONNECT, open(to, options)).await;
+            let opened = timeout(CONNECT_TIMEOUT, open(to, options)).await;
             match opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
                 Ok(stream) => {
                     let event = |connection| TcpEvent::Connected { attempt, connection };
@@ -163,19 +155,19 @@ impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
         self.attempt = Some(task.abort_handle());
     }
 
-    /// Queues octets; `false` if more than the peer takes are queued now, until [`TcpEvent::Writable`] comes.
+    /// Queues octets. Returns `false` if the connection is blocked now, until [`TcpEvent::Writable`].
     pub fn send(&self, connection: u64, bytes: Vec<u8>) -> bool {
         let table = self.shared.lock();
         let Some(open) = table.open.get(&connection) else { return true };
         let waiting = open.waiting.fetch_add(bytes.len(), Ordering::AcqRel) + bytes.len();
         let _ = open.queue.send(bytes); // fails only if the connection is ending
-        if waiting > HIGH {
+        if waiting > HIGH_WATER {
             open.blocked.store(true, Ordering::Release);
         }
-        waiting <= HIGH
+        waiting <= HIGH_WATER
     }
 
-    /// Closes a connection once what is queued is out, or a second has passed.
+    /// Closes a connection once its queue is sent, or after a second.
     pub fn close(&self, connection: u64) {
         if let Some(open) = self.shared.lock().open.remove(&connection) {
             open.reader.abort();
@@ -191,11 +183,11 @@ impl<E> Drop for Sockets<E> {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the connection in. Its reader tells of it before it reads.
+    /// Adds a connection. Its reader reports it before the first octets.
     fn add<E: From<TcpEvent> + Send + 'static>(
         self: &Arc<Self>,
         stream: TcpStream,
@@ -212,7 +204,7 @@ impl Shared {
         let (open, closed) = oneshot::channel();
         let (waiting, blocked) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let mut table = self.lock();
-        if table.open.len() >= MOST {
+        if table.open.len() >= MAX_CONNECTIONS {
             return;
         }
         table.last += 1;
@@ -222,7 +214,7 @@ impl Shared {
         let writer = Writer { connection, waiting: Arc::clone(&waiting), blocked: Arc::clone(&blocked), writer };
         tokio::spawn(writer.run(queued, closed, events.clone()));
         let reader = task.abort_handle();
-        table.open.insert(connection, Open { queue, waiting, blocked, reader, _open: open });
+        table.open.insert(connection, OpenConnection { queue, waiting, blocked, reader, _open: open });
     }
 }
 
@@ -244,7 +236,7 @@ async fn read<E: From<TcpEvent>>(
     if events.send(begin).await.is_err() {
         return;
     }
-    let mut buffer = vec![0; READ];
+    let mut buffer = vec![0; READ_BYTES];
     while let Ok(n @ 1..) = reader.read(&mut buffer).await {
         let bytes = buffer[..n].to_vec();
         if events.send(TcpEvent::Bytes { connection, bytes }.into()).await.is_err() {
@@ -263,8 +255,8 @@ struct Writer {
 }
 
 impl Writer {
-    /// Writes what is queued. While the connection is open the peer may take as long as it likes, for the session's own
-    /// timers decide; once it is closed, the peer has a moment to take what is left.
+    /// Writes the queue. While the connection is open there is no timeout here: the session's own timers decide. Once it is
+    /// closed, the peer has [`CLOSE_TIMEOUT`] to take the rest.
     async fn run<E: From<TcpEvent>>(
         mut self,
         queued: mpsc::UnboundedReceiver<Vec<u8>>,
@@ -274,7 +266,7 @@ impl Writer {
         let mut writing = pin!(self.write(queued, events));
         tokio::select! {
             () = &mut writing => {}
-            _ = closed => drop(timeout(FAREWELL, writing).await),
+            _ = closed => drop(timeout(CLOSE_TIMEOUT, writing).await),
         }
     }
 
@@ -285,10 +277,10 @@ impl Writer {
     ) {
         while let Some(bytes) = queued.recv().await {
             if self.writer.write_all(&bytes).await.is_err() {
-                return; // the reader sees the same and tells
+                return; // the reader fails too and reports it
             }
             let left = self.waiting.fetch_sub(bytes.len(), Ordering::AcqRel) - bytes.len();
-            if left <= LOW && self.blocked.swap(false, Ordering::AcqRel) {
+            if left <= LOW_WATER && self.blocked.swap(false, Ordering::AcqRel) {
                 let _ = events.send(TcpEvent::Writable { connection: self.connection }.into()).await;
             }
         }
@@ -348,7 +340,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_attempt_that_fails_says_which() {
+    async fn a_failed_attempt_is_reported_with_its_number() {
         let (to, mut from) = mpsc::channel(8);
         let mut sockets = Sockets::new(to, TcpOptions::default());
         sockets.connect(3, "127.0.0.1:1".parse().expect("an address"));

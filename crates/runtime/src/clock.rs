@@ -17,7 +17,7 @@ impl Clock {
         Self { origin: tokio::time::Instant::now() }
     }
 
-    /// What both clocks say.
+    /// Reads both clocks.
     #[must_use]
     pub fn now(&self) -> Now {
         let since = u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -31,7 +31,7 @@ impl Clock {
     }
 }
 
-/// Wall-clock time; zero if the machine's clock stands before 1970.
+/// Wall-clock time; zero if the machine's clock is before 1970.
 #[must_use]
 #[expect(clippy::disallowed_types, reason = "the driver is where the wall clock is read")]
 pub fn unix_now() -> UnixTime {

@@ -1,7 +1,7 @@
 //! Frames on a byte stream: a length of four octets (big-endian) and that many octets.
 //!
-//! An empty frame is a sign of life and carries nothing. The first frame from the listening side is an empty one: it
-//! tells the connecting side that its certificate was accepted, which TLS 1.3 itself does not.
+//! An empty frame is a keepalive. The first frame from the listening side is an empty one: it tells the connecting side
+//! that its certificate was accepted, which TLS 1.3 itself does not.
 
 use std::io;
 use std::sync::Arc;
@@ -17,13 +17,8 @@ const FIRST_RESERVE: usize = 64 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The peer announced a longer frame than the link allows.
-    #[error("a frame of {length} octets exceeds the limit of {most}")]
-    TooLong {
-        /// What was announced.
-        length: u32,
-        /// What the link allows.
-        most: u32,
-    },
+    #[error("the peer announced a frame of {length} octets, above the limit of {most}")]
+    TooLong { length: u32, most: u32 },
     /// The stream ended between two frames.
     #[error("the peer closed the connection")]
     Closed,
@@ -61,7 +56,7 @@ pub async fn read_frame<R: AsyncRead + Unpin>(stream: &mut R, most: u32) -> Resu
     Ok(frame)
 }
 
-/// A peer that vanishes without TLS's farewell has closed the connection, which is no failure of ours.
+/// A peer that ends the connection without TLS's close_notify has closed it; that is no failure of ours.
 fn from_io(error: io::Error) -> FrameError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => FrameError::Closed,
@@ -69,7 +64,7 @@ fn from_io(error: io::Error) -> FrameError {
     }
 }
 
-/// Writes one frame without flushing. Our caller keeps to `MAX_FRAME`.
+/// Writes one frame without flushing; a frame above [`MAX_FRAME`] is the caller's error.
 pub async fn write_frame<W: AsyncWrite + Unpin>(stream: &mut W, frame: &Arc<[u8]>) -> io::Result<()> {
     let length = u32::try_from(frame.len()).ok().filter(|length| *length <= MAX_FRAME);
     let length = length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a frame above 16 MiB"))?;

@@ -14,8 +14,8 @@ use zeroize::Zeroizing;
 
 use crate::clock::unix_now;
 
-/// How long a certificate is valid unless told otherwise: ten years of 365 days. A pin, not a date, is what trust rests
-/// on; the date bounds how long a forgotten key is of use.
+/// Default validity of a certificate: ten years of 365 days. Trust rests on pins, not on dates; the date bounds how long
+/// a forgotten key can be used.
 pub const DEFAULT_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Largest key file that is read.
 const MAX_KEY_FILE: u64 = 64 * 1024;
@@ -85,31 +85,31 @@ pub fn to_hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Why there is no identity.
+/// Why an identity could not be made, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// Others than the owner may read the key file.
     #[error("{0} can be read by others than its owner; run: chmod 600 {0}")]
     TooOpen(PathBuf),
     /// A new key would overwrite an old one.
-    #[error("{0} exists already; a key is never overwritten")]
+    #[error("{0} exists already and is not overwritten; move it away to make a new key")]
     Exists(PathBuf),
-    /// The system did not let us read or write it.
+    /// The key file could not be read or written.
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
     /// A part of the file is missing or malformed.
-    #[error("{0} is not a Wayleave key file: {1} missing or malformed")]
+    #[error("{0} is not a Wayleave key file: {1} is missing or malformed")]
     Malformed(PathBuf, &'static str),
     /// The certificate could not be made.
-    #[error("no certificate could be made: {0}")]
+    #[error("cannot make a certificate: {0}")]
     Certificate(#[from] rcgen::Error),
     /// The system gave no randomness.
     #[error("the system gave no randomness: {0}")]
     Random(getrandom::Error),
 }
 
-/// Who a process is: a TLS key with its certificate, and the seed of a separate signing key. Printing shows public
-/// parts only.
+/// The identity of a process: a TLS key with its certificate, and the seed of a separate signing key. `Debug` prints
+/// public parts only.
 pub struct Identity {
     tls_key: Zeroizing<Vec<u8>>,
     certificate: CertificateDer<'static>,
@@ -117,7 +117,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Makes new keys. `name` becomes the certificate's subject; nobody checks it, since trust rests on the pin.
+    /// Makes new keys. `name` becomes the certificate's subject; it is not checked, since trust rests on the pin.
     pub fn generate(name: &str, validity: Duration) -> Result<Self, IdentityError> {
         let mut seed = Zeroizing::new([0u8; 32]);
         getrandom::fill(seed.as_mut()).map_err(IdentityError::Random)?;
@@ -225,7 +225,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// The date that is `secs` after 1970, no later than the last that X.509 can say.
+/// The date `secs` after 1970, no later than the last that X.509 can express.
 fn date(secs: u64) -> time::OffsetDateTime {
     const LAST: i64 = 253_402_300_799; // 9999-12-31T23:59:59Z
     let secs = i64::try_from(secs).unwrap_or(LAST).min(LAST);

@@ -1,7 +1,7 @@
-//! Drivers: what stands between the pure machines and the world (sockets, TLS, files, clocks, signals).
+//! Drivers: the I/O of the pure machines (sockets, TLS, files, clocks, signals).
 //!
-//! A machine never waits and never asks; a driver here waits for it. No protocol of Wayleave is decided in this crate.
-#![allow(clippy::disallowed_methods, reason = "this crate is where clocks, files, sockets and threads live")]
+//! A machine does no I/O and never waits; a driver does both for it. No protocol of Wayleave is decided in this crate.
+#![allow(clippy::disallowed_methods, reason = "this crate does the I/O: clocks, files, sockets and threads")]
 
 pub mod bgp_tcp;
 pub mod clock;

@@ -17,7 +17,7 @@ pub enum Format {
     Json,
 }
 
-/// The filter is not one.
+/// A log filter that cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 #[error("`{filter}` is not a log filter: {why}; use error, warn, info, debug, trace, or module=level")]
 pub struct FilterError {
@@ -26,7 +26,7 @@ pub struct FilterError {
 }
 
 /// Starts logging for the process. `filter` is a level or directives (`info,wayleave_runtime::links=debug`); without
-/// one, the variable [`VARIABLE`] counts, and without that, `info`. A second call changes nothing.
+/// one, the variable [`VARIABLE`] applies, and without that, `info`. A second call changes nothing.
 pub fn start(format: Format, filter: Option<&str>) -> Result<(), FilterError> {
     let from_environment = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
     let text = filter.map(str::to_owned).or(from_environment).unwrap_or_else(|| "info".to_owned());
@@ -37,6 +37,6 @@ pub fn start(format: Format, filter: Option<&str>) -> Result<(), FilterError> {
         Format::Text => builder.with_ansi(colour).with_target(false).try_init(),
         Format::Json => builder.json().flatten_event(true).try_init(),
     };
-    drop(started); // an error says only that it was started before
+    drop(started); // an error means only that logging was started before
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Which refused certificates are told in the log: each once in a while, so that a peer that keeps trying floods nothing.
+//! Limits the log of refused certificates: each at most once a minute, so that a peer that keeps trying does not flood it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,41 +9,41 @@ use tokio::time::Instant;
 use crate::identity::Fingerprint;
 use crate::tls::{Refusal, RefusalReason};
 
-/// A certificate refused for one reason is told no more often than this.
-const EVERY: Duration = Duration::from_secs(60);
-/// Certificates told apart. Whoever comes with ever new ones is counted and not told.
-const MOST: usize = 1024;
+/// A certificate refused for one reason is logged no more often than this.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// Certificates remembered. Beyond that, new ones are refused without a log line, so that memory is bounded.
+const MAX_RECORDS: usize = 1024;
 
-/// What was told, and how often nothing was.
+/// The last log line of each certificate, and how many were suppressed since.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(Mutex<HashMap<(Fingerprint, RefusalReason), Told>>);
+pub(crate) struct Refusals(Mutex<HashMap<(Fingerprint, RefusalReason), LogRecord>>);
 
 #[derive(Debug)]
-struct Told {
+struct LogRecord {
     at: Instant,
-    untold: u64,
+    suppressed: u64,
 }
 
 impl Refusals {
-    /// Whether to tell this one, and with it how many like it were not told before.
+    /// Whether to log this one: if so, how many refusals like it were suppressed since the last line.
     pub(crate) fn note(&self, refusal: &Refusal, now: Instant) -> Option<u64> {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (refusal.fingerprint, refusal.reason);
-        if let Some(told) = told.get_mut(&key) {
-            if now - told.at < EVERY {
-                told.untold += 1;
+        if let Some(logged) = logged.get_mut(&key) {
+            if now - logged.at < INTERVAL {
+                logged.suppressed += 1;
                 return None;
             }
-            told.at = now;
-            return Some(std::mem::take(&mut told.untold));
+            logged.at = now;
+            return Some(std::mem::take(&mut logged.suppressed));
         }
-        if told.len() >= MOST {
-            told.retain(|_, told| now - told.at < EVERY);
+        if logged.len() >= MAX_RECORDS {
+            logged.retain(|_, logged| now - logged.at < INTERVAL);
         }
-        if told.len() >= MOST {
+        if logged.len() >= MAX_RECORDS {
             return None;
         }
-        told.insert(key, Told { at: now, untold: 0 });
+        logged.insert(key, LogRecord { at: now, suppressed: 0 });
         Some(0)
     }
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_told_once_a_minute_and_the_rest_is_counted() {
+    fn a_certificate_is_logged_once_a_minute_and_the_rest_is_counted() {
         let (refusals, begin) = (Refusals::default(), Instant::now());
         let refusal = |octet| Refusal { fingerprint: Fingerprint([octet; 32]), reason: RefusalReason::Unknown };
         assert_eq!(refusals.note(&refusal(1), begin), Some(0));
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn ever_new_certificates_take_no_more_room_than_there_is() {
+    fn ever_new_certificates_take_no_more_memory() {
         let (refusals, begin) = (Refusals::default(), Instant::now());
         let new = |number: usize, at| {
             let mut octets = [0; 32];
@@ -75,7 +75,7 @@ mod tests {
             let refusal = Refusal { fingerprint: Fingerprint(octets), reason: RefusalReason::Unknown };
             refusals.note(&refusal, at)
         };
-        assert_eq!((0..5000).filter(|number| new(*number, begin).is_some()).count(), MOST);
-        assert_eq!(new(5000, begin + EVERY), Some(0));
+        assert_eq!((0..5000).filter(|number| new(*number, begin).is_some()).count(), MAX_RECORDS);
+        assert_eq!(new(5000, begin + INTERVAL), Some(0));
     }
 }

@@ -1,4 +1,4 @@
-//! What must survive: tables of octet keys and values in one redb file, written by one thread with group commit.
+//! Durable state: tables of byte keys and values in one redb file, written by one thread with group commit.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,11 +16,11 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableErro
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-/// Batches that may wait for the writer. A machine has far fewer under way, since it waits for them.
+/// Batches that may wait for the writer. A machine has far fewer in flight, since it waits until they are durable.
 const QUEUE: usize = 16_384;
-/// Changes that are joined in one transaction, about.
+/// Changes that share one transaction, about: the last batch may exceed it.
 const GROUP: usize = 65_536;
-/// Pause before a failed commit is tried again.
+/// Pause before a failed commit is retried.
 const RETRY: Duration = Duration::from_secs(1);
 /// Octets of redb's cache.
 const CACHE: usize = 64 << 20;
@@ -28,11 +28,8 @@ const CACHE: usize = 64 << 20;
 /// One change: a key's new value, or `None` to remove it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// The table's name.
     pub table: &'static str,
-    /// The key.
     pub key: Vec<u8>,
-    /// The value.
     pub value: Option<Vec<u8>>,
 }
 
@@ -42,10 +39,10 @@ pub type Record = (Vec<u8>, Vec<u8>);
 /// Called once, from the writer's thread, when a batch is durable.
 pub type Durable = Box<dyn FnOnce() + Send>;
 
-/// Where a role keeps what must survive.
+/// The durable state of a role.
 pub trait Store: Send + Sync {
     /// Queues a batch. All of it becomes durable at once, after every batch submitted before it; then `durable` is
-    /// called. A commit that fails is tried again until it succeeds, and meanwhile [`Store::health`] says why.
+    /// called. A commit that fails is retried until it succeeds, and meanwhile [`Store::health`] gives the reason.
     fn submit(&self, changes: Vec<Change>, durable: Durable) -> Result<(), StoreError>;
 
     /// All keys and values of a table, in the order of keys.
@@ -58,18 +55,17 @@ pub trait Store: Send + Sync {
 /// Whether commits succeed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Health {
-    /// They do.
     #[default]
     Good,
-    /// They do not; the text says what failed, where, and what to do.
+    /// Commits fail; the text says what failed, where, and what to do.
     Failing(String),
 }
 
-/// Why the store cannot serve.
+/// Why the store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// No space is left on the file's device.
-    #[error("no space is left to write {0}; make room on its file system, nothing else is needed")]
+    #[error("no space is left to write {0}; make room on its file system, and writing continues by itself")]
     Full(PathBuf),
     /// Another process has the file open.
     #[error("{0} is in use by another process; stop it, or give this one another `state` file")]
@@ -78,13 +74,13 @@ pub enum StoreError {
     #[error("{0}: {1}; check that the folder exists and that this user may write there")]
     Denied(PathBuf, io::Error),
     /// The file was damaged from outside.
-    #[error("{0} is damaged ({1}); move it away and start again: members send again what a party lost")]
+    #[error("{0} is damaged ({1}); move it away and start again: members send again the routes that a party lost")]
     Damaged(PathBuf, String),
     /// Too many batches wait.
-    #[error("{0}: {QUEUE} batches wait to be written")]
+    #[error("{0}: the write queue is full ({QUEUE} batches); the disk is too slow or fails")]
     Busy(PathBuf),
     /// The writer has stopped.
-    #[error("{0}: the writer has stopped")]
+    #[error("{0}: the writer thread has stopped; restart the process")]
     Stopped(PathBuf),
     /// Anything else.
     #[error("{0}: {1}")]
@@ -97,7 +93,7 @@ pub struct FileStore {
     database: Arc<Mutex<Option<Database>>>,
     queue: Option<SyncSender<Batch>>,
     health: watch::Receiver<Health>,
-    /// Tells a writer that tries again and again to give up.
+    /// Tells a writer that keeps retrying to give up.
     closing: Arc<AtomicBool>,
     writer: Option<JoinHandle<()>>,
 }
@@ -123,14 +119,14 @@ impl FileStore {
         }
         let database = Arc::new(Mutex::new(Some(database)));
         let (queue, batches) = sync_channel(QUEUE);
-        let (told, health) = watch::channel(Health::Good);
+        let (health_changes, health) = watch::channel(Health::Good);
         let closing = Arc::<AtomicBool>::default();
         let writer = Writer {
             path: path.to_owned(),
             database: Arc::clone(&database),
             open,
             batches,
-            health: told,
+            health: health_changes,
             closing: Arc::clone(&closing),
         };
         let writer = std::thread::Builder::new().name("store".into()).spawn(move || writer.run());
@@ -186,7 +182,7 @@ impl Store for FileStore {
     }
 }
 
-/// The thread that writes.
+/// The writer thread.
 struct Writer {
     path: PathBuf,
     database: Arc<Mutex<Option<Database>>>,
@@ -207,7 +203,7 @@ impl Writer {
                 self.note(&error, tries);
                 tries += 1;
                 if self.wait_for_retry() {
-                    error!(path = %self.path.display(), "stopping with changes that could not be written");
+                    error!(path = %self.path.display(), "stopping: the last changes could not be written and are lost");
                     return;
                 }
             }
@@ -221,7 +217,7 @@ impl Writer {
         }
     }
 
-    /// Takes along what waits already: all of it shares one transaction.
+    /// Adds the batches that wait already, so that they share one transaction and one sync.
     fn gather(&self, group: &mut VecDeque<Batch>) {
         let mut changes: usize = group.iter().map(|batch| batch.changes.len()).sum();
         while changes < GROUP {
@@ -243,7 +239,7 @@ impl Writer {
         let database = guard.as_ref().expect("opened above");
         let committed = write_all(database, group.iter().flat_map(|batch| &batch.changes));
         committed.map_err(|error| {
-            // After a failed write redb serves no more from this handle; the next try opens the file again.
+            // After a failed write redb refuses further use of this handle; the next try opens the file again.
             *guard = None;
             typed(&self.path, error)
         })
@@ -251,13 +247,13 @@ impl Writer {
 
     fn note(&self, error: &StoreError, tries: u32) {
         if tries == 0 {
-            error!("{error}; changes wait, and nothing depends on them until they are written");
+            error!("{error}; changes wait in memory, and the protocol waits for them, until they are written");
         }
         self.health.send_replace(Health::Failing(error.to_string()));
     }
 
-    /// Waits before the next try; `true` if the owner gave up meanwhile. What comes in the meantime stays in the queue,
-    /// whose length is bounded.
+    /// Waits before the next retry; `true` if the owner is closing the store. New batches stay in the queue meanwhile, whose
+    /// length is bounded.
     fn wait_for_retry(&self) -> bool {
         let begin = std::time::Instant::now();
         while !self.closing.load(Ordering::Acquire) {
@@ -276,7 +272,7 @@ fn open_file(path: &Path) -> Result<Database, StoreError> {
     let denied = |error| StoreError::Denied(path.to_owned(), error);
     let mut options = fs::OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map_err(denied)?;
-    // What is in there is the member's or the party's own business, whatever mode an older file has.
+    // The contents are private to the member or party: an older file with another mode is restricted too.
     file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(denied)?;
     let made = Database::builder().set_cache_size(CACHE).create_file(file);
     made.map_err(|error| typed(path, error.into()))
@@ -318,7 +314,7 @@ fn definition(table: &'static str) -> TableDefinition<'static, &'static [u8], &'
     TableDefinition::new(table)
 }
 
-/// Sorts redb's errors by what a person can do about them.
+/// Sorts redb's errors by what the operator can do about them.
 fn typed(path: &Path, error: redb::Error) -> StoreError {
     let path = path.to_owned();
     match error {
@@ -386,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_process_and_a_foreign_file_are_refused_in_plain_words() {
+    fn a_second_process_and_a_foreign_file_are_refused_with_the_reason() {
         let scratch = Scratch::new("held");
         let path = scratch.0.join("held.redb");
         let _store = FileStore::open(&path).expect("opened");
@@ -441,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_said_plainly_and_writing_goes_on_once_there_is_room() {
+    fn a_full_disk_is_reported_and_writing_continues_once_there_is_space() {
         let (inner, full) = (Arc::new(InMemoryBackend::new()), Arc::new(AtomicBool::new(false)));
         let path = Path::new("small.redb");
         let open = {

@@ -176,7 +176,7 @@ fn assert_consequences(case: &Case, update: &Update) {
     }
 }
 
-/// What is sent on is sound for whoever gets it.
+/// A forwarded UPDATE is well-formed for its receiver.
 fn assert_sound_onward(case: &Case, update: &Update) {
     let Some(attributes) = &update.attributes else { return };
     let mut params = case.params();

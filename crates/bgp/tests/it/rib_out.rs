@@ -1,4 +1,4 @@
-//! Adj-RIB-Out: whatever happens, the peer ends up with the wanted routes, told as briefly as can be.
+//! Adj-RIB-Out: whatever happens, the peer ends up with the desired routes, in as few messages as possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -65,7 +65,7 @@ fn plain() -> SessionParams {
     params(true, AddPath::default(), false)
 }
 
-/// What a peer under `params` shall have.
+/// The routes that a peer under `params` is to have.
 fn expected(wanted: &BTreeMap<Nlri, u32>, params: &SessionParams) -> BTreeMap<Nlri, Asn> {
     let mut table = BTreeMap::new();
     for (nlri, version) in wanted {
@@ -175,7 +175,7 @@ proptest! {
             let begins = peer.marks.iter().filter(|(_, kind)| *kind == RefreshKind::Begin).count();
             prop_assert!(peer.marks.len() <= 2 * begins, "no end without a begin");
         }
-        prop_assert_eq!(rib.next_batch(usize::MAX), Batch::default(), "nothing is said twice");
+        prop_assert_eq!(rib.next_batch(usize::MAX), Batch::default(), "nothing is sent twice");
     }
 }
 

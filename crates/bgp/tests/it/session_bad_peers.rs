@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::common::bad_bgp::{BadPeer, Verdict, bad_openers, bad_talkers};
-use crate::common::{self, Rig, config, ended, told};
+use crate::common::{self, Rig, config, ended, notified};
 use proptest::prelude::*;
 use wayleave_bgp::session::{Accept, Config, Erred, Input, Output, PeerAsn, Responder, State, Stop, StopReason};
 use wayleave_bgp::{Capability, Message, Notification};
@@ -20,12 +20,12 @@ fn judge(peer: &BadPeer, chunk: usize) {
     let downs = outputs.iter().filter(|output| matches!(output, Output::Down(_))).count();
     match peer.verdict {
         Verdict::Told(code, subcode) => {
-            assert_eq!(told(&outputs), Some((code, subcode)), "{name}");
+            assert_eq!(notified(&outputs), Some((code, subcode)), "{name}");
             assert_eq!(ended(&outputs).expect("an end").cause.erred(), Erred::Peer, "{name}");
             assert_eq!((downs, rig.session.state()), (usize::from(peer.established), State::Idle), "{name}");
         }
         Verdict::Silence => {
-            assert_eq!(told(&outputs), None, "{name}");
+            assert_eq!(notified(&outputs), None, "{name}");
             assert_eq!((downs, rig.session.state()), (usize::from(peer.established), State::Idle), "{name}");
         }
         Verdict::Stands { malformed } => {
@@ -72,7 +72,7 @@ fn only_unknown_attributes_are_harmless_with_and_without_graceful_restart() {
             [&[0xc0u8, 99, 0][..], &[0xc0, 99, 1, 0, 0xe0, 200, 2, 1, 1], &[0x80, 77, 0], &[0xd0, 99, 0, 0]]
         {
             let outputs = rig.bytes(&common::bad_bgp::update(&[], attributes, &[]));
-            assert_eq!(told(&outputs), None);
+            assert_eq!(notified(&outputs), None);
             assert_eq!(rig.session.state(), State::Established);
         }
     }
@@ -208,7 +208,7 @@ proptest! {
                     Output::Down(_) => downs += 1,
                     Output::Close { connection } => open.retain(|other| *other != connection),
                     Output::Send { connection, .. } => {
-                        // A refused connection is told so, but every other octet goes where a connection stands.
+                        // A refused connection gets a NOTIFICATION; every other octet goes to an open connection.
                         prop_assert!(open.contains(&connection));
                     }
                     _ => {}

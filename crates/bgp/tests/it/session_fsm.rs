@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{
-    self, Rig, announce, config, ended, keepalive, notification, open, open_body, peer_open, raw, sent, told,
+    self, Rig, announce, config, ended, keepalive, notification, notified, open, open_body, peer_open, raw, sent,
 };
 use wayleave_bgp::session::{Cause, Config, Erred, HoldTime, Input, Output, PeerAsn, Role, State, Stop, StopReason};
 use wayleave_bgp::{Capability, Message, Notification, RefreshKind, end_of_rib};
@@ -22,13 +22,13 @@ fn stop(administrative: bool) -> Input {
     Input::Stop(Stop { administrative, reason: StopReason::Shutdown("maintenance".to_owned()) })
 }
 
-/// The event, its octets, and for each state from OpenSent on: the next state and what the peer is told.
+/// The event, its octets, and for each state from OpenSent on: the next state and the NOTIFICATION sent.
 type Row = (&'static str, Vec<u8>, [(State, Option<(u8, u8)>); 3]);
 
 /// The octets, and code, subcode and data of the answer.
 type BadHeader = (Vec<u8>, (u8, u8), Vec<u8>);
 
-/// The OPEN's name and body, and what the peer is told.
+/// The OPEN's name and body, and the NOTIFICATION sent.
 type OpenRow = (&'static str, Vec<u8>, Option<(u8, u8)>);
 
 #[test]
@@ -68,7 +68,7 @@ fn messages_lead_where_the_state_tables_say() {
             let mut rig = Rig::in_state(config(), state);
             let outputs = rig.bytes(&octets);
             assert_eq!(rig.session.state(), next, "{event} in {state}");
-            assert_eq!(told(&outputs), expected, "{event} in {state}");
+            assert_eq!(notified(&outputs), expected, "{event} in {state}");
         }
     }
 }
@@ -108,7 +108,7 @@ fn bad_headers_are_answered_in_every_state_with_a_connection_and_ignored_in_the_
         delayed.give(Input::Start);
         delayed.connect(true);
         let outputs = delayed.bytes(octets);
-        assert_eq!(told(&outputs), Some((*code, *subcode)), "{octets:?} while OPEN is delayed");
+        assert_eq!(notified(&outputs), Some((*code, *subcode)), "{octets:?} while OPEN is delayed");
     }
 }
 
@@ -130,7 +130,7 @@ fn event_2_manual_stop_ceases_and_stays_in_idle() {
         let mut rig = Rig::in_state(config(), state);
         let outputs = rig.give(stop(true));
         assert_eq!(rig.session.state(), State::Idle);
-        assert_eq!(told(&outputs), (state >= State::OpenSent).then_some((6, 2)), "{state}");
+        assert_eq!(notified(&outputs), (state >= State::OpenSent).then_some((6, 2)), "{state}");
         if let Some(notification) = notification(&outputs) {
             assert_eq!(notification.shutdown_text(), Some("maintenance"));
         }
@@ -173,13 +173,13 @@ fn event_10_the_hold_timer_expires_at_its_very_instant() {
         assert!(before.iter().all(|output| matches!(output, Output::Send { .. })), "KEEPALIVEs only: {before:?}");
         assert_eq!(rig.session.state(), state);
         let outputs = rig.wait_until(last);
-        assert_eq!(told(&outputs), Some((4, 0)));
+        assert_eq!(notified(&outputs), Some((4, 0)));
         assert_eq!(ended(&outputs).expect("an end").cause, Cause::HoldTimerExpired);
         assert_eq!(rig.session.state(), State::Idle);
     }
     let mut rig = Rig::in_state(config(), State::OpenSent);
-    assert_eq!(told(&rig.wait(Duration::from_nanos(239_999_999_999))), None);
-    assert_eq!(told(&rig.wait(Duration::from_nanos(1))), Some((4, 0)), "four minutes for an OPEN");
+    assert_eq!(notified(&rig.wait(Duration::from_nanos(239_999_999_999))), None);
+    assert_eq!(notified(&rig.wait(Duration::from_nanos(1))), Some((4, 0)), "four minutes for an OPEN");
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn event_18_a_failed_attempt_leads_to_active_a_lost_open_sent_to_active_and_anyt
         let mut rig = Rig::in_state(config(), state);
         let outputs = rig.closed();
         assert_eq!(rig.session.state(), next);
-        assert_eq!(told(&outputs), None);
+        assert_eq!(notified(&outputs), None);
         assert_eq!(outputs.iter().any(|o| matches!(o, Output::Down(_))), state == State::Established);
         assert!(rig.session.deadline().is_some(), "{state}: it tries again by itself");
     }
@@ -316,7 +316,7 @@ fn event_22_each_bad_open_gets_its_subcode() {
     for (name, body, expected) in rows {
         let mut rig = Rig::in_state(Config { role: Some(Role::RouteServer), ..config() }, State::OpenSent);
         let outputs = rig.bytes(&raw(ONES, None, 1, &body));
-        assert_eq!(told(&outputs), expected, "{name}");
+        assert_eq!(notified(&outputs), expected, "{name}");
         let next = if expected.is_some() { State::Idle } else { State::OpenConfirm };
         assert_eq!(rig.session.state(), next, "{name}");
     }
@@ -337,7 +337,7 @@ fn two_different_roles_are_refused_and_strict_mode_wants_one() {
         (true, &[2], None),
     ] {
         let mut rig = Rig::in_state(Config { role: Some(Role::RouteServer), strict_role, ..config() }, State::OpenSent);
-        assert_eq!(told(&rig.bytes(&with_roles(roles))), expected, "{roles:?} strict: {strict_role}");
+        assert_eq!(notified(&rig.bytes(&with_roles(roles))), expected, "{roles:?} strict: {strict_role}");
     }
 }
 
@@ -350,7 +350,7 @@ fn an_identifier_like_ours_is_refused_within_our_as_only() {
         open.identifier = common::LOCAL_ID;
         open.capabilities.retain(|capability| !matches!(capability, Capability::FourOctetAs(_)));
         open.capabilities.push(Capability::FourOctetAs(asn));
-        assert_eq!(told(&rig.bytes(&common::encode(&Message::Open(open)))), expected);
+        assert_eq!(notified(&rig.bytes(&common::encode(&Message::Open(open)))), expected);
     }
 }
 
@@ -426,7 +426,7 @@ fn end_of_rib_and_refresh_come_out_as_what_they_are() {
     }
     assert_eq!(rig.session.counters().refreshes_ignored, 2);
     let outputs = rig.bytes(&raw(ONES, None, 5, &[0, 1, 0]));
-    assert_eq!(told(&outputs), Some((7, 1)), "RFC 7313 section 5");
+    assert_eq!(notified(&outputs), Some((7, 1)), "RFC 7313 section 5");
 }
 
 #[test]
@@ -468,7 +468,7 @@ fn a_blocked_connection_holds_keepalives_back_and_goes_down_at_the_send_hold_tim
     assert_eq!(sent(&freed.give(Input::Writable { connection })).collect::<Vec<_>>(), [Message::Keepalive]);
     assert!(freed.session.is_writable());
     let outputs = rig.wait(seconds(1));
-    assert_eq!(told(&outputs), Some((8, 0)));
+    assert_eq!(notified(&outputs), Some((8, 0)));
     assert_eq!(ended(&outputs).expect("an end").cause, Cause::SendHoldTimerExpired);
 }
 
@@ -504,7 +504,7 @@ fn a_connection_too_many_is_refused_in_established() {
     let mut rig = Rig::in_state(config(), State::Established);
     let first = rig.connection;
     let outputs = rig.connect(false);
-    assert_eq!(told(&outputs), Some((6, 7)));
+    assert_eq!(notified(&outputs), Some((6, 7)));
     assert!(matches!(outputs.last(), Some(Output::Close { connection }) if *connection != first));
     assert_eq!(rig.session.state(), State::Established);
 }
@@ -525,7 +525,7 @@ fn a_peer_that_keeps_its_routes_through_a_restart_may_connect_again() {
     assert_eq!((&end.cause, &retain.families[..]), (&Cause::PeerRestarted, &[Afi::Ipv4][..]));
     assert_eq!(retain.restart_time, seconds(120));
     assert_eq!(rig.session.state(), State::OpenSent);
-    // Lost without a NOTIFICATION: routes stay; told a NOTIFICATION: they go.
+    // Lost without a NOTIFICATION: routes stay; ended by one: they go.
     rig.bytes(&peer_open());
     rig.bytes(&keepalive());
     assert_eq!(ended(&rig.closed()).expect("an end").retain, None, "this time it kept nothing");

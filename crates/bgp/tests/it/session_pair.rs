@@ -160,7 +160,7 @@ fn octets_behind_an_open_set_aside_are_bounded() {
     rig.connection = ours;
     rig.bytes(&common::peer_open());
     let outputs = rig.bytes(&common::keepalive().repeat(1_000));
-    assert_eq!(common::told(&outputs), Some((6, 8)));
+    assert_eq!(common::notified(&outputs), Some((6, 8)));
     assert_eq!(rig.session.state(), State::OpenSent, "the other connection stands");
 }
 

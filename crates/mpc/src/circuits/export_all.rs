@@ -7,7 +7,7 @@ const KEY_BITS: usize = 128;
 
 /// A multiplexer of two 128-bit keys: a lane is one receiver of one route.
 ///
-/// Inputs: `Export` (1 row, `P[receiver][route]`), `Key` (128 rows), `Dummy` (128 rows, put in by party 1). Outputs: 128
+/// Inputs: `Export` (1 row, `P[receiver][route]`), `Key` (128 rows), `Dummy` (128 rows, provided by party 1). Outputs: 128
 /// rows, `P (key xor dummy) xor dummy`. One product of 128 bits, one round.
 #[must_use]
 pub fn export_all() -> Circuit {

@@ -6,7 +6,7 @@ use crate::builder::Builder;
 use crate::circuit::{Circuit, Kind, Wire};
 
 const KEY_BITS: usize = 128;
-/// Most routes of one evaluation; past 32 a prefix is better evaluated in groups whose winners meet again.
+/// Most routes of one evaluation; beyond 32, a prefix is better evaluated in groups, whose winners are compared in a further evaluation.
 pub const MAX_ROUTES: usize = 128;
 /// Most class or recommendation bits.
 pub const MAX_BITS: usize = 32;
@@ -32,8 +32,8 @@ pub enum Output {
 /// The public shape of a Select-Best circuit.
 ///
 /// A lane is one member for one prefix. Inputs, for each route in order: `Valid` (1 row), `Class` (`class_bits` rows),
-/// `Recommendation` (`recommendation_bits` rows, put in by party 1), and with key output `Export` (1 row) and `Key` (128
-/// rows); after the last route, with key output, `Dummy` (128 rows, put in by party 1). Bigger numbers are better.
+/// `Recommendation` (`recommendation_bits` rows, provided by party 1), and with key output `Export` (1 row) and `Key` (128
+/// rows); after the last route, with key output, `Dummy` (128 rows, provided by party 1). Bigger numbers are better.
 ///
 /// Outputs: the index in [`index_bits`](Self::index_bits) rows, then one row that is set if any route is valid (the
 /// index is zero where it is not); or the key of the winner, or the dummy key, in 128 rows.
@@ -47,7 +47,6 @@ pub struct SelectBest {
     pub recommendation_bits: usize,
     /// Whose bits decide first.
     pub precedence: Precedence,
-    /// What comes out.
     pub output: Output,
 }
 
@@ -86,14 +85,14 @@ impl SelectBest {
     }
 }
 
-/// What one route brings to a match of the tournament.
+/// A route, or the winner of a match, as it enters the next match of the tournament.
 #[derive(Clone)]
-struct Entrant {
+struct Contender {
     /// One if the route is valid.
     valid: Wire,
     /// Class and recommendation times `valid`, the most significant bit first.
     value: Vec<Wire>,
-    /// The low bits of the winner's number, as many as rounds were played.
+    /// The low bits of the route's number, one for each match so far.
     index: Vec<Wire>,
     /// The key, with key output.
     key: Vec<Wire>,
@@ -119,13 +118,13 @@ pub fn select_best(shape: SelectBest) -> Result<Circuit, ShapeError> {
         Output::Index => Vec::new(),
         Output::Key => build.input(Kind::Dummy, 0, KEY_BITS),
     };
-    let mut entrants: Vec<_> = routes.into_iter().map(|route| route.enter(&mut build, &shape)).collect();
-    while entrants.len() > 1 {
-        let last = entrants.len() == 2;
-        let pairs = entrants.chunks(2).map(|pair| play(&mut build, pair, last)).collect();
-        entrants = pairs;
+    let mut contenders: Vec<_> = routes.into_iter().map(|route| route.enter(&mut build, &shape)).collect();
+    while contenders.len() > 1 {
+        let last = contenders.len() == 2;
+        let pairs = contenders.chunks(2).map(|pair| play(&mut build, pair, last)).collect();
+        contenders = pairs;
     }
-    let winner = entrants.swap_remove(0);
+    let winner = contenders.swap_remove(0);
     let outputs = match shape.output {
         Output::Index => [winner.index, vec![winner.valid]].concat(),
         Output::Key => build.choose(winner.valid, &winner.key, &dummy),
@@ -154,7 +153,7 @@ impl RouteWires {
         }
     }
 
-    fn enter(self, build: &mut Builder, shape: &SelectBest) -> Entrant {
+    fn enter(self, build: &mut Builder, shape: &SelectBest) -> Contender {
         let valid = match self.export {
             Some(export) => build.and(self.valid, export),
             None => self.valid,
@@ -164,14 +163,14 @@ impl RouteWires {
             Precedence::Exchange => [self.class, self.recommendation].concat(),
         };
         value.reverse();
-        // One route has nobody to beat, and its value does not come out.
+        // A single route has no opponent, and its value is not an output.
         let value = if shape.routes == 1 { Vec::new() } else { build.product(valid, &value) };
-        Entrant { valid, value, index: Vec::new(), key: self.key }
+        Contender { valid, value, index: Vec::new(), key: self.key }
     }
 }
 
-/// The winner of a pair, or of one alone. In the last match nobody needs the winner's value.
-fn play(build: &mut Builder, pair: &[Entrant], last: bool) -> Entrant {
+/// The winner of a match; a route without an opponent wins. After the last match the winner's value is not needed.
+fn play(build: &mut Builder, pair: &[Contender], last: bool) -> Contender {
     let low = &pair[0];
     let Some(high) = pair.get(1) else {
         let mut alone = low.clone();
@@ -180,14 +179,14 @@ fn play(build: &mut Builder, pair: &[Entrant], last: bool) -> Entrant {
     };
     let high_wins = greater(build, high, low);
     let value_bits = if last { 0 } else { low.value.len() };
-    let carried = |entrant: &Entrant| {
-        [&[entrant.valid], &entrant.value[..value_bits], &entrant.index[..], &entrant.key[..]].concat()
+    let carried = |contender: &Contender| {
+        [&[contender.valid], &contender.value[..value_bits], &contender.index[..], &contender.key[..]].concat()
     };
     let winner = build.choose(high_wins, &carried(high), &carried(low));
     let (valid, rest) = (winner[0], &winner[1..]);
     let (value, rest) = rest.split_at(value_bits);
     let (index, key) = rest.split_at(low.index.len());
-    Entrant { valid, value: value.to_vec(), index: [index, &[high_wins]].concat(), key: key.to_vec() }
+    Contender { valid, value: value.to_vec(), index: [index, &[high_wins]].concat(), key: key.to_vec() }
 }
 
 /// One if `(a.value, a.valid)` is greater than `(b.value, b.valid)`.
@@ -195,7 +194,7 @@ fn play(build: &mut Builder, pair: &[Entrant], last: bool) -> Entrant {
 /// Each bit gives (greater, equal); neighbours are joined in a tree. The lowest bit of the value and `valid` are one
 /// leaf: an invalid route has value zero, so the two bits are one of three digits 00 < 01 < 11, and of digits
 /// `(a1, a0)`, `(b1, b0)` the first is greater where `not b0 and (a0 xor a1)` differs from `not b1 and a1`.
-fn greater(build: &mut Builder, a: &Entrant, b: &Entrant) -> Wire {
+fn greater(build: &mut Builder, a: &Contender, b: &Contender) -> Wire {
     let mut nodes = Vec::with_capacity(a.value.len().max(1));
     for (place, (a1, b1)) in a.value.iter().zip(&b.value).enumerate() {
         let not_b1 = build.not(*b1);
@@ -219,7 +218,7 @@ fn greater(build: &mut Builder, a: &Entrant, b: &Entrant) -> Wire {
     nodes[0].0
 }
 
-/// Joins the (greater, equal) of a higher and a lower part; the lowest part of all has no `equal`, since none asks.
+/// Joins the (greater, equal) of a higher and a lower part; the lowest part of all has no `equal`, since nothing uses it.
 fn join(build: &mut Builder, pair: &[(Wire, Option<Wire>)]) -> (Wire, Option<Wire>) {
     let &[(greater_high, Some(equal_high)), (greater_low, equal_low)] = pair else {
         return pair[0];
@@ -234,13 +233,11 @@ fn join(build: &mut Builder, pair: &[(Wire, Option<Wire>)]) -> (Wire, Option<Wir
 pub struct Route {
     /// Opened and valid (with key output: and exported).
     pub valid: bool,
-    /// The member's class.
     pub class: u32,
-    /// The exchange's recommendation.
     pub recommendation: u32,
 }
 
-/// What Select-Best finds in one lane.
+/// The result of Select-Best in one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The winner's number; zero where none is valid.

@@ -7,8 +7,8 @@ use crate::common::{self, Pair, Random};
 use wayleave_crypto::hash::hash;
 use wayleave_mpc::circuits::{SelectBest, export_all};
 use wayleave_mpc::{
-    BitRows, Chunk, Counts, DEFAULT_CHUNK, Demand, Evaluation, Pool, Program, Role, Rounds, SessionId, SessionTag,
-    Setup, Step, Together, Used, Width, lockstep, split,
+    BitRows, Chunk, CorrelationRange, Counts, DEFAULT_CHUNK, Demand, Evaluation, EvaluationBatch, Pool, Program, Role,
+    Rounds, SessionId, SessionTag, Setup, Step, Width, lockstep, split,
 };
 
 fn program(routes: usize) -> Program {
@@ -62,9 +62,9 @@ fn rounds_messages_bytes_and_correlations_are_these() {
         pair.fill(&demand);
         let inputs = BitRows::zero(program.input_rows(), 750);
         let [mut one, mut two] = pair.pools.map(|mut pool| {
-            let before = pool.stock();
+            let before = pool.available();
             let evaluation = Evaluation::new(&program, &inputs, &mut pool).unwrap();
-            assert_eq!(before.beyond(&pool.stock()), demand);
+            assert_eq!(before.beyond(&pool.available()), demand);
             evaluation
         });
         lockstep(&mut one, &mut two).unwrap();
@@ -84,8 +84,8 @@ fn setup_sends_what_was_counted() {
     let demand = Demand::of(&program(4), 100);
     let [mut one, mut two] = common::setups(2);
     for chunk in demand.chunks(1024) {
-        one.ask(chunk).unwrap();
-        two.ask(chunk).unwrap();
+        one.request(chunk).unwrap();
+        two.request(chunk).unwrap();
     }
     let sent = messages(&mut one, &mut two);
     let base: usize = sent[0][..2].iter().map(Vec::len).sum();
@@ -128,7 +128,7 @@ fn setup_may_stand_between_two_evaluations_of_one_link() {
         let inputs = random.rows(program.input_rows(), lanes);
         assert!(pair.evaluate(&program, &inputs, &mut random) == program.oracle(&inputs));
         pair.chunk(Chunk { width: Width::ALL[1], count: 256 });
-        assert_eq!(pair.pools[0].stock(), pair.pools[1].stock());
+        assert_eq!(pair.pools[0].available(), pair.pools[1].available());
     }
 }
 
@@ -150,7 +150,7 @@ fn evaluations_of_many_circuits_share_their_rounds() {
         ones.push(Evaluation::new(program, one.rows(), left).unwrap());
         twos.push(Evaluation::new(program, two.rows(), right).unwrap());
     }
-    let (mut one, mut two) = (Together::new(ones), Together::new(twos));
+    let (mut one, mut two) = (EvaluationBatch::new(ones), EvaluationBatch::new(twos));
     let sent = messages(&mut one, &mut two);
     assert_eq!(sent[0].len(), 31);
     let total: usize = work.iter().map(|(program, inputs)| Counts::online(program, inputs.lanes()).bytes_sent).sum();
@@ -178,7 +178,7 @@ fn the_results_of_shared_rounds_are_those_of_each() {
         ones.push(Evaluation::new(program, one.rows(), left).unwrap());
         twos.push(Evaluation::new(program, two.rows(), right).unwrap());
     }
-    let (ones, twos) = lockstep(&mut Together::new(ones), &mut Together::new(twos)).unwrap();
+    let (ones, twos) = lockstep(&mut EvaluationBatch::new(ones), &mut EvaluationBatch::new(twos)).unwrap();
     for (((program, inputs), one), two) in work.iter().zip(&ones).zip(&twos) {
         assert!(one.xor(two).unwrap() == program.oracle(inputs));
     }
@@ -189,7 +189,7 @@ fn no_correlation_is_used_twice_over_many_lives() {
     // A life ends at any moment, as by `kill -9`: in the middle of an evaluation at one end or both. The session id is even
     // the same one each time; only the seeds are fresh, as they must be, and in some lives at one end only.
     let (program, mut random) = (program(3), Random::new(5));
-    let mut log: Vec<Used> = Vec::new();
+    let mut log: Vec<CorrelationRange> = Vec::new();
     for life in 0..40u8 {
         let seeds = if life % 2 == 0 { [life; 32] } else { [0; 32] };
         let id = SessionId([7; 16]);
@@ -200,8 +200,8 @@ fn no_correlation_is_used_twice_over_many_lives() {
             pair.fill(&Demand::of(&program, lanes));
             let inputs = random.rows(program.input_rows(), lanes);
             let [mut one, two] = pair.pools.each_mut().map(|pool| Evaluation::new(&program, &inputs, pool).unwrap());
-            assert_eq!(one.used(), two.used());
-            log.extend(one.used());
+            assert_eq!(one.consumed(), two.consumed());
+            log.extend(one.consumed());
             one.round(None).unwrap();
         }
     }
@@ -222,13 +222,13 @@ fn a_pool_wipes_and_forgets_what_it_gave() {
     let demand = Demand::of(&program, 128);
     pair.fill(&demand);
     let pool = &mut pair.pools[0];
-    assert_eq!(pool.stock(), demand);
+    assert_eq!(pool.available(), demand);
     assert_eq!(pool.bytes(), demand.bytes());
     let inputs = BitRows::zero(program.input_rows(), 128);
     let evaluation = Evaluation::new(&program, &inputs, pool).unwrap();
-    assert_eq!((pool.stock().total(), pool.bytes()), (0, 0));
+    assert_eq!((pool.available().total(), pool.bytes()), (0, 0));
     assert!(Evaluation::new(&program, &inputs, pool).is_err());
-    assert_eq!(evaluation.used().iter().map(|used| used.count).sum::<usize>(), demand.total());
+    assert_eq!(evaluation.consumed().iter().map(|used| used.count).sum::<usize>(), demand.total());
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn nothing_secret_is_printed() {
     assert_eq!(share, "Share<party 1>(BitRows { rows: 34, lanes: 64, .. })");
     let evaluation = Evaluation::new(&program, &inputs, &mut pair.pools[0]).unwrap();
     assert_eq!(format!("{evaluation:?}"), "Evaluation { role: party 1, lanes: 64, layer: 0 of 8, .. }");
-    assert_eq!(format!("{:?}", pair.setups[0]), "Setup { role: party 1, state: ready, asked: [], .. }");
+    assert_eq!(format!("{:?}", pair.setups[0]), "Setup { role: party 1, state: ready, requested: [], .. }");
 }
 
 #[test]
@@ -259,8 +259,8 @@ fn known_seeds_give_known_messages() {
     };
     for chunk in Demand::of(&program, 9).chunks(DEFAULT_CHUNK) {
         let [left, right] = [&mut one, &mut two];
-        left.ask(chunk).unwrap();
-        right.ask(chunk).unwrap();
+        left.request(chunk).unwrap();
+        right.request(chunk).unwrap();
         let (outputs, sent) = recorded(left, right);
         pools[0].add(outputs.0).unwrap();
         pools[1].add(outputs.1).unwrap();

@@ -21,15 +21,15 @@ fn send<T>(step: Step<T>) -> Vec<u8> {
     }
 }
 
-fn asked() -> [Setup; 2] {
+fn requested() -> [Setup; 2] {
     let mut setups = common::setups(1);
-    setups.iter_mut().for_each(|setup| setup.ask(CHUNK).unwrap());
+    setups.iter_mut().for_each(|setup| setup.request(CHUNK).unwrap());
     setups
 }
 
 /// Both setups after `rounds` rounds, with party 2's message of the next one.
 fn setup_after(rounds: usize) -> (Setup, Vec<u8>) {
-    let [mut one, mut two] = asked();
+    let [mut one, mut two] = requested();
     let (mut first, mut second) = (one.round(None).unwrap(), two.round(None).unwrap());
     for _ in 0..rounds {
         let (a, b) = (send(first), send(second));
@@ -129,8 +129,8 @@ fn a_chunk_out_of_step_is_refused() {
         refuses(one, &message, Fault::OutOfStep);
     }
     let [mut one, mut two] = common::setups(1);
-    one.ask(CHUNK).unwrap();
-    two.ask(Chunk { width: Width::ALL[0], ..CHUNK }).unwrap();
+    one.request(CHUNK).unwrap();
+    two.request(Chunk { width: Width::ALL[0], ..CHUNK }).unwrap();
     let outcome = lockstep(&mut one, &mut two).map(|_| ());
     assert_eq!(outcome, by_two(Fault::OutOfStep).map_err(LockstepError::End));
 }
@@ -138,15 +138,15 @@ fn a_chunk_out_of_step_is_refused() {
 #[test]
 fn a_caller_out_of_turn_is_told_so() {
     let [mut one, _] = common::setups(1);
-    assert_eq!(one.round(Some(&[])).map(|_| ()), Err(Error::Caller(Misuse::Turn)));
+    assert_eq!(one.round(Some(&[])).map(|_| ()), Err(Error::Caller(Misuse::OutOfTurn)));
     for count in [0, 1, 127, Chunk::MAX + 128] {
-        assert_eq!(one.ask(Chunk { count, ..CHUNK }), Err(Misuse::ChunkCount(count)));
+        assert_eq!(one.request(Chunk { count, ..CHUNK }), Err(Misuse::ChunkCount(count)));
     }
     let mut pair = Pair::new(1);
     let [left, _] = &mut pair.setups;
-    assert_eq!(left.round(None).map(|_| ()), Err(Error::Caller(Misuse::NothingAsked)));
+    assert_eq!(left.round(None).map(|_| ()), Err(Error::Caller(Misuse::NoChunk)));
     pair.chunk(CHUNK);
-    assert_eq!(pair.pools[0].stock(), Demand::just(CHUNK.width, 128));
+    assert_eq!(pair.pools[0].available(), Demand::just(CHUNK.width, 128));
 }
 
 /// Both ends of an evaluation whose inputs are zero, after `rounds` rounds, with party 2's next message.
@@ -246,13 +246,13 @@ fn a_stop_in_mid_layer_loses_the_correlations_and_nothing_else() {
     let program = Program::new(SelectBest::standard(2).circuit().unwrap()).unwrap();
     let once = Demand::of(&program, 10);
     pair.fill(&(once * 2));
-    let before = pair.pools[0].stock();
+    let before = pair.pools[0].available();
     let inputs = BitRows::zero(program.input_rows(), 10);
     for pool in &mut pair.pools {
         let mut stopped = Evaluation::new(&program, &inputs, pool).unwrap();
         stopped.round(None).unwrap();
         drop(stopped);
-        assert_eq!(pool.stock() + once, before);
+        assert_eq!(pool.available() + once, before);
     }
     // Both ends lost the same, so the next evaluation is right.
     let out = pair.evaluate(&program, &inputs, &mut Random::new(6));
@@ -264,7 +264,7 @@ fn an_empty_pool_refuses_and_loses_nothing() {
     let mut pair = Pair::new(7);
     let program = Program::new(export_all()).unwrap();
     pair.fill(&Demand::of(&program, 100));
-    let before = pair.pools[0].stock();
+    let before = pair.pools[0].available();
     let inputs = BitRows::zero(program.input_rows(), 129);
     let width = Width::fitting(128).unwrap();
     let refused = Evaluation::new(&program, &inputs, &mut pair.pools[0]).map(|_| ());
@@ -272,30 +272,30 @@ fn an_empty_pool_refuses_and_loses_nothing() {
     let rows = BitRows::zero(1, 1);
     let refused = Evaluation::new(&program, &rows, &mut pair.pools[0]).map(|_| ());
     assert_eq!(refused, Err(StartError::Caller(Misuse::InputRows { expected: 257, got: 1 })));
-    assert_eq!(pair.pools[0].stock(), before);
+    assert_eq!(pair.pools[0].available(), before);
 }
 
 #[test]
 fn a_pool_takes_only_what_continues_it() {
     let stock = |setups: &mut [Setup; 2]| {
         let [one, two] = setups;
-        one.ask(CHUNK).unwrap();
-        two.ask(CHUNK).unwrap();
+        one.request(CHUNK).unwrap();
+        two.request(CHUNK).unwrap();
         lockstep(one, two).unwrap()
     };
     let (mut ours, mut others) = (Pair::new(8), Pair::new(9));
     let ((first, of_two), (second, _)) = (stock(&mut ours.setups), stock(&mut ours.setups));
     let mut pool = Pool::new(2 * 17 * 128 / 8);
     pool.add(first).unwrap();
-    assert_eq!(pool.add(of_two), Err(Misuse::ForeignStock));
-    assert_eq!(pool.add(stock(&mut others.setups).0), Err(Misuse::ForeignStock));
+    assert_eq!(pool.add(of_two), Err(Misuse::ForeignCorrelations));
+    assert_eq!(pool.add(stock(&mut others.setups).0), Err(Misuse::ForeignCorrelations));
     let (third, _) = stock(&mut ours.setups);
-    assert_eq!(pool.add(third), Err(Misuse::ForeignStock), "a gap in the numbers");
+    assert_eq!(pool.add(third), Err(Misuse::ForeignCorrelations), "a gap in the numbers");
     pool.add(second).unwrap();
-    assert_eq!(pool.room(), 0);
+    assert_eq!(pool.free_bytes(), 0);
     let (fourth, _) = stock(&mut ours.setups);
     let mut small = Pool::new(271);
-    assert!(matches!(small.add(fourth), Err(Misuse::ForeignStock | Misuse::PoolFull(_))));
+    assert!(matches!(small.add(fourth), Err(Misuse::ForeignCorrelations | Misuse::PoolFull(_))));
 }
 
 #[test]

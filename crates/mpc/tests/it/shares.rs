@@ -77,8 +77,8 @@ fn shares_and_messages_of_fixed_inputs_look_random_and_never_come_twice() {
     let [one, two] = &mut pair.setups;
     for _ in 0..2 {
         let chunk = Chunk { width: Width::ALL[0], count: 1 << 16 };
-        one.ask(chunk).unwrap();
-        two.ask(chunk).unwrap();
+        one.request(chunk).unwrap();
+        two.request(chunk).unwrap();
         record(one, two, 16, &mut setup);
     }
     for _ in 0..700 {

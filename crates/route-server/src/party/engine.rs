@@ -82,7 +82,7 @@ impl Engine {
 
     /// What the pool lacks of `demand`.
     pub(super) fn short_of(&self, demand: &Demand) -> Demand {
-        self.pool.short_of(demand)
+        self.pool.missing_for(demand)
     }
 
     /// From now on the pool should hold `demand` at least.
@@ -102,7 +102,7 @@ impl Engine {
     /// Begins to make these chunks.
     pub(super) fn fill(&mut self, chunks: &[Chunk]) -> Result<(), String> {
         for chunk in chunks {
-            self.setup.ask(*chunk).map_err(|error| error.to_string())?;
+            self.setup.request(*chunk).map_err(|error| error.to_string())?;
         }
         self.work = Work::Fill;
         self.awaiting = false;

@@ -1,7 +1,7 @@
-//! Router certificates (RFC 8209) from files: each is judged by its chain up to a trust anchor, by its dates, and by its
+//! Router certificates (RFC 8209) from files: each is checked against its chain up to a trust anchor, its dates, and its
 //! issuer's revocation list.
 //!
-//! A network with a relying party takes router keys from its cache instead ([`super::rtr`]), which has also looked at
+//! A network with a relying party takes router keys from its cache instead ([`super::rtr`]), which also checks
 //! manifests.
 
 use std::collections::HashMap;
@@ -16,37 +16,37 @@ use wayleave_core::{Asn, UnixTime};
 
 use super::RouterKey;
 
-/// Octets of a certificate or list that are looked at.
+/// Octets of a certificate or list, at most: our own limit.
 const MOST_LEN: usize = 16 << 20;
 /// ASes that one router certificate may name: our own limit.
 const MOST_ASES: u32 = 1_024;
-/// Authorities that stand between a trust anchor and a router: our own limit.
+/// Authorities between a trust anchor and a router: our own limit.
 const MOST_LEVELS: usize = 32;
-/// Certificates of authorities that are held: our own limit.
+/// Certificates of authorities: our own limit.
 const MOST_AUTHORITIES: usize = 100_000;
 
-/// Why a certificate or list was not taken.
+/// Why a certificate or list was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
-    /// Longer than anything that is looked at, or one authority too many.
-    #[error("more than is looked at: {0}")]
+    /// Above one of our limits.
+    #[error("above the limit: {0}")]
     TooMuch(&'static str),
     /// Not well formed.
-    #[error("not well formed: {0}")]
+    #[error("malformed: {0}")]
     Malformed(String),
-    /// No authority that was taken in has issued it.
-    #[error("its issuer is not known")]
+    /// No accepted authority has issued it.
+    #[error("its issuer is not among the accepted authorities")]
     UnknownIssuer,
     /// It breaks a rule, is out of its dates, claims what its issuer does not have, or its signature is wrong.
     #[error("not valid: {0}")]
     Invalid(String),
-    /// The issuer's revocation list was not taken in.
+    /// There is no accepted revocation list of the issuer.
     #[error("its issuer's revocation list is missing")]
     NoRevocationList,
     /// Its own time, or that of its issuer's revocation list, has not begun.
-    #[error("its time begins at {from} (seconds since 1970)")]
+    #[error("not valid before {from} (seconds since 1970)")]
     NotYet {
-        /// When it does, in seconds since 1970.
+        /// Seconds since 1970.
         from: u64,
     },
     /// The issuer's revocation list is out of date.
@@ -57,30 +57,29 @@ pub enum CertificateError {
     Revoked,
 }
 
-/// A router key from a certificate, and how long it holds.
+/// A router key from a certificate, and its validity.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Imported {
-    /// The key.
+pub struct CertifiedKey {
     pub key: RouterKey,
-    /// Seconds since 1970 from which the certificate holds.
+    /// Seconds since 1970 from which the certificate is valid.
     pub not_before: u64,
-    /// Seconds since 1970 until which it holds, every certificate above it, and the revocation lists of their issuers.
+    /// Seconds since 1970 until which it, every certificate above it and their issuers' revocation lists are valid.
     pub not_after: u64,
 }
 
-/// A file: its name, for people, and its octets.
+/// A file: its name for error messages, and its contents.
 pub type File = (String, Vec<u8>);
 
-/// The router keys of a folder's certificates: `anchors` are certificates of trust anchors, for which the caller
-/// vouches, `certificates` those of authorities and routers in any order, `lists` revocation lists. Beside the keys, each
-/// file that does not count with its reason.
+/// The router keys of a folder's certificates: `anchors` are certificates of trust anchors, which the caller
+/// trusts, `certificates` those of authorities and routers in any order, `lists` revocation lists. Returns the keys, and
+/// each refused file with the reason.
 #[must_use]
 pub fn import(
     anchors: &[File],
     certificates: &[File],
     lists: &[File],
     now: UnixTime,
-) -> (Vec<Imported>, Vec<(String, CertificateError)>) {
+) -> (Vec<CertifiedKey>, Vec<(String, CertificateError)>) {
     let mut authorities = Authorities::new();
     let mut refused: Vec<(String, CertificateError)> = Vec::new();
     for (name, der) in anchors {
@@ -96,7 +95,7 @@ pub fn import(
         }
     }
     let mut pending_lists: Vec<&File> = lists.iter().collect();
-    // A level at a time: what is below an authority counts once that one does.
+    // One level of the hierarchy at a time: a certificate is accepted only after its issuer.
     for _ in 0..MOST_LEVELS {
         let before = pending.len() + pending_lists.len();
         pending_lists.retain(|(name, der)| match authorities.add_revocation_list(der) {
@@ -133,28 +132,28 @@ pub fn import(
     (keys, refused)
 }
 
-/// The authorities whose router certificates count.
+/// The accepted authorities, whose router certificates are valid.
 #[derive(Default)]
 pub struct Authorities {
     certificates: HashMap<KeyIdentifier, Authority>,
     revocation_lists: HashMap<KeyIdentifier, Crl>,
 }
 
-/// An authority that counts.
+/// An accepted authority.
 struct Authority {
     certificate: ResourceCert,
-    /// Until when it and all above it hold, in seconds since 1970.
+    /// Until when it and all above it are valid, in seconds since 1970.
     until: u64,
 }
 
 impl Authorities {
-    /// None.
+    /// Without authorities.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes in a trust anchor's own certificate. The caller vouches for it.
+    /// Adds a trust anchor's own certificate, which the caller trusts.
     pub fn add_trust_anchor(&mut self, name: &str, der: &[u8], now: UnixTime) -> Result<(), CertificateError> {
         let info = TalInfo::from_name(name.to_owned()).into_arc();
         let certificate = decode(der)?;
@@ -163,7 +162,7 @@ impl Authorities {
         self.add(certificate, u64::MAX)
     }
 
-    /// Takes in the certificate of an authority below one that was taken in before, and not revoked by it.
+    /// Adds the certificate of an authority that an accepted one has issued and not revoked.
     pub fn add_authority(&mut self, der: &[u8], now: UnixTime) -> Result<(), CertificateError> {
         let certificate = decode(der)?;
         let (issuer, until) = self.issuer(&certificate, now)?;
@@ -172,7 +171,7 @@ impl Authorities {
         self.add(certificate, until)
     }
 
-    /// Takes in the revocation list of an authority; a later one takes the place of an earlier one, never the reverse.
+    /// Adds the revocation list of an authority; a later one replaces an earlier one, never the reverse.
     pub fn add_revocation_list(&mut self, der: &[u8]) -> Result<(), CertificateError> {
         check_len(der)?;
         let list = Crl::decode(der).map_err(malformed)?;
@@ -186,12 +185,12 @@ impl Authorities {
         Ok(())
     }
 
-    /// The keys that a router certificate gives: one for each AS that it names.
+    /// The keys of a router certificate: one for each AS that it names.
     pub fn router_keys(&self, der: &[u8], now: UnixTime) -> Result<Vec<RouterKey>, CertificateError> {
         self.imported(der, now).map(|keys| keys.into_iter().map(|imported| imported.key).collect())
     }
 
-    fn imported(&self, der: &[u8], now: UnixTime) -> Result<Vec<Imported>, CertificateError> {
+    fn imported(&self, der: &[u8], now: UnixTime) -> Result<Vec<CertifiedKey>, CertificateError> {
         let certificate = decode(der)?;
         let (issuer, until) = self.issuer(&certificate, now)?;
         has_begun(certificate.validity().not_before(), now)?;
@@ -207,7 +206,7 @@ impl Authorities {
         let validity = certificate.validity();
         let (not_before, not_after) = (secs(validity.not_before()), secs(validity.not_after()).min(until));
         let key = |asn: rpki::resources::Asn| RouterKey { asn: Asn(asn.into_u32()), ski, info: info.clone() };
-        Ok(blocks.iter_asns().map(|asn| Imported { key: key(asn), not_before, not_after }).collect())
+        Ok(blocks.iter_asns().map(|asn| CertifiedKey { key: key(asn), not_before, not_after }).collect())
     }
 
     fn add(&mut self, certificate: ResourceCert, until: u64) -> Result<(), CertificateError> {
@@ -220,7 +219,7 @@ impl Authorities {
         Ok(())
     }
 
-    /// The authority that `certificate` names as its issuer, if that has not revoked it, and until when its word holds.
+    /// The issuer of `certificate`, if it has not revoked it, and until when the issuer is valid.
     fn issuer(&self, certificate: &Cert, now: UnixTime) -> Result<(&Authority, u64), CertificateError> {
         let identifier = certificate.authority_key_identifier().ok_or(CertificateError::UnknownIssuer)?;
         let issuer = self.certificates.get(&identifier).ok_or(CertificateError::UnknownIssuer)?;

@@ -1,4 +1,4 @@
-//! What the RPKI says of origins and routers: over RTR from a relying party's cache, or from router certificates.
+//! RPKI data about origins and routers: over RTR from a relying party's cache, or from router certificates.
 //!
 //! The formats and protocols are the `rpki` crate's; here they become plain values, bounded and checked.
 
@@ -18,18 +18,15 @@ const ED25519_HEAD: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 
 /// A validated ROA payload: `asn` may originate `prefix` and what lies in it, down to `max_length` bits (RFC 6811).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Vrp {
-    /// The prefix.
     pub prefix: Prefix,
     /// The longest prefix that may be originated, in bits.
     pub max_length: u8,
-    /// Who may.
     pub asn: Asn,
 }
 
 /// A router key (RFC 8209): `asn` signs with it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RouterKey {
-    /// The AS.
     pub asn: Asn,
     /// The key identifier: SHA-1 over the bits of the public key.
     pub ski: [u8; SKI_LEN],
@@ -37,37 +34,37 @@ pub struct RouterKey {
     pub info: Vec<u8>,
 }
 
-/// A public key of a kind that we know.
+/// A public key of a supported kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PublicKey {
     /// ECDSA over P-256, the only kind that RFC 8608 has: an uncompressed point.
     EcdsaP256([u8; 65]),
     /// Ed25519: no standard lets a router certificate carry it, but a cache of one's own may.
     Ed25519([u8; 32]),
-    /// RSA with the exponent 65537: the modulus, big-endian. The same holds.
+    /// RSA with the exponent 65537: the modulus, big-endian. As for Ed25519, only a cache of one's own may carry it.
     Rsa(Vec<u8>),
 }
 
-/// Why a router key is of no use to us.
+/// Why a router key cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RouterKeyError {
-    /// Not the encoding of a public key of a kind that we know.
-    #[error("the public key is of no kind that we know, or is not well formed")]
+    /// Not the encoding of a public key of a supported kind.
+    #[error("the public key is malformed or of an unsupported kind")]
     Unknown,
-    /// The identifier is not that of the key.
-    #[error("the key identifier is not that of the public key")]
+    /// The identifier differs from the key's.
+    #[error("the key identifier does not match the public key")]
     Identifier,
 }
 
 impl RouterKey {
-    /// The public key, once its identifier is found to be its own.
+    /// The public key, after its identifier was checked.
     pub fn public_key(&self) -> Result<PublicKey, RouterKeyError> {
         if let Some(key) = self.info.strip_prefix(&ED25519_HEAD) {
             let key: [u8; 32] = key.try_into().map_err(|_| RouterKeyError::Unknown)?;
             return if self.ski == sha1(&key) { Ok(PublicKey::Ed25519(key)) } else { Err(RouterKeyError::Identifier) };
         }
         let key = SubjectKey::decode(self.info.as_slice()).map_err(|_| RouterKeyError::Unknown)?;
-        // A decoder may leave octets behind: there must be one encoding of each key.
+        // The decoder may ignore trailing octets, but each key must have one encoding only.
         if key.to_info_bytes() != self.info {
             return Err(RouterKeyError::Unknown);
         }
@@ -101,17 +98,15 @@ fn sha1(octets: &[u8]) -> [u8; SKI_LEN] {
     sha1::Sha1::digest(octets).into()
 }
 
-/// All that one source says.
+/// The data of one source.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Validated {
-    /// Who may originate what.
+pub struct RpkiData {
     pub vrps: BTreeSet<Vrp>,
-    /// The routers' keys.
     pub router_keys: BTreeSet<RouterKey>,
 }
 
-impl Validated {
-    /// What all of `sources` say together.
+impl RpkiData {
+    /// The union of all `sources`.
     #[must_use]
     pub fn merged<'a>(sources: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut merged = Self::default();

@@ -1,7 +1,7 @@
-//! An RTR client (RFC 8210): it follows one cache, over TCP or TLS, and says what the cache says.
+//! An RTR client (RFC 8210): it follows one cache, over TCP or TLS, and publishes the cache's data.
 //!
-//! When the connection breaks, what was learnt stays until the cache's expire interval has passed, and no longer
-//! (section 6). Only an update that came in whole is shown.
+//! When the connection breaks, the data stay in force until the cache's expire interval has passed, and no longer
+//! (section 6). Only a complete update is published.
 
 use std::io;
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use tokio_rustls::TlsConnector;
 use tracing::{info, warn};
 use wayleave_core::{Asn, Prefix};
 
-use super::{RouterKey, Validated, Vrp};
+use super::{RouterKey, RpkiData, Vrp};
 
-/// What opening a connection may take, TLS included.
+/// How long opening a connection may take, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
-/// What an answer may take, from its first octet to its last.
+/// How long an answer may take, from its first octet to its last.
 const ANSWER: Duration = Duration::from_secs(120);
 /// Pauses between attempts: doubled from the least to the most, or to the cache's own retry interval if that is less.
 const RETRY_LEAST: Duration = Duration::from_secs(1);
 const RETRY_MOST: Duration = Duration::from_secs(600);
-/// Bounds of what a cache may ask for (RFC 8210 section 6): seconds.
+/// Bounds of a cache's expire interval (RFC 8210 section 6): seconds.
 const EXPIRE_LEAST: u32 = 600;
 const EXPIRE_MOST: u32 = 172_800;
-/// Items that we hold of one cache: our own limit, some eight times what the world has today.
+/// Items kept of one cache: our own limit, some eight times today's global total.
 const MOST_ITEMS: usize = 4_000_000;
-/// Octets of a public key's encoding that we hold.
+/// Octets of a public key's encoding, at most.
 const MOST_KEY_LEN: usize = 2_048;
 
 /// A cache to follow.
@@ -42,11 +42,12 @@ const MOST_KEY_LEN: usize = 2_048;
 pub struct Cache {
     /// Host and port.
     pub address: String,
-    /// How it is judged, where it is reached by TLS.
+    /// How its certificate is checked, if it is reached by TLS.
     pub tls: Option<Tls>,
 }
 
-/// Whom a cache's certificate must name, and who must have issued it. Two that demand the same are equal.
+/// The name that a cache's certificate must carry, and the authorities that may have issued it. Two with equal
+/// requirements are equal.
 #[derive(Clone)]
 pub struct Tls {
     name: ServerName<'static>,
@@ -56,41 +57,39 @@ pub struct Tls {
 
 impl PartialEq for Tls {
     fn eq(&self, other: &Self) -> bool {
-        // The rest follows from these.
+        // The configuration follows from these.
         self.name == other.name && self.authorities == other.authorities
     }
 }
 
 impl Eq for Tls {}
 
-/// How far a cache is to be believed.
+/// State of a cache's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
-    /// Nothing has come in yet.
-    NeverHeard,
+pub enum CacheState {
+    /// No complete update has been received yet.
+    NoData,
     /// Connected, and the last update is in force.
     Current,
-    /// Not connected; what was learnt has not expired.
+    /// Not connected; the data have not expired.
     Stale,
-    /// What was learnt has expired, and is gone.
+    /// The data have expired and were dropped.
     Expired,
 }
 
-/// What a cache says at one moment.
+/// A cache's data at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// Counts up with every change of what is said.
+    /// Counts up with every change of the data.
     pub generation: u64,
-    /// How far to believe it.
-    pub standing: Standing,
-    /// What it says.
-    pub validated: Arc<Validated>,
-    /// When that expires if nothing more is heard; `None` where nothing counts.
+    pub standing: CacheState,
+    pub validated: Arc<RpkiData>,
+    /// When the data expire without a further update; `None` if there are none.
     pub expires: Option<Instant>,
 }
 
-/// How a cache behind TLS is judged: its certificate must carry `name`, and one of the authorities in `pem`
-/// (RFC 7468) must have issued it.
+/// Requirements on a cache's certificate: it must carry `name`, and one of the authorities in `pem` (RFC 7468) must have
+/// issued it.
 pub fn tls(name: &str, pem: &[u8]) -> Result<Tls, String> {
     let name = ServerName::try_from(name.to_owned()).map_err(|error| format!("{name}: {error}"))?;
     let (mut roots, mut authorities) = (RootCertStore::empty(), Vec::new());
@@ -102,7 +101,7 @@ pub fn tls(name: &str, pem: &[u8]) -> Result<Tls, String> {
         }
     }
     if roots.is_empty() {
-        return Err("it holds no certificate".to_owned());
+        return Err("the file contains no certificate".to_owned());
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
     let builder = builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
@@ -113,18 +112,18 @@ pub fn tls(name: &str, pem: &[u8]) -> Result<Tls, String> {
 /// Follows `cache` until the task is aborted; the receiver sees every change.
 #[must_use]
 pub fn follow(cache: Cache) -> (watch::Receiver<Snapshot>, JoinHandle<()>) {
-    let first = Snapshot { generation: 0, standing: Standing::NeverHeard, validated: Arc::default(), expires: None };
+    let first = Snapshot { generation: 0, standing: CacheState::NoData, validated: Arc::default(), expires: None };
     let (changes, receiver) = watch::channel(first);
     (receiver, tokio::spawn(run(cache, changes)))
 }
 
 async fn run(cache: Cache, changes: watch::Sender<Snapshot>) {
-    let mut table = Table { changes, expires: None, timing: Timing::default(), updates: 0 };
+    let mut table = CacheTable { changes, expires: None, timing: Timing::default(), updates: 0 };
     let mut serial = None;
     let mut pause = RETRY_LEAST;
     loop {
         let updates = table.updates;
-        // What has expired cannot be the base of a difference.
+        // Expired data cannot be the base of an incremental update.
         serial = serial.filter(|_| table.expires.is_some());
         let error = match timeout(CONNECT, connect(&cache)).await {
             Ok(Ok(socket)) => {
@@ -137,7 +136,7 @@ async fn run(cache: Cache, changes: watch::Sender<Snapshot>) {
             Ok(Err(error)) => error,
             Err(_) => io::Error::from(io::ErrorKind::TimedOut),
         };
-        warn!(cache = cache.address, %error, "the RTR cache is not connected");
+        warn!(cache = cache.address, %error, "RTR cache not connected; its data stay in force until they expire, trying again");
         table.disconnected();
         pause = if table.updates > updates { RETRY_LEAST } else { (pause * 2).min(RETRY_MOST) };
         let wait = pause.min(Duration::from_secs(u64::from(table.timing.retry.max(1))));
@@ -145,7 +144,7 @@ async fn run(cache: Cache, changes: watch::Sender<Snapshot>) {
     }
 }
 
-/// Whether a session goes on where it was once there is a connection again; one that went wrong starts anew.
+/// Whether the next connection may continue this session; after a protocol error it starts from the beginning.
 fn has_broken_off(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | TimedOut | UnexpectedEof)
@@ -165,8 +164,8 @@ async fn connect(cache: &Cache) -> io::Result<Box<dyn Socket>> {
 trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Socket for S {}
 
-/// Takes one update after the other until something goes wrong, and says what.
-async fn converse(client: &mut Client<Box<dyn Socket>, Table>) -> io::Error {
+/// Receives updates until something fails; returns the error.
+async fn converse(client: &mut Client<Box<dyn Socket>, CacheTable>) -> io::Error {
     loop {
         // The client waits for the refresh interval or a notification first.
         let refresh = if client.target().updates == 0 { 0 } else { client.target().timing.refresh };
@@ -181,16 +180,16 @@ async fn converse(client: &mut Client<Box<dyn Socket>, Table>) -> io::Error {
     }
 }
 
-/// Holds what the cache said.
-struct Table {
+/// The data of a cache and their expiry.
+struct CacheTable {
     changes: watch::Sender<Snapshot>,
     expires: Option<Instant>,
     timing: Timing,
     updates: u64,
 }
 
-impl Table {
-    fn publish(&self, standing: Standing, validated: Option<Validated>) {
+impl CacheTable {
+    fn publish(&self, standing: CacheState, validated: Option<RpkiData>) {
         self.changes.send_if_modified(|snapshot| {
             let is_new = validated.is_some_and(|validated| {
                 let is_new = *snapshot.validated != validated;
@@ -210,17 +209,17 @@ impl Table {
     fn disconnected(&mut self) {
         match self.expires {
             Some(expires) if expires <= Instant::now() => self.expire(),
-            Some(_) => self.publish(Standing::Stale, None),
+            Some(_) => self.publish(CacheState::Stale, None),
             None => {}
         }
     }
 
     fn expire(&mut self) {
         self.expires = None;
-        self.publish(Standing::Expired, Some(Validated::default()));
+        self.publish(CacheState::Expired, Some(RpkiData::default()));
     }
 
-    /// Waits, and lets what was learnt expire meanwhile.
+    /// Waits for `pause`; the data may expire meanwhile.
     async fn wait(&mut self, pause: Duration) {
         let until = Instant::now() + pause;
         if let Some(expires) = self.expires.filter(|expires| *expires <= until) {
@@ -231,34 +230,34 @@ impl Table {
     }
 }
 
-impl PayloadTarget for Table {
-    type Update = Update;
+impl PayloadTarget for CacheTable {
+    type Update = PendingUpdate;
 
-    fn start(&mut self, reset: bool) -> Update {
-        let validated = if reset { Validated::default() } else { (*self.changes.borrow().validated).clone() };
-        Update { validated, ignored: 0 }
+    fn start(&mut self, reset: bool) -> PendingUpdate {
+        let validated = if reset { RpkiData::default() } else { (*self.changes.borrow().validated).clone() };
+        PendingUpdate { validated, ignored: 0 }
     }
 
-    fn apply(&mut self, update: Update, timing: Timing) -> Result<(), PayloadError> {
+    fn apply(&mut self, update: PendingUpdate, timing: Timing) -> Result<(), PayloadError> {
         let (vrps, router_keys) = (update.validated.vrps.len(), update.validated.router_keys.len());
         self.timing = timing;
         self.updates += 1;
         let expire = timing.expire.clamp(EXPIRE_LEAST, EXPIRE_MOST);
         self.expires = Some(Instant::now() + Duration::from_secs(u64::from(expire)));
-        self.publish(Standing::Current, Some(update.validated));
-        info!(vrps, router_keys, ignored = update.ignored, "an update from the RTR cache is in force");
+        self.publish(CacheState::Current, Some(update.validated));
+        info!(vrps, router_keys, ignored = update.ignored, "update from the RTR cache in force");
         Ok(())
     }
 }
 
-/// An update that is coming in.
-struct Update {
-    validated: Validated,
-    /// Items of kinds that we have no use for.
+/// An update that is being received.
+struct PendingUpdate {
+    validated: RpkiData,
+    /// Items of kinds that are not used.
     ignored: usize,
 }
 
-impl PayloadUpdate for Update {
+impl PayloadUpdate for PendingUpdate {
     fn push_update(&mut self, action: Action, payload: Payload) -> Result<(), PayloadError> {
         let changed = match payload {
             Payload::Origin(origin) => {
@@ -306,11 +305,10 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_learnt_expires_when_the_cache_stays_away() {
-        let first =
-            Snapshot { generation: 0, standing: Standing::NeverHeard, validated: Arc::default(), expires: None };
+    async fn data_expire_when_the_cache_stays_away() {
+        let first = Snapshot { generation: 0, standing: CacheState::NoData, validated: Arc::default(), expires: None };
         let (changes, receiver) = watch::channel(first);
-        let mut table = Table { changes, expires: None, timing: Timing::default(), updates: 0 };
+        let mut table = CacheTable { changes, expires: None, timing: Timing::default(), updates: 0 };
         let mut update = table.start(true);
         let key = RouterKey { asn: Asn(64_496), ski: [1; 20], info: vec![1] };
         update.validated.router_keys.insert(key);
@@ -318,10 +316,10 @@ mod tests {
         table.disconnected();
         table.wait(Duration::from_secs(899)).await;
         let held = receiver.borrow().clone();
-        assert_eq!((held.standing, held.validated.router_keys.len()), (Standing::Stale, 1));
+        assert_eq!((held.standing, held.validated.router_keys.len()), (CacheState::Stale, 1));
         table.wait(Duration::from_secs(2)).await;
         let gone = receiver.borrow().clone();
-        assert_eq!((gone.standing, gone.validated.router_keys.len()), (Standing::Expired, 0));
+        assert_eq!((gone.standing, gone.validated.router_keys.len()), (CacheState::Expired, 0));
         assert!(gone.generation > held.generation);
     }
 }

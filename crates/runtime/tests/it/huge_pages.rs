@@ -31,7 +31,7 @@ fn large_tables_have_huge_pages_once_they_are_asked_for() {
         return;
     }
     let before = vec![1u8; LENGTH];
-    // The system's allocator may be told to ask by itself.
+    // The system's allocator may be configured to request them by itself.
     assert!(!is_advised(middle(&before)) || std::env::var_os("GLIBC_TUNABLES").is_some());
     ask();
     let (filled, zeroed, small) = (vec![1u8; LENGTH], vec![0u8; LENGTH], vec![1u8; 1 << 16]);

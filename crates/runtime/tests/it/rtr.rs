@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use wayleave_core::{Asn, Prefix};
-use wayleave_runtime::rpki::rtr::{self, Cache, Snapshot, Standing, follow};
+use wayleave_runtime::rpki::rtr::{self, Cache, CacheState, Snapshot, follow};
 use wayleave_runtime::rpki::{PublicKey, Vrp};
 
 /// What the cache has, and how it came to that.
@@ -96,7 +96,7 @@ impl PayloadSource for Source {
     }
 }
 
-/// Serves `source` on a port; gives the task, and what tells its clients of changes.
+/// Serves `source` on a port; returns the task, and the sender that notifies its clients of changes.
 async fn serve(source: Source, address: &str) -> (SocketAddr, NotifySender, JoinHandle<()>) {
     let listener = TcpListener::bind(address).await.expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -155,7 +155,7 @@ async fn what_a_cache_says_and_how_it_changes_is_learnt() {
     ]);
     let (address, mut notify, server) = serve(source.clone(), "127.0.0.1:0").await;
     let (mut receiver, client) = follow(plain(address));
-    let first = until(&mut receiver, |snapshot| snapshot.standing == Standing::Current).await;
+    let first = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
     let expected = [vrp("192.0.2.0/24", 25, 64_496), vrp("2001:db8::/32", 48, 64_496)];
     assert_eq!(first.validated.vrps.iter().copied().collect::<Vec<_>>(), expected);
     let learnt = first.validated.router_keys.first().expect("the key");
@@ -182,26 +182,26 @@ async fn a_lost_cache_leaves_what_was_learnt_and_is_found_again() {
     source.change(vec![(origin("192.0.2.0/24", 24, 64_496), Action::Announce)]);
     // The server's tasks live in a runtime of its own, so that all its connections end with it.
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let (tell, told) = tokio::sync::oneshot::channel();
+    let (to, bound) = tokio::sync::oneshot::channel();
     let of_thread = source.clone();
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async move {
             let (address, _notify, _server) = serve(of_thread, "127.0.0.1:0").await;
-            tell.send(address).expect("heard");
+            to.send(address).expect("heard");
             let _ = stopped.await;
         });
     });
-    let address = told.await.expect("bound");
+    let address = bound.await.expect("bound");
     let (mut receiver, client) = follow(plain(address));
-    until(&mut receiver, |snapshot| snapshot.standing == Standing::Current).await;
+    until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
     stop.send(()).expect("running");
     thread.join().expect("ended");
-    let stale = until(&mut receiver, |snapshot| snapshot.standing == Standing::Stale).await;
+    let stale = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Stale).await;
     assert_eq!(stale.validated.vrps.len(), 1);
     source.change(vec![(origin("198.51.100.0/24", 24, 64_497), Action::Announce)]);
     let (_, _notify, server) = serve(source, &address.to_string()).await;
-    let again = until(&mut receiver, |snapshot| snapshot.standing == Standing::Current).await;
+    let again = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
     assert_eq!(again.validated.vrps.len(), 2);
     client.abort();
     server.abort();
@@ -254,14 +254,14 @@ async fn a_wrong_answer_ends_the_session_and_teaches_nothing() {
             .await
             .unwrap_or_else(|_| panic!("{name}: still connected"))
             .expect(name);
-        assert_eq!(receiver.borrow().standing, Standing::NeverHeard, "{name}");
+        assert_eq!(receiver.borrow().standing, CacheState::NoData, "{name}");
         assert_eq!(receiver.borrow().generation, 0, "{name}");
         client.abort();
     }
     // The same answer without a defect is taken.
     let (address, cache) = answering([&response[..], &ipv4, &end].concat()).await;
     let (mut receiver, client) = follow(plain(address));
-    let snapshot = until(&mut receiver, |snapshot| snapshot.standing == Standing::Current).await;
+    let snapshot = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
     assert_eq!(snapshot.validated.vrps.first(), Some(&vrp("192.0.2.0/24", 24, 64_496)));
     client.abort();
     cache.abort();
@@ -300,9 +300,9 @@ async fn a_cache_behind_tls_is_followed_under_its_own_name_only() {
     assert!(tls("cache.example") == tls("cache.example") && tls("cache.example") != tls("other.example"));
     let (stranger, other) = follow(tls("other.example"));
     let (mut receiver, client) = follow(tls("cache.example"));
-    let snapshot = until(&mut receiver, |snapshot| snapshot.standing == Standing::Current).await;
+    let snapshot = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
     assert_eq!(snapshot.validated.vrps.len(), 1);
-    assert_eq!(stranger.borrow().standing, Standing::NeverHeard);
+    assert_eq!(stranger.borrow().standing, CacheState::NoData);
     for task in [client, other, relay, server] {
         task.abort();
     }

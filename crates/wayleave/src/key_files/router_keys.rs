@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use wayleave_attestation::pki::RegisteredKey;
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_core::{Asn, UnixTime};
-use wayleave_runtime::rpki::certificates::{CertificateError, File, Imported, import};
+use wayleave_runtime::rpki::certificates::{CertificateError, CertifiedKey, File, import};
 use wayleave_runtime::rpki::{PublicKey, RouterKey};
 
 use crate::failure::Failure;
@@ -35,7 +35,7 @@ pub fn registered(key: &RouterKey, not_before: u64, not_after: u64) -> Result<(A
 /// What a folder of certificates gives.
 #[derive(Default)]
 pub struct Read {
-    pub keys: Vec<Imported>,
+    pub keys: Vec<CertifiedKey>,
     /// What does not count, with its reason.
     pub refused: Vec<String>,
     /// When the time of something begins that does not count yet, in seconds since 1970: the first such moment.

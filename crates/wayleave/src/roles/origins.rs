@@ -15,9 +15,9 @@ use wayleave_attestation::pki::{ObjectSet, View, Vrp};
 use wayleave_core::UnixTime;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::Metric;
-use wayleave_runtime::rpki::Validated;
-use wayleave_runtime::rpki::certificates::Imported;
-use wayleave_runtime::rpki::rtr::Standing;
+use wayleave_runtime::rpki::RpkiData;
+use wayleave_runtime::rpki::certificates::CertifiedKey;
+use wayleave_runtime::rpki::rtr::CacheState;
 
 use self::cache::{Followed, Heard};
 use crate::config::Source;
@@ -179,12 +179,12 @@ fn follow_another(cache: &mut Option<Followed>, wanted: &Wanted) {
     }
 }
 
-fn word(standing: Standing) -> &'static str {
+fn word(standing: CacheState) -> &'static str {
     match standing {
-        Standing::NeverHeard => "never heard",
-        Standing::Current => "current",
-        Standing::Stale => "stale",
-        Standing::Expired => "expired",
+        CacheState::NoData => "never heard",
+        CacheState::Current => "current",
+        CacheState::Stale => "stale",
+        CacheState::Expired => "expired",
     }
 }
 
@@ -197,11 +197,11 @@ struct Reader {
     until: Option<u64>,
     /// What was last read; without an anchor nothing.
     set: Option<ObjectSet>,
-    certified: Vec<Imported>,
+    certified: Vec<CertifiedKey>,
     /// When the time of a certificate begins that does not count yet, in seconds since 1970.
     begins: Option<u64>,
     refused: usize,
-    validated: Arc<Validated>,
+    validated: Arc<RpkiData>,
     cache: Option<CacheSummary>,
     views: watch::Sender<Arc<View>>,
     summary: watch::Sender<Summary>,
@@ -245,13 +245,13 @@ impl Reader {
         {
             let address = cache.address.as_str();
             match heard.map(|heard| heard.snapshot.standing) {
-                Some(Standing::Stale) => {
+                Some(CacheState::Stale) => {
                     error!(address, "ALARM: the RTR cache is gone; what it said counts until it expires");
                 }
-                Some(Standing::Expired) => {
+                Some(CacheState::Expired) => {
                     error!(address, "ALARM: what the RTR cache said has expired: it counts no longer");
                 }
-                Some(Standing::NeverHeard) => info!(address, "the RTR cache has not answered yet"),
+                Some(CacheState::NoData) => info!(address, "the RTR cache has not answered yet"),
                 _ => info!(address, vrps = cache.vrps, router_keys = cache.router_keys, "the RTR cache is in force"),
             }
             self.summary.send_modify(|summary| summary.cache.clone_from(&self.cache));

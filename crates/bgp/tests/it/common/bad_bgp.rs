@@ -10,7 +10,7 @@ const ID: [u8; 4] = [10, 0, 0, 2];
 /// What must come of a misbehaviour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// The connection ends, and the peer is told this code and subcode.
+    /// The connection ends with a NOTIFICATION of this code and subcode.
     Told(u8, u8),
     /// The connection ends without a word (a NOTIFICATION is not answered).
     Silence,

@@ -1,5 +1,4 @@
-//! Tests of the session: one session under a hand that plays the world, and two sessions joined by a wire.
-#![allow(dead_code, unreachable_pub, missing_docs)] // Each test file uses a part.
+//! Test drivers of a session: one session driven by hand, and two sessions joined by a wire.
 
 pub mod bad_bgp;
 pub mod pair;
@@ -48,7 +47,7 @@ pub fn p(text: &str) -> Prefix {
     text.parse().expect("a prefix")
 }
 
-/// One session, and the world around it.
+/// One session and its driver.
 pub struct Rig {
     pub session: Session,
     pub now: Instant,
@@ -135,7 +134,7 @@ pub fn notification(outputs: &[Output]) -> Option<Notification> {
 }
 
 /// Code and subcode of the NOTIFICATION among what was sent.
-pub fn told(outputs: &[Output]) -> Option<(u8, u8)> {
+pub fn notified(outputs: &[Output]) -> Option<(u8, u8)> {
     notification(outputs).map(|notification| (notification.code, notification.subcode))
 }
 
@@ -156,7 +155,7 @@ pub fn ended(outputs: &[Output]) -> Option<&Ended> {
     })
 }
 
-/// An OPEN of the peer with every capability that matters to a test that says nothing of them.
+/// An OPEN of the peer with every capability that matters to a test which does not set them.
 pub fn open() -> Open {
     Open {
         asn: PEER,

@@ -15,8 +15,8 @@ struct Wire {
     to: [VecDeque<u8>; 2],
     /// This end has closed; nothing more comes from it, nothing more reaches it.
     closed: [bool; 2],
-    /// This end has been told that the other closed.
-    told: [bool; 2],
+    /// This end was notified that the other closed.
+    close_seen: [bool; 2],
 }
 
 /// What one end has reported.
@@ -123,7 +123,7 @@ impl Pair {
         for (at, wire) in self.wires.iter().enumerate() {
             for side in [0, 1] {
                 let octets = !wire.to[side].is_empty();
-                let closing = wire.closed[1 - side] && !wire.told[side];
+                let closing = wire.closed[1 - side] && !wire.close_seen[side];
                 if !wire.closed[side] && (octets || closing) {
                     choices.push((at, side));
                 }
@@ -148,7 +148,7 @@ impl Pair {
         let connection = wire.ids[side];
         let count = wire.to[side].len().min(self.chunk);
         if count == 0 {
-            wire.told[side] = true;
+            wire.close_seen[side] = true;
             wire.closed[side] = true;
             return self.give(side, Input::Closed { connection });
         }
@@ -162,7 +162,7 @@ impl Pair {
         }
         let ids = [ConnectionId(self.next), ConnectionId(self.next + 1)];
         self.next += 2;
-        self.wires.push(Wire { ids, to: Default::default(), closed: [false; 2], told: [false; 2] });
+        self.wires.push(Wire { ids, to: Default::default(), closed: [false; 2], close_seen: [false; 2] });
         self.give(side, Input::Connected { connection: ids[side], outgoing: true });
         self.give(1 - side, Input::Connected { connection: ids[1 - side], outgoing: false });
     }

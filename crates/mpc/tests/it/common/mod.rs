@@ -70,16 +70,16 @@ impl Pair {
 
     pub fn chunk(&mut self, chunk: Chunk) {
         let [one, two] = &mut self.setups;
-        one.ask(chunk).unwrap();
-        two.ask(chunk).unwrap();
+        one.request(chunk).unwrap();
+        two.request(chunk).unwrap();
         let (first, second) = lockstep(one, two).unwrap();
         self.pools[0].add(first).unwrap();
         self.pools[1].add(second).unwrap();
     }
 
     pub fn fill(&mut self, target: &Demand) {
-        let chunks = self.pools[0].short_of(target).chunks(DEFAULT_CHUNK);
-        assert_eq!(chunks, self.pools[1].short_of(target).chunks(DEFAULT_CHUNK));
+        let chunks = self.pools[0].missing_for(target).chunks(DEFAULT_CHUNK);
+        assert_eq!(chunks, self.pools[1].missing_for(target).chunks(DEFAULT_CHUNK));
         chunks.into_iter().for_each(|chunk| self.chunk(chunk));
     }
 

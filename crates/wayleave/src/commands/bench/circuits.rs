@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use wayleave_mpc::bench::{End, Workload};
 use wayleave_mpc::circuits::SelectBest;
-use wayleave_mpc::{BitRows, Counts, DEFAULT_CHUNK, Pipe, Role, Share, reveal};
+use wayleave_mpc::{BitRows, Counts, DEFAULT_CHUNK, Link, Role, Share, reveal};
 
 use super::{Report, mean, seconds};
 use crate::cli::{Bench, BenchOutput};
@@ -19,7 +19,7 @@ const TURN: usize = 1 << 16;
 
 struct Loopback(TcpStream);
 
-impl Pipe for Loopback {
+impl Link for Loopback {
     type Error = io::Error;
 
     fn exchange(&mut self, message: &[u8], answer: &mut [u8]) -> io::Result<()> {

@@ -5,7 +5,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 use tracing::error;
-use wayleave_runtime::rpki::rtr::{self, Snapshot, Standing};
+use wayleave_runtime::rpki::rtr::{self, CacheState, Snapshot};
 
 /// A cache that is followed.
 pub(super) struct Followed {
@@ -27,7 +27,7 @@ impl Heard {
     /// What still counts of it once nobody follows its cache.
     fn left(self) -> Option<Self> {
         self.snapshot.expires.filter(|expires| *expires > Instant::now())?;
-        let snapshot = Snapshot { standing: Standing::Stale, ..self.snapshot };
+        let snapshot = Snapshot { standing: CacheState::Stale, ..self.snapshot };
         Some(Self { snapshot, ..self })
     }
 }
@@ -54,7 +54,7 @@ impl Followed {
     /// What counts now, and is not told again.
     pub(super) fn hear(&mut self) -> Heard {
         let snapshot = self.snapshots.borrow_and_update().clone();
-        if snapshot.standing != Standing::NeverHeard {
+        if snapshot.standing != CacheState::NoData {
             self.before = None;
         }
         if let Some(before) = self.before.take() {
@@ -95,7 +95,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
     use wayleave_core::Asn;
-    use wayleave_runtime::rpki::{Validated, Vrp};
+    use wayleave_runtime::rpki::{RpkiData, Vrp};
 
     /// Some authority; nobody has its private key.
     const AUTHORITY: &str = "-----BEGIN CERTIFICATE-----\n\
@@ -113,10 +113,10 @@ mod tests {
     /// A cache, and what it says; nobody is called.
     fn followed(cache: rtr::Cache) -> (Option<Followed>, watch::Sender<Snapshot>) {
         let vrp = Vrp { prefix: "192.0.2.0/24".parse().expect("a prefix"), max_length: 24, asn: Asn(64_496) };
-        let validated = Arc::new(Validated { vrps: [vrp].into(), ..Validated::default() });
+        let validated = Arc::new(RpkiData { vrps: [vrp].into(), ..RpkiData::default() });
         let expires = Some(Instant::now() + Duration::from_secs(600));
         let (says, snapshots) =
-            watch::channel(Snapshot { generation: 1, standing: Standing::Current, validated, expires });
+            watch::channel(Snapshot { generation: 1, standing: CacheState::Current, validated, expires });
         let task = tokio::spawn(std::future::pending());
         (Some(Followed { cache, snapshots, task, before: None }), says)
     }
@@ -127,7 +127,7 @@ mod tests {
         rtr::Cache { address: format!("127.0.0.1:{port}"), tls }
     }
 
-    fn heard(followed: &mut Option<Followed>) -> (String, Standing, usize) {
+    fn heard(followed: &mut Option<Followed>) -> (String, CacheState, usize) {
         let heard = followed.as_mut().expect("followed").hear();
         (heard.address, heard.snapshot.standing, heard.snapshot.validated.vrps.len())
     }
@@ -137,7 +137,7 @@ mod tests {
         let (mut followed, says) = followed(cache(1, Some("cache.example")));
         Followed::follow(&mut followed, Some(cache(1, Some("cache.example"))));
         assert_eq!(says.receiver_count(), 1, "still the same session");
-        assert_eq!(heard(&mut followed), ("127.0.0.1:1".to_owned(), Standing::Current, 1));
+        assert_eq!(heard(&mut followed), ("127.0.0.1:1".to_owned(), CacheState::Current, 1));
         Followed::follow(&mut followed, Some(cache(1, Some("other.example"))));
         assert_eq!(says.receiver_count(), 0, "another name is demanded");
     }
@@ -146,14 +146,14 @@ mod tests {
     async fn what_a_cache_said_counts_until_the_next_one_answers_or_it_expires() {
         let (mut old, _says) = followed(cache(1, None));
         Followed::follow(&mut old, Some(cache(2, None)));
-        assert_eq!(heard(&mut old), ("127.0.0.1:1".to_owned(), Standing::Stale, 1));
+        assert_eq!(heard(&mut old), ("127.0.0.1:1".to_owned(), CacheState::Stale, 1));
         // Also over a second change.
         Followed::follow(&mut old, Some(cache(3, None)));
-        assert_eq!(heard(&mut old), ("127.0.0.1:1".to_owned(), Standing::Stale, 1));
+        assert_eq!(heard(&mut old), ("127.0.0.1:1".to_owned(), CacheState::Stale, 1));
         let waiting = old.as_mut().expect("followed");
         waiting.before.as_mut().expect("held").snapshot.expires = Some(Instant::now());
         waiting.next_word().await;
-        assert_eq!(heard(&mut old), ("127.0.0.1:3".to_owned(), Standing::NeverHeard, 0));
+        assert_eq!(heard(&mut old), ("127.0.0.1:3".to_owned(), CacheState::NoData, 0));
 
         let (mut answered, _says) = followed(cache(1, None));
         let before = answered.as_mut().expect("followed").hear().left();

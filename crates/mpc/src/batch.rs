@@ -5,17 +5,17 @@ use crate::evaluation::Evaluation;
 use crate::rounds::{Rounds, Step};
 use crate::rows::BitRows;
 
-/// Evaluations that go round together, so that all take as many rounds as the deepest. Both parties give the same ones in
-/// the same order. The outputs come in that order.
+/// Evaluations that share rounds, so that all together take as many rounds as the deepest. Both parties pass the same ones
+/// in the same order. The outputs come in that order.
 #[derive(Debug)]
-pub struct Together {
+pub struct EvaluationBatch {
     evaluations: Vec<Evaluation>,
     outputs: Vec<Option<BitRows>>,
     started: bool,
     ended: bool,
 }
 
-impl Together {
+impl EvaluationBatch {
     /// Joins evaluations that have not begun.
     #[must_use]
     pub fn new(evaluations: Vec<Evaluation>) -> Self {
@@ -28,7 +28,7 @@ impl Together {
             return Err(Misuse::Ended.into());
         }
         if self.started != received.is_some() {
-            return Err(Misuse::Turn.into());
+            return Err(Misuse::OutOfTurn.into());
         }
         self.started = true;
         let mut rest = received.unwrap_or_default();
@@ -56,7 +56,7 @@ impl Together {
     }
 }
 
-impl Rounds for Together {
+impl Rounds for EvaluationBatch {
     type Output = Vec<BitRows>;
 
     fn round(&mut self, received: Option<&[u8]>) -> Result<Step<Vec<BitRows>>, Error> {

@@ -10,15 +10,15 @@ use wayleave_crypto::tccr::Tccr;
 use wayleave_crypto::transpose::{Square, transpose};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use crate::base_ot::BASE;
+use crate::base_ot::BASE_OTS;
 use crate::demand::{Chunk, Width};
 use crate::error::Fault;
 use crate::party::Role;
-use crate::pool::Stock;
+use crate::pool::Correlations;
 use crate::setup::SessionTag;
 
 /// Bytes in front of the matrix: width, zeros, count, index of the first transfer.
-pub(crate) const OWN_BYTES: usize = 16;
+pub(crate) const HEADER_BYTES: usize = 16;
 
 /// Rows of one transposition: transfers that share 16 bytes of each column.
 const SQUARE: usize = 128;
@@ -27,30 +27,30 @@ const SQUARE: usize = 128;
 /// square into the same few sets of the cache.
 const SPREAD: usize = 64;
 
-/// Both directions of a session's extension. Transfers are numbered from 0, and no number is used twice.
-pub(crate) struct Extension {
+/// The OT extension of a session in both directions. Transfers are numbered from 0, and no number is used twice.
+pub(crate) struct OtExtension {
     role: Role,
     tag: SessionTag,
     /// As receiver: both seeds of each column.
     pairs: Vec<[Prg; 2]>,
     /// As sender: the seed of the choice `s` in each column.
-    singles: Vec<Prg>,
+    chosen_seeds: Vec<Prg>,
     choices: Secret<16>,
-    /// Where the bits `a` come from.
+    /// Generates the bits `a`.
     bits: Prg,
     hash: Tccr,
     /// The number of the next transfer.
     next: u64,
-    /// Correlations dealt so far, by width: the numbers of the pool.
-    dealt: [u64; 8],
+    /// Correlations produced so far, by width: the numbers of the pool.
+    produced: [u64; 8],
     /// The chunk whose message is sent and whose answer is awaited.
     open: Option<Chunk>,
-    room: Room,
+    scratch: Scratch,
 }
 
-/// Room for what belongs to one chunk, written over by the next one and wiped at the end.
+/// Buffers of one chunk, overwritten by the next one and wiped at the end.
 #[derive(Default, Zeroize, ZeroizeOnDrop)]
-struct Room {
+struct Scratch {
     columns: Vec<u8>,
     /// The receiver's outputs `r_a`, hashed.
     chosen: Vec<[u8; 16]>,
@@ -58,20 +58,20 @@ struct Room {
     bits: Vec<[u8; 16]>,
 }
 
-impl Room {
+impl Scratch {
     fn fit(&mut self, count: usize) {
-        self.columns.resize((count / 8 + SPREAD) * BASE, 0);
+        self.columns.resize((count / 8 + SPREAD) * BASE_OTS, 0);
         self.chosen.resize(count, [0; 16]);
         self.bits.resize(count / SQUARE, [0; 16]);
     }
 }
 
-impl Extension {
+impl OtExtension {
     pub(crate) fn new(
         role: Role,
         tag: SessionTag,
         pairs: &[[Secret<16>; 2]],
-        singles: &[Secret<16>],
+        chosen_seeds: &[Secret<16>],
         choices: &Secret<16>,
         bits: Prg,
     ) -> Self {
@@ -79,14 +79,14 @@ impl Extension {
             role,
             tag,
             pairs: pairs.iter().map(|[zero, one]| [Prg::new(zero.expose()), Prg::new(one.expose())]).collect(),
-            singles: singles.iter().map(|seed| Prg::new(seed.expose())).collect(),
+            chosen_seeds: chosen_seeds.iter().map(|seed| Prg::new(seed.expose())).collect(),
             choices: choices.clone(),
             bits,
             hash: Tccr::new(&tag.0),
             next: 0,
-            dealt: [0; 8],
+            produced: [0; 8],
             open: None,
-            room: Room::default(),
+            scratch: Scratch::default(),
         }
     }
 
@@ -96,15 +96,15 @@ impl Extension {
 
     /// The receiver's message: for each column `j`, `G(k0_j) xor G(k1_j) xor a`.
     pub(crate) fn send(&mut self, chunk: Chunk) -> Vec<u8> {
-        self.room.fit(chunk.count);
+        self.scratch.fit(chunk.count);
         let (stride, first_block) = (chunk.count / 8, self.next / SQUARE as u64);
         let mut message = self.header(chunk).to_vec();
-        let Room { columns, chosen, bits } = &mut self.room;
+        let Scratch { columns, chosen, bits } = &mut self.scratch;
         self.bits.blocks(first_block, bits);
 
-        message.resize(OWN_BYTES + stride * BASE, 0);
+        message.resize(HEADER_BYTES + stride * BASE_OTS, 0);
         let apart = stride + SPREAD;
-        let pieces = message[OWN_BYTES..].chunks_exact_mut(stride).zip(columns.chunks_exact_mut(apart));
+        let pieces = message[HEADER_BYTES..].chunks_exact_mut(stride).zip(columns.chunks_exact_mut(apart));
         for ([zero, one], (sent, own)) in self.pairs.iter().zip(pieces) {
             let own = &mut own[..stride];
             zero.fill(first_block, own);
@@ -124,30 +124,30 @@ impl Extension {
         message
     }
 
-    /// The sender's part, from the peer's message, and with it the correlations of the chunk.
-    pub(crate) fn receive(&mut self, theirs: &[u8]) -> Result<Stock, Fault> {
+    /// Computes the sender's part from the peer's message, and with it the correlations of the chunk.
+    pub(crate) fn receive(&mut self, theirs: &[u8]) -> Result<Correlations, Fault> {
         let chunk = self.open.take().ok_or(Fault::OutOfStep)?;
         let stride = chunk.count / 8;
-        let expected = OWN_BYTES + stride * BASE;
+        let expected = HEADER_BYTES + stride * BASE_OTS;
         if theirs.len() != expected {
             return Err(Fault::Length { expected, got: theirs.len() });
         }
-        let (header, matrix) = theirs.split_at(OWN_BYTES);
+        let (header, matrix) = theirs.split_at(HEADER_BYTES);
         if header != self.header(chunk) {
             return Err(Fault::OutOfStep);
         }
         self.sender_columns(stride, matrix);
-        let stock = self.deal(chunk);
+        let correlations = self.combine(chunk);
         self.next += chunk.count as u64;
-        self.dealt[chunk.width.index()] += chunk.count as u64;
-        Ok(stock)
+        self.produced[chunk.width.index()] += chunk.count as u64;
+        Ok(correlations)
     }
 
     /// `q_j = G(k_{s_j}) xor s_j u_j` for each column.
     fn sender_columns(&mut self, stride: usize, matrix: &[u8]) {
         let (first_block, choices) = (self.next / SQUARE as u64, u128::from_le_bytes(*self.choices.expose()));
-        let columns = self.room.columns.chunks_exact_mut(stride + SPREAD).zip(matrix.chunks_exact(stride));
-        for (number, (seed, (own, theirs))) in self.singles.iter().zip(columns).enumerate() {
+        let columns = self.scratch.columns.chunks_exact_mut(stride + SPREAD).zip(matrix.chunks_exact(stride));
+        for (number, (seed, (own, theirs))) in self.chosen_seeds.iter().zip(columns).enumerate() {
             let own = &mut own[..stride];
             seed.fill(first_block, own);
             let mask = (((choices >> number) & 1) as u8).wrapping_neg();
@@ -156,9 +156,9 @@ impl Extension {
     }
 
     /// Hashes the sender's rows and combines both directions: `B = r0 xor r1`, `C = a B xor r_a xor r0`.
-    fn deal(&mut self, chunk: Chunk) -> Stock {
-        let Room { columns, chosen, bits } = &self.room;
-        let mut stock = Stock::new(self.role, self.tag, chunk, self.dealt[chunk.width.index()]);
+    fn combine(&mut self, chunk: Chunk) -> Correlations {
+        let Scratch { columns, chosen, bits } = &self.scratch;
+        let mut correlations = Correlations::new(self.role, self.tag, chunk, self.produced[chunk.width.index()]);
         let (apart, choices) = (chunk.count / 8 + SPREAD, u128::from_le_bytes(*self.choices.expose()));
         let mut square: Square = [[0; 2]; SQUARE];
         let mut rows = [[[0u8; 16]; SQUARE]; 2];
@@ -180,17 +180,17 @@ impl Extension {
                 vectors[row] = [zero[0] ^ one[0], zero[1] ^ one[1]];
                 products[row] = [0, 1].map(|half| (vectors[row][half] & bit) ^ zero[half] ^ chosen[half]);
             }
-            stock.put(place, bits, &slice(&mut vectors, chunk.width), &slice(&mut products, chunk.width));
+            correlations.put(place, bits, &slice(&mut vectors, chunk.width), &slice(&mut products, chunk.width));
         }
         for secret in [&mut square, &mut vectors, &mut products] {
             secret.as_flattened_mut().zeroize();
         }
         rows.as_flattened_mut().as_flattened_mut().zeroize();
-        stock
+        correlations
     }
 
-    fn header(&self, chunk: Chunk) -> [u8; OWN_BYTES] {
-        let mut out = [0u8; OWN_BYTES];
+    fn header(&self, chunk: Chunk) -> [u8; HEADER_BYTES] {
+        let mut out = [0u8; HEADER_BYTES];
         out[0] = u8::try_from(chunk.width.bits()).expect("at most 128 bits");
         out[4..8].copy_from_slice(&u32::try_from(chunk.count).expect("at most Chunk::MAX").to_le_bytes());
         out[8..].copy_from_slice(&self.next.to_le_bytes());
@@ -230,7 +230,7 @@ fn write_blocks(square: &Square, blocks: &mut [[u8; 16]]) {
     }
 }
 
-/// Turns rows into bit planes, of which the first `width` are meant.
+/// Turns rows into bit planes, of which the first `width` count.
 fn slice(square: &mut Square, width: Width) -> Square {
     match width.bits() {
         bits @ (1 | 2) => {
@@ -261,12 +261,12 @@ mod tests {
         let id = SessionId([width.bits() as u8; 16]);
         let (mut one, mut two) = (Setup::new(Role::Party1, id, [1; 32]), Setup::new(Role::Party2, id, [2; 32]));
         for setup in [&mut one, &mut two] {
-            setup.ask(Chunk { width, count: count.next_multiple_of(128) }).unwrap();
+            setup.request(Chunk { width, count: count.next_multiple_of(128) }).unwrap();
         }
         let (one, two) = lockstep(&mut one, &mut two).unwrap();
-        [one, two].map(|stock| {
+        [one, two].map(|correlations| {
             let mut pool = Pool::new(usize::MAX);
-            pool.add(stock).unwrap();
+            pool.add(correlations).unwrap();
             let mut planes = vec![0; width.stored_bits() * count.div_ceil(64)];
             pool.take(width, width.bits(), count, &mut planes);
             planes
