@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use wayleave_core::{Afi, Asn};
 
-use crate::check::{self, Seen};
+use crate::check::{self, CodeSet};
 use crate::{
     Action, AsPath, AttributeCode, AttributeFlags, AttributeIter, AttributesEditor, Community, ExtendedCommunity,
     Fault, LargeCommunity, Origin, Problem, RawAttribute, SessionParams, wire,
@@ -98,7 +98,7 @@ impl Attributes {
             return Err(AttributesError::TooLong(octets.len()));
         }
         let params = SessionParams::new(Asn(0), Asn(0));
-        let mut seen = Seen::default();
+        let mut seen = CodeSet::default();
         for attribute in AttributeIter::new(octets) {
             let fault = |attribute, fault| {
                 AttributesError::Fault(Problem { attribute, fault, action: Action::TreatAsWithdraw })

@@ -190,7 +190,7 @@ fn aggregator(value: &[u8], four_octet: bool) -> Finding {
 fn attr_set(value: &[u8]) -> Option<Fault> {
     let Some((_, contained)) = wire::u32(value) else { return Some(Fault::Length(value.len())) };
     let within = SessionParams::new(Asn(0), Asn(0));
-    let mut seen = Seen::default();
+    let mut seen = CodeSet::default();
     for contained in AttributeIter::new(contained) {
         let Ok(contained) = contained else { return Some(Fault::Contained) };
         let misplaced = matches!(
@@ -209,9 +209,9 @@ fn attr_set(value: &[u8]) -> Option<Fault> {
 
 /// The codes met so far.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Seen([u64; 4]);
+pub(crate) struct CodeSet([u64; 4]);
 
-impl Seen {
+impl CodeSet {
     /// Whether `code` is new.
     #[inline]
     pub(crate) fn insert(&mut self, code: AttributeCode) -> bool {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wayleave_core::{Afi, Asn, Prefix, UnixTime};
 
-use crate::check::{self, Seen};
+use crate::check::{self, CodeSet};
 use crate::{
     Action, AttributeCode, AttributeIter, Attributes, AttributesError, Ipv6NextHop, NlriIter, Problem, SessionParams,
     wire,
@@ -67,7 +67,7 @@ impl RibEntry {
         let params = SessionParams::new(Asn(0), Asn(0));
         let mut octets = Vec::with_capacity(self.attributes.len());
         let mut next_hop = None;
-        let mut seen = Seen::default();
+        let mut seen = CodeSet::default();
         for attribute in AttributeIter::new(&self.attributes) {
             let withdraw = |attribute, fault| {
                 AttributesError::Fault(Problem { attribute, fault, action: Action::TreatAsWithdraw })

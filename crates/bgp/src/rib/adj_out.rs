@@ -13,7 +13,7 @@ const FAMILIES: [Afi; 2] = [Afi::Ipv4, Afi::Ipv6];
 
 /// A route as it is to be and as the peer has it.
 #[derive(Clone, Debug, Default)]
-struct Slot {
+struct RouteState {
     desired: Option<Arc<Attributes>>,
     sent: Option<Arc<Attributes>>,
     /// To be sent even if the peer has it: an initial table or a refresh.
@@ -56,7 +56,7 @@ pub struct Batch {
 /// A peer without ADD-PATH gets of each prefix the path with the lowest path identifier: give the best path the lowest.
 #[derive(Clone, Debug, Default)]
 pub struct AdjRibOut {
-    slots: BTreeMap<Nlri, Slot>,
+    routes: BTreeMap<Nlri, RouteState>,
     /// Keys as on the wire whose routes the peer has and must lose.
     to_withdraw: BTreeSet<Nlri>,
     /// Keys as on the wire whose routes the peer must get.
@@ -76,16 +76,16 @@ impl AdjRibOut {
 
     /// Makes `attributes` the desired route of `nlri`.
     pub fn announce(&mut self, nlri: Nlri, attributes: Arc<Attributes>) {
-        let slot = self.slots.entry(nlri).or_default();
-        self.desired += usize::from(slot.desired.is_none());
-        slot.desired = Some(attributes);
+        let route = self.routes.entry(nlri).or_default();
+        self.desired += usize::from(route.desired.is_none());
+        route.desired = Some(attributes);
         self.plan(nlri);
     }
 
     /// Leaves `nlri` without a desired route.
     pub fn withdraw(&mut self, nlri: &Nlri) {
-        let Some(slot) = self.slots.get_mut(nlri) else { return };
-        self.desired -= usize::from(slot.desired.take().is_some());
+        let Some(route) = self.routes.get_mut(nlri) else { return };
+        self.desired -= usize::from(route.desired.take().is_some());
         self.plan(*nlri);
         self.tidy(nlri);
         self.tidy(&self.wire_key(*nlri));
@@ -116,10 +116,10 @@ impl AdjRibOut {
         self.to_withdraw.clear();
         self.to_announce.clear();
         self.marks = [Marks::default(); 2];
-        self.slots.retain(|_, slot| {
-            slot.sent = None;
-            slot.forced = false;
-            slot.desired.is_some()
+        self.routes.retain(|_, route| {
+            route.sent = None;
+            route.forced = false;
+            route.desired.is_some()
         });
     }
 
@@ -165,12 +165,12 @@ impl AdjRibOut {
 
     /// The desired routes in prefix order.
     pub fn desired(&self) -> impl Iterator<Item = (&Nlri, &Arc<Attributes>)> {
-        self.slots.iter().filter_map(|(nlri, slot)| Some((nlri, slot.desired.as_ref()?)))
+        self.routes.iter().filter_map(|(nlri, route)| Some((nlri, route.desired.as_ref()?)))
     }
 
     /// What the peer has, in prefix order, by the keys on the wire.
     pub fn sent(&self) -> impl Iterator<Item = (&Nlri, &Arc<Attributes>)> {
-        self.slots.iter().filter_map(|(nlri, slot)| Some((nlri, slot.sent.as_ref()?)))
+        self.routes.iter().filter_map(|(nlri, route)| Some((nlri, route.sent.as_ref()?)))
     }
 
     /// Desired routes.
@@ -199,7 +199,7 @@ impl AdjRibOut {
             true => key.path_id,
             false => u32::MAX,
         };
-        self.slots.range(*key..=Nlri { path_id: last, ..*key }).find_map(|(_, slot)| slot.desired.as_ref())
+        self.routes.range(*key..=Nlri { path_id: last, ..*key }).find_map(|(_, route)| route.desired.as_ref())
     }
 
     /// Files the key of `nlri` under what is due for it.
@@ -207,9 +207,9 @@ impl AdjRibOut {
         let Some(params) = self.session.filter(|params| params.has_family(nlri.prefix.afi())) else { return };
         let key = self.wire_key(nlri);
         let desired = self.desired_at(&key, &params);
-        let slot = self.slots.get(&key);
-        let sent = slot.and_then(|slot| slot.sent.as_ref());
-        let forced = slot.is_some_and(|slot| slot.forced);
+        let route = self.routes.get(&key);
+        let sent = route.and_then(|route| route.sent.as_ref());
+        let forced = route.is_some_and(|route| route.forced);
         let (announce, withdraw) = match (desired, sent) {
             (Some(desired), Some(sent)) => (forced || desired != sent, false),
             (Some(_), None) => (true, false),
@@ -225,30 +225,30 @@ impl AdjRibOut {
     /// Makes every desired route of a family due, whether the peer has it or not.
     fn force(&mut self, afi: Afi) {
         let keys: BTreeSet<Nlri> = self
-            .slots
+            .routes
             .iter()
-            .filter(|(nlri, slot)| nlri.prefix.afi() == afi && slot.desired.is_some())
+            .filter(|(nlri, route)| nlri.prefix.afi() == afi && route.desired.is_some())
             .map(|(nlri, _)| self.wire_key(*nlri))
             .collect();
         for &key in &keys {
-            let slot = self.slots.entry(key).or_default();
-            self.marks[index(afi)].forced += usize::from(!slot.forced);
-            slot.forced = true;
+            let route = self.routes.entry(key).or_default();
+            self.marks[index(afi)].forced += usize::from(!route.forced);
+            route.forced = true;
         }
         self.to_announce.extend(keys);
     }
 
     fn unforce(&mut self, key: &Nlri) {
-        if let Some(slot) = self.slots.get_mut(key).filter(|slot| slot.forced) {
-            slot.forced = false;
+        if let Some(route) = self.routes.get_mut(key).filter(|route| route.forced) {
+            route.forced = false;
             self.marks[index(key.prefix.afi())].forced -= 1;
         }
     }
 
-    /// Drops a slot that holds nothing.
+    /// Drops a route that holds nothing.
     fn tidy(&mut self, key: &Nlri) {
-        if self.slots.get(key).is_some_and(|slot| slot.desired.is_none() && slot.sent.is_none() && !slot.forced) {
-            self.slots.remove(key);
+        if self.routes.get(key).is_some_and(|route| route.desired.is_none() && route.sent.is_none() && !route.forced) {
+            self.routes.remove(key);
         }
     }
 
@@ -318,15 +318,15 @@ impl AdjRibOut {
     }
 
     fn is_sent(&self, key: &Nlri) -> bool {
-        self.slots.get(key).is_some_and(|slot| slot.sent.is_some())
+        self.routes.get(key).is_some_and(|route| route.sent.is_some())
     }
 
     fn set_sent(&mut self, key: &Nlri, attributes: Option<&Arc<Attributes>>) {
         match attributes {
-            Some(attributes) => self.slots.entry(*key).or_default().sent = Some(Arc::clone(attributes)),
+            Some(attributes) => self.routes.entry(*key).or_default().sent = Some(Arc::clone(attributes)),
             None => {
-                if let Some(slot) = self.slots.get_mut(key) {
-                    slot.sent = None;
+                if let Some(route) = self.routes.get_mut(key) {
+                    route.sent = None;
                 }
                 self.tidy(key);
             }

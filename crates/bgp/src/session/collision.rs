@@ -2,21 +2,21 @@
 //!
 //! The RFC compares only with a connection in OpenConfirm. Taken to the letter, with simultaneous opens, one side can
 //! see KEEPALIVE on the connection that loses before OPEN on the one that wins, and both go down. So an OPEN on the
-//! losing connection, while the winning one still waits for its own, is set aside for a moment (the RFC allows to
-//! examine OpenSent too): it is taken up again if the winner comes to nothing.
+//! losing connection, while the winning one still waits for its own, is deferred for a moment (the RFC allows to
+//! examine OpenSent too): it is handled if the winner fails.
 
 use std::time::Duration;
 
 use wayleave_core::Instant;
 
-use super::connection::{Aside, Stage};
+use super::connection::{DeferredOpen, Stage};
 use super::negotiate::Negotiated;
 use super::{Cause, ConnectionId, Session};
 use crate::Open;
 use crate::notification::{Notification, cease, code};
 
 /// How long an OPEN on the losing connection waits for the winning one.
-pub(super) const ASIDE: Duration = Duration::from_secs(5);
+pub(super) const DEFERRED_OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What happens to a connection on which an acceptable OPEN has come.
 pub(super) enum CollisionOutcome {
@@ -41,22 +41,22 @@ impl Session {
         };
         let (other, other_stage, other_outgoing) = (other.id, other.stage, other.outgoing);
         if other_stage == Stage::Established {
-            self.lose(id, now);
+            self.close_loser(id, now);
             return CollisionOutcome::Yields;
         }
         let other_wins = other_outgoing == self.ours_wins(negotiated);
         match (other_wins, other_stage) {
             (false, _) => {
-                self.lose(other, now);
+                self.close_loser(other, now);
                 CollisionOutcome::Proceeds
             }
             (true, Stage::OpenConfirm | Stage::Established) => {
-                self.lose(id, now);
+                self.close_loser(id, now);
                 CollisionOutcome::Yields
             }
             (true, Stage::OpenSent | Stage::OpenDelayed) if patient => {
                 if let Some(connection) = self.connection(id) {
-                    connection.aside = Some(Aside { open: open.clone(), until: now + ASIDE });
+                    connection.deferred = Some(DeferredOpen { open: open.clone(), until: now + DEFERRED_OPEN_TIMEOUT });
                 }
                 CollisionOutcome::Yields
             }
@@ -66,7 +66,7 @@ impl Session {
     }
 
     /// Closes a connection because the other stays.
-    pub(super) fn lose(&mut self, id: ConnectionId, now: Instant) {
+    pub(super) fn close_loser(&mut self, id: ConnectionId, now: Instant) {
         self.counters.collisions += 1;
         self.send_notification(id, &Notification::new(code::CEASE, cease::CONNECTION_COLLISION));
         self.end(id, Cause::Collision, now);

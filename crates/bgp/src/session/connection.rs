@@ -8,11 +8,11 @@ use super::negotiate::Negotiated;
 use super::{ConnectionId, State};
 use crate::{Message, MessageError, MessageType, Open, SessionParams, frame};
 
-/// Octets that may wait unread behind an OPEN that is set aside: no honest peer sends anything more before ours.
-const MOST_OCTETS_WHILE_ASIDE: usize = 4_096;
+/// Octets that may wait unread behind an OPEN that is deferred: no honest peer sends anything more before ours.
+const MAX_OCTETS_WHILE_DEFERRED: usize = 4_096;
 
 /// A buffer that grew for one long message is given back above this many octets.
-const MOST_OCTETS_KEPT: usize = 8_192;
+const MAX_OCTETS_KEPT: usize = 8_192;
 
 /// How far a connection has come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -25,19 +25,19 @@ pub(super) enum Stage {
 }
 
 /// What reading gave.
-pub(super) enum Read {
+pub(super) enum ReadResult {
     Message(Message),
     /// A message that is not allowed in this stage.
     Unexpected(MessageType),
     Error(MessageError),
     /// Nothing to do until more octets come.
     Starved,
-    /// More octets wait behind an OPEN that is set aside than an honest peer sends.
+    /// More octets wait behind an OPEN that is deferred than an honest peer sends.
     Flooded,
 }
 
 /// An OPEN that waits for the outcome of the other connection (RFC 4271 section 6.8).
-pub(super) struct Aside {
+pub(super) struct DeferredOpen {
     pub(super) open: Open,
     pub(super) until: Instant,
 }
@@ -49,7 +49,7 @@ pub(super) struct Connection {
     /// Until the peer's OPEN is accepted, bounds only.
     pub(super) params: SessionParams,
     pub(super) negotiated: Option<Box<Negotiated>>,
-    pub(super) aside: Option<Aside>,
+    pub(super) deferred: Option<DeferredOpen>,
     pub(super) delay_open: Option<Instant>,
     pub(super) hold: Option<Instant>,
     pub(super) keepalive: Option<Instant>,
@@ -58,7 +58,7 @@ pub(super) struct Connection {
     pub(super) blocked: bool,
     /// A KEEPALIVE fell due while `blocked`.
     pub(super) keepalive_owed: bool,
-    /// Octets not yet read: less than one message, but while an OPEN is set aside.
+    /// Octets not yet read: less than one message, but while an OPEN is deferred.
     buffer: Vec<u8>,
     /// Of these, already read.
     consumed: usize,
@@ -72,7 +72,7 @@ impl Connection {
             stage: Stage::OpenDelayed,
             params,
             negotiated: None,
-            aside: None,
+            deferred: None,
             delay_open: None,
             hold: None,
             keepalive: None,
@@ -101,8 +101,8 @@ impl Connection {
 
     /// When the first of its timers is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let aside = self.aside.as_ref().map(|aside| aside.until);
-        [self.delay_open, self.hold, self.keepalive, self.send_hold, aside].into_iter().flatten().min()
+        let deferred = self.deferred.as_ref().map(|deferred| deferred.until);
+        [self.delay_open, self.hold, self.keepalive, self.send_hold, deferred].into_iter().flatten().min()
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
@@ -115,30 +115,30 @@ impl Connection {
     }
 
     /// The next message, if it is whole.
-    pub(super) fn read(&mut self) -> Read {
-        if self.aside.is_some() {
+    pub(super) fn read(&mut self) -> ReadResult {
+        if self.deferred.is_some() {
             let waiting = self.buffer.len() - self.consumed;
-            return if waiting > MOST_OCTETS_WHILE_ASIDE { Read::Flooded } else { Read::Starved };
+            return if waiting > MAX_OCTETS_WHILE_DEFERRED { ReadResult::Flooded } else { ReadResult::Starved };
         }
         let (kind, octets) = match frame(&self.buffer[self.consumed..], &self.params) {
             Ok((frame, _)) => (frame.kind, frame.octets),
             Err(MessageError::Incomplete { .. }) => {
                 self.compact();
-                return Read::Starved;
+                return ReadResult::Starved;
             }
-            Err(error) => return Read::Error(error),
+            Err(error) => return ReadResult::Error(error),
         };
         // Checked before the body is decoded: a message that is not allowed here is not worth decoding.
         if !self.expects(kind) {
-            return Read::Unexpected(kind);
+            return ReadResult::Unexpected(kind);
         }
         let length = octets.len();
         match Message::decode(octets, &self.params) {
             Ok((message, _)) => {
                 self.consumed += length;
-                Read::Message(message)
+                ReadResult::Message(message)
             }
-            Err(error) => Read::Error(error),
+            Err(error) => ReadResult::Error(error),
         }
     }
 
@@ -155,8 +155,8 @@ impl Connection {
     fn compact(&mut self) {
         self.buffer.drain(..self.consumed);
         self.consumed = 0;
-        if self.buffer.len() < MOST_OCTETS_KEPT && self.buffer.capacity() > MOST_OCTETS_KEPT {
-            self.buffer.shrink_to(MOST_OCTETS_KEPT);
+        if self.buffer.len() < MAX_OCTETS_KEPT && self.buffer.capacity() > MAX_OCTETS_KEPT {
+            self.buffer.shrink_to(MAX_OCTETS_KEPT);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use wayleave_core::{Afi, Instant};
 
 use super::collision::CollisionOutcome;
-use super::connection::{Connection, Read, Stage};
+use super::connection::{Connection, ReadResult, Stage};
 use super::{Cause, ConnectionId, Ended, Established, Output, Session, Stop, StopReason, negotiate};
 use crate::notification::{Notification, cease, code, finite_state_machine};
 use crate::{Action, Message, MessageType, Open, RefreshKind, RouteRefresh, SessionParams, Update, end_of_rib};
@@ -23,7 +23,7 @@ const SEND_HOLD: Duration = Duration::from_secs(480);
 const SEND_HOLD_TIMER_EXPIRED: u8 = 8;
 
 /// Doublings of the idle hold time, at most.
-const MOST_DOUBLINGS: u32 = 16;
+const MAX_DOUBLINGS: u32 = 16;
 
 // Start, stop and the connections.
 impl Session {
@@ -39,7 +39,7 @@ impl Session {
     pub(super) fn on_stop(&mut self, stop: &Stop, now: Instant) {
         let was_running = self.running;
         let notification = cease(&stop.reason);
-        self.connections.iter_mut().for_each(|connection| connection.aside = None);
+        self.connections.iter_mut().for_each(|connection| connection.deferred = None);
         let ids: Vec<ConnectionId> = self.connections.iter().map(|connection| connection.id).collect();
         for id in ids {
             self.send_notification(id, &notification);
@@ -48,7 +48,7 @@ impl Session {
         if stop.administrative {
             self.enter_idle();
         } else if was_running && self.running {
-            self.rest(now);
+            self.idle_hold(now);
         }
     }
 
@@ -87,7 +87,7 @@ impl Session {
         match self.connections.iter().find(|connection| connection.outgoing == outgoing) {
             None => Some(None),
             // A second connection of the peer's: it has forgotten the first if it has sent nothing there yet.
-            Some(old) if old.stage <= Stage::OpenSent && old.aside.is_none() => {
+            Some(old) if old.stage <= Stage::OpenSent && old.deferred.is_none() => {
                 Some(Some((old.id, Cause::ConnectionLost)))
             }
             Some(_) => None,
@@ -154,10 +154,10 @@ impl Session {
     }
 
     /// To Idle for a while, the longer the more often (`DampPeerOscillations`).
-    fn rest(&mut self, now: Instant) {
+    fn idle_hold(&mut self, now: Instant) {
         let failures = self.failures.saturating_add(1);
         self.enter_idle();
-        let doubled = self.config.idle_hold.saturating_mul(1 << (failures - 1).min(MOST_DOUBLINGS));
+        let doubled = self.config.idle_hold.saturating_mul(1 << (failures - 1).min(MAX_DOUBLINGS));
         self.idle_hold = Some(now + self.jitter.apply(doubled.min(self.config.idle_hold_most)));
         self.failures = failures;
     }
@@ -182,20 +182,20 @@ impl Session {
             self.outputs.push_back(Output::Failed(ended));
         }
         match self.connections.first().map(|connection| connection.id) {
-            Some(other) => self.take_up(other, now),
+            Some(other) => self.resume_deferred_open(other, now),
             // Lost before the peer's OPEN: OpenSent goes to Active, not to Idle.
             None if lost && connection.stage <= Stage::OpenSent => {
                 let retry = now + self.jitter.apply(self.config.connect_retry);
                 self.connect_retry = self.connect_retry.or((!self.config.passive).then_some(retry));
             }
-            None => self.rest(now),
+            None => self.idle_hold(now),
         }
     }
 
-    /// Takes up an OPEN that was set aside.
-    fn take_up(&mut self, id: ConnectionId, now: Instant) {
-        let Some(aside) = self.connection(id).and_then(|connection| connection.aside.take()) else { return };
-        self.on_open(id, &aside.open, false, now);
+    /// Continues with an OPEN that was deferred.
+    fn resume_deferred_open(&mut self, id: ConnectionId, now: Instant) {
+        let Some(deferred) = self.connection(id).and_then(|connection| connection.deferred.take()) else { return };
+        self.on_open(id, &deferred.open, false, now);
         self.read(id, now);
     }
 }
@@ -212,15 +212,15 @@ impl Session {
     fn read(&mut self, id: ConnectionId, now: Instant) {
         while let Some(connection) = self.connection(id) {
             match connection.read() {
-                Read::Message(message) => self.on_message(id, message, now),
-                Read::Unexpected(kind) => self.on_unexpected(id, kind, now),
+                ReadResult::Message(message) => self.on_message(id, message, now),
+                ReadResult::Unexpected(kind) => self.on_unexpected(id, kind, now),
                 // Events 21 and 22, and 28 where RFC 7606 leaves no milder way.
-                Read::Error(error) => {
+                ReadResult::Error(error) => {
                     let unspecific = || Notification::new(code::MESSAGE_HEADER, 0);
                     self.fail(id, error.notification().cloned().unwrap_or_else(unspecific), now);
                 }
-                Read::Flooded => self.fail(id, Notification::new(code::CEASE, cease::OUT_OF_RESOURCES), now),
-                Read::Starved => return,
+                ReadResult::Flooded => self.fail(id, Notification::new(code::CEASE, cease::OUT_OF_RESOURCES), now),
+                ReadResult::Starved => return,
             }
         }
     }
@@ -287,7 +287,7 @@ impl Session {
         self.established_at = Some(now);
         self.counters.established += 1;
         if let Some(other) = self.connections.iter().find(|connection| connection.id != id).map(|other| other.id) {
-            self.lose(other, now);
+            self.close_loser(other, now);
         }
         self.outputs.push_back(Output::Up(Box::new(Established {
             connection: id,
@@ -519,9 +519,10 @@ impl Session {
             // Event 11.
             self.send_keepalive(id, now);
         }
-        let aside = self.connection(id).and_then(|connection| connection.aside.as_ref().map(|aside| aside.until));
-        if due(aside) {
-            self.take_up(id, now);
+        let deferred =
+            self.connection(id).and_then(|connection| connection.deferred.as_ref().map(|deferred| deferred.until));
+        if due(deferred) {
+            self.resume_deferred_open(id, now);
         }
     }
 

@@ -18,7 +18,7 @@ const RESTARTED: u8 = 0x8;
 const FORWARDING_KEPT: u8 = 0x80;
 
 /// Longest restart time that the capability's twelve bits hold.
-const MOST_RESTART_TIME: u16 = 4_095;
+const MAX_RESTART_TIME: u16 = 4_095;
 
 /// The outcome of both OPENs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,7 +53,7 @@ pub(super) fn our_open(config: &Config) -> Open {
     if let Some(restart) = &offer.graceful_restart {
         capabilities.push(Capability::GracefulRestart {
             flags: if restart.restarted { RESTARTED } else { 0 },
-            restart_time: restart.restart_time.min(MOST_RESTART_TIME),
+            restart_time: restart.restart_time.min(MAX_RESTART_TIME),
             families: restart.families.iter().map(|&afi| restart_family(afi)).collect(),
         });
     }

@@ -10,7 +10,7 @@ pub use build::{EncodeError, UpdateBuilder, encode_updates, end_of_rib};
 pub use view::UpdateView;
 use wayleave_core::{Afi, Asn, Prefix};
 
-use crate::check::{self, Seen};
+use crate::check::{self, CodeSet};
 use crate::{
     Action, Aggregator, AttributeCode, Attributes, Fault, MessageError, Nlri, Problem, RawAttribute, RawNlri,
     SessionParams, as4, wire,
@@ -107,7 +107,7 @@ fn is_unicast(prefix: &Prefix) -> bool {
 /// the result hold.
 fn attributes_of(view: &UpdateView<'_>, params: &SessionParams) -> Attributes {
     let mut octets = Vec::new();
-    let mut seen = Seen::default();
+    let mut seen = CodeSet::default();
     let as4 = (!params.four_octet_as).then(|| As4::of(view, params));
     for attribute in view.attributes() {
         let is_first = seen.insert(attribute.code);

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use wayleave_core::Afi;
 
-use crate::check::{self, Seen};
+use crate::check::{self, CodeSet};
 use crate::message::{MessageType, put_header, put_length};
 use crate::notification::{code, update};
 use crate::{
@@ -104,8 +104,8 @@ impl<'a> UpdateView<'a> {
         Ok(())
     }
 
-    fn check_attributes(&mut self, params: &SessionParams) -> Result<Seen, MessageError> {
-        let mut seen = Seen::default();
+    fn check_attributes(&mut self, params: &SessionParams) -> Result<CodeSet, MessageError> {
+        let mut seen = CodeSet::default();
         let mut rest = self.attributes;
         while !rest.is_empty() {
             let attribute = match RawAttribute::decode(rest) {
@@ -186,7 +186,7 @@ impl<'a> UpdateView<'a> {
     }
 
     /// RFC 7606 section 3 (d).
-    fn check_mandatory(&mut self, seen: &Seen, params: &SessionParams) {
+    fn check_mandatory(&mut self, seen: &CodeSet, params: &SessionParams) {
         let multiprotocol = self.mp_reach.is_some_and(|reach| !reach.is_empty());
         if self.announced.is_empty() && !multiprotocol {
             return;

@@ -18,13 +18,13 @@ struct Peer {
 }
 
 /// One message as the peer saw it.
-struct Seen {
+struct PeerRoutes {
     withdrawn: Vec<Nlri>,
     announced: Vec<(Nlri, Asn)>,
 }
 
 impl Peer {
-    fn read(&mut self, batch: &Batch, params: &SessionParams) -> Vec<Seen> {
+    fn read(&mut self, batch: &Batch, params: &SessionParams) -> Vec<PeerRoutes> {
         let theirs = SessionParams {
             local_asn: params.peer_asn,
             peer_asn: params.local_asn,
@@ -43,7 +43,7 @@ impl Peer {
                     let announced: Vec<(Nlri, Asn)> =
                         update.announced.iter().map(|nlri| (*nlri, version.expect("a path"))).collect();
                     self.table.extend(announced.iter().copied());
-                    seen.push(Seen { withdrawn: update.withdrawn, announced });
+                    seen.push(PeerRoutes { withdrawn: update.withdrawn, announced });
                 }
                 Message::RouteRefresh(refresh) => self.marks.push((refresh.family().expect("ours"), refresh.kind)),
                 other => panic!("{other:?}"),

@@ -17,13 +17,13 @@ use wayleave_core::{Asn, UnixTime};
 use super::RouterKey;
 
 /// Octets of a certificate or list, at most: our own limit.
-const MOST_LEN: usize = 16 << 20;
+const MAX_LEN: usize = 16 << 20;
 /// ASes that one router certificate may name: our own limit.
-const MOST_ASES: u32 = 1_024;
+const MAX_ASES: u32 = 1_024;
 /// Authorities between a trust anchor and a router: our own limit.
-const MOST_LEVELS: usize = 32;
+const MAX_LEVELS: usize = 32;
 /// Certificates of authorities: our own limit.
-const MOST_AUTHORITIES: usize = 100_000;
+const MAX_AUTHORITIES: usize = 100_000;
 
 /// Why a certificate or list was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -96,7 +96,7 @@ pub fn import(
     }
     let mut pending_lists: Vec<&File> = lists.iter().collect();
     // One level of the hierarchy at a time: a certificate is accepted only after its issuer.
-    for _ in 0..MOST_LEVELS {
+    for _ in 0..MAX_LEVELS {
         let before = pending.len() + pending_lists.len();
         pending_lists.retain(|(name, der)| match authorities.add_revocation_list(der) {
             Err(CertificateError::UnknownIssuer) => true,
@@ -196,7 +196,7 @@ impl Authorities {
         has_begun(certificate.validity().not_before(), now)?;
         certificate.validate_router_at(&issuer.certificate, false, time(now)).map_err(invalid)?;
         let blocks = certificate.as_resources().to_blocks().map_err(invalid)?;
-        if blocks.asn_count() > MOST_ASES {
+        if blocks.asn_count() > MAX_ASES {
             return Err(CertificateError::TooMuch("ASes of one certificate"));
         }
         let public = certificate.subject_public_key_info();
@@ -210,7 +210,7 @@ impl Authorities {
     }
 
     fn add(&mut self, certificate: ResourceCert, until: u64) -> Result<(), CertificateError> {
-        if self.certificates.len() >= MOST_AUTHORITIES {
+        if self.certificates.len() >= MAX_AUTHORITIES {
             return Err(CertificateError::TooMuch("authorities"));
         }
         let until = until.min(secs(certificate.as_cert().validity().not_after()));
@@ -247,7 +247,7 @@ fn decode(der: &[u8]) -> Result<Cert, CertificateError> {
 }
 
 fn check_len(der: &[u8]) -> Result<(), CertificateError> {
-    if der.len() > MOST_LEN { Err(CertificateError::TooMuch("octets")) } else { Ok(()) }
+    if der.len() > MAX_LEN { Err(CertificateError::TooMuch("octets")) } else { Ok(()) }
 }
 
 fn time(now: UnixTime) -> Time {

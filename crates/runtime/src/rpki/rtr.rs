@@ -33,9 +33,9 @@ const RETRY_MOST: Duration = Duration::from_secs(600);
 const EXPIRE_LEAST: u32 = 600;
 const EXPIRE_MOST: u32 = 172_800;
 /// Items kept of one cache: our own limit, some eight times today's global total.
-const MOST_ITEMS: usize = 4_000_000;
+const MAX_ITEMS: usize = 4_000_000;
 /// Octets of a public key's encoding, at most.
-const MOST_KEY_LEN: usize = 2_048;
+const MAX_KEY_LEN: usize = 2_048;
 
 /// A cache to follow.
 #[derive(Clone, PartialEq, Eq)]
@@ -269,7 +269,7 @@ impl PayloadUpdate for PendingUpdate {
             }
             Payload::RouterKey(key) => {
                 let info = key.key_info.as_slice();
-                if info.len() > MOST_KEY_LEN {
+                if info.len() > MAX_KEY_LEN {
                     return Err(PayloadError::Corrupt);
                 }
                 let ski = key.key_identifier.as_slice().try_into().map_err(|_| PayloadError::Corrupt)?;
@@ -281,7 +281,7 @@ impl PayloadUpdate for PendingUpdate {
                 true
             }
         };
-        if self.validated.vrps.len() + self.validated.router_keys.len() > MOST_ITEMS {
+        if self.validated.vrps.len() + self.validated.router_keys.len() > MAX_ITEMS {
             return Err(PayloadError::Internal);
         }
         match (changed, action) {
