@@ -1,8 +1,8 @@
-//! Routers that are BGP speakers: each has a session with its member, in octets on a pipe and in virtual time.
+//! Simulated routers with a BGP session to their member's proxy, over pipes in memory and in virtual time.
 //!
-//! Both ends run [`Peer`], which the daemons run. The router says what it announces in UPDATEs, and has again what comes
-//! in UPDATEs, in an Adj-RIB-In. Octets arrive cut anywhere and in an order between pairs that the seed gives; a pipe
-//! holds so many and no more; sessions are made, kept alive and given up by their own timers.
+//! Both ends run [`Peer`], as the daemons do. The router announces routes in UPDATEs and keeps those that it receives in
+//! an Adj-RIB-In. The seed decides where octets are cut and in which order the sessions progress; a pipe has a bounded
+//! size; sessions are opened, kept alive and given up by their own timers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
@@ -17,14 +17,14 @@ use wayleave_member::router_session;
 
 use super::{RS_ASN, Sim, member_address, member_asn};
 
-/// Octets that a pipe holds in one direction before it takes no more.
+/// Octets in one direction of a connection above which the sender is blocked.
 const PIPE: usize = 128 << 10;
-/// Most octets that arrive at once.
+/// Octets delivered at once, at most.
 const SEGMENT: usize = 16 << 10;
 /// The BGP identifier of every member's proxy.
 const PROXY_ID: Ipv4Addr = Ipv4Addr::new(10, 255, 255, 254);
 
-/// The ends of a port.
+/// The ends of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum End {
     Router,
@@ -46,10 +46,10 @@ impl End {
 #[derive(Default)]
 struct Pipe {
     octets: VecDeque<u8>,
-    /// The sender was told that the pipe is full.
+    /// The sender was notified that the pipe is full.
     blocked: bool,
-    /// The receiver takes no more, or was told that nothing more comes.
-    done: bool,
+    /// The receiver has closed, or was notified that the sender has.
+    closed: bool,
     /// The sender has closed.
     ended: bool,
 }
@@ -65,18 +65,18 @@ struct Connection {
 struct Router {
     peer: Peer,
     adj_rib_in: AdjRibIn,
-    /// UPDATEs that wait until the session takes them; the Adj-RIB-Out holds only what a session begins with.
-    to_say: VecDeque<Update>,
+    /// UPDATEs that wait until the session takes them; the Adj-RIB-Out holds only the initial table of a session.
+    queued_updates: VecDeque<Update>,
 }
 
-/// A member's router, its member's proxy while that runs, and what connects them.
+/// A member's router, its proxy's end of the session while the proxy runs, and their connections.
 struct Port {
     router: Router,
     proxy: Option<Peer>,
     connections: Vec<Connection>,
-    /// Nothing arrives at either end.
+    /// Nothing is delivered to either end.
     mute: bool,
-    /// The router's operator shut the session.
+    /// The router's operator has shut the session down.
     shut: bool,
 }
 
@@ -92,9 +92,9 @@ impl Port {
         self.connections.iter_mut().find(|c| c.id == connection).map(|c| &mut c.pipes[to as usize])
     }
 
-    /// What is next to arrive at `end`.
+    /// The first connection with something to deliver to `end`.
     fn waiting(&self, end: End) -> Option<ConnectionId> {
-        let waits = |pipe: &Pipe| !pipe.done && (!pipe.octets.is_empty() || pipe.ended);
+        let waits = |pipe: &Pipe| !pipe.closed && (!pipe.octets.is_empty() || pipe.ended);
         self.connections.iter().find(|c| waits(&c.pipes[end as usize])).map(|c| c.id)
     }
 
@@ -103,7 +103,7 @@ impl Port {
         is_established(&self.router.peer) && self.proxy.as_ref().is_some_and(is_established)
     }
 
-    /// Whether its session is as it will stay: up, or down if it cannot be up.
+    /// Whether its session has settled: up, or down if it cannot be up.
     fn is_quiet(&self) -> bool {
         let at_rest = match &self.proxy {
             Some(proxy) if self.mute || self.shut => {
@@ -112,7 +112,7 @@ impl Port {
             Some(_) => self.is_up(),
             None => self.router.peer.state() != State::Established,
         };
-        at_rest && self.router.to_say.is_empty()
+        at_rest && self.router.queued_updates.is_empty()
     }
 }
 
@@ -120,13 +120,13 @@ impl Port {
 #[derive(Default)]
 pub(super) struct Ports {
     ports: BTreeMap<u32, Port>,
-    /// Ends at which something is to arrive.
+    /// Ends with something to deliver.
     ready: BTreeSet<(u32, End)>,
     connections: u64,
 }
 
 impl Ports {
-    /// Ends at which something is to arrive.
+    /// Ends with something to deliver.
     pub(super) fn ready(&self) -> usize {
         self.ready.len()
     }
@@ -142,8 +142,8 @@ impl Ports {
         self.ready.is_empty() && self.ports.values().all(Port::is_quiet)
     }
 
-    /// Notes whether something is to arrive at the ends of `slot`.
-    fn look(&mut self, slot: u32) {
+    /// Updates which ends of `slot` have something to deliver.
+    fn update_ready(&mut self, slot: u32) {
         for end in End::BOTH {
             let waits = self.ports.get(&slot).is_some_and(|port| port.waiting(end).is_some());
             if waits {
@@ -155,7 +155,7 @@ impl Ports {
     }
 }
 
-/// A router as it comes from its maker: some speak extended messages, some do not.
+/// The configuration of a router: some support extended messages and enhanced route refresh, some do not.
 fn router_config(slot: u32) -> Config {
     let mut config = Config::new(member_asn(slot), member_address(slot), PeerAsn::Exactly(RS_ASN));
     config.offer.extended_message = slot.is_multiple_of(2);
@@ -163,12 +163,12 @@ fn router_config(slot: u32) -> Config {
     config
 }
 
-/// For the jitter of a session's timers.
-fn jitter(seed: u64, slot: u32, end: End, life: u64) -> u64 {
+/// The seed of the jitter of a session's timers.
+fn jitter_seed(seed: u64, slot: u32, end: End, life: u64) -> u64 {
     seed ^ (u64::from(slot) << 32) ^ ((end as u64) << 31) ^ life
 }
 
-/// What a test does to routers and their sessions, and sees of them.
+/// For tests: inputs to routers and their sessions, and their state.
 impl Sim {
     /// Whether the session between the router of `slot` and its member is up at both ends.
     #[must_use]
@@ -176,7 +176,7 @@ impl Sim {
         self.ports.as_ref().and_then(|ports| ports.ports.get(&slot)).is_some_and(Port::is_up)
     }
 
-    /// What the router of `slot` has learned: its Adj-RIB-In if it is a speaker, else what it was given.
+    /// Routes that the router of `slot` has learned: its Adj-RIB-In if it is a speaker, else those it was given.
     #[must_use]
     pub fn table(&self, slot: u32) -> BTreeMap<Prefix, Attributes> {
         match &self.ports {
@@ -199,19 +199,19 @@ impl Sim {
         self.router_update(slot, withdrawn.to_vec(), announced.to_vec(), attributes.cloned());
     }
 
-    /// What the sessions of the router of `slot` have counted.
+    /// Counters of the sessions of the router of `slot`.
     #[must_use]
     pub fn router_counters(&self, slot: u32) -> Option<Counters> {
         Some(self.ports.as_ref()?.ports.get(&slot)?.router.peer.counters())
     }
 
-    /// What the sessions of the proxy of `slot`, in its present life, have counted.
+    /// Counters of the sessions of the proxy of `slot` since its last start.
     #[must_use]
     pub fn proxy_counters(&self, slot: u32) -> Option<Counters> {
         Some(self.ports.as_ref()?.ports.get(&slot)?.proxy.as_ref()?.counters())
     }
 
-    /// The connection between the router of `slot` and its member is reset; both learn of it at once.
+    /// Resets the connection between the router of `slot` and its member; both ends notice at once.
     pub fn cut_router(&mut self, slot: u32) {
         let Some(port) = self.port(slot) else { return };
         for connection in std::mem::take(&mut port.connections) {
@@ -222,7 +222,7 @@ impl Sim {
         self.drain_port(slot);
     }
 
-    /// From now on nothing arrives at either end of the session of `slot`, or everything does again.
+    /// Drops everything that would be delivered to either end of the session of `slot`, or stops doing so.
     pub fn mute_router(&mut self, slot: u32, mute: bool) {
         if let Some(port) = self.port(slot) {
             port.mute = mute;
@@ -236,7 +236,7 @@ impl Sim {
         self.drain_port(slot);
     }
 
-    /// The operator of the router of `slot` shuts the session.
+    /// The operator of the router of `slot` shuts the session down.
     pub fn shut_router(&mut self, slot: u32) {
         if let Some(port) = self.port(slot) {
             port.shut = true;
@@ -246,7 +246,7 @@ impl Sim {
         }
     }
 
-    /// The operator of the router of `slot` opens the session again.
+    /// The operator of the router of `slot` starts the session again.
     pub fn open_router(&mut self, slot: u32) {
         if let Some(port) = self.port(slot) {
             port.shut = false;
@@ -255,7 +255,7 @@ impl Sim {
         }
     }
 
-    /// The router of `slot` asks its member for all routes again.
+    /// The router of `slot` requests all routes again (RFC 2918).
     pub fn refresh_router(&mut self, slot: u32, afi: Afi) {
         let kind = wayleave_bgp::RefreshKind::Request;
         self.session_input(slot, End::Router, SessionInput::Refresh { afi, kind });
@@ -263,22 +263,22 @@ impl Sim {
     }
 }
 
-/// What the simulation's own course needs.
+/// For the simulation.
 impl Sim {
     fn port(&mut self, slot: u32) -> Option<&mut Port> {
         self.ports.as_mut()?.ports.get_mut(&slot)
     }
 
-    /// The process of the proxy of `slot` starts; its router may be there already.
+    /// The process of the proxy of `slot` starts; its router may be running already.
     pub(super) fn plug_in(&mut self, slot: u32) {
         let (now, lives, seed) = (self.now, self.lives, self.setup.seed);
         let Some(ports) = &mut self.ports else { return };
         let is_new = !ports.ports.contains_key(&slot);
         let port = ports.ports.entry(slot).or_insert_with(|| Port {
             router: Router {
-                peer: Peer::new(router_config(slot), jitter(seed, slot, End::Router, 0), now),
+                peer: Peer::new(router_config(slot), jitter_seed(seed, slot, End::Router, 0), now),
                 adj_rib_in: AdjRibIn::new(MaxPrefixes::NONE),
-                to_say: VecDeque::new(),
+                queued_updates: VecDeque::new(),
             },
             proxy: None,
             connections: Vec::new(),
@@ -286,7 +286,7 @@ impl Sim {
             shut: false,
         });
         let config = router_session(RS_ASN, PROXY_ID, member_asn(slot));
-        port.proxy = Some(Peer::new(config, jitter(seed, slot, End::Proxy, lives), now));
+        port.proxy = Some(Peer::new(config, jitter_seed(seed, slot, End::Proxy, lives), now));
         self.session_input(slot, End::Proxy, SessionInput::Start);
         if is_new {
             self.session_input(slot, End::Router, SessionInput::Start);
@@ -304,7 +304,7 @@ impl Sim {
         self.drain_port(slot);
     }
 
-    /// The operator of the router of `slot` takes the session down for good: the proxy hears it, and so does its member.
+    /// The operator of the router of `slot` takes the session down for good; the proxy gets the NOTIFICATION at once.
     pub(super) fn say_goodbye(&mut self, slot: u32) {
         self.shut_router(slot);
         while let Some(end) = self.ready_end_of(slot) {
@@ -317,15 +317,15 @@ impl Sim {
         End::BOTH.into_iter().find(|end| ports.ready.contains(&(slot, *end)))
     }
 
-    /// The router of `slot` is gone for ever.
+    /// Removes the router of `slot`.
     pub(super) fn remove_port(&mut self, slot: u32) {
         if let Some(ports) = &mut self.ports {
             ports.ports.remove(&slot);
-            ports.look(slot);
+            ports.update_ready(slot);
         }
     }
 
-    /// The router of `slot` has this to say; what it announces altogether it knows already.
+    /// The router of `slot` sends an UPDATE; its table contains the change already.
     pub(super) fn say(
         &mut self,
         slot: u32,
@@ -336,7 +336,7 @@ impl Sim {
         let now = self.now;
         let Some(Port { router, .. }) = self.port(slot) else { return };
         if router.peer.state() == State::Established {
-            router.to_say.push_back(Update { withdrawn, announced, attributes, ..Update::default() });
+            router.queued_updates.push_back(Update { withdrawn, announced, attributes, ..Update::default() });
             return self.drain_port(slot);
         }
         for nlri in withdrawn {
@@ -347,13 +347,13 @@ impl Sim {
         }
     }
 
-    /// A session ended: all that the router announces now is what the next one begins with.
-    fn begin_again(&mut self, slot: u32) {
+    /// A session ended: the next one begins with all that the router announces now.
+    fn reset_initial_table(&mut self, slot: u32) {
         let now = self.now;
         let table = self.routers.get(&slot).cloned().unwrap_or_default();
         let Some(Port { router, .. }) = self.port(slot) else { return };
         router.adj_rib_in.clear();
-        router.to_say.clear();
+        router.queued_updates.clear();
         let before: Vec<Prefix> = router.peer.adj_rib_out().desired().map(|(nlri, _)| nlri.prefix).collect();
         for prefix in before.into_iter().filter(|prefix| !table.contains_key(&Nlri::new(*prefix))) {
             router.peer.handle(PeerInput::Route { prefix, attributes: None }, now);
@@ -363,7 +363,7 @@ impl Sim {
         }
     }
 
-    /// The proxy of `slot` shall announce this to its router.
+    /// The proxy of `slot` is to announce this route to its router, or none.
     pub(super) fn install(&mut self, slot: u32, prefix: Prefix, attributes: Option<Attributes>) {
         let now = self.now;
         if let Some(proxy) = self.port(slot).and_then(|port| port.proxy.as_mut()) {
@@ -371,7 +371,7 @@ impl Sim {
         }
     }
 
-    /// Octets that the seed picks among all that wait arrive.
+    /// Delivers octets to the end that `pick` selects among those with something to deliver.
     pub(super) fn arrive_somewhere(&mut self, pick: usize) {
         let ready = self.ports.as_ref().and_then(|ports| ports.ready.iter().nth(pick).copied());
         if let Some((slot, end)) = ready {
@@ -389,7 +389,7 @@ impl Sim {
         let bytes: Vec<u8> = pipe.octets.drain(..count).collect();
         let writable = pipe.octets.len() < PIPE / 2 && std::mem::take(&mut pipe.blocked);
         if count == 0 {
-            pipe.done = true;
+            pipe.closed = true;
             self.session_input(slot, end, SessionInput::Closed { connection });
         } else if !mute {
             self.session_input(slot, end, SessionInput::Bytes { connection, bytes });
@@ -424,7 +424,7 @@ impl Sim {
         }
     }
 
-    /// Does what both ends of a port want done.
+    /// Handles all outputs of both ends of a port.
     pub(super) fn drain_port(&mut self, slot: u32) {
         let mut busy = true;
         while std::mem::take(&mut busy) {
@@ -434,22 +434,22 @@ impl Sim {
                     busy = true;
                 }
             }
-            busy |= self.say_more(slot);
+            busy |= self.send_queued_update(slot);
         }
         if let Some(ports) = &mut self.ports {
-            ports.look(slot);
+            ports.update_ready(slot);
         }
     }
 
-    /// Hands the router's session an UPDATE that waits, if it takes one.
-    fn say_more(&mut self, slot: u32) -> bool {
+    /// Hands the router's session a queued UPDATE, if it takes one.
+    fn send_queued_update(&mut self, slot: u32) -> bool {
         let now = self.now;
         let Some(Port { router, .. }) = self.port(slot) else { return false };
-        // The table that a session begins with goes first.
+        // The initial table goes first.
         if !router.peer.is_writable() || router.peer.adj_rib_out().is_due() {
             return false;
         }
-        let Some(update) = router.to_say.pop_front() else { return false };
+        let Some(update) = router.queued_updates.pop_front() else { return false };
         router.peer.handle(PeerInput::Once(Box::new(update)), now);
         true
     }
@@ -457,8 +457,8 @@ impl Sim {
     fn peer_output(&mut self, slot: u32, end: End, output: PeerOutput) {
         match output {
             PeerOutput::Tcp(TcpRequest::Connect { attempt }) => self.dial(slot, end, attempt),
-            PeerOutput::Tcp(TcpRequest::Send { connection, bytes }) => self.put(slot, end, connection, &bytes),
-            PeerOutput::Tcp(TcpRequest::Close { connection }) => self.hang_up(slot, end, connection),
+            PeerOutput::Tcp(TcpRequest::Send { connection, bytes }) => self.send_bytes(slot, end, connection, &bytes),
+            PeerOutput::Tcp(TcpRequest::Close { connection }) => self.close_end(slot, end, connection),
             PeerOutput::Event(event) if end == End::Proxy => {
                 self.router_event(slot, event);
             }
@@ -472,7 +472,7 @@ impl Sim {
         }
     }
 
-    /// A router opens a connection; a proxy that runs takes it.
+    /// A router opens a connection; the proxy accepts it if it runs.
     fn dial(&mut self, slot: u32, end: End, attempt: u64) {
         let Some(ports) = &mut self.ports else { return };
         ports.connections += 1;
@@ -486,9 +486,9 @@ impl Sim {
         self.session_input(slot, end.other(), SessionInput::Connected { connection, outgoing: false });
     }
 
-    fn put(&mut self, slot: u32, from: End, connection: ConnectionId, bytes: &[u8]) {
+    fn send_bytes(&mut self, slot: u32, from: End, connection: ConnectionId, bytes: &[u8]) {
         let Some(pipe) = self.port(slot).and_then(|port| port.pipe(from.other(), connection)) else { return };
-        if pipe.done || pipe.ended {
+        if pipe.closed || pipe.ended {
             return;
         }
         pipe.octets.extend(bytes);
@@ -499,21 +499,21 @@ impl Sim {
         }
     }
 
-    /// An end closes: it takes nothing more, and the other end hears of it behind what was sent.
-    fn hang_up(&mut self, slot: u32, end: End, connection: ConnectionId) {
+    /// An end closes: it receives nothing more, and the other end notices after it has received all that was sent.
+    fn close_end(&mut self, slot: u32, end: End, connection: ConnectionId) {
         let Some(port) = self.port(slot) else { return };
         if let Some(pipe) = port.pipe(end, connection) {
-            *pipe = Pipe { done: true, ..Pipe::default() };
+            *pipe = Pipe { closed: true, ..Pipe::default() };
         }
         if let Some(pipe) = port.pipe(end.other(), connection) {
             pipe.ended = true;
         }
-        port.connections.retain(|connection| connection.pipes.iter().any(|pipe| !pipe.done));
+        port.connections.retain(|connection| connection.pipes.iter().any(|pipe| !pipe.closed));
     }
 
     fn on_router_event(&mut self, slot: u32, event: PeerEvent) {
         match event {
-            PeerEvent::Down => self.begin_again(slot),
+            PeerEvent::Down => self.reset_initial_table(slot),
             PeerEvent::Update(update) => {
                 assert!(update.problems.is_empty(), "the router of {slot} got {:?}", update.problems);
                 let Some(port) = self.port(slot) else { return };
