@@ -105,9 +105,9 @@ pub struct AttributeFlags(pub u8);
 impl AttributeFlags {
     /// Set: optional; clear: well-known.
     pub const OPTIONAL: u8 = 0x80;
-    /// Set: passed on even by those who do not know it.
+    /// Set: passed on even by speakers that do not recognise it.
     pub const TRANSITIVE: u8 = 0x40;
-    /// Set: someone on the way did not know it.
+    /// Set: a speaker on the path did not recognise it.
     pub const PARTIAL: u8 = 0x20;
     /// Set: the length takes two octets.
     pub const EXTENDED_LENGTH: u8 = 0x10;
@@ -183,7 +183,7 @@ impl Origin {
     }
 }
 
-/// A path attribute whose frame has been read; its value may be anything.
+/// A path attribute whose header has been decoded; its value is not checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RawAttribute<'a> {
     /// As received, with the bits that carry no meaning.

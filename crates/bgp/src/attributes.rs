@@ -41,7 +41,7 @@ impl Ipv6NextHop {
     }
 }
 
-/// Where packets go.
+/// The next hop of a route.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum NextHop {
     /// For IPv4 routes.
@@ -50,27 +50,27 @@ pub enum NextHop {
     V6(Ipv6NextHop),
 }
 
-/// Who aggregated the route (RFC 4271 section 5.1.7).
+/// The AS and router that aggregated the route (RFC 4271 section 5.1.7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Aggregator {
     pub asn: Asn,
     pub identifier: Ipv4Addr,
 }
 
-/// Octets that are not the attributes of a route.
+/// Why octets are not the attributes of a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AttributesError {
     /// The first fault, by the rules of RFC 7606.
     #[error("{0}")]
     Fault(Problem),
     /// The next hop before the attributes is cut short or has an impossible length.
-    #[error("next hop has an impossible length")]
+    #[error("the next hop has an impossible length")]
     NextHop,
     /// MP_REACH_NLRI or MP_UNREACH_NLRI, which belong to a message, not to a route.
     #[error("multiprotocol attributes do not belong to a route")]
     Multiprotocol,
     /// The attributes exceed 65,535 octets.
-    #[error("{0} octets of attributes are too many")]
+    #[error("{0} octets of attributes exceed the limit of 65535")]
     TooLong(usize),
 }
 

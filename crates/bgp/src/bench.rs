@@ -10,7 +10,7 @@ pub struct TraceMessage<'a> {
     pub params: SessionParams,
 }
 
-/// What [`decode_encode`] did.
+/// The outcome of [`decode_encode`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Messages seen.

@@ -58,7 +58,7 @@ pub enum Med {
     Ignore,
 }
 
-/// What the operator may choose about the process.
+/// The operator's options of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Taken by a route without `LOCAL_PREF`.
@@ -137,7 +137,7 @@ impl Step {
         }
     }
 
-    /// What `candidate` brought to this step, for people.
+    /// The value of `candidate` that this step compares, as text.
     #[must_use]
     pub fn value(self, candidate: &Candidate, options: &Options) -> String {
         match self {
@@ -181,8 +181,8 @@ impl fmt::Display for Step {
 pub struct Explanation {
     /// The step that ranked the route behind.
     pub step: Step,
-    /// Index of the route that put it out. With MED this need not be the best route: it is the one of the same
-    /// neighbouring AS, which then lost to another.
+    /// Index of the route that beat it. With MED this need not be the best route: it is the one of the same neighbouring
+    /// AS, which then lost to another.
     pub by: usize,
 }
 
@@ -255,15 +255,15 @@ pub fn best(candidates: &[Candidate], options: &Options) -> Option<usize> {
     survivors(candidates, options).into_iter().min_by_key(|&i| (candidates[i].neighbour_as, i))
 }
 
-/// Why `loser` is not the best of `candidates`: the step of RFC 4271's elimination at which it went out, and who put it
-/// out. `None` if it is the best, or equal to it in all that is compared.
+/// Why `loser` is not the best of `candidates`: the step of RFC 4271's elimination that removed it, and the route that beat
+/// it. `None` if it is the best, or equal to it in all that is compared.
 #[must_use]
 pub fn explain(candidates: &[Candidate], loser: usize, options: &Options) -> Option<Explanation> {
     let mut left: Vec<usize> = (0..candidates.len()).collect();
     for step in Step::ALL {
         let by = |&other: &usize| step.compare(&candidates[other], &candidates[loser], options).is_lt();
-        // Of those who would have put it out, the one that is best at this step, so that the answer is the same however
-        // the candidates are ordered.
+        // Of the routes that beat it there, the one that is best at this step, so that the answer does not depend on the
+        // order of the candidates.
         let strongest = left.iter().copied().filter(by).min_by(|&a, &b| {
             let (a, b) = (&candidates[a], &candidates[b]);
             step.compare(a, b, options).then_with(|| compare_but_med(a, b, options))
@@ -277,7 +277,7 @@ pub fn explain(candidates: &[Candidate], loser: usize, options: &Options) -> Opt
 }
 
 /// Takes the head of the group whose head is best, MED aside; of equal heads the first group's, and groups are in the
-/// order of their AS numbers, since whichever goes first decides what its group shows next.
+/// order of their AS numbers, so that the outcome does not depend on the order of arrival.
 fn best_head(
     groups: &mut [std::iter::Peekable<std::slice::Iter<'_, usize>>],
     candidates: &[Candidate],

@@ -115,7 +115,7 @@ impl AttributesEditor {
         if value.is_empty() { self.remove(code) } else { self.set(code, AttributeFlags::OPTIONAL_TRANSITIVE, &value) }
     }
 
-    /// Sets any attribute. The caller answers for `value`; one of more than 65,535 octets changes nothing.
+    /// Sets any attribute. `value` is not checked; one of more than 65,535 octets changes nothing.
     pub fn set(&mut self, code: AttributeCode, flags: AttributeFlags, value: &[u8]) -> &mut Self {
         if value.len() > usize::from(u16::MAX) {
             return self;

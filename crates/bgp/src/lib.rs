@@ -1,7 +1,7 @@
 //! BGP, pure: messages and their codec, attributes kept byte for byte, the session state machine, the RIBs, MRT.
 //!
-//! Nothing here has a clock, a socket, a file or randomness of its own. A decoder never panics and bounds every count
-//! before it allocates; what a malformed UPDATE costs follows RFC 7606 and is a value ([`Problem`]), not an event.
+//! This crate does no I/O: it has no clock, socket, file or source of randomness of its own. A decoder never panics and bounds every count
+//! before it allocates; the consequence of a malformed UPDATE follows RFC 7606 and is a value ([`Problem`]).
 
 mod as4;
 mod as_path;

@@ -43,10 +43,10 @@ impl MessageType {
     }
 }
 
-/// Octets that are no message.
+/// Why octets cannot be decoded as a message.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
-    /// The message is not whole yet: more octets must come from the transport. Nobody erred.
+    /// The message is not whole yet: more octets must come from the transport. No error of the peer.
     #[error("message is incomplete: {need} octets needed")]
     Incomplete {
         /// Octets of the header, or of the whole message once its header is there.
@@ -58,7 +58,7 @@ pub enum MessageError {
 }
 
 impl MessageError {
-    /// What to send before the session ends; `None` if only more octets are needed.
+    /// The NOTIFICATION to send before the session ends; `None` if only more octets are needed.
     #[must_use]
     pub fn notification(&self) -> Option<&Notification> {
         match self {

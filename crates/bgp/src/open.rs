@@ -241,8 +241,8 @@ pub struct Open {
 }
 
 impl Open {
-    /// Decodes the body of an OPEN, after its header (RFC 4271 section 6.2). Whether the AS is the expected one is for
-    /// the session to say.
+    /// Decodes the body of an OPEN, after its header (RFC 4271 section 6.2). The session checks
+    /// whether the AS is the expected one.
     pub fn decode(body: &[u8]) -> Result<Self, MessageError> {
         let &[version, a, b, c, d, i, j, k, l, ref parameters @ ..] = body else { return Err(unspecific().into()) };
         if version != VERSION {

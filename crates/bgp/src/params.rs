@@ -1,4 +1,4 @@
-//! What both ends of a session agreed on, as far as the codec must know it.
+//! Parameters of a session that the codec needs.
 
 use serde::{Deserialize, Serialize};
 use wayleave_core::{Afi, Asn};
@@ -21,7 +21,7 @@ impl AddPath {
     }
 }
 
-/// What the codec needs to know of a session: the outcome of the OPEN exchange and the kind of the peer.
+/// Parameters of a session that the codec needs: the outcome of the OPEN exchange and the kind of the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct SessionParams {
     pub local_asn: Asn,
@@ -49,7 +49,7 @@ pub struct SessionParams {
 }
 
 impl SessionParams {
-    /// A session of today between `local_asn` and `peer_asn`: four-octet AS numbers, both families, messages of 4,096
+    /// A typical session between `local_asn` and `peer_asn`: four-octet AS numbers, both families, messages of 4,096
     /// octets, no path identifiers, no check of the first AS.
     #[must_use]
     pub fn new(local_asn: Asn, peer_asn: Asn) -> Self {

@@ -17,20 +17,20 @@ const ATTRIBUTE_HEADER_LEN: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EncodeError {
     /// The attributes leave no room for one prefix, or the parts of one message exceed its limit.
-    #[error("message of {need} octets exceeds {most}")]
+    #[error("a message of {need} octets exceeds the session's limit of {most}")]
     TooLong {
         need: usize,
         /// The session's limit.
         most: usize,
     },
     /// The routes have no next hop of their family.
-    #[error("{0:?} routes have no next hop")]
+    #[error("the routes have no next hop of their family, {0:?}")]
     NoNextHop(Afi),
     /// Prefixes are announced without attributes.
-    #[error("announced prefixes have no attributes")]
+    #[error("routes are announced without attributes")]
     NoAttributes,
     /// The family was not agreed on this session.
-    #[error("{0:?} was not agreed on this session")]
+    #[error("the session did not agree on the family {0:?} unicast")]
     Family(Afi),
 }
 
