@@ -1,4 +1,5 @@
 //! Test drivers of a session: one session driven by hand, and two sessions joined by a wire.
+#![allow(unreachable_pub, reason = "shared by the modules of one test binary")]
 
 pub mod bad_bgp;
 pub mod pair;
