@@ -8,17 +8,19 @@ use libfuzzer_sys::fuzz_target;
 use wayleave_core::UnixTime;
 use wayleave_crypto::lanes::{CpuKernel, LANES};
 use wayleave_crypto::secret::Key128;
-use wayleave_dataplane::platypus::lanes::Verifier;
+use wayleave_dataplane::platypus::Forwarding;
+use wayleave_dataplane::platypus::lanes::{BurstVerifier, Decision, Verdicts};
 use wayleave_packet::platypus::header::{Packet, Version};
 use wayleave_packet::platypus::mint::reply::ReplyOption;
 use wayleave_packet::platypus::mint::{self, Hop, Position, StampKey, WaypointKey, WaypointKeys};
 use wayleave_packet::platypus::paper::{Algorithm, PaperRouter};
-use wayleave_packet::platypus::verify::{IcmpError, Policy, Reason, Verdict, Waypoint, decapsulate, icmp};
+use wayleave_packet::platypus::verify::{IcmpError, Policy, Verdict, Waypoint, decapsulate, icmp, verify};
 
 const NOW: UnixTime = UnixTime(1_795_240_800_000_000);
 
 thread_local! {
-    static VERIFIER: RefCell<Verifier> = RefCell::new(Verifier::new(CpuKernel::best(), 4));
+    static VERIFIER: RefCell<(BurstVerifier, Verdicts)> =
+        RefCell::new((BurstVerifier::new(CpuKernel::best(), 4), Verdicts::default()));
 }
 
 fuzz_target!(|data: &[u8]| {
@@ -64,15 +66,10 @@ fn look_at(packet: &Packet<'_>) {
     let _ = decapsulate(packet);
 }
 
-/// Beside its likes and a packet that differs in one octet, the verdict is that of the packet alone.
+/// In a burst with copies of it and a packet that differs in one octet, a packet is decided as if it were alone.
 fn in_a_burst(data: &[u8], here: IpAddr) {
     let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
     let here = [Waypoint::new(here, keys, Policy { narrow: true, ..Policy::default() })];
-    let alone = |datagram: &[u8]| match Packet::decode(datagram, Version::Standard) {
-        Err(refused) => refused.into(),
-        Ok(packet) if packet.outer().destination != here[0].address() => Reason::NotForUs.into(),
-        Ok(packet) => here[0].verify(&packet, NOW),
-    };
     let mut other = data.to_vec();
     if let [.., at, by] = *data {
         let at = usize::from(at) % other.len();
@@ -80,15 +77,28 @@ fn in_a_burst(data: &[u8], here: IpAddr) {
     }
     let mut datagrams = [data; LANES];
     datagrams[usize::from(data.last().copied().unwrap_or(0)) % LANES] = &other;
-    let mut verdicts = [Verdict::default(); LANES];
-    VERIFIER.with_borrow_mut(|verifier| {
-        verifier.forget();
-        verifier.verify(&here, &datagrams, NOW, &mut verdicts);
+    let alone = [data, &other].map(|datagram| match verify(&here, datagram, NOW) {
+        Verdict::Forward(forward) => Ok(apply(&forward, datagram)),
+        refused => Err(refused),
     });
-    let (one, another) = (alone(data), alone(&other));
-    for (datagram, verdict) in datagrams.iter().zip(verdicts) {
-        assert_eq!(verdict, if std::ptr::eq(*datagram, data) { one } else { another });
-    }
+    VERIFIER.with_borrow_mut(|(verifier, verdicts)| {
+        verifier.forget();
+        verifier.verify(&here, &datagrams, NOW, verdicts);
+        for (index, datagram) in datagrams.iter().enumerate() {
+            let found = match verdicts.get(index) {
+                Decision::Simple(forward) => Ok(apply(&forward, datagram)),
+                Decision::General(Verdict::Forward(forward)) => Ok(apply(&forward, datagram)),
+                Decision::General(refused) => Err(refused),
+            };
+            assert_eq!(found, alone[usize::from(!std::ptr::eq(*datagram, data))]);
+        }
+    });
+}
+
+fn apply(forward: &impl Forwarding, datagram: &[u8]) -> Vec<u8> {
+    let mut out = datagram.to_vec();
+    forward.apply(&mut out);
+    out
 }
 
 fn standard(packet: &Packet<'_>) {

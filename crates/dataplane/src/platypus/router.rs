@@ -1,14 +1,14 @@
-//! The Platypus router: bindings of a burst in lanes, then revocation, replay and accounting, in that order.
+//! The Platypus router: what becomes of verified packets. Revocation, replay, rates and accounts follow in that order.
 
 use std::net::IpAddr;
 
 use wayleave_core::Now;
 use wayleave_crypto::lanes::{CpuKernel, LANES, Work};
 use wayleave_packet::platypus::header::{Packet, Version};
-use wayleave_packet::platypus::verify::{self, Forward, IcmpError, Verdict, Waypoint, icmp};
+use wayleave_packet::platypus::verify::{self, Charge, Forward, IcmpError, Verdict, Waypoint, icmp, verify};
 
 use super::account::{Accounts, Charged, Name};
-use super::lanes::{Group, Verdicts, Verifier};
+use super::lanes::{BurstVerifier, Decision, Group, Verdicts};
 use super::revocation::Revocations;
 use crate::frame::{BURST, Frame};
 use crate::limit::TokenBucket;
@@ -117,6 +117,13 @@ pub enum Repeated {
     Drop,
 }
 
+/// Whether a packet is charged to its account.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    Yes,
+    No,
+}
+
 /// How a router is set up.
 #[derive(Debug)]
 pub struct Config {
@@ -142,10 +149,12 @@ pub struct Config {
 #[derive(Debug)]
 pub struct Router {
     waypoints: Vec<Waypoint>,
-    verifier: Verifier,
-    /// Those of the last burst; not there while a burst is processed.
+    kernel: CpuKernel,
+    /// The vector path, if it is used: its decisions are those of `verify`.
+    lanes: Option<BurstVerifier>,
+    /// The decisions on the last burst; not there while a burst is processed.
     verdicts: Option<Box<Verdicts>>,
-    /// What the replay filter knows the packets of this burst by, and the names of their accounts.
+    /// What the replay filter and the accounts know the packets of this burst by.
     hashes: [[u8; 16]; BURST],
     names: [Name; BURST],
     revocations: Revocations,
@@ -158,13 +167,49 @@ pub struct Router {
     counters: Counters,
 }
 
+/// A decision to forward: what the router has to know of a verified packet. Each way of verifying has its own.
+pub trait Forwarding {
+    /// Whom the packet is charged to. `datagram` is what was verified, as for all that follow.
+    fn charge(&self, datagram: &[u8]) -> Charge;
+    /// Octets that no two packets share.
+    fn fingerprint(&self, datagram: &[u8]) -> [u8; 16];
+    /// Rewrites the packet in place.
+    fn apply(&self, datagram: &mut [u8]);
+}
+
+impl Forwarding for Forward {
+    #[inline(always)]
+    fn charge(&self, datagram: &[u8]) -> Charge {
+        Forward::charge(self, datagram)
+    }
+
+    #[inline(always)]
+    fn fingerprint(&self, datagram: &[u8]) -> [u8; 16] {
+        Forward::fingerprint(self, datagram)
+    }
+
+    #[inline(always)]
+    fn apply(&self, datagram: &mut [u8]) {
+        Forward::apply(self, datagram);
+    }
+}
+
 impl Router {
     /// A router of `config`, with no revocations yet.
     #[must_use]
     pub fn new(config: Config, kernel: CpuKernel) -> Self {
+        let lanes = BurstVerifier::new(kernel, config.delegations);
+        Self { kernel, lanes: Some(lanes), ..Self::without_lanes(config) }
+    }
+
+    /// The same router without the vector path: every packet is decided by `verify` alone. It does the same, slowly; tests
+    /// compare the two.
+    #[must_use]
+    pub fn without_lanes(config: Config) -> Self {
         Self {
             waypoints: config.waypoints,
-            verifier: Verifier::new(kernel, config.delegations),
+            kernel: CpuKernel::PORTABLE,
+            lanes: None,
             verdicts: Some(Box::default()),
             hashes: [[0; 16]; BURST],
             names: [Name::default(); BURST],
@@ -182,11 +227,12 @@ impl Router {
     /// Processes at most [`BURST`] packets in place; actions beyond them are the default.
     pub fn process(&mut self, frames: &mut [Frame<'_>], now: Now) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
-        let kernel = self.verifier.kernel();
-        kernel.run(Run { router: self, frames, actions: &mut actions, now });
+        self.kernel.run(ProcessBurst { router: self, frames, actions: &mut actions, now });
         actions
     }
 
+    /// Verifies all packets, begins to fetch what is known of other packets, and then decides on one after another, so
+    /// that of two copies in one burst the first one passes.
     #[inline(always)]
     fn process_burst(&mut self, frames: &mut [Frame<'_>], actions: &mut [Action; BURST], now: Now) {
         let mut verdicts = self.verdicts.take().unwrap_or_default();
@@ -195,30 +241,35 @@ impl Router {
             for (datagram, frame) in datagrams.iter_mut().zip(frames.iter()) {
                 *datagram = frame.octets;
             }
-            let count = frames.len().min(BURST);
-            self.verifier.decide(&self.waypoints, &datagrams[..count], now.unix, &mut verdicts);
-            self.look_up(&datagrams[..count], &verdicts);
+            let datagrams = &datagrams[..frames.len().min(BURST)];
+            match &mut self.lanes {
+                Some(lanes) => lanes.verify(&self.waypoints, datagrams, now.unix, &mut verdicts),
+                None => {
+                    verdicts.set_each(datagrams.iter().map(|datagram| verify(&self.waypoints, datagram, now.unix)));
+                }
+            }
+            self.look_up(datagrams, &verdicts);
         }
-        let is_alone = self.is_alone();
+        let is_stateless = self.is_stateless();
         for (group, (frames, actions)) in frames.chunks_mut(LANES).zip(actions.chunks_mut(LANES)).enumerate() {
             let verdicts = verdicts.group(group);
-            if let (Group::Alike(alike), Some(frames), true) = (verdicts, frames.first_chunk_mut(), is_alone) {
-                alike.apply(frames.each_mut().map(|frame| &mut *frame.octets));
+            if let (Group::Uniform(uniform), Some(frames), true) = (verdicts, frames.first_chunk_mut(), is_stateless) {
+                uniform.apply(frames.each_mut().map(|frame| &mut *frame.octets));
                 actions.fill(Action::Route);
                 self.counters.forwarded += LANES as u64;
                 continue;
             }
-            let packets = frames.iter_mut().zip(actions);
+            let packets = frames.iter_mut().zip(actions).zip(group * LANES..);
             match verdicts {
-                Group::Alike(alike) => {
-                    for (lane, ((frame, action), forward)) in packets.zip(alike.forwards()).enumerate() {
-                        *action = self.forward(frame, &forward, group * LANES + lane, now);
+                Group::Uniform(uniform) => {
+                    for (((frame, action), index), forward) in packets.zip(uniform.each()) {
+                        *action = self.forward(frame, &forward, index, now);
                         self.count(*action);
                     }
                 }
-                Group::Each(verdicts) => {
-                    for (lane, ((frame, action), verdict)) in packets.zip(verdicts).enumerate() {
-                        *action = self.decide(frame, verdict, (is_alone, group * LANES + lane), now);
+                Group::Each(decisions) => {
+                    for (((frame, action), index), decision) in packets.zip(decisions) {
+                        *action = self.decide(frame, decision, (is_stateless, index), now);
                         self.count(*action);
                     }
                 }
@@ -227,54 +278,62 @@ impl Router {
         self.verdicts = Some(verdicts);
     }
 
-    /// What becomes of the packet at `place` of the burst.
+    /// What becomes of the packet at `index` of the burst.
     #[inline(always)]
     fn decide(
         &mut self,
         frame: &mut Frame<'_>,
-        verdict: &Verdict,
-        (is_alone, place): (bool, usize),
+        decision: &Decision,
+        (is_stateless, index): (bool, usize),
         now: Now,
     ) -> Action {
-        match verdict {
-            Verdict::Forward(forward) if is_alone => {
+        match decision {
+            Decision::Simple(forward) if is_stateless => {
                 forward.apply(frame.octets);
                 Action::Route
             }
-            Verdict::Forward(forward) => self.forward(frame, forward, place, now),
-            Verdict::Answer(error, reason) => self.answer(frame, *error, *reason, now),
-            Verdict::Drop(reason) => self.relay(frame, now).unwrap_or(Action::Drop(Reason::Packet(*reason))),
+            Decision::Simple(forward) => self.forward(frame, forward, index, now),
+            Decision::General(Verdict::Forward(forward)) => self.forward(frame, forward, index, now),
+            Decision::General(Verdict::Answer(error, reason)) => self.answer(frame, *error, *reason, now),
+            Decision::General(Verdict::Drop(reason)) => {
+                self.relay(frame, now).unwrap_or(Action::Drop(Reason::Packet(*reason)))
+            }
         }
     }
 
     /// Whether nothing but the packet itself decides on it now.
-    fn is_alone(&self) -> bool {
+    fn is_stateless(&self) -> bool {
         self.repeated == Repeated::Pass
             && !self.is_accounting
             && self.revocations.is_empty()
             && (!self.need_revocations || self.revocations.is_loaded())
     }
 
-    /// Begins to fetch what is known of other packets, for the whole burst at once.
+    /// Begins to fetch what is known of other packets, for the whole burst at once: the lines of the replay filter and of
+    /// the table of accounts are far apart, and would be waited for one by one.
     #[inline]
     fn look_up(&mut self, datagrams: &[&[u8]], verdicts: &Verdicts) {
         if self.repeated == Repeated::Pass && !self.is_accounting {
             return;
         }
         for (group, datagrams) in datagrams.chunks(LANES).enumerate() {
-            let places = group * LANES..(group + 1) * LANES;
-            let known = self.hashes[places.clone()].iter_mut().zip(&mut self.names[places]);
+            let indices = group * LANES..(group + 1) * LANES;
+            let known = self.hashes[indices.clone()].iter_mut().zip(&mut self.names[indices]);
             let packets = datagrams.iter().zip(known);
             match verdicts.group(group) {
-                Group::Alike(alike) => {
-                    for ((datagram, known), forward) in packets.zip(alike.forwards()) {
+                Group::Uniform(uniform) => {
+                    for ((datagram, known), forward) in packets.zip(uniform.each()) {
                         note(&self.accounts, datagram, &forward, known);
                     }
                 }
-                Group::Each(verdicts) => {
-                    for ((datagram, known), verdict) in packets.zip(verdicts) {
-                        if let Verdict::Forward(forward) = verdict {
-                            note(&self.accounts, datagram, forward, known);
+                Group::Each(decisions) => {
+                    for ((datagram, known), decision) in packets.zip(decisions) {
+                        match decision {
+                            Decision::Simple(forward) => note(&self.accounts, datagram, forward, known),
+                            Decision::General(Verdict::Forward(forward)) => {
+                                note(&self.accounts, datagram, forward, known);
+                            }
+                            Decision::General(_) => {}
                         }
                     }
                 }
@@ -286,8 +345,8 @@ impl Router {
     }
 
     #[inline(always)]
-    fn forward(&mut self, frame: &mut Frame<'_>, forward: &Forward, place: usize, now: Now) -> Action {
-        match self.check_after_mac(frame.octets, forward, place, now) {
+    fn forward(&mut self, frame: &mut Frame<'_>, forward: &impl Forwarding, index: usize, now: Now) -> Action {
+        match self.check_after_mac(frame.octets, forward, index, now) {
             Ok(()) => {
                 forward.apply(frame.octets);
                 Action::Route
@@ -296,28 +355,60 @@ impl Router {
         }
     }
 
-    /// What depends on other packets than this one.
+    /// What depends on other packets than this one, in this order: a packet that is revoked takes no place in the replay
+    /// filter, and a repeated one is not charged.
     #[inline(always)]
-    fn check_after_mac(&mut self, octets: &[u8], forward: &Forward, place: usize, now: Now) -> Result<(), Reason> {
+    fn check_after_mac(
+        &mut self,
+        octets: &[u8],
+        forward: &impl Forwarding,
+        index: usize,
+        now: Now,
+    ) -> Result<(), Reason> {
+        self.check_revocation(octets, forward)?;
+        if self.check_replay(index, now)? == Counted::Yes {
+            self.charge(octets, forward, index, now)?;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn check_revocation(&self, octets: &[u8], forward: &impl Forwarding) -> Result<(), Reason> {
         if self.need_revocations && !self.revocations.is_loaded() {
             return Err(Reason::RevocationsUnknown);
         }
         if !self.revocations.is_empty() && self.revocations.contains(&forward.charge(octets)) {
             return Err(Reason::Revoked);
         }
-        let is_counted = match self.repeated {
-            Repeated::Pass => true,
-            mode => match (self.replay.put(self.hashes[place], now.unix), mode) {
-                (Outcome::Fresh, _) => true,
-                (Outcome::Seen, Repeated::CountOnce) => false,
-                (Outcome::Seen, _) => return Err(Reason::Replayed),
-                (Outcome::Full, _) => return Err(Reason::ReplayFull),
-            },
-        };
-        if !is_counted || !self.is_accounting {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn check_replay(&mut self, index: usize, now: Now) -> Result<Counted, Reason> {
+        if self.repeated == Repeated::Pass {
+            return Ok(Counted::Yes);
+        }
+        match (self.replay.put(self.hashes[index], now.unix), self.repeated) {
+            (Outcome::Fresh, _) => Ok(Counted::Yes),
+            (Outcome::Seen, Repeated::CountOnce) => Ok(Counted::No),
+            (Outcome::Seen, _) => Err(Reason::Replayed),
+            (Outcome::Full, _) => Err(Reason::ReplayFull),
+        }
+    }
+
+    /// Takes the packet from its payer's rate and adds it to the account.
+    #[inline(always)]
+    fn charge(
+        &mut self,
+        octets: &[u8],
+        forward: &impl Forwarding,
+        index: usize,
+        now: Now,
+    ) -> Result<(), Reason> {
+        if !self.is_accounting {
             return Ok(());
         }
-        match self.accounts.charge_to(self.names[place], || forward.charge(octets), octets.len() as u64, now.instant) {
+        match self.accounts.charge_to(self.names[index], || forward.charge(octets), octets.len() as u64, now.instant) {
             Charged::Yes => Ok(()),
             Charged::OverRate => Err(Reason::Rate),
             Charged::Full => Err(Reason::AccountsFull),
@@ -405,26 +496,28 @@ impl Router {
     /// Takes other waypoints, keys or policies between two bursts: addresses move here or away.
     pub fn set_waypoints(&mut self, waypoints: Vec<Waypoint>) {
         self.waypoints = waypoints;
-        self.verifier.forget();
+        if let Some(lanes) = &mut self.lanes {
+            lanes.forget();
+        }
     }
 }
 
 /// Notes what the replay filter and the accounts know a packet by.
 #[inline(always)]
-fn note(accounts: &Accounts, datagram: &[u8], forward: &Forward, (hash, name): (&mut [u8; 16], &mut Name)) {
+fn note(accounts: &Accounts, datagram: &[u8], forward: &impl Forwarding, (hash, name): (&mut [u8; 16], &mut Name)) {
     *hash = forward.fingerprint(datagram);
     *name = accounts.look_up(&forward.charge(datagram));
 }
 
 /// A burst of packets for one router.
-struct Run<'a, 'f> {
+struct ProcessBurst<'a, 'f> {
     router: &'a mut Router,
     frames: &'a mut [Frame<'f>],
     actions: &'a mut [Action; BURST],
     now: Now,
 }
 
-impl Work for Run<'_, '_> {
+impl Work for ProcessBurst<'_, '_> {
     type Output = ();
 
     #[inline(always)]

@@ -1,106 +1,108 @@
-//! A stamper's work over a burst of IPv4 packets with one capability each: headers in place, bindings in lanes. The
-//! outcome is that of [`encapsulate`](wayleave_packet::platypus::mint::encapsulate), which does every other shape.
+//! The stamper's vector path: IPv4 packets with one capability, not sealed, over IP. Headers are written in place and
+//! bindings computed in lanes. The outcome is that of [`encapsulate`](wayleave_packet::platypus::mint::encapsulate), which
+//! stamps every other shape; tests compare the two.
 
 use std::net::IpAddr;
 
-use wayleave_crypto::lanes::{BURST, Block, CpuKernel, LANES, Parts, Row, Work, cmac_each, prefetch_octet, tag_rows};
-use zeroize::Zeroize;
-
+use wayleave_core::Afi;
+use wayleave_crypto::lanes::{Block, CpuKernel, LANES, Parts, Row, Work, cmac_each, prefetch_octet, tag_rows};
 use wayleave_packet::platypus::header::offsets::{IPV4, PROTOCOL, SOURCE, WORD, half};
 use wayleave_packet::platypus::header::{CapabilityOctets, IPV4_HEADER, Malformed, Width, fold, v4};
 use wayleave_packet::platypus::mint::{Hop, MintError, Nonce, PURPOSE_BINDING, label};
+use zeroize::Zeroize;
 
-/// Blocks of the head of any IPv4 packet that is not sealed.
+use crate::frame::BURST;
+
+/// Blocks of the masked head of any IPv4 packet that is not sealed.
 const HEAD: usize = 3;
 /// Where the capability stands in the head.
 const HEAD_CAPABILITY: usize = 16;
-/// Packets whose first octets are on their way from memory while one is stamped.
-const AHEAD: usize = 8;
+/// How many packets ahead headers are fetched: enough for a line to come from memory while these are stamped.
+const PREFETCHED: usize = 8;
 
-/// A capability that is laid out for many packets.
+/// A capability and its key, laid out once for many packets.
 #[derive(Clone)]
-pub struct Ready {
-    capability: CapabilityOctets,
-    /// The key, and the masked head but for what differs from packet to packet.
+pub struct PreparedCapability {
+    octets: CapabilityOctets,
+    /// The key, and the masked head without what differs from packet to packet.
     row: Row,
     waypoint: [u8; 4],
     width: Width,
 }
 
-impl Drop for Ready {
+impl Drop for PreparedCapability {
     fn drop(&mut self) {
         self.row.zeroize();
     }
 }
 
-impl std::fmt::Debug for Ready {
+impl std::fmt::Debug for PreparedCapability {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Ready(..)")
+        f.write_str("PreparedCapability(..)")
     }
 }
 
-impl Ready {
+impl PreparedCapability {
     /// `None` unless the capability is of IPv4 and consistent.
     #[must_use]
     pub fn new(hop: &Hop) -> Option<Self> {
         let IpAddr::V4(waypoint) = hop.capability.waypoint else { return None };
         hop.capability.is_consistent().then(|| {
-            let capability = hop.capability.octets();
+            let octets = hop.capability.octets();
             let mut row = [[0; 16]; 1 + HEAD];
             row[0] = *hop.key.expose();
-            let octets = row[1..].as_flattened_mut();
-            octets[..4].copy_from_slice(&label(PURPOSE_BINDING, wayleave_core::Afi::Ipv4));
-            octets[HEAD_CAPABILITY..][..capability.as_slice().len()].copy_from_slice(capability.as_slice());
+            let head = row[1..].as_flattened_mut();
+            head[..4].copy_from_slice(&label(PURPOSE_BINDING, Afi::Ipv4));
+            head[HEAD_CAPABILITY..][..octets.as_slice().len()].copy_from_slice(octets.as_slice());
             let width = hop.capability.width;
-            Self { capability, row, waypoint: waypoint.octets(), width }
+            Self { octets, row, waypoint: waypoint.octets(), width }
         })
     }
 
     /// Octets that a packet grows by.
     #[must_use]
     pub fn growth(&self) -> usize {
-        IPV4.capabilities + self.capability.as_slice().len() + self.width.octets()
+        IPV4.capabilities + self.octets.as_slice().len() + self.width.octets()
     }
 }
 
-/// An IPv4 packet with room in front.
+/// An IPv4 packet to stamp.
 #[derive(Debug)]
-pub struct Unstamped<'a> {
-    /// Room, then the packet, which ends where its total length says or before this ends.
+pub struct StampInput<'a> {
+    /// Headroom, then the packet, which ends where its total length says or before this ends.
     pub buffer: &'a mut [u8],
     /// Where the packet begins.
     pub begin: usize,
-    /// What stamps it.
-    pub ready: &'a Ready,
+    pub capability: &'a PreparedCapability,
     /// Different for every packet.
     pub nonce: Nonce,
 }
 
-/// One core's scratch; it holds keys, has no printable form, and is wiped when dropped.
-pub struct Burst {
+/// One core's stamper of bursts. Its scratch holds keys, has no printable form, and is wiped when dropped.
+pub struct BurstStamper {
     kernel: CpuKernel,
     /// The key of each packet, and the masked head of what its binding is computed over.
     rows: Box<[[Row; LANES]; BURST / LANES]>,
     tags: [Block; BURST],
-    /// Of those that are not taken by sixteens.
+    /// The keys of packets that are not tagged sixteen at a time.
     keys: Box<[Block; BURST]>,
 }
 
-impl Drop for Burst {
+impl Drop for BurstStamper {
     fn drop(&mut self) {
         self.rows.zeroize();
         self.keys.zeroize();
     }
 }
 
-impl std::fmt::Debug for Burst {
+impl std::fmt::Debug for BurstStamper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Burst on {}", self.kernel.name())
+        write!(f, "BurstStamper on {}", self.kernel.name())
     }
 }
 
-impl Burst {
-    /// Room for [`BURST`] packets.
+impl BurstStamper {
+    /// A stamper of at most [`BURST`] packets at a time.
     #[must_use]
     pub fn new(kernel: CpuKernel) -> Self {
         Self {
@@ -111,99 +113,109 @@ impl Burst {
         }
     }
 
-    /// Stamps at most [`BURST`] packets in place. The outcome at the same place is where the stamped packet begins, or why
-    /// it was left as it is.
-    pub fn stamp(&mut self, packets: &mut [Unstamped<'_>], outcomes: &mut [Result<usize, MintError>]) {
-        self.kernel.run(Stamp { burst: self, packets, outcomes });
+    /// Stamps at most [`BURST`] packets in place. The outcome of the same index is where the stamped packet begins, or why
+    /// the packet was left as it is.
+    pub fn stamp(&mut self, packets: &mut [StampInput<'_>], outcomes: &mut [Result<usize, MintError>]) {
+        self.kernel.run(StampBurst { stamper: self, packets, outcomes });
     }
 
+    /// First all headers are written, then all bindings: a MAC in lanes needs sixteen messages, and headers are written at
+    /// the speed of memory.
     #[inline(always)]
-    fn stamp_all(&mut self, packets: &mut [Unstamped<'_>], outcomes: &mut [Result<usize, MintError>]) {
-        let Self { kernel, rows, tags, keys } = self;
+    fn stamp_burst(&mut self, packets: &mut [StampInput<'_>], outcomes: &mut [Result<usize, MintError>]) {
         let count = packets.len().min(outcomes.len()).min(BURST);
-        packets.iter().take(AHEAD).for_each(fetch);
-        for (slot, outcome) in outcomes.iter_mut().enumerate().take(count) {
-            packets.get(slot + AHEAD).inspect(|packet| fetch(packet));
-            let packet = &mut packets[slot];
-            let row = &mut rows[slot / LANES][slot % LANES];
-            *outcome = match packet.ready.capability.as_slice().len() {
-                PLAIN => lay_out::<PLAIN>(packet, row),
-                _ => lay_out::<ANY>(packet, row),
+        let (packets, outcomes) = (&mut packets[..count], &mut outcomes[..count]);
+        packets.iter().take(PREFETCHED).for_each(prefetch_packet);
+        for (index, outcome) in outcomes.iter_mut().enumerate() {
+            packets.get(index + PREFETCHED).inspect(|packet| prefetch_packet(packet));
+            let packet = &mut packets[index];
+            let row = &mut self.rows[index / LANES][index % LANES];
+            *outcome = match packet.capability.octets.as_slice().len() {
+                UNDELEGATED => write_headers::<UNDELEGATED>(packet, row),
+                _ => write_headers::<ANY>(packet, row),
             };
         }
-        // Sixteen payloads of as many blocks are taken together; all others side by side, by their lengths.
-        let mut places = [0; BURST];
-        let mut messages = [Parts::default(); BURST];
-        let mut left = 0;
-        let groups =
-            packets[..count].chunks(LANES).zip(outcomes.chunks(LANES)).zip(rows.iter()).zip(tags.chunks_mut(LANES));
-        for (group, (((packets, outcomes), rows), tags)) in groups.enumerate() {
-            let mut tails = [[].as_slice(); LANES];
-            for ((tail, packet), outcome) in tails.iter_mut().zip(packets).zip(outcomes) {
-                if let Ok(begin) = *outcome {
-                    let total = usize::from(half(packet.buffer, begin + v4::TOTAL_LENGTH));
-                    *tail = &packet.buffer[packet.begin + IPV4_HEADER..begin + total];
-                }
-            }
-            if packets.len() == LANES
-                && let Some(tags) = tags.first_chunk_mut()
-                && tag_rows(*kernel, &[], rows, &tails, tags)
-            {
-                continue;
-            }
-            for (slot, (row, tail)) in rows.iter().zip(tails).enumerate().take(packets.len()) {
-                (keys[left], places[left]) = (row[0], group * LANES + slot);
-                messages[left] = Parts { head: &row[1..], tail };
-                left += 1;
-            }
-        }
-        if left != 0 {
-            let mut others = [[0; 16]; BURST];
-            cmac_each(*kernel, &keys[..left], &messages[..left], &mut others[..left]);
-            for (place, tag) in places.iter().zip(&others).take(left) {
-                tags[*place] = *tag;
-            }
-            keys[..left].as_flattened_mut().zeroize();
-        }
-        for ((packet, outcome), tag) in packets.iter_mut().zip(outcomes.iter()).zip(&*tags).take(count) {
+        self.compute_tags(packets, outcomes);
+        for ((packet, outcome), tag) in packets.iter_mut().zip(outcomes.iter()).zip(&self.tags) {
             if outcome.is_ok() {
                 let payload = packet.begin + IPV4_HEADER;
-                // Copies of known lengths.
-                match packet.ready.width {
+                // Copies of constant length are single instructions.
+                match packet.capability.width {
                     Width::Full => packet.buffer[payload - 16..payload].copy_from_slice(tag),
                     Width::Narrow => packet.buffer[payload - 8..payload].copy_from_slice(&tag[..8]),
                 }
             }
         }
     }
+
+    /// Sixteen packets in a row whose payloads have equal numbers of blocks are tagged at once; all others together, in the
+    /// order of their lengths.
+    #[inline(always)]
+    fn compute_tags(&mut self, packets: &[StampInput<'_>], outcomes: &[Result<usize, MintError>]) {
+        let Self { kernel, rows, tags, keys } = self;
+        let mut indices = [0; BURST];
+        let mut messages = [Parts::default(); BURST];
+        let mut others = 0;
+        let groups = packets.chunks(LANES).zip(outcomes.chunks(LANES)).zip(rows.iter()).zip(tags.chunks_mut(LANES));
+        for (group, (((packets, outcomes), rows), tags)) in groups.enumerate() {
+            let mut payloads = [[].as_slice(); LANES];
+            for ((payload, packet), outcome) in payloads.iter_mut().zip(packets).zip(outcomes) {
+                if let Ok(begin) = *outcome {
+                    let total = usize::from(half(packet.buffer, begin + v4::TOTAL_LENGTH));
+                    *payload = &packet.buffer[packet.begin + IPV4_HEADER..begin + total];
+                }
+            }
+            if packets.len() == LANES
+                && let Some(tags) = tags.first_chunk_mut()
+                && tag_rows(*kernel, &[], rows, &payloads, tags)
+            {
+                continue;
+            }
+            for (lane, (row, tail)) in rows.iter().zip(payloads).enumerate().take(packets.len()) {
+                (keys[others], indices[others]) = (row[0], group * LANES + lane);
+                messages[others] = Parts { head: &row[1..], tail };
+                others += 1;
+            }
+        }
+        if others == 0 {
+            return;
+        }
+        let mut other_tags = [[0; 16]; BURST];
+        cmac_each(*kernel, &keys[..others], &messages[..others], &mut other_tags[..others]);
+        for (index, tag) in indices.iter().zip(&other_tags).take(others) {
+            tags[*index] = *tag;
+        }
+        keys[..others].as_flattened_mut().zeroize();
+    }
 }
 
 /// A burst to stamp.
-struct Stamp<'a, 'p> {
-    burst: &'a mut Burst,
-    packets: &'a mut [Unstamped<'p>],
+struct StampBurst<'a, 'p> {
+    stamper: &'a mut BurstStamper,
+    packets: &'a mut [StampInput<'p>],
     outcomes: &'a mut [Result<usize, MintError>],
 }
 
-impl Work for Stamp<'_, '_> {
+impl Work for StampBurst<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        let Self { burst, packets, outcomes } = self;
-        burst.stamp_all(packets, outcomes);
+        let Self { stamper, packets, outcomes } = self;
+        stamper.stamp_burst(packets, outcomes);
     }
 }
 
-/// Octets of a capability without delegation; what stands for any number.
-const PLAIN: usize = IPV4.capability.prefix;
+/// Octets of a capability without delegation.
+const UNDELEGATED: usize = IPV4.capability.prefix;
+/// A capability of any length.
 const ANY: usize = 0;
 
 /// Writes both headers in front of the payload, and the masked head; the binding stays open. The capability has `LENGTH`
-/// octets, or as many as it has.
+/// octets, a constant for the commonest one so that it is copied by single instructions.
 #[inline(always)]
-fn lay_out<const LENGTH: usize>(packet: &mut Unstamped<'_>, row: &mut Row) -> Result<usize, MintError> {
-    let Unstamped { buffer, begin, ready, nonce } = packet;
+fn write_headers<const LENGTH: usize>(packet: &mut StampInput<'_>, row: &mut Row) -> Result<usize, MintError> {
+    let StampInput { buffer, begin, capability: prepared, nonce } = packet;
     let have = buffer.len().saturating_sub(*begin);
     let truncated = |need| MintError::Inner(Malformed::Truncated { need, have });
     let inner: [u8; IPV4_HEADER] =
@@ -220,23 +232,24 @@ fn lay_out<const LENGTH: usize>(packet: &mut Unstamped<'_>, row: &mut Row) -> Re
     if total > have {
         return Err(truncated(total));
     }
-    let capability = ready.capability.as_slice();
+    let capability = prepared.octets.as_slice();
     let capability = if LENGTH == ANY { capability } else { &capability[..LENGTH] };
-    let growth = IPV4.capabilities + capability.len() + ready.width.octets();
+    let growth = IPV4.capabilities + capability.len() + prepared.width.octets();
     let length = u16::try_from(total + growth).map_err(|_| MintError::TooLong(total + growth))?;
     let start = begin.checked_sub(growth).ok_or(MintError::TooLong(total + growth))?;
 
-    // Every octet is written once, and none read back: what was just written by halves is slow to read whole.
+    // Every octet is written once from values in registers, and none is read back: a load that spans two recent stores
+    // waits until both have left the store buffer.
     let (ip, platypus) = buffer[start..*begin + IPV4_HEADER].split_at_mut(IPV4_HEADER);
     let [l0, l1] = length.to_be_bytes();
     let words = |at: usize| [inner[at], inner[at + 1], inner[at + 2], inner[at + 3]];
     let (first, second, third, source) = (words(0), words(4), words(8), words(v4::SOURCE));
     let (first, [ttl, protocol, ..]) = ([first[0], first[1], l0, l1], third);
     let sum = |words: [[u8; 4]; 5]| words.into_iter().map(|word| u64::from(u32::from_ne_bytes(word))).sum();
-    let [c0, c1] = (!fold(sum([first, second, [ttl, PROTOCOL, 0, 0], source, ready.waypoint]))).to_ne_bytes();
+    let [c0, c1] = (!fold(sum([first, second, [ttl, PROTOCOL, 0, 0], source, prepared.waypoint]))).to_ne_bytes();
     let third = [ttl, PROTOCOL, c0, c1];
-    for (place, word) in ip.as_chunks_mut().0.iter_mut().zip([first, second, third, source, ready.waypoint]) {
-        *place = word;
+    for (out, word) in ip.as_chunks_mut().0.iter_mut().zip([first, second, third, source, prepared.waypoint]) {
+        *out = word;
     }
     let addresses = *inner[v4::SOURCE..].first_chunk::<8>().expect("eight octets");
     let payload = ((total - IPV4_HEADER) as u16).to_be_bytes();
@@ -247,17 +260,18 @@ fn lay_out<const LENGTH: usize>(packet: &mut Unstamped<'_>, row: &mut Row) -> Re
     platypus[IPV4.nonce..IPV4.capabilities].copy_from_slice(&nonce.octets());
     platypus[IPV4.capabilities..][..capability.len()].copy_from_slice(capability);
 
-    *row = ready.row;
-    let octets = row[1..].as_flattened_mut();
-    octets[4..8].copy_from_slice(&[protocol, IPV4.version << 4, payload[0], payload[1]]);
-    octets[8..HEAD_CAPABILITY].copy_from_slice(&addresses);
-    octets[HEAD_CAPABILITY + capability.len()..][..8].copy_from_slice(&nonce.octets());
+    // mint: the masked head; label and capability are there.
+    *row = prepared.row;
+    let head = row[1..].as_flattened_mut();
+    head[4..8].copy_from_slice(&[protocol, IPV4.version << 4, payload[0], payload[1]]);
+    head[8..HEAD_CAPABILITY].copy_from_slice(&addresses);
+    head[HEAD_CAPABILITY + capability.len()..][..8].copy_from_slice(&nonce.octets());
     Ok(start)
 }
 
-/// Begins to fetch a packet's header, and the lines in front of it where the new one goes.
+/// Begins to fetch a packet's header, and the lines in front of it where the new header goes.
 #[inline(always)]
-fn fetch(packet: &Unstamped<'_>) {
-    prefetch_octet(packet.buffer, packet.begin.wrapping_sub(packet.ready.growth()));
+fn prefetch_packet(packet: &StampInput<'_>) {
+    prefetch_octet(packet.buffer, packet.begin.wrapping_sub(packet.capability.growth()));
     prefetch_octet(packet.buffer, packet.begin);
 }

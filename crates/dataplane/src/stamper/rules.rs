@@ -9,10 +9,10 @@ use super::ConfigError;
 
 /// What is done with the packets of a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Do {
-    /// They go as they are.
-    Leave,
-    /// They take this route, by its place in the configuration.
+pub enum RuleAction {
+    /// They are not stamped.
+    Pass,
+    /// They take this route, by its index in the configuration.
     Take(u16),
 }
 
@@ -25,23 +25,22 @@ pub struct Rule {
     pub user: Option<u32>,
     /// The socket's mark (`SO_MARK`); sockets have 0 unless somebody set it.
     pub mark: Option<u32>,
-    /// What is done.
-    pub then: Do,
+    pub action: RuleAction,
 }
 
-/// Who is asked about.
+/// User and socket mark.
 type Sender = (Option<u32>, Option<u32>);
 
 /// Rules of one user and mark, as a routing table of its own.
 #[derive(Clone, Debug, Default)]
-struct Table {
-    rules: HashMap<Prefix, Do>,
+struct RuleTable {
+    rules: HashMap<Prefix, RuleAction>,
     /// Prefix lengths that occur, longest first, for each family.
     lengths: [Vec<u8>; 2],
 }
 
-impl Table {
-    fn find(&self, destination: IpAddr) -> Option<Do> {
+impl RuleTable {
+    fn find(&self, destination: IpAddr) -> Option<RuleAction> {
         let lengths = &self.lengths[usize::from(destination.is_ipv6())];
         let prefix = |&length: &u8| Prefix::truncated(destination, length).ok();
         lengths.iter().filter_map(prefix).find_map(|prefix| self.rules.get(&prefix).copied())
@@ -49,24 +48,24 @@ impl Table {
 }
 
 /// All rules. The rule that decides is found as in a host's policy routing: rules of this mark and user come first, then
-/// those of this mark, of this user, and of everybody; within each the longest prefix decides, and if none fits the next
-/// are asked.
+/// those of this mark, of this user, and of everybody. Within each the longest prefix decides; if none fits, the next are
+/// tried.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    tables: HashMap<Sender, Table>,
+    tables: HashMap<Sender, RuleTable>,
 }
 
 impl Rules {
-    /// Rules of `list`, in any order.
+    /// A table of the rules in `list`, which may be in any order.
     ///
     /// # Errors
     /// Two rules for the same packets.
     pub fn new(list: &[Rule]) -> Result<Self, ConfigError> {
         let mut rules = Self::default();
-        for (place, rule) in list.iter().enumerate() {
+        for (index, rule) in list.iter().enumerate() {
             let table = rules.tables.entry((rule.user, rule.mark)).or_default();
-            if table.rules.insert(rule.to, rule.then).is_some() {
-                return Err(ConfigError::Twice(place));
+            if table.rules.insert(rule.to, rule.action).is_some() {
+                return Err(ConfigError::Twice(index));
             }
             let lengths = &mut table.lengths[usize::from(rule.to.afi() == Afi::Ipv6)];
             if !lengths.contains(&rule.to.len()) {
@@ -79,9 +78,9 @@ impl Rules {
 
     /// What is done with a packet to `destination`; nothing without a rule.
     #[must_use]
-    pub fn find(&self, destination: IpAddr, user: Option<u32>, mark: u32) -> Do {
+    pub fn find(&self, destination: IpAddr, user: Option<u32>, mark: u32) -> RuleAction {
         let senders = [(user, Some(mark)), (None, Some(mark)), (user, None), (None, None)];
         let of = |sender| self.tables.get(sender)?.find(destination);
-        senders.iter().find_map(of).unwrap_or(Do::Leave)
+        senders.iter().find_map(of).unwrap_or(RuleAction::Pass)
     }
 }

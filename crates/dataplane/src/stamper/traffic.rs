@@ -1,18 +1,18 @@
-//! What a stamper has to know of a packet before it stamps it.
+//! What a stamper reads of a packet before it stamps it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wayleave_packet::platypus::header::offsets::{PROTOCOL, UDP_PORT, WORD};
 use wayleave_packet::platypus::header::{IPV4_HEADER, IPV6_HEADER, Packet, Version};
 
-use super::Left;
+use super::LeaveReason;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const DNS: u16 = 53;
 /// Hop-by-hop options, routing, destination options: headers that say how long they are, with what follows behind.
 const PASSED_OVER: [u8; 3] = [0, 43, 60];
-/// Extension headers that are passed over.
+/// Extension headers in a row that are passed over; a packet with more is left unchanged.
 const MOST_EXTENSIONS: usize = 8;
 
 /// An IP packet that may be stamped.
@@ -28,33 +28,33 @@ pub(super) struct Traffic {
 
 impl Traffic {
     /// Reads the front of `octets`.
-    pub(super) fn read(octets: &[u8]) -> Result<Self, Left> {
-        let (source, destination, protocol, header, length) = outer(octets).ok_or(Left::Malformed)?;
-        let payload = octets.get(header..length).ok_or(Left::Malformed)?;
+    pub(super) fn read(octets: &[u8]) -> Result<Self, LeaveReason> {
+        let (source, destination, protocol, header, length) = outer(octets).ok_or(LeaveReason::Malformed)?;
+        let payload = octets.get(header..length).ok_or(LeaveReason::Malformed)?;
         let is_stamped = protocol == PROTOCOL || protocol == UDP && port(payload, 2) == Some(UDP_PORT);
         if is_stamped {
             return Self::read_stamped(octets);
         }
         if is_dns(protocol, payload)? {
-            return Err(Left::Dns);
+            return Err(LeaveReason::Dns);
         }
         Ok(Self { source, destination, length, stamped: None })
     }
 
-    fn read_stamped(octets: &[u8]) -> Result<Self, Left> {
-        let packet = Packet::decode(octets, Version::Standard).map_err(|_| Left::Malformed)?;
+    fn read_stamped(octets: &[u8]) -> Result<Self, LeaveReason> {
+        let packet = Packet::decode(octets, Version::Standard).map_err(|_| LeaveReason::Malformed)?;
         let mut payload = packet.payload();
         if packet.has_reply_option() {
-            let words = payload.get(1).ok_or(Left::Malformed)?;
-            payload = payload.get(usize::from(*words) * WORD..).ok_or(Left::Malformed)?;
+            let words = payload.get(1).ok_or(LeaveReason::Malformed)?;
+            payload = payload.get(usize::from(*words) * WORD..).ok_or(LeaveReason::Malformed)?;
         }
         if is_dns(packet.inner_protocol(), payload)? {
-            return Err(Left::Dns);
+            return Err(LeaveReason::Dns);
         }
         if packet.is_sealed() {
-            return Err(Left::Sealed);
+            return Err(LeaveReason::Sealed);
         }
-        packet.current().ok_or(Left::NothingLeft)?;
+        packet.current().ok_or(LeaveReason::NothingLeft)?;
         Ok(Self {
             source: packet.original_source(),
             destination: packet.final_destination(),
@@ -81,25 +81,25 @@ fn port(payload: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*payload.get(at..)?.first_chunk()?))
 }
 
-/// Whether a payload is to or from a name server. What cannot be looked into far enough is left alone.
-fn is_dns(mut protocol: u8, mut payload: &[u8]) -> Result<bool, Left> {
+/// Whether a payload is to or from a name server. A packet whose ports cannot be read is left unchanged.
+fn is_dns(mut protocol: u8, mut payload: &[u8]) -> Result<bool, LeaveReason> {
     for _ in 0..MOST_EXTENSIONS {
         if !PASSED_OVER.contains(&protocol) {
             break;
         }
-        let &[next, length, ..] = payload else { return Err(Left::Malformed) };
+        let &[next, length, ..] = payload else { return Err(LeaveReason::Malformed) };
         // RFC 8200 section 4.2: units of eight octets, the first not counted.
-        payload = payload.get(8 * (usize::from(length) + 1)..).ok_or(Left::Malformed)?;
+        payload = payload.get(8 * (usize::from(length) + 1)..).ok_or(LeaveReason::Malformed)?;
         protocol = next;
     }
     match protocol {
         TCP | UDP => {
             let (from, to) = (port(payload, 0), port(payload, 2));
-            Ok(from.ok_or(Left::Malformed)? == DNS || to.ok_or(Left::Malformed)? == DNS)
+            Ok(from.ok_or(LeaveReason::Malformed)? == DNS || to.ok_or(LeaveReason::Malformed)? == DNS)
         }
         // A fragment, or one header too many.
-        44 => Err(Left::Malformed),
-        protocol if PASSED_OVER.contains(&protocol) => Err(Left::Malformed),
+        44 => Err(LeaveReason::Malformed),
+        protocol if PASSED_OVER.contains(&protocol) => Err(LeaveReason::Malformed),
         _ => Ok(false),
     }
 }

@@ -1,17 +1,17 @@
-//! How often a forger is lucky: the whole binding is compared, and not a part of it (PLA-13).
+//! How often a forgery succeeds: every bit of a binding is compared (PLA-13).
 #![allow(clippy::disallowed_methods, reason = "a test reads its count from the environment")]
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::UnixTime;
-use wayleave_crypto::lanes::{BURST, CpuKernel, LANES};
+use wayleave_crypto::lanes::{CpuKernel, LANES};
 use wayleave_crypto::secret::Key128;
-
 use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Packet, Principal, Version, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
-use wayleave_packet::platypus::verify::{Policy, Verdict, Waypoint};
+use wayleave_packet::platypus::verify::{Policy, Waypoint};
 
-use super::{Verifier, WHOLE_TAG};
+use super::{BurstVerifier, Decision, Verdicts, WHOLE_TAG};
+use crate::frame::BURST;
 
 /// How many of `tries` random bindings pass a verifier that compares the `counted` bits of them.
 fn accepted(counted: [u64; 2], tries: u64) -> u64 {
@@ -40,35 +40,35 @@ fn accepted(counted: [u64; 2], tries: u64) -> u64 {
     encapsulate(&inner, &route, &mut sound).expect("a sound route");
     let here = Waypoint::new(address, keys, Policy::default());
     let at = Packet::decode(&sound, Version::Standard).expect("sound").binding_range(0);
-    let mut verifier = Verifier::new(CpuKernel::best(), 1);
+    let mut verifier = BurstVerifier::new(CpuKernel::best(), 1);
     verifier.counted = counted;
+    let mut verdicts = Verdicts::default();
     let here = [here];
     let mut state = 1u64;
     // Bursts that are decided sixteen packets at a time, with a sound one in the middle of each sixteen; of the last sixteen
-    // all are sound but one, in every place in turn.
+    // all are sound but one, which is in each lane in turn.
     let mut forged = vec![sound.clone(); BURST];
     let last = BURST - LANES;
     let each = last - last / LANES + 1;
     let mut lucky = 0;
     for turn in 0..tries.div_ceil(each as u64) {
-        let is_sound = |place: usize| match place.checked_sub(last) {
+        let is_sound = |index: usize| match index.checked_sub(last) {
             Some(lane) => lane as u64 != turn % LANES as u64,
-            None => place % LANES == LANES / 2,
+            None => index % LANES == LANES / 2,
         };
-        for (_, datagram) in forged.iter_mut().enumerate().filter(|(place, _)| !is_sound(*place)) {
+        for (_, datagram) in forged.iter_mut().enumerate().filter(|(index, _)| !is_sound(*index)) {
             for half in datagram[at.clone()].chunks_mut(8) {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 half.copy_from_slice(&(state ^ state >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9).to_be_bytes());
             }
         }
         let datagrams: [&[u8]; BURST] =
-            std::array::from_fn(|place| if is_sound(place) { &sound[..] } else { &forged[place] });
-        let mut verdicts = [Verdict::default(); BURST];
+            std::array::from_fn(|index| if is_sound(index) { &sound[..] } else { &forged[index] });
         verifier.verify(&here, &datagrams, now, &mut verdicts);
-        for (place, verdict) in verdicts.into_iter().enumerate() {
-            let is_forwarded = matches!(verdict, Verdict::Forward(_));
-            assert!(is_forwarded || !is_sound(place));
-            lucky += u64::from(is_forwarded && !is_sound(place));
+        for index in 0..BURST {
+            let is_forwarded = matches!(verdicts.get(index), Decision::Simple(_));
+            assert!(is_forwarded || !is_sound(index));
+            lucky += u64::from(is_forwarded && !is_sound(index));
         }
     }
     lucky

@@ -1,144 +1,77 @@
-//! A waypoint's checks over a burst of packets, with secrets and bindings computed in lanes; the verdicts are those of
-//! [`Waypoint::verify`].
+//! The vector path: a burst verified with its secrets and bindings computed in lanes.
 //!
-//! Packets of the commonest shape are checked beside each other ([`sixteen`]). Whatever does not pass there goes the general way,
-//! which knows the reason.
+//! The decisions are those of `packet::platypus::verify`, packet by packet; a test compares the two on random, mutated and
+//! forged packets. Simple packets are checked sixteen at a time (`sixteen`), by flow class (`flow_class`). Whatever does
+//! not pass there takes the general path: `verify`'s own checks, with only the MAC computed together with others.
+//!
+//! Nothing depends on this module but speed. Without it, [`Router`](super::Router) calls `verify` for each packet, as
+//! `Router::without_lanes` does.
 
 mod delegation_keys;
+mod flow_class;
 #[cfg(test)]
 mod forgery;
+mod simple;
 mod sixteen;
+mod verdicts;
 
 use std::hint::black_box;
 
 use wayleave_core::UnixTime;
-use wayleave_crypto::lanes::{BURST, Block, CpuKernel, LANES, Parts, Row, Work, cmac_each, prefetch_octet};
-
+use wayleave_crypto::lanes::{Block, CpuKernel, LANES, Parts, Row, Work, cmac_each, prefetch_octet};
 use wayleave_packet::platypus::header::{Packet, Version};
 use wayleave_packet::platypus::mint::{HEAD_BLOCKS, WaypointKey, write_head};
-use wayleave_packet::platypus::verify::{Forward, Reason, Verdict, Waypoint};
+use wayleave_packet::platypus::verify::{Forward, Reason, Verdict, Waypoint, find_waypoint};
 
-use delegation_keys::Delegations;
-use sixteen::{Beside, Lean, Scratch};
+use crate::frame::BURST;
+use delegation_keys::DelegationKeys;
+use sixteen::{Passed, Scratch, Sixteen};
+use verdicts::GROUPS;
+
+pub use simple::SimpleForward;
+pub use verdicts::{Decision, Verdicts};
+
+pub(super) use verdicts::Group;
 
 /// Every bit of a tag, by halves.
 const WHOLE_TAG: [u64; 2] = [u64::MAX; 2];
 
-/// One core's scratch, and the stamping keys of the delegations that it verified last.
-pub struct Verifier {
+/// One core's verifier of bursts: its scratch, and the stamping keys of the delegations that it verified last.
+pub struct BurstVerifier {
     kernel: CpuKernel,
     keys: [Block; BURST],
     heads: Box<[[Block; HEAD_BLOCKS]; BURST]>,
-    rows: Box<[[Row; LANES]; BURST / LANES]>,
+    rows: Box<[[Row; LANES]; GROUPS]>,
     scratch: Box<Scratch>,
-    waiting: [Waiting; BURST],
+    pending: [Pending; BURST],
     tags: [Block; BURST],
-    delegations: Delegations,
-    /// See [`Verifier::counted`].
+    delegations: DelegationKeys,
+    /// See [`BurstVerifier::counted`].
     #[cfg(test)]
     counted: [u64; 2],
 }
 
-impl std::fmt::Debug for Verifier {
+impl std::fmt::Debug for BurstVerifier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Verifier on {}", self.kernel.name())
+        write!(f, "BurstVerifier on {}", self.kernel.name())
     }
 }
 
-/// A packet that waits for its tag.
+/// A packet whose tag is computed with those of other groups.
 #[derive(Clone, Copy)]
-struct Waiting {
-    /// Its place in the burst.
-    place: u8,
-    /// Octets of its binding.
-    width: u8,
-    /// A delegation whose stamping key is worth keeping once it has verified a packet.
-    is_new: bool,
+struct Pending {
+    /// In the burst.
+    index: u8,
+    binding_length: u8,
+    /// Whether its delegation's stamping key is worth keeping once it has verified this packet.
+    is_new_delegation: bool,
 }
 
-impl Waiting {
-    const NONE: Self = Self { place: 0, width: 0, is_new: false };
-
-    #[inline(always)]
-    fn lean(lean: &Lean<'_, '_>, place: usize) -> Self {
-        Self { place: place as u8, width: lean.width as u8, is_new: false }
-    }
+impl Pending {
+    const NONE: Self = Self { index: 0, binding_length: 0, is_new_delegation: false };
 }
 
-/// What becomes of the packets of a burst. It is large: one serves for many bursts.
-#[derive(Debug)]
-pub struct Verdicts {
-    each: [Verdict; BURST],
-    /// Where [`LANES`] packets one after another are forwarded as the commonest shape is: the pointer's new value. What is in
-    /// `each` for them says nothing.
-    alike: [Option<u8>; BURST / LANES],
-    /// Of these, the word with TTL, protocol and checksum.
-    rewritten: [[u32; LANES]; BURST / LANES],
-}
-
-impl Default for Verdicts {
-    fn default() -> Self {
-        Self { each: [Verdict::default(); BURST], alike: [None; BURST / LANES], rewritten: [[0; LANES]; BURST / LANES] }
-    }
-}
-
-impl Verdicts {
-    /// Of the packet at `place` of the burst, below [`BURST`].
-    #[must_use]
-    pub fn get(&self, place: usize) -> Verdict {
-        match self.group(place / LANES) {
-            Group::Alike(Alike { pointer, rewritten }) => {
-                Verdict::Forward(Forward::lean(rewritten[place % LANES], pointer))
-            }
-            Group::Each(verdicts) => verdicts[place % LANES],
-        }
-    }
-
-    /// Of the `group`-th [`LANES`] packets, or as many as there are; what is beyond the packets says nothing.
-    #[must_use]
-    #[inline(always)]
-    pub fn group(&self, group: usize) -> Group<'_> {
-        match self.alike.get(group) {
-            Some(Some(pointer)) => Group::Alike(Alike { pointer: *pointer, rewritten: &self.rewritten[group] }),
-            Some(None) => Group::Each(&self.each[group * LANES..(group + 1) * LANES]),
-            None => Group::Each(&[]),
-        }
-    }
-}
-
-/// What becomes of [`LANES`] packets one after another.
-#[derive(Clone, Copy, Debug)]
-pub enum Group<'a> {
-    /// All of them are forwarded, and written to in the same places.
-    Alike(Alike<'a>),
-    /// A verdict for each.
-    Each(&'a [Verdict]),
-}
-
-/// How [`LANES`] packets of the commonest shape are forwarded.
-#[derive(Clone, Copy, Debug)]
-pub struct Alike<'a> {
-    pointer: u8,
-    rewritten: &'a [u32; LANES],
-}
-
-impl Alike<'_> {
-    /// Rewrites the packets in place, as [`Forward::apply`] would each of them.
-    #[inline(always)]
-    pub fn apply(self, datagrams: [&mut [u8]; LANES]) {
-        for (datagram, rewritten) in datagrams.into_iter().zip(self.rewritten) {
-            Forward::apply_lean(datagram, *rewritten, self.pointer);
-        }
-    }
-
-    /// One for each packet.
-    #[inline(always)]
-    pub fn forwards(self) -> impl Iterator<Item = Forward> {
-        self.rewritten.iter().map(move |rewritten| Forward::lean(*rewritten, self.pointer))
-    }
-}
-
-impl Verifier {
+impl BurstVerifier {
     /// A verifier that keeps the keys of `delegations` delegations.
     #[must_use]
     pub fn new(kernel: CpuKernel, delegations: usize) -> Self {
@@ -146,41 +79,25 @@ impl Verifier {
             kernel,
             keys: [[0; 16]; BURST],
             heads: Box::new([[[0; 16]; HEAD_BLOCKS]; BURST]),
-            rows: Box::new([[[[0; 16]; 4]; LANES]; BURST / LANES]),
+            rows: Box::new([[[[0; 16]; 4]; LANES]; GROUPS]),
             scratch: Box::new(Scratch::EMPTY),
-            waiting: [Waiting::NONE; BURST],
+            pending: [Pending::NONE; BURST],
             tags: [[0; 16]; BURST],
-            delegations: Delegations::new(delegations),
+            delegations: DelegationKeys::new(delegations),
             #[cfg(test)]
             counted: WHOLE_TAG,
         }
     }
 
-    /// The code that computes, whose instructions other work on the packets may have.
-    #[must_use]
-    pub fn kernel(&self) -> CpuKernel {
-        self.kernel
-    }
-
-    /// Forgets delegations: the waypoints' keys are others now.
+    /// Forgets delegations: the waypoints' keys have changed.
     pub fn forget(&mut self) {
         self.delegations.clear();
     }
 
-    /// Decides on up to [`BURST`] IP packets of version 1 for any of `waypoints`. Verdicts beyond the packets are left.
-    pub fn verify(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut [Verdict]) {
-        let mut decided = Verdicts::default();
-        let count = datagrams.len().min(verdicts.len()).min(BURST);
-        self.decide(waypoints, &datagrams[..count], now, &mut decided);
-        for (place, verdict) in verdicts.iter_mut().enumerate().take(count) {
-            *verdict = decided.get(place);
-        }
-    }
-
-    /// The same without a look at each packet where sixteen are alike. Verdicts beyond the packets say nothing.
+    /// Decides on up to [`BURST`] IP packets for any of `waypoints`. Decisions beyond the packets are stale.
     #[inline(always)]
-    pub fn decide(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut Verdicts) {
-        self.kernel.run(Verify { verifier: self, waypoints, datagrams, now, verdicts });
+    pub fn verify(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut Verdicts) {
+        self.kernel.run(VerifyBurst { verifier: self, waypoints, datagrams, now, verdicts });
     }
 
     /// The bits of a tag's halves that count: all. The test of forgeries weakens its own verifier.
@@ -192,63 +109,71 @@ impl Verifier {
         WHOLE_TAG
     }
 
+    /// In two passes over the burst. The first checks everything but MACs, and finishes the groups of sixteen whose tags
+    /// can be computed at once. The second computes all other tags together: packets of different lengths, the general
+    /// path, and what is left of a group that is not whole.
+    ///
+    /// Constant time: no branch depends on an octet of a tag, but on whether a packet's tag differs at all, which the
+    /// sender sees anyway, and before that on whether any of sixteen does.
     #[inline(always)]
-    fn verify_all(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut Verdicts) {
+    fn verify_burst(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut Verdicts) {
         let counted = self.counted();
-        let Self { kernel, keys, heads, rows, scratch, waiting, tags, delegations, .. } = self;
-        let Verdicts { each: verdicts, alike, rewritten } = verdicts;
-        *alike = [None; BURST / LANES];
+        let Self { kernel, keys, heads, rows, scratch, pending, tags, delegations, .. } = self;
+        let Verdicts { each: decisions, uniform, rewritten } = verdicts;
+        *uniform = [None; GROUPS];
         let datagrams = &datagrams[..datagrams.len().min(BURST)];
         let mut inputs: [Option<&WaypointKey>; BURST] = [None; BURST];
         let mut messages = [Parts::default(); BURST];
         let mut differ = [0; BURST];
         let mut count = 0;
-        let mut beside = Beside::new(*kernel, waypoints, now, scratch);
+        let mut sixteen = Sixteen::new(*kernel, waypoints, now, scratch);
         let groups = datagrams.chunks(LANES).zip(rows.iter_mut()).zip(heads.chunks_mut(LANES));
-        datagrams.iter().take(LANES).for_each(|datagram| fetch(datagram));
-        for (group, ((here, rows), heads)) in groups.enumerate() {
+        datagrams.iter().take(LANES).for_each(|datagram| prefetch_front(datagram));
+        for (group, ((packets, rows), heads)) in groups.enumerate() {
             let first = group * LANES;
-            beside.check(here);
-            // The next ones are on their way from memory while these are decided.
-            datagrams.get(first + LANES..).unwrap_or_default().iter().take(LANES).for_each(|datagram| fetch(datagram));
+            sixteen.check(packets);
+            // The next group is on its way from memory while the tags of this one are computed.
+            let next = datagrams.get(first + LANES..).unwrap_or_default();
+            next.iter().take(LANES).for_each(|datagram| prefetch_front(datagram));
             let mut group_tags = [[0; 16]; LANES];
-            let are_tagged = beside.tag(here, &mut group_tags);
+            let are_tagged = sixteen.tag(packets, &mut group_tags);
             if are_tagged
-                && let Some(found) = beside.whole()
-                && Beside::compare(found, here, &group_tags, counted) == 0
+                && let Some(parameters) = sixteen.uniform()
+                && Sixteen::difference(parameters, packets, &group_tags, counted) == 0
             {
-                (alike[group], rewritten[group]) = (Some(found.pointer()), *beside.rewritten());
+                (uniform[group], rewritten[group]) = (Some(parameters.pointer()), *sixteen.rewritten());
                 continue;
             }
             if !are_tagged {
-                beside.rows(rows);
+                sixteen.rows(rows);
             }
-            for (lane, ((datagram, row), head)) in here.iter().zip(&*rows).zip(heads).enumerate() {
-                let place = first + lane;
-                let lean = beside.lean(lane, datagram);
-                if let Some(lean) = lean.as_ref().filter(|_| are_tagged) {
-                    let waiting = Waiting::lean(lean, place);
-                    verdicts[place] = Verdict::Forward(lean.forward);
-                    differ[place] = difference(&group_tags[lane], &waiting, lean.forward.binding(datagram), counted);
+            for (lane, ((datagram, row), head)) in packets.iter().zip(&*rows).zip(heads).enumerate() {
+                let index = first + lane;
+                let passed = sixteen.passed(lane, datagram);
+                if let Some(Passed { forward, binding_length, .. }) = passed.as_ref().filter(|_| are_tagged) {
+                    decisions[index] = Decision::Simple(*forward);
+                    let presented = SimpleForward::binding(datagram);
+                    differ[index] = difference(&group_tags[lane], *binding_length, presented, counted);
                     continue;
                 }
                 let (key, input, message) = (&mut keys[count], &mut inputs[count], &mut messages[count]);
-                let one = &mut waiting[count];
-                // A packet is forwarded unless its tag, below, is another.
-                verdicts[place] = if let Some(lean) = lean {
+                let one = &mut pending[count];
+                // Forwarded, unless the tag, below, differs.
+                decisions[index] = if let Some(passed) = passed {
                     *key = row[0];
-                    *input = Some(lean.key);
-                    *message = Parts { head: &row[1..], tail: lean.payload };
-                    *one = Waiting::lean(&lean, place);
-                    Verdict::Forward(lean.forward)
+                    *input = Some(passed.key);
+                    *message = Parts { head: &row[1..], tail: passed.payload };
+                    let binding_length = passed.binding_length as u8;
+                    *one = Pending { index: index as u8, binding_length, is_new_delegation: false };
+                    Decision::Simple(passed.forward)
                 } else {
-                    match general(waypoints, datagram, now, delegations, key, head) {
+                    match check_general(waypoints, datagram, now, delegations, key, head) {
                         Ok((this, forward, parts)) => {
-                            (*one, *message) = (Waiting { place: place as u8, ..this }, parts);
-                            Verdict::Forward(forward)
+                            (*one, *message) = (Pending { index: index as u8, ..this }, parts);
+                            Decision::General(Verdict::Forward(forward))
                         }
                         Err(refused) => {
-                            verdicts[place] = refused;
+                            decisions[index] = Decision::General(refused);
                             continue;
                         }
                     }
@@ -256,79 +181,87 @@ impl Verifier {
                 count += 1;
             }
         }
-        if alike[..datagrams.len().div_ceil(LANES)].iter().all(Option::is_some) {
+        if uniform[..datagrams.len().div_ceil(LANES)].iter().all(Option::is_some) {
             return;
         }
         derive_secrets(&inputs[..count], keys);
         cmac_each(*kernel, &keys[..count], &messages[..count], &mut tags[..count]);
-        for (one, tag) in waiting.iter().zip(&*tags).take(count) {
-            let place = usize::from(one.place);
-            if let Verdict::Forward(forward) = &verdicts[place] {
-                differ[place] = difference(tag, one, forward.binding(datagrams[place]), counted);
-            }
+        for (one, tag) in pending.iter().zip(&*tags).take(count) {
+            let index = usize::from(one.index);
+            let presented = match &decisions[index] {
+                Decision::Simple(_) => SimpleForward::binding(datagrams[index]),
+                Decision::General(Verdict::Forward(forward)) => forward.binding(datagrams[index]),
+                Decision::General(_) => continue,
+            };
+            differ[index] = difference(tag, one.binding_length.into(), presented, counted);
         }
-        // Nothing before this depends on what a packet's difference is, but on whether sixteen together have any.
+        // Opaque to the compiler, so that no decision moves in front of the last comparison.
         let differ = black_box(&differ);
-        for (one, key) in waiting.iter().zip(&*keys).take(count).filter(|(one, _)| one.is_new) {
-            let place = usize::from(one.place);
-            if let (Verdict::Forward(forward), 0) = (&verdicts[place], differ[place]) {
-                delegations.insert(forward.capability(datagrams[place]), key);
+        for (one, key) in pending.iter().zip(&*keys).take(count).filter(|(one, _)| one.is_new_delegation) {
+            let index = usize::from(one.index);
+            if let (Decision::General(Verdict::Forward(forward)), 0) = (&decisions[index], differ[index]) {
+                delegations.insert(forward.capability(datagrams[index]), key);
             }
         }
-        for (verdict, differ) in verdicts.iter_mut().zip(differ) {
+        // verify: check_binding
+        for (decision, differ) in decisions.iter_mut().zip(differ) {
             if *differ != 0 {
-                *verdict = Reason::Binding.into();
+                *decision = Decision::General(Reason::Binding.into());
             }
         }
     }
 }
 
 /// A burst for one verifier.
-struct Verify<'a, 'd> {
-    verifier: &'a mut Verifier,
+struct VerifyBurst<'a, 'd> {
+    verifier: &'a mut BurstVerifier,
     waypoints: &'a [Waypoint],
     datagrams: &'a [&'d [u8]],
     now: UnixTime,
     verdicts: &'a mut Verdicts,
 }
 
-impl Work for Verify<'_, '_> {
+impl Work for VerifyBurst<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
         let Self { verifier, waypoints, datagrams, now, verdicts } = self;
-        verifier.verify_all(waypoints, datagrams, now, verdicts);
+        verifier.verify_burst(waypoints, datagrams, now, verdicts);
     }
 }
 
-/// The general way: every shape of packet, or the reason for which it is refused. Writes its key and the head of what its
-/// binding is computed over.
+/// The general path up to the MAC: any packet, with `verify`'s own checks. Writes the stamping key and the head of what
+/// the binding is computed over.
 #[inline(never)]
-fn general<'a>(
+fn check_general<'a>(
     waypoints: &[Waypoint],
     datagram: &'a [u8],
     now: UnixTime,
-    delegations: &mut Delegations,
+    delegations: &mut DelegationKeys,
     key: &mut Block,
     head: &'a mut [Block; HEAD_BLOCKS],
-) -> Result<(Waiting, Forward, Parts<'a>), Verdict> {
+) -> Result<(Pending, Forward, Parts<'a>), Verdict> {
     let packet = Packet::decode(datagram, Version::Standard)?;
-    let destination = packet.outer().destination;
-    let here = waypoints.iter().find(|here| here.address() == destination).ok_or(Reason::NotForUs)?;
-    let (index, capability) = here.check_before_mac(&packet, now)?;
+    let waypoint = find_waypoint(waypoints, &packet)?;
+    let (index, capability) = waypoint.check_before_mac(&packet, now)?;
     let is_delegated = capability.delegation.is_some();
-    let is_cached = is_delegated && delegations.find(packet.capability_octets(index), key);
-    if !is_cached {
-        *key = *here.keys().stamp_key(&capability).ok_or(Reason::KeyGone)?.expose();
+    let is_known = is_delegated && delegations.find(packet.capability_octets(index), key);
+    if !is_known {
+        *key = *waypoint.keys().stamp_key(&capability).ok_or(Reason::KeyGone)?.expose();
     }
-    let waiting = Waiting { place: 0, width: packet.binding(index).len() as u8, is_new: is_delegated && !is_cached };
+    let pending = Pending {
+        index: 0,
+        binding_length: packet.binding(index).len() as u8,
+        is_new_delegation: is_delegated && !is_known,
+    };
     let blocks = write_head(&packet, index, head);
     let payload = packet.payload_offset()..packet.datagram().len();
-    Ok((waiting, Forward::of(&packet, index), Parts { head: &head[..blocks], tail: &datagram[payload] }))
+    Ok((pending, Forward::of(&packet, index), Parts { head: &head[..blocks], tail: &datagram[payload] }))
 }
 
-/// Turns the inputs that wait for a waypoint's key into secrets, neighbours under one key together.
+/// Turns the inputs of secrets into secrets, neighbours under one waypoint key together. Keys without an input are
+/// complete.
 fn derive_secrets(inputs: &[Option<&WaypointKey>], keys: &mut [Block; BURST]) {
     let is_same = |a: &Option<&WaypointKey>, b: &Option<&WaypointKey>| match (a, b) {
         (Some(a), Some(b)) => std::ptr::eq(*a, *b),
@@ -345,23 +278,23 @@ fn derive_secrets(inputs: &[Option<&WaypointKey>], keys: &mut [Block; BURST]) {
     }
 }
 
-/// Begins to fetch the first octets of a packet that is read soon.
+/// Begins to fetch the headers of a packet: those of a simple one end in the second cache line.
 #[inline(always)]
-fn fetch(datagram: &[u8]) {
-    // The headers of the commonest shape end in the second cache line.
+fn prefetch_front(datagram: &[u8]) {
     prefetch_octet(datagram, 0);
     if datagram.len() > 64 {
         prefetch_octet(datagram, 64);
     }
 }
 
-/// Zero if a tag's first octets, as many as the binding has, are those presented; without a branch on any of them.
+/// Zero if the first octets of a tag, as many as the binding has (8 or 16), are those presented; without a branch on any
+/// of them. What is too short differs.
 #[inline(always)]
-fn difference(tag: &Block, one: &Waiting, presented: &[u8], counted: [u64; 2]) -> u64 {
+fn difference(tag: &Block, binding_length: usize, presented: &[u8], counted: [u64; 2]) -> u64 {
     let half = |octets: &[u8], at: usize| Some(u64::from_ne_bytes(*octets.get(at..)?.first_chunk()?));
     let (Some(upper), Some(tag_upper), Some(tag_lower)) = (half(presented, 0), half(tag, 0), half(tag, 8)) else {
         return u64::MAX;
     };
-    let lower = if one.width == 8 { Some(tag_lower) } else { half(presented, 8) };
+    let lower = if binding_length == 8 { Some(tag_lower) } else { half(presented, 8) };
     lower.map_or(u64::MAX, |lower| (upper ^ tag_upper) & counted[0] | (lower ^ tag_lower) & counted[1])
 }

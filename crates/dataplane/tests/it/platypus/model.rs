@@ -317,19 +317,22 @@ fn close(router: &mut Router, model: &mut Model, now: Now) {
     model.seen.retain(|_, turn| now.unix.secs() / 30 - *turn < 4);
 }
 
-fn pair(repeated: Repeated, is_rated: bool) -> (Router, Model) {
-    let config = Config {
+fn config(repeated: Repeated, accounts: usize) -> Config {
+    Config {
         waypoints: waypoints(),
         repeated,
         // Far more than there are packets, so that no packet looks like another.
         replay: ReplayFilter::new(&Key128::new([3; 16]), 1 << 21),
         need_revocations: false,
         answers_per_second: ANSWERS,
-        accounts: ACCOUNTS,
+        accounts,
         account_seed: 1,
         delegations: 8,
-    };
-    let mut router = Router::new(config, CpuKernel::best());
+    }
+}
+
+fn pair(repeated: Repeated, is_rated: bool) -> (Router, Model) {
+    let mut router = Router::new(config(repeated, ACCOUNTS), CpuKernel::best());
     let mut rates = Vec::new();
     let limits = [
         (Payer { principal: principal(1), delegation: None }, 4_000),
@@ -409,5 +412,54 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
         for what in all {
             assert!(met.get(what).is_some_and(|count| *count > cases / 10_000), "{what} of {met:?}");
         }
+    }
+}
+
+/// Two routers with the same state, one of them without the vector path, on the same bursts: actions, octets, counters and
+/// accounts.
+#[test]
+fn the_router_does_the_same_with_and_without_lanes() {
+    let key = SigningKey::from_seed(&Secret::new([1; 32]));
+    for (repeated, accounts) in [(Repeated::Drop, ACCOUNTS), (Repeated::CountOnce, ACCOUNTS), (Repeated::Pass, 0)] {
+        let mut random = Random(23);
+        let mut fast = Router::new(config(repeated, accounts), CpuKernel::best());
+        let mut plain = Router::without_lanes(config(repeated, accounts));
+        for router in [&mut fast, &mut plain] {
+            let payer = Payer { principal: principal(1), delegation: None };
+            router.accounts().set_rate(payer, 40_000, 40_000, Instant(0));
+        }
+        let mut routed = 0;
+        for burst in 0u64..600 {
+            let now = Now { instant: Instant(burst * 40_000_000), unix: UnixTime(BEGIN * 1_000_000 + burst * 40_000) };
+            if burst % 50 == 49 && accounts > 0 {
+                let entries = revocations(&mut random, now);
+                let (list, signature) = sign_list(&key, burst, now.unix, Kind::Whole, &entries);
+                for router in [&mut fast, &mut plain] {
+                    router.revocations().apply(&list, &signature, &key.verifying_key()).expect("newer");
+                }
+            }
+            let mut datagrams = if burst % 2 == 0 {
+                run(&mut random, now)
+            } else {
+                (0..random.below(BURST as u64 + 1)).map(|_| packet(&mut random, now)).collect()
+            };
+            for datagram in &mut datagrams {
+                if random.below(16) == 0 {
+                    mutate(&mut random, datagram);
+                }
+            }
+            let [(actions, octets), (plain_actions, plain_octets)] = [&mut fast, &mut plain].map(|router| {
+                let mut datagrams = datagrams.clone();
+                let mut frames: Vec<Frame<'_>> =
+                    datagrams.iter_mut().map(|octets| Frame { octets, ingress: Ingress::Internal }).collect();
+                let actions = router.process(&mut frames, now);
+                (actions, frames.iter().map(|frame| frame.octets.to_vec()).collect::<Vec<_>>())
+            });
+            assert_eq!((actions, octets), (plain_actions, plain_octets), "{repeated:?}, burst {burst}");
+            routed += actions.iter().filter(|action| **action == Action::Route).count();
+        }
+        assert_eq!(fast.counters(), plain.counters());
+        assert_eq!(fast.accounts().journal(), plain.accounts().journal());
+        assert!(routed > 3_000, "{routed} packets were forwarded");
     }
 }

@@ -34,7 +34,9 @@ macro_rules! number24 {
                 [a, b, c]
             }
 
-            pub(crate) const fn from_octets(octets: [u8; 3]) -> Self {
+            /// Reads the three octets on the wire.
+            #[must_use]
+            pub const fn from_octets(octets: [u8; 3]) -> Self {
                 Self(u32::from_be_bytes([0, octets[0], octets[1], octets[2]]))
             }
         }

@@ -123,26 +123,6 @@ pub static IPV6: Offsets = Offsets {
     },
 };
 
-/// Where the fields of the commonest shape lie in the datagram: IPv4 over IP, one capability, not delegated.
-pub mod lean {
-    use super::{INNER_PROTOCOL, IPV4, LENGTH, POINTER, VERSION_AND_FLAGS};
-
-    /// Where the Platypus header begins: behind an IPv4 header without options.
-    pub const HEADER: usize = super::super::IPV4_HEADER;
-    pub const FLAGS: usize = HEADER + VERSION_AND_FLAGS;
-    pub const WORDS: usize = HEADER + LENGTH;
-    pub const PLACE: usize = HEADER + POINTER;
-    pub const INNER: usize = HEADER + INNER_PROTOCOL;
-    pub const SOURCE: usize = HEADER + super::SOURCE;
-    pub const DESTINATION: usize = HEADER + IPV4.destination;
-    pub const NONCE: usize = HEADER + IPV4.nonce;
-    pub const CAPABILITY: usize = HEADER + IPV4.capabilities;
-    pub const PRINCIPAL: usize = CAPABILITY + IPV4.capability.principal;
-    pub const KIND: usize = CAPABILITY + IPV4.capability.kind;
-    pub const EPOCH: usize = CAPABILITY + IPV4.capability.epoch;
-    pub const BINDING: usize = CAPABILITY + IPV4.capability.prefix;
-}
-
 /// The address at `at`; the caller has checked the length.
 pub(crate) fn address(octets: &[u8], at: usize, family: Afi) -> IpAddr {
     match family {
@@ -156,7 +136,9 @@ pub(crate) fn address(octets: &[u8], at: usize, family: Afi) -> IpAddr {
 }
 
 /// The 32 bits at `at`.
-pub(crate) fn word(octets: &[u8], at: usize) -> u32 {
+#[must_use]
+#[inline]
+pub fn word(octets: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]])
 }
 
@@ -168,7 +150,9 @@ pub fn half(octets: &[u8], at: usize) -> u16 {
 }
 
 /// The three octets at `at`.
-pub(crate) fn three(octets: &[u8], at: usize) -> [u8; 3] {
+#[must_use]
+#[inline]
+pub fn three(octets: &[u8], at: usize) -> [u8; 3] {
     [octets[at], octets[at + 1], octets[at + 2]]
 }
 

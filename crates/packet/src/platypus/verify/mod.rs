@@ -1,24 +1,29 @@
-//! What a waypoint checks, as one total function from a packet to a verdict, and how it rewrites what it forwards.
+//! What a waypoint checks: one total function from a packet to a verdict, each rule a named check.
 //!
-//! Order: ingress and destination rules, expiry, then the MAC. Revocation, replay and accounting follow in the router,
-//! which knows more packets than one.
+//! The order is that of cost and of blame: rules about the packet's addresses, then its lifetime, then the MAC. What
+//! depends on more than one packet (revocation, replay, rates and accounts) follows in the router. A vector
+//! implementation names the check that each of its steps is, and tests hold the two together.
 
+mod decapsulate;
 #[cfg(test)]
 mod forgery;
+mod forward;
 pub mod icmp;
 mod martian;
-mod rewrite;
+mod verdict;
 
 use std::net::IpAddr;
 
 use subtle::ConstantTimeEq;
 use wayleave_core::{Prefix, UnixTime};
 
-use super::header::{Capability, Malformed, Packet, Width, family};
+use super::header::{Capability, Packet, Version, Width, family};
 use super::mint::{Head, WaypointKeys, epoch};
 
+pub use decapsulate::{Layout, decapsulate, strip};
+pub use forward::{Charge, Forward};
 pub use martian::is_martian;
-pub use rewrite::{Charge, Forward, Layout, decapsulate, strip};
+pub use verdict::{IcmpError, Reason, Verdict};
 
 /// The longest that a nonce may be off, in seconds: what a replay filter must remember.
 pub const MAX_FRESHNESS: u32 = 30;
@@ -55,137 +60,24 @@ impl Default for Policy {
     }
 }
 
-/// Why a packet does not pass. The sender erred, or the waypoint's policy forbids it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[repr(u8)]
-pub enum Reason {
-    /// It was not decoded.
-    Malformed,
-    /// Its outer destination or its current capability is not this waypoint's.
-    NotForUs,
-    /// No capability is left.
-    NothingLeft,
-    /// Its outer source is neither the original source nor the waypoint before.
-    Source,
-    /// The original source is a martian.
-    MartianSource,
-    /// The final destination or the next waypoint is a martian.
-    MartianDestination,
-    /// The final destination or the next waypoint lies in a network of our own.
-    OwnNetwork,
-    /// The final destination lies outside the delegated prefix.
-    OutsidePrefix,
-    /// The binding is of 64 bits, and the policy asks for 128.
-    NarrowBinding,
-    /// Time to live exceeded.
-    TtlExceeded,
-    /// The key epoch is neither the previous, current nor next one.
-    KeyEpoch,
-    /// The key of this epoch is not held any more.
-    KeyGone,
-    /// The nonce's time is too far off.
-    Stale,
-    /// The binding is wrong.
-    Binding,
-    /// This router does not do delegation by exclusive or.
-    XorDelegation,
-}
-
-impl Reason {
-    /// Every reason, in the order of its number.
-    pub const ALL: [Self; 15] = [
-        Self::Malformed,
-        Self::NotForUs,
-        Self::NothingLeft,
-        Self::Source,
-        Self::MartianSource,
-        Self::MartianDestination,
-        Self::OwnNetwork,
-        Self::OutsidePrefix,
-        Self::NarrowBinding,
-        Self::TtlExceeded,
-        Self::KeyEpoch,
-        Self::KeyGone,
-        Self::Stale,
-        Self::Binding,
-        Self::XorDelegation,
-    ];
-
-    /// A name for counters.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::NotForUs => "not-for-us",
-            Self::NothingLeft => "nothing-left",
-            Self::Source => "source",
-            Self::MartianSource => "martian-source",
-            Self::MartianDestination => "martian-destination",
-            Self::OwnNetwork => "own-network",
-            Self::OutsidePrefix => "outside-prefix",
-            Self::NarrowBinding => "narrow-binding",
-            Self::TtlExceeded => "ttl-exceeded",
-            Self::KeyEpoch => "key-epoch",
-            Self::KeyGone => "key-gone",
-            Self::Stale => "stale",
-            Self::Binding => "binding",
-            Self::XorDelegation => "xor-delegation",
-        }
-    }
-
-    /// The ICMP error that the original source may be told of, under the router's rate limit.
-    fn answer(self) -> Option<IcmpError> {
-        match self {
-            Self::TtlExceeded => Some(IcmpError::TimeExceeded),
-            Self::OwnNetwork
-            | Self::OutsidePrefix
-            | Self::NarrowBinding
-            | Self::KeyEpoch
-            | Self::KeyGone
-            | Self::Stale
-            | Self::Binding
-            | Self::XorDelegation => Some(IcmpError::Prohibited),
-            _ => None,
-        }
+/// Decides on an IP packet for any of `waypoints`: that of its outer destination. This is the whole of what a router
+/// does with a single packet; everything faster must decide the same.
+#[must_use]
+pub fn verify(waypoints: &[Waypoint], datagram: &[u8], now: UnixTime) -> Verdict {
+    let packet = match Packet::decode(datagram, Version::Standard) {
+        Ok(packet) => packet,
+        Err(malformed) => return malformed.into(),
+    };
+    match find_waypoint(waypoints, &packet) {
+        Ok(waypoint) => waypoint.verify(&packet, now),
+        Err(reason) => reason.into(),
     }
 }
 
-/// An ICMP error that a waypoint may send to the original source.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum IcmpError {
-    /// Time exceeded in transit.
-    TimeExceeded,
-    /// Destination unreachable: administratively prohibited.
-    Prohibited,
-}
-
-/// What becomes of a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    /// Rewritten and sent on, once revocation, replay and accounting agree.
-    Forward(Forward),
-    /// Dropped; the original source may be told.
-    Answer(IcmpError, Reason),
-    /// Dropped.
-    Drop(Reason),
-}
-
-impl Default for Verdict {
-    fn default() -> Self {
-        Self::Drop(Reason::Malformed)
-    }
-}
-
-impl From<Malformed> for Verdict {
-    fn from(_: Malformed) -> Self {
-        Self::Drop(Reason::Malformed)
-    }
-}
-
-impl From<Reason> for Verdict {
-    fn from(reason: Reason) -> Self {
-        reason.answer().map_or(Self::Drop(reason), |error| Self::Answer(error, reason))
-    }
+/// The waypoint that a packet's outer destination names.
+pub fn find_waypoint<'w>(waypoints: &'w [Waypoint], packet: &Packet<'_>) -> Result<&'w Waypoint, Reason> {
+    let destination = packet.outer().destination;
+    waypoints.iter().find(|waypoint| waypoint.address == destination).ok_or(Reason::NotForUs)
 }
 
 impl Waypoint {
@@ -237,59 +129,54 @@ impl Waypoint {
         Ok(Forward::of(packet, index))
     }
 
-    /// Everything that needs no key.
+    /// Every rule that needs no key, in the order in which a packet that breaks several is refused. Returns the current
+    /// capability and its index.
     pub fn check_before_mac(&self, packet: &Packet<'_>, now: UnixTime) -> Result<(usize, Capability), Reason> {
-        let (index, capability) = self.check_ingress(packet)?;
-        self.check_addresses(packet, index, &capability)?;
-        self.check_expiry(packet, &capability, now)?;
+        let index = packet.current().ok_or(Reason::NothingLeft)?;
+        let capability = packet.capability(index).ok_or(Reason::Malformed)?;
+        self.check_waypoint(packet, &capability)?;
+        self.check_source(packet, index)?;
+        self.check_width(&capability)?;
+        check_martians(packet, index)?;
+        self.check_own_networks(packet, index)?;
+        check_prefix(packet, &capability)?;
+        check_ttl(packet)?;
+        check_epoch(&capability, now)?;
+        self.check_freshness(packet, now)?;
         Ok((index, capability))
     }
 
-    fn check_ingress(&self, packet: &Packet<'_>) -> Result<(usize, Capability), Reason> {
-        let index = packet.current().ok_or(Reason::NothingLeft)?;
-        let capability = packet.capability(index).ok_or(Reason::Malformed)?;
-        if packet.outer().destination != self.address || capability.waypoint != self.address {
-            return Err(Reason::NotForUs);
-        }
+    /// The packet was sent to this waypoint, and its current capability is for it.
+    fn check_waypoint(&self, packet: &Packet<'_>, capability: &Capability) -> Result<(), Reason> {
+        let is_ours = packet.outer().destination == self.address && capability.waypoint == self.address;
+        if is_ours { Ok(()) } else { Err(Reason::NotForUs) }
+    }
+
+    /// The packet comes from its original source, or from the waypoint before this one.
+    fn check_source(&self, packet: &Packet<'_>, index: usize) -> Result<(), Reason> {
         let before = match index {
             0 => packet.original_source(),
             _ => packet.waypoint(index - 1),
         };
-        if self.policy.check_source && packet.outer().source != before {
-            return Err(Reason::Source);
-        }
-        if capability.width == Width::Narrow && !self.policy.narrow {
-            return Err(Reason::NarrowBinding);
-        }
-        Ok((index, capability))
+        if self.policy.check_source && packet.outer().source != before { Err(Reason::Source) } else { Ok(()) }
     }
 
-    /// The final destination is the one in the header: the outer one is ours.
-    fn check_addresses(&self, packet: &Packet<'_>, index: usize, capability: &Capability) -> Result<(), Reason> {
-        if is_martian(packet.original_source()) {
-            return Err(Reason::MartianSource);
-        }
-        let last = packet.final_destination();
-        let next = if index + 1 < packet.count() { packet.waypoint(index + 1) } else { last };
-        if is_martian(last) || is_martian(next) {
-            return Err(Reason::MartianDestination);
-        }
-        if self.is_own(last) || (self.is_own(next) && !self.policy.waypoints.contains(&next)) {
-            return Err(Reason::OwnNetwork);
-        }
-        match &capability.delegation {
-            Some(delegation) if !contains(&delegation.prefix, last) => Err(Reason::OutsidePrefix),
-            _ => Ok(()),
-        }
+    /// The binding is as long as the policy asks.
+    fn check_width(&self, capability: &Capability) -> Result<(), Reason> {
+        let is_refused = capability.width == Width::Narrow && !self.policy.narrow;
+        if is_refused { Err(Reason::NarrowBinding) } else { Ok(()) }
     }
 
-    fn check_expiry(&self, packet: &Packet<'_>, capability: &Capability, now: UnixTime) -> Result<(), Reason> {
-        if packet.outer().ttl <= 1 {
-            return Err(Reason::TtlExceeded);
-        }
-        if !epoch::is_accepted(capability.interval, capability.epoch, now) {
-            return Err(Reason::KeyEpoch);
-        }
+    /// Neither the final destination nor the next waypoint lies in a network that this waypoint must not open to
+    /// outsiders. The outer destination says nothing here: it is this waypoint's own address.
+    fn check_own_networks(&self, packet: &Packet<'_>, index: usize) -> Result<(), Reason> {
+        let (next, last) = (next_destination(packet, index), packet.final_destination());
+        let is_next_allowed = !self.is_own(next) || self.policy.waypoints.contains(&next);
+        if self.is_own(last) || !is_next_allowed { Err(Reason::OwnNetwork) } else { Ok(()) }
+    }
+
+    /// The nonce's time is near now, early or late.
+    fn check_freshness(&self, packet: &Packet<'_>, now: UnixTime) -> Result<(), Reason> {
         let [a, b, c, d, ..] = packet.nonce();
         let stamped = u32::from_be_bytes([a, b, c, d]);
         // Seconds modulo 2^32: the distance is right across 2106 as well.
@@ -297,6 +184,7 @@ impl Waypoint {
         if off > self.policy.freshness { Err(Reason::Stale) } else { Ok(()) }
     }
 
+    /// The binding is the MAC of this packet under the capability's key, compared in constant time.
     fn check_binding(&self, packet: &Packet<'_>, index: usize, capability: &Capability) -> Result<(), Reason> {
         let key = self.keys.stamp_key(capability).ok_or(Reason::KeyGone)?;
         let expected = key.bind(Head::of(packet, index).blocks(), packet.payload());
@@ -306,11 +194,45 @@ impl Waypoint {
         if bool::from(expected[..presented.len()].ct_eq(presented)) { Ok(()) } else { Err(Reason::Binding) }
     }
 
-    #[inline(always)]
+    /// Whether an address lies in one of the policy's refused networks.
     #[must_use]
+    #[inline(always)]
     pub fn is_own(&self, address: IpAddr) -> bool {
         self.policy.refused.iter().any(|prefix| contains(prefix, address))
     }
+}
+
+/// No address that the packet came from or goes to is a martian.
+fn check_martians(packet: &Packet<'_>, index: usize) -> Result<(), Reason> {
+    if is_martian(packet.original_source()) {
+        return Err(Reason::MartianSource);
+    }
+    let is_bad = is_martian(packet.final_destination()) || is_martian(next_destination(packet, index));
+    if is_bad { Err(Reason::MartianDestination) } else { Ok(()) }
+}
+
+/// A delegated capability serves destinations in its prefix only.
+fn check_prefix(packet: &Packet<'_>, capability: &Capability) -> Result<(), Reason> {
+    match &capability.delegation {
+        Some(delegation) if !contains(&delegation.prefix, packet.final_destination()) => Err(Reason::OutsidePrefix),
+        _ => Ok(()),
+    }
+}
+
+/// The packet may live for one more hop.
+fn check_ttl(packet: &Packet<'_>) -> Result<(), Reason> {
+    if packet.outer().ttl <= 1 { Err(Reason::TtlExceeded) } else { Ok(()) }
+}
+
+/// The capability's key epoch is the previous, current or next one.
+fn check_epoch(capability: &Capability, now: UnixTime) -> Result<(), Reason> {
+    let is_accepted = epoch::is_accepted(capability.interval, capability.epoch, now);
+    if is_accepted { Ok(()) } else { Err(Reason::KeyEpoch) }
+}
+
+/// Where the packet goes behind capability `index`: the next waypoint, or the final destination.
+fn next_destination(packet: &Packet<'_>, index: usize) -> IpAddr {
+    if index + 1 < packet.count() { packet.waypoint(index + 1) } else { packet.final_destination() }
 }
 
 /// Whether an address lies in a prefix.

@@ -3,27 +3,28 @@
 use std::net::IpAddr;
 
 use wayleave_core::{Afi, Prefix};
-use wayleave_crypto::lanes::{BURST, CpuKernel};
-use wayleave_dataplane::platypus::lanes::Verifier;
-use wayleave_packet::platypus::header::{Packet, Version, Width};
-use wayleave_packet::platypus::verify::{Policy, Reason, Verdict, Waypoint};
+use wayleave_crypto::lanes::{CpuKernel, LANES};
+use wayleave_dataplane::frame::BURST;
+use wayleave_dataplane::platypus::lanes::BurstVerifier;
+use wayleave_packet::platypus::header::{Delegation, Width};
+use wayleave_packet::platypus::verify::{Policy, Waypoint};
 
 use super::random::Random;
 use super::world::{NOW, mutate};
-use super::{packets, world};
+use super::{in_lanes, one_by_one, packets, world};
 
-/// The verdicts of a burst are those of its packets one by one, on every kernel, whatever stands beside them.
+/// On every kernel, whatever other packets are in the burst.
 #[test]
 fn a_burst_in_lanes_equals_its_packets_one_by_one() {
     let mut random = Random::new(3);
     for kernel in CpuKernel::available() {
-        let mut verifier = Verifier::new(kernel, 8);
+        let mut verifier = BurstVerifier::new(kernel, 8);
         for _ in 0..packets(200_000) / 200 {
             let mut datagrams = Vec::new();
             let mut waypoints: Vec<Waypoint> = Vec::new();
             for _ in 0..random.below(BURST as u64 + 1) {
                 let (datagram, address) = if random.one_in(2) {
-                    common_packet(&mut random)
+                    simple_packet(&mut random)
                 } else {
                     let (datagram, addresses) = world::random_packet(&mut random, world::NOW);
                     (datagram, addresses[0])
@@ -39,19 +40,17 @@ fn a_burst_in_lanes_equals_its_packets_one_by_one() {
                 }
             }
             let slices: Vec<&[u8]> = datagrams.iter().map(Vec::as_slice).collect();
-            let mut found = [Verdict::default(); BURST];
             // Up to where nonces are too old, and a little beyond.
-            let now = world::NOW + if random.one_in(3) { random.below(40) } else { 0 };
-            verifier.verify(&waypoints, &slices, world::at(now), &mut found);
-            for (datagram, found) in slices.iter().zip(found) {
+            let now = world::at(world::NOW + if random.one_in(3) { random.below(40) } else { 0 });
+            for (datagram, found) in slices.iter().zip(in_lanes(&mut verifier, &waypoints, &slices, now)) {
                 assert_eq!(found, one_by_one(&waypoints, datagram, now), "{datagram:02x?}");
             }
         }
     }
 }
 
-/// A packet of the shape that most packets have.
-fn common_packet(random: &mut Random) -> (Vec<u8>, IpAddr) {
+/// A simple packet.
+fn simple_packet(random: &mut Random) -> (Vec<u8>, IpAddr) {
     let mut capability = world::capability(Afi::Ipv4, 1 + random.below(3) as u8);
     if random.one_in(4) {
         capability.width = Width::Narrow;
@@ -60,16 +59,6 @@ fn common_packet(random: &mut Random) -> (Vec<u8>, IpAddr) {
     random.fill(&mut payload);
     let hops = [world::hop(capability)];
     (world::stamp(&world::inner(Afi::Ipv4, &payload), &world::route(&hops)), capability.waypoint)
-}
-
-pub(crate) fn one_by_one(waypoints: &[Waypoint], datagram: &[u8], now: u64) -> Verdict {
-    match Packet::decode(datagram, Version::Standard) {
-        Err(malformed) => malformed.into(),
-        Ok(packet) => {
-            let here = waypoints.iter().find(|here| here.address() == packet.outer().destination);
-            here.map_or(Reason::NotForUs.into(), |here| here.verify(&packet, world::at(now)))
-        }
-    }
 }
 
 /// A waypoint that allows more than others, or less.
@@ -88,19 +77,58 @@ fn random_waypoint(random: &mut Random, address: IpAddr) -> Waypoint {
     Waypoint::new(address, world::keys_of(address), policy)
 }
 
-/// Behind an IPv6 header of 40 octets lie up to 65,535: the packet is longer than 16 bits say.
+/// An IPv6 header of 40 octets and up to 65,535 behind it: the packet is longer than 16 bits say.
 #[test]
 fn the_longest_ipv6_packets_pass_in_a_burst_too() {
     let hops = [world::hop(world::capability(Afi::Ipv6, 1))];
     let here = [world::waypoint(hops[0].capability.waypoint)];
-    let mut verifier = Verifier::new(CpuKernel::PORTABLE, 1);
+    let mut verifier = BurstVerifier::new(CpuKernel::PORTABLE, 1);
     for total in [65_535, 65_536, 65_575] {
         let payload = vec![0x5a; total - 40 - 44 - 40];
         let datagram = world::stamp(&world::inner(Afi::Ipv6, &payload), &world::route(&hops));
         assert_eq!(datagram.len(), total);
-        let mut verdicts = [Verdict::default()];
-        verifier.verify(&here, &[&datagram], world::at(NOW), &mut verdicts);
-        assert_eq!(verdicts[0], here[0].verify(&world::decode(&datagram), world::at(NOW)));
-        assert!(matches!(verdicts[0], Verdict::Forward(_)), "{total} octets: {:?}", verdicts[0]);
+        let found = in_lanes(&mut verifier, &here, &[&datagram], world::at(NOW));
+        assert_eq!(found[0], one_by_one(&here, &datagram, world::at(NOW)));
+        assert!(found[0].is_ok(), "{total} octets");
+    }
+}
+
+/// Next to its original, with which it has nearly everything in common, in a group of three and in one of sixteen.
+#[test]
+fn every_flipped_bit_has_the_same_effects_in_lanes() {
+    for (afi, width, delegated) in [
+        (Afi::Ipv4, Width::Full, false),
+        (Afi::Ipv4, Width::Narrow, false),
+        (Afi::Ipv4, Width::Full, true),
+        (Afi::Ipv6, Width::Full, false),
+    ] {
+        let mut capability = world::capability(afi, 1);
+        capability.width = width;
+        if delegated {
+            let prefix = Prefix::truncated(world::destination_address(afi), 20).expect("a length");
+            capability.delegation = Some(Delegation { prefix, id: world::delegation_id(0xab_cdef), sub: None });
+        }
+        let hops = [world::hop(capability)];
+        let here = [world::waypoint(capability.waypoint)];
+        let datagram = world::stamp(&world::inner(afi, b"thirty-three octets of a payload."), &world::route(&hops));
+        let sound = one_by_one(&here, &datagram, world::at(NOW));
+        assert!(sound.is_ok());
+        let mut verifier = BurstVerifier::new(CpuKernel::best(), 1);
+        for bit in 0..datagram.len() * 8 {
+            let mut flipped = datagram.clone();
+            flipped[bit / 8] ^= 0x80 >> (bit % 8);
+            if afi == Afi::Ipv4 && !(80..96).contains(&bit) {
+                world::write_checksum(&mut flipped);
+            }
+            let alone = one_by_one(&here, &flipped, world::at(NOW));
+            for size in [3, LANES] {
+                let mut burst = vec![&datagram[..]; size];
+                burst[size / 2] = &flipped;
+                let found = in_lanes(&mut verifier, &here, &burst, world::at(NOW));
+                for (index, found) in found.iter().enumerate() {
+                    assert_eq!(found, if index == size / 2 { &alone } else { &sound }, "bit {bit}, packet {index}");
+                }
+            }
+        }
     }
 }

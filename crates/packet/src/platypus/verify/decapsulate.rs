@@ -1,0 +1,83 @@
+//! What the last waypoint's neighbour does: takes the Platypus header off, so that the inner packet goes on.
+
+use std::net::IpAddr;
+use std::ops::Range;
+
+use wayleave_core::Afi;
+
+use super::super::header::offsets::PROTOCOL;
+use super::super::header::{Carriage, IPV4_HEADER, IPV6_HEADER, Packet, v4, v6, write_ipv4_checksum};
+use super::super::mint::reply::option_length;
+use super::forward::write_address;
+
+/// Takes the Platypus header off an IP packet that has passed its last waypoint: writes the inner IP header right in
+/// front of the payload (behind a reply option, if there is one), and returns where the inner packet lies. `datagram` is
+/// what the layout was made of.
+pub fn strip(datagram: &mut [u8], layout: &Layout) -> Option<Range<usize>> {
+    let Layout { family, payload, end, protocol, source, destination } = *layout;
+    match family {
+        Afi::Ipv4 => {
+            let start = payload.checked_sub(IPV4_HEADER)?;
+            datagram.copy_within(..IPV4_HEADER, start);
+            let inner = &mut datagram[start..end];
+            let length = u16::try_from(inner.len()).ok()?;
+            inner[v4::TOTAL_LENGTH..v4::TOTAL_LENGTH + 2].copy_from_slice(&length.to_be_bytes());
+            inner[v4::PROTOCOL] = protocol;
+            write_address(inner, v4::SOURCE, source);
+            write_address(inner, v4::DESTINATION, destination);
+            write_ipv4_checksum(inner);
+            Some(start..end)
+        }
+        Afi::Ipv6 => {
+            let start = payload.checked_sub(IPV6_HEADER)?;
+            datagram.copy_within(..IPV6_HEADER, start);
+            let inner = &mut datagram[start..end];
+            let length = u16::try_from(inner.len() - IPV6_HEADER).ok()?;
+            inner[v6::PAYLOAD_LENGTH..v6::PAYLOAD_LENGTH + 2].copy_from_slice(&length.to_be_bytes());
+            inner[v6::NEXT_HEADER] = protocol;
+            write_address(inner, v6::SOURCE, source);
+            write_address(inner, v6::DESTINATION, destination);
+            Some(start..end)
+        }
+    }
+}
+
+/// What [`strip`] needs to know of a packet, which it cannot borrow while it writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    family: Afi,
+    payload: usize,
+    end: usize,
+    protocol: u8,
+    source: IpAddr,
+    destination: IpAddr,
+}
+
+impl Layout {
+    /// `None` if a waypoint is left, if the reply option is malformed, if the packet came through a socket, or if another
+    /// Platypus packet is inside.
+    #[must_use]
+    pub fn of(packet: &Packet<'_>) -> Option<Self> {
+        let option = if packet.has_reply_option() { option_length(packet.payload())? } else { 0 };
+        let is_strippable = packet.current().is_none()
+            && packet.outer().carriage != Carriage::Socket
+            && packet.inner_protocol() != PROTOCOL;
+        is_strippable.then(|| Self {
+            family: packet.family(),
+            payload: packet.payload_offset() + option,
+            end: packet.datagram().len(),
+            protocol: packet.inner_protocol(),
+            source: packet.real_source(),
+            destination: packet.final_destination(),
+        })
+    }
+}
+
+/// The inner IP packet of a packet that has passed its last waypoint, as a copy; see [`strip`].
+#[must_use]
+pub fn decapsulate(packet: &Packet<'_>) -> Option<Vec<u8>> {
+    let layout = Layout::of(packet)?;
+    let mut datagram = packet.datagram().to_vec();
+    let range = strip(&mut datagram, &layout)?;
+    Some(datagram[range].to_vec())
+}

@@ -1,0 +1,195 @@
+//! How a packet leaves a waypoint: the next destination, the waypoint's own source, one hop less to live.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use wayleave_core::Afi;
+
+use super::super::header::offsets::{self, Offsets, POINTER};
+use super::super::header::{
+    Carriage, DelegationId, Interval, Packet, Principal, UDP_HEADER, kind, paper_kind, rewrite_ipv4, udp, v6,
+};
+
+/// A decision to forward: where in the datagram lies what is to be written. It is small, since a router holds one for
+/// every packet of a burst; the datagram that was verified says the rest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Forward {
+    /// Where the Platypus header begins. All offsets are below 40 + 8 + 44 + 255 * 4 octets.
+    header: u16,
+    /// Where the verified capability begins: with the address of this waypoint, the new outer source.
+    capability: u16,
+    /// Where its binding begins.
+    binding: u16,
+    /// Where the new outer destination lies: the next waypoint, or the final destination.
+    next: u16,
+    /// The pointer's new value.
+    pointer: u8,
+    /// The new TTL or hop limit.
+    pub ttl: u8,
+    carriage: Carriage,
+    shape: Shape,
+    /// Whether no capability is left.
+    pub is_last: bool,
+    /// Version 0: the original source, to be written where the header had none.
+    original_source: Option<Ipv4Addr>,
+}
+
+/// Version and family.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shape {
+    Paper,
+    Ipv4,
+    Ipv6,
+}
+
+impl Shape {
+    fn offsets(self) -> &'static Offsets {
+        match self {
+            Self::Paper => &offsets::PAPER,
+            Self::Ipv4 => &offsets::IPV4,
+            Self::Ipv6 => &offsets::IPV6,
+        }
+    }
+}
+
+/// Who pays for a packet, and under which delegation and key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Charge {
+    /// The principal.
+    pub principal: Principal,
+    /// The delegation, and the sub-delegation within it.
+    pub delegation: Option<(DelegationId, Option<DelegationId>)>,
+    /// How long a key epoch lasts; `None` in version 0.
+    pub interval: Option<Interval>,
+    /// The full epoch; the key ID in version 0.
+    pub epoch: u32,
+}
+
+impl Charge {
+    /// Of a capability that has been decoded.
+    #[inline]
+    fn read(capability: &[u8], table: &Offsets) -> Self {
+        let at = &table.capability;
+        let principal = Principal::from_octets(offsets::three(capability, at.principal));
+        let kind = capability[at.kind];
+        let id = |at| DelegationId::from_octets(offsets::three(capability, at));
+        if table.version == 0 {
+            let delegation = (kind & paper_kind::DELEGATED != 0).then(|| (id(at.delegation_id), None));
+            return Self { principal, delegation, interval: None, epoch: u32::from(kind >> 4) };
+        }
+        let sub = || (kind & kind::SUB_DELEGATED != 0).then(|| id(at.sub_length + 1));
+        let delegation = (kind & kind::DELEGATED != 0).then(|| (id(at.delegation_id), sub()));
+        let interval = Interval::new(kind & kind::INTERVAL);
+        Self { principal, delegation, interval, epoch: offsets::word(capability, at.epoch) }
+    }
+}
+
+impl Forward {
+    /// The decision for capability `index`, which has been verified.
+    #[must_use]
+    pub fn of(packet: &Packet<'_>, index: usize) -> Self {
+        let table = packet.table();
+        let header = packet.outer().length;
+        let is_last = index + 1 == packet.count();
+        let next = if is_last { header + table.destination } else { packet.capability_offset(index + 1) };
+        let source = match packet.outer().source {
+            IpAddr::V4(source) if packet.original_source().is_unspecified() => Some(source),
+            _ => None,
+        };
+        let binding = packet.binding_range(index).start;
+        Self {
+            header: header as u16,
+            capability: packet.capability_offset(index) as u16,
+            binding: binding as u16,
+            next: next as u16,
+            pointer: packet.pointer_to(index + 1),
+            ttl: packet.outer().ttl.saturating_sub(1),
+            carriage: packet.outer().carriage,
+            shape: match (table.version, table.family) {
+                (0, _) => Shape::Paper,
+                (_, Afi::Ipv4) => Shape::Ipv4,
+                (_, Afi::Ipv6) => Shape::Ipv6,
+            },
+            is_last,
+            original_source: source.filter(|_| table.version == 0),
+        }
+    }
+
+    /// The new outer source: the waypoint. `datagram` is what was verified, as for all that follow.
+    #[must_use]
+    pub fn source(&self, datagram: &[u8]) -> IpAddr {
+        offsets::address(datagram, self.capability.into(), self.shape.offsets().family)
+    }
+
+    /// The new outer destination: the next waypoint, or the final destination.
+    #[must_use]
+    pub fn destination(&self, datagram: &[u8]) -> IpAddr {
+        offsets::address(datagram, self.next.into(), self.shape.offsets().family)
+    }
+
+    /// The verified capability's octets without its binding.
+    #[must_use]
+    pub fn capability<'a>(&self, datagram: &'a [u8]) -> &'a [u8] {
+        &datagram[self.capability.into()..self.binding.into()]
+    }
+
+    /// What was verified, from the binding on.
+    #[inline(always)]
+    #[must_use]
+    pub fn binding<'a>(&self, datagram: &'a [u8]) -> &'a [u8] {
+        &datagram[self.binding.into()..]
+    }
+
+    /// Whom the packet is charged to.
+    #[must_use]
+    #[inline(always)]
+    pub fn charge(&self, datagram: &[u8]) -> Charge {
+        Charge::read(&datagram[usize::from(self.capability)..], self.shape.offsets())
+    }
+
+    /// Octets that no two packets share: the nonce (none in version 0) and half of the binding just verified.
+    #[must_use]
+    #[inline(always)]
+    pub fn fingerprint(&self, datagram: &[u8]) -> [u8; 16] {
+        let mut out = [0; 16];
+        let binding = usize::from(self.binding);
+        out[8..].copy_from_slice(&datagram[binding..binding + 8]);
+        if self.shape != Shape::Paper {
+            let nonce = usize::from(self.header) + self.shape.offsets().nonce;
+            out[..8].copy_from_slice(&datagram[nonce..nonce + 8]);
+        }
+        out
+    }
+
+    /// Rewrites the packet in place: pointer, outer addresses, time to live and checksums.
+    pub fn apply(&self, datagram: &mut [u8]) {
+        let header = usize::from(self.header);
+        datagram[header + POINTER] = self.pointer;
+        if let Some(source) = self.original_source {
+            write_address(datagram, header + offsets::SOURCE, source.into());
+        }
+        if self.carriage == Carriage::Socket {
+            return;
+        }
+        let (source, destination) = (usize::from(self.capability), usize::from(self.next));
+        if self.shape == Shape::Ipv6 {
+            datagram.copy_within(source..source + 16, v6::SOURCE);
+            datagram.copy_within(destination..destination + 16, v6::DESTINATION);
+            datagram[v6::HOP_LIMIT] = self.ttl;
+        } else {
+            let four = |at: usize| [datagram[at], datagram[at + 1], datagram[at + 2], datagram[at + 3]];
+            let (source, destination) = (four(source), four(destination));
+            rewrite_ipv4(datagram, self.ttl, source, destination);
+        }
+        if self.carriage == Carriage::Udp {
+            let checksum = header - UDP_HEADER + udp::CHECKSUM;
+            datagram[checksum..checksum + 2].fill(0);
+        }
+    }
+}
+
+pub(super) fn write_address(octets: &mut [u8], at: usize, address: IpAddr) {
+    match address {
+        IpAddr::V4(v4) => octets[at..at + 4].copy_from_slice(&v4.octets()),
+        IpAddr::V6(v6) => octets[at..at + 16].copy_from_slice(&v6.octets()),
+    }
+}

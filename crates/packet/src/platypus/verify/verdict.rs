@@ -1,0 +1,137 @@
+//! What a waypoint decides on a packet, and the reasons for refusing one.
+
+use super::super::header::Malformed;
+use super::Forward;
+
+/// Why a packet does not pass. The sender erred, or the waypoint's policy forbids it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Reason {
+    /// It was not decoded.
+    Malformed,
+    /// Its outer destination or its current capability is not this waypoint's.
+    NotForUs,
+    /// No capability is left.
+    NothingLeft,
+    /// Its outer source is neither the original source nor the waypoint before.
+    Source,
+    /// The original source is a martian.
+    MartianSource,
+    /// The final destination or the next waypoint is a martian.
+    MartianDestination,
+    /// The final destination or the next waypoint lies in a network of our own.
+    OwnNetwork,
+    /// The final destination lies outside the delegated prefix.
+    OutsidePrefix,
+    /// The binding is of 64 bits, and the policy asks for 128.
+    NarrowBinding,
+    /// Time to live exceeded.
+    TtlExceeded,
+    /// The key epoch is neither the previous, current nor next one.
+    KeyEpoch,
+    /// The key of this epoch is not held any more.
+    KeyGone,
+    /// The nonce's time is too far off.
+    Stale,
+    /// The binding is wrong.
+    Binding,
+    /// This router does not do delegation by exclusive or.
+    XorDelegation,
+}
+
+impl Reason {
+    /// Every reason, in the order of its number.
+    pub const ALL: [Self; 15] = [
+        Self::Malformed,
+        Self::NotForUs,
+        Self::NothingLeft,
+        Self::Source,
+        Self::MartianSource,
+        Self::MartianDestination,
+        Self::OwnNetwork,
+        Self::OutsidePrefix,
+        Self::NarrowBinding,
+        Self::TtlExceeded,
+        Self::KeyEpoch,
+        Self::KeyGone,
+        Self::Stale,
+        Self::Binding,
+        Self::XorDelegation,
+    ];
+
+    /// A name for counters.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::NotForUs => "not-for-us",
+            Self::NothingLeft => "nothing-left",
+            Self::Source => "source",
+            Self::MartianSource => "martian-source",
+            Self::MartianDestination => "martian-destination",
+            Self::OwnNetwork => "own-network",
+            Self::OutsidePrefix => "outside-prefix",
+            Self::NarrowBinding => "narrow-binding",
+            Self::TtlExceeded => "ttl-exceeded",
+            Self::KeyEpoch => "key-epoch",
+            Self::KeyGone => "key-gone",
+            Self::Stale => "stale",
+            Self::Binding => "binding",
+            Self::XorDelegation => "xor-delegation",
+        }
+    }
+
+    /// The ICMP error that the original source may be told of, under the router's rate limit.
+    fn answer(self) -> Option<IcmpError> {
+        match self {
+            Self::TtlExceeded => Some(IcmpError::TimeExceeded),
+            Self::OwnNetwork
+            | Self::OutsidePrefix
+            | Self::NarrowBinding
+            | Self::KeyEpoch
+            | Self::KeyGone
+            | Self::Stale
+            | Self::Binding
+            | Self::XorDelegation => Some(IcmpError::Prohibited),
+            _ => None,
+        }
+    }
+}
+
+/// An ICMP error that a waypoint may send to the original source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IcmpError {
+    /// Time exceeded in transit.
+    TimeExceeded,
+    /// Destination unreachable: administratively prohibited.
+    Prohibited,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Rewritten and sent on, once revocation, replay and accounting agree.
+    Forward(Forward),
+    /// Dropped; the original source may be told.
+    Answer(IcmpError, Reason),
+    /// Dropped.
+    Drop(Reason),
+}
+
+impl Default for Verdict {
+    fn default() -> Self {
+        Self::Drop(Reason::Malformed)
+    }
+}
+
+impl From<Malformed> for Verdict {
+    fn from(_: Malformed) -> Self {
+        Self::Drop(Reason::Malformed)
+    }
+}
+
+impl From<Reason> for Verdict {
+    fn from(reason: Reason) -> Self {
+        reason.answer().map_or(Self::Drop(reason), |error| Self::Answer(error, reason))
+    }
+}
