@@ -90,7 +90,9 @@ fn bursts_of_platypus_are_forwarded_and_stamped_without_an_allocation() {
 fn bursts_are_stamped_by_rule_without_an_allocation() {
     use wayleave_core::{Prefix, UnixTime};
     use wayleave_crypto::secret::Key128;
-    use wayleave_dataplane::stamper::{Config, Do, Left, Outcome, Outgoing, Place, Route, Rule, Stamper};
+    use wayleave_dataplane::stamper::{
+        Config, LeaveReason, Location, Outcome, OutgoingPacket, Route, Rule, RuleAction, Stamper,
+    };
     use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
     use wayleave_packet::platypus::mint::{Hop, Position, StampKey, epoch};
 
@@ -109,9 +111,10 @@ fn bursts_are_stamped_by_rule_without_an_allocation() {
     };
     let route = |hops| Route { hops, sealed: false, carriage: Carriage::Ip, mtu: 1_500 };
     let to = Prefix::truncated([0, 0, 0, 0].into(), 0).unwrap();
-    let rules = [0u16, 1].map(|place| Rule { to, user: None, mark: Some(place.into()), then: Do::Take(place) });
+    let rules =
+        [0u16, 1].map(|place| Rule { to, user: None, mark: Some(place.into()), action: RuleAction::Take(place) });
     let config = Config {
-        place: Place::Network(Position::Next),
+        location: Location::Network(Position::Next),
         routes: vec![route(vec![hop(1)]), route(vec![hop(2), hop(3)])],
         rules: rules.to_vec(),
         share: (0, 1),
@@ -121,12 +124,12 @@ fn bursts_are_stamped_by_rule_without_an_allocation() {
     for kernel in CpuKernel::available() {
         let mut stamper = Stamper::new(config.clone(), kernel).unwrap();
         let mut buffers: Vec<Vec<u8>> = (0..64).map(|_| [&[0; 300][..], &inner].concat()).collect();
-        let mut outcomes = vec![Outcome::from(Left::Rule); 64];
+        let mut outcomes = vec![Outcome::from(LeaveReason::Rule); 64];
         let mut begins = vec![300; 64];
         for round in 0..2 {
-            let mut packets: Vec<Outgoing<'_>> = (0u32..)
+            let mut packets: Vec<OutgoingPacket<'_>> = (0u32..)
                 .zip(buffers.iter_mut().zip(&begins))
-                .map(|(mark, (buffer, &begin))| Outgoing { buffer, begin, user: None, mark: mark % 2 })
+                .map(|(mark, (buffer, &begin))| OutgoingPacket { buffer, begin, user: None, mark: mark % 2 })
                 .collect();
             let before = COUNT.with(Cell::get);
             stamper.stamp(&mut packets, now, &mut outcomes);

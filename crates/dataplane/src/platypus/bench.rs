@@ -15,7 +15,7 @@ use super::{Action, Config, Repeated, Router};
 use crate::frame::{BURST, Frame, Ingress};
 use crate::replay::ReplayFilter;
 use crate::slots::{Headroom, PACKETS, SLOT, Slots};
-use crate::stamper::lanes::{Burst, Ready, Unstamped};
+use crate::stamper::lanes::{BurstStamper, PreparedCapability, StampInput};
 
 /// The second at which all packets are stamped.
 const TIME: u64 = 1_800_000_000;
@@ -155,8 +155,8 @@ fn width(length: usize) -> Width {
 #[derive(Debug)]
 pub struct StampBench {
     slots: Slots,
-    stamping: Burst,
-    ready: Vec<Ready>,
+    stamping: BurstStamper,
+    ready: Vec<PreparedCapability>,
     counter: u32,
 }
 
@@ -172,11 +172,11 @@ impl StampBench {
         let waypoint = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
         let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
         let hops = (0..64).map(|number| hop(number, Width::Full, waypoint, &keys, 0));
-        let ready = hops.map(|hop| Ready::new(&hop).expect("of IPv4")).collect();
+        let ready = hops.map(|hop| PreparedCapability::new(&hop).expect("of IPv4")).collect();
         for (number, slot) in (0..).zip(slots.iter_mut()) {
             slot[ROOM..].copy_from_slice(&inner(number, length));
         }
-        Self { slots, stamping: Burst::new(kernel), ready, counter: 0 }
+        Self { slots, stamping: BurstStamper::new(kernel), ready, counter: 0 }
     }
 
     /// Packets of one pass.
@@ -194,7 +194,7 @@ impl StampBench {
         let unstamped = |buffer| {
             *counter = counter.wrapping_add(1);
             let nonce = Nonce { seconds: TIME as u32, counter: *counter };
-            Unstamped { buffer, begin: ROOM, ready: ready.next().expect("64 of them"), nonce }
+            StampInput { buffer, begin: ROOM, capability: ready.next().expect("64 of them"), nonce }
         };
         for mut packets in self.slots.bursts(unstamped) {
             let mut outcomes = [const { Ok(0) }; BURST];

@@ -398,13 +398,7 @@ impl Router {
 
     /// Takes the packet from its payer's rate and adds it to the account.
     #[inline(always)]
-    fn charge(
-        &mut self,
-        octets: &[u8],
-        forward: &impl Forwarding,
-        index: usize,
-        now: Now,
-    ) -> Result<(), Reason> {
+    fn charge(&mut self, octets: &[u8], forward: &impl Forwarding, index: usize, now: Now) -> Result<(), Reason> {
         if !self.is_accounting {
             return Ok(());
         }

@@ -98,7 +98,7 @@ pub enum LeaveReason {
     /// Stamped already, and nobody may add to it.
     Sealed,
     /// Stamped already, and all its waypoints are passed.
-    NothingLeaveReason,
+    NothingLeft,
     /// More than eight capabilities, or one waypoint more than twice.
     TooMany,
     /// It would be longer than the path takes; see [`Outcome::Unchanged`] for what it may be at most.
@@ -118,7 +118,7 @@ impl LeaveReason {
         Self::Martian,
         Self::Stamped,
         Self::Sealed,
-        Self::NothingLeaveReason,
+        Self::NothingLeft,
         Self::TooMany,
         Self::TooLong,
         Self::NoRoom,
@@ -135,7 +135,7 @@ impl LeaveReason {
             Self::Martian => "martian",
             Self::Stamped => "stamped",
             Self::Sealed => "sealed",
-            Self::NothingLeaveReason => "nothing_left",
+            Self::NothingLeft => "nothing_left",
             Self::TooMany => "too_many",
             Self::TooLong => "too_long",
             Self::NoRoom => "no_room",
@@ -308,7 +308,10 @@ impl Stamper {
         }
         let growth = if traffic.stamped.is_some() { prepared.list } else { prepared.growth };
         if traffic.length + growth > prepared.route.mtu {
-            return Err(Outcome::Unchanged { reason: LeaveReason::TooLong, mtu: Some(prepared.route.mtu.saturating_sub(growth)) });
+            return Err(Outcome::Unchanged {
+                reason: LeaveReason::TooLong,
+                mtu: Some(prepared.route.mtu.saturating_sub(growth)),
+            });
         }
         if packet.begin < growth {
             return Err(LeaveReason::NoRoom.into());
@@ -354,7 +357,13 @@ impl Stamper {
     }
 
     /// Stamps a packet of any shape, in the scratch.
-    fn stamp_one(&mut self, packet: &mut OutgoingPacket<'_>, route: usize, nonce: Nonce, stamped: Option<usize>) -> Outcome {
+    fn stamp_one(
+        &mut self,
+        packet: &mut OutgoingPacket<'_>,
+        route: usize,
+        nonce: Nonce,
+        stamped: Option<usize>,
+    ) -> Outcome {
         let PreparedRoute { route, growth, list, .. } = &self.routes[route];
         let octets = &packet.buffer[packet.begin..];
         let (grows, done) = if stamped.is_some() {
@@ -400,7 +409,7 @@ fn append_all(octets: &[u8], hops: &[Hop], location: Location, scratch: &mut Vec
 /// Checks routes, and rules against them.
 fn prepare(routes: Vec<Route>, rules: &[Rule]) -> Result<(Box<[PreparedRoute]>, Rules), ConfigError> {
     let routes: Vec<PreparedRoute> =
-        routes.into_iter().enumerate().map(|(index, route)| prepare_one(index, route)).collect::<Result<_, _>>()?;
+        routes.into_iter().enumerate().map(|(index, route)| prepare_route(index, route)).collect::<Result<_, _>>()?;
     for (index, rule) in rules.iter().enumerate() {
         let RuleAction::Take(route) = rule.action else { continue };
         let route = &routes.get(usize::from(route)).ok_or(ConfigError::NoRoute(index))?.route;

@@ -8,7 +8,7 @@ use wayleave_core::{Prefix, UnixTime};
 use wayleave_crypto::lanes::{BURST, CpuKernel};
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::stamper::{
-    Config, ConfigError, Do, Left, Outcome, Outgoing, Place, Route, Rule, Rules, Stamper,
+    Config, ConfigError, LeaveReason, Location, Outcome, OutgoingPacket, Route, Rule, RuleAction, Rules, Stamper,
 };
 use wayleave_packet::platypus::header::{
     Capability, Carriage, Delegation, DelegationId, Interval, Packet, Principal, Version, Width,
@@ -52,16 +52,16 @@ fn route(v4: bool, numbers: impl IntoIterator<Item = u8>) -> Route {
 }
 
 fn rule(to: Prefix, route: u16) -> Rule {
-    Rule { to, user: None, mark: None, then: Do::Take(route) }
+    Rule { to, user: None, mark: None, action: RuleAction::Take(route) }
 }
 
-fn config(place: Place, routes: Vec<Route>) -> Config {
+fn config(location: Location, routes: Vec<Route>) -> Config {
     let everything = |(place, route): (usize, &Route)| {
         let to = if route.hops[0].capability.waypoint.is_ipv4() { "0.0.0.0" } else { "::" };
         Rule { mark: Some(place as u32), ..rule(prefix(to, 0), place as u16) }
     };
     let rules = routes.iter().enumerate().map(everything).collect();
-    Config { place, routes, rules, share: (0, 1) }
+    Config { location, routes, rules, share: (0, 1) }
 }
 
 fn stamper(config: Config) -> Stamper {
@@ -105,22 +105,27 @@ fn web(to: &str) -> Vec<u8> {
 }
 
 /// What the stamper makes of one packet.
-fn stamp(stamper: &mut Stamper, octets: &[u8], user: Option<u32>, mark: u32) -> Result<Vec<u8>, (Left, Option<usize>)> {
+fn stamp(
+    stamper: &mut Stamper,
+    octets: &[u8],
+    user: Option<u32>,
+    mark: u32,
+) -> Result<Vec<u8>, (LeaveReason, Option<usize>)> {
     let mut buffer = [&[0; ROOM][..], octets].concat();
-    let mut packets = [Outgoing { buffer: &mut buffer, begin: ROOM, user, mark }];
-    let mut outcomes = [Outcome::from(Left::Rule)];
+    let mut packets = [OutgoingPacket { buffer: &mut buffer, begin: ROOM, user, mark }];
+    let mut outcomes = [Outcome::from(LeaveReason::Rule)];
     stamper.stamp(&mut packets, now(), &mut outcomes);
     match outcomes[0].clone() {
         Outcome::Stamped(place) => Ok(buffer[place].to_vec()),
-        Outcome::Left { why, mtu } => {
+        Outcome::Unchanged { reason: why, mtu } => {
             assert_eq!(buffer[ROOM..], *octets, "{why:?}");
-            assert!(stamper.counters().left(why) > 0);
+            assert!(stamper.counters().unchanged(why) > 0);
             Err((why, mtu))
         }
     }
 }
 
-fn left(stamper: &mut Stamper, octets: &[u8]) -> Left {
+fn left(stamper: &mut Stamper, octets: &[u8]) -> LeaveReason {
     stamp(stamper, octets, None, 0).expect_err("it is left alone").0
 }
 
@@ -152,7 +157,7 @@ fn a_burst_is_stamped_as_by_the_plain_mint() {
                     ..route(place.is_multiple_of(2), 1..=if random.one_in(2) { 1 } else { 1 + random.below(8) as u8 })
                 })
                 .collect();
-            let mut stamper = Stamper::new(config(Place::Host, routes.clone()), kernel).unwrap();
+            let mut stamper = Stamper::new(config(Location::Host, routes.clone()), kernel).unwrap();
             let inners: Vec<(usize, Vec<u8>)> = (0..random.below(BURST + 1))
                 .map(|_| {
                     let place = random.below(6);
@@ -166,12 +171,12 @@ fn a_burst_is_stamped_as_by_the_plain_mint() {
                 })
                 .collect();
             let mut buffers: Vec<Vec<u8>> = inners.iter().map(|(_, inner)| [&[0; ROOM][..], inner].concat()).collect();
-            let mut packets: Vec<Outgoing<'_>> = buffers
+            let mut packets: Vec<OutgoingPacket<'_>> = buffers
                 .iter_mut()
                 .zip(&inners)
-                .map(|(buffer, (place, _))| Outgoing { buffer, begin: ROOM, user: None, mark: *place as u32 })
+                .map(|(buffer, (place, _))| OutgoingPacket { buffer, begin: ROOM, user: None, mark: *place as u32 })
                 .collect();
-            let mut outcomes = vec![Outcome::from(Left::Rule); packets.len()];
+            let mut outcomes = vec![Outcome::from(LeaveReason::Rule); packets.len()];
             stamper.stamp(&mut packets, now(), &mut outcomes);
             let mut counter = 0;
             for (((place, inner), buffer), outcome) in inners.iter().zip(&buffers).zip(&outcomes) {
@@ -180,7 +185,7 @@ fn a_burst_is_stamped_as_by_the_plain_mint() {
                         assert_eq!(Some(&buffer[at.clone()]), plain(inner, &routes[*place], counter).as_deref());
                         counter += 1;
                     }
-                    Outcome::Left { why: Left::Malformed | Left::TooLong, .. } => {
+                    Outcome::Unchanged { reason: LeaveReason::Malformed | LeaveReason::TooLong, .. } => {
                         assert_eq!(buffer[ROOM..], inner[..]);
                         // The mint stamps what has no ports, or hides them, and so might be for a name server.
                         let (protocol, length) =
@@ -209,7 +214,7 @@ fn the_longest_prefix_decides_after_mark_and_user_as_in_a_list_of_all() {
                 to: Prefix::truncated(to, length).unwrap(),
                 user: random.one_in(3).then(|| random.below(2) as u32),
                 mark: random.one_in(3).then(|| random.below(2) as u32),
-                then: if random.one_in(5) { Do::Leave } else { Do::Take(place) },
+                action: if random.one_in(5) { RuleAction::Pass } else { RuleAction::Take(place) },
             };
             if rules.iter().all(|other| (other.to, other.user, other.mark) != (one.to, one.user, one.mark)) {
                 rules.push(one);
@@ -225,7 +230,7 @@ fn the_longest_prefix_decides_after_mark_and_user_as_in_a_list_of_all() {
                         && (rule.mark.is_none() || rule.mark == Some(mark))
                 };
                 let best = |rule: &&Rule| (rule.mark.is_some(), rule.user.is_some(), rule.to.len());
-                let expected = rules.iter().filter(fits).max_by_key(best).map_or(Do::Leave, |rule| rule.then);
+                let expected = rules.iter().filter(fits).max_by_key(best).map_or(RuleAction::Pass, |rule| rule.action);
                 assert_eq!(table.find(address(to), user, mark), expected, "{to} {user:?} {mark}");
             }
         }
@@ -234,25 +239,25 @@ fn the_longest_prefix_decides_after_mark_and_user_as_in_a_list_of_all() {
 
 #[test]
 fn name_servers_are_asked_without_stamps_over_udp_and_tcp() {
-    let mut stamper = stamper(config(Place::Host, vec![route(true, [1])]));
+    let mut stamper = stamper(config(Location::Host, vec![route(true, [1])]));
     for protocol in [6, 17] {
         let mut answer = to_port(40_000, 40);
         answer[..2].copy_from_slice(&53u16.to_be_bytes());
-        assert_eq!(left(&mut stamper, &packet(V4, protocol, &to_port(53, 40))), Left::Dns);
-        assert_eq!(left(&mut stamper, &packet(V4, protocol, &answer)), Left::Dns);
+        assert_eq!(left(&mut stamper, &packet(V4, protocol, &to_port(53, 40))), LeaveReason::Dns);
+        assert_eq!(left(&mut stamper, &packet(V4, protocol, &answer)), LeaveReason::Dns);
         assert!(stamp(&mut stamper, &packet(V4, protocol, &to_port(54, 40)), None, 0).is_ok());
     }
     // Of a protocol without ports nothing is taken for one.
     assert!(stamp(&mut stamper, &packet(V4, 1, &to_port(53, 40)), None, 0).is_ok());
 
-    let mut stamper = self::stamper(config(Place::Network(Position::Last), vec![route(false, [1])]));
+    let mut stamper = self::stamper(config(Location::Network(Position::Last), vec![route(false, [1])]));
     // Behind extension headers, and within what another has stamped.
     let behind = [&[17, 0, 1, 4, 0, 0, 0, 0][..], &to_port(53, 40)].concat();
-    assert_eq!(left(&mut stamper, &packet(V6, 60, &behind)), Left::Dns);
+    assert_eq!(left(&mut stamper, &packet(V6, 60, &behind)), LeaveReason::Dns);
     let query = packet(V6, 17, &to_port(53, 40));
-    assert_eq!(left(&mut stamper, &plain(&query, &route(false, [9]), 0).unwrap()), Left::Dns);
-    assert_eq!(left(&mut stamper, &packet(V6, 44, &behind)), Left::Malformed);
-    assert_eq!(left(&mut stamper, &packet(V6, 60, &[60; 9])), Left::Malformed);
+    assert_eq!(left(&mut stamper, &plain(&query, &route(false, [9]), 0).unwrap()), LeaveReason::Dns);
+    assert_eq!(left(&mut stamper, &packet(V6, 44, &behind)), LeaveReason::Malformed);
+    assert_eq!(left(&mut stamper, &packet(V6, 60, &[60; 9])), LeaveReason::Malformed);
 }
 
 #[test]
@@ -260,7 +265,7 @@ fn a_packet_grows_to_the_path_mtu_and_no_further() {
     for (to, v4, grows) in [(V4, true, 20 + 28), (V6, false, 44 + 40)] {
         for stamped_before in [false, true] {
             let grows = if stamped_before { grows - if v4 { 20 } else { 44 } } else { grows };
-            let place = Place::Network(Position::Next);
+            let place = Location::Network(Position::Next);
             let mut stamper = stamper(config(place, vec![route(v4, [1])]));
             let before = web(to);
             let before = if stamped_before { plain(&before, &route(v4, [2]), 0).unwrap() } else { before };
@@ -270,7 +275,7 @@ fn a_packet_grows_to_the_path_mtu_and_no_further() {
                 stamper.reload(narrower.routes, &narrower.rules).unwrap();
                 match stamp(&mut stamper, &before, None, 0) {
                     Ok(after) => assert!(fits && after.len() == mtu),
-                    Err(why) => assert!(!fits && why == (Left::TooLong, Some(mtu - grows)), "{why:?}"),
+                    Err(why) => assert!(!fits && why == (LeaveReason::TooLong, Some(mtu - grows)), "{why:?}"),
                 }
             }
         }
@@ -282,7 +287,7 @@ fn in_the_network_capabilities_are_added_in_the_order_of_the_route() {
     for (to, v4) in [(V4, true), (V6, false)] {
         let before = plain(&web(to), &route(v4, [1, 2]), 5).unwrap();
         for (position, order) in [(Position::Next, [7, 8, 1, 2]), (Position::Last, [1, 2, 7, 8])] {
-            let mut stamper = stamper(config(Place::Network(position), vec![route(v4, [7, 8])]));
+            let mut stamper = stamper(config(Location::Network(position), vec![route(v4, [7, 8])]));
             let after = stamp(&mut stamper, &before, None, 0).unwrap();
             assert_eq!(waypoints(&after), order.map(|number| hop(v4, number).capability.waypoint));
             let mut expected = before.clone();
@@ -298,65 +303,65 @@ fn in_the_network_capabilities_are_added_in_the_order_of_the_route() {
             // What nobody has stamped gets them all the same.
             assert_eq!(stamp(&mut stamper, &web(to), None, 0).ok(), plain(&web(to), &route(v4, [7, 8]), 0));
         }
-        let mut host = stamper(config(Place::Host, vec![route(v4, [7])]));
-        assert_eq!(left(&mut host, &before), Left::Stamped);
+        let mut host = stamper(config(Location::Host, vec![route(v4, [7])]));
+        assert_eq!(left(&mut host, &before), LeaveReason::Stamped);
     }
 }
 
 #[test]
 fn no_packet_gets_more_than_eight_capabilities() {
     for (there, added) in [(7u8, 1u8), (1, 7), (8, 1), (5, 4), (4, 4)] {
-        let mut stamper = stamper(config(Place::Network(Position::Next), vec![route(true, 50..50 + added)]));
+        let mut stamper = stamper(config(Location::Network(Position::Next), vec![route(true, 50..50 + added)]));
         let before = plain(&web(V4), &route(true, 1..=there), 0).unwrap();
         match stamp(&mut stamper, &before, None, 0) {
             Ok(after) => assert_eq!(waypoints(&after).len(), usize::from(there + added)),
-            Err((why, _)) => assert!(there + added > 8 && why == Left::TooMany),
+            Err((why, _)) => assert!(there + added > 8 && why == LeaveReason::TooMany),
         }
     }
     assert!(matches!(
-        Stamper::new(config(Place::Host, vec![route(true, 1..=9)]), CpuKernel::PORTABLE),
+        Stamper::new(config(Location::Host, vec![route(true, 1..=9)]), CpuKernel::PORTABLE),
         Err(ConfigError::Route(0))
     ));
 }
 
 #[test]
 fn what_cannot_be_stamped_goes_as_it_came() {
-    let network = Place::Network(Position::Next);
+    let network = Location::Network(Position::Next);
     let mut stamper = stamper(config(network, vec![route(true, [1])]));
     let sealed = Route { sealed: true, ..route(true, [2]) };
-    assert_eq!(left(&mut stamper, &plain(&web(V4), &sealed, 0).unwrap()), Left::Sealed);
+    assert_eq!(left(&mut stamper, &plain(&web(V4), &sealed, 0).unwrap()), LeaveReason::Sealed);
     let mut passed = plain(&web(V4), &route(true, [2]), 0).unwrap();
     passed[22] = passed[21];
-    assert_eq!(left(&mut stamper, &passed), Left::NothingLeft);
+    assert_eq!(left(&mut stamper, &passed), LeaveReason::NothingLeft);
     let twice = plain(&web(V4), &route(true, [1, 1]), 0).unwrap();
-    assert_eq!(left(&mut stamper, &twice), Left::TooMany);
-    assert_eq!(left(&mut stamper, &web("224.0.0.251")), Left::Martian);
-    assert_eq!(left(&mut stamper, &web("255.255.255.255")), Left::Martian);
-    assert_eq!(left(&mut stamper, &web(V6)), Left::Rule);
+    assert_eq!(left(&mut stamper, &twice), LeaveReason::TooMany);
+    assert_eq!(left(&mut stamper, &web("224.0.0.251")), LeaveReason::Martian);
+    assert_eq!(left(&mut stamper, &web("255.255.255.255")), LeaveReason::Martian);
+    assert_eq!(left(&mut stamper, &web(V6)), LeaveReason::Rule);
     let mut fragment = web(V4);
     fragment[6] = 0x20;
-    assert_eq!(left(&mut stamper, &fragment), Left::Malformed);
+    assert_eq!(left(&mut stamper, &fragment), LeaveReason::Malformed);
     for length in 0..40 {
-        assert_eq!(left(&mut stamper, &web(V4)[..length]), Left::Malformed);
+        assert_eq!(left(&mut stamper, &web(V4)[..length]), LeaveReason::Malformed);
     }
     let mut late = route(true, [1]);
     late.hops[0].capability.epoch -= 2;
     let late = config(network, vec![late]);
     stamper.reload(late.routes, &late.rules).unwrap();
-    assert_eq!(left(&mut stamper, &web(V4)), Left::Epoch);
+    assert_eq!(left(&mut stamper, &web(V4)), LeaveReason::Epoch);
 }
 
 #[test]
 fn without_room_in_front_a_packet_is_left_alone() {
-    let mut stamper = stamper(config(Place::Host, vec![route(true, [1]), route(true, [1, 2])]));
+    let mut stamper = stamper(config(Location::Host, vec![route(true, [1]), route(true, [1, 2])]));
     for (mark, grows) in [(0, 48), (1, 76)] {
         for (room, fits) in [(grows, true), (grows - 1, false)] {
             let mut buffer = [&vec![0; room][..], &web(V4)].concat();
-            let mut outcomes = [Outcome::from(Left::Rule)];
-            let mut packets = [Outgoing { buffer: &mut buffer, begin: room, user: None, mark }];
+            let mut outcomes = [Outcome::from(LeaveReason::Rule)];
+            let mut packets = [OutgoingPacket { buffer: &mut buffer, begin: room, user: None, mark }];
             stamper.stamp(&mut packets, now(), &mut outcomes);
             let whole = 0..grows + web(V4).len();
-            let expected = if fits { Outcome::Stamped(whole) } else { Outcome::from(Left::NoRoom) };
+            let expected = if fits { Outcome::Stamped(whole) } else { Outcome::from(LeaveReason::NoRoom) };
             assert_eq!(outcomes[0], expected);
         }
     }
@@ -366,11 +371,11 @@ fn without_room_in_front_a_packet_is_left_alone() {
 fn no_two_stampers_use_one_nonce_even_if_the_clock_goes_back() {
     let mut seen = std::collections::HashSet::new();
     for own in 0..3 {
-        let mut stamper = stamper(Config { share: (own, 3), ..config(Place::Host, vec![route(true, [1])]) });
+        let mut stamper = stamper(Config { share: (own, 3), ..config(Location::Host, vec![route(true, [1])]) });
         for second in [5, 5, 6, 5, 6, 6, 7, 4, 7] {
             let mut buffer = [&[0; ROOM][..], &web(V4)].concat();
-            let mut packets = [Outgoing { buffer: &mut buffer, begin: ROOM, user: None, mark: 0 }];
-            let mut outcomes = [Outcome::from(Left::Rule)];
+            let mut packets = [OutgoingPacket { buffer: &mut buffer, begin: ROOM, user: None, mark: 0 }];
+            let mut outcomes = [Outcome::from(LeaveReason::Rule)];
             stamper.stamp(&mut packets, UnixTime(now().0 + second * 1_000_000), &mut outcomes);
             let [Outcome::Stamped(place)] = outcomes else { panic!("{outcomes:?}") };
             let nonce = Packet::decode(&buffer[place], Version::Standard).unwrap().nonce();
@@ -378,7 +383,7 @@ fn no_two_stampers_use_one_nonce_even_if_the_clock_goes_back() {
         }
     }
     assert!(matches!(
-        Stamper::new(Config { share: (3, 3), ..config(Place::Host, vec![]) }, CpuKernel::PORTABLE),
+        Stamper::new(Config { share: (3, 3), ..config(Location::Host, vec![]) }, CpuKernel::PORTABLE),
         Err(ConfigError::Share(3, 3))
     ));
 }
@@ -392,7 +397,7 @@ fn rules_that_no_waypoint_would_honour_are_refused() {
         route
     };
     let refused = |routes: Vec<Route>, rules: Vec<Rule>| {
-        Stamper::new(Config { place: Place::Host, routes, rules, share: (0, 1) }, CpuKernel::PORTABLE).err()
+        Stamper::new(Config { location: Location::Host, routes, rules, share: (0, 1) }, CpuKernel::PORTABLE).err()
     };
     let (net, host) = (rule(prefix(V4, 24), 0), rule(prefix(V4, 32), 0));
     assert_eq!(refused(vec![delegated(24)], vec![net, host]), None);

@@ -135,9 +135,7 @@ impl<'k> FlowClass<'k> {
             return None;
         }
         // verify: check_width, check_epoch
-        if width == Width::Narrow && !waypoint.policy().narrow
-            || !epoch::is_accepted(interval, word(at::EPOCH), now)
-        {
+        if width == Width::Narrow && !waypoint.policy().narrow || !epoch::is_accepted(interval, word(at::EPOCH), now) {
             return None;
         }
         let key = waypoint.keys().of_epoch(interval, word(at::EPOCH))?;

@@ -199,12 +199,8 @@ impl<'s, 'k> Sixteen<'s, 'k> {
             let parameters = class.parameters;
             let policy = parameters.waypoint.policy();
             let source = if policy.check_source { u32::MAX } else { 0 };
-            let limits = [
-                parameters.payload_start() as u32,
-                policy.freshness,
-                source,
-                u32::from(class.interval.exponent()),
-            ];
+            let limits =
+                [parameters.payload_start() as u32, policy.freshness, source, u32::from(class.interval.exponent())];
             for (bounds, limit) in bounds.iter_mut().zip(limits) {
                 fill(*kernel, bits, limit, bounds);
             }
@@ -329,10 +325,7 @@ impl<'s, 'k> Sixteen<'s, 'k> {
         let parameters = self.parameters(lane)?;
         Some(Passed {
             key: parameters.key,
-            forward: SimpleForward {
-                rewritten: self.scratch.rewritten[lane % LANES],
-                pointer: parameters.pointer(),
-            },
+            forward: SimpleForward { rewritten: self.scratch.rewritten[lane % LANES], pointer: parameters.pointer() },
             binding_length: parameters.binding_length,
             payload: datagram.get(parameters.payload_start()..self.scratch.lengths[lane] as usize)?,
         })

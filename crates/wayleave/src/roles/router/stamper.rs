@@ -8,7 +8,9 @@ use tracing::{error, warn};
 use wayleave_core::{Now, Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::frame::BURST;
-use wayleave_dataplane::stamper::{Config, ConfigError, Do, Left, Outcome, Outgoing, Place, Route, Rule, Stamper};
+use wayleave_dataplane::stamper::{
+    Config, ConfigError, LeaveReason, Location, Outcome, OutgoingPacket, Route, Rule, RuleAction, Stamper,
+};
 use wayleave_packet::platypus::header::offsets::{PROTOCOL, UDP_PORT};
 use wayleave_packet::platypus::header::{Carriage, Packet, Version};
 use wayleave_packet::platypus::mint::Position;
@@ -132,15 +134,15 @@ impl Plan {
         let rule = |rule: &Spanned<crate::config::stamper::RuleSection>| {
             let rule = rule.get_ref();
             let route = rule.route.as_ref().and_then(|name| section?.route(name.get_ref()));
-            let then = route.and_then(|route| u16::try_from(route).ok()).map_or(Do::Leave, Do::Take);
-            Rule { to: rule.to, user: None, mark: None, then }
+            let action = route.and_then(|route| u16::try_from(route).ok()).map_or(RuleAction::Pass, RuleAction::Take);
+            Rule { to: rule.to, user: None, mark: None, action }
         };
         let position = match section.map(|section| section.position) {
             Some(PositionName::Last) => Position::Last,
             _ => Position::Next,
         };
         let config = Config {
-            place: Place::Network(position),
+            location: Location::Network(position),
             routes: sections.iter().zip(&held.0).map(route).collect(),
             rules: section.map_or(&[][..], |section| &section.rules).iter().map(rule).collect(),
             share: section.map_or([0, 1], StamperSection::share).into(),
@@ -208,7 +210,7 @@ impl Stamping {
     /// What became of packets, and of how many.
     pub fn counts(&self) -> (Passed, u64, u64, impl Iterator<Item = (&'static str, u64)>) {
         let counters = self.stamper.counters();
-        let left = Left::ALL.into_iter().map(|why| (why.name(), counters.left(why)));
+        let left = LeaveReason::ALL.into_iter().map(|reason| (reason.name(), counters.unchanged(reason)));
         (self.passed, counters.stamped, counters.appended, left)
     }
 
@@ -250,15 +252,15 @@ impl Stamping {
     /// Stamps what was taken in, at most [`BURST`] packets.
     pub fn stamp(&mut self, grown: &mut Burst, now: Now) {
         let mut places = [0; BURST];
-        let mut outcomes = [const { Outcome::Left { why: Left::Rule, mtu: None } }; BURST];
+        let mut outcomes = [const { Outcome::Unchanged { reason: LeaveReason::Rule, mtu: None } }; BURST];
         let mut count = 0;
         {
-            let mut packets: [Outgoing<'_>; BURST] =
-                std::array::from_fn(|_| Outgoing { buffer: &mut [], begin: 0, user: None, mark: 0 });
+            let mut packets: [OutgoingPacket<'_>; BURST] =
+                std::array::from_fn(|_| OutgoingPacket { buffer: &mut [], begin: 0, user: None, mark: 0 });
             for (place, (_, buffer)) in grown.packets_mut(0).take(BURST).enumerate() {
                 if self.is_theirs[place] {
                     places[count] = place;
-                    packets[count] = Outgoing { buffer, begin: ROOM, user: None, mark: 0 };
+                    packets[count] = OutgoingPacket { buffer, begin: ROOM, user: None, mark: 0 };
                     count += 1;
                 }
             }

@@ -34,12 +34,7 @@ fn one_by_one(waypoints: &[Waypoint], datagram: &[u8], now: UnixTime) -> Effects
 }
 
 /// The effects of the vector path on each packet of a burst.
-fn in_lanes(
-    verifier: &mut BurstVerifier,
-    waypoints: &[Waypoint],
-    datagrams: &[&[u8]],
-    now: UnixTime,
-) -> Vec<Effects> {
+fn in_lanes(verifier: &mut BurstVerifier, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime) -> Vec<Effects> {
     let mut verdicts = Verdicts::default();
     verifier.verify(waypoints, datagrams, now, &mut verdicts);
     let of = |(index, datagram): (usize, &&[u8])| match verdicts.get(index) {

@@ -2,7 +2,7 @@
 
 use wayleave_core::Afi;
 use wayleave_crypto::lanes::{BURST, CpuKernel};
-use wayleave_dataplane::stamper::lanes::{Burst, Ready, Unstamped};
+use wayleave_dataplane::stamper::lanes::{BurstStamper, PreparedCapability, StampInput};
 use wayleave_packet::platypus::mint::{self, Hop, Route};
 
 use super::random::Random;
@@ -38,16 +38,22 @@ fn a_burst_is_stamped_as_its_packets_one_by_one() {
             let hops: Vec<Hop> = (0..count)
                 .map(|_| world::hop(world::random_capability(&mut random, Afi::Ipv4, destination, NOW)))
                 .collect();
-            let ready: Vec<Ready> = hops.iter().map(|hop| Ready::new(hop).expect("of IPv4")).collect();
+            let ready: Vec<PreparedCapability> =
+                hops.iter().map(|hop| PreparedCapability::new(hop).expect("of IPv4")).collect();
             let mut buffers: Vec<Vec<u8>> = inners.iter().map(|inner| [&[0; 64][..], inner].concat()).collect();
-            let mut packets: Vec<Unstamped<'_>> = buffers
+            let mut packets: Vec<StampInput<'_>> = buffers
                 .iter_mut()
                 .zip(&ready)
                 .zip(0..)
-                .map(|((buffer, ready), counter)| Unstamped { buffer, begin: 64, ready, nonce: world::nonce(counter) })
+                .map(|((buffer, capability), counter)| StampInput {
+                    buffer,
+                    begin: 64,
+                    capability,
+                    nonce: world::nonce(counter),
+                })
                 .collect();
             let mut outcomes = [const { Ok(0) }; BURST];
-            Burst::new(kernel).stamp(&mut packets, &mut outcomes);
+            BurstStamper::new(kernel).stamp(&mut packets, &mut outcomes);
             for (counter, ((inner, hop), outcome)) in (0..).zip(inners.iter().zip(&hops).zip(outcomes)) {
                 let hops = std::slice::from_ref(hop);
                 let route = Route { nonce: world::nonce(counter), ..world::route(hops) };
