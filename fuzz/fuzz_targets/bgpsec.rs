@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use wayleave_attestation::baseline::bgpsec::RouterKeys;
-use wayleave_attestation::baseline::bgpsec_wire::BgpsecPath;
+use wayleave_papers::baseline::bgpsec::RouterKeys;
+use wayleave_papers::baseline::bgpsec_wire::BgpsecPath;
 use wayleave_core::Asn;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -13,8 +13,8 @@ use wayleave_dataplane::platypus::lanes::{BurstVerifier, Decision, Verdicts};
 use wayleave_packet::platypus::header::{Packet, Version};
 use wayleave_packet::platypus::mint::reply::ReplyOption;
 use wayleave_packet::platypus::mint::{self, Hop, Position, StampKey, WaypointKey, WaypointKeys};
-use wayleave_packet::platypus::paper::{Algorithm, PaperRouter};
 use wayleave_packet::platypus::verify::{IcmpError, Policy, Verdict, Waypoint, decapsulate, icmp, verify};
+use wayleave_papers::platypus::{Algorithm, PaperPacket, PaperRouter};
 
 const NOW: UnixTime = UnixTime(1_795_240_800_000_000);
 
@@ -35,11 +35,9 @@ fuzz_target!(|data: &[u8]| {
         look_at(&packet);
         standard(&packet);
     }
-    if let Ok(packet) = Packet::decode(data, Version::Paper) {
-        look_at(&packet);
+    if let Ok(packet) = PaperPacket::decode(data) {
         for algorithm in [Algorithm::Umac, Algorithm::Cmac] {
-            let IpAddr::V4(here) = packet.outer().destination else { continue };
-            let mut router = PaperRouter::new(here, Key128::new([7; 16]), 12, algorithm, 4).with_xor();
+            let mut router = PaperRouter::new(packet.outer_destination(), Key128::new([7; 16]), 12, algorithm, 4).with_xor();
             let _ = router.process(&packet, NOW);
         }
     }

@@ -7,9 +7,8 @@ use libfuzzer_sys::fuzz_target;
 use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_dataplane::frame::{Action, Frame, Ingress};
 use wayleave_dataplane::scion::{Config, Interface, Keys, Link, Owner, Router};
-use wayleave_dataplane::scion_2015::Switch;
 use wayleave_packet::scion::{Extensions, ForwardingKey, Header, HostAddress, IsdAs, Layout, Packet, scmp};
-use wayleave_packet::scion_2015;
+use wayleave_papers::scion_2015::{self, Switch};
 
 static SWITCH: LazyLock<Mutex<Switch>> =
     LazyLock::new(|| Mutex::new(Switch::new(scion_2015::OpaqueKey::new(&[0x87; 16]), &[41, 42, 1])));

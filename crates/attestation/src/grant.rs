@@ -94,7 +94,7 @@ impl Grant {
         if !reader.rest.is_empty() {
             return Err(GrantError::Malformed);
         }
-        let id = SuiteId::from_byte(number).filter(|id| lab || !id.lab_only());
+        let id = SuiteId::from_byte(number).filter(|id| lab || !id.is_reserved());
         let (id, suite) = id.and_then(|id| Some((id, suite::of(id)?))).ok_or(GrantError::Suite(number))?;
         let key = suite.take_granted(public, private)?;
         Ok(Pair { suite: id, key, registered: false })

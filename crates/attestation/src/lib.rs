@@ -6,8 +6,6 @@
 //! Pure: no clock, socket, file, thread or randomness of its own. Seeds come in as arguments.
 
 pub mod attest;
-pub mod baseline;
-pub mod bench;
 pub mod cache;
 pub mod chain;
 mod clock;
@@ -17,17 +15,12 @@ pub mod grant;
 pub mod hash;
 pub mod leaf;
 pub mod member;
-pub mod paper;
 pub mod path;
 pub mod pipeline;
 pub mod pki;
 pub mod proxy;
 pub mod report;
-pub mod scheme;
-pub mod standard;
 pub mod suite;
 pub mod validate;
 
-pub use scheme::{Announcement, Scheme, SchemeError};
-pub use standard::standard_scheme;
 pub use suite::{Claim, KeyRefused, SignError, Suite, SuiteId, SuiteKey};

@@ -346,7 +346,7 @@ impl<'a> Step<'_, 'a> {
     fn suite(&self, hop: &Hop<'_>) -> Result<&'static dyn Suite, End> {
         let unknown = End::Lacks(Lack::UnknownSuite { suite: hop.suite });
         let Some(id) = SuiteId::from_byte(hop.suite) else { return Err(unknown) };
-        if id.lab_only() && !self.context.rules.lab {
+        if id.is_reserved() && !self.context.rules.lab {
             return Err(self.broken(Problem::LabOnly));
         }
         let suite = suite::of(id).ok_or(unknown)?;

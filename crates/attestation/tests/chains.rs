@@ -7,7 +7,6 @@ mod world;
 
 use proptest::prelude::*;
 use wayleave_attestation::attest::{KeyRing, Pair};
-use wayleave_attestation::bench::{self, Contender};
 use wayleave_attestation::chain::{Attestation, MAX_HOPS};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_core::{Asn, VerdictKind};
@@ -143,20 +142,4 @@ fn honest_chains_of_any_length_and_mix_are_valid() {
         seen.extend(report.hops.iter().filter_map(wayleave_attestation::report::HopReport::suite_id));
     }
     assert_eq!(seen.len(), 4, "every suite was there: {seen:?}");
-}
-
-#[test]
-fn honest_chains_of_the_papers_suites_and_mixes_are_valid() {
-    let seed = Secret::new([6; 32]);
-    for contender in Contender::all().into_iter().filter(|contender| contender.suite.lab_only()) {
-        let mut scheme = contender.scheme(&seed).expect("it is there");
-        // SPV has sixteen positions.
-        let longest = if contender.suite == SuiteId::Spv { 16 } else { 64 };
-        for length in [1, 2, 3, 4, 7, 16, 33, 64].into_iter().filter(|length| *length <= longest) {
-            let path: Vec<Asn> = (1..=length).map(Asn).collect();
-            let received = bench::receive(scheme.as_mut(), &path, &[p("192.0.2.0/24")]).expect("attests");
-            let right = scheme.verify(&received.announcement, &received.attestation, bench::ROUTER);
-            assert!(right, "{} of {length}", contender.name());
-        }
-    }
 }

@@ -151,5 +151,5 @@ fn the_suite_is_found_by_number_and_name() {
     assert_eq!(SuiteId::from_byte(5), Some(SuiteId::KcP256));
     assert_eq!(SuiteId::from_name("kc-p256"), Some(SuiteId::KcP256));
     let found = suite::of(SuiteId::KcP256).expect("a suite for chains");
-    assert_eq!((found.id(), found.strength(), SuiteId::KcP256.lab_only()), (SuiteId::KcP256, 128, false));
+    assert_eq!((found.id(), found.strength(), SuiteId::KcP256.is_reserved()), (SuiteId::KcP256, 128, false));
 }

@@ -7,7 +7,6 @@ mod as4;
 mod as_path;
 mod attribute;
 mod attributes;
-pub mod bench;
 mod check;
 mod community;
 pub mod decision;

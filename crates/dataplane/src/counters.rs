@@ -138,7 +138,7 @@ impl Counters {
     }
 
     /// Counts what became of a packet.
-    pub(crate) fn count(&mut self, action: crate::frame::Action) {
+    pub fn count(&mut self, action: crate::frame::Action) {
         use crate::frame::Action;
         match action {
             Action::Forward(_) => self.forwarded += 1,

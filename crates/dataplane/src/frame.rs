@@ -29,7 +29,7 @@ pub struct Frame<'a> {
 
 /// Begins to bring the first `LINES` cache lines of each of `frames` nearer, for they are read soon.
 #[inline(always)]
-pub(crate) fn fetch<const LINES: usize>(frames: &[Frame<'_>]) {
+pub fn fetch<const LINES: usize>(frames: &[Frame<'_>]) {
     for frame in frames {
         for line in 0..LINES {
             prefetch_octet(frame.octets, 64 * line);

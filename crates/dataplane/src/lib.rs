@@ -3,16 +3,12 @@
 //! A forwarding path is a plain function over a burst: packets in place, an action for each. It neither allocates nor
 //! locks, and takes no branch on a secret.
 
-pub mod bench;
 pub mod bfd;
 pub mod counters;
-pub mod dir24;
 pub mod frame;
 pub mod icing;
 pub mod limit;
 pub mod platypus;
 pub mod replay;
 pub mod scion;
-pub mod scion_2015;
-pub mod slots;
 pub mod stamper;

@@ -5,4 +5,3 @@
 pub mod icing;
 pub mod platypus;
 pub mod scion;
-pub mod scion_2015;

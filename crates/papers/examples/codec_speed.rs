@@ -1,11 +1,11 @@
-//! Measures the codec over an MRT file: `cargo run --release -p wayleave-bgp --example codec_speed -- FILE [ROUNDS]`.
+//! Measures the codec over an MRT file: `cargo run --release -p wayleave-papers --example codec_speed -- FILE [ROUNDS]`.
 #![allow(clippy::disallowed_methods, reason = "an example that measures reads a file and a clock")]
 
 use std::io::Read;
 use std::time::Instant;
 
-use wayleave_bgp::bench::{TraceMessage, decode_encode};
 use wayleave_bgp::{Message, Update, frame, mrt};
+use wayleave_papers::bench::codec::{TraceMessage, decode_encode};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);

@@ -6,9 +6,9 @@
 use std::time::Instant;
 
 use wayleave_crypto::lanes::CpuKernel;
-use wayleave_dataplane::bench::{Bench, Work, generated_routes};
-use wayleave_dataplane::platypus::bench as platypus;
-use wayleave_dataplane::slots::Headroom;
+use wayleave_papers::bench::forward::{Bench, Work, generated_routes};
+use wayleave_papers::bench::platypus;
+use wayleave_papers::bench::slots::Headroom;
 
 fn main() {
     let passes = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(1_000);

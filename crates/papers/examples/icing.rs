@@ -4,9 +4,9 @@
 use std::time::Instant;
 
 use wayleave_crypto::lanes::CpuKernel;
-use wayleave_dataplane::icing::bench::{Bench, Work};
-use wayleave_dataplane::slots::Headroom;
 use wayleave_packet::icing::mint::Form;
+use wayleave_papers::bench::icing::{Bench, Work};
+use wayleave_papers::bench::slots::Headroom;
 
 fn main() {
     let passes = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(200);

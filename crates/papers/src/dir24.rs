@@ -2,26 +2,23 @@
 
 use thiserror::Error;
 
-/// Set where an entry names a block of 256 longer prefixes.
+/// Set in an entry that is the number of a block of `second`, for prefixes longer than 24 bits.
 const LONG: u16 = 0x8000;
-/// No route.
+/// The next hop of addresses without a route.
 const NONE: u16 = 0x7fff;
 
-/// The table is full.
+/// Why routes do not make a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum TableError {
-    /// A prefix is longer than 32 bits.
-    #[error("a prefix of {0} bits")]
+    #[error("a prefix of {0} bits, which is more than an IPv4 address has")]
     PrefixLength(u8),
-    /// A next hop does not fit 15 bits.
-    #[error("next hop {0}")]
+    #[error("next hop {0} does not fit 15 bits")]
     NextHop(u16),
-    /// More than 32,767 blocks of prefixes longer than 24 bits.
-    #[error("too many prefixes longer than 24 bits")]
+    #[error("more than 32,768 blocks of prefixes longer than 24 bits")]
     Blocks,
 }
 
-/// One lookup in most cases, two for prefixes longer than 24 bits. 32 MiB.
+/// A routing table of 32 MiB: one memory access for most lookups, two for prefixes longer than 24 bits.
 #[derive(Clone)]
 pub struct Dir24 {
     first: Vec<u16>,
@@ -38,7 +35,7 @@ impl Dir24 {
     /// The table of `routes`: address, prefix length, next hop.
     ///
     /// # Errors
-    /// If a route is none, or the table is full.
+    /// If a route is invalid or the table is full.
     pub fn new(routes: &[(u32, u8, u16)]) -> Result<Self, TableError> {
         let mut sorted = routes.to_vec();
         sorted.sort_by_key(|(_, length, _)| *length);
@@ -49,7 +46,7 @@ impl Dir24 {
         Ok(table)
     }
 
-    /// Adds a route that is at least as long as all that are there.
+    /// Adds a route whose prefix is at least as long as all before it, so that it overwrites only shorter ones.
     fn add(&mut self, address: u32, length: u8, next_hop: u16) -> Result<(), TableError> {
         if length > 32 {
             return Err(TableError::PrefixLength(length));
@@ -57,13 +54,13 @@ impl Dir24 {
         if next_hop >= NONE {
             return Err(TableError::NextHop(next_hop));
         }
-        let place = (address >> 8) as usize;
+        let index = (address >> 8) as usize;
         if length <= 24 {
             let size = 1usize << (24 - length);
-            self.first[place & !(size - 1)..][..size].fill(next_hop);
+            self.first[index & !(size - 1)..][..size].fill(next_hop);
             return Ok(());
         }
-        let block = match self.first[place] {
+        let block = match self.first[index] {
             entry if entry & LONG != 0 => usize::from(entry & !LONG),
             entry => {
                 let block = self.second.len() / 256;
@@ -71,7 +68,7 @@ impl Dir24 {
                     return Err(TableError::Blocks);
                 }
                 self.second.resize(self.second.len() + 256, entry);
-                self.first[place] = LONG | block as u16;
+                self.first[index] = LONG | block as u16;
                 block
             }
         };

@@ -5,7 +5,6 @@
 //! a chain or a node of a tree then takes one compression. Seed and address are in every hash, so that an attacker works on
 //! one value of one tree at a time.
 
-pub mod mmo;
 pub mod tree;
 
 use wayleave_crypto::sha256_lanes::{self, Block, INITIAL, LANES, State, compress, compress_lanes};

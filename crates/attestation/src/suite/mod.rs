@@ -13,8 +13,8 @@ use zeroize::Zeroizing;
 
 /// A suite's number on the wire and its name in configuration and benchmarks.
 ///
-/// Numbers from `0x80` are the paper's suites and the baselines: they exist for the lab and the benchmarks, and the
-/// standard profile refuses them.
+/// Numbers from `0x80` are reserved for the laboratory: no suite of [`of`] has them, and the standard profile refuses them.
+/// The suites themselves, the papers' and the baselines, are in `wayleave-papers`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum SuiteId {
@@ -28,38 +28,33 @@ pub enum SuiteId {
     KcRsa2048 = 4,
     /// ECDSA over P-256 with SHA-256, for the router keys of the RPKI (RFC 8608).
     KcP256 = 5,
-    /// The paper's HORS (512, 3) over an AES-based tree (section IV-B).
+    /// Reserved for the laboratory: the paper's HORS (512, 3) over an AES-based tree (section IV-B).
     KcMtPaper = 0x81,
-    /// The paper's RSA-1024 with XOR aggregation (section IV-A).
+    /// Reserved for the laboratory: the paper's RSA-1024 with XOR aggregation (section IV-A).
     KcRsaPaper = 0x82,
-    /// The paper's hybrid of both.
+    /// Reserved for the laboratory: the paper's hybrid of both (section IV-C).
     KcHybridPaper = 0x83,
-    /// S-BGP: DSA-1024 with precomputation.
+    /// Reserved for the laboratory: S-BGP, with DSA-1024.
     SBgp = 0x91,
-    /// Sequential aggregate RSA with bit vectors (Zhao, Smith and Nicol).
+    /// Reserved for the laboratory: sequential aggregate RSA with bit vectors (Zhao, Smith and Nicol).
     SasV = 0x92,
-    /// Secure path vector: n = 256, m = 6, with epochs (Hu, Perrig and Sirbu).
+    /// Reserved for the laboratory: secure path vector (Hu, Perrig and Sirbu).
     Spv = 0x93,
-    /// BGPsec: ECDSA over P-256 (RFC 8205, RFC 8608).
+    /// Reserved for the laboratory: BGPsec (RFC 8205, RFC 8608).
     Bgpsec = 0x94,
 }
 
 impl SuiteId {
-    /// Every suite, in the order of the tables.
-    pub const ALL: [Self; 12] = [
-        Self::KcEd25519,
-        Self::KcHbs,
-        Self::KcRsa,
-        Self::KcRsa2048,
-        Self::KcP256,
-        Self::KcMtPaper,
-        Self::KcRsaPaper,
-        Self::KcHybridPaper,
-        Self::SBgp,
-        Self::SasV,
-        Self::Spv,
-        Self::Bgpsec,
-    ];
+    /// Every suite that a chain may use.
+    pub const ALL: [Self; 5] = [Self::KcEd25519, Self::KcHbs, Self::KcRsa, Self::KcRsa2048, Self::KcP256];
+
+    /// Every number that is reserved for the laboratory.
+    pub const RESERVED: [Self; 7] =
+        [Self::KcMtPaper, Self::KcRsaPaper, Self::KcHybridPaper, Self::SBgp, Self::SasV, Self::Spv, Self::Bgpsec];
+
+    fn known() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().chain(Self::RESERVED)
+    }
 
     /// The name in configuration, benchmarks and messages.
     #[must_use]
@@ -80,21 +75,21 @@ impl SuiteId {
         }
     }
 
-    /// The suite of this name.
+    /// The suite of this name, reserved or not.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|suite| suite.name() == name)
+        Self::known().find(|suite| suite.name() == name)
     }
 
-    /// The suite of this number.
+    /// The suite of this number, reserved or not.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|suite| *suite as u8 == byte)
+        Self::known().find(|suite| *suite as u8 == byte)
     }
 
-    /// Whether only the lab and the benchmarks may use it.
+    /// Whether the number is reserved for the laboratory and the benchmarks.
     #[must_use]
-    pub fn lab_only(self) -> bool {
+    pub fn is_reserved(self) -> bool {
         self as u8 >= 0x80
     }
 }
@@ -105,8 +100,7 @@ impl fmt::Display for SuiteId {
     }
 }
 
-/// The suites that a chain may use, each once for the process; `None` for the paper's suites and the baselines, whose
-/// attestations have formats of their own.
+/// The suites that a chain may use, each once for the process; `None` for a reserved number.
 #[must_use]
 pub fn of(id: SuiteId) -> Option<&'static dyn Suite> {
     match id {

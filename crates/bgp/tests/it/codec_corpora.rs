@@ -6,13 +6,47 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use wayleave_bgp::bench::{Counts, TraceMessage, decode_encode};
 use wayleave_bgp::mrt::{self, MrtReader, Record, RecordedMessage};
-use wayleave_bgp::{Message, SessionParams, Update, encode_updates, frame};
+use wayleave_bgp::{Message, MessageType, SessionParams, Update, UpdateView, encode_updates, frame};
 use wayleave_core::Asn;
 
 /// Uncompressed octets of a dump, for a guard against files that expand without end.
 const MOST: u64 = 256 << 20;
+
+/// One UPDATE of a dump, and the session it came over.
+#[derive(Clone, Copy)]
+struct TraceMessage<'a> {
+    octets: &'a [u8],
+    params: SessionParams,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    messages: u64,
+    /// Messages whose encoding equals what was decoded.
+    identical: u64,
+    refused: u64,
+    /// Messages with a problem by RFC 7606 that did not end the session.
+    with_problems: u64,
+}
+
+/// Decodes every message and writes it again from its parts.
+fn decode_encode(messages: &[TraceMessage<'_>]) -> Counts {
+    let mut counts = Counts { messages: messages.len() as u64, ..Counts::default() };
+    for message in messages {
+        let whole = frame(message.octets, &message.params).ok().filter(|(_, rest)| rest.is_empty());
+        let update = whole.filter(|(frame, _)| frame.kind == MessageType::Update);
+        let Some(view) = update.and_then(|(frame, _)| UpdateView::decode(frame.body(), &message.params).ok()) else {
+            counts.refused += 1;
+            continue;
+        };
+        let mut written = Vec::new();
+        view.encode(&mut written);
+        counts.with_problems += u64::from(!view.problems().is_empty());
+        counts.identical += u64::from(written == message.octets);
+    }
+    counts
+}
 
 fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/bgp")

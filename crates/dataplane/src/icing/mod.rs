@@ -2,7 +2,6 @@
 
 mod account;
 mod action;
-pub mod bench;
 mod config;
 mod known_path;
 mod report;

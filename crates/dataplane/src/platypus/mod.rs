@@ -1,7 +1,6 @@
 //! Platypus: the router, its state beyond single packets, and the vector path.
 
 pub mod account;
-pub mod bench;
 pub mod journal;
 pub mod lanes;
 pub mod revocation;

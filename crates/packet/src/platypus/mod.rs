@@ -2,11 +2,8 @@
 //!
 //! B. Raghavan, A. C. Snoeren: "A System for Authenticated Policy-Compliant Routing", SIGCOMM 2004 ("the paper").
 //! [`header`] decodes and encodes, [`mint`] is what key servers, principals and stampers compute, [`verify`] is what a
-//! waypoint checks. [`paper`] is the published protocol with its published weaknesses, for the laboratory and for
-//! benchmarks. The wire is written down bit by bit in `docs/wire/platypus.md`.
+//! waypoint checks. The wire is written down bit by bit in `docs/wire/platypus.md`.
 
 pub mod header;
 pub mod mint;
-pub mod paper;
-mod recent;
 pub mod verify;

@@ -1,9 +1,7 @@
 //! BGPsec as a baseline: ECDSA over P-256 under router keys (RFC 8205, RFC 8608).
 //!
-//! It has no bit vector: the RFC signs for one neighbour at a time. One UPDATE carries one prefix (section 4.1), so an
-//! announcement of several is attested by as many attributes.
-//!
-//! Signing and verifying are `aws-lc-rs`'s, which draws the nonces of ECDSA itself.
+//! A signature serves one neighbour and one prefix (section 4.1), so that an announcement of several prefixes has as many
+//! attributes. Signing and verifying are those of `aws-lc-rs`, which draws the nonces of ECDSA itself.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,13 +12,13 @@ use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair, ParsedPublicKey,
 };
 use sha1::{Digest, Sha1};
+use wayleave_attestation::suite::{KeyRefused, SuiteId};
 use wayleave_core::{Asn, Prefix};
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 
 use super::bgpsec_wire::{BgpsecPath, SUITE_ECDSA_P256, SecurePathSegment, SignatureBlock, SignatureSegment, Ski};
 use crate::scheme::{Announcement, Scheme, SchemeError};
-use crate::suite::{KeyRefused, SuiteId};
 
 /// Octets of an uncompressed point (SEC 1 section 2.3.3).
 pub const POINT_LEN: usize = 65;
@@ -36,13 +34,12 @@ pub fn ski(point: &[u8; POINT_LEN]) -> Ski {
 pub struct RouterKeys(HashMap<(Asn, Ski), ParsedPublicKey>);
 
 impl RouterKeys {
-    /// None.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes in the key (an uncompressed point) that a certificate binds to `asn`; gives its identifier.
+    /// Adds the key (an uncompressed point) that a certificate binds to `asn`; returns its identifier.
     pub fn insert(&mut self, asn: Asn, point: &[u8]) -> Result<Ski, KeyRefused> {
         let point: &[u8; POINT_LEN] =
             point.try_into().map_err(|_| KeyRefused::Length { need: POINT_LEN, have: point.len() })?;
@@ -56,13 +53,12 @@ impl RouterKeys {
         Ok(ski)
     }
 
-    /// Takes out a key.
+    /// Removes a key.
     pub fn remove(&mut self, asn: Asn, ski: &Ski) {
         self.0.remove(&(asn, *ski));
     }
 
-    /// Whether every signature of a block of the suite that we know is right (RFC 8205 section 5.2), for `prefix` as
-    /// received by `by`.
+    /// Whether every signature in a block of our suite is valid for `prefix` as received by `by` (RFC 8205 section 5.2).
     #[must_use]
     pub fn verify(&self, path: &BgpsecPath, prefix: &Prefix, by: Asn) -> bool {
         path.blocks.iter().any(|block| block.suite == SUITE_ECDSA_P256 && self.verify_block(path, block, prefix, by))
@@ -73,7 +69,7 @@ impl RouterKeys {
             return false;
         }
         let mut target = by;
-        // Every key is looked up before the first signature is verified.
+        // All keys are looked up first: a missing one costs no verification.
         let Some(keys) = self.keys_of(path, block) else { return false };
         for (index, (key, signature)) in keys.iter().zip(&block.signatures).enumerate() {
             let signed = path.signed_octets(block, index, target, prefix);
@@ -135,8 +131,8 @@ impl RouterKey {
         &self.ski
     }
 
-    /// Adds the segment and the signature of `asn`, which sends `prefix` on to `target` (RFC 8205 section 4.2); `None`
-    /// if what was received has no block of our suite. Blocks of other suites are dropped.
+    /// Adds the segment and the signature of `asn`, which sends `prefix` to `target` (RFC 8205 section 4.2). Blocks of other
+    /// suites are dropped. `None` if the received attribute has no block of our suite.
     #[must_use]
     pub fn extend(&self, received: &BgpsecPath, asn: Asn, target: Asn, prefix: &Prefix) -> Option<BgpsecPath> {
         let mut segments = vec![SecurePathSegment { p_count: 1, flags: 0, asn }];
@@ -147,7 +143,7 @@ impl RouterKey {
             None if received.segments.is_empty() => &[],
             None => return None,
         };
-        // Its own signature stands first, still empty: what it signs leaves it out.
+        // Its own signature comes first and is empty for now, since it does not cover itself.
         let mut signatures = vec![SignatureSegment { ski: self.ski, signature: Vec::new() }];
         signatures.extend_from_slice(older);
         let mut path = BgpsecPath { segments, blocks: vec![] };
@@ -170,9 +166,9 @@ impl fmt::Debug for RouterKey {
     }
 }
 
-/// BGPsec with the router keys of every AS in its world.
+/// BGPsec with the router keys of every AS.
 ///
-/// An attestation is, for each prefix in turn, the length (4 octets) and the value of its attribute.
+/// An attestation consists of the length (4 octets) and the value of the attribute of each prefix.
 pub struct Bgpsec {
     seed: Secret<32>,
     private: HashMap<Asn, RouterKey>,
@@ -180,7 +176,6 @@ pub struct Bgpsec {
 }
 
 impl Bgpsec {
-    /// An empty world.
     #[must_use]
     pub fn new(seed: &Secret<32>) -> Self {
         Self { seed: seed.clone(), private: HashMap::new(), public: RouterKeys::new() }

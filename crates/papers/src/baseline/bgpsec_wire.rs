@@ -22,9 +22,9 @@ pub type Ski = [u8; SKI_LEN];
 /// One AS of the path (RFC 8205 figure 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecurePathSegment {
-    /// Repetitions of the AS: 0 for a transparent route server.
+    /// pCount: repetitions of the AS, 0 for a transparent route server.
     pub p_count: u8,
-    /// Bit 0x80: the segment is of a confederation. The others are covered, and otherwise ignored.
+    /// Bit 0x80: the segment is of a confederation. The others are signed and otherwise ignored.
     pub flags: u8,
     /// The AS.
     pub asn: Asn,
@@ -33,7 +33,7 @@ pub struct SecurePathSegment {
 /// One signature (RFC 8205 figure 7).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignatureSegment {
-    /// Which key of the AS signed.
+    /// Identifier of the key that signed.
     pub ski: Ski,
     /// The signature as its suite encodes it (DER for ECDSA).
     pub signature: Vec<u8>,
@@ -48,45 +48,34 @@ pub struct SignatureBlock {
     pub signatures: Vec<SignatureSegment>,
 }
 
-/// The attribute's value: what it says is well formed, its signatures may be anything.
+/// A well-formed value of the attribute; its signatures are not verified.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct BgpsecPath {
     /// The most recent AS first.
     pub segments: Vec<SecurePathSegment>,
-    /// One, or two while the world changes its suite.
+    /// One, or two during a change of suites.
     pub blocks: Vec<SignatureBlock>,
 }
 
 /// Why an attribute is malformed (RFC 8205 section 5.2: treat as withdraw).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BgpsecError {
-    /// It ends before what it announces.
     #[error("the attribute is truncated")]
     Truncated,
-    /// A length does not fit what it counts.
-    #[error("a length of {0} fits nothing")]
+    #[error("a length of {0} octets is not a whole number of entries")]
     Length(u16),
-    /// The path is empty.
     #[error("the path has no segment")]
     NoSegment,
-    /// None, or more than two signature blocks.
-    #[error("{0} signature blocks, not one or two")]
+    #[error("{0} signature blocks instead of one or two")]
     Blocks(usize),
-    /// Two blocks of one suite.
-    #[error("two blocks of suite {0}")]
+    #[error("two signature blocks of suite {0}")]
     RepeatedSuite(u8),
-    /// A block has not as many signatures as the path has segments.
-    #[error("{signatures} signatures for {segments} segments")]
-    Signatures {
-        /// Signatures of the block.
-        signatures: usize,
-        /// Segments of the path.
-        segments: usize,
-    },
+    #[error("a block of {signatures} signatures for {segments} segments")]
+    Signatures { signatures: usize, segments: usize },
 }
 
 impl BgpsecPath {
-    /// Reads the attribute's value, all of it.
+    /// Decodes the attribute's value.
     pub fn decode(value: &[u8]) -> Result<Self, BgpsecError> {
         let (path, mut rest) = counted(value)?;
         if path.is_empty() {
@@ -131,7 +120,7 @@ impl BgpsecPath {
         Some(out)
     }
 
-    /// The ASes in the order of travel, the origin first, each once; those of pCount 0 (route servers) left out.
+    /// The ASes in the order of travel, the origin first, each once, without route servers (pCount 0).
     pub fn ases(&self) -> impl Iterator<Item = Asn> {
         self.segments.iter().rev().filter(|segment| segment.p_count > 0).map(|segment| segment.asn)
     }
@@ -146,7 +135,7 @@ impl BgpsecPath {
         let mut out = Vec::with_capacity(32 + (self.segments.len() - index) * 100);
         out.extend_from_slice(&target.0.to_be_bytes());
         for older in index..self.segments.len() {
-            // The signature of the AS before, then the segment of this one; the origin has no signature before it.
+            // The previous AS's signature, then this one's segment; the origin has no previous signature.
             if let Some(signature) = block.signatures.get(older + 1) {
                 signature.encode(&mut out).expect("it was decoded from, or made for, two octets of length");
             }
@@ -207,7 +196,7 @@ impl SignatureBlock {
     }
 }
 
-/// What stands after a length of two octets that counts itself, and the rest.
+/// The contents after a length of two octets, which counts itself, and the rest.
 fn counted(bytes: &[u8]) -> Result<(&[u8], &[u8]), BgpsecError> {
     let len = u16::from_be_bytes(*bytes.first_chunk().ok_or(BgpsecError::Truncated)?);
     let (counted, rest) = bytes.split_at_checked(usize::from(len)).ok_or(BgpsecError::Truncated)?;

@@ -1,9 +1,9 @@
-//! DSA-1024 with a subgroup of 160 bits (FIPS 186-4), as S-BGP signs: with k^-1 and r computed ahead.
+//! DSA-1024 with a subgroup of 160 bits (FIPS 186-4), with which S-BGP signs; k^-1 and r are computed ahead.
 //!
-//! `aws-lc-rs` gives no access to DSA or to big numbers without `unsafe`, so the arithmetic is `crypto-bigint`'s, the
-//! fastest that is well kept in safe Rust. A verification raises the generator and the public key to their powers at
-//! once, over windows, as common libraries do: 160 squarings and about 60 multiplications. With tables of a key's powers
-//! (2 KiB a key, [`VerifyingKey::with_tables`]), which nothing published has, it takes 80 squarings and about 50.
+//! `aws-lc-rs` gives no access to DSA or to big numbers without `unsafe`. The arithmetic is therefore that of
+//! `crypto-bigint`, the fastest well-kept one in safe Rust. A verification computes both powers together over windows, as
+//! common libraries do: 160 squarings and about 60 multiplications. With tables of a key's powers (2 KiB a key,
+//! [`VerifyingKey::with_tables`]), which no publication has, it takes 80 squarings and about 50 multiplications.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -11,11 +11,10 @@ use std::sync::LazyLock;
 use crypto_bigint::modular::{FixedMontyForm, FixedMontyParams};
 use crypto_bigint::{U192, U1024};
 use sha1::{Digest, Sha1};
+use wayleave_attestation::suite::KeyRefused;
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 use zeroize::Zeroize;
-
-use crate::suite::KeyRefused;
 
 /// Bytes of a signature: r and s.
 pub const SIGNATURE_LEN: usize = 40;
@@ -37,7 +36,7 @@ type Scalar = FixedMontyForm<{ U192::LIMBS }>;
 struct Group {
     p: FixedMontyParams<{ U1024::LIMBS }>,
     q: FixedMontyParams<{ U192::LIMBS }>,
-    /// Its powers whole, and split in two.
+    /// Its powers for whole exponents, and for exponents split in two.
     generator: [Powers; 2],
 }
 
@@ -81,8 +80,8 @@ impl Powers {
         EXPONENT_BITS / self.parts.len()
     }
 
-    /// Where powers are multiplied in, for the part of the exponent from bit `low`: bit positions in the part, and
-    /// indices of odd powers.
+    /// The multiplications for the part of the exponent from bit `low`: bit positions in the part, and indices of odd
+    /// powers.
     fn windows(&self, exponent: &U192, low: usize) -> Vec<(usize, usize)> {
         let bit = |i: usize| exponent.bit_vartime((low + i) as u32);
         let mut windows = Vec::with_capacity(self.part_bits() / self.window + 1);
@@ -92,7 +91,7 @@ impl Powers {
                 at -= 1;
                 continue;
             }
-            // The longest window from here that ends in a one.
+            // The longest window from here whose last bit is a one.
             let mut end = at.saturating_sub(self.window);
             while !bit(end) {
                 end += 1;
@@ -111,7 +110,8 @@ fn odd_powers(base: &Element, window: usize) -> Vec<U1024> {
     powers.take(1 << (window - 1)).map(|power| *power.as_montgomery()).collect()
 }
 
-/// The product of powers, all exponents at once: as many squarings as a part has bits. All are split alike.
+/// The product of powers, computed together: as many squarings as a part of an exponent has bits. All exponents are split
+/// into the same parts.
 fn product(terms: &[(&Powers, U192)]) -> U1024 {
     let params = &GROUP.p;
     let part_bits = terms.iter().map(|(powers, _)| powers.part_bits()).max().unwrap_or(0);
@@ -200,7 +200,7 @@ impl VerifyingKey {
         octets
     }
 
-    /// Whether `signature` is one of this key over `message` (FIPS 186-4 section 4.7).
+    /// Whether `signature` is valid for `message` under this key (FIPS 186-4 section 4.7).
     #[must_use]
     pub fn verify(&self, message: &[u8], signature: &[u8; SIGNATURE_LEN]) -> bool {
         let (r, s) = signature.split_at(SCALAR_LEN);
@@ -226,14 +226,14 @@ impl fmt::Debug for VerifyingKey {
     }
 }
 
-/// What of a signature does not depend on the message: k^-1 and r. It signs once.
+/// The part of a signature that does not depend on the message: k^-1 and r. It is used once.
 pub struct Ahead {
     k_inverse: Scalar,
     r: U192,
 }
 
 impl Ahead {
-    /// From k, a secret number from 1 to q - 1 that is never used again; `None` where k gives no signature.
+    /// From k, a secret number from 1 to q - 1 that is never used again; `None` if r would be zero.
     #[must_use]
     pub fn new(k: &Secret<SCALAR_LEN>) -> Option<Self> {
         let mut k = from_octets(k.expose());
@@ -259,7 +259,7 @@ impl fmt::Debug for Ahead {
     }
 }
 
-/// A private key x, the seed of its k, and signatures half made.
+/// A private key x, the seed of its k, and signatures computed ahead.
 pub struct SigningKey {
     x: Scalar,
     seed: Secret<32>,
@@ -269,8 +269,8 @@ pub struct SigningKey {
 }
 
 impl SigningKey {
-    /// From a uniformly random seed; the same seed gives the same key and the same signatures in the same order, so
-    /// that a seed must not live twice.
+    /// From a uniformly random seed. The same seed gives the same key and the same k in the same order, so that only one
+    /// value may be made from it.
     #[must_use]
     pub fn generate(seed: &Secret<32>) -> Self {
         let x = kdf::derive("wayleave/dsa/x/v1", seed.expose(), b"");
@@ -278,7 +278,7 @@ impl SigningKey {
         Self::from_private(&reduced(&x), nonces)
     }
 
-    /// From x and the seed of the k.
+    /// From x and the seed of all k.
     #[must_use]
     pub fn from_private(x: &Secret<SCALAR_LEN>, nonces: Secret<32>) -> Self {
         let x = from_octets(x.expose());
@@ -293,7 +293,7 @@ impl SigningKey {
         &self.public
     }
 
-    /// Gives the public half tables of its powers.
+    /// Adds tables of its powers to the public half.
     pub fn tabulate(&mut self) {
         self.public.tables = Some(Powers::of(&self.public.y, PUBLIC_WINDOW, 2));
     }
@@ -304,7 +304,7 @@ impl SigningKey {
         self.ahead.len()
     }
 
-    /// Computes ahead for as many signatures as are missing from `count`.
+    /// Computes ahead until there are `count` signatures.
     pub fn compute_ahead(&mut self, count: usize) {
         while self.ahead.len() < count {
             let ahead = self.next_ahead();
@@ -322,7 +322,7 @@ impl SigningKey {
         }
     }
 
-    /// Signs, with what was computed ahead if there is some left.
+    /// Signs with a signature computed ahead, if there is one.
     pub fn sign(&mut self, message: &[u8]) -> [u8; SIGNATURE_LEN] {
         loop {
             let ahead = self.ahead.pop().unwrap_or_else(|| self.next_ahead());
@@ -332,7 +332,7 @@ impl SigningKey {
         }
     }
 
-    /// Signs with this half-made signature; `None` in the one case of 2^160 in which s is zero.
+    /// Completes a signature computed ahead; `None` in the one case of 2^160 in which s is zero.
     #[must_use]
     pub fn sign_with(&self, message: &[u8], ahead: &Ahead) -> Option<[u8; SIGNATURE_LEN]> {
         let s = self.x.mul(&scalar(&ahead.r)).add(&digest(message)).mul(&ahead.k_inverse).retrieve();
@@ -355,7 +355,7 @@ impl fmt::Debug for SigningKey {
     }
 }
 
-/// A number modulo q from 24 uniformly random bytes: one in 2^32 is nearer to some numbers than to others.
+/// A number modulo q from 24 uniformly random bytes; its bias is 2^-32.
 fn reduced(random: &Secret<24>) -> Secret<SCALAR_LEN> {
     Secret::new(to_octets(&scalar(&U192::from_be_slice(random.expose())).retrieve()))
 }

@@ -1,49 +1,50 @@
 //! S-BGP as a baseline: DSA-1024 with precomputation, bit vectors, a certified key for each AS (paper section V).
 //!
-//! Each AS signs the prefixes, the path as far as itself, and the bit vector of those that it sends to. An attestation
-//! is, for each hop, its vector and 40 bytes.
+//! Each AS signs the prefixes, the path up to itself, and the bit vector of the neighbours to which it sends. An attestation
+//! consists of the vector and 40 bytes of each hop.
 
 use std::collections::HashMap;
 
+use wayleave_attestation::suite::SuiteId;
 use wayleave_core::{Asn, Prefix};
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 
 use super::dsa::{SIGNATURE_LEN, SigningKey};
-use crate::paper::rsa::vectors_allow;
-use crate::paper::world::{BitVector, MAX_HOPS, World, formula};
+use crate::kc_x::certificates::{BitVector, Certificates, MAX_HOPS, formula};
+use crate::kc_x::rsa::vectors_allow;
 use crate::scheme::{Announcement, Scheme, SchemeError};
-use crate::suite::SuiteId;
 
-/// Signatures computed ahead at least, for the last two ASes of a prepared path, which sign next, and for the others.
+/// The least numbers of signatures computed ahead: for the last two ASes of a prepared path, which sign next, and for the
+/// others.
 const AHEAD_LAST: usize = 256;
 const AHEAD_OTHERS: usize = 4;
 /// Signatures computed ahead at most: our own limit.
 const AHEAD_MOST: usize = 1 << 20;
 
-/// S-BGP with the keys of every AS in its world.
+/// S-BGP with the keys of every AS.
 pub struct SBgp {
-    world: World,
+    certificates: Certificates,
     seed: Secret<32>,
     keys: HashMap<Asn, SigningKey>,
     tables: bool,
 }
 
 impl SBgp {
-    /// An empty world. Every public key has tables of its powers (2 KiB each), which makes S-BGP as fast as it can be;
-    /// the paper prepares signing only.
+    /// Every public key has tables of its powers (2 KiB each), which makes S-BGP as fast as possible; the paper only
+    /// prepares signing.
     #[must_use]
     pub fn new(seed: &Secret<32>) -> Self {
         Self { tables: true, ..Self::without_tables(seed) }
     }
 
-    /// The same without those tables: nothing is prepared but signing, as in the paper.
+    /// The same without tables: as in the paper, only signing is prepared.
     #[must_use]
     pub fn without_tables(seed: &Secret<32>) -> Self {
-        Self { world: World::new(seed), seed: seed.clone(), keys: HashMap::new(), tables: false }
+        Self { certificates: Certificates::new(seed), seed: seed.clone(), keys: HashMap::new(), tables: false }
     }
 
-    /// Computes ahead, for as many signatures of `asn` as are missing from `count`.
+    /// Computes ahead until there are `count` signatures of `asn`.
     pub fn compute_ahead(&mut self, asn: Asn, count: usize) {
         self.key(asn).compute_ahead(count);
     }
@@ -67,7 +68,7 @@ impl Scheme for SBgp {
 
     fn prepare(&mut self, path: &[Asn]) {
         for pair in path.windows(2) {
-            self.world.connect(pair[0], pair[1]);
+            self.certificates.connect(pair[0], pair[1]);
         }
         // A path is prepared once for each UPDATE on it: each of its ASes will sign once more.
         for (index, &asn) in path.iter().enumerate() {
@@ -83,7 +84,7 @@ impl Scheme for SBgp {
         let hops = if path.len() == 1 { Some(Vec::new()) } else { decode(received) };
         let hops = hops.filter(|hops| hops.len() + 1 == path.len() && path.len() <= MAX_HOPS);
         let hops = hops.ok_or(SchemeError::Malformed)?;
-        let vector = self.world.export(path, to);
+        let vector = self.certificates.export(path, to);
         let signature = self.key(last).sign(&signed(announcement, path, &vector));
         let mut out = vec![u8::try_from(path.len()).expect("at most MAX_HOPS")];
         for hop in hops.iter().chain([&Hop { vector, signature }]) {
@@ -96,7 +97,7 @@ impl Scheme for SBgp {
     fn verify(&self, announcement: &Announcement, attestation: &[u8], by: Asn) -> bool {
         let path = &announcement.path;
         let Some(hops) = decode(attestation).filter(|hops| hops.len() == path.len()) else { return false };
-        vectors_allow(&self.world, path, hops.iter().map(|hop| &hop.vector), by)
+        vectors_allow(&self.certificates, path, hops.iter().map(|hop| &hop.vector), by)
             && path.iter().zip(&hops).enumerate().all(|(index, (asn, hop))| {
                 let message = signed(announcement, &path[..=index], &hop.vector);
                 self.keys.get(asn).is_some_and(|key| key.public().verify(&message, &hop.signature))
@@ -129,7 +130,7 @@ fn signed(announcement: &Announcement, path: &[Asn], vector: &BitVector) -> Vec<
     formula(path, vector, &prefixes(&announcement.prefixes))
 }
 
-/// Each with its family and length in front.
+/// The prefixes, each preceded by its family and length.
 pub(super) fn prefixes(prefixes: &[Prefix]) -> Vec<u8> {
     let mut out = Vec::with_capacity(prefixes.len() * 8);
     for prefix in prefixes {

@@ -1,36 +1,35 @@
 //! SAS-V as a baseline: sequential aggregate signatures by RSA-1024 with bit vectors (Lysyanskaya, Micali, Reyzin and
 //! Shacham, Eurocrypt 2004; Zhao, Smith and Nicol, CCS 2005).
 //!
-//! Each AS adds a full-domain hash over all messages and keys so far to the aggregate, modulo its certified modulus,
-//! and applies its private permutation. An aggregate above the next modulus is reduced, which one bit a hop remembers.
-//! An attestation is, for each hop, its vector and an octet for that bit, and then 128 bytes.
+//! Each AS adds a full-domain hash over all messages and keys so far to the aggregate, modulo its certified modulus, and
+//! applies its private permutation. An aggregate above the next modulus is reduced, and one bit of the hop records that. An
+//! attestation consists of the vector and an octet with that bit of each hop, and 128 bytes.
 
 use std::collections::HashMap;
 
 use sha2::{Digest, Sha256};
+use wayleave_attestation::suite::SuiteId;
 use wayleave_core::Asn;
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 
 use super::s_bgp::prefixes;
-use crate::paper::raw::{Block, MODULUS_LEN, Moduli, RawPrivate, full_domain_hash};
-use crate::paper::rsa::vectors_allow;
-use crate::paper::world::{BitVector, MAX_HOPS, World, formula};
+use crate::kc_x::certificates::{BitVector, Certificates, MAX_HOPS, formula};
+use crate::kc_x::raw::{Block, MODULUS_LEN, Moduli, RawPrivate, full_domain_hash};
+use crate::kc_x::rsa::vectors_allow;
 use crate::scheme::{Announcement, Scheme, SchemeError};
-use crate::suite::SuiteId;
 
-/// SAS-V with the certified keys of every AS in its world.
+/// SAS-V with the certified keys of every AS.
 pub struct SasV {
-    world: World,
+    certificates: Certificates,
     seed: Secret<32>,
     keys: HashMap<Asn, RawPrivate>,
 }
 
 impl SasV {
-    /// An empty world.
     #[must_use]
     pub fn new(seed: &Secret<32>) -> Self {
-        Self { world: World::new(seed), seed: seed.clone(), keys: HashMap::new() }
+        Self { certificates: Certificates::new(seed), seed: seed.clone(), keys: HashMap::new() }
     }
 
     fn add(&mut self, asn: Asn) {
@@ -62,7 +61,7 @@ impl Scheme for SasV {
 
     fn prepare(&mut self, path: &[Asn]) {
         for pair in path.windows(2) {
-            self.world.connect(pair[0], pair[1]);
+            self.certificates.connect(pair[0], pair[1]);
         }
         for &asn in path {
             self.add(asn);
@@ -75,7 +74,7 @@ impl Scheme for SasV {
         let received = if path.len() == 1 { Some((Vec::new(), [0; MODULUS_LEN])) } else { decode(received) };
         let received = received.filter(|(hops, _)| hops.len() + 1 == path.len() && path.len() <= MAX_HOPS);
         let (mut hops, aggregate) = received.ok_or(SchemeError::Malformed)?;
-        let vector = self.world.export(path, to);
+        let vector = self.certificates.export(path, to);
         self.add(last);
         hops.push(Hop { vector, above: false });
         let hashes = self.hashes(announcement, &hops).ok_or(SchemeError::Malformed)?;
@@ -90,7 +89,8 @@ impl Scheme for SasV {
     fn verify(&self, announcement: &Announcement, attestation: &[u8], by: Asn) -> bool {
         let path = &announcement.path;
         let Some((hops, mut aggregate)) = decode(attestation) else { return false };
-        if hops.len() != path.len() || !vectors_allow(&self.world, path, hops.iter().map(|hop| &hop.vector), by) {
+        if hops.len() != path.len() || !vectors_allow(&self.certificates, path, hops.iter().map(|hop| &hop.vector), by)
+        {
             return false;
         }
         let Some(hashes) = self.hashes(announcement, &hops) else { return false };
@@ -111,7 +111,7 @@ impl Scheme for SasV {
 
 struct Hop {
     vector: BitVector,
-    /// Whether the aggregate before it was above its modulus.
+    /// Whether the preceding aggregate was above its modulus.
     above: bool,
 }
 

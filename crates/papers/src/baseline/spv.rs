@@ -1,12 +1,13 @@
-//! SPV, the baseline that KC-MT grew out of (Hu, Perrig, Sirbu, "SPV: Secure Path Vector Routing for Securing BGP",
-//! SIGCOMM 2004, as the KC-x paper describes it in section IV-B): one-time signatures whose keys all come from the origin.
+//! SPV, the predecessor of KC-MT (Hu, Perrig, Sirbu, "SPV: Secure Path Vector Routing for Securing BGP", SIGCOMM 2004, as
+//! described in section IV-B of the KC-x paper): one-time signatures whose keys all come from the origin.
 //!
-//! For each epoch the origin has one private key for each position of a path, each the hash of the one before, so that
-//! whoever holds one has all later and no earlier ones. From each grows a tree of 256 private values (the single-ASN
-//! key pair); the sixteen roots are the leaves of the ASPATH authenticator, whose root is the epoch's public key, and
-//! the epochs' public keys are the leaves of the multi-epoch public key, which the origin's RSA key signs.
-//! A private value hashes to a semi-private one, and that to a leaf: who passes an UPDATE on degrades the values of the
-//! hop before him, so that a longer path does not give away the last hop of a shorter one.
+//! For each epoch the origin has one private key for each position of a path. Each is the hash of the one before, so that its
+//! holder can compute all later and no earlier ones. A tree of 256 private values follows from each (the single-ASN key
+//! pair). The sixteen roots are the leaves of the ASPATH authenticator, whose root is the epoch's public key. The epochs'
+//! public keys are the leaves of the multi-epoch public key, which the origin's RSA key signs.
+//!
+//! A private value hashes to a semi-private one, and that to a leaf. An AS that forwards an UPDATE replaces the private values
+//! of the previous hop by semi-private ones, so that a longer path does not disclose the last hop of a shorter one.
 //!
 //! An attestation on the wire:
 //!
@@ -19,33 +20,33 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use wayleave_attestation::suite::SuiteId;
 use wayleave_core::Asn;
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 
-use crate::hash::mmo::{Digest, Mmo, Node, Values, cut, join, message, values};
-use crate::paper::hors::{Claimed, SPV, Tree, roots};
-use crate::paper::origin::{OriginStatement, Verified};
-use crate::paper::raw::{Block, Exponent};
-use crate::paper::rsa::vectors_allow;
-use crate::paper::world::{BitVector, World, formula};
+use crate::kc_x::certificates::{BitVector, Certificates, formula};
+use crate::kc_x::hors::{Claimed, SPV, Tree, roots};
+use crate::kc_x::mmo::{Digest, Mmo, Node, Values, cut, join, message, values};
+use crate::kc_x::origin::{OriginStatement, Verified};
+use crate::kc_x::raw::{Block, Exponent};
+use crate::kc_x::rsa::vectors_allow;
 use crate::scheme::{Announcement, Scheme, SchemeError};
-use crate::suite::SuiteId;
 
-/// Positions of a path that have a key, and so the most ASes of a path.
+/// Positions of a path that have a key: the most ASes of a path.
 pub const POSITIONS: usize = 16;
 /// Epochs under one multi-epoch public key.
 pub const EPOCHS: usize = 16;
-/// UPDATEs of an origin in an epoch, for the forgery probability of 2^-11 that the parameters are chosen for.
+/// UPDATEs of an origin in an epoch, which the parameters allow at a forgery probability of 2^-11.
 pub const SIGNATURES: u32 = 15;
 
 /// Levels of the ASPATH authenticator, and of the tree over the epochs.
 const LEVELS: usize = POSITIONS.ilog2() as usize;
 
-/// A single-ASN private key: all private values of its position, and all later keys, come from it.
+/// A single-ASN private key: the seed of all private values of its position and of all later keys.
 type PrivateKey = Secret<16>;
 
-/// What one hop adds.
+/// One hop of an attestation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hop {
     vector: BitVector,
@@ -53,7 +54,7 @@ struct Hop {
     signature: Vec<u8>,
 }
 
-/// What the origin says about an epoch's keys.
+/// The origin's statement about an epoch's keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Statement {
     epoch: u32,
@@ -63,7 +64,7 @@ struct Statement {
     public_keys: [Node; POSITIONS],
 }
 
-/// What travels with an UPDATE.
+/// The attestation of an UPDATE.
 #[derive(Clone, Debug)]
 struct Attestation {
     statement: Statement,
@@ -137,7 +138,7 @@ fn next_key(mmo: &Mmo, key: &PrivateKey) -> PrivateKey {
     Secret::new(block[0])
 }
 
-/// The single-ASN key pair that grows from a private key: private values, semi-private ones, leaves, tree.
+/// The single-ASN key pair of a private key: private values, semi-private values, leaves and tree.
 fn single_asn(mmo: &Mmo, key: &PrivateKey) -> Tree {
     let mut private = Values(vec![[0; 16]; SPV.leaves()]);
     values(key.expose(), 0, &mut private.0);
@@ -152,7 +153,7 @@ fn root(mmo: &Mmo, leaves: &[Node]) -> Node {
     (0..LEVELS).fold(leaves.to_vec(), |level, _| mmo.parents(&level))[0]
 }
 
-/// What an origin has for one multi-epoch public key.
+/// An origin's keys under one multi-epoch public key.
 struct Origin {
     generation: u32,
     multi_epoch_key: Node,
@@ -166,12 +167,12 @@ struct Origin {
     sent: u32,
 }
 
-/// SPV with the keys of every AS in its world.
+/// SPV with the keys of every AS.
 pub struct Spv {
-    world: World,
+    certificates: Certificates,
     seed: Secret<32>,
     origins: HashMap<Asn, Origin>,
-    /// The origins' multi-epoch keys, with their signatures, that need not be verified again.
+    /// The origins' multi-epoch keys whose signatures were verified.
     statements: Verified<(Node, Block)>,
 }
 
@@ -182,27 +183,26 @@ impl fmt::Debug for Spv {
 }
 
 impl Spv {
-    /// An empty world.
     #[must_use]
     pub fn new(seed: &Secret<32>, statement: OriginStatement) -> Self {
         Self::with_exponent(seed, statement, Exponent::F4)
     }
 
-    /// The same, whose origins' keys have this exponent.
+    /// The same, with origin keys of this exponent.
     #[must_use]
     pub fn with_exponent(seed: &Secret<32>, statement: OriginStatement, exponent: Exponent) -> Self {
         Self {
-            world: World::new(seed).with_exponent(exponent),
+            certificates: Certificates::new(seed).with_exponent(exponent),
             seed: seed.clone(),
             origins: HashMap::new(),
             statements: Verified::new(statement),
         }
     }
 
-    /// What every verifier knows.
+    /// Neighbour lists and origin keys.
     #[must_use]
-    pub fn world(&self) -> &World {
-        &self.world
+    pub fn certificates(&self) -> &Certificates {
+        &self.certificates
     }
 
     /// The keys of one epoch: the first private key and the public keys of all positions.
@@ -220,23 +220,23 @@ impl Spv {
         (first, public_keys)
     }
 
-    /// The keys of all epochs of one generation, signed.
+    /// The signed keys of all epochs under one multi-epoch key.
     fn make_origin(&mut self, asn: Asn, generation: u32) {
-        self.world.add_origin(asn);
+        self.certificates.add_origin(asn);
         let first_epoch = generation * EPOCHS as u32;
         let mut keys = (first_epoch..).take(EPOCHS).map(|epoch| self.epoch_keys(asn, epoch));
         let (first, public_keys) = keys.next().expect("there are sixteen epochs");
         let mut epoch_keys = vec![root(&Mmo::of_epoch(first_epoch), &public_keys)];
         epoch_keys.extend(keys.zip(first_epoch + 1..).map(|((_, keys), epoch)| root(&Mmo::of_epoch(epoch), &keys)));
         let multi_epoch_key = root(&Mmo::default(), &epoch_keys);
-        let signature = self.world.sign_as_origin(asn, &multi_epoch_key).expect("made above");
+        let signature = self.certificates.sign_as_origin(asn, &multi_epoch_key).expect("made above");
         let signature = Box::new(signature);
         let origin =
             Origin { generation, multi_epoch_key, signature, epoch_keys, epoch: 0, first, public_keys, sent: 0 };
         self.origins.insert(asn, origin);
     }
 
-    /// What the origin sends with its next UPDATE; a new epoch begins when this one has signed its share.
+    /// The keys that the origin sends with its next UPDATE: those of a new epoch after Sigma UPDATEs.
     fn statement(&mut self, asn: Asn) -> (Statement, PrivateKey) {
         let last_epoch = |origin: &Origin| origin.epoch + 1 == EPOCHS;
         match self.origins.get(&asn) {
@@ -271,7 +271,7 @@ impl Spv {
         (statement, origin.first.clone())
     }
 
-    /// Whether the single-ASN public keys lead to a multi-epoch public key of the origin.
+    /// Whether the single-ASN public keys belong to a multi-epoch public key of the origin.
     fn origin_says(&self, asn: Asn, statement: &Statement) -> bool {
         let mmo = Mmo::of_epoch(statement.epoch);
         let (mut node, mut index) = (root(&mmo, &statement.public_keys), statement.epoch as usize % EPOCHS);
@@ -288,7 +288,7 @@ impl Spv {
         if self.statements.contains(asn, |one| *one == said) {
             return true;
         }
-        let holds = self.world.verify_origin(asn, &statement.multi_epoch_key, &statement.signature);
+        let holds = self.certificates.verify_origin(asn, &statement.multi_epoch_key, &statement.signature);
         if holds {
             self.statements.add(asn, said);
         }
@@ -299,14 +299,14 @@ impl Spv {
         let (statement, hops) = (&attestation.statement, &attestation.hops);
         let path = &announcement.path;
         if hops.len() != path.len()
-            || !vectors_allow(&self.world, path, hops.iter().map(|hop| &hop.vector), by)
+            || !vectors_allow(&self.certificates, path, hops.iter().map(|hop| &hop.vector), by)
             || !self.origin_says(path[0], statement)
         {
             return false;
         }
         let mmo = Mmo::of_epoch(statement.epoch);
         let digest = |index: usize| digest(statement.epoch, announcement, index, &hops[index].vector);
-        // Only the last hop's values are private still.
+        // Only the last hop's values are still private.
         let Some((last, before)) = hops.split_last() else { return false };
         let mut degraded = last.signature.clone();
         let private = size_of::<[u8; 16]>() * SPV.chosen(&digest(before.len())).len();
@@ -325,7 +325,7 @@ impl Scheme for Spv {
     }
 
     fn prepare(&mut self, path: &[Asn]) {
-        self.world.prepare(path);
+        self.certificates.prepare(path);
         if let Some(origin) = path.first().filter(|origin| !self.origins.contains_key(origin)) {
             self.make_origin(*origin, 0);
         }
@@ -337,7 +337,7 @@ impl Scheme for Spv {
         if path.len() > POSITIONS {
             return Err(SchemeError::Exhausted(last));
         }
-        let vector = self.world.export(path, to);
+        let vector = self.certificates.export(path, to);
         let (statement, mut hops, key) = if path.len() == 1 {
             let (statement, key) = self.statement(last);
             (statement, Vec::new(), key)
@@ -418,7 +418,7 @@ mod tests {
     fn no_bit_of_what_is_signed_may_change() {
         let mut scheme = scheme();
         let (announcement, attestation) = send(&mut scheme, 3);
-        // Single-ASN public keys are all under the multi-epoch key; the last 16 octets are the receiver's private key.
+        // The multi-epoch key covers all single-ASN public keys; the last 16 octets are the receiver's private key.
         for octet in 0..attestation.len() - 16 {
             let mut changed = attestation.clone();
             changed[octet] ^= 1 << (octet % 8);
@@ -461,7 +461,7 @@ mod tests {
             let (_, attestation) = send_prefix(&mut scheme, 4, &format!("10.{}.{}.0/24", number / 256, number % 256));
             bytes += scheme.signature_bytes(&attestation);
         }
-        // The paper says 353; the exact mean of what stands here is 354.2.
+        // The paper says 353; the exact mean of this encoding is 354.2.
         assert!((353..=355).contains(&((bytes + 600) / 1200)));
     }
 }

@@ -1,27 +1,21 @@
-//! One party of a benchmark, without a clock: the caller times `link`, `set_up` and `evaluate` at both ends.
+//! One party of a circuit benchmark. The caller times [`End::link`], [`End::set_up`] and [`End::evaluate`] at both ends.
 
 use thiserror::Error;
 use wayleave_crypto::kdf::derive;
 use wayleave_crypto::prg::Prg;
+use wayleave_mpc::circuit::Kind;
+use wayleave_mpc::circuits::{SelectBest, ShapeError, export_all};
+use wayleave_mpc::{
+    BitRows, Counts, Demand, DriveError, Error, Evaluation, Link, Misuse, Pool, Program, Role, SessionId, Setup,
+    StartError, drive,
+};
 
-use crate::circuit::Kind;
-use crate::circuits::{SelectBest, ShapeError, export_all};
-use crate::counts::Counts;
-use crate::demand::Demand;
-use crate::error::{Error, Misuse, StartError};
-use crate::evaluation::{Evaluation, Program};
-use crate::party::Role;
-use crate::pool::Pool;
-use crate::rounds::{DriveError, Link, drive};
-use crate::rows::BitRows;
-use crate::setup::{SessionId, Setup};
-
-/// What is evaluated: a circuit over lanes, on inputs that follow from a seed.
+/// A circuit to evaluate over lanes, and the seed of its inputs.
 #[derive(Clone, Debug)]
 pub struct Workload {
     pub program: Program,
     pub lanes: usize,
-    /// Both parties' shares of the inputs come from this.
+    /// Both parties derive their shares of the inputs from it.
     pub seed: [u8; 16],
 }
 
@@ -42,7 +36,7 @@ impl Workload {
         Self { program, lanes: members, seed }
     }
 
-    /// The share of `role`: party 2 has zeros where party 1 alone puts an input in.
+    /// The share of `role`. Party 2 has zeros for inputs of party 1 alone.
     #[must_use]
     pub fn share(&self, role: Role) -> BitRows {
         let random = Prg::new(derive::<16>("wayleave/mpc/bench/v1", &self.seed, &[role.number()]).expose());
@@ -68,13 +62,11 @@ impl Workload {
     }
 }
 
-/// Why a benchmark stopped.
+/// Why an evaluation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BenchError<E> {
-    /// The evaluation could not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// A protocol or its link failed.
     #[error(transparent)]
     Drive(#[from] DriveError<E>),
 }
@@ -97,14 +89,14 @@ pub struct End<P> {
 }
 
 impl<P: Link> End<P> {
-    /// The end of `role`, which sets up in chunks of `chunk` correlations; `seed` is this party's own.
+    /// The end of `role`, which makes correlations in chunks of `chunk`; `seed` is this party's own.
     pub fn new(role: Role, workload: Workload, seed: [u8; 32], chunk: usize, pipe: P) -> Self {
         let inputs = workload.share(role);
         let setup = Setup::new(role, SessionId(workload.seed), seed);
         Self { workload, inputs, chunk, setup, pool: Pool::new(usize::MAX), pipe }
     }
 
-    /// The base OTs: once for each link.
+    /// Runs the base OTs, once for each link.
     ///
     /// # Errors
     /// If the link fails or the peer errs.
@@ -113,7 +105,7 @@ impl<P: Link> End<P> {
         Ok(self.pool.add(nothing)?)
     }
 
-    /// Fills the pool for one evaluation. Gives what was sent.
+    /// Fills the pool for one evaluation; returns what was sent.
     ///
     /// # Errors
     /// If the link fails or the peer errs.
@@ -129,7 +121,7 @@ impl<P: Link> End<P> {
         Ok(counts)
     }
 
-    /// One evaluation. Gives this party's shares of the outputs and what was sent.
+    /// Evaluates once; returns this party's shares of the outputs and what was sent.
     ///
     /// # Errors
     /// If the pool has too little, the link fails or the peer errs.
@@ -139,8 +131,8 @@ impl<P: Link> End<P> {
         Ok((outputs, evaluation.counts()))
     }
 
-    /// Bytes that an evaluation holds at this party at most: the pool before it, then its wires and correlations; setup's
-    /// buffers for one chunk come on top.
+    /// The most bytes that this party holds during an evaluation: the pool before it, or its wires and correlations, and
+    /// setup's buffers for one chunk.
     #[must_use]
     pub fn memory(&self) -> usize {
         let Workload { program, lanes, .. } = &self.workload;

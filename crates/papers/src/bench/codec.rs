@@ -1,11 +1,16 @@
-//! Work for the benchmark of the codec; the caller measures the time.
+//! `bench bgp-codec`: decodes, checks by RFC 7606, re-encodes and compares the UPDATEs of a trace.
 
-use crate::{MessageType, SessionParams, UpdateView, frame};
+use std::time::Duration;
 
-/// One UPDATE of a trace.
+use serde_json::json;
+use wayleave_bgp::{MessageType, SessionParams, UpdateView, frame};
+
+use crate::report::Report;
+
+/// One UPDATE of a trace, with the session that it came over.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceMessage<'a> {
-    /// The whole message, header included.
+    /// The whole message, including its header.
     pub octets: &'a [u8],
     pub params: SessionParams,
 }
@@ -13,16 +18,36 @@ pub struct TraceMessage<'a> {
 /// The outcome of [`decode_encode`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Messages seen.
     pub messages: u64,
     /// Messages whose encoding equals what was decoded.
     pub identical: u64,
-    /// Messages that could not be decoded.
     pub refused: u64,
     /// Messages with a problem by RFC 7606 that did not end the session.
     pub with_problems: u64,
-    /// Octets decoded.
     pub octets: u64,
+}
+
+/// Measures `messages`, the trace `name`, `repetitions` times. `clock` is any monotonic clock.
+pub fn run(
+    name: &str,
+    messages: &[TraceMessage<'_>],
+    repetitions: usize,
+    clock: &mut dyn FnMut() -> Duration,
+) -> Report {
+    let (mut rates, mut counts) = (Vec::with_capacity(repetitions), decode_encode(messages));
+    for _ in 0..repetitions {
+        let start = clock();
+        counts = decode_encode(messages);
+        rates.push(counts.messages as f64 / clock().saturating_sub(start).as_secs_f64());
+    }
+    let params = json!({
+        "mrt": name, "updates": counts.messages, "octets": counts.octets, "refused": counts.refused,
+        "with_problems": counts.with_problems,
+    });
+    let mut report = Report::new("bgp-codec", params);
+    report.add("decode_encode", "UPDATE/s", &rates);
+    report.exact("identical", "ratio", counts.identical as f64 / counts.messages as f64);
+    report
 }
 
 /// Decodes every message, checks it by RFC 7606, writes it again from its parts and compares.

@@ -1,44 +1,45 @@
-//! Forwarding in memory, without a clock: the caller's closure times it. Where packets lie: [`crate::slots`].
+//! Forwarding in memory: no processing, IPv4 lookup, SCION and SCION of 2015. The caller's closure is the clock.
 
 use std::time::Duration;
 
 use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_crypto::lanes::{Aes128, CmacKey, CpuKernel};
 use wayleave_crypto::prg::Prg;
+use wayleave_dataplane::frame::{Action, BURST, Frame, Ingress};
+use wayleave_dataplane::scion::{Config, Interface, Keys, Link, Owner, Router};
 use wayleave_packet::scion::{
     Direction, ForwardingKey, Header, HostAddress, IsdAs, Packet, Path, PathBuilder, Segment, next_header,
 };
-use wayleave_packet::scion_2015::{HalfPath, OpaqueKey, join};
 
+use super::slots::{Headroom, PACKETS, Slots};
 use crate::dir24::Dir24;
-use crate::frame::{Action, BURST, Frame, Ingress};
-use crate::scion::{Config, Interface, Keys, Link, Owner, Router};
+use crate::ipv4;
 use crate::scion_2015::Switch;
-use crate::slots::{Headroom, PACKETS, Slots};
+use crate::scion_2015::{HalfPath, OpaqueKey, join};
 
-/// The second at which all packets of a benchmark are valid.
+/// Unix seconds at which all packets are valid.
 const TIME: u32 = 1_800_000_000;
-/// The way in and the way out.
+/// Ingress and egress interface.
 const IN: u16 = 17;
 const OUT: u16 = 42;
 
 /// What is done with each packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// Its first octets are read, one is written.
+    /// One octet is read and written, which is the least that memory allows.
     None,
-    /// DIR-24-8 lookup of its IPv4 destination; TTL and checksum are rewritten.
+    /// DIR-24-8 lookup of the IPv4 destination; TTL and checksum are rewritten.
     Ip,
-    /// Today's SCION: a transit hop.
+    /// A transit hop of today's SCION.
     Scion,
-    /// The same on paths of three to eight hops, one after another at random: neighbours seldom have a layout in common.
+    /// The same on paths of three to eight hops in random order, so that packets of a burst seldom share a flow class.
     ScionMixed,
-    /// The wire of 2015: a transit hop.
+    /// A transit hop of SCION of 2015.
     Scion2015,
 }
 
 impl Work {
-    /// The least octets of a packet: a header of three hops with eight octets behind it, where there are hops.
+    /// Octets of the shortest packet: where there are hops, a header with three of them and eight octets of payload.
     #[must_use]
     pub fn least(self) -> usize {
         match self {
@@ -53,11 +54,11 @@ impl Work {
 /// Packets in their slots, and what processes them.
 pub struct Bench {
     slots: Slots,
-    /// The packets as they were, for the next pass.
+    /// Copies of the headers, restored after each pass.
     fresh: Vec<u8>,
     header: usize,
     engine: Engine,
-    /// IPv4 destinations, other ones in every pass: a router's table is asked for more than a cache holds.
+    /// IPv4 destinations, different ones in every pass: a router looks up more of its table than a cache holds.
     destinations: Vec<u32>,
     passes: usize,
 }
@@ -76,10 +77,10 @@ enum Engine {
 }
 
 impl Bench {
-    /// Packets of `length` octets, or the format's least, that follow from `seed`; `routes` are those of [`Work::Ip`].
+    /// Packets of `length` octets, or of the least length, generated from `seed`. [`Work::Ip`] looks up `routes`.
     ///
     /// # Errors
-    /// If the routes make no table.
+    /// If the routes do not make a table.
     pub fn new(
         work: Work,
         length: usize,
@@ -132,8 +133,7 @@ impl Bench {
         PACKETS
     }
 
-    /// Processes every packet once, and returns how many were forwarded and what `clock` says it took; then puts the
-    /// packets back as they were.
+    /// Processes every packet once and restores it. Returns how many were forwarded, and the time without the restoring.
     pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
         let now = Now { instant: Instant(0), unix: UnixTime(u64::from(TIME + 60) * 1_000_000) };
         let mut forwarded = 0;
@@ -237,9 +237,7 @@ fn ip_packet(length: usize, routes: &[(u32, u8, u16)], draw: &[u8; 16]) -> Vec<u
     packet[..12].copy_from_slice(&[0x45, 0, l0, l1, 0, 0, 0x40, 0, 64, 17, 0, 0]);
     packet[12..16].copy_from_slice(&draw[8..12]);
     packet[16..20].copy_from_slice(&dst.to_be_bytes());
-    let sum: u32 = packet[..20].as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    ipv4::write_checksum(&mut packet);
     packet
 }
 
@@ -247,15 +245,15 @@ fn ip_packet(length: usize, routes: &[(u32, u8, u16)], draw: &[u8; 16]) -> Vec<u
 pub const TABLE_1: [(u64, f64, f64); 3] =
     [(1_012_841_645, 704.53e9, 0.0442), (1_878_632_515, 1_609.67e9, 0.0359), (2_256_208_197, 1_546.03e9, 0.0449)];
 
-/// The share of opaque fields in all octets, when `packets` of `octets` in all carry `hops` of them each.
+/// The share of opaque fields in all octets sent, if `packets` with `octets` in all carry `hops` fields each.
 #[must_use]
 pub fn overhead(packets: u64, octets: f64, hops: u32) -> f64 {
     let added = packets as f64 * 8.0 * f64::from(hops);
     added / (octets + added)
 }
 
-/// Payloads behind room for a header, and the headers that a sender of SCION packets puts in front: it computes no MAC, for
-/// the hop fields come with the path.
+/// A sender of SCION packets: it copies a header in front of each payload. It computes no MAC, since hop fields come with
+/// the path.
 #[derive(Debug)]
 pub struct StampBench {
     slots: Slots,
@@ -263,7 +261,7 @@ pub struct StampBench {
 }
 
 impl StampBench {
-    /// Packets of `length` octets in all, or the least, on 64 paths of three hops.
+    /// Packets of `length` octets, or of the least length, on 64 paths of three hops.
     #[must_use]
     pub fn new(length: usize, headroom: Headroom, seed: u8) -> Self {
         let key = ForwardingKey::new(&[seed; 16]);
@@ -283,7 +281,7 @@ impl StampBench {
         PACKETS
     }
 
-    /// Writes every packet's header once, and returns how many and what `clock` says it took.
+    /// Writes every packet's header once; returns how many, and the time.
     pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
         let start = clock();
         let mut stamped = 0;
@@ -302,7 +300,7 @@ impl StampBench {
     }
 }
 
-/// What the memory alone allows.
+/// [`Work::None`].
 fn none(frames: &mut [Frame<'_>; BURST]) -> [Action; BURST] {
     let mut actions = [Action::default(); BURST];
     for (frame, action) in frames.iter_mut().zip(&mut actions) {
@@ -313,7 +311,7 @@ fn none(frames: &mut [Frame<'_>; BURST]) -> [Action; BURST] {
     actions
 }
 
-/// IPv4 forwarding as RFC 1812 has it: version and length, TTL, longest prefix, checksum by RFC 1624.
+/// IPv4 forwarding by RFC 1812: version and length, TTL, longest prefix match, checksum by RFC 1624.
 fn ip(table: &Dir24, frames: &mut [Frame<'_>; BURST]) -> [Action; BURST] {
     let mut actions = [Action::default(); BURST];
     for (frame, action) in frames.iter_mut().zip(&mut actions) {
@@ -332,8 +330,8 @@ fn ip(table: &Dir24, frames: &mut [Frame<'_>; BURST]) -> [Action; BURST] {
     actions
 }
 
-/// A table of `count` routes by the prefix lengths of the default-free zone, where no real one is given: shares in
-/// thousandths of prefixes of 8 to 24 bits as public collectors see them; the addresses follow from `seed`.
+/// A table of `count` routes with the distribution of prefix lengths that public collectors see in the default-free zone,
+/// in thousandths. The addresses follow from `seed`.
 #[must_use]
 pub fn generated_routes(count: usize, seed: u8) -> Vec<(u32, u8, u16)> {
     const SHARES: [(u8, u16); 11] = [

@@ -1,41 +1,40 @@
-//! ICING in memory, without a clock: the caller's closure times it. Where packets lie: [`crate::slots`].
+//! ICING in memory. The caller's closure is the clock.
 //!
-//! Paths have a sender and seven nodes behind it; the packets are on their way to the fourth. The length given is that of the
-//! payload, behind a header of 512 octets with the path in it, or of 200 with its handle.
+//! Paths have a sender and seven nodes; the packets are on their way to the fourth. The length given is that of the payload,
+//! after a header of 512 octets with the whole path, or of 200 octets with its handle.
 
 use std::time::Duration;
 
 use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Key128, Seed};
+use wayleave_dataplane::frame::{BURST, Frame, Ingress};
+use wayleave_dataplane::icing::{Account, Action, Config, Link, Meaning, Output, Policy, Router, TagRule};
 use wayleave_packet::icing::header::{Hop, Part, Path, Tag, Version};
 use wayleave_packet::icing::mint::{Form, NodeSecret, Nonce, Sender, Stamp, Stamper, TagMaster, encapsulate};
 
-use super::{Account, Action, Config, Link, Meaning, Output, Policy, Router, TagRule};
-use crate::frame::{BURST, Frame, Ingress};
-use crate::replay::ReplayFilter;
-use crate::slots::{Headroom, PACKETS, Slots};
+use super::slots::{Headroom, PACKETS, Slots};
 
-/// The second at which all packets are stamped.
+/// Unix seconds at which all packets are stamped.
 const TIME: u32 = 1_800_000_000;
-/// Nodes of a path, its sender among them.
+/// Nodes of a path, including its sender.
 pub const NODES: usize = 8;
-/// Where packets are.
+/// Index of the node that processes the packets.
 const HERE: usize = 4;
 /// Paths, each with a sender of its own.
 const PATHS: u32 = 64;
-/// The way in and the way out.
+/// Ingress and egress interface.
 const IN: u16 = 17;
 const OUT: u16 = 42;
-/// Octets of the longer header: what a pass changes lies there.
+/// Octets that a pass may change: those of the longer header.
 const CHANGED: usize = 512;
 
 /// What is done with the packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// Consent and provenance are checked, proofs for the nodes behind are written.
+    /// Consent and provenance are verified, proofs for the next nodes are written.
     Forward,
-    /// And each is put into the replay filter and charged to an account.
+    /// The same, with replay filter and accounting.
     Full,
     /// Their senders stamp them.
     Stamp,
@@ -89,12 +88,12 @@ impl Bench {
         PACKETS
     }
 
-    /// Processes every packet once, and returns how many were forwarded or stamped and what `clock` says it took; then puts
-    /// the packets back as they were.
+    /// Processes every packet once and restores it. Returns how many were forwarded or stamped, and the time without the
+    /// restoring.
     pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
         self.pass += 1;
         if self.work == Work::Full {
-            self.router.admission.replay.iter_mut().for_each(ReplayFilter::clear);
+            self.router.clear_replay();
         }
         let start = clock();
         let done = match self.work {
@@ -121,7 +120,7 @@ impl Bench {
     }
 }
 
-/// Lets every router see the path once.
+/// Sends one packet through every router, so that they know the path.
 fn teach(sender: &Sender, routers: &mut [Router]) {
     let mut octets = Vec::new();
     let parts = (Form::Path, Part::Whole);
@@ -148,7 +147,7 @@ fn master(index: usize) -> TagMaster {
     TagMaster::new(Key128::new([index as u8; 16]))
 }
 
-/// A sender of its own on a path over the same nodes.
+/// Sender `number` with its own path over the same nodes.
 fn sender(number: u32, nodes: &[NodeSecret]) -> Sender {
     let secret = NodeSecret::derive(&Seed::new([4; 32]), number);
     let hop = |node: &NodeSecret| Hop { node: node.id(), tag: Tag(number), expiry: TIME + 600 };
@@ -195,7 +194,7 @@ mod tests {
             for (payload, form) in [(64, Form::Path), (64, Form::Handle), (1_500, Form::Path)] {
                 let mut bench = Bench::new(work, payload, form, CpuKernel::best(), Headroom::Staggered);
                 for _ in 0..2 {
-                    // A false positive of the replay filter is one in a thousand.
+                    // One packet in a thousand is a false positive of the replay filter.
                     let (done, _) = bench.pass(&mut || Duration::ZERO);
                     assert!(done + 4 >= bench.packets(), "{work:?} {payload} {done}");
                 }

@@ -1,4 +1,4 @@
-//! Platypus in memory, without a clock: the caller's closure times it. Where packets lie: [`crate::slots`].
+//! Platypus in memory. The caller's closure is the clock.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,23 +7,23 @@ use std::time::Duration;
 use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_crypto::lanes::{CmacKey, CpuKernel, LANES, Row, tag_rows};
 use wayleave_crypto::secret::Key128;
+use wayleave_dataplane::frame::{BURST, Frame, Ingress};
+use wayleave_dataplane::platypus::{Action, Config, Repeated, Router};
+use wayleave_dataplane::replay::ReplayFilter;
+use wayleave_dataplane::stamper::lanes::{BurstStamper, PreparedCapability, StampInput};
 use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::platypus::verify::{Policy, Waypoint};
 
-use super::{Action, Config, Repeated, Router};
-use crate::frame::{BURST, Frame, Ingress};
-use crate::replay::ReplayFilter;
-use crate::slots::{Headroom, PACKETS, SLOT, Slots};
-use crate::stamper::lanes::{BurstStamper, PreparedCapability, StampInput};
+use super::slots::{Headroom, PACKETS, SLOT, Slots};
 
-/// The second at which all packets are stamped.
+/// Unix seconds at which all packets are stamped.
 const TIME: u64 = 1_800_000_000;
 /// Octets that a router may change.
 const CHANGED: usize = 64;
-/// Where the binding begins.
+/// Offset of the binding.
 const BINDING: usize = 52;
-/// The least octets of a packet: bindings of 64 bits up to 71 octets, of 128 bits beyond.
+/// Octets of the shortest packet. Packets of up to 71 octets have bindings of 64 bits, longer ones of 128 bits.
 pub const LEAST: usize = 60;
 
 /// What is done after the MAC.
@@ -31,12 +31,11 @@ pub const LEAST: usize = 60;
 pub enum Work {
     /// MAC and rewrite.
     Plain,
-    /// And replay filter and accounting.
+    /// The same, with replay filter and accounting.
     Full,
-    /// MAC and rewrite; neighbours have epochs of their own at random, this one or the one before.
+    /// MAC and rewrite; each packet has the current or the previous epoch at random.
     Mixed,
-    /// Secrets and bindings are computed, of the payloads and of heads of the same length that are laid out already;
-    /// nothing is looked at, checked or rewritten.
+    /// Secrets and bindings are computed and nothing else: the MACs cover prepared heads and the packets' payloads.
     Macs,
 }
 
@@ -67,7 +66,7 @@ impl Bench {
         let address = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
         let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
         for (number, slot) in (0..).zip(slots.iter_mut()) {
-            // A bit of a multiplicative hash.
+            // The top bit of a multiplicative hash.
             let is_late = work == Work::Mixed && u32::wrapping_mul(number, 0x9e37_79b9) >> 31 != 0;
             slot.copy_from_slice(&packet(number, length, address, &keys, u32::from(is_late)));
         }
@@ -84,7 +83,7 @@ impl Bench {
             delegations: 16,
         };
         let fresh = slots.fronts(CHANGED.min(length));
-        // On the best kernel, as the router's own.
+        // With the best processor features, like the router's own key.
         let key = CmacKey::new(&[7; 16]);
         Self { slots, fresh, router: Router::new(config, kernel), kernel, key, work, pass: 0 }
     }
@@ -101,8 +100,8 @@ impl Bench {
         PACKETS
     }
 
-    /// Processes every packet once, and returns how many were forwarded, or tagged, and what `clock` says it took; then puts the
-    /// packets back as they were.
+    /// Processes every packet once and restores it. Returns how many were forwarded or tagged, and the time without the
+    /// restoring.
     pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
         self.pass += 1;
         let now = Now { instant: Instant(self.pass * 1_000_000), unix: UnixTime(TIME * 1_000_000) };
@@ -127,7 +126,7 @@ impl Bench {
 
 /// Derives a secret for each packet of a burst and tags its payload; returns how many.
 fn macs(kernel: CpuKernel, key: &CmacKey, frames: &[Frame<'_>; BURST]) -> usize {
-    // The same for all: a tag takes as long whatever it is of.
+    // The same rows for all packets: the time of a MAC does not depend on its input.
     let rows: [Row; LANES] = std::array::from_fn(|lane| [[lane as u8; 16]; 4]);
     let mut tagged = 0;
     for frames in frames.as_chunks::<LANES>().0 {
@@ -141,17 +140,17 @@ fn macs(kernel: CpuKernel, key: &CmacKey, frames: &[Frame<'_>; BURST]) -> usize 
     tagged
 }
 
-/// Where the payload begins in a packet of `length` octets.
+/// Offset of the payload in a packet of `length` octets.
 fn payload(length: usize) -> usize {
     BINDING + width(length).octets()
 }
 
-/// Of the binding in a packet of `length` octets.
+/// Width of the binding in a packet of `length` octets.
 fn width(length: usize) -> Width {
     if length < 72 { Width::Narrow } else { Width::Full }
 }
 
-/// Packets in their slots behind room for a header, and the capabilities that stamp them.
+/// Unstamped packets with headroom, and the capabilities that stamp them.
 #[derive(Debug)]
 pub struct StampBench {
     slots: Slots,
@@ -160,11 +159,11 @@ pub struct StampBench {
     counter: u32,
 }
 
-/// Octets in front of each packet.
+/// Octets of headroom.
 const ROOM: usize = 128;
 
 impl StampBench {
-    /// Packets of `length` octets, stamped by 64 principals in turn; they grow by a header with one binding of 128 bits.
+    /// Packets of `length` octets, stamped by 64 principals in turn: each gets a header with one binding of 128 bits.
     #[must_use]
     pub fn new(length: usize, kernel: CpuKernel, headroom: Headroom) -> Self {
         let length = length.clamp(20, SLOT - ROOM);
@@ -185,8 +184,7 @@ impl StampBench {
         PACKETS
     }
 
-    /// Stamps every packet once, and returns how many were stamped and what `clock` says it took; then puts the packets back
-    /// as they were.
+    /// Stamps every packet once and restores it. Returns how many were stamped, and the time without the restoring.
     pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
         let mut stamped = 0;
         let start = clock();
@@ -210,7 +208,7 @@ impl StampBench {
     }
 }
 
-/// Of a principal, under the key of as many epochs `before`.
+/// The capability of principal `number` with its key, `before` epochs before the current one.
 fn hop(number: u32, width: Width, waypoint: IpAddr, keys: &WaypointKeys, before: u32) -> Hop {
     let interval = Interval::new(12).expect("in range");
     let capability = Capability {
@@ -234,7 +232,7 @@ fn packet(number: u32, length: usize, waypoint: IpAddr, keys: &WaypointKeys, bef
     out
 }
 
-/// An IPv4 packet that nobody has stamped.
+/// An unstamped IPv4 packet.
 fn inner(number: u32, length: usize) -> Vec<u8> {
     let mut inner = vec![0; length];
     inner[0] = 0x45;
@@ -256,7 +254,7 @@ mod tests {
             for length in [64, 348, 1_500] {
                 let mut bench = Bench::new(work, length, CpuKernel::best(), Headroom::Staggered);
                 for _ in 0..2 {
-                    // A false positive of the replay filter is one in a thousand.
+                    // One packet in a thousand is a false positive of the replay filter.
                     let (forwarded, _) = bench.pass(&mut || Duration::ZERO);
                     assert!(forwarded + 4 >= bench.packets(), "{forwarded}");
                 }

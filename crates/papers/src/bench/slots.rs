@@ -1,35 +1,35 @@
-//! Where the packets of a benchmark lie: slots of 2 KiB over 8 MiB.
+//! Memory for the packets of a benchmark: slots of 2 KiB over 8 MiB, which is more than the nearer caches hold.
 
-use crate::frame::{BURST, Frame, Ingress};
+use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 
-/// Octets between the beginnings of two slots.
+/// Octets of a slot.
 pub const SLOT: usize = 2_048;
-/// Octets over which the slots lie.
+/// Octets of all slots.
 pub const SPAN: usize = 8 << 20;
 /// Packets of one pass.
 pub const PACKETS: usize = SPAN / SLOT;
 
 /// Octets of a cache line.
 const LINE: usize = 64;
-/// In how many different places packets begin, at most.
+/// Different offsets at which packets begin, at most.
 const TURNS: usize = 8;
 
-/// Where in their slots packets begin.
+/// Offset of the packets in their slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Headroom {
-    /// A cache line further than the packet before, over 512 octets in turn or as far as there is room.
+    /// Each packet begins one cache line further than the one before, over 512 octets in turn or as far as there is room.
     Staggered,
-    /// At the beginning. All headers then fall into two of the 64 sets of the nearest cache, and into one in 32 of the next
-    /// one's: most are gone from both before they are needed again.
+    /// All packets begin with their slots. All headers then fall into two of the 64 sets of the L1 cache and into one in 32
+    /// of the L2 cache, and most are evicted from both before they are used again.
     None,
 }
 
-/// As a driver's frames lie: within one page.
+/// Aligned like a driver's frames, each within one page.
 #[derive(Clone, Debug)]
 #[repr(align(2048))]
 struct Slot([u8; SLOT]);
 
-/// Packets of one length, and whatever stands in front of each.
+/// Packets of one length in their slots.
 #[derive(Debug)]
 pub struct Slots {
     arena: Vec<Slot>,
@@ -38,30 +38,30 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// All zeros; each has `length` octets, or as many as a slot has.
+    /// Packets of zeros, of `length` octets or as many as a slot has.
     #[must_use]
     pub fn new(length: usize, headroom: Headroom) -> Self {
         let length = length.min(SLOT);
         let room = ((SLOT - length) / LINE + 1).min(TURNS);
-        // A divisor of a burst, which so begins where the one before did.
+        // A power of two divides the burst size, so that every burst begins at the same offset.
         let turns = if headroom == Headroom::None { 1 } else { 1 << room.ilog2() };
         Self { arena: vec![Slot([0; SLOT]); PACKETS], length, turns }
     }
 
-    /// Octets of each.
+    /// Octets of each packet.
     #[must_use]
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// All of them, in the order of their places.
+    /// All packets in the order of their slots.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let (length, turns) = (self.length, self.turns);
         let begins = (0..turns).map(|turn| turn * LINE).cycle();
         self.arena.iter_mut().zip(begins).map(move |(slot, begin)| &mut slot.0[begin..begin + length])
     }
 
-    /// What `make` makes of each, a burst at a time.
+    /// Applies `make` to each packet and returns the results in bursts.
     #[inline(always)]
     pub fn bursts<'a, T>(&'a mut self, mut make: impl FnMut(&'a mut [u8]) -> T) -> impl Iterator<Item = [T; BURST]> {
         let (length, turns) = (self.length, self.turns);
@@ -77,19 +77,19 @@ impl Slots {
         })
     }
 
-    /// As frames that came in by one way.
+    /// The packets as frames with one ingress, in bursts.
     #[inline(always)]
     pub fn frames(&mut self, ingress: Ingress) -> impl Iterator<Item = [Frame<'_>; BURST]> {
         self.bursts(move |octets| Frame { octets, ingress })
     }
 
-    /// The first `octets` of each, one after another.
+    /// Copies of the first `octets` of each packet, one after another.
     #[must_use]
     pub fn fronts(&mut self, octets: usize) -> Vec<u8> {
         self.iter_mut().flat_map(|packet| packet[..octets].to_vec()).collect()
     }
 
-    /// Puts back what [`fronts`](Self::fronts) returned.
+    /// Restores what [`fronts`](Self::fronts) copied.
     pub fn put_back(&mut self, fronts: &[u8], octets: usize) {
         for (packet, front) in self.iter_mut().zip(fronts.chunks_exact(octets)) {
             packet[..octets].copy_from_slice(front);

@@ -1,19 +1,19 @@
 //! HORS signatures over a hash tree, as KC-MT and SPV use them (section IV-B and figure 2).
 //!
-//! A signature discloses `m` of `n` private values, chosen by the message's hash, and the nodes that a verifier needs to
-//! compute the root: private values of 16 bytes in the order of their leaves, then nodes of 8 bytes, level by level.
+//! A signature discloses `m` of `n` private values, selected by the message's hash, and the nodes from which a verifier
+//! computes the root: private values of 16 bytes in the order of their leaves, then nodes of 8 bytes, level by level.
 
 use std::fmt;
 use std::ops::Deref;
 
-use crate::hash::mmo::{Digest, Mmo, Node, Value, Values, cut, join, values};
+use crate::kc_x::mmo::{Digest, Mmo, Node, Value, Values, cut, join, values};
 
 /// `n = 2^height` leaves, of which a signature discloses `m`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// Levels above the leaves.
     pub height: u32,
-    /// Values of a signature; fewer for the rare hash that names fewer leaves.
+    /// Values of a signature; fewer for the rare hash that selects fewer leaves.
     pub m: usize,
 }
 
@@ -29,8 +29,8 @@ impl Shape {
         1 << self.height
     }
 
-    /// The leaves that a message's hash names: the first `m` different ones among its groups of `height` bits, sorted.
-    /// Different ones, since the paper counts on `n` choose `m` signatures.
+    /// The leaves that a message's hash selects: the first `m` different ones among its groups of `height` bits, sorted.
+    /// They are different, since the paper counts on `n` choose `m` signatures.
     #[must_use]
     pub fn chosen(self, digest: &Digest) -> Chosen {
         let bits = u128::from_be_bytes(*digest);
@@ -44,43 +44,43 @@ impl Shape {
                 out.push(leaf);
             }
         }
-        out.places[..out.len].sort_unstable();
+        out.indices[..out.len].sort_unstable();
         out
     }
 
-    /// Bytes of the signature that discloses the `chosen` leaves.
+    /// Bytes of a signature that discloses the `chosen` leaves.
     #[must_use]
     pub fn signature_len(self, chosen: &Chosen) -> usize {
-        // A leaf's way up has a node for each level, and two ways have one until they meet: below that level there is a
-        // node for each of them, but none where they meet, for there each is the other's.
+        // The path from a leaf to the root needs a sibling node at each level. Two paths need one each until they meet, none
+        // where they meet, since there each is the sibling of the other, and one between them above.
         let met = |pair: &[usize]| (usize::BITS - (pair[0] ^ pair[1]).leading_zeros()) as usize;
         let nodes = chosen.windows(2).map(|pair| met(pair) as isize - 2).sum::<isize>() + self.height as isize;
         size_of::<Value>() * chosen.len + size_of::<Node>() * nodes.max(0).cast_unsigned()
     }
 }
 
-/// Most leaves of a signature.
+/// Leaves of a signature, at most.
 const MOST: usize = 8;
 
-/// Places in a level of a tree, sorted, each once.
+/// Indices of nodes in one level of a tree, sorted, each once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Chosen {
-    places: [usize; MOST],
+    indices: [usize; MOST],
     len: usize,
 }
 
 impl Chosen {
-    fn push(&mut self, place: usize) {
-        self.places[self.len] = place;
+    fn push(&mut self, index: usize) {
+        self.indices[self.len] = index;
         self.len += 1;
     }
 
-    /// The places above these.
+    /// The indices of the parents.
     fn parents(&self) -> Self {
         let mut out = Self::default();
-        for place in self.iter().map(|place| place / 2) {
-            if out.last() != Some(&place) {
-                out.push(place);
+        for index in self.iter().map(|index| index / 2) {
+            if out.last() != Some(&index) {
+                out.push(index);
             }
         }
         out
@@ -91,21 +91,21 @@ impl Deref for Chosen {
     type Target = [usize];
 
     fn deref(&self) -> &[usize] {
-        &self.places[..self.len]
+        &self.indices[..self.len]
     }
 }
 
-/// A tree with all its inner nodes, kept after the first signature so that the later ones need no hash at all.
+/// A tree with all its inner nodes, which are kept so that later signatures need no hash.
 #[derive(Clone)]
 pub struct Tree {
     shape: Shape,
     values: Values,
-    /// The leaves, then level by level to the root.
+    /// Leaves first, then level by level up to the root.
     nodes: Vec<Node>,
 }
 
 impl Tree {
-    /// The tree that a seed (the paper's t^-) populates.
+    /// The tree of a seed (the paper's t^-).
     #[must_use]
     pub fn new(mmo: &Mmo, shape: Shape, seed: &[u8; 16]) -> Self {
         let mut secrets = Values(vec![[0; 16]; shape.leaves()]);
@@ -114,7 +114,7 @@ impl Tree {
         Self::over(mmo, shape, secrets, nodes)
     }
 
-    /// The tree whose private values and leaves are given.
+    /// The tree over these private values and leaves.
     #[must_use]
     pub fn over(mmo: &Mmo, shape: Shape, values: Values, leaves: Vec<Node>) -> Self {
         let mut nodes = leaves;
@@ -134,7 +134,7 @@ impl Tree {
         *self.nodes.last().expect("a tree has at least one leaf")
     }
 
-    /// Appends the signature of the message with this hash.
+    /// Appends the signature of the message with hash `digest`.
     pub fn sign(&self, digest: &Digest, out: &mut Vec<u8>) {
         let chosen = self.shape.chosen(digest);
         for &leaf in chosen.iter() {
@@ -142,9 +142,9 @@ impl Tree {
         }
         let (mut level, mut start) = (chosen, 0);
         for height in 0..self.shape.height {
-            for place in level.iter() {
-                if !level.contains(&(place ^ 1)) {
-                    out.extend_from_slice(&self.nodes[start + (place ^ 1)]);
+            for index in level.iter() {
+                if !level.contains(&(index ^ 1)) {
+                    out.extend_from_slice(&self.nodes[start + (index ^ 1)]);
                 }
             }
             start += self.shape.leaves() >> height;
@@ -159,19 +159,19 @@ impl fmt::Debug for Tree {
     }
 }
 
-/// A signature to be led to its root.
+/// A signature whose root is to be computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Claimed<'a> {
-    /// The leaves that the message's hash names.
+    /// The leaves that the message's hash selects.
     pub chosen: Chosen,
-    /// The values that hash to their leaves, in the same order.
+    /// Their private values, in the same order.
     pub values: &'a [Value],
-    /// The nodes that lead to the root, level by level.
+    /// Sibling nodes up to the root, level by level.
     pub path: &'a [Node],
 }
 
 impl<'a> Claimed<'a> {
-    /// Parts a signature of the message with this hash; `None` if it has not the length that it must have.
+    /// Splits a signature of the message with hash `digest`; `None` if its length is wrong.
     #[must_use]
     pub fn new(shape: Shape, digest: &Digest, signature: &'a [u8]) -> Option<Self> {
         let chosen = shape.chosen(digest);
@@ -183,13 +183,13 @@ impl<'a> Claimed<'a> {
     }
 }
 
-/// The root that each signature leads to, all level by level at once.
+/// The root of each signature. All signatures are computed together, level by level, so that the AES units stay busy.
 #[must_use]
 pub fn roots(mmo: &Mmo, shape: Shape, claims: &[Claimed<'_>]) -> Vec<Node> {
     let mut level: Vec<(usize, usize, Node)> = Vec::with_capacity(claims.len() * shape.m);
     let mut blocks: Vec<Value> = Vec::with_capacity(claims.len() * shape.m);
     for (number, claim) in claims.iter().enumerate() {
-        level.extend(claim.chosen.iter().map(|place| (number, *place, Node::default())));
+        level.extend(claim.chosen.iter().map(|index| (number, *index, Node::default())));
         blocks.extend_from_slice(claim.values);
     }
     mmo.hash_blocks(&mut blocks);
@@ -220,7 +220,7 @@ pub fn roots(mmo: &Mmo, shape: Shape, claims: &[Claimed<'_>]) -> Vec<Node> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hash::mmo::message;
+    use crate::kc_x::mmo::message;
 
     fn digest(number: u64) -> Digest {
         message(&number.to_be_bytes())

@@ -1,7 +1,7 @@
 //! The paper's hybrid: KC-MT and KC-RSA mixed hop by hop (section IV-C and figure 3).
 //!
-//! Every AS grants a pair of each kind, and the receiver signs with the one of its primary suite. The signatures of RSA
-//! are one aggregate, the origin's among them; those of HORS stand in their hops.
+//! Every AS grants a key pair of each kind, and the receiver signs with that of its primary suite. RSA signatures form one
+//! aggregate, which includes the origin's; HORS signatures are in their hops.
 //!
 //! An attestation on the wire:
 //!
@@ -13,33 +13,33 @@
 use std::collections::HashMap;
 
 use sha2::{Digest as _, Sha256};
+use wayleave_attestation::suite::SuiteId;
 use wayleave_core::Asn;
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 
+use super::certificates::{BitVector, Certificates, MAX_HOPS, formula};
 use super::hors::{Claimed, KC_MT, Tree, roots};
 use super::mt::SIGMA;
 use super::raw::{Block, MODULUS_LEN, Moduli, RawPrivate, RawPublic, full_domain_hash, xor};
 use super::rsa::vectors_allow;
-use super::world::{BitVector, MAX_HOPS, World, formula};
-use crate::hash::mmo::{Digest, Mmo, Node, message};
+use crate::kc_x::mmo::{Digest, Mmo, Node, message};
 use crate::scheme::{Announcement, Scheme, SchemeError};
-use crate::suite::SuiteId;
 
 /// Bytes of a root and of a tree's seed.
 const NODE_LEN: usize = 8;
 const SEED_LEN: usize = 16;
-/// Bytes that the paper counts beside the disclosed nodes: which tree signed.
+/// Bytes of the number of the tree that signed, which the paper counts with the disclosed nodes.
 const SERIAL_LEN: usize = 2;
-/// Granted keys kept, our own limit; the cache is emptied when it is full.
+/// Granted keys kept: our own limit. The cache is emptied when it is full.
 const MAX_GRANTED: usize = 200_000;
 
 /// Which hops sign with KC-MT; the origin always signs with its RSA key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mix {
-    /// One hop in so many: 2 is the paper's ratio of 1:1, 3 its 2:1.
+    /// One hop in so many: 2 is the paper's ratio 1:1, 3 its 2:1.
     OneIn(usize),
-    /// This AS alone: KC-MT over a chain of KC-RSA, the worst case for the one that has KC-MT as its primary.
+    /// This AS alone: KC-MT over a chain of KC-RSA, the worst case for an AS whose primary suite is KC-MT.
     Only(Asn),
 }
 
@@ -52,7 +52,7 @@ impl Mix {
     }
 }
 
-/// One hop's part of what travels.
+/// One hop of an attestation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hop {
     vector: BitVector,
@@ -72,7 +72,7 @@ impl Hop {
     }
 }
 
-/// What travels with an UPDATE.
+/// The attestation of an UPDATE.
 #[derive(Clone, Debug)]
 struct Attestation {
     hops: Vec<Hop>,
@@ -136,7 +136,7 @@ fn digest(statement: &[u8; 32]) -> Digest {
     message(statement)
 }
 
-/// What an AS grants now.
+/// The key pairs that an AS grants now.
 struct Issued {
     pair: RawPrivate,
     seed: Secret<SEED_LEN>,
@@ -145,26 +145,25 @@ struct Issued {
     serial: u32,
 }
 
-/// The hybrid with the keys of every AS in its world.
+/// The hybrid with the keys of every AS.
 pub struct KcHybrid {
     mix: Mix,
     mmo: Mmo,
-    world: World,
+    certificates: Certificates,
     seed: Secret<32>,
     issued: HashMap<Asn, Issued>,
-    /// Granted keys as received, by their public halves, checked once.
+    /// Granted keys as received, by public half; each is checked once.
     pairs: HashMap<Block, RawPrivate>,
     trees: HashMap<Node, (Secret<SEED_LEN>, Tree)>,
 }
 
 impl KcHybrid {
-    /// An empty world.
     #[must_use]
     pub fn new(seed: &Secret<32>, mix: Mix) -> Self {
         Self {
             mix,
             mmo: Mmo::default(),
-            world: World::new(seed),
+            certificates: Certificates::new(seed),
             seed: seed.clone(),
             issued: HashMap::new(),
             pairs: HashMap::new(),
@@ -179,7 +178,7 @@ impl KcHybrid {
         (seed, root)
     }
 
-    /// Makes what `asn` grants, if it grants nothing yet.
+    /// Makes the key pairs that `asn` grants, if it has none.
     fn issue(&mut self, asn: Asn) {
         if self.issued.contains_key(&asn) {
             return;
@@ -191,7 +190,7 @@ impl KcHybrid {
         self.issued.insert(asn, Issued { pair, seed, root, sent: 0, serial: 0 });
     }
 
-    /// The key with which `asn`'s next UPDATE goes out: a new tree after Sigma of them.
+    /// The key that `asn` grants with its next UPDATE: a new tree after Sigma UPDATEs.
     fn grant(&mut self, asn: Asn) -> &Issued {
         self.issue(asn);
         let (sent, serial) = (self.issued[&asn].sent, self.issued[&asn].serial);
@@ -234,7 +233,7 @@ impl KcHybrid {
         Ok(&self.trees[&root].1)
     }
 
-    /// Signs the last hop with RSA: into the aggregate.
+    /// Signs the last hop with RSA, which adds to the aggregate.
     fn sign_rsa(
         &mut self,
         path: &[Asn],
@@ -243,7 +242,7 @@ impl KcHybrid {
     ) -> Result<Block, SchemeError> {
         let before = received.map_or([0; MODULUS_LEN], |received| received.signature);
         let signer = match received {
-            None => self.world.origin(path[0]).ok_or(SchemeError::Malformed)?,
+            None => self.certificates.origin(path[0]).ok_or(SchemeError::Malformed)?,
             Some(received) => self.granted_pair(received)?,
         };
         loop {
@@ -263,7 +262,7 @@ impl Scheme for KcHybrid {
     }
 
     fn prepare(&mut self, path: &[Asn]) {
-        self.world.prepare(path);
+        self.certificates.prepare(path);
         path.iter().for_each(|asn| self.issue(*asn));
     }
 
@@ -271,13 +270,13 @@ impl Scheme for KcHybrid {
         let path = &announcement.path;
         let (&origin, &last) = path.first().zip(path.last()).ok_or(SchemeError::Malformed)?;
         let received = if path.len() == 1 {
-            self.world.add_origin(origin);
+            self.certificates.add_origin(origin);
             None
         } else {
             let received = Attestation::decode(received).filter(|received| received.hops.len() + 1 == path.len());
             Some(received.filter(|_| path.len() <= MAX_HOPS).ok_or(SchemeError::Malformed)?)
         };
-        let vector = self.world.export(path, to);
+        let vector = self.certificates.export(path, to);
         let issued = self.grant(last);
         let (primes, seed) = (issued.pair.encode(), issued.seed.clone());
         let hop = Hop { vector, salt: 0, modulus: issued.pair.public().modulus(), root: issued.root, hors: Vec::new() };
@@ -299,10 +298,11 @@ impl Scheme for KcHybrid {
     fn verify(&self, announcement: &Announcement, attestation: &[u8], by: Asn) -> bool {
         let path = &announcement.path;
         let Some(Attestation { hops, mut signature, .. }) = Attestation::decode(attestation) else { return false };
-        if hops.len() != path.len() || !vectors_allow(&self.world, path, hops.iter().map(|hop| &hop.vector), by) {
+        if hops.len() != path.len() || !vectors_allow(&self.certificates, path, hops.iter().map(|hop| &hop.vector), by)
+        {
             return false;
         }
-        let Some(origin) = self.world.origin(path[0]) else { return false };
+        let Some(origin) = self.certificates.origin(path[0]) else { return false };
         let statements = statements(path, &hops);
         let (mut claims, mut expected) = (Vec::new(), Vec::new());
         for index in (1..hops.len()).rev() {
@@ -317,7 +317,7 @@ impl Scheme for KcHybrid {
                 expected.push(before.root);
             }
         }
-        // The trees cost least.
+        // The trees first, since they cost least.
         hops[0].hors.is_empty()
             && roots(&self.mmo, KC_MT, &claims) == expected
             && origin.public().apply(&signature) == Some(number(&statements[0]))

@@ -1,13 +1,13 @@
-//! The paper's hash: AES-128 in the mode of Matyas, Meyer and Oseas, as its references 18 and 19 have it (section V-A).
+//! The paper's hash: AES-128 in the mode of Matyas, Meyer and Oseas (section V-A, its references 18 and 19).
 //!
-//! `H(x) = E_k(x) xor x` of one block, where `k` is a constant. The paper gives no widths; docs/departures.md derives from its sizes that private values have 16 bytes and inner nodes 8, so
-//! that two nodes are one block. Lab and benchmarks only.
+//! `H(x) = E_k(x) xor x` of one block with a constant key `k`. The paper gives no widths. docs/departures.md derives from its
+//! sizes that private values have 16 bytes and inner nodes 8, so that two nodes are one block.
 
 use aes::Aes128Enc;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use sha2::{Digest as _, Sha256};
 
-/// A private value: what a signature discloses.
+/// A private value, which a signature discloses.
 pub type Value = [u8; 16];
 
 /// A node of a tree.
@@ -16,10 +16,10 @@ pub type Node = [u8; 8];
 /// The hash of whole messages.
 pub type Digest = [u8; 16];
 
-/// The constant key: the fraction of pi, a number with nothing up its sleeve.
+/// The constant key: the fraction of pi, a nothing-up-my-sleeve number.
 const FIRST_KEY: [u8; 16] = 0x243f_6a88_85a3_08d3_1319_8a2e_0370_7344_u128.to_be_bytes();
 
-/// The hash, its constant key expanded.
+/// The hash with its expanded key.
 pub struct Mmo(Aes128Enc);
 
 impl Default for Mmo {
@@ -29,7 +29,7 @@ impl Default for Mmo {
 }
 
 impl Mmo {
-    /// The hash of an epoch, as SPV has one for each: its number is in every hash.
+    /// The hash of one of SPV's epochs, whose number is in every hash.
     #[must_use]
     pub fn of_epoch(epoch: u32) -> Self {
         let key = (u128::from_be_bytes(FIRST_KEY) ^ u128::from(epoch)).to_be_bytes();
@@ -55,7 +55,7 @@ impl Mmo {
         blocks.iter().map(cut).collect()
     }
 
-    /// The parents of a level: half as many.
+    /// The parents of a level: half as many nodes.
     pub fn parents(&self, level: &[Node]) -> Vec<Node> {
         let mut blocks: Vec<[u8; 16]> =
             level.as_chunks::<2>().0.iter().map(|[left, right]| join(*left, *right)).collect();
@@ -64,8 +64,8 @@ impl Mmo {
     }
 }
 
-/// The hash of a message of any length: SHA-256, cut. The mode above would need a new key schedule for each block, which
-/// on processors with AES instructions takes longer than all else in a verification; the paper names no hash for messages.
+/// The hash of a message of any length: truncated SHA-256. The mode above would need a new key schedule for each block,
+/// which on processors with AES instructions costs more than the rest of a verification. The paper names no hash for messages.
 #[must_use]
 pub fn message(message: &[u8]) -> Digest {
     *Sha256::digest(message).first_chunk().expect("16 of 32 bytes")
@@ -80,13 +80,13 @@ pub fn join(left: Node, right: Node) -> [u8; 16] {
     out
 }
 
-/// A hash, cut to a node.
+/// A hash truncated to a node.
 #[must_use]
 pub fn cut(block: &[u8; 16]) -> Node {
     *block.first_chunk().expect("8 of 16 bytes")
 }
 
-/// The private values of a tree: AES-128 under the seed, of the numbers from `first` on.
+/// The private values of a tree: the numbers from `first` on, encrypted with AES-128 under the seed.
 pub fn values(seed: &[u8; 16], first: u64, out: &mut [Value]) {
     for (value, number) in out.iter_mut().zip(first..) {
         *value = u128::from(number).to_be_bytes();
@@ -100,7 +100,7 @@ pub struct Values(pub Vec<Value>);
 
 impl Drop for Values {
     fn drop(&mut self) {
-        // As a whole: `Zeroize` writes octet by octet.
+        // As one slice: `Zeroize` writes octet by octet otherwise.
         self.0.fill([0; 16]);
         zeroize::optimization_barrier(&self.0[..]);
     }

@@ -1,21 +1,21 @@
-//! The paper's own suites and what their messages share: for the lab and the benchmarks only.
-//!
-//! They are kept as published, weaknesses included; the tests that break them are in `tests/attacks_paper.rs`.
+//! The suites of the KC-x paper as published, including their weaknesses, which `tests/it/attacks_paper.rs` and
+//! `tests/it/attacks_trees.rs` exploit.
 
+pub mod certificates;
 pub mod hors;
 pub mod hybrid;
+pub mod mmo;
 pub mod mt;
 pub mod origin;
 pub mod raw;
 pub mod rsa;
-pub mod world;
 
+use wayleave_attestation::suite::SuiteId;
 use wayleave_crypto::secret::Secret;
 
 use crate::scheme::Scheme;
-use crate::suite::SuiteId;
 
-/// The paper's suite of this number with an empty world, whose keys all come from `seed`; `None` if it is none of them.
+/// The paper's suite with this number, with keys from `seed`; `None` for any other number.
 #[must_use]
 pub fn scheme(suite: SuiteId, seed: &Secret<32>) -> Option<Box<dyn Scheme>> {
     match suite {

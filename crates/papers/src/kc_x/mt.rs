@@ -12,26 +12,26 @@
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
 
+use wayleave_attestation::suite::SuiteId;
 use wayleave_core::Asn;
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 
+use super::certificates::{BitVector, Certificates, MAX_HOPS, formula, write_formula};
 use super::hors::{Claimed, KC_MT, Tree, roots};
 use super::origin::{OriginStatement, Verified};
 use super::raw::{Block, Exponent};
 use super::rsa::vectors_allow;
-use super::world::{BitVector, MAX_HOPS, World, formula, write_formula};
-use crate::hash::mmo::{Digest, Mmo, Node, message};
+use crate::kc_x::mmo::{Digest, Mmo, Node, message};
 use crate::scheme::{Announcement, Scheme, SchemeError};
-use crate::suite::SuiteId;
 
-/// Sigma: the UPDATEs for which an issuer lets one tree sign, the paper's figure for a forgery probability of 2^-11.
+/// Sigma: the UPDATEs that one tree may sign, the paper's number for a forgery probability of 2^-11.
 pub const SIGMA: u32 = 15;
 
-/// The private half t_i^-: what the leaves come from.
+/// The private half t_i^-: the seed of the private values.
 pub type Seed = [u8; 16];
 
-/// What a hop signs with its predecessor's key: its hash, and the key that it grants in turn.
+/// One hop: what it signs with its predecessor's key, including the key that it grants in turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// The neighbours that the hop sends to.
@@ -42,21 +42,21 @@ pub struct Hop {
     pub signature: Signature,
 }
 
-/// The origin's, or that of another hop.
+/// The signature of the origin or of another hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Signature {
     /// By K_0^-.
     Origin(Box<Block>),
     /// By t_{i-1}^-.
     Granted {
-        /// Which of the trees that the predecessor made in its life, modulo 2^16.
+        /// The number, modulo 2^16, of the predecessor's tree.
         serial: u16,
         /// The disclosed values and nodes.
         hors: Vec<u8>,
     },
 }
 
-/// What travels with an UPDATE.
+/// The attestation of an UPDATE.
 #[derive(Clone, Debug)]
 pub struct Attestation {
     /// One for each AS of the path, the origin first.
@@ -72,7 +72,7 @@ pub fn digest(path: &[Asn], index: usize, vector: &BitVector, key: &Node) -> Dig
 }
 
 impl Attestation {
-    /// Reads the wire form, all of it.
+    /// Decodes the wire form; `None` if it is malformed or something follows it.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let View { hops, granted } = View::decode(bytes)?;
@@ -101,7 +101,7 @@ impl Attestation {
     }
 }
 
-/// An attestation as it lies in a message.
+/// An attestation borrowed from a message.
 struct View<'a> {
     hops: Vec<HopView<'a>>,
     granted: &'a Seed,
@@ -142,7 +142,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// How many hops there are, t^+ of the last and t^-: all that the next signer needs to know.
+/// The number of hops, and t^+ and t^- of the last: all that the next signer needs.
 fn last_granted(bytes: &[u8]) -> Option<(usize, &Node, &Seed)> {
     let (&count, mut rest) = bytes.split_first()?;
     let mut last = None;
@@ -181,7 +181,7 @@ struct Issued {
     root: Node,
 }
 
-/// What an AS grants: the tree in use, how many UPDATEs went out with it, and the next ones, made ahead.
+/// The trees of an AS: the one it grants, with the number of UPDATEs sent with it, and the next ones, made ahead.
 struct Issuing {
     current: Issued,
     sent: u32,
@@ -191,39 +191,38 @@ struct Issuing {
 /// Trees that an AS makes ahead, our own limit.
 const AHEAD: usize = 8;
 
-/// A tree that was granted, as its holder keeps it after the first signature.
+/// A granted tree, which its holder keeps after the first signature.
 struct Held {
     seed: Secret<16>,
     serial: u16,
     tree: Tree,
 }
 
-/// KC-MT with the keys of every AS in its world.
+/// KC-MT with the keys of every AS.
 pub struct KcMt {
-    world: World,
+    certificates: Certificates,
     mmo: Mmo,
     seed: Secret<32>,
     issuing: HashMap<Asn, Issuing>,
-    /// Each origin's last statement and its signature: it stays the same while the origin grants one key.
+    /// Each origin's last statement and its signature, which stay the same while the origin grants one key.
     said: HashMap<Asn, (Vec<u8>, Block)>,
-    /// By holder and issuer: one tree for each neighbour, as the paper counts its memory.
+    /// By holder and issuer: one tree for each neighbour, as the paper counts memory.
     held: HashMap<(Asn, Asn), Held>,
     /// The origins' statements `{N_0; V_0; t_0^+}` that need not be verified again.
     statements: Verified<(BitVector, Node, Block)>,
 }
 
 impl KcMt {
-    /// An empty world.
     #[must_use]
     pub fn new(seed: &Secret<32>, statement: OriginStatement) -> Self {
         Self::with_exponent(seed, statement, Exponent::F4)
     }
 
-    /// The same, whose origins' keys have this exponent.
+    /// The same, with origin keys of this exponent.
     #[must_use]
     pub fn with_exponent(seed: &Secret<32>, statement: OriginStatement, exponent: Exponent) -> Self {
         Self {
-            world: World::new(seed).with_exponent(exponent),
+            certificates: Certificates::new(seed).with_exponent(exponent),
             mmo: Mmo::default(),
             seed: seed.clone(),
             issuing: HashMap::new(),
@@ -233,15 +232,15 @@ impl KcMt {
         }
     }
 
-    /// What every verifier knows.
+    /// Neighbour lists and origin keys.
     #[must_use]
-    pub fn world(&self) -> &World {
-        &self.world
+    pub fn certificates(&self) -> &Certificates {
+        &self.certificates
     }
 
     /// The same, to add neighbours.
-    pub fn world_mut(&mut self) -> &mut World {
-        &mut self.world
+    pub fn certificates_mut(&mut self) -> &mut Certificates {
+        &mut self.certificates
     }
 
     /// The tree number `serial` of `asn`.
@@ -269,7 +268,7 @@ impl KcMt {
         }
     }
 
-    /// The key that `asn` grants with its next UPDATE; a new one after Sigma of them.
+    /// The key that `asn` grants with its next UPDATE: a new one after Sigma UPDATEs.
     fn grant(&mut self, asn: Asn) -> (Secret<16>, Node) {
         let ready = |issuing: &&mut Issuing| issuing.sent < SIGMA || !issuing.ahead.is_empty();
         if self.issuing.get_mut(&asn).as_ref().filter(|issuing| ready(issuing)).is_none() {
@@ -284,7 +283,7 @@ impl KcMt {
         (issuing.current.seed.clone(), issuing.current.root)
     }
 
-    /// Signs with the key that came in; the first time with a new one, the holder makes its tree (the paper's S1).
+    /// Signs with the received key. With a new key the holder first makes its tree (the paper's S1).
     fn sign_with(&mut self, holder: Asn, issuer: Asn, seed: &Seed, key: &Node, digest: &Digest) -> Option<Signature> {
         let make = |mmo: &Mmo, issuing: &HashMap<Asn, Issuing>| Held {
             seed: Secret::new(*seed),
@@ -298,7 +297,7 @@ impl KcMt {
         if held.seed.expose() != seed {
             *held = make(&self.mmo, &self.issuing);
         }
-        // A pair whose halves do not belong together would make signatures that nobody can verify.
+        // Nobody could verify signatures of a pair whose halves do not belong together.
         if held.tree.root() != *key {
             return None;
         }
@@ -312,8 +311,8 @@ impl KcMt {
         if let Some((_, signature)) = self.said.get(&origin).filter(|(said, _)| *said == statement) {
             return *signature;
         }
-        self.world.add_origin(origin);
-        let signature = self.world.sign_as_origin(origin, &statement).expect("made above");
+        self.certificates.add_origin(origin);
+        let signature = self.certificates.sign_as_origin(origin, &statement).expect("made above");
         self.said.insert(origin, (statement, signature));
         signature
     }
@@ -326,7 +325,7 @@ impl KcMt {
         if self.statements.contains(origin, said) {
             return true;
         }
-        let holds = self.world.verify_origin(origin, &formula(&[origin], &hop.vector, &hop.key), signature);
+        let holds = self.certificates.verify_origin(origin, &formula(&[origin], &hop.vector, &hop.key), signature);
         if holds {
             self.statements.add(origin, (hop.vector.clone(), hop.key, *signature));
         }
@@ -340,7 +339,7 @@ impl Scheme for KcMt {
     }
 
     fn prepare(&mut self, path: &[Asn]) {
-        self.world.prepare(path);
+        self.certificates.prepare(path);
         for &asn in path {
             self.issue_ahead(asn, AHEAD);
         }
@@ -352,7 +351,7 @@ impl Scheme for KcMt {
         if path.len() > MAX_HOPS {
             return Err(SchemeError::Malformed);
         }
-        let vector = self.world.export(path, to);
+        let vector = self.certificates.export(path, to);
         let before = if path.len() == 1 {
             None
         } else {
@@ -368,7 +367,7 @@ impl Scheme for KcMt {
                 self.sign_with(last, issuer, seed, theirs, &digest).ok_or(SchemeError::Malformed)?
             }
         };
-        // The hops before stand as they came.
+        // The hops before are copied unchanged.
         let hops = if before.is_some() { &received[1..received.len() - size_of::<Seed>()] } else { &[] };
         let mut out = Vec::with_capacity(hops.len() + vector.wire_len() + 360);
         out.push(u8::try_from(path.len()).expect("at most MAX_HOPS"));
@@ -395,7 +394,7 @@ impl Scheme for KcMt {
         for (number, ((announcement, _), attestation)) in burst.iter().zip(&decoded).enumerate() {
             let Some(View { hops, .. }) = attestation else { continue };
             let path = &announcement.path;
-            verdicts[number] = vectors_allow(&self.world, path, hops.iter().map(|hop| &hop.vector), by)
+            verdicts[number] = vectors_allow(&self.certificates, path, hops.iter().map(|hop| &hop.vector), by)
                 && self.origin_says(path[0], &hops[0]);
             for (index, hop) in hops.iter().enumerate().skip(1).filter(|_| verdicts[number]) {
                 let SignatureView::Granted { hors, .. } = hop.signature else { continue };

@@ -1,33 +1,31 @@
-//! How often a verifier computes the RSA signature of an origin's statement, and what it remembers of those it has.
+//! How often a verifier checks the RSA signature of an origin's statement, and which statements it remembers.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 
 use wayleave_core::Asn;
 
-/// Most statements of one origin that are remembered: our own limit.
+/// Statements of one origin that are remembered: our own limit.
 const MOST: usize = 256;
 
-/// How often a verifier computes the origin's RSA signature.
+/// How often a verifier checks the origin's RSA signature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OriginStatement {
-    /// With every UPDATE.
     EachTime,
-    /// Once for each new statement: it is the same in up to Sigma UPDATEs of an origin.
+    /// Once for each new statement, which is the same in up to Sigma UPDATEs of an origin.
     Remembered,
-    /// The same, but an origin's earlier statements stay known too. UPDATEs that come a second time then cost what the
-    /// paper's equation (1) counts, which has no RSA in it.
+    /// The same, and an origin's earlier statements are remembered too. UPDATEs that come a second time then cost what the
+    /// paper's equation (1) counts, which includes no RSA.
     AllRemembered,
 }
 
-/// Statements that were verified, by origin.
+/// Verified statements by origin.
 pub struct Verified<S> {
     most: usize,
     of: RefCell<HashMap<Asn, VecDeque<S>>>,
 }
 
 impl<S> Verified<S> {
-    /// None yet.
     #[must_use]
     pub fn new(statement: OriginStatement) -> Self {
         let most = match statement {
@@ -38,12 +36,12 @@ impl<S> Verified<S> {
         Self { most, of: RefCell::default() }
     }
 
-    /// Whether `origin` is known to have made a statement like this.
+    /// Whether this statement of `origin` was verified before.
     pub fn contains(&self, origin: Asn, same: impl FnMut(&S) -> bool) -> bool {
         self.of.borrow().get(&origin).is_some_and(|statements| statements.iter().any(same))
     }
 
-    /// Remembers a statement of `origin`, which the caller has verified; the oldest leaves.
+    /// Remembers a statement of `origin` that the caller has verified, in place of the oldest if there is no room.
     pub fn add(&self, origin: Asn, statement: S) {
         if self.most == 0 {
             return;

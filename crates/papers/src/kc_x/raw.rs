@@ -1,6 +1,6 @@
-//! RSA-1024 as a permutation: what the paper's origin keys, its KC-RSA and SAS-V sign with (section IV-A).
+//! RSA-1024 as a permutation, with which the paper's origin keys, KC-RSA and SAS-V sign (section IV-A).
 //!
-//! Lab and benchmarks only. The arithmetic is `crypto-bigint`'s, the primes are `crypto-primes`'s.
+//! The arithmetic is that of `crypto-bigint`; the primes come from `crypto-primes`.
 
 use std::fmt;
 
@@ -11,27 +11,26 @@ use crypto_primes::{Flavor, is_prime, sieve_and_find};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 use sha2::{Digest, Sha256};
+use wayleave_attestation::suite::KeyRefused;
+use wayleave_attestation::suite::rsa_key::inverse_of;
 use wayleave_crypto::secret::Secret;
 use zeroize::Zeroize;
 
-use crate::suite::KeyRefused;
-use crate::suite::rsa_key::inverse_of;
-
-/// Bytes of a modulus, and so of a signature.
+/// Bytes of a modulus and of a signature.
 pub const MODULUS_LEN: usize = 128;
 /// Bytes of each of the two primes.
 pub const PRIME_LEN: usize = 64;
 
-/// A number below some modulus, big-endian.
+/// A big-endian number below some modulus.
 pub type Block = [u8; MODULUS_LEN];
 
 /// Which moduli a key may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moduli {
-    /// Any of 1,024 bits, as common libraries make them: both primes have their two top bits set.
+    /// Any of 1,024 bits, as common libraries make them. Both primes have their two top bits set.
     Any,
-    /// Only those whose 64 top bits are all ones, so that a value below one modulus is below another but for one in
-    /// 2^64 (threats K7). Primes of equal length then both have their 65 top bits set.
+    /// Those whose 64 top bits are ones, so that of 2^64 values below one modulus all but one are below another (threats
+    /// K7). Both primes have their 65 top bits set.
     High,
 }
 
@@ -39,14 +38,14 @@ pub enum Moduli {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Exponent {
-    /// With which the paper's times agree: RSA-1024 signs 19 times as slowly as it verifies.
+    /// 65537, with which the paper's times agree: RSA-1024 signs 19 times as slowly as it verifies.
     F4 = 65_537,
-    /// A verification takes two multiplications instead of 17, and over a hash as long as the modulus an exponent of 3 is
-    /// held to be as sound.
+    /// 3: a verification takes two multiplications instead of 17. Over a hash as long as the modulus it counts as equally
+    /// sound.
     Three = 3,
 }
 
-/// The public half: `x -> x^e mod n`, where `e` is 65537 unless said otherwise.
+/// The public half: `x -> x^e mod n`; `e` is 65537 by default.
 #[derive(Clone)]
 pub struct RawPublic {
     params: FixedMontyParams<{ U1024::LIMBS }>,
@@ -54,7 +53,7 @@ pub struct RawPublic {
 }
 
 impl RawPublic {
-    /// Checks the modulus: 1,024 bits, odd, and of the kind that `moduli` asks for.
+    /// Checks that the modulus has 1,024 bits, is odd and of the kind `moduli`.
     pub fn new(modulus: &Block, moduli: Moduli) -> Result<Self, KeyRefused> {
         if modulus[0] & 0x80 == 0 {
             return Err(KeyRefused::NotCanonical);
@@ -73,14 +72,13 @@ impl RawPublic {
         to_block(self.params.modulus())
     }
 
-    /// Whether `x` is below the modulus, and so in the permutation's domain.
+    /// Whether `x` is below the modulus, the domain of the permutation.
     #[must_use]
     pub fn in_domain(&self, x: &Block) -> bool {
         U1024::from_be_slice(x) < **self.params.modulus()
     }
 
-    /// `x` less the modulus where it is not below it, and whether that was so; one subtraction is enough, since moduli
-    /// have their top bit set.
+    /// `x` reduced modulo n, and whether it was not below it. One subtraction is enough, since moduli have their top bit set.
     #[must_use]
     pub fn reduced(&self, x: &Block) -> (Block, bool) {
         let x = U1024::from_be_slice(x);
@@ -88,7 +86,7 @@ impl RawPublic {
         if x < *n { (to_block(&x), false) } else { (to_block(&x.wrapping_sub(n)), true) }
     }
 
-    /// `x` and the modulus; `None` if that does not fit.
+    /// `x + n`; `None` if it does not fit.
     #[must_use]
     pub fn raised(&self, x: &Block) -> Option<Block> {
         let sum = U1024::from_be_slice(x).checked_add(self.params.modulus().as_ref());
@@ -158,9 +156,9 @@ impl RawPrivate {
         }
     }
 
-    /// A pair from its two primes, as a granted key travels: nothing else is sent, so nothing else can disagree.
+    /// A pair from its two primes. A granted key is sent in this form alone, so that its parts cannot contradict each other.
     ///
-    /// The cheap checks come first; that the two are primes shows in a trial, since the inverse permutation undoes the
+    /// The cheap checks come first. A trial shows whether both numbers are primes, since the inverse permutation undoes the
     /// permutation only if they are.
     pub fn from_primes(p: &U512, q: &U512, moduli: Moduli) -> Result<Self, KeyRefused> {
         Self::of(p, q, moduli, Exponent::F4)
@@ -193,7 +191,7 @@ impl RawPrivate {
         Self::from_primes(&U512::from_be_slice(p), &U512::from_be_slice(q), moduli)
     }
 
-    /// The two primes, big-endian: what is handed to the next hop (the paper's t^-).
+    /// The two primes, big-endian, which are granted to the next hop (the paper's t^-).
     #[must_use]
     pub fn encode(&self) -> Secret<MODULUS_LEN> {
         let mut bytes = [0; MODULUS_LEN];
@@ -210,7 +208,7 @@ impl RawPrivate {
         &self.public
     }
 
-    /// The number that the public half takes to `x`; `None` if `x` is not below the modulus.
+    /// The number that the public half maps to `x`; `None` if `x` is not below the modulus.
     #[must_use]
     pub fn apply(&self, x: &Block) -> Option<Block> {
         if !self.public.in_domain(x) {
@@ -224,8 +222,8 @@ impl RawPrivate {
         Some(to_block(&product.wrapping_add(&m_q.resize())))
     }
 
-    /// As [`RawPrivate::apply`] for a number that may be above the modulus: reduced first, as a raw RSA operation does,
-    /// so that the public half does not give it back.
+    /// As [`RawPrivate::apply`], but reduces a number above the modulus first, as a raw RSA operation does. The public half
+    /// then does not return the original number.
     #[must_use]
     pub fn apply_reduced(&self, x: &Block) -> Block {
         self.apply(&self.public.reduced(x).0).expect("below the modulus")
@@ -255,8 +253,8 @@ impl fmt::Debug for RawPrivate {
     }
 }
 
-/// A hash as long as a modulus: MGF1 with SHA-256 (RFC 8017 appendix B.2.1) over the hash of the parts, each with its
-/// length in front. The top bit is as random as the rest, so that the value may lie above a modulus.
+/// A hash as long as a modulus: MGF1 with SHA-256 (RFC 8017 appendix B.2.1) over the hash of the parts, each preceded by its
+/// length. All bits are random, so that the value may be above a modulus.
 #[must_use]
 pub fn full_domain_hash(parts: &[&[u8]]) -> Block {
     let mut state = Sha256::new();
@@ -284,10 +282,10 @@ fn to_block(x: &U1024) -> Block {
     block
 }
 
-/// `x` modulo a prime, by way of Montgomery form: no division, so no time that depends on the prime.
+/// `x` modulo a prime in Montgomery form, without a division, whose time would depend on the prime.
 fn reduce(x: &U1024, prime: &FixedMontyParams<{ U512::LIMBS }>) -> FixedMontyForm<{ U512::LIMBS }> {
     let (low, high): (U512, U512) = x.split();
-    // Montgomery form of 2^512 is R times R, and R is 2^512: the constant that enters Montgomery form.
+    // The Montgomery form of 2^512 is R^2, since R is 2^512: the constant that converts to Montgomery form.
     let two_512 = FixedMontyForm::from_montgomery(*prime.r2(), prime);
     FixedMontyForm::new(&high, prime).mul(&two_512).add(&FixedMontyForm::new(&low, prime))
 }
@@ -304,7 +302,7 @@ fn prime(random: &mut ChaCha20Rng, moduli: Moduli) -> U512 {
     }
 }
 
-/// A prime whose 65 top bits are set: candidates from a random start upwards.
+/// A prime whose 65 top bits are set: the first one above a random start.
 fn high_prime(random: &mut ChaCha20Rng) -> U512 {
     use crypto_bigint::RandomBits;
     use crypto_primes::hazmat::SmallFactorsSieve;

@@ -1,7 +1,7 @@
 //! KC-RSA as the paper has it: RSA-1024 with the XOR-ed aggregate signature (section IV-A, equations 2 and 3).
 //!
-//! The aggregate is 128 bytes whatever the length of the path. What the paper does not count is that a verifier needs
-//! the modulus of every hop's key as well: [`Sizes`] says both.
+//! The aggregate has 128 bytes whatever the length of the path. A verifier also needs the modulus of every hop's key, which
+//! the paper does not count: [`Sizes`] has both.
 //!
 //! An attestation on the wire:
 //!
@@ -12,23 +12,22 @@
 
 use std::collections::HashMap;
 
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+use wayleave_attestation::suite::SuiteId;
 use wayleave_core::Asn;
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 
-use sha1::Sha1;
-use sha2::{Digest, Sha256};
-
+use super::certificates::{BitVector, Certificates, MAX_HOPS, formula};
 use super::raw::{Block, MODULUS_LEN, Moduli, RawPrivate, RawPublic, full_domain_hash, xor};
-use super::world::{BitVector, MAX_HOPS, World, formula};
 use crate::scheme::{Announcement, Scheme, SchemeError};
-use crate::suite::SuiteId;
 
-/// How messages become numbers.
+/// How messages are mapped to numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// The equations word for word: SHA-1 of one's own message in the low bits, any modulus. A preceding signature
-    /// above the next modulus makes a hop that never verifies (threats K7, K8).
+    /// The literal equations: SHA-1 of the hop's own message in the low bits, and any modulus. A hop never verifies if the
+    /// preceding signature is above its modulus (threats K7, K8).
     Literal,
     /// Moduli with their 64 top bits set, and a hash as long as the modulus over all messages and keys so far.
     FullDomain,
@@ -45,34 +44,34 @@ impl Mode {
     }
 }
 
-/// One hop's part of what travels.
+/// One hop of an attestation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// The neighbours that the hop sends to.
     pub vector: BitVector,
-    /// Counted up by the signer until the number to sign is below its modulus; always 0 in literal mode.
+    /// The signer increments it until the number to sign is below its modulus; always 0 in literal mode.
     pub salt: u8,
     /// t_i^+: the modulus of the key that it grants to all of them.
     pub key: Block,
 }
 
-/// What travels with an UPDATE.
+/// The attestation of an UPDATE.
 #[derive(Clone, Debug)]
 pub struct Attestation {
     /// One for each AS of the path, the origin first.
     pub hops: Vec<Hop>,
-    /// S_i, which holds all the signatures.
+    /// S_i, the aggregate of all signatures.
     pub signature: Block,
     /// t_i^-: the two primes of the last hop's granted key.
     pub granted: Secret<MODULUS_LEN>,
 }
 
-/// Bytes of an attestation by what they are.
+/// Bytes of the parts of an attestation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// The aggregate: what the paper counts.
+    /// The aggregate, which the paper counts.
     pub signature: usize,
-    /// The moduli, without which nothing verifies.
+    /// The moduli, without which no signature verifies.
     pub moduli: usize,
     /// Bit vectors, salts and the count of hops.
     pub vectors: usize,
@@ -81,7 +80,7 @@ pub struct Sizes {
 }
 
 impl Attestation {
-    /// Reads the wire form, all of it.
+    /// Decodes the wire form; `None` if it is malformed or something follows it.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (&count, mut rest) = bytes.split_first()?;
@@ -115,15 +114,15 @@ impl Attestation {
         out
     }
 
-    /// Bytes by what they are.
+    /// Bytes of its parts.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         let vectors = 1 + self.hops.iter().map(|hop| hop.vector.wire_len() + 1).sum::<usize>();
         Sizes { signature: MODULUS_LEN, moduli: MODULUS_LEN * self.hops.len(), vectors, granted: MODULUS_LEN }
     }
 
-    /// The attestation of `path`, whose last AS signs with `signer`: K_0^- for the origin, or else the key t_{i-1}^-
-    /// that came with `received`. It grants `next`. `None` if the path is as long as a path may be.
+    /// The attestation of `path`, whose last AS grants `next` and signs with `signer`: K_0^- at the origin, else the key
+    /// t_{i-1}^- received with `received`. `None` if the path would be too long.
     #[must_use]
     pub fn extend(
         mode: Mode,
@@ -154,14 +153,16 @@ impl Attestation {
         Some(Self { hops, signature, granted: next.encode() })
     }
 
-    /// The paper's steps 1 to 5: peels off the signatures from the last to the first, which K_0^+ must verify; and each
-    /// AS of the path must be in the vector of the one before it.
+    /// The paper's steps 1 to 5: removes the signatures from the last to the first, which K_0^+ must verify. Each AS of the
+    /// path must be in the vector of the one before it.
     #[must_use]
-    pub fn verify(&self, mode: Mode, world: &World, path: &[Asn], by: Asn) -> bool {
-        if self.hops.len() != path.len() || !vectors_allow(world, path, self.hops.iter().map(|hop| &hop.vector), by) {
+    pub fn verify(&self, mode: Mode, certificates: &Certificates, path: &[Asn], by: Asn) -> bool {
+        if self.hops.len() != path.len()
+            || !vectors_allow(certificates, path, self.hops.iter().map(|hop| &hop.vector), by)
+        {
             return false;
         }
-        let Some(origin) = world.origin(path[0]) else { return false };
+        let Some(origin) = certificates.origin(path[0]) else { return false };
         let hashes = hashes(mode, path, &self.hops);
         let mut signature = self.signature;
         for (index, hash) in hashes.iter().enumerate().skip(1).rev() {
@@ -173,18 +174,18 @@ impl Attestation {
     }
 }
 
-/// Whether each vector names the next AS of the path, and the last one `by`.
+/// Whether each vector includes the next AS of the path, and the last one includes `by`.
 pub(crate) fn vectors_allow<'a>(
-    world: &World,
+    certificates: &Certificates,
     path: &[Asn],
     vectors: impl Iterator<Item = &'a BitVector>,
     by: Asn,
 ) -> bool {
     let next = path.iter().skip(1).chain(std::iter::once(&by));
-    path.iter().zip(vectors).zip(next).all(|((from, vector), to)| world.allows(*from, vector, *to))
+    path.iter().zip(vectors).zip(next).all(|((from, vector), to)| certificates.allows(*from, vector, *to))
 }
 
-/// The number that each hop's message becomes.
+/// The number to which each hop's message is mapped.
 fn hashes(mode: Mode, path: &[Asn], hops: &[Hop]) -> Vec<Block> {
     let mut so_far = [0; 32];
     let messages = hops.iter().enumerate().map(|(i, hop)| (hop, formula(&path[..=i], &hop.vector, &hop.key)));
@@ -207,40 +208,39 @@ fn low_hash(message: &[u8]) -> Block {
     block
 }
 
-/// KC-RSA with the keys of every AS in its world.
+/// KC-RSA with the keys of every AS.
 pub struct KcRsa {
     mode: Mode,
-    world: World,
+    certificates: Certificates,
     seed: Secret<32>,
     /// t_i, made ahead.
     pairs: HashMap<Asn, RawPrivate>,
-    /// Granted keys as received, by their moduli: a speaker checks a key once and then signs many messages with it.
+    /// Granted keys as received, by modulus: a speaker checks a key once and then signs many messages with it.
     granted: HashMap<Block, RawPrivate>,
 }
 
-/// Granted keys kept, our own limit; the cache is emptied when it is full.
+/// Granted keys kept: our own limit. The cache is emptied when it is full.
 const MAX_GRANTED: usize = 200_000;
 
 impl KcRsa {
-    /// An empty world.
     #[must_use]
     pub fn new(seed: &Secret<32>, mode: Mode) -> Self {
-        let world = World::with_moduli(seed, mode.moduli());
-        Self { mode, world, seed: seed.clone(), pairs: HashMap::new(), granted: HashMap::new() }
+        let certificates = Certificates::with_moduli(seed, mode.moduli());
+        Self { mode, certificates, seed: seed.clone(), pairs: HashMap::new(), granted: HashMap::new() }
     }
 
-    /// What every verifier knows.
+    /// Neighbour lists and origin keys.
     #[must_use]
-    pub fn world(&self) -> &World {
-        &self.world
+    pub fn certificates(&self) -> &Certificates {
+        &self.certificates
     }
 
     /// The same, to add neighbours.
-    pub fn world_mut(&mut self) -> &mut World {
-        &mut self.world
+    pub fn certificates_mut(&mut self) -> &mut Certificates {
+        &mut self.certificates
     }
 
-    /// The pair t_i that `asn` grants, made if there is none yet.
+    /// The pair t_i that `asn` grants; it is made if there is none.
     pub fn pair(&mut self, asn: Asn) -> &RawPrivate {
         self.pairs.entry(asn).or_insert_with(|| {
             let seed = kdf::derive("wayleave/kc-rsa-paper/t/v1", self.seed.expose(), &asn.0.to_be_bytes());
@@ -271,7 +271,7 @@ impl Scheme for KcRsa {
     }
 
     fn prepare(&mut self, path: &[Asn]) {
-        self.world.prepare(path);
+        self.certificates.prepare(path);
         for &asn in path {
             self.pair(asn);
             let granted = self.pair(asn).clone();
@@ -282,10 +282,10 @@ impl Scheme for KcRsa {
     fn attest(&mut self, announcement: &Announcement, received: &[u8], to: Asn) -> Result<Vec<u8>, SchemeError> {
         let path = &announcement.path;
         let (&origin, &last) = path.first().zip(path.last()).ok_or(SchemeError::Malformed)?;
-        let vector = self.world.export(path, to);
+        let vector = self.certificates.export(path, to);
         self.pair(last);
         let received = if path.len() == 1 {
-            self.world.add_origin(origin);
+            self.certificates.add_origin(origin);
             None
         } else {
             let received = Attestation::decode(received).ok_or(SchemeError::Malformed)?;
@@ -294,7 +294,7 @@ impl Scheme for KcRsa {
         };
         let next = self.pairs.get(&last).expect("made above");
         let signer = match &received {
-            None => self.world.origin(origin).expect("made above"),
+            None => self.certificates.origin(origin).expect("made above"),
             Some(received) => &self.granted[&received.hops[received.hops.len() - 1].key],
         };
         let attestation = Attestation::extend(self.mode, received.as_ref(), path, vector, next, signer);
@@ -303,7 +303,7 @@ impl Scheme for KcRsa {
 
     fn verify(&self, announcement: &Announcement, attestation: &[u8], by: Asn) -> bool {
         Attestation::decode(attestation)
-            .is_some_and(|attestation| attestation.verify(self.mode, &self.world, &announcement.path, by))
+            .is_some_and(|attestation| attestation.verify(self.mode, &self.certificates, &announcement.path, by))
     }
 
     fn signature_bytes(&self, attestation: &[u8]) -> usize {

@@ -4,12 +4,12 @@ use std::net::Ipv4Addr;
 
 use wayleave_crypto::hash::sha256;
 use wayleave_crypto::secret::Key128;
+use wayleave_packet::platypus::header::{DelegationId, Principal};
 
-use super::super::header::{DelegationId, Principal};
-use super::super::mint::mac::cmac;
+use super::cmac;
 use super::umac::Umac;
 
-/// Which MAC makes secrets and bindings.
+/// The MAC that computes secrets and bindings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Algorithm {
     /// UMAC, as the paper's implementation.
@@ -24,8 +24,8 @@ pub fn key_id(n: u8, secs: u64) -> u8 {
     ((secs as u32) >> n & 0xf) as u8
 }
 
-/// `GETTIME`: the epoch that a key ID stands for at `secs` (paper, footnote 1). It is wrong beside a wrap: at the first
-/// epoch of sixteen, the previous ID names an epoch 15 ahead.
+/// `GETTIME`: the epoch that a key ID stands for at `secs` (paper, footnote 1). It is wrong around a wrap: in the first of
+/// sixteen epochs, the previous ID stands for an epoch 15 ahead.
 #[must_use]
 pub fn get_time(n: u8, id: u8, secs: u64) -> u32 {
     (secs as u32) >> n & 0xffff_fff0 | u32::from(id)
@@ -39,18 +39,18 @@ pub fn secret(algorithm: Algorithm, k: &Key128, waypoint: Ipv4Addr, principal: P
     message[4..7].copy_from_slice(&principal.octets());
     message[7..].copy_from_slice(&time.to_be_bytes());
     Key128::new(match algorithm {
-        // The nonce is the upper bits of the time (paper, section 5.3).
+        // The nonce consists of the upper bits of the time (paper, section 5.3).
         Algorithm::Umac => Umac::<4>::new(k).tag(&message, &time.to_be_bytes()),
-        Algorithm::Cmac => cmac(k, &[], &message),
+        Algorithm::Cmac => cmac(k, &message),
     })
 }
 
-/// A prefix of at most 32 bits, which version 0 compares without asking what stands behind it.
+/// A prefix of at most 32 bits. Version 0 ignores address bits beyond its length.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PaperPrefix {
     /// The address.
     pub address: Ipv4Addr,
-    /// Bits that count: 0 to 32.
+    /// 0 to 32.
     pub length: u8,
 }
 
@@ -61,7 +61,7 @@ impl PaperPrefix {
         (u32::from(self.address) >> (32 - u32::from(i)) & 1) as u8
     }
 
-    /// Whether the first bits of `address` are this prefix's.
+    /// Whether the prefix contains `address`.
     #[must_use]
     pub fn holds(&self, address: Ipv4Addr) -> bool {
         let differing = u32::from(address) ^ u32::from(self.address);
@@ -69,17 +69,17 @@ impl PaperPrefix {
     }
 }
 
-/// `H`, to 128 bits.
+/// `H`: SHA-256, truncated to 128 bits.
 #[must_use]
 pub fn h(octets: &[u8]) -> Key128 {
     Key128::new(*sha256(octets).first_chunk().expect("a hash has 32 octets"))
 }
 
 fn f(key: &Key128, input: &[u8]) -> Key128 {
-    Key128::new(cmac(key, &[], input))
+    Key128::new(cmac(key, input))
 }
 
-/// `s_0 = s ^ H(id)` of chaining delegation. Who holds it for the empty prefix holds `s` (threat P7).
+/// `s_0 = s ^ H(id)` of chaining delegation. Its holder, to whom the empty prefix is delegated, can compute `s` (threat P7).
 #[must_use]
 pub fn chain_begin(s: &Key128, id: DelegationId) -> Key128 {
     s.xor(&h(&id.octets()))
@@ -94,7 +94,7 @@ pub fn chain(mut s: Key128, from: u8, prefix: &PaperPrefix) -> Key128 {
     s
 }
 
-/// What a holder of a prefix has under XOR delegation: `d_p` to stamp, `s_|p|` to delegate.
+/// The keys for a prefix under XOR delegation: `d_p` to stamp, `s_|p|` to delegate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XorDelegated {
     /// `d_p`.
@@ -121,7 +121,7 @@ impl XorDelegated {
     }
 }
 
-/// What a router computes ahead for one secret, so that an XOR delegation costs a few exclusive ors per packet.
+/// The table that a router computes ahead for one secret, so that a packet costs a few exclusive ors.
 #[derive(Clone, Debug)]
 pub struct XorTable {
     begin: Key128,

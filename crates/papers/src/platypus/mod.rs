@@ -1,28 +1,30 @@
-//! Version 0: Platypus as published, with its published weaknesses. For the laboratory and for benchmarks only.
+//! Version 0: Platypus as published, with its published weaknesses.
 //!
-//! What the paper leaves open is chosen as follows. Length and pointer count words of the capability list. `MASK(P)` is
-//! the first octet of the IP header, identification, fragment field, protocol, real source and destination, and the
-//! payload. `F` is AES-128-CMAC, `H` is SHA-256 cut to 128 bits. The destination that a delegation is checked against is
-//! the final one. An error ends the processing of a packet; the pseudocode of Figure 3 goes on.
+//! The paper leaves some choices open; ours are as follows. Length and pointer count words of the capability list. `MASK(P)`
+//! consists of the first octet of the IP header, identification, fragment field, protocol, real source and destination, and
+//! the payload. `F` is AES-128-CMAC; `H` is SHA-256 truncated to 128 bits. A delegation is checked against the final
+//! destination. An error ends the processing of a packet, whereas the pseudocode of Figure 3 continues.
 
 mod keys;
+mod packet;
+mod recent;
 pub mod umac;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use subtle::ConstantTimeEq;
+use thiserror::Error;
 use wayleave_core::UnixTime;
+use wayleave_crypto::lanes::{Block, CpuKernel, Parts, cmac_each};
 use wayleave_crypto::secret::Key128;
+use wayleave_packet::platypus::header::offsets::{PROTOCOL, WORD};
+use wayleave_packet::platypus::header::{DelegationId, Malformed, Principal};
 
-use super::header::offsets::{PAPER, PROTOCOL, WORD};
-use super::header::{
-    DelegationId, Malformed, Packet, Principal, Version, offsets, paper_kind, v4, write_ipv4_checksum,
-};
-use super::mint::mac::cmac;
-use super::verify::{Forward, Reason, Verdict};
-use umac::{ContextCache, Umac};
+use self::umac::{ContextCache, Umac};
+use crate::ipv4;
 
 pub use keys::{Algorithm, PaperPrefix, XorDelegated, XorTable, chain, chain_begin, get_time, h, key_id, secret};
+pub use packet::{PaperMalformed, PaperPacket};
 
 /// Octets of a binding.
 pub const BINDING: usize = 8;
@@ -41,18 +43,15 @@ pub enum Kind {
 pub struct PaperDelegation {
     /// Destinations that the holder may reach.
     pub prefix: PaperPrefix,
-    /// Which delegation this is.
     pub id: DelegationId,
-    /// How it was made.
     pub kind: Kind,
 }
 
 /// A capability of version 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PaperCapability {
-    /// Where the packet must pass.
     pub waypoint: Ipv4Addr,
-    /// Who pays.
+    /// The customer who pays.
     pub principal: Principal,
     /// The low four bits of the key epoch.
     pub key_id: u8,
@@ -60,93 +59,37 @@ pub struct PaperCapability {
     pub delegation: Option<PaperDelegation>,
 }
 
-impl PaperCapability {
-    /// The octets on the wire, without the binding.
-    #[must_use]
-    pub fn octets(&self) -> Vec<u8> {
-        let mut out = self.waypoint.octets().to_vec();
-        out.extend(self.principal.octets());
-        let flags = match self.delegation {
-            None => 0,
-            Some(PaperDelegation { kind: Kind::Chaining, .. }) => paper_kind::DELEGATED,
-            Some(PaperDelegation { kind: Kind::Xor, .. }) => paper_kind::DELEGATED | paper_kind::XOR,
-        };
-        out.push(self.key_id << 4 | flags);
-        if let Some(delegation) = &self.delegation {
-            out.extend(delegation.prefix.address.octets());
-            out.push(delegation.prefix.length);
-            out.extend(delegation.id.octets());
-        }
-        out
-    }
-
-    /// Capability `index` of a packet of version 0.
-    #[must_use]
-    pub fn of(packet: &Packet<'_>, index: usize) -> Option<Self> {
-        if packet.table().version != 0 {
-            return None;
-        }
-        let octets = packet.capability_octets(index);
-        let at = &PAPER.capability;
-        let flags = octets[at.kind] & 0xf;
-        Some(Self {
-            waypoint: Ipv4Addr::from(offsets::word(octets, 0)),
-            principal: Principal::from_octets(offsets::three(octets, at.principal)),
-            key_id: octets[at.kind] >> 4,
-            delegation: (flags & paper_kind::DELEGATED != 0).then(|| PaperDelegation {
-                prefix: PaperPrefix {
-                    address: Ipv4Addr::from(offsets::word(octets, at.prefix)),
-                    length: octets[at.prefix_length],
-                },
-                id: DelegationId::from_octets(offsets::three(octets, at.delegation_id)),
-                kind: if flags & paper_kind::XOR == 0 { Kind::Chaining } else { Kind::Xor },
-            }),
-        })
-    }
-}
-
-/// Invariant contents of a packet, with the real source and destination; the length is left out.
-fn mask(packet: &Packet<'_>) -> Vec<u8> {
-    let header = packet.datagram();
-    let mut out = Vec::with_capacity(14 + packet.payload().len());
-    out.push(header[v4::VERSION_AND_LENGTH]);
-    out.extend_from_slice(&header[v4::IDENTIFICATION..v4::TTL]);
-    out.push(header[v4::PROTOCOL]);
-    for address in [packet.real_source(), packet.final_destination()] {
-        if let IpAddr::V4(address) = address {
-            out.extend(address.octets());
-        }
-    }
-    out.extend_from_slice(packet.payload());
-    out
-}
-
-/// IP identification and four octets of the payload, where TCP has its sequence number (paper, section 5.3).
-fn nonce(packet: &Packet<'_>) -> [u8; 6] {
-    let mut out = [0; 6];
-    out[..2].copy_from_slice(&packet.datagram()[v4::IDENTIFICATION..v4::FRAGMENT]);
-    if let Some(sequence) = packet.payload().get(4..8) {
-        out[2..].copy_from_slice(sequence);
-    }
-    out
-}
-
-/// What makes bindings: one key, set up for its algorithm.
+/// A key that computes bindings, set up for its algorithm.
 pub enum Context<'a> {
-    /// A set-up UMAC.
     Umac(&'a Umac<2>),
-    /// A key for CMAC.
     Cmac(&'a Key128),
 }
 
 impl Context<'_> {
-    fn bind(&self, packet: &Packet<'_>) -> [u8; BINDING] {
+    fn bind(&self, packet: &PaperPacket<'_>) -> [u8; BINDING] {
         let tag = match self {
-            Self::Umac(umac) => umac.tag(&mask(packet), &nonce(packet)),
-            Self::Cmac(key) => cmac(key, &[], &mask(packet)),
+            Self::Umac(umac) => umac.tag(&packet.mask(), &packet.nonce()),
+            Self::Cmac(key) => cmac(key, &packet.mask()),
         };
         *tag.first_chunk().expect("sixteen octets")
     }
+}
+
+/// Why a router of the paper does not forward a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum Refused {
+    #[error("every waypoint has been passed")]
+    NothingLeft,
+    #[error("another router is the waypoint")]
+    NotForUs,
+    #[error("the key ID is neither this epoch's nor one beside it")]
+    KeyEpoch,
+    #[error("delegated by exclusive or")]
+    XorDelegation,
+    #[error("the destination is outside the delegated prefix")]
+    OutsidePrefix,
+    #[error("the binding is wrong")]
+    Binding,
 }
 
 /// A router of the paper.
@@ -175,62 +118,61 @@ impl PaperRouter {
         }
     }
 
-    /// Lets packets pass that were delegated by exclusive or.
+    /// Accepts delegations by exclusive or.
     #[must_use]
     pub fn with_xor(mut self) -> Self {
         self.is_xor_allowed = true;
         self
     }
 
-    /// Mends the comparison of key IDs and nothing else, which makes it worse (threat P1).
+    /// Corrects the comparison of key IDs and nothing else, which makes it worse (threat P1).
     #[must_use]
     pub fn with_modular_id_check(mut self) -> Self {
         self.is_id_check_modular = true;
         self
     }
 
-    /// Figure 3.
-    pub fn process(&mut self, packet: &Packet<'_>, now: UnixTime) -> Verdict {
-        self.check(packet, now).map_or_else(Verdict::from, Verdict::Forward)
-    }
-
-    fn check(&mut self, packet: &Packet<'_>, now: UnixTime) -> Result<Forward, Reason> {
-        let index = packet.current().ok_or(Reason::NothingLeft)?;
-        let capability = PaperCapability::of(packet, index).ok_or(Reason::Malformed)?;
-        if capability.waypoint != self.address || packet.outer().destination != self.address {
-            return Err(Reason::NotForUs);
+    /// Figure 3: returns the packet as it leaves this router.
+    ///
+    /// # Errors
+    /// The first check that fails.
+    pub fn process(&mut self, packet: &PaperPacket<'_>, now: UnixTime) -> Result<Vec<u8>, Refused> {
+        let index = packet.current().ok_or(Refused::NothingLeft)?;
+        let capability = packet.capability(index);
+        if capability.waypoint != self.address || packet.outer_destination() != self.address {
+            return Err(Refused::NotForUs);
         }
         self.check_key_id(capability.key_id, now)?;
         if let Some(delegation) = &capability.delegation {
             self.check_delegation(delegation, packet)?;
         }
         let binding = self.binding(packet, index, &capability, now);
-        if !bool::from(binding.ct_eq(packet.binding(index))) {
-            return Err(Reason::Binding);
+        if !bool::from(binding.ct_eq(&packet.datagram()[packet.binding_range(index)])) {
+            return Err(Refused::Binding);
         }
-        Ok(Forward::of(packet, index))
+        Ok(packet.forwarded(index))
     }
 
     /// `|c.id - ID| > 1`: not modular, as published.
-    fn check_key_id(&self, id: u8, now: UnixTime) -> Result<(), Reason> {
+    fn check_key_id(&self, id: u8, now: UnixTime) -> Result<(), Refused> {
         let apart = id.abs_diff(key_id(self.n, now.secs()));
         let is_near = apart <= 1 || self.is_id_check_modular && apart == 15;
-        if is_near { Ok(()) } else { Err(Reason::KeyEpoch) }
+        if is_near { Ok(()) } else { Err(Refused::KeyEpoch) }
     }
 
-    fn check_delegation(&self, delegation: &PaperDelegation, packet: &Packet<'_>) -> Result<(), Reason> {
+    fn check_delegation(&self, delegation: &PaperDelegation, packet: &PaperPacket<'_>) -> Result<(), Refused> {
         if delegation.kind == Kind::Xor && !self.is_xor_allowed {
-            return Err(Reason::XorDelegation);
+            return Err(Refused::XorDelegation);
         }
-        match packet.final_destination() {
-            IpAddr::V4(last) if delegation.prefix.holds(last) => Ok(()),
-            _ => Err(Reason::OutsidePrefix),
+        if !delegation.prefix.holds(packet.final_destination()) {
+            return Err(Refused::OutsidePrefix);
         }
+        Ok(())
     }
 
     fn binding(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &PaperPacket<'_>,
         index: usize,
         capability: &PaperCapability,
         now: UnixTime,
@@ -259,34 +201,37 @@ pub fn stamp_key(s: &Key128, capability: &PaperCapability) -> Key128 {
     }
 }
 
-/// Stamps an IPv4 packet with capabilities of version 0 and their stamping keys. The original source stays zero, as the
-/// first waypoint fills it in.
+/// Stamps an IPv4 packet with capabilities of version 0 and their stamping keys. The original source is zero until the first
+/// waypoint fills it in.
+///
+/// # Errors
+/// If the packet is no IPv4 packet, or the result would not be one of version 0.
 pub fn encapsulate(
     inner: &[u8],
     hops: &[(PaperCapability, Key128)],
     algorithm: Algorithm,
-) -> Result<Vec<u8>, Malformed> {
+) -> Result<Vec<u8>, PaperMalformed> {
     let need = Malformed::Truncated { need: 20, have: inner.len() };
     let (header, payload) = inner.split_first_chunk::<20>().ok_or(need)?;
     let first = hops.first().ok_or(Malformed::ListLength)?.0.waypoint;
     let list: usize = hops.iter().map(|(capability, _)| capability.octets().len() + BINDING).sum();
     let words = u8::try_from(list / WORD).map_err(|_| Malformed::TooManyCapabilities)?;
     let mut out = header.to_vec();
-    out.extend([0, words, 0, header[v4::PROTOCOL], 0, 0, 0, 0]);
-    out.extend_from_slice(&header[v4::DESTINATION..]);
+    out.extend([0, words, 0, header[9], 0, 0, 0, 0]);
+    out.extend_from_slice(&header[16..]);
     for (capability, _) in hops {
         out.extend(capability.octets());
         out.extend([0; BINDING]);
     }
     out.extend_from_slice(payload);
     let length = u16::try_from(out.len()).map_err(|_| Malformed::Truncated { need: out.len(), have: 65_535 })?;
-    out[v4::TOTAL_LENGTH..v4::TOTAL_LENGTH + 2].copy_from_slice(&length.to_be_bytes());
-    out[v4::PROTOCOL] = PROTOCOL;
-    out[v4::DESTINATION..v4::DESTINATION + 4].copy_from_slice(&first.octets());
-    write_ipv4_checksum(&mut out);
+    out[2..4].copy_from_slice(&length.to_be_bytes());
+    out[9] = PROTOCOL;
+    out[16..20].copy_from_slice(&first.octets());
+    ipv4::write_checksum(&mut out);
 
     let mut bindings = Vec::with_capacity(hops.len());
-    let packet = Packet::decode(&out, Version::Paper)?;
+    let packet = PaperPacket::decode(&out)?;
     for (index, (_, key)) in hops.iter().enumerate() {
         let binding = match algorithm {
             Algorithm::Umac => Context::Umac(&Umac::new(key)).bind(&packet),
@@ -298,4 +243,11 @@ pub fn encapsulate(
         out[range].copy_from_slice(&binding);
     }
     Ok(out)
+}
+
+/// `F`: AES-128-CMAC.
+fn cmac(key: &Key128, message: &[u8]) -> Block {
+    let mut tag = [[0; 16]];
+    cmac_each(CpuKernel::PORTABLE, std::slice::from_ref(key.expose()), &[Parts { head: &[], tail: message }], &mut tag);
+    tag[0]
 }

@@ -1,9 +1,9 @@
-//! A bounded map that forgets what came first.
+//! A bounded map whose oldest entry is removed first.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// The `most` things that were put in last.
+/// The entries inserted last, at most `most`.
 pub(crate) struct Recent<K, V> {
     entries: HashMap<K, V>,
     oldest: VecDeque<K>,
@@ -11,7 +11,7 @@ pub(crate) struct Recent<K, V> {
 }
 
 impl<K: Hash + Eq + Clone, V> Recent<K, V> {
-    /// Room for `most` entries, at least one, taken at once.
+    /// Allocates room for `most` entries, at least one.
     pub(crate) fn new(most: usize) -> Self {
         let most = most.max(1);
         Self { entries: HashMap::with_capacity(most), oldest: VecDeque::with_capacity(most), most }
@@ -21,7 +21,7 @@ impl<K: Hash + Eq + Clone, V> Recent<K, V> {
         self.entries.get(name)
     }
 
-    /// Puts `value` in; the oldest entry leaves if there is no room.
+    /// Inserts `value`, in place of the oldest entry if there is no room.
     pub(crate) fn insert(&mut self, name: K, value: V) {
         if self.entries.insert(name.clone(), value).is_some() {
             return;

@@ -1,18 +1,18 @@
 //! UMAC (RFC 4418) with 32- to 128-bit tags, and a bounded cache of its contexts (paper, section 5.3).
 //!
-//! For the paper profile only: a nonce that repeats under one key gives that key away (threat P4).
+//! A nonce that repeats under one key discloses that key (threat P4).
 
 use wayleave_crypto::lanes::{Aes128, Block};
 use wayleave_crypto::secret::Key128;
 use zeroize::Zeroize;
 
-use super::super::recent::Recent;
+use super::recent::Recent;
 
 /// Octets of the first layer's key and of its chunks.
 const L1_CHUNK: usize = 1024;
 /// Octets of a nonce, at most.
 const MAX_NONCE: usize = 16;
-/// Longest message: beyond it RFC 4418 changes over to a polynomial over 128 bits, which no packet needs.
+/// Octets of the longest message. RFC 4418 has a polynomial over 128 bits for longer ones, which no packet needs.
 pub const MAX_MESSAGE: usize = 1 << 24;
 const PRIME_36: u64 = (1 << 36) - 5;
 const PRIME_64: u128 = (1 << 64) - 59;
@@ -162,7 +162,7 @@ fn be64(octets: &[u8]) -> u64 {
     u64::from(be32(octets)) << 32 | u64::from(be32(&octets[4..]))
 }
 
-/// Contexts of the capabilities seen last, so that a key is set up once for many packets.
+/// The contexts of the most recent capabilities, so that a key is set up once for many packets.
 pub struct ContextCache<K>(Recent<K, Umac<2>>);
 
 impl<K: std::hash::Hash + Eq + Clone> ContextCache<K> {
@@ -172,7 +172,7 @@ impl<K: std::hash::Hash + Eq + Clone> ContextCache<K> {
         Self(Recent::new(most))
     }
 
-    /// The context named `name`; made by `make` if it is not there, in place of the oldest one if there is no room.
+    /// The context `name`. If it is missing, `make` makes its key, in place of the oldest one if there is no room.
     pub fn get(&mut self, name: &K, make: impl FnOnce() -> Key128) -> &Umac<2> {
         if self.0.get(name).is_none() {
             self.0.insert(name.clone(), Umac::new(&make()));
@@ -186,7 +186,7 @@ impl<K: std::hash::Hash + Eq + Clone> ContextCache<K> {
         self.0.len()
     }
 
-    /// Whether none is held.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.len() == 0

@@ -1,4 +1,10 @@
 //! Plots of results as SVG: points by category on a logarithmic axis, and lines, in panels one below the other.
+//!
+//! The SVG is written by hand: `plotters` with its SVG backend alone would add three crates of 20,000 lines and replace some
+//! 150 lines of this file by about as many calls; the published points, the larger part of this module, would stay.
+
+pub mod attestation;
+pub mod forward;
 
 use std::fmt::Write as _;
 
@@ -10,13 +16,13 @@ const TOP: f64 = 46.0;
 const BOTTOM: f64 = 92.0;
 const COLOURS: [&str; 8] = ["#0b6fb8", "#c2410c", "#15803d", "#7e22ce", "#b91c1c", "#0f766e", "#a16207", "#475569"];
 
-/// One picture: its panels from top to bottom.
+/// A picture, with its panels from top to bottom.
 pub struct Plot {
     pub title: String,
     pub panels: Vec<Panel>,
 }
 
-/// One pair of axes.
+/// A pair of axes.
 pub struct Panel {
     pub title: String,
     /// What the vertical axis measures, with its unit.
@@ -25,9 +31,9 @@ pub struct Panel {
 }
 
 pub enum Content {
-    /// Named places from left to right; each series has points (place, value) over them, on a logarithmic axis.
+    /// Named places from left to right; each series has points (index of the place, value) on a logarithmic axis.
     Categories { places: Vec<String>, series: Vec<Series<usize>> },
-    /// Curves over numbers, both axes linear.
+    /// Curves over numbers; both axes are linear.
     Lines { along: String, series: Vec<Series<f64>> },
 }
 
@@ -43,13 +49,13 @@ pub struct Series<X> {
 pub enum Style {
     /// Filled marks, or a curve.
     Measured,
-    /// Filled marks, of the colour of the series before: beside its curve, what was found by trying.
+    /// Filled marks in the colour of the series before: an experiment beside a computed curve.
     Tried,
-    /// Hollow marks, of the colour of the series before.
+    /// Hollow marks in the colour of the series before.
     Published,
 }
 
-/// Each series has a colour, which the ones that belong to it share.
+/// The colour of each series; those that belong to the series before share its colour.
 fn colours<X>(series: &[Series<X>]) -> impl Iterator<Item = &'static str> + '_ {
     let mut number = 0;
     series.iter().enumerate().map(move |(place, one)| {
@@ -152,7 +158,7 @@ fn lines(out: &mut String, (high, low): (f64, f64), along: &str, series: &[Serie
     }
 }
 
-/// The next number above whose quarters are round.
+/// The next larger number whose quarters are round.
 fn round_above(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     [1.0, 1.2, 1.6, 2.0, 2.4, 3.2, 4.0, 6.0, 8.0]
@@ -168,7 +174,7 @@ fn rule(out: &mut String, y: f64, label: &str) {
     text(out, LEFT - 8.0, y + 4.0, "end", 12, label);
 }
 
-/// Where the legend shows the series of this number.
+/// Position of a series in the legend.
 fn legend_place(high: f64, number: usize) -> (f64, f64) {
     (WIDTH - RIGHT + 24.0, high + 8.0 + 20.0 * number as f64)
 }
@@ -178,7 +184,7 @@ fn legend(out: &mut String, high: f64, number: usize, name: &str) {
     text(out, x + 12.0, y + 4.0, "start", 12, name);
 }
 
-/// How the series looks: a mark, or a piece of its curve.
+/// A sample of the series for the legend: a mark, or a piece of its curve.
 fn sample(out: &mut String, high: f64, number: usize, colour: &str, style: Style, curve: bool) {
     let (x, y) = legend_place(high, number);
     if curve {

@@ -11,29 +11,27 @@ pub const MAX_FIELDS: usize = 255;
 /// Octets of the longest header.
 pub const HEADER_MAX: usize = FIXED_LEN + OPAQUE_LEN * MAX_FIELDS;
 
-/// The version in the first four bits: one that today's wire does not use.
+/// The version in the first four bits: one that today's SCION does not use.
 const VERSION: u8 = 15;
 
-/// `ingress 16 | egress 16 | MAC 32` (paper, section 3.1). Interfaces are in the order of construction.
+/// `ingress 16 | egress 16 | MAC 32` (paper, section 3.1), seen in the direction of construction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpaqueField {
-    /// Where the beacon came in; zero at the core.
+    /// Interface by which the beacon came in; zero at the core.
     pub ingress: u16,
-    /// Where the beacon went out; zero at the last AS.
+    /// Interface by which the beacon went out; zero at the last AS.
     pub egress: u16,
     /// The first four octets of the CBC-MAC.
     pub mac: [u8; 4],
 }
 
 impl OpaqueField {
-    /// Reads the eight octets.
     #[must_use]
     pub fn read(octets: [u8; OPAQUE_LEN]) -> Self {
         let [i0, i1, e0, e1, mac @ ..] = octets;
         Self { ingress: u16::from_be_bytes([i0, i1]), egress: u16::from_be_bytes([e0, e1]), mac }
     }
 
-    /// The eight octets.
     #[must_use]
     pub fn octets(self) -> [u8; OPAQUE_LEN] {
         let ([i0, i1], [e0, e1], [a, b, c, d]) = (self.ingress.to_be_bytes(), self.egress.to_be_bytes(), self.mac);
@@ -41,41 +39,22 @@ impl OpaqueField {
     }
 }
 
-/// Why the octets are no packet of this wire.
+/// Why octets are not a packet of this format. The sender erred; the packet is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum HeaderError {
-    /// Fewer octets than the header has.
-    #[error("{have} octets where {need} are needed")]
-    Truncated {
-        /// What is needed.
-        need: usize,
-        /// What is there.
-        have: usize,
-    },
-    /// Not our version.
-    #[error("version {0}")]
+    #[error("truncated: the header needs {need} octets, the packet has {have}")]
+    Truncated { need: usize, have: usize },
+    #[error("unknown version {0}")]
     Version(u8),
     /// The payload is longer or shorter than the header says.
-    #[error("a payload of {said} octets is said, {have} are there")]
-    PayloadLength {
-        /// What the header says.
-        said: usize,
-        /// What follows it.
-        have: usize,
-    },
+    #[error("the header gives a payload of {said} octets, the packet has {have}")]
+    PayloadLength { said: usize, have: usize },
     /// No opaque field, an up half longer than all, or a pointer beyond the last.
-    #[error("pointer {pointer} and up half {up} in {count} opaque fields")]
-    Pointer {
-        /// `OF ptr`.
-        pointer: u8,
-        /// Opaque fields of the up half.
-        up: u8,
-        /// All opaque fields.
-        count: u8,
-    },
+    #[error("pointer {pointer} or up half {up} beyond the {count} opaque fields")]
+    Pointer { pointer: u8, up: u8, count: u8 },
 }
 
-/// What a switch reads: lengths and pointer are checked.
+/// The fields that a switch reads, with lengths and pointer checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// `OF ptr`.
@@ -114,28 +93,28 @@ impl Layout {
         Ok(Self { pointer, up, count })
     }
 
-    /// Where opaque field `index` begins.
+    /// Offset of opaque field `index`.
     #[inline(always)]
     #[must_use]
     pub fn field(index: u8) -> usize {
         FIXED_LEN + OPAQUE_LEN * usize::from(index)
     }
 
-    /// Where the pointer lies.
+    /// Offset of the pointer.
     pub const POINTER: usize = 3;
 
     /// The first octet.
     pub const VERSION: u8 = VERSION << 4;
 }
 
-/// A header, decoded.
+/// A decoded header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
     /// The opaque field to check next.
     pub pointer: u8,
     /// Opaque fields of the up half; travel is against construction there.
     pub up: u8,
-    /// What follows: an IP protocol number.
+    /// IP protocol number of the payload.
     pub protocol: u8,
     /// Source, opaque to switches.
     pub src: [u8; 8],
@@ -146,7 +125,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Decodes the header of `packet`, and gives the payload.
+    /// Decodes the header of `packet` and returns it with the payload.
     ///
     /// # Errors
     /// The first thing that is wrong.
@@ -165,7 +144,7 @@ impl Header {
         Ok((header, payload))
     }
 
-    /// The packet; opaque fields beyond [`MAX_FIELDS`] and payload beyond 65,535 octets are cut.
+    /// Returns the packet. Opaque fields beyond [`MAX_FIELDS`] and payload beyond 65,535 octets are cut off.
     #[must_use]
     pub fn encode(&self, payload: &[u8]) -> Vec<u8> {
         let fields = &self.fields[..self.fields.len().min(MAX_FIELDS)];

@@ -1,44 +1,45 @@
-//! Packets of the commonest kind beside each other: in transit from a neighbour to another one of this switch, without a
-//! change of halves. Whatever is not like that, or is not right, goes the general way, which knows the reason.
+//! The fast path of the switch: sixteen packets in lanes, in transit from one neighbour of this switch to another without a
+//! change of halves. Every other packet, and every packet that fails a check, takes the general path in `switch.rs`, which
+//! knows the reason. Deleting this file loses speed and nothing else; a test compares both paths with a model.
 
 use wayleave_crypto::lanes::{Block, first_halves, join, zeros};
-use wayleave_packet::scion_2015::{FIXED_LEN, Layout, OPAQUE_LEN, OpaqueKey, Step};
+use wayleave_dataplane::frame::Action;
 
-use super::RUN;
-use crate::frame::Action;
+use super::switch::RUN;
+use super::{FIXED_LEN, Layout, OPAQUE_LEN, OpaqueKey, Step};
 
-/// One run's packets, field by field, as they lie in the packets.
+/// One field of each packet of a run, in the order of octets in which the packets have them.
 #[derive(Clone)]
-pub(super) struct Beside {
+pub(super) struct Lanes {
     /// The first eight octets.
     front: [u64; RUN],
-    /// The opaque field at the pointer, the one before it and the one behind it.
+    /// The opaque fields at the pointer, before it and behind it.
     field: [u64; RUN],
     before: [u64; RUN],
     behind: [u64; RUN],
     length: [u32; RUN],
-    /// Where the packet came in; zero if there is none.
+    /// The ingress interface; zero marks an empty lane.
     interface: [u16; RUN],
     egress: [u16; RUN],
-    /// Where the pointer goes.
+    /// The pointer's new value.
     pointer: [u16; RUN],
-    /// What the MACs are computed of, and then the MACs.
+    /// The inputs of the MACs, replaced by the MACs.
     blocks: [Block; RUN],
 }
 
-impl std::fmt::Debug for Beside {
+impl std::fmt::Debug for Lanes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Beside(..)")
+        f.write_str("Lanes(..)")
     }
 }
 
-impl Default for Beside {
+impl Default for Lanes {
     fn default() -> Self {
         Self::EMPTY
     }
 }
 
-impl Beside {
+impl Lanes {
     const EMPTY: Self = Self {
         front: [0; RUN],
         field: [0; RUN],
@@ -51,13 +52,14 @@ impl Beside {
         blocks: [[0; 16]; RUN],
     };
 
-    /// Begins with a new run.
+    /// Empties all lanes.
     #[inline(always)]
     pub(super) fn clear(&mut self) {
         self.interface = [0; RUN];
     }
 
-    /// Takes the packet of `lane`, which came in by `interface`, if it has room for three opaque fields where it says.
+    /// Puts a packet that came in by `interface` into `lane`. The lane stays empty if the packet is too short for three
+    /// opaque fields around its pointer.
     #[inline(always)]
     pub(super) fn put(&mut self, lane: usize, packet: &[u8], interface: u16) {
         let Some(front) = packet.first_chunk::<8>() else { return };
@@ -73,19 +75,23 @@ impl Beside {
         self.interface[lane] = interface;
     }
 
-    /// Which packets pass all checks but that of the MAC, a bit for each. The others go the general way.
+    /// Returns a bit for each packet that passes every check but that of the MAC; the others take the general path.
+    ///
+    /// Constant time: all lanes are checked in full, and the results are gathered with OR before any branch.
     #[inline(always)]
     pub(super) fn check(&mut self, key: &OpaqueKey, own: &[bool]) -> u16 {
         let Self { front, field, before, behind, length, interface, egress, pointer, blocks } = self;
         let mut refused = [0; RUN];
         let (mut first, mut second) = ([0; RUN], [0; RUN]);
         for lane in 0..RUN {
-            // All numbers of one width, for the sake of the vectors.
+            // All numbers have 64 bits, so that the compiler keeps the loop in vectors of one width.
+            // header.rs: Layout::decode reads the same fields.
             let front = u64::from_be(front[lane]);
             let (version, count, up, at) = (front >> 56, front >> 48 & 0xff, front >> 40 & 0xff, front >> 32 & 0xff);
             let (payload, came_in) = (front >> 16 & 0xffff, u64::from(interface[lane]));
             let against = at < up;
-            // The first field of the down half has none before it; the last one of the up half is refused here.
+            // verify.rs: step. The first field of the down half has no previous one; the last one of the up half, whose
+            // previous field would be in the other half, is refused here.
             let (before, behind) = (u64::from_be(before[lane]), u64::from_be(behind[lane]));
             let previous = if against { behind } else { before };
             let step = Step::new(u64::from_be(field[lane]), if at == up { 0 } else { previous }, against);
@@ -109,7 +115,7 @@ impl Beside {
         zeros(key.kernel(), &refused) & !zeros(key.kernel(), &leaves)
     }
 
-    /// Which MACs are wrong, a bit for each of those that `passed`.
+    /// Returns a bit for each packet in `passed` whose MAC is wrong.
     #[inline(always)]
     pub(super) fn wrong(&mut self, passed: u16, key: &OpaqueKey) -> u16 {
         let Self { field, blocks, .. } = self;
@@ -121,7 +127,7 @@ impl Beside {
         passed & !zeros(key.kernel(), &differ)
     }
 
-    /// Rewrites the packet of `lane`, which is right; to where it leaves.
+    /// Moves the pointer of the verified packet in `lane` on and returns where it is sent.
     #[inline(always)]
     pub(super) fn leave(&self, lane: usize, packet: &mut [u8]) -> Action {
         let lane = lane % RUN;

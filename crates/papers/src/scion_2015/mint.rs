@@ -1,4 +1,4 @@
-//! What beacons leave behind: half-paths of opaque fields, and how two are joined.
+//! Half-paths of opaque fields, which beacons construct, and how a sender joins two.
 
 use wayleave_crypto::lanes::{Aes128, Block, CpuKernel};
 
@@ -16,26 +16,25 @@ impl std::fmt::Debug for OpaqueKey {
 }
 
 impl OpaqueKey {
-    /// From 16 octets.
     #[must_use]
     pub fn new(key: &Block) -> Self {
         Self(Aes128::new(key))
     }
 
-    /// From its expanded form, which may have a kernel chosen.
+    /// From an expanded key, whose processor features may have been chosen.
     #[must_use]
     pub fn from_aes(key: Aes128) -> Self {
         Self(key)
     }
 
-    /// The code that computes with it.
+    /// The processor features with which it computes.
     #[inline]
     #[must_use]
     pub fn kernel(&self) -> CpuKernel {
         self.0.kernel()
     }
 
-    /// The CBC-MACs of all `inputs`, in their place.
+    /// Replaces each of `inputs` by its CBC-MAC.
     #[inline]
     pub fn tag_blocks(&self, inputs: &mut [Block]) {
         self.0.encrypt(inputs);
@@ -48,22 +47,22 @@ impl OpaqueKey {
     }
 }
 
-/// Opaque fields from the core outwards.
+/// Opaque fields in the order of construction: from the core outwards.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HalfPath {
-    /// In the order of construction.
     pub fields: Vec<OpaqueField>,
 }
 
 impl HalfPath {
-    /// Adds the next AS, which mints with its own `key`.
+    /// Adds the opaque field of the next AS under its own `key`.
     pub fn extend(&mut self, key: &OpaqueKey, ingress: u16, egress: u16) {
         let previous = self.fields.last().map_or([0; OPAQUE_LEN], |field| field.octets());
         self.fields.push(OpaqueField { ingress, egress, mac: key.mac(ingress, egress, previous) });
     }
 }
 
-/// The header for travel up `up` to the core and down `down` from it; `None` if there are too many fields or none.
+/// The header of a path up `up` to the core and down `down` from it. `None` if it has no opaque field or more than
+/// [`MAX_FIELDS`].
 #[must_use]
 pub fn join(up: &HalfPath, down: &HalfPath, src: [u8; 8], dst: [u8; 8], protocol: u8) -> Option<Header> {
     let fields: Vec<OpaqueField> = up.fields.iter().rev().chain(&down.fields).copied().collect();

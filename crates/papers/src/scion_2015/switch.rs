@@ -1,28 +1,26 @@
-//! The switch of the paper of 2015 (sections 3.2 and 4.1): interface, MAC, pointer. For benchmarks and the laboratory.
-
-mod beside;
+//! The switch of the paper of 2015 (sections 3.2 and 4.1): checks the interface and the MAC, and moves the pointer on.
 
 use wayleave_crypto::lanes::Work;
-use wayleave_packet::scion_2015::{Layout, OpaqueKey, step};
+use wayleave_dataplane::counters::{Counters, Reason};
+use wayleave_dataplane::frame::{Action, BURST, Frame, Ingress, fetch};
 
-use crate::counters::{Counters, Reason};
-use crate::frame::{Action, BURST, Frame, Ingress, fetch};
-use beside::Beside;
+use super::lanes::Lanes;
+use super::{Layout, OpaqueKey, step};
 
 /// One core's switch of one AS.
 #[derive(Clone, Debug)]
 pub struct Switch {
     key: OpaqueKey,
-    /// Room for two runs, so that a run's fields have time to reach where they are read as vectors; not there while a burst is
-    /// processed.
-    beside: Option<Box<[Beside; 2]>>,
-    /// Interfaces of the AS that are on this switch; all others are a sibling's.
+    /// Two runs: the fields of one are collected while the other is checked, so that stores reach the cache before vector
+    /// loads read them. `None` while a burst is processed.
+    lanes: Option<Box<[Lanes; 2]>>,
+    /// Indexed by interface: whether it is on this switch. All others are a sibling's.
     own: Box<[bool]>,
     counters: Counters,
 }
 
-/// Packets that are taken through all checks together.
-const RUN: usize = 16;
+/// Packets in lanes: they pass through all checks together.
+pub(super) const RUN: usize = 16;
 
 /// Cache lines that hold a header of a few fields.
 const HEADER_LINES: usize = 1;
@@ -34,7 +32,7 @@ struct Pending {
     /// The MAC of the next field, if the packet changes from its up half to its down half here.
     second: u32,
     egress: u16,
-    /// Where the pointer goes, and where it may not.
+    /// The pointer's new value, which must stay below `count`.
     pointer: u8,
     count: u8,
     changes: bool,
@@ -49,10 +47,10 @@ impl Switch {
         for &id in own {
             ports[usize::from(id)] = id != 0;
         }
-        Self { key, beside: Some(Box::default()), own: ports, counters: Counters::default() }
+        Self { key, lanes: Some(Box::default()), own: ports, counters: Counters::default() }
     }
 
-    /// What this core has counted.
+    /// Counters of this core.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -61,25 +59,26 @@ impl Switch {
     /// Processes at most [`BURST`] packets in place. A packet for another switch of the AS goes to sibling 0.
     pub fn process(&mut self, frames: &mut [Frame<'_>]) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
-        let mut beside = self.beside.take().unwrap_or_default();
+        let mut lanes = self.lanes.take().unwrap_or_default();
         let count = frames.len().min(BURST);
         self.key.kernel().run(Burst {
             switch: self,
             frames: &mut frames[..count],
             actions: &mut actions,
-            beside: &mut beside,
+            lanes: &mut lanes,
         });
-        self.beside = Some(beside);
+        self.lanes = Some(lanes);
         actions
     }
 
-    /// A run after the other, each with its fields taken while the one before is looked at.
+    /// Checks one run after the other; the fields of the next are collected first, and the cache lines of the one after it
+    /// prefetched, so that no run waits for memory.
     #[inline(always)]
     fn process_burst(
         &mut self,
         frames: &mut [Frame<'_>],
         actions: &mut [Action; BURST],
-        [this, next]: &mut [Beside; 2],
+        [this, next]: &mut [Lanes; 2],
     ) {
         let (mut this, mut next) = (this, next);
         fetch::<HEADER_LINES>(&frames[..frames.len().min(2 * RUN)]);
@@ -97,25 +96,25 @@ impl Switch {
     }
 
     #[inline(always)]
-    fn process_run(&mut self, frames: &mut [Frame<'_>], actions: &mut [Action], beside: &mut Beside) {
-        let passed = beside.check(&self.key, &self.own);
-        let wrong = if passed == 0 { 0 } else { beside.wrong(passed, &self.key) };
+    fn process_run(&mut self, frames: &mut [Frame<'_>], actions: &mut [Action], lanes: &mut Lanes) {
+        let passed = lanes.check(&self.key, &self.own);
+        let wrong = if passed == 0 { 0 } else { lanes.wrong(passed, &self.key) };
         if passed.count_ones() as usize != frames.len() || wrong != 0 {
-            return self.process_others(frames, actions, beside, (passed, wrong));
+            return self.process_others(frames, actions, lanes, (passed, wrong));
         }
         self.counters.forwarded += frames.len() as u64;
         for (lane, (frame, action)) in frames.iter_mut().zip(actions).enumerate() {
-            *action = beside.leave(lane, frame.octets);
+            *action = lanes.leave(lane, frame.octets);
         }
     }
 
-    /// A run of which not all packets were good beside each other.
+    /// The general path, for a run in which some packet did not pass in lanes.
     #[inline(never)]
     fn process_others(
         &mut self,
         frames: &mut [Frame<'_>],
         actions: &mut [Action],
-        beside: &Beside,
+        lanes: &Lanes,
         (passed, wrong): (u16, u16),
     ) {
         let mut refused = [None; RUN];
@@ -141,7 +140,7 @@ impl Switch {
         for (index, (frame, action)) in frames.iter_mut().zip(actions).enumerate().take(RUN) {
             let reason = match refused[index] {
                 None if passed >> index & 1 != 0 => {
-                    *action = beside.leave(index, frame.octets);
+                    *action = lanes.leave(index, frame.octets);
                     None
                 }
                 None => self.decide(frame, &pending[index], &blocks[index], &seconds[index], action).err(),
@@ -176,7 +175,7 @@ impl Switch {
             return Ok(());
         }
         let ours = self.own.get(usize::from(packet.egress)).is_some_and(|own| *own);
-        // The switch at the way out moves the pointer on; the one at the way in only over the change of halves.
+        // The egress switch moves the pointer on. The ingress switch moves it only over the change of halves.
         let pointer = packet.pointer + u8::from(ours);
         if pointer >= packet.count {
             return Err(Reason::PathEnd);
@@ -192,7 +191,7 @@ struct Burst<'a, 'f> {
     switch: &'a mut Switch,
     frames: &'a mut [Frame<'f>],
     actions: &'a mut [Action; BURST],
-    beside: &'a mut [Beside; 2],
+    lanes: &'a mut [Lanes; 2],
 }
 
 impl Work for Burst<'_, '_> {
@@ -200,18 +199,18 @@ impl Work for Burst<'_, '_> {
 
     #[inline(always)]
     fn run(self) {
-        let Self { switch, frames, actions, beside } = self;
-        switch.process_burst(frames, actions, beside);
+        let Self { switch, frames, actions, lanes } = self;
+        switch.process_burst(frames, actions, lanes);
     }
 }
 
-/// Takes a run's packets.
+/// Collects the fields of a run's packets.
 #[inline(always)]
-fn put(beside: &mut Beside, frames: &[Frame<'_>]) {
-    beside.clear();
+fn put(lanes: &mut Lanes, frames: &[Frame<'_>]) {
+    lanes.clear();
     for (lane, frame) in frames.iter().enumerate().take(RUN) {
         if let Ingress::External(interface) = frame.ingress {
-            beside.put(lane, frame.octets, interface);
+            lanes.put(lane, frame.octets, interface);
         }
     }
 }

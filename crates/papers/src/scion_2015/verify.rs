@@ -1,10 +1,11 @@
-//! What a switch checks: the field at the pointer under the one before it in the order of construction.
+//! What a switch verifies: the opaque field at the pointer, whose MAC also covers the previous one in the order of
+//! construction.
 
 use wayleave_crypto::lanes::Block;
 
 use super::header::{Layout, OPAQUE_LEN};
 
-/// The block under the MAC: `IF || previous OF`, and zeros to 16 octets (paper, equation 1 and section 4).
+/// The block that the MAC covers: `IF || previous OF`, padded with zeros (paper, equation 1 and section 4).
 #[inline]
 #[must_use]
 pub fn mac_input(ingress: u16, egress: u16, previous: [u8; OPAQUE_LEN]) -> Block {
@@ -12,47 +13,47 @@ pub fn mac_input(ingress: u16, egress: u16, previous: [u8; OPAQUE_LEN]) -> Block
     (interfaces | u128::from(u64::from_be_bytes(previous)) << 32).to_be_bytes()
 }
 
-/// An opaque field as travel sees it, and the one before it in the order of construction.
+/// An opaque field in the direction of travel, with the previous one in the order of construction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
     /// `ingress 16 | egress 16 | MAC 32`.
     field: u64,
     /// The previous field, zero at the core.
     previous: u64,
-    /// Travel is against construction.
+    /// Whether travel is against the direction of construction.
     against: bool,
 }
 
 impl Step {
-    /// At the opaque field `field` after `previous`, both as numbers; `against` construction or with it.
+    /// A step at `field` after `previous`, both as big-endian numbers.
     #[inline(always)]
     #[must_use]
     pub fn new(field: u64, previous: u64, against: bool) -> Self {
         Self { field, previous, against }
     }
 
-    /// Where the packet enters the AS; zero if it starts here or joins its other half here.
+    /// Interface by which the packet enters the AS; zero if its path or its other half begins here.
     #[inline(always)]
     #[must_use]
     pub fn ingress(&self) -> u16 {
         (self.field >> if self.against { 32 } else { 48 }) as u16
     }
 
-    /// Where it leaves; zero if it ends here or joins its other half here.
+    /// Interface by which it leaves; zero if its path or its first half ends here.
     #[inline(always)]
     #[must_use]
     pub fn egress(&self) -> u16 {
         (self.field >> if self.against { 48 } else { 32 }) as u16
     }
 
-    /// The MAC that it carries.
+    /// The MAC in the opaque field.
     #[inline(always)]
     #[must_use]
     pub fn mac(&self) -> u32 {
         self.field as u32
     }
 
-    /// The block whose CBC-MAC it must be: [`mac_input`] of the fields.
+    /// The block whose CBC-MAC the MAC must be: [`mac_input`] of the fields.
     #[inline(always)]
     #[must_use]
     pub fn mac_input(&self) -> Block {
@@ -60,7 +61,7 @@ impl Step {
         (u128::from(high) << 64 | u128::from(low)).to_be_bytes()
     }
 
-    /// Both halves of [`mac_input`](Self::mac_input), as they lie in memory.
+    /// Both halves of [`mac_input`](Self::mac_input), in network order.
     #[inline(always)]
     #[must_use]
     pub fn mac_input_halves(&self) -> [u64; 2] {
@@ -68,14 +69,14 @@ impl Step {
     }
 }
 
-/// The step at opaque field `index` of a packet that `layout` was read from.
+/// The step at opaque field `index` of the packet with this `layout`.
 #[inline(always)]
 #[must_use]
 pub fn step(packet: &[u8], layout: Layout, index: u8) -> Step {
     let at = Layout::field(index);
     let word = |at: usize| u64::from_be_bytes(*packet[at..at + OPAQUE_LEN].first_chunk().expect("eight octets"));
     let against = index < layout.up;
-    // In the up half the AS nearer to the core comes later, in the down half earlier; the core itself has none.
+    // In the up half the AS nearer to the core comes later, in the down half earlier. The core has no previous field.
     let (core, place) = if against { (layout.up - 1, at + OPAQUE_LEN) } else { (layout.up, at - OPAQUE_LEN) };
     let previous = if index == core { 0 } else { word(place) };
     Step { field: word(at), previous, against }

@@ -6,10 +6,10 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use wayleave_crypto::lanes::CpuKernel;
-use wayleave_dataplane::icing::bench::{Bench, Work};
-use wayleave_dataplane::slots::Headroom;
-use wayleave_dataplane::{bench, platypus};
 use wayleave_packet::icing::mint::Form;
+use wayleave_papers::bench::icing::{Bench, Work};
+use wayleave_papers::bench::slots::Headroom;
+use wayleave_papers::bench::{forward, platypus};
 
 thread_local! {
     /// Allocations of this thread.
@@ -63,7 +63,7 @@ fn bursts_are_forwarded_and_stamped_without_an_allocation() {
 /// With revocations, replay filter and accounts, and stamped.
 #[test]
 fn bursts_of_platypus_are_forwarded_and_stamped_without_an_allocation() {
-    use platypus::bench::{Bench, StampBench, Work};
+    use platypus::{Bench, StampBench, Work};
     for kernel in CpuKernel::available() {
         for work in [Work::Plain, Work::Full] {
             let mut bench = Bench::new(work, 348, kernel, Headroom::Staggered);
@@ -146,8 +146,8 @@ fn bursts_are_stamped_by_rule_without_an_allocation() {
 #[test]
 fn bursts_of_scion_are_forwarded_without_an_allocation() {
     for kernel in CpuKernel::available() {
-        for work in [bench::Work::Scion, bench::Work::Scion2015] {
-            let mut bench = bench::Bench::new(work, 1_500, &[], kernel, Headroom::Staggered, 5).expect("no routes");
+        for work in [forward::Work::Scion, forward::Work::Scion2015] {
+            let mut bench = forward::Bench::new(work, 1_500, &[], kernel, Headroom::Staggered, 5).expect("no routes");
             let before = COUNT.with(Cell::get);
             assert_eq!(bench.pass(&mut || Duration::ZERO).0, bench.packets());
             assert_eq!(COUNT.with(Cell::get) - before, 0, "{work:?} on {}", kernel.name());

@@ -1,12 +1,12 @@
 //! The published attacks on KC-RSA as the paper has it: each succeeds, which is why only the lab runs it. What the
 //! standard chain makes of the same attacks is in `attacks.rs`.
 
-use wayleave_attestation::paper::raw::{Moduli, RawPrivate};
-use wayleave_attestation::paper::rsa::{Attestation, KcRsa, Mode};
-use wayleave_attestation::paper::world::{BitVector, World};
-use wayleave_attestation::{Announcement, Scheme};
 use wayleave_core::Asn;
 use wayleave_crypto::secret::Secret;
+use wayleave_papers::kc_x::certificates::{BitVector, Certificates};
+use wayleave_papers::kc_x::raw::{Moduli, RawPrivate};
+use wayleave_papers::kc_x::rsa::{Attestation, KcRsa, Mode};
+use wayleave_papers::scheme::{Announcement, Scheme};
 
 fn announcement(prefix: &str, path: &[u32]) -> Announcement {
     Announcement { prefixes: vec![prefix.parse().expect("a prefix")], path: path.iter().map(|n| Asn(*n)).collect() }
@@ -14,10 +14,10 @@ fn announcement(prefix: &str, path: &[u32]) -> Announcement {
 
 /// AS 1 is the origin, AS 2 its neighbour with the next hops 3 and 4; AS 3 and AS 4 also meet at AS 5, and AS 3 has a
 /// neighbour 9 far away.
-fn world(mode: Mode) -> KcRsa {
+fn scheme(mode: Mode) -> KcRsa {
     let mut scheme = KcRsa::new(&Secret::new([1; 32]), mode);
     for (a, b) in [(1, 2), (2, 3), (2, 4), (3, 4), (3, 5), (4, 5), (3, 9), (4, 7), (7, 8), (8, 9), (9, 10)] {
-        scheme.world_mut().connect(Asn(a), Asn(b));
+        scheme.certificates_mut().connect(Asn(a), Asn(b));
     }
     scheme
 }
@@ -33,8 +33,8 @@ fn honest(scheme: &mut KcRsa, prefix: &str, path: &[u32], to: u32) -> Vec<u8> {
 }
 
 /// A vector that names `to`, as anyone can write one: neighbour lists are public.
-fn naming(world: &World, from: u32, to: u32) -> BitVector {
-    let list = world.neighbours(Asn(from));
+fn naming(certificates: &Certificates, from: u32, to: u32) -> BitVector {
+    let list = certificates.neighbours(Asn(from));
     let mut vector = BitVector::zeros(u16::try_from(list.len()).expect("a short list"));
     vector.set(list.iter().position(|neighbour| *neighbour == Asn(to)).expect("a neighbour"));
     vector
@@ -55,14 +55,14 @@ fn forge(
     to: u32,
 ) -> Attestation {
     let ases: Vec<Asn> = path.iter().map(|n| Asn(*n)).collect();
-    let vector = naming(scheme.world(), *path.last().expect("not empty"), to);
+    let vector = naming(scheme.certificates(), *path.last().expect("not empty"), to);
     Attestation::extend(mode, Some(received), &ases, vector, &own_pair(mode), leaked).expect("signs")
 }
 
 #[test]
 fn a_sibling_signs_as_its_sibling() {
     for mode in [Mode::FullDomain, Mode::Literal] {
-        let mut scheme = world(mode);
+        let mut scheme = scheme(mode);
         // AS 2 sends one UPDATE to AS 3 and AS 4, and with it one private key to both.
         let received = honest(&mut scheme, "192.0.2.0/24", &[1, 2], 4);
         let received = Attestation::decode(&received).expect("decodes");
@@ -82,7 +82,7 @@ fn a_sibling_signs_as_its_sibling() {
 #[test]
 fn a_leaked_key_claims_a_shorter_path() {
     let mode = Mode::FullDomain;
-    let mut scheme = world(mode);
+    let mut scheme = scheme(mode);
     // The true way from AS 2 to AS 9 has two ASes more.
     let true_path = [1, 2, 4, 7, 8];
     let received = honest(&mut scheme, "192.0.2.0/24", &true_path, 9);
@@ -106,7 +106,7 @@ fn a_leaked_key_claims_a_shorter_path() {
 
 #[test]
 fn one_signature_serves_every_prefix() {
-    let mut scheme = world(Mode::FullDomain);
+    let mut scheme = scheme(Mode::FullDomain);
     let path = [1, 2, 3];
     let received = honest(&mut scheme, "192.0.2.0/24", &path, 5);
     // Neither prefix nor time is in the formulas: cut from one UPDATE and pasted into another, for all time.

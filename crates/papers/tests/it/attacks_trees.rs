@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use wayleave_attestation::hash::mmo::{Mmo, Node, Value, cut, join};
-use wayleave_attestation::paper::hors::{KC_MT, Tree};
-use wayleave_attestation::paper::mt::{Attestation, Hop, KcMt, SIGMA, Signature, digest};
-use wayleave_attestation::paper::origin::OriginStatement;
-use wayleave_attestation::paper::world::BitVector;
-use wayleave_attestation::{Announcement, Scheme};
 use wayleave_core::Asn;
 use wayleave_crypto::secret::Secret;
+use wayleave_papers::kc_x::certificates::BitVector;
+use wayleave_papers::kc_x::hors::{KC_MT, Tree};
+use wayleave_papers::kc_x::mmo::{Mmo, Node, Value, cut, join};
+use wayleave_papers::kc_x::mt::{Attestation, Hop, KcMt, SIGMA, Signature, digest};
+use wayleave_papers::kc_x::origin::OriginStatement;
+use wayleave_papers::scheme::{Announcement, Scheme};
 
 fn scheme() -> KcMt {
     KcMt::new(&Secret::new([4; 32]), OriginStatement::EachTime)
@@ -33,7 +33,7 @@ fn received(scheme: &mut KcMt, path: &[u32], to: u32) -> Attestation {
 /// A hop of `path`'s last AS, signed with the key of `seed`, that sends to `to` and grants the key of `grants`.
 fn forge_hop(scheme: &mut KcMt, path: &[u32], to: u32, seed: &[u8; 16], grants: &[u8; 16]) -> Hop {
     let path: Vec<Asn> = path.iter().copied().map(Asn).collect();
-    let vector = scheme.world_mut().export(&path, Asn(to));
+    let vector = scheme.certificates_mut().export(&path, Asn(to));
     let mmo = Mmo::default();
     let key = Tree::new(&mmo, KC_MT, grants).root();
     let mut hors = Vec::new();
@@ -45,7 +45,7 @@ fn forge_hop(scheme: &mut KcMt, path: &[u32], to: u32, seed: &[u8; 16], grants: 
 fn a_sibling_forges_as_its_sibling() {
     // F2: 3 and 4 both hear from 2, and so both hold t_2^-. 3 claims that 4 passed the route on to 5.
     let mut scheme = scheme();
-    scheme.world_mut().connect(Asn(2), Asn(4));
+    scheme.certificates_mut().connect(Asn(2), Asn(4));
     let heard_by_3 = received(&mut scheme, &[1, 2], 3);
     let forged = forge_hop(&mut scheme, &[1, 2, 4], 5, heard_by_3.granted.expose(), &[9; 16]);
     let mut hops = heard_by_3.hops.clone();
@@ -59,8 +59,8 @@ fn who_holds_a_leaked_key_shortens_the_path() {
     // F3: the real path is 1 2 3 4 and leads to 6. t_1^-, which 2 holds, leaks to 6; 5 neighbours both 1 and 6. So 6
     // claims 1 5 6, which no one but 1 has signed.
     let mut scheme = scheme();
-    scheme.world_mut().connect(Asn(1), Asn(5));
-    scheme.world_mut().connect(Asn(5), Asn(6));
+    scheme.certificates_mut().connect(Asn(1), Asn(5));
+    scheme.certificates_mut().connect(Asn(5), Asn(6));
     let leaked = received(&mut scheme, &[1], 2);
     let real = received(&mut scheme, &[1, 2, 3, 4], 6);
     let mut hops = leaked.hops.clone();
@@ -139,12 +139,12 @@ fn grind(signatures: u32, most: u64) -> Option<u64> {
     // The real path is 1 2 3, and leads to 6, who sees what 2 signs with t_1. 6 is a neighbour of 2, which does not
     // export to it. So 6 tries keys of its own as t_2 until the hash of 2's message names observed leaves only.
     let mut scheme = scheme();
-    scheme.world_mut().connect(Asn(2), Asn(6));
+    scheme.certificates_mut().connect(Asn(2), Asn(6));
     let mut observed = Observed::default();
     let mut origin = None;
     for number in 0..signatures {
         // A new neighbour changes 2's vector, and so what it signs.
-        scheme.world_mut().connect(Asn(2), Asn(100 + number));
+        scheme.certificates_mut().connect(Asn(2), Asn(100 + number));
         let heard = received(&mut scheme, &[1, 2], 3);
         assert!(origin.as_ref().is_none_or(|before: &Hop| before.key == heard.hops[0].key), "still one tree");
         let Signature::Granted { hors, .. } = &heard.hops[1].signature else { panic!("2 is not the origin") };
@@ -153,7 +153,7 @@ fn grind(signatures: u32, most: u64) -> Option<u64> {
         origin = Some(heard.hops[0].clone());
     }
     let origin = origin?;
-    let vector: BitVector = scheme.world_mut().export(&[Asn(1), Asn(2)], Asn(6));
+    let vector: BitVector = scheme.certificates_mut().export(&[Asn(1), Asn(2)], Asn(6));
     let mmo = Mmo::default();
     for tried in 1..=most {
         let seed = u128::from(tried).to_be_bytes();

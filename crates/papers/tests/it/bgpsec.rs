@@ -1,18 +1,18 @@
 //! BGPsec against the published examples of RFC 8208 and 8608, and the attribute's decoder against bad input.
 
 use proptest::prelude::*;
-use wayleave_attestation::baseline::bgpsec::{Bgpsec, POINT_LEN, RouterKey, RouterKeys, ski};
-use wayleave_attestation::baseline::bgpsec_wire::{BgpsecError, BgpsecPath, SecurePathSegment};
-use wayleave_attestation::{Announcement, Scheme};
 use wayleave_core::{Asn, Prefix};
 use wayleave_crypto::secret::Secret;
+use wayleave_papers::baseline::bgpsec::{Bgpsec, POINT_LEN, RouterKey, RouterKeys, ski};
+use wayleave_papers::baseline::bgpsec_wire::{BgpsecError, BgpsecPath, SecurePathSegment};
+use wayleave_papers::scheme::{Announcement, Scheme};
 
-const UPDATE_IPV4: &[u8] = include_bytes!("../../../test-data/bgpsec/update-ipv4.bin");
-const UPDATE_IPV6: &[u8] = include_bytes!("../../../test-data/bgpsec/update-ipv6.bin");
+const UPDATE_IPV4: &[u8] = include_bytes!("../../../../test-data/bgpsec/update-ipv4.bin");
+const UPDATE_IPV6: &[u8] = include_bytes!("../../../../test-data/bgpsec/update-ipv6.bin");
 const CERTIFICATES: [&[u8]; 3] = [
-    include_bytes!("../../../test-data/bgpsec/as64496.cert"),
-    include_bytes!("../../../test-data/bgpsec/as65536.cert"),
-    include_bytes!("../../../test-data/bgpsec/as65537.cert"),
+    include_bytes!("../../../../test-data/bgpsec/as64496.cert"),
+    include_bytes!("../../../../test-data/bgpsec/as65536.cert"),
+    include_bytes!("../../../../test-data/bgpsec/as65537.cert"),
 ];
 /// AS, key identifier, public key, private key.
 const KEYS: [(u32, &str, &str, &str); 3] = [
@@ -198,18 +198,18 @@ fn hostile_keys_are_refused() {
 
 #[test]
 fn a_world_attests_paths_of_several_prefixes_and_hops() {
-    let mut world = Bgpsec::new(&Secret::new([7; 32]));
+    let mut scheme = Bgpsec::new(&Secret::new([7; 32]));
     let prefixes = ["192.0.2.0/24", "198.51.100.0/22"].map(|text| text.parse().expect("a prefix")).to_vec();
     let mut announcement = Announcement { prefixes, path: vec![] };
     let mut attestation = Vec::new();
     for hop in 1..=5 {
         announcement.path.push(Asn(hop));
-        attestation = world.attest(&announcement, &attestation, Asn(hop + 1)).expect("attests");
-        assert!(world.verify(&announcement, &attestation, Asn(hop + 1)));
-        assert!(!world.verify(&announcement, &attestation, Asn(hop + 2)));
+        attestation = scheme.attest(&announcement, &attestation, Asn(hop + 1)).expect("attests");
+        assert!(scheme.verify(&announcement, &attestation, Asn(hop + 1)));
+        assert!(!scheme.verify(&announcement, &attestation, Asn(hop + 2)));
     }
     announcement.prefixes.swap(0, 1);
-    assert!(!world.verify(&announcement, &attestation, Asn(6)));
+    assert!(!scheme.verify(&announcement, &attestation, Asn(6)));
 }
 
 proptest! {

@@ -1,9 +1,9 @@
 //! KC-RSA with the XOR-ed aggregate: honest chains, sizes, mutations, and the domain problem of the literal equations.
 
-use wayleave_attestation::paper::rsa::{Attestation, KcRsa, Mode};
-use wayleave_attestation::{Announcement, Scheme};
 use wayleave_core::Asn;
 use wayleave_crypto::secret::Secret;
+use wayleave_papers::kc_x::rsa::{Attestation, KcRsa, Mode};
+use wayleave_papers::scheme::{Announcement, Scheme};
 
 fn announcement(path: &[u32]) -> Announcement {
     Announcement {

@@ -1,14 +1,11 @@
 //! The switch of the paper of 2015: up to the core and down again, a model that it equals, and its known weaknesses.
 
-#[path = "it/common/mod.rs"]
-mod common;
-
-use common::{Random, times};
 use wayleave_crypto::lanes::{Aes128, CpuKernel};
 use wayleave_dataplane::counters::Reason;
 use wayleave_dataplane::frame::{Action, BURST, Frame, Ingress};
-use wayleave_dataplane::scion_2015::Switch;
-use wayleave_packet::scion_2015::{FIXED_LEN, HalfPath, Header, OpaqueField, OpaqueKey, join};
+use wayleave_papers::scion_2015::{FIXED_LEN, HalfPath, Header, OpaqueField, OpaqueKey, Switch, join};
+
+use crate::random::{Random, times};
 
 fn key(of: u8) -> OpaqueKey {
     OpaqueKey::new(&[of; 16])

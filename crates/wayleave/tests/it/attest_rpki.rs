@@ -11,8 +11,8 @@ use crate::common::certified::{P256_HEAD, Rpki};
 use crate::common::{Folder, eventually, free, text};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::json;
-use wayleave_attestation::baseline::bgpsec::ski;
 use wayleave_bgp::AttributeCode;
+use wayleave_papers::baseline::bgpsec::ski;
 
 const ORIGIN: u32 = 64_496;
 const LAST: u32 = 64_497;

@@ -261,6 +261,11 @@ impl Router {
         records.into_iter().for_each(|(id, total)| self.admission.accounts.restore(id, total));
     }
 
+    /// Empties the replay filter, so that a benchmark may process the same packets again.
+    pub fn clear_replay(&mut self) {
+        self.admission.replay.iter_mut().for_each(ReplayFilter::clear);
+    }
+
     /// The replay filter, to see how full it is.
     #[must_use]
     pub fn replay(&self) -> Option<&ReplayFilter> {

@@ -75,7 +75,7 @@ pub struct Outer {
 
 impl Outer {
     /// Reads the headers at the front of `octets` and cuts `octets` to the length that IP gives.
-    pub(crate) fn decode(octets: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+    pub fn decode(octets: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let first = *octets.first().ok_or(Malformed::Truncated { need: 1, have: 0 })?;
         let (mut outer, protocol, datagram) = match first >> 4 {
             4 => decode_ipv4(octets)?,

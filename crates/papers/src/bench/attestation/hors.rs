@@ -1,12 +1,12 @@
-//! HORS trees of all the paper's shapes (section V-A1, figure 4): what they cost, and how many signatures they bear.
+//! HORS trees of all shapes in the paper's figure 4 (section V-A1): their cost, and how many signatures they allow.
 
 use std::collections::HashSet;
 
 use super::Clock;
-use crate::hash::mmo::{Digest, Mmo, message};
-use crate::paper::hors::{Claimed, SPV, Shape, Tree, roots};
+use crate::kc_x::hors::{Claimed, SPV, Shape, Tree, roots};
+use crate::kc_x::mmo::{Digest, Mmo, message};
 
-/// The mean path for which the paper adds up the cost of an UPDATE.
+/// The mean path length for which the paper computes the cost of an UPDATE.
 pub const MEAN_PATH: f64 = 3.7;
 
 /// The shapes of figure 4: 256 to 1,024 leaves, of which two to six are disclosed.
@@ -15,13 +15,12 @@ pub fn shapes() -> Vec<Shape> {
     (8..=10).flat_map(|height| (2..=6).map(move |m| Shape { height, m })).collect()
 }
 
-/// The probability that one try at a forgery succeeds after so many signatures: that the `m` leaves of its hash are all
-/// disclosed, where each signature disclosed `m` leaves at random. Exact, by inclusion and exclusion over which of the
-/// leaves are not.
+/// The probability that one attempt at a forgery succeeds after `signatures` signatures: that all `m` leaves of its hash are
+/// disclosed, if each signature disclosed `m` random leaves. Exact, by inclusion and exclusion over the leaves that are not.
 #[must_use]
 pub fn forgery_probability(shape: Shape, signatures: u32) -> f64 {
     let (n, m) = (shape.leaves(), shape.m);
-    // That one signature discloses none of `missing` given leaves.
+    // The probability that one signature discloses none of `missing` given leaves.
     let spares = |missing: usize| (0..m).map(|i| (n - missing - i) as f64 / (n - i) as f64).product::<f64>();
     let choose = |k: usize| (0..k).map(|i| (m - i) as f64 / (i + 1) as f64).product::<f64>();
     (0..=m)
@@ -33,17 +32,17 @@ pub fn forgery_probability(shape: Shape, signatures: u32) -> f64 {
         .max(0.0)
 }
 
-/// Sigma: the most signatures of a tree for which a forgery is no more probable than for SPV's shape after 15, 2^-10.6.
-/// KC-MT's has 2^-10.8 after as many.
+/// Sigma: the most signatures of a tree after which a forgery is no more probable than for SPV's shape after 15, which is
+/// 2^-10.6. For KC-MT's shape it is 2^-10.8 after 15.
 #[must_use]
 pub fn sigma(shape: Shape) -> u32 {
-    // The last digits depend on how a power is computed.
+    // The margin covers rounding in the powers.
     let bound = forgery_probability(SPV, 15) * (1.0 + 1e-9);
     (1..).take_while(|signatures| forgery_probability(shape, *signatures) <= bound).last().unwrap_or(1)
 }
 
-/// The same, tried: the share of `tries` messages after `signatures` others whose leaves are all disclosed, over `trees`
-/// sets of disclosed leaves. Messages are hashed as those of the suites are.
+/// The same by experiment: the share of `tries` messages whose leaves are all disclosed by the signatures of `signatures`
+/// other messages, over `trees` trees. Messages are hashed as in the suites.
 #[must_use]
 pub fn forgeries(shape: Shape, signatures: u32, trees: u32, tries: u32) -> f64 {
     let digest =
@@ -58,7 +57,7 @@ pub fn forgeries(shape: Shape, signatures: u32, trees: u32, tries: u32) -> f64 {
     forged as f64 / f64::from(trees) / f64::from(tries)
 }
 
-/// What figure 4 says of one shape; times in nanoseconds.
+/// One shape in figure 4; times in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Cost {
     /// S1: the first signature with a granted key, which makes the tree.
@@ -69,7 +68,7 @@ pub struct Cost {
     pub verify: f64,
     /// Bytes of a signature, on average.
     pub bytes: f64,
-    /// The most signatures.
+    /// Signatures of a tree, at most.
     pub sigma: u32,
 }
 
@@ -116,7 +115,7 @@ pub fn cost(shape: Shape, trees: u32, clock: Clock<'_>) -> Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::hors::KC_MT;
+    use crate::kc_x::hors::KC_MT;
 
     #[test]
     fn kc_mt_after_fifteen_signatures_is_as_forgeable_as_spv() {

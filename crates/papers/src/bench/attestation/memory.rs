@@ -1,18 +1,21 @@
-//! What signatures take in a router's memory (section V-B, table VI).
+//! Bytes of signatures in a router's memory (section V-B, table VI).
 
+use serde_json::json;
+use wayleave_attestation::SuiteId;
 use wayleave_core::Asn;
 
-use super::{receive, workload::Route};
+use super::{Failed, Options, failed, note_missing, receive, seed, workload::Route};
+use crate::kc_x::hybrid::Mix;
+use crate::report::Report;
 use crate::scheme::{Scheme, SchemeError};
 
-/// A table of the paper.
+/// A routing table of the paper.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Table {
-    /// Whose it is.
     pub asn: u32,
-    /// Its routes.
+    /// Routes.
     pub entries: u64,
-    /// Their mean path, in ASes.
+    /// Mean path length in ASes.
     pub mean_path: f64,
 }
 
@@ -23,14 +26,43 @@ pub const TABLES: [Table; 3] = [
     Table { asn: 7660, entries: 167_288, mean_path: 4.46 },
 ];
 
-/// Mean bytes of signatures of an UPDATE that has travelled through `hops` ASes, over `samples` UPDATEs really made.
+/// `bench attest-memory`.
+///
+/// # Errors
+/// If a scheme cannot sign the UPDATEs.
+pub fn run(options: &Options) -> Result<Report, Failed> {
+    let samples = if options.short { 40 } else { 400 };
+    let params = json!({ "samples": samples, "counted": "signatures, as in the paper" });
+    let mut report = Report::new("attest-memory", params);
+    let mut missing = Vec::new();
+    for contender in options.contenders() {
+        // The paper has two mixes of the hybrid; the first has the suite's name.
+        let name = match (contender.suite, contender.mix) {
+            (SuiteId::KcHybridPaper, Mix::Only(_)) => continue,
+            (SuiteId::KcHybridPaper, Mix::OneIn(2)) => contender.suite.to_string(),
+            _ => contender.name(),
+        };
+        let Some(mut scheme) = contender.scheme(&seed()) else {
+            missing.push(name);
+            continue;
+        };
+        for table in &TABLES {
+            let bytes = of_table(scheme.as_mut(), table, samples).map_err(failed(contender))?;
+            report.exact(format!("memory.{name}.{}", table.asn), "bytes", bytes.round());
+        }
+    }
+    note_missing(&mut report, &missing);
+    Ok(report)
+}
+
+/// Mean bytes of signatures of an UPDATE that passed `hops` ASes, over `samples` generated UPDATEs.
 ///
 /// # Errors
 /// As [`receive`].
 pub fn signature_bytes(scheme: &mut dyn Scheme, hops: usize, samples: usize) -> Result<f64, SchemeError> {
     let mut sum = 0;
     for sample in 0..samples as u32 {
-        // An origin has one key pair; what varies is who passes its UPDATEs on.
+        // An origin has one key pair; the ASes that forward its UPDATEs vary.
         let between = (1..hops as u32).map(|hop| Asn(2_000 + 100 * hop + sample % 8));
         let path: Vec<Asn> = std::iter::once(Asn(1_000)).chain(between).collect();
         let prefix = format!("10.{}.{}.0/24", sample / 256, sample % 256).parse().expect("a prefix");
@@ -42,7 +74,7 @@ pub fn signature_bytes(scheme: &mut dyn Scheme, hops: usize, samples: usize) -> 
     Ok(sum as f64 / samples as f64)
 }
 
-/// Bytes of signatures of a whole table: paths of the two lengths around its mean, in the mix that has this mean.
+/// Bytes of signatures of a whole table: paths of the two lengths around its mean, in the ratio that gives the mean.
 ///
 /// # Errors
 /// As [`receive`].
@@ -66,10 +98,10 @@ mod tests {
             "forty"
         }
         fn prepare(&mut self, _: &[Asn]) {}
-        fn attest(&mut self, _: &crate::Announcement, received: &[u8], _: Asn) -> Result<Vec<u8>, SchemeError> {
+        fn attest(&mut self, _: &crate::scheme::Announcement, received: &[u8], _: Asn) -> Result<Vec<u8>, SchemeError> {
             Ok([received, &[0; 40]].concat())
         }
-        fn verify(&self, _: &crate::Announcement, _: &[u8], _: Asn) -> bool {
+        fn verify(&self, _: &crate::scheme::Announcement, _: &[u8], _: Asn) -> bool {
             true
         }
         fn signature_bytes(&self, attestation: &[u8]) -> usize {

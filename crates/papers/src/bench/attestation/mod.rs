@@ -1,62 +1,123 @@
-//! Work for the benchmarks of attestation, without a clock: the caller's closure says what time it is.
+//! `bench attest-ops`, `attest-trace` and `attest-memory`: every suite and baseline on the same UPDATEs, in one thread.
 //!
-//! Every scheme does the same work on the same UPDATEs: a router receives an attested UPDATE, verifies all of it, and
-//! attests it onward, one signing operation for all its neighbours (section III-D, equation 1).
+//! Every scheme does the same work: a router receives an attested UPDATE, verifies all of it, and signs it onward, one
+//! signature for all its neighbours (section III-D, equation 1).
 
 pub mod hors;
 pub mod memory;
+pub mod ops;
 pub mod queue;
+pub mod trace;
 pub mod workload;
 
 use std::collections::HashMap;
+use std::fmt;
 
+use serde_json::json;
 use sha2::{Digest, Sha256};
+use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_core::{Asn, Prefix};
 use wayleave_crypto::secret::Secret;
 
-use crate::hash::mmo::Mmo;
-use crate::paper::hors::{KC_MT, Tree};
-use crate::paper::hybrid::{KcHybrid, Mix};
-use crate::paper::mt::KcMt;
-use crate::paper::origin::OriginStatement;
-use crate::paper::raw::{Exponent, Moduli, RawPrivate};
+use crate::kc_x::hors::{KC_MT, Tree};
+use crate::kc_x::hybrid::{KcHybrid, Mix};
+use crate::kc_x::mmo::Mmo;
+use crate::kc_x::mt::KcMt;
+use crate::kc_x::origin::OriginStatement;
+use crate::kc_x::raw::{Exponent, Moduli, RawPrivate};
+use crate::report::Report;
 use crate::scheme::{Announcement, Scheme, SchemeError};
-use crate::suite::{self, SuiteId};
-use crate::{baseline, paper, standard_scheme};
+use crate::standard::standard_scheme;
+use crate::{baseline, kc_x};
 
-/// Nanoseconds, from any start: of a thread's processor time, so that other programs on the machine do not count.
+/// Nanoseconds of a thread's processor time, which other programs on the machine do not lengthen.
 pub type Clock<'a> = &'a mut dyn FnMut() -> u64;
+
+/// UPDATEs verified together, at most.
+pub const BURST: usize = 64;
+/// From which all workloads follow.
+pub const SEED: u64 = 1;
+
+/// What to measure, and how long.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The suites; all if there is none.
+    pub suites: Vec<SuiteId>,
+    /// A minute at most.
+    pub short: bool,
+    pub repetitions: Option<usize>,
+    /// Nanoseconds of this thread's processor time, which other programs on the machine do not lengthen.
+    pub clock: fn() -> u64,
+}
+
+impl Options {
+    /// The suites asked for, of the hybrid in all its mixes.
+    fn contenders(&self) -> Vec<Contender> {
+        let is_wanted = |one: &Contender| self.suites.is_empty() || self.suites.contains(&one.suite);
+        Contender::all().into_iter().filter(is_wanted).collect()
+    }
+}
+
+/// A scheme that could not do the work of a benchmark.
+#[derive(Clone, Debug)]
+pub struct Failed {
+    pub contender: Contender,
+    pub error: SchemeError,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.contender.name(), self.error)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+fn failed(contender: Contender) -> impl Fn(SchemeError) -> Failed {
+    move |error| Failed { contender, error }
+}
+
+/// All keys come from this.
+fn seed() -> Secret<32> {
+    Secret::new([7; 32])
+}
+
+/// Suites without an implementation.
+fn note_missing(report: &mut Report, missing: &[String]) {
+    if !missing.is_empty() {
+        report.params.insert("not_there".into(), json!(missing));
+    }
+}
 
 /// The router that verifies and signs.
 pub const ROUTER: Asn = Asn(64_500);
 /// The neighbour that it sends to.
 pub const NEIGHBOUR: Asn = Asn(64_501);
 
-/// What is measured: a suite, and what may be chosen in it.
+/// A suite to measure, with the variants that it has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Contender {
-    /// The suite.
     pub suite: SuiteId,
     /// Who signs with KC-MT in the paper's hybrid.
     pub mix: Mix,
-    /// How often KC-MT's and SPV's verifiers compute the origin's RSA signature.
+    /// How often verifiers of KC-MT and SPV check the origin's RSA signature.
     pub statement: OriginStatement,
-    /// Of those origins' keys.
+    /// Public exponent of those origins' keys.
     pub exponent: Exponent,
-    /// Whether S-BGP's verifiers have tables of the powers of public keys.
+    /// Whether verifiers of S-BGP have tables of the powers of public keys.
     pub tables: bool,
 }
 
 impl Contender {
-    /// The suite as the tables have it. In the hybrid the router has KC-MT as its primary and all before it KC-RSA, the
-    /// worst case of section V-A2.
+    /// The variant in the paper's tables. In the hybrid the router has KC-MT as its primary suite and all ASes before it
+    /// KC-RSA, the worst case of section V-A2.
     #[must_use]
     pub fn new(suite: SuiteId) -> Self {
         let (mix, statement) = (Mix::Only(ROUTER), OriginStatement::Remembered);
         Self { suite, mix, statement, exponent: Exponent::F4, tables: true }
     }
 
-    /// All suites, the hybrid also with signatures of KC-RSA to those of KC-MT as 1:1 and as 2:1.
+    /// All suites. The hybrid comes also with KC-RSA and KC-MT signatures in the ratios 1:1 and 2:1.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mixes = |suite| match suite {
@@ -64,10 +125,10 @@ impl Contender {
             _ => vec![Mix::Only(ROUTER)],
         };
         let of = |suite| mixes(suite).into_iter().map(move |mix| Self { mix, ..Self::new(suite) });
-        SuiteId::ALL.into_iter().flat_map(of).collect()
+        SuiteId::ALL.into_iter().chain(SuiteId::RESERVED).flat_map(of).collect()
     }
 
-    /// The name in the results: the suite's, and which mix.
+    /// The name in the results: the suite's and the variant's.
     #[must_use]
     pub fn name(self) -> String {
         match (self.suite, self.mix) {
@@ -77,7 +138,7 @@ impl Contender {
         }
     }
 
-    /// The scheme with an empty world; `None` for a suite that is not there.
+    /// The scheme with keys from `seed`; `None` if the suite is not implemented.
     #[must_use]
     pub fn scheme(self, seed: &Secret<32>) -> Option<Box<dyn Scheme>> {
         let Self { suite, mix, statement, exponent, tables } = self;
@@ -87,19 +148,19 @@ impl Contender {
             SuiteId::Spv => Some(Box::new(baseline::spv::Spv::with_exponent(seed, statement, exponent))),
             SuiteId::SBgp if !tables => Some(Box::new(baseline::s_bgp::SBgp::without_tables(seed))),
             other => standard_scheme(other, seed)
-                .or_else(|| paper::scheme(other, seed))
+                .or_else(|| kc_x::scheme(other, seed))
                 .or_else(|| baseline::scheme(other, seed)),
         }
     }
 
-    /// Signatures of an UPDATE over so many ASes that equation (1) counts as the suite's own: in KC-MT the origin's is RSA.
+    /// Signatures of an UPDATE over `hops` ASes that equation (1) counts: in KC-MT not the origin's, which is RSA.
     #[must_use]
     pub fn own_signatures(self, hops: usize) -> usize {
         if self.suite == SuiteId::KcMtPaper { hops - 1 } else { hops }
     }
 }
 
-/// Makes one key pair of the suite, as many of which a router makes as it grants, or one for its life.
+/// Makes one key pair of the suite.
 pub fn generate(suite: SuiteId, seed: &Secret<32>) {
     match suite {
         SuiteId::KcMtPaper => drop(Tree::new(&Mmo::default(), KC_MT, seed.expose().first_chunk().expect("16 of 32"))),
@@ -118,18 +179,16 @@ pub fn generate(suite: SuiteId, seed: &Secret<32>) {
 /// An attested UPDATE as the router receives it.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// What it says.
     pub announcement: Announcement,
-    /// Its attestation.
     pub attestation: Vec<u8>,
-    /// What the router says in turn.
+    /// What the router announces in turn.
     pub onward: Announcement,
 }
 
-/// Lets every AS of `path` attest in turn, up to the router.
+/// Lets every AS of `path` sign in turn, up to the router.
 ///
 /// # Errors
-/// If one of them cannot, such as SPV on a path longer than its positions.
+/// If one of them cannot sign, as with SPV on a path longer than its positions.
 pub fn receive(scheme: &mut dyn Scheme, path: &[Asn], prefixes: &[Prefix]) -> Result<Received, SchemeError> {
     let mut announcement = Announcement { prefixes: prefixes.to_vec(), path: Vec::with_capacity(path.len()) };
     let mut attestation = Vec::new();
@@ -143,7 +202,7 @@ pub fn receive(scheme: &mut dyn Scheme, path: &[Asn], prefixes: &[Prefix]) -> Re
     Ok(Received { announcement, attestation, onward })
 }
 
-/// The same for each path, its keys made first.
+/// The same for each route, after its keys were made.
 ///
 /// # Errors
 /// As [`receive`].
@@ -156,7 +215,7 @@ pub fn receive_all(scheme: &mut dyn Scheme, routes: &[workload::Route]) -> Resul
     routes.iter().map(|route| receive(scheme, &route.path, &route.prefixes)).collect()
 }
 
-/// Verdicts of what was verified before, by everything that was verified; bounded, the oldest half leaves when it is full.
+/// A cache of the UPDATEs that were verified. When it is full, the older half is removed.
 #[derive(Debug, Default)]
 pub struct Seen {
     entries: HashMap<[u8; 32], u64>,
@@ -164,7 +223,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Most entries; our own limit.
+    /// Entries, at most: our own limit.
     pub const LIMIT: usize = 1 << 17;
 
     fn key(received: &Received) -> [u8; 32] {
@@ -191,7 +250,7 @@ impl Seen {
     }
 }
 
-/// What the router does with UPDATEs that are there at one moment: verifies all, then attests each onward.
+/// The router's work on the UPDATEs that wait at one moment: verifies all, then signs each onward.
 ///
 /// # Panics
 /// If an honest UPDATE is refused, since then nothing was measured.
@@ -215,16 +274,16 @@ pub fn process(scheme: &mut dyn Scheme, burst: &[&Received], mut seen: Option<&m
     }
 }
 
-/// What one suite's operations cost, in nanoseconds each.
+/// Times of one suite's operations, in nanoseconds each.
 #[derive(Clone, Debug, Default)]
 pub struct Operations {
-    /// To attest an UPDATE onward.
+    /// Sign an UPDATE onward.
     pub sign: Vec<f64>,
-    /// To verify an UPDATE alone, divided by its hops.
+    /// Verify an UPDATE by itself, divided by its hops.
     pub verify: Vec<f64>,
     /// The same in bursts.
     pub verify_burst: Vec<f64>,
-    /// A whole UPDATE: verify all and attest, one at a time.
+    /// A whole UPDATE by itself: verify all hops and sign.
     pub update_alone: Vec<f64>,
     /// The same in bursts.
     pub update: Vec<f64>,
@@ -244,7 +303,7 @@ pub fn operations(
     let mut pass = |scheme: &mut dyn Scheme, work: &mut dyn FnMut(&mut dyn Scheme, &[Received])| {
         let mut taken = 0.0;
         for some in received.chunks(burst) {
-            // What a router makes ahead in the background, keys to grant and DSA's k, is made between the bursts.
+            // What a router makes ahead in the background (keys to grant, DSA's k) is not measured.
             scheme.prepare(&[ROUTER]);
             let start = clock();
             work(scheme, some);

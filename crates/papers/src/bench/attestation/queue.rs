@@ -1,18 +1,18 @@
-//! A router as a queue with one server, in virtual time: UPDATEs arrive when the workload says, and the server is busy for
-//! as long as their cryptography really took.
+//! A router as a queue with one server in virtual time: UPDATEs arrive as the workload says, and the server is busy for the
+//! measured time of their cryptography.
 
-/// What the queue did.
+/// Delays at the queue.
 #[derive(Clone, Debug, Default)]
 pub struct Delays {
-    /// Sum of all delays, nanoseconds from arrival to having been sent on.
+    /// Sum of all delays: nanoseconds from the arrival of an UPDATE until it is sent on.
     pub sum: u128,
-    /// The longest.
+    /// The longest delay.
     pub max: u64,
-    /// UPDATEs served.
+    /// UPDATEs that were served.
     pub served: usize,
-    /// Time spent serving.
+    /// Nanoseconds of work.
     pub busy: u64,
-    /// Longest burst served at once.
+    /// The longest burst.
     pub longest_burst: usize,
     /// UPDATEs sent on in each second.
     pub outgoing: Vec<u32>,
@@ -26,12 +26,12 @@ impl Delays {
     }
 }
 
-/// Serves all `arrivals` (nanoseconds, in order): whenever the server is free it takes what waits, at most `burst` UPDATEs,
-/// and `serve` does the work on them and says how long it took. They leave together. After `budget` nanoseconds of work it
-/// stops, and what it has served is the slice that was measured.
+/// Serves all `arrivals` (nanoseconds, in order). Whenever the server is free it takes the UPDATEs that wait, at most `burst`;
+/// `serve` does the work and returns its time in nanoseconds. The UPDATEs of a burst leave together. After `budget`
+/// nanoseconds of work it stops, and only the UPDATEs served until then count.
 ///
 /// # Errors
-/// The first of `serve`.
+/// The first error of `serve`.
 pub fn run<E>(
     arrivals: &[u64],
     burst: usize,

@@ -1,12 +1,12 @@
-//! The paper's three workloads (section V-A3, table IV), made from its totals, averages and peaks with a fixed seed.
+//! The paper's three workloads (section V-A3, table IV), generated from its totals, averages and peaks with a fixed seed.
 //!
-//! The traces themselves are not public any more in a form that says which AS's messages were counted. What the paper
-//! says of their shape: normal traffic comes in bursts even so; the pathological peak has 4,000 to 7,000 arrivals a second
-//! in the course of 3 to 4 minutes; heavy traffic is constant, with a lower peak.
+//! The public traces no longer show which AS's messages the paper counted. It describes their shape: normal traffic comes in
+//! bursts; the pathological peak has 4,000 to 7,000 arrivals a second for 3 to 4 minutes; heavy traffic is constant, with a
+//! lower peak.
 
 use wayleave_core::{Asn, Prefix};
 
-/// A route that the router hears of.
+/// A route that the router receives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
     /// The AS path in the order of travel, the origin first.
@@ -26,14 +26,14 @@ pub enum Workload {
     Heavy,
 }
 
-/// What table IV says of a workload.
+/// A row of table IV.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Totals {
     /// Seconds.
     pub duration: usize,
     /// Announcements.
     pub announcements: u32,
-    /// Most announcements in a second.
+    /// The most announcements in a second.
     pub peak: u32,
 }
 
@@ -67,9 +67,9 @@ impl Workload {
         let totals = self.totals();
         let mut random = Random::new(seed ^ self as u64);
         let mut seconds = vec![0; totals.duration];
-        // The bursts, the highest of which is the peak; the rest is spread at random.
+        // The highest burst is the peak; announcements outside the bursts are spread at random.
         let bursts: Vec<(usize, u32)> = match self {
-            // The rate limit of BGP lets messages go every half minute.
+            // BGP's rate limit releases messages every half minute.
             Self::Normal => (0..28).map(|i| (15 + 30 * i, 10 + random.below(20))).collect(),
             Self::Pathological => (0..16).map(|i| (330 + 14 * i, 4_000 + random.below(2_600))).collect(),
             Self::Heavy => (0..29).map(|i| (15 + 30 * i, 2_500 + random.below(2_400))).collect(),
@@ -97,14 +97,14 @@ impl Workload {
         seconds
     }
 
-    /// The time of each announcement, in nanoseconds, in order; at random within its second.
+    /// The times of all announcements in nanoseconds, sorted, each at random within its second.
     #[must_use]
     pub fn arrivals(self, seed: u64) -> Vec<u64> {
         spread(&self.seconds(seed), seed)
     }
 }
 
-/// Arrivals at random within each second.
+/// The times of so many arrivals in each second, sorted, each at random within its second.
 #[must_use]
 pub fn spread(seconds: &[u32], seed: u64) -> Vec<u64> {
     const SECOND: u64 = 1_000_000_000;
@@ -118,8 +118,8 @@ pub fn spread(seconds: &[u32], seed: u64) -> Vec<u64> {
     out
 }
 
-/// `count` different routes of the paper's mean length, 3.7 ASes: three of ten have 3 ASes, the others 4. They come from
-/// `ases` origins through as many networks at the edge and as many in the middle.
+/// `count` different routes with the paper's mean length of 3.7 ASes: three of ten have 3 ASes, the others 4. There are `ases`
+/// origins, as many networks at the edge and as many in the core.
 #[must_use]
 pub fn routes(count: usize, ases: u32, seed: u64) -> Vec<Route> {
     let mut random = Random::new(seed);
@@ -140,8 +140,8 @@ pub fn routes(count: usize, ases: u32, seed: u64) -> Vec<Route> {
         .collect()
 }
 
-/// Replaces AS numbers so that only `keys` different ones are left, none twice in a path: real paths keep their lengths
-/// and their repetitions, while making one key for each AS of the Internet would take longer than the benchmark.
+/// Maps AS numbers to `keys` different ones, each at most once in a path. Real paths keep their lengths and repetitions;
+/// making one key for each AS of the Internet would take longer than the benchmark.
 pub fn share_keys(routes: &mut [Route], keys: u32) {
     for route in routes {
         let mut mapped: Vec<Asn> = Vec::with_capacity(route.path.len());

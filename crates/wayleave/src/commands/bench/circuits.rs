@@ -1,55 +1,18 @@
-//! `bench select-best` and `bench export-all --mode mpc`: circuits evaluated by two threads over loopback TCP.
+//! `bench select-best` and `bench export-all`.
 
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use serde_json::json;
-use wayleave_mpc::bench::{End, Workload};
+use serde_json::{Value, json};
+use wayleave_lab::bench::circuits;
 use wayleave_mpc::circuits::SelectBest;
-use wayleave_mpc::{BitRows, Counts, DEFAULT_CHUNK, Link, Role, Share, reveal};
+use wayleave_papers::bench::circuits::Workload;
+use wayleave_papers::bench::direct;
+use wayleave_papers::report::Report;
 
-use super::{Report, mean, seconds};
-use crate::cli::{Bench, BenchOutput};
+use super::clock;
+use crate::cli::{Bench, BenchMode, BenchOutput};
 use crate::failure::{Failure, Outcome};
 
-/// Both sides write and read in turns of at most so many octets, which the sockets' buffers hold.
-const TURN: usize = 1 << 16;
-
-struct Loopback(TcpStream);
-
-impl Link for Loopback {
-    type Error = io::Error;
-
-    fn exchange(&mut self, message: &[u8], answer: &mut [u8]) -> io::Result<()> {
-        let (mut out, mut into) = (message.chunks(TURN), answer.chunks_mut(TURN));
-        loop {
-            let (sent, read) = (out.next(), into.next());
-            if sent.is_none() && read.is_none() {
-                return Ok(());
-            }
-            if let Some(sent) = sent {
-                self.0.write_all(sent)?;
-            }
-            if let Some(read) = read {
-                self.0.read_exact(read)?;
-            }
-        }
-    }
-}
-
-/// What one party measured.
-struct Party {
-    link: Duration,
-    setup: Vec<Duration>,
-    online: Vec<Duration>,
-    /// Sent by this party in each repetition.
-    setup_bytes: Vec<usize>,
-    online_counts: Counts,
-    memory: usize,
-    outputs: BitRows,
-}
+/// Seed of both parties' inputs.
+const SEED: [u8; 16] = [7; 16];
 
 pub fn select_best(bench: &Bench) -> Outcome<Report> {
     let (members, routes) = (bench.members.unwrap_or(750), bench.routes.unwrap_or(32));
@@ -57,65 +20,21 @@ pub fn select_best(bench: &Bench) -> Outcome<Report> {
         Some(BenchOutput::Key) => (SelectBest::paper(routes), "key"),
         _ => (SelectBest::standard(routes), "index"),
     };
-    let workload = Workload::select_best(shape, members, [7; 16]).map_err(|error| Failure::from_error(&error))?;
-    let params = json!({ "members": members, "routes": routes, "output": output });
-    measure("select-best", params, workload, bench)
+    let workload = Workload::select_best(shape, members, SEED).map_err(|error| Failure::from_error(&error))?;
+    measure("select-best", json!({ "members": members, "routes": routes, "output": output }), &workload, bench)
 }
 
 pub fn export_all(bench: &Bench) -> Outcome<Report> {
     let members = bench.members.unwrap_or(750);
-    let workload = Workload::export_all(members, [7; 16]);
-    measure("export-all", json!({ "members": members, "mode": "mpc" }), workload, bench)
+    if bench.mode != Some(BenchMode::Mpc) {
+        let repetitions = bench.repetitions.unwrap_or(if bench.short { 200 } else { 1000 }).max(1);
+        return Ok(direct::run(members, repetitions, &mut clock()));
+    }
+    let workload = Workload::export_all(members, SEED);
+    measure("export-all", json!({ "members": members, "mode": "mpc" }), &workload, bench)
 }
 
-fn measure(name: &'static str, params: serde_json::Value, workload: Workload, bench: &Bench) -> Outcome<Report> {
+fn measure(name: &'static str, params: Value, workload: &Workload, bench: &Bench) -> Outcome<Report> {
     let repetitions = bench.repetitions.unwrap_or(if bench.short { 11 } else { 51 }).max(1);
-    let failed = |error: io::Error| Failure::new(format!("loopback TCP: {error}"));
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    let other = workload.clone();
-    let first = thread::spawn(move || {
-        let stream = TcpStream::connect(address).map_err(|error| error.to_string())?;
-        party(Role::Party1, other, repetitions, stream)
-    });
-    let (stream, _) = listener.accept().map_err(failed)?;
-    let two = party(Role::Party2, workload.clone(), repetitions, stream).map_err(Failure::new)?;
-    let one = first.join().map_err(|_| Failure::new("party 1's thread panicked"))?.map_err(Failure::new)?;
-    let outputs = reveal(&Share::new(one.outputs), &Share::new(two.outputs));
-    if outputs != Some(workload.expected()) {
-        return Err(Failure::new("the result differs from the plaintext oracle").into());
-    }
-    let mut report = Report::new(name, params);
-    report.add("online", "s", &seconds(&two.online));
-    // Setup works in chunks, and what one repetition leaves over serves the next: the mean is what a repetition costs.
-    report.summary("setup", "s", &seconds(&two.setup), mean(&seconds(&two.setup)));
-    report.exact("bytes_online", "bytes", (one.online_counts.bytes_sent + two.online_counts.bytes_sent) as f64);
-    let setup_bytes: Vec<f64> = one.setup_bytes.iter().zip(&two.setup_bytes).map(|(a, b)| (a + b) as f64).collect();
-    report.summary("bytes_setup", "bytes", &setup_bytes, mean(&setup_bytes));
-    report.exact("rounds", "count", two.online_counts.rounds as f64);
-    report.exact("memory", "bytes", two.memory.max(one.memory) as f64);
-    report.exact("link", "s", two.link.as_secs_f64());
-    Ok(report)
-}
-
-fn party(role: Role, workload: Workload, repetitions: usize, stream: TcpStream) -> Result<Party, String> {
-    let text = |error: &dyn std::error::Error| error.to_string();
-    stream.set_nodelay(true).map_err(|error| text(&error))?;
-    let mut end = End::new(role, workload, [role.number(); 32], DEFAULT_CHUNK, Loopback(stream));
-    let start = Instant::now();
-    end.link().map_err(|error| error.to_string())?;
-    let link = start.elapsed();
-    let (mut setup, mut setup_bytes, mut online, mut last) = (Vec::new(), Vec::new(), Vec::new(), None);
-    for _ in 0..repetitions {
-        let start = Instant::now();
-        let setup_counts = end.set_up().map_err(|error| error.to_string())?;
-        let ready = Instant::now();
-        let (outputs, online_counts) = end.evaluate().map_err(|error| error.to_string())?;
-        online.push(ready.elapsed());
-        setup.push(ready - start);
-        setup_bytes.push(setup_counts.bytes_sent);
-        last = Some((outputs, online_counts));
-    }
-    let (outputs, online_counts) = last.ok_or("no repetition")?;
-    Ok(Party { link, setup, online, setup_bytes, online_counts, memory: end.memory(), outputs })
+    Ok(circuits::measure(name, params, workload, repetitions).map_err(Failure::new)?)
 }

@@ -22,11 +22,12 @@ use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKe
 use wayleave_packet::scion::{
     Direction, ForwardingKey, Header, HostAddress, IsdAs, Packet, Path, PathBuilder, Segment, next_header,
 };
+use wayleave_papers::report::{Report, median};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::udp::{self, Intake};
 use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 
-use super::{Report, check_wanted};
+use super::check_only;
 use crate::cli::Bench;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::forwarding::{icing_master, icing_secret};
@@ -103,7 +104,7 @@ const CASES: [Case; 14] = [
 
 /// Measures inside namespaces, which this very program enters anew; `None` outside, where what it printed is all there is.
 pub fn run(bench: &Bench) -> Outcome<Option<Report>> {
-    check_wanted(bench, CASES.iter().map(|case| case.name.to_owned()).chain(["overload".to_owned()]))?;
+    check_only(bench, CASES.iter().map(|case| case.name.to_owned()).chain(["overload".to_owned()]))?;
     let Some(rung) = netns::inside() else {
         let detection = netns::detect();
         if detection.rung == Rung::Simulated {
@@ -202,7 +203,7 @@ impl Laboratory {
             let median = |offered: f64| {
                 pace.store(offered as u64, Ordering::Release);
                 let rates: Result<Vec<f64>, String> = (0..repetitions).map(|_| self.rate(&case)).collect();
-                rates.map(|rates| super::median(&rates))
+                rates.map(|rates| median(&rates))
             };
             let full = median(0.0)?;
             let mut peak = full;

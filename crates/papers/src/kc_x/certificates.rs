@@ -1,7 +1,8 @@
-//! What the paper's messages share: AS numbers, bit vectors over ordered neighbour lists, RSA origin keys (section III).
+//! What the messages of all paper suites share: the signed formula, bit vectors over ordered neighbour lists, and RSA origin
+//! keys (section III).
 //!
-//! The formula that is signed, `{N_0, ..., N_i; V_i; t_i^+}`, holds no prefix and no expiry: taken literally, one
-//! signature serves every prefix of its origin (threats F5).
+//! The signed formula, `{N_0, ..., N_i; V_i; t_i^+}`, contains no prefix and no expiry: literally, one signature is valid for
+//! every prefix of its origin (threats F5).
 
 use std::collections::HashMap;
 
@@ -11,13 +12,13 @@ use wayleave_crypto::secret::Secret;
 
 use super::raw::{Block, Exponent, Moduli, RawPrivate, full_domain_hash};
 
-/// Neighbours an AS may have: our own limit, so that a vector has at most 8,192 octets.
+/// Neighbours of an AS: our own limit, so that a vector has at most 8,192 octets.
 pub const MAX_NEIGHBOURS: usize = 65_535;
-/// ASes of a path: our own limit on what decoders accept.
+/// ASes of a path that decoders accept: our own limit.
 pub const MAX_HOPS: usize = 255;
 
-/// Which of an AS's neighbours it sends to: bit `j` (the most significant bit of an octet first) is the `j`-th of its
-/// ordered list.
+/// The neighbours to which an AS sends: bit `j` stands for the `j`-th of its ordered list, the most significant bit of an
+/// octet first.
 ///
 /// On the wire: the number of bits (2 octets), then the bits, padded with zeros to whole octets.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -26,10 +27,10 @@ pub struct BitVector {
     octets: Octets,
 }
 
-/// Octets of a [`BitVector`]: most are few, and lie in place.
+/// The octets of a [`BitVector`]. Most vectors are short and need no allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Octets {
-    /// How many, and zeros behind them.
+    /// Their number, and the octets padded with zeros.
     Few(u8, [u8; FEW]),
     Many(Vec<u8>),
 }
@@ -78,14 +79,14 @@ impl BitVector {
         Self { bits, octets }
     }
 
-    /// Sets bit `index`; one outside the vector is ignored.
+    /// Sets bit `index`, unless it is outside the vector.
     pub fn set(&mut self, index: usize) {
         if index < usize::from(self.bits) {
             self.octets.as_mut_slice()[index / 8] |= 0x80 >> (index % 8);
         }
     }
 
-    /// Bit `index`; those outside the vector are zeros.
+    /// Whether bit `index` is set; false outside the vector.
     #[must_use]
     pub fn contains(&self, index: usize) -> bool {
         index < usize::from(self.bits) && self.octets.as_slice()[index / 8] & (0x80 >> (index % 8)) != 0
@@ -97,7 +98,7 @@ impl BitVector {
         out.extend_from_slice(self.octets.as_slice());
     }
 
-    /// Reads the wire form; hands back the rest. `None` if it is truncated or its padding is not zero.
+    /// Decodes the wire form and returns the rest. `None` if it is truncated or its padding is not zero.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (count, rest) = bytes.split_first_chunk()?;
@@ -117,7 +118,7 @@ impl BitVector {
     }
 }
 
-/// What `R_i` signs: `N_0, ..., N_i; V_i; t_i^+`, each list with its length in front.
+/// What `R_i` signs: `N_0, ..., N_i; V_i; t_i^+`, each list preceded by its length.
 #[must_use]
 pub fn formula(path: &[Asn], vector: &BitVector, key: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(2 + 4 * path.len() + vector.wire_len() + 2 + key.len());
@@ -125,7 +126,7 @@ pub fn formula(path: &[Asn], vector: &BitVector, key: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The same behind `out`.
+/// Appends the same to `out`.
 pub fn write_formula(out: &mut Vec<u8>, path: &[Asn], vector: &BitVector, key: &[u8]) {
     out.extend_from_slice(&short(path.len()));
     for asn in path {
@@ -140,9 +141,9 @@ fn short(len: usize) -> [u8; 2] {
     u16::try_from(len).expect("paths and keys of the paper's suites are far below 64 KiB").to_be_bytes()
 }
 
-/// What every verifier knows through certificates: neighbour lists and origin keys; and, since one world plays all
-/// ASes, the private halves of the latter.
-pub struct World {
+/// What every verifier knows from certificates: neighbour lists and origin keys. It also has the private halves, since one
+/// value plays all ASes.
+pub struct Certificates {
     seed: Secret<32>,
     moduli: Moduli,
     exponent: Exponent,
@@ -151,8 +152,8 @@ pub struct World {
     origins: HashMap<Asn, RawPrivate>,
 }
 
-impl World {
-    /// An empty world; every key in it comes from `seed`.
+impl Certificates {
+    /// No certificates yet; all keys will come from `seed`.
     #[must_use]
     pub fn new(seed: &Secret<32>) -> Self {
         Self::with_moduli(seed, Moduli::High)
@@ -171,13 +172,13 @@ impl World {
         }
     }
 
-    /// The same world, whose origins' keys have this exponent.
+    /// The same, with origin keys of this exponent.
     #[must_use]
     pub fn with_exponent(self, exponent: Exponent) -> Self {
         Self { exponent, ..self }
     }
 
-    /// Makes what the messages of `path` (the origin first) need: its ASes neighbours, its origin a key.
+    /// Makes the ASes of `path` (the origin first) neighbours, and a key for its origin.
     pub fn prepare(&mut self, path: &[Asn]) {
         for pair in path.windows(2) {
             self.connect(pair[0], pair[1]);
@@ -187,7 +188,7 @@ impl World {
         }
     }
 
-    /// Makes two ASes neighbours: each goes to the end of the other's list, so that older vectors keep their meaning.
+    /// Makes two ASes neighbours. Each is appended to the other's list, so that older vectors keep their meaning.
     pub fn connect(&mut self, a: Asn, b: Asn) {
         for (of, neighbour) in [(a, b), (b, a)] {
             let list = self.neighbours.entry(of).or_default();
@@ -198,14 +199,14 @@ impl World {
         }
     }
 
-    /// The ordered neighbour list that the certificate of `asn` carries.
+    /// The ordered neighbour list in the certificate of `asn`.
     #[must_use]
     pub fn neighbours(&self, asn: Asn) -> &[Asn] {
         self.neighbours.get(&asn).map_or(&[], Vec::as_slice)
     }
 
-    /// The vector with which the last AS of `path` sends to `to` and, by the same signature, to all its other
-    /// neighbours that are not on the path. `to` becomes a neighbour if it is none yet.
+    /// The vector with which the last AS of `path` sends to `to` and, with the same signature, to all its other neighbours
+    /// that are not on the path. `to` becomes a neighbour if it is not one.
     pub fn export(&mut self, path: &[Asn], to: Asn) -> BitVector {
         let Some(&from) = path.last() else { return BitVector::default() };
         self.connect(from, to);
@@ -219,13 +220,13 @@ impl World {
         vector
     }
 
-    /// Whether `vector`, as signed by `from`, names `to`.
+    /// Whether `vector`, signed by `from`, includes `to`.
     #[must_use]
     pub fn allows(&self, from: Asn, vector: &BitVector, to: Asn) -> bool {
         self.positions.get(&(from, to)).is_some_and(|&index| vector.contains(index))
     }
 
-    /// Makes the pair K_0 of `asn`, if it has none.
+    /// Makes the pair K_0 of `asn` if it has none.
     pub fn add_origin(&mut self, asn: Asn) {
         let (seed, exponent) = (&self.seed, self.exponent);
         self.origins.entry(asn).or_insert_with(|| {
@@ -254,7 +255,7 @@ impl World {
     }
 }
 
-/// Below every modulus: the top bit is cleared, and moduli have theirs set.
+/// Cleared in its top bit, which every modulus has set, so that it is below all of them.
 fn origin_hash(message: &[u8]) -> Block {
     let mut hash = full_domain_hash(&[b"wayleave/paper/origin-signature/v1", message]);
     hash[0] &= 0x7f;
@@ -265,30 +266,30 @@ fn origin_hash(message: &[u8]) -> Block {
 mod tests {
     use super::*;
 
-    fn world() -> World {
-        World::new(&Secret::new([9; 32]))
+    fn certificates() -> Certificates {
+        Certificates::new(&Secret::new([9; 32]))
     }
 
     #[test]
     fn a_vector_names_all_neighbours_but_those_on_the_path() {
-        let mut world = world();
-        world.connect(Asn(2), Asn(1));
-        world.connect(Asn(2), Asn(3));
-        world.connect(Asn(2), Asn(4));
-        let vector = world.export(&[Asn(1), Asn(2)], Asn(3));
-        assert!(!world.allows(Asn(2), &vector, Asn(1)));
-        assert!(world.allows(Asn(2), &vector, Asn(3)));
-        assert!(world.allows(Asn(2), &vector, Asn(4)));
-        assert!(!world.allows(Asn(2), &vector, Asn(5)));
+        let mut certificates = certificates();
+        certificates.connect(Asn(2), Asn(1));
+        certificates.connect(Asn(2), Asn(3));
+        certificates.connect(Asn(2), Asn(4));
+        let vector = certificates.export(&[Asn(1), Asn(2)], Asn(3));
+        assert!(!certificates.allows(Asn(2), &vector, Asn(1)));
+        assert!(certificates.allows(Asn(2), &vector, Asn(3)));
+        assert!(certificates.allows(Asn(2), &vector, Asn(4)));
+        assert!(!certificates.allows(Asn(2), &vector, Asn(5)));
     }
 
     #[test]
     fn a_list_grows_at_its_end_and_older_vectors_keep_their_meaning() {
-        let mut world = world();
-        let old = world.export(&[Asn(1)], Asn(2));
-        world.export(&[Asn(1)], Asn(3));
-        assert!(world.allows(Asn(1), &old, Asn(2)));
-        assert!(!world.allows(Asn(1), &old, Asn(3)));
+        let mut certificates = certificates();
+        let old = certificates.export(&[Asn(1)], Asn(2));
+        certificates.export(&[Asn(1)], Asn(3));
+        assert!(certificates.allows(Asn(1), &old, Asn(2)));
+        assert!(!certificates.allows(Asn(1), &old, Asn(3)));
     }
 
     #[test]
@@ -307,14 +308,14 @@ mod tests {
 
     #[test]
     fn an_origin_signs_what_only_its_own_key_verifies() {
-        let mut world = world();
-        world.prepare(&[Asn(1), Asn(2)]);
-        world.add_origin(Asn(2));
+        let mut certificates = certificates();
+        certificates.prepare(&[Asn(1), Asn(2)]);
+        certificates.add_origin(Asn(2));
         let message = formula(&[Asn(1)], &BitVector::zeros(1), b"key");
-        let signature = world.sign_as_origin(Asn(1), &message).expect("prepared");
-        assert!(world.verify_origin(Asn(1), &message, &signature));
-        assert!(!world.verify_origin(Asn(2), &message, &signature));
-        assert!(!world.verify_origin(Asn(3), &message, &signature));
-        assert!(!world.verify_origin(Asn(1), b"other", &signature));
+        let signature = certificates.sign_as_origin(Asn(1), &message).expect("prepared");
+        assert!(certificates.verify_origin(Asn(1), &message, &signature));
+        assert!(!certificates.verify_origin(Asn(2), &message, &signature));
+        assert!(!certificates.verify_origin(Asn(3), &message, &signature));
+        assert!(!certificates.verify_origin(Asn(1), b"other", &signature));
     }
 }

@@ -1,24 +1,26 @@
-//! `attest-ops`: what one operation and one UPDATE cost, and what figure 4 says of HORS trees.
+//! `bench attest-ops`: the cost of one operation and of one UPDATE, and the HORS trees of figure 4.
 
 use serde_json::json;
-use wayleave_attestation::bench::hors::{self, Cost, MEAN_PATH};
-use wayleave_attestation::bench::memory::signature_bytes;
-use wayleave_attestation::bench::workload::{Route, routes};
-use wayleave_attestation::bench::{Contender, Operations, generate, operations};
-use wayleave_attestation::paper::hors::{KC_MT, SPV, Shape};
-use wayleave_attestation::paper::origin::OriginStatement;
-use wayleave_attestation::paper::raw::Exponent;
-use wayleave_attestation::{Scheme, SuiteId};
+use wayleave_attestation::SuiteId;
+use wayleave_crypto::secret::Secret;
 
-use super::super::Report;
-use super::{BURST, SEED, World, cannot, contenders, draw, note_missing, now, plots, world};
-use crate::cli::Bench;
-use crate::failure::Outcome;
+use super::hors::{self, Cost, MEAN_PATH};
+use super::memory::signature_bytes;
+use super::workload::{Route, routes};
+use super::{
+    BURST, Contender, Failed, Operations, Options, Received, SEED, failed, generate, note_missing, operations,
+    receive_all, seed,
+};
+use crate::kc_x::hors::{KC_MT, SPV, Shape};
+use crate::kc_x::origin::OriginStatement;
+use crate::kc_x::raw::Exponent;
+use crate::report::Report;
+use crate::scheme::Scheme;
 
-/// ASes of each kind in the internet of the UPDATEs.
+/// ASes of each kind: origins, edge, core.
 const FEW_ASES: u32 = 4;
 
-/// Who is compared with whom.
+/// Suites whose times are compared.
 const PAIRS: [(SuiteId, SuiteId); 4] = [
     (SuiteId::KcMtPaper, SuiteId::SBgp),
     (SuiteId::KcMtPaper, SuiteId::Spv),
@@ -26,22 +28,24 @@ const PAIRS: [(SuiteId, SuiteId); 4] = [
     (SuiteId::KcHbs, SuiteId::KcEd25519),
 ];
 
-/// A contender in one of its ways to verify, and what was measured of it, in nanoseconds.
+/// A suite in one of its variants, and its times.
 struct Measured {
     contender: Contender,
-    world: World,
+    scheme: Box<dyn Scheme>,
+    /// The UPDATEs that it verifies.
+    received: Vec<Received>,
     operations: Operations,
 }
 
 impl Measured {
     fn hops(&self) -> usize {
-        self.world.1.iter().map(|one| one.announcement.path.len()).sum()
+        self.received.iter().map(|one| one.announcement.path.len()).sum()
     }
 
-    /// The paper's table III: one verification, with everything but the origin's RSA signature in it.
+    /// The paper's table III: one verification, without the origin's RSA signature.
     fn verification(&self) -> Vec<f64> {
         let own: usize =
-            self.world.1.iter().map(|one| self.contender.own_signatures(one.announcement.path.len())).sum();
+            self.received.iter().map(|one| self.contender.own_signatures(one.announcement.path.len())).sum();
         let ratio = self.hops() as f64 / own as f64;
         self.operations.verify.iter().map(|each| each * ratio).collect()
     }
@@ -51,12 +55,13 @@ impl Measured {
         self.verification().iter().zip(&self.operations.sign).map(|(verify, sign)| MEAN_PATH * verify + sign).collect()
     }
 
-    /// One more round of all operations, the second of two: what the others have left in the caches is not of this suite.
-    fn round(&mut self) {
-        let (scheme, received) = &mut self.world;
-        operations(scheme.as_mut(), received, BURST, 1, &mut now);
+    /// Measures all operations once more. The first of two rounds is not counted: it fills the caches with this suite's own
+    /// data.
+    fn round(&mut self, mut clock: fn() -> u64) {
+        let Self { scheme, received, .. } = self;
+        operations(scheme.as_mut(), received, BURST, 1, &mut clock);
         let Operations { sign, verify, verify_burst, update_alone, update } =
-            operations(scheme.as_mut(), received, BURST, 1, &mut now);
+            operations(scheme.as_mut(), received, BURST, 1, &mut clock);
         let all = &mut self.operations;
         all.sign.extend(sign);
         all.verify.extend(verify);
@@ -66,9 +71,13 @@ impl Measured {
     }
 }
 
-pub fn ops(bench: &Bench) -> Outcome<Report> {
-    let count = if bench.short { 120 } else { 240 };
-    let repetitions = bench.repetitions.unwrap_or(if bench.short { 5 } else { 15 }).max(1);
+/// `bench attest-ops`.
+///
+/// # Errors
+/// If a scheme cannot sign the UPDATEs.
+pub fn run(options: &Options) -> Result<Report, Failed> {
+    let count = if options.short { 120 } else { 240 };
+    let repetitions = options.repetitions.unwrap_or(if options.short { 5 } else { 15 }).max(1);
     let routes = routes(count, FEW_ASES, SEED);
     let params = json!({
         "updates": count, "mean_path": MEAN_PATH, "burst": BURST, "origin_statements": "remembered",
@@ -76,29 +85,28 @@ pub fn ops(bench: &Bench) -> Outcome<Report> {
     });
     let mut report = Report::new("attest-ops", params);
     let (mut missing, mut measured) = (Vec::new(), Vec::new());
-    for contender in contenders(bench)? {
-        match measure(contender, &routes)? {
+    for contender in options.contenders() {
+        match prepare(contender, &routes)? {
             Some(ways) => measured.extend(ways),
             None => missing.push(contender.name()),
         }
     }
     // Suite by suite within each round, so that a machine that becomes slower does so for all of them.
     for _ in 0..repetitions {
-        measured.iter_mut().for_each(Measured::round);
+        measured.iter_mut().for_each(|one| one.round(options.clock));
     }
     for one in &mut measured {
-        add(&mut report, one, if bench.short { 3 } else { 9 })?;
+        add(&mut report, one, options)?;
     }
     add_ratios(&mut report, &measured);
-    add_figure_4(&mut report, bench, repetitions);
+    add_figure_4(&mut report, options, repetitions);
     note_missing(&mut report, &missing);
-    draw(bench, || plots::ops(&report))?;
     Ok(report)
 }
 
-/// The contender in each of its ways: KC-MT and SPV with each handling of the origin's statement, S-BGP with and without
+/// The suite in each of its variants: KC-MT and SPV with each handling of the origin's statement, S-BGP with and without
 /// tables of public keys.
-fn measure(contender: Contender, routes: &[Route]) -> Outcome<Option<Vec<Measured>>> {
+fn prepare(contender: Contender, routes: &[Route]) -> Result<Option<Vec<Measured>>, Failed> {
     let mut ways = vec![contender];
     match contender.suite {
         SuiteId::KcMtPaper | SuiteId::Spv => ways.extend([
@@ -110,13 +118,14 @@ fn measure(contender: Contender, routes: &[Route]) -> Outcome<Option<Vec<Measure
         _ => {}
     }
     let measured = |contender: Contender| {
-        let world = world(contender, routes)?;
-        Ok(world.map(|world| Measured { contender, world, operations: Operations::default() }))
+        let Some(mut scheme) = contender.scheme(&seed()) else { return Ok(None) };
+        let received = receive_all(scheme.as_mut(), routes).map_err(failed(contender))?;
+        Ok(Some(Measured { contender, scheme, received, operations: Operations::default() }))
     };
     ways.into_iter().map(measured).collect()
 }
 
-/// Which way it is, if not the usual one.
+/// The variant's part of the results' names.
 fn way(contender: Contender) -> &'static str {
     match (contender.statement, contender.exponent) {
         (OriginStatement::Remembered, _) => "",
@@ -130,7 +139,7 @@ fn in_seconds(nanoseconds: &[f64]) -> Vec<f64> {
     nanoseconds.iter().map(|each| each / 1e9).collect()
 }
 
-fn add(report: &mut Report, one: &mut Measured, generations: u8) -> Outcome<()> {
+fn add(report: &mut Report, one: &mut Measured, options: &Options) -> Result<(), Failed> {
     let (contender, name) = (one.contender, one.contender.name());
     let mut add = |what: &str, samples: &[f64]| report.add(format!("{what}.{name}"), "s", &in_seconds(samples));
     let Operations { sign, verify, verify_burst, update_alone, update } = &one.operations;
@@ -141,7 +150,7 @@ fn add(report: &mut Report, one: &mut Measured, generations: u8) -> Outcome<()> 
             add("verify_burst", verify_burst);
             add("update", update);
             add("update_alone", update_alone);
-            add("generate", &generation(contender.suite, generations));
+            add("generate", &generation(contender.suite, options));
         }
         OriginStatement::AllRemembered => {}
         OriginStatement::EachTime => add(&format!("update{}", way(contender)), update),
@@ -153,17 +162,18 @@ fn add(report: &mut Report, one: &mut Measured, generations: u8) -> Outcome<()> 
     if contender.statement != OriginStatement::Remembered || !contender.tables {
         return Ok(());
     }
-    let (hops, (scheme, received)) = (one.hops(), &mut one.world);
+    let hops = one.hops();
+    let Measured { scheme, received, .. } = one;
     let bytes: usize = received.iter().map(|one| scheme.signature_bytes(&one.attestation)).sum();
     report.exact(format!("bytes_per_hop.{name}"), "bytes", bytes as f64 / hops as f64);
-    // What one more hop adds.
-    let mut of = |hops| signature_bytes(scheme.as_mut() as &mut dyn Scheme, hops, 200).map_err(cannot(contender));
+    // The bytes of one more hop.
+    let mut of = |hops| signature_bytes(scheme.as_mut(), hops, 200).map_err(failed(contender));
     let (shorter, longer) = (of(3)?, of(4)?);
     report.exact(format!("bytes_next_hop.{name}"), "bytes", longer - shorter);
     Ok(())
 }
 
-/// Whether equation (1) is taken from this way: that which leaves the origin's RSA signature out, where there is one.
+/// Whether equation (1) is computed from this variant: the one without the origin's RSA signature, where there is one.
 fn counts_as_the_paper(contender: Contender) -> bool {
     match contender.suite {
         SuiteId::KcMtPaper | SuiteId::Spv => contender.statement == OriginStatement::AllRemembered,
@@ -171,7 +181,7 @@ fn counts_as_the_paper(contender: Contender) -> bool {
     }
 }
 
-/// How many times longer an UPDATE takes, round by round.
+/// Ratios of the times of an UPDATE, one for each round.
 fn add_ratios(report: &mut Report, measured: &[Measured]) {
     let of = |suite: SuiteId, is: &dyn Fn(Contender) -> bool| {
         measured.iter().find(|one| one.contender.suite == suite && one.contender.tables && is(one.contender))
@@ -202,26 +212,27 @@ fn add_ratios(report: &mut Report, measured: &[Measured]) {
     }
 }
 
-/// Nanoseconds of each of `repetitions` key generations.
-fn generation(suite: SuiteId, repetitions: u8) -> Vec<f64> {
+/// Nanoseconds of each of some key generations.
+fn generation(suite: SuiteId, options: &Options) -> Vec<f64> {
     let one = |number: u8| {
-        let start = now();
-        generate(suite, &wayleave_crypto::secret::Secret::new([number; 32]));
-        (now() - start) as f64
+        let start = (options.clock)();
+        generate(suite, &Secret::new([number; 32]));
+        ((options.clock)() - start) as f64
     };
-    (0..repetitions).map(one).collect()
+    (0..if options.short { 3 } else { 9 }).map(one).collect()
 }
 
-/// Signatures after which the probability of a forgery is computed and tried.
+/// Numbers of signatures after which the probability of a forgery is computed and tried.
 pub const AFTER: [u32; 9] = [10, 15, 20, 25, 30, 35, 40, 50, 60];
 
-fn add_figure_4(report: &mut Report, bench: &Bench, repetitions: usize) {
-    if !bench.suite.is_empty() && !bench.suite.iter().any(|name| name == SuiteId::KcMtPaper.name()) {
+fn add_figure_4(report: &mut Report, options: &Options, repetitions: usize) {
+    if !options.suites.is_empty() && !options.suites.contains(&SuiteId::KcMtPaper) {
         return;
     }
-    let trees = if bench.short { 8 } else { 32 };
+    let mut clock = options.clock;
+    let trees = if options.short { 8 } else { 32 };
     for shape in hors::shapes() {
-        let costs: Vec<Cost> = (0..repetitions).map(|_| hors::cost(shape, trees, &mut now)).collect();
+        let costs: Vec<Cost> = (0..repetitions).map(|_| hors::cost(shape, trees, &mut clock)).collect();
         let name = shape_name(shape);
         let mut add = |what: &str, of: fn(&Cost) -> f64| {
             let samples: Vec<f64> = costs.iter().map(of).collect();
@@ -234,7 +245,7 @@ fn add_figure_4(report: &mut Report, bench: &Bench, repetitions: usize) {
         report.exact(format!("hors_sigma.{name}"), "signatures", f64::from(costs[0].sigma));
         report.exact(format!("hors_bytes.{name}"), "bytes", costs[0].bytes);
     }
-    let tries = if bench.short { 2_000 } else { 20_000 };
+    let tries = if options.short { 2_000 } else { 20_000 };
     for shape in [KC_MT, SPV] {
         for signatures in AFTER {
             let name = format!("{}.{signatures}", shape_name(shape));

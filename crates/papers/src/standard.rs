@@ -1,25 +1,24 @@
-//! The standard suites as benchmarks and attack tests drive them: chains in the attribute's own format.
+//! The product's suites as a [`Scheme`]: chains in the attribute's own format.
 
 use std::collections::HashMap;
 
+use wayleave_attestation::attest::{self, AttestError, DEFAULT_LIFETIME, KeyRing, Onward, Origination, Pair, Speaker};
+use wayleave_attestation::chain::Attestation;
+use wayleave_attestation::leaf::Leaf;
+use wayleave_attestation::path::Path;
+use wayleave_attestation::pki::{RegisteredKey, View};
+use wayleave_attestation::suite::{self, SignError, Suite, SuiteId};
+use wayleave_attestation::validate::{Carried, Clock, Context, Route, Rules, validate_burst};
 use wayleave_core::{Asn, UnixTime};
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::secret::Secret;
 
-use crate::attest::{self, AttestError, DEFAULT_LIFETIME, KeyRing, Onward, Origination, Pair, Speaker};
-use crate::chain::Attestation;
-use crate::leaf::Leaf;
-use crate::path::Path;
-use crate::pki::{RegisteredKey, View};
 use crate::scheme::{Announcement, Scheme, SchemeError};
-use crate::suite::{self, SignError, Suite, SuiteId};
-use crate::validate::{Carried, Clock, Context, Route, Rules, validate_burst};
 
-/// When the scheme's attestations are made and verified, in seconds since 1970.
+/// Unix seconds at which attestations are signed and validated.
 const NOW: u64 = 1_700_000_000;
 
-/// A world of ASes that sign with `suite`, one leaf and one signature for each neighbour; `None` for a suite that has
-/// no standard chain.
+/// Chains of `suite`, with one leaf and one signature for each neighbour; `None` for a reserved number.
 #[must_use]
 pub fn standard_scheme(suite: SuiteId, seed: &Secret<32>) -> Option<Box<dyn Scheme>> {
     let implementation = suite::of(suite)?;
@@ -55,7 +54,7 @@ impl Standard {
             let public = key.public().to_vec();
             view.add_key(asn, RegisteredKey { suite: suite.id(), public, not_before: 0, not_after: u64::MAX });
             let pair = Pair { suite: suite.id(), key, registered: true };
-            // One key of a known suite always makes a leaf.
+            // One key of a known suite is always a leaf.
             let least = suite.strength() / 16 * 16;
             let leaf = Leaf::new(&[pair.leaf_key()], least, false).unwrap_or_else(|_| Leaf::keyless());
             Node { ring: KeyRing { pairs: vec![pair] }, leaf }

@@ -1,67 +1,68 @@
-//! `attest-trace`: delay under the paper's workloads, a recorded trace or a whole table.
+//! `bench attest-trace`: delay under the paper's workloads, a recorded trace or a whole table.
 
-use std::fs::File;
-use std::io::BufReader;
-use std::path::Path;
+use std::io::Read;
 
 use serde_json::{Map, Value, json};
-use wayleave_attestation::Scheme;
 use wayleave_attestation::SuiteId;
-use wayleave_attestation::bench::workload::{Route, Workload, routes, share_keys, spread};
-use wayleave_attestation::bench::{Contender, NEIGHBOUR, ROUTER, Received, Seen, process, queue, receive_all};
 use wayleave_bgp::mrt::{self, MrtReader, Record};
 use wayleave_bgp::{AsPath, Message, SegmentKind};
 use wayleave_core::Asn;
 
-use super::super::Report;
-use super::{BURST, SEED, cannot, contenders, draw, note_missing, now, plots, seed};
-use crate::cli::{AttestWorkload, Bench};
-use crate::failure::{Failure, Outcome};
+use super::workload::{Route, Workload, routes, share_keys, spread};
+use super::{
+    BURST, Contender, Failed, NEIGHBOUR, Options, ROUTER, Received, SEED, Seen, failed, note_missing, process, queue,
+    receive_all, seed,
+};
+use crate::report::Report;
+use crate::scheme::Scheme;
 
-/// ASes of each kind in the internet of the workloads.
+/// ASes of each kind: origins, edge, core.
 const SOME_ASES: u32 = 8;
-/// Keys that the ASes of real paths share.
+/// Keys that all ASes of real paths share.
 const SHARED_KEYS: u32 = 32;
 /// Prefixes of one UPDATE; BGPsec signs each prefix alone (RFC 8205 section 4.1).
 const PACKED: usize = 32;
-/// Different UPDATEs of a workload's short form, which come round again and again.
+/// Different UPDATEs of a workload's short form, which are repeated.
 const FEW_UPDATES: usize = 512;
 
-pub fn trace(bench: &Bench) -> Outcome<Report> {
-    match (bench.workload, &bench.mrt) {
-        (Some(AttestWorkload::Table), Some(path)) => full_table(bench, path),
-        (Some(AttestWorkload::Table), None) => Err(Failure::usage("--workload table needs --mrt with a RIB").into()),
-        (_, Some(path)) => recorded(bench, path),
-        (Some(AttestWorkload::Normal), None) => generated(bench, &[Workload::Normal]),
-        (Some(AttestWorkload::Pathological), None) => generated(bench, &[Workload::Pathological]),
-        (Some(AttestWorkload::Heavy), None) => generated(bench, &[Workload::Heavy]),
-        (None, None) => generated(bench, &Workload::ALL),
-    }
+/// What to measure beside [`Options`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TraceOptions {
+    /// Different UPDATEs of a workload, announcements of a trace, or prefixes of a table, at most.
+    pub prefixes: Option<usize>,
+    /// Whether verdicts are kept for UPDATEs that come again.
+    pub cache: bool,
 }
 
-/// Work on one suite and workload stops after so many nanoseconds; what was served until then is said.
-fn budget(bench: &Bench) -> u64 {
-    if bench.short { 500_000_000 } else { 600_000_000_000 }
+/// Work on one suite and workload stops after so many nanoseconds; the report says how much was served until then.
+fn budget(options: &Options) -> u64 {
+    if options.short { 500_000_000 } else { 600_000_000_000 }
 }
 
-fn cached(bench: &Bench) -> bool {
-    bench.cache.unwrap_or(false)
-}
-
-/// What the queue did with one contender under one workload.
+/// The delays of one suite under one workload.
+#[derive(Clone, Debug)]
 pub struct Served {
     pub contender: Contender,
     pub workload: Workload,
     pub delays: queue::Delays,
+    /// Whether all arrivals were served.
     pub whole: bool,
 }
 
-fn generated(bench: &Bench, workloads: &[Workload]) -> Outcome<Report> {
-    let distinct = bench.prefixes.unwrap_or(if bench.short { FEW_UPDATES } else { usize::MAX }).max(1);
+/// `bench attest-trace` under workloads of the paper.
+///
+/// # Errors
+/// If a scheme cannot sign the UPDATEs.
+pub fn generated(
+    options: &Options,
+    trace: TraceOptions,
+    workloads: &[Workload],
+) -> Result<(Report, Vec<Served>), Failed> {
+    let distinct = trace.prefixes.unwrap_or(if options.short { FEW_UPDATES } else { usize::MAX }).max(1);
     let params = json!({
         "workloads": workloads.iter().map(|workload| workload.name()).collect::<Vec<_>>(),
         "distinct_updates": if distinct == usize::MAX { json!("all") } else { json!(distinct) },
-        "burst": BURST, "cache": cached(bench), "budget_s": budget(bench) as f64 / 1e9, "clock": "processor time",
+        "burst": BURST, "cache": trace.cache, "budget_s": budget(options) as f64 / 1e9, "clock": "processor time",
     });
     let mut report = Report::new("attest-trace", params);
     for workload in workloads {
@@ -72,7 +73,7 @@ fn generated(bench: &Bench, workloads: &[Workload]) -> Outcome<Report> {
         report.exact(format!("rate_max.{name}"), "UPDATEs/s", f64::from(seconds.into_iter().max().unwrap_or(0)));
     }
     let (mut missing, mut all) = (Vec::new(), Vec::new());
-    for contender in contenders(bench)? {
+    for contender in options.contenders() {
         for workload in workloads {
             let arrivals = workload.arrivals(SEED);
             let routes = routes(distinct.min(arrivals.len()), SOME_ASES, SEED);
@@ -80,30 +81,28 @@ fn generated(bench: &Bench, workloads: &[Workload]) -> Outcome<Report> {
                 missing.push(contender.name());
                 break;
             };
-            let delays = serve(bench, contender, scheme.as_mut(), &arrivals, &routes)?;
+            let delays = serve(options, trace.cache, contender, scheme.as_mut(), (&arrivals, &routes))?;
             let whole = add_delays(&mut report, contender, workload.name(), arrivals.len(), &delays);
             all.push(Served { contender, workload: *workload, delays, whole });
         }
     }
     note_missing(&mut report, &missing);
-    draw(bench, || plots::trace(&report, workloads, &all))?;
-    Ok(report)
+    Ok((report, all))
 }
 
-/// Serves the arrivals. Each is verified and signed; where there are fewer routes than arrivals they come round again.
+/// Verifies and signs every arrival in the queue. If there are fewer routes than arrivals, they are repeated.
 fn serve(
-    bench: &Bench,
+    options: &Options,
+    is_cached: bool,
     contender: Contender,
     scheme: &mut dyn Scheme,
-    arrivals: &[u64],
-    routes: &[Route],
-) -> Outcome<queue::Delays> {
-    let mut seen = cached(bench).then(Seen::default);
-    let refused = cannot(contender);
+    (arrivals, routes): (&[u64], &[Route]),
+) -> Result<queue::Delays, Failed> {
+    let mut seen = is_cached.then(Seen::default);
     let all_differ = routes.len() >= arrivals.len();
-    let pool = if all_differ { Vec::new() } else { receive_all(scheme, routes).map_err(&refused)? };
-    let delays = queue::run(arrivals, BURST, budget(bench), |numbers| {
-        // What others signed, and what the router makes ahead in the background, is made before its work is timed.
+    let pool = if all_differ { Vec::new() } else { receive_all(scheme, routes).map_err(failed(contender))? };
+    let delays = queue::run(arrivals, BURST, budget(options), |numbers| {
+        // Other ASes' signatures, and what the router makes ahead in the background, are not part of the time.
         let received = if all_differ { receive_all(scheme, &routes[numbers.clone()])? } else { Vec::new() };
         let burst: Vec<&Received> = if all_differ {
             received.iter().collect()
@@ -111,14 +110,14 @@ fn serve(
             numbers.map(|number| &pool[number % pool.len()]).collect()
         };
         scheme.prepare(&[ROUTER, NEIGHBOUR]);
-        let start = now();
+        let start = (options.clock)();
         process(scheme, &burst, seen.as_mut());
-        Ok(now() - start)
+        Ok((options.clock)() - start)
     });
-    Ok(delays.map_err(refused)?)
+    delays.map_err(failed(contender))
 }
 
-/// Says whether all arrivals were served.
+/// Adds the results; returns whether all arrivals were served.
 fn add_delays(
     report: &mut Report,
     contender: Contender,
@@ -142,24 +141,17 @@ fn note_slice(report: &mut Report, what: &str, slice: &str) {
     slices[what] = json!(slice);
 }
 
-fn open(path: &Path) -> Outcome<impl std::io::Read> {
-    let unreadable = |error: std::io::Error| Failure::new(format!("{}: {error}", path.display()));
-    let file = BufReader::new(File::open(path).map_err(unreadable)?);
-    Ok(mrt::decompress(file).map_err(unreadable)?)
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
 fn mean_path(routes: &[Route]) -> f64 {
     routes.iter().map(|route| route.path.len()).sum::<usize>() as f64 / routes.len().max(1) as f64
 }
 
-/// The announcements of a recorded trace, as they came.
-fn recorded(bench: &Bench, path: &Path) -> Outcome<Report> {
+/// `bench attest-trace` over the announcements of an MRT trace, as they came; `name` is the file's.
+///
+/// # Errors
+/// If a scheme cannot sign the UPDATEs.
+pub fn recorded(options: &Options, trace: TraceOptions, name: &str, mrt: impl Read) -> Result<Report, Failed> {
     let (mut heard, mut times) = (Vec::new(), Vec::new());
-    for record in mrt::messages(open(path)?) {
+    for record in mrt::messages(mrt) {
         let Ok((Message::Update(update), _)) = Message::decode(&record.octets, &record.params()) else { continue };
         let path = update.attributes.as_ref().and_then(|attributes| travelled(attributes.as_path()));
         let prefixes: Vec<_> = update.announced.iter().map(|nlri| nlri.prefix).collect();
@@ -169,37 +161,37 @@ fn recorded(bench: &Bench, path: &Path) -> Outcome<Report> {
             times.push(record.time.0);
         }
     }
-    heard.truncate(bench.prefixes.unwrap_or(if bench.short { 2_000 } else { usize::MAX }));
+    heard.truncate(trace.prefixes.unwrap_or(if options.short { 2_000 } else { usize::MAX }));
     share_keys(&mut heard, SHARED_KEYS);
     let start = times.iter().copied().min().unwrap_or(0);
     let mut seconds = vec![0; 1];
     for at in times.iter().take(heard.len()) {
         let second = ((at - start) / 1_000_000) as usize;
-        // A gap in the trace of more than a day is no part of it.
+        // Everything after a gap of more than a day counts as one second.
         seconds.resize(seconds.len().max(second.min(86_400) + 1), 0);
         seconds[second.min(86_400)] += 1;
     }
     let arrivals = spread(&seconds, SEED);
     let params = json!({
-        "mrt": file_name(path), "updates": heard.len(), "mean_path": mean_path(&heard), "peak": seconds.iter().max(),
-        "burst": BURST, "cache": cached(bench), "keys": SHARED_KEYS, "budget_s": budget(bench) as f64 / 1e9,
+        "mrt": name, "updates": heard.len(), "mean_path": mean_path(&heard), "peak": seconds.iter().max(),
+        "burst": BURST, "cache": trace.cache, "keys": SHARED_KEYS, "budget_s": budget(options) as f64 / 1e9,
         "clock": "processor time",
     });
     let mut report = Report::new("attest-trace", params);
     let mut missing = Vec::new();
-    for contender in contenders(bench)? {
+    for contender in options.contenders() {
         let Some(mut scheme) = contender.scheme(&seed()) else {
             missing.push(contender.name());
             continue;
         };
-        let delays = serve(bench, contender, scheme.as_mut(), &arrivals, &heard)?;
+        let delays = serve(options, trace.cache, contender, scheme.as_mut(), (&arrivals, &heard))?;
         add_delays(&mut report, contender, "recorded", arrivals.len(), &delays);
     }
     note_missing(&mut report, &missing);
     Ok(report)
 }
 
-/// The path in the order of travel, without prepending; `None` with a set in it or a loop.
+/// The path in the order of travel, without prepending; `None` if it has a set, a loop or more than 16 ASes.
 fn travelled(path: AsPath<'_>) -> Option<Vec<Asn>> {
     if path.segments().any(|segment| segment.kind != SegmentKind::Sequence) {
         return None;
@@ -211,13 +203,17 @@ fn travelled(path: AsPath<'_>) -> Option<Vec<Asn>> {
     (!asns.is_empty() && !looped && asns.len() <= 16).then_some(asns)
 }
 
-/// A table that comes all at once to a router that knows nothing: every route is verified and attested onward.
-fn full_table(bench: &Bench, path: &Path) -> Outcome<Report> {
-    let most = bench.prefixes.unwrap_or(if bench.short { 5_000 } else { usize::MAX });
+/// `bench attest-trace` over an MRT table that comes all at once to a router that knows nothing: every route is verified
+/// and signed onward. `name` is the file's.
+///
+/// # Errors
+/// If a scheme cannot sign the UPDATEs.
+pub fn full_table(options: &Options, trace: TraceOptions, name: &str, mrt: impl Read) -> Result<Report, Failed> {
+    let most = trace.prefixes.unwrap_or(if options.short { 5_000 } else { usize::MAX });
     let mut table = Vec::new();
-    for record in MrtReader::new(open(path)?) {
+    for record in MrtReader::new(mrt) {
         let Ok(Record::Rib(entries)) = record else { continue };
-        // One route of each prefix, the first that a peer has.
+        // One route of each prefix: that of the first peer.
         let path = |entry: &mrt::RibEntry| travelled(entry.to_attributes().ok()?.as_path());
         if let Some((path, prefix)) = entries.iter().find_map(|entry| Some((path(entry)?, entry.prefix))) {
             table.push(Route { path, prefixes: vec![prefix] });
@@ -229,13 +225,13 @@ fn full_table(bench: &Bench, path: &Path) -> Outcome<Report> {
     share_keys(&mut table, SHARED_KEYS);
     let packed = pack(&table);
     let params = json!({
-        "mrt": file_name(path), "prefixes": table.len(), "mean_path": mean_path(&table), "updates": packed.len(),
+        "mrt": name, "prefixes": table.len(), "mean_path": mean_path(&table), "updates": packed.len(),
         "packed": PACKED, "updates_bgpsec": table.len(), "keys": SHARED_KEYS, "burst": BURST,
-        "clock": "processor time", "budget_s": budget(bench) as f64 / 1e9,
+        "clock": "processor time", "budget_s": budget(options) as f64 / 1e9,
     });
     let mut report = Report::new("attest-trace", params);
     let mut missing = Vec::new();
-    for contender in contenders(bench)? {
+    for contender in options.contenders() {
         let updates = if contender.suite == SuiteId::Bgpsec { &table } else { &packed };
         let Some(mut scheme) = contender.scheme(&seed()) else {
             missing.push(contender.name());
@@ -243,14 +239,14 @@ fn full_table(bench: &Bench, path: &Path) -> Outcome<Report> {
         };
         let (mut busy, mut served, mut prefixes) = (0, 0, 0);
         for some in updates.chunks(4 * BURST) {
-            let received = receive_all(scheme.as_mut(), some).map_err(cannot(contender))?;
+            let received = receive_all(scheme.as_mut(), some).map_err(failed(contender))?;
             let received: Vec<&Received> = received.iter().collect();
-            let start = now();
+            let start = (options.clock)();
             received.chunks(BURST).for_each(|burst| process(scheme.as_mut(), burst, None));
-            busy += now() - start;
+            busy += (options.clock)() - start;
             served += some.len();
             prefixes += some.iter().map(|route| route.prefixes.len()).sum::<usize>();
-            if busy > budget(bench) {
+            if busy > budget(options) {
                 break;
             }
         }
@@ -263,7 +259,7 @@ fn full_table(bench: &Bench, path: &Path) -> Outcome<Report> {
     Ok(report)
 }
 
-/// Puts the prefixes of one path together, as a router does that sends its table.
+/// Packs the prefixes of one path into UPDATEs, as a router does that sends its table.
 fn pack(table: &[Route]) -> Vec<Route> {
     let mut order: Vec<&Route> = table.iter().collect();
     order.sort_by(|a, b| (&a.path, a.prefixes[0].afi()).cmp(&(&b.path, b.prefixes[0].afi())));

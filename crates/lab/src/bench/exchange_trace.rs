@@ -1,10 +1,13 @@
-//! What a route costs on its way through the exchange: all processes in one thread, so that the time is all work of all.
+//! `bench exchange-trace`: a recorded table through two parties and all members, compared with the plaintext oracle. All
+//! processes run in one thread, so that the time is all work of all.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use wayleave_bgp::Attributes;
 use wayleave_core::Prefix;
+use wayleave_papers::report::{Report, mean, percentile};
 use wayleave_route_server::oracle::Oracle;
 use wayleave_route_server::policy::validate::Martians;
 
@@ -39,6 +42,40 @@ pub struct ExchangeTrace {
     pub setup: Duration,
     /// Routes in all tables at the end.
     pub routes: usize,
+}
+
+impl ExchangeTrace {
+    /// The results of a replay of the trace `name` among `members` members.
+    #[must_use]
+    pub fn report(&self, name: &str, members: usize, tick: Duration) -> Report {
+        let params = json!({
+            "mrt": name, "members": members, "tick_ms": tick.as_millis() as u64, "updates": self.updates,
+            "prefixes": self.prefixes, "routes": self.routes, "threads": 1, "links": "in memory",
+        });
+        let mut report = Report::new("exchange-trace", params);
+        // A prefix waits for its whole UPDATE, through both parties and every member.
+        report.summary("prefix_mean", "s", &self.seconds, mean(&self.seconds));
+        report.add("prefix_p50", "s", &self.seconds);
+        report.summary("prefix_p99", "s", &self.seconds, percentile(&self.seconds, 99));
+        // The same in processor time, which other programs on the machine do not lengthen.
+        report.summary("prefix_cpu_mean", "s", &self.cpu_seconds, mean(&self.cpu_seconds));
+        // The same with members on machines of their own: both parties, the announcer and the slowest receiver in turn.
+        report.summary("prefix_critical_mean", "s", &self.critical_seconds, mean(&self.critical_seconds));
+        report.add("prefix_critical_p50", "s", &self.critical_seconds);
+        let per_prefix = |time: Duration| time.as_secs_f64() / self.prefixes.max(1) as f64;
+        report.exact("stage.parties", "s", per_prefix(self.stages[0]));
+        report.exact("stage.members", "s", per_prefix(self.stages[1]));
+        // All processes' work, shared out over the prefixes, and over the UPDATEs that brought them.
+        report.exact("prefix_work", "s", per_prefix(self.elapsed));
+        report.exact("update_work", "s", self.elapsed.as_secs_f64() / self.updates.max(1) as f64);
+        report.exact("oracle_mismatches", "count", self.oracle_mismatches as f64);
+        let seconds = self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+        report.exact("party_link", "bytes/s", self.party_link_bytes as f64 / seconds);
+        // Correlations that both parties made in turn between UPDATEs: in none of the times above.
+        report.exact("setup", "s", self.setup.as_secs_f64());
+        report.exact("prefix_setup", "s", per_prefix(self.setup));
+        report
+    }
 }
 
 /// Replays `updates` among `members` members, one UPDATE at a time (`tick` zero) or as time passes in the trace.

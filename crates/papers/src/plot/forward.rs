@@ -1,7 +1,8 @@
-//! What the papers drew of forwarding and stamping: Platypus, Figure 4 and Table 3; SCION, Figures 3 and 4 and Table 1.
+//! The figures and tables of forwarding and stamping (Platypus, Figure 4 and Table 3; SCION, Figures 3 and 4 and Table 1), with
+//! the published points beside ours.
 
-use super::Report;
-use super::plot::{Content, Panel, Plot, Series, Style};
+use super::{Content, Panel, Plot, Series, Style};
+use crate::report::Report;
 
 /// Platypus, Table 3: nanoseconds of packet processing for 68, 348 and 1500 octets, without and with verification.
 const TABLE_3: [[f64; 3]; 2] = [[172.0, 173.0, 181.0], [695.0, 998.0, 1_908.0]];
@@ -10,6 +11,8 @@ const FIGURE_4: [f64; 2] = [767e3, 633e3];
 /// SCION, Figures 3 and 4: one port and twelve, packets of 64 and 1518 octets; SCION, IPv4 and the baseline are equal.
 const PORTS: [[f64; 2]; 2] = [[14.88e6, 0.81e6], [140e6, 9.71e6]];
 
+/// All figures and tables of forwarding, from the results of `forward`.
+#[must_use]
 pub fn forward(report: &Report) -> Plot {
     let mut panels = vec![figure_4(report), table_3(report)];
     panels.extend(scion(report));
@@ -17,6 +20,8 @@ pub fn forward(report: &Report) -> Plot {
     Plot { title: "Forwarding in memory, one core unless said".to_owned(), panels }
 }
 
+/// Platypus' Figure 4 of stamping, from the results of `stamp`.
+#[must_use]
 pub fn stamp(report: &Report) -> Plot {
     let places = ["platypus.40", "platypus.64", "platypus.348", "platypus.1500", "scion.64", "icing.64"];
     let series = vec![ours(report, &places), published(&[(0, FIGURE_4[1])])];

@@ -1,23 +1,21 @@
-//! What the KC-x paper drew and tabulated (tables I and III to VI, figures 4 to 6), its points beside ours.
+//! The tables and figures of the KC-x paper (tables I and III to VI, figures 4 to 6), its points beside ours.
 
 use wayleave_attestation::SuiteId;
-use wayleave_attestation::bench::Contender;
-use wayleave_attestation::bench::hors::{MEAN_PATH, shapes};
-use wayleave_attestation::bench::memory::TABLES;
-use wayleave_attestation::bench::queue;
-use wayleave_attestation::bench::workload::Workload;
-use wayleave_attestation::paper::hors::{KC_MT, SPV};
 
-use super::super::Report;
-use super::super::plot::{Content, Panel, Plot, Series, Style};
-use super::SEED;
-use super::ops::{AFTER, shape_name};
-use super::trace::Served;
+use super::{Content, Panel, Plot, Series, Style};
+use crate::bench::attestation::hors::{MEAN_PATH, shapes};
+use crate::bench::attestation::memory::TABLES;
+use crate::bench::attestation::ops::{AFTER, shape_name};
+use crate::bench::attestation::trace::Served;
+use crate::bench::attestation::workload::Workload;
+use crate::bench::attestation::{Contender, SEED, queue};
+use crate::kc_x::hors::{KC_MT, SPV};
+use crate::report::Report;
 
-/// Values over names: a suite's, or whatever stands along an axis.
+/// Values by name: of a suite, or of a place along an axis.
 type Values = Vec<(String, f64)>;
 
-/// The contenders that have results under `what`, and their values.
+/// The suites that have results under `what`, and their values.
 fn found(report: &Report, what: &str, suffix: &str) -> Values {
     let of = |name: String| report.value(&format!("{what}.{name}{suffix}")).map(|value| (name, value));
     names().into_iter().filter_map(of).collect()
@@ -45,7 +43,7 @@ impl<'a> Places<'a> {
         Self { title, measure, places, series: Vec::new() }
     }
 
-    /// Points over the places; those of no place are left out.
+    /// Adds a series; values whose name is not a place are left out.
     fn with(mut self, name: &str, style: Style, values: &[(String, f64)]) -> Self {
         let place = |name: &String| self.places.iter().position(|place| place == name);
         let points = values.iter().filter_map(|(name, value)| Some((place(name)?, *value))).collect();
@@ -68,7 +66,7 @@ const TABLE_III: [(SuiteId, f64, f64); 5] = [
     (SuiteId::KcMtPaper, 90e-6, 111e-6),
 ];
 
-/// KC-MT over a chain of KC-RSA.
+/// The same for KC-MT over a chain of KC-RSA.
 const HYBRID: (SuiteId, f64, f64) = (SuiteId::KcHybridPaper, 90e-6, 350e-6);
 
 fn table_iii(of: impl Fn(f64, f64) -> f64) -> Values {
@@ -89,6 +87,8 @@ const TABLE_I: [(SuiteId, f64); 5] = [
     (SuiteId::KcMtPaper, 34.0),
 ];
 
+/// Tables I and III, and figure 4, from the results of `attest-ops`.
+#[must_use]
 pub fn ops(report: &Report) -> Plot {
     let updates = found(report, "update", "");
     let places = || updates.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
@@ -127,7 +127,7 @@ pub fn ops(report: &Report) -> Plot {
     Plot { title: "Attestation: the cost of one operation and of one UPDATE".to_owned(), panels }
 }
 
-/// Figure 4; of the published points those that the text says in numbers.
+/// Figure 4, with the published points that the text gives as numbers.
 fn figure_4(report: &Report) -> Vec<Panel> {
     let places = || shapes().into_iter().map(shape_name).collect::<Vec<_>>();
     let of = |what: &str| -> Values {
@@ -196,6 +196,8 @@ const TABLE_V: [(SuiteId, [(f64, f64); 3]); 4] = [
     (SuiteId::KcMtPaper, [(0.02, 0.09), (0.81, 3.22), (0.20, 1.70)]),
 ];
 
+/// Tables IV and V, figures 5 and 6, from the results of `attest-trace`.
+#[must_use]
 pub fn trace(report: &Report, workloads: &[Workload], served: &[Served]) -> Plot {
     let mut panels = vec![table_iv(report, workloads)];
     for workload in workloads {
@@ -244,7 +246,7 @@ fn curve(name: String, counts: &[u32]) -> Series<f64> {
     Series { name, style: Style::Measured, points }
 }
 
-/// Figures 5 and 6 from what was measured. Who sends within the second of arrival has the curve of the arrivals.
+/// Figures 5 and 6 as measured. A suite that sends within the second of arrival has the curve of the arrivals.
 fn figure_6(workload: Workload, served: &[Served]) -> Panel {
     const SECOND: u64 = 1_000_000_000;
     let mut series = vec![curve("arriving (figure 5)".to_owned(), &workload.seconds(SEED))];
@@ -252,7 +254,7 @@ fn figure_6(workload: Workload, served: &[Served]) -> Panel {
     let (late, prompt): (Vec<&Served>, Vec<&Served>) = of.partition(|one| one.delays.max >= SECOND);
     let name = |one: &Served| one.contender.name();
     series.extend(late.iter().map(|one| curve(format!("{} sends", name(one)), &one.delays.outgoing)));
-    // The curves of the others lie upon each other: one stands for all.
+    // The curves of the others coincide: one stands for all.
     let slowest = prompt.iter().max_by_key(|one| one.delays.max);
     series.extend(slowest.map(|one| curve(format!("{} sends", name(one)), &one.delays.outgoing)));
     let others = match prompt.len() {
@@ -266,7 +268,7 @@ fn figure_6(workload: Workload, served: &[Served]) -> Panel {
     }
 }
 
-/// Figure 6 as the paper's machine has it: the same arrivals, each taking what equation (1) says with table III.
+/// Figure 6 on the paper's machine: the same arrivals, each taking the time of equation (1) with table III.
 fn figure_6_of_table_iii(workload: Workload) -> Panel {
     let (seconds, arrivals) = (workload.seconds(SEED), workload.arrivals(SEED));
     let mut series = vec![curve("arriving (figure 5)".to_owned(), &seconds)];
@@ -274,7 +276,7 @@ fn figure_6_of_table_iii(workload: Workload) -> Panel {
         let takes = (equation_1(sign, verify) * 1e9) as u64;
         let served = queue::run(&arrivals, 1, u64::MAX, |_| Ok::<_, std::convert::Infallible>(takes));
         let Ok(mut delays) = served;
-        // As far as the arrivals go; who falls behind sends on at the same rate for up to two hours.
+        // Until the arrivals end; a suite that falls behind sends on at the same rate for up to two hours.
         delays.outgoing.truncate(seconds.len());
         series.push(curve(format!("{suite} sends"), &delays.outgoing));
     }
@@ -296,6 +298,8 @@ const TABLE_VI: [(&str, [f64; 3]); 7] = [
     ("kc-hybrid-paper-2to1", [76.7, 57.2, 70.8]),
 ];
 
+/// Table VI from the results of `attest-memory`.
+#[must_use]
 pub fn memory(report: &Report) -> Plot {
     let panels = TABLES.iter().enumerate().map(|(number, table)| {
         let values = found(report, "memory", &format!(".{}", table.asn));

@@ -1,0 +1,117 @@
+//! `bench select-best` and `bench export-all --mode mpc`: a circuit evaluated by two threads over loopback TCP.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use thiserror::Error;
+use wayleave_mpc::{BitRows, Counts, DEFAULT_CHUNK, Link, Role, Share, reveal};
+use wayleave_papers::bench::circuits::{End, Workload};
+use wayleave_papers::report::{Report, mean, seconds};
+
+/// Both sides write and read in turns of at most so many octets, which the sockets' buffers hold.
+const TURN: usize = 1 << 16;
+
+struct Loopback(TcpStream);
+
+impl Link for Loopback {
+    type Error = io::Error;
+
+    fn exchange(&mut self, message: &[u8], answer: &mut [u8]) -> io::Result<()> {
+        let (mut out, mut into) = (message.chunks(TURN), answer.chunks_mut(TURN));
+        loop {
+            let (sent, read) = (out.next(), into.next());
+            if sent.is_none() && read.is_none() {
+                return Ok(());
+            }
+            if let Some(sent) = sent {
+                self.0.write_all(sent)?;
+            }
+            if let Some(read) = read {
+                self.0.read_exact(read)?;
+            }
+        }
+    }
+}
+
+/// What one party measured.
+struct Party {
+    link: Duration,
+    setup: Vec<Duration>,
+    online: Vec<Duration>,
+    /// Sent by this party in each repetition.
+    setup_bytes: Vec<usize>,
+    online_counts: Counts,
+    memory: usize,
+    outputs: BitRows,
+}
+
+/// Why a circuit could not be measured.
+#[derive(Debug, Error)]
+pub enum Failed {
+    #[error("loopback TCP: {0}")]
+    Loopback(#[from] io::Error),
+    /// An evaluation failed at one party, with its cause.
+    #[error("{0}")]
+    Party(String),
+    #[error("party 1's thread panicked")]
+    Panicked,
+    #[error("the result differs from the plaintext oracle")]
+    Differs,
+}
+
+/// Sets up and evaluates `workload` at both parties `repetitions` times, and compares the outputs with the plaintext
+/// oracle.
+///
+/// # Errors
+/// If the loopback link or the evaluation fails, or the outputs are wrong.
+pub fn measure(name: &'static str, params: Value, workload: &Workload, repetitions: usize) -> Result<Report, Failed> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let other = workload.clone();
+    let first = thread::spawn(move || {
+        let stream = TcpStream::connect(address).map_err(|error| error.to_string())?;
+        party(Role::Party1, other, repetitions, stream)
+    });
+    let (stream, _) = listener.accept()?;
+    let two = party(Role::Party2, workload.clone(), repetitions, stream).map_err(Failed::Party)?;
+    let one = first.join().map_err(|_| Failed::Panicked)?.map_err(Failed::Party)?;
+    let outputs = reveal(&Share::new(one.outputs), &Share::new(two.outputs));
+    if outputs != Some(workload.expected()) {
+        return Err(Failed::Differs);
+    }
+    let mut report = Report::new(name, params);
+    report.add("online", "s", &seconds(&two.online));
+    // Setup works in chunks, and the next repetition uses what one leaves over: the mean is the cost of a repetition.
+    report.summary("setup", "s", &seconds(&two.setup), mean(&seconds(&two.setup)));
+    report.exact("bytes_online", "bytes", (one.online_counts.bytes_sent + two.online_counts.bytes_sent) as f64);
+    let setup_bytes: Vec<f64> = one.setup_bytes.iter().zip(&two.setup_bytes).map(|(a, b)| (a + b) as f64).collect();
+    report.summary("bytes_setup", "bytes", &setup_bytes, mean(&setup_bytes));
+    report.exact("rounds", "count", two.online_counts.rounds as f64);
+    report.exact("memory", "bytes", two.memory.max(one.memory) as f64);
+    report.exact("link", "s", two.link.as_secs_f64());
+    Ok(report)
+}
+
+fn party(role: Role, workload: Workload, repetitions: usize, stream: TcpStream) -> Result<Party, String> {
+    stream.set_nodelay(true).map_err(|error| error.to_string())?;
+    let mut end = End::new(role, workload, [role.number(); 32], DEFAULT_CHUNK, Loopback(stream));
+    let start = Instant::now();
+    end.link().map_err(|error| error.to_string())?;
+    let link = start.elapsed();
+    let (mut setup, mut setup_bytes, mut online, mut last) = (Vec::new(), Vec::new(), Vec::new(), None);
+    for _ in 0..repetitions {
+        let start = Instant::now();
+        let setup_counts = end.set_up().map_err(|error| error.to_string())?;
+        let ready = Instant::now();
+        let (outputs, online_counts) = end.evaluate().map_err(|error| error.to_string())?;
+        online.push(ready.elapsed());
+        setup.push(ready - start);
+        setup_bytes.push(setup_counts.bytes_sent);
+        last = Some((outputs, online_counts));
+    }
+    let (outputs, online_counts) = last.ok_or("no repetition")?;
+    Ok(Party { link, setup, online, setup_bytes, online_counts, memory: end.memory(), outputs })
+}

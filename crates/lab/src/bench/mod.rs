@@ -1,0 +1,7 @@
+//! Benchmarks that need threads, sockets or the simulator; what they run is in `wayleave-papers`.
+
+pub mod circuits;
+pub mod exchange_trace;
+pub mod forward;
+
+pub use exchange_trace::exchange_trace;

@@ -1,0 +1,13 @@
+//! The paper suites, baselines and benchmarks' workloads from outside.
+
+mod allocations;
+mod attacks_paper;
+mod attacks_trees;
+mod baselines;
+mod bgpsec;
+mod kc_x_chains;
+mod paper_rsa;
+mod platypus;
+mod random;
+mod scion_2015;
+mod vectors;
