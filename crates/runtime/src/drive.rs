@@ -1,56 +1,84 @@
-//! The event loop around one machine: one task owns it, everything else sends events.
+//! The event loop around one machine: one task owns the machine, everything else sends it events.
+//!
+//! Queues and who waits for whom: the loop's queue is bounded, and whoever sends to it (links, the BGP peer's task, the
+//! store, timers, status pages) waits while it is full. The loop itself never waits for any of them: [`Io::perform`] must
+//! not block, so that no cycle of waiting tasks can form. A receiver that cannot keep up is dealt with where outputs are
+//! performed: a link is closed, a route replaces the one that waits for the same prefix.
 
-use wayleave_core::Machine;
+use std::collections::VecDeque;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
+use wayleave_core::Machine;
 
 use crate::clock::Clock;
 
-/// A question to a machine, asked between two of its inputs.
-pub type Question<M> = Box<dyn FnOnce(&mut M) + Send>;
+/// Inputs that may follow from one output; a machine whose outputs feed it more than that is a bug.
+const MAX_FEEDBACK: usize = 1 << 16;
 
-/// What an event means to the machine.
-pub enum Told<M: Machine> {
-    /// An input.
+/// A question to a machine, answered between two of its inputs.
+pub type Query<M> = Box<dyn FnOnce(&mut M) + Send>;
+
+/// What the loop does with an event.
+pub enum Step<M: Machine> {
+    /// Hands an input to the machine.
     Input(M::Input),
-    /// Somebody wants to know something.
-    Asked(Question<M>),
+    /// Answers a query.
+    Query(Query<M>),
     /// Nothing.
-    Nothing,
-    /// The loop is to end.
+    Ignore,
+    /// Ends.
     Stop,
 }
 
-/// Runs the machine until `told` answers [`Told::Stop`] or all senders of events are gone; gives the machine back.
-/// `act` does what the machine wants done, and must not wait.
-pub async fn drive<M, E>(
+/// The I/O of one machine.
+pub trait Io<M: Machine> {
+    /// What reaches the loop by its queue.
+    type Event;
+    /// Why an output could not be performed; it ends the loop.
+    type Error;
+
+    /// Translates an event.
+    fn step(&mut self, event: Self::Event) -> Step<M>;
+
+    /// Performs an output. Must not wait. Inputs that follow at once (a socket is full) go to `feedback`, and reach the
+    /// machine before its next output is taken.
+    fn perform(&mut self, output: M::Output, feedback: &mut VecDeque<M::Input>) -> Result<(), Self::Error>;
+}
+
+/// Runs `machine` until an event means [`Step::Stop`], all senders of events are gone, or an output cannot be performed.
+pub async fn drive<M, I>(
     mut machine: M,
     clock: Clock,
-    mut events: mpsc::Receiver<E>,
-    mut told: impl FnMut(E) -> Told<M>,
-    mut act: impl FnMut(M::Output),
-) -> M
+    mut events: mpsc::Receiver<I::Event>,
+    mut io: I,
+) -> Result<(), I::Error>
 where
     M: Machine,
+    I: Io<M>,
 {
+    let mut feedback = VecDeque::new();
     loop {
         while let Some(output) = machine.poll() {
-            act(output);
+            io.perform(output, &mut feedback)?;
+            debug_assert!(feedback.len() <= MAX_FEEDBACK, "outputs that feed the machine without end");
+            while let Some(input) = feedback.pop_front() {
+                machine.handle(input, clock.now());
+            }
         }
         let deadline = machine.deadline();
         let event = tokio::select! {
             event = events.recv() => match event {
                 Some(event) => Some(event),
-                None => return machine,
+                None => return Ok(()),
             },
             () = sleep_until(deadline.map_or_else(tokio::time::Instant::now, |at| clock.at(at))), if deadline.is_some() => None,
         };
-        match event.map(&mut told) {
-            Some(Told::Input(input)) => machine.handle(input, clock.now()),
-            Some(Told::Asked(question)) => question(&mut machine),
-            Some(Told::Stop) => return machine,
-            Some(Told::Nothing) | None => {}
+        match event.map(|event| io.step(event)) {
+            Some(Step::Input(input)) => machine.handle(input, clock.now()),
+            Some(Step::Query(query)) => query(&mut machine),
+            Some(Step::Stop) => return Ok(()),
+            Some(Step::Ignore) | None => {}
         }
         // Also after an event: a flood of events must not keep timers from firing.
         let now = clock.now();
@@ -60,17 +88,17 @@ where
     }
 }
 
-/// Asks the machine behind `events` and waits for the answer; `None` if the machine has stopped.
-pub async fn ask<M, E, T>(events: &mpsc::Sender<E>, question: impl FnOnce(&mut M) -> T + Send + 'static) -> Option<T>
+/// Puts a query to the machine behind `events` and waits for the answer; `None` if the machine has stopped.
+pub async fn ask<M, E, T>(events: &mpsc::Sender<E>, query: impl FnOnce(&mut M) -> T + Send + 'static) -> Option<T>
 where
-    E: From<Question<M>>,
+    E: From<Query<M>>,
     T: Send + 'static,
 {
     let (to, answer) = oneshot::channel();
-    let question: Question<M> = Box::new(move |machine| {
-        let _ = to.send(question(machine)); // whoever asked may have left
+    let query: Query<M> = Box::new(move |machine| {
+        let _ = to.send(query(machine)); // fails if the one who asked has gone
     });
-    events.send(question.into()).await.ok()?;
+    events.send(query.into()).await.ok()?;
     answer.await.ok()
 }
 
@@ -82,12 +110,12 @@ mod tests {
 
     use super::*;
 
-    /// Adds up what it is told, and says the sum half a tenth of a second after the last input.
+    /// Adds up its inputs, and outputs the sum 50 milliseconds after the last one.
     #[derive(Default)]
     struct Adder {
         sum: u64,
         due: Option<Instant>,
-        said: Option<u64>,
+        output: Option<u64>,
     }
 
     impl Machine for Adder {
@@ -100,11 +128,11 @@ mod tests {
         fn handle_timeout(&mut self, now: Now) {
             if self.due.is_some_and(|due| due <= now.instant) {
                 self.due = None;
-                self.said = Some(self.sum);
+                self.output = Some(self.sum);
             }
         }
         fn poll(&mut self) -> Option<u64> {
-            self.said.take()
+            self.output.take()
         }
         fn deadline(&self) -> Option<Instant> {
             self.due
@@ -113,33 +141,64 @@ mod tests {
 
     enum Event {
         Add(u64),
-        Ask(Question<Adder>),
+        Query(Query<Adder>),
     }
 
-    impl From<Question<Adder>> for Event {
-        fn from(question: Question<Adder>) -> Self {
-            Event::Ask(question)
+    impl From<Query<Adder>> for Event {
+        fn from(query: Query<Adder>) -> Self {
+            Event::Query(query)
+        }
+    }
+
+    /// Passes sums on; a sum of 100 or more cannot be performed, and one of 6 is fed back once.
+    struct Sums(mpsc::Sender<u64>);
+
+    impl Io<Adder> for Sums {
+        type Event = Event;
+        type Error = u64;
+
+        fn step(&mut self, event: Event) -> Step<Adder> {
+            match event {
+                Event::Add(0) => Step::Stop,
+                Event::Add(n) => Step::Input(n),
+                Event::Query(query) => Step::Query(query),
+            }
+        }
+
+        fn perform(&mut self, sum: u64, feedback: &mut VecDeque<u64>) -> Result<(), u64> {
+            if sum >= 100 {
+                return Err(sum);
+            }
+            if sum == 6 {
+                feedback.push_back(1);
+            }
+            self.0.try_send(sum).expect("the test reads every sum");
+            Ok(())
         }
     }
 
     #[tokio::test]
-    async fn inputs_timers_and_questions_reach_the_machine() {
+    async fn inputs_timers_queries_and_feedback_reach_the_machine() {
         let (events, inbox) = mpsc::channel(8);
-        let (to, mut said) = mpsc::unbounded_channel();
-        let told = |event| match event {
-            Event::Add(0) => Told::Stop,
-            Event::Add(n) => Told::Input(n),
-            Event::Ask(question) => Told::Asked(question),
-        };
-        let act = move |sum| to.send(sum).expect("the test listens");
-        let running = tokio::spawn(drive(Adder::default(), Clock::start(), inbox, told, act));
+        let (to, mut sums) = mpsc::channel(8);
+        let running = tokio::spawn(drive(Adder::default(), Clock::start(), inbox, Sums(to)));
         for n in [1, 2, 3] {
             events.send(Event::Add(n)).await.expect("running");
         }
         assert_eq!(ask(&events, |adder: &mut Adder| adder.sum).await, Some(6));
-        assert_eq!(said.recv().await, Some(6));
+        assert_eq!(sums.recv().await, Some(6));
+        assert_eq!(sums.recv().await, Some(7), "what was fed back counts");
         events.send(Event::Add(0)).await.expect("running");
-        assert_eq!(running.await.expect("ended").sum, 6);
+        assert_eq!(running.await.expect("ended"), Ok(()));
         assert_eq!(ask(&events, |adder: &mut Adder| adder.sum).await, None);
+    }
+
+    #[tokio::test]
+    async fn an_output_that_cannot_be_performed_ends_the_loop_with_its_reason() {
+        let (events, inbox) = mpsc::channel(8);
+        let (to, _sums) = mpsc::channel(8);
+        let running = tokio::spawn(drive(Adder::default(), Clock::start(), inbox, Sums(to)));
+        events.send(Event::Add(100)).await.expect("running");
+        assert_eq!(running.await.expect("ended"), Err(100));
     }
 }

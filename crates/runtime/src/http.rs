@@ -17,7 +17,7 @@ use axum::routing::get;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{self, Registry};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -38,49 +38,134 @@ pub enum ViewError {
     Unavailable,
 }
 
+/// What a metric counts or measures, always in base units. The list is closed, so that names follow one rule:
+/// `wayleave_<role>_<thing>_<unit>`, with `_total` for counters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the names are the units")]
+pub enum Unit {
+    Alarms,
+    Attestations,
+    Batches,
+    Bursts,
+    Bytes,
+    Calls,
+    Changes,
+    Connections,
+    Evaluations,
+    Files,
+    Frames,
+    Keys,
+    Links,
+    Members,
+    Messages,
+    Networks,
+    /// A sequence number or an identifier.
+    Number,
+    Objects,
+    Outcomes,
+    Packets,
+    Pairs,
+    Prefixes,
+    Rankings,
+    /// A share between 0 and 1.
+    Ratio,
+    Rounds,
+    Routes,
+    Seconds,
+    Sessions,
+    /// 1 if the thing is up, otherwise 0.
+    Up,
+    Updates,
+}
+
+impl Unit {
+    /// As it stands in a metric's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Alarms => "alarms",
+            Unit::Attestations => "attestations",
+            Unit::Batches => "batches",
+            Unit::Bursts => "bursts",
+            Unit::Bytes => "bytes",
+            Unit::Calls => "calls",
+            Unit::Changes => "changes",
+            Unit::Connections => "connections",
+            Unit::Evaluations => "evaluations",
+            Unit::Files => "files",
+            Unit::Frames => "frames",
+            Unit::Keys => "keys",
+            Unit::Links => "links",
+            Unit::Members => "members",
+            Unit::Messages => "messages",
+            Unit::Networks => "networks",
+            Unit::Number => "number",
+            Unit::Objects => "objects",
+            Unit::Outcomes => "outcomes",
+            Unit::Packets => "packets",
+            Unit::Pairs => "pairs",
+            Unit::Prefixes => "prefixes",
+            Unit::Rankings => "rankings",
+            Unit::Ratio => "ratio",
+            Unit::Rounds => "rounds",
+            Unit::Routes => "routes",
+            Unit::Seconds => "seconds",
+            Unit::Sessions => "sessions",
+            Unit::Up => "up",
+            Unit::Updates => "updates",
+        }
+    }
+}
+
 /// The kind and value of a metric.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Sample {
-    /// Only rises; its name gets `_total`.
+enum Sample {
+    /// Only rises; its name ends in `_total`.
     Counter(u64),
     /// Rises and falls.
     Gauge(f64),
 }
 
-/// One metric: its name without prefix and unit, what it means, its unit if it has one, its value.
+/// One metric of a role. Its name follows from its thing and its unit, see [`Unit`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct Metric {
-    /// As in `frames_received`.
-    pub name: &'static str,
-    /// One sentence without a full stop.
-    pub help: &'static str,
-    /// As in `bytes` or `seconds`.
-    pub unit: Option<&'static str>,
-    /// The value.
-    pub sample: Sample,
+    thing: String,
+    unit: Unit,
+    help: &'static str,
+    sample: Sample,
 }
 
 impl Metric {
-    /// A count of things.
+    /// A count since the start. `thing` is words of `a-z0-9` joined by `_` or `-`, as in `link_received`; `help` is one
+    /// sentence without a full stop.
     #[must_use]
-    pub fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
-        Self { name, help, unit: None, sample: Sample::Counter(value) }
+    pub fn counter(thing: &str, unit: Unit, help: &'static str, value: u64) -> Self {
+        Self::new(thing, unit, help, Sample::Counter(value))
     }
 
-    /// A number of things that are there now.
+    /// A value of this moment.
     #[must_use]
-    pub fn gauge(name: &'static str, help: &'static str, value: f64) -> Self {
-        Self { name, help, unit: None, sample: Sample::Gauge(value) }
+    pub fn gauge(thing: &str, unit: Unit, help: &'static str, value: f64) -> Self {
+        Self::new(thing, unit, help, Sample::Gauge(value))
     }
 
-    /// The same in this unit.
+    /// Whether something is up.
     #[must_use]
-    pub fn of(self, unit: &'static str) -> Self {
-        Self { unit: Some(unit), ..self }
+    pub fn up(thing: &str, help: &'static str, is_up: bool) -> Self {
+        Self::new(thing, Unit::Up, help, Sample::Gauge(f64::from(is_up)))
+    }
+
+    fn new(thing: &str, unit: Unit, help: &'static str, sample: Sample) -> Self {
+        let is_word = |word: &str| {
+            !word.is_empty() && word.bytes().all(|octet| octet.is_ascii_lowercase() || octet.is_ascii_digit())
+        };
+        let thing = thing.replace('-', "_");
+        debug_assert!(thing.split('_').all(is_word) && !thing.ends_with("total"), "{thing}: not the name of a thing");
+        Self { thing, unit, help, sample }
     }
 }
 
-/// What a process shows. Build it, then [`Pages::serve`] it.
+/// The pages of a process. Build them, then [`Pages::serve`] them.
 pub struct Pages {
     role: &'static str,
     router: Router,
@@ -88,7 +173,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Pages of `role` (part of every metric's name). `ready` says whether the process does its work, and if not, why.
+    /// Pages of `role` (part of every metric's name). `ready` holds whether the process is ready, and if not, why.
     #[must_use]
     pub fn new(role: &'static str, ready: watch::Receiver<Result<(), String>>) -> Self {
         Self { role, router: Router::new(), ready }
@@ -111,7 +196,7 @@ impl Pages {
         self
     }
 
-    /// Adds `/metrics`, read anew for each request.
+    /// Adds `/metrics`, computed for each request.
     #[must_use]
     pub fn metrics<F, T>(mut self, metrics: F) -> Self
     where
@@ -136,7 +221,7 @@ impl Pages {
         self
     }
 
-    /// Serves the pages at `address` until the answer is dropped.
+    /// Serves the pages at `address` until the result is dropped.
     pub async fn serve(self, address: SocketAddr) -> io::Result<Serving> {
         let ready = self.ready;
         let router = self.router.route("/healthz", get(|| async { "ok\n" })).route(
@@ -151,11 +236,12 @@ impl Pages {
                 }
             }),
         );
-        let router = router.fallback(|| async { answer(Err(ViewError::NotFound("no such page of this role".into()))) });
+        let router =
+            router.fallback(|| async { answer(Err(ViewError::NotFound("this role has no such page".into()))) });
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let router = router.layer(from_fn(move |request: Request, next: Next| async move {
-            if is_asked_for_by(&request, address.ip()) { next.run(request).await } else { strange_host() }
+            if is_addressed_to(&request, address.ip()) { next.run(request).await } else { foreign_host() }
         }));
         let task = tokio::spawn(async move { axum::serve(listener, router).await }).abort_handle();
         Ok(Serving { address, task })
@@ -176,10 +262,10 @@ impl Drop for Serving {
     }
 }
 
-/// Whether the request names this page as its operator does: by loopback, or by the address where it listens. A name that
-/// somebody else points here comes from a browser that was led here (DNS rebinding). A request that names no host at all
-/// comes from no browser.
-fn is_asked_for_by(request: &Request, listens: IpAddr) -> bool {
+/// Whether the request names this page as its operator does: by loopback, or by the address where it listens. Any other
+/// name comes from a browser that a foreign page directed here (DNS rebinding). A request without a host comes from no
+/// browser.
+fn is_addressed_to(request: &Request, listens: IpAddr) -> bool {
     let Some(host) = request.headers().get(header::HOST) else { return true };
     let authority = host.to_str().ok().and_then(|text| text.parse::<Authority>().ok());
     let Some(authority) = authority else { return false };
@@ -190,8 +276,8 @@ fn is_asked_for_by(request: &Request, listens: IpAddr) -> bool {
     }
 }
 
-fn strange_host() -> Response {
-    let why = "ask by `localhost` or by the address in [status] listen";
+fn foreign_host() -> Response {
+    let why = "the request names another host; use `localhost` or the address in [status] listen";
     (StatusCode::FORBIDDEN, axum::Json(json!({ "error": why }))).into_response()
 }
 
@@ -209,16 +295,11 @@ fn answer(result: Result<Value, ViewError>) -> Response {
 /// The text form of OpenMetrics.
 fn open_metrics(role: &str, metrics: &[Metric]) -> String {
     let mut registry = Registry::with_prefix(format!("wayleave_{role}"));
-    for Metric { name, help, unit, sample } in metrics {
-        match (unit.map(|unit| Unit::Other(unit.to_owned())), *sample) {
-            (None, Sample::Counter(value)) => registry.register(*name, *help, ConstCounter::new(value)),
-            (None, Sample::Gauge(value)) => registry.register(*name, *help, ConstGauge::new(value)),
-            (Some(unit), Sample::Counter(value)) => {
-                registry.register_with_unit(*name, *help, unit, ConstCounter::new(value));
-            }
-            (Some(unit), Sample::Gauge(value)) => {
-                registry.register_with_unit(*name, *help, unit, ConstGauge::new(value));
-            }
+    for Metric { thing, unit, help, sample } in metrics {
+        let unit = registry::Unit::Other(unit.name().to_owned());
+        match *sample {
+            Sample::Counter(value) => registry.register_with_unit(thing, *help, unit, ConstCounter::new(value)),
+            Sample::Gauge(value) => registry.register_with_unit(thing, *help, unit, ConstGauge::new(value)),
         }
     }
     let mut text = String::new();
@@ -268,13 +349,13 @@ mod tests {
                 let word = parameters.get("word").ok_or(ViewError::Request("no word".into()))?;
                 Ok(json!({ "word": word }))
             })
-            .metrics(|| async { Some(vec![Metric::counter("frames_received", "Frames received", 3).of("bytes")]) });
+            .metrics(|| async { Some(vec![Metric::counter("link_received", Unit::Bytes, "Received over links", 3)]) });
         let serving = pages.serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
         let at = serving.address;
         assert!(fetch(at, "/api/v1/echo?word=hi").await.ends_with("{\"word\":\"hi\"}"));
         assert!(fetch(at, "/api/v1/echo").await.starts_with("HTTP/1.0 400"));
         assert!(fetch(at, "/nothing").await.ends_with("{\"error\":\"no such page of this role\"}"));
-        assert!(fetch(at, "/metrics").await.contains("wayleave_rs_frames_received_bytes_total 3"));
+        assert!(fetch(at, "/metrics").await.contains("wayleave_rs_link_received_bytes_total 3"));
         assert!(fetch(at, "/healthz").await.starts_with("HTTP/1.0 200"));
         let answer = fetch(at, "/readyz").await;
         assert!(answer.starts_with("HTTP/1.0 503") && answer.contains("party 2 is not there"), "{answer}");

@@ -1,7 +1,10 @@
-//! Links: authenticated TLS connections that carry frames, as events in and commands out.
+//! Links: authenticated TLS connections that carry frames.
 //!
-//! Each link is one task. What a machine sends waits in a queue of bounded size; a peer that lets it fill is
-//! disconnected with a reason. What a peer sends waits in the kernel while the machine is busy.
+//! Each link is one task. Frames to a peer wait in a queue that is bounded in octets and in frames. A sender never waits:
+//! machines send from their loop, and a loop that waited for one slow peer would keep all others from being served (and two
+//! parties that wait for each other would never go on). So the link of a peer that lets its queue fill is closed, with the
+//! reason in the log; the protocol above starts over when the peer connects again. Received frames do make the peer wait:
+//! they stay in the kernel while the machine is busy.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,6 +16,7 @@ use std::time::Duration;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufWriter};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
@@ -22,66 +26,58 @@ use tracing::{debug, info, warn};
 use crate::frames::{FrameError, MAX_FRAME, read_frame, write_frame};
 use crate::identity::{Fingerprint, Identity};
 use crate::refusals::Refusals;
-use crate::tls::{Gate, Pin, Refusal, client_config, now_secs, refusal_of, server_config};
+use crate::tls::{Pin, PinVerifier, Refusal, client_config, now_secs, refusal_of, server_config};
 
-/// What opening a connection may take: TCP, TLS and the welcome together.
+/// The longest time for opening a connection: TCP, TLS and the welcome frame together.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Handshakes that a listener has under way; further connections wait in the kernel.
+/// Concurrent handshakes of a listener; further connections wait in the kernel.
 const HANDSHAKES: usize = 256;
-/// Of these, from one address: one host that opens connections and says nothing keeps nobody else out.
+/// Of these, from one address, so that one host with silent connections does not keep others out.
 const HANDSHAKES_EACH: usize = 32;
-/// A side that has sent nothing for so long sends a sign of life.
+/// A side that has sent nothing for this long sends an empty frame (keepalive).
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// A peer that has sent nothing for so long is gone.
+/// A peer that has sent nothing for this long is considered down.
 const IDLE: Duration = Duration::from_secs(20);
-/// A frame that the peer does not take for so long means that it does not read.
+/// The longest time for writing one frame; after that the peer is considered not to read.
 const WRITE: Duration = Duration::from_secs(20);
-/// How often a link's certificate is judged again, for its dates.
-const REJUDGE: Duration = Duration::from_secs(60);
+/// How often a link's certificate is verified again, for its dates.
+const REVERIFY: Duration = Duration::from_secs(60);
 const BACKOFF_LEAST: Duration = Duration::from_millis(100);
 const BACKOFF_MOST: Duration = Duration::from_secs(5);
-/// A link that lasted so long resets the back-off.
-const SETTLED: Duration = Duration::from_secs(10);
-/// What a queued frame costs beyond its octets.
+/// A link that was up for this long resets the back-off.
+const STABLE: Duration = Duration::from_secs(10);
+/// What a queued frame counts for beyond its octets, so that many short frames are bounded too.
 const FRAME_COST: usize = 64;
 
-/// Octets of received frames that may wait for the machine, over all links. A link whose turn has not come waits, and
-/// with it its peer; turns come in the order of arrival.
+/// Octets of received frames that may wait for the machine, over all links. A link waits for its share in the order of
+/// arrival, and its peer waits with it.
 const INBOX: usize = 64 << 20;
 
-/// What happened on a link. For each link: one `Up`, any number of `Frame`, one `Down`.
+/// An event of a link. For each link: one `Up`, any number of `Frame`, one `Down`.
 #[derive(Debug)]
 pub enum LinkEvent {
     /// A peer is connected and authenticated.
     Up {
-        /// A number that no other link of this process ever has.
+        /// Unique within this process.
         link: u64,
-        /// Whose certificate it is.
         pin: Pin,
-        /// Where it connects from, or where it was reached.
+        /// The peer's address.
         address: SocketAddr,
     },
     /// A frame came in; never empty.
     Frame {
-        /// On which link.
         link: u64,
-        /// Its content.
         bytes: Vec<u8>,
-        /// Its part of what may wait; given back when dropped.
-        held: Held,
+        /// Its share of the inbox, released on drop.
+        permit: InboxPermit,
     },
     /// The link is gone.
-    Down {
-        /// Which.
-        link: u64,
-        /// Why, for people.
-        reason: String,
-    },
+    Down { link: u64, reason: String },
 }
 
-/// The part of the inbox that a received frame takes.
+/// The share of the inbox that a received frame takes.
 #[derive(Debug)]
-pub struct Held {
+pub struct InboxPermit {
     _permit: OwnedSemaphorePermit,
 }
 
@@ -90,7 +86,7 @@ pub struct Held {
 pub struct Limits {
     /// Longest frame accepted, in octets; no more than [`MAX_FRAME`].
     pub frame: u32,
-    /// Octets that may wait for a peer.
+    /// Octets that may wait for a peer, each frame with `FRAME_COST` on top.
     pub queue: usize,
 }
 
@@ -103,21 +99,18 @@ impl Default for Limits {
 /// Counts since the start, over all links.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Links that came up.
     pub up: AtomicU64,
     /// Links closed because the peer read too slowly.
     pub too_slow: AtomicU64,
-    /// Frames received, signs of life apart.
+    /// Frames received, without keepalives.
     pub frames_in: AtomicU64,
     /// Frames accepted for sending.
     pub frames_out: AtomicU64,
-    /// Octets of received frames.
     pub bytes_in: AtomicU64,
-    /// Octets of frames accepted for sending.
     pub bytes_out: AtomicU64,
     /// Connections refused for their certificate.
     pub refused: AtomicU64,
-    /// Connections that failed before any certificate was judged.
+    /// Connections that failed before any certificate was checked.
     pub failed: AtomicU64,
 }
 
@@ -136,19 +129,20 @@ struct Shared {
     refusals: Refusals,
     next: AtomicU64,
     inbox: Arc<Semaphore>,
-    table: Mutex<Table>,
+    table: Mutex<LinkTable>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    links: HashMap<u64, Handle>,
-    /// One link per listener and certificate: a second one takes the first one's place.
+struct LinkTable {
+    links: HashMap<u64, LinkHandle>,
+    /// One link per listener and certificate: a second one replaces the first.
     owners: HashMap<(u64, Fingerprint), u64>,
 }
 
 #[derive(Debug)]
-struct Handle {
-    queue: mpsc::UnboundedSender<Arc<[u8]>>,
+struct LinkHandle {
+    queue: mpsc::Sender<Arc<[u8]>>,
+    /// Octets in the queue, `FRAME_COST` for each frame included.
     queued: Arc<AtomicUsize>,
     close: watch::Sender<Option<String>>,
     /// Closes when the link's `Down` has been delivered.
@@ -202,20 +196,23 @@ impl Links {
         &self.0.counters
     }
 
-    /// Queues a frame, which must not be empty. Does nothing if the link is gone: its `Down` is on the way.
+    /// Queues a frame, which must not be empty. Never waits: a link whose queue is full is closed. Does nothing if the link
+    /// is down already.
     pub fn send(&self, link: u64, frame: Arc<[u8]>) {
-        debug_assert!(!frame.is_empty(), "an empty frame is a sign of life");
+        debug_assert!(!frame.is_empty(), "an empty frame is a keepalive");
         let table = self.table();
         let Some(handle) = table.links.get(&link) else { return };
-        let cost = frame.len() + FRAME_COST;
-        if handle.queued.fetch_add(cost, Ordering::Relaxed) + cost > self.0.limits.queue {
+        let (cost, octets) = (frame.len() + FRAME_COST, frame.len() as u64);
+        let has_room = handle.queued.fetch_add(cost, Ordering::Relaxed) + cost <= self.0.limits.queue;
+        // The queue has room for as many frames as the octets allow, so it is full only when they are used up too.
+        if !has_room || matches!(handle.queue.try_send(frame), Err(TrySendError::Full(_))) {
             count(&self.0.counters.too_slow, 1);
-            handle.close.send_replace(Some(format!("reads too slowly: {} octets wait for it", self.0.limits.queue)));
+            let reason = format!("the peer reads too slowly: more than {} octets wait for it", self.0.limits.queue);
+            handle.close.send_replace(Some(reason));
             return;
         }
         count(&self.0.counters.frames_out, 1);
-        count(&self.0.counters.bytes_out, frame.len() as u64);
-        let _ = handle.queue.send(frame); // fails only if the link is ending
+        count(&self.0.counters.bytes_out, octets);
     }
 
     /// Closes a link; its `Down` follows with this reason.
@@ -225,62 +222,62 @@ impl Links {
         }
     }
 
-    /// Listens at `address` for peers that `gate` lets pass. A peer that connects again takes its earlier link's place.
+    /// Listens at `address` for peers that `verifier` accepts. A peer that connects again replaces its earlier link.
     pub async fn listen<E>(
         &self,
         address: SocketAddr,
         identity: &Identity,
-        gate: Gate,
+        verifier: PinVerifier,
         events: mpsc::Sender<E>,
     ) -> io::Result<Listening>
     where
         E: From<LinkEvent> + Send + 'static,
     {
-        let config = server_config(identity, &gate).map_err(io::Error::other)?;
+        let config = server_config(identity, &verifier).map_err(io::Error::other)?;
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let port = self.0.next.fetch_add(1, Ordering::Relaxed);
-        let port = Port { links: self.clone(), gate, events, id: port };
+        let port = Port { links: self.clone(), verifier, events, id: port };
         let task = tokio::spawn(port.accept(listener, TlsAcceptor::from(config))).abort_handle();
         Ok(Listening { address, task })
     }
 
-    /// Keeps one link to `address` (host and port), whose certificate `gate` must let pass: connects again with growing
-    /// pauses whenever it is down.
+    /// Keeps one link to `address` (host and port), whose certificate `verifier` must accept: connects again with growing
+    /// pauses whenever the link is down.
     pub fn connect<E>(
         &self,
         address: String,
         identity: &Identity,
-        gate: Gate,
+        verifier: PinVerifier,
         events: mpsc::Sender<E>,
     ) -> Result<Connecting, rustls::Error>
     where
         E: From<LinkEvent> + Send + 'static,
     {
-        let config = client_config(identity, &gate)?;
+        let config = client_config(identity, &verifier)?;
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
-        let port = Port { links: self.clone(), gate, events, id };
+        let port = Port { links: self.clone(), verifier, events, id };
         let task = tokio::spawn(port.keep_connected(address, TlsConnector::from(config))).abort_handle();
         Ok(Connecting { task })
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, LinkTable> {
         // Nothing that holds this lock can panic half-way through a change.
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One listener or connector, as its tasks see it.
+/// One listener or connector; each of its tasks has a clone.
 struct Port<E> {
     links: Links,
-    gate: Gate,
+    verifier: PinVerifier,
     events: mpsc::Sender<E>,
     id: u64,
 }
 
 impl<E> Clone for Port<E> {
     fn clone(&self) -> Self {
-        Self { links: self.links.clone(), gate: self.gate.clone(), events: self.events.clone(), id: self.id }
+        Self { links: self.links.clone(), verifier: self.verifier.clone(), events: self.events.clone(), id: self.id }
     }
 }
 
@@ -291,8 +288,8 @@ enum OpenError {
     Refused(Refusal),
     #[error("no answer within {} seconds", HANDSHAKE.as_secs())]
     Timeout,
-    #[error("the other side does not accept us: {0}")]
-    NotWelcome(FrameError),
+    #[error("the peer refused our certificate or closed the connection: {0}")]
+    NotAccepted(FrameError),
     #[error(transparent)]
     Io(io::Error),
 }
@@ -337,7 +334,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
                     Ok((stream, certificate, pin)) => {
                         port.run(stream, certificate, pin, address).await;
                     }
-                    Err(error) => port.note_failure(&error, &address),
+                    Err(error) => port.log_failure(&error, &address),
                 }
             });
         }
@@ -350,32 +347,32 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
     ) -> Result<(tokio_rustls::server::TlsStream<TcpStream>, CertificateDer<'static>, Pin), OpenError> {
         tcp.set_nodelay(true)?;
         let mut stream = acceptor.accept(tcp).await?;
-        let (certificate, pin) = self.judge(stream.get_ref().1.peer_certificates())?;
-        write_frame(&mut stream, &Arc::from([])).await?; // the welcome
+        let (certificate, pin) = self.check(stream.get_ref().1.peer_certificates())?;
+        write_frame(&mut stream, &Arc::from([])).await?; // the welcome: our certificate was accepted (see frames.rs)
         stream.flush().await?;
         Ok((stream, certificate, pin))
     }
 
     async fn keep_connected(self, address: String, connector: TlsConnector) {
         let mut pause = BACKOFF_LEAST;
-        let mut said = String::new();
+        let mut logged = String::new();
         loop {
             match timeout(HANDSHAKE, self.open_connected(&address, &connector)).await.unwrap_or(Err(OpenError::Timeout))
             {
                 Ok((stream, certificate, pin, peer)) => {
-                    said.clear();
+                    logged.clear();
                     let began = tokio::time::Instant::now();
                     self.run(stream, certificate, pin, peer).await;
-                    if began.elapsed() >= SETTLED {
+                    if began.elapsed() >= STABLE {
                         pause = BACKOFF_LEAST;
                     }
                 }
                 Err(error) => {
-                    // Said once, not with every attempt.
+                    // Logged once, not with every attempt.
                     let text = error.to_string();
-                    if text != said {
-                        self.note_failure(&error, &address);
-                        said = text;
+                    if text != logged {
+                        self.log_failure(&error, &address);
+                        logged = text;
                     }
                 }
             }
@@ -395,36 +392,38 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         let tcp = TcpStream::connect(address).await?;
         tcp.set_nodelay(true)?;
         let peer = tcp.peer_addr()?;
-        // Only the pin counts; no name is sent, so any will do here.
+        // Only the pin matters. No name is sent, so any name will do here.
         let name = ServerName::IpAddress(peer.ip().into());
         let mut stream = connector.connect(name, tcp).await?;
-        let (certificate, pin) = self.judge(stream.get_ref().1.peer_certificates())?;
+        let (certificate, pin) = self.check(stream.get_ref().1.peer_certificates())?;
         match read_frame(&mut stream, 0).await {
             Ok(_) => Ok((stream, certificate, pin, peer)),
-            Err(error) => Err(OpenError::NotWelcome(error)),
+            Err(error) => Err(OpenError::NotAccepted(error)),
         }
     }
 
-    /// Judges once more and says whose certificate it is: the table may have changed since the verifier looked.
-    fn judge(&self, shown: Option<&[CertificateDer<'static>]>) -> Result<(CertificateDer<'static>, Pin), OpenError> {
-        let missing = || io::Error::new(io::ErrorKind::InvalidData, "the peer showed no certificate");
+    /// Checks once more and returns the pin: the table may have changed since the handshake.
+    fn check(&self, shown: Option<&[CertificateDer<'static>]>) -> Result<(CertificateDer<'static>, Pin), OpenError> {
+        let missing = || io::Error::new(io::ErrorKind::InvalidData, "the peer sent no certificate");
         let certificate = shown.and_then(|chain| chain.first()).ok_or_else(missing)?.clone();
-        let pin = self.gate.judge(&certificate, now_secs()).map_err(OpenError::Refused)?;
+        let pin = self.verifier.check(&certificate, now_secs()).map_err(OpenError::Refused)?;
         Ok((certificate, pin))
     }
 
-    fn note_failure(&self, error: &OpenError, address: &dyn std::fmt::Display) {
+    fn log_failure(&self, error: &OpenError, address: &dyn std::fmt::Display) {
         if let OpenError::Refused(refusal @ Refusal { fingerprint, reason }) = error {
-            self.gate.count_refusal();
+            self.verifier.count_refusal();
             count(&self.links.0.counters.refused, 1);
             match self.links.0.refusals.note(refusal, tokio::time::Instant::now()) {
-                Some(0) => warn!(%address, %fingerprint, %reason, "certificate refused"),
-                Some(untold) => warn!(%address, %fingerprint, %reason, untold, "certificate refused again"),
-                None => debug!(%address, %fingerprint, %reason, "certificate refused"),
+                Some(0) => warn!(%address, %fingerprint, %reason, "connection refused: certificate not accepted"),
+                Some(suppressed) => {
+                    warn!(%address, %fingerprint, %reason, suppressed, "connection refused again: certificate not accepted");
+                }
+                None => debug!(%address, %fingerprint, %reason, "connection refused: certificate not accepted"),
             }
         } else {
             count(&self.links.0.counters.failed, 1);
-            info!(%address, reason = %error, "no link");
+            info!(%address, reason = %error, "no link: cannot connect");
         }
     }
 
@@ -435,13 +434,13 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
     {
         let link = self.links.0.next.fetch_add(1, Ordering::Relaxed);
         let owner = (self.id, Fingerprint::of(&certificate));
-        let (queue, waiting) = mpsc::unbounded_channel();
+        let (queue, waiting) = mpsc::channel((self.links.0.limits.queue / FRAME_COST).max(1));
         let (close, mut closed) = watch::channel(None::<String>);
         let (_done, done) = watch::channel(());
         let queued = Arc::new(AtomicUsize::new(0));
-        let handle = Handle { queue, queued: Arc::clone(&queued), close, done };
-        self.take_place(owner, link, handle).await;
-        let entry = Entry { links: &self.links, link, owner };
+        let handle = LinkHandle { queue, queued: Arc::clone(&queued), close, done };
+        self.register(owner, link, handle).await;
+        let registration = Registration { links: &self.links, link, owner };
 
         count(&self.links.0.counters.up, 1);
         info!(link, peer = %pin.name, %address, "link up");
@@ -459,15 +458,15 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
                 reason.ok().and_then(|reason| reason.clone()).unwrap_or_else(|| "closed".to_owned())
             }
         };
-        // Say farewell if the peer still listens; what was queued is not sent any more.
+        // Close TLS if the peer still reads; what is queued is not sent any more.
         let _ = timeout(Duration::from_millis(200), writer.shutdown()).await;
         info!(link, peer = %name, %reason, "link down");
         let _ = self.events.send(LinkEvent::Down { link, reason }.into()).await;
-        drop(entry); // only now may another link of this peer come up
+        drop(registration); // only now may another link of this peer come up
     }
 
-    /// Enters the link in the table once no other link of its owner is left, so that the events of two never mix.
-    async fn take_place(&self, owner: (u64, Fingerprint), link: u64, handle: Handle) {
+    /// Enters the link in the table once no other link of its owner is left, so that the events of the two never mix.
+    async fn register(&self, owner: (u64, Fingerprint), link: u64, handle: LinkHandle) {
         loop {
             let mut done = {
                 let mut table = self.links.table();
@@ -480,7 +479,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
                     table.owners.remove(&owner);
                     continue;
                 };
-                old.close.send_replace(Some("the peer connected anew".to_owned()));
+                old.close.send_replace(Some("the peer connected again".to_owned()));
                 old.done.clone()
             };
             let _ = done.changed().await; // ends with an error when the old link's task is over
@@ -492,7 +491,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
             let bytes = match timeout(IDLE, read_frame(reader, self.links.0.limits.frame)).await {
                 Ok(Ok(bytes)) => bytes,
                 Ok(Err(error)) => return error.to_string(),
-                Err(_) => return format!("silent for {} seconds", IDLE.as_secs()),
+                Err(_) => return format!("the peer sent nothing for {} seconds", IDLE.as_secs()),
             };
             if bytes.is_empty() {
                 continue;
@@ -503,8 +502,8 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
             let Ok(permit) = Arc::clone(&self.links.0.inbox).acquire_many_owned(size).await else {
                 return "shutting down".to_owned();
             };
-            let held = Held { _permit: permit };
-            if self.events.send(LinkEvent::Frame { link, bytes, held }.into()).await.is_err() {
+            let permit = InboxPermit { _permit: permit };
+            if self.events.send(LinkEvent::Frame { link, bytes, permit }.into()).await.is_err() {
                 return "shutting down".to_owned();
             }
         }
@@ -512,26 +511,26 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
 
     /// Ends when the certificate may no longer pass: revoked, given to someone else, or expired.
     async fn watch_certificate(&self, certificate: &CertificateDer<'_>, pin: &Pin) -> String {
-        let mut changes = self.gate.pins().changes();
+        let mut changes = self.verifier.pins().changes();
         loop {
-            let _ = timeout(REJUDGE, changes.changed()).await;
-            match self.gate.judge(certificate, now_secs()) {
-                Ok(now) if now == *pin => debug!(peer = %pin.name, "certificate judged again"),
-                Ok(now) => return format!("its certificate now belongs to {}", now.name),
+            let _ = timeout(REVERIFY, changes.changed()).await;
+            match self.verifier.check(certificate, now_secs()) {
+                Ok(now) if now == *pin => debug!(peer = %pin.name, "certificate verified again"),
+                Ok(now) => return format!("the peer's certificate now belongs to {}", now.name),
                 Err(refusal) => return refusal.reason.to_string(),
             }
         }
     }
 }
 
-/// Takes the link out of the table, also when its task is aborted.
-struct Entry<'a> {
+/// Removes the link from the table on drop, also when its task is aborted.
+struct Registration<'a> {
     links: &'a Links,
     link: u64,
     owner: (u64, Fingerprint),
 }
 
-impl Drop for Entry<'_> {
+impl Drop for Registration<'_> {
     fn drop(&mut self) {
         let mut table = self.links.table();
         table.links.remove(&self.link);
@@ -541,7 +540,7 @@ impl Drop for Entry<'_> {
     }
 }
 
-async fn write<W>(writer: &mut W, mut waiting: mpsc::UnboundedReceiver<Arc<[u8]>>, queued: &AtomicUsize) -> String
+async fn write<W>(writer: &mut W, mut waiting: mpsc::Receiver<Arc<[u8]>>, queued: &AtomicUsize) -> String
 where
     W: AsyncWrite + Unpin,
 {
@@ -561,7 +560,7 @@ where
         match sent.await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return error.to_string(),
-            Err(_) => return format!("took nothing for {} seconds", WRITE.as_secs()),
+            Err(_) => return format!("the peer read nothing for {} seconds", WRITE.as_secs()),
         }
         if let Some(frame) = frame {
             queued.fetch_sub(frame.len() + FRAME_COST, Ordering::Relaxed);

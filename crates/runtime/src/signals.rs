@@ -4,16 +4,16 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What the system or an operator asks for.
+/// A request by signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asked {
+pub enum Request {
     /// SIGHUP: read the configuration again.
     Reload,
-    /// SIGTERM or SIGINT: finish and leave.
+    /// SIGTERM or SIGINT: shut down.
     Stop,
 }
 
-/// Listens for signals.
+/// The signals of this process.
 #[derive(Debug)]
 pub struct Signals {
     hang_up: Signal,
@@ -22,7 +22,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// From now on these signals no longer end the process by themselves.
+    /// Starts to listen. From now on these signals no longer end the process by themselves.
     pub fn listen() -> io::Result<Self> {
         Ok(Self {
             hang_up: signal(SignalKind::hangup())?,
@@ -31,12 +31,12 @@ impl Signals {
         })
     }
 
-    /// The next one.
-    pub async fn next(&mut self) -> Asked {
+    /// Waits for the next request. Cancel safe.
+    pub async fn next(&mut self) -> Request {
         tokio::select! {
-            _ = self.hang_up.recv() => Asked::Reload,
-            _ = self.terminate.recv() => Asked::Stop,
-            _ = self.interrupt.recv() => Asked::Stop,
+            _ = self.hang_up.recv() => Request::Reload,
+            _ = self.terminate.recv() => Request::Stop,
+            _ = self.interrupt.recv() => Request::Stop,
         }
     }
 }

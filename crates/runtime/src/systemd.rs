@@ -1,24 +1,24 @@
-//! Word to systemd (sd_notify): ready, reloading, stopping. Without systemd all of it does nothing.
+//! Notifications to systemd (`sd_notify`): ready, reloading, stopping. Without systemd they do nothing.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use tracing::debug;
 
-/// What a daemon says.
+/// A state of the daemon that systemd follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice<'a> {
-    /// It does its work, also after a reload.
+    /// Start or reload is complete.
     Ready,
-    /// It reads its configuration again; the number is the monotonic clock in microseconds.
+    /// The configuration is being read again; the number is the monotonic clock in microseconds.
     Reloading(u64),
-    /// It is leaving.
+    /// Shutdown has begun.
     Stopping,
     /// A line for `systemctl status`.
     Status(&'a str),
 }
 
-/// Tells systemd, if it is there.
+/// Notifies systemd, if it started this process.
 pub fn notify(notice: Notice<'_>) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let text = match notice {
@@ -35,11 +35,11 @@ pub fn notify(notice: Notice<'_>) {
     };
     let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address));
     if let Err(error) = sent {
-        debug!(%error, "systemd was not told");
+        debug!(%error, "systemd was not notified");
     }
 }
 
-/// The monotonic clock as systemd wants it in [`Notice::Reloading`], in microseconds.
+/// The monotonic clock as systemd expects it in [`Notice::Reloading`], in microseconds.
 #[must_use]
 pub fn monotonic_micros() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

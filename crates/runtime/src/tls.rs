@@ -1,7 +1,7 @@
 //! TLS between roles: version 1.3 only, both sides with a certificate, and no trust but in pinned certificates.
 //!
 //! A certificate is accepted exactly if its fingerprint is pinned for the role that a port serves, it is within its dates
-//! and its holder signed the handshake. Sessions are never resumed, so that each connection is judged anew.
+//! and its holder signed the handshake. Sessions are never resumed, so that every connection is verified.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use crate::clock::unix_now;
 use crate::identity::{Fingerprint, Identity};
 
-/// What a pinned peer may be. A port serves one role.
+/// What a pinned peer is. A port serves one role.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Role {
     /// A party of the route server; its id is 1 or 2.
@@ -38,12 +38,10 @@ impl fmt::Display for Role {
     }
 }
 
-/// Whom a pinned certificate belongs to.
+/// The owner of a pinned certificate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pin {
-    /// For people.
     pub name: String,
-    /// What the peer may be.
     pub role: Role,
     /// Party number or slot.
     pub id: u32,
@@ -55,17 +53,17 @@ pub struct Pin {
 pub struct Pins(Arc<watch::Sender<HashMap<Fingerprint, Pin>>>);
 
 impl Pins {
-    /// A table of these pins.
+    /// A table with these pins.
     pub fn new(pins: impl IntoIterator<Item = (Fingerprint, Pin)>) -> Self {
         Self(Arc::new(watch::Sender::new(pins.into_iter().collect())))
     }
 
-    /// Takes these pins in place of all that were there.
+    /// Replaces all pins.
     pub fn replace(&self, pins: impl IntoIterator<Item = (Fingerprint, Pin)>) {
         self.0.send_replace(pins.into_iter().collect());
     }
 
-    /// Whom a fingerprint belongs to.
+    /// The pin with this fingerprint.
     #[must_use]
     pub fn find(&self, fingerprint: &Fingerprint) -> Option<Pin> {
         self.0.borrow().get(fingerprint).cloned()
@@ -106,23 +104,21 @@ pub enum RefusalReason {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{fingerprint}: {reason}")]
 pub struct Refusal {
-    /// Of the certificate that was shown.
     pub fingerprint: Fingerprint,
-    /// Why.
     pub reason: RefusalReason,
 }
 
-/// The judge at one port: a table of pins and the role that the port serves.
+/// Verifies the certificates of one port's peers: a table of pins and the role that the port serves.
 #[derive(Clone, Debug)]
-pub struct Gate {
+pub struct PinVerifier {
     pins: Pins,
     role: Role,
     provider: Arc<CryptoProvider>,
     refused: Arc<AtomicU64>,
 }
 
-impl Gate {
-    /// A gate that lets pinned peers of `role` pass.
+impl PinVerifier {
+    /// Accepts pinned peers of `role`.
     #[must_use]
     pub fn new(pins: Pins, role: Role) -> Self {
         let provider = Arc::new(aws_lc_rs::default_provider());
@@ -145,8 +141,8 @@ impl Gate {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whom the certificate belongs to, if it may pass at `now` (seconds since 1970).
-    pub fn judge(&self, certificate: &CertificateDer<'_>, now: u64) -> Result<Pin, Refusal> {
+    /// The pin of the certificate, if it is accepted at `now` (seconds since 1970).
+    pub fn check(&self, certificate: &CertificateDer<'_>, now: u64) -> Result<Pin, Refusal> {
         let fingerprint = Fingerprint::of(certificate);
         let refusal = |reason| Refusal { fingerprint, reason };
         let pin = self.pins.find(&fingerprint).ok_or(refusal(RefusalReason::Unknown))?;
@@ -180,7 +176,7 @@ impl Gate {
     }
 
     fn verify(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), rustls::Error> {
-        self.judge(certificate, now.as_secs()).map(drop).map_err(|refusal| {
+        self.check(certificate, now.as_secs()).map(drop).map_err(|refusal| {
             rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(refusal))))
         })
     }
@@ -209,7 +205,7 @@ pub fn refusal_of(error: &io::Error) -> Option<Refusal> {
     }
 }
 
-impl ClientCertVerifier for Gate {
+impl ClientCertVerifier for PinVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -246,7 +242,7 @@ impl ClientCertVerifier for Gate {
     }
 }
 
-impl ServerCertVerifier for Gate {
+impl ServerCertVerifier for PinVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -282,10 +278,10 @@ impl ServerCertVerifier for Gate {
 }
 
 /// The side that listens.
-pub fn server_config(identity: &Identity, gate: &Gate) -> Result<Arc<ServerConfig>, rustls::Error> {
-    let mut config = ServerConfig::builder_with_provider(Arc::clone(&gate.provider))
+pub fn server_config(identity: &Identity, verifier: &PinVerifier) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let mut config = ServerConfig::builder_with_provider(Arc::clone(&verifier.provider))
         .with_protocol_versions(&[&version::TLS13])?
-        .with_client_cert_verifier(Arc::new(gate.clone()))
+        .with_client_cert_verifier(Arc::new(verifier.clone()))
         .with_single_cert(vec![identity.certificate().clone()], identity.tls_key())?;
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -294,11 +290,11 @@ pub fn server_config(identity: &Identity, gate: &Gate) -> Result<Arc<ServerConfi
 }
 
 /// The side that connects.
-pub fn client_config(identity: &Identity, gate: &Gate) -> Result<Arc<ClientConfig>, rustls::Error> {
-    let mut config = ClientConfig::builder_with_provider(Arc::clone(&gate.provider))
+pub fn client_config(identity: &Identity, verifier: &PinVerifier) -> Result<Arc<ClientConfig>, rustls::Error> {
+    let mut config = ClientConfig::builder_with_provider(Arc::clone(&verifier.provider))
         .with_protocol_versions(&[&version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(gate.clone()))
+        .with_custom_certificate_verifier(Arc::new(verifier.clone()))
         .with_client_auth_cert(vec![identity.certificate().clone()], identity.tls_key())?;
     config.resumption = rustls::client::Resumption::disabled();
     config.enable_early_data = false;
@@ -306,7 +302,7 @@ pub fn client_config(identity: &Identity, gate: &Gate) -> Result<Arc<ClientConfi
     Ok(Arc::new(config))
 }
 
-/// The current time in seconds since 1970, for [`Gate::judge`].
+/// The current time in seconds since 1970, for [`PinVerifier::check`].
 pub(crate) fn now_secs() -> u64 {
     unix_now().secs()
 }
@@ -324,25 +320,25 @@ mod tests {
     #[test]
     fn a_pinned_certificate_of_the_role_passes_within_its_dates_only() {
         let identity = Identity::with_dates("alpha", 1_000, 2_000, Zeroizing::new([1; 32])).expect("keys");
-        let gate = Gate::new(Pins::new([(identity.fingerprint(), pin(Role::Member))]), Role::Member);
-        let judge = |now| gate.judge(identity.certificate(), now).map_err(|refusal| refusal.reason);
-        assert_eq!(judge(999), Err(RefusalReason::NotYetValid));
-        assert_eq!(judge(1_500), Ok(pin(Role::Member)));
-        assert_eq!(judge(2_001), Err(RefusalReason::Expired));
+        let verifier = PinVerifier::new(Pins::new([(identity.fingerprint(), pin(Role::Member))]), Role::Member);
+        let check = |now| verifier.check(identity.certificate(), now).map_err(|refusal| refusal.reason);
+        assert_eq!(check(999), Err(RefusalReason::NotYetValid));
+        assert_eq!(check(1_500), Ok(pin(Role::Member)));
+        assert_eq!(check(2_001), Err(RefusalReason::Expired));
     }
 
     #[test]
     fn an_unknown_a_revoked_and_a_wrong_role_certificate_are_refused() {
         let identity = Identity::generate("alpha", DEFAULT_VALIDITY).expect("keys");
         let pins = Pins::new([]);
-        let gate = Gate::new(pins.clone(), Role::Member);
-        let judge = || gate.judge(identity.certificate(), now_secs()).map_err(|refusal| refusal.reason);
-        assert_eq!(judge(), Err(RefusalReason::Unknown));
+        let verifier = PinVerifier::new(pins.clone(), Role::Member);
+        let check = || verifier.check(identity.certificate(), now_secs()).map_err(|refusal| refusal.reason);
+        assert_eq!(check(), Err(RefusalReason::Unknown));
         pins.replace([(identity.fingerprint(), pin(Role::Member))]);
-        assert_eq!(judge(), Ok(pin(Role::Member)));
+        assert_eq!(check(), Ok(pin(Role::Member)));
         pins.replace([(identity.fingerprint(), pin(Role::Party))]);
-        assert_eq!(judge(), Err(RefusalReason::WrongRole(Role::Party)));
+        assert_eq!(check(), Err(RefusalReason::WrongRole(Role::Party)));
         pins.replace([]);
-        assert_eq!(judge(), Err(RefusalReason::Unknown));
+        assert_eq!(check(), Err(RefusalReason::Unknown));
     }
 }

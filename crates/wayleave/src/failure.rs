@@ -49,6 +49,17 @@ impl Failure {
         }
     }
 
+    /// A refused BGP socket, which usually lacks a capability.
+    pub fn listen_bgp(message: impl fmt::Display, error: &io::Error) -> Self {
+        let failure = Self::system(message, error);
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                failure.help("ports below 1024 need CAP_NET_BIND_SERVICE (the systemd unit has it), or use port 1790")
+            }
+            _ => failure,
+        }
+    }
+
     /// What to do about it.
     #[must_use]
     pub fn help(mut self, help: impl fmt::Display) -> Self {
@@ -133,6 +144,19 @@ impl Failures {
     /// The process's exit code.
     pub fn exit_code(&self) -> u8 {
         if self.0.iter().any(|failure| failure.usage) { 2 } else { 1 }
+    }
+}
+
+impl fmt::Display for Failures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&all.join("; "))
+    }
+}
+
+impl From<wayleave_runtime::store::StoreError> for Failure {
+    fn from(error: wayleave_runtime::store::StoreError) -> Self {
+        Self::from_error(&error)
     }
 }
 

@@ -99,8 +99,7 @@ fn play_demo(options: &Demo) -> ExitCode {
 /// Prints what failed as one JSON object on standard output.
 fn report_json(failures: &Failures) {
     let [first, ..] = failures.0.as_slice() else { return };
-    let text: Vec<String> = failures.0.iter().map(ToString::to_string).collect();
-    output::print_json(serde_json::json!({ "error": text.join("; "), "help": first.remedy() }));
+    output::print_json(serde_json::json!({ "error": failures.to_string(), "help": first.remedy() }));
 }
 
 /// Prints one failure on standard error, with the line and the caret where it has a place.

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use wayleave_runtime::identity::{DEFAULT_VALIDITY, Identity};
 use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links, Listening};
-use wayleave_runtime::tls::{Gate, Pin, Pins, Role, client_config};
+use wayleave_runtime::tls::{Pin, PinVerifier, Pins, Role, client_config};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -38,9 +38,9 @@ impl Party {
         let identity = identity("party1");
         let links = Links::new(limits);
         let (to, events) = mpsc::channel(16);
-        let gate = Gate::new(pins.clone(), Role::Member);
+        let verifier = PinVerifier::new(pins.clone(), Role::Member);
         let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
-        let listening = links.listen(any, &identity, gate, to).await.expect("listening");
+        let listening = links.listen(any, &identity, verifier, to).await.expect("listening");
         Self { identity, pins, links, events, listening }
     }
 
@@ -70,7 +70,7 @@ impl Member {
         let links = Links::new(Limits::default());
         let pins = Pins::new([(party.identity.fingerprint(), pin("party1", Role::Party, 1))]);
         let connecting = links
-            .connect(party.listening.address.to_string(), identity, Gate::new(pins, Role::Party), to)
+            .connect(party.listening.address.to_string(), identity, PinVerifier::new(pins, Role::Party), to)
             .expect("a configuration");
         Self { links, events, _connecting: connecting }
     }
@@ -258,7 +258,7 @@ async fn a_host_that_connects_and_says_nothing_keeps_no_member_out_for_long() {
 /// A peer with a valid certificate that then does as it likes.
 async fn raw_link(identity: &Identity, party: &Party) -> tokio_rustls::client::TlsStream<TcpStream> {
     let pins = Pins::new([(party.identity.fingerprint(), pin("party1", Role::Party, 1))]);
-    let config = client_config(identity, &Gate::new(pins, Role::Party)).expect("a configuration");
+    let config = client_config(identity, &PinVerifier::new(pins, Role::Party)).expect("a configuration");
     let tcp = TcpStream::connect(party.listening.address).await.expect("connected");
     let name = party.listening.address.ip().into();
     let name = rustls::pki_types::ServerName::IpAddress(name);

@@ -3,11 +3,12 @@
 use serde_json::json;
 use wayleave_runtime::identity::Identity;
 
-use super::init::{MemberParts, member_with};
 use crate::cli::Invite;
+use crate::config::member::{Invitation, template_with};
 use crate::config::rs::RsConfig;
 use crate::config::{HostPort, Source};
 use crate::failure::{Failure, Outcome};
+use crate::key_files::member_set;
 use crate::output::{print, print_json};
 
 pub fn run(invite: &Invite) -> Outcome {
@@ -16,9 +17,7 @@ pub fn run(invite: &Invite) -> Outcome {
     let party = &config.party;
     let operator = &party.operator.get_ref().0;
     let file = source.beside(party.members.get_ref());
-    let signed = super::members::read(&file)?;
-    let unsigned = |_| Failure::new(format!("{} is not signed by the operator of this configuration", file.display()));
-    let set = signed.verify(&operator.0).map_err(unsigned)?;
+    let (_, set) = member_set::verified(&file, operator)?;
     let unknown = || {
         Failure::new(format!("no active member `{}` in {}", invite.name, file.display()))
             .help("`wayleave members add` adds it")
@@ -43,7 +42,7 @@ pub fn run(invite: &Invite) -> Outcome {
     let other = (other_given.clone().ok_or_else(|| missing(other, ""))?, other_pin.to_string());
     let [first, second] = if is_first { [own, other] } else { [other, own] };
     let router = member.addresses.iter().find(|address| address.is_ipv4()).or(member.addresses.first());
-    let text = member_with(&MemberParts {
+    let text = template_with(&Invitation {
         name: &member.name,
         slot,
         asn: member.asn.0,

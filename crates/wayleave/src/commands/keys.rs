@@ -4,8 +4,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
-use wayleave_crypto::secret::Secret;
-use wayleave_crypto::sign::SigningKey;
 use wayleave_runtime::identity::{Identity, IdentityError};
 
 use super::{capability, pki, revoke};
@@ -16,6 +14,7 @@ use crate::failure::Outcome;
 use crate::key_files::attestation;
 use crate::key_files::capability::Capabilities;
 use crate::key_files::forwarding;
+use crate::key_files::signing_key;
 use crate::output::{print, print_json};
 
 pub fn run(command: &Keys) -> Outcome {
@@ -97,11 +96,6 @@ fn icing_nodes(keys: &forwarding::ForwardingKeys) -> Vec<String> {
 /// Whether the file says that it holds attestation keys.
 fn is_attest(file: &Path) -> bool {
     std::fs::read(file).is_ok_and(|octets| octets.starts_with(b"role = \"attest\""))
-}
-
-/// The key that signs for an identity.
-pub fn signing_key(identity: &Identity) -> SigningKey {
-    SigningKey::from_seed(&Secret::new(*identity.signing_seed()))
 }
 
 fn show(file: &Path, identity: &Identity, json: bool) {

@@ -18,7 +18,7 @@ use wayleave_runtime::signals::Signals;
 use crate::cli::{Rate, Speak};
 use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json};
-use crate::roles::bgp_peer::{Command, Peer, PeerEvent, Place};
+use crate::roles::bgp_peer::{Endpoint, Peer, PeerEvent};
 
 /// UPDATEs read ahead of what is sent.
 const AHEAD: usize = 1024;
@@ -119,10 +119,10 @@ async fn replay(command: &Speak, mut updates: mpsc::Receiver<Recorded>) -> Outco
     let mut config = Config::new(command.asn, command.router_id, expected);
     config.connect_retry = Duration::from_secs(1);
     let options = TcpOptions { bind: command.bind, ttl: None };
-    let place = Place { listen: None, connect: Some(command.connect), only: None, options };
+    let endpoint = Endpoint { listen: None, connect: Some(command.connect), only: None, options };
     let (events, mut peer_events) = mpsc::channel(AHEAD);
     let mut signals = Signals::listen().map_err(|error| Failure::new(format!("no signals: {error}")))?;
-    let peer = Peer::start(config, place, Clock::start(), events).await;
+    let peer = Peer::start(config, endpoint, Clock::start(), events).await;
     let peer = peer.map_err(|error| Failure::new(format!("cannot speak: {error}")))?;
     loop {
         tokio::select! {
@@ -155,7 +155,7 @@ async fn replay(command: &Speak, mut updates: mpsc::Receiver<Recorded>) -> Outco
             () = tokio::time::sleep_until(begin + due) => {}
             _ = signals.next() => break,
         }
-        if peer.replay.send(Command::Once(Box::new(update))).await.is_err() {
+        if peer.replay.send(Box::new(update)).await.is_err() {
             break;
         }
         sent += 1;

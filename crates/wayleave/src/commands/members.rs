@@ -1,23 +1,21 @@
 //! `members`: edits the signed member set, as the exchange's operator.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use wayleave_attestation::leaf::LeafKey;
-use wayleave_attestation::suite::SuiteId;
 use wayleave_core::Asn;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_route_server::directory::{AttestKey, MAX_ENCODED, MemberSet, SignedMemberSet, Slot};
-use wayleave_runtime::identity::{DEFAULT_VALIDITY, Fingerprint, Identity, to_hex};
+use wayleave_route_server::directory::{AttestKey, MemberSet, Slot};
+use wayleave_runtime::identity::{DEFAULT_VALIDITY, Identity};
 
-use super::keys::signing_key;
 use super::pki::attest_key;
 use crate::cli::{AddMember, Members};
 use crate::config::PublicKey;
 use crate::failure::{Failure, Outcome};
+use crate::key_files::member_set::{describe, read, replace};
+use crate::key_files::signing_key;
 use crate::output::{objects, print, print_json};
 
 pub fn run(command: &Members) -> Outcome {
@@ -135,41 +133,6 @@ fn show(file: &Path, operator: &PublicKey, json: bool) -> Outcome {
     Ok(())
 }
 
-/// The set for people and programs.
-pub fn describe(set: &MemberSet) -> Value {
-    let suite = |key: &AttestKey| {
-        SuiteId::from_byte(key.suite).map_or_else(|| format!("suite {}", key.suite), |suite| suite.name().to_owned())
-    };
-    let slot = |(place, slot): (u32, &Slot)| {
-        json!({
-            "slot": place,
-            "active": slot.active,
-            "name": slot.name,
-            "asn": slot.asn,
-            "addresses": slot.addresses,
-            "max_prefix": slot.max_prefix,
-            "tls": Fingerprint(slot.tls).to_string(),
-            "sign": format!("ed25519:{}", to_hex(&slot.sign)),
-            "attest": set.attest.get(&slot.asn).map_or(&[][..], Vec::as_slice).iter().map(suite).collect::<Vec<_>>(),
-        })
-    };
-    json!({ "exchange": set.exchange, "number": set.number, "members": set.iter().map(slot).collect::<Vec<_>>() })
-}
-
-/// Reads a signed set; the signature is not checked.
-pub fn read(file: &Path) -> Outcome<SignedMemberSet> {
-    let failed = |error: io::Error| {
-        Failure::new(format!("{}: {error}", file.display())).help("`wayleave members init` makes a member set")
-    };
-    let length = fs::metadata(file).map_err(failed)?.len();
-    if length > MAX_ENCODED as u64 {
-        return Err(Failure::new(format!("{}: too long for a member set", file.display())).into());
-    }
-    let bytes = fs::read(file).map_err(failed)?;
-    let decoded = SignedMemberSet::decode(&bytes);
-    Ok(decoded.map_err(|error| Failure::new(format!("{} is not a member set: {error}", file.display())))?)
-}
-
 fn open(file: &Path, operator: &Path) -> Outcome<(SigningKey, MemberSet)> {
     let key = signing_key(&Identity::load(operator)?);
     let signed = read(file)?;
@@ -181,16 +144,4 @@ fn open(file: &Path, operator: &Path) -> Outcome<(SigningKey, MemberSet)> {
 
 fn write(file: &Path, set: MemberSet, key: &SigningKey) -> Outcome {
     replace(file, &set.sign(key)?.encode())
-}
-
-/// Writes beside the old file and puts the new one in its place, so that a reader never sees half of one.
-pub fn replace(file: &Path, bytes: &[u8]) -> Outcome {
-    let mut beside = file.as_os_str().to_owned();
-    beside.push(".new");
-    let written = File::create(&beside).and_then(|mut new| {
-        new.write_all(bytes)?;
-        new.sync_all()?;
-        fs::rename(&beside, file)
-    });
-    Ok(written.map_err(|error| Failure::new(format!("{}: {error}", file.display())))?)
 }

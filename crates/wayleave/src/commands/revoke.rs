@@ -10,11 +10,11 @@ use wayleave_dataplane::platypus::revocation::{Kind, List, MAX_ENTRIES, Revoked,
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::Identity;
 
-use super::keys::signing_key;
 use crate::cli::{RevokeKeys, RevokedKeys};
 use crate::config::PublicKey;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::revocation::{self, Entry, Replacement};
+use crate::key_files::signing_key;
 use crate::output::{print, print_json};
 
 /// Octets of a line of entries, at most.

@@ -236,3 +236,72 @@ impl AttestFile {
         warnings
     }
 }
+
+/// What `wayleave init attest` prints.
+pub const TEMPLATE: &str = "# An attesting proxy between your BGP speakers and their neighbours. Run it with: wayleave run attest --config FILE\n\
+     # Paths are relative to this file.\n\
+     \n\
+     [attest]\n\
+     # Your AS.\n\
+     asn = 64497\n\
+     # What must survive a restart: how often keys have signed.\n\
+     state = \"attest.redb\"\n\
+     # How long what is signed here holds; it is signed again ahead of that.\n\
+     #lifetime_minutes = 1440\n\
+     # How far clocks may be wrong, yours and others'.\n\
+     #clock_uncertainty_secs = 600\n\
+     # Bits of strength below which no suite counts.\n\
+     #least_strength = 112\n\
+     # The attribute's type code, and the code of the capability that offers keys: the same in all networks.\n\
+     #attribute = 255\n\
+     #capability = 240\n\
+     # Own prefixes that are signed, with those within them; all if not given.\n\
+     #originate = [\"192.0.2.0/24\"]\n\
+     \n\
+     [keys]\n\
+     # Your private keys, made by: wayleave keys attest attest.key --asn 64497\n\
+     # Without them the proxy only validates.\n\
+     signing = \"attest.key\"\n\
+     # Where several proxies hold the same file and it has a few-time key (kc-hbs): which part of its signatures is this\n\
+     # proxy's own. Never give two proxies the same part.\n\
+     #part = { number = 0, of = 4 }\n\
+     # The trust anchor's public part, and the folder of profiles and records that it has signed.\n\
+     anchor = \"anchor.pub\"\n\
+     objects = \"objects\"\n\
+     \n\
+     # What the RPKI says, beside the records: an RTR cache (RFC 8210) with who may originate what and the keys of routers,\n\
+     # or a folder of router certificates (RFC 8209, .cer and .crl) under trust anchors. Read again on SIGHUP.\n\
+     [rpki]\n\
+     #cache = \"127.0.0.1:3323\"\n\
+     #tls = { name = \"cache.example.net\", authorities = \"cache-ca.pem\" }\n\
+     #anchors = [\"ta.cer\"]\n\
+     #certificates = \"rpki\"\n\
+     \n\
+     # What follows from a verdict: reject, large_community, med, local_pref (within one AS), log. Classes: valid, gap,\n\
+     # unattested, missing (the origin usually attests), expired, invalid, malformed. Read again on SIGHUP.\n\
+     [policy]\n\
+     invalid = { reject = true, log = true }\n\
+     malformed = { reject = true, log = true }\n\
+     expired = { reject = true, log = true }\n\
+     #valid = { large_community = \"64497:1:1\" }\n\
+     #gap = { large_community = \"64497:1:2\", med = 50 }\n\
+     \n\
+     # One pair for each neighbour. Each end sees the other as if the proxy were not there.\n\
+     [[pair]]\n\
+     name = \"neighbour\"\n\
+     # Your own speaker: it connects to the address here, or the proxy connects to it.\n\
+     inside = { listen = \"127.0.0.1:1790\", address = \"127.0.0.1\" }\n\
+     # The neighbour.\n\
+     outside = { connect = \"192.0.2.2:179\", asn = 64498 }\n\
+     # Octets of an attestation that the neighbour takes, without and with extended messages. BIRD keeps 1,024 octets of\n\
+     # each message for itself.\n\
+     #most_octets = 2800\n\
+     #most_octets_extended = 60000\n\
+     # Your hops name the neighbour's own keys; or, where `protected = true` stands outside (nobody else reads the session),\n\
+     # a pair that you make and hand over if it asks, and yours may be of its making.\n\
+     #keys = \"granted\"\n\
+     #take_granted = true\n\
+     \n\
+     # Status, metrics and views, for you alone.\n\
+     [status]\n\
+     listen = \"127.0.0.1:8485\"\n";

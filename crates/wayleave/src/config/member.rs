@@ -249,3 +249,123 @@ impl MemberFile {
         warnings
     }
 }
+
+/// What `wayleave init member` prints.
+pub fn template() -> String {
+    template_with(&Invitation {
+        name: "alpha",
+        slot: 0,
+        asn: 64_497,
+        router: None,
+        router_id: Some("192.0.2.101"),
+        exchange: "example-ix",
+        rs_asn: 64_496,
+        operator: EXAMPLE_OPERATOR,
+        parties: [("127.0.0.1:7001", EXAMPLE_PINS[0]), ("127.0.0.1:7002", EXAMPLE_PINS[1])],
+    })
+}
+
+/// The values in which members' configurations differ.
+pub struct Invitation<'a> {
+    pub name: &'a str,
+    pub slot: u32,
+    pub asn: u32,
+    /// The router's address, if it is known; nobody else may connect then.
+    pub router: Option<String>,
+    /// The proxy's own BGP identifier; the member fills it in if it is not known.
+    pub router_id: Option<&'a str>,
+    pub exchange: &'a str,
+    pub rs_asn: u32,
+    pub operator: &'a str,
+    pub parties: [(&'a str, &'a str); 2],
+}
+
+/// A member's configuration with these values.
+pub fn template_with(parts: &Invitation<'_>) -> String {
+    let Invitation { name, slot, asn, router, router_id, exchange, rs_asn, operator, parties } = parts;
+    // A name of the member set is printable, but may hold what TOML quotes.
+    let (quoted, exchange) = (toml::Value::from(*name), toml::Value::from(*exchange));
+    let file: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();
+    let address = router.as_ref().map_or("#address = \"192.0.2.1\"".to_owned(), |ip| format!("address = \"{ip}\""));
+    let connect = router.as_deref().unwrap_or("192.0.2.1");
+    let connect = if connect.contains(':') { format!("[{connect}]:179") } else { format!("{connect}:179") };
+    let router_id = match router_id {
+        Some(id) => format!("router_id = \"{id}\""),
+        None => "# Fill in:\n#router_id = \"192.0.2.101\"".to_owned(),
+    };
+    let [(address1, pin1), (address2, pin2)] = parties;
+    format!(
+        "# A member's proxy. Run it with: wayleave run member --config FILE\n\
+         # Paths are relative to this file.\n\
+         \n\
+         [member]\n\
+         name = {quoted}\n\
+         slot = {slot}\n\
+         # Made by: wayleave keys new {file}.key (its public parts go to the exchange)\n\
+         key = \"{file}.key\"\n\
+         # What must survive a restart.\n\
+         state = \"{file}.redb\"\n\
+         # How long routes are kept while a party is away.\n\
+         #stale_secs = 3600\n\
+         \n\
+         [exchange]\n\
+         name = {exchange}\n\
+         # The AS number of the exchange's route server, which communities name.\n\
+         asn = {rs_asn}\n\
+         operator = \"{operator}\"\n\
+         party1 = {{ address = \"{address1}\", pin = \"{pin1}\" }}\n\
+         party2 = {{ address = \"{address2}\", pin = \"{pin2}\" }}\n\
+         \n\
+         # Your own BGP router, which peers with this proxy as with any route server.\n\
+         [router]\n\
+         listen = \"127.0.0.1:1790\"\n\
+         # Or let the proxy connect to it:\n\
+         #connect = \"{connect}\"\n\
+         # Only the router at this address may connect.\n\
+         {address}\n\
+         asn = {asn}\n\
+         # The proxy's own BGP identifier, an IPv4 address of yours: not the router's.\n\
+         {router_id}\n\
+         #hold_time = 90\n\
+         \n\
+         # To let others than you know nothing but that you took part, and you nothing but what won.\n\
+         [select_best]\n\
+         enabled = true\n\
+         \n\
+         # Who may have which routes, beside the communities that your router already sets:\n\
+         #[groups]\n\
+         #rivals = [64500, 64501]\n\
+         #\n\
+         #[[rule]]\n\
+         #direction = \"export\"\n\
+         #prefix = \"192.0.2.0/24+\"\n\
+         #hide_from = \"rivals\"\n\
+         #\n\
+         # Which routes you like better:\n\
+         #[[rule]]\n\
+         #direction = \"import\"\n\
+         #as_path = \"_64511_\"\n\
+         #local_pref = 50\n\
+         \n\
+         # To sign what you announce, and to validate what others do:\n\
+         #[attestation]\n\
+         #lifetime_minutes = 1440\n\
+         #clock_uncertainty_secs = 600\n\
+         #least_strength = 112\n\
+         # Octets of an attestation, at most: it must fit the messages of every member's router.\n\
+         #most_octets = 2800\n\
+         #originate = [\"192.0.2.0/24\"]\n\
+         #[attestation.keys]\n\
+         # Made by: wayleave keys attest attest.key --asn {asn} (public parts go to the exchange and to the trust anchor)\n\
+         #signing = \"attest.key\"\n\
+         #anchor = \"anchor.pub\"\n\
+         #objects = \"objects\"\n\
+         # What follows from a verdict, before import rules: reject, large_community, med, log.\n\
+         #[attestation.policy]\n\
+         #valid = {{ large_community = \"{asn}:1:1\" }}\n\
+         \n\
+         # Status, metrics and views, for you alone: they show your policy's results.\n\
+         [status]\n\
+         listen = \"127.0.0.1:8490\"\n"
+    )
+}

@@ -427,3 +427,133 @@ impl RouterFile {
 pub(super) fn foreign(span: Range<usize>, section: &str, format: &str) -> Fault {
     Fault::at(span, format!("{section} belongs to format = \"{format}\""))
 }
+
+/// What `wayleave init router` prints.
+pub const TEMPLATE: &str = "# A router that verifies every packet. Run it with: wayleave run router --config FILE\n\
+     # Paths are relative to this file.\n\
+     \n\
+     [forwarding]\n\
+     # scion, platypus or icing.\n\
+     format = \"scion\"\n\
+     # Made by: wayleave keys forwarding router.key --format scion\n\
+     # The same file at every router of the AS. Read again on SIGHUP.\n\
+     keys = \"router.key\"\n\
+     # What must survive a restart: accounts (platypus, icing).\n\
+     #state = \"router.redb\"\n\
+     # Threads that forward, and the core of each.\n\
+     #workers = 1\n\
+     #cores = [1]\n\
+     \n\
+     [scion]\n\
+     isd_as = \"1-64497\"\n\
+     # Where hosts and other routers of the AS reach this one.\n\
+     internal = \"127.0.0.1:30042\"\n\
+     # udp-gso takes in whole what a batching sender sent as one; udp-batch takes packet by packet; af-xdp (interfaces only)\n\
+     # bypasses the system's network stack, and needs `device`.\n\
+     #backend = \"udp-gso\"\n\
+     # The other routers of the AS.\n\
+     #siblings = [\"127.0.0.2:30042\"]\n\
+     # Ports at which end hosts are reached directly; all others get packets at the shared port.\n\
+     #end_host_ports = [31000, 32767]\n\
+     #shared_port = 30041\n\
+     # The AS's services.\n\
+     #control = \"127.0.0.1:30252\"\n\
+     #discovery = \"127.0.0.1:30253\"\n\
+     # SCMP messages a second.\n\
+     #answers_per_second = 100\n\
+     # Wrong MACs that an interface may let pass, a second and at once, before nothing that comes in there is checked.\n\
+     #bad_macs_per_second = 1000\n\
+     #bad_macs_at_once = 1000\n\
+     # Sessions (RFC 5880) with every neighbour and every other router of the AS; a link is down while its session is.\n\
+     #[scion.bfd]\n\
+     #transmit_ms = 200\n\
+     #receive_ms = 200\n\
+     #multiplier = 3\n\
+     \n\
+     # One for each interface of the AS, those of its other routers too.\n\
+     [[interface]]\n\
+     id = 1\n\
+     # What the neighbour is: core, parent (our provider), child (our customer), peer.\n\
+     link = \"child\"\n\
+     neighbor = \"1-64498\"\n\
+     local = \"127.0.0.1:50000\"\n\
+     remote = \"127.0.0.2:50000\"\n\
+     #backend = \"af-xdp\"\n\
+     #device = \"eth0\"\n\
+     #queue = 0\n\
+     #gateway = \"192.0.2.1\"\n\
+     # In place of local and remote, for another router's interface: its place in `siblings`, from 0.\n\
+     #sibling = 0\n\
+     # Of [scion.bfd]: this neighbour does not speak it.\n\
+     #bfd = false\n\
+     \n\
+     # For format = \"platypus\", in place of [scion] and [[interface]]:\n\
+     #[platypus]\n\
+     # Addresses of this machine that packets are sent to, by IP protocol 253.\n\
+     #waypoints = [\"198.51.100.1\"]\n\
+     # Bindings of 64 bits are accepted.\n\
+     #narrow = false\n\
+     #freshness_secs = 30\n\
+     # Your own networks, which nobody may reach through here, and waypoints in them.\n\
+     #refused = [\"10.0.0.0/8\"]\n\
+     #allowed_waypoints = [\"10.0.0.1\"]\n\
+     # A packet that came before: drop, count-once, pass.\n\
+     #repeated = \"drop\"\n\
+     #replay_capacity = 4194304\n\
+     # Accounts (principal, delegation, key epoch) at most; 0 counts nothing.\n\
+     #accounts = 4096\n\
+     # ICMP errors a second.\n\
+     #answers_per_second = 100\n\
+     # Octets a second, and at once, of a principal with all its delegations, or of one delegation.\n\
+     #rates = [{ principal = 7, rate = 1250000 }, { principal = 7, delegation = 3, rate = 125000, burst = 65535 }]\n\
+     # A list signed by `wayleave keys revoke`; with `required`, nothing passes until it is there.\n\
+     #revocations = { file = \"revoked\", key = \"ed25519:...\", required = true }\n\
+     # Packets to these destinations travel in UDP, beside plain IP for all others.\n\
+     #[[link]]\n\
+     #local = \"192.0.2.1:49254\"\n\
+     #remote = \"192.0.2.2:49254\"\n\
+     #routes = [\"198.51.100.2/32\"]\n\
+     # Sources behind it whose packets are stamped here, by the rules of [stamper].\n\
+     #stamp = [\"192.0.2.128/25\"]\n\
+     # Files are made by: wayleave keys capability, and wayleave keys delegate. The longest prefix counts; a rule without a\n\
+     # route leaves packets alone. In packets that are stamped already: in front of the next capability, or \"last\".\n\
+     #[stamper]\n\
+     #position = \"next\"\n\
+     # Which of several stampers with the same capabilities this is, and how many there are.\n\
+     #share = [0, 1]\n\
+     #routes = [{ name = \"transit\", capabilities = [\"desk.cap\"], sealed = false, udp = false, mtu = 1500 }]\n\
+     #rules = [{ to = \"203.0.113.0/24\", route = \"transit\" }, { to = \"203.0.113.200/32\" }]\n\
+     \n\
+     # For format = \"icing\", in place of [scion] and [[interface]]:\n\
+     #[icing]\n\
+     # What the tags with these first bits mean: over the link that leads to the next node; over the one named; to a service.\n\
+     #tags = [{ prefix = \"40000000/2\" }, { prefix = \"80000000/2\", queue = 1, link = 2 },\n\
+     #        { prefix = \"c0000000/2\", service = 1 }]\n\
+     # Where services reach this node, and where they are.\n\
+     #internal = \"192.0.2.1:49253\"\n\
+     #services = [{ id = 1, address = \"192.0.2.9:7000\" }]\n\
+     # Who pays, where a tag says so (`account = 1` in `tags`): octets a second and at once; without `rate` it is only counted.\n\
+     # Accounts need `state` in [forwarding].\n\
+     #accounts = [{ id = 1, rate = 12500000, depth = 1250000 }]\n\
+     # The node's long-term key, which signs reports. Made by: wayleave keys new node.identity\n\
+     #identity = \"node.identity\"\n\
+     # Agreements (X25519) a second for packets of each link; paths and other nodes' keys kept.\n\
+     #agreements_per_second = 100\n\
+     #paths = 65536\n\
+     #peers = 65536\n\
+     #replay_capacity = 4194304\n\
+     # One for each link to other nodes, named as `wayleave keys forwarding FILE` shows them, or to senders (open).\n\
+     #[[link]]\n\
+     #id = 1\n\
+     #local = \"192.0.2.1:49252\"\n\
+     #remote = \"192.0.2.2:49252\"\n\
+     #nodes = [\"64 hexadecimal digits\"]\n\
+     #open = false\n\
+     # Or, in place of local and remote, straight over Ethernet to the station with this address:\n\
+     #backend = \"ethernet\"\n\
+     #device = \"eth0\"\n\
+     #neighbor = \"02:00:5e:10:00:02\"\n\
+     \n\
+     # Status, metrics and views, for you alone.\n\
+     [status]\n\
+     listen = \"127.0.0.1:8486\"\n";

@@ -246,3 +246,53 @@ impl Recommendation {
 pub fn examples_left() -> Failure {
     Failure::new("the configuration still has example values").help("`wayleave check` shows them")
 }
+
+/// What `wayleave init rs` prints.
+pub fn template(party: u8) -> String {
+    let (other, link, recommendation) = match party {
+        1 => (
+            EXAMPLE_PINS[1],
+            "# Party 1 waits for party 2 here; nothing else may use this port.\nlisten = \"127.0.0.1:7000\"",
+            "# The exchange's recommendation by member, bigger preferred; read again on SIGHUP.\n\
+             #recommendation = \"recommendation.toml\"\n",
+        ),
+        _ => (EXAMPLE_PINS[0], "# Where party 1 waits for this party.\nconnect = \"127.0.0.1:7000\"", ""),
+    };
+    let port = 7000 + u16::from(party);
+    let status = 8480 + u16::from(party);
+    format!(
+        "# Party {party} of a private route server. Run it with: wayleave run rs --config FILE\n\
+         # Paths are relative to this file.\n\
+         \n\
+         [party]\n\
+         number = {party}\n\
+         # The exchange's name, the same at both parties and every member.\n\
+         exchange = \"example-ix\"\n\
+         # Where members connect.\n\
+         listen = \"127.0.0.1:{port}\"\n\
+         # Made by: wayleave keys new party{party}.key\n\
+         key = \"party{party}.key\"\n\
+         # What must survive a restart.\n\
+         state = \"party{party}.redb\"\n\
+         # The signed member set, made by: wayleave members init and add. Read again on SIGHUP.\n\
+         members = \"members\"\n\
+         # The operator's public key, printed by: wayleave members init\n\
+         operator = \"{EXAMPLE_OPERATOR}\"\n\
+         # Interval between batches; 0 takes each at once. Party 1's counts.\n\
+         #tick_ms = 50\n\
+         # How long routes of a member that is gone are kept.\n\
+         #stale_secs = 120\n\
+         # How long a member's ranking is awaited beyond the tick.\n\
+         #rank_wait_ms = 1000\n\
+         {recommendation}\
+         \n\
+         [link]\n\
+         {link}\n\
+         # The other party's certificate, printed by its: wayleave keys show\n\
+         pin = \"{other}\"\n\
+         \n\
+         # Status, metrics and views. It shows nothing of policies, but it is for this party's operator alone.\n\
+         [status]\n\
+         listen = \"127.0.0.1:{status}\"\n"
+    )
+}

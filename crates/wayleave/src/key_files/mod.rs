@@ -3,6 +3,16 @@
 pub mod attestation;
 pub mod capability;
 pub mod forwarding;
+pub mod member_set;
 pub mod private;
 pub mod revocation;
 pub mod router_keys;
+
+use wayleave_crypto::secret::Secret;
+use wayleave_crypto::sign::SigningKey;
+use wayleave_runtime::identity::Identity;
+
+/// The key that signs for an identity.
+pub fn signing_key(identity: &Identity) -> SigningKey {
+    SigningKey::from_seed(&Secret::new(*identity.signing_seed()))
+}

@@ -1,63 +1,92 @@
 //! The driver of one BGP peer: TCP, the clock, the log and the view, around [`wayleave_bgp::peer`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::sleep_until;
 use tracing::{debug, info, warn};
 pub use wayleave_bgp::peer::PeerEvent;
 use wayleave_bgp::peer::{self, Input, Output, TcpRequest};
-use wayleave_bgp::session::{self, Config, ConnectionId, Ended, Stop, StopReason};
+use wayleave_bgp::session::{self, Config, ConnectionId, Ended, Erred, Stop, StopReason};
 use wayleave_bgp::{Attributes, Update};
 use wayleave_core::{Machine, Prefix};
 use wayleave_runtime::Clock;
 use wayleave_runtime::bgp_tcp::{Sockets, TcpEvent, TcpOptions};
 
-/// TCP events that may wait.
-const QUEUE: usize = 256;
-/// How long a stop may take.
-const FAREWELL: Duration = Duration::from_millis(300);
-/// Malformed UPDATEs of one session that are told in the log.
-const MALFORMED_SAID: u32 = 10;
-/// Causes for want of a session that are told in the log.
-const CAUSES_SAID: usize = 16;
-/// How often unused attributes are let go.
+/// TCP events that may wait; then connections wait.
+const TCP_QUEUE: usize = 256;
+/// UPDATEs of a replay that may wait; then the replay waits.
+const REPLAY_QUEUE: usize = 64;
+/// How long the NOTIFICATION may take to leave at shutdown.
+const SHUTDOWN_TIME: Duration = Duration::from_millis(300);
+/// Malformed UPDATEs of one session that are logged.
+const LOGGED_MALFORMED: u32 = 10;
+/// Causes of failed attempts that are logged between two sessions.
+const LOGGED_CAUSES: usize = 16;
+/// How often unused attributes are freed.
 const SWEEP: Duration = Duration::from_secs(60);
 
 /// Where the peer is.
 #[derive(Clone, Debug)]
-pub struct Place {
-    /// Wait for it here.
+pub struct Endpoint {
+    /// Listen for it here.
     pub listen: Option<SocketAddr>,
     /// Connect to it there.
     pub connect: Option<SocketAddr>,
-    /// Nobody else may connect.
+    /// Only this address may connect.
     pub only: Option<IpAddr>,
     pub options: TcpOptions,
 }
 
-/// What the peer's driver is told.
-#[derive(Debug)]
-pub enum Command {
-    /// The peer is to have this route, or none for the prefix.
-    Route { prefix: Prefix, attributes: Option<Attributes> },
-    /// Send this once, if the session stands; forget it otherwise.
-    Once(Box<Update>),
-    /// End the session and the driver.
-    Stop,
+/// Routes on their way to a peer: the latest for each prefix, in the order in which prefixes were set.
+///
+/// The machine that sets routes must not wait for the peer's task, since that task waits for the machine when it has an
+/// event for it. So this queue never refuses a route. Its bound is the number of prefixes: a route replaces the one that
+/// waits for the same prefix, which the peer need not hear of any more.
+#[derive(Clone, Debug, Default)]
+pub struct RouteQueue(Arc<(Mutex<Waiting>, Notify)>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    order: Vec<Prefix>,
+    routes: HashMap<Prefix, Option<Attributes>>,
 }
 
-/// What a view shows of the peer.
+impl RouteQueue {
+    /// The peer is to have this route, or none for the prefix.
+    pub fn set(&self, prefix: Prefix, attributes: Option<Attributes>) {
+        let (waiting, changed) = &*self.0;
+        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.routes.insert(prefix, attributes).is_none() {
+            waiting.order.push(prefix);
+        }
+        changed.notify_one();
+    }
+
+    /// Waits until something was set. Cancel safe.
+    async fn changed(&self) {
+        self.0.1.notified().await;
+    }
+
+    /// Takes all that wait.
+    fn take(&self) -> impl Iterator<Item = (Prefix, Option<Attributes>)> + use<> {
+        let waiting = std::mem::take(&mut *self.0.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let Waiting { order, mut routes } = waiting;
+        order.into_iter().filter_map(move |prefix| routes.remove_entry(&prefix))
+    }
+}
+
+/// The peer's state for views.
 #[derive(Clone, Debug, Default)]
 pub struct PeerView(Arc<Mutex<Value>>);
 
 impl PeerView {
     /// The state as JSON.
-    pub fn show(&self) -> Value {
+    pub fn json(&self) -> Value {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -68,73 +97,81 @@ impl PeerView {
 
 /// A running driver.
 pub struct Peer {
-    /// Routes; never waits.
-    pub commands: mpsc::UnboundedSender<Command>,
-    /// UPDATEs that are sent once; waits while the peer reads slower than they come.
-    pub replay: mpsc::Sender<Command>,
+    pub routes: RouteQueue,
+    /// UPDATEs that are sent once, if the session is established; waits while the peer reads slower than they come.
+    pub replay: mpsc::Sender<Box<Update>>,
     pub view: PeerView,
     /// Where it listens, if it does.
     pub address: Option<SocketAddr>,
+    stop: oneshot::Sender<()>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Peer {
-    /// Starts the driver of a session with `config`; what the peer does goes to `events`.
-    pub async fn start<E>(config: Config, place: Place, clock: Clock, events: mpsc::Sender<E>) -> std::io::Result<Self>
+    /// Starts the driver of a session with `config`; the peer's events go to `events`, and wait there.
+    pub async fn start<E>(
+        config: Config,
+        endpoint: Endpoint,
+        clock: Clock,
+        events: mpsc::Sender<E>,
+    ) -> std::io::Result<Self>
     where
         E: From<PeerEvent> + Send + 'static,
     {
-        let (to, tcp) = mpsc::channel(QUEUE);
-        let mut sockets = Sockets::new(to, place.options);
-        let address = match place.listen {
+        let (to, tcp) = mpsc::channel(TCP_QUEUE);
+        let mut sockets = Sockets::new(to, endpoint.options);
+        let address = match endpoint.listen {
             Some(address) => Some(sockets.listen(address).await?),
             None => None,
         };
-        let (commands, told) = mpsc::unbounded_channel();
-        let (replay, replayed) = mpsc::channel(64);
+        let routes = RouteQueue::default();
+        let (replay, replayed) = mpsc::channel(REPLAY_QUEUE);
+        let (stop, stopped) = oneshot::channel();
         let view = PeerView::default();
         let mut seed = [0u8; 8];
         getrandom::fill(&mut seed).map_err(std::io::Error::other)?;
         let driver = Driver {
             peer: peer::Peer::new(config, u64::from_be_bytes(seed), clock.now()),
-            place,
+            endpoint,
             clock,
             sockets,
             events,
+            routes: routes.clone(),
             view: view.clone(),
             last_end: String::new(),
             malformed: 0,
-            causes_said: BTreeSet::new(),
+            logged_causes: BTreeSet::new(),
         };
-        let task = tokio::spawn(driver.run(tcp, told, replayed));
-        Ok(Self { commands, replay, view, address, task })
+        let task = tokio::spawn(driver.run(tcp, replayed, stopped));
+        Ok(Self { routes, replay, view, address, stop, task })
     }
 
-    /// Ends the session with a farewell to the peer.
+    /// Ends the session with a NOTIFICATION.
     pub async fn stop(self) {
-        let _ = self.commands.send(Command::Stop);
+        let _ = self.stop.send(()); // fails if the driver has ended
         let _ = self.task.await;
     }
 }
 
 struct Driver<E> {
     peer: peer::Peer,
-    place: Place,
+    endpoint: Endpoint,
     clock: Clock,
     sockets: Sockets<TcpEvent>,
     events: mpsc::Sender<E>,
+    routes: RouteQueue,
     view: PeerView,
     last_end: String,
     malformed: u32,
-    causes_said: BTreeSet<String>,
+    logged_causes: BTreeSet<String>,
 }
 
 impl<E: From<PeerEvent>> Driver<E> {
     async fn run(
         mut self,
         mut tcp: mpsc::Receiver<TcpEvent>,
-        mut told: mpsc::UnboundedReceiver<Command>,
-        mut replayed: mpsc::Receiver<Command>,
+        mut replayed: mpsc::Receiver<Box<Update>>,
+        mut stopped: oneshot::Receiver<()>,
     ) {
         self.handle(session::Input::Start).await;
         let mut sweep = tokio::time::interval(SWEEP);
@@ -147,31 +184,26 @@ impl<E: From<PeerEvent>> Driver<E> {
                     Some(event) => self.tcp(event).await,
                     None => return,
                 },
-                command = told.recv() => match command {
-                    Some(Command::Stop) | None => break,
-                    Some(command) => self.told(command),
-                },
-                command = replayed.recv(), if writable => if let Some(command) = command { self.told(command) },
+                _ = &mut stopped => break, // also when nobody holds the handle any more
+                () = self.routes.changed() => {}
+                update = replayed.recv(), if writable => if let Some(update) = update { self.input(Input::Once(update)) },
                 () = sleep_until(due), if deadline.is_some() => self.peer.handle_timeout(self.clock.now()),
                 _ = sweep.tick() => self.peer.sweep(),
             }
-            // Take along what is there already, so that routes share messages.
-            while let Ok(command) = told.try_recv() {
-                if matches!(command, Command::Stop) {
-                    return self.stop().await;
-                }
-                self.told(command);
+            // All that wait at once, so that routes share messages.
+            for (prefix, attributes) in self.routes.take() {
+                self.input(Input::Route { prefix, attributes });
             }
             self.act().await;
-            self.show();
+            self.publish();
         }
-        self.stop().await;
-    }
-
-    async fn stop(mut self) {
         let reason = StopReason::Shutdown("wayleave is stopping".to_owned());
         self.handle(session::Input::Stop(Stop { administrative: true, reason })).await;
-        tokio::time::sleep(FAREWELL).await;
+        tokio::time::sleep(SHUTDOWN_TIME).await;
+    }
+
+    fn input(&mut self, input: Input) {
+        self.peer.handle(input, self.clock.now());
     }
 
     async fn handle(&mut self, input: session::Input) {
@@ -183,12 +215,12 @@ impl<E: From<PeerEvent>> Driver<E> {
         match event {
             TcpEvent::Accepted { connection, address } => {
                 let ip = address.ip().to_canonical();
-                if self.place.only.is_some_and(|only| only != ip) {
-                    warn!(%address, "a BGP connection from an address that is not the router's, refused");
+                if self.endpoint.only.is_some_and(|only| only != ip) {
+                    warn!(%address, "BGP connection from {ip} refused: [router] address names another router");
                     self.sockets.close(connection);
                     return;
                 }
-                debug!(%address, "the router connected");
+                debug!(%address, "the router has connected");
                 self.handle(session::Input::Connected { connection: ConnectionId(connection), outgoing: false }).await;
             }
             TcpEvent::Connected { connection, .. } => {
@@ -210,45 +242,36 @@ impl<E: From<PeerEvent>> Driver<E> {
         }
     }
 
-    fn told(&mut self, command: Command) {
-        let input = match command {
-            Command::Route { prefix, attributes } => Input::Route { prefix, attributes },
-            Command::Once(update) => Input::Once(update),
-            Command::Stop => return,
-        };
-        self.peer.handle(input, self.clock.now());
-    }
-
-    /// Does what the peer wants done.
+    /// Performs the peer's outputs.
     async fn act(&mut self) {
         while let Some(output) = self.peer.poll() {
             match output {
                 Output::Tcp(request) => self.request(request),
                 Output::Event(event) => {
                     if let PeerEvent::Update(update) = &event {
-                        self.note_problems(update);
+                        self.log_problems(update);
                     }
                     let _ = self.events.send(event.into()).await;
                 }
                 Output::Established(established) => {
-                    info!(peer = %established.peer_asn, id = %established.peer_id, "BGP session up");
+                    info!(peer = %established.peer_asn, id = %established.peer_id, "BGP session with the router up");
                     self.malformed = 0;
-                    self.causes_said.clear();
+                    self.logged_causes.clear();
                     self.last_end.clear();
                 }
                 Output::Ended(ended) => {
-                    warn!(cause = %ended.cause, "BGP session down");
+                    warn!(cause = %ended.cause, "BGP session with the router down: {}", ended.cause);
                     self.last_end = ended.cause.to_string();
                 }
                 Output::Failed(ended) => {
                     self.last_end = ended.cause.to_string();
-                    self.note_failed(&ended);
+                    self.log_failed(&ended);
                 }
                 Output::Rejected(rejected) => {
-                    warn!(error = %rejected.error, routes = rejected.routes.len(), "routes that this session cannot carry");
+                    warn!(routes = rejected.routes.len(), "routes not announced to the router: {}", rejected.error);
                 }
                 Output::Unsendable(error) => {
-                    debug!(%error, "an UPDATE that this session cannot carry is left out");
+                    debug!(%error, "UPDATE not sent: this session cannot carry it");
                 }
                 Output::EndOfRib(_) | Output::RouteRefresh { .. } => {}
             }
@@ -257,7 +280,7 @@ impl<E: From<PeerEvent>> Driver<E> {
 
     fn request(&mut self, request: TcpRequest) {
         match request {
-            TcpRequest::Connect { attempt } => match self.place.connect {
+            TcpRequest::Connect { attempt } => match self.endpoint.connect {
                 Some(to) => self.sockets.connect(attempt, to),
                 None => self.session(session::Input::ConnectFailed { attempt }),
             },
@@ -274,32 +297,36 @@ impl<E: From<PeerEvent>> Driver<E> {
         self.peer.handle(Input::Session(input), self.clock.now());
     }
 
-    /// Says why there is no session, each cause once until there is one: a router tries again and again.
-    fn note_failed(&mut self, ended: &Ended) {
-        let is_new = self.causes_said.len() < CAUSES_SAID && self.causes_said.insert(ended.cause.to_string());
-        if is_new {
-            info!(cause = %ended.cause, "no BGP session");
+    /// Logs why there is no session, each cause once until there is one: routers try again and again.
+    fn log_failed(&mut self, ended: &Ended) {
+        let cause = ended.cause.to_string();
+        let is_new = self.logged_causes.len() < LOGGED_CAUSES && self.logged_causes.insert(cause.clone());
+        if !is_new {
+            debug!("no BGP session with the router: {cause}");
+        } else if matches!(ended.cause.erred(), Erred::Peer | Erred::We) {
+            warn!("no BGP session with the router: {cause}; compare its configuration with [router]");
         } else {
-            debug!(cause = %ended.cause, "no BGP session");
+            info!("no BGP session with the router: {cause}");
         }
     }
 
-    /// Says what was wrong with the first few malformed UPDATEs of a session; the rest is only counted.
-    fn note_problems(&mut self, update: &Update) {
+    /// Logs what was wrong with the first few malformed UPDATEs of a session; the rest is only counted.
+    fn log_problems(&mut self, update: &Update) {
         if update.problems.is_empty() {
             return;
         }
         self.malformed += 1;
-        if self.malformed <= MALFORMED_SAID {
-            let problems: Vec<String> = update.problems.iter().take(4).map(|problem| format!("{problem:?}")).collect();
-            warn!(problems = problems.join(", "), "a malformed UPDATE; the session stays (RFC 7606)");
+        if self.malformed <= LOGGED_MALFORMED {
+            let problems: Vec<String> = update.problems.iter().take(4).map(ToString::to_string).collect();
+            warn!("malformed UPDATE from the router: {}; the session stays up (RFC 7606)", problems.join(", "));
         }
-        if self.malformed == MALFORMED_SAID {
-            warn!("further malformed UPDATEs of this session are counted and not told");
+        if self.malformed == LOGGED_MALFORMED {
+            warn!("further malformed UPDATEs of this session are counted and not logged");
         }
     }
 
-    fn show(&self) {
+    /// Publishes the state for views.
+    fn publish(&self) {
         let up = self.peer.established();
         self.view.set(json!({
             "peer": "router",
@@ -312,5 +339,26 @@ impl<E: From<PeerEvent>> Driver<E> {
             "last_end": (!self.last_end.is_empty()).then_some(&self.last_end),
             "counters": self.peer.counters(),
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_route_of_a_prefix_takes_the_place_of_the_one_that_waits() {
+        let queue = RouteQueue::default();
+        let prefix = |text: &str| text.parse::<Prefix>().expect("a prefix");
+        let (a, b) = (prefix("192.0.2.0/25"), prefix("192.0.2.128/25"));
+        let mut attributes = wayleave_bgp::AttributesEditor::default();
+        attributes.local_pref(Some(7));
+        let attributes = attributes.finish();
+        queue.set(a, Some(attributes.clone()));
+        queue.set(b, None);
+        queue.set(a, None);
+        queue.set(b, Some(attributes.clone()));
+        assert_eq!(queue.take().collect::<Vec<_>>(), [(a, None), (b, Some(attributes))]);
+        assert_eq!(queue.take().count(), 0);
     }
 }

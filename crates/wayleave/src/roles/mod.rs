@@ -1,20 +1,18 @@
 //! Roles: each reads its configuration, builds its machine and hands it to a driver.
 
-pub mod attest;
-mod attested;
+mod attest;
+mod attestation;
 pub mod bgp_peer;
+mod daemon;
 mod events;
-pub mod member;
+mod member;
 mod origins;
 mod router;
-pub mod rs;
-mod stored;
-
-use std::time::Duration;
+mod rs;
+mod state;
 
 use tokio::sync::watch;
 use tracing::warn;
-use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_runtime::http::{Parameters, ViewError};
 use wayleave_runtime::logs;
 
@@ -23,11 +21,6 @@ use crate::config::Source;
 use crate::failure::{Failure, Outcome};
 
 pub use events::Events;
-
-/// Events of a role that may wait for its machine.
-const QUEUE: usize = 1024;
-/// How often a role looks whether it is ready.
-const READY_EVERY: Duration = Duration::from_millis(200);
 
 /// Routes that a view shows unless asked for more.
 const ROUTES_SHOWN: usize = 1000;
@@ -43,19 +36,12 @@ pub fn run(command: &Run) -> Outcome {
     let runtime = runtime.map_err(|error| Failure::new(format!("no threads: {error}")))?;
     runtime.block_on(async {
         match command.role {
-            RoleName::Rs => rs::run(&command.config).await,
-            RoleName::Member => member::run(&command.config).await,
-            RoleName::Attest => attest::run(&command.config).await,
+            RoleName::Rs => daemon::run::<rs::Rs>(&command.config).await,
+            RoleName::Member => daemon::run::<member::MemberRole>(&command.config).await,
+            RoleName::Attest => daemon::run::<attest::Attest>(&command.config).await,
             RoleName::Router => router::run(&command.config).await,
         }
     })
-}
-
-/// Fresh randomness for a machine.
-fn seed() -> Outcome<Seed> {
-    let mut seed = [0u8; 32];
-    getrandom::fill(&mut seed).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
-    Ok(Secret::new(seed))
 }
 
 /// How many routes a view is asked for.

@@ -1,5 +1,5 @@
-//! What is known of origins, followed beside a role's loop: signed objects, router certificates and an RTR cache. Files
-//! are read and verified on a thread of their own, and the loop is handed finished views.
+//! What is known of the origins of routes: signed objects, router certificates and an RTR cache. Files are read and verified
+//! on a thread of their own; the machine gets finished views.
 
 mod cache;
 
@@ -10,16 +10,16 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use wayleave_attestation::pki::{ObjectSet, View, Vrp};
 use wayleave_core::UnixTime;
 use wayleave_runtime::clock::unix_now;
-use wayleave_runtime::http::Metric;
+use wayleave_runtime::http::{Metric, Unit};
 use wayleave_runtime::rpki::RpkiData;
 use wayleave_runtime::rpki::certificates::CertifiedKey;
 use wayleave_runtime::rpki::rtr::CacheState;
 
-use self::cache::{Followed, Heard};
+use self::cache::{Answer, Followed};
 use crate::config::Source;
 use crate::config::attest::KeysSection;
 use crate::config::rpki::RpkiSection;
@@ -27,29 +27,29 @@ use crate::failure::{Failure, Outcome};
 use crate::key_files::attestation as files;
 use crate::key_files::router_keys;
 
-/// How often the files are looked at.
-const LOOK: Duration = Duration::from_secs(30);
-/// How long a start waits for a cache's first answer.
+/// Interval between checks of the files for changes.
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
+/// How long the start waits for the RTR cache's first answer.
 const FIRST_ANSWER: Duration = Duration::from_secs(5);
-/// Refused keys of a cache that are told one by one.
-const REFUSALS_TOLD: usize = 8;
+/// Refused keys of a cache that are logged one by one.
+const LOGGED_REFUSALS: usize = 8;
 
-/// Where to look, as a configuration says it.
+/// The sources that a configuration names.
 #[derive(Clone)]
-pub struct Wanted {
+pub struct OriginSources {
     pub keys: KeysSection,
     pub rpki: RpkiSection,
     /// The configuration's file: paths are relative to its folder.
     pub source: Source,
 }
 
-/// What is known, in numbers.
+/// Counts of what is known.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
     /// Signed objects that count, and files that do not.
     pub objects: usize,
     pub refused: usize,
-    /// Prefixes with their origins, whoever said so.
+    /// Prefixes with their origins, from any source.
     pub vrps: usize,
     /// Keys from router certificates.
     pub certified_keys: usize,
@@ -57,7 +57,7 @@ pub struct Summary {
     pub cache: Option<CacheSummary>,
 }
 
-/// What an RTR cache says, in numbers.
+/// Counts of an RTR cache's content.
 #[derive(Clone, Debug, Serialize)]
 pub struct CacheSummary {
     pub address: String,
@@ -68,30 +68,27 @@ pub struct CacheSummary {
 }
 
 impl Summary {
-    /// As metrics of a role.
+    /// The metrics of a role.
     pub fn metrics(&self) -> Vec<Metric> {
+        let gauge = |thing, unit, help, value: usize| Metric::gauge(thing, unit, help, value as f64);
         let mut metrics = vec![
-            Metric::gauge("objects", "Signed objects that count", self.objects as f64),
-            Metric::gauge(
-                "objects_refused",
-                "Files of objects and certificates that do not count",
-                self.refused as f64,
-            ),
-            Metric::gauge("vrps", "Prefixes with the ASes that may originate them", self.vrps as f64),
+            gauge("signed", Unit::Objects, "Signed objects that count", self.objects),
+            gauge("refused", Unit::Files, "Files of objects and certificates that do not count", self.refused),
+            gauge("origin", Unit::Prefixes, "Prefixes with the ASes that may originate them", self.vrps),
         ];
         if let Some(cache) = &self.cache {
-            let current = if cache.standing == "current" { 1.0 } else { 0.0 };
-            metrics.push(Metric::gauge("rtr_current", "Whether the RTR cache is connected and in force", current));
-            metrics.push(Metric::gauge("rtr_vrps", "Prefixes that the RTR cache knows", cache.vrps as f64));
-            metrics.push(Metric::gauge("rtr_router_keys", "Keys that the RTR cache knows", cache.router_keys as f64));
+            let is_current = cache.standing == "current";
+            metrics.push(Metric::up("rtr_cache", "Whether the RTR cache is connected and in force", is_current));
+            metrics.push(gauge("rtr_cache", Unit::Prefixes, "Prefixes that the RTR cache knows", cache.vrps));
+            metrics.push(gauge("rtr_cache", Unit::Keys, "Router keys that the RTR cache knows", cache.router_keys));
         }
         metrics
     }
 }
 
-/// Follows what is known of origins until it is dropped.
+/// Follows the sources until it is dropped.
 pub struct Origins {
-    wanted: watch::Sender<Wanted>,
+    sources: watch::Sender<OriginSources>,
     /// The latest view.
     pub views: watch::Receiver<Arc<View>>,
     summary: watch::Receiver<Summary>,
@@ -100,33 +97,33 @@ pub struct Origins {
 
 impl Origins {
     /// Reads everything once, and follows it from then on. Fails where something cannot be read at the start.
-    pub async fn follow(wanted: Wanted) -> Outcome<Self> {
-        let mut cache = Followed::start(wanted.rpki.cache(&wanted.source)?);
+    pub async fn follow(sources: OriginSources) -> Outcome<Self> {
+        let mut cache = Followed::start(sources.rpki.cache(&sources.source)?);
         if let Some(cache) = &mut cache {
-            // The sessions need not wait longer: what comes later is taken in then.
-            let _ = timeout(FIRST_ANSWER, cache.next_word()).await;
+            // The sessions need not wait longer: a later answer is taken over when it comes.
+            let _ = timeout(FIRST_ANSWER, cache.changed()).await;
         }
-        let (first, heard) = (wanted.clone(), cache.as_mut().map(Followed::hear));
+        let (first, answer) = (sources.clone(), cache.as_mut().map(Followed::answer));
         let read = spawn_blocking(move || {
             let mut reader = Reader::default();
             reader.read(&first, unix_now())?;
-            reader.hear(heard.as_ref());
+            reader.take_over(answer.as_ref());
             reader.publish(unix_now());
             Ok::<_, Failure>(reader)
         });
         let reader = read.await.map_err(|error| Failure::new(format!("the objects: {error}")))??;
         let (views, summary) = (reader.views.subscribe(), reader.summary.subscribe());
-        let (wanted, changes) = watch::channel(wanted);
-        let task = tokio::spawn(look_again(reader, changes, cache));
-        Ok(Self { wanted, views, summary, task })
+        let (sources, changes) = watch::channel(sources);
+        let task = tokio::spawn(follow(reader, changes, cache));
+        Ok(Self { sources, views, summary, task })
     }
 
-    /// Looks there from now on, at once.
-    pub fn look(&self, wanted: Wanted) {
-        self.wanted.send_replace(wanted);
+    /// Follows these sources from now on, and reads them at once.
+    pub fn follow_other(&self, sources: OriginSources) {
+        self.sources.send_replace(sources);
     }
 
-    /// What is known, in numbers, now and later.
+    /// Counts of what is known, now and later.
     pub fn summary(&self) -> watch::Receiver<Summary> {
         self.summary.clone()
     }
@@ -138,48 +135,55 @@ impl Drop for Origins {
     }
 }
 
-/// Waits for the cache's next word; for ever without one.
-async fn next_word(cache: &mut Option<Followed>) {
+/// Waits until something else counts of the cache; for ever without a cache.
+async fn cache_changed(cache: &mut Option<Followed>) {
     match cache {
-        Some(followed) => followed.next_word().await,
+        Some(followed) => followed.changed().await,
         None => std::future::pending().await,
     }
 }
 
-async fn look_again(reader: Reader, mut wanted: watch::Receiver<Wanted>, mut cache: Option<Followed>) {
+async fn follow(reader: Reader, mut sources: watch::Receiver<OriginSources>, mut cache: Option<Followed>) {
     let reader = Arc::new(Mutex::new(reader));
-    let mut ticks = tokio::time::interval(LOOK);
+    let mut ticks = tokio::time::interval(CHECK_INTERVAL);
     loop {
-        let mut asked = false;
+        let mut is_requested = false;
         tokio::select! {
-            changed = wanted.changed() => match changed {
+            changed = sources.changed() => match changed {
                 Ok(()) => {
-                    asked = true;
-                    follow_another(&mut cache, &wanted.borrow_and_update().clone());
+                    is_requested = true;
+                    follow_other_cache(&mut cache, &sources.borrow_and_update().clone());
                 }
                 Err(_) => return,
             },
-            () = next_word(&mut cache) => {}
+            () = cache_changed(&mut cache) => {}
             _ = ticks.tick() => {}
         };
-        let heard = cache.as_mut().map(Followed::hear);
-        let (wanted, reader) = (wanted.borrow().clone(), Arc::clone(&reader));
-        let look = move || reader.lock().unwrap_or_else(PoisonError::into_inner).look(&wanted, heard.as_ref(), asked);
-        if let Err(failed) = spawn_blocking(look).await {
-            error!("ALARM: the objects were not read: {failed}; what was known before still counts");
+        let answer = cache.as_mut().map(Followed::answer);
+        let (sources, reader) = (sources.borrow().clone(), Arc::clone(&reader));
+        let update = move || {
+            let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
+            reader.update(&sources, answer.as_ref(), is_requested);
+        };
+        if let Err(failed) = spawn_blocking(update).await {
+            error!(
+                "signed objects and certificates were not read ({failed}): a bug, please report it; what was known before still counts"
+            );
         }
     }
 }
 
-/// Follows the cache that is wanted now, if it is another.
-fn follow_another(cache: &mut Option<Followed>, wanted: &Wanted) {
-    match wanted.rpki.cache(&wanted.source) {
+/// Follows the cache that the configuration names now, if it is another one.
+fn follow_other_cache(cache: &mut Option<Followed>, sources: &OriginSources) {
+    match sources.rpki.cache(&sources.source) {
         Ok(new) => Followed::follow(cache, new),
-        Err(failures) => failures.0.iter().for_each(|failure| error!("reload: {failure}; the cache stays as it was")),
+        Err(failures) => {
+            failures.0.iter().for_each(|failure| error!("reload: {failure}; the RTR cache of before stays in use"))
+        }
     }
 }
 
-fn word(standing: CacheState) -> &'static str {
+fn name(standing: CacheState) -> &'static str {
     match standing {
         CacheState::NoData => "never heard",
         CacheState::Current => "current",
@@ -188,17 +192,17 @@ fn word(standing: CacheState) -> &'static str {
     }
 }
 
-/// Reads the files when they change, and makes views of all that is known.
+/// Reads the files when they change, and makes a view of everything that is known.
 struct Reader {
     generation: u64,
-    /// What the files held when they were last read.
+    /// The files' names, sizes and times when they were last read.
     stamp: files::Stamp,
-    /// When what they say must be looked at again, in seconds since 1970.
+    /// When the view changes by time alone (something begins or ends), in seconds since 1970.
     until: Option<u64>,
-    /// What was last read; without an anchor nothing.
+    /// `None` without a trust anchor.
     set: Option<ObjectSet>,
     certified: Vec<CertifiedKey>,
-    /// When the time of a certificate begins that does not count yet, in seconds since 1970.
+    /// When the first certificate that does not count yet begins, in seconds since 1970.
     begins: Option<u64>,
     refused: usize,
     validated: Arc<RpkiData>,
@@ -208,17 +212,19 @@ struct Reader {
 }
 
 impl Reader {
-    /// Takes in what has changed, or all if somebody asked for it. What cannot be read leaves what was known.
-    fn look(&mut self, wanted: &Wanted, heard: Option<&Heard>, asked: bool) {
+    /// Reads what has changed, or everything on request. If something cannot be read, what was known stays.
+    fn update(&mut self, sources: &OriginSources, answer: Option<&Answer>, is_requested: bool) {
         let now = unix_now();
         let is_over = self.until.is_some_and(|until| until <= now.secs());
-        let mut changed = self.hear(heard);
-        if asked || is_over || self.stamp != stamp(wanted) {
-            match self.read(wanted, now) {
+        let mut changed = self.take_over(answer);
+        if is_requested || is_over || self.stamp != stamp(sources) {
+            match self.read(sources, now) {
                 Ok(()) => changed = true,
                 Err(failure) => {
-                    error!("ALARM: {failure}; what was known before still counts until it expires");
-                    // What has expired by now counts no longer.
+                    error!(
+                        "signed objects and certificates cannot be read: {failure}; what was known before still counts until it expires"
+                    );
+                    // What has expired by now no longer counts.
                     changed |= is_over;
                 }
             }
@@ -228,15 +234,15 @@ impl Reader {
         }
     }
 
-    /// Takes in what the cache says; whether that is something else than before.
-    fn hear(&mut self, heard: Option<&Heard>) -> bool {
-        let validated = heard.map_or_else(Arc::default, |heard| Arc::clone(&heard.snapshot.validated));
+    /// Takes over the cache's answer; returns whether it differs from the one before.
+    fn take_over(&mut self, answer: Option<&Answer>) -> bool {
+        let validated = answer.map_or_else(Arc::default, |answer| Arc::clone(&answer.snapshot.validated));
         let changed = *validated != *self.validated;
         self.validated = validated;
         let before = self.cache.take();
-        self.cache = heard.map(|heard| CacheSummary {
-            address: heard.address.clone(),
-            standing: word(heard.snapshot.standing),
+        self.cache = answer.map(|answer| CacheSummary {
+            address: answer.address.clone(),
+            standing: name(answer.snapshot.standing),
             vrps: self.validated.vrps.len(),
             router_keys: self.validated.router_keys.len(),
         });
@@ -244,32 +250,40 @@ impl Reader {
             && before.is_none_or(|before| before.standing != cache.standing || before.address != cache.address)
         {
             let address = cache.address.as_str();
-            match heard.map(|heard| heard.snapshot.standing) {
+            match answer.map(|answer| answer.snapshot.standing) {
                 Some(CacheState::Stale) => {
-                    error!(address, "ALARM: the RTR cache is gone; what it said counts until it expires");
+                    warn!(address, "RTR cache unreachable: what it has sent counts until it expires");
                 }
                 Some(CacheState::Expired) => {
-                    error!(address, "ALARM: what the RTR cache said has expired: it counts no longer");
+                    error!(
+                        address,
+                        "RTR cache unreachable for too long: what it has sent has expired and no longer counts"
+                    );
                 }
                 Some(CacheState::NoData) => info!(address, "the RTR cache has not answered yet"),
-                _ => info!(address, vrps = cache.vrps, router_keys = cache.router_keys, "the RTR cache is in force"),
+                _ => info!(
+                    address,
+                    vrps = cache.vrps,
+                    router_keys = cache.router_keys,
+                    "the RTR cache's data is in force"
+                ),
             }
             self.summary.send_modify(|summary| summary.cache.clone_from(&self.cache));
         }
         changed
     }
 
-    /// Reads the files. Changes nothing where it fails.
-    fn read(&mut self, wanted: &Wanted, now: UnixTime) -> Result<(), Failure> {
-        let stamp = stamp(wanted);
-        let (mut refused, set) = match files::objects(&wanted.keys, &wanted.source)? {
+    /// Reads the files. Changes nothing if it fails.
+    fn read(&mut self, sources: &OriginSources, now: UnixTime) -> Result<(), Failure> {
+        let stamp = stamp(sources);
+        let (mut refused, set) = match files::objects(&sources.keys, &sources.source)? {
             Some((refused, set)) => (refused, Some(set)),
             None => (Vec::new(), None),
         };
-        let certified = match &wanted.rpki.certificates {
+        let certified = match &sources.rpki.certificates {
             Some(folder) => {
-                let beside = |path: &toml::Spanned<std::path::PathBuf>| wanted.source.beside(path.get_ref());
-                let anchors: Vec<_> = wanted.rpki.anchors.iter().map(beside).collect();
+                let beside = |path: &toml::Spanned<std::path::PathBuf>| sources.source.beside(path.get_ref());
+                let anchors: Vec<_> = sources.rpki.anchors.iter().map(beside).collect();
                 router_keys::read(&anchors, &beside(folder), now)?
             }
             None => router_keys::Read::default(),
@@ -281,7 +295,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Makes a view of what is known now, and hands it out.
+    /// Publishes a view of what is known now.
     fn publish(&mut self, now: UnixTime) {
         let secs = now.secs();
         self.generation += 1;
@@ -302,8 +316,8 @@ impl Reader {
                 Ok((asn, key)) => view.add_router_key(asn, key),
                 Err(why) => {
                     wrong += 1;
-                    if wrong <= REFUSALS_TOLD {
-                        error!("{why}; it does not count");
+                    if wrong <= LOGGED_REFUSALS {
+                        warn!("{why}; the key is ignored");
                     }
                 }
             }
@@ -341,19 +355,19 @@ impl Default for Reader {
 }
 
 fn refuse(refused: &String) {
-    error!("ALARM: {refused}; it does not count");
+    warn!("{refused}; the file is ignored");
 }
 
-/// What the files hold, as far as their names, sizes and times tell.
-fn stamp(wanted: &Wanted) -> files::Stamp {
-    let mut more: Vec<_> = wanted.rpki.anchors.iter().map(|anchor| wanted.source.beside(anchor.get_ref())).collect();
-    if let Some(folder) = &wanted.rpki.certificates {
-        let folder = wanted.source.beside(folder.get_ref());
+/// The files' names, sizes and times, by which a change is noticed.
+fn stamp(sources: &OriginSources) -> files::Stamp {
+    let mut more: Vec<_> = sources.rpki.anchors.iter().map(|anchor| sources.source.beside(anchor.get_ref())).collect();
+    if let Some(folder) = &sources.rpki.certificates {
+        let folder = sources.source.beside(folder.get_ref());
         for ending in ["cer", "crl"] {
             more.extend(router_keys::files(&folder, ending).unwrap_or_default());
         }
     }
-    files::stamp(&wanted.keys, &wanted.source, more)
+    files::stamp(&sources.keys, &sources.source, more)
 }
 
 #[cfg(test)]
@@ -361,12 +375,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_begins_later_is_looked_at_again_when_it_does() {
+    fn a_certificate_that_begins_later_is_read_again_then() {
         let now = UnixTime(1_700_000_000_000_000);
         let mut reader = Reader { begins: Some(now.secs() + 60), ..Reader::default() };
         reader.publish(now);
         assert_eq!(reader.until, Some(now.secs() + 60));
         reader.publish(UnixTime(now.0 + 60_000_000));
-        assert_eq!(reader.until, None, "it is read then, and not again and again");
+        assert_eq!(reader.until, None, "it is read then, and only once");
     }
 }

@@ -5,10 +5,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::attesting::{PREFIX, Proxy, UNDER_THE_ANCHOR, own, prefix, speaker, speaker_at};
+use crate::common::metrics::assert_named_by_the_rule;
 use crate::common::{Folder, eventually, free, text};
 use wayleave_attestation::proxy::handover::HANDOVER;
 use wayleave_bgp::AttributeCode;
 use wayleave_core::Asn;
+use wayleave_lab::netns::Place;
 use wayleave_runtime::store::{Change, FileStore, Store};
 
 const ORIGIN: u32 = 64_496;
@@ -47,6 +49,7 @@ fn two_proxies_attest_between_two_speakers_and_survive_a_kill() {
     let status = b.json(&["show", "status"]);
     assert_eq!((&status["classes"]["valid"], &status["pairs"][0]["inside"]["up"]), (&1.into(), &true.into()));
     let peers = text(&b.ask(&["show", "peers"]).stdout);
+    assert_named_by_the_rule("attest", &Place::Here, a.page.parse().expect("an address"));
     assert!(peers.contains("there inside") && peers.contains("Established"), "{peers}");
     let routes = text(&b.ask(&["show", "routes"]).stdout);
     assert!(routes.contains("192.0.2.0/24") && routes.contains("valid"), "{routes}");
@@ -96,7 +99,7 @@ fn records_and_policy_count_without_a_restart_and_without_a_new_update() {
     // What is no configuration changes nothing.
     folder.write("as64497.toml", "nonsense");
     b.signal("-HUP");
-    eventually("the reload is refused", || b.log().contains("nothing changed"));
+    eventually("the reload is refused", || b.log().contains("the configuration in force stays"));
     assert!(has());
 }
 
@@ -330,7 +333,7 @@ fn an_operator_is_told_before_a_few_time_key_ends_and_when_it_has() {
     let (left, right) = (speaker(ORIGIN, LAST, 1, &a), speaker_at(LAST, ORIGIN, 2, &outside));
     left.announce(own(ORIGIN));
     eventually("the route arrives, signed", || right.learned().contains_key(&prefix()));
-    assert!(!a.log().contains("ALARM"), "{}", a.log());
+    assert!(!a.log().contains("ERROR"), "{}", a.log());
     // As if it had signed so often in earlier lives.
     let all = 1u64 << 20;
     for (left_over, told) in [(9, "left=9 of=1048576"), (0, "left=0 of=1048576")] {
@@ -344,16 +347,15 @@ fn an_operator_is_told_before_a_few_time_key_ends_and_when_it_has() {
         store.submit(vec![change], Box::new(|| ())).expect("taken");
         store.close();
         a.start();
-        eventually("the alarm", || a.log().contains(told));
+        eventually("the warning", || a.log().contains(told));
         if left_over > 0 {
             eventually("the route arrives again", || right.learned().contains_key(&prefix()));
             assert_eq!(a.json(&["show", "keys"])["keys"][0]["left"], left_over - 1);
         }
     }
-    assert!(
-        a.log().contains("ALARM: a few-time key will end: make new keys (`wayleave keys attest`) and a new profile")
-    );
-    eventually("the end is told", || a.log().contains("ALARM: not sent: the signing keys are spent"));
+    let make_new = "make a new key with \"wayleave keys attest\" and publish a new profile";
+    assert!(a.log().contains("key kc-hbs has 9 of 1048576 signatures left; ") && a.log().contains(make_new));
+    eventually("the end is logged", || a.log().contains("routes not sent: the signing keys have no signatures left"));
     assert!(right.learned().is_empty(), "rather no route than one without its attestation");
     let events = a.json(&["show", "events"])["events"].to_string();
     assert!(events.contains("key ends"), "{events}");

@@ -14,6 +14,8 @@ use wayleave_lab::demo::world::World;
 use wayleave_lab::process::wait_until;
 use wayleave_lab::table::Announcement;
 
+use crate::common::metrics::assert_named_by_the_rule;
+
 const PATIENCE: Duration = Duration::from_secs(90);
 const PREFIX: &str = "203.0.113.0/24";
 
@@ -117,6 +119,11 @@ fn members_sign_for_all_and_refuse_a_hijack_and_what_a_new_record_forbids() {
     let url = world.members[0].at.proxy.status.to_string();
     let sent = tools.ok(&["why", PREFIX, "--url", &url]);
     assert!(sent.contains("to the exchange") && sent.contains("signed as origin"), "{sent}");
+    for party in &world.parties {
+        assert_named_by_the_rule("rs", &party.at.seat.place, party.at.seat.status);
+    }
+    let proxy = &world.members[0].at.proxy;
+    assert_named_by_the_rule("member", &proxy.place, proxy.status);
     let status = world.members[0].ask("/api/v1/status").expect("a page");
     assert_eq!(status["attestation"]["members"], serde_json::json!([last, last + 1]));
     // The member without keys hijacks the prefix.

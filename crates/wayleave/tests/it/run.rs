@@ -1,4 +1,5 @@
-//! Running roles: readiness, status pages, signals, word to systemd, and a recorded table spoken to a member's proxy.
+//! Running roles: readiness, status pages, signals, notifications to systemd, and a recorded table replayed to a member's
+//! proxy.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -7,7 +8,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use wayleave_lab::netns::Place;
 use wayleave_lab::ports;
+
+use crate::common::metrics::assert_named_by_the_rule;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -115,12 +119,12 @@ fn systemd_hears_ready_reloading_and_stopping_and_a_bad_reload_changes_nothing()
     proxy.signal("-HUP");
     assert!(proxy.notice().starts_with("RELOADING=1\nMONOTONIC_USEC="));
     assert_eq!(proxy.notice(), "READY=1");
-    assert!(proxy.log().contains("nothing changed"));
+    assert!(proxy.log().contains("the configuration in force stays"));
     fs::write(proxy.folder.join("alpha.toml"), &good).expect("written");
     proxy.signal("-HUP");
     assert!(proxy.notice().starts_with("RELOADING=1"));
     assert_eq!(proxy.notice(), "READY=1");
-    assert!(proxy.log().contains("policy read again") && !proxy.log().contains("after a restart"));
+    assert!(proxy.log().contains("configuration reloaded") && !proxy.log().contains("after a restart"));
     let changed =
         good.replace("#hold_time = 90", "hold_time = 30").replace("[status]", "[groups]\na = [64500]\n[status]");
     fs::write(proxy.folder.join("alpha.toml"), changed).expect("written");
@@ -144,6 +148,7 @@ fn a_role_shows_itself_and_says_why_it_is_not_ready() {
     assert_eq!((&peers["version"], &peers["peers"][2]["up"]), (&1.into(), &false.into()));
     assert_eq!(proxy.show("keys")["keys"][0]["of"], "this member");
     assert_eq!(proxy.show("events")["version"], 1);
+    assert_named_by_the_rule("member", &Place::Here, proxy.page.parse().expect("an address"));
     assert_eq!(proxy.show("routes")["routes"], serde_json::json!([]));
     let why = wayleave(&proxy.folder, &["why", "192.0.2.0/24", "--url", &proxy.page]);
     assert!(text(&why.stdout).contains("no member exports a route"), "{}", text(&why.stdout));

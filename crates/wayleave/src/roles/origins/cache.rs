@@ -1,5 +1,5 @@
-//! The RTR cache that is followed, also over a change of cache: what the one before said counts until the new one is in
-//! force, and not longer than it would have.
+//! The RTR cache, also over a change of cache: data of the cache before counts until the new cache has answered, and no
+//! longer than it would have.
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -7,25 +7,25 @@ use tokio::time::{Instant, sleep_until};
 use tracing::error;
 use wayleave_runtime::rpki::rtr::{self, CacheState, Snapshot};
 
-/// A cache that is followed.
+/// A cache in use.
 pub(super) struct Followed {
     cache: rtr::Cache,
     snapshots: watch::Receiver<Snapshot>,
     task: JoinHandle<()>,
-    /// What the one before said, until this one has answered.
-    before: Option<Heard>,
+    /// The last answer of the cache before, until this one has answered.
+    before: Option<Answer>,
 }
 
-/// What a cache said last.
+/// The last answer of a cache.
 #[derive(Clone)]
-pub(super) struct Heard {
+pub(super) struct Answer {
     pub(super) address: String,
     pub(super) snapshot: Snapshot,
 }
 
-impl Heard {
-    /// What still counts of it once nobody follows its cache.
-    fn left(self) -> Option<Self> {
+impl Answer {
+    /// What still counts of it once its cache is no longer in use.
+    fn remaining(self) -> Option<Self> {
         self.snapshot.expires.filter(|expires| *expires > Instant::now())?;
         let snapshot = Snapshot { standing: CacheState::Stale, ..self.snapshot };
         Some(Self { snapshot, ..self })
@@ -39,36 +39,36 @@ impl Followed {
         Some(Self { cache, snapshots, task, before: None })
     }
 
-    /// Follows `wanted` from now on, if that is another cache than is followed or demands something else of it.
-    pub(super) fn follow(followed: &mut Option<Self>, wanted: Option<rtr::Cache>) {
-        if followed.as_ref().map(|followed| &followed.cache) == wanted.as_ref() {
+    /// Follows `configured` from now on, if it is another cache or has other TLS parameters.
+    pub(super) fn follow(followed: &mut Option<Self>, configured: Option<rtr::Cache>) {
+        if followed.as_ref().map(|followed| &followed.cache) == configured.as_ref() {
             return;
         }
-        let before = followed.as_mut().and_then(|followed| followed.hear().left());
-        *followed = Self::start(wanted);
+        let before = followed.as_mut().and_then(|followed| followed.answer().remaining());
+        *followed = Self::start(configured);
         if let Some(followed) = followed {
             followed.before = before;
         }
     }
 
-    /// What counts now, and is not told again.
-    pub(super) fn hear(&mut self) -> Heard {
+    /// What counts now; marks it as read.
+    pub(super) fn answer(&mut self) -> Answer {
         let snapshot = self.snapshots.borrow_and_update().clone();
         if snapshot.standing != CacheState::NoData {
             self.before = None;
         }
         if let Some(before) = self.before.take() {
             let address = before.address.clone();
-            self.before = before.left();
+            self.before = before.remaining();
             if self.before.is_none() {
-                error!(address, "ALARM: what the RTR cache said has expired: it counts no longer");
+                error!(address, "what the RTR cache of before has sent has expired and no longer counts");
             }
         }
-        self.before.clone().unwrap_or_else(|| Heard { address: self.cache.address.clone(), snapshot })
+        self.before.clone().unwrap_or_else(|| Answer { address: self.cache.address.clone(), snapshot })
     }
 
-    /// Waits until something else counts.
-    pub(super) async fn next_word(&mut self) {
+    /// Waits until something else counts. Cancel safe.
+    pub(super) async fn changed(&mut self) {
         let expires = self.before.as_ref().and_then(|before| before.snapshot.expires);
         let expired = async {
             match expires {
@@ -97,7 +97,7 @@ mod tests {
     use wayleave_core::Asn;
     use wayleave_runtime::rpki::{RpkiData, Vrp};
 
-    /// Some authority; nobody has its private key.
+    /// Some authority; its private key was deleted.
     const AUTHORITY: &str = "-----BEGIN CERTIFICATE-----\n\
         MIIBizCCATGgAwIBAgIUDzTFW3H6LheJkOkWTxeiQplRnyUwCgYIKoZIzj0EAwIw\n\
         GjEYMBYGA1UEAwwPY2FjaGUgYXV0aG9yaXR5MCAXDTI2MTEyMTIzNTAzNFoYDzIx\n\
@@ -110,41 +110,41 @@ mod tests {
         wNlRhEPPLtlgKmFAhbbi\n\
         -----END CERTIFICATE-----\n";
 
-    /// A cache, and what it says; nobody is called.
+    /// A cache with data; no connection is made.
     fn followed(cache: rtr::Cache) -> (Option<Followed>, watch::Sender<Snapshot>) {
         let vrp = Vrp { prefix: "192.0.2.0/24".parse().expect("a prefix"), max_length: 24, asn: Asn(64_496) };
         let validated = Arc::new(RpkiData { vrps: [vrp].into(), ..RpkiData::default() });
         let expires = Some(Instant::now() + Duration::from_secs(600));
-        let (says, snapshots) =
+        let (sender, snapshots) =
             watch::channel(Snapshot { generation: 1, standing: CacheState::Current, validated, expires });
         let task = tokio::spawn(std::future::pending());
-        (Some(Followed { cache, snapshots, task, before: None }), says)
+        (Some(Followed { cache, snapshots, task, before: None }), sender)
     }
 
-    /// Where nothing answers.
+    /// A cache that does not answer.
     fn cache(port: u16, name: Option<&str>) -> rtr::Cache {
         let tls = name.map(|name| rtr::tls(name, AUTHORITY.as_bytes()).expect("an authority"));
         rtr::Cache { address: format!("127.0.0.1:{port}"), tls }
     }
 
     fn heard(followed: &mut Option<Followed>) -> (String, CacheState, usize) {
-        let heard = followed.as_mut().expect("followed").hear();
+        let heard = followed.as_mut().expect("followed").answer();
         (heard.address, heard.snapshot.standing, heard.snapshot.validated.vrps.len())
     }
 
     #[tokio::test]
-    async fn a_session_over_tls_goes_on_when_the_same_is_wanted_again() {
-        let (mut followed, says) = followed(cache(1, Some("cache.example")));
+    async fn a_session_over_tls_survives_a_reload_of_the_same_configuration() {
+        let (mut followed, sender) = followed(cache(1, Some("cache.example")));
         Followed::follow(&mut followed, Some(cache(1, Some("cache.example"))));
-        assert_eq!(says.receiver_count(), 1, "still the same session");
+        assert_eq!(sender.receiver_count(), 1, "still the same session");
         assert_eq!(heard(&mut followed), ("127.0.0.1:1".to_owned(), CacheState::Current, 1));
         Followed::follow(&mut followed, Some(cache(1, Some("other.example"))));
-        assert_eq!(says.receiver_count(), 0, "another name is demanded");
+        assert_eq!(sender.receiver_count(), 0, "another name is demanded");
     }
 
     #[tokio::test]
-    async fn what_a_cache_said_counts_until_the_next_one_answers_or_it_expires() {
-        let (mut old, _says) = followed(cache(1, None));
+    async fn data_of_a_cache_counts_until_the_next_cache_answers_or_it_expires() {
+        let (mut old, _sender) = followed(cache(1, None));
         Followed::follow(&mut old, Some(cache(2, None)));
         assert_eq!(heard(&mut old), ("127.0.0.1:1".to_owned(), CacheState::Stale, 1));
         // Also over a second change.
@@ -152,13 +152,13 @@ mod tests {
         assert_eq!(heard(&mut old), ("127.0.0.1:1".to_owned(), CacheState::Stale, 1));
         let waiting = old.as_mut().expect("followed");
         waiting.before.as_mut().expect("held").snapshot.expires = Some(Instant::now());
-        waiting.next_word().await;
+        waiting.changed().await;
         assert_eq!(heard(&mut old), ("127.0.0.1:3".to_owned(), CacheState::NoData, 0));
 
-        let (mut answered, _says) = followed(cache(1, None));
-        let before = answered.as_mut().expect("followed").hear().left();
-        answered.as_mut().expect("followed").before = before.map(|heard| Heard { address: "old".to_owned(), ..heard });
-        assert_eq!(heard(&mut answered).0, "127.0.0.1:1", "what the new one says has taken its place");
+        let (mut answered, _sender) = followed(cache(1, None));
+        let before = answered.as_mut().expect("followed").answer().remaining();
+        answered.as_mut().expect("followed").before = before.map(|heard| Answer { address: "old".to_owned(), ..heard });
+        assert_eq!(heard(&mut answered).0, "127.0.0.1:1", "the new cache has answered");
         Followed::follow(&mut answered, None);
         assert!(answered.is_none(), "without a cache nothing of it counts");
     }

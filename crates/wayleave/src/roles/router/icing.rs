@@ -19,13 +19,13 @@ use wayleave_runtime::packets::Burst;
 
 use super::accounts::{Account as Journalled, Payer};
 use super::worker::{Attached, Out, Tally, Way};
-use crate::commands::keys::signing_key;
 use crate::config::Source;
 use crate::config::icing::{AccountSection, IcingSection, TagSection};
 use crate::config::router::RouterFile;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::attestation::fault;
 use crate::key_files::forwarding::{ForwardingKeys, icing_master, icing_secret};
+use crate::key_files::signing_key;
 
 /// Octets of the longest packet.
 const LONGEST: u64 = 65_535;

@@ -28,7 +28,7 @@ use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::huge_pages;
 use wayleave_runtime::packets::Burst;
-use wayleave_runtime::signals::{Asked, Signals};
+use wayleave_runtime::signals::{Request, Signals};
 use wayleave_runtime::store::{FileStore, Store};
 use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
 
@@ -158,12 +158,12 @@ pub async fn run(path: &Path) -> Outcome {
     loop {
         tokio::select! {
             asked = signals.next() => match asked {
-                Asked::Reload => {
+                Request::Reload => {
                     notify(Notice::Reloading(monotonic_micros()));
                     router.reload().await;
                     notify(Notice::Ready);
                 }
-                Asked::Stop => break,
+                Request::Stop => break,
             },
             _ = journal.tick() => router.journal().await,
             _ = look.tick() => router.look().await?,

@@ -14,7 +14,7 @@ use wayleave_dataplane::platypus;
 use wayleave_dataplane::platypus::account::Total;
 use wayleave_packet::platypus::verify;
 use wayleave_runtime::clock::unix_now;
-use wayleave_runtime::http::{Metric, Pages, Serving, ViewError};
+use wayleave_runtime::http::{Metric, Pages, Serving, Unit, ViewError};
 use wayleave_runtime::store::{FileStore, Health, Store};
 
 use super::Engine;
@@ -325,39 +325,30 @@ impl Shown {
     async fn metrics(&self) -> Option<Vec<Metric>> {
         let counts = self.counts().await?;
         let tally = counts.tally;
+        let packets = |thing: &str, help, count| Metric::counter(thing, Unit::Packets, help, count);
         let mut all = vec![
-            Metric::counter("received", "Packets received", tally.received),
-            Metric::counter("sent", "Packets sent", tally.sent),
-            Metric::counter("unsent", "Packets that the system had no room to send", tally.unsent),
-            Metric::counter("strangers", "Packets from addresses that are no neighbour's", tally.strangers),
-            Metric::counter("unreachable", "Packets to hosts or services that cannot be reached", tally.unreachable),
-            Metric::counter("control", "Control packets of this router", tally.control),
-            Metric::counter("control_lost", "Control packets for which there was no room", tally.control_lost),
-            Metric::counter("system_failures", "System calls that failed", tally.failures),
+            packets("received", "Packets received", tally.received),
+            packets("sent", "Packets sent", tally.sent),
+            packets("unsent", "Packets that the system had no room to send", tally.unsent),
+            packets("stranger", "Packets from addresses that are no neighbour's", tally.strangers),
+            packets("unreachable", "Packets to hosts or services that cannot be reached", tally.unreachable),
+            packets("control", "Control packets of this router", tally.control),
+            packets("control_lost", "Control packets for which there was no room", tally.control_lost),
+            Metric::counter("failed_system", Unit::Calls, "System calls that failed", tally.failures),
         ];
-        let taken = |taken| Metric::gauge("replay_filter_taken", "Share of this turn's room that is taken", taken);
+        let taken =
+            |taken| Metric::gauge("replay_filter_taken", Unit::Ratio, "Share of this turn's room that is taken", taken);
         all.extend(counts.replay.map(taken));
-        all.extend(counts.decided.iter().map(|(name, count)| Metric::counter(name, "Packets by decision", *count)));
-        let drops = counts.reasons.iter();
-        all.extend(
-            drops.map(|(reason, count)| Metric::counter(metric_name("refused", reason), "Packets by reason", *count)),
-        );
+        all.extend(counts.decided.iter().map(|(name, count)| packets(name, "Packets by decision", *count)));
+        let refused =
+            |(reason, count): (&&str, &u64)| packets(&format!("refused_{reason}"), "Packets by reason", *count);
+        all.extend(counts.reasons.iter().map(refused));
         for (group, counts) in [("stamper", &counts.stamped), ("stamper_left", &counts.left)] {
-            all.extend(
-                counts
-                    .iter()
-                    .map(|(name, count)| Metric::counter(metric_name(group, name), "Packets to stamp", *count)),
-            );
+            let count = |(name, count): (&&str, &u64)| packets(&format!("{group}_{name}"), "Packets to stamp", *count);
+            all.extend(counts.iter().map(count));
         }
         Some(all)
     }
-}
-
-/// `GROUP_NAME` for every name there is: their number is small, and each lives as long as the process.
-fn metric_name(group: &'static str, name: &'static str) -> &'static str {
-    static NAMES: Mutex<BTreeMap<(&'static str, &'static str), &'static str>> = Mutex::new(BTreeMap::new());
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    names.entry((group, name)).or_insert_with(|| format!("{group}_{}", name.replace('-', "_")).leak())
 }
 
 pub async fn serve(

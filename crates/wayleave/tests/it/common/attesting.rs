@@ -24,7 +24,7 @@ pub struct Proxy {
     folder: PathBuf,
     child: Option<Child>,
     pub inside: String,
-    page: String,
+    pub page: String,
 }
 
 impl Proxy {

@@ -3,6 +3,7 @@
 
 pub mod attesting;
 pub mod certified;
+pub mod metrics;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -10,6 +10,8 @@ use serde_json::Value;
 use wayleave_lab::netns::Place;
 use wayleave_lab::ports::free_address;
 
+use crate::common::metrics::assert_named_by_the_rule;
+
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder that is gone when the test ends well.
@@ -98,6 +100,7 @@ impl Router {
             assert!(ended.is_none() && begin.elapsed() < PATIENCE, "{} did not start: {}", self.name, self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
+        assert_named_by_the_rule("router", &self.place, self.page.parse().expect("an address"));
     }
 
     pub(crate) fn json(&self, noun: &str) -> Value {

@@ -1,4 +1,4 @@
-//! Between the machines' words for what is durable and the store's.
+//! The state of a party and of a member: the machine's changes in the store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use wayleave_route_server::party::{Change, Stored};
 use wayleave_runtime::store::{self, FileStore, Store, StoreError};
 
-/// The tables that either machine has.
+/// The tables of either machine.
 const TABLES: [&str; 4] = ["meta", "objects", "marks", "versions"];
 
 /// Opens a role's state and reads all of it.
@@ -20,10 +20,10 @@ pub fn open(path: &Path) -> Result<(Arc<FileStore>, Vec<Stored>), StoreError> {
     Ok((Arc::new(store), all))
 }
 
-/// Hands a machine's changes to the store.
+/// Hands a machine's changes to the store, which calls `durable` once they are on disk.
 pub fn submit(store: &FileStore, changes: Vec<Change>, durable: store::Durable) -> Result<(), StoreError> {
     let change = |Change { table, key, value }| {
-        debug_assert!(TABLES.contains(&table), "a table that would not be read back");
+        debug_assert!(TABLES.contains(&table), "{table}: a table that a restart would not read");
         store::Change { table, key, value }
     };
     store.submit(changes.into_iter().map(change).collect(), durable)

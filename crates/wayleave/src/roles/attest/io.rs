@@ -1,0 +1,343 @@
+//! The I/O of an attesting proxy: the sockets of its pairs, the store, jobs, the log.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tracing::{debug, error, info, warn};
+use wayleave_attestation::pipeline::explain::reason;
+use wayleave_attestation::proxy::session_pair::{self, Side};
+use wayleave_attestation::proxy::{Event as ProxyEvent, Input, Output, PairEvent, Proxy};
+use wayleave_bgp::session::{self, ConnectionId};
+use wayleave_runtime::bgp_tcp::{Sockets, TcpEvent, TcpOptions};
+use wayleave_runtime::drive::{Io, Query, Step};
+use wayleave_runtime::store::{FileStore, Store};
+
+use crate::config::attest::{AttestFile, PairSection};
+use crate::failure::{Failure, Outcome};
+use crate::roles::Events;
+use crate::roles::attestation::{self, KEYS_EXHAUSTED, count};
+
+/// How long NOTIFICATIONs may take to leave at shutdown.
+pub const SHUTDOWN_TIME: Duration = Duration::from_millis(500);
+/// TCP events of one end that may wait; then its connections wait.
+const TCP_QUEUE: usize = 64;
+/// Causes of failed attempts that are logged between two sessions, for each pair.
+const LOGGED_CAUSES: usize = 16;
+
+/// What reaches the machine's loop.
+pub enum Event {
+    Tcp(usize, Side, TcpEvent),
+    Input(Input),
+    Query(Query<Proxy>),
+    Stop,
+}
+
+impl From<Input> for Event {
+    fn from(input: Input) -> Self {
+        Event::Input(input)
+    }
+}
+
+impl From<Query<Proxy>> for Event {
+    fn from(query: Query<Proxy>) -> Self {
+        Event::Query(query)
+    }
+}
+
+/// One end of a pair: where it is, and who may connect.
+#[derive(Clone, Copy)]
+struct Endpoint {
+    connect: Option<SocketAddr>,
+    only: Option<IpAddr>,
+}
+
+fn endpoints(pair: &PairSection) -> [Endpoint; 2] {
+    [&pair.inside, &pair.outside].map(|end| {
+        let end = end.get_ref();
+        let only = end.address.map(|address| address.0);
+        Endpoint { connect: end.connect.map(|address| address.0), only }
+    })
+}
+
+/// Opens the sockets of each pair's ends, whose events reach the machine's loop with pair and side.
+pub async fn listen(file: &AttestFile, events: &mpsc::Sender<Event>) -> Outcome<Vec<[Sockets<TcpEvent>; 2]>> {
+    let mut all = Vec::new();
+    for (number, pair) in file.pair.iter().enumerate() {
+        let pair = pair.get_ref();
+        let mut ends = Vec::new();
+        for (side, section) in [(Side::Inside, &pair.inside), (Side::Outside, &pair.outside)] {
+            let section = section.get_ref();
+            let (to, mut tcp) = mpsc::channel(TCP_QUEUE);
+            let options = TcpOptions { bind: section.bind.map(|bind| bind.0), ttl: section.ttl.map(u32::from) };
+            let mut sockets = Sockets::new(to, options);
+            if let Some(listen) = &section.listen {
+                let address = listen.get_ref().0;
+                let bound = sockets.listen(address).await.map_err(|error| {
+                    let what = format!("pair {}: cannot listen for the {} peer at {address}", pair.name, side.name());
+                    Failure::listen_bgp(what, &error)
+                })?;
+                info!(pair = pair.name, side = side.name(), address = %bound, "listening for the {} peer at {bound}", side.name());
+            }
+            let events = events.clone();
+            tokio::spawn(async move {
+                while let Some(event) = tcp.recv().await {
+                    if events.send(Event::Tcp(number, side, event)).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            ends.push(sockets);
+        }
+        all.push(ends.try_into().map_err(|_| Failure::new("a pair has two ends"))?);
+    }
+    Ok(all)
+}
+
+/// All sockets, by pair and side.
+type PairSockets = Vec<[Sockets<TcpEvent>; 2]>;
+
+pub struct ProxyIo {
+    sockets: PairSockets,
+    endpoints: Vec<[Endpoint; 2]>,
+    names: Vec<String>,
+    events: mpsc::Sender<Event>,
+    store: Arc<FileStore>,
+    log: Events,
+    logged_causes: BTreeSet<(usize, String)>,
+}
+
+impl Io<Proxy> for ProxyIo {
+    type Event = Event;
+    type Error = Failure;
+
+    fn step(&mut self, event: Event) -> Step<Proxy> {
+        match event {
+            Event::Tcp(pair, side, event) => match self.tcp(pair, side, event) {
+                Some(input) => Step::Input(Input::Pair(pair, session_pair::Input::Wire(side, input))),
+                None => Step::Ignore,
+            },
+            Event::Input(input) => Step::Input(input),
+            Event::Query(query) => Step::Query(query),
+            Event::Stop => Step::Stop,
+        }
+    }
+
+    fn perform(&mut self, output: Output, feedback: &mut VecDeque<Input>) -> Result<(), Failure> {
+        let mut wire =
+            |pair, side, input| feedback.push_back(Input::Pair(pair, session_pair::Input::Wire(side, input)));
+        match output {
+            Output::Connect { pair, side, attempt } => match self.endpoints[pair][side as usize].connect {
+                Some(to) => self.sockets[pair][side as usize].connect(attempt, to),
+                None => wire(pair, side, session::Input::ConnectFailed { attempt }),
+            },
+            Output::Send { pair, side, connection, bytes } => {
+                if !self.sockets[pair][side as usize].send(connection.0, bytes) {
+                    wire(pair, side, session::Input::Blocked { connection });
+                }
+            }
+            Output::Close { pair, side, connection } => self.sockets[pair][side as usize].close(connection.0),
+            Output::Work(job) => attestation::work(move || Input::Done(job.run()), &self.events),
+            Output::Persist { id, public, limit } => {
+                let events = self.events.clone();
+                let durable = move || drop(events.blocking_send(Event::Input(Input::Persisted(id))));
+                self.store.submit(vec![count(public, limit)], Box::new(durable))?;
+            }
+            Output::Event(event) => self.report(event),
+        }
+        Ok(())
+    }
+}
+
+impl ProxyIo {
+    pub fn new(
+        file: &AttestFile,
+        sockets: PairSockets,
+        (store, log): (Arc<FileStore>, Events),
+        events: &mpsc::Sender<Event>,
+    ) -> Self {
+        Self {
+            sockets,
+            endpoints: file.pair.iter().map(|pair| endpoints(pair.get_ref())).collect(),
+            names: file.pair.iter().map(|pair| pair.get_ref().name.clone()).collect(),
+            events: events.clone(),
+            store,
+            log,
+            logged_causes: BTreeSet::new(),
+        }
+    }
+
+    fn tcp(&mut self, pair: usize, side: Side, event: TcpEvent) -> Option<session::Input> {
+        Some(match event {
+            TcpEvent::Accepted { connection, address } => {
+                let ip = address.ip().to_canonical();
+                if self.endpoints[pair][side as usize].only.is_some_and(|only| only != ip) {
+                    let (pair_name, side_name) = (&self.names[pair], side.name());
+                    warn!(
+                        pair = pair_name,
+                        side = side_name,
+                        "BGP connection from {ip} refused: `address` names another speaker"
+                    );
+                    self.sockets[pair][side as usize].close(connection);
+                    return None;
+                }
+                session::Input::Connected { connection: ConnectionId(connection), outgoing: false }
+            }
+            TcpEvent::Connected { connection, .. } => {
+                session::Input::Connected { connection: ConnectionId(connection), outgoing: true }
+            }
+            TcpEvent::ConnectFailed { attempt, error } => {
+                self.log_no_session(pair, format!("cannot connect to the {} peer: {error}", side.name()));
+                session::Input::ConnectFailed { attempt }
+            }
+            TcpEvent::Bytes { connection, bytes } => {
+                session::Input::Bytes { connection: ConnectionId(connection), bytes }
+            }
+            TcpEvent::Closed { connection } => session::Input::Closed { connection: ConnectionId(connection) },
+            TcpEvent::Writable { connection } => session::Input::Writable { connection: ConnectionId(connection) },
+        })
+    }
+
+    /// Logs why a pair has no session, each cause once until it has one: speakers try again and again.
+    fn log_no_session(&mut self, pair: usize, cause: String) {
+        let (key, name) = ((pair, cause), &self.names[pair]);
+        let known = self.logged_causes.iter().filter(|(of, _)| *of == pair).count();
+        if self.logged_causes.contains(&key) || known >= LOGGED_CAUSES {
+            debug!(pair = name, "no BGP session: {}", key.1);
+        } else {
+            info!(pair = name, "no BGP session: {}", key.1);
+            self.logged_causes.insert(key);
+        }
+    }
+
+    /// Logs an event, and keeps it for `show events`.
+    fn report(&mut self, event: ProxyEvent) {
+        if let Some(noted) = self.log_event(event) {
+            self.log.note(&noted);
+        }
+    }
+
+    fn log_event(&mut self, event: ProxyEvent) -> Option<Value> {
+        let pair_event = |event: &str, name: &str| json!({ "event": event, "pair": name });
+        match event {
+            ProxyEvent::Pair(pair, event) => self.log_pair(pair, event),
+            ProxyEvent::Offered(pair, keys) => {
+                info!(pair = self.names[pair], keys = keys.len(), "the outside peer offers its attestation keys");
+                None
+            }
+            ProxyEvent::Verdict { pair, nlri, class, report } => {
+                let (name, why) = (&self.names[pair], reason(&report));
+                warn!(pair = name, %nlri, class = class.name(), "route {nlri} is {}: {why}", class.name());
+                let mut noted = pair_event("verdict", name);
+                noted["prefix"] = json!(nlri.prefix);
+                noted["class"] = json!(class);
+                noted["why"] = json!(why);
+                Some(noted)
+            }
+            ProxyEvent::NotExtended(pair, routes, error) => {
+                warn!(
+                    pair = self.names[pair],
+                    routes = routes.len(),
+                    first = ?routes.first(),
+                    "routes sent without this AS's signature, their chain ends here: {error}"
+                );
+                None
+            }
+            ProxyEvent::TooLong(pair, routes, need) => {
+                error!(
+                    pair = self.names[pair],
+                    need,
+                    routes = routes.len(),
+                    first = ?routes.first(),
+                    "routes not sent: their attestation needs {need} octets, which this peer does not take; use extended messages or a suite with shorter signatures"
+                );
+                None
+            }
+            ProxyEvent::Exhausted(pair, routes) => {
+                error!(pair = self.names[pair], routes = routes.len(), "routes not sent: {KEYS_EXHAUSTED}");
+                None
+            }
+            ProxyEvent::Older { pair, nlri, origin, have, newest } => {
+                let name = &self.names[pair];
+                warn!(
+                    pair = name,
+                    have,
+                    newest,
+                    "route {nlri} of {origin}: an older attestation replaced a newer one: a replay, or the origin's other session"
+                );
+                let mut noted = pair_event("older", name);
+                noted["prefix"] = json!(nlri.prefix);
+                noted["origin"] = json!(origin);
+                Some(noted)
+            }
+            ProxyEvent::GrantRefused(pair, error) => {
+                error!(
+                    pair = self.names[pair],
+                    "keys that the neighbour handed over are refused: {error}; its hops name keys that this AS does not have"
+                );
+                None
+            }
+            ProxyEvent::KeyEnds(left) => {
+                attestation::log_key_ends(left.suite, left.left, left.of);
+                Some(json!({ "event": "key ends", "suite": left.suite.name(), "left": left.left, "of": left.of }))
+            }
+            ProxyEvent::Failed { pair, what, routes } => {
+                let name = &self.names[pair];
+                error!(
+                    pair = name,
+                    routes = routes.len(),
+                    first = ?routes.first(),
+                    "a job failed while {what}: a bug, please report it with the lines above; its routes are held back and tried again later"
+                );
+                let mut noted = pair_event("failed", name);
+                noted["doing"] = json!(what);
+                noted["routes"] = json!(routes.len());
+                Some(noted)
+            }
+            ProxyEvent::ClockInDoubt(doubt) => Some(attestation::log_clock_in_doubt(doubt.is_some())),
+            ProxyEvent::ClockStepped(seconds) => Some(attestation::log_clock_stepped(seconds)),
+        }
+    }
+
+    fn log_pair(&mut self, pair: usize, event: PairEvent) -> Option<Value> {
+        let name = self.names[pair].clone();
+        match event {
+            PairEvent::Up(side, up) => {
+                info!(pair = name, id = %up.peer_id, "BGP session with the {} peer ({}) up", side.name(), up.peer_asn);
+                self.logged_causes.retain(|(of, _)| *of != pair);
+                Some(json!({ "event": "up", "pair": name, "side": side.name(), "peer": up.peer_asn }))
+            }
+            PairEvent::Down(side, ended) => {
+                let cause = ended.cause.to_string();
+                warn!(pair = name, "BGP session with the {} peer down: {cause}", side.name());
+                Some(json!({ "event": "down", "pair": name, "side": side.name(), "cause": cause }))
+            }
+            PairEvent::Failed(side, ended) => {
+                self.log_no_session(pair, format!("{} peer: {}", side.name(), ended.cause));
+                None
+            }
+            PairEvent::Malformed(side, problems) => {
+                let problems: Vec<String> = problems.iter().take(4).map(ToString::to_string).collect();
+                let problems = problems.join(", ");
+                warn!(
+                    pair = name,
+                    "malformed UPDATE from the {} peer: {problems}; the session stays up (RFC 7606)",
+                    side.name()
+                );
+                None
+            }
+            PairEvent::Rejected(side, rejected) => {
+                let routes = rejected.routes.len();
+                warn!(pair = name, routes, "routes not sent to the {} peer: {}", side.name(), rejected.error);
+                None
+            }
+            PairEvent::OverLimit(side, nlri) => {
+                warn!(pair = name, %nlri, "the {} peer announces more prefixes than `max_prefixes`", side.name());
+                None
+            }
+        }
+    }
+}

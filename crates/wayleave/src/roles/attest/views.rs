@@ -1,0 +1,135 @@
+//! What an attesting proxy shows to its operator.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use wayleave_attestation::proxy::{Proxy, Status};
+use wayleave_core::Prefix;
+use wayleave_runtime::http::{Metric, Unit, ViewError};
+use wayleave_runtime::store::FileStore;
+
+use super::io::Event;
+use crate::output::versioned;
+use crate::roles::attestation::class_metrics;
+use crate::roles::daemon::{self, View, Views, most, prefix};
+use crate::roles::origins::Summary;
+
+#[derive(Clone)]
+pub struct ProxyView {
+    events: mpsc::Sender<Event>,
+    store: Arc<FileStore>,
+    known: watch::Receiver<Summary>,
+}
+
+impl ProxyView {
+    pub fn new(events: &mpsc::Sender<Event>, store: &Arc<FileStore>, known: watch::Receiver<Summary>) -> Self {
+        Self { events: events.clone(), store: Arc::clone(store), known }
+    }
+
+    async fn query<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&mut Proxy) -> T + Send + 'static,
+    ) -> Result<T, ViewError> {
+        daemon::query(&self.events, query).await
+    }
+
+    async fn peers(self) -> Result<Value, ViewError> {
+        let status = self.query(|proxy| proxy.status()).await?;
+        let rows: Vec<Value> = status
+            .pairs
+            .iter()
+            .flat_map(|pair| {
+                [("inside", &pair.inside), ("outside", &pair.outside)].map(|(side, end)| {
+                    let mut row = json!(end);
+                    row["peer"] = json!(format!("{} {side}", pair.name));
+                    row
+                })
+            })
+            .collect();
+        Ok(json!({ "version": 1, "peers": rows }))
+    }
+
+    async fn routes(self, most: usize) -> Result<Value, ViewError> {
+        Ok(daemon::routes(self.query(move |proxy| proxy.routes(most.saturating_add(1))).await?, most))
+    }
+
+    async fn why(self, prefix: Prefix) -> Result<Value, ViewError> {
+        Ok(versioned(json!(self.query(move |proxy| proxy.why(prefix)).await?)))
+    }
+
+    async fn keys(self) -> Result<Value, ViewError> {
+        Ok(json!({ "version": 1, "keys": self.query(|proxy| proxy.own_keys()).await? }))
+    }
+}
+
+impl View for ProxyView {
+    async fn status(&self) -> Result<Value, ViewError> {
+        let mut value = json!(self.query(|proxy| proxy.status()).await?);
+        value["known"] = json!(*self.known.borrow());
+        Ok(value)
+    }
+
+    async fn metrics(&self) -> Option<Vec<Metric>> {
+        let mut metrics = metrics(&self.query(|proxy| proxy.status()).await.ok()?);
+        metrics.extend(self.known.borrow().metrics());
+        Some(metrics)
+    }
+
+    async fn readiness(&self) -> Option<Result<(), String>> {
+        Some(self.query(|proxy| proxy.lacks()).await.ok()?.map_or(Ok(()), Err))
+    }
+
+    fn store(&self) -> Option<&Arc<FileStore>> {
+        Some(&self.store)
+    }
+
+    fn pages(views: Views<Self>) -> Views<Self> {
+        views
+            .page("routes", |view, parameters| async move { view.routes(most(&parameters)?).await })
+            .page("peers", |view, _| view.peers())
+            .page("why", |view, parameters| async move { view.why(prefix(&parameters)?).await })
+            .page("keys", |view, _| view.keys())
+    }
+}
+
+fn metrics(status: &Status) -> Vec<Metric> {
+    let (gauge, counter) = (Metric::gauge, Metric::counter);
+    let (pairs, counts) = (&status.pairs, &status.counts);
+    let established = pairs.iter().filter(|pair| pair.inside.up && pair.outside.up).count();
+    let mut metrics = vec![
+        gauge("configured", Unit::Pairs, "Pairs configured", pairs.len() as f64),
+        gauge("established", Unit::Pairs, "Pairs with both sessions up", established as f64),
+        counter("validated", Unit::Routes, "Routes validated", counts.validated),
+        counter("rejected", Unit::Routes, "Routes rejected by policy", counts.rejected),
+        counter("looped", Unit::Routes, "Routes with our own AS on their path", counts.loops),
+        counter("originated", Unit::Routes, "Routes signed as their origin", counts.originated),
+        counter("extended", Unit::Routes, "Routes whose chain was extended", counts.extended),
+        counter("renewed", Unit::Routes, "Routes signed again ahead of expiry", counts.renewed),
+        counter("sent_unattested", Unit::Routes, "Routes sent without an attestation", counts.unattested),
+        counter(
+            "not_extended",
+            Unit::Routes,
+            "Routes sent with a chain that could not be extended",
+            counts.not_extended,
+        ),
+        counter("smaller_suite", Unit::Routes, "Routes signed with a smaller suite to fit", counts.smaller),
+        counter("too_long", Unit::Routes, "Routes not sent because no attestation fits", counts.too_long),
+        counter("oversize", Unit::Routes, "Routes that a session's message size did not take", counts.oversize),
+        counter("exhausted", Unit::Routes, "Routes not sent because keys are spent", counts.exhausted),
+        counter(
+            "older",
+            Unit::Attestations,
+            "Attestations older than one that the origin had sent the same way",
+            counts.older,
+        ),
+        counter("failed", Unit::Routes, "Routes whose job failed (a bug)", counts.failed),
+        counter("malformed", Unit::Updates, "Malformed UPDATEs (RFC 7606)", counts.malformed_updates),
+    ];
+    metrics.extend(class_metrics(|class| status.classes.get(class).copied().unwrap_or(0)));
+    let left = |share| {
+        gauge("few_time_key_left", Unit::Ratio, "Least share of a few-time key's signatures that is left", share)
+    };
+    metrics.extend(status.few_time_left.map(left));
+    metrics
+}

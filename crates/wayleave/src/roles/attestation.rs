@@ -1,0 +1,283 @@
+//! What `run member` and `run attest` share of attestation: keys and views from files, the clock, jobs on threads of their
+//! own, log and metrics.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tracing::{error, info, warn};
+use wayleave_attestation::member::{self, MemberAttestationConfig, MemberAttestationEvent};
+use wayleave_attestation::pipeline::explain::reason;
+use wayleave_attestation::pki::View;
+use wayleave_attestation::suite::SuiteId;
+use wayleave_attestation::validate::Rules;
+use wayleave_bgp::AttributeCode;
+use wayleave_core::{Asn, Prefix};
+use wayleave_member::AttestationConfig;
+use wayleave_runtime::Clock;
+use wayleave_runtime::drive::{Query, ask};
+use wayleave_runtime::http::{Metric, Unit};
+use wayleave_runtime::store::{Change, FileStore, Store};
+
+use super::origins::{OriginSources, Origins};
+use crate::config::Source;
+use crate::config::attestation::AttestationSection;
+use crate::failure::Outcome;
+use crate::key_files::attestation as files;
+
+/// How often unused records are freed, and the time recorded.
+const SWEEP: Duration = Duration::from_secs(30);
+/// Seconds by which the clock may stand before a time that it has shown.
+const CLOCK_TOLERANCE: u64 = 600;
+/// The table of few-time keys' counts, and that of the last time seen.
+const COUNTS: &str = "counts";
+const TIMES: &str = "times";
+/// The key of the last time seen.
+const LAST: &[u8] = b"last";
+
+/// Where a member finds what is known of origins.
+pub fn origin_sources(section: &AttestationSection, source: &Source) -> OriginSources {
+    OriginSources { keys: section.keys.clone(), rpki: section.rpki.clone(), source: source.clone() }
+}
+
+/// Attestation with the configured keys; what is known of origins; the latest time that the clock has shown, in seconds
+/// since 1970.
+pub async fn start(
+    section: &AttestationSection,
+    asn: Asn,
+    source: &Source,
+    store: &FileStore,
+    clock: Clock,
+) -> Outcome<(AttestationConfig, (Origins, u64))> {
+    let last_time = check_clock(store, clock)?;
+    // An anchor that has expired, or files that cannot be read, end the start here.
+    let origins = Origins::follow(origin_sources(section, source)).await?;
+    let attestation = AttestationConfig {
+        settings: settings(section, asn),
+        key_ring: files::ring(&section.keys, asn, source)?,
+        signatures_used: used_signatures(store)?,
+        view: Arc::clone(&origins.views.borrow()),
+    };
+    Ok((attestation, (origins, last_time)))
+}
+
+fn settings(section: &AttestationSection, asn: Asn) -> MemberAttestationConfig {
+    // `check` has seen that each fits.
+    let least_strength = u16::try_from(*section.least_strength.get_ref()).unwrap_or(0);
+    MemberAttestationConfig {
+        asn,
+        attribute: AttributeCode(u8::try_from(*section.attribute.get_ref()).unwrap_or(u8::MAX)),
+        rules: Rules { least_strength, ..Rules::default() },
+        uncertainty: *section.clock_uncertainty_secs.get_ref(),
+        lifetime: u16::try_from(*section.lifetime_minutes.get_ref()).unwrap_or(u16::MAX),
+        policy: section.policy.policy(),
+        own: section.originate.clone(),
+        most: usize::try_from(*section.most_octets.get_ref()).unwrap_or(usize::MAX),
+    }
+}
+
+/// Sends each new view of origins to the machine, until the machine has stopped.
+pub fn follow<E, I>(origins: &Origins, events: mpsc::Sender<E>, input: fn(Arc<View>) -> I)
+where
+    E: From<I> + Send + 'static,
+    I: Send + 'static,
+{
+    let mut views = origins.views.clone();
+    tokio::spawn(async move {
+        while views.changed().await.is_ok() {
+            let view = Arc::clone(&views.borrow_and_update());
+            if events.send(input(view).into()).await.is_err() {
+                return;
+            }
+        }
+    });
+}
+
+/// Runs `job` (signatures are made and checked) on a thread of its own, and sends its result to the machine.
+pub fn work<E, I>(job: impl FnOnce() -> I + Send + 'static, events: &mpsc::Sender<E>)
+where
+    E: From<I> + Send + 'static,
+{
+    let events = events.clone();
+    tokio::task::spawn_blocking(move || {
+        let _ = events.blocking_send(job().into()); // fails if the machine has stopped
+    });
+}
+
+/// Frees what the machine no longer needs, and records the time that the clock shows, until the machine has stopped.
+pub async fn maintain<M, E>(
+    events: mpsc::Sender<E>,
+    sweep: fn(&mut M),
+    (store, clock): (Arc<FileStore>, Clock),
+    mut last_time: u64,
+) where
+    E: From<Query<M>>,
+    M: 'static,
+{
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        last_time = last_time.max(clock.now().unix.secs());
+        let change = Change { table: TIMES, key: LAST.to_vec(), value: Some(last_time.to_be_bytes().to_vec()) };
+        let _ = store.submit(vec![change], Box::new(|| ())); // a failure shows in the store's health
+        if ask(&events, sweep).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// The latest time that the clock has shown. A clock that stands before it is wrong, and with it every expiry.
+pub fn check_clock(store: &FileStore, clock: Clock) -> Outcome<u64> {
+    let last = store.load(TIMES)?.into_iter().find(|(key, _)| key == LAST);
+    let last = last.and_then(|(_, value)| Some(u64::from_be_bytes(value.try_into().ok()?))).unwrap_or(0);
+    let now = clock.now().unix.secs();
+    if now + CLOCK_TOLERANCE < last {
+        error!(
+            now,
+            last,
+            "this machine's clock stands before a time that it has shown earlier; expiries are wrong until it is set"
+        );
+    }
+    Ok(last)
+}
+
+/// How many signatures each few-time key may have made before this start, by encoded public key.
+pub fn used_signatures(store: &FileStore) -> Outcome<HashMap<Vec<u8>, u64>> {
+    let rows = store.load(COUNTS)?.into_iter();
+    Ok(rows.filter_map(|(key, value)| Some((key, u64::from_be_bytes(value.try_into().ok()?)))).collect())
+}
+
+/// The record that the few-time key `public` may have signed with every index below `limit`.
+pub fn count(public: Vec<u8>, limit: u64) -> Change {
+    Change { table: COUNTS, key: public, value: Some(limit.to_be_bytes().to_vec()) }
+}
+
+/// Logs an event, and returns it as `show events` shows it.
+pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
+    match event {
+        MemberAttestationEvent::Verdict { announcer, nlri, class, report } => {
+            let why = reason(report);
+            warn!(announcer, %nlri, class = class.name(), "route {nlri} of the member in slot {announcer} is {}: {why}", class.name());
+            Some(
+                json!({ "event": "verdict", "announcer": announcer, "prefix": nlri.prefix, "class": class, "why": why }),
+            )
+        }
+        MemberAttestationEvent::Refused(routes, class, report) => {
+            let why = reason(report);
+            warn!(
+                routes = routes.len(),
+                first = ?routes.first(),
+                "routes of the router are not announced to the exchange: {} ({why})",
+                class.name()
+            );
+            let prefixes: Vec<Prefix> = routes.iter().map(|nlri| nlri.prefix).collect();
+            Some(json!({ "event": "not-announced", "prefixes": prefixes, "class": class, "why": why }))
+        }
+        MemberAttestationEvent::NotExtended(routes, error) => {
+            warn!(
+                routes = routes.len(),
+                first = ?routes.first(),
+                "routes announced without this AS's signature, their chain ends here: {error}"
+            );
+            None
+        }
+        MemberAttestationEvent::TooLong(routes, need) => {
+            error!(
+                need,
+                routes = routes.len(),
+                first = ?routes.first(),
+                "routes not announced: their attestation needs {need} octets; raise most_octets or use a suite with shorter signatures"
+            );
+            None
+        }
+        MemberAttestationEvent::Exhausted(routes) => {
+            error!(routes = routes.len(), "routes not announced: {KEYS_EXHAUSTED}");
+            None
+        }
+        MemberAttestationEvent::KeyEnds(left) => {
+            log_key_ends(left.suite, left.left, left.of);
+            None
+        }
+        MemberAttestationEvent::Failed { what, routes } => {
+            error!(routes = routes.len(), first = ?routes.first(), "a job failed while {what}, and its routes are left out: a bug, please report it with the lines above");
+            None
+        }
+        MemberAttestationEvent::OtherKeysListed => {
+            error!(
+                "the member set lists other attestation keys of this AS than [attestation.keys]; other members cannot \
+                 validate its routes until the exchange has the keys that `wayleave keys show` prints"
+            );
+            Some(json!({ "event": "other-keys-listed" }))
+        }
+        MemberAttestationEvent::ClockInDoubt(doubt) => Some(log_clock_in_doubt(doubt.is_some())),
+        MemberAttestationEvent::ClockStepped(seconds) => Some(log_clock_stepped(*seconds)),
+    }
+}
+
+/// What to do about spent keys.
+pub const KEYS_EXHAUSTED: &str = "the signing keys have no signatures left; make new keys with \"wayleave keys attest\" and \
+                                  publish a new profile";
+
+/// A few-time key runs out.
+pub fn log_key_ends(suite: SuiteId, left: u64, of: u64) {
+    warn!(
+        left,
+        of,
+        "key {} has {left} of {of} signatures left; make a new key with \"wayleave keys attest\" and publish a new profile",
+        suite.name()
+    );
+}
+
+/// Most origins disagree with the clock, or no longer; the event for `show events`.
+pub fn log_clock_in_doubt(in_doubt: bool) -> Value {
+    if in_doubt {
+        error!(
+            "this machine's clock disagrees with most origins; check it (`timedatectl`): expired routes may count as valid"
+        );
+    } else {
+        info!("this machine's clock agrees with most origins again");
+    }
+    json!({ "event": "clock", "in_doubt": in_doubt })
+}
+
+/// The wall clock was set; the event for `show events`.
+pub fn log_clock_stepped(seconds: i64) -> Value {
+    error!(seconds, "this machine's clock was set by {seconds} seconds; all routes are validated again");
+    json!({ "event": "clock", "stepped_secs": seconds })
+}
+
+/// Metrics of a member's attestor.
+pub fn metrics(status: &member::Status) -> Vec<Metric> {
+    let (gauge, counter, counts) = (Metric::gauge, Metric::counter, &status.counts);
+    let mut metrics = vec![
+        gauge("attesting", Unit::Networks, "ASes of the member set with attestation keys", status.members[0] as f64),
+        counter("originated", Unit::Routes, "Routes signed as their origin", counts.originated),
+        counter("extended", Unit::Routes, "Routes whose chain was extended", counts.extended),
+        counter("renewed", Unit::Routes, "Routes signed again ahead of expiry", counts.renewed),
+        counter(
+            "not_extended",
+            Unit::Routes,
+            "Routes announced with a chain that could not be extended",
+            counts.not_extended,
+        ),
+        counter("too_long", Unit::Routes, "Routes not announced because no attestation fits", counts.too_long),
+        counter("exhausted", Unit::Routes, "Routes not announced because keys are spent", counts.exhausted),
+    ];
+    metrics.extend(class_metrics(|class| status.classes.get(class).copied().unwrap_or(0)));
+    metrics
+}
+
+/// Received routes by class.
+pub fn class_metrics(count: impl Fn(&str) -> u64) -> impl Iterator<Item = Metric> {
+    let classes = [
+        ("valid", "Received routes that are valid"),
+        ("gap", "Received routes that are proved with gaps"),
+        ("unattested", "Received routes without an attestation"),
+        ("missing", "Received routes whose attestation is missing"),
+        ("expired", "Received routes whose attestation has expired"),
+        ("invalid", "Received routes that are invalid"),
+        ("malformed", "Received routes whose attestation cannot be read"),
+    ];
+    classes.map(|(class, help)| Metric::gauge(class, Unit::Routes, help, count(class) as f64)).into_iter()
+}

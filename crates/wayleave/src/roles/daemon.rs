@@ -1,0 +1,319 @@
+//! What every role has: configuration and reload, signals, readiness, the state of the store, status pages, logs of start
+//! and stop, shutdown. A role adds its machine, its inputs and its outputs.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tracing::{error, info, warn};
+use wayleave_core::Machine;
+use wayleave_crypto::secret::{Secret, Seed};
+use wayleave_runtime::Clock;
+use wayleave_runtime::drive::{Io, Query, ask, drive};
+use wayleave_runtime::http::{Metric, Pages, Parameters, Serving, ViewError};
+use wayleave_runtime::signals::{Request, Signals};
+use wayleave_runtime::store::{FileStore, Health, Store};
+use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
+
+use super::Events;
+use crate::config::Source;
+use crate::config::rs::StatusSection;
+use crate::failure::{Failure, Outcome};
+
+/// Events that may wait for a machine. Whoever sends more waits, as the machine's loop never does.
+pub const QUEUE: usize = 1024;
+/// Interval between two checks of a role's readiness.
+const READINESS_INTERVAL: Duration = Duration::from_millis(200);
+/// Routes in a view without `?most=N`.
+const DEFAULT_ROUTES: usize = 1000;
+
+/// A role, as [`run`] starts, reloads and stops it.
+pub trait Role: Sized {
+    /// As in `wayleave run NAME`; part of every metric's name.
+    const NAME: &'static str;
+    /// The configuration keys that a reload applies, with all keys below them. All others need a restart.
+    const LIVE: &'static [&'static str];
+    /// The configuration file's content, checked.
+    type Config;
+    /// What the status pages read.
+    type View: View;
+    /// What [`Role::next`] waits for.
+    type Event;
+
+    /// Reads and checks a configuration.
+    fn parse(source: &Source) -> Outcome<Self::Config>;
+
+    /// Where the status pages are served; without the section there are none.
+    fn status(config: &Self::Config) -> Option<&StatusSection>;
+
+    /// Opens sockets and state, and starts the machine.
+    async fn start(config: Self::Config, daemon: &Daemon) -> Outcome<Self>;
+
+    /// What the status pages read while the role runs.
+    fn view(&self) -> Self::View;
+
+    /// Applies the live keys of a new configuration, and reads again the files that it names. Changes nothing if it fails.
+    async fn reload(&mut self, config: Self::Config, source: &Source) -> Outcome;
+
+    /// Waits for an event of the role's own. Must be cancel safe: signals interrupt it.
+    async fn next(&mut self) -> Self::Event;
+
+    /// Handles an event; never interrupted. An error ends the process.
+    async fn handle(&mut self, event: Self::Event) -> Outcome;
+
+    /// Ends sessions and threads, and writes what must survive.
+    async fn stop(self);
+}
+
+/// What the status pages read of a running role. Clones are views of the same role.
+pub trait View: Clone + Send + Sync + 'static {
+    /// The content of `/api/v1/status`; `version` and `store` are added.
+    fn status(&self) -> impl Future<Output = Result<Value, ViewError>> + Send;
+
+    /// The metrics of this moment; `None` once the role has stopped.
+    fn metrics(&self) -> impl Future<Output = Option<Vec<Metric>>> + Send;
+
+    /// Whether the role does its work, and if not, what is missing; `None` once it has stopped. The store's state is added.
+    fn readiness(&self) -> impl Future<Output = Option<Result<(), String>>> + Send;
+
+    /// The role's state, if it keeps any.
+    fn store(&self) -> Option<&Arc<FileStore>>;
+
+    /// Adds the role's own views; `status` and `events` are there already.
+    fn pages(views: Views<Self>) -> Views<Self>;
+}
+
+/// The status pages of a role in the making.
+pub struct Views<V> {
+    pages: Pages,
+    view: V,
+}
+
+impl<V: View> Views<V> {
+    /// Adds `/api/v1/NAME`.
+    #[must_use]
+    pub fn page<F, T>(self, name: &str, page: F) -> Self
+    where
+        F: Fn(V, Parameters) -> T + Send + Sync + 'static,
+        T: Future<Output = Result<Value, ViewError>> + Send + 'static,
+    {
+        let Self { pages, view } = self;
+        let of_page = view.clone();
+        let pages = pages.view(&format!("/api/v1/{name}"), move |parameters| page(of_page.clone(), parameters));
+        Self { pages, view }
+    }
+}
+
+/// What a role is given at its start.
+pub struct Daemon {
+    /// The one clock of the process.
+    pub clock: Clock,
+    /// The configuration that the process started with; later ones are compared with it.
+    pub source: Source,
+    /// The configuration's file.
+    pub path: PathBuf,
+    /// The last events, for `show events`.
+    pub events: Events,
+}
+
+/// Runs a role until SIGTERM or SIGINT, or until it fails.
+pub async fn run<R: Role>(path: &Path) -> Outcome {
+    let source = Source::read(path)?;
+    let config = R::parse(&source)?;
+    let mut signals = Signals::listen().map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+    let daemon = Daemon { clock: Clock::start(), source, path: path.to_owned(), events: Events::default() };
+    let status = R::status(&config).cloned();
+    let mut role = R::start(config, &daemon).await?;
+    let (ready, is_ready) = watch::channel(Err("starting".to_owned()));
+    let _pages = match serve::<R>(status.as_ref(), &role, &daemon, is_ready).await {
+        Ok(pages) => pages,
+        Err(failures) => {
+            role.stop().await;
+            return Err(failures);
+        }
+    };
+    let watching = tokio::spawn(watch_readiness(role.view(), ready));
+    info!(role = R::NAME, configuration = %path.display(), "started");
+    notify(Notice::Ready);
+    let outcome = loop {
+        tokio::select! {
+            request = signals.next() => match request {
+                Request::Reload => {
+                    notify(Notice::Reloading(monotonic_micros()));
+                    reload(&mut role, &daemon).await;
+                    notify(Notice::Ready);
+                }
+                Request::Stop => break Ok(()),
+            },
+            event = role.next() => if let Err(failures) = role.handle(event).await {
+                break Err(failures);
+            },
+        }
+    };
+    watching.abort();
+    outcome?;
+    notify(Notice::Stopping);
+    info!(role = R::NAME, "stopping");
+    role.stop().await;
+    Ok(())
+}
+
+/// Reads the configuration again. A configuration with errors changes nothing.
+async fn reload<R: Role>(role: &mut R, daemon: &Daemon) {
+    if let Err(failures) = try_reload(role, daemon).await {
+        for failure in failures.0 {
+            error!(
+                configuration = %daemon.path.display(),
+                "reload failed, the configuration in force stays: {failure}; `wayleave check` shows the place"
+            );
+        }
+    }
+}
+
+async fn try_reload<R: Role>(role: &mut R, daemon: &Daemon) -> Outcome {
+    let source = Source::read(&daemon.path)?;
+    let config = R::parse(&source)?;
+    role.reload(config, &source).await?;
+    let keys = daemon.source.changed(&source, R::LIVE);
+    if !keys.is_empty() {
+        warn!(keys = keys.join(", "), "reload: these keys have changed and take effect only after a restart");
+    }
+    info!(configuration = %daemon.path.display(), "configuration reloaded");
+    Ok(())
+}
+
+async fn serve<R: Role>(
+    status: Option<&StatusSection>,
+    role: &R,
+    daemon: &Daemon,
+    is_ready: watch::Receiver<Result<(), String>>,
+) -> Outcome<Option<Serving>> {
+    let Some(status) = status else { return Ok(None) };
+    let address = status.listen.get_ref().0;
+    let (view, events) = (role.view(), daemon.events.clone());
+    let of_metrics = view.clone();
+    let pages = Pages::new(R::NAME, is_ready)
+        .view("/api/v1/events", move |_| {
+            let list = events.list();
+            async move { Ok(list) }
+        })
+        .metrics(move || {
+            let view = of_metrics.clone();
+            async move { view.metrics().await }
+        });
+    let views = Views { pages, view }.page("status", |view: R::View, _| async move {
+        let mut value = crate::output::versioned(view.status().await?);
+        value["store"] = view.store().map_or(Value::Null, |store| match &*store.health().borrow() {
+            Health::Good => json!("good"),
+            Health::Failing(why) => json!(why),
+        });
+        Ok(value)
+    });
+    let serving = R::View::pages(views).pages.serve(address).await;
+    let serving =
+        serving.map_err(|error| Failure::system(format!("cannot serve the status pages at {address}"), &error))?;
+    info!(address = %serving.address, "status pages at http://{}", serving.address);
+    Ok(Some(serving))
+}
+
+/// Publishes readiness for `/readyz`: the store's failure first, then what the role misses.
+async fn watch_readiness<V: View>(view: V, ready: watch::Sender<Result<(), String>>) {
+    while let Some(readiness) = view.readiness().await {
+        let failing = view.store().and_then(|store| match &*store.health().borrow() {
+            Health::Good => None,
+            Health::Failing(why) => Some(why.clone()),
+        });
+        let now = failing.map_or(readiness, Err);
+        ready.send_if_modified(|before| {
+            let has_changed = *before != now;
+            if has_changed {
+                match &now {
+                    Ok(()) => info!("ready"),
+                    Err(why) => info!("not ready: {why}"),
+                }
+                *before = now;
+            }
+            has_changed
+        });
+        tokio::time::sleep(READINESS_INTERVAL).await;
+    }
+}
+
+/// A machine that runs on a thread of its own, since an evaluation or a large table may take longer than other tasks should
+/// wait.
+pub struct Running<E> {
+    /// The machine's queue.
+    pub events: mpsc::Sender<E>,
+    thread: JoinHandle<Result<(), Failure>>,
+}
+
+impl<E: Send + 'static> Running<E> {
+    /// Starts the machine; `io` translates the events of `inbox` and performs the machine's outputs.
+    pub fn start<M, I>(machine: M, io: I, clock: Clock, (events, inbox): (mpsc::Sender<E>, mpsc::Receiver<E>)) -> Self
+    where
+        M: Machine + Send + 'static,
+        I: Io<M, Event = E, Error = Failure> + Send + 'static,
+    {
+        let runtime = tokio::runtime::Handle::current();
+        let thread = tokio::task::spawn_blocking(move || runtime.block_on(drive(machine, clock, inbox, io)));
+        Self { events, thread }
+    }
+
+    /// Waits for the end of the machine, which nobody asked for, and returns why it ended. Cancel safe.
+    pub async fn failed(&mut self) -> Failure {
+        match (&mut self.thread).await {
+            Ok(Err(failure)) => failure,
+            Ok(Ok(())) => Failure::new("the role's machine stopped without a reason: a bug, please report it"),
+            Err(_) => Failure::new("the role's machine stopped: a bug, please report it with the lines above"),
+        }
+    }
+
+    /// Stops the machine by `event`, and waits for its end.
+    pub async fn stop(self, event: E) {
+        let _ = self.events.send(event).await; // fails if it has ended
+        let _ = self.thread.await;
+    }
+}
+
+/// Puts a query to the machine behind `events`.
+pub async fn query<M, E, T>(
+    events: &mpsc::Sender<E>,
+    query: impl FnOnce(&mut M) -> T + Send + 'static,
+) -> Result<T, ViewError>
+where
+    E: From<Query<M>>,
+    T: Send + 'static,
+{
+    ask(events, query).await.ok_or(ViewError::Unavailable)
+}
+
+/// How many routes (or reports) a request asks for: `?most=N`.
+pub fn most(parameters: &Parameters) -> Result<usize, ViewError> {
+    let Some(text) = parameters.get("most") else { return Ok(DEFAULT_ROUTES) };
+    text.parse().map_err(|_| ViewError::Request("`most` is not a number".to_owned()))
+}
+
+/// The prefix of a request: `?prefix=ADDRESS/LENGTH`.
+pub fn prefix(parameters: &Parameters) -> Result<wayleave_core::Prefix, ViewError> {
+    let text =
+        parameters.get("prefix").ok_or_else(|| ViewError::Request("?prefix=ADDRESS/LENGTH is missing".into()))?;
+    text.parse().map_err(|error| ViewError::Request(format!("{error}")))
+}
+
+/// A view of `rows`, of which one more than `most` was fetched to know whether there are more.
+pub fn routes<T: serde::Serialize>(mut rows: Vec<T>, most: usize) -> Value {
+    let more = rows.len() > most;
+    rows.truncate(most);
+    json!({ "version": 1, "routes": rows, "more": more })
+}
+
+/// Randomness for a machine, from the system.
+pub fn seed() -> Outcome<Seed> {
+    let mut seed = [0u8; 32];
+    getrandom::fill(&mut seed).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
+    Ok(Secret::new(seed))
+}

@@ -1,0 +1,149 @@
+//! The I/O of a member's proxy: links to both parties, the own router, the store, jobs, the log.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tracing::{error, info, warn};
+use wayleave_bgp::peer::PeerEvent;
+use wayleave_member::{Input, MemberProxy, Output};
+use wayleave_route_server::member::MemberEvent;
+use wayleave_route_server::party::Number;
+use wayleave_runtime::drive::{Io, Query, Step};
+use wayleave_runtime::links::{LinkEvent, Links};
+use wayleave_runtime::store::{FileStore, Store};
+
+use crate::failure::Failure;
+use crate::roles::attestation::{self, count};
+use crate::roles::bgp_peer::RouteQueue;
+use crate::roles::{Events, state};
+
+/// What reaches the machine's loop.
+pub enum Event {
+    Link(LinkEvent),
+    Input(Input),
+    Query(Query<MemberProxy>),
+    Stop,
+}
+
+impl From<LinkEvent> for Event {
+    fn from(event: LinkEvent) -> Self {
+        Event::Link(event)
+    }
+}
+
+impl From<PeerEvent> for Event {
+    fn from(event: PeerEvent) -> Self {
+        Event::Input(Input::Router(event))
+    }
+}
+
+impl From<Input> for Event {
+    fn from(input: Input) -> Self {
+        Event::Input(input)
+    }
+}
+
+impl From<Query<MemberProxy>> for Event {
+    fn from(query: Query<MemberProxy>) -> Self {
+        Event::Query(query)
+    }
+}
+
+pub struct MemberIo {
+    pub links: Links,
+    pub store: Arc<FileStore>,
+    pub events: mpsc::Sender<Event>,
+    /// To the router.
+    pub routes: RouteQueue,
+    pub log: Events,
+}
+
+impl Io<MemberProxy> for MemberIo {
+    type Event = Event;
+    type Error = Failure;
+
+    fn step(&mut self, event: Event) -> Step<MemberProxy> {
+        Step::Input(match event {
+            Event::Link(LinkEvent::Up { link, pin, .. }) => {
+                Input::LinkUp { link, party: if pin.id == 1 { Number::One } else { Number::Two } }
+            }
+            Event::Link(LinkEvent::Frame { link, bytes, .. }) => Input::Frame { link, bytes },
+            Event::Link(LinkEvent::Down { link, .. }) => Input::LinkDown { link },
+            Event::Input(input) => input,
+            Event::Query(query) => return Step::Query(query),
+            Event::Stop => return Step::Stop,
+        })
+    }
+
+    fn perform(&mut self, output: Output, _: &mut VecDeque<Input>) -> Result<(), Failure> {
+        match output {
+            Output::Send { link, frame } => self.links.send(link, frame),
+            Output::Close { link, reason } => self.links.close(link, &reason),
+            Output::Persist { id, changes } => {
+                state::submit(&self.store, changes, self.when_durable(Input::Persisted(id)))?;
+            }
+            Output::Install { prefix, attributes } => self.routes.set(prefix, attributes),
+            Output::Event(event) => {
+                log(&event);
+                self.log.note(&event);
+            }
+            Output::Job(job) => attestation::work(move || Input::JobDone(job.run()), &self.events),
+            Output::PersistSignatures { id, public, limit } => {
+                let durable = self.when_durable(Input::SignaturesPersisted(id));
+                self.store.submit(vec![count(public, limit)], durable)?;
+            }
+            Output::AttestationEvent(event) => {
+                attestation::log(&event).iter().for_each(|noted| self.log.note(noted));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MemberIo {
+    /// Sends `input` to the machine once a write of the store is durable.
+    fn when_durable(&self, input: Input) -> Box<dyn FnOnce() + Send> {
+        let events = self.events.clone();
+        Box::new(move || drop(events.blocking_send(Event::Input(input))))
+    }
+}
+
+fn log(event: &MemberEvent) {
+    match event {
+        MemberEvent::Alarm(alarm) => {
+            let suspects: Vec<String> = alarm.suspects.iter().map(ToString::to_string).collect();
+            let suspects = suspects.join(", ");
+            error!(
+                route = alarm.handle,
+                suspects,
+                "misbehaviour detected: {}; possible causes: {suspects}; `wayleave show events` keeps it",
+                alarm.what
+            );
+        }
+        MemberEvent::SessionDown => {
+            warn!("session with the parties down; routes in the router are kept for stale_secs");
+        }
+        MemberEvent::Synced { objects, own } => {
+            info!(objects, own, "session with the parties up: all routes received");
+        }
+        MemberEvent::Refused { version, reason } => {
+            warn!(version, "a party refused a route of this member: {reason}; the route is not announced");
+        }
+        MemberEvent::Column { from, to, objects } => {
+            info!(from, to, objects, "the exchange has new members: own routes extended to them");
+        }
+        MemberEvent::NotAMember { slot } => {
+            error!(
+                slot,
+                "the member set does not list this member's key in slot {slot}; compare `wayleave keys show` with what the exchange has"
+            );
+        }
+        MemberEvent::OutcomeOverdue { batch } => {
+            warn!(batch, "no result of Select-Best in time; routes are chosen by this member's own ranking");
+        }
+        MemberEvent::Stale { routes } => {
+            warn!(routes, "the parties have been unreachable for longer than stale_secs: {routes} routes withdrawn");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What a member's proxy shows to its operator.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use wayleave_attestation::member;
+use wayleave_core::Prefix;
+use wayleave_member::MemberProxy;
+use wayleave_route_server::member::MemberStatus;
+use wayleave_runtime::http::{Metric, Unit, ViewError};
+use wayleave_runtime::identity::Identity;
+use wayleave_runtime::links::Links;
+use wayleave_runtime::store::FileStore;
+
+use super::io::Event;
+use crate::config::PublicKey;
+use crate::config::member::MemberConfig;
+use crate::key_files::signing_key;
+use crate::output::versioned;
+use crate::roles::attestation;
+use crate::roles::bgp_peer::PeerView;
+use crate::roles::daemon::{self, View, Views, most, prefix};
+
+#[derive(Clone)]
+pub struct MemberView {
+    events: mpsc::Sender<Event>,
+    links: Links,
+    store: Arc<FileStore>,
+    router: PeerView,
+    /// The parties' addresses.
+    parties: [String; 2],
+    keys: Arc<Value>,
+}
+
+impl MemberView {
+    pub fn new(
+        config: &MemberConfig,
+        identity: &Identity,
+        (links, store): (&Links, &Arc<FileStore>),
+        router: &PeerView,
+        events: &mpsc::Sender<Event>,
+    ) -> Self {
+        let exchange = &config.file.exchange;
+        let sign = PublicKey(signing_key(identity).verifying_key()).to_string();
+        let keys = json!({
+            "version": 1,
+            "keys": [
+                { "of": "this member", "tls": identity.fingerprint().to_string(), "sign": sign, "reload": "restart" },
+                { "of": "party 1", "tls": exchange.party1.pin.get_ref().0.to_string(), "reload": "restart" },
+                { "of": "party 2", "tls": exchange.party2.pin.get_ref().0.to_string(), "reload": "restart" },
+                { "of": "the operator", "sign": exchange.operator.get_ref().0.to_string(), "reload": "restart" },
+            ],
+        });
+        Self {
+            events: events.clone(),
+            links: links.clone(),
+            store: Arc::clone(store),
+            router: router.clone(),
+            parties: [exchange.party1.address.0.to_string(), exchange.party2.address.0.to_string()],
+            keys: Arc::new(keys),
+        }
+    }
+
+    async fn query<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&mut MemberProxy) -> T + Send + 'static,
+    ) -> Result<T, ViewError> {
+        daemon::query(&self.events, query).await
+    }
+
+    /// The member's status, and the attestor's if there is one.
+    async fn proxy(&self) -> Result<(MemberStatus, Option<member::Status>), ViewError> {
+        self.query(|proxy| (proxy.status(), proxy.attestation_status())).await
+    }
+
+    fn router_is_up(&self) -> bool {
+        self.router.json()["up"] == json!(true)
+    }
+
+    async fn routes(self, most: usize) -> Result<Value, ViewError> {
+        let installed = self.query(move |proxy| {
+            let route = |(prefix, slot, attributes): (Prefix, u32, &wayleave_bgp::Attributes)| {
+                let next_hop = match attributes.ipv4_next_hop() {
+                    Some(hop) if prefix.address().is_ipv4() => Some(hop.to_string()),
+                    _ => attributes.ipv6_next_hop().map(|hop| hop.global.to_string()),
+                };
+                let path: Vec<u32> = attributes.as_path().asns().map(|asn| asn.0).collect();
+                json!({ "prefix": prefix, "announcer": slot, "next_hop": next_hop, "as_path": path })
+            };
+            proxy.installed().take(most.saturating_add(1)).map(route).collect::<Vec<_>>()
+        });
+        Ok(daemon::routes(installed.await?, most))
+    }
+
+    async fn peers(self) -> Result<Value, ViewError> {
+        let (status, _) = self.proxy().await?;
+        let party = |index: usize| {
+            let name = format!("party {}", index + 1);
+            json!({ "peer": name, "up": status.parties[index], "address": self.parties[index] })
+        };
+        Ok(json!({ "version": 1, "peers": [party(0), party(1), self.router.json()] }))
+    }
+
+    async fn why(self, prefix: Prefix) -> Result<Value, ViewError> {
+        Ok(versioned(json!(self.query(move |proxy| proxy.why(prefix)).await?)))
+    }
+}
+
+impl View for MemberView {
+    async fn status(&self) -> Result<Value, ViewError> {
+        let (status, attestation) = self.proxy().await?;
+        let mut value = json!(status);
+        if let Some(attestation) = attestation {
+            value["attestation"] = json!(attestation);
+        }
+        value["router"] = self.router.json()["state"].clone();
+        Ok(value)
+    }
+
+    async fn metrics(&self) -> Option<Vec<Metric>> {
+        let (status, attestation) = self.proxy().await.ok()?;
+        let mut all = metrics(&status, &self.links, &self.router.json());
+        all.extend(attestation.iter().flat_map(attestation::metrics));
+        Some(all)
+    }
+
+    async fn readiness(&self) -> Option<Result<(), String>> {
+        let (status, _) = self.proxy().await.ok()?;
+        let down = status.parties.iter().position(|up| !up);
+        let down = down.map(|index| format!("the link to party {} is down", index + 1));
+        let syncing = (!status.synced).then(|| "the parties have not sent all routes yet".to_owned());
+        let router = (!self.router_is_up()).then(|| "the BGP session with the router is down".to_owned());
+        Some(down.or(syncing).or(router).map_or(Ok(()), Err))
+    }
+
+    fn store(&self) -> Option<&Arc<FileStore>> {
+        Some(&self.store)
+    }
+
+    fn pages(views: Views<Self>) -> Views<Self> {
+        views
+            .page("routes", |view, parameters| async move { view.routes(most(&parameters)?).await })
+            .page("peers", |view, _| view.peers())
+            .page("why", |view, parameters| async move { view.why(prefix(&parameters)?).await })
+            .page("keys", |view, _| async move { Ok(Value::clone(&view.keys)) })
+    }
+}
+
+fn metrics(status: &MemberStatus, links: &Links, router: &Value) -> Vec<Metric> {
+    let counters = &status.counters;
+    let (gauge, counter) = (Metric::gauge, Metric::counter);
+    let of_router = |name: &str| router["counters"][name].as_u64().unwrap_or(0);
+    let refused = links.counters().refused.load(Ordering::Relaxed);
+    vec![
+        Metric::up("party1", "Whether the link to party 1 is up", status.parties[0]),
+        Metric::up("party2", "Whether the link to party 2 is up", status.parties[1]),
+        Metric::up("router", "Whether the session with the router is up", router["up"] == json!(true)),
+        gauge("router", Unit::Routes, "Routes that the router announces", status.router_routes as f64),
+        gauge("known", Unit::Objects, "Route objects known, sealed ones included", status.objects as f64),
+        gauge("installed", Unit::Prefixes, "Prefixes installed in the router", status.installed as f64),
+        gauge("unconfirmed", Unit::Changes, "Changes that the parties have not applied yet", status.unconfirmed as f64),
+        counter("announced", Unit::Objects, "Route objects announced", counters.announcements),
+        counter("withdrawn", Unit::Objects, "Route objects withdrawn", counters.withdrawals),
+        counter("refused", Unit::Objects, "Own objects that a party refused", counters.refused),
+        counter("delivered", Unit::Objects, "Route objects delivered", counters.delivered),
+        counter("opened", Unit::Objects, "Route objects opened", counters.opened),
+        counter("sealed", Unit::Objects, "Route objects not exported to this member", counters.sealed),
+        counter("sent", Unit::Rankings, "Rankings sent", counters.rankings),
+        counter("select_best", Unit::Outcomes, "Results of Select-Best combined", counters.outcomes),
+        counter("misbehaviour", Unit::Alarms, "Alarms about misbehaviour", counters.alarms),
+        counter("invalid", Unit::Frames, "Invalid frames received", counters.bad_frames),
+        counter("link_received", Unit::Bytes, "Received in frames", counters.bytes_received),
+        counter("link_sent", Unit::Bytes, "Sent in frames", counters.bytes_sent),
+        counter("certificate_refused", Unit::Connections, "Connections refused for the party's certificate", refused),
+        counter(
+            "router_malformed",
+            Unit::Updates,
+            "Malformed UPDATEs of the router (RFC 7606)",
+            of_router("malformed_updates"),
+        ),
+        counter(
+            "router_established",
+            Unit::Sessions,
+            "Times that the session with the router came up",
+            of_router("established"),
+        ),
+    ]
+}

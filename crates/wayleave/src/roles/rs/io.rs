@@ -1,0 +1,135 @@
+//! The I/O of a party: links to members and to the peer party, the store, the log.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tracing::{error, info, warn};
+use wayleave_route_server::directory::MemberSet;
+use wayleave_route_server::party::{Party, PartyEvent, PartyInput, PartyOutput, PeerId};
+use wayleave_runtime::drive::{Io, Query, Step};
+use wayleave_runtime::links::{LinkEvent, Links};
+use wayleave_runtime::store::FileStore;
+use wayleave_runtime::tls::{Pins, Role};
+
+use super::member_set;
+use crate::failure::Failure;
+use crate::roles::{Events, state};
+
+/// What reaches the machine's loop.
+pub enum Event {
+    Link(LinkEvent),
+    Persisted(u64),
+    Input(PartyInput),
+    Query(Query<Party>),
+    Stop,
+}
+
+impl From<LinkEvent> for Event {
+    fn from(event: LinkEvent) -> Self {
+        Event::Link(event)
+    }
+}
+
+impl From<Query<Party>> for Event {
+    fn from(query: Query<Party>) -> Self {
+        Event::Query(query)
+    }
+}
+
+pub struct PartyIo {
+    pub links: Links,
+    pub store: Arc<FileStore>,
+    pub events: mpsc::Sender<Event>,
+    pub member_pins: Pins,
+    pub log: Events,
+    /// The member set in force, for views.
+    pub set: watch::Sender<MemberSet>,
+    /// The configuration's file, which names the member set's file.
+    pub configuration: PathBuf,
+}
+
+impl Io<Party> for PartyIo {
+    type Event = Event;
+    type Error = Failure;
+
+    fn step(&mut self, event: Event) -> Step<Party> {
+        Step::Input(match event {
+            Event::Link(LinkEvent::Up { link, pin, .. }) => {
+                let peer = match pin.role {
+                    Role::Party => PeerId::Other,
+                    Role::Member => PeerId::Member(pin.id),
+                };
+                PartyInput::LinkUp { link, peer }
+            }
+            Event::Link(LinkEvent::Frame { link, bytes, .. }) => PartyInput::Frame { link, bytes },
+            Event::Link(LinkEvent::Down { link, .. }) => PartyInput::LinkDown { link },
+            Event::Persisted(id) => PartyInput::Persisted(id),
+            Event::Input(input) => input,
+            Event::Query(query) => return Step::Query(query),
+            Event::Stop => return Step::Stop,
+        })
+    }
+
+    fn perform(&mut self, output: PartyOutput, _: &mut VecDeque<PartyInput>) -> Result<(), Failure> {
+        match output {
+            PartyOutput::Send { link, frame } => self.links.send(link, frame),
+            PartyOutput::Close { link, reason } => self.links.close(link, &reason),
+            PartyOutput::Persist { id, changes } => {
+                let events = self.events.clone();
+                let durable = move || drop(events.blocking_send(Event::Persisted(id)));
+                state::submit(&self.store, changes, Box::new(durable))?;
+            }
+            PartyOutput::Members(set) => {
+                info!(number = set.number, slots = set.slots.len(), "member set in force");
+                self.member_pins.replace(member_set::pins(&set));
+                self.set.send_replace(*set);
+                tokio::spawn(member_set::save(self.events.clone(), self.configuration.clone()));
+            }
+            PartyOutput::Event(event) => {
+                log(&event);
+                self.log.note(&event);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn log(event: &PartyEvent) {
+    match event {
+        PartyEvent::Agreed { objects, dropped } => {
+            info!(objects, dropped, "link to the peer party up: both parties store the same objects");
+        }
+        PartyEvent::OtherGone => {
+            warn!("link to the peer party down: nothing is computed until it is up; members keep their routes");
+        }
+        PartyEvent::BadFrame { slot: Some(slot), what } => {
+            warn!(slot, "invalid frame from the member in slot {slot} ({what}); link closed");
+        }
+        PartyEvent::BadFrame { slot: None, what } => warn!("invalid frame from the peer party ({what}); link closed"),
+        PartyEvent::Refused { slot, version, reason } => {
+            info!(slot, version, "route object of the member in slot {slot} refused: {reason}");
+        }
+        PartyEvent::Mismatch { slot, version } => {
+            warn!(
+                slot,
+                version, "the parties received different versions of a route object; the member must send it again"
+            );
+        }
+        PartyEvent::MissedRanking { slot } => {
+            info!(slot, "no ranking from the member in slot {slot} in time; this round goes on without it");
+        }
+        PartyEvent::Expired { slot } => {
+            info!(slot, "the member in slot {slot} has been away for longer than stale_secs: its routes are withdrawn");
+        }
+        PartyEvent::MembersRefused => {
+            error!(
+                "member set refused: the operator did not sign it, or its number does not follow; the set in force stays"
+            );
+        }
+        PartyEvent::Engine { what } => {
+            error!("computation with the peer party failed: {what}; it starts again when both parties are ready");
+        }
+    }
+}

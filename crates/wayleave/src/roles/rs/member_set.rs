@@ -1,0 +1,65 @@
+//! The member set and the exchange's recommendation of a party: read at start and reload; a newer set in force is saved.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+use wayleave_route_server::directory::{MemberSet, SignedMemberSet};
+use wayleave_route_server::party::Party;
+use wayleave_runtime::drive::ask;
+use wayleave_runtime::identity::Fingerprint;
+use wayleave_runtime::tls::{Pin, Role};
+
+use super::io::Event;
+use crate::config::Source;
+use crate::config::rs::{Recommendation, RsConfig};
+use crate::failure::{Failure, Outcome};
+use crate::key_files::member_set;
+
+/// The set in the file that the configuration names: its octets and its content, signed by the operator.
+pub fn read(config: &RsConfig, source: &Source) -> Outcome<(Vec<u8>, MemberSet)> {
+    member_set::verified(&source.beside(config.party.members.get_ref()), &config.party.operator.get_ref().0)
+}
+
+/// The exchange's recommendation by slot; empty if the configuration names none.
+pub fn recommendation(config: &RsConfig, source: &Source, set: &MemberSet) -> Outcome<BTreeMap<u32, u8>> {
+    let Some(file) = &config.party.recommendation else { return Ok(BTreeMap::new()) };
+    Recommendation::read(&source.beside(file.get_ref()), set)
+}
+
+/// The certificates of all active members.
+pub fn pins(set: &MemberSet) -> Vec<(Fingerprint, Pin)> {
+    let active = set.iter().filter(|(_, slot)| slot.active);
+    active.map(|(id, slot)| (Fingerprint(slot.tls), Pin { name: slot.name.clone(), role: Role::Member, id })).collect()
+}
+
+/// Writes the member set in force to its file if the file has an older one: the peer party may have sent a newer set, and a
+/// restart must not begin with a member that has left.
+pub async fn save(events: mpsc::Sender<Event>, configuration: PathBuf) {
+    let Some(octets) = ask(&events, |party: &mut Party| party.member_set_bytes()).await else { return };
+    let written = tokio::task::spawn_blocking(move || write_if_newer(&configuration, &octets)).await;
+    match written {
+        Ok(Ok(Some(number))) => info!(number, "member set written to its file"),
+        Ok(Ok(None)) | Err(_) => {}
+        Ok(Err(failures)) => {
+            warn!(
+                "the member set in force could not be written to its file: {failures}; copy it there before a restart"
+            );
+        }
+    }
+}
+
+/// Returns the number of the set if it was written.
+pub fn write_if_newer(configuration: &Path, octets: &[u8]) -> Outcome<Option<u64>> {
+    let source = Source::read(configuration)?;
+    let config = RsConfig::parse(&source)?;
+    let file = source.beside(config.party.members.get_ref());
+    let new = SignedMemberSet::decode(octets).map_err(|error| Failure::from_error(&error))?;
+    let new = new.verify(&config.party.operator.get_ref().0.0).map_err(|error| Failure::from_error(&error))?;
+    let is_newer = !file.exists() || read(&config, &source)?.1.number < new.number;
+    if is_newer {
+        member_set::replace(&file, octets)?;
+    }
+    Ok(is_newer.then_some(new.number))
+}

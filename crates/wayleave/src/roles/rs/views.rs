@@ -1,0 +1,181 @@
+//! What a party shows to its operator. Nothing here depends on members' policies.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use wayleave_route_server::directory::MemberSet;
+use wayleave_route_server::party::{Party, PartyStatus};
+use wayleave_runtime::http::{Metric, Unit, ViewError};
+use wayleave_runtime::identity::{Fingerprint, Identity};
+use wayleave_runtime::links::Links;
+use wayleave_runtime::store::FileStore;
+use wayleave_runtime::tls::Pins;
+
+use super::io::Event;
+use crate::config::PublicKey;
+use crate::config::rs::RsConfig;
+use crate::key_files::{member_set, signing_key};
+use crate::output::versioned;
+use crate::roles::daemon::{self, View, Views, most};
+
+#[derive(Clone)]
+pub struct PartyView {
+    events: mpsc::Sender<Event>,
+    links: Links,
+    store: Arc<FileStore>,
+    set: watch::Receiver<MemberSet>,
+    /// The peer party's certificate, which a reload may replace.
+    peer_party: Pins,
+    keys: Arc<OwnKeys>,
+    /// `[status] shares`: routes come with this party's shares.
+    shares: bool,
+}
+
+struct OwnKeys {
+    tls: Fingerprint,
+    sign: PublicKey,
+    operator: PublicKey,
+}
+
+impl PartyView {
+    pub fn new(
+        config: &RsConfig,
+        identity: &Identity,
+        (links, store): (&Links, &Arc<FileStore>),
+        set: watch::Receiver<MemberSet>,
+        peer_party: &Pins,
+        events: &mpsc::Sender<Event>,
+    ) -> Self {
+        let keys = OwnKeys {
+            tls: identity.fingerprint(),
+            sign: PublicKey(signing_key(identity).verifying_key()),
+            operator: config.party.operator.get_ref().0,
+        };
+        Self {
+            events: events.clone(),
+            links: links.clone(),
+            store: Arc::clone(store),
+            set,
+            peer_party: peer_party.clone(),
+            keys: Arc::new(keys),
+            shares: config.status.as_ref().is_some_and(|status| status.shares),
+        }
+    }
+
+    async fn query<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&mut Party) -> T + Send + 'static,
+    ) -> Result<T, ViewError> {
+        daemon::query(&self.events, query).await
+    }
+
+    async fn party(&self) -> Result<PartyStatus, ViewError> {
+        self.query(|party| party.status()).await
+    }
+
+    async fn routes(self, most: usize) -> Result<Value, ViewError> {
+        let shares = self.shares;
+        let rows = self.query(move |party| party.routes(most.saturating_add(1), shares)).await?;
+        Ok(daemon::routes(rows, most))
+    }
+
+    async fn members(self) -> Result<Value, ViewError> {
+        let connected = self.party().await?.members;
+        let mut value = versioned(member_set::describe(&self.set.borrow()));
+        for member in value["members"].as_array_mut().into_iter().flatten() {
+            let slot = member["slot"].as_u64().and_then(|slot| u32::try_from(slot).ok());
+            member["connected"] = json!(slot.is_some_and(|slot| connected.contains(&slot)));
+        }
+        Ok(value)
+    }
+
+    async fn peers(self) -> Result<Value, ViewError> {
+        let status = self.party().await?;
+        let other = json!({ "peer": "other party", "up": status.other_party });
+        let members = status.members.iter().map(|slot| json!({ "peer": "member", "slot": slot, "up": true }));
+        Ok(json!({ "version": 1, "peers": std::iter::once(other).chain(members).collect::<Vec<_>>() }))
+    }
+
+    fn keys(&self) -> Value {
+        let OwnKeys { tls, sign, operator } = &*self.keys;
+        let own = json!({ "of": "this party", "tls": tls.to_string(), "sign": sign.to_string(), "reload": "restart" });
+        let peer = self.peer_party.fingerprints();
+        let peer =
+            peer.iter().map(|tls| json!({ "of": "the other party", "tls": tls.to_string(), "reload": "SIGHUP" }));
+        let operator = json!({ "of": "the operator", "sign": operator.to_string(), "reload": "restart" });
+        let all: Vec<Value> = std::iter::once(own).chain(peer).chain([operator]).collect();
+        json!({ "version": 1, "keys": all })
+    }
+}
+
+impl View for PartyView {
+    async fn status(&self) -> Result<Value, ViewError> {
+        let mut value = json!(self.party().await?);
+        value["certificates_refused"] = json!(read(&self.links.counters().refused));
+        Ok(value)
+    }
+
+    async fn metrics(&self) -> Option<Vec<Metric>> {
+        Some(metrics(&self.party().await.ok()?, &self.links))
+    }
+
+    async fn readiness(&self) -> Option<Result<(), String>> {
+        let status = self.party().await.ok()?;
+        Some(if status.other_party { Ok(()) } else { Err("the link to the peer party is down".to_owned()) })
+    }
+
+    fn store(&self) -> Option<&Arc<FileStore>> {
+        Some(&self.store)
+    }
+
+    fn pages(views: Views<Self>) -> Views<Self> {
+        views
+            .page("routes", |view, parameters| async move { view.routes(most(&parameters)?).await })
+            .page("members", |view, _| view.members())
+            .page("peers", |view, _| view.peers())
+            .page("keys", |view, _| async move { Ok(view.keys()) })
+    }
+}
+
+fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// Totals that follow from public shape alone: no count by exporter and importer, no time.
+fn metrics(status: &PartyStatus, links: &Links) -> Vec<Metric> {
+    let (counters, link) = (&status.counters, links.counters());
+    let (gauge, counter) = (Metric::gauge, Metric::counter);
+    vec![
+        Metric::up("peer_party", "Whether the peer party is connected and agrees", status.other_party),
+        gauge("connected", Unit::Members, "Members connected to both parties", status.members.len() as f64),
+        gauge("stored", Unit::Objects, "Route objects stored", status.objects as f64),
+        gauge("live", Unit::Prefixes, "Prefixes with a live route", status.prefixes as f64),
+        gauge("member_set", Unit::Number, "Number of the member set in force", status.member_set as f64),
+        counter("accepted", Unit::Objects, "Route objects accepted", counters.objects),
+        counter("refused", Unit::Objects, "Route objects refused", counters.refused),
+        counter("invalid", Unit::Frames, "Invalid frames received", counters.bad_frames),
+        counter("delivered", Unit::Batches, "Batches delivered", counters.batches),
+        counter("select_best", Unit::Rounds, "Rounds of Select-Best finished", counters.rounds),
+        counter("select_best", Unit::Evaluations, "Members times prefixes evaluated", counters.lanes),
+        counter("missed", Unit::Rankings, "Rankings that came too late", counters.missed_rankings),
+        counter("engine_sent", Unit::Messages, "Messages of the computation sent", counters.engine_messages),
+        counter("engine_sent", Unit::Bytes, "Sent by the computation", counters.engine_bytes),
+        counter("link_received", Unit::Bytes, "Received in frames", counters.bytes_received),
+        counter("link_sent", Unit::Bytes, "Sent in frames", counters.bytes_sent),
+        counter(
+            "certificate_refused",
+            Unit::Connections,
+            "Connections refused for their certificate",
+            read(&link.refused),
+        ),
+        counter(
+            "failed",
+            Unit::Connections,
+            "Connections that failed before a certificate was checked",
+            read(&link.failed),
+        ),
+        counter("too_slow", Unit::Links, "Links closed because the peer read too slowly", read(&link.too_slow)),
+    ]
+}
