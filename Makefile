@@ -38,4 +38,5 @@ build: ## the binary, target/debug/wayleave
 	@scripts/toolchain
 	@scripts/setup
 	@echo "building (the first time takes some minutes)"
-	@cargo build --quiet --profile test --package wayleave
+	@# With the features that all crates' tests have together, as in scripts/test: what one of them has built, the other need not.
+	@cargo build --quiet --workspace --profile test --bin wayleave --example fetch_routers
