@@ -171,7 +171,7 @@ impl Classical {
     }
 }
 
-/// What one message of one family is made of.
+/// The parts of one message of one family.
 #[derive(Clone)]
 struct Parts<'a> {
     afi: Afi,

@@ -61,8 +61,8 @@ impl Update {
         Ok(update)
     }
 
-    /// The prefixes of `nlri` with the bits beyond their lengths cleared; what is not unicast is set aside (RFC 4271
-    /// section 6.3).
+    /// The prefixes of `nlri` with the bits beyond their lengths cleared; prefixes that are not unicast are
+    /// returned apart (RFC 4271 section 6.3).
     fn take_unicast<'a>(&mut self, nlri: impl Iterator<Item = (Afi, RawNlri<'a>)>) -> Vec<Nlri> {
         let mut taken = Vec::with_capacity(nlri.size_hint().0);
         for nlri in nlri.filter_map(|(afi, nlri)| nlri.to_nlri(afi)) {

@@ -270,7 +270,7 @@ impl Sim {
     }
 
     /// The process of the proxy of `slot` starts; its router may be running already.
-    pub(super) fn plug_in(&mut self, slot: u32) {
+    pub(super) fn start_router_session(&mut self, slot: u32) {
         let (now, lives, seed) = (self.now, self.lives, self.setup.seed);
         let Some(ports) = &mut self.ports else { return };
         let is_new = !ports.ports.contains_key(&slot);
@@ -295,7 +295,7 @@ impl Sim {
     }
 
     /// The process of the proxy of `slot` is gone; the router's connection to it is reset.
-    pub(super) fn unplug(&mut self, slot: u32) {
+    pub(super) fn drop_router_session(&mut self, slot: u32) {
         let Some(port) = self.port(slot) else { return };
         port.proxy = None;
         for connection in std::mem::take(&mut port.connections) {
@@ -305,10 +305,10 @@ impl Sim {
     }
 
     /// The operator of the router of `slot` takes the session down for good; the proxy gets the NOTIFICATION at once.
-    pub(super) fn say_goodbye(&mut self, slot: u32) {
+    pub(super) fn shut_router_for_good(&mut self, slot: u32) {
         self.shut_router(slot);
         while let Some(end) = self.ready_end_of(slot) {
-            self.arrive(slot, end);
+            self.deliver_to(slot, end);
         }
     }
 
@@ -326,7 +326,7 @@ impl Sim {
     }
 
     /// The router of `slot` sends an UPDATE; its table contains the change already.
-    pub(super) fn say(
+    pub(super) fn send_router_update(
         &mut self,
         slot: u32,
         withdrawn: Vec<Nlri>,
@@ -372,14 +372,14 @@ impl Sim {
     }
 
     /// Delivers octets to the end that `pick` selects among those with something to deliver.
-    pub(super) fn arrive_somewhere(&mut self, pick: usize) {
+    pub(super) fn deliver_octets(&mut self, pick: usize) {
         let ready = self.ports.as_ref().and_then(|ports| ports.ready.iter().nth(pick).copied());
         if let Some((slot, end)) = ready {
-            self.arrive(slot, end);
+            self.deliver_to(slot, end);
         }
     }
 
-    fn arrive(&mut self, slot: u32, end: End) {
+    fn deliver_to(&mut self, slot: u32, end: End) {
         let most = 1 + self.choose(SEGMENT);
         let Some(port) = self.port(slot) else { return };
         let mute = port.mute;

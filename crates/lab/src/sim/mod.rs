@@ -370,7 +370,7 @@ impl Sim {
 
     fn router_up(&mut self, slot: u32) {
         if self.ports.is_some() {
-            return self.plug_in(slot);
+            return self.start_router_session(slot);
         }
         self.router_event(slot, PeerEvent::Up);
         let routes = self.routers.entry(slot).or_default().clone();
@@ -395,7 +395,7 @@ impl Sim {
             Node::Member(slot) => {
                 self.members.remove(&slot);
                 self.held_jobs.entry(slot).and_modify(Vec::clear);
-                self.unplug(slot);
+                self.drop_router_session(slot);
             }
         }
         self.inputs.retain(|(to, _)| *to != node);
@@ -491,7 +491,7 @@ impl Sim {
 
     fn router_update(&mut self, slot: u32, withdrawn: Vec<Nlri>, announced: Vec<Nlri>, attributes: Option<Attributes>) {
         if self.ports.is_some() {
-            return self.say(slot, withdrawn, announced, attributes);
+            return self.send_router_update(slot, withdrawn, announced, attributes);
         }
         if self.members.contains_key(&slot) {
             let update = Update { withdrawn, announced, attributes, ..Update::default() };
@@ -528,7 +528,7 @@ impl Sim {
 
     /// A member leaves for ever.
     pub fn leave(&mut self, slot: u32) {
-        self.say_goodbye(slot);
+        self.shut_router_for_good(slot);
         self.set.slots[slot as usize].active = false;
         self.publish_set();
         self.kill(Node::Member(slot));
@@ -577,7 +577,7 @@ impl Sim {
                         self.carry(from, to, link, &bytes);
                     }
                 }
-                None => self.arrive_somewhere(pick - waiting.len()),
+                None => self.deliver_octets(pick - waiting.len()),
             }
             self.set_instant(self.now.instant + Duration::from_nanos(100));
             return true;
