@@ -171,7 +171,7 @@ fn a_message_beyond_4096_octets_needs_the_extended_message_capability() {
 }
 
 #[test]
-fn prefixes_that_cannot_be_told_apart_end_the_session() {
+fn a_field_that_cannot_be_split_into_prefixes_ends_the_session() {
     let messages = messages("nlri-trailing-bits.updates.gz");
     let error = Message::decode(&messages[0].octets, &messages[0].params()).expect_err("a reset");
     assert_eq!(error.notification().map(|sent| (sent.code, sent.subcode)), Some((3, 10)));

@@ -64,7 +64,7 @@ fn an_open_is_written_as_rfc_4271_draws_it() {
 }
 
 #[test]
-fn a_four_octet_as_stands_in_the_capability_and_as_trans_in_the_field() {
+fn a_four_octet_as_is_in_the_capability_and_as_trans_in_the_field() {
     let opened = Open { asn: Asn(70_000), capabilities: vec![Capability::FourOctetAs(Asn(70_000))], ..open() };
     let octets = Message::Open(opened.clone()).encode(&params()).unwrap();
     assert_eq!(octets[20..22], 23_456u16.to_be_bytes());

@@ -73,7 +73,7 @@ fn reach(nlri: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_sound_update_is_read_with_all_its_attributes() {
+fn a_well_formed_update_is_decoded_with_all_its_attributes() {
     let med = attribute(0x80, 4, &[0, 0, 0, 50]);
     let aggregator = attribute(0xc0, 7, &[0, 1, 0x11, 0x70, 192, 0, 2, 9]);
     let communities = attribute(0xc0, 8, &[0xfb, 0xf0, 0, 1, 0xff, 0xff, 0xff, 0x01]);
@@ -269,7 +269,7 @@ fn a_set_counts_one_and_a_confederation_nothing() {
 }
 
 #[test]
-fn the_first_as_is_the_peers_where_that_is_asked_for() {
+fn the_first_as_must_be_the_peers_where_enforced() {
     let strict = SessionParams { enforce_first_as: true, ..params() };
     assert_eq!(Update::decode(&with(&[]), &strict).unwrap().problems, []);
     let other = SessionParams { peer_asn: Asn(64_499), ..strict };
@@ -511,7 +511,7 @@ fn an_internal_route_needs_a_local_preference() {
 }
 
 #[test]
-fn of_a_thousand_problems_a_few_are_told_and_the_strongest_acts() {
+fn of_a_thousand_problems_a_few_are_reported_and_the_strongest_acts() {
     let unknown = attribute(0xc0, 99, &[]);
     let mut attributes = vec![&unknown[..]; 900];
     let update = decode(&with(&attributes));

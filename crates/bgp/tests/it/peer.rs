@@ -103,7 +103,7 @@ fn a_relay_sends_nothing_until_its_session_begins_and_then_the_open_that_it_is_g
 }
 
 #[test]
-fn a_relay_sends_end_of_rib_when_it_is_told_and_behind_the_routes() {
+fn a_relay_sends_end_of_rib_on_request_and_after_the_routes() {
     let mut rig = Rig::relay();
     rig.give(path("192.0.2.0/24", &[64500]));
     rig.begin(config(), 1, Vec::new());

@@ -52,7 +52,7 @@ fn serves_an_honest_peer(mut rig: Rig, name: &str) {
 }
 
 #[test]
-fn every_bad_peer_meets_its_verdict() {
+fn every_bad_peer_is_answered_as_listed() {
     for peer in bad_openers().iter().chain(&bad_talkers()) {
         for chunk in [usize::MAX, 1, 19, 1_000] {
             judge(peer, chunk);

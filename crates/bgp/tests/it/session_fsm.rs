@@ -323,7 +323,7 @@ fn event_22_each_bad_open_gets_its_subcode() {
 }
 
 #[test]
-fn two_different_roles_are_refused_and_strict_mode_wants_one() {
+fn two_different_roles_are_refused_and_strict_mode_requires_one() {
     let with_roles = |roles: &[u8]| {
         let mut open = open();
         open.capabilities.extend(roles.iter().map(|&role| Capability::Role(role)));
@@ -339,6 +339,20 @@ fn two_different_roles_are_refused_and_strict_mode_wants_one() {
         let mut rig = Rig::in_state(Config { role: Some(Role::RouteServer), strict_role, ..config() }, State::OpenSent);
         assert_eq!(notified(&rig.bytes(&with_roles(roles))), expected, "{roles:?} strict: {strict_role}");
     }
+}
+
+#[test]
+fn an_open_with_an_unexpected_as_is_refused_and_its_number_reported() {
+    let mut rig = Rig::in_state(config(), State::OpenSent);
+    let mut open = open();
+    open.asn = Asn(64_499);
+    open.capabilities = vec![Capability::unicast(Afi::Ipv4), Capability::FourOctetAs(open.asn)];
+    let outputs = rig.bytes(&common::encode(&Message::Open(open)));
+    assert_eq!(notified(&outputs), Some((2, 2)));
+    let cause = &ended(&outputs).expect("ended").cause;
+    assert_eq!(*cause, Cause::UnexpectedAs { announced: Asn(64_499), notification: Notification::new(2, 2) });
+    assert_eq!(cause.erred(), Erred::Peer);
+    assert_eq!(cause.to_string(), "the peer's OPEN says AS64499, another AS is configured");
 }
 
 #[test]
@@ -366,7 +380,7 @@ fn rfc_6608_names_the_state_and_the_message() {
 }
 
 #[test]
-fn the_session_that_comes_up_tells_what_was_agreed() {
+fn an_established_session_reports_what_was_agreed() {
     let mut rig = Rig::in_state(config(), State::OpenConfirm);
     let outputs = rig.bytes(&keepalive());
     let [Output::Up(up)] = &outputs[..] else { panic!("{outputs:?}") };
@@ -401,7 +415,7 @@ fn a_hold_time_of_zero_stops_both_timers() {
 }
 
 #[test]
-fn any_peer_may_be_any_as_but_none_that_is_none() {
+fn any_as_is_accepted_but_the_reserved_ones() {
     for (asn, accepted) in [(1, true), (64500, true), (4_200_000_000, true), (0, false), (23456, false)] {
         assert_eq!(PeerAsn::Any.accepts(Asn(asn)), accepted);
         assert_eq!(PeerAsn::Exactly(Asn(asn)).accepts(Asn(asn)), asn != 0);
@@ -532,7 +546,7 @@ fn a_peer_that_keeps_its_routes_through_a_restart_may_connect_again() {
 }
 
 #[test]
-fn a_mute_connection_of_the_peers_does_not_keep_ours_from_being_made() {
+fn a_silent_connection_of_the_peer_does_not_prevent_ours() {
     let mut rig = Rig::in_state(config(), State::Active);
     rig.connect(false);
     assert_eq!(rig.session.state(), State::OpenSent);

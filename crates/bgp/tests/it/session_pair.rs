@@ -125,7 +125,7 @@ fn the_connection_of_the_greater_identifier_is_kept() {
 }
 
 #[test]
-fn an_open_set_aside_is_taken_up_when_the_winner_dies_or_stays_mute() {
+fn a_deferred_open_is_handled_when_the_winner_fails_or_stays_silent() {
     use wayleave_bgp::session::Output;
     for mute in [false, true] {
         // The peer's identifier is greater, so its connection wins; ours has the OPEN first.
@@ -151,7 +151,7 @@ fn an_open_set_aside_is_taken_up_when_the_winner_dies_or_stays_mute() {
 }
 
 #[test]
-fn octets_behind_an_open_set_aside_are_bounded() {
+fn octets_behind_a_deferred_open_are_bounded() {
     let mut rig = common::Rig::new(config());
     rig.give(Input::Start);
     rig.connect(true);
@@ -213,7 +213,7 @@ fn a_stream_that_never_pauses_at_a_message_boundary_does_not_grow_the_buffer() {
 }
 
 #[test]
-fn equal_identifiers_are_told_apart_by_as() {
+fn equal_identifiers_are_decided_by_the_as_number() {
     for seed in 0..50 {
         let [a, b] = configs();
         let mut pair = Pair::new([a, Config { router_id: LOCAL_ID, ..b }], seed);
@@ -260,7 +260,7 @@ fn a_shutdown_is_understood_and_a_start_brings_it_back() {
 }
 
 #[test]
-fn an_unreachable_peer_is_tried_until_it_is_there() {
+fn an_unreachable_peer_is_retried_until_it_is_reachable() {
     let mut pair = Pair::new(one_way(), 5);
     pair.reachable = false;
     pair.start();
@@ -342,7 +342,7 @@ fn add_path_is_agreed_where_one_sends_and_the_other_receives() {
 }
 
 #[test]
-fn routes_are_kept_through_a_loss_only_if_the_peer_asked_for_it() {
+fn routes_are_kept_through_a_loss_only_if_the_peer_requested_it() {
     for (offer, retains) in [
         (None, false),
         (Some(GracefulRestartOffer::default()), false),

@@ -121,7 +121,7 @@ fn sizes_and_order_follow_from_the_public_shape_alone() {
 }
 
 #[test]
-fn setup_may_stand_between_two_evaluations_of_one_link() {
+fn setup_may_run_between_two_evaluations_of_one_link() {
     let (program, mut random) = (program(6), Random::new(4));
     let mut pair = Pair::new(4);
     for lanes in [3, 200, 1, 64, 129] {

@@ -58,7 +58,7 @@ fn a_greeting_of_another_version_role_or_session_is_refused() {
 }
 
 #[test]
-fn two_parties_with_one_role_or_two_sessions_do_not_meet() {
+fn two_parties_with_one_role_or_two_sessions_are_refused() {
     let setup = |role, id, seed| Setup::new(role, SessionId([id; 16]), [seed; 32]);
     let roles = lockstep(&mut setup(Role::Party1, 1, 1), &mut setup(Role::Party1, 1, 2)).map(|_| ());
     assert_eq!(roles, Err(LockstepError::End(Error::Peer { peer: Role::Party2, fault: Fault::Role(1) })));
@@ -136,7 +136,7 @@ fn a_chunk_out_of_step_is_refused() {
 }
 
 #[test]
-fn a_caller_out_of_turn_is_told_so() {
+fn a_round_called_out_of_turn_is_an_error() {
     let [mut one, _] = common::setups(1);
     assert_eq!(one.round(Some(&[])).map(|_| ()), Err(Error::Caller(Misuse::OutOfTurn)));
     for count in [0, 1, 127, Chunk::MAX + 128] {

@@ -178,7 +178,7 @@ async fn a_revoked_certificate_loses_its_link_at_once_and_gets_no_other() {
 }
 
 #[tokio::test]
-async fn a_member_refuses_a_party_that_shows_another_certificate() {
+async fn a_member_refuses_a_party_that_presents_another_certificate() {
     let alpha = identity("alpha");
     let mut party = Party::of(&[&alpha]).await;
     let impostor = Party { identity: identity("party1"), ..Party::of(&[&alpha]).await };
@@ -243,7 +243,7 @@ async fn an_oversized_frame_ends_the_link_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_host_that_connects_and_says_nothing_keeps_no_member_out_for_long() {
+async fn a_silent_host_does_not_keep_members_out_for_long() {
     let alpha = identity("alpha");
     let mut party = Party::of(&[&alpha]).await;
     let mut silent = Vec::new();

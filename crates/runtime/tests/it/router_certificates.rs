@@ -192,7 +192,7 @@ fn nothing_counts_without_a_fresh_revocation_list() {
 }
 
 #[test]
-fn a_folder_in_any_order_gives_its_keys_with_the_end_of_the_shortest_word() {
+fn a_folder_in_any_order_gives_its_keys_with_the_earliest_expiry() {
     let world = World::new();
     let file = |name: &str, octets: Vec<u8>| (name.to_owned(), octets);
     let anchors = [file("ta.cer", world.authority_certificate(&world.anchor, &world.anchor, 1, (0, u32::MAX)))];
@@ -223,7 +223,7 @@ fn a_folder_in_any_order_gives_its_keys_with_the_end_of_the_shortest_word() {
 }
 
 #[test]
-fn what_begins_later_says_when() {
+fn a_certificate_that_is_not_yet_valid_is_refused_with_its_date() {
     let world = World::new();
     let anchor = world.authority_certificate(&world.anchor, &world.anchor, 1, (0, u32::MAX));
     let early = at(NOW - 2 * DAY);

@@ -145,7 +145,7 @@ async fn until(receiver: &mut watch::Receiver<Snapshot>, holds: impl FnMut(&Snap
 }
 
 #[tokio::test]
-async fn what_a_cache_says_and_how_it_changes_is_learnt() {
+async fn the_data_of_a_cache_and_their_changes_are_received() {
     let source = Source::default();
     let (key, point) = router_key();
     source.change(vec![
@@ -177,7 +177,7 @@ async fn what_a_cache_says_and_how_it_changes_is_learnt() {
 }
 
 #[tokio::test]
-async fn a_lost_cache_leaves_what_was_learnt_and_is_found_again() {
+async fn the_data_of_a_lost_cache_stay_until_it_is_connected_again() {
     let source = Source::default();
     source.change(vec![(origin("192.0.2.0/24", 24, 64_496), Action::Announce)]);
     // The server's tasks live in a runtime of its own, so that all its connections end with it.
@@ -232,7 +232,7 @@ async fn answering(octets: Vec<u8>) -> (SocketAddr, JoinHandle<()>) {
 }
 
 #[tokio::test]
-async fn a_wrong_answer_ends_the_session_and_teaches_nothing() {
+async fn a_wrong_answer_ends_the_session_and_changes_no_data() {
     let response = pdu(3, 7, &[]);
     let ipv4 = pdu(4, 0, &[1, 24, 24, 0, 192, 0, 2, 0, 0, 0, 0xfb, 0xf0]);
     let withdrawn = pdu(4, 0, &[0, 24, 24, 0, 192, 0, 2, 0, 0, 0, 0xfb, 0xf0]);
