@@ -45,7 +45,7 @@ impl Ends {
             self.link();
         }
         let inputs = BitRows::zero(program.input_rows(), lanes);
-        self.pools.each_mut().map(|pool| Evaluation::new(program, &inputs, pool).expect("enough stock"))
+        self.pools.each_mut().map(|pool| Evaluation::new(program, &inputs, pool).expect("enough correlations"))
     }
 }
 
