@@ -31,7 +31,7 @@ impl KeyOrigin {
     }
 }
 
-/// One hop as the report shows it.
+/// What was found of one hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct HopReport {
     /// The AS.
@@ -185,7 +185,7 @@ pub struct Report {
     pub tail: Vec<Asn>,
     /// The conclusion for each prefix of the UPDATE, where the prefixes differ in what their origin may do.
     pub prefixes: Vec<PrefixReport>,
-    /// The moment at which the conclusion must be looked at again.
+    /// When the route must be validated again.
     pub until: Option<UnixTime>,
     /// Whether a bound of time lies within our clock's uncertainty.
     pub in_doubt: bool,
@@ -205,7 +205,7 @@ pub struct PrefixReport {
 }
 
 impl Report {
-    /// The conclusion as other rooms take it.
+    /// The conclusion as other crates take it.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         Verdict { kind: self.kind, until: self.until }
@@ -252,22 +252,24 @@ impl From<DecodeError> for Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed => f.write_str("the attribute is malformed"),
-            Self::PrefixNotSigned { prefix } => write!(f, "{prefix} is not in the signed list"),
-            Self::PathTooShort => f.write_str("there are more hops than ASes on the path"),
-            Self::Prepend => f.write_str("the AS stands on the path another number of times than it signed"),
-            Self::Loop { asn } => write!(f, "{asn} is on the path twice"),
-            Self::CapableSkipped { asn } => write!(f, "{asn} was given a key, and did not sign with it"),
-            Self::NoKeyGiven => f.write_str("the hop before gave this AS no key"),
-            Self::KeyNotListed => f.write_str("the hop before does not list the key of this one"),
-            Self::KeyNotRegistered => f.write_str("the key is none of those that the AS registered"),
-            Self::Downgrade { have, least } => write!(f, "a suite of {have} bits where {least} are the least"),
-            Self::LabOnly => f.write_str("the suite is for the lab only"),
-            Self::LifetimeTooLong => f.write_str("the hop holds longer than is allowed"),
+            Self::Malformed => f.write_str("the attestation attribute cannot be decoded"),
+            Self::PrefixNotSigned { prefix } => write!(f, "{prefix} is not in the signed list of prefixes"),
+            Self::PathTooShort => f.write_str("the attestation has more hops than the path has ASes"),
+            Self::Prepend => f.write_str("the AS appears on the path more or less often than it signed"),
+            Self::Loop { asn } => write!(f, "{asn} appears twice on the path"),
+            Self::CapableSkipped { asn } => write!(f, "{asn} was given a key and did not sign with it"),
+            Self::NoKeyGiven => f.write_str("the previous hop gave this AS no key"),
+            Self::KeyNotListed => f.write_str("the previous hop does not list the key of this hop"),
+            Self::KeyNotRegistered => f.write_str("the key is not one that the AS registered"),
+            Self::Downgrade { have, least } => {
+                write!(f, "the suite has a strength of {have} bits, at least {least} are required")
+            }
+            Self::LabOnly => f.write_str("the suite is for the laboratory only"),
+            Self::LifetimeTooLong => f.write_str("the hop is valid for longer than this verifier allows"),
             Self::BadSignature => f.write_str("the signature is wrong"),
-            Self::NotYetValid => f.write_str("the hop's time has not come"),
+            Self::NotYetValid => f.write_str("the hop is not valid yet"),
             Self::OriginNotAuthorised { prefix } => write!(f, "the origin may not announce {prefix}"),
-            Self::Stripped => f.write_str("the origin attests all its routes, and this one has no attestation"),
+            Self::Stripped => f.write_str("the origin's record requires an attestation, and this route has none"),
         }
     }
 }
@@ -279,14 +281,14 @@ impl fmt::Display for Lack {
             Self::PreferredMissing => f.write_str("no attestation, though the origin usually sends one"),
             Self::NoPath => f.write_str("the route has no path"),
             Self::Aggregate => f.write_str("the route is an aggregate (AS_SET)"),
-            Self::AsTrans => f.write_str("AS 23456 stands for a number that was lost on the way"),
-            Self::Version => f.write_str("a later version of the format"),
-            Self::UnknownSuite { suite } => write!(f, "suite {suite} is not known here"),
+            Self::AsTrans => f.write_str("AS 23456 on the path stands for a number that was lost (RFC 6793)"),
+            Self::Version => f.write_str("the attestation is of a later version of the format"),
+            Self::UnknownSuite { suite } => write!(f, "suite {suite} is not known to this version"),
             Self::OriginUnregistered => f.write_str("the origin registered no key"),
-            Self::AnchorUnregistered { asn } => write!(f, "{asn} signs after a gap and registered no key"),
-            Self::DirectoryUnknown => f.write_str("the exchange's directory is not known here"),
+            Self::AnchorUnregistered { asn } => write!(f, "{asn} signs after a gap, but registered no key"),
+            Self::DirectoryUnknown => f.write_str("the exchange's member set is not known here"),
             Self::Gap => f.write_str("the path passes ASes that do not attest"),
-            Self::OriginUnknown { prefix } => write!(f, "nothing says who may originate {prefix}"),
+            Self::OriginUnknown { prefix } => write!(f, "no record and no VRP says who may originate {prefix}"),
             Self::Expired => f.write_str("a hop has expired"),
         }
     }

@@ -6,12 +6,11 @@ use std::time::Duration;
 use wayleave_attestation::attest::{self, KeyRing, Onward, Origination, Pair, Speaker, endorse};
 use wayleave_attestation::chain::{Attestation, TYPE_CODE};
 use wayleave_attestation::leaf::LeafKey;
-use wayleave_attestation::member::{
-    Input, Job, MemberAttestation, MemberAttestationConfig, MemberAttestationEvent, Output,
-};
+use wayleave_attestation::member::{Input, MemberAttestation, MemberAttestationConfig, MemberAttestationEvent, Output};
 use wayleave_attestation::pipeline::policy::{Policy, VerdictClass};
+use wayleave_attestation::pipeline::{Job, PipelineConfig, RouteEvent};
 use wayleave_attestation::pki::{RegisteredKey, View, Vrp};
-use wayleave_attestation::proxy::MOST_OCTETS;
+use wayleave_attestation::proxy::MAX_OCTETS;
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::Rules;
 use wayleave_attestation::{SignError, SuiteKey};
@@ -106,14 +105,16 @@ struct Driven {
 impl Driven {
     fn new(ring: KeyRing) -> Self {
         let config = MemberAttestationConfig {
-            asn: MEMBER,
-            attribute: ATTRIBUTE,
-            rules: Rules::default(),
-            uncertainty: 0,
-            lifetime: 24 * 60,
-            policy: Policy::default(),
-            own: None,
-            most: MOST_OCTETS,
+            pipeline: PipelineConfig {
+                asn: MEMBER,
+                attribute: ATTRIBUTE,
+                rules: Rules::default(),
+                uncertainty: 0,
+                lifetime: 24 * 60,
+                policy: Policy::default(),
+                own: None,
+            },
+            max_octets: MAX_OCTETS,
         };
         let now = Now { instant: Instant(1_000_000_000), unix: UnixTime(BEGIN * 1_000_000) };
         let attestor = MemberAttestation::new(config, ring, &HashMap::new(), now);
@@ -134,10 +135,10 @@ impl Driven {
                     let under = under.map(|digest| digest[0]);
                     self.said.push(Said { withdrawn: withdrawn.len(), announced: announced.len(), under });
                 }
-                Output::Persist { id, .. } => self.attestor.handle(Input::Persisted(id), self.now),
-                Output::Work(job) => self.work.push(job),
+                Output::Persist(reserve) => self.attestor.handle(Input::Persisted(reserve.id), self.now),
+                Output::Job(job) => self.work.push(job),
                 Output::Event(event) => self.events.push(event),
-                Output::EndOfRib | Output::Found { .. } => {}
+                Output::EndOfRib | Output::Findings { .. } => {}
             }
         }
     }
@@ -159,7 +160,7 @@ impl Driven {
     }
 
     fn finish(&mut self, job: Job) {
-        self.tell(Input::Done(job.run()));
+        self.tell(Input::JobDone(job.run()));
     }
 
     /// Sleeps until `unix`, as a driver does, and does all work at once.
@@ -223,7 +224,11 @@ fn a_route_over_which_signing_panicked_is_told_and_tried_again_ten_minutes_later
     driven.announce("10.1.0.0/16", path(&[MEMBER]));
     let sign = driven.only_work();
     driven.finish(sign);
-    assert!(matches!(driven.events.last(), Some(MemberAttestationEvent::Failed { .. })), "{:?}", driven.events);
+    assert!(
+        matches!(driven.events.last(), Some(MemberAttestationEvent::Route { event: RouteEvent::Failed { .. }, .. })),
+        "{:?}",
+        driven.events
+    );
     assert_eq!(driven.signed_for(), []);
     driven.sleep_until(BEGIN + 599);
     assert_eq!(driven.signed_for(), []);
@@ -265,7 +270,10 @@ fn a_customers_chain_that_a_member_without_keys_passes_on_is_withdrawn_when_it_e
     driven.sleep_until(BEGIN + 3601);
     let said = driven.said.last().expect("said");
     assert_eq!((said.withdrawn, said.announced), (1, 0));
-    assert!(matches!(driven.events.last(), Some(MemberAttestationEvent::Refused(_, VerdictClass::Expired, _))));
+    assert!(matches!(
+        driven.events.last(),
+        Some(MemberAttestationEvent::Route { event: RouteEvent::Refused { class: VerdictClass::Expired, .. }, .. })
+    ));
     driven.sleep_until(BEGIN + 7200);
     assert_eq!(driven.said.len(), 2, "once");
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use proxy_net::{ATTRIBUTE, At, Net, START, attested, config, p, ring, seed, shared, update, view};
 use wayleave_attestation::attest::KeyRing;
 use wayleave_attestation::pipeline::policy::{Treatment, VerdictClass};
+use wayleave_attestation::pipeline::{ProcessEvent, RouteEvent};
 use wayleave_attestation::pki::Strictness;
 use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::proxy::{Event, Input, ProxyConfig};
@@ -222,7 +223,7 @@ fn a_stripped_attribute_is_invalid_worse_or_nothing_as_the_origin_says() {
     ] {
         // The middle does not attest, and takes the attribute off.
         let mut line = Line::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, LAST], |config| {
-            config.policy.set(VerdictClass::Missing, Treatment { med: Some(900), ..Treatment::default() });
+            config.pipeline.policy.set(VerdictClass::Missing, Treatment { med: Some(900), ..Treatment::default() });
         });
         line.net.speakers[1].strips = true;
         line.start(|| {
@@ -342,7 +343,7 @@ fn verdicts_are_looked_at_again_when_a_record_changes() {
 #[test]
 fn verdicts_are_looked_at_again_when_a_chain_expires_and_origins_sign_again_before() {
     let mut line = Line::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, MIDDLE, LAST], |config| {
-        config.policy.set(VerdictClass::Valid, Treatment { large_community: tag(1), ..Treatment::default() });
+        config.pipeline.policy.set(VerdictClass::Valid, Treatment { large_community: tag(1), ..Treatment::default() });
     });
     line.start(known);
     line.net.announce(0, PREFIX);
@@ -372,7 +373,13 @@ fn our_own_as_on_a_path_is_a_loop_and_nobody_s_false_claim() {
     let status = line.net.proxies[proxy].status();
     assert_eq!((status.counts.loops, status.counts.rejected, status.classes["invalid"]), (1, 0, 0));
     assert_eq!(line.net.has(2, PREFIX), None);
-    assert!(!line.net.events.iter().any(|(_, event)| matches!(event, Event::Verdict { .. })));
+    assert!(
+        !line
+            .net
+            .events
+            .iter()
+            .any(|(_, event)| matches!(event, Event::Route { event: RouteEvent::Verdict { .. }, .. }))
+    );
 }
 
 fn tag(number: u32) -> Option<LargeCommunity> {
@@ -389,7 +396,7 @@ fn policy_tags_ranks_and_can_change_without_a_new_update() {
     let tags = |line: &Line| {
         line.net.has(2, PREFIX).map(|route| route.large_communities().collect::<Vec<_>>()).unwrap_or_default()
     };
-    let mut policy = config(LAST, 1, false).policy;
+    let mut policy = config(LAST, 1, false).pipeline.policy;
     policy.set(VerdictClass::Gap, Treatment { large_community: tag(1), ..Treatment::default() });
     policy.set(VerdictClass::Valid, Treatment { large_community: tag(2), ..Treatment::default() });
     line.net.tell(proxy, Input::Policy(policy.clone()));
@@ -451,9 +458,9 @@ fn malformed_attributes_cost_their_routes_and_no_session() {
 #[test]
 fn an_attestation_too_long_for_the_peer_is_not_sent_and_never_cut() {
     let mut line = Line::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, MIDDLE, LAST], |config| {
-        if config.asn == Asn(MIDDLE) {
-            config.pairs[1].most_extended = 150;
-            config.pairs[1].most = 150;
+        if config.pipeline.asn == Asn(MIDDLE) {
+            config.pairs[1].max_octets_extended = 150;
+            config.pairs[1].max_octets = 150;
         }
     });
     line.start(known);
@@ -462,7 +469,12 @@ fn an_attestation_too_long_for_the_peer_is_not_sent_and_never_cut() {
     assert_eq!(line.net.has(2, PREFIX), None);
     let proxy = line.proxies[1].expect("a proxy");
     assert_eq!(line.net.proxies[proxy].status().counts.too_long, 1);
-    assert!(line.net.events.iter().any(|(of, event)| *of == proxy && matches!(event, Event::TooLong(..))));
+    assert!(
+        line.net
+            .events
+            .iter()
+            .any(|(of, event)| *of == proxy && matches!(event, Event::Route { event: RouteEvent::TooLong { .. }, .. }))
+    );
     assert!(line.net.speakers.iter().all(|speaker| speaker.ends.is_empty()));
 }
 
@@ -472,7 +484,9 @@ fn a_clock_that_is_set_is_told_and_everything_looked_at_again() {
     line.net.announce(0, PREFIX);
     line.net.now.unix.0 += 5 * 86_400 * 1_000_000;
     line.net.fire();
-    assert!(line.net.events.iter().any(|(_, event)| matches!(event, Event::ClockStepped(432_000..))));
+    assert!(
+        line.net.events.iter().any(|(_, event)| matches!(event, Event::Process(ProcessEvent::ClockStepped(432_000..))))
+    );
     assert_ne!(line.net.now.unix.secs(), START);
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use proxy_net::{ATTRIBUTE, At, Net, config, ring, shared, view};
 use wayleave_attestation::attest::{KeyRing, Pair};
+use wayleave_attestation::pipeline::RouteEvent;
 use wayleave_attestation::proxy::Event;
 use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::suite::SuiteId;
@@ -61,7 +62,7 @@ fn a_panic_costs_the_route_that_caused_it_until_it_is_tried_again() {
     assert!(
         net.events
             .iter()
-            .any(|(_, event)| matches!(event, Event::Failed { what: "signing", routes, .. } if routes.len() == 1))
+            .any(|(_, event)| matches!(event, Event::Route { event: RouteEvent::Failed { task: "signing", routes }, .. } if routes.len() == 1))
     );
     // Work goes on, and the route is tried again.
     net.announce(0, "10.2.0.0/16");

@@ -172,7 +172,7 @@ fn where_the_opening_does_not_fit_the_neighbour_gets_a_signature_of_its_own() {
         if asn != HUB {
             return;
         }
-        (config.pairs[1].most, config.pairs[1].most_extended) = (400, 400);
+        (config.pairs[1].max_octets, config.pairs[1].max_octets_extended) = (400, 400);
     });
     star.net.announce(0, PREFIX);
     let value = star.value(0, PREFIX);
@@ -198,7 +198,7 @@ fn few_neighbours_get_signatures_of_their_own() {
 #[test]
 fn what_is_signed_again_ahead_of_expiry_is_signed_once_for_all() {
     // What is signed for twenty minutes is signed again after ten to fifteen.
-    let mut star = Star::new(40, |_, config| config.lifetime = 20);
+    let mut star = Star::new(40, |_, config| config.pipeline.lifetime = 20);
     star.net.announce(0, PREFIX);
     let before = star.signed.load(Ordering::Relaxed);
     star.net.wait(Duration::from_secs(16 * 60));

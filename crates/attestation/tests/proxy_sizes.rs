@@ -9,6 +9,7 @@ use proxy_net::{ATTRIBUTE, At, Net, config, p, seed, shared, view};
 use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::pipeline::policy::VerdictClass;
+use wayleave_attestation::pipeline::{ProcessEvent, RouteEvent};
 use wayleave_attestation::pki::{RegisteredKey, View};
 use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::proxy::{Event, Proxy};
@@ -60,7 +61,7 @@ fn line(suites: &[SuiteId], extended: bool) -> Net {
         let last = &mut config.pairs[pairs - 1];
         (last.ends[1].connects, last.ends[1].listens) = (true, false);
         // One hash-based hop fits a neighbour without extended messages, two do not.
-        last.most = 2_400;
+        last.max_octets = 2_400;
         config
     };
     let a = net.proxy(connecting(ORIGIN, 1), pairs(ORIGIN, suites));
@@ -118,7 +119,7 @@ fn with_a_large_suite_alone_nothing_is_sent_and_no_index_is_lost() {
     net.announce(0, PREFIX);
     assert_eq!(net.has(2, PREFIX), None);
     let need = net.events.iter().find_map(|(_, event)| match event {
-        Event::TooLong(1, _, need) => Some(*need),
+        Event::Route { pair: 1, event: RouteEvent::TooLong { need, .. } } => Some(*need),
         _ => None,
     });
     assert!(need.is_some_and(|need| (2 * SIGNATURE..2 * SIGNATURE + 300).contains(&need)), "{need:?}");
@@ -188,7 +189,7 @@ fn a_few_time_key_is_told_to_end_before_it_does() {
     net.start();
     let told = |net: &Net| -> Vec<u64> {
         let of = |(_, event): &(usize, Event)| match event {
-            Event::KeyEnds(left) => Some(left.left),
+            Event::Process(ProcessEvent::KeyEnds(left)) => Some(left.left),
             _ => None,
         };
         net.events.iter().filter_map(of).collect()
@@ -212,5 +213,9 @@ fn a_few_time_key_is_told_to_end_before_it_does() {
     announce(&mut net, 9);
     assert_eq!(told(&net), [25, 10, 1]);
     announce(&mut net, 2);
-    assert!(net.events.iter().any(|(_, event)| matches!(event, Event::Exhausted(0, _))));
+    assert!(
+        net.events
+            .iter()
+            .any(|(_, event)| matches!(event, Event::Route { pair: 0, event: RouteEvent::Exhausted { .. } }))
+    );
 }

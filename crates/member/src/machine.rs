@@ -6,10 +6,10 @@ use std::sync::Arc;
 use wayleave_attestation::attest::KeyRing;
 use wayleave_attestation::leaf::LeafKey;
 use wayleave_attestation::member::{
-    self as attestation, Done, Explained, Job, MemberAttestation, MemberAttestationConfig, MemberAttestationEvent,
-    RouteId, Sent,
+    self as attestation, Explained, MemberAttestation, MemberAttestationConfig, MemberAttestationEvent, RouteId, Sent,
 };
 use wayleave_attestation::pipeline::policy::Policy as AttestationPolicy;
+use wayleave_attestation::pipeline::{Job, JobResult, Reserve};
 use wayleave_attestation::pki::View;
 use wayleave_bgp::Attributes;
 use wayleave_bgp::peer::PeerEvent;
@@ -62,7 +62,7 @@ pub enum Input {
     /// What is known of the origins of routes has changed.
     View(Arc<View>),
     /// A job of [`Output::Job`] has run.
-    JobDone(Done),
+    JobDone(JobResult),
     /// The counter of [`Output::PersistSignatures`] is durable.
     SignaturesPersisted(u64),
 }
@@ -233,13 +233,13 @@ impl MemberProxy {
                 MemberInput::ClearedUpdate { withdrawn, announced, attributes }
             }
             attestation::Output::EndOfRib => MemberInput::ClearedEndOfRib,
-            attestation::Output::Found { id, findings } => {
+            attestation::Output::Findings { id, findings } => {
                 let finding =
                     |found: attestation::Finding| Finding { verdict: found.verdict, attributes: found.attributes };
                 MemberInput::Findings { handle: Handle(id), findings: findings.into_iter().map(finding).collect() }
             }
-            attestation::Output::Work(job) => return Some(Output::Job(job)),
-            attestation::Output::Persist { id, public, limit } => {
+            attestation::Output::Job(job) => return Some(Output::Job(job)),
+            attestation::Output::Persist(Reserve { id, public, limit }) => {
                 return Some(Output::PersistSignatures { id, public, limit });
             }
             attestation::Output::Event(event) => return Some(Output::AttestationEvent(event)),
@@ -264,7 +264,7 @@ impl Machine for MemberProxy {
             Input::Router(event) => return self.on_router(event),
             Input::AttestationPolicy(policy) => return self.attest(attestation::Input::Policy(policy)),
             Input::View(view) => return self.attest(attestation::Input::View(view)),
-            Input::JobDone(done) => return self.attest(attestation::Input::Done(done)),
+            Input::JobDone(done) => return self.attest(attestation::Input::JobDone(done)),
             Input::SignaturesPersisted(id) => return self.attest(attestation::Input::Persisted(id)),
         };
         self.member.handle(input, now);

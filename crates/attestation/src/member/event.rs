@@ -1,177 +1,108 @@
-//! What an attestor is told, and what it wants done.
+//! The configuration, inputs, outputs and events of a member's attestation.
 
 use std::sync::Arc;
 
-use wayleave_bgp::{AttributeCode, Attributes, Nlri};
-use wayleave_core::{Asn, Prefix, VerdictKind};
+use wayleave_bgp::{Attributes, Nlri};
+use wayleave_core::{Asn, VerdictKind};
 
-use super::received::{Done, Job};
-use crate::attest::AttestError;
-use crate::clock_doubt::ClockDoubt;
 use crate::leaf::LeafKey;
-use crate::pipeline::SignaturesLeft;
-use crate::pipeline::policy::{Policy, VerdictClass};
+use crate::pipeline::policy::Policy;
+use crate::pipeline::{Job, JobResult, PipelineConfig, ProcessEvent, Reserve, RouteEvent};
 use crate::pki::View;
-use crate::report::Report;
-use crate::validate::Rules;
 
 /// What a member calls a route that it has opened.
 pub type RouteId = [u8; 32];
 
-/// The configuration of an attestor.
+/// The configuration of a member's attestation.
 #[derive(Clone, Debug)]
 pub struct MemberAttestationConfig {
-    /// The member's AS.
-    pub asn: Asn,
-    /// The attribute's type code.
-    pub attribute: AttributeCode,
-    /// What is required of every chain.
-    pub rules: Rules,
-    /// Seconds by which clocks may be wrong.
-    pub uncertainty: u64,
-    /// Minutes that what is signed here holds.
-    pub lifetime: u16,
-    /// What follows from each verdict.
-    pub policy: Policy,
-    /// Own prefixes that are signed, with those within them; `None`: all.
-    pub own: Option<Vec<Prefix>>,
+    pub pipeline: PipelineConfig,
     /// Octets of an attestation, at most: it must fit the messages of every member's router.
-    pub most: usize,
+    pub max_octets: usize,
 }
 
-/// What the world tells an attestor.
 #[derive(Debug)]
 pub enum Input {
-    /// The member's router sent an UPDATE.
+    /// The member's router sent an UPDATE. What it withdraws counts first.
     RouterUpdate {
-        /// Withdrawn, first.
         withdrawn: Vec<Nlri>,
-        /// Announced with the attributes.
         announced: Vec<Nlri>,
-        /// Theirs; `None` if nothing is announced.
         attributes: Option<Attributes>,
     },
-    /// It sent all it had.
+    /// The member's router has sent all routes.
     RouterEndOfRib,
-    /// Its session is down: its routes are gone.
+    /// The session with the member's router is down, and its routes are gone.
     RouterDown,
     /// There is a new member set.
     Members {
-        /// Its number.
+        /// The set's number.
         set: u64,
-        /// What tells its neighbours from another set's.
+        /// Tells its neighbours from another set's.
         digest: [u8; 32],
-        /// The members' ASes in the directory's order, each once, with the keys that they attest with.
+        /// The members' ASes in the directory's order, each once, with the keys with which they sign.
         neighbours: Vec<(Asn, Vec<LeafKey>)>,
     },
-    /// The member asks what to make of a route.
+    /// The member wants findings on a route of another member.
     Route {
-        /// Its name.
         id: RouteId,
         /// The announcer's slot.
         announcer: u32,
-        /// The number of the member set under which it was made.
+        /// The number of the member set under which the route was announced.
         set: u64,
-        /// Its prefixes.
         prefixes: Vec<Nlri>,
-        /// Its attributes.
         attributes: Attributes,
     },
     /// That route is gone.
     Gone(RouteId),
-    /// What is known of origins has changed.
+    /// The PKI lists other keys, records or origins.
     View(Arc<View>),
-    /// What follows from verdicts has changed.
     Policy(Policy),
-    /// Work that was asked for is done.
-    Done(Done),
-    /// What [`Output::Persist`] asked for is durable.
+    /// A job of [`Output::Job`] is done.
+    JobDone(JobResult),
+    /// The reserve with this id is durable.
     Persisted(u64),
 }
 
-/// What was found of a route to one prefix.
+/// The verdict on a route to one prefix, and what policy makes of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// The conclusion.
     pub verdict: VerdictKind,
-    /// The route as the member's router gets it; `None` if policy rejects what was found.
+    /// The route as the member's router gets it; `None` if policy rejects the verdict.
     pub attributes: Option<Attributes>,
 }
 
-/// What an attestor wants done.
 #[derive(Debug)]
 pub enum Output {
-    /// The router's routes as they go to the exchange; withdrawn first.
+    /// The router's routes as they go to the exchange; withdrawals count first.
     Announce {
-        /// Withdrawn.
         withdrawn: Vec<Nlri>,
-        /// Announced with the attributes.
         announced: Vec<Nlri>,
-        /// Theirs.
         attributes: Option<Attributes>,
-        /// The neighbours for whom they were signed, as [`Input::Members`] named them; `None`: nothing was signed.
+        /// The digest of the member set for which they were signed ([`Input::Members`]); `None`: nothing was signed.
         under: Option<[u8; 32]>,
     },
-    /// Everything before the router's end of routes has been announced.
+    /// Everything before the router's End-of-RIB has been announced.
     EndOfRib,
-    /// What is made of a route now.
-    Found {
-        /// Which.
+    /// The findings on a route have changed; one for each of its prefixes, in order.
+    Findings {
         id: RouteId,
-        /// Of each of its prefixes, in order.
         findings: Vec<Finding>,
     },
-    /// Run this, on any thread, and bring back [`Input::Done`].
-    Work(Job),
-    /// Make durable that the few-time key `public` may have signed with every index below `limit`, then bring back
-    /// [`Input::Persisted`].
-    Persist {
-        /// Rises by one each time.
-        id: u64,
-        /// The key's name in the store: its encoded public half.
-        public: Vec<u8>,
-        /// Indices below it count as used after a restart.
-        limit: u64,
-    },
-    /// Something happened.
+    /// Run this on any thread, and return its result as [`Input::JobDone`].
+    Job(Job),
+    /// Make this durable, then return its id as [`Input::Persisted`].
+    Persist(Reserve),
     Event(MemberAttestationEvent),
 }
 
-/// What happened.
 #[derive(Debug)]
 pub enum MemberAttestationEvent {
-    /// A route of another member has a class that is to be told.
-    Verdict {
-        /// The announcer's slot.
-        announcer: u32,
-        /// Which route.
-        nlri: Nlri,
-        /// What was concluded.
-        class: VerdictClass,
-        /// Why.
-        report: Arc<Report>,
+    /// Of a route of another member, with the announcer's slot; `None`: of routes of the member's own router.
+    Route {
+        announcer: Option<u32>,
+        event: RouteEvent,
     },
-    /// Routes of the own router are not announced: policy rejects what was found of them.
-    Refused(Vec<Nlri>, VerdictClass, Arc<Report>),
-    /// Routes went out with the attestation that they came with.
-    NotExtended(Vec<Nlri>, AttestError),
-    /// Routes did not go out: no attestation was small enough.
-    TooLong(Vec<Nlri>, usize),
-    /// Routes did not go out: the keys are spent.
-    Exhausted(Vec<Nlri>),
-    /// Less is left of a few-time key than had to be told.
-    KeyEnds(SignaturesLeft),
-    /// Work on routes panicked: those of others are not used, own ones not announced.
-    Failed {
-        /// What was being done.
-        what: &'static str,
-        /// The routes.
-        routes: Vec<Nlri>,
-    },
-    /// The member set lists other keys of our AS than those that are held here.
+    /// The member set lists other keys of this AS than those that sign here.
     OtherKeysListed,
-    /// The wall clock was set by so many seconds.
-    ClockStepped(i64),
-    /// Most origins disagree with our clock; or no longer.
-    ClockInDoubt(Option<ClockDoubt>),
+    Process(ProcessEvent),
 }

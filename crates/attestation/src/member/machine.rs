@@ -1,40 +1,34 @@
-//! The attestor's course: when what is signed, validated, and looked at again.
+//! Attestation beside a route-server member: signs what its router announces, and validates what other members do.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
+use wayleave_core::{Afi, Asn, Instant, Machine, Now};
 
-use super::announced::{Outcomes, Outward, Went};
-use super::event::{Finding, Input, MemberAttestationConfig, MemberAttestationEvent as Event, Output, RouteId};
-use super::received::{Done, Inward, Job, Results, Work, opened};
+use super::event::{Finding, Input, MemberAttestationConfig, MemberAttestationEvent, Output, RouteId};
+use super::received::{ReceivedRoutes, opened};
 use crate::attest::{KeyRing, endorse};
 use crate::cache::Cache;
-use crate::clock::{stepped, wake};
-use crate::clock_doubt::{ClockDoubt, ClockWatch};
 use crate::leaf::{Leaf, LeafKey, Tree};
-use crate::pipeline::Counts;
-use crate::pipeline::jobs::{Outcome, RouteGroup, Sign, Signed, Target, Validate};
-use crate::pipeline::keys::SigningKeys;
-use crate::pipeline::keys::few_time::ToPersist;
-use crate::pipeline::pending::{FAILED_REST, PendingRoutes};
-use crate::pipeline::policy::{Policy, VerdictClass};
+use crate::pipeline::jobs::{
+    JobResult, PolicyCheck, Results, RouteGroup, SignedGroup, SigningJob, SigningOutcome, SigningResults, Target,
+    Validated,
+};
+use crate::pipeline::policy::Policy;
+use crate::pipeline::queue::{PendingRoute, RETRY_FAILED, SigningQueue, not_in_the_past};
+use crate::pipeline::{Counts, Pipeline, RouteEvent, ViewChange};
 use crate::pki::View;
-use crate::report::Report;
-use crate::validate::Clock;
 
-/// Routes of one burst of signing, at most.
-const SIGN_BURST: usize = 128;
-/// Reports of what the router hands in.
-const CACHE: usize = 65_536;
+/// Reports of what the router announces that are kept.
+const CACHED_REPORTS: usize = 65_536;
 /// Bits of strength below which no member may sign after another. Every member makes the same tree, so nothing of its own
 /// configuration may enter it.
 const LEAST_STRENGTH: u16 = 112;
-/// Member sets of which routes may still live, at most.
-const MOST_SETS: usize = 64;
-/// Seconds until what should have been looked at already, and could not be, is tried again.
-const AGAIN: u64 = 60;
+/// Member sets that are kept while routes of them may still be there, at most.
+const MAX_SETS: usize = 64;
+/// The source of the member's own signing jobs; those of validation have the announcer's slot.
+const OWN_ROUTER: usize = 0;
 
 /// The members under one set.
 pub(super) struct Directory {
@@ -43,115 +37,68 @@ pub(super) struct Directory {
     pub(super) tree: Arc<Tree>,
 }
 
-/// What became of a route of the own router.
-pub(super) enum Fate {
-    Out(Outcome),
-    Refused(VerdictClass, Arc<Report>),
-}
-
-/// What is to be looked at again.
+/// A route as the schedule names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
-    Out(Nlri),
-    In(RouteId),
+pub(super) enum RouteKey {
+    Announced(Nlri),
+    Received(RouteId),
 }
 
-/// The attestor of one member.
+/// The attestation of one member.
 pub struct MemberAttestation {
-    pub(super) config: MemberAttestationConfig,
-    own: Option<Arc<Vec<Prefix>>>,
-    pub(super) view: Arc<View>,
-    keys: SigningKeys,
+    pub(super) pipeline: Pipeline<RouteKey>,
+    max_octets: usize,
     /// Of the last sets, the newest last.
     pub(super) directories: Vec<Directory>,
-    pub(super) outgoing: PendingRoutes<Fate>,
-    /// Chains of others as they were extended, by what they came with.
-    extended: HashMap<Arc<Attributes>, Outcome>,
-    /// Whether what is being signed was given out before the members, our keys or the clock changed.
-    is_stale: bool,
-    signing: bool,
-    end_of_rib: bool,
-    handed_in: Arc<Mutex<Cache>>,
-    pub(super) incoming: Inward,
-    times: BTreeSet<(u64, Due)>,
-    watch: ClockWatch,
-    pub(super) doubt: Option<ClockDoubt>,
+    /// The routes of the own router.
+    pub(super) announced: SigningQueue,
+    /// Of their reports.
+    cache: Arc<Mutex<Cache>>,
+    pub(super) received: ReceivedRoutes,
     pub(super) counts: Counts,
     outputs: VecDeque<Output>,
-    now: Now,
 }
 
 impl MemberAttestation {
-    /// Nothing known yet. `ring` holds the AS's keys, `used` by encoded public key how often a few-time key may have
-    /// signed in earlier lives.
+    /// No member set and no route yet. `ring` holds the AS's keys, `used` by encoded public key how often a few-time key
+    /// may have signed before this start.
     #[must_use]
     pub fn new(config: MemberAttestationConfig, ring: KeyRing, used: &HashMap<Vec<u8>, u64>, now: Now) -> Self {
-        let mut attestor = Self {
-            own: config.own.clone().map(Arc::new),
-            view: Arc::new(View::new(0)),
-            keys: SigningKeys::new(ring, used),
+        let mut member = Self {
+            pipeline: Pipeline::new(config.pipeline, ring, used, now),
+            max_octets: config.max_octets,
             directories: Vec::new(),
-            outgoing: PendingRoutes::new(),
-            extended: HashMap::new(),
-            is_stale: false,
-            signing: false,
-            end_of_rib: false,
-            handed_in: Arc::new(Mutex::new(Cache::new(CACHE))),
-            incoming: Inward::default(),
-            times: BTreeSet::new(),
-            watch: ClockWatch::default(),
-            doubt: None,
+            announced: SigningQueue::new(),
+            cache: Arc::new(Mutex::new(Cache::new(CACHED_REPORTS))),
+            received: ReceivedRoutes::default(),
             counts: Counts::default(),
             outputs: VecDeque::new(),
-            now,
-            config,
         };
-        attestor.reserve();
-        attestor
+        member.reserve();
+        member
     }
 
-    /// Lets go of what no route needs any more; to be called now and then.
+    /// Frees what no route needs any more; to be called now and then.
     pub fn sweep(&mut self) {
-        let used: std::collections::HashSet<*const Attributes> =
-            self.outgoing.iter().map(|(_, entry)| Arc::as_ptr(&entry.attributes)).collect();
-        self.extended.retain(|attributes, _| used.contains(&Arc::as_ptr(attributes)));
+        self.announced.sweep();
     }
 
-    pub(super) fn ring(&self) -> MutexGuard<'_, KeyRing> {
-        self.keys.ring.lock()
-    }
-
-    /// Signatures that are left of the key at this place of the ring, if it is a few-time key.
-    pub(super) fn left(&self, place: usize, pair: &crate::attest::Pair) -> Option<u64> {
-        self.keys.left(place, pair).map(|left| left.left)
-    }
-
-    fn unix(&self) -> u64 {
-        self.now.unix.secs()
-    }
-
-    pub(super) fn clock(&self) -> Clock {
-        Clock { now: self.now.unix, uncertainty: self.config.uncertainty }
-    }
-
-    fn tell(&mut self, event: Event) {
+    fn notify(&mut self, event: MemberAttestationEvent) {
         self.outputs.push_back(Output::Event(event));
     }
 
-    fn on_now(&mut self, now: Now) {
-        let before = std::mem::replace(&mut self.now, now);
-        if let Some(seconds) = stepped(before, now) {
-            self.tell(Event::ClockStepped(seconds));
-            self.incoming.queue_those(|_| true);
-            self.sign_anew();
+    /// Reports what happened to routes of the own router.
+    fn notify_of_announced(&mut self, event: Option<RouteEvent>) {
+        if let Some(event) = event {
+            self.notify(MemberAttestationEvent::Route { announcer: None, event });
         }
     }
 
-    /// Forgets what was signed for members, with keys or at a time that are over, and signs everything anew.
-    fn sign_anew(&mut self) {
-        self.extended.clear();
-        self.is_stale = self.signing;
-        self.outgoing.queue_all();
+    fn on_now(&mut self, now: Now) {
+        let Some(stepped) = self.pipeline.set_now(now) else { return };
+        self.notify(MemberAttestationEvent::Process(stepped));
+        self.received.queue_where(|_| true);
+        self.announced.sign_all_again();
     }
 
     fn on_members(&mut self, set: u64, digest: [u8; 32], neighbours: &[(Asn, Vec<LeafKey>)]) {
@@ -166,31 +113,36 @@ impl MemberAttestation {
             return;
         };
         self.directories.push(Directory { set, digest, tree });
-        let live: BTreeSet<u64> = self.incoming.entries.values().map(|entry| entry.set).collect();
-        let places = self.directories.len();
-        let mut place = 0;
-        self.directories.retain(|directory| {
-            place += 1;
-            place + 1 >= places || live.contains(&directory.set)
-        });
-        if self.directories.len() > MOST_SETS {
-            self.directories.remove(0);
-        }
-        // Routes made under a set that we hear of only now.
-        self.incoming.queue_those(|entry| entry.set == set);
+        self.forget_old_sets();
+        // Routes that came under this set before the set itself did.
+        self.received.queue_where(|route| route.set == set);
         if !is_same {
             self.check_listed(neighbours);
-            self.sign_anew();
+            self.announced.sign_all_again();
+        }
+    }
+
+    /// Forgets the sets of which no route is there, but for the last two: routes of them may be on their way.
+    fn forget_old_sets(&mut self) {
+        let live: BTreeSet<u64> = self.received.routes.values().map(|route| route.set).collect();
+        let recent = self.directories.len().saturating_sub(2);
+        let mut index = 0;
+        self.directories.retain(|directory| {
+            index += 1;
+            index > recent || live.contains(&directory.set)
+        });
+        if self.directories.len() > MAX_SETS {
+            self.directories.remove(0);
         }
     }
 
     fn check_listed(&mut self, neighbours: &[(Asn, Vec<LeafKey>)]) {
-        let mut held: Vec<LeafKey> = self.ring().pairs.iter().map(|pair| pair.leaf_key()).collect();
+        let mut held: Vec<LeafKey> = self.pipeline.ring().pairs.iter().map(|pair| pair.leaf_key()).collect();
         held.sort_unstable();
-        let own = self.config.asn;
+        let own = self.pipeline.config.asn;
         let listed = neighbours.iter().find(|(asn, _)| *asn == own).map(|(_, keys)| keys.as_slice());
         if listed.is_some_and(|listed| listed != held) {
-            self.tell(Event::OtherKeysListed);
+            self.notify(MemberAttestationEvent::OtherKeysListed);
         }
     }
 
@@ -200,55 +152,37 @@ impl MemberAttestation {
 
     fn on_update(&mut self, withdrawn: Vec<Nlri>, announced: Vec<Nlri>, attributes: Option<Attributes>) {
         for nlri in &withdrawn {
-            let due = self.outgoing.remove(nlri).and_then(|entry| entry.due);
-            due.map(|due| self.times.remove(&(due, Due::Out(*nlri))));
+            let due = self.announced.routes.remove(nlri);
+            self.pipeline.schedule.cancel(RouteKey::Announced(*nlri), due);
         }
         if !withdrawn.is_empty() {
-            self.announce(withdrawn, Vec::new(), None, None);
+            self.withdraw(withdrawn);
         }
         let Some(attributes) = attributes.map(Arc::new) else { return };
-        announced.into_iter().for_each(|nlri| self.outgoing.put(nlri, Arc::clone(&attributes)));
+        announced.into_iter().for_each(|nlri| self.announced.routes.insert(nlri, Arc::clone(&attributes)));
     }
 
-    fn announce(
-        &mut self,
-        withdrawn: Vec<Nlri>,
-        announced: Vec<Nlri>,
-        attributes: Option<Attributes>,
-        under: Option<[u8; 32]>,
-    ) {
-        self.outputs.push_back(Output::Announce { withdrawn, announced, attributes, under });
+    fn withdraw(&mut self, withdrawn: Vec<Nlri>) {
+        self.outputs.push_back(Output::Announce { withdrawn, announced: Vec::new(), attributes: None, under: None });
     }
 
     fn on_router_down(&mut self) {
-        self.outgoing = PendingRoutes::new();
-        self.extended.clear();
-        self.is_stale = self.signing;
-        self.end_of_rib = false;
-        self.times.retain(|(_, due)| matches!(due, Due::In(_)));
+        self.announced.clear();
+        self.pipeline.schedule.retain(|route| matches!(route, RouteKey::Received(_)));
     }
 
-    /// Gives out work, and tells the end of the router's routes where nothing waits.
-    fn work(&mut self) {
-        while let Some(burst) = self.incoming.burst() {
+    /// Gives out jobs, and the router's End-of-RIB where no route waits.
+    fn give_out_jobs(&mut self) {
+        while let Some(burst) = self.received.next_burst() {
             let directory = self.directory(burst.set).map(|tree| tree.as_ref().clone());
-            let work = Validate {
-                cache: burst.cache,
-                view: Arc::clone(&self.view),
-                rules: self.config.rules,
-                clock: self.clock(),
-                directories: Arc::new(directory.into_iter().collect()),
-                attribute: self.config.attribute,
-                receiver: self.config.asn,
-                groups: burst.groups,
-            };
-            self.outputs.push_back(Output::Work(Job(Work::Validate(burst.announcer, work))));
+            let validator = self.pipeline.validator(&burst.cache, Arc::new(directory.into_iter().collect()));
+            let job = self.pipeline.validation_job(burst.announcer as usize, validator, burst.groups);
+            self.outputs.push_back(Output::Job(job));
         }
-        if !self.signing {
+        if !self.pipeline.signing {
             self.sign();
         }
-        if self.end_of_rib && !self.signing && self.outgoing.waiting() == 0 {
-            self.end_of_rib = false;
+        if !self.announced.routes.take_ends_of_rib().is_empty() {
             self.outputs.push_back(Output::EndOfRib);
         }
     }
@@ -257,279 +191,232 @@ impl MemberAttestation {
         let Some(target) = self.directories.last().map(|newest| Target::Directory(Arc::clone(&newest.tree))) else {
             return;
         };
-        let unix = self.unix();
-        let groups = self.outgoing.burst(SIGN_BURST);
+        let unix = self.pipeline.unix();
+        let groups = self.announced.next_burst();
         if groups.is_empty() {
             return;
         }
-        self.signing = true;
-        let sequence = self.keys.sequence(self.now.unix, SIGN_BURST);
-        let sign = (!self.keys.is_empty()).then(|| Sign {
-            ring: self.keys.ring.clone(),
-            asn: self.config.asn,
-            target,
-            now: unix,
-            lifetime: self.config.lifetime,
-            sequence,
-            attribute: self.config.attribute,
-            most: self.config.most,
-            own: self.own.clone(),
-            groups: Vec::new(),
-        });
-        let known = |group: &RouteGroup| {
-            let known = self.extended.get(&group.attributes).filter(|known| known.is_current(unix))?;
-            Some((Arc::clone(&group.attributes), known.clone()))
-        };
-        let work = Outward {
-            cache: Arc::clone(&self.handed_in),
-            view: Arc::clone(&self.view),
-            rules: self.config.rules,
-            clock: self.clock(),
-            policy: self.config.policy.clone(),
-            sign,
-            asn: self.config.asn,
-            attribute: self.config.attribute,
-            known: groups.iter().filter_map(known).collect(),
-            groups,
-        };
-        self.outputs.push_back(Output::Work(Job(Work::Outward(work))));
+        self.announced.routes.in_flight = true;
+        let known =
+            |group: &RouteGroup| Some((Arc::clone(&group.attributes), self.announced.known(&group.attributes, unix)?));
+        let known: HashMap<_, _> = groups.iter().filter_map(known).collect();
+        let validator = self.pipeline.validator(&self.cache, Arc::default());
+        let check = Some(PolicyCheck { validator, policy: self.pipeline.config.policy.clone() });
+        let signer = self.pipeline.signer(target, self.max_octets);
+        let job = self.pipeline.signing_job(OWN_ROUTER, SigningJob { check, known, signer, groups });
+        self.outputs.push_back(Output::Job(job));
     }
 
-    fn on_done(&mut self, done: Done) {
-        let failed = done.failed;
-        match done.result {
-            Results::Validated(announcer, judged) => {
-                judged.iter().for_each(|judged| self.watch.observe(&judged.report, self.now.unix));
-                let ids = self.incoming.judged(announcer, judged, &failed);
-                ids.into_iter().for_each(|id| self.on_judged(id));
-                self.on_failed("validating", failed);
-                let doubt = self.watch.doubt(self.now.unix);
-                if std::mem::replace(&mut self.doubt, doubt) != doubt {
-                    self.tell(Event::ClockInDoubt(doubt));
-                }
-            }
-            Results::Outward(Outcomes { went, until }) => {
-                self.signing = false;
-                for went in went {
-                    match went {
-                        Went::Out(signed) => self.on_signed(signed, &until),
-                        Went::Refused(group, class, report) => self.on_refused(group, class, report),
-                        Went::Passed(_) => {}
-                    }
-                }
-                self.on_unsigned(&failed);
-                self.on_failed("signing", failed);
-                self.is_stale = false;
-                self.reserve();
-                if self.keys.are_few_time() && self.outgoing.waiting() == 0 {
-                    // What few-time keys need next is made in the background, where nothing waits to be signed.
-                    self.signing = true;
-                    self.outputs.push_back(Output::Work(Job(Work::Ahead(self.keys.ring.clone()))));
-                }
-            }
-            Results::Ahead(made) => {
-                self.signing = false;
-                // Nothing was being signed while keys were made.
-                self.is_stale = false;
+    fn on_job_done(&mut self, result: JobResult) {
+        let JobResult { source, results, failed } = result;
+        match results {
+            Results::Validated(validated) => self.on_validated(source, validated, failed),
+            Results::Signed(results) => self.on_signing_done(results, failed),
+            Results::KeysMade(made) => {
+                self.pipeline.signing = false;
                 if !made {
-                    self.tell(Event::Failed { what: "making keys ahead", routes: Vec::new() });
+                    let failed = RouteEvent::Failed { task: "making keys ahead", routes: Vec::new() };
+                    self.notify_of_announced(Some(failed));
                 }
             }
         }
     }
 
-    /// Work on these routes of the own router panicked: they are not announced, and tried again later.
-    fn on_unsigned(&mut self, failed: &[RouteGroup]) {
-        let due = self.unix() + FAILED_REST;
+    fn on_validated(&mut self, source: usize, validated: Vec<Validated>, failed: Vec<RouteGroup>) {
+        let clock_news = self.pipeline.watch_clock(&validated);
+        let ids = self.received.record(source as u32, validated, &failed);
+        ids.into_iter().for_each(|id| self.on_report(id));
+        self.on_failed("validating", failed);
+        clock_news.into_iter().for_each(|event| self.notify(MemberAttestationEvent::Process(event)));
+    }
+
+    fn on_signing_done(&mut self, results: SigningResults, failed: Vec<RouteGroup>) {
+        self.pipeline.signing = false;
+        for signed in results.groups {
+            self.on_signed(signed, &results.checked_until);
+        }
+        self.withdraw_failed(&failed);
+        self.on_failed("signing", failed);
+        self.announced.end_job();
+        self.reserve();
+        if self.announced.routes.waiting() == 0 {
+            // What few-time keys need next is made in the background, where no route waits to be signed.
+            self.outputs.extend(self.pipeline.keys_ahead_job(OWN_ROUTER).map(Output::Job));
+        }
+    }
+
+    /// A job on these routes of the own router panicked: they are withdrawn, and tried again later.
+    fn withdraw_failed(&mut self, failed: &[RouteGroup]) {
+        let due = self.pipeline.unix() + RETRY_FAILED;
         let mut routes = Vec::new();
         for RouteGroup { attributes, routes: of_group } in failed {
             for nlri in of_group {
-                let Some(before) = self.outgoing.fail(nlri, attributes, due) else { continue };
-                before.map(|due| self.times.remove(&(due, Due::Out(*nlri))));
-                self.times.insert((due, Due::Out(*nlri)));
-                routes.push(*nlri);
+                if self.announced.routes.fail(nlri, attributes) {
+                    self.reschedule(*nlri, Some(due));
+                    routes.push(*nlri);
+                }
             }
         }
         if !routes.is_empty() {
-            self.announce(routes, Vec::new(), None, None);
+            self.withdraw(routes);
         }
     }
 
-    fn on_failed(&mut self, what: &'static str, failed: Vec<RouteGroup>) {
+    fn on_failed(&mut self, task: &'static str, failed: Vec<RouteGroup>) {
         let routes: Vec<Nlri> = failed.into_iter().flat_map(|group| group.routes).collect();
         if !routes.is_empty() {
             self.counts.failed += routes.len() as u64;
-            self.tell(Event::Failed { what, routes });
+            self.notify_of_announced(Some(RouteEvent::Failed { task, routes }));
         }
     }
 
-    /// A route of another member is wholly judged.
-    fn on_judged(&mut self, id: RouteId) {
-        let unix = self.unix();
-        let Some(entry) = self.incoming.entries.get_mut(&id) else { return };
-        let until = entry.reports.iter().flatten().filter_map(|report| report.until).min();
-        let rest = entry.has_failed.then_some(unix + FAILED_REST);
-        let due = rest.or_else(|| until.map(|until| ahead(until.secs(), unix)));
-        let before = std::mem::replace(&mut entry.due, due);
-        self.counts.validated += entry.prefixes.len() as u64;
-        before.map(|due| self.times.remove(&(due, Due::In(id))));
-        self.times.extend(due.map(|due| (due, Due::In(id))));
-        self.decide(id);
+    /// A route of another member has new reports.
+    fn on_report(&mut self, id: RouteId) {
+        let unix = self.pipeline.unix();
+        let Some(route) = self.received.routes.get_mut(&id) else { return };
+        let until = route.reports.iter().flatten().filter_map(|report| report.until).min();
+        let retry = route.has_failed.then_some(unix + RETRY_FAILED);
+        let due = retry.or_else(|| until.map(|until| not_in_the_past(until.secs(), unix)));
+        let before = std::mem::replace(&mut route.due, due);
+        self.counts.validated += route.prefixes.len() as u64;
+        self.pipeline.schedule.reschedule(RouteKey::Received(id), before, due);
+        self.apply_policy(id);
     }
 
-    /// Lets policy act on what was found of a route, and tells the member if that is something else than before.
-    fn decide(&mut self, id: RouteId) {
-        let Some(entry) = self.incoming.entries.get(&id) else { return };
-        let directory = self.directory(entry.set).map(AsRef::as_ref);
-        let attributes = opened(&entry.attributes, self.config.attribute, directory, self.config.asn);
-        let Some(findings) = entry.findings(&self.config.policy, &attributes) else { return };
-        let Some(entry) = self.incoming.entries.get_mut(&id) else { return };
-        if entry.told.as_ref() == Some(&findings) {
+    /// Lets policy act on the reports of a route, and gives the member the findings if they have changed.
+    fn apply_policy(&mut self, id: RouteId) {
+        let Some(route) = self.received.routes.get(&id) else { return };
+        let directory = self.directory(route.set).map(AsRef::as_ref);
+        let config = &self.pipeline.config;
+        let attributes = opened(&route.attributes, config.attribute, directory, config.asn);
+        let Some(findings) = route.findings(&config.policy, &attributes) else { return };
+        let Some(route) = self.received.routes.get_mut(&id) else { return };
+        if route.findings.as_ref() == Some(&findings) {
             return;
         }
-        let before = entry.told.replace(findings.clone());
+        let before = route.findings.replace(findings.clone());
         self.counts.rejected += findings.iter().filter(|finding| finding.attributes.is_none()).count() as u64;
-        self.say(id, before.as_deref(), &findings);
-        self.outputs.push_back(Output::Found { id, findings });
+        self.notify_of_verdicts(id, before.as_deref(), &findings);
+        self.outputs.push_back(Output::Findings { id, findings });
     }
 
-    /// Tells each class that is to be told, when it is another than before.
-    fn say(&mut self, id: RouteId, before: Option<&[Finding]>, now: &[Finding]) {
-        let Some(entry) = self.incoming.entries.get(&id) else { return };
+    /// Reports the verdicts that policy reports and that have changed.
+    fn notify_of_verdicts(&mut self, id: RouteId, before: Option<&[Finding]>, now: &[Finding]) {
+        let Some(route) = self.received.routes.get(&id) else { return };
+        let announcer = Some(route.announcer);
         let mut events = Vec::new();
-        for (place, nlri) in entry.prefixes.iter().enumerate() {
-            let known = before.and_then(|before| before.get(place)).map(|finding| finding.verdict);
-            let (Some(class), Some(Some(report))) = (entry.class(place), entry.reports.get(place)) else { continue };
-            if self.config.policy.treatment(class).log && known != now.get(place).map(|finding| finding.verdict) {
-                let (announcer, report) = (entry.announcer, Arc::clone(report));
-                events.push(Event::Verdict { announcer, nlri: *nlri, class, report });
+        for (index, nlri) in route.prefixes.iter().enumerate() {
+            let known = before.and_then(|before| before.get(index)).map(|finding| finding.verdict);
+            let (Some(class), Some(Some(report))) = (route.class(index), route.reports.get(index)) else { continue };
+            let is_news = known != now.get(index).map(|finding| finding.verdict);
+            if is_news && self.pipeline.config.policy.treatment(class).log {
+                let event = RouteEvent::Verdict { nlri: *nlri, class, report: Arc::clone(report) };
+                events.push(MemberAttestationEvent::Route { announcer, event });
             }
         }
-        events.into_iter().for_each(|event| self.tell(event));
+        events.into_iter().for_each(|event| self.notify(event));
     }
 
-    /// `until` says when what was found of routes of others must be looked at again.
-    fn on_signed(&mut self, Signed { group, outcome }: Signed, until: &HashMap<Nlri, u64>) {
-        let unix = self.unix();
-        let RouteGroup { attributes, routes } = group;
-        // Of lists that we originate each has a value of its own.
-        if matches!(&outcome, Outcome::Attested { origin: false, .. }) && !self.is_stale {
-            self.extended.insert(Arc::clone(&attributes), outcome.clone());
-        }
-        let routes = self.still_there(routes, &attributes);
+    /// `checked_until` says until when the reports of routes of other ASes hold.
+    fn on_signed(&mut self, signed: SignedGroup, checked_until: &HashMap<Nlri, u64>) {
+        let unix = self.pipeline.unix();
+        let routes = self.announced.record(&signed, unix, &mut self.counts);
+        let SignedGroup { group, outcome } = signed;
         for nlri in &routes {
-            let Some(entry) = self.outgoing.same(nlri, &attributes) else { continue };
-            let before = entry.found.replace(Fate::Out(outcome.clone()));
-            let is_renewed =
-                matches!(&before, Some(Fate::Out(before)) if before.renewal().is_some_and(|at| at <= unix));
-            self.counts.note(&outcome, is_renewed);
-            self.set_due(*nlri, outcome.renewal().into_iter().chain(until.get(nlri).copied()).min());
+            let due = outcome.due().into_iter().chain(checked_until.get(nlri).copied()).min();
+            self.reschedule(*nlri, due.map(|due| not_in_the_past(due, unix)));
         }
-        if routes.is_empty() || self.is_stale {
-            // What was signed for other members comes again.
+        // What was signed for other members is signed again, and is announced then. A refusal is the same for all.
+        let is_refused = matches!(outcome, SigningOutcome::Refused { .. });
+        if routes.is_empty() || (self.announced.is_stale() && !is_refused) {
             return;
         }
-        let under = self.directories.last().map(|newest| newest.digest);
-        match outcome {
-            Outcome::Attested { attributes, .. } => {
-                self.announce(Vec::new(), routes, Some(attributes.as_ref().clone()), under);
+        match outcome.sent(&group.attributes) {
+            Some(attributes) => {
+                let is_signed = matches!(outcome, SigningOutcome::Signed { .. });
+                let under = self.directories.last().map(|newest| newest.digest).filter(|_| is_signed);
+                let attributes = Some(attributes.as_ref().clone());
+                let announced = routes.clone();
+                self.outputs.push_back(Output::Announce { withdrawn: Vec::new(), announced, attributes, under });
             }
-            Outcome::AsTheyCame => self.announce(Vec::new(), routes, Some(attributes.as_ref().clone()), None),
-            Outcome::NotExtended(error) => {
-                self.announce(Vec::new(), routes.clone(), Some(attributes.as_ref().clone()), None);
-                self.tell(Event::NotExtended(routes, error));
-            }
-            Outcome::TooLong { need } => {
-                self.announce(routes.clone(), Vec::new(), None, None);
-                self.tell(Event::TooLong(routes, need));
-            }
-            Outcome::Exhausted => {
-                self.announce(routes.clone(), Vec::new(), None, None);
-                self.tell(Event::Exhausted(routes));
-            }
-            // Queued again once the count is durable.
-            Outcome::NotReserved => {}
+            // Queued again once the reserve is durable; until then what was announced before stands.
+            None if matches!(outcome, SigningOutcome::NotReserved) => {}
+            None => self.withdraw(routes.clone()),
         }
+        self.notify_of_announced(outcome.event(routes));
     }
 
-    fn on_refused(&mut self, group: RouteGroup, class: VerdictClass, report: Arc<Report>) {
-        let due = report.until.map(UnixTime::secs);
-        let routes = self.still_there(group.routes, &group.attributes);
-        for nlri in &routes {
-            let Some(entry) = self.outgoing.same(nlri, &group.attributes) else { continue };
-            entry.found = Some(Fate::Refused(class, Arc::clone(&report)));
-            self.set_due(*nlri, due);
-        }
-        if !routes.is_empty() {
-            self.counts.rejected += routes.len() as u64;
-            self.announce(routes.clone(), Vec::new(), None, None);
-            self.tell(Event::Refused(routes, class, report));
-        }
-    }
-
-    /// A route of the own router is to be looked at again then.
-    fn set_due(&mut self, nlri: Nlri, due: Option<u64>) {
-        let due = due.map(|due| ahead(due, self.unix()));
-        let before = self.outgoing.set_due(&nlri, due);
-        before.map(|due| self.times.remove(&(due, Due::Out(nlri))));
-        self.times.extend(due.map(|due| (due, Due::Out(nlri))));
-    }
-
-    /// Those that still have the attributes that were looked at.
-    fn still_there(&mut self, routes: Vec<Nlri>, attributes: &Arc<Attributes>) -> Vec<Nlri> {
-        routes.into_iter().filter(|nlri| self.outgoing.same(nlri, attributes).is_some()).collect()
+    /// Sets when a route of the own router must be worked on again.
+    fn reschedule(&mut self, nlri: Nlri, due: Option<u64>) {
+        let before = self.announced.routes.set_due(&nlri, due);
+        self.pipeline.schedule.reschedule(RouteKey::Announced(nlri), before, due);
     }
 
     fn on_view(&mut self, view: Arc<View>) {
-        self.view = view;
-        self.incoming.queue_those(|_| true);
-        if self.keys.register(&self.view, self.config.asn) {
-            self.sign_anew();
-        } else {
-            self.look_at_others_routes();
-        }
-    }
-
-    /// Looks again at what the router hands in, but for own routes that are signed: of those nothing was found.
-    fn look_at_others_routes(&mut self) {
-        let is_own = |fate: &Option<Fate>| matches!(fate, Some(Fate::Out(Outcome::Attested { origin: true, .. })));
-        self.outgoing.queue_those(|entry| !is_own(&entry.found));
-    }
-
-    fn on_policy(&mut self, policy: Policy) {
-        self.config.policy = policy;
-        let mut ids: Vec<RouteId> = self.incoming.entries.keys().copied().collect();
-        ids.sort_unstable();
-        ids.into_iter().for_each(|id| self.decide(id));
-        self.look_at_others_routes();
-    }
-
-    /// Asks for more signatures of few-time keys to be made durable, well before they are used.
-    fn reserve(&mut self) {
-        let (due, ending) = self.keys.reserve();
-        ending.into_iter().for_each(|left| self.tell(Event::KeyEnds(left)));
-        let persist = |ToPersist { id, public, limit }| Output::Persist { id, public, limit };
-        self.outputs.extend(due.into_iter().map(persist));
-    }
-
-    fn on_persisted(&mut self, id: u64) {
-        if self.keys.persisted(id) {
-            let waits = |fate: &Option<Fate>| matches!(fate, Some(Fate::Out(Outcome::NotReserved)));
-            self.outgoing.queue_those(|entry| waits(&entry.found));
-        }
-    }
-
-    /// Looks again at what is due.
-    fn on_times(&mut self) {
-        let unix = self.unix();
-        while let Some((_, due)) = self.times.first().copied().filter(|(at, _)| *at <= unix) {
-            self.times.pop_first();
-            match due {
-                Due::Out(nlri) => self.outgoing.queue(&nlri),
-                Due::In(id) => self.incoming.queue(&id),
+        match self.pipeline.set_view(view) {
+            ViewChange::Origins(before) => {
+                let pipeline = &self.pipeline;
+                let changed = |prefix: &Nlri, attributes: &Attributes| {
+                    pipeline.origin_changed(&before, &prefix.prefix, attributes)
+                };
+                self.received
+                    .queue_where(|route| route.prefixes.iter().any(|prefix| changed(prefix, &route.attributes)));
+                self.announced
+                    .routes
+                    .queue_where(|nlri, route| !is_own_signed(route) && changed(nlri, &route.attributes));
+            }
+            ViewChange::Keys { own_keys } => {
+                self.received.queue_where(|_| true);
+                if own_keys {
+                    self.announced.sign_all_again();
+                } else {
+                    self.check_announced_again();
+                }
             }
         }
     }
+
+    /// Checks again what the router announces, but for own routes that are signed: of those nothing is validated.
+    fn check_announced_again(&mut self) {
+        self.announced.routes.queue_where(|_, route| !is_own_signed(route));
+    }
+
+    fn on_policy(&mut self, policy: Policy) {
+        self.pipeline.config.policy = policy;
+        let mut ids: Vec<RouteId> = self.received.routes.keys().copied().collect();
+        ids.sort_unstable();
+        ids.into_iter().for_each(|id| self.apply_policy(id));
+        self.check_announced_again();
+    }
+
+    /// Asks for reserves of few-time signatures to be made durable, and reports keys that will end.
+    fn reserve(&mut self) {
+        let (reserves, ending) = self.pipeline.reserve();
+        ending.into_iter().for_each(|event| self.notify(MemberAttestationEvent::Process(event)));
+        self.outputs.extend(reserves.into_iter().map(Output::Persist));
+    }
+
+    fn on_persisted(&mut self, id: u64) {
+        if self.pipeline.keys.persisted(id) {
+            self.announced.queue_unreserved();
+        }
+    }
+
+    /// Queues the routes that are due.
+    fn queue_due(&mut self) {
+        let unix = self.pipeline.unix();
+        while let Some(route) = self.pipeline.schedule.take_due(unix) {
+            match route {
+                RouteKey::Announced(nlri) => self.announced.routes.queue(&nlri),
+                RouteKey::Received(id) => self.received.queue(&id),
+            }
+        }
+    }
+}
+
+/// Whether this AS signed the route as its origin.
+fn is_own_signed(route: &PendingRoute<SigningOutcome>) -> bool {
+    matches!(route.result, Some(SigningOutcome::Signed { origin: true, .. }))
 }
 
 /// The tree of all members: those without keys, or with none that may be used, stand in it as ones that do not attest.
@@ -537,12 +424,6 @@ fn tree(neighbours: &[(Asn, Vec<LeafKey>)]) -> Option<Tree> {
     let leaf = |keys: &[LeafKey]| endorse(keys, LEAST_STRENGTH).unwrap_or_else(|_| Leaf::keyless());
     let slots: Vec<(Asn, Leaf)> = neighbours.iter().map(|(asn, keys)| (*asn, leaf(keys))).collect();
     Tree::directory(&slots).ok()
-}
-
-/// When to look again: where that time has passed already (work took so long, or failed and what was found before
-/// stands), a while from now, so that nothing is tried again and again at once.
-fn ahead(due: u64, unix: u64) -> u64 {
-    if due > unix { due } else { unix + AGAIN }
 }
 
 impl Machine for MemberAttestation {
@@ -555,36 +436,37 @@ impl Machine for MemberAttestation {
             Input::RouterUpdate { withdrawn, announced, attributes } => {
                 self.on_update(withdrawn, announced, attributes);
             }
-            Input::RouterEndOfRib => self.end_of_rib = true,
+            // The member has one End-of-RIB for all families.
+            Input::RouterEndOfRib => self.announced.routes.request_end_of_rib(Afi::Ipv4),
             Input::RouterDown => self.on_router_down(),
             Input::Members { set, digest, neighbours } => self.on_members(set, digest, &neighbours),
             Input::Route { id, announcer, set, prefixes, attributes } => {
-                self.incoming.put(id, announcer, set, prefixes, attributes);
+                self.received.insert(id, announcer, set, prefixes, attributes);
             }
             Input::Gone(id) => {
-                let due = self.incoming.remove(&id);
-                due.map(|due| self.times.remove(&(due, Due::In(id))));
+                let due = self.received.remove(&id);
+                self.pipeline.schedule.cancel(RouteKey::Received(id), due);
             }
             Input::View(view) => self.on_view(view),
             Input::Policy(policy) => self.on_policy(policy),
-            Input::Done(done) => self.on_done(done),
+            Input::JobDone(result) => self.on_job_done(result),
             Input::Persisted(id) => self.on_persisted(id),
         }
     }
 
     fn handle_timeout(&mut self, now: Now) {
         self.on_now(now);
-        self.on_times();
+        self.queue_due();
     }
 
     fn poll(&mut self) -> Option<Output> {
         if self.outputs.is_empty() {
-            self.work();
+            self.give_out_jobs();
         }
         self.outputs.pop_front()
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.times.first().map(|(due, _)| wake(self.now, *due))
+        self.pipeline.deadline()
     }
 }

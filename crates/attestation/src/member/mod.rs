@@ -1,11 +1,10 @@
-//! The attestor of a member of an exchange: what the member's router announces is signed for all members at once, what
-//! others announce is validated, as the member asks for it.
+//! Attestation beside a member of a route server: what the member's router announces is signed for all members at once,
+//! what other members announce is validated when the member asks for it.
 //!
 //! At an exchange one sealed route serves all members, and nothing in it may depend on who can open it. So the hop is
 //! signed over a tree of all members in the order of their directory, exported or not, and each receiver computes its
 //! own opening.
 
-mod announced;
 mod event;
 mod machine;
 mod received;
@@ -13,5 +12,4 @@ mod status;
 
 pub use event::{Finding, Input, MemberAttestationConfig, MemberAttestationEvent, Output, RouteId};
 pub use machine::MemberAttestation;
-pub use received::{Done, Job};
 pub use status::{Explained, Sent, Status};

@@ -1,23 +1,20 @@
-//! What an attestor shows: how many routes are of which class, and of any route, hop by hop, what is proved.
+//! What a member shows of its attestation: how many routes are of which class, and of any route what is proved, hop by hop.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use wayleave_bgp::Attributes;
 use wayleave_core::{Asn, Prefix, UnixTime};
 
 use super::event::RouteId;
-use super::machine::{Fate, MemberAttestation};
+use super::machine::MemberAttestation;
 use super::received::opened;
-use crate::path::Path;
 use crate::pipeline::Counts;
-use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, own_keys, reason, sent_word};
-use crate::pipeline::jobs::{Outcome, carried};
+use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, outcome_words, reason};
+use crate::pipeline::jobs::{SigningOutcome, carried_octets};
 use crate::pipeline::policy::VerdictClass;
-use crate::report::{Broken, Report};
-use crate::validate::{Carried, Context, Route, Rules, validate};
+use crate::report::Broken;
 
-/// The state of an attestor.
+/// The state of a member's attestation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
     /// Routes of other members by class; those that could not become best are not among them.
@@ -61,13 +58,12 @@ pub struct Sent {
 }
 
 impl MemberAttestation {
-    /// The state.
     #[must_use]
     pub fn status(&self) -> Status {
         let mut classes: BTreeMap<&'static str, u64> =
             VerdictClass::ALL.iter().map(|class| (class.name(), 0)).collect();
-        for entry in self.incoming.entries.values() {
-            for class in (0..entry.prefixes.len()).filter_map(|place| entry.class(place)) {
+        for route in self.received.routes.values() {
+            for class in (0..route.prefixes.len()).filter_map(|index| route.class(index)) {
                 *classes.entry(class.name()).or_default() += 1;
             }
         }
@@ -75,75 +71,55 @@ impl MemberAttestation {
             let attests = |asn: &Asn| newest.tree.leaf(*asn).is_some_and(|leaf| !leaf.is_keyless());
             [newest.tree.neighbours().filter(attests).count(), newest.tree.neighbours().count()]
         });
-        let waiting = [self.incoming.waiting(), self.outgoing.waiting()];
-        Status { classes, waiting, counts: self.counts, members, clock: clock_words(self.doubt) }
+        let waiting = [self.received.waiting(), self.announced.routes.waiting()];
+        Status { classes, waiting, counts: self.counts, members, clock: clock_words(self.pipeline.doubt) }
     }
 
-    /// Whether our clock is in doubt, and how.
+    /// Why verdicts may be wrong: this machine's clock is in doubt. Cheap, to be queried often.
     #[must_use]
     pub fn lacks(&self) -> Option<String> {
-        self.doubt.map(|doubt| format!("the clock is {}", clock_words(Some(doubt))))
+        self.pipeline.clock_problem()
     }
 
-    /// Public parts of the keys that sign.
+    /// The public parts of the keys that sign.
     #[must_use]
     pub fn own_keys(&self) -> Vec<OwnKey> {
-        own_keys(&self.ring(), |place, pair| self.left(place, pair))
+        self.pipeline.own_keys()
     }
 
-    /// What is proved of a route that the member asked about, for one of its prefixes. Validates it anew, to say as exactly
-    /// as can be what broke.
+    /// What is proved of a received route to one of its prefixes. Validates it again, and checks every signature, so that
+    /// the answer names the first hop that is false.
     #[must_use]
     pub fn explain(&self, id: &RouteId, prefix: Prefix) -> Option<Explained> {
-        let entry = self.incoming.entries.get(id)?;
-        let directory = self.directory(entry.set).map(AsRef::as_ref);
-        let attributes = opened(&entry.attributes, self.config.attribute, directory, self.config.asn);
-        Some(self.explained(prefix, &attributes))
-    }
-
-    fn explained(&self, prefix: Prefix, attributes: &Attributes) -> Explained {
-        let rules = Rules { explain: true, ..self.config.rules };
-        let context = Context { view: &self.view, rules: &rules, clock: self.clock(), directories: &[] };
-        let path = Path::from_as_path(attributes.as_path());
-        let carried = carried(attributes, self.config.attribute);
-        let route = Route { prefixes: &[prefix], path: &path, carried, receiver: self.config.asn };
-        let report: Report = validate(&context, &route);
-        Explained {
+        let route = self.received.routes.get(id)?;
+        let directory = self.directory(route.set).map(AsRef::as_ref);
+        let config = &self.pipeline.config;
+        let attributes = opened(&route.attributes, config.attribute, directory, config.asn);
+        let report = self.pipeline.explain(prefix, &attributes, config.asn, &[]);
+        Some(Explained {
             class: VerdictClass::of(&report, &prefix),
-            hops: hops(&report, attributes),
+            hops: hops(&report, &attributes),
             reason: reason(&report),
             until: report.until,
             broken: report.broken,
-            octets: octets(carried),
-        }
+            octets: carried_octets(&attributes, config.attribute),
+        })
     }
 
     /// How the own router's routes to a prefix went out.
     #[must_use]
     pub fn sent(&self, prefix: Prefix) -> Vec<Sent> {
-        let sent = |attributes: &Attributes, fate: &Option<Fate>| {
-            let (outcome, value) = match fate {
+        let sent = self.announced.routes.paths(prefix).map(|(_, route)| {
+            let (outcome, octets) = match &route.result {
                 None => ("waits to be signed".to_owned(), 0),
-                Some(Fate::Refused(class, report)) => {
-                    (format!("{}, and not announced by policy: {}", class.name(), reason(report)), 0)
-                }
-                Some(Fate::Out(outcome)) => {
-                    let went = match outcome {
-                        Outcome::Attested { attributes, .. } => attributes,
-                        _ => attributes,
-                    };
-                    (sent_word(outcome), octets(carried(went, self.config.attribute)))
+                Some(outcome @ SigningOutcome::Refused { .. }) => (outcome_words(outcome), 0),
+                Some(outcome) => {
+                    let sent = outcome.sent(&route.attributes).unwrap_or(&route.attributes);
+                    (outcome_words(outcome), carried_octets(sent, self.pipeline.config.attribute))
                 }
             };
-            Sent { as_path: attributes.as_path().asns().collect(), outcome, octets: value }
-        };
-        self.outgoing.paths(prefix).map(|(_, entry)| sent(&entry.attributes, &entry.found)).collect()
-    }
-}
-
-fn octets(carried: Carried<'_>) -> usize {
-    match carried {
-        Carried::Value(value) => value.len(),
-        Carried::Absent | Carried::Malformed => 0,
+            Sent { as_path: route.attributes.as_path().asns().collect(), outcome, octets }
+        });
+        sent.collect()
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::jobs::Outcome;
+use super::jobs::SigningOutcome;
 
 /// What a pair has counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
@@ -76,18 +76,19 @@ impl Counts {
         self.malformed_updates += malformed_updates;
     }
 
-    pub(crate) fn note(&mut self, outcome: &Outcome, again: bool) {
+    pub(crate) fn note(&mut self, outcome: &SigningOutcome, is_renewed: bool) {
         match outcome {
-            Outcome::Attested { origin, smaller, .. } => {
+            SigningOutcome::Signed { origin, smaller, .. } => {
                 *(if *origin { &mut self.originated } else { &mut self.extended }) += 1;
                 self.smaller += u64::from(*smaller);
-                self.renewed += u64::from(again);
+                self.renewed += u64::from(is_renewed);
             }
-            Outcome::AsTheyCame => self.unattested += 1,
-            Outcome::NotExtended(_) => self.not_extended += 1,
-            Outcome::TooLong { .. } => self.too_long += 1,
-            Outcome::Exhausted => self.exhausted += 1,
-            Outcome::NotReserved => {}
+            SigningOutcome::AsReceived => self.unattested += 1,
+            SigningOutcome::NotExtended(_) => self.not_extended += 1,
+            SigningOutcome::TooLong { .. } => self.too_long += 1,
+            SigningOutcome::Exhausted => self.exhausted += 1,
+            SigningOutcome::Refused { .. } => self.rejected += 1,
+            SigningOutcome::NotReserved => {}
         }
     }
 }

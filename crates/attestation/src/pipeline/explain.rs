@@ -2,14 +2,16 @@
 
 use serde::Serialize;
 use wayleave_bgp::Attributes;
-use wayleave_core::Asn;
+use wayleave_core::{Asn, Prefix};
 
-use super::jobs::Outcome;
+use super::Pipeline;
+use super::jobs::{SigningOutcome, carried};
 use crate::SuiteId;
-use crate::attest::{AttestError, KeyRing, Pair as KeyPair};
 use crate::clock_doubt::ClockDoubt;
+use crate::leaf::Tree;
 use crate::path::Path;
 use crate::report::{KeyOrigin, Report};
+use crate::validate::{Context, Route, Rules, validate};
 
 /// One AS of a path.
 #[derive(Clone, Debug, Serialize)]
@@ -60,33 +62,19 @@ pub(crate) fn clock_words(doubt: Option<ClockDoubt>) -> &'static str {
     }
 }
 
-/// Public parts of the keys of a ring.
-pub(crate) fn own_keys(ring: &KeyRing, left: impl Fn(usize, &KeyPair) -> Option<u64>) -> Vec<OwnKey> {
-    let own = ring.pairs.iter().enumerate().map(|(place, pair)| OwnKey {
-        of: "attestations",
-        suite: pair.suite.name(),
-        sign: pair.leaf_key().key.iter().map(|octet| format!("{octet:02x}")).collect(),
-        registered: pair.registered,
-        next_index: pair.key.next_index(),
-        left: left(place, pair),
-        reload: "restart",
-    });
-    own.collect()
-}
-
-/// What a report says in one sentence.
+/// What a report says in one sentence: what is false, where, and who could have caused it; or else what is not proved.
 #[must_use]
 pub fn reason(report: &Report) -> String {
     match (&report.broken, &report.lack) {
         (Some(broken), _) => {
-            let place = broken.asn.map_or(String::new(), |asn| format!(" at {asn}"));
+            let hop = broken.asn.map_or(String::new(), |asn| format!(" at {asn}"));
             let suspects: Vec<String> = broken.suspects.iter().map(ToString::to_string).collect();
-            let by = match suspects.as_slice() {
+            let cause = match suspects.as_slice() {
                 [] => String::new(),
-                [one] => format!("; {one} did it"),
-                many => format!("; one of {} did it", many.join(", ")),
+                [one] => format!(" (cause: {one})"),
+                many => format!(" (cause: one of {})", many.join(", ")),
             };
-            format!("{}{place}{by}", broken.problem)
+            format!("{}{hop}{cause}", broken.problem)
         }
         (None, Some(lack)) => lack.to_string(),
         (None, None) => "every hop is proved".to_owned(),
@@ -109,9 +97,9 @@ pub(crate) fn hops(report: &Report, attributes: &Attributes) -> Vec<WhyHop> {
         let suite = suite_name(hop.suite);
         let key = match hop.key {
             KeyOrigin::Registered => "its registered key".to_owned(),
-            KeyOrigin::EndorsedAndRegistered => "a key that the AS before endorsed and that is registered".to_owned(),
-            KeyOrigin::Endorsed => "a key for which only the AS before vouches".to_owned(),
-            KeyOrigin::Granted => "a key that the AS before made".to_owned(),
+            KeyOrigin::EndorsedAndRegistered => "a registered key that the previous AS endorsed".to_owned(),
+            KeyOrigin::Endorsed => "a key for which only the previous AS vouches".to_owned(),
+            KeyOrigin::Granted => "a key that the previous AS made".to_owned(),
         };
         let mut words = match (broken, hop.proved) {
             (true, _) => format!("signed with {suite} and {key}: broken here"),
@@ -161,32 +149,68 @@ fn gap(asn: Asn) -> WhyHop {
     }
 }
 
+/// A suite's name, or its number where this version does not know it.
 pub(crate) fn suite_name(number: u8) -> String {
     SuiteId::from_byte(number).map_or(format!("suite {number}"), |suite| suite.name().to_owned())
 }
 
-/// How a route went to the members of an exchange.
-pub(crate) fn sent_word(outcome: &Outcome) -> String {
+/// How a route went out, in words.
+pub(crate) fn outcome_words(outcome: &SigningOutcome) -> String {
     match outcome {
-        Outcome::NotExtended(error) => format!("sent on without our hop: {error}"),
-        Outcome::TooLong { need } => format!("not sent: the attestation of {need} octets is too long"),
-        outcome => word(outcome).to_owned(),
+        SigningOutcome::Signed { origin: true, .. } => "signed as origin".to_owned(),
+        SigningOutcome::Signed { origin: false, .. } => "chain extended".to_owned(),
+        SigningOutcome::AsReceived => "sent on without an attestation of ours".to_owned(),
+        SigningOutcome::NotExtended(error) => format!("sent on without our hop: {error}"),
+        SigningOutcome::TooLong { need } => format!("not sent: the attestation of {need} octets is too long"),
+        SigningOutcome::NotReserved => "waits until the key's next signatures are recorded on disk".to_owned(),
+        SigningOutcome::Exhausted => "not sent: the keys are exhausted".to_owned(),
+        SigningOutcome::Refused { class, report } => {
+            format!("{}, and not announced by policy: {}", class.name(), reason(report))
+        }
     }
 }
 
-pub(crate) fn word(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Attested { origin: true, .. } => "signed as origin",
-        Outcome::Attested { origin: false, .. } => "chain extended",
-        Outcome::AsTheyCame => "sent on without an attestation of ours",
-        Outcome::NotExtended(AttestError::NotOurs(_)) => "sent on without our hop: the chain names none of our keys",
-        Outcome::NotExtended(_) => "sent on without our hop",
-        Outcome::TooLong { .. } => "not sent: too long",
-        Outcome::NotReserved => "waits for the key's count to be durable",
-        Outcome::Exhausted => "not sent: the keys are spent",
+impl<K: Ord + Copy> Pipeline<K> {
+    /// Validates one route as `receiver` gets it, without the cache and with every signature checked, to say as exactly
+    /// as can be what broke.
+    pub(crate) fn explain(
+        &self,
+        prefix: Prefix,
+        attributes: &Attributes,
+        receiver: Asn,
+        directories: &[Tree],
+    ) -> Report {
+        let rules = Rules { explain: true, ..self.config.rules };
+        let context = Context { view: &self.view, rules: &rules, clock: self.clock(), directories };
+        let path = Path::from_as_path(attributes.as_path());
+        let carried = carried(attributes, self.config.attribute);
+        validate(&context, &Route { prefixes: &[prefix], path: &path, carried, receiver })
     }
-}
 
-pub(crate) fn goes_out(outcome: &Outcome) -> bool {
-    !matches!(outcome, Outcome::TooLong { .. } | Outcome::NotReserved | Outcome::Exhausted)
+    /// The public parts of the keys that sign.
+    pub(crate) fn own_keys(&self) -> Vec<OwnKey> {
+        let ring = self.ring();
+        let own = ring.pairs.iter().enumerate().map(|(index, pair)| OwnKey {
+            of: "attestations",
+            suite: pair.suite.name(),
+            sign: pair.leaf_key().key.iter().map(|octet| format!("{octet:02x}")).collect(),
+            registered: pair.registered,
+            next_index: pair.key.next_index(),
+            left: self.keys.left(index, pair).map(|left| left.left),
+            reload: "restart",
+        });
+        own.collect()
+    }
+
+    /// The least share of a few-time key's signatures that is left, from 0 to 1; `None` without such a key.
+    pub(crate) fn few_time_left(&self) -> Option<f64> {
+        let ring = self.ring();
+        let left = ring.pairs.iter().enumerate().filter_map(|(index, pair)| self.keys.left(index, pair));
+        left.map(|left| left.share()).reduce(f64::min)
+    }
+
+    /// Why verdicts may be wrong: this machine's clock is in doubt.
+    pub(crate) fn clock_problem(&self) -> Option<String> {
+        self.doubt.map(|doubt| format!("the clock is {}", clock_words(Some(doubt))))
+    }
 }

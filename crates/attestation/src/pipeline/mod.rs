@@ -1,14 +1,204 @@
-//! What the attesting proxy and a route-server member's proxy share: pending routes, validation and signing jobs, keys, and
-//! policy by verdict class.
+//! What the attesting proxy and a route-server member share: queues of routes, the jobs that validate and sign them, keys,
+//! policy, and the clock.
+//!
+//! A machine names its routes as it likes (`K`), and decides where routes go; [`Pipeline`] decides with which keys, rules
+//! and times they are validated and signed.
 
 mod counts;
+mod event;
 pub mod explain;
 pub(crate) mod jobs;
 pub(crate) mod keys;
-pub(crate) mod pending;
 pub mod policy;
-pub(crate) mod shared_tree;
+pub(crate) mod queue;
 
-pub use counts::Counts;
-pub use jobs::{Done, Job};
-pub use keys::SignaturesLeft;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use wayleave_bgp::{AttributeCode, Attributes};
+use wayleave_core::{Asn, Instant, Now, Prefix};
+
+pub use self::counts::Counts;
+pub use self::event::{ProcessEvent, RouteEvent};
+pub use self::jobs::{Job, JobResult};
+use self::jobs::{RouteGroup, Signer, SigningJob, Target, Validated, ValidationJob, Validator, Work};
+use self::keys::SigningKeys;
+pub use self::keys::{Reserve, SignaturesLeft};
+use self::policy::Policy;
+use self::queue::{RevalidationSchedule, SIGNING_BURST};
+use crate::attest::KeyRing;
+use crate::cache::Cache;
+use crate::clock::{stepped, wake};
+use crate::clock_doubt::{ClockDoubt, ClockWatch};
+use crate::leaf::Tree;
+use crate::path::Path;
+use crate::pki::View;
+use crate::validate::{Clock, Rules};
+
+/// The configuration that both machines have in common.
+#[derive(Clone, Debug)]
+pub struct PipelineConfig {
+    /// The AS that signs.
+    pub asn: Asn,
+    /// The attribute's type code.
+    pub attribute: AttributeCode,
+    /// What is required of every chain.
+    pub rules: Rules,
+    /// Seconds by which clocks may be wrong.
+    pub uncertainty: u64,
+    /// Minutes for which a signed hop holds.
+    pub lifetime: u16,
+    pub policy: Policy,
+    /// Own prefixes that are signed, with those within them; `None`: all.
+    pub own: Option<Vec<Prefix>>,
+}
+
+/// What a new view of the PKI changes.
+pub(crate) enum ViewChange {
+    /// Only who may originate which prefix, as every few minutes in the RPKI. The previous view tells which routes that
+    /// concerns: see [`Pipeline::origin_changed`].
+    Origins(Arc<View>),
+    /// Keys or records. `own_keys`: other keys of this AS are registered than before, and it must sign again.
+    Keys { own_keys: bool },
+}
+
+/// The state that both machines have in common.
+pub(crate) struct Pipeline<K> {
+    pub(crate) config: PipelineConfig,
+    own: Option<Arc<Vec<Prefix>>>,
+    pub(crate) view: Arc<View>,
+    pub(crate) keys: SigningKeys,
+    pub(crate) schedule: RevalidationSchedule<K>,
+    clock_watch: ClockWatch,
+    pub(crate) doubt: Option<ClockDoubt>,
+    /// A job holds the key ring, to sign or to make keys ahead. One at a time, so that no thread of the pool waits for it.
+    pub(crate) signing: bool,
+    pub(crate) now: Now,
+}
+
+impl<K: Ord + Copy> Pipeline<K> {
+    /// `used`: by encoded public key, how often a few-time key may have signed before this start.
+    pub(crate) fn new(config: PipelineConfig, ring: KeyRing, used: &HashMap<Vec<u8>, u64>, now: Now) -> Self {
+        Self {
+            own: config.own.clone().map(Arc::new),
+            view: Arc::new(View::new(0)),
+            keys: SigningKeys::new(ring, used),
+            schedule: RevalidationSchedule::new(),
+            clock_watch: ClockWatch::default(),
+            doubt: None,
+            signing: false,
+            now,
+            config,
+        }
+    }
+
+    pub(crate) fn ring(&self) -> MutexGuard<'_, KeyRing> {
+        self.keys.ring.lock()
+    }
+
+    /// Seconds since 1970.
+    pub(crate) fn unix(&self) -> u64 {
+        self.now.unix.secs()
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        Clock { now: self.now.unix, uncertainty: self.config.uncertainty }
+    }
+
+    /// Sets the time. An event says that somebody has set the wall clock: then everything must be validated and signed
+    /// again.
+    #[must_use]
+    pub(crate) fn set_now(&mut self, now: Now) -> Option<ProcessEvent> {
+        let before = std::mem::replace(&mut self.now, now);
+        stepped(before, now).map(ProcessEvent::ClockStepped)
+    }
+
+    /// When the next route is due, or earlier, to notice in time that somebody set the wall clock.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.schedule.next().map(|due| wake(self.now, due))
+    }
+
+    /// Validates with what is known now. Reports go into `cache`, and come from there where they still hold.
+    pub(crate) fn validator(&self, cache: &Arc<Mutex<Cache>>, directories: Arc<Vec<Tree>>) -> Validator {
+        Validator {
+            cache: Arc::clone(cache),
+            view: Arc::clone(&self.view),
+            rules: self.config.rules,
+            clock: self.clock(),
+            directories,
+            attribute: self.config.attribute,
+            receiver: self.config.asn,
+        }
+    }
+
+    /// The job that validates routes of `source`.
+    pub(crate) fn validation_job(&self, source: usize, validator: Validator, groups: Vec<RouteGroup>) -> Job {
+        Job { source, work: Work::Validate(ValidationJob { validator, groups }) }
+    }
+
+    /// Signs a burst for `target` with the keys of now, in at most `max_octets`; `None` without keys.
+    pub(crate) fn signer(&mut self, target: Target, max_octets: usize) -> Option<Signer> {
+        let sequence = self.keys.sequence(self.now.unix, SIGNING_BURST);
+        (!self.keys.is_empty()).then(|| Signer {
+            ring: self.keys.ring.clone(),
+            asn: self.config.asn,
+            target,
+            now: self.now.unix.secs(),
+            lifetime: self.config.lifetime,
+            sequence,
+            attribute: self.config.attribute,
+            max_octets,
+            own: self.own.clone(),
+        })
+    }
+
+    /// The job that signs routes for `source`. No other signs until it is done.
+    pub(crate) fn signing_job(&mut self, source: usize, job: SigningJob) -> Job {
+        self.signing = true;
+        Job { source, work: Work::Sign(job) }
+    }
+
+    /// The job that makes ready what few-time keys need for their next signatures; to be asked for where no route waits to be
+    /// signed. `None` without such keys.
+    pub(crate) fn keys_ahead_job(&mut self, source: usize) -> Option<Job> {
+        if !self.keys.are_few_time() {
+            return None;
+        }
+        self.signing = true;
+        Some(Job { source, work: Work::MakeKeysAhead(self.keys.ring.clone()) })
+    }
+
+    /// Learns from reports what other ASes' clocks say of ours. An event says that the conclusion has changed.
+    pub(crate) fn watch_clock(&mut self, validated: &[Validated]) -> Option<ProcessEvent> {
+        for validated in validated {
+            self.clock_watch.observe(&validated.report, self.now.unix);
+        }
+        let doubt = self.clock_watch.doubt(self.now.unix);
+        let is_news = std::mem::replace(&mut self.doubt, doubt) != doubt;
+        is_news.then_some(ProcessEvent::ClockInDoubt(doubt))
+    }
+
+    /// Takes in what the PKI lists now; returns what that changes.
+    pub(crate) fn set_view(&mut self, view: Arc<View>) -> ViewChange {
+        let before = std::mem::replace(&mut self.view, view);
+        if before.differs_in_vrps_alone(&self.view) {
+            return ViewChange::Origins(before);
+        }
+        ViewChange::Keys { own_keys: self.keys.register(&self.view, self.config.asn) }
+    }
+
+    /// Whether another AS may originate `prefix` than in the view `before`, so that a route must be validated again.
+    pub(crate) fn origin_changed(&self, before: &View, prefix: &Prefix, attributes: &Attributes) -> bool {
+        let path = Path::from_as_path(attributes.as_path());
+        let is_own = path.entries().is_empty() && !path.has_set();
+        let origin = if is_own { Some(self.config.asn) } else { path.origin() };
+        before.origin_validity(prefix, origin) != self.view.origin_validity(prefix, origin)
+    }
+
+    /// The reserves of few-time signatures that must be made durable now, well before they are used, and the keys that
+    /// will end.
+    pub(crate) fn reserve(&mut self) -> (Vec<Reserve>, Vec<ProcessEvent>) {
+        let (reserves, ending) = self.keys.reserve();
+        (reserves, ending.into_iter().map(ProcessEvent::KeyEnds).collect())
+    }
+}

@@ -1,4 +1,4 @@
-//! Granted keys in the proxy (the paper's way, section III-A): the AS before makes its neighbour's pair and hands the
+//! GrantedKey keys in the proxy (the paper's way, section III-A): the AS before makes its neighbour's pair and hands the
 //! private half down the session, if both operators say that the session is protected.
 //!
 //! A grant stands in an optional non-transitive attribute of each UPDATE whose last hop names the pair. A router that
@@ -21,7 +21,7 @@ use crate::suite;
 pub const HANDOVER: AttributeCode = AttributeCode(254);
 /// Pairs of one neighbour's making that are held at once, as routes that came with an earlier one may still go out, and
 /// that are looked at in one session.
-const MOST_TAKEN: usize = 4;
+const MAX_GRANTS: usize = 4;
 
 /// Whether keys are handed over on the outside session of a pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -46,12 +46,12 @@ impl Handover {
 }
 
 /// A pair that we made for the neighbour: what we say of it, and what it gets.
-pub(super) struct Granted {
+pub(super) struct GrantedKey {
     pub(super) leaf: Leaf,
     handed: Zeroizing<Vec<u8>>,
 }
 
-impl Granted {
+impl GrantedKey {
     /// The neighbour's pair, the same for each of its sessions as long as `secret` is the same.
     pub(super) fn make(secret: &Seed, issuer: Asn, holder: Asn, least_strength: u16) -> Option<Self> {
         let id = SuiteId::KcEd25519;
@@ -62,21 +62,21 @@ impl Granted {
     }
 
     /// The route with the grant beside its attestation.
-    pub(super) fn beside(&self, attributes: &Attributes) -> Attributes {
+    pub(super) fn add_to(&self, attributes: &Attributes) -> Attributes {
         let mut edit = attributes.edit();
         edit.remove(HANDOVER).set(HANDOVER, AttributeFlags::OPTIONAL_NON_TRANSITIVE, &self.handed);
         edit.finish()
     }
 }
 
-impl std::fmt::Debug for Granted {
+impl std::fmt::Debug for GrantedKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Granted").finish_non_exhaustive()
+        f.debug_struct("GrantedKey").finish_non_exhaustive()
     }
 }
 
 /// The route without a grant, and the grant; `None` if it has none.
-pub(super) fn without(attributes: &Attributes) -> Option<(Attributes, Zeroizing<Vec<u8>>)> {
+pub(super) fn without_grant(attributes: &Attributes) -> Option<(Attributes, Zeroizing<Vec<u8>>)> {
     let grant = Zeroizing::new(attributes.get(HANDOVER)?.value.to_vec());
     let mut edit = attributes.edit();
     edit.remove(HANDOVER);
@@ -85,7 +85,7 @@ pub(super) fn without(attributes: &Attributes) -> Option<(Attributes, Zeroizing<
 
 /// The pairs that a neighbour has made for us.
 #[derive(Default)]
-pub(super) struct Taken {
+pub(super) struct ReceivedGrants {
     /// What was looked at in this session: most UPDATEs bring the same.
     seen: Vec<[u8; 32]>,
     /// Whether one was refused in this session, which is told once.
@@ -97,7 +97,7 @@ pub(super) struct Taken {
     oldest: usize,
 }
 
-impl Taken {
+impl ReceivedGrants {
     /// A session of the neighbour begins.
     pub(super) fn begin_session(&mut self) {
         self.seen.clear();
@@ -110,7 +110,7 @@ impl Taken {
         if self.seen.contains(&digest) {
             return Ok(());
         }
-        let read = if self.seen.len() < MOST_TAKEN {
+        let read = if self.seen.len() < MAX_GRANTS {
             self.seen.push(digest);
             Grant::decode(grant, issuer, own, lab)
         } else {
@@ -129,18 +129,18 @@ impl Taken {
     }
 
     /// Puts those that wait into the ring.
-    pub(super) fn take(&mut self, ring: &mut KeyRing) {
+    pub(super) fn add_to(&mut self, ring: &mut KeyRing) {
         for pair in std::mem::take(&mut self.waiting) {
             let named = pair.leaf_key();
             if ring.pairs.iter().any(|held| held.leaf_key() == named) {
                 continue;
             }
-            if self.places.len() < MOST_TAKEN {
+            if self.places.len() < MAX_GRANTS {
                 self.places.push(ring.pairs.len());
                 ring.pairs.push(pair);
             } else {
                 ring.pairs[self.places[self.oldest]] = pair;
-                self.oldest = (self.oldest + 1) % MOST_TAKEN;
+                self.oldest = (self.oldest + 1) % MAX_GRANTS;
             }
         }
     }

@@ -1,487 +1,406 @@
-//! All pairs of one AS in one process: what comes in is validated before it goes inside, what goes out is signed.
+//! All session pairs of one AS in one process: what comes in is validated before it goes inside, what goes out is signed.
 
 mod keys;
 mod revalidate;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
 
 use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::{Instant, Machine, Now, Prefix, UnixTime};
+use wayleave_core::{Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::Seed;
 
 use super::event::{Event, Input, Output, ProxyConfig};
-use super::handover::{Granted, Handover, Taken};
+use super::handover::{GrantedKey, Handover, ReceivedGrants};
 use super::offer::{ask, offer, offered};
 use super::sequences::Sequences;
 use super::session_pair::{self, PairConfig, PairEvent, SessionPair, Side};
 use crate::attest::KeyRing;
 use crate::cache::Cache;
-use crate::clock::{stepped, wake};
-use crate::clock_doubt::{ClockDoubt, ClockWatch};
 use crate::leaf::{Leaf, LeafKey, Tree};
-use crate::pipeline::Counts;
-use crate::pipeline::jobs::{Done, Job, Judged, Outcome, Results, RouteGroup, Sign, Signed, Target, Validate, Work};
-use crate::pipeline::keys::SigningKeys;
-use crate::pipeline::pending::PendingRoutes;
+use crate::pipeline::jobs::{
+    JobResult, NeighbourTree, Results, SignedGroup, SigningJob, SigningOutcome, Target, Validated,
+};
 use crate::pipeline::policy::VerdictClass;
-use crate::pipeline::shared_tree::NeighbourTree;
-use crate::pki::View;
+use crate::pipeline::queue::{PendingRoutes, SigningQueue};
+use crate::pipeline::{Counts, Pipeline, RouteEvent};
 use crate::report::Report;
-use crate::validate::Clock;
 
-/// Routes of one burst of validation, at most, so that no peer's routes wait long behind another's.
-const BURST: usize = 512;
-/// Routes of one burst of signing, at most.
-const SIGN_BURST: usize = 128;
-/// Reports that a pair's cache holds.
-const CACHE: usize = 65_536;
+/// Routes of one validation job, at most, so that no peer's routes wait long behind another's.
+const VALIDATION_BURST: usize = 512;
+/// Reports that the cache of one pair holds.
+const CACHED_REPORTS: usize = 65_536;
 
-/// One pair and its routes in both directions.
-pub(super) struct Place {
+/// A route as the schedule names it: its pair, the side from which it came, and its prefix.
+pub(super) type RouteKey = (usize, Side, Nlri);
+
+/// One pair of sessions, and its routes in both directions.
+pub(super) struct PairState {
     pub(super) name: String,
-    pub(super) pair: SessionPair,
+    pub(super) sessions: SessionPair,
     /// From outside to inside.
     pub(super) incoming: PendingRoutes<Arc<Report>>,
     /// From inside to outside.
-    pub(super) outgoing: PendingRoutes<Outcome>,
-    /// Chains of others as they were extended for this neighbour, by what they came with.
-    extended: HashMap<Arc<Attributes>, Outcome>,
-    /// Whether what is being signed was given out before the neighbour's leaf, our keys or the clock changed.
-    is_stale: bool,
-    /// What we say of the outside peer, while its session is up.
+    pub(super) outgoing: SigningQueue,
+    /// What our hop says of the outside peer, while its session is up.
     leaf: Option<Leaf>,
-    /// Of this pair's validations: one at a time works on it.
     cache: Arc<Mutex<Cache>>,
-    /// How far its origins' sequences have come.
     sequences: Sequences,
     handover: Handover,
-    /// The pair that we made for the outside peer, while its session is up.
-    granted: Option<Granted>,
-    /// Those that it made for us.
-    taken: Taken,
+    /// The key that we made for the outside peer, while its session is up.
+    granted: Option<GrantedKey>,
+    /// Keys that the outside peer made for us.
+    received_grants: ReceivedGrants,
     pub(super) offered: Vec<LeafKey>,
-    most: [usize; 2],
+    /// Octets of an attestation that the outside peer takes, without and with extended messages.
+    max_octets: [usize; 2],
     pub(super) counts: Counts,
 }
 
-impl Place {
-    /// Forgets what was signed under a leaf, a key or a time that is over, also where it is being signed just now.
-    fn forget_signed(&mut self) {
-        self.extended.clear();
-        self.is_stale = self.outgoing.in_flight;
-    }
-
-    /// Signs every route out anew.
-    fn sign_anew(&mut self) {
-        self.forget_signed();
-        self.outgoing.queue_all();
+impl PairState {
+    /// Sets when a route must be worked on again; returns the previous time.
+    fn set_due(&mut self, from: Side, nlri: &Nlri, due: Option<u64>) -> Option<u64> {
+        match from {
+            Side::Outside => self.incoming.set_due(nlri, due),
+            Side::Inside => self.outgoing.routes.set_due(nlri, due),
+        }
     }
 }
 
 /// The proxy of one AS.
 pub struct Proxy {
-    pub(super) config: ProxyConfig,
-    own: Option<Arc<Vec<Prefix>>>,
-    pub(super) places: Vec<Place>,
-    pub(super) view: Arc<View>,
+    pub(super) pipeline: Pipeline<RouteKey>,
+    pub(super) pairs: Vec<PairState>,
     pub(super) directories: Arc<Vec<Tree>>,
-    keys: SigningKeys,
     /// Where one signature serves all neighbours.
-    roots: Option<NeighbourTree>,
+    tree: Option<NeighbourTree>,
     secret: Option<Seed>,
-    /// A burst is being signed; whose turn it is next.
-    signing: bool,
+    /// The code of the capability that offers keys.
+    capability: u8,
+    least_strength: u16,
+    /// The pair whose turn it is to sign.
     turn: usize,
-    /// Routes to be looked at again, by time.
-    times: BTreeSet<(u64, usize, Side, Nlri)>,
-    watch: ClockWatch,
-    pub(super) doubt: Option<ClockDoubt>,
     outputs: VecDeque<Output>,
-    pub(super) now: Now,
 }
 
 impl Proxy {
-    /// Pairs at rest. `ring` holds the AS's keys, `used` by encoded public key how often a few-time key may have signed
-    /// in earlier lives; `seed` feeds the jitter of timers.
+    /// Makes pairs at rest. `ring` holds the AS's keys, `used` by encoded public key how often a few-time key may have
+    /// signed before this start; `seed` feeds the jitter of timers.
     #[must_use]
     pub fn new(config: ProxyConfig, ring: KeyRing, used: &HashMap<Vec<u8>, u64>, seed: u64, now: Now) -> Self {
         let keys: Vec<LeafKey> = ring.pairs.iter().map(|pair| pair.leaf_key()).collect();
-        let places = config.pairs.iter().enumerate().map(|(place, options)| {
+        let pairs = config.pairs.iter().enumerate().map(|(index, options)| {
             let more = match options.handover.may_take() {
                 true => vec![ask(config.capability, &keys)],
                 false if keys.is_empty() => Vec::new(),
                 false => vec![offer(config.capability, &keys)],
             };
             let pair = PairConfig { ends: options.ends.clone(), more: [Vec::new(), more] };
-            Place {
+            PairState {
                 name: options.name.clone(),
-                pair: SessionPair::new(pair, seed ^ (place as u64) << 32, now),
+                sessions: SessionPair::new(pair, seed ^ (index as u64) << 32, now),
                 incoming: PendingRoutes::new(),
-                outgoing: PendingRoutes::new(),
-                extended: HashMap::new(),
-                is_stale: false,
+                outgoing: SigningQueue::new(),
                 leaf: None,
-                cache: Arc::new(Mutex::new(Cache::new(CACHE))),
+                cache: Arc::new(Mutex::new(Cache::new(CACHED_REPORTS))),
                 sequences: Sequences::default(),
                 handover: options.handover,
                 granted: None,
-                taken: Taken::default(),
+                received_grants: ReceivedGrants::default(),
                 offered: Vec::new(),
-                most: [options.most, options.most_extended],
+                max_octets: [options.max_octets, options.max_octets_extended],
                 counts: Counts::default(),
             }
         });
         let mut proxy = Self {
-            own: config.own.clone().map(Arc::new),
-            places: places.collect(),
-            view: Arc::new(View::new(0)),
+            pairs: pairs.collect(),
+            pipeline: Pipeline::new(config.pipeline, ring, used, now),
             directories: Arc::default(),
-            keys: SigningKeys::new(ring, used),
-            roots: None,
+            tree: None,
             secret: None,
-            signing: false,
+            capability: config.capability,
+            least_strength: config.least_strength,
             turn: 0,
-            times: BTreeSet::new(),
-            watch: ClockWatch::default(),
-            doubt: None,
             outputs: VecDeque::new(),
-            now,
-            config,
         };
         proxy.reserve();
         proxy
     }
 
-    /// How many pairs there are.
+    /// Number of pairs.
     #[must_use]
     pub fn pairs(&self) -> usize {
-        self.places.len()
+        self.pairs.len()
     }
 
-    /// The sessions of a pair, by its place.
+    /// The sessions of the pair with this index.
     #[must_use]
-    pub fn pair(&self, place: usize) -> Option<&SessionPair> {
-        self.places.get(place).map(|place| &place.pair)
+    pub fn pair(&self, index: usize) -> Option<&SessionPair> {
+        self.pairs.get(index).map(|pair| &pair.sessions)
     }
 
-    /// Lets go of what no route needs any more; to be called now and then.
+    /// Frees what no route needs any more; to be called now and then.
     pub fn sweep(&mut self) {
-        let unix = self.unix();
-        for place in &mut self.places {
-            let used: std::collections::HashSet<*const Attributes> =
-                place.outgoing.iter().map(|(_, entry)| Arc::as_ptr(&entry.attributes)).collect();
-            place.extended.retain(|attributes, _| used.contains(&Arc::as_ptr(attributes)));
-            place.pair.sweep();
-            place.sequences.sweep(unix);
+        let unix = self.pipeline.unix();
+        for pair in &mut self.pairs {
+            pair.outgoing.sweep();
+            pair.sessions.sweep();
+            pair.sequences.sweep(unix);
         }
     }
 
-    pub(super) fn ring(&self) -> MutexGuard<'_, KeyRing> {
-        self.keys.ring.lock()
-    }
-
-    /// Seconds since 1970.
-    pub(super) fn unix(&self) -> u64 {
-        self.now.unix.secs()
-    }
-
-    pub(super) fn clock(&self) -> Clock {
-        Clock { now: self.now.unix, uncertainty: self.config.uncertainty }
-    }
-
-    fn tell(&mut self, event: Event) {
+    fn notify(&mut self, event: Event) {
         self.outputs.push_back(Output::Event(event));
     }
 
-    fn on_now(&mut self, now: Now) {
-        let before = std::mem::replace(&mut self.now, now);
-        if let Some(seconds) = stepped(before, now) {
-            self.tell(Event::ClockStepped(seconds));
-            self.roots.iter_mut().for_each(NeighbourTree::forget_signed);
-            self.places.iter_mut().for_each(|place| {
-                place.incoming.queue_all();
-                place.sign_anew();
-            });
+    fn notify_of_routes(&mut self, pair: usize, event: Option<RouteEvent>) {
+        if let Some(event) = event {
+            self.notify(Event::Route { pair, event });
         }
     }
 
-    fn on_pair(&mut self, place: usize, output: session_pair::Output) {
-        let pair = place;
+    fn on_now(&mut self, now: Now) {
+        let Some(stepped) = self.pipeline.set_now(now) else { return };
+        self.notify(Event::Process(stepped));
+        self.tree.iter_mut().for_each(NeighbourTree::forget_signed);
+        for pair in &mut self.pairs {
+            pair.incoming.queue_all();
+            pair.outgoing.sign_all_again();
+        }
+    }
+
+    fn on_sessions(&mut self, pair: usize, output: session_pair::Output) {
         let output = match output {
             session_pair::Output::Connect { side, attempt } => Output::Connect { pair, side, attempt },
             session_pair::Output::Send { side, connection, bytes } => Output::Send { pair, side, connection, bytes },
             session_pair::Output::Close { side, connection } => Output::Close { pair, side, connection },
-            session_pair::Output::Event(event) => return self.on_event(place, event),
+            session_pair::Output::Event(event) => return self.on_event(pair, event),
             session_pair::Output::Route { from, nlri, attributes } => {
-                return self.on_route(place, from, nlri, attributes);
+                return self.on_route(pair, from, nlri, attributes);
             }
-            session_pair::Output::EndOfRib { from: Side::Outside, afi } => return self.places[place].incoming.end(afi),
-            session_pair::Output::EndOfRib { from: Side::Inside, afi } => return self.places[place].outgoing.end(afi),
+            session_pair::Output::EndOfRib { from: Side::Outside, afi } => {
+                return self.pairs[pair].incoming.request_end_of_rib(afi);
+            }
+            session_pair::Output::EndOfRib { from: Side::Inside, afi } => {
+                return self.pairs[pair].outgoing.routes.request_end_of_rib(afi);
+            }
         };
         self.outputs.push_back(output);
     }
 
-    fn on_event(&mut self, place: usize, event: PairEvent) {
-        let at = &mut self.places[place];
+    fn on_event(&mut self, index: usize, event: PairEvent) {
+        let pair = &mut self.pairs[index];
         match &event {
             PairEvent::Up(Side::Outside, established) => {
-                let offered = offered(self.config.capability, &established.peer_capabilities);
-                at.offered.clone_from(&offered);
-                self.name_neighbour(place);
-                self.places[place].taken.begin_session();
-                self.places[place].sign_anew();
-                self.tell(Event::Offered(place, offered));
+                let offered = offered(self.capability, &established.peer_capabilities);
+                pair.offered.clone_from(&offered);
+                pair.received_grants.begin_session();
+                self.name_neighbour(index);
+                self.pairs[index].outgoing.sign_all_again();
+                self.notify(Event::Offered(index, offered));
             }
             PairEvent::Down(Side::Outside, _) => {
-                (at.leaf, at.granted) = (None, None);
-                at.offered.clear();
-                at.forget_signed();
+                (pair.leaf, pair.granted) = (None, None);
+                pair.offered.clear();
+                pair.outgoing.forget_signed();
+                pair.incoming.forget_ends_of_rib();
             }
-            PairEvent::Malformed(..) => at.counts.malformed_updates += 1,
-            PairEvent::Rejected(_, rejected) => at.counts.oversize += rejected.routes.len() as u64,
+            PairEvent::Down(Side::Inside, _) => pair.outgoing.routes.forget_ends_of_rib(),
+            PairEvent::Malformed(..) => pair.counts.malformed_updates += 1,
+            PairEvent::Rejected(_, rejected) => pair.counts.oversize += rejected.routes.len() as u64,
             _ => {}
         }
-        if let PairEvent::Down(side, _) = &event {
-            match side {
-                Side::Outside => self.places[place].incoming.forget_ends(),
-                Side::Inside => self.places[place].outgoing.forget_ends(),
-            }
-        }
-        self.tell(Event::Pair(place, event));
+        self.notify(Event::Pair(index, event));
     }
 
-    fn on_route(&mut self, place: usize, from: Side, nlri: Nlri, attributes: Option<Arc<Attributes>>) {
-        let attributes = attributes.map(|attributes| self.keep_grant(place, from, attributes));
-        let at = &mut self.places[place];
-        // Some routers tell a neighbour its own routes: an ordinary loop, and nobody's false claim.
-        let own = self.config.asn;
+    fn on_route(&mut self, index: usize, from: Side, nlri: Nlri, attributes: Option<Arc<Attributes>>) {
+        let attributes = attributes.map(|attributes| self.take_grant(index, from, attributes));
+        let own = self.pipeline.config.asn;
+        let pair = &mut self.pairs[index];
+        // Some routers announce a neighbour's own routes to it: an ordinary loop, and nobody's false claim.
         let loops =
-            |attributes: &Arc<Attributes>| from == Side::Outside && attributes.as_path().asns().any(|asn| asn == own);
+            |attributes: &Attributes| from == Side::Outside && attributes.as_path().asns().any(|asn| asn == own);
         let attributes = attributes.filter(|attributes| {
             let loops = loops(attributes);
-            at.counts.loops += u64::from(loops);
+            pair.counts.loops += u64::from(loops);
             !loops
         });
-        let Some(attributes) = attributes else {
-            let due = match from {
-                Side::Outside => at.incoming.remove(&nlri).and_then(|entry| entry.due),
-                Side::Inside => at.outgoing.remove(&nlri).and_then(|entry| entry.due),
-            };
-            at.pair.route(from.other(), nlri, None);
-            self.forget_time(place, from, nlri, due);
-            return;
-        };
-        match from {
-            Side::Outside => at.incoming.put(nlri, attributes),
-            Side::Inside => at.outgoing.put(nlri, attributes),
+        match (from, attributes) {
+            (Side::Outside, Some(attributes)) => pair.incoming.insert(nlri, attributes),
+            (Side::Inside, Some(attributes)) => pair.outgoing.routes.insert(nlri, attributes),
+            (_, None) => {
+                let due = match from {
+                    Side::Outside => pair.incoming.remove(&nlri),
+                    Side::Inside => pair.outgoing.routes.remove(&nlri),
+                };
+                pair.sessions.route(from.other(), nlri, None);
+                self.pipeline.schedule.cancel((index, from, nlri), due);
+            }
         }
     }
 
-    fn forget_time(&mut self, place: usize, side: Side, nlri: Nlri, due: Option<u64>) {
-        if let Some(due) = due {
-            self.times.remove(&(due, place, side, nlri));
+    /// Gives out jobs, and sends End-of-RIB where no route waits.
+    fn give_out_jobs(&mut self) {
+        if !self.pipeline.signing {
+            self.add_granted_keys();
         }
-    }
-
-    /// Gives out work, and tells the ends of routes where nothing waits.
-    fn work(&mut self) {
-        if !self.signing {
-            self.take_granted();
+        for index in 0..self.pairs.len() {
+            self.validate(index);
         }
-        for place in 0..self.places.len() {
-            self.validate(place);
-        }
-        for _ in 0..self.places.len() {
-            if self.signing {
+        for _ in 0..self.pairs.len() {
+            if self.pipeline.signing {
                 break;
             }
-            let place = self.turn;
-            self.turn = (self.turn + 1) % self.places.len();
-            self.sign(place);
+            let index = self.turn;
+            self.turn = (self.turn + 1) % self.pairs.len();
+            self.sign(index);
         }
-        for at in &mut self.places {
-            at.incoming.ends().into_iter().for_each(|afi| at.pair.end_of_rib(Side::Inside, afi));
-            at.outgoing.ends().into_iter().for_each(|afi| at.pair.end_of_rib(Side::Outside, afi));
+        for pair in &mut self.pairs {
+            for afi in pair.incoming.take_ends_of_rib() {
+                pair.sessions.end_of_rib(Side::Inside, afi);
+            }
+            for afi in pair.outgoing.routes.take_ends_of_rib() {
+                pair.sessions.end_of_rib(Side::Outside, afi);
+            }
         }
     }
 
-    fn validate(&mut self, place: usize) {
-        let at = &mut self.places[place];
-        if at.incoming.in_flight {
+    fn validate(&mut self, index: usize) {
+        let pair = &mut self.pairs[index];
+        if pair.incoming.in_flight {
             return;
         }
-        let groups = at.incoming.burst(BURST);
+        let groups = pair.incoming.next_burst(VALIDATION_BURST);
         if groups.is_empty() {
             return;
         }
-        at.incoming.in_flight = true;
-        let clock = Clock { now: self.now.unix, uncertainty: self.config.uncertainty };
-        let work = Work::Validate(Validate {
-            cache: Arc::clone(&at.cache),
-            view: Arc::clone(&self.view),
-            rules: self.config.rules,
-            clock,
-            directories: Arc::clone(&self.directories),
-            attribute: self.config.attribute,
-            receiver: self.config.asn,
-            groups,
-        });
-        self.outputs.push_back(Output::Work(Job { pair: place, work }));
+        pair.incoming.in_flight = true;
+        let validator = self.pipeline.validator(&pair.cache, Arc::clone(&self.directories));
+        self.outputs.push_back(Output::Job(self.pipeline.validation_job(index, validator, groups)));
     }
 
-    fn sign(&mut self, place: usize) {
-        let unix = self.unix();
-        let at = &mut self.places[place];
-        let Some(established) = at.pair.established(Side::Outside) else { return };
-        let Some(leaf) = at.leaf.clone() else { return };
+    fn sign(&mut self, index: usize) {
+        let unix = self.pipeline.unix();
+        let pair = &mut self.pairs[index];
+        let Some(established) = pair.sessions.established(Side::Outside) else { return };
+        let Some(leaf) = pair.leaf.clone() else { return };
         let neighbour = established.peer_asn;
-        let most = at.most[usize::from(established.params.extended_message)];
-        let burst = at.outgoing.burst(SIGN_BURST);
-        let has_keys = !self.keys.is_empty();
+        let max_octets = pair.max_octets[usize::from(established.params.extended_message)];
+        let burst = pair.outgoing.next_burst();
+        let has_keys = !self.pipeline.keys.is_empty();
         let mut groups = Vec::new();
         for group in burst {
-            let known =
-                self.places[place].extended.get(&group.attributes).filter(|known| known.is_current(unix)).cloned();
+            let known = match has_keys {
+                true => self.pairs[index].outgoing.known(&group.attributes, unix),
+                false => Some(SigningOutcome::AsReceived),
+            };
             match known {
-                _ if !has_keys => self.on_signed(place, Signed { group, outcome: Outcome::AsTheyCame }),
-                Some(outcome) => self.on_signed(place, Signed { group, outcome }),
+                Some(outcome) => self.on_signed(index, SignedGroup { group, outcome }),
                 None => groups.push(group),
             }
         }
         if groups.is_empty() {
             return;
         }
-        self.places[place].outgoing.in_flight = true;
-        self.signing = true;
-        let sequence = self.keys.sequence(self.now.unix, SIGN_BURST);
-        let target = match self.roots.as_mut().and_then(|roots| roots.shared(neighbour, &leaf)) {
-            Some(shared) => Target::Root(neighbour, leaf, shared),
+        self.pairs[index].outgoing.routes.in_flight = true;
+        let target = match self.tree.as_mut().and_then(|tree| tree.shared(neighbour, &leaf)) {
+            Some(shared) => Target::SharedTree(neighbour, leaf, shared),
             None => Target::Neighbour(neighbour, leaf),
         };
-        let work = Work::Sign(Sign {
-            ring: self.keys.ring.clone(),
-            asn: self.config.asn,
-            target,
-            now: unix,
-            lifetime: self.config.lifetime,
-            sequence,
-            attribute: self.config.attribute,
-            most,
-            own: self.own.clone(),
-            groups,
-        });
-        self.outputs.push_back(Output::Work(Job { pair: place, work }));
+        let signer = self.pipeline.signer(target, max_octets);
+        let job = SigningJob { check: None, known: HashMap::new(), signer, groups };
+        self.outputs.push_back(Output::Job(self.pipeline.signing_job(index, job)));
     }
 
-    fn on_done(&mut self, done: Done) {
-        let place = done.pair;
-        if place >= self.places.len() {
+    fn on_job_done(&mut self, result: JobResult) {
+        let index = result.source;
+        if index >= self.pairs.len() {
             return;
         }
-        match done.result {
-            Results::Validated(judged) => {
-                self.places[place].incoming.in_flight = false;
-                judged.into_iter().for_each(|judged| self.on_judged(place, judged));
-                self.on_failed(place, Side::Outside, done.failed);
-                let doubt = self.watch.doubt(self.now.unix);
-                if std::mem::replace(&mut self.doubt, doubt) != doubt {
-                    self.tell(Event::ClockInDoubt(doubt));
-                }
+        match result.results {
+            Results::Validated(validated) => {
+                self.pairs[index].incoming.in_flight = false;
+                let clock_news = self.pipeline.watch_clock(&validated);
+                validated.into_iter().for_each(|validated| self.on_validated(index, validated));
+                self.on_failed(index, Side::Outside, result.failed);
+                clock_news.into_iter().for_each(|event| self.notify(Event::Process(event)));
             }
             Results::Signed(signed) => {
-                self.places[place].outgoing.in_flight = false;
-                self.signing = false;
-                signed.into_iter().for_each(|signed| self.on_signed(place, signed));
-                self.on_failed(place, Side::Inside, done.failed);
-                self.places[place].is_stale = false;
+                self.pipeline.signing = false;
+                signed.groups.into_iter().for_each(|signed| self.on_signed(index, signed));
+                self.on_failed(index, Side::Inside, result.failed);
+                self.pairs[index].outgoing.end_job();
                 self.reserve();
-                self.make_ahead(place);
+                self.make_keys_ahead(index);
             }
-            Results::Ahead(made) => {
-                self.signing = false;
+            Results::KeysMade(made) => {
+                self.pipeline.signing = false;
                 if !made {
-                    self.tell(Event::Failed { pair: place, what: "making keys ahead", routes: Vec::new() });
+                    let failed = RouteEvent::Failed { task: "making keys ahead", routes: Vec::new() };
+                    self.notify_of_routes(index, Some(failed));
                 }
             }
         }
     }
 
-    fn on_judged(&mut self, place: usize, Judged { group, report }: Judged) {
-        self.compare_sequences(place, &group, &report);
+    fn on_validated(&mut self, index: usize, validated: Validated) {
+        self.compare_sequences(index, &validated);
+        let Validated { group, report } = validated;
         let due = report.until.map(UnixTime::secs);
-        self.watch.observe(&report, self.now.unix);
         for nlri in group.routes {
-            let at = &mut self.places[place];
-            let Some(entry) = at.incoming.same(&nlri, &group.attributes) else { continue };
-            entry.found = Some(Arc::clone(&report));
-            let before = std::mem::replace(&mut entry.due, due);
-            at.counts.validated += 1;
-            self.forget_time(place, Side::Outside, nlri, before);
-            self.times.extend(due.map(|due| (due, place, Side::Outside, nlri)));
-            self.decide(place, nlri);
+            let pair = &mut self.pairs[index];
+            let Some(route) = pair.incoming.unchanged(&nlri, &group.attributes) else { continue };
+            route.result = Some(Arc::clone(&report));
+            pair.counts.validated += 1;
+            self.reschedule(index, Side::Outside, nlri, due);
+            self.apply_policy(index, nlri);
         }
     }
 
-    /// Lets policy act on what was found of a route.
-    fn decide(&mut self, place: usize, nlri: Nlri) {
-        let at = &mut self.places[place];
-        let Some(entry) = at.incoming.get(&nlri) else { return };
-        let Some(report) = entry.found.clone() else { return };
+    /// Passes a validated route inside, or rejects it.
+    fn apply_policy(&mut self, index: usize, nlri: Nlri) {
+        let pair = &mut self.pairs[index];
+        let Some(route) = pair.incoming.get(&nlri) else { return };
+        let Some(report) = route.result.clone() else { return };
         let class = VerdictClass::of(&report, &nlri.prefix);
-        match self.config.policy.apply(class, &entry.attributes) {
-            Some(attributes) => at.pair.route_with(Side::Inside, nlri, attributes),
+        let policy = &self.pipeline.config.policy;
+        match policy.apply(class, &route.attributes) {
+            Some(attributes) => pair.sessions.route_with(Side::Inside, nlri, attributes),
             None => {
-                at.counts.rejected += 1;
-                at.pair.route(Side::Inside, nlri, None);
+                pair.counts.rejected += 1;
+                pair.sessions.route(Side::Inside, nlri, None);
             }
         }
-        if self.config.policy.treatment(class).log {
-            self.tell(Event::Verdict { pair: place, nlri, class, report });
+        if policy.treatment(class).log {
+            self.notify_of_routes(index, Some(RouteEvent::Verdict { nlri, class, report }));
         }
     }
 
-    fn on_signed(&mut self, place: usize, Signed { group, outcome }: Signed) {
-        let unix = self.unix();
-        let RouteGroup { attributes, routes } = group;
-        let due = outcome.renewal();
-        let at = &mut self.places[place];
-        // Of lists that we originate each has a value of its own.
-        if matches!(&outcome, Outcome::Attested { origin: false, .. }) && !at.is_stale {
-            at.extended.insert(Arc::clone(&attributes), outcome.clone());
-        }
-        let routes: Vec<Nlri> =
-            routes.into_iter().filter(|nlri| at.outgoing.same(nlri, &attributes).is_some()).collect();
-        // The grant goes with the hop that names it, and stands nowhere else.
-        let handed = match (&outcome, &at.granted) {
-            (Outcome::Attested { attributes, .. }, Some(granted)) => Some(Arc::new(granted.beside(attributes))),
-            (Outcome::Attested { attributes, .. }, None) => Some(Arc::clone(attributes)),
-            _ => None,
+    fn on_signed(&mut self, index: usize, signed: SignedGroup) {
+        let unix = self.pipeline.unix();
+        let pair = &mut self.pairs[index];
+        let routes = pair.outgoing.record(&signed, unix, &mut pair.counts);
+        let SignedGroup { group, outcome } = signed;
+        // The grant goes with the hop that names its key, and stands nowhere else.
+        let sent = match (&outcome, &pair.granted) {
+            (SigningOutcome::Signed { attributes, .. }, Some(granted)) => Some(Arc::new(granted.add_to(attributes))),
+            _ => outcome.sent(&group.attributes).cloned(),
         };
+        // Routes that wait for a reserve are queued again once it is durable. Until then what was sent before stands.
+        let waits = matches!(outcome, SigningOutcome::NotReserved);
+        for nlri in routes.iter().filter(|_| !waits) {
+            pair.sessions.route(Side::Outside, *nlri, sent.clone());
+        }
         for nlri in &routes {
-            let at = &mut self.places[place];
-            let Some(entry) = at.outgoing.same(nlri, &attributes) else { continue };
-            entry.found = Some(outcome.clone());
-            let before = std::mem::replace(&mut entry.due, due);
-            at.counts.note(&outcome, before.is_some_and(|before| before <= unix));
-            match &outcome {
-                Outcome::Attested { .. } => at.pair.route(Side::Outside, *nlri, handed.clone()),
-                Outcome::AsTheyCame | Outcome::NotExtended(_) => {
-                    at.pair.route(Side::Outside, *nlri, Some(Arc::clone(&attributes)));
-                }
-                Outcome::TooLong { .. } | Outcome::Exhausted => at.pair.route(Side::Outside, *nlri, None),
-                // Queued again once the count is durable.
-                Outcome::NotReserved => {}
-            }
-            self.forget_time(place, Side::Inside, *nlri, before);
-            self.times.extend(due.map(|due| (due, place, Side::Inside, *nlri)));
+            self.reschedule(index, Side::Inside, *nlri, outcome.due());
         }
-        match outcome {
-            Outcome::NotExtended(error) if !routes.is_empty() => self.tell(Event::NotExtended(place, routes, error)),
-            Outcome::TooLong { need } if !routes.is_empty() => self.tell(Event::TooLong(place, routes, need)),
-            Outcome::Exhausted if !routes.is_empty() => self.tell(Event::Exhausted(place, routes)),
-            _ => {}
-        }
+        self.notify_of_routes(index, outcome.event(routes));
+    }
+
+    /// Sets when a route must be worked on again.
+    fn reschedule(&mut self, index: usize, from: Side, nlri: Nlri, due: Option<u64>) {
+        let before = self.pairs[index].set_due(from, &nlri, due);
+        self.pipeline.schedule.reschedule((index, from, nlri), before, due);
     }
 }
 
@@ -492,16 +411,16 @@ impl Machine for Proxy {
     fn handle(&mut self, input: Input, now: Now) {
         self.on_now(now);
         match input {
-            Input::Pair(place, input) => {
-                if let Some(place) = self.places.get_mut(place) {
-                    place.pair.handle(input, now);
+            Input::Pair(index, input) => {
+                if let Some(pair) = self.pairs.get_mut(index) {
+                    pair.sessions.handle(input, now);
                 }
             }
-            Input::Done(done) => self.on_done(done),
+            Input::JobDone(result) => self.on_job_done(result),
             Input::View(view) => self.on_view(view),
             Input::Directories(directories) => {
                 self.directories = directories;
-                self.places.iter_mut().for_each(|place| place.incoming.queue_all());
+                self.pairs.iter_mut().for_each(|pair| pair.incoming.queue_all());
             }
             Input::Policy(policy) => self.on_policy(policy),
             Input::Persisted(id) => self.on_persisted(id),
@@ -510,12 +429,12 @@ impl Machine for Proxy {
 
     fn handle_timeout(&mut self, now: Now) {
         self.on_now(now);
-        for place in &mut self.places {
-            if place.pair.deadline().is_some_and(|deadline| deadline <= now.instant) {
-                place.pair.handle_timeout(now);
+        for pair in &mut self.pairs {
+            if pair.sessions.deadline().is_some_and(|deadline| deadline <= now.instant) {
+                pair.sessions.handle_timeout(now);
             }
         }
-        self.on_times();
+        self.queue_due();
     }
 
     fn poll(&mut self) -> Option<Output> {
@@ -523,22 +442,21 @@ impl Machine for Proxy {
             if let Some(output) = self.outputs.pop_front() {
                 return Some(output);
             }
-            let next = self.places.iter_mut().enumerate().find_map(|(at, place)| Some((at, place.pair.poll()?)));
-            if let Some((place, output)) = next {
-                self.on_pair(place, output);
+            let next = self.pairs.iter_mut().enumerate().find_map(|(index, pair)| Some((index, pair.sessions.poll()?)));
+            if let Some((index, output)) = next {
+                self.on_sessions(index, output);
                 continue;
             }
-            self.work();
-            let due = self.places.iter().any(|place| place.pair.is_due());
-            if self.outputs.is_empty() && !due {
+            self.give_out_jobs();
+            let is_due = self.pairs.iter().any(|pair| pair.sessions.is_due());
+            if self.outputs.is_empty() && !is_due {
                 return None;
             }
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let pairs = self.places.iter().filter_map(|place| place.pair.deadline());
-        let next = self.times.first().map(|(due, ..)| wake(self.now, *due));
-        pairs.chain(next).min()
+        let pairs = self.pairs.iter().filter_map(|pair| pair.sessions.deadline());
+        pairs.chain(self.pipeline.deadline()).min()
     }
 }

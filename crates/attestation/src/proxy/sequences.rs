@@ -10,11 +10,11 @@ use wayleave_bgp::Nlri;
 use wayleave_core::Asn;
 
 /// Routes of a pair whose sequences are kept: our own limit, beyond which none is noted.
-const MOST: usize = 1 << 20;
+const MAX_ROUTES: usize = 1 << 20;
 
 /// What an origin said of a route.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Said {
+pub(super) struct OriginSequence {
     pub(super) origin: Asn,
     /// To whom it said so.
     pub(super) next: Asn,
@@ -29,7 +29,7 @@ pub(super) struct Sequences(HashMap<(Nlri, Asn, Asn), (u64, u64)>);
 
 impl Sequences {
     /// Notes what was said; the newest sequence, if this one is older.
-    pub(super) fn note(&mut self, nlri: &Nlri, said: Said) -> Option<u64> {
+    pub(super) fn note(&mut self, nlri: &Nlri, said: OriginSequence) -> Option<u64> {
         let key = (*nlri, said.origin, said.next);
         match self.0.get_mut(&key) {
             Some((newest, _)) if said.sequence < *newest => Some(*newest),
@@ -38,7 +38,7 @@ impl Sequences {
                 None
             }
             None => {
-                if self.0.len() < MOST {
+                if self.0.len() < MAX_ROUTES {
                     self.0.insert(key, (said.sequence, said.until));
                 }
                 None
@@ -60,7 +60,7 @@ mod tests {
     fn only_what_went_the_same_way_is_compared() {
         let mut sequences = Sequences::default();
         let nlri = Nlri { prefix: "192.0.2.0/24".parse().expect("a prefix"), path_id: 0 };
-        let said = |next: u32, sequence| Said { origin: Asn(1), next: Asn(next), sequence, until: 100 };
+        let said = |next: u32, sequence| OriginSequence { origin: Asn(1), next: Asn(next), sequence, until: 100 };
         assert_eq!(sequences.note(&nlri, said(2, 7)), None);
         assert_eq!(sequences.note(&nlri, said(3, 5)), None, "another neighbour of the origin");
         assert_eq!(sequences.note(&nlri, said(2, 7)), None, "the same again");

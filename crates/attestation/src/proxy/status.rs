@@ -9,16 +9,12 @@ use wayleave_core::{Asn, Prefix, UnixTime};
 
 use super::machine::Proxy;
 use super::session_pair::{SessionPair, Side};
-use crate::SuiteId;
-use crate::attest::{AttestError, KeyRing, Pair as KeyPair};
-use crate::clock_doubt::ClockDoubt;
-use crate::path::Path;
+use crate::attest::AttestError;
 use crate::pipeline::Counts;
-use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, goes_out, hops, own_keys, reason, suite_name, word};
-use crate::pipeline::jobs::{Outcome, carried};
+use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, outcome_words, reason, suite_name};
+use crate::pipeline::jobs::{SigningOutcome, carried_octets};
 use crate::pipeline::policy::VerdictClass;
-use crate::report::{Broken, KeyOrigin, Lack, Report};
-use crate::validate::{Carried, Context, Route, Rules, validate};
+use crate::report::{Broken, Lack, Report};
 
 /// The state of a proxy.
 #[derive(Clone, Debug, Serialize)]
@@ -133,92 +129,90 @@ pub struct WhyRoute {
 }
 
 impl Proxy {
-    /// The state of every pair.
     #[must_use]
     pub fn status(&mut self) -> Status {
         let mut classes: BTreeMap<&'static str, u64> =
             VerdictClass::ALL.iter().map(|class| (class.name(), 0)).collect();
         let mut counts = Counts::default();
-        let pairs = self.places.iter().map(|place| {
-            for (nlri, entry) in place.incoming.iter() {
-                if let Some(report) = &entry.found {
+        let pairs = self.pairs.iter().map(|pair| {
+            for (nlri, route) in pair.incoming.iter() {
+                if let Some(report) = &route.result {
                     *classes.entry(VerdictClass::of(report, &nlri.prefix).name()).or_default() += 1;
                 }
             }
-            counts.add(&place.counts);
+            counts.add(&pair.counts);
             PairStatus {
-                name: place.name.clone(),
-                inside: end(&place.pair, Side::Inside),
-                outside: end(&place.pair, Side::Outside),
-                offered: place.offered.iter().map(|key| suite_name(key.suite)).collect(),
-                waiting: [place.incoming.waiting(), place.outgoing.waiting()],
-                counts: place.counts,
+                name: pair.name.clone(),
+                inside: end(&pair.sessions, Side::Inside),
+                outside: end(&pair.sessions, Side::Outside),
+                offered: pair.offered.iter().map(|key| suite_name(key.suite)).collect(),
+                waiting: [pair.incoming.waiting(), pair.outgoing.routes.waiting()],
+                counts: pair.counts,
             }
         });
         let pairs = pairs.collect();
-        let clock = clock_words(self.doubt);
-        let keys = self.ring();
-        let left = keys.pairs.iter().enumerate().filter_map(|(place, pair)| Some(self.left(place, pair)?.share()));
-        let few_time_left = left.reduce(f64::min);
-        drop(keys);
-        Status { asn: self.config.asn, pairs, classes, counts, clock, few_time_left }
+        let clock = clock_words(self.pipeline.doubt);
+        let few_time_left = self.pipeline.few_time_left();
+        Status { asn: self.pipeline.config.asn, pairs, classes, counts, clock, few_time_left }
     }
 
-    /// Why the proxy does not do all of its work, if it does not. Cheap, to be asked often.
+    /// Why the proxy does not do all of its work, if it does not. Cheap, to be queried often.
     #[must_use]
     pub fn lacks(&self) -> Option<String> {
         let is_up = |pair: &SessionPair| Side::BOTH.iter().all(|side| pair.established(*side).is_some());
-        let down = self.places.iter().find(|place| !is_up(&place.pair));
-        let clock = self.doubt.map(|_| format!("the clock is {}", clock_words(self.doubt)));
-        clock.or_else(|| down.map(|place| format!("pair {} is not up", place.name)))
+        let down = || self.pairs.iter().find(|pair| !is_up(&pair.sessions));
+        let clock = self.pipeline.clock_problem();
+        clock.or_else(|| down().map(|pair| format!("pair {} is not up", pair.name)))
     }
 
-    /// The first `most` routes, pair by pair, those from outside first.
+    /// The first `max` routes, pair by pair, those from outside first.
     #[must_use]
-    pub fn routes(&mut self, most: usize) -> Vec<RouteStatus> {
-        let policy = &self.config.policy;
-        let all = self.places.iter().flat_map(|place| {
-            let name = &place.name;
-            let incoming = place.incoming.iter().map(move |(nlri, entry)| {
-                let class = entry.found.as_ref().map(|report| VerdictClass::of(report, &nlri.prefix));
+    pub fn routes(&mut self, max: usize) -> Vec<RouteStatus> {
+        let policy = &self.pipeline.config.policy;
+        let all = self.pairs.iter().flat_map(|pair| {
+            let name = &pair.name;
+            let incoming = pair.incoming.iter().map(move |(nlri, route)| {
+                let class = route.result.as_ref().map(|report| VerdictClass::of(report, &nlri.prefix));
                 RouteStatus {
                     pair: name.clone(),
                     direction: "in",
                     prefix: nlri.prefix,
-                    as_path: entry.attributes.as_path().asns().collect(),
+                    as_path: route.attributes.as_path().asns().collect(),
                     verdict: class.map_or("waits", VerdictClass::name).to_owned(),
                     passed: class.is_some_and(|class| !policy.treatment(class).reject),
                 }
             });
-            let outgoing = place.outgoing.iter().map(move |(nlri, entry)| RouteStatus {
+            let outgoing = pair.outgoing.routes.iter().map(move |(nlri, route)| RouteStatus {
                 pair: name.clone(),
                 direction: "out",
                 prefix: nlri.prefix,
-                as_path: entry.attributes.as_path().asns().collect(),
-                verdict: entry.found.as_ref().map_or("waits".to_owned(), |outcome| word(outcome).to_owned()),
-                passed: entry.found.as_ref().is_some_and(goes_out),
+                as_path: route.attributes.as_path().asns().collect(),
+                verdict: route.result.as_ref().map_or("waits", short_outcome).to_owned(),
+                passed: route.result.as_ref().is_some_and(|outcome| outcome.sent(&route.attributes).is_some()),
             });
             incoming.chain(outgoing)
         });
-        all.take(most).collect()
+        all.take(max).collect()
     }
 
-    /// Public parts of the keys that this proxy signs with.
+    /// The public parts of the keys that sign.
     #[must_use]
     pub fn own_keys(&mut self) -> Vec<OwnKey> {
-        own_keys(&self.ring(), |place, pair| self.left(place, pair).map(|left| left.left))
+        self.pipeline.own_keys()
     }
 
-    /// Why `prefix` has the routes that it has. Validates them anew, to say as exactly as can be what broke.
+    /// Why `prefix` has the routes that it has. Validates them again, and checks every signature, so that the answer names
+    /// the first hop that is false.
     #[must_use]
     pub fn why(&mut self, prefix: Prefix) -> Why {
         let mut routes = Vec::new();
-        for place in &self.places {
-            for (_, entry) in place.incoming.paths(prefix) {
-                let report = self.explain(prefix, &entry.attributes, self.config.asn);
+        for pair in &self.pairs {
+            for (_, route) in pair.incoming.paths(prefix) {
+                let report =
+                    self.pipeline.explain(prefix, &route.attributes, self.pipeline.config.asn, &self.directories);
                 let class = VerdictClass::of(&report, &prefix);
-                let treatment = self.config.policy.treatment(class);
-                let outcome = match (&entry.found, treatment.reject) {
+                let treatment = self.pipeline.config.policy.treatment(class);
+                let outcome = match (&route.result, treatment.reject) {
                     (None, _) => "waits to be validated".to_owned(),
                     (_, true) => format!("{}, and rejected by policy", class.name()),
                     (_, false) => match treatment.large_community {
@@ -226,25 +220,22 @@ impl Proxy {
                         None => format!("{}, passed inside", class.name()),
                     },
                 };
-                routes.push(self.why_route(&place.name, "in", &entry.attributes, &report, class, outcome));
+                routes.push(self.why_route(&pair.name, "in", &route.attributes, &report, class, outcome));
             }
-            let neighbour = place.pair.established(Side::Outside).map_or(Asn(0), |up| up.peer_asn);
-            for (_, entry) in place.outgoing.paths(prefix) {
-                let sent = match &entry.found {
-                    Some(Outcome::Attested { attributes, .. }) => attributes,
-                    _ => &entry.attributes,
-                };
-                let report = self.explain(prefix, sent, neighbour);
+            let neighbour = pair.sessions.established(Side::Outside).map_or(Asn(0), |up| up.peer_asn);
+            for (_, route) in pair.outgoing.routes.paths(prefix) {
+                let sent = route.result.as_ref().and_then(|outcome| outcome.sent(&route.attributes));
+                let sent = sent.unwrap_or(&route.attributes);
+                let report = self.pipeline.explain(prefix, sent, neighbour, &self.directories);
                 let class = VerdictClass::of(&report, &prefix);
-                let outcome = match &entry.found {
+                let outcome = match &route.result {
                     None => "waits to be signed".to_owned(),
-                    Some(Outcome::NotExtended(error)) => format!("sent on without our hop: {error}"),
-                    Some(Outcome::TooLong { need }) => {
+                    Some(SigningOutcome::TooLong { need }) => {
                         format!("not sent: the attestation of {need} octets is too long for {neighbour}")
                     }
-                    Some(outcome) => word(outcome).to_owned(),
+                    Some(outcome) => outcome_words(outcome),
                 };
-                routes.push(self.why_route(&place.name, "out", sent, &report, class, outcome));
+                routes.push(self.why_route(&pair.name, "out", sent, &report, class, outcome));
             }
         }
         let summary = match routes.len() {
@@ -253,14 +244,6 @@ impl Proxy {
             more => format!("{more} routes"),
         };
         Why { prefix, summary, routes }
-    }
-
-    fn explain(&self, prefix: Prefix, attributes: &Attributes, receiver: Asn) -> Report {
-        let rules = Rules { explain: true, ..self.config.rules };
-        let context = Context { view: &self.view, rules: &rules, clock: self.clock(), directories: &self.directories };
-        let path = Path::from_as_path(attributes.as_path());
-        let carried = carried(attributes, self.config.attribute);
-        validate(&context, &Route { prefixes: &[prefix], path: &path, carried, receiver })
     }
 
     fn why_route(
@@ -272,10 +255,6 @@ impl Proxy {
         class: VerdictClass,
         outcome: String,
     ) -> WhyRoute {
-        let octets = match carried(attributes, self.config.attribute) {
-            Carried::Value(value) => value.len(),
-            Carried::Absent | Carried::Malformed => 0,
-        };
         WhyRoute {
             pair: pair.to_owned(),
             direction,
@@ -287,8 +266,25 @@ impl Proxy {
             reason: reason(report),
             lack: report.lack,
             until: report.until,
-            octets,
+            octets: carried_octets(attributes, self.pipeline.config.attribute),
         }
+    }
+}
+
+/// How a route went out, as lists show it.
+fn short_outcome(outcome: &SigningOutcome) -> &'static str {
+    match outcome {
+        SigningOutcome::Signed { origin: true, .. } => "signed as origin",
+        SigningOutcome::Signed { origin: false, .. } => "chain extended",
+        SigningOutcome::AsReceived => "sent on without an attestation of ours",
+        SigningOutcome::NotExtended(AttestError::NotOurs(_)) => {
+            "sent on without our hop: the chain names none of our keys"
+        }
+        SigningOutcome::NotExtended(_) => "sent on without our hop",
+        SigningOutcome::TooLong { .. } => "not sent: too long",
+        SigningOutcome::NotReserved => "waits until the key's next signatures are recorded on disk",
+        SigningOutcome::Exhausted => "not sent: the keys are exhausted",
+        SigningOutcome::Refused { .. } => "not sent: rejected by policy",
     }
 }
 

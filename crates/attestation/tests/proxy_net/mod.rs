@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use wayleave_attestation::attest::{KeyRing, Pair as KeyPair};
 use wayleave_attestation::pipeline::policy::Policy;
+use wayleave_attestation::pipeline::{PipelineConfig, Reserve};
 use wayleave_attestation::pki::{AttestedSince, RegisteredKey, Strictness, View, Vrp};
 use wayleave_attestation::proxy::handover::Handover;
 use wayleave_attestation::proxy::session_pair::{self, Side};
@@ -388,11 +389,11 @@ impl Net {
                     self.send(At::Proxy(proxy, pair, side), connection, &bytes);
                 }
                 Output::Close { pair, side, connection } => self.close(At::Proxy(proxy, pair, side), connection),
-                Output::Work(job) => {
+                Output::Job(job) => {
                     let done = job.run();
-                    self.proxies[proxy].handle(Input::Done(done), self.now);
+                    self.proxies[proxy].handle(Input::JobDone(done), self.now);
                 }
-                Output::Persist { id, public, limit } => {
+                Output::Persist(Reserve { id, public, limit }) => {
                     self.persists.push((proxy, id, public, limit));
                     if self.durable {
                         self.proxies[proxy].handle(Input::Persisted(id), self.now);
@@ -500,20 +501,22 @@ pub fn config(asn: u32, pairs: usize, connects: bool) -> ProxyConfig {
     let options = |place: usize| PairOptions {
         name: format!("pair {place}"),
         ends: [end(PeerAsn::Exactly(Asn(asn)), false), end(PeerAsn::Any, connects)],
-        most: 2_800,
-        most_extended: 60_000,
+        max_octets: 2_800,
+        max_octets_extended: 60_000,
         handover: Handover::default(),
     };
     ProxyConfig {
-        asn: Asn(asn),
-        attribute: ATTRIBUTE,
+        pipeline: PipelineConfig {
+            asn: Asn(asn),
+            attribute: ATTRIBUTE,
+            rules: Rules::default(),
+            uncertainty: 600,
+            lifetime: 24 * 60,
+            policy: Policy::default(),
+            own: None,
+        },
         capability: 240,
-        rules: Rules::default(),
-        uncertainty: 600,
-        lifetime: 24 * 60,
         least_strength: 112,
-        policy: Policy::default(),
-        own: None,
         pairs: (0..pairs).map(options).collect(),
     }
 }

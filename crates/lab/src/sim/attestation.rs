@@ -6,9 +6,10 @@ use std::sync::Arc;
 use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::chain::TYPE_CODE;
 use wayleave_attestation::member::MemberAttestationConfig;
+use wayleave_attestation::pipeline::PipelineConfig;
 use wayleave_attestation::pipeline::policy::Policy;
 use wayleave_attestation::pki::{RegisteredKey, View};
-use wayleave_attestation::proxy::MOST_OCTETS;
+use wayleave_attestation::proxy::MAX_OCTETS;
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::Rules;
 use wayleave_bgp::AttributeCode;
@@ -63,7 +64,7 @@ impl Sim {
     /// Runs the jobs that were held back, and holds back none from now on.
     pub fn release_jobs(&mut self) {
         for (slot, jobs) in std::mem::take(&mut self.held_jobs) {
-            let done = |job: wayleave_attestation::member::Job| MemberInput::JobDone(job.run());
+            let done = |job: wayleave_attestation::pipeline::Job| MemberInput::JobDone(job.run());
             self.inputs.extend(jobs.into_iter().map(|job| (Node::Member(slot), Input::Member(done(job)))));
         }
     }
@@ -74,14 +75,16 @@ impl Sim {
             return None;
         }
         let settings = MemberAttestationConfig {
-            asn: member_asn(slot),
-            attribute: AttributeCode(TYPE_CODE),
-            rules: Rules::default(),
-            uncertainty: 600,
-            lifetime: 24 * 60,
-            policy: Policy::default(),
-            own: None,
-            most: MOST_OCTETS,
+            pipeline: PipelineConfig {
+                asn: member_asn(slot),
+                attribute: AttributeCode(TYPE_CODE),
+                rules: Rules::default(),
+                uncertainty: 600,
+                lifetime: 24 * 60,
+                policy: Policy::default(),
+                own: None,
+            },
+            max_octets: MAX_OCTETS,
         };
         let key_ring = attest_ring(self.setup.seed, member_asn(slot));
         Some(AttestationConfig { settings, key_ring, signatures_used: HashMap::new(), view: Arc::clone(&self.view) })

@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_attestation::member::{Job, MemberAttestationEvent};
+use wayleave_attestation::member::MemberAttestationEvent;
+use wayleave_attestation::pipeline::Job;
 use wayleave_attestation::pki::View;
 use wayleave_bgp::peer::PeerEvent;
 use wayleave_bgp::{Attributes, Nlri, Update};

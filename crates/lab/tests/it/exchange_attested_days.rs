@@ -8,6 +8,7 @@ use crate::common::attested::{
 use crate::common::{nlri, route};
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::member::MemberAttestationEvent;
+use wayleave_attestation::pipeline::RouteEvent;
 use wayleave_attestation::pipeline::policy::VerdictClass;
 use wayleave_core::VerdictKind;
 use wayleave_lab::sim::{Node, Setup, Sim, member_asn};
@@ -92,8 +93,12 @@ fn what_a_member_signed_that_stays_away_lapses_at_its_time_and_not_before() {
     assert_eq!(verdicts(&mut sim, 3, &own(1))[&1], Some(VerdictKind::Expired));
     assert_eq!(announcer(&sim, LEGACY, &own(1)), Some(member_asn(1)), "it looks at nothing");
     let told = sim.attestation_events.iter();
-    let told =
-        told.filter(|(_, event)| matches!(event, MemberAttestationEvent::Verdict { class: VerdictClass::Expired, .. }));
+    let told = told.filter(|(_, event)| {
+        matches!(
+            event,
+            MemberAttestationEvent::Route { event: RouteEvent::Verdict { class: VerdictClass::Expired, .. }, .. }
+        )
+    });
     assert_eq!(told.count(), 3, "each member that validates is told once");
     sim.start(Node::Member(1));
     rest(&mut sim);
@@ -117,7 +122,11 @@ fn a_customers_chain_that_ends_is_withdrawn_at_its_time_and_announced_again_when
     // The member's own hop was signed again, that of the customer is not its to sign.
     assert!(sim.member(1).and_then(|member| member.attestation_status()).expect("it attests").counts.renewed >= 2);
     let refused = |(slot, event): &(u32, MemberAttestationEvent)| {
-        *slot == 1 && matches!(event, MemberAttestationEvent::Refused(_, VerdictClass::Expired, _))
+        *slot == 1
+            && matches!(
+                event,
+                MemberAttestationEvent::Route { event: RouteEvent::Refused { class: VerdictClass::Expired, .. }, .. }
+            )
     };
     assert_eq!(sim.attestation_events.iter().filter(|event| refused(event)).count(), 1);
     sim.announce(1, &[nlri(BEHIND)], &customers_route(1, BEHIND, unix(&sim)));

@@ -127,7 +127,7 @@ pub struct EndSection {
 }
 
 fn default_most_extended() -> Spanned<u64> {
-    Spanned::new(0..0, wayleave_attestation::proxy::MOST_OCTETS_EXTENDED as u64)
+    Spanned::new(0..0, wayleave_attestation::proxy::MAX_OCTETS_EXTENDED as u64)
 }
 
 impl AttestFile {

@@ -139,7 +139,7 @@ pub(super) fn default_strength() -> Spanned<u64> {
 }
 
 pub(super) fn default_most() -> Spanned<u64> {
-    Spanned::new(0..0, wayleave_attestation::proxy::MOST_OCTETS as u64)
+    Spanned::new(0..0, wayleave_attestation::proxy::MAX_OCTETS as u64)
 }
 
 /// Nobody's keys or prefixes are known.

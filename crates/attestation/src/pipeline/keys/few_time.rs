@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::SuiteId;
-use crate::attest::{KeyRing, Pair};
+use crate::attest::{KeyRing, Pair as KeyPair};
 
 /// Signatures of a few-time key that are made durable ahead of their use.
 const RESERVE: u64 = 1024;
@@ -11,7 +11,7 @@ const RESERVE: u64 = 1024;
 const ALARMS: [u64; 3] = [25, 10, 1];
 
 /// A few-time key's count.
-struct Reserve {
+struct FewTimeKey {
     /// Its place in the ring.
     place: usize,
     public: Vec<u8>,
@@ -25,8 +25,8 @@ struct Reserve {
     told: usize,
 }
 
-impl Reserve {
-    fn left(&self, pair: &Pair) -> Option<SignaturesLeft> {
+impl FewTimeKey {
+    fn left(&self, pair: &KeyPair) -> Option<SignaturesLeft> {
         let all = pair.key.signatures()?;
         let next = pair.key.next_index()?.max(self.from);
         let of = all.end - all.start;
@@ -53,16 +53,21 @@ impl SignaturesLeft {
     }
 }
 
-/// What is to be made durable: that the key `public` may have signed with every index below `limit`.
-pub(crate) struct ToPersist {
-    pub(crate) id: u64,
-    pub(crate) public: Vec<u8>,
-    pub(crate) limit: u64,
+/// A reserve of signatures of a few-time key. Its driver makes durable that the key may have signed with every index
+/// below `limit`, and then reports `id` as persisted; no index from `limit` on is used before.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reserve {
+    /// Rises by one each time.
+    pub id: u64,
+    /// The key's name in the store: its encoded public half.
+    pub public: Vec<u8>,
+    /// Indices below it count as used after a restart.
+    pub limit: u64,
 }
 
 /// The counts of a ring's few-time keys.
 pub(crate) struct Reserves {
-    keys: Vec<Reserve>,
+    keys: Vec<FewTimeKey>,
     persists: u64,
 }
 
@@ -73,7 +78,7 @@ impl Reserves {
         let keys = few_time.map(|(place, pair)| {
             let public = pair.key.public().to_vec();
             let from = used.get(&public).copied().unwrap_or(0);
-            Reserve { place, public, from, limit: from, pending: None, told: 0 }
+            FewTimeKey { place, public, from, limit: from, pending: None, told: 0 }
         });
         Self { keys: keys.collect(), persists: 0 }
     }
@@ -84,7 +89,7 @@ impl Reserves {
     }
 
     /// Asks for more signatures to be made durable, well before they are used.
-    pub(crate) fn due(&mut self, ring: &KeyRing) -> Vec<ToPersist> {
+    pub(crate) fn due(&mut self, ring: &KeyRing) -> Vec<Reserve> {
         let mut all = Vec::new();
         for key in &mut self.keys {
             let next = ring.pairs.get(key.place).and_then(|pair| pair.key.next_index());
@@ -96,13 +101,13 @@ impl Reserves {
             // A part of a tree begins at an index of its own.
             let limit = key.limit.max(used) + RESERVE;
             key.pending = Some((self.persists, limit));
-            all.push(ToPersist { id: self.persists, public: key.public.clone(), limit });
+            all.push(Reserve { id: self.persists, public: key.public.clone(), limit });
         }
         all
     }
 
     /// What is left of the key at this place of the ring; `None` if it signs without limit.
-    pub(crate) fn left(&self, place: usize, pair: &Pair) -> Option<SignaturesLeft> {
+    pub(crate) fn left(&self, place: usize, pair: &KeyPair) -> Option<SignaturesLeft> {
         self.keys.iter().find(|key| key.place == place)?.left(pair)
     }
 
@@ -120,7 +125,7 @@ impl Reserves {
 
     /// What was asked for under `id` is durable: the key may sign so often. Whether there is such a key.
     pub(crate) fn persisted(&mut self, id: u64, ring: &mut KeyRing) -> bool {
-        let asked = |key: &&mut Reserve| key.pending.is_some_and(|(of, _)| of == id);
+        let asked = |key: &&mut FewTimeKey| key.pending.is_some_and(|(of, _)| of == id);
         let Some(key) = self.keys.iter_mut().find(asked) else { return false };
         let Some((_, limit)) = key.pending.take() else { return false };
         key.limit = limit;

@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wayleave_core::{Asn, UnixTime};
 
-pub(crate) mod few_time;
+mod few_time;
 
-pub use few_time::SignaturesLeft;
-use few_time::{Reserves, ToPersist};
+use few_time::Reserves;
+pub use few_time::{Reserve, SignaturesLeft};
 
-use crate::attest::{KeyRing, Pair};
+use crate::attest::{KeyRing, Pair as KeyPair};
 use crate::pki::View;
 
 /// Keys for whoever signs: one at a time.
 #[derive(Clone)]
-pub(crate) struct Ring(Arc<Mutex<KeyRing>>);
+pub(crate) struct SharedKeyRing(Arc<Mutex<KeyRing>>);
 
-impl Ring {
+impl SharedKeyRing {
     pub(crate) fn lock(&self) -> MutexGuard<'_, KeyRing> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -32,7 +32,7 @@ impl Ring {
 
 /// The ring, what is durable of its few-time keys, and the sequence of what it signs as origin.
 pub(crate) struct SigningKeys {
-    pub(crate) ring: Ring,
+    pub(crate) ring: SharedKeyRing,
     reserves: Reserves,
     sequence: u64,
 }
@@ -41,7 +41,7 @@ impl SigningKeys {
     /// `used`: by encoded public key, how often it may have signed in earlier lives.
     pub(crate) fn new(ring: KeyRing, used: &HashMap<Vec<u8>, u64>) -> Self {
         let reserves = Reserves::new(&ring, used);
-        Self { ring: Ring(Arc::new(Mutex::new(ring))), reserves, sequence: 0 }
+        Self { ring: SharedKeyRing(Arc::new(Mutex::new(ring))), reserves, sequence: 0 }
     }
 
     /// Whether there is any.
@@ -55,12 +55,12 @@ impl SigningKeys {
     }
 
     /// Signatures that are left of the key at this place of the ring, if it is a few-time key.
-    pub(crate) fn left(&self, place: usize, pair: &Pair) -> Option<SignaturesLeft> {
+    pub(crate) fn left(&self, place: usize, pair: &KeyPair) -> Option<SignaturesLeft> {
         self.reserves.left(place, pair)
     }
 
     /// What is to be made durable, well before it is used, and which keys will end.
-    pub(crate) fn reserve(&mut self) -> (Vec<ToPersist>, Vec<SignaturesLeft>) {
+    pub(crate) fn reserve(&mut self) -> (Vec<Reserve>, Vec<SignaturesLeft>) {
         let ring = self.ring.lock();
         (self.reserves.due(&ring), self.reserves.ending(&ring))
     }

@@ -10,7 +10,7 @@ use crate::attest::SignedHop;
 use crate::leaf::{Leaf, Tree};
 
 /// Signed hops that are kept for the other neighbours, at most.
-const MOST_KEPT: usize = 65_536;
+const MAX_SHARED_HOPS: usize = 65_536;
 
 /// The neighbours that share signatures.
 pub(crate) struct NeighbourTree {
@@ -19,19 +19,19 @@ pub(crate) struct NeighbourTree {
     depth: u8,
     /// The last word of each, also while its session is down, so that the tree stays.
     leaves: BTreeMap<Asn, Leaf>,
-    shared: Option<Shared>,
+    shared: Option<SharedTree>,
 }
 
 /// A tree, and what was signed for its root.
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub(crate) struct SharedTree {
     pub(crate) tree: Arc<Tree>,
-    kept: Arc<Mutex<HashMap<[u8; 32], Kept>>>,
+    kept: Arc<Mutex<HashMap<[u8; 32], SharedHop>>>,
 }
 
 /// A hop, and when it is to be signed again, in seconds since 1970.
 #[derive(Clone)]
-pub(crate) struct Kept {
+pub(crate) struct SharedHop {
     pub(crate) hop: SignedHop,
     pub(crate) renew: u64,
 }
@@ -47,8 +47,9 @@ impl NeighbourTree {
         Self { seed, depth, leaves: BTreeMap::new(), shared: None }
     }
 
-    /// What we say of a neighbour.
-    pub(crate) fn learn(&mut self, asn: Asn, leaf: &Leaf) {
+    /// Sets the leaf that names a neighbour and its keys. A change of one makes another tree, and signatures over the last
+    /// one are not used again.
+    pub(crate) fn set_leaf(&mut self, asn: Asn, leaf: &Leaf) {
         if self.leaves.get(&asn) != Some(leaf) {
             self.leaves.insert(asn, leaf.clone());
             self.shared = None;
@@ -56,14 +57,14 @@ impl NeighbourTree {
     }
 
     /// The tree that has this leaf; `None` if it has none: another session with the same AS said something else.
-    pub(crate) fn shared(&mut self, asn: Asn, leaf: &Leaf) -> Option<Shared> {
+    pub(crate) fn shared(&mut self, asn: Asn, leaf: &Leaf) -> Option<SharedTree> {
         if self.leaves.get(&asn) != Some(leaf) {
             return None;
         }
         if self.shared.is_none() {
             let leaves: Vec<(Asn, Leaf)> = self.leaves.iter().map(|(asn, leaf)| (*asn, leaf.clone())).collect();
             let tree = Tree::private(&self.seed, self.depth, &leaves).ok()?;
-            self.shared = Some(Shared { tree: Arc::new(tree), kept: Arc::default() });
+            self.shared = Some(SharedTree { tree: Arc::new(tree), kept: Arc::default() });
         }
         self.shared.clone()
     }
@@ -76,25 +77,25 @@ impl NeighbourTree {
     }
 }
 
-impl Shared {
+impl SharedTree {
     /// What was signed for `key`, if it need not be signed again at `now`.
-    pub(crate) fn find(&self, key: &[u8; 32], now: u64) -> Option<Kept> {
+    pub(crate) fn find(&self, key: &[u8; 32], now: u64) -> Option<SharedHop> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.get(key).filter(|kept| kept.renew > now).cloned()
     }
 
     /// Keeps what was signed for the other neighbours.
-    pub(crate) fn keep(&self, key: [u8; 32], kept: Kept) {
+    pub(crate) fn keep(&self, key: [u8; 32], kept: SharedHop) {
         let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= MOST_KEPT {
+        if all.len() >= MAX_SHARED_HOPS {
             all.clear();
         }
         all.insert(key, kept);
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for SharedTree {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
+        f.debug_struct("SharedTree").finish_non_exhaustive()
     }
 }

@@ -1,0 +1,39 @@
+//! What operators should know of, from both machines.
+
+use std::sync::Arc;
+
+use wayleave_bgp::Nlri;
+
+use super::keys::SignaturesLeft;
+use super::policy::VerdictClass;
+use crate::attest::AttestError;
+use crate::clock_doubt::ClockDoubt;
+use crate::report::Report;
+
+/// What happened to routes.
+#[derive(Debug)]
+pub enum RouteEvent {
+    /// A received route has a class that policy reports.
+    Verdict { nlri: Nlri, class: VerdictClass, report: Arc<Report> },
+    /// Routes are not sent: policy rejects the class with which they were received.
+    Refused { routes: Vec<Nlri>, class: VerdictClass, report: Arc<Report> },
+    /// Routes were sent with the attestation with which they came.
+    NotExtended { routes: Vec<Nlri>, error: AttestError },
+    /// Routes were not sent: the shortest attestation has `need` octets, too many for the target.
+    TooLong { routes: Vec<Nlri>, need: usize },
+    /// Routes were not sent: no key has a signature left.
+    Exhausted { routes: Vec<Nlri> },
+    /// A job panicked: a bug. Its routes are not used and not sent, and are tried again later.
+    Failed { task: &'static str, routes: Vec<Nlri> },
+}
+
+/// What concerns the whole process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ProcessEvent {
+    /// A few-time key has few signatures left: the operator must make another. Comes once for each step down.
+    KeyEnds(SignaturesLeft),
+    /// Somebody set the wall clock by so many seconds: everything is validated and signed again.
+    ClockStepped(i64),
+    /// Most origins disagree with this machine's clock; `None`: no longer.
+    ClockInDoubt(Option<ClockDoubt>),
+}

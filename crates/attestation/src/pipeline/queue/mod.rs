@@ -1,0 +1,9 @@
+//! Routes that wait for a job, and when each must be worked on again.
+
+mod pending;
+mod revalidate;
+mod signing;
+
+pub(crate) use pending::{PendingRoute, PendingRoutes};
+pub(crate) use revalidate::{RETRY_FAILED, RevalidationSchedule, not_in_the_past};
+pub(crate) use signing::{SIGNING_BURST, SigningQueue};
