@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wayleave_bgp::Nlri;
-use wayleave_bgp::session::ConnectionId;
+use wayleave_bgp::peer::TcpRequest;
 use wayleave_core::Asn;
 
 use super::handover::Handover;
@@ -62,24 +62,11 @@ pub enum Input {
 
 #[derive(Debug)]
 pub enum Output {
-    /// Open a connection, as in [`session_pair::Output::Connect`].
-    Connect {
+    /// For the driver of the connections of one side of a pair.
+    Tcp {
         pair: usize,
         side: Side,
-        attempt: u64,
-    },
-    /// Send these octets: whole messages.
-    Send {
-        pair: usize,
-        side: Side,
-        connection: ConnectionId,
-        bytes: Vec<u8>,
-    },
-    /// Close the connection, once what was sent is out.
-    Close {
-        pair: usize,
-        side: Side,
-        connection: ConnectionId,
+        request: TcpRequest,
     },
     /// Run this on any thread, and return its result as [`Input::JobDone`].
     Job(Job),

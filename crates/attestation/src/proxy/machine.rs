@@ -171,9 +171,7 @@ impl Proxy {
 
     fn on_sessions(&mut self, pair: usize, output: session_pair::Output) {
         let output = match output {
-            session_pair::Output::Connect { side, attempt } => Output::Connect { pair, side, attempt },
-            session_pair::Output::Send { side, connection, bytes } => Output::Send { pair, side, connection, bytes },
-            session_pair::Output::Close { side, connection } => Output::Close { pair, side, connection },
+            session_pair::Output::Tcp { side, request } => Output::Tcp { pair, side, request },
             session_pair::Output::Event(event) => return self.on_event(pair, event),
             session_pair::Output::Route { from, nlri, attributes } => {
                 return self.on_route(pair, from, nlri, attributes);

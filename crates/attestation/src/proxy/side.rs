@@ -1,9 +1,10 @@
-//! The two ends of a pair, how each is reached, what a pair is told and what it wants done.
+//! The two ends of a pair, how each is reached, and a pair's inputs and outputs.
 
 use std::sync::Arc;
 
+use wayleave_bgp::peer::TcpRequest;
 use wayleave_bgp::rib::{MaxPrefixes, RejectedRoutes};
-use wayleave_bgp::session::{self, ConnectionId, Ended, Established, PeerAsn};
+use wayleave_bgp::session::{self, Ended, Established, PeerAsn};
 use wayleave_bgp::{Attributes, Capability, Nlri, Problem};
 use wayleave_core::Afi;
 
@@ -68,43 +69,20 @@ pub struct PairConfig {
     pub more: [Vec<Capability>; 2],
 }
 
-/// What the world tells a pair. Connections are numbered by side; a number is never used again.
+/// Connections are numbered by side; a number is never used again.
 #[derive(Debug)]
 pub enum Input {
-    /// Begin.
     Start,
-    /// End both sessions, with a word to both operators, and stay down.
+    /// End both sessions, with this text to both operators, and stay down.
     Stop(String),
     /// Of one side's connections: `Connected`, `ConnectFailed`, `Bytes`, `Closed`, `Blocked` or `Writable`.
     Wire(Side, session::Input),
 }
 
-/// What a pair wants done.
 #[derive(Debug)]
 pub enum Output {
-    /// Open a connection to this side's peer.
-    Connect {
-        /// Which side.
-        side: Side,
-        /// Rises by one with each attempt.
-        attempt: u64,
-    },
-    /// Send these octets.
-    Send {
-        /// Which side.
-        side: Side,
-        /// Where.
-        connection: ConnectionId,
-        /// Whole messages.
-        bytes: Vec<u8>,
-    },
-    /// Close the connection once what was sent is out.
-    Close {
-        /// Which side.
-        side: Side,
-        /// Which.
-        connection: ConnectionId,
-    },
+    /// For the driver of this side's connections.
+    Tcp { side: Side, request: TcpRequest },
     /// A route came in, or went: [`super::SessionPair::route`] passes it on.
     Route {
         /// Where it came in.

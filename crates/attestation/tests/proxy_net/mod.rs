@@ -334,10 +334,11 @@ impl Net {
             let Some((place, output)) = next else { return };
             let at = At::Speaker(speaker, place);
             match output {
-                peer::Output::Tcp(TcpRequest::Connect { .. }) | peer::Output::EndOfRib(_) => {}
-                peer::Output::RouteRefresh { .. } | peer::Output::Rejected(_) | peer::Output::Unsendable(_) => {}
-                peer::Output::Tcp(TcpRequest::Send { connection, bytes }) => self.send(at, connection, &bytes),
-                peer::Output::Tcp(TcpRequest::Close { connection }) => self.close(at, connection),
+                peer::Output::Tcp(request) => self.request(at, request),
+                peer::Output::EndOfRib(_)
+                | peer::Output::RouteRefresh { .. }
+                | peer::Output::Rejected(_)
+                | peer::Output::Unsendable(_) => {}
                 peer::Output::Established(up) => of.ups.push(*up),
                 peer::Output::Ended(ended) => of.ends.push(ended),
                 peer::Output::Failed(ended) => of.failed.push(ended),
@@ -377,18 +378,24 @@ impl Net {
         changed.into_iter().for_each(|prefix| self.tell_all(speaker, prefix));
     }
 
+    /// Does what a driver does with connections.
+    fn request(&mut self, at: At, request: TcpRequest) {
+        match request {
+            // Speakers are connected when the net starts.
+            TcpRequest::Connect { .. } if matches!(at, At::Speaker(..)) => {}
+            TcpRequest::Connect { .. } => {
+                let link = self.links.iter().position(|(from, _)| *from == at).expect("a link that it may open");
+                self.connect(link);
+            }
+            TcpRequest::Send { connection, bytes } => self.send(at, connection, &bytes),
+            TcpRequest::Close { connection } => self.close(at, connection),
+        }
+    }
+
     fn drain_proxy(&mut self, proxy: usize) {
         while let Some(output) = self.proxies[proxy].poll() {
             match output {
-                Output::Connect { pair, side, .. } => {
-                    let at = At::Proxy(proxy, pair, side);
-                    let link = self.links.iter().position(|(from, _)| *from == at).expect("a link that it may open");
-                    self.connect(link);
-                }
-                Output::Send { pair, side, connection, bytes } => {
-                    self.send(At::Proxy(proxy, pair, side), connection, &bytes);
-                }
-                Output::Close { pair, side, connection } => self.close(At::Proxy(proxy, pair, side), connection),
+                Output::Tcp { pair, side, request } => self.request(At::Proxy(proxy, pair, side), request),
                 Output::Job(job) => {
                     let done = job.run();
                     self.proxies[proxy].handle(Input::JobDone(done), self.now);

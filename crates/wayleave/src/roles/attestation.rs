@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 use wayleave_attestation::member::{self, MemberAttestationConfig, MemberAttestationEvent};
 use wayleave_attestation::pipeline::explain::reason;
+use wayleave_attestation::pipeline::{PipelineConfig, ProcessEvent, RouteEvent};
 use wayleave_attestation::pki::View;
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::Rules;
@@ -67,14 +68,16 @@ fn settings(section: &AttestationSection, asn: Asn) -> MemberAttestationConfig {
     // `check` has seen that each fits.
     let least_strength = u16::try_from(*section.least_strength.get_ref()).unwrap_or(0);
     MemberAttestationConfig {
-        asn,
-        attribute: AttributeCode(u8::try_from(*section.attribute.get_ref()).unwrap_or(u8::MAX)),
-        rules: Rules { least_strength, ..Rules::default() },
-        uncertainty: *section.clock_uncertainty_secs.get_ref(),
-        lifetime: u16::try_from(*section.lifetime_minutes.get_ref()).unwrap_or(u16::MAX),
-        policy: section.policy.policy(),
-        own: section.originate.clone(),
-        most: usize::try_from(*section.most_octets.get_ref()).unwrap_or(usize::MAX),
+        pipeline: PipelineConfig {
+            asn,
+            attribute: AttributeCode(u8::try_from(*section.attribute.get_ref()).unwrap_or(u8::MAX)),
+            rules: Rules { least_strength, ..Rules::default() },
+            uncertainty: *section.clock_uncertainty_secs.get_ref(),
+            lifetime: u16::try_from(*section.lifetime_minutes.get_ref()).unwrap_or(u16::MAX),
+            policy: section.policy.policy(),
+            own: section.originate.clone(),
+        },
+        max_octets: usize::try_from(*section.most_octets.get_ref()).unwrap_or(usize::MAX),
     }
 }
 
@@ -156,14 +159,15 @@ pub fn count(public: Vec<u8>, limit: u64) -> Change {
 /// Logs an event, and returns it as `show events` shows it.
 pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
     match event {
-        MemberAttestationEvent::Verdict { announcer, nlri, class, report } => {
+        MemberAttestationEvent::Route { announcer, event: RouteEvent::Verdict { nlri, class, report } } => {
+            let announcer = announcer.unwrap_or_default();
             let why = reason(report);
             warn!(announcer, %nlri, class = class.name(), "route {nlri} of the member in slot {announcer} is {}: {why}", class.name());
             Some(
                 json!({ "event": "verdict", "announcer": announcer, "prefix": nlri.prefix, "class": class, "why": why }),
             )
         }
-        MemberAttestationEvent::Refused(routes, class, report) => {
+        MemberAttestationEvent::Route { event: RouteEvent::Refused { routes, class, report }, .. } => {
             let why = reason(report);
             warn!(
                 routes = routes.len(),
@@ -174,7 +178,7 @@ pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
             let prefixes: Vec<Prefix> = routes.iter().map(|nlri| nlri.prefix).collect();
             Some(json!({ "event": "not-announced", "prefixes": prefixes, "class": class, "why": why }))
         }
-        MemberAttestationEvent::NotExtended(routes, error) => {
+        MemberAttestationEvent::Route { event: RouteEvent::NotExtended { routes, error }, .. } => {
             warn!(
                 routes = routes.len(),
                 first = ?routes.first(),
@@ -182,7 +186,7 @@ pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
             );
             None
         }
-        MemberAttestationEvent::TooLong(routes, need) => {
+        MemberAttestationEvent::Route { event: RouteEvent::TooLong { routes, need }, .. } => {
             error!(
                 need,
                 routes = routes.len(),
@@ -191,16 +195,16 @@ pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
             );
             None
         }
-        MemberAttestationEvent::Exhausted(routes) => {
+        MemberAttestationEvent::Route { event: RouteEvent::Exhausted { routes }, .. } => {
             error!(routes = routes.len(), "routes not announced: {KEYS_EXHAUSTED}");
             None
         }
-        MemberAttestationEvent::KeyEnds(left) => {
+        MemberAttestationEvent::Process(ProcessEvent::KeyEnds(left)) => {
             log_key_ends(left.suite, left.left, left.of);
             None
         }
-        MemberAttestationEvent::Failed { what, routes } => {
-            error!(routes = routes.len(), first = ?routes.first(), "a job failed while {what}, and its routes are left out: a bug, please report it with the lines above");
+        MemberAttestationEvent::Route { event: RouteEvent::Failed { task, routes }, .. } => {
+            error!(routes = routes.len(), first = ?routes.first(), "a job failed while {task}, and its routes are left out: a bug, please report it with the lines above");
             None
         }
         MemberAttestationEvent::OtherKeysListed => {
@@ -210,8 +214,8 @@ pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
             );
             Some(json!({ "event": "other-keys-listed" }))
         }
-        MemberAttestationEvent::ClockInDoubt(doubt) => Some(log_clock_in_doubt(doubt.is_some())),
-        MemberAttestationEvent::ClockStepped(seconds) => Some(log_clock_stepped(*seconds)),
+        MemberAttestationEvent::Process(ProcessEvent::ClockInDoubt(doubt)) => Some(log_clock_in_doubt(doubt.is_some())),
+        MemberAttestationEvent::Process(ProcessEvent::ClockStepped(seconds)) => Some(log_clock_stepped(*seconds)),
     }
 }
 

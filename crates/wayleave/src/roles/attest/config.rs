@@ -1,5 +1,6 @@
 //! The attesting proxy's machine configuration, from its file.
 
+use wayleave_attestation::pipeline::PipelineConfig;
 use wayleave_attestation::proxy::handover::Handover;
 use wayleave_attestation::proxy::{EndConfig, PairOptions, ProxyConfig};
 use wayleave_attestation::validate::Rules;
@@ -16,15 +17,17 @@ pub fn machine(file: &AttestFile) -> ProxyConfig {
     let least_strength = u16::try_from(*attest.least_strength.get_ref()).unwrap_or(0);
     let lifetime = u16::try_from(*attest.lifetime_minutes.get_ref()).unwrap_or(u16::MAX);
     ProxyConfig {
-        asn: *attest.asn.get_ref(),
-        attribute: AttributeCode(small(*attest.attribute.get_ref())),
+        pipeline: PipelineConfig {
+            asn: *attest.asn.get_ref(),
+            attribute: AttributeCode(small(*attest.attribute.get_ref())),
+            rules: Rules { lab: attest.lab, least_strength, ..Rules::default() },
+            uncertainty: *attest.clock_uncertainty_secs.get_ref(),
+            lifetime,
+            policy: file.policy.policy(),
+            own: attest.originate.clone(),
+        },
         capability: small(*attest.capability.get_ref()),
-        rules: Rules { lab: attest.lab, least_strength, ..Rules::default() },
-        uncertainty: *attest.clock_uncertainty_secs.get_ref(),
-        lifetime,
         least_strength,
-        policy: file.policy.policy(),
-        own: attest.originate.clone(),
         pairs: file.pair.iter().map(|pair| options(file, pair.get_ref())).collect(),
     }
 }
@@ -49,8 +52,8 @@ fn options(file: &AttestFile, pair: &PairSection) -> PairOptions {
             end(pair.inside.get_ref(), PeerAsn::Exactly(*file.attest.asn.get_ref())),
             end(pair.outside.get_ref(), PeerAsn::Any),
         ],
-        most: octets(*pair.most_octets.get_ref()),
-        most_extended: octets(*pair.most_octets_extended.get_ref()),
+        max_octets: octets(*pair.most_octets.get_ref()),
+        max_octets_extended: octets(*pair.most_octets_extended.get_ref()),
         handover: Handover {
             grants: pair.keys.is_granted(),
             takes: pair.take_granted.as_ref().is_some_and(|takes| *takes.get_ref()),

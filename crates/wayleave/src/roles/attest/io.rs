@@ -9,8 +9,10 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tracing::{debug, error, info, warn};
 use wayleave_attestation::pipeline::explain::reason;
+use wayleave_attestation::pipeline::{ProcessEvent, Reserve, RouteEvent};
 use wayleave_attestation::proxy::session_pair::{self, Side};
 use wayleave_attestation::proxy::{Event as ProxyEvent, Input, Output, PairEvent, Proxy};
+use wayleave_bgp::peer::TcpRequest;
 use wayleave_bgp::session::{self, ConnectionId};
 use wayleave_runtime::bgp_tcp::{Sockets, TcpEvent, TcpOptions};
 use wayleave_runtime::drive::{Io, Query, Step};
@@ -130,18 +132,23 @@ impl Io<Proxy> for ProxyIo {
         let mut wire =
             |pair, side, input| feedback.push_back(Input::Pair(pair, session_pair::Input::Wire(side, input)));
         match output {
-            Output::Connect { pair, side, attempt } => match self.endpoints[pair][side as usize].connect {
-                Some(to) => self.sockets[pair][side as usize].connect(attempt, to),
-                None => wire(pair, side, session::Input::ConnectFailed { attempt }),
-            },
-            Output::Send { pair, side, connection, bytes } => {
-                if !self.sockets[pair][side as usize].send(connection.0, bytes) {
-                    wire(pair, side, session::Input::Blocked { connection });
+            Output::Tcp { pair, side, request } => {
+                let sockets = &mut self.sockets[pair][side as usize];
+                match request {
+                    TcpRequest::Connect { attempt } => match self.endpoints[pair][side as usize].connect {
+                        Some(to) => sockets.connect(attempt, to),
+                        None => wire(pair, side, session::Input::ConnectFailed { attempt }),
+                    },
+                    TcpRequest::Send { connection, bytes } => {
+                        if !sockets.send(connection.0, bytes) {
+                            wire(pair, side, session::Input::Blocked { connection });
+                        }
+                    }
+                    TcpRequest::Close { connection } => sockets.close(connection.0),
                 }
             }
-            Output::Close { pair, side, connection } => self.sockets[pair][side as usize].close(connection.0),
-            Output::Work(job) => attestation::work(move || Input::Done(job.run()), &self.events),
-            Output::Persist { id, public, limit } => {
+            Output::Job(job) => attestation::work(move || Input::JobDone(job.run()), &self.events),
+            Output::Persist(Reserve { id, public, limit }) => {
                 let events = self.events.clone();
                 let durable = move || drop(events.blocking_send(Event::Input(Input::Persisted(id))));
                 self.store.submit(vec![count(public, limit)], Box::new(durable))?;
@@ -228,7 +235,7 @@ impl ProxyIo {
                 info!(pair = self.names[pair], keys = keys.len(), "the outside peer offers its attestation keys");
                 None
             }
-            ProxyEvent::Verdict { pair, nlri, class, report } => {
+            ProxyEvent::Route { pair, event: RouteEvent::Verdict { nlri, class, report } } => {
                 let (name, why) = (&self.names[pair], reason(&report));
                 warn!(pair = name, %nlri, class = class.name(), "route {nlri} is {}: {why}", class.name());
                 let mut noted = pair_event("verdict", name);
@@ -237,7 +244,7 @@ impl ProxyIo {
                 noted["why"] = json!(why);
                 Some(noted)
             }
-            ProxyEvent::NotExtended(pair, routes, error) => {
+            ProxyEvent::Route { pair, event: RouteEvent::NotExtended { routes, error } } => {
                 warn!(
                     pair = self.names[pair],
                     routes = routes.len(),
@@ -246,7 +253,7 @@ impl ProxyIo {
                 );
                 None
             }
-            ProxyEvent::TooLong(pair, routes, need) => {
+            ProxyEvent::Route { pair, event: RouteEvent::TooLong { routes, need } } => {
                 error!(
                     pair = self.names[pair],
                     need,
@@ -256,7 +263,7 @@ impl ProxyIo {
                 );
                 None
             }
-            ProxyEvent::Exhausted(pair, routes) => {
+            ProxyEvent::Route { pair, event: RouteEvent::Exhausted { routes } } => {
                 error!(pair = self.names[pair], routes = routes.len(), "routes not sent: {KEYS_EXHAUSTED}");
                 None
             }
@@ -280,25 +287,29 @@ impl ProxyIo {
                 );
                 None
             }
-            ProxyEvent::KeyEnds(left) => {
+            ProxyEvent::Process(ProcessEvent::KeyEnds(left)) => {
                 attestation::log_key_ends(left.suite, left.left, left.of);
                 Some(json!({ "event": "key ends", "suite": left.suite.name(), "left": left.left, "of": left.of }))
             }
-            ProxyEvent::Failed { pair, what, routes } => {
+            ProxyEvent::Route { pair, event: RouteEvent::Failed { task, routes } } => {
                 let name = &self.names[pair];
                 error!(
                     pair = name,
                     routes = routes.len(),
                     first = ?routes.first(),
-                    "a job failed while {what}: a bug, please report it with the lines above; its routes are held back and tried again later"
+                    "a job failed while {task}: a bug, please report it with the lines above; its routes are held back and tried again later"
                 );
                 let mut noted = pair_event("failed", name);
-                noted["doing"] = json!(what);
+                noted["doing"] = json!(task);
                 noted["routes"] = json!(routes.len());
                 Some(noted)
             }
-            ProxyEvent::ClockInDoubt(doubt) => Some(attestation::log_clock_in_doubt(doubt.is_some())),
-            ProxyEvent::ClockStepped(seconds) => Some(attestation::log_clock_stepped(seconds)),
+            // A proxy sends whatever its own router announces.
+            ProxyEvent::Route { event: RouteEvent::Refused { .. }, .. } => None,
+            ProxyEvent::Process(ProcessEvent::ClockInDoubt(doubt)) => {
+                Some(attestation::log_clock_in_doubt(doubt.is_some()))
+            }
+            ProxyEvent::Process(ProcessEvent::ClockStepped(seconds)) => Some(attestation::log_clock_stepped(seconds)),
         }
     }
 
