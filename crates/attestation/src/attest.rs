@@ -17,7 +17,6 @@ pub const MOST_DIRECT: usize = 32;
 
 /// A private key and its suite.
 pub struct Pair {
-    /// The suite.
     pub suite: SuiteId,
     /// The private key.
     pub key: Box<dyn SuiteKey>,
@@ -43,7 +42,6 @@ pub struct KeyRing {
 /// What the signing AS says of itself in its hop.
 #[derive(Clone, Copy, Debug)]
 pub struct Speaker {
-    /// Its number.
     pub asn: Asn,
     /// How many times it puts its number into AS_PATH: 1 to 255.
     pub prepend: u8,
@@ -65,7 +63,6 @@ pub struct Origination<'a> {
 /// For whom a hop is.
 #[derive(Clone, Copy, Debug)]
 pub enum Onward<'a> {
-    /// One neighbour.
     Neighbour(Asn, LeafView<'a>),
     /// All neighbours under a tree.
     Tree(&'a Tree),

@@ -18,8 +18,8 @@ pub const DEFAULT_UNCERTAINTY: u64 = 600;
 
 /// How far the two clocks may drift apart between two calls before somebody has set the wall clock.
 const STEP: Duration = Duration::from_secs(10);
-/// A step of the wall clock is noticed so soon.
-const LOOK: Duration = Duration::from_secs(30);
+/// The longest sleep, so that a step of the wall clock is noticed that soon.
+const MAX_SLEEP: Duration = Duration::from_secs(30);
 
 /// The seconds by which somebody has set the wall clock between two calls; `None` if nobody has.
 pub(crate) fn stepped(before: Now, now: Now) -> Option<i64> {
@@ -31,7 +31,7 @@ pub(crate) fn stepped(before: Now, now: Now) -> Option<i64> {
 /// When to wake for what is due at `unix`, in seconds since 1970, and soon enough to notice a step of the wall clock.
 pub(crate) fn wake(now: Now, unix: u64) -> Instant {
     let span = Duration::from_micros(unix.saturating_mul(1_000_000).saturating_sub(now.unix.0));
-    now.instant + span.min(LOOK)
+    now.instant + span.min(MAX_SLEEP)
 }
 
 impl Clock {
@@ -99,7 +99,7 @@ impl Bounds {
         since <= now && now <= until
     }
 
-    /// When to look again, if the keys that were used hold until `keys_until`; always ahead of now.
+    /// When the route must be validated again, if the keys that were used hold until `keys_until`; always ahead of now.
     pub(crate) fn until(&self, keys_until: u64) -> Option<UnixTime> {
         let keys_until = if keys_until >= self.clock.now.secs() {
             keys_until.saturating_add(1)

@@ -8,10 +8,10 @@ use crate::report::{Problem, Report};
 
 /// Origins that must disagree with our clock before it is doubted.
 const LEAST_ORIGINS: usize = 3;
-/// Seconds for which an origin's last word counts.
+/// Seconds for which an origin's last attestation counts.
 const WINDOW: u64 = 3600;
-/// Origins kept, at most; beyond, the oldest words go.
-const MOST_ORIGINS: usize = 4096;
+/// Origins that are kept, at most; beyond, the oldest are dropped.
+const MAX_ORIGINS: usize = 4096;
 
 /// Which way our clock seems to be wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,49 +23,49 @@ pub enum ClockDoubt {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Word {
+enum OriginTime {
     InTime,
     Early,
     Late,
 }
 
-/// The last word of each origin whose chain was genuine.
+/// What the last genuine chain of each origin says of the time, and when it came.
 #[derive(Debug, Default)]
 pub struct ClockWatch {
-    words: BTreeMap<Asn, (u64, Word)>,
+    origins: BTreeMap<Asn, (u64, OriginTime)>,
 }
 
 impl ClockWatch {
-    /// Notes what a report says of its origin's time. Only chains with right signatures say anything.
+    /// Notes what a report says of its origin's time. Only chains with right signatures count: anybody can write a time.
     pub fn observe(&mut self, report: &Report, now: UnixTime) {
         let Some(origin) = report.hops.first().filter(|hop| hop.proved) else { return };
-        let word = match (report.kind, &report.broken) {
-            (VerdictKind::Expired, _) => Word::Late,
-            (_, Some(broken)) if broken.problem == Problem::NotYetValid => Word::Early,
-            (_, None) => Word::InTime,
+        let time = match (report.kind, &report.broken) {
+            (VerdictKind::Expired, _) => OriginTime::Late,
+            (_, Some(broken)) if broken.problem == Problem::NotYetValid => OriginTime::Early,
+            (_, None) => OriginTime::InTime,
             _ => return,
         };
         let now = now.secs();
-        self.words.insert(origin.asn, (now, word));
-        if self.words.len() > MOST_ORIGINS {
-            self.words.retain(|_, (when, _)| now.saturating_sub(*when) <= WINDOW);
+        self.origins.insert(origin.asn, (now, time));
+        if self.origins.len() > MAX_ORIGINS {
+            self.origins.retain(|_, (when, _)| now.saturating_sub(*when) <= WINDOW);
         }
-        if self.words.len() > MOST_ORIGINS {
-            let oldest = self.words.iter().min_by_key(|(_, (when, _))| *when).map(|(asn, _)| *asn);
-            oldest.map(|asn| self.words.remove(&asn));
+        if self.origins.len() > MAX_ORIGINS {
+            let oldest = self.origins.iter().min_by_key(|(_, (when, _))| *when).map(|(asn, _)| *asn);
+            oldest.map(|asn| self.origins.remove(&asn));
         }
     }
 
-    /// Whether our clock is in doubt at `now`: at least three origins, and most of those heard lately, agree that it
+    /// Whether our clock is in doubt at `now`: at least three origins, and most of those of the last hour, agree that it
     /// is wrong in one direction.
     #[must_use]
     pub fn doubt(&self, now: UnixTime) -> Option<ClockDoubt> {
-        let lately = self.words.values().filter(|(when, _)| now.secs().saturating_sub(*when) <= WINDOW);
+        let recent = self.origins.values().filter(|(when, _)| now.secs().saturating_sub(*when) <= WINDOW);
         let (mut early, mut late, mut all) = (0, 0, 0);
-        for (_, word) in lately {
+        for (_, time) in recent {
             all += 1;
-            early += usize::from(*word == Word::Early);
-            late += usize::from(*word == Word::Late);
+            early += usize::from(*time == OriginTime::Early);
+            late += usize::from(*time == OriginTime::Late);
         }
         let most = |count: usize| count >= LEAST_ORIGINS && count * 2 > all;
         match (most(early), most(late)) {

@@ -37,7 +37,7 @@ impl Conclusion {
     fn of_chain(walk: &Walk, explain: bool, bounds: &mut Bounds) -> Self {
         let unproved = walk.hops.iter().position(|hop| !hop.proved);
         match (&walk.end, unproved) {
-            // Signatures before a fault of form were looked at only to explain it.
+            // Signatures before a fault of form were checked only to explain it.
             (End::Broken(problem, hop), None) => return Self::broken(*problem, *hop),
             (End::Broken(problem, hop), Some(_)) if !explain => return Self::broken(*problem, *hop),
             (_, Some(hop)) => return Self::broken(Problem::BadSignature, Some(hop)),

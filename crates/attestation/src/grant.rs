@@ -1,4 +1,4 @@
-//! Granted pairs as one neighbour hands them to the other.
+//! Grants: key pairs that one neighbour makes and hands to the other (paper section III-A).
 //!
 //! They travel in a non-transitive attribute of their session, never further: a private half in a transitive attribute
 //! would reach every AS beyond a legacy neighbour.
@@ -17,15 +17,11 @@ const GRANT: u8 = 2;
 /// Octets of a key or of a private half, at most.
 const MAX_FIELD: usize = 2048;
 
-/// A pair that `issuer` made for `holder`, private half and all (the paper's way, section III-A).
+/// A key pair that `issuer` made for `holder`, with its private half.
 pub struct Grant {
-    /// Who made it.
     pub issuer: Asn,
-    /// Who signs with it.
     pub holder: Asn,
-    /// Its suite.
     pub suite: SuiteId,
-    /// The public half.
     pub public: Vec<u8>,
     private: Zeroizing<Vec<u8>>,
 }
@@ -40,19 +36,19 @@ impl fmt::Debug for Grant {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum GrantError {
     /// Cut short, too long, or not in order.
-    #[error("the keys are malformed")]
+    #[error("the grant is malformed")]
     Malformed,
     /// For another AS, or from one that is not at the other end of the session.
-    #[error("the keys are those of {0}")]
+    #[error("the grant names {0}, which is not at this end of the session")]
     Stranger(Asn),
-    /// A suite of the lab, or one that is not known.
-    #[error("suite {0} is not taken")]
+    /// A suite of the laboratory, or one that is not known.
+    #[error("suite {0} is not accepted in a grant")]
     Suite(u8),
-    /// A key or a pair that is none.
-    #[error("a key of the neighbour: {0}")]
+    /// Not a key, or halves that do not belong together.
+    #[error("the granted key cannot be used: {0}")]
     Key(#[from] KeyRefused),
-    /// More than are looked at in one session.
-    #[error("more grants than are looked at in one session")]
+    /// More than one session may bring.
+    #[error("the neighbour sent more grants than one session may bring")]
     TooMany,
 }
 

@@ -223,7 +223,6 @@ struct Slot {
 /// A neighbour's way from its leaf to the root.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Opening {
-    /// The leaf.
     pub leaf: Leaf,
     /// Its place.
     pub index: u16,

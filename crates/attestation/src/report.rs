@@ -9,11 +9,11 @@ use crate::SuiteId;
 use crate::chain::DecodeError;
 use crate::pki::OriginValidity;
 
-/// Whose word stands behind the key of a hop.
+/// Who vouches for the key of a hop.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyOrigin {
-    /// The PKI registers it, and the hop was signed as that AS's own word: an origin, or after a gap.
+    /// The PKI registers it, and the hop begins a chain or follows a gap.
     Registered,
     /// The AS before endorsed it, and the PKI registers it for this AS too.
     EndorsedAndRegistered,
@@ -34,13 +34,11 @@ impl KeyOrigin {
 /// What was found of one hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct HopReport {
-    /// The AS.
     pub asn: Asn,
-    /// The suite's number.
     pub suite: u8,
-    /// Whose word stands behind its key.
+    /// Who vouches for its key.
     pub key: KeyOrigin,
-    /// How many times the AS stands in the path.
+    /// How many times the AS appears in the path.
     pub prepend: u8,
     /// Entries of AS_PATH just before this hop that nobody attests.
     pub skipped: u8,
@@ -67,19 +65,13 @@ pub enum Problem {
     /// The attribute does not decode, or its flags are wrong.
     Malformed,
     /// A prefix of the UPDATE is not in the signed list.
-    PrefixNotSigned {
-        /// The prefix.
-        prefix: Prefix,
-    },
+    PrefixNotSigned { prefix: Prefix },
     /// There are more hops than the path has ASes for.
     PathTooShort,
-    /// The AS stands in the path another number of times than it signed.
+    /// The AS appears in the path more or less often than it signed.
     Prepend,
     /// An AS, or the receiver itself, is on the path twice with others between.
-    Loop {
-        /// The AS.
-        asn: Asn,
-    },
+    Loop { asn: Asn },
     /// The hop before gave the AS a key, and it signed with a registered key or was skipped.
     CapableSkipped {
         /// The AS that must have signed.
@@ -107,10 +99,7 @@ pub enum Problem {
     /// A hop's time has not come, beyond doubt of our clock.
     NotYetValid,
     /// The origin may not originate the prefix.
-    OriginNotAuthorised {
-        /// The prefix.
-        prefix: Prefix,
-    },
+    OriginNotAuthorised { prefix: Prefix },
     /// The origin's record says that its routes carry attestations, strictly, and this one has none that counts.
     Stripped,
 }
@@ -132,26 +121,17 @@ pub enum Lack {
     /// A later version of the format.
     Version,
     /// A suite that this verifier does not know.
-    UnknownSuite {
-        /// Its number.
-        suite: u8,
-    },
+    UnknownSuite { suite: u8 },
     /// The origin registered no key.
     OriginUnregistered,
     /// The AS that re-anchors registered no key: nothing from the gap on is proved.
-    AnchorUnregistered {
-        /// The AS.
-        asn: Asn,
-    },
+    AnchorUnregistered { asn: Asn },
     /// The receivers' directory that the last hop is for is not known here.
     DirectoryUnknown,
     /// Parts of the path passed ASes that do not attest.
     Gap,
     /// No record and no VRP says who may originate a prefix.
-    OriginUnknown {
-        /// The prefix.
-        prefix: Prefix,
-    },
+    OriginUnknown { prefix: Prefix },
     /// A hop has expired, beyond doubt of our clock.
     Expired,
 }
@@ -194,7 +174,6 @@ pub struct Report {
 /// The conclusion for one prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct PrefixReport {
-    /// The prefix.
     pub prefix: Prefix,
     /// Whether the origin may announce it.
     pub origin: OriginValidity,
@@ -236,9 +215,9 @@ impl Report {
         let upto = self.hops.get(..=hop).unwrap_or(&[]);
         let mut goes_on = true;
         upto.iter().rev().map_while(move |hop| {
-            let taken = goes_on.then_some(hop.asn);
+            let could = goes_on.then_some(hop.asn);
             goes_on = goes_on && hop.key.issuer_could_sign();
-            taken
+            could
         })
     }
 }

@@ -41,9 +41,9 @@ pub struct Route<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Rules {
-    /// Whether the paper's suites and the baselines may appear.
+    /// Whether suites that are reserved for the laboratory may appear.
     pub lab: bool,
-    /// Bits of strength below which no suite is taken.
+    /// Bits of strength below which no suite is accepted.
     pub least_strength: u16,
     /// Minutes that a hop may hold.
     pub longest_lifetime: u16,
@@ -57,14 +57,11 @@ impl Default for Rules {
     }
 }
 
-/// What validation looks at beside the route.
+/// What validation depends on besides the route.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
-    /// What is known of origins.
     pub view: &'a View,
-    /// What is required.
     pub rules: &'a Rules,
-    /// The time.
     pub clock: Clock,
     /// The directories of the exchanges at which this receiver is, old and new while they change.
     pub directories: &'a [Tree],
@@ -113,7 +110,7 @@ struct Pending<'a> {
 }
 
 impl Claims<'_> {
-    /// Checks all, suite by suite, and tells of each right one its route and hop.
+    /// Checks all, suite by suite, and calls `proved` with route and hop of each right one.
     fn check(&self, mut proved: impl FnMut(usize, usize)) {
         for id in SuiteId::ALL {
             let Some(suite) = suite::of(id) else { continue };
@@ -137,7 +134,7 @@ impl Claims<'_> {
 
 /// How reading a chain ended.
 pub(crate) enum End {
-    /// At the receiver: every entry of the path has a hop, or stands in a gap.
+    /// At the receiver: every entry of the path has a hop, or is in a gap.
     Whole,
     /// Before something that cannot be checked here.
     Lacks(Lack),
@@ -192,7 +189,7 @@ impl Walk {
         self.read_tail(route, before.leaf)
     }
 
-    /// One hop: where it stands on the path, whether its AS may sign so, and the claim that it did.
+    /// One hop: its position on the path, whether its AS may sign so, and the claim that it did.
     fn step<'a>(
         &mut self,
         step: &Step<'_, 'a>,
@@ -201,25 +198,25 @@ impl Walk {
         claims: &mut Claims<'a>,
     ) -> Result<Before<'a>, End> {
         let broken = |problem| End::Broken(problem, Some(step.index));
-        let stand = Stand::of(hop, step.route, self.reached).map_err(broken)?;
-        step.may_sign(hop, &stand, &before)?;
+        let position = PathPosition::of(hop, step.route, self.reached).map_err(broken)?;
+        step.may_sign(hop, &position, &before)?;
         let suite = step.suite(hop)?;
-        let key = step.key(hop, suite, stand.asn, &before)?;
-        let commitments = step.commitments(hop, stand.next)?;
+        let key = step.key(hop, suite, position.asn, &before)?;
+        let commitments = step.commitments(hop, position.next)?;
         let base_time = step.attestation.head().base_time;
         if hop.lifetime > step.context.rules.longest_lifetime {
             return Err(broken(Problem::LifetimeTooLong));
         }
         self.keys_until = self.keys_until.min(key.until());
-        self.has_gap |= !stand.skipped.is_empty();
-        self.reached = stand.end;
+        self.has_gap |= !position.skipped.is_empty();
+        self.reached = position.end;
         self.hops.push(HopReport {
-            asn: stand.asn,
+            asn: position.asn,
             suite: hop.suite,
             key: key.origin(),
             prepend: hop.prepend,
             // The format has one octet for it.
-            skipped: stand.skipped.len() as u8,
+            skipped: position.skipped.len() as u8,
             not_before: hop.not_before(base_time),
             not_after: hop.not_after(base_time),
             proved: false,
@@ -230,7 +227,7 @@ impl Walk {
             // At most 64 hops.
             let index = step.index as u8;
             let input =
-                SignedInput { index, asn: stand.asn, skipped: stand.skipped, previous: &before.hash, commitment };
+                SignedInput { index, asn: position.asn, skipped: position.skipped, previous: &before.hash, commitment };
             input.encode(step.attestation.head(), hop, &mut claims.messages);
             last = start..claims.messages.len();
             key.for_each(|public| {
@@ -246,7 +243,7 @@ impl Walk {
         }
         let is_last = step.index + 1 == step.attestation.hop_count();
         let hash = if is_last { [0; 32] } else { hop.chain_hash(&claims.messages[last]) };
-        Ok(Before { leaf: step.leaf(hop, stand.next), hash })
+        Ok(Before { leaf: step.leaf(hop, position.next), hash })
     }
 
     /// What follows the last hop: nothing, or ASes that attest nothing because none of them was given a key.
@@ -293,8 +290,8 @@ struct Before<'a> {
     hash: [u8; 32],
 }
 
-/// Where a hop stands on the path.
-struct Stand<'a> {
+/// The position of a hop on the path.
+struct PathPosition<'a> {
     asn: Asn,
     skipped: &'a [Asn],
     /// The first entry after the hop's own.
@@ -303,7 +300,7 @@ struct Stand<'a> {
     next: Asn,
 }
 
-impl<'a> Stand<'a> {
+impl<'a> PathPosition<'a> {
     fn of(hop: &Hop<'_>, route: &Route<'a>, reached: usize) -> Result<Self, Problem> {
         let skipped = match hop.signer {
             Signer::Registered { skipped, .. } => usize::from(skipped),
@@ -328,7 +325,7 @@ impl<'a> Stand<'a> {
     }
 }
 
-/// A hop in its surroundings.
+/// A hop with what its check depends on.
 struct Step<'s, 'a> {
     context: &'s Context<'a>,
     route: &'s Route<'a>,
@@ -360,11 +357,11 @@ impl<'a> Step<'_, 'a> {
     }
 
     /// Whether the hop before lets this AS sign with this kind of key and this suite.
-    fn may_sign(&self, hop: &Hop<'_>, stand: &Stand<'_>, before: &Before<'_>) -> Result<(), End> {
+    fn may_sign(&self, hop: &Hop<'_>, position: &PathPosition<'_>, before: &Before<'_>) -> Result<(), End> {
         let gave_keys = before.leaf.is_some_and(|leaf| !leaf.is_keyless());
         match (hop.signer, before.leaf) {
             (Signer::Registered { .. }, _) if gave_keys => {
-                let asn = stand.skipped.first().copied().unwrap_or(stand.asn);
+                let asn = position.skipped.first().copied().unwrap_or(position.asn);
                 Err(self.broken(Problem::CapableSkipped { asn }))
             }
             (Signer::Registered { .. }, _) => Ok(()),

@@ -57,7 +57,7 @@ pub struct Hop<'a> {
     pub suite: u8,
     /// With which key.
     pub signer: Signer,
-    /// How many times the AS stands in AS_PATH: 1 to 255.
+    /// How many times the AS appears in AS_PATH: 1 to 255.
     pub prepend: u8,
     /// Minutes from the attestation's base time to this hop's not-before; 0 for the origin.
     pub not_before_offset: u16,
@@ -67,7 +67,6 @@ pub struct Hop<'a> {
     pub next: Next<'a>,
     /// The signing key, where the hop before gave only its hash; else empty.
     pub public: &'a [u8],
-    /// The signature.
     pub signature: &'a [u8],
     /// The hop's encoding; empty in a hop that is being made.
     pub octets: &'a [u8],

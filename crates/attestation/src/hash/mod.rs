@@ -97,7 +97,6 @@ pub struct Job<'a> {
     pub seed: &'a PublicSeed,
     /// Where.
     pub address: Address,
-    /// Of what.
     pub input: &'a [u8],
 }
 

@@ -20,7 +20,7 @@ use crate::pipeline::queue::{PendingRoute, RETRY_FAILED, SigningQueue, not_in_th
 use crate::pipeline::{Counts, Pipeline, RouteEvent, ViewChange};
 use crate::pki::View;
 
-/// Reports of what the router announces that are kept.
+/// Reports of the own router's routes that the cache holds.
 const CACHED_REPORTS: usize = 65_536;
 /// Bits of strength below which no member may sign after another. Every member makes the same tree, so nothing of its own
 /// configuration may enter it.
@@ -419,7 +419,7 @@ fn is_own_signed(route: &PendingRoute<SigningOutcome>) -> bool {
     matches!(route.result, Some(SigningOutcome::Signed { origin: true, .. }))
 }
 
-/// The tree of all members: those without keys, or with none that may be used, stand in it as ones that do not attest.
+/// The tree of all members: those without keys, or with none that may be used, stand in it without a key.
 fn tree(neighbours: &[(Asn, Vec<LeafKey>)]) -> Option<Tree> {
     let leaf = |keys: &[LeafKey]| endorse(keys, LEAST_STRENGTH).unwrap_or_else(|_| Leaf::keyless());
     let slots: Vec<(Asn, Leaf)> = neighbours.iter().map(|(asn, keys)| (*asn, leaf(keys))).collect();

@@ -31,7 +31,7 @@ pub(super) struct ReceivedRoute {
     pub(super) attributes: Arc<Attributes>,
     /// Of each prefix.
     pub(super) reports: Vec<Option<Arc<Report>>>,
-    /// What the member was told last.
+    /// What the member got last.
     pub(super) findings: Option<Vec<Finding>>,
     /// When it must be validated again, in seconds since 1970.
     pub(super) due: Option<u64>,

@@ -21,7 +21,6 @@ pub struct Status {
     pub classes: BTreeMap<&'static str, u64>,
     /// Routes that wait to be validated, and to be signed.
     pub waiting: [usize; 2],
-    /// Counts.
     pub counts: Counts,
     /// Members of the newest set that attest, and all.
     pub members: [usize; 2],
@@ -29,7 +28,7 @@ pub struct Status {
     pub clock: &'static str,
 }
 
-/// What is proved of a route.
+/// What is proved of a received route.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explained {
     /// What was concluded.
@@ -40,7 +39,7 @@ pub struct Explained {
     pub broken: Option<Broken>,
     /// The same in words.
     pub reason: String,
-    /// When it is looked at again.
+    /// When it is validated again.
     pub until: Option<UnixTime>,
     /// Octets of the attestation.
     pub octets: usize,

@@ -4,14 +4,14 @@ use serde::Serialize;
 
 use super::jobs::SigningOutcome;
 
-/// What a pair has counted.
+/// Counters of one pair, or of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Counts {
-    /// Routes validated, again and again those that were looked at anew.
+    /// Routes validated; a route counts each time.
     pub validated: u64,
     /// Routes rejected.
     pub rejected: u64,
-    /// Routes with our own AS on their path, which go nowhere.
+    /// Received routes with our own AS on their path, which are dropped.
     pub loops: u64,
     /// Routes signed as their origin.
     pub originated: u64,
@@ -19,15 +19,15 @@ pub struct Counts {
     pub extended: u64,
     /// Of those: ahead of expiry.
     pub renewed: u64,
-    /// Routes out as they came, without an attestation.
+    /// Routes sent as they came, without an attestation of ours.
     pub unattested: u64,
-    /// Routes out with a chain that could not be extended.
+    /// Routes sent with a chain that could not be extended.
     pub not_extended: u64,
-    /// Routes signed with a smaller suite, to fit.
+    /// Routes signed with a smaller suite, so that the value fits.
     pub smaller: u64,
     /// Routes not sent because nothing fits.
     pub too_long: u64,
-    /// Routes not sent because keys are spent.
+    /// Routes not sent because keys are exhausted.
     pub exhausted: u64,
     /// Routes that a session's message size did not take.
     pub oversize: u64,
@@ -35,12 +35,12 @@ pub struct Counts {
     pub malformed_updates: u64,
     /// Attestations older than one which the same origin had sent the same way.
     pub older: u64,
-    /// Routes that went nowhere because work on them panicked.
+    /// Routes dropped because a job on them panicked.
     pub failed: u64,
 }
 
 impl Counts {
-    /// Adds another pair's.
+    /// Adds the counters of another pair.
     pub(crate) fn add(&mut self, other: &Counts) {
         let Counts {
             validated,

@@ -16,11 +16,10 @@ use crate::validate::{Context, Route, Rules, validate};
 /// One AS of a path.
 #[derive(Clone, Debug, Serialize)]
 pub struct WhyHop {
-    /// The AS.
     pub asn: Asn,
     /// The suite that it signed with; `None`: it does not attest (a gap).
     pub suite: Option<String>,
-    /// Whose word stands behind its key.
+    /// Who vouches for its key.
     pub key: Option<KeyOrigin>,
     /// Whether its signature is right.
     pub proved: bool,
@@ -30,16 +29,13 @@ pub struct WhyHop {
     pub could_have_signed: Vec<Asn>,
     /// Until when it holds, in seconds since 1970.
     pub not_after: Option<u64>,
-    /// All of it in words.
     pub words: String,
 }
 
 /// A key of the AS, public parts only.
 #[derive(Clone, Debug, Serialize)]
 pub struct OwnKey {
-    /// What it is for.
     pub of: &'static str,
-    /// Its suite.
     pub suite: &'static str,
     /// Its name in leaves: 64 hexadecimal digits.
     pub sign: String,
@@ -53,7 +49,7 @@ pub struct OwnKey {
     pub reload: &'static str,
 }
 
-/// What is to be said of our clock.
+/// The state of our clock, in words.
 pub(crate) fn clock_words(doubt: Option<ClockDoubt>) -> &'static str {
     match doubt {
         None => "good",

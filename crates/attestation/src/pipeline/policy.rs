@@ -1,4 +1,4 @@
-//! What a verdict does to a route on its way inside: reject, tag, rank lower, or only say so.
+//! Policy by verdict class: reject a route, tag it, rank it lower, or only report it.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use wayleave_core::{Prefix, VerdictKind};
 
 use crate::report::{Lack, Problem, Report};
 
-/// The verdicts that policy tells apart.
+/// The classes of verdicts that policy distinguishes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VerdictClass {
@@ -82,7 +82,7 @@ pub struct Treatment {
     pub med: Option<u32>,
     /// LOCAL_PREF; it goes out only where both ends of the pair are in one AS.
     pub local_pref: Option<u32>,
-    /// Each such route is told in the log.
+    /// Each such route is reported in the log.
     pub log: bool,
 }
 
@@ -93,7 +93,7 @@ pub struct Policy {
 }
 
 impl Default for Policy {
-    /// What is invalid, expired or malformed is rejected and told; all else passes as it is.
+    /// Rejects and reports routes that are invalid, expired or malformed; all others pass unchanged.
     fn default() -> Self {
         let rejected = Treatment { reject: true, log: true, ..Treatment::default() };
         let classes = [VerdictClass::Expired, VerdictClass::Invalid, VerdictClass::Malformed];
@@ -113,8 +113,8 @@ impl Policy {
         self.treatments.get(&class).copied().unwrap_or_default()
     }
 
-    /// The route as it goes inside; `None` if it does not. Tags of ours that came from outside are taken off, since
-    /// only we say them.
+    /// The route as it is passed on; `None` if it is rejected. Tags of ours that came with it are removed: only this
+    /// policy sets them.
     #[must_use]
     pub fn apply(&self, class: VerdictClass, attributes: &Attributes) -> Option<Attributes> {
         let treatment = self.treatment(class);

@@ -1,7 +1,7 @@
 //! Signed objects: an AS's profile, its record, and what it adds to its profile itself; one encoding each.
 //!
 //! An object is version (1), kind (1), body and a signature (64) of the trust anchor, or for [`Addition`] of the AS's
-//! identity key, by the one rule of [`crate::suite::ed25519`]. Integers are big-endian; counts stand in front of lists.
+//! identity key, by the one rule of [`crate::suite::ed25519`]. Integers are big-endian; lists begin with their count.
 
 use std::fmt;
 
@@ -73,32 +73,26 @@ impl Span {
 /// A public key and what it is for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ProfileKey {
-    /// What for.
     pub role: Role,
     /// Its suite; a key agreement or symmetric commitment of another role is listed under the suite of its signatures.
     pub suite: SuiteId,
-    /// The encoded public key.
     pub public: Vec<u8>,
 }
 
 /// Every key of an AS, by role; signed by the trust anchor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Profile {
-    /// The AS.
     pub asn: Asn,
-    /// When it holds.
     pub span: Span,
     /// Its keys, ascending by role, suite and key; no public key twice.
     pub keys: Vec<ProfileKey>,
 }
 
-/// Keys for attestations that an AS adds to its profile: the trees of few-time suites, made anew again and again.
+/// Keys for attestations that an AS adds to its profile: the trees of few-time suites, which are replaced often.
 /// Signed by the identity key of the profile.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Addition {
-    /// The AS.
     pub asn: Asn,
-    /// When it holds.
     pub span: Span,
     /// The keys, ascending, all of role [`Role::Attest`].
     pub keys: Vec<ProfileKey>,
@@ -107,9 +101,7 @@ pub struct Addition {
 /// What an AS may originate, and since when it attests; signed by the trust anchor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// The AS.
     pub asn: Asn,
-    /// When it holds.
     pub span: Span,
     /// Since when its routes carry attestations, and what a missing one means.
     pub attested_since: Option<(u64, Strictness)>,
@@ -118,7 +110,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The record's word on attestations, as a view holds it.
+    /// What the record says of attestations, as a view holds it.
     #[must_use]
     pub fn attested(&self) -> Option<AttestedSince> {
         let (since, strictness) = self.attested_since?;
@@ -144,15 +136,15 @@ pub enum ObjectError {
     #[error("the object has a wrong length")]
     Length,
     /// Another version, or no kind of this one.
-    #[error("version {0}, kind {1} is not known")]
+    #[error("version {0}, kind {1} of objects is not known")]
     Kind(u8, u8),
     /// A field has a value that it may not have.
-    #[error("{0} is not allowed")]
+    #[error("{0} has a value that is not allowed")]
     Field(&'static str),
     /// A list does not ascend, or has an entry twice.
     #[error("{0} do not ascend")]
     Order(&'static str),
-    /// A public key stands in it twice.
+    /// A public key is listed twice.
     #[error("a key is listed twice: no key serves two roles")]
     KeyTwice,
 }
@@ -222,7 +214,7 @@ impl Object {
 }
 
 fn encode_keys(keys: &[ProfileKey], out: &mut Vec<u8>) {
-    // `Signed::decode`, which `sign` asks, refuses more than fits.
+    // `Signed::decode`, which `sign` calls, refuses more than fits.
     out.extend_from_slice(&(keys.len() as u16).to_be_bytes());
     for key in keys {
         out.extend_from_slice(&[key.role as u8, key.suite as u8]);
@@ -258,7 +250,7 @@ pub enum SignObjectError {
     Sign(#[from] SignError),
 }
 
-/// An object with its signature, which has not been looked at.
+/// An object with its signature, which has not been checked.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Signed<'a> {
     /// What is claimed.

@@ -38,7 +38,7 @@ pub enum AnchorError {
     Expired(u64),
 }
 
-/// Why an object was not taken into the set.
+/// Why an object was not added to the set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// It does not decode.
@@ -53,7 +53,6 @@ pub enum Refused {
     /// A later one of its kind and AS is in the set.
     #[error("sequence {have} of {asn} is not later than {known}")]
     Superseded {
-        /// The AS.
         asn: Asn,
         /// Its sequence.
         have: u64,
@@ -84,11 +83,11 @@ pub enum Omitted {
 pub struct ObjectSet {
     anchor: Anchor,
     /// Kind and AS, so that profiles come before additions.
-    objects: BTreeMap<(u8, Asn), Kept>,
+    objects: BTreeMap<(u8, Asn), StoredObject>,
 }
 
 #[derive(Clone, Debug)]
-struct Kept {
+struct StoredObject {
     object: Object,
     octets: Vec<u8>,
 }
@@ -112,7 +111,7 @@ impl ObjectSet {
         &self.anchor
     }
 
-    /// Takes an object in if it is genuine and later than what the set has. An addition is genuine by a key of its AS's
+    /// Adds an object if it is genuine and later than what the set has. An addition is genuine by a key of its AS's
     /// profile, which must be in the set before it.
     pub fn insert(&mut self, octets: &[u8], now: u64) -> Result<&Object, Refused> {
         let signed = Signed::decode(octets)?;
@@ -130,18 +129,19 @@ impl ObjectSet {
             return Err(Refused::Signature(asn));
         }
         let key = (signed.object.kind(), asn);
-        if let Some(kept) = self.objects.get(&key)
-            && kept.object.span().sequence >= have
+        if let Some(stored) = self.objects.get(&key)
+            && stored.object.span().sequence >= have
         {
-            return Err(Refused::Superseded { asn, have, known: kept.object.span().sequence });
+            return Err(Refused::Superseded { asn, have, known: stored.object.span().sequence });
         }
-        let kept = Kept { object: signed.object, octets: octets.to_vec() };
-        let entry = self.objects.entry(key).insert_entry(kept);
+        let stored = StoredObject { object: signed.object, octets: octets.to_vec() };
+        let entry = self.objects.entry(key).insert_entry(stored);
         Ok(&entry.into_mut().object)
     }
 
     fn identity_signed(&self, signed: &Signed<'_>) -> bool {
-        let Some(Kept { object: Object::Profile(profile), .. }) = self.objects.get(&(1, signed.object.asn())) else {
+        let Some(StoredObject { object: Object::Profile(profile), .. }) = self.objects.get(&(1, signed.object.asn()))
+        else {
             return false;
         };
         let identity = |key: &&ProfileKey| key.role == Role::Identity && key.suite == SuiteId::KcEd25519;
@@ -150,14 +150,14 @@ impl ObjectSet {
 
     /// The objects with their octets, profiles first, then records, then additions.
     pub fn objects(&self) -> impl Iterator<Item = (&Object, &[u8])> {
-        self.objects.values().map(|kept| (&kept.object, kept.octets.as_slice()))
+        self.objects.values().map(|stored| (&stored.object, stored.octets.as_slice()))
     }
 
-    /// The moment at which a view made at `now` must be made anew, in seconds since 1970: an object begins or ends.
+    /// The moment at which a view made at `now` must be replaced, in seconds since 1970: an object begins or ends.
     #[must_use]
     pub fn next_change(&self, now: u64) -> Option<u64> {
         let ends = |span: &Span| [span.not_before, span.not_after.saturating_add(1)];
-        let spans = self.objects.values().flat_map(|kept| ends(kept.object.span()));
+        let spans = self.objects.values().flat_map(|stored| ends(stored.object.span()));
         spans.chain([self.anchor.not_after.saturating_add(1)]).filter(|moment| *moment > now).min()
     }
 
@@ -169,8 +169,8 @@ impl ObjectSet {
             return (view, omitted);
         }
         let owners = self.owners(now, &mut omitted);
-        for kept in self.objects.values() {
-            let object = &kept.object;
+        for stored in self.objects.values() {
+            let object = &stored.object;
             let span = object.span();
             if !span.holds(now) {
                 continue;
@@ -180,8 +180,8 @@ impl ObjectSet {
                     add_keys(&mut view, profile.asn, span, &profile.keys, &owners, &mut omitted);
                 }
                 Object::Addition(addition) => {
-                    // The profile may have changed since it was taken in.
-                    let genuine = Signed::decode(&kept.octets).is_ok_and(|signed| self.identity_signed(&signed));
+                    // The profile may have changed since the addition came.
+                    let genuine = Signed::decode(&stored.octets).is_ok_and(|signed| self.identity_signed(&signed));
                     if genuine {
                         add_keys(&mut view, addition.asn, span, &addition.keys, &owners, &mut omitted);
                     } else {
@@ -204,8 +204,8 @@ impl ObjectSet {
     /// Whose each key is that a profile in force lists; nobody's if two ASes list it, for the anchor erred.
     fn owners(&self, now: u64, omitted: &mut Vec<Omitted>) -> Owners<'_> {
         let mut owners = Owners::new();
-        for kept in self.objects.values().filter(|kept| kept.object.span().holds(now)) {
-            let Object::Profile(profile) = &kept.object else { continue };
+        for stored in self.objects.values().filter(|stored| stored.object.span().holds(now)) {
+            let Object::Profile(profile) = &stored.object else { continue };
             for key in &profile.keys {
                 let owner = owners.entry(&key.public).or_insert(Some(profile.asn));
                 if let Some(other) = owner.filter(|owner| *owner != profile.asn) {
@@ -232,7 +232,7 @@ fn add_keys(
     // Even a profile whose keys all fall away binds the AS: nothing endorsed for it counts then.
     view.register(asn);
     for key in keys.iter().filter(|key| key.role == Role::Attest) {
-        // An addition's word is its AS's own: another AS's registered key stays that AS's.
+        // Only its own AS vouches for an addition: another AS's registered key stays that AS's.
         match owners.get(key.public.as_slice()) {
             Some(None) => continue,
             Some(Some(owner)) if *owner != asn => {

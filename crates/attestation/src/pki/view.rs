@@ -1,4 +1,4 @@
-//! The verified set as a validator looks at it.
+//! The verified objects as validation uses them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,9 +12,7 @@ use crate::leaf::LeafKey;
 /// A key for attestations that the PKI vouches for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RegisteredKey {
-    /// Its suite.
     pub suite: SuiteId,
-    /// The encoded public key.
     pub public: Vec<u8>,
     /// Seconds since 1970 from which it counts.
     pub not_before: u64,
@@ -25,7 +23,6 @@ pub struct RegisteredKey {
 /// Who may originate a prefix: a validated ROA payload (RFC 6811).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Vrp {
-    /// The prefix.
     pub prefix: Prefix,
     /// The longest length that may be announced within it.
     pub max_length: u8,
@@ -55,7 +52,7 @@ pub enum Strictness {
     Prefer,
 }
 
-/// An origin's word that its routes carry attestations.
+/// An origin's statement that its routes carry attestations.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct AttestedSince {
     /// Seconds since 1970 from which that holds.
@@ -66,7 +63,7 @@ pub struct AttestedSince {
     pub not_after: u64,
 }
 
-/// Everything a validator looks up. Whoever builds it has verified what goes in.
+/// Everything that validation looks up. Whoever builds it has verified what goes in.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     generation: u64,
@@ -165,7 +162,7 @@ impl View {
         self.keys.get(&asn)?.iter().find(|known| known.leaf == *leaf).map(|known| &known.key)
     }
 
-    /// Since when `asn` attests, if it said so.
+    /// Since when the routes of `asn` carry attestations, if its record says so.
     #[must_use]
     pub fn attested_since(&self, asn: Asn) -> Option<&AttestedSince> {
         self.attested_since.get(&asn)
@@ -210,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn origins_are_judged_as_in_rfc_6811() {
+    fn origins_are_valid_as_in_rfc_6811() {
         let mut view = View::new(0);
         view.add_vrp(Vrp { prefix: p("192.0.2.0/24"), max_length: 25, asn: Asn(64496) });
         view.add_vrp(Vrp { prefix: p("2001:db8::/128"), max_length: 128, asn: Asn(64496) });

@@ -1,7 +1,7 @@
 //! GrantedKey keys in the proxy (the paper's way, section III-A): the AS before makes its neighbour's pair and hands the
 //! private half down the session, if both operators say that the session is protected.
 //!
-//! A grant stands in an optional non-transitive attribute of each UPDATE whose last hop names the pair. A router that
+//! A grant stands in an optional non-transitive attribute of each UPDATE whose last hop names the key. A router that
 //! does not know it drops it (RFC 4271 section 5); a proxy takes it off whatever comes in, on whichever side.
 
 use wayleave_bgp::{AttributeCode, AttributeFlags, Attributes};
@@ -20,7 +20,7 @@ use crate::suite;
 /// The attribute that carries a grant; the same in all networks that grant.
 pub const HANDOVER: AttributeCode = AttributeCode(254);
 /// Pairs of one neighbour's making that are held at once, as routes that came with an earlier one may still go out, and
-/// that are looked at in one session.
+/// that are read in one session.
 const MAX_GRANTS: usize = 4;
 
 /// Whether keys are handed over on the outside session of a pair.

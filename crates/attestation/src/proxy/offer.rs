@@ -17,7 +17,7 @@ const ENTRY: usize = 1 + LEAF_KEY_LEN;
 /// Where configuration says nothing else. RFC 8810 keeps 239 to 254 for experimental use.
 pub const CAPABILITY_CODE: u8 = 240;
 
-/// The capability that offers `keys`, of which at most four are said.
+/// The capability that offers `keys`, the first four at most.
 #[must_use]
 pub fn offer(code: u8, keys: &[LeafKey]) -> Capability {
     let mut keys = keys.to_vec();
@@ -110,14 +110,14 @@ mod tests {
 
     #[test]
     fn what_is_no_offer_offers_nothing() {
-        let said = |value: Vec<u8>| offered(240, &[Capability::Unknown { code: 240, value }]);
-        assert!(said(Vec::new()).is_empty());
-        assert!(said(vec![3; 34]).is_empty());
-        assert!(said(vec![VERSION; 33]).is_empty());
-        assert!(said(vec![VERSION; 1 + 5 * ENTRY]).is_empty());
+        let offers = |value: Vec<u8>| offered(240, &[Capability::Unknown { code: 240, value }]);
+        assert!(offers(Vec::new()).is_empty());
+        assert!(offers(vec![3; 34]).is_empty());
+        assert!(offers(vec![VERSION; 33]).is_empty());
+        assert!(offers(vec![VERSION; 1 + 5 * ENTRY]).is_empty());
         // A key of small order.
         let mut weak = vec![VERSION, SuiteId::KcEd25519 as u8, 1];
         weak.resize(34, 0);
-        assert!(said(weak).is_empty());
+        assert!(offers(weak).is_empty());
     }
 }

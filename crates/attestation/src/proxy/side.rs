@@ -87,14 +87,12 @@ pub enum Output {
     Route {
         /// Where it came in.
         from: Side,
-        /// Which.
         nlri: Nlri,
         /// As it came; `None`: it is withdrawn.
         attributes: Option<Arc<Attributes>>,
     },
     /// This side has sent all routes of a family: [`super::SessionPair::end_of_rib`] passes it on, behind the routes.
     EndOfRib {
-        /// Which side.
         from: Side,
         /// The family.
         afi: Afi,

@@ -19,9 +19,7 @@ use crate::report::{Broken, Lack, Report};
 /// The state of a proxy.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// The AS.
     pub asn: Asn,
-    /// Its pairs.
     pub pairs: Vec<PairStatus>,
     /// Routes from outside by class.
     pub classes: BTreeMap<&'static str, u64>,
@@ -36,7 +34,6 @@ pub struct Status {
 /// The state of a pair.
 #[derive(Clone, Debug, Serialize)]
 pub struct PairStatus {
-    /// Its name.
     pub name: String,
     /// The end towards the own speaker.
     pub inside: EndStatus,
@@ -46,7 +43,6 @@ pub struct PairStatus {
     pub offered: Vec<String>,
     /// Routes that wait to be validated, and to be signed.
     pub waiting: [usize; 2],
-    /// What it has counted.
     pub counts: Counts,
 }
 
@@ -76,11 +72,9 @@ pub struct EndStatus {
 /// A route as a list shows it.
 #[derive(Clone, Debug, Serialize)]
 pub struct RouteStatus {
-    /// The pair.
     pub pair: String,
     /// `in`: from outside; `out`: from inside.
     pub direction: &'static str,
-    /// The prefix.
     pub prefix: Prefix,
     /// AS_PATH as received, the nearest first.
     pub as_path: Vec<Asn>,
@@ -93,7 +87,6 @@ pub struct RouteStatus {
 /// Why a prefix has the routes that it has.
 #[derive(Clone, Debug, Serialize)]
 pub struct Why {
-    /// The prefix.
     pub prefix: Prefix,
     /// One sentence.
     pub summary: String,
@@ -104,7 +97,6 @@ pub struct Why {
 /// Why a route went as it did.
 #[derive(Clone, Debug, Serialize)]
 pub struct WhyRoute {
-    /// The pair.
     pub pair: String,
     /// `in`: from outside; `out`: from inside.
     pub direction: &'static str,

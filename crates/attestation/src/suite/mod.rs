@@ -144,11 +144,9 @@ pub trait Suite: Send + Sync {
 /// A signature to be verified.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
-    /// The encoded public key.
     pub public: &'a [u8],
     /// What was signed.
     pub message: &'a [u8],
-    /// The signature.
     pub signature: &'a [u8],
 }
 

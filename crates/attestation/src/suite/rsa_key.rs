@@ -1,4 +1,4 @@
-//! RSA keys before they are used: made from a seed, taken in from another AS, refused when hostile (threats K9).
+//! RSA keys before they are used: made from a seed, or received from another AS and refused when hostile (threats K9).
 //!
 //! Every check is bounded: the cheap ones come first, and [`Examined`] counts the modular multiplications of the rest.
 
@@ -19,7 +19,7 @@ use super::KeyRefused;
 pub const EXPONENT: u32 = 65_537;
 /// No modulus may have a prime factor below this.
 const SMALL_FACTORS_END: u32 = 1 << 16;
-/// Octets of the longest private key that is looked at: one of 4,096 bits is shorter.
+/// Octets of the longest private key that is read: one of 4,096 bits is shorter.
 const MAX_PRIVATE_LEN: usize = 3_000;
 
 /// What a check found, and what it cost.

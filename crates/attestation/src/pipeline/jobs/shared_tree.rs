@@ -9,7 +9,7 @@ use wayleave_crypto::secret::Seed;
 use crate::attest::SignedHop;
 use crate::leaf::{Leaf, Tree};
 
-/// Signed hops that are kept for the other neighbours, at most.
+/// Signed hops that are kept for the other neighbours, at most. Beyond, all are dropped: they are only a cache.
 const MAX_SHARED_HOPS: usize = 65_536;
 
 /// The neighbours that share signatures.
@@ -17,7 +17,7 @@ pub(crate) struct NeighbourTree {
     seed: Seed,
     /// The same however many neighbours there are, as long as they fit.
     depth: u8,
-    /// The last word of each, also while its session is down, so that the tree stays.
+    /// The last leaf of each, also while its session is down, so that the tree stays the same.
     leaves: BTreeMap<Asn, Leaf>,
     shared: Option<SharedTree>,
 }
@@ -26,7 +26,7 @@ pub(crate) struct NeighbourTree {
 #[derive(Clone)]
 pub(crate) struct SharedTree {
     pub(crate) tree: Arc<Tree>,
-    kept: Arc<Mutex<HashMap<[u8; 32], SharedHop>>>,
+    hops: Arc<Mutex<HashMap<[u8; 32], SharedHop>>>,
 }
 
 /// A hop, and when it is to be signed again, in seconds since 1970.
@@ -37,7 +37,7 @@ pub(crate) struct SharedHop {
 }
 
 impl NeighbourTree {
-    /// For as many as `neighbours`; places and padding follow from `seed`.
+    /// For as many as `neighbours`; positions and padding follow from `seed`.
     pub(crate) fn new(seed: Seed, neighbours: usize) -> Self {
         let depth = match neighbours {
             0..=256 => 8,
@@ -56,7 +56,8 @@ impl NeighbourTree {
         }
     }
 
-    /// The tree that has this leaf; `None` if it has none: another session with the same AS said something else.
+    /// The tree that has this leaf; `None` if it has none: another session with the same AS
+    /// brought other keys.
     pub(crate) fn shared(&mut self, asn: Asn, leaf: &Leaf) -> Option<SharedTree> {
         if self.leaves.get(&asn) != Some(leaf) {
             return None;
@@ -64,15 +65,15 @@ impl NeighbourTree {
         if self.shared.is_none() {
             let leaves: Vec<(Asn, Leaf)> = self.leaves.iter().map(|(asn, leaf)| (*asn, leaf.clone())).collect();
             let tree = Tree::private(&self.seed, self.depth, &leaves).ok()?;
-            self.shared = Some(SharedTree { tree: Arc::new(tree), kept: Arc::default() });
+            self.shared = Some(SharedTree { tree: Arc::new(tree), hops: Arc::default() });
         }
         self.shared.clone()
     }
 
-    /// Forgets what was signed: keys or the time have changed.
+    /// Forgets what was signed, when keys or the time have changed.
     pub(crate) fn forget_signed(&mut self) {
         if let Some(shared) = &mut self.shared {
-            shared.kept = Arc::default();
+            shared.hops = Arc::default();
         }
     }
 }
@@ -80,13 +81,13 @@ impl NeighbourTree {
 impl SharedTree {
     /// What was signed for `key`, if it need not be signed again at `now`.
     pub(crate) fn find(&self, key: &[u8; 32], now: u64) -> Option<SharedHop> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.hops.lock().unwrap_or_else(PoisonError::into_inner);
         kept.get(key).filter(|kept| kept.renew > now).cloned()
     }
 
     /// Keeps what was signed for the other neighbours.
     pub(crate) fn keep(&self, key: [u8; 32], kept: SharedHop) {
-        let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.hops.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= MAX_SHARED_HOPS {
             all.clear();
         }

@@ -128,7 +128,7 @@ impl SigningOutcome {
         self.renewal().is_some_and(|renew| renew > unix)
     }
 
-    /// When the routes must be looked at again: signed again, or validated again where they were refused.
+    /// When the routes must be signed again, or validated again where they were refused.
     pub(crate) fn due(&self) -> Option<u64> {
         match self {
             Self::Refused { report, .. } => report.until.map(|until| until.secs()),
@@ -244,7 +244,7 @@ impl Signer {
                     attest::extend_within(max_octets, &attestation, &received, &speaker, ring, onward)
                 })
             }
-            // Whoever comes next will say what is wrong with it.
+            // The next verifier reports what is wrong with it.
             Err(error) => SigningOutcome::NotExtended(error.into()),
         };
         whole(outcome)
@@ -289,7 +289,7 @@ impl Signer {
         Speaker { asn: self.asn, prepend, not_before: self.now, lifetime: self.lifetime }
     }
 
-    /// Signs for the target, or takes what was signed for `key` and another neighbour under the same root. What does not
+    /// Signs for the target, or reuses what was signed under `key` for another neighbour of the same tree. What does not
     /// fit with its opening is signed for the neighbour alone.
     fn signed<'t>(
         &'t self,
@@ -343,7 +343,8 @@ impl Signer {
         }
     }
 
-    /// Between half and three quarters of the lifetime from now, the same for a list, different for each.
+    /// Between half and three quarters of the lifetime from now: the same for all routes of a list, and different from
+    /// list to list, so that renewals are spread over time.
     fn renewal(&self, group: &RouteGroup) -> u64 {
         let lifetime = u64::from(self.lifetime) * 60;
         let first = group.routes.first().map_or([0; 16], |nlri| nlri.prefix.octets());
@@ -354,7 +355,7 @@ impl Signer {
     }
 }
 
-/// Under what a list that we originate is kept for other neighbours.
+/// The key under which a list that we originate is kept for other neighbours.
 fn originated(list: &[Prefix], prepend: u8) -> [u8; 32] {
     let mut octets = Vec::new();
     for prefix in list {

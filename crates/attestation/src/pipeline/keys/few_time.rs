@@ -1,4 +1,4 @@
-//! How many signatures of few-time keys may be made: what is durable before they leave.
+//! Reserves of few-time keys: an index is used only after it is durable that it may have been used.
 
 use std::collections::HashMap;
 
@@ -7,22 +7,22 @@ use crate::attest::{KeyRing, Pair as KeyPair};
 
 /// Signatures of a few-time key that are made durable ahead of their use.
 const RESERVE: u64 = 1024;
-/// Percent of a key's signatures that are left when it is told that it will end.
-const ALARMS: [u64; 3] = [25, 10, 1];
+/// Percent of a key's signatures that are left when a warning is due that the key will end.
+const WARNINGS: [u64; 3] = [25, 10, 1];
 
-/// A few-time key's count.
+/// What is used and reserved of a few-time key.
 struct FewTimeKey {
-    /// Its place in the ring.
-    place: usize,
+    /// In the ring.
+    index: usize,
     public: Vec<u8>,
-    /// What an earlier life left.
+    /// Indices below it may have been used before this start.
     from: u64,
-    /// Durable.
+    /// Indices below it are reserved, durably.
     limit: u64,
-    /// On its way to the store: id and limit.
+    /// A reserve on its way to the store: id and limit.
     pending: Option<(u64, u64)>,
-    /// How many of the alarms have been told.
-    told: usize,
+    /// How many of the warnings have been given.
+    warned: usize,
 }
 
 impl FewTimeKey {
@@ -34,14 +34,13 @@ impl FewTimeKey {
     }
 }
 
-/// What is left of a few-time key.
+/// How many signatures a few-time key has left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SignaturesLeft {
-    /// Its suite.
     pub suite: SuiteId,
-    /// Signatures that this proxy may still make with it.
+    /// Signatures that this process may still make with it.
     pub left: u64,
-    /// Signatures that it might make in the key's whole life.
+    /// Signatures that it could make with it in all.
     pub of: u64,
 }
 
@@ -65,20 +64,20 @@ pub struct Reserve {
     pub limit: u64,
 }
 
-/// The counts of a ring's few-time keys.
+/// The reserves of a ring's few-time keys.
 pub(crate) struct Reserves {
     keys: Vec<FewTimeKey>,
     persists: u64,
 }
 
 impl Reserves {
-    /// `used`: by encoded public key, how often it may have signed in earlier lives.
+    /// `used`: by encoded public key, how often it may have signed before this start.
     pub(crate) fn new(ring: &KeyRing, used: &HashMap<Vec<u8>, u64>) -> Self {
         let few_time = ring.pairs.iter().enumerate().filter(|(_, pair)| pair.key.next_index().is_some());
-        let keys = few_time.map(|(place, pair)| {
+        let keys = few_time.map(|(index, pair)| {
             let public = pair.key.public().to_vec();
             let from = used.get(&public).copied().unwrap_or(0);
-            FewTimeKey { place, public, from, limit: from, pending: None, told: 0 }
+            FewTimeKey { index, public, from, limit: from, pending: None, warned: 0 }
         });
         Self { keys: keys.collect(), persists: 0 }
     }
@@ -88,11 +87,11 @@ impl Reserves {
         self.keys.is_empty()
     }
 
-    /// Asks for more signatures to be made durable, well before they are used.
+    /// Begins the reserves that are due, well before they are used.
     pub(crate) fn due(&mut self, ring: &KeyRing) -> Vec<Reserve> {
         let mut all = Vec::new();
         for key in &mut self.keys {
-            let next = ring.pairs.get(key.place).and_then(|pair| pair.key.next_index());
+            let next = ring.pairs.get(key.index).and_then(|pair| pair.key.next_index());
             let used = next.unwrap_or(0).max(key.from);
             if key.pending.is_some() || key.limit.saturating_sub(used) > RESERVE / 2 {
                 continue;
@@ -106,30 +105,30 @@ impl Reserves {
         all
     }
 
-    /// What is left of the key at this place of the ring; `None` if it signs without limit.
-    pub(crate) fn left(&self, place: usize, pair: &KeyPair) -> Option<SignaturesLeft> {
-        self.keys.iter().find(|key| key.place == place)?.left(pair)
+    /// Signatures that are left of the key at this index of the ring; `None` if it signs without limit.
+    pub(crate) fn left(&self, index: usize, pair: &KeyPair) -> Option<SignaturesLeft> {
+        self.keys.iter().find(|key| key.index == index)?.left(pair)
     }
 
-    /// Keys of which less is left than had to be told: each alarm comes once.
+    /// The keys for which a warning is due; each warning comes once.
     pub(crate) fn ending(&mut self, ring: &KeyRing) -> Vec<SignaturesLeft> {
         let ending = self.keys.iter_mut().filter_map(|key| {
-            let left = key.left(ring.pairs.get(key.place)?)?;
-            let due = ALARMS.iter().filter(|percent| left.left * 100 <= left.of * **percent).count();
-            let before = key.told;
-            key.told = due.max(before);
+            let left = key.left(ring.pairs.get(key.index)?)?;
+            let due = WARNINGS.iter().filter(|percent| left.left * 100 <= left.of * **percent).count();
+            let before = key.warned;
+            key.warned = due.max(before);
             (due > before).then_some(left)
         });
         ending.collect()
     }
 
-    /// What was asked for under `id` is durable: the key may sign so often. Whether there is such a key.
+    /// The reserve `id` is durable: the key may sign up to its limit. Returns whether there is such a reserve.
     pub(crate) fn persisted(&mut self, id: u64, ring: &mut KeyRing) -> bool {
         let asked = |key: &&mut FewTimeKey| key.pending.is_some_and(|(of, _)| of == id);
         let Some(key) = self.keys.iter_mut().find(asked) else { return false };
         let Some((_, limit)) = key.pending.take() else { return false };
         key.limit = limit;
-        if let Some(pair) = ring.pairs.get_mut(key.place) {
+        if let Some(pair) = ring.pairs.get_mut(key.index) {
             pair.key.reserve(key.from, limit);
         }
         true

@@ -1,4 +1,4 @@
-//! The keys of an AS as its proxies hold them: shared with whoever signs, with the counts of the few-time ones.
+//! The keys of an AS: the ring that signing jobs share, and the reserves of few-time keys.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ pub use few_time::{Reserve, SignaturesLeft};
 use crate::attest::{KeyRing, Pair as KeyPair};
 use crate::pki::View;
 
-/// Keys for whoever signs: one at a time.
+/// The key ring, for one signing job at a time.
 #[derive(Clone)]
 pub(crate) struct SharedKeyRing(Arc<Mutex<KeyRing>>);
 
@@ -23,14 +23,14 @@ impl SharedKeyRing {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes what few-time keys need for their next signatures; whether that went well.
+    /// Computes what few-time keys need for their next signatures. Returns false if that panicked.
     pub(crate) fn make_ahead(&self) -> bool {
         let mut ring = self.lock();
         catch_unwind(AssertUnwindSafe(|| ring.pairs.iter_mut().for_each(|pair| pair.key.make_ahead()))).is_ok()
     }
 }
 
-/// The ring, what is durable of its few-time keys, and the sequence of what it signs as origin.
+/// The ring, the reserves of its few-time keys, and the sequence of what it signs as origin.
 pub(crate) struct SigningKeys {
     pub(crate) ring: SharedKeyRing,
     reserves: Reserves,
@@ -38,39 +38,39 @@ pub(crate) struct SigningKeys {
 }
 
 impl SigningKeys {
-    /// `used`: by encoded public key, how often it may have signed in earlier lives.
+    /// `used`: by encoded public key, how often it may have signed before this start.
     pub(crate) fn new(ring: KeyRing, used: &HashMap<Vec<u8>, u64>) -> Self {
         let reserves = Reserves::new(&ring, used);
         Self { ring: SharedKeyRing(Arc::new(Mutex::new(ring))), reserves, sequence: 0 }
     }
 
-    /// Whether there is any.
+    /// Whether there is no key.
     pub(crate) fn is_empty(&self) -> bool {
         self.ring.lock().pairs.is_empty()
     }
 
-    /// Whether some sign only so often.
+    /// Whether some keys sign a limited number of times.
     pub(crate) fn are_few_time(&self) -> bool {
         !self.reserves.is_empty()
     }
 
-    /// Signatures that are left of the key at this place of the ring, if it is a few-time key.
-    pub(crate) fn left(&self, place: usize, pair: &KeyPair) -> Option<SignaturesLeft> {
-        self.reserves.left(place, pair)
+    /// Signatures that are left of the key at this index of the ring; `None` if it signs without limit.
+    pub(crate) fn left(&self, index: usize, pair: &KeyPair) -> Option<SignaturesLeft> {
+        self.reserves.left(index, pair)
     }
 
-    /// What is to be made durable, well before it is used, and which keys will end.
+    /// The reserves that must be made durable now, well before they are used, and the keys that will end.
     pub(crate) fn reserve(&mut self) -> (Vec<Reserve>, Vec<SignaturesLeft>) {
         let ring = self.ring.lock();
         (self.reserves.due(&ring), self.reserves.ending(&ring))
     }
 
-    /// What was asked for under `id` is durable. Whether a key may sign more often now.
+    /// The reserve `id` is durable. Returns whether a key may sign more often now.
     pub(crate) fn persisted(&mut self, id: u64) -> bool {
         self.reserves.persisted(id, &mut self.ring.lock())
     }
 
-    /// Notes which keys are registered for `asn`; whether those are others than before.
+    /// Notes which keys are registered for `asn`. Returns whether that has changed.
     pub(crate) fn register(&self, view: &View, asn: Asn) -> bool {
         let mut changed = false;
         for pair in &mut self.ring.lock().pairs {
@@ -84,7 +84,7 @@ impl SigningKeys {
     /// list.
     pub(crate) fn sequence(&mut self, now: UnixTime, routes: usize) -> u64 {
         let first = (self.sequence + 1).max(now.0);
-        // Twice: after a panic every list is signed anew.
+        // Twice: after a panic every list is signed again.
         self.sequence = first + 2 * routes as u64;
         first
     }
