@@ -1,11 +1,9 @@
 //! How long an attestation may be for a neighbour, and what few-time keys lose to it: nothing.
 
-mod proxy_net;
-
 use std::collections::HashMap;
 use std::time::Duration;
 
-use proxy_net::{ATTRIBUTE, At, Net, config, p, seed, shared, view};
+use crate::common::proxy_net::{ATTRIBUTE, At, Net, config, p, seed, shared, view};
 use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::pipeline::policy::VerdictClass;

@@ -1,13 +1,11 @@
 //! An AS with more than 32 neighbours: one signature over a root serves all, and each shows nothing of the others.
 
-mod proxy_net;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use proxy_net::{ATTRIBUTE, At, Net, config, p, ring, shared, view};
+use crate::common::proxy_net::{ATTRIBUTE, At, Net, config, p, ring, shared, view};
 use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::chain::{Attestation, Next};
 use wayleave_attestation::pipeline::policy::VerdictClass;

@@ -1,11 +1,9 @@
 //! Few-time keys in the proxy: no signature before its count is durable, and none twice, whenever the proxy dies.
 
-mod proxy_net;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use proxy_net::{ATTRIBUTE, At, Net, config, p, seed, shared, view};
+use crate::common::proxy_net::{ATTRIBUTE, At, Net, config, p, seed, shared, view};
 use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::proxy::Proxy;
 use wayleave_attestation::proxy::session_pair::Side;

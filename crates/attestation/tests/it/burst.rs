@@ -1,7 +1,5 @@
 //! A burst and the cache give each route the report that it has alone.
 
-mod world;
-
 use std::sync::Arc;
 
 use wayleave_attestation::cache::Cache;
@@ -11,7 +9,7 @@ use wayleave_attestation::report::Report;
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::{Carried, Clock, Context, Route, validate, validate_burst};
 use wayleave_core::{Asn, Prefix, UnixTime, VerdictKind};
-use world::{NOW, World, p};
+use crate::common::world::{NOW, World, p};
 
 /// Honest routes and forged ones among them.
 fn routes(world: &mut World) -> Vec<(Vec<Prefix>, Path, Vec<u8>)> {

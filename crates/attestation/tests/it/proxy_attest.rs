@@ -1,10 +1,8 @@
 //! Proxies of several ASes back to back: what is proved, what policy does with it, and what bad peers get.
 
-mod proxy_net;
-
 use std::time::Duration;
 
-use proxy_net::{ATTRIBUTE, At, Net, START, attested, config, p, ring, seed, shared, update, view};
+use crate::common::proxy_net::{ATTRIBUTE, At, Net, START, attested, config, p, ring, seed, shared, update, view};
 use wayleave_attestation::attest::KeyRing;
 use wayleave_attestation::pipeline::policy::{Treatment, VerdictClass};
 use wayleave_attestation::pipeline::{ProcessEvent, RouteEvent};

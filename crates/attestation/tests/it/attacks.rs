@@ -1,7 +1,5 @@
 //! The published attacks on keychain attestations, and what the standard chain makes of them.
 
-mod world;
-
 use wayleave_attestation::attest::{self, AttestError, KeyRing, Onward, Origination, Pair};
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::clock_doubt::{ClockDoubt, ClockWatch};
@@ -14,7 +12,7 @@ use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::{Carried, Context, Route, validate};
 use wayleave_core::{Asn, Prefix, UnixTime, VerdictKind};
 use wayleave_crypto::secret::Seed;
-use world::{NOW, World, p, pair};
+use crate::common::world::{NOW, World, p, pair};
 
 const ED25519: &[SuiteId] = &[SuiteId::KcEd25519];
 
@@ -252,7 +250,7 @@ fn two_lost_as_numbers_are_not_interchangeable() {
     let mut world = World::new(2, ED25519);
     for asn in [70_000, 70_001] {
         let pairs = vec![pair(Asn(asn), SuiteId::KcEd25519, 0)];
-        world.nodes.insert(Asn(asn), world::Node { ring: KeyRing { pairs } });
+        world.nodes.insert(Asn(asn), crate::common::world::Node { ring: KeyRing { pairs } });
     }
     let (value, path) = world.chain(&prefixes(), &[1, 70_000], 3);
     assert_eq!(world.validate(&prefixes(), &path, &value, 3).kind, VerdictKind::Valid);

@@ -1,10 +1,8 @@
 //! A pair is not there for its ends: they see each other, fall together, and lose nothing.
 
-mod proxy_net;
-
 use std::time::Duration;
 
-use proxy_net::{At, Net, config, update};
+use crate::common::proxy_net::{At, Net, config, update};
 use wayleave_attestation::attest::KeyRing;
 use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::proxy::{Input, session_pair};

@@ -14,7 +14,7 @@ fn octets(hex: &str) -> Vec<u8> {
 
 #[test]
 fn keys_and_signatures_are_those_of_the_plain_model() {
-    let text = include_str!("../../../test-data/attestation/kc-hbs.txt");
+    let text = include_str!("../../../../test-data/attestation/kc-hbs.txt");
     let lines: Vec<(&str, &str)> = text.lines().map(|line| line.split_once(' ').unwrap_or((line, ""))).collect();
     assert_eq!(lines.len(), 10);
     for vector in lines.as_chunks::<5>().0 {
@@ -33,7 +33,7 @@ fn keys_and_signatures_are_those_of_the_plain_model() {
 fn trees_and_chains_are_those_of_slh_dsa() {
     // A signature of the hypertree of SLH-DSA-SHA2-128f (FIPS 205 algorithm 12: 22 layers of height 3), made by the
     // Python package `slh-dsa` 0.2.
-    let text = include_str!("../../../test-data/attestation/slh-dsa-sha2-128f.hypertree.txt");
+    let text = include_str!("../../../../test-data/attestation/slh-dsa-sha2-128f.hypertree.txt");
     let of = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).expect("a line");
     let node = |name: &str| -> Node { octets(of(name)).try_into().expect("16 octets") };
     let (winternitz, height) = (Winternitz { bits: 4 }, 3);

@@ -1,7 +1,5 @@
 //! What a report says of time, of own routes and of one prefix beside another.
 
-mod world;
-
 use std::sync::Arc;
 
 use wayleave_attestation::cache::Cache;
@@ -13,7 +11,7 @@ use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::{Carried, Clock, Context, Route};
 use wayleave_bgp::{AsPathBuf, SegmentKind};
 use wayleave_core::{Asn, UnixTime, VerdictKind};
-use world::{NOW, World, p};
+use crate::common::world::{NOW, World, p};
 
 fn world() -> World {
     World::new(3, &[SuiteId::KcEd25519])

@@ -1,11 +1,9 @@
 //! Granted keys between proxies: the private half goes down a protected session, in a non-transitive attribute, to the
 //! neighbour that asked for it, and nowhere else.
 
-mod proxy_net;
-
 use std::time::Duration;
 
-use proxy_net::{ATTRIBUTE, At, Net, config, p, ring, shared, view};
+use crate::common::proxy_net::{ATTRIBUTE, At, Net, config, p, ring, shared, view};
 use wayleave_attestation::attest::KeyRing;
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::pipeline::policy::VerdictClass;
@@ -156,7 +154,7 @@ fn a_grant_that_was_not_asked_for_goes_nowhere() {
         let At::Speaker(speaker, place) = at else { continue };
         let mut edit = net.speakers[speaker].peers[place].adj_rib_out().desired().next().expect("a route").1.edit();
         edit.set(HANDOVER, AttributeFlags::OPTIONAL_NON_TRANSITIVE, &[1, 2, 3]);
-        let octets = proxy_net::update(edit.finish().as_octets(), &[24, 192, 0, 2]);
+        let octets = crate::common::proxy_net::update(edit.finish().as_octets(), &[24, 192, 0, 2]);
         net.inject(at, &octets);
     }
     assert!(!net.events.iter().any(|(_, event)| matches!(event, Event::GrantRefused(..))));
@@ -166,7 +164,7 @@ fn a_grant_that_was_not_asked_for_goes_nowhere() {
     let value = [&[0x80, HANDOVER.0, 3][..], &[9, 9, 9]].concat();
     let mut attributes = net.speakers[1].learned[&(0, p(PREFIX))].as_octets().to_vec();
     attributes.extend_from_slice(&value);
-    net.inject(At::Proxy(0, 0, Side::Outside), &proxy_net::update(&attributes, &[24, 192, 0, 2]));
+    net.inject(At::Proxy(0, 0, Side::Outside), &crate::common::proxy_net::update(&attributes, &[24, 192, 0, 2]));
     assert!(net.events.iter().any(|(proxy, event)| *proxy == 1 && matches!(event, Event::GrantRefused(0, _))));
     assert!(net.speakers.iter().all(|speaker| speaker.ends.is_empty()));
 }
@@ -177,7 +175,7 @@ fn bad_grants_without_end_are_told_once_in_a_session_and_the_good_pair_stays() {
     let attributes = net.speakers[1].learned[&(0, p(PREFIX))].as_octets().to_vec();
     for number in 0..20 {
         let octets = [&attributes[..], &[0x80, HANDOVER.0, 3, 9, 9, number]].concat();
-        net.inject(At::Proxy(0, 0, Side::Outside), &proxy_net::update(&octets, &[24, 192, 0, 2]));
+        net.inject(At::Proxy(0, 0, Side::Outside), &crate::common::proxy_net::update(&octets, &[24, 192, 0, 2]));
     }
     let refused = |net: &Net| net.events.iter().filter(|(_, event)| matches!(event, Event::GrantRefused(..))).count();
     assert_eq!(refused(&net), 1);
@@ -188,7 +186,7 @@ fn bad_grants_without_end_are_told_once_in_a_session_and_the_good_pair_stays() {
     net.wait(Duration::from_secs(140));
     net.inject(At::Proxy(0, 0, Side::Outside), &{
         let octets = [&attributes[..], &[0x80, HANDOVER.0, 3, 9, 9, 9]].concat();
-        proxy_net::update(&octets, &[24, 192, 0, 2])
+        crate::common::proxy_net::update(&octets, &[24, 192, 0, 2])
     });
     assert_eq!(refused(&net), 2);
 }

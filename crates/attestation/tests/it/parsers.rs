@@ -5,8 +5,6 @@
 //! each. The fuzz targets do the same with a sense of which octets matter.
 #![allow(clippy::disallowed_methods, reason = "a test reads its count from the environment")]
 
-mod world;
-
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::grant::Grant;
 use wayleave_attestation::leaf::LeafView;
@@ -16,7 +14,7 @@ use wayleave_bgp::{
     AsPathBuf, AttributeCode, AttributeFlags, Attributes, Origin, SessionParams, Update, UpdateView, encode_updates,
 };
 use wayleave_core::Asn;
-use world::{Random, World, p};
+use crate::common::world::{Random, World, p};
 
 fn count() -> usize {
     std::env::var("WAYLEAVE_PARSES").map_or(200_000, |count| count.parse().expect("a number"))

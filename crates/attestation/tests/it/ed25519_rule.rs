@@ -51,7 +51,7 @@ fn hex<const N: usize>(text: &str) -> [u8; N] {
 
 #[test]
 fn the_twelve_cases_of_taming_the_many_eddsas() {
-    let text = include_str!("../../../test-data/attestation/ed25519-speccheck.json");
+    let text = include_str!("../../../../test-data/attestation/ed25519-speccheck.json");
     let cases: Vec<serde_json::Value> = serde_json::from_str(text).expect("JSON");
     let field = |case: &serde_json::Value, name: &str| case[name].as_str().expect("a string").to_owned();
     let read: Vec<Case> = cases

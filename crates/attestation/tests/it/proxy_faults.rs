@@ -1,12 +1,10 @@
 //! Faults of our own in the work of a proxy: they cost the routes that caused them, and nothing else.
 
-mod proxy_net;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use proxy_net::{ATTRIBUTE, At, Net, config, ring, shared, view};
+use crate::common::proxy_net::{ATTRIBUTE, At, Net, config, ring, shared, view};
 use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::pipeline::RouteEvent;
 use wayleave_attestation::proxy::Event;
