@@ -1,5 +1,6 @@
 //! A route with an AS_SET proves nobody, whatever attestation it carries.
 
+use crate::common::world::{NOW, World, p};
 use proptest::prelude::*;
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pki::{AttestedSince, Strictness};
@@ -8,7 +9,6 @@ use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::Carried;
 use wayleave_bgp::{AsPathBuf, SegmentKind};
 use wayleave_core::{Asn, VerdictKind};
-use crate::common::world::{NOW, World, p};
 
 const PART: &str = "192.0.2.0/24";
 const WHOLE: &str = "192.0.0.0/16";

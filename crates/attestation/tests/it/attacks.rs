@@ -1,5 +1,6 @@
 //! The published attacks on keychain attestations, and what the standard chain makes of them.
 
+use crate::common::world::{NOW, World, p, pair};
 use wayleave_attestation::attest::{self, AttestError, KeyRing, Onward, Origination, Pair};
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::clock_doubt::{ClockDoubt, ClockWatch};
@@ -12,7 +13,6 @@ use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::{Carried, Context, Route, validate};
 use wayleave_core::{Asn, Prefix, UnixTime, VerdictKind};
 use wayleave_crypto::secret::Seed;
-use crate::common::world::{NOW, World, p, pair};
 
 const ED25519: &[SuiteId] = &[SuiteId::KcEd25519];
 

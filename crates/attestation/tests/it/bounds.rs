@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::common::world::{NOW, World, p};
 use wayleave_attestation::cache::Cache;
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pipeline::policy::VerdictClass;
@@ -11,7 +12,6 @@ use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::{Carried, Clock, Context, Route};
 use wayleave_bgp::{AsPathBuf, SegmentKind};
 use wayleave_core::{Asn, UnixTime, VerdictKind};
-use crate::common::world::{NOW, World, p};
 
 fn world() -> World {
     World::new(3, &[SuiteId::KcEd25519])

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::common::world::{NOW, World, p};
 use wayleave_attestation::cache::Cache;
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pki::{RegisteredKey, View};
@@ -9,7 +10,6 @@ use wayleave_attestation::report::Report;
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::{Carried, Clock, Context, Route, validate, validate_burst};
 use wayleave_core::{Asn, Prefix, UnixTime, VerdictKind};
-use crate::common::world::{NOW, World, p};
 
 /// Honest routes and forged ones among them.
 fn routes(world: &mut World) -> Vec<(Vec<Prefix>, Path, Vec<u8>)> {

@@ -3,13 +3,13 @@
 //! `WAYLEAVE_CHAINS` sets how many random chains are made (KCX-01); `scripts/soak` makes a million.
 #![allow(clippy::disallowed_methods, reason = "a test reads its count from the environment")]
 
+use crate::common::world::{Node, World, p, pair};
 use proptest::prelude::*;
 use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::chain::{Attestation, MAX_HOPS};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_core::{Asn, VerdictKind};
 use wayleave_crypto::secret::Secret;
-use crate::common::world::{Node, World, p, pair};
 
 #[test]
 fn honest_chains_of_every_length_are_valid() {

@@ -18,6 +18,8 @@ use wayleave_bgp::{AsPathBuf, AttributeCode, AttributeFlags, Attributes, Nlri, O
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
 use wayleave_crypto::secret::Secret;
 
+use crate::common::world::p;
+
 const MEMBER: Asn = Asn(65_001);
 const CUSTOMER: Asn = Asn(64_500);
 const BEGIN: u64 = 1_700_000_000;
@@ -73,10 +75,6 @@ fn pair(asn: Asn) -> Pair {
     seed[..4].copy_from_slice(&asn.0.to_be_bytes());
     let suite = SuiteId::KcEd25519;
     Pair { suite, key: suite::of(suite).expect("built in").generate(&Secret::new(seed)), registered: true }
-}
-
-fn p(text: &str) -> Prefix {
-    text.parse().expect("a prefix")
 }
 
 fn path(asns: &[Asn]) -> Attributes {

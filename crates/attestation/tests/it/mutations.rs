@@ -3,13 +3,13 @@
 //! `WAYLEAVE_MUTATIONS` sets how many mutants are tried; `scripts/soak` tries ten million.
 #![allow(clippy::disallowed_methods, reason = "a test reads its count from the environment")]
 
+use crate::common::world::{NOW, Random, World, p};
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pki::{AttestedSince, Strictness};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::{Carried, Context, Route, validate_burst};
 use wayleave_core::{Asn, Prefix, VerdictKind};
-use crate::common::world::{NOW, Random, World, p};
 
 /// A route as received: everything that an adversary may change.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -5,6 +5,7 @@
 //! each. The fuzz targets do the same with a sense of which octets matter.
 #![allow(clippy::disallowed_methods, reason = "a test reads its count from the environment")]
 
+use crate::common::world::{Random, World, p};
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::grant::Grant;
 use wayleave_attestation::leaf::LeafView;
@@ -14,7 +15,6 @@ use wayleave_bgp::{
     AsPathBuf, AttributeCode, AttributeFlags, Attributes, Origin, SessionParams, Update, UpdateView, encode_updates,
 };
 use wayleave_core::Asn;
-use crate::common::world::{Random, World, p};
 
 fn count() -> usize {
     std::env::var("WAYLEAVE_PARSES").map_or(200_000, |count| count.parse().expect("a number"))

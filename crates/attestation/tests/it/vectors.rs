@@ -3,6 +3,7 @@
 //! `WAYLEAVE_WRITE_VECTORS=1` writes the file instead of comparing with it.
 #![allow(clippy::disallowed_methods, reason = "a test of a file")]
 
+use crate::common::world::{NOW, World, p};
 use serde_json::{Value, json};
 use wayleave_attestation::attest::{self, Onward, Origination};
 use wayleave_attestation::chain::{Attestation, SignedInput, Signer};
@@ -12,7 +13,6 @@ use wayleave_attestation::suite::SuiteId;
 use wayleave_core::{Asn, Prefix};
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::secret::Seed;
-use crate::common::world::{NOW, World, p};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/attestation/chain.json");
 

@@ -21,14 +21,12 @@ use wayleave_bgp::{AttributeCode, Attributes, Origin, Update};
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
 use wayleave_crypto::secret::Secret;
 
+pub use super::world::p;
+
 /// The attribute's type code in these tests.
 pub const ATTRIBUTE: AttributeCode = AttributeCode(255);
 /// When these tests begin, in seconds since 1970.
 pub const START: u64 = 1_800_000_000;
-
-pub fn p(text: &str) -> Prefix {
-    text.parse().expect("a prefix")
-}
 
 /// One end of a link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
