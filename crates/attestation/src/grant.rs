@@ -8,7 +8,7 @@ use std::fmt;
 use wayleave_core::Asn;
 use zeroize::Zeroizing;
 
-use crate::attest::Pair;
+use crate::sign::KeyPair;
 use crate::suite::{self, KeyRefused, SuiteId};
 
 const VERSION: u8 = 1;
@@ -55,7 +55,7 @@ pub enum GrantError {
 impl Grant {
     /// A grant of `pair`; `None` where its suite hands no keys over.
     #[must_use]
-    pub fn new(issuer: Asn, holder: Asn, pair: &Pair) -> Option<Self> {
+    pub fn new(issuer: Asn, holder: Asn, pair: &KeyPair) -> Option<Self> {
         let private = pair.key.private_half()?;
         Some(Self { issuer, holder, suite: pair.suite, public: pair.key.public().to_vec(), private })
     }
@@ -76,7 +76,7 @@ impl Grant {
     }
 
     /// Reads a grant of `issuer` to `holder` and checks the pair, in less than a millisecond whatever it is.
-    pub fn decode(octets: &[u8], issuer: Asn, holder: Asn, lab: bool) -> Result<Pair, GrantError> {
+    pub fn decode(octets: &[u8], issuer: Asn, holder: Asn, lab: bool) -> Result<KeyPair, GrantError> {
         let mut reader = Reader { rest: octets };
         reader.head()?;
         for expected in [issuer, holder] {
@@ -93,7 +93,7 @@ impl Grant {
         let id = SuiteId::from_byte(number).filter(|id| lab || !id.is_reserved());
         let (id, suite) = id.and_then(|id| Some((id, suite::of(id)?))).ok_or(GrantError::Suite(number))?;
         let key = suite.take_granted(public, private)?;
-        Ok(Pair { suite: id, key, registered: false })
+        Ok(KeyPair { suite: id, key, registered: false })
     }
 }
 
@@ -142,10 +142,10 @@ mod tests {
     use super::*;
     use wayleave_crypto::secret::Secret;
 
-    fn pair(byte: u8) -> Pair {
+    fn pair(byte: u8) -> KeyPair {
         let suite = SuiteId::KcEd25519;
         let key = suite::of(suite).expect("standard").generate(&Secret::new([byte; 32]));
-        Pair { suite, key, registered: false }
+        KeyPair { suite, key, registered: false }
     }
 
     #[test]

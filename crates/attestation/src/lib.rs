@@ -5,7 +5,6 @@
 //!
 //! Pure: no clock, socket, file, thread or randomness of its own. Seeds come in as arguments.
 
-pub mod attest;
 pub mod cache;
 pub mod chain;
 mod clock;
@@ -20,6 +19,7 @@ pub mod pipeline;
 pub mod pki;
 pub mod proxy;
 pub mod report;
+pub mod sign;
 pub mod suite;
 pub mod validate;
 

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use wayleave_attestation::attest::KeyRing;
 use wayleave_attestation::leaf::LeafKey;
 use wayleave_attestation::member::{
     self as attestation, Explained, MemberAttestation, MemberAttestationConfig, MemberAttestationEvent, RouteId, Sent,
@@ -11,6 +10,7 @@ use wayleave_attestation::member::{
 use wayleave_attestation::pipeline::policy::Policy as AttestationPolicy;
 use wayleave_attestation::pipeline::{Job, JobResult, Reserve};
 use wayleave_attestation::pki::View;
+use wayleave_attestation::sign::KeyRing;
 use wayleave_bgp::Attributes;
 use wayleave_bgp::peer::PeerEvent;
 use wayleave_core::{Instant, Machine, Now, Prefix};

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 
-use wayleave_attestation::attest::{self, AttestError, DEFAULT_LIFETIME, KeyRing, Onward, Origination, Pair, Speaker};
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::leaf::Leaf;
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pki::{RegisteredKey, View};
+use wayleave_attestation::sign::{
+    self, AttestationError, DEFAULT_LIFETIME, KeyPair, KeyRing, Origination, Recipient, Speaker,
+};
 use wayleave_attestation::suite::{self, SignError, Suite, SuiteId};
 use wayleave_attestation::validate::{Carried, Clock, Context, Route, Rules, validate_burst};
 use wayleave_core::{Asn, UnixTime};
@@ -53,7 +55,7 @@ impl Standard {
             key.reserve(0, u64::MAX);
             let public = key.public().to_vec();
             view.add_key(asn, RegisteredKey { suite: suite.id(), public, not_before: 0, not_after: u64::MAX });
-            let pair = Pair { suite: suite.id(), key, registered: true };
+            let pair = KeyPair { suite: suite.id(), key, registered: true };
             // One key of a known suite is always a leaf.
             let least = suite.strength() / 16 * 16;
             let leaf = Leaf::new(&[pair.leaf_key()], least, false).unwrap_or_else(|_| Leaf::keyless());
@@ -76,18 +78,18 @@ impl Scheme for Standard {
     fn attest(&mut self, announcement: &Announcement, received: &[u8], to: Asn) -> Result<Vec<u8>, SchemeError> {
         let Some((&asn, before)) = announcement.path.split_last() else { return Err(SchemeError::Malformed) };
         let leaf = self.node(to).leaf.clone();
-        let onward = Onward::Neighbour(to, leaf.view());
+        let onward = Recipient::Neighbour(to, leaf.view());
         let speaker = Speaker { asn, prepend: 1, not_before: NOW, lifetime: DEFAULT_LIFETIME };
         let ring = &mut self.node(asn).ring;
         let attested = if received.is_empty() {
             let origination = Origination { prefixes: &announcement.prefixes, sequence: 1 };
-            attest::originate(&origination, &speaker, ring, onward)
+            sign::originate(&origination, &speaker, ring, onward)
         } else {
             let received = Attestation::decode(received).map_err(|_| SchemeError::Malformed)?;
-            attest::extend(&received, &Path::from_travel(before), &speaker, ring, onward)
+            sign::extend(&received, &Path::from_travel(before), &speaker, ring, onward)
         };
         let attested = attested.map_err(|error| match error {
-            AttestError::Sign(SignError::Exhausted(_) | SignError::NotReserved(_)) => SchemeError::Exhausted(asn),
+            AttestationError::Sign(SignError::Exhausted(_) | SignError::NotReserved(_)) => SchemeError::Exhausted(asn),
             _ => SchemeError::Malformed,
         })?;
         attested.for_neighbour(to).ok_or(SchemeError::Malformed)

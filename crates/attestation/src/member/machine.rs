@@ -8,7 +8,6 @@ use wayleave_core::{Afi, Asn, Instant, Machine, Now};
 
 use super::event::{Finding, Input, MemberAttestationConfig, MemberAttestationEvent, Output, RouteId};
 use super::received::{ReceivedRoutes, opened};
-use crate::attest::{KeyRing, endorse};
 use crate::cache::Cache;
 use crate::leaf::{Leaf, LeafKey, Tree};
 use crate::pipeline::jobs::{
@@ -19,6 +18,7 @@ use crate::pipeline::policy::Policy;
 use crate::pipeline::queue::{PendingRoute, RETRY_FAILED, SigningQueue, not_in_the_past};
 use crate::pipeline::{Counts, Pipeline, RouteEvent, ViewChange};
 use crate::pki::View;
+use crate::sign::{KeyRing, endorse};
 
 /// Reports of the own router's routes that the cache holds.
 const CACHED_REPORTS: usize = 65_536;

@@ -7,13 +7,13 @@ use wayleave_bgp::{AttributeCode, Attributes, Nlri};
 use wayleave_core::{Asn, VerdictKind};
 
 use super::event::{Finding, RouteId};
-use crate::attest;
 use crate::cache::Cache;
 use crate::chain::Attestation;
 use crate::leaf::Tree;
 use crate::pipeline::jobs::{RouteGroup, Validated, carried};
 use crate::pipeline::policy::{Policy, VerdictClass};
 use crate::report::Report;
+use crate::sign;
 use crate::validate::Carried;
 
 /// Routes of one burst, at most, so that no announcer's routes wait long behind another's.
@@ -237,7 +237,7 @@ pub(super) fn opened(
 ) -> Attributes {
     let Carried::Value(value) = carried(attributes, code) else { return attributes.clone() };
     let written = Attestation::decode(value).ok().zip(directory).and_then(|(attestation, tree)| {
-        let written = attest::open(&attestation, tree, receiver)?;
+        let written = sign::open(&attestation, tree, receiver)?;
         (written != value).then_some(written)
     });
     let (Some(written), Some(found)) = (written, attributes.get(code)) else { return attributes.clone() };

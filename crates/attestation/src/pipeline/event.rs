@@ -6,9 +6,9 @@ use wayleave_bgp::Nlri;
 
 use super::keys::SignaturesLeft;
 use super::policy::VerdictClass;
-use crate::attest::AttestError;
 use crate::clock_doubt::ClockDoubt;
 use crate::report::Report;
+use crate::sign::AttestationError;
 
 /// What happened to routes.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub enum RouteEvent {
     /// Routes are not sent: policy rejects the class with which they were received.
     Refused { routes: Vec<Nlri>, class: VerdictClass, report: Arc<Report> },
     /// Routes were sent with the attestation with which they came.
-    NotExtended { routes: Vec<Nlri>, error: AttestError },
+    NotExtended { routes: Vec<Nlri>, error: AttestationError },
     /// Routes were not sent: the shortest attestation has `need` octets, too many for the target.
     TooLong { routes: Vec<Nlri>, need: usize },
     /// Routes were not sent: no key has a signature left.

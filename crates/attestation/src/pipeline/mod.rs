@@ -26,13 +26,13 @@ use self::keys::SigningKeys;
 pub use self::keys::{Reserve, SignaturesLeft};
 use self::policy::Policy;
 use self::queue::{RevalidationSchedule, SIGNING_BURST};
-use crate::attest::KeyRing;
 use crate::cache::Cache;
 use crate::clock::{stepped, wake};
 use crate::clock_doubt::{ClockDoubt, ClockWatch};
 use crate::leaf::Tree;
 use crate::path::Path;
 use crate::pki::View;
+use crate::sign::KeyRing;
 use crate::validate::{Clock, Rules};
 
 /// The configuration that both machines have in common.

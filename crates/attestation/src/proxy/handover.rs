@@ -12,9 +12,9 @@ use wayleave_crypto::secret::Seed;
 use zeroize::Zeroizing;
 
 use crate::SuiteId;
-use crate::attest::{KeyRing, Pair};
 use crate::grant::{Grant, GrantError};
 use crate::leaf::Leaf;
+use crate::sign::{KeyPair, KeyRing};
 use crate::suite;
 
 /// The attribute that carries a grant; the same in all networks that grant.
@@ -56,7 +56,7 @@ impl GrantedKey {
     pub(super) fn make(secret: &Seed, issuer: Asn, holder: Asn, least_strength: u16) -> Option<Self> {
         let id = SuiteId::KcEd25519;
         let seed = kdf::derive("wayleave/attestation/granted/v1", secret.expose(), &holder.0.to_be_bytes());
-        let pair = Pair { suite: id, key: suite::of(id)?.generate(&seed), registered: false };
+        let pair = KeyPair { suite: id, key: suite::of(id)?.generate(&seed), registered: false };
         let leaf = Leaf::new(&[pair.leaf_key()], least_strength, true).ok()?;
         Some(Self { leaf, handed: Grant::new(issuer, holder, &pair)?.encode() })
     }
@@ -91,7 +91,7 @@ pub(super) struct ReceivedGrants {
     /// Whether one was refused in this session, which is told once.
     is_refused: bool,
     /// Good ones that are not in the ring yet.
-    waiting: Vec<Pair>,
+    waiting: Vec<KeyPair>,
     /// Their places in the ring, and which is the oldest.
     places: Vec<usize>,
     oldest: usize,

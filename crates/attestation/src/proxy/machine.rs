@@ -15,7 +15,6 @@ use super::handover::{GrantedKey, Handover, ReceivedGrants};
 use super::offer::{ask, offer, offered};
 use super::sequences::Sequences;
 use super::session_pair::{self, PairConfig, PairEvent, SessionPair, Side};
-use crate::attest::KeyRing;
 use crate::cache::Cache;
 use crate::leaf::{Leaf, LeafKey, Tree};
 use crate::pipeline::jobs::{
@@ -25,6 +24,7 @@ use crate::pipeline::policy::VerdictClass;
 use crate::pipeline::queue::{PendingRoutes, SigningQueue};
 use crate::pipeline::{Counts, Pipeline, RouteEvent};
 use crate::report::Report;
+use crate::sign::KeyRing;
 
 /// Routes of one validation job, at most, so that no peer's routes wait long behind another's.
 const VALIDATION_BURST: usize = 512;

@@ -9,12 +9,12 @@ use wayleave_core::{Asn, Prefix, UnixTime};
 
 use super::machine::Proxy;
 use super::session_pair::{SessionPair, Side};
-use crate::attest::AttestError;
 use crate::pipeline::Counts;
 use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, outcome_words, reason, suite_name};
 use crate::pipeline::jobs::{SigningOutcome, carried_octets};
 use crate::pipeline::policy::VerdictClass;
 use crate::report::{Broken, Lack, Report};
+use crate::sign::AttestationError;
 
 /// The state of a proxy.
 #[derive(Clone, Debug, Serialize)]
@@ -269,7 +269,7 @@ fn short_outcome(outcome: &SigningOutcome) -> &'static str {
         SigningOutcome::Signed { origin: true, .. } => "signed as origin",
         SigningOutcome::Signed { origin: false, .. } => "chain extended",
         SigningOutcome::AsReceived => "sent on without an attestation of ours",
-        SigningOutcome::NotExtended(AttestError::NotOurs(_)) => {
+        SigningOutcome::NotExtended(AttestationError::NotOurs(_)) => {
             "sent on without our hop: the chain names none of our keys"
         }
         SigningOutcome::NotExtended(_) => "sent on without our hop",

@@ -1,7 +1,6 @@
 //! The published attacks on keychain attestations, and what the standard chain makes of them.
 
 use crate::common::world::{NOW, World, p, pair};
-use wayleave_attestation::attest::{self, AttestError, KeyRing, Onward, Origination, Pair};
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::clock_doubt::{ClockDoubt, ClockWatch};
 use wayleave_attestation::grant::Grant;
@@ -9,6 +8,7 @@ use wayleave_attestation::leaf::{Leaf, LeafKey, Tree};
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pki::{AttestedSince, Strictness, Vrp};
 use wayleave_attestation::report::{KeyOrigin, Lack, Problem, Report};
+use wayleave_attestation::sign::{self, AttestationError, KeyPair, KeyRing, Origination, Recipient};
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::{Carried, Context, Route, validate};
 use wayleave_core::{Asn, Prefix, UnixTime, VerdictKind};
@@ -29,12 +29,12 @@ fn problem(report: &Report) -> Problem {
 }
 
 /// What an adversary makes who signs as `asn` with `pair`, whatever the leaf before says of them.
-fn forge(world: &World, value: &[u8], path: &Path, asn: u32, pair: Pair, next: u32) -> Vec<u8> {
+fn forge(world: &World, value: &[u8], path: &Path, asn: u32, pair: KeyPair, next: u32) -> Vec<u8> {
     let mut ring = KeyRing { pairs: vec![pair] };
     let received = Attestation::decode(value).expect("decodes");
     let leaf = world.leaf(Asn(next));
-    let onward = Onward::Neighbour(Asn(next), leaf.view());
-    attest::extend(&received, path, &world.speaker(Asn(asn), 1), &mut ring, onward)
+    let onward = Recipient::Neighbour(Asn(next), leaf.view());
+    sign::extend(&received, path, &world.speaker(Asn(asn), 1), &mut ring, onward)
         .expect("signs")
         .for_neighbour(Asn(next))
         .expect("for it")
@@ -74,9 +74,9 @@ fn a_leaked_key_signs_for_no_other_neighbour() {
     let received = Attestation::decode(&to_5).expect("decodes");
     let mut ring = KeyRing { pairs: vec![leaked()] };
     let leaf = world.leaf(Asn(6));
-    let onward = Onward::Neighbour(Asn(6), leaf.view());
-    let refused = attest::extend(&received, &travel(&[1]), &world.speaker(Asn(5), 1), &mut ring, onward);
-    assert_eq!(refused.err(), Some(AttestError::NotOurs(Asn(5))));
+    let onward = Recipient::Neighbour(Asn(6), leaf.view());
+    let refused = sign::extend(&received, &travel(&[1]), &world.speaker(Asn(5), 1), &mut ring, onward);
+    assert_eq!(refused.err(), Some(AttestationError::NotOurs(Asn(5))));
     // The paper's mode would take 1 5 4 and 1 2 4 alike; here the key is good for AS 2's own place alone.
     let (to_2, _) = world.chain(&prefixes(), &[1], 2);
     let as_2 = forge(&world, &to_2, &travel(&[1]), 2, leaked(), 6);
@@ -167,10 +167,10 @@ fn a_suite_taken_out_of_a_leaf_or_below_its_strength_is_refused() {
     let received = Attestation::decode(&value).expect("decodes");
     let ring = &mut world.nodes.get_mut(&Asn(2)).expect("AS 2").ring;
     let onward_leaf = Leaf::keyless();
-    let onward = Onward::Neighbour(Asn(3), onward_leaf.view());
-    let speaker = attest::Speaker { asn: Asn(2), prepend: 1, not_before: NOW, lifetime: 60 };
-    let refused = attest::extend(&received, &travel(&[1]), &speaker, ring, onward);
-    assert_eq!(refused.err(), Some(AttestError::NotOurs(Asn(2))), "an honest signer does not");
+    let onward = Recipient::Neighbour(Asn(3), onward_leaf.view());
+    let speaker = sign::Speaker { asn: Asn(2), prepend: 1, not_before: NOW, lifetime: 60 };
+    let refused = sign::extend(&received, &travel(&[1]), &speaker, ring, onward);
+    assert_eq!(refused.err(), Some(AttestationError::NotOurs(Asn(2))), "an honest signer does not");
     // In flight, somebody lowers the least strength, or puts a suite of their own into the list.
     let (honest, path) = world.chain(&prefixes(), &[1, 2], 3);
     let head = honest.len() - 2 * 104;
@@ -273,8 +273,8 @@ fn loops_and_other_prepending_are_refused() {
         let speaker = world.speaker(Asn(1), prepend);
         let ring = &mut world.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
         let origination = Origination { prefixes: &prefixes(), sequence: 1 };
-        let onward = Onward::Neighbour(Asn(4), leaf.view());
-        let attested = attest::originate(&origination, &speaker, ring, onward).expect("signs");
+        let onward = Recipient::Neighbour(Asn(4), leaf.view());
+        let attested = sign::originate(&origination, &speaker, ring, onward).expect("signs");
         let value = attested.for_neighbour(Asn(4)).expect("for it");
         let mut path = Path::default();
         path.push(Asn(1), prepend);
@@ -377,19 +377,19 @@ fn what_the_format_cannot_say_is_not_signed() {
     let mut world = World::new(2, ED25519);
     let leaf = world.leaf(Asn(2));
     let speaker = world.speaker(Asn(1), 1);
-    let mut originate = |prefixes: &[Prefix], speaker: attest::Speaker| {
+    let mut originate = |prefixes: &[Prefix], speaker: sign::Speaker| {
         let ring = &mut world.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
-        let onward = Onward::Neighbour(Asn(2), leaf.view());
-        attest::originate(&Origination { prefixes, sequence: 1 }, &speaker, ring, onward).err()
+        let onward = Recipient::Neighbour(Asn(2), leaf.view());
+        sign::originate(&Origination { prefixes, sequence: 1 }, &speaker, ring, onward).err()
     };
     let many: Vec<Prefix> = (0..33).map(|i| p(&format!("10.{i}.0.0/16"))).collect();
     assert_eq!(originate(&many[..32], speaker), None);
     for list in [&many[..], &[], &[many[0], many[0]], &[many[0], p("2001:db8::/32")]] {
-        assert_eq!(originate(list, speaker), Some(AttestError::Prefixes));
+        assert_eq!(originate(list, speaker), Some(AttestationError::Prefixes));
     }
-    assert!(originate(&many[..1], attest::Speaker { prepend: 0, ..speaker }).is_some());
-    assert!(originate(&many[..1], attest::Speaker { lifetime: 0, ..speaker }).is_some());
-    let lists = attest::lists(&[&many[..], &[p("2001:db8::/32")]].concat());
+    assert!(originate(&many[..1], sign::Speaker { prepend: 0, ..speaker }).is_some());
+    assert!(originate(&many[..1], sign::Speaker { lifetime: 0, ..speaker }).is_some());
+    let lists = sign::lists(&[&many[..], &[p("2001:db8::/32")]].concat());
     assert_eq!(lists.iter().map(Vec::len).collect::<Vec<_>>(), [32, 1, 1]);
 }
 
@@ -456,7 +456,7 @@ fn one_signature_serves_many_neighbours_and_shows_none_to_another() {
     let received = Attestation::decode(&to_2).expect("decodes");
     let speaker = world.speaker(Asn(2), 1);
     let ring = &mut world.nodes.get_mut(&Asn(2)).expect("AS 2").ring;
-    let attested = attest::extend(&received, &travel(&[1]), &speaker, ring, Onward::Tree(&tree)).expect("signs");
+    let attested = sign::extend(&received, &travel(&[1]), &speaker, ring, Recipient::Tree(&tree)).expect("signs");
     for receiver in [3, 1000, 1099] {
         let value = attested.for_neighbour(Asn(receiver)).expect("a neighbour");
         assert_eq!(world.validate(&prefixes(), &travel(&[1, 2]), &value, receiver).kind, VerdictKind::Valid);
@@ -478,7 +478,7 @@ fn at_an_exchange_one_value_serves_all_slots() {
     let speaker = world.speaker(Asn(1), 1);
     let origination = Origination { prefixes: &prefixes(), sequence: 1 };
     let ring = &mut world.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
-    let attested = attest::originate(&origination, &speaker, ring, Onward::Tree(&directory)).expect("signs");
+    let attested = sign::originate(&origination, &speaker, ring, Recipient::Tree(&directory)).expect("signs");
     let value = attested.for_directory().expect("over a directory");
     let older = Tree::directory(&slots[1..]).expect("a tree");
     let directories = [older, directory.clone()];
@@ -495,7 +495,7 @@ fn at_an_exchange_one_value_serves_all_slots() {
     assert_eq!(judge(&directories, 5).lack, Some(Lack::DirectoryUnknown), "not a member");
     assert_eq!(judge(&[], 2).lack, Some(Lack::DirectoryUnknown));
     // A member opens its leaf before it passes the route on.
-    let opened = attest::open(&Attestation::decode(&value).expect("decodes"), &directory, Asn(3)).expect("a member");
+    let opened = sign::open(&Attestation::decode(&value).expect("decodes"), &directory, Asn(3)).expect("a member");
     let onward = world.send(&prefixes(), &travel(&[1]), &opened, Asn(3), Asn(9));
     assert_eq!(world.validate(&prefixes(), &travel(&[1, 3]), &onward, 9).kind, VerdictKind::Valid);
 }

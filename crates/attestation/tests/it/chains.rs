@@ -5,8 +5,8 @@
 
 use crate::common::world::{Node, World, p, pair};
 use proptest::prelude::*;
-use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::chain::{Attestation, MAX_HOPS};
+use wayleave_attestation::sign::{KeyPair, KeyRing};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_core::{Asn, VerdictKind};
 use wayleave_crypto::secret::Secret;
@@ -97,7 +97,7 @@ fn wide_world() -> World {
         for (suite, key) in &shared {
             let private = key.private_half().expect("RSA keys are handed over");
             let key = suite::of(*suite).expect("standard").take_granted(key.public(), &private).expect("its own");
-            pairs.push(Pair { suite: *suite, key, registered: false });
+            pairs.push(KeyPair { suite: *suite, key, registered: false });
         }
         world.nodes.insert(Asn(asn), Node { ring: KeyRing { pairs } });
     }

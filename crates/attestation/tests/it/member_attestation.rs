@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use wayleave_attestation::attest::{self, KeyRing, Onward, Origination, Pair, Speaker, endorse};
 use wayleave_attestation::chain::{Attestation, TYPE_CODE};
 use wayleave_attestation::leaf::LeafKey;
 use wayleave_attestation::member::{Input, MemberAttestation, MemberAttestationConfig, MemberAttestationEvent, Output};
@@ -11,6 +10,7 @@ use wayleave_attestation::pipeline::policy::{Policy, VerdictClass};
 use wayleave_attestation::pipeline::{Job, PipelineConfig, RouteEvent};
 use wayleave_attestation::pki::{RegisteredKey, View, Vrp};
 use wayleave_attestation::proxy::MAX_OCTETS;
+use wayleave_attestation::sign::{self, KeyPair, KeyRing, Origination, Recipient, Speaker, endorse};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::Rules;
 use wayleave_attestation::{SignError, SuiteKey};
@@ -66,15 +66,15 @@ fn few_time() -> KeyRing {
 
 fn faulty(faults: u64) -> KeyRing {
     let key = Box::new(FewTime { next: 0, limit: 0, faults });
-    KeyRing { pairs: vec![Pair { suite: SuiteId::KcEd25519, key, registered: true }] }
+    KeyRing { pairs: vec![KeyPair { suite: SuiteId::KcEd25519, key, registered: true }] }
 }
 
 /// A key of `asn`, which is registered.
-fn pair(asn: Asn) -> Pair {
+fn pair(asn: Asn) -> KeyPair {
     let mut seed = [9; 32];
     seed[..4].copy_from_slice(&asn.0.to_be_bytes());
     let suite = SuiteId::KcEd25519;
-    Pair { suite, key: suite::of(suite).expect("built in").generate(&Secret::new(seed)), registered: true }
+    KeyPair { suite, key: suite::of(suite).expect("built in").generate(&Secret::new(seed)), registered: true }
 }
 
 fn path(asns: &[Asn]) -> Attributes {
@@ -241,8 +241,8 @@ fn customers_route() -> Attributes {
     let speaker = Speaker { asn: CUSTOMER, prepend: 1, not_before: BEGIN, lifetime: 60 };
     let mut ring = KeyRing { pairs: vec![pair(CUSTOMER)] };
     let leaf = endorse(&[], 112).expect("a leaf without keys");
-    let onward = Onward::Neighbour(MEMBER, leaf.view());
-    let value = attest::originate(&origination, &speaker, &mut ring, onward).expect("signed");
+    let onward = Recipient::Neighbour(MEMBER, leaf.view());
+    let value = sign::originate(&origination, &speaker, &mut ring, onward).expect("signed");
     let value = value.for_neighbour(MEMBER).expect("for it");
     assert_eq!(Attestation::decode(&value).expect("well formed").hop_count(), 1);
     let mut edit = path(&[MEMBER, CUSTOMER]).edit();

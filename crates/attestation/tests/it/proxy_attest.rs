@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::common::proxy_net::{ATTRIBUTE, At, Net, START, attested, config, p, ring, seed, shared, update, view};
-use wayleave_attestation::attest::KeyRing;
 use wayleave_attestation::pipeline::policy::{Treatment, VerdictClass};
 use wayleave_attestation::pipeline::{ProcessEvent, RouteEvent};
 use wayleave_attestation::pki::Strictness;
 use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::proxy::{Event, Input, ProxyConfig};
 use wayleave_attestation::report::Lack;
+use wayleave_attestation::sign::KeyRing;
 use wayleave_attestation::suite::SuiteId;
 use wayleave_bgp::{
     AsPathBuf, AttributeCode, AttributeFlags, Attributes, AttributesEditor, LargeCommunity, SegmentKind,

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::common::proxy_net::{ATTRIBUTE, At, Net, config, p, seed, shared, view};
-use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::proxy::Proxy;
 use wayleave_attestation::proxy::session_pair::Side;
+use wayleave_attestation::sign::{KeyPair, KeyRing};
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::suite::hbs::{HbsKey, Part};
 use wayleave_attestation::{SignError, SuiteKey};
@@ -56,7 +56,7 @@ fn net(key: Counting, used: &HashMap<Vec<u8>, u64>) -> Net {
     net.speaker(ORIGIN);
     net.speaker(LAST);
     let (a, b) = (net.session(0, |_| ()), net.session(1, |_| ()));
-    let pair = Pair { suite: SuiteId::KcEd25519, key: Box::new(key), registered: true };
+    let pair = KeyPair { suite: SuiteId::KcEd25519, key: Box::new(key), registered: true };
     let ring = KeyRing { pairs: vec![pair] };
     net.proxies.push(Proxy::new(config(ORIGIN, 1, false), ring, used, 1, net.now));
     net.link(a, At::Proxy(0, 0, Side::Inside));
@@ -137,7 +137,7 @@ fn hash_based_signatures_pass_from_proxy_to_proxy_and_two_parts_never_meet() {
     for (number, far) in [(0, 1), (1, 3)] {
         let part = Part::new(number, 2).expect("a part");
         let key: Box<dyn SuiteKey> = Box::new(HbsKey::new(&seed(ORIGIN, SuiteId::KcHbs), part));
-        let ring = KeyRing { pairs: vec![Pair { suite: SuiteId::KcHbs, key, registered: false }] };
+        let ring = KeyRing { pairs: vec![KeyPair { suite: SuiteId::KcHbs, key, registered: false }] };
         let mut outgoing = config(ORIGIN, 1, false);
         (outgoing.pairs[0].ends[1].connects, outgoing.pairs[0].ends[1].listens) = (true, false);
         let own = net.proxy(outgoing, ring);

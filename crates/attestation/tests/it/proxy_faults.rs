@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::proxy_net::{ATTRIBUTE, At, Net, config, ring, shared, view};
-use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::pipeline::RouteEvent;
 use wayleave_attestation::proxy::Event;
 use wayleave_attestation::proxy::session_pair::Side;
+use wayleave_attestation::sign::{KeyPair, KeyRing};
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::{SignError, SuiteKey};
 
@@ -42,7 +42,7 @@ fn a_panic_costs_the_route_that_caused_it_until_it_is_tried_again() {
     let (a, b) = (net.session(0, |_| ()), net.session(1, |_| ()));
     let key = ring(ORIGIN, &[SuiteId::KcEd25519]).pairs.remove(0).key;
     let key: Box<dyn SuiteKey> = Box::new(Faulty { key, panics: Arc::clone(&panics) });
-    let ring = KeyRing { pairs: vec![Pair { suite: SuiteId::KcEd25519, key, registered: false }] };
+    let ring = KeyRing { pairs: vec![KeyPair { suite: SuiteId::KcEd25519, key, registered: false }] };
     let proxy = net.proxy(config(ORIGIN, 1, false), ring);
     net.link(a, At::Proxy(proxy, 0, Side::Inside));
     net.link(b, At::Proxy(proxy, 0, Side::Outside));

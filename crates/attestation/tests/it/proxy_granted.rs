@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use crate::common::proxy_net::{ATTRIBUTE, At, Net, config, p, ring, shared, view};
-use wayleave_attestation::attest::KeyRing;
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::pipeline::policy::VerdictClass;
 use wayleave_attestation::proxy::Event;
 use wayleave_attestation::proxy::handover::{HANDOVER, Handover};
 use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::report::KeyOrigin;
+use wayleave_attestation::sign::KeyRing;
 use wayleave_attestation::suite::SuiteId;
 use wayleave_bgp::AttributeFlags;
 use wayleave_core::Asn;

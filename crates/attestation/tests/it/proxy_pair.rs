@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::common::proxy_net::{At, Net, config, update};
-use wayleave_attestation::attest::KeyRing;
 use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::proxy::{Input, session_pair};
+use wayleave_attestation::sign::KeyRing;
 use wayleave_bgp::session::{Cause, Config, GracefulRestartOffer, HoldTime, Role};
 use wayleave_bgp::{AttributeCode, AttributeFlags, Capability, Message, MessageType, RefreshKind, SessionParams};
 use wayleave_core::{Afi, Asn};

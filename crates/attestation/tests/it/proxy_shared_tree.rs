@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::common::proxy_net::{ATTRIBUTE, At, Net, config, p, ring, shared, view};
-use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::chain::{Attestation, Next};
 use wayleave_attestation::pipeline::policy::VerdictClass;
 use wayleave_attestation::pki::View;
 use wayleave_attestation::proxy::session_pair::Side;
+use wayleave_attestation::sign::{KeyPair, KeyRing};
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::{SignError, SuiteKey};
 use wayleave_core::Asn;
@@ -66,7 +66,7 @@ impl Star {
         let signed = Arc::new(AtomicUsize::new(0));
         let key = ring(HUB, ED).pairs.remove(0).key;
         let counting: Box<dyn SuiteKey> = Box::new(Counting { key, signed: Arc::clone(&signed) });
-        let pair = Pair { suite: SuiteId::KcEd25519, key: counting, registered: false };
+        let pair = KeyPair { suite: SuiteId::KcEd25519, key: counting, registered: false };
         let mut outgoing = config(ORIGIN, 1, false);
         (outgoing.pairs[0].ends[1].connects, outgoing.pairs[0].ends[1].listens) = (true, false);
         change(ORIGIN, &mut outgoing);

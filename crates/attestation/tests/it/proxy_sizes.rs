@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::common::proxy_net::{ATTRIBUTE, At, Net, config, p, seed, shared, view};
-use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::pipeline::policy::VerdictClass;
 use wayleave_attestation::pipeline::{ProcessEvent, RouteEvent};
 use wayleave_attestation::pki::{RegisteredKey, View};
 use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::proxy::{Event, Proxy};
+use wayleave_attestation::sign::{KeyPair, KeyRing};
 use wayleave_attestation::suite::hbs::{HbsKey, Part, SIGNATURE};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::{SignError, SuiteKey};
@@ -27,7 +27,7 @@ fn pairs(asn: u32, suites: &[SuiteId]) -> KeyRing {
             SuiteId::KcHbs => Box::new(HbsKey::new(&seed(asn, *id), Part::WHOLE)),
             id => suite::of(*id).expect("standard").generate(&seed(asn, *id)),
         };
-        Pair { suite: *id, key, registered: false }
+        KeyPair { suite: *id, key, registered: false }
     };
     KeyRing { pairs: suites.iter().map(pair).collect() }
 }
@@ -178,7 +178,8 @@ fn a_few_time_key_is_told_to_end_before_it_does() {
     let ed = SuiteId::KcEd25519;
     let key = suite::of(ed).expect("standard").generate(&seed(ORIGIN, ed));
     let public = key.public().to_vec();
-    let ring = KeyRing { pairs: vec![Pair { suite: ed, key: Box::new(Hundred { key, next: 0 }), registered: true }] };
+    let ring =
+        KeyRing { pairs: vec![KeyPair { suite: ed, key: Box::new(Hundred { key, next: 0 }), registered: true }] };
     // An earlier life left sixty.
     let used = HashMap::from([(public, 60)]);
     net.proxies.push(Proxy::new(config(ORIGIN, 1, false), ring, &used, 1, net.now));

@@ -5,10 +5,10 @@
 
 use crate::common::world::{NOW, World, p};
 use serde_json::{Value, json};
-use wayleave_attestation::attest::{self, Onward, Origination};
 use wayleave_attestation::chain::{Attestation, SignedInput, Signer};
 use wayleave_attestation::leaf::{Leaf, Tree};
 use wayleave_attestation::path::Path;
+use wayleave_attestation::sign::{self, Origination, Recipient};
 use wayleave_attestation::suite::SuiteId;
 use wayleave_core::{Asn, Prefix};
 use wayleave_crypto::hash::hash;
@@ -121,7 +121,7 @@ fn tree(world: &mut World, prefixes: &[Prefix]) -> Value {
     let speaker = world.speaker(Asn(1), 1);
     let ring = &mut world.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
     let origination = Origination { prefixes, sequence: 1 };
-    let attested = attest::originate(&origination, &speaker, ring, Onward::Tree(&tree)).expect("signs");
+    let attested = sign::originate(&origination, &speaker, ring, Recipient::Tree(&tree)).expect("signs");
     let value = attested.for_neighbour(Asn(4)).expect("a neighbour");
     vector(world, "an opening in a tree of eight places", prefixes, &Path::from_travel(&[Asn(1)]), &value, 4)
 }
@@ -130,8 +130,8 @@ fn long_prepend(world: &mut World, prefixes: &[Prefix]) -> Value {
     let (leaf, speaker) = (world.leaf(Asn(4)), world.speaker(Asn(1), 20));
     let ring = &mut world.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
     let origination = Origination { prefixes, sequence: 1 };
-    let onward = Onward::Neighbour(Asn(4), leaf.view());
-    let attested = attest::originate(&origination, &speaker, ring, onward).expect("signs");
+    let onward = Recipient::Neighbour(Asn(4), leaf.view());
+    let attested = sign::originate(&origination, &speaker, ring, onward).expect("signs");
     let value = attested.for_neighbour(Asn(4)).expect("the neighbour");
     let mut path = Path::default();
     path.push(Asn(1), 20);

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use wayleave_attestation::attest::{KeyRing, Onward, Origination, Pair, Speaker, originate};
 use wayleave_attestation::leaf::Leaf;
+use wayleave_attestation::sign::{KeyPair, KeyRing, Origination, Recipient, Speaker, originate};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_bgp::{AsPathBuf, AttributeCode, AttributeFlags, Attributes, Origin};
 use wayleave_core::{Asn, Prefix};
@@ -48,13 +48,13 @@ pub fn attest(file: &Path, origin: Asn, prefix: Prefix, neighbour: Asn, ago: Dur
     let suite = SuiteId::from_name(&word("suite")?).ok_or("an unknown suite")?;
     let seed = Secret::new(seed(&word("seed")?).ok_or("a seed of 64 digits")?);
     let key = suite::of(suite).ok_or("a suite that is not for keys")?.generate(&seed);
-    let mut ring = KeyRing { pairs: vec![Pair { suite, key, registered: true }] };
+    let mut ring = KeyRing { pairs: vec![KeyPair { suite, key, registered: true }] };
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let not_before = now.saturating_sub(ago).as_secs();
     let speaker = Speaker { asn: origin, prepend: 1, not_before, lifetime: 60 };
     let leaf = Leaf::keyless();
     let origination = Origination { prefixes: &[prefix], sequence: not_before };
-    let attested = originate(&origination, &speaker, &mut ring, Onward::Neighbour(neighbour, leaf.view()));
+    let attested = originate(&origination, &speaker, &mut ring, Recipient::Neighbour(neighbour, leaf.view()));
     let attested = attested.map_err(|error| error.to_string())?;
     attested.for_neighbour(neighbour).ok_or_else(|| "the hop is for another".to_owned())
 }

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::chain::TYPE_CODE;
 use wayleave_attestation::member::MemberAttestationConfig;
 use wayleave_attestation::pipeline::PipelineConfig;
 use wayleave_attestation::pipeline::policy::Policy;
 use wayleave_attestation::pki::{RegisteredKey, View};
 use wayleave_attestation::proxy::MAX_OCTETS;
+use wayleave_attestation::sign::{KeyPair, KeyRing};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::Rules;
 use wayleave_bgp::AttributeCode;
@@ -28,7 +28,7 @@ pub fn attest_ring(seed: u64, asn: Asn) -> KeyRing {
     let suite = SuiteId::KcEd25519;
     let of = seed_of(seed, b"attest", u64::from(asn.0));
     let key = suite::of(suite).expect("it is built in").generate(&of);
-    KeyRing { pairs: vec![Pair { suite, key, registered: false }] }
+    KeyRing { pairs: vec![KeyPair { suite, key, registered: false }] }
 }
 
 /// The same as a profile lists them.
@@ -41,7 +41,7 @@ pub fn registered_key(seed: u64, asn: Asn) -> RegisteredKey {
 
 /// The same as the member set lists them.
 pub(super) fn listed_keys(seed: u64, asn: Asn) -> Vec<AttestKey> {
-    let keys = attest_ring(seed, asn).pairs.iter().map(Pair::leaf_key).collect::<Vec<_>>();
+    let keys = attest_ring(seed, asn).pairs.iter().map(KeyPair::leaf_key).collect::<Vec<_>>();
     keys.iter().map(|key| AttestKey { suite: key.suite, key: key.key }).collect()
 }
 

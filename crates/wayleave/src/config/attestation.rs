@@ -127,7 +127,7 @@ pub(super) fn default_capability() -> Spanned<u64> {
 }
 
 pub(super) fn default_lifetime() -> Spanned<u64> {
-    Spanned::new(0..0, u64::from(wayleave_attestation::attest::DEFAULT_LIFETIME))
+    Spanned::new(0..0, u64::from(wayleave_attestation::sign::DEFAULT_LIFETIME))
 }
 
 pub(super) fn default_uncertainty() -> Spanned<u64> {

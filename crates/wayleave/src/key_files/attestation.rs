@@ -7,8 +7,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::pki::{Anchor, Object, ObjectSet};
+use wayleave_attestation::sign::{KeyPair, KeyRing};
 use wayleave_attestation::suite::hbs::{HbsKey, Part};
 use wayleave_attestation::suite::{self, SuiteId, SuiteKey};
 use wayleave_core::Asn;
@@ -276,7 +276,7 @@ pub fn ring(keys: &KeysSection, asn: Asn, source: &Source) -> Outcome<KeyRing> {
     }
     // `check` has seen that there is such a part.
     let part = keys.part.as_ref().map_or(Some(Part::WHOLE), |part| Part::new(part.get_ref().number, part.get_ref().of));
-    let pairs = loaded.pairs_of(part.unwrap_or(Part::WHOLE)).into_iter().map(|(suite, key)| Pair {
+    let pairs = loaded.pairs_of(part.unwrap_or(Part::WHOLE)).into_iter().map(|(suite, key)| KeyPair {
         suite,
         key,
         registered: false,

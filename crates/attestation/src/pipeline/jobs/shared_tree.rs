@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use wayleave_core::Asn;
 use wayleave_crypto::secret::Seed;
 
-use crate::attest::SignedHop;
 use crate::leaf::{Leaf, Tree};
+use crate::sign::SignedHop;
 
 /// Signed hops that are kept for the other neighbours, at most. Beyond, all are dropped: they are only a cache.
 const MAX_SHARED_HOPS: usize = 65_536;

@@ -10,7 +10,6 @@ use wayleave_crypto::hash::hash;
 use super::shared_tree::{SharedHop, SharedTree};
 use super::validate::{Checked, PolicyCheck};
 use super::{RouteGroup, carried, guarded, received_path};
-use crate::attest::{self, AttestError, Attested, KeyRing, Onward, Origination, Speaker};
 use crate::chain::Attestation;
 use crate::leaf::{Leaf, Tree};
 use crate::path::Path;
@@ -18,6 +17,7 @@ use crate::pipeline::event::RouteEvent;
 use crate::pipeline::keys::SharedKeyRing;
 use crate::pipeline::policy::VerdictClass;
 use crate::report::Report;
+use crate::sign::{self, AttestationError, KeyRing, Origination, Recipient, SignedAttestation, Speaker};
 use crate::suite::SignError;
 use crate::validate::Carried;
 
@@ -33,16 +33,16 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    fn onward(&self) -> Onward<'_> {
+    fn recipient(&self) -> Recipient<'_> {
         match self {
-            Target::Neighbour(asn, leaf) => Onward::Neighbour(*asn, leaf.view()),
-            Target::SharedTree(_, _, shared) => Onward::Tree(&shared.tree),
-            Target::Directory(tree) => Onward::Tree(tree),
+            Target::Neighbour(asn, leaf) => Recipient::Neighbour(*asn, leaf.view()),
+            Target::SharedTree(_, _, shared) => Recipient::Tree(&shared.tree),
+            Target::Directory(tree) => Recipient::Tree(tree),
         }
     }
 
     /// The attribute's value for this target.
-    fn value(&self, attested: &Attested<'_>) -> Vec<u8> {
+    fn value(&self, attested: &SignedAttestation<'_>) -> Vec<u8> {
         let value = match self {
             Target::Neighbour(asn, _) | Target::SharedTree(asn, ..) => attested.for_neighbour(*asn),
             Target::Directory(_) => attested.for_directory(),
@@ -103,7 +103,7 @@ pub(crate) enum SigningOutcome {
     /// As they came: there was nothing to extend, or the prefix is not one that this AS signs for.
     AsReceived,
     /// As they came, though there was something to extend.
-    NotExtended(AttestError),
+    NotExtended(AttestationError),
     /// Not sent: the shortest value has `need` octets.
     TooLong { need: usize },
     /// Not sent yet: the key waits until the next reserve of signatures is durable.
@@ -240,8 +240,8 @@ impl Signer {
                 let max_octets = self.max_octets;
                 let path: Vec<u8> = received.entries().iter().flat_map(|asn| asn.0.to_be_bytes()).collect();
                 let key = hash("wayleave/attestation/shared/extended/v1", &[value, &path, &[prepend]]);
-                self.signed(&group, key, false, |onward| {
-                    attest::extend_within(max_octets, &attestation, &received, &speaker, ring, onward)
+                self.signed(&group, key, false, |recipient| {
+                    sign::extend_within(max_octets, &attestation, &received, &speaker, ring, recipient)
                 })
             }
             // The next verifier reports what is wrong with it.
@@ -263,7 +263,7 @@ impl Signer {
             done.push(SignedGroup { group: part(others), outcome: SigningOutcome::AsReceived });
         }
         let prefixes: Vec<Prefix> = ours.iter().map(|nlri| nlri.prefix).collect();
-        for list in attest::lists(&prefixes) {
+        for list in sign::lists(&prefixes) {
             let sequence = self.sequence;
             self.sequence += 1;
             let speaker = self.speaker(prepend);
@@ -272,12 +272,12 @@ impl Signer {
             let key = originated(&list, prepend);
             let routes = ours.iter().copied().filter(|nlri| list.binary_search(&nlri.prefix).is_ok()).collect();
             let group = part(routes);
-            let made = self.signed(&group, key, true, |onward| {
-                attest::originate_within(max_octets, &origination, &speaker, ring, onward)
+            let made = self.signed(&group, key, true, |recipient| {
+                sign::originate_within(max_octets, &origination, &speaker, ring, recipient)
             });
             let outcome = match made {
                 // Without a registered key the AS does not attest its own routes.
-                SigningOutcome::NotExtended(AttestError::NotOurs(_)) => SigningOutcome::AsReceived,
+                SigningOutcome::NotExtended(AttestationError::NotOurs(_)) => SigningOutcome::AsReceived,
                 outcome => outcome,
             };
             done.push(SignedGroup { group, outcome });
@@ -296,10 +296,10 @@ impl Signer {
         group: &RouteGroup,
         key: [u8; 32],
         origin: bool,
-        mut make: impl FnMut(Onward<'t>) -> Result<Attested<'t>, AttestError>,
+        mut make: impl FnMut(Recipient<'t>) -> Result<SignedAttestation<'t>, AttestationError>,
     ) -> SigningOutcome {
         let Target::SharedTree(asn, leaf, shared) = &self.target else {
-            return self.outcome(group, make(self.target.onward()), origin, self.renewal(group));
+            return self.outcome(group, make(self.target.recipient()), origin, self.renewal(group));
         };
         if let Some(SharedHop { hop, renew }) = shared.find(&key, self.now) {
             let attested = hop.under(&shared.tree);
@@ -308,13 +308,13 @@ impl Signer {
             }
         }
         let renew = self.renewal(group);
-        match make(Onward::Tree(&shared.tree)) {
+        match make(Recipient::Tree(&shared.tree)) {
             Ok(attested) => {
                 shared.keep(key, SharedHop { hop: attested.clone().into_signed(), renew });
                 self.outcome(group, Ok(attested), origin, renew)
             }
-            Err(AttestError::TooLarge { .. }) => {
-                self.outcome(group, make(Onward::Neighbour(*asn, leaf.view())), origin, renew)
+            Err(AttestationError::TooLarge { .. }) => {
+                self.outcome(group, make(Recipient::Neighbour(*asn, leaf.view())), origin, renew)
             }
             made => self.outcome(group, made, origin, renew),
         }
@@ -323,7 +323,7 @@ impl Signer {
     fn outcome(
         &self,
         group: &RouteGroup,
-        made: Result<Attested<'_>, AttestError>,
+        made: Result<SignedAttestation<'_>, AttestationError>,
         origin: bool,
         renew: u64,
     ) -> SigningOutcome {
@@ -336,9 +336,9 @@ impl Signer {
                 let attributes = Arc::new(edit.finish());
                 SigningOutcome::Signed { attributes, renew, origin, smaller: attested.is_smaller() }
             }
-            Err(AttestError::TooLarge { need }) => SigningOutcome::TooLong { need },
-            Err(AttestError::Sign(SignError::NotReserved(_))) => SigningOutcome::NotReserved,
-            Err(AttestError::Sign(SignError::Exhausted(_))) => SigningOutcome::Exhausted,
+            Err(AttestationError::TooLarge { need }) => SigningOutcome::TooLong { need },
+            Err(AttestationError::Sign(SignError::NotReserved(_))) => SigningOutcome::NotReserved,
+            Err(AttestationError::Sign(SignError::Exhausted(_))) => SigningOutcome::Exhausted,
             Err(error) => SigningOutcome::NotExtended(error),
         }
     }

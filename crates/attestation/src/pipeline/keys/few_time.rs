@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::SuiteId;
-use crate::attest::{KeyRing, Pair as KeyPair};
+use crate::sign::{KeyPair, KeyRing};
 
 /// Signatures of a few-time key that are made durable ahead of their use.
 const RESERVE: u64 = 1024;

@@ -11,8 +11,8 @@ mod few_time;
 use few_time::Reserves;
 pub use few_time::{Reserve, SignaturesLeft};
 
-use crate::attest::{KeyRing, Pair as KeyPair};
 use crate::pki::View;
+use crate::sign::{KeyPair, KeyRing};
 
 /// The key ring, for one signing job at a time.
 #[derive(Clone)]

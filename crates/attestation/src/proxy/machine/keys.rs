@@ -7,21 +7,21 @@ use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Seed;
 
 use super::Proxy;
-use crate::attest::{MOST_DIRECT, endorse};
 use crate::leaf::Leaf;
 use crate::pipeline::jobs::NeighbourTree;
 use crate::proxy::event::{Event, Output};
 use crate::proxy::handover::{GrantedKey, without_grant};
 use crate::proxy::offer::asks;
 use crate::proxy::session_pair::Side;
+use crate::sign::{MAX_DIRECT, endorse};
 
 impl Proxy {
     /// Gives the proxy a secret, which must be uniformly random. From now on one signature over a tree serves all
-    /// neighbours if there are more than [`MOST_DIRECT`](crate::attest::MOST_DIRECT) pairs, and no hop shows its receiver
+    /// neighbours if there are more than [`MAX_DIRECT`](crate::sign::MAX_DIRECT) pairs, and no hop shows its receiver
     /// anything of the others; and neighbours that may have keys of our making get them.
     pub fn hold_secret(&mut self, secret: Seed) {
         let seed = kdf::derive("wayleave/attestation/roots/v1", secret.expose(), b"");
-        self.tree = (self.pairs.len() > MOST_DIRECT).then(|| NeighbourTree::new(seed, self.pairs.len()));
+        self.tree = (self.pairs.len() > MAX_DIRECT).then(|| NeighbourTree::new(seed, self.pairs.len()));
         self.secret = Some(secret);
     }
 

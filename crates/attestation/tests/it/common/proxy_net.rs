@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_attestation::attest::{KeyRing, Pair as KeyPair};
 use wayleave_attestation::pipeline::policy::Policy;
 use wayleave_attestation::pipeline::{PipelineConfig, Reserve};
 use wayleave_attestation::pki::{AttestedSince, RegisteredKey, Strictness, View, Vrp};
 use wayleave_attestation::proxy::handover::Handover;
 use wayleave_attestation::proxy::session_pair::{self, Side};
 use wayleave_attestation::proxy::{EndConfig, Event, Input, Output, PairOptions, Proxy, ProxyConfig};
+use wayleave_attestation::sign::{KeyPair, KeyRing};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::Rules;
 use wayleave_bgp::peer::{self, Peer, PeerEvent, TcpRequest};

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use wayleave_attestation::attest::{self, DEFAULT_LIFETIME, KeyRing, Onward, Origination, Pair, Speaker};
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::leaf::Leaf;
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pki::{RegisteredKey, View, Vrp};
 use wayleave_attestation::report::Report;
+use wayleave_attestation::sign::{self, DEFAULT_LIFETIME, KeyPair, KeyRing, Origination, Recipient, Speaker};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::{self, Carried, Clock, Context, DEFAULT_UNCERTAINTY, Route, Rules};
 use wayleave_core::{Asn, Prefix, UnixTime};
@@ -37,11 +37,11 @@ pub struct World {
 }
 
 /// A pair of `asn`; `life` tells pairs of one AS and suite apart.
-pub fn pair(asn: Asn, suite: SuiteId, life: u8) -> Pair {
+pub fn pair(asn: Asn, suite: SuiteId, life: u8) -> KeyPair {
     let seed = hash("test/key", &[&asn.0.to_be_bytes(), &[suite as u8, life]]);
     let mut key = suite::of(suite).expect("a standard suite").generate(&Secret::new(seed));
     key.reserve(0, 1 << 20);
-    Pair { suite, key, registered: false }
+    KeyPair { suite, key, registered: false }
 }
 
 impl World {
@@ -75,7 +75,7 @@ impl World {
     pub fn leaf(&self, asn: Asn) -> Leaf {
         match self.nodes.get(&asn) {
             Some(node) => {
-                let keys: Vec<_> = node.ring.pairs.iter().map(Pair::leaf_key).collect();
+                let keys: Vec<_> = node.ring.pairs.iter().map(KeyPair::leaf_key).collect();
                 Leaf::new(&keys, 112, false).expect("a leaf")
             }
             None => Leaf::keyless(),
@@ -103,12 +103,12 @@ impl World {
     ) -> Vec<u8> {
         let speaker = self.speaker(asn, 1);
         let ring = &mut self.nodes.get_mut(&asn).expect("an AS of the world").ring;
-        let onward = Onward::Neighbour(next, leaf.view());
+        let onward = Recipient::Neighbour(next, leaf.view());
         let attested = if received.is_empty() {
-            attest::originate(&Origination { prefixes, sequence: 1 }, &speaker, ring, onward)
+            sign::originate(&Origination { prefixes, sequence: 1 }, &speaker, ring, onward)
         } else {
             let received = Attestation::decode(received).expect("decodes");
-            attest::extend(&received, path, &speaker, ring, onward)
+            sign::extend(&received, path, &speaker, ring, onward)
         };
         attested.expect("attests").for_neighbour(next).expect("for it")
     }

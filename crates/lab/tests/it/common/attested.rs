@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use wayleave_attestation::attest::{self, Onward, Origination, Speaker, endorse};
 use wayleave_attestation::chain::TYPE_CODE;
 use wayleave_attestation::pki::{AttestedSince, Strictness, View, Vrp};
+use wayleave_attestation::sign::{self, Origination, Recipient, Speaker, endorse};
 use wayleave_bgp::{AttributeCode, AttributeFlags, Attributes};
 use wayleave_core::{Asn, Prefix, VerdictKind};
 use wayleave_lab::sim::attestation::{attest_ring, registered_key};
@@ -99,8 +99,8 @@ pub fn customers_route(slot: u32, prefix: &str, now: u64) -> Attributes {
     keys.pairs[0].registered = true;
     let origination = Origination { prefixes: &[p(prefix)], sequence: 1 };
     let speaker = Speaker { asn: Asn(CUSTOMER), prepend: 1, not_before: now, lifetime: 2 * 24 * 60 };
-    let onward = Onward::Neighbour(member_asn(slot), leaf.view());
-    let made = attest::originate(&origination, &speaker, &mut keys, onward).expect("signed");
+    let onward = Recipient::Neighbour(member_asn(slot), leaf.view());
+    let made = sign::originate(&origination, &speaker, &mut keys, onward).expect("signed");
     let value = made.for_neighbour(member_asn(slot)).expect("for it");
     with_value(&route(slot, &[CUSTOMER], &[]), &value)
 }

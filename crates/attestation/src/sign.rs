@@ -13,10 +13,10 @@ use crate::suite::{SignError, SuiteId, SuiteKey};
 /// Minutes that a hop holds where nothing else is said: 24 hours.
 pub const DEFAULT_LIFETIME: u16 = 24 * 60;
 /// Neighbours up to which each gets a signature of its own; beyond, one signature over a root serves all.
-pub const MOST_DIRECT: usize = 32;
+pub const MAX_DIRECT: usize = 32;
 
 /// A private key and its suite.
-pub struct Pair {
+pub struct KeyPair {
     pub suite: SuiteId,
     /// The private key.
     pub key: Box<dyn SuiteKey>,
@@ -24,7 +24,7 @@ pub struct Pair {
     pub registered: bool,
 }
 
-impl Pair {
+impl KeyPair {
     /// How a leaf names it.
     #[must_use]
     pub fn leaf_key(&self) -> LeafKey {
@@ -36,7 +36,7 @@ impl Pair {
 #[derive(Default)]
 pub struct KeyRing {
     /// The keys.
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<KeyPair>,
 }
 
 /// What the signing AS says of itself in its hop.
@@ -62,16 +62,16 @@ pub struct Origination<'a> {
 
 /// For whom a hop is.
 #[derive(Clone, Copy, Debug)]
-pub enum Onward<'a> {
+pub enum Recipient<'a> {
     Neighbour(Asn, LeafView<'a>),
     /// All neighbours under a tree.
     Tree(&'a Tree),
 }
 
-/// Why no attestation was made. All are errors of the caller but [`AttestError::Malformed`] and
-/// [`AttestError::NotOurs`], which are of whoever sent the received one, and [`AttestError::Sign`].
+/// Why no attestation was made. All are errors of the caller but [`AttestationError::Malformed`] and
+/// [`AttestationError::NotOurs`], which are of whoever sent the received one, and [`AttestationError::Sign`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum AttestError {
+pub enum AttestationError {
     /// None, more than 32, twice the same, or of two families.
     #[error("a signed list has 1 to {MAX_PREFIXES} different prefixes of one family")]
     Prefixes,
@@ -106,9 +106,9 @@ pub enum AttestError {
 
 /// A signed hop with all before it, ready to be written for each neighbour that it serves.
 #[derive(Clone, Debug)]
-pub struct Attested<'a> {
+pub struct SignedAttestation<'a> {
     signed: SignedHop,
-    onward: Onward<'a>,
+    recipient: Recipient<'a>,
 }
 
 /// A signed hop with all before it, without what it says of the next AS: it can be kept, and written later for those
@@ -125,8 +125,8 @@ pub struct SignedHop {
 impl SignedHop {
     /// The hop for those under `tree`, which must be the one that it was signed for.
     #[must_use]
-    pub fn under(self, tree: &Tree) -> Attested<'_> {
-        Attested { signed: self, onward: Onward::Tree(tree) }
+    pub fn under(self, tree: &Tree) -> SignedAttestation<'_> {
+        SignedAttestation { signed: self, recipient: Recipient::Tree(tree) }
     }
 
     fn write(&self, next: Next<'_>) -> Vec<u8> {
@@ -165,7 +165,7 @@ impl OwnHop {
     }
 }
 
-impl Attested<'_> {
+impl SignedAttestation<'_> {
     /// Whether a key that was preferred was passed over because its value would have been too long.
     #[must_use]
     pub fn is_smaller(&self) -> bool {
@@ -181,9 +181,9 @@ impl Attested<'_> {
     /// The attribute's value for `neighbour`; `None` if the hop does not serve it.
     #[must_use]
     pub fn for_neighbour(&self, neighbour: Asn) -> Option<Vec<u8>> {
-        match self.onward {
-            Onward::Neighbour(asn, leaf) => (asn == neighbour).then(|| self.signed.write(Next::Direct(leaf))),
-            Onward::Tree(tree) => {
+        match self.recipient {
+            Recipient::Neighbour(asn, leaf) => (asn == neighbour).then(|| self.signed.write(Next::Direct(leaf))),
+            Recipient::Tree(tree) => {
                 let opening = tree.opening(neighbour)?;
                 let leaf = opening.leaf.view();
                 let (salt, index) = (&opening.salt, opening.index);
@@ -196,8 +196,8 @@ impl Attested<'_> {
     /// not signed over a directory's tree.
     #[must_use]
     pub fn for_directory(&self) -> Option<Vec<u8>> {
-        match self.onward {
-            Onward::Tree(tree) if tree.is_directory() => Some(self.signed.write(Next::Directory)),
+        match self.recipient {
+            Recipient::Tree(tree) if tree.is_directory() => Some(self.signed.write(Next::Directory)),
             _ => None,
         }
     }
@@ -208,9 +208,9 @@ pub fn originate<'a>(
     origination: &Origination<'_>,
     speaker: &Speaker,
     ring: &mut KeyRing,
-    onward: Onward<'a>,
-) -> Result<Attested<'a>, AttestError> {
-    originate_within(usize::MAX, origination, speaker, ring, onward)
+    recipient: Recipient<'a>,
+) -> Result<SignedAttestation<'a>, AttestationError> {
+    originate_within(usize::MAX, origination, speaker, ring, recipient)
 }
 
 /// As [`originate`], with the first key whose value has at most `most` octets, and the next where a few-time key is
@@ -220,8 +220,8 @@ pub fn originate_within<'a>(
     origination: &Origination<'_>,
     speaker: &Speaker,
     ring: &mut KeyRing,
-    onward: Onward<'a>,
-) -> Result<Attested<'a>, AttestError> {
+    recipient: Recipient<'a>,
+) -> Result<SignedAttestation<'a>, AttestationError> {
     let mut prefixes = origination.prefixes.to_vec();
     prefixes.sort_unstable();
     let first = prefixes.first().map(Prefix::afi);
@@ -229,7 +229,7 @@ pub fn originate_within<'a>(
         && prefixes.windows(2).all(|pair| pair[0] != pair[1])
         && prefixes.iter().all(|prefix| Some(prefix.afi()) == first);
     if first.is_none() || !is_list {
-        return Err(AttestError::Prefixes);
+        return Err(AttestationError::Prefixes);
     }
     let mut value = Vec::with_capacity(64);
     chain::encode_head(&prefixes, origination.sequence, speaker.not_before, 1, &mut value);
@@ -237,7 +237,7 @@ pub fn originate_within<'a>(
     let head = Head::decode(&mut Reader { rest: &start })?;
     let draft = Draft { value, index: 0, skipped: &[], previous: [0; 32], speaker, head: &head, not_before_offset: 0 };
     let candidates = candidates(ring, |pair| registered(pair, 0));
-    draft.sign_within(most, &candidates, ring, onward)
+    draft.sign_within(most, &candidates, ring, recipient)
 }
 
 /// Extends `received` by a hop of `speaker`, which received it with `path` (its own AS not yet on it).
@@ -248,9 +248,9 @@ pub fn extend<'a>(
     path: &Path,
     speaker: &Speaker,
     ring: &mut KeyRing,
-    onward: Onward<'a>,
-) -> Result<Attested<'a>, AttestError> {
-    extend_within(usize::MAX, received, path, speaker, ring, onward)
+    recipient: Recipient<'a>,
+) -> Result<SignedAttestation<'a>, AttestationError> {
+    extend_within(usize::MAX, received, path, speaker, ring, recipient)
 }
 
 /// As [`extend`], within `most` octets as [`originate_within`].
@@ -260,22 +260,22 @@ pub fn extend_within<'a>(
     path: &Path,
     speaker: &Speaker,
     ring: &mut KeyRing,
-    onward: Onward<'a>,
-) -> Result<Attested<'a>, AttestError> {
+    recipient: Recipient<'a>,
+) -> Result<SignedAttestation<'a>, AttestationError> {
     if received.hop_count() >= MAX_HOPS {
-        return Err(AttestError::TooLong);
+        return Err(AttestationError::TooLong);
     }
     let (previous, cursor) = chain_hash(received, path, speaker.asn)?;
-    let Some(last) = received.last_hop() else { return Err(AttestError::Path) };
-    let leaf = last.next.leaf().ok_or(AttestError::NotOpened)?;
+    let Some(last) = received.last_hop() else { return Err(AttestationError::Path) };
+    let leaf = last.next.leaf().ok_or(AttestationError::NotOpened)?;
     let skipped = &path.entries()[cursor..];
     let candidates = after(ring, leaf, skipped.len(), speaker.asn)?;
     let offset = speaker.not_before.saturating_sub(received.head().base_time) / 60;
-    let not_before_offset = u16::try_from(offset).map_err(|_| AttestError::Field("the hop's not-before"))?;
+    let not_before_offset = u16::try_from(offset).map_err(|_| AttestationError::Field("the hop's not-before"))?;
     let value = received.with_hop_count(received.hop_count() as u8 + 1);
     let index = received.hop_count() as u8;
     let draft = Draft { value, index, skipped, previous, speaker, head: received.head(), not_before_offset };
-    draft.sign_within(most, &candidates, ring, onward)
+    draft.sign_within(most, &candidates, ring, recipient)
 }
 
 /// Writes `received`, whose last hop is for the receivers of `directory`, with the opening of `receiver`'s leaf, as the
@@ -313,46 +313,46 @@ impl Draft<'_> {
         most: usize,
         candidates: &[Candidate],
         ring: &mut KeyRing,
-        onward: Onward<'a>,
-    ) -> Result<Attested<'a>, AttestError> {
+        recipient: Recipient<'a>,
+    ) -> Result<SignedAttestation<'a>, AttestationError> {
         if candidates.is_empty() {
-            return Err(AttestError::NotOurs(self.speaker.asn));
+            return Err(AttestationError::NotOurs(self.speaker.asn));
         }
         if self.speaker.prepend == 0 {
-            return Err(AttestError::Field("the prepend count"));
+            return Err(AttestationError::Field("the prepend count"));
         }
         if self.speaker.lifetime == 0 {
-            return Err(AttestError::Field("the lifetime"));
+            return Err(AttestationError::Field("the lifetime"));
         }
         let (mut shortest, mut spent) = (None, None);
         for candidate in candidates {
             let pair = &mut ring.pairs[candidate.place];
             let hop = self.hop(pair, candidate.signer);
-            let need = self.length(&hop, onward);
+            let need = self.length(&hop, recipient);
             if need > most {
                 shortest = Some(shortest.unwrap_or(usize::MAX).min(need));
                 continue;
             }
-            match self.sign(hop, pair, onward) {
-                Err(AttestError::Sign(error @ SignError::Exhausted(_))) => spent = Some(error),
+            match self.sign(hop, pair, recipient) {
+                Err(AttestationError::Sign(error @ SignError::Exhausted(_))) => spent = Some(error),
                 made => {
-                    return made.map(|hop| Attested {
+                    return made.map(|hop| SignedAttestation {
                         signed: SignedHop {
                             before: self.value.clone(),
                             index: self.index,
                             hop,
                             is_smaller: shortest.is_some(),
                         },
-                        onward,
+                        recipient,
                     });
                 }
             }
         }
-        Err(spent.map_or(AttestError::TooLarge { need: shortest.unwrap_or(usize::MAX) }, AttestError::Sign))
+        Err(spent.map_or(AttestationError::TooLarge { need: shortest.unwrap_or(usize::MAX) }, AttestationError::Sign))
     }
 
     /// The hop with a signature of zeros, as long as the suite's longest.
-    fn hop(&self, pair: &Pair, signer: Signer) -> OwnHop {
+    fn hop(&self, pair: &KeyPair, signer: Signer) -> OwnHop {
         let carries_key = signer == Signer::Chained && pair.key.public().len() != LEAF_KEY_LEN;
         let signature_len = crate::suite::of(pair.suite).map_or(0, |suite| suite.signature_len());
         OwnHop {
@@ -367,20 +367,20 @@ impl Draft<'_> {
     }
 
     /// Octets of the value, for whichever neighbour it is the longest.
-    fn length(&self, hop: &OwnHop, onward: Onward<'_>) -> usize {
-        let (next, opening) = match onward {
-            Onward::Neighbour(_, leaf) => (Next::Direct(leaf), 0),
-            Onward::Tree(tree) => (Next::Directory, if tree.is_directory() { 0 } else { tree.longest_opening() }),
+    fn length(&self, hop: &OwnHop, recipient: Recipient<'_>) -> usize {
+        let (next, opening) = match recipient {
+            Recipient::Neighbour(_, leaf) => (Next::Direct(leaf), 0),
+            Recipient::Tree(tree) => (Next::Directory, if tree.is_directory() { 0 } else { tree.longest_opening() }),
         };
         let mut octets = Vec::with_capacity(hop.signature.len() + hop.public.len() + 256);
         hop.with(next).encode(self.index, &mut octets);
         self.value.len() + octets.len() + opening
     }
 
-    fn sign(&self, mut hop: OwnHop, pair: &mut Pair, onward: Onward<'_>) -> Result<OwnHop, AttestError> {
-        let (commitment, next) = match onward {
-            Onward::Neighbour(asn, leaf) => (leaf.direct_commitment(asn), Next::Direct(leaf)),
-            Onward::Tree(tree) => (tree.root(), Next::Directory),
+    fn sign(&self, mut hop: OwnHop, pair: &mut KeyPair, recipient: Recipient<'_>) -> Result<OwnHop, AttestationError> {
+        let (commitment, next) = match recipient {
+            Recipient::Neighbour(asn, leaf) => (leaf.direct_commitment(asn), Next::Direct(leaf)),
+            Recipient::Tree(tree) => (tree.root(), Next::Directory),
         };
         let mut message = Vec::with_capacity(256);
         let input = SignedInput {
@@ -403,25 +403,25 @@ struct Candidate {
 }
 
 /// The keys that may sign, the preferred first.
-fn candidates(ring: &KeyRing, may_sign: impl Fn(&Pair) -> Option<Signer>) -> Vec<Candidate> {
-    let of = |(place, pair): (usize, &Pair)| Some(Candidate { place, signer: may_sign(pair)? });
+fn candidates(ring: &KeyRing, may_sign: impl Fn(&KeyPair) -> Option<Signer>) -> Vec<Candidate> {
+    let of = |(place, pair): (usize, &KeyPair)| Some(Candidate { place, signer: may_sign(pair)? });
     ring.pairs.iter().enumerate().filter_map(of).collect()
 }
 
 /// As what a registered key signs after a gap of `skipped` entries.
-fn registered(pair: &Pair, skipped: u8) -> Option<Signer> {
+fn registered(pair: &KeyPair, skipped: u8) -> Option<Signer> {
     let tag = key_tag(pair.suite, pair.key.public());
     pair.registered.then_some(Signer::Registered { skipped, tag })
 }
 
 /// The keys that may sign after a hop that left `leaf` and `skipped` entries unattested.
-fn after(ring: &KeyRing, leaf: LeafView<'_>, skipped: usize, asn: Asn) -> Result<Vec<Candidate>, AttestError> {
+fn after(ring: &KeyRing, leaf: LeafView<'_>, skipped: usize, asn: Asn) -> Result<Vec<Candidate>, AttestationError> {
     if leaf.is_keyless() {
-        let skipped = u8::try_from(skipped).map_err(|_| AttestError::Field("the gap"))?;
+        let skipped = u8::try_from(skipped).map_err(|_| AttestationError::Field("the gap"))?;
         return Ok(candidates(ring, |pair| registered(pair, skipped)));
     }
     if skipped > 0 {
-        return Err(AttestError::NotOurs(asn));
+        return Err(AttestationError::NotOurs(asn));
     }
     Ok(candidates(ring, |pair| {
         let named = pair.leaf_key();
@@ -436,7 +436,7 @@ fn chain_hash(
     received: &Attestation<'_>,
     path: &Path,
     receiver: Asn,
-) -> Result<(chain::ChainHash, usize), AttestError> {
+) -> Result<(chain::ChainHash, usize), AttestationError> {
     let entries = path.entries();
     let (mut previous, mut cursor) = ([0; 32], 0);
     let mut message = Vec::with_capacity(256);
@@ -447,13 +447,13 @@ fn chain_hash(
         };
         let end = cursor + skipped + usize::from(hop.prepend);
         let (Some(skipped), Some(&asn)) = (entries.get(cursor..cursor + skipped), entries.get(cursor + skipped)) else {
-            return Err(AttestError::Path);
+            return Err(AttestationError::Path);
         };
         if end > entries.len() {
-            return Err(AttestError::Path);
+            return Err(AttestationError::Path);
         }
         let next = entries.get(end).copied().unwrap_or(receiver);
-        let commitment = hop.commitment(next).ok_or(AttestError::NotOpened)?;
+        let commitment = hop.commitment(next).ok_or(AttestationError::NotOpened)?;
         message.clear();
         let index = index as u8;
         SignedInput { index, asn, skipped, previous: &previous, commitment: &commitment }.encode(
