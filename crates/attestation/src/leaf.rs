@@ -1,4 +1,4 @@
-//! Leaves: what a hop says of its next AS (its number, its keys, the least strength), alone or under a Merkle tree.
+//! Leaves: the next AS with its keys and the least strength, as a hop signs them, alone or under a Merkle tree.
 //!
 //! The paper gives all neighbours one key; we name each neighbour and its own keys, so that one cannot sign as another.
 
@@ -39,7 +39,7 @@ impl LeafKey {
     }
 }
 
-/// What a hop says of the next AS.
+/// The keys of the next AS and the least strength, as a hop signs them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Leaf {
     octets: Vec<u8>,
@@ -55,7 +55,7 @@ pub enum LeafError {
     #[error("a leaf lists two keys of suite {0}")]
     Twice(u8),
     /// Not a multiple of 16 bits up to 240.
-    #[error("a least strength of {0} bits cannot be said: multiples of 16 up to 240 can")]
+    #[error("a least strength of {0} bits cannot be encoded: only multiples of 16 up to 240")]
     Strength(u16),
 }
 
@@ -161,7 +161,7 @@ impl<'a> LeafView<'a> {
         hash("wayleave/attestation/direct/v1", &[&next.0.to_be_bytes(), self.octets])
     }
 
-    /// Its place's hash in a tree.
+    /// Its hash in a tree.
     #[must_use]
     fn hash(self, next: Asn, salt: &[u8; SALT_LEN]) -> [u8; 32] {
         hash("wayleave/attestation/leaf/v1", &[salt, &next.0.to_be_bytes(), self.octets])
@@ -185,18 +185,18 @@ fn parent(left: &[u8], right: &[u8]) -> [u8; 32] {
 /// Why a tree cannot be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TreeError {
-    /// More neighbours than places.
-    #[error("{neighbours} neighbours do not fit a tree of {places} places")]
+    /// More neighbours than leaves.
+    #[error("{neighbours} neighbours do not fit a tree of {places} leaves")]
     Full {
         /// Neighbours given.
         neighbours: usize,
-        /// Places of the tree.
+        /// Leaves of the tree.
         places: usize,
     },
     /// No level, or more than sixteen.
     #[error("a tree has 1 to {MAX_DEPTH} levels, not {0}")]
     Depth(u8),
-    /// An AS stands in two places.
+    /// An AS is listed twice.
     #[error("{0} is listed twice")]
     Twice(Asn),
 }
@@ -207,7 +207,7 @@ pub struct Tree {
     depth: u8,
     /// Level by level, the leaves first.
     nodes: Vec<[u8; 32]>,
-    /// By AS number: place and leaf.
+    /// By AS number: position and leaf.
     slots: Vec<Slot>,
     is_directory: bool,
 }
@@ -224,16 +224,16 @@ struct Slot {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Opening {
     pub leaf: Leaf,
-    /// Its place.
+    /// The position of the leaf.
     pub index: u16,
-    /// What hides it.
+    /// Hides the leaf from whoever sees another opening.
     pub salt: [u8; SALT_LEN],
-    /// The nodes beside its way, the lowest first.
+    /// The siblings of the nodes from the leaf to the root, the lowest first.
     pub siblings: Vec<u8>,
 }
 
 impl Tree {
-    /// A tree of `2^depth` places that shows a neighbour nothing of the others: places, salts and padding follow from
+    /// A tree of `2^depth` leaves that shows a neighbour nothing of the others: positions, salts and padding follow from
     /// `seed`. Keep `depth` constant for the AS, so that the number of neighbours does not show.
     pub fn private(seed: &Seed, depth: u8, neighbours: &[(Asn, Leaf)]) -> Result<Self, TreeError> {
         let places = places(depth)?;

@@ -1,4 +1,5 @@
-//! Attested AS paths (KC-x): chains of keys, the suites that sign them, validation, and the attesting proxy.
+//! Attestation of AS paths (KC-x): chains of keys, the suites that sign them, validation, and the machines that attest
+//! in BGP.
 //!
 //! The origin signs with a key that a trust anchor vouches for; each hop authorises the key of the next; a verifier
 //! needs only the origin's key, and that of an AS that re-anchors after a gap (paper section III).

@@ -1,4 +1,4 @@
-//! The signing side: originating an attestation, extending a received one, and one signature for many neighbours.
+//! Signing: originate an attestation, extend a received one, and serve many neighbours by one signature.
 
 use wayleave_core::{Afi, Asn, Prefix};
 
@@ -10,9 +10,9 @@ use crate::path::Path;
 use crate::pki::key_tag;
 use crate::suite::{SignError, SuiteId, SuiteKey};
 
-/// Minutes that a hop holds where nothing else is said: 24 hours.
+/// Minutes that a hop holds unless configured otherwise: 24 hours.
 pub const DEFAULT_LIFETIME: u16 = 24 * 60;
-/// Neighbours up to which each gets a signature of its own; beyond, one signature over a root serves all.
+/// Neighbours up to which each gets a signature of its own; beyond, one signature over a tree serves all.
 pub const MAX_DIRECT: usize = 32;
 
 /// A private key and its suite.
@@ -39,7 +39,7 @@ pub struct KeyRing {
     pub pairs: Vec<KeyPair>,
 }
 
-/// What the signing AS says of itself in its hop.
+/// The signing AS, as its hop describes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Speaker {
     pub asn: Asn,
@@ -60,7 +60,7 @@ pub struct Origination<'a> {
     pub sequence: u64,
 }
 
-/// For whom a hop is.
+/// Whom a signed hop serves.
 #[derive(Clone, Copy, Debug)]
 pub enum Recipient<'a> {
     Neighbour(Asn, LeafView<'a>),
@@ -76,25 +76,25 @@ pub enum AttestationError {
     #[error("a signed list has 1 to {MAX_PREFIXES} different prefixes of one family")]
     Prefixes,
     /// A count or time that the format cannot say.
-    #[error("{0} does not fit")]
+    #[error("{0} is out of the range of the format")]
     Field(&'static str),
     /// The received value does not decode.
     #[error("the received attestation is malformed: {0}")]
     Malformed(#[from] DecodeError),
     /// The received hops do not match the path.
-    #[error("the received attestation is not of this path")]
+    #[error("the received attestation does not match the path")]
     Path,
     /// The last hop gives this AS no key that it holds, or gives a key where this AS would skip others.
-    #[error("the received attestation lets {0} sign with none of its keys")]
+    #[error("the received attestation names none of the keys that {0} holds")]
     NotOurs(Asn),
     /// The chain has as many hops as the format allows.
     #[error("a chain has at most {MAX_HOPS} hops")]
     TooLong,
     /// The last hop is for the receivers of a directory and was not opened: see [`open`].
-    #[error("the last hop is for the receivers of a directory: open it first")]
+    #[error("the last hop is for all members of an exchange, and was not opened for this one")]
     NotOpened,
     /// With no key that may sign does the value fit: the shortest has so many octets.
-    #[error("the shortest attestation has {need} octets, which is too long")]
+    #[error("the shortest attestation has {need} octets, more than the receiver takes")]
     TooLarge {
         /// Octets of the shortest.
         need: usize,
@@ -111,8 +111,8 @@ pub struct SignedAttestation<'a> {
     recipient: Recipient<'a>,
 }
 
-/// A signed hop with all before it, without what it says of the next AS: it can be kept, and written later for those
-/// under the tree that it was signed for.
+/// A signed hop with all before it, without what names the next AS: it can be kept, and written later for any neighbour
+/// of the tree for which it was signed.
 #[derive(Clone, Debug)]
 pub struct SignedHop {
     /// The value up to the new hop.
@@ -326,7 +326,7 @@ impl Draft<'_> {
         }
         let (mut shortest, mut spent) = (None, None);
         for candidate in candidates {
-            let pair = &mut ring.pairs[candidate.place];
+            let pair = &mut ring.pairs[candidate.index];
             let hop = self.hop(pair, candidate.signer);
             let need = self.length(&hop, recipient);
             if need > most {
@@ -396,19 +396,19 @@ impl Draft<'_> {
     }
 }
 
-/// A key that may sign: its place in the ring, and as what it signs.
+/// A key that may sign: its index in the ring, and how the hop names it.
 struct Candidate {
-    place: usize,
+    index: usize,
     signer: Signer,
 }
 
 /// The keys that may sign, the preferred first.
 fn candidates(ring: &KeyRing, may_sign: impl Fn(&KeyPair) -> Option<Signer>) -> Vec<Candidate> {
-    let of = |(place, pair): (usize, &KeyPair)| Some(Candidate { place, signer: may_sign(pair)? });
+    let of = |(index, pair): (usize, &KeyPair)| Some(Candidate { index, signer: may_sign(pair)? });
     ring.pairs.iter().enumerate().filter_map(of).collect()
 }
 
-/// As what a registered key signs after a gap of `skipped` entries.
+/// How a hop names a registered key after a gap of `skipped` entries.
 fn registered(pair: &KeyPair, skipped: u8) -> Option<Signer> {
     let tag = key_tag(pair.suite, pair.key.public());
     pair.registered.then_some(Signer::Registered { skipped, tag })

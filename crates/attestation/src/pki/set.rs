@@ -28,13 +28,13 @@ pub struct Anchor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AnchorError {
     /// Its key is none.
-    #[error("the trust anchor's key: {0}")]
+    #[error("the key of the trust anchor cannot be used: {0}")]
     Key(#[from] KeyRefused),
     /// Its time has not come; check this machine's clock.
-    #[error("the trust anchor holds from {0} s after 1970 on; check this machine's clock")]
+    #[error("the trust anchor is not valid before {0} s after 1970 (see `date -d @{0}`); check this machine's clock")]
     NotYet(u64),
     /// Its time is over; get the new one.
-    #[error("the trust anchor expired {0} s after 1970; a new one must be made or fetched")]
+    #[error("the trust anchor expired {0} s after 1970 (see `date -d @{0}`); make or fetch a new one")]
     Expired(u64),
 }
 
@@ -68,10 +68,10 @@ pub enum Omitted {
     #[error("no identity key of {0} signed its added keys")]
     Addition(Asn),
     /// The key is none of its suite.
-    #[error("a key of {0}: {1}")]
+    #[error("a key of {0} cannot be used: {1}")]
     Key(Asn, KeyRefused),
     /// Another AS lists the same key.
-    #[error("a key of {0} is listed by {1} too: neither counts")]
+    #[error("{0} and {1} list the same key: it counts for neither")]
     Shared(Asn, Asn),
     /// An addition lists a key of another AS's profile.
     #[error("{0} added a key that {1} has registered: it does not count for {0}")]

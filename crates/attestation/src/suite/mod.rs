@@ -127,7 +127,7 @@ pub trait Suite: Send + Sync {
     fn generate(&self, seed: &Secret<32>) -> Box<dyn SuiteKey>;
     /// Checks a public key before its first use: exact length, canonical, none of the suite's weak keys. Bounded time.
     fn check_key(&self, public: &[u8]) -> Result<(), KeyRefused>;
-    /// Takes in the private half of a pair that a neighbour made (the paper's granted keys, section III-A), in the form
+    /// Accepts the private half of a pair that a neighbour made (the paper's granted keys, section III-A), in the form
     /// of [`SuiteKey::private_half`]: whatever the bytes, it ends in less than a millisecond, and what comes back signs
     /// for `public`. A suite whose keys cannot be handed over refuses all.
     fn take_granted(&self, _public: &[u8], _private: &[u8]) -> Result<Box<dyn SuiteKey>, KeyRefused> {
@@ -170,9 +170,9 @@ pub trait SuiteKey: Send {
         None
     }
     /// Allows signatures with indices below `limit`, which the caller has made durable before this call; a few-time
-    /// key signs nothing until it is called, and skips what lies below `from` (the limit that an earlier life left).
+    /// key signs nothing until it is called, and skips what lies below `from` (the limit that was durable before this start).
     fn reserve(&mut self, _from: u64, _limit: u64) {}
-    /// Makes what later signatures will need, which the caller does when it has nothing more urgent to do.
+    /// Computes what later signatures will need; called when nothing more urgent waits.
     fn make_ahead(&mut self) {}
 }
 
