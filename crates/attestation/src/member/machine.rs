@@ -70,7 +70,7 @@ impl MemberAttestation {
             directories: Vec::new(),
             announced: SigningQueue::new(),
             cache: Arc::new(Mutex::new(Cache::new(CACHED_REPORTS))),
-            received: ReceivedRoutes::default(),
+            received: ReceivedRoutes::new(),
             counts: Counts::default(),
             outputs: VecDeque::new(),
         };

@@ -1,6 +1,6 @@
 //! Routes of other members, as the member asks about them, and the bursts in which they are validated.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use wayleave_bgp::{AttributeCode, Attributes, Nlri};
@@ -12,6 +12,7 @@ use crate::chain::Attestation;
 use crate::leaf::Tree;
 use crate::pipeline::jobs::{RouteGroup, Validated, carried};
 use crate::pipeline::policy::{Policy, VerdictClass};
+use crate::pipeline::queue::{PeerQueues, Step};
 use crate::report::Report;
 use crate::sign;
 use crate::validate::Carried;
@@ -40,23 +41,12 @@ pub(super) struct ReceivedRoute {
     pub(super) has_failed: bool,
 }
 
-/// The routes of one announcer that wait.
-struct AnnouncerQueue {
-    ids: VecDeque<RouteId>,
-    in_flight: bool,
-    cache: Arc<Mutex<Cache>>,
-}
-
 /// All routes that the member asked about.
-#[derive(Default)]
 pub(super) struct ReceivedRoutes {
     pub(super) routes: HashMap<RouteId, ReceivedRoute>,
     /// By the address of their attributes, which a route holds as long as it is there.
     by_attributes: HashMap<usize, RouteId>,
-    queues: BTreeMap<u32, AnnouncerQueue>,
-    /// The announcer from which on the next burst is looked for: behind the one that was served last.
-    turn: u32,
-    bursts: usize,
+    queues: PeerQueues<RouteId>,
 }
 
 /// A burst of routes of one announcer, made under one member set.
@@ -72,6 +62,11 @@ fn address(attributes: &Arc<Attributes>) -> usize {
 }
 
 impl ReceivedRoutes {
+    pub(super) fn new() -> Self {
+        let queues = PeerQueues::new(MAX_BURSTS, CACHED_REPORTS);
+        Self { routes: HashMap::new(), by_attributes: HashMap::new(), queues }
+    }
+
     pub(super) fn insert(
         &mut self,
         id: RouteId,
@@ -110,12 +105,7 @@ impl ReceivedRoutes {
     pub(super) fn queue(&mut self, id: &RouteId) {
         let Some(route) = self.routes.get_mut(id).filter(|route| !route.queued) else { return };
         route.queued = true;
-        let queue = self.queues.entry(route.announcer).or_insert_with(|| AnnouncerQueue {
-            ids: VecDeque::new(),
-            in_flight: false,
-            cache: Arc::new(Mutex::new(Cache::new(CACHED_REPORTS))),
-        });
-        queue.ids.push_back(*id);
+        self.queues.push(route.announcer, *id);
     }
 
     pub(super) fn queue_where(&mut self, is_wanted: impl Fn(&ReceivedRoute) -> bool) {
@@ -127,50 +117,30 @@ impl ReceivedRoutes {
 
     /// Number of routes that wait.
     pub(super) fn waiting(&self) -> usize {
-        self.queues.values().map(|queue| queue.ids.len()).sum()
+        self.queues.waiting()
     }
 
-    /// The next burst, if one may be validated now. Announcers take turns: one with many routes does not delay the others.
+    /// The next burst, if one may be validated now. All its routes were announced under one member set.
     pub(super) fn next_burst(&mut self) -> Option<Burst> {
-        if self.bursts >= MAX_BURSTS {
-            return None;
-        }
-        let Self { queues, routes, .. } = self;
-        let waits = |(announcer, queue): (&u32, &AnnouncerQueue)| (!queue.in_flight).then_some(*announcer);
-        let turns: Vec<u32> = queues.range(self.turn..).chain(queues.range(..self.turn)).filter_map(waits).collect();
-        for announcer in turns {
-            let Some(queue) = queues.get_mut(&announcer) else { continue };
-            let (mut groups, mut of_set) = (Vec::new(), None);
-            while groups.len() < BURST
-                && let Some(id) = queue.ids.front()
-            {
-                // The route may have been withdrawn since it was queued, or withdrawn and announced.
-                let Some(route) = routes.get_mut(id).filter(|route| route.queued) else {
-                    queue.ids.pop_front();
-                    continue;
-                };
-                if *of_set.get_or_insert(route.set) != route.set {
-                    break;
-                }
-                route.queued = false;
-                queue.ids.pop_front();
-                groups.push(RouteGroup { attributes: Arc::clone(&route.attributes), routes: route.prefixes.clone() });
+        let (mut groups, mut of_set) = (Vec::new(), None);
+        let routes = &mut self.routes;
+        let step = |id: &RouteId| {
+            // The route may have been withdrawn since it was queued, or withdrawn and announced.
+            let Some(route) = routes.get_mut(id).filter(|route| route.queued) else { return Step::Drop };
+            if groups.len() >= BURST || *of_set.get_or_insert(route.set) != route.set {
+                return Step::Stop;
             }
-            let Some(set) = of_set else { continue };
-            queue.in_flight = true;
-            self.bursts += 1;
-            self.turn = announcer.wrapping_add(1);
-            return Some(Burst { announcer, set, groups, cache: Arc::clone(&queue.cache) });
-        }
-        None
+            route.queued = false;
+            groups.push(RouteGroup { attributes: Arc::clone(&route.attributes), routes: route.prefixes.clone() });
+            Step::Take
+        };
+        let (announcer, cache) = self.queues.next_burst(step)?;
+        Some(Burst { announcer, set: of_set?, groups, cache })
     }
 
     /// Records the reports of a burst; returns the routes to which they belong.
     pub(super) fn record(&mut self, announcer: u32, validated: Vec<Validated>, failed: &[RouteGroup]) -> Vec<RouteId> {
-        self.bursts = self.bursts.saturating_sub(1);
-        if let Some(queue) = self.queues.get_mut(&announcer) {
-            queue.in_flight = false;
-        }
+        self.queues.end_burst(announcer);
         let mut ids = Vec::new();
         for group in failed {
             let Some(id) = self.by_attributes.get(&address(&group.attributes)).copied() else { continue };
@@ -244,29 +214,4 @@ pub(super) fn opened(
     let mut edit = attributes.edit();
     edit.remove(code).set(code, found.flags, &written);
     edit.finish()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn eight_announcers_with_many_routes_leave_a_turn_to_the_others() {
-        let mut received = ReceivedRoutes::default();
-        for announcer in 0..10u32 {
-            for number in 0..2 * BURST as u32 {
-                let mut id = [0; 32];
-                id[..4].copy_from_slice(&announcer.to_be_bytes());
-                id[4..8].copy_from_slice(&number.to_be_bytes());
-                received.insert(id, announcer, 1, Vec::new(), Attributes::builder().finish());
-            }
-        }
-        let mut served: Vec<u32> = std::iter::from_fn(|| received.next_burst()).map(|burst| burst.announcer).collect();
-        assert_eq!(served.len(), MAX_BURSTS);
-        for done in 0..MAX_BURSTS as u32 {
-            received.record(done, Vec::new(), &[]);
-            served.push(received.next_burst().expect("routes wait").announcer);
-        }
-        assert_eq!(served, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5]);
-    }
 }

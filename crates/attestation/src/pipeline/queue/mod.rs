@@ -1,9 +1,11 @@
 //! Routes that wait for a job, and when each must be worked on again.
 
+mod peers;
 mod pending;
 mod revalidate;
 mod signing;
 
+pub(crate) use peers::{PeerQueues, Step};
 pub(crate) use pending::{PendingRoute, PendingRoutes};
 pub(crate) use revalidate::{RETRY_FAILED, RevalidationSchedule, not_in_the_past};
 pub(crate) use signing::{SIGNING_BURST, SigningQueue};
