@@ -1,4 +1,4 @@
-//! Hashes for trees and chains: truncated SHA-256 with an address, many at once, and the paper's AES-based one.
+//! Hashes for trees and chains: truncated SHA-256 with an address, many at once.
 //!
 //! The first is the tweakable hash of SLH-DSA-SHA2-128 (FIPS 205 section 11.2.1): `SHA-256(seed || 0^48 || address ||
 //! input)`, cut to 16 bytes. The public seed fills the first block, so it is compressed once per key, and a step of
@@ -35,7 +35,7 @@ pub enum Use {
     Secret = 5,
 }
 
-/// Where in a key a hash stands.
+/// The position of a hash in a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Address {
     /// The level of trees: 0 signs messages, 1 signs the roots of level 0.
@@ -93,9 +93,7 @@ impl PublicSeed {
 /// One hash to compute.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
-    /// Under which key.
     pub seed: &'a PublicSeed,
-    /// Where.
     pub address: Address,
     pub input: &'a [u8],
 }
@@ -185,11 +183,10 @@ fn set_lane(state: &mut State, lane: usize, words: &[u32; 8]) {
 /// A walk along one chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Walk<'a> {
-    /// Under which key.
     pub seed: &'a PublicSeed,
     /// Which chain: kind [`Use::Chain`]; the third word is set step by step.
     pub address: Address,
-    /// The step that `value` stands at.
+    /// The step of `value`.
     pub from: u8,
     /// How many steps to go.
     pub steps: u8,

@@ -8,7 +8,7 @@
 //! 4. `[8](S·B − k·A − R) = 0` with `k = SHA-512(R ‖ A ‖ M) mod L`.
 //!
 //! Equation 4 is that of ZIP-215: the cofactor takes components of small order away, so a sum of such equations with
-//! random coefficients holds if and only if each holds (but for a chance of 2^-128). Conditions 1 to 3 are looked up
+//! random coefficients holds if and only if each holds (but for a chance of 2^-128). Conditions 1 to 3 are checked
 //! signature by signature, in a batch as alone. ZIP-215 itself accepts what 1 and 2 refuse; they are ours, because an
 //! attribute must have one encoding and a key of small order signs for everybody.
 
@@ -123,12 +123,12 @@ impl SuiteKey for Key {
 #[derive(Default)]
 struct Keys {
     points: Vec<EdwardsPoint>,
-    /// Where the key's point stands; `None` for a key that the rule refuses.
+    /// The index of the key's point; `None` for a key that the rule refuses.
     known: HashMap<[u8; KEY_LEN], Option<usize>>,
 }
 
 impl Keys {
-    /// Where the point of `encoded` stands, if conditions 1 and 2 hold for it.
+    /// The index of the point of `encoded`, if conditions 1 and 2 hold for it.
     fn index(&mut self, encoded: &[u8; KEY_LEN]) -> Option<usize> {
         if let Some(&index) = self.known.get(encoded) {
             return index;

@@ -265,7 +265,7 @@ impl Part {
     }
 }
 
-/// A private key with its place in the sequence of signatures.
+/// A private key with the index of its next signature.
 ///
 /// Each lower tree is made when its first signature comes, or before by [`SuiteKey::make_ahead`], and the upper tree's
 /// signature of its root is kept with it.
@@ -471,7 +471,7 @@ mod tests {
 
     #[test]
     fn a_life_cut_off_at_any_point_never_lets_an_index_sign_twice() {
-        // KCX-12: the counter is written, then the key is told; a kill may fall before, between or after.
+        // KCX-12: the counter is written, then the key learns of it; a kill may fall before, between or after.
         let mut used = Vec::new();
         let mut durable = 0;
         for life in 0..12u64 {

@@ -105,7 +105,7 @@ impl Suite for P256 {
     }
 
     fn verify_batch(&self, claims: &[Claim<'_>]) -> Vec<bool> {
-        // A burst mostly has one signer's words one after the other: its point is read once.
+        // A burst mostly has the signatures of one signer in a row: its point is decoded once.
         let mut last: Option<(&[u8], Option<ParsedPublicKey>)> = None;
         let mut verdicts = Vec::with_capacity(claims.len());
         for claim in claims {

@@ -154,7 +154,7 @@ impl Suite for Rsa {
     }
 
     fn verify(&self, public: &[u8], message: &[u8], signature: &[u8]) -> bool {
-        // The exact length and an odd modulus: the rest that `check_key` looks at can weaken a key, not a verifier.
+        // The exact length and an odd modulus: the rest that `check_key` checks can weaken a key, not a verifier.
         if public.len() != self.modulus_len() || public[0] & 0x80 == 0 || public[public.len() - 1] & 1 == 0 {
             return false;
         }

@@ -15,7 +15,7 @@ use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::Rules;
 use wayleave_attestation::{SignError, SuiteKey};
 use wayleave_bgp::{AsPathBuf, AttributeCode, AttributeFlags, Attributes, Nlri, Origin};
-use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
+use wayleave_core::{Asn, Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::Secret;
 
 use crate::common::world::p;
