@@ -193,7 +193,7 @@ fn members_that_change_while_keys_are_made_ahead_get_everything_signed_for_them(
     driven.finish(sign);
     assert_eq!(driven.signed_for(), [Some(1)]);
     let ahead = driven.only_work();
-    assert_eq!(format!("{ahead:?}"), "Job(make keys ahead)");
+    assert_eq!(format!("{ahead:?}"), "Job { source: 0, work: \"make keys ahead\" }");
     driven.members(2, &[MEMBER, Asn(65_002), Asn(65_003)]);
     assert!(driven.work.is_empty(), "whoever signs needs the keys");
     driven.finish(ahead);
