@@ -1,12 +1,12 @@
-//! Which packets came before: a Bloom filter for each of three turns of 32 seconds, keyed, by the clock alone (threat P14).
+//! The replay filter: a keyed Bloom filter for each of three periods of 32 seconds, rotated by the clock alone (threat P14).
 //!
-//! A nonce is fresh for 30 seconds on either side, so what was put in must be known for 60 seconds: the turn in which it
-//! came and the two after it hold it for 64 at least. The four seconds beyond are for a thread that decides by a clock
-//! which it read before another thread began a turn. All bits of an entry, for all turns, lie in one cache line, with the
-//! turn up to which the line is cleared: no turn begins with a walk over the whole filter.
+//! A nonce is fresh for 30 seconds on either side, so that a packet must be remembered for 60 seconds: the period in which
+//! it came and the two after it remember it for 64 at least. The four seconds beyond are for a thread that decides by a
+//! clock which it read before another thread began a period. All bits of a packet, for all periods, lie in one cache line,
+//! next to the period up to which the line is cleared: no period begins with a walk over the whole filter.
 //!
 //! Threads share a filter: each has a [`ReplayFilter`] of its own, and all of them one memory. Of copies of a packet that
-//! several threads put in at the same time, one at most is fresh. Where there is one thread, it holds no line.
+//! several threads insert at the same time, at most one is fresh. A filter with one thread takes no locks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -16,64 +16,65 @@ use wayleave_crypto::lanes::{Aes128, prefetch};
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::platypus::verify::MAX_FRESHNESS;
 
-/// Turns that are remembered.
-const TURNS: u64 = 3;
-/// Seconds of a turn.
-const TURN: u64 = MAX_FRESHNESS as u64 + 2;
-/// Places for each packet of a turn: with seven of them marked, three full turns give one false positive in a thousand
-/// packets or fewer.
-const PLACES_PER_PACKET: usize = 26;
-/// Words of a line that hold places.
+/// Periods that are remembered.
+const PERIODS: u64 = 3;
+/// Seconds of a period.
+const PERIOD: u64 = MAX_FRESHNESS as u64 + 2;
+/// Positions for each packet of a period: with seven of them marked, three full periods give one false positive in a
+/// thousand packets or fewer.
+const POSITIONS_PER_PACKET: usize = 26;
+/// Words of a line that hold positions.
 const WORDS: usize = 7;
-/// Places in a word, each with a bit for every turn.
-const PLACES: usize = 21;
-/// The first turn's bits of a word.
+/// Positions in a word, each with a bit for every period.
+const POSITIONS: usize = 21;
+/// The first period's bits of a word.
 const FIRST: u64 = 0x1249_2492_4924_9249;
-/// In place of a line's turn, which the thread at it knows.
-const HELD: u64 = 1 << 63;
-/// How often a thread looks whether another has done with a line, and how often it tries to hold it afterwards.
-const LOOKS: usize = 64;
-/// Packets for which a thread takes room at a time, at most.
-const SHARE: u64 = 64;
-/// Such takings that make up the whole room, at least: what threads have taken and do not use is lost for the turn.
-const SHARES: u64 = 1 << 12;
+/// Stands for a line's period while a thread has the line locked; that thread knows the period.
+const LOCKED: u64 = 1 << 63;
+/// How often a thread tries to lock a line, and how often it looks at the line between two tries. A lock is held for some
+/// tens of instructions, so that a longer wait means that its holder has lost its core.
+const TRIES: usize = 64;
+/// Packets that a thread may insert before it goes back to the shared counter, at most.
+const QUOTA: u64 = 64;
+/// The capacity is divided into at least so many quotas: what threads have taken and do not use is lost for the period.
+const QUOTAS: u64 = 1 << 12;
 
-/// One cache line, in which a packet has one place in each word of `places`: one fetch tests all turns.
+/// One cache line, in which a packet has one position in each word of `positions`: one fetch tests all periods.
 #[derive(Default)]
 #[repr(align(64))]
 struct Line {
-    /// The turn up to which the places are cleared; [`HELD`] while a thread is at it.
-    turn: AtomicU64,
-    places: [AtomicU64; WORDS],
+    /// The period up to which the positions are cleared, or [`LOCKED`].
+    period: AtomicU64,
+    positions: [AtomicU64; WORDS],
 }
 
-/// Whether a packet came before.
+/// Whether the filter knows a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// No; now it has.
+pub enum ReplayOutcome {
+    /// The packet was inserted.
     Fresh,
-    /// Yes, or one that looks like it.
-    Seen,
-    /// This turn's filter has taken as many as it is made for.
+    /// The packet, or one with the same bits, was inserted before.
+    Repeated,
+    /// The filter has taken as many packets in this period as it is made for.
     Full,
 }
 
-/// One thread's hold on a filter.
+/// One thread's handle on a filter.
 pub struct ReplayFilter {
-    memory: Arc<Memory>,
-    /// The last turn that this thread met.
-    turn: u64,
-    /// Packets of this turn for which the thread has room taken.
-    room: u64,
-    /// There is no room left in this turn.
+    shared: Arc<SharedFilter>,
+    /// The latest period that this thread has seen.
+    period: u64,
+    /// Packets of this period that the thread may insert without going back to the shared counter.
+    quota: u64,
+    /// Whether this period's capacity is used up.
     is_full: bool,
 }
 
-/// By how many bits a packet's place is shifted in each word: three bits for each of 21 places. Each follows from eleven bits
-/// of the hash; none of the bits that choose the line is among them.
+/// By how many bits a packet's position is shifted in each word: three bits for each of 21 positions. Each follows from
+/// eleven bits of the hash; none of the bits that choose the line is among them.
 #[derive(Clone, Copy)]
 struct Shifts {
-    /// Four in each, sixteen bits apart.
+    /// Four shifts in each, sixteen bits apart, so that one multiplication scales four of them.
     lanes: [u64; 2],
 }
 
@@ -82,9 +83,9 @@ impl Shifts {
     fn new(hash: u128) -> Self {
         const ELEVEN: u64 = 0x07ff_07ff_07ff_07ff;
         const FIVE: u64 = 0x001f_001f_001f_001f;
-        let scaled = |eleven: u64| 3 * (((eleven & ELEVEN) * PLACES as u64) >> 11 & FIVE);
+        let scaled = |eleven: u64| 3 * (((eleven & ELEVEN) * POSITIONS as u64) >> 11 & FIVE);
         let (low, high) = (hash as u64, (hash >> 64) as u64 & 0xffff_ffff);
-        // What the others have left over.
+        // The seventh shift takes the bits that the six others do not use.
         let last = high >> 11 & 0x1f | high >> 22 & 0x3e0 | low >> 5 & 0x400;
         Self { lanes: [scaled(low), scaled(high | last << 32)] }
     }
@@ -96,180 +97,180 @@ impl Shifts {
 }
 
 /// What the threads share.
-struct Memory {
+struct SharedFilter {
     cipher: Aes128,
     lines: Box<[Line]>,
-    /// A turn above the number of packets for which room is taken in it.
+    /// The latest period in the upper half, and in the lower half how much of its capacity has been handed out.
     taken: AtomicU64,
     capacity: u64,
 }
 
-/// Bits of [`Memory::taken`] below the turn.
+/// Bits of [`SharedFilter::taken`] below the period.
 const COUNT_BITS: u32 = 32;
 
 impl std::fmt::Debug for ReplayFilter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ReplayFilter of {} packets a turn", self.memory.capacity)
+        write!(f, "ReplayFilter of {} packets a period", self.shared.capacity)
     }
 }
 
 impl ReplayFilter {
-    /// A filter for `capacity` packets in each turn, fewer than 2^32; `key` must be random and of this router alone, so that
-    /// nobody computes which packets share their bits.
+    /// A filter for `capacity` packets in each period, fewer than 2^32. `key` must be random and known to this router alone,
+    /// so that nobody can compute which packets share their bits.
     #[must_use]
     pub fn new(key: &Key128, capacity: usize) -> Self {
         let capacity = capacity.clamp(1, u32::MAX as usize);
-        let lines = (capacity * PLACES_PER_PACKET).div_ceil(WORDS * PLACES);
+        let lines = (capacity * POSITIONS_PER_PACKET).div_ceil(WORDS * POSITIONS);
         let lines = (0..lines).map(|_| Line::default()).collect();
         let cipher = Aes128::new(key.expose());
-        let memory = Memory { cipher, lines, taken: AtomicU64::new(0), capacity: capacity as u64 };
-        Self { memory: Arc::new(memory), turn: 0, room: 0, is_full: false }
+        let shared = SharedFilter { cipher, lines, taken: AtomicU64::new(0), capacity: capacity as u64 };
+        Self { shared: Arc::new(shared), period: 0, quota: 0, is_full: false }
     }
 
     /// The same filter for another thread.
     #[must_use]
     pub fn share(&self) -> Self {
-        Self { memory: Arc::clone(&self.memory), turn: 0, room: 0, is_full: false }
+        Self { shared: Arc::clone(&self.shared), period: 0, quota: 0, is_full: false }
     }
 
-    /// Puts a packet in, by octets that no two packets share.
-    pub fn insert(&mut self, fingerprint: [u8; 16], now: UnixTime) -> Outcome {
+    /// Inserts a packet, by octets that no two packets share.
+    pub fn insert(&mut self, fingerprint: [u8; 16], now: UnixTime) -> ReplayOutcome {
         let mut hash = [fingerprint];
-        self.memory.cipher.encrypt(&mut hash);
+        self.shared.cipher.encrypt(&mut hash);
         self.put(hash[0], now)
     }
 
-    /// Turns octets that no two packets share into what [`ReplayFilter::put`] takes, and begins to fetch where they lie:
-    /// first for a whole burst, then each is put in.
+    /// Encrypts octets that no two packets share into the hashes that [`ReplayFilter::put`] takes, and begins to fetch their
+    /// lines: first for a whole burst, so that the fetches overlap, and then each packet is inserted.
     pub fn look_up(&self, fingerprints: &mut [[u8; 16]]) {
-        self.memory.cipher.encrypt(fingerprints);
+        self.shared.cipher.encrypt(fingerprints);
         for hash in fingerprints {
-            prefetch(self.memory.line(u128::from_be_bytes(*hash)));
+            prefetch(self.shared.line(u128::from_be_bytes(*hash)));
         }
     }
 
-    /// Puts a packet in, by what [`ReplayFilter::look_up`] made of it.
+    /// Inserts a packet by its hash from [`ReplayFilter::look_up`].
     #[inline(always)]
-    pub fn put(&mut self, hash: [u8; 16], now: UnixTime) -> Outcome {
-        let turn = now.secs() / TURN;
-        // A clock that goes back clears nothing, and takes no room of turns that are over.
-        if turn > self.turn {
-            (self.turn, self.room, self.is_full) = (turn, 0, false);
+    pub fn put(&mut self, hash: [u8; 16], now: UnixTime) -> ReplayOutcome {
+        let period = now.secs() / PERIOD;
+        // A clock that goes back clears nothing, and uses no capacity of periods that are over.
+        if period > self.period {
+            (self.period, self.quota, self.is_full) = (period, 0, false);
         }
         let hash = u128::from_be_bytes(hash);
-        let line = self.memory.line(hash);
-        // A thread that holds the line is about to be done, or the system has taken its core from it. This one cannot wait
-        // for that; one packet more that looks like an old one does less harm than a repeated one that passes.
-        let held = if self.is_alone() { Some(line.hold_alone()) } else { line.hold() };
-        let Some(mut line) = held else { return Outcome::Seen };
-        line.turn_to(self.turn);
+        let line = self.shared.line(hash);
+        // A thread that has the line locked is about to finish, or the system has taken its core away. This thread cannot
+        // wait for that: a fresh packet that is taken for a repeated one does less harm than a repeated one that passes.
+        let guard = if self.is_alone() { Some(line.guard_alone()) } else { line.lock() };
+        let Some(mut guard) = guard else { return ReplayOutcome::Repeated };
+        guard.advance_to(self.period);
         let shifts = Shifts::new(hash);
-        let mut turns = !0;
-        for (index, word) in line.line.places.iter().enumerate() {
-            turns &= word.load(Ordering::Relaxed) >> shifts.of(index);
+        let mut periods = !0;
+        for (index, word) in guard.line.positions.iter().enumerate() {
+            periods &= word.load(Ordering::Relaxed) >> shifts.of(index);
         }
-        if turns & ((1 << TURNS) - 1) != 0 {
-            return Outcome::Seen;
+        if periods & ((1 << PERIODS) - 1) != 0 {
+            return ReplayOutcome::Repeated;
         }
-        if self.room == 0 && !self.is_full {
-            self.room = self.memory.take(self.turn);
-            self.is_full = self.room == 0;
+        if self.quota == 0 && !self.is_full {
+            self.quota = self.shared.take_quota(self.period);
+            self.is_full = self.quota == 0;
         }
         if self.is_full {
-            return Outcome::Full;
+            return ReplayOutcome::Full;
         }
-        self.room -= 1;
-        let bit = 1 << (line.turn % TURNS);
-        for (index, word) in line.line.places.iter().enumerate() {
+        self.quota -= 1;
+        let bit = 1 << (guard.period % PERIODS);
+        for (index, word) in guard.line.positions.iter().enumerate() {
             word.store(word.load(Ordering::Relaxed) | bit << shifts.of(index), Ordering::Relaxed);
         }
-        Outcome::Fresh
+        ReplayOutcome::Fresh
     }
 
-    /// Whether no other thread has a hold on the filter: only through this one could another be made.
+    /// Whether no other thread has a handle: only from this one could another be made.
     #[inline(always)]
     fn is_alone(&self) -> bool {
-        if Arc::strong_count(&self.memory) != 1 {
+        if Arc::strong_count(&self.shared) != 1 {
             return false;
         }
-        // What a thread that is gone has written comes before what this one reads.
+        // Orders the writes of a thread that has dropped its handle before this thread's reads.
         fence(Ordering::Acquire);
         true
     }
 
     /// Forgets everything, between two passes of a benchmark.
     pub(crate) fn clear(&mut self) {
-        let memory = Arc::get_mut(&mut self.memory).expect("a benchmark has one thread");
-        memory.lines.iter_mut().flat_map(|line| &mut line.places).for_each(|word| *word.get_mut() = 0);
-        *memory.taken.get_mut() = 0;
-        (self.room, self.is_full) = (0, false);
+        let shared = Arc::get_mut(&mut self.shared).expect("a benchmark has one thread");
+        shared.lines.iter_mut().flat_map(|line| &mut line.positions).for_each(|word| *word.get_mut() = 0);
+        *shared.taken.get_mut() = 0;
+        (self.quota, self.is_full) = (0, false);
     }
 
-    /// Share of the room of `now`'s turn that is taken, by all threads: 1 is the alarm.
+    /// The part of this period's capacity that all threads have taken: at 1, packets are refused.
     #[must_use]
     pub fn load(&self, now: UnixTime) -> f64 {
-        let taken = self.memory.taken.load(Ordering::Relaxed);
-        let count = if taken >> COUNT_BITS >= now.secs() / TURN { taken & ((1 << COUNT_BITS) - 1) } else { 0 };
-        count as f64 / self.memory.capacity as f64
+        let taken = self.shared.taken.load(Ordering::Relaxed);
+        let count = if taken >> COUNT_BITS >= now.secs() / PERIOD { taken & ((1 << COUNT_BITS) - 1) } else { 0 };
+        count as f64 / self.shared.capacity as f64
     }
 
     /// Octets of memory.
     #[must_use]
     pub fn memory(&self) -> usize {
-        size_of_val(&*self.memory.lines)
+        size_of_val(&*self.shared.lines)
     }
 }
 
-impl Memory {
+impl SharedFilter {
     #[inline(always)]
     fn line(&self, hash: u128) -> &Line {
         &self.lines[(((hash >> 96) as u64 * self.lines.len() as u64) >> 32) as usize]
     }
 
-    /// Takes room for some packets of `turn`, or of the latest turn if that one is over; none if all is taken.
+    /// Takes a quota of `period`, or of the latest period if that one is over; zero if the capacity is used up.
     #[cold]
-    fn take(&self, turn: u64) -> u64 {
-        let room = |taken: u64| {
+    fn take_quota(&self, period: u64) -> u64 {
+        let quota = |taken: u64| {
             let (of, count) = (taken >> COUNT_BITS, taken & ((1 << COUNT_BITS) - 1));
-            let count = if turn > of { 0 } else { count };
-            let room = (self.capacity / SHARES).clamp(1, SHARE).min(self.capacity - count);
-            (room, turn.max(of) << COUNT_BITS | (count + room))
+            let count = if period > of { 0 } else { count };
+            let quota = (self.capacity / QUOTAS).clamp(1, QUOTA).min(self.capacity - count);
+            (quota, period.max(of) << COUNT_BITS | (count + quota))
         };
         let mut taken = self.taken.load(Ordering::Relaxed);
         loop {
-            let (room, after) = room(taken);
+            let (quota, after) = quota(taken);
             match self.taken.compare_exchange_weak(taken, after, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return room,
+                Ok(_) => return quota,
                 Err(other) => taken = other,
             }
         }
     }
 }
 
-/// A line that this thread alone reads and writes, until this is dropped.
-struct Held<'a> {
+/// A line that this thread alone reads and writes, until the guard is dropped.
+struct LineGuard<'a> {
     line: &'a Line,
-    turn: u64,
+    period: u64,
 }
 
 impl Line {
-    /// Where no other thread can be.
+    /// Without a lock, where there is no other thread.
     #[inline(always)]
-    fn hold_alone(&self) -> Held<'_> {
-        Held { line: self, turn: self.turn.load(Ordering::Relaxed) }
+    fn guard_alone(&self) -> LineGuard<'_> {
+        LineGuard { line: self, period: self.period.load(Ordering::Relaxed) }
     }
 
-    /// `None` if another thread holds it and does not let go.
+    /// `None` if another thread has the line locked for too long.
     #[inline(always)]
-    fn hold(&self) -> Option<Held<'_>> {
-        for _ in 0..LOOKS {
-            let turn = self.turn.swap(HELD, Ordering::Acquire);
-            if turn & HELD == 0 {
-                return Some(Held { line: self, turn });
+    fn lock(&self) -> Option<LineGuard<'_>> {
+        for _ in 0..TRIES {
+            let period = self.period.swap(LOCKED, Ordering::Acquire);
+            if period & LOCKED == 0 {
+                return Some(LineGuard { line: self, period });
             }
-            // Looked at without writing, the line stays with the thread that holds it.
-            for _ in 0..LOOKS {
-                if self.turn.load(Ordering::Relaxed) & HELD == 0 {
+            // Reading alone leaves the cache line with the thread that has it locked; another swap would take it away.
+            for _ in 0..TRIES {
+                if self.period.load(Ordering::Relaxed) & LOCKED == 0 {
                     break;
                 }
                 std::hint::spin_loop();
@@ -279,30 +280,30 @@ impl Line {
     }
 }
 
-impl Held<'_> {
-    /// Clears the turns that have come again.
+impl LineGuard<'_> {
+    /// Clears the bits of periods that are over, to use them for new ones.
     #[inline(always)]
-    fn turn_to(&mut self, turn: u64) {
-        if turn > self.turn {
-            self.enter(turn);
+    fn advance_to(&mut self, period: u64) {
+        if period > self.period {
+            self.clear_until(period);
         }
     }
 
     #[cold]
-    fn enter(&mut self, turn: u64) {
-        let steps = (turn - self.turn).min(TURNS);
-        let cleared = (0..steps).fold(0, |bits, step| bits | FIRST << ((turn - step) % TURNS));
-        for word in &self.line.places {
+    fn clear_until(&mut self, period: u64) {
+        let steps = (period - self.period).min(PERIODS);
+        let cleared = (0..steps).fold(0, |bits, step| bits | FIRST << ((period - step) % PERIODS));
+        for word in &self.line.positions {
             word.store(word.load(Ordering::Relaxed) & !cleared, Ordering::Relaxed);
         }
-        self.turn = turn;
+        self.period = period;
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for LineGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.line.turn.store(self.turn, Ordering::Release);
+        self.line.period.store(self.period, Ordering::Release);
     }
 }
 
@@ -318,59 +319,59 @@ mod tests {
         ReplayFilter::new(&Key128::new([5; 16]), capacity)
     }
 
-    fn insert(filter: &mut ReplayFilter, number: u64, now: UnixTime) -> Outcome {
+    fn insert(filter: &mut ReplayFilter, number: u64, now: UnixTime) -> ReplayOutcome {
         filter.insert(u128::from(number).to_be_bytes(), now)
     }
 
     #[test]
-    fn a_packet_is_known_for_sixty_four_seconds_and_gone_after_three_turns() {
-        for begin in 3_200..3_200 + TURN {
+    fn a_packet_is_known_for_sixty_four_seconds_and_gone_after_three_periods() {
+        for begin in 3_200..3_200 + PERIOD {
             let mut filter = filter(100);
-            assert_eq!(insert(&mut filter, 1, at(begin)), Outcome::Fresh);
+            assert_eq!(insert(&mut filter, 1, at(begin)), ReplayOutcome::Fresh);
             for later in 0..=64 {
-                assert_eq!(insert(&mut filter, 1, at(begin + later)), Outcome::Seen);
+                assert_eq!(insert(&mut filter, 1, at(begin + later)), ReplayOutcome::Repeated);
             }
-            assert_eq!(insert(&mut filter, 1, at(begin + 96)), Outcome::Fresh);
+            assert_eq!(insert(&mut filter, 1, at(begin + 96)), ReplayOutcome::Fresh);
             // A clock that goes back forgets nothing.
-            assert_eq!(insert(&mut filter, 1, at(begin - 1_000)), Outcome::Seen);
+            assert_eq!(insert(&mut filter, 1, at(begin - 1_000)), ReplayOutcome::Repeated);
         }
     }
 
     /// The nonce is 30 seconds ahead of the first copy, and 30 seconds behind the last one that is fresh.
     #[test]
-    fn a_thread_with_a_clock_of_the_last_turn_meets_what_others_put_in() {
-        for begin in 3_200..3_200 + TURN {
+    fn a_thread_whose_clock_is_one_period_late_knows_what_others_inserted() {
+        for begin in 3_200..3_200 + PERIOD {
             let (mut first, number) = (filter(100), 1);
             let (mut ahead, mut behind) = (first.share(), first.share());
-            assert_eq!(insert(&mut first, number, at(begin)), Outcome::Fresh);
+            assert_eq!(insert(&mut first, number, at(begin)), ReplayOutcome::Fresh);
             insert(&mut behind, 2, at(begin + 60));
-            // One that is four seconds ahead has begun the next turn in every line.
+            // One that is four seconds ahead has begun the next period in every line.
             for other in 10..90 {
                 insert(&mut ahead, other, at(begin + 63));
             }
-            assert_eq!(insert(&mut behind, number, at(begin + 60)), Outcome::Seen);
+            assert_eq!(insert(&mut behind, number, at(begin + 60)), ReplayOutcome::Repeated);
         }
     }
 
     #[test]
-    fn a_full_filter_takes_no_more_until_the_next_turn() {
+    fn a_full_filter_takes_no_more_until_the_next_period() {
         let mut filter = filter(10_000);
-        let outcomes: Vec<Outcome> = (0..10_100).map(|n| insert(&mut filter, n, at(3_200))).collect();
-        assert!(outcomes[10_090..].iter().all(|outcome| *outcome != Outcome::Fresh));
+        let outcomes: Vec<ReplayOutcome> = (0..10_100).map(|n| insert(&mut filter, n, at(3_200))).collect();
+        assert!(outcomes[10_090..].iter().all(|outcome| *outcome != ReplayOutcome::Fresh));
         assert!((filter.load(at(3_200)) - 1.0).abs() < f64::EPSILON);
         assert!(filter.load(at(3_232)).abs() < f64::EPSILON);
-        assert_eq!(insert(&mut filter, 77_777, at(3_232)), Outcome::Fresh);
+        assert_eq!(insert(&mut filter, 77_777, at(3_232)), ReplayOutcome::Fresh);
     }
 
     /// Copies of a packet that come in two ways may reach two threads.
     #[test]
-    fn of_copies_that_threads_put_in_at_once_one_is_fresh() {
+    fn of_copies_that_threads_insert_at_once_one_is_fresh() {
         const PACKETS: u64 = 100_000;
         let whole = filter(3 * PACKETS as usize);
         let fresh = |mut filter: ReplayFilter| {
-            // The clock goes on meanwhile, one turn; who is ahead is chance.
-            let outcome = |n| insert(&mut filter, n, at(3_200 + TURN * u64::from(n > PACKETS / 2)));
-            (0..PACKETS).map(outcome).map(|outcome| u8::from(outcome == Outcome::Fresh)).collect::<Vec<u8>>()
+            // The clock goes on meanwhile, one period; who is ahead is chance.
+            let outcome = |n| insert(&mut filter, n, at(3_200 + PERIOD * u64::from(n > PACKETS / 2)));
+            (0..PACKETS).map(outcome).map(|outcome| u8::from(outcome == ReplayOutcome::Fresh)).collect::<Vec<u8>>()
         };
         let counts = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| whole.share()).map(|one| scope.spawn(|| fresh(one))).collect();
@@ -384,28 +385,28 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_alone_again_meets_what_it_and_another_put_in() {
+    fn a_thread_that_is_alone_again_knows_what_it_and_another_inserted() {
         let mut first = filter(1_000);
         let outcomes = |of: &mut ReplayFilter, range: std::ops::Range<u64>, what| {
             range.for_each(|number| assert_eq!(insert(of, number, at(3_200)), what, "{number}"));
         };
-        outcomes(&mut first, 0..100, Outcome::Fresh);
+        outcomes(&mut first, 0..100, ReplayOutcome::Fresh);
         let mut second = first.share();
-        outcomes(&mut second, 0..100, Outcome::Seen);
-        outcomes(&mut second, 100..200, Outcome::Fresh);
-        outcomes(&mut first, 100..200, Outcome::Seen);
+        outcomes(&mut second, 0..100, ReplayOutcome::Repeated);
+        outcomes(&mut second, 100..200, ReplayOutcome::Fresh);
+        outcomes(&mut first, 100..200, ReplayOutcome::Repeated);
         drop(second);
-        outcomes(&mut first, 0..200, Outcome::Seen);
-        outcomes(&mut first, 200..300, Outcome::Fresh);
+        outcomes(&mut first, 0..200, ReplayOutcome::Repeated);
+        outcomes(&mut first, 200..300, ReplayOutcome::Fresh);
     }
 
-    /// Eleven bits for each of seven places, and none of those that choose the line.
+    /// Eleven bits for each of seven positions, and none of those that choose the line.
     #[test]
-    fn each_bit_of_a_hash_moves_one_place_or_chooses_the_line() {
+    fn each_bit_of_a_hash_moves_one_position_or_chooses_the_line() {
         let shifts = |hash| (0..WORDS).map(|word| Shifts::new(hash).of(word)).collect::<Vec<u32>>();
         let mut bits = [0; WORDS];
         for bit in 0..128 {
-            // Beside all others set, a bit moves its place if it does at all.
+            // Beside all others set, a bit moves its position if it does at all.
             let (with, without) = (shifts(u128::MAX), shifts(u128::MAX ^ 1 << bit));
             let one = shifts(1 << bit);
             let moved: Vec<usize> = (0..WORDS).filter(|word| with[*word] != without[*word]).collect();
@@ -415,7 +416,7 @@ mod tests {
             }
             moved.into_iter().for_each(|word| bits[word] += 1);
         }
-        // The lowest bits of a place's eleven matter only beside some of the others.
+        // The lowest bits of a position's eleven matter only beside some of the others.
         assert!(bits.iter().all(|count| (4..=11).contains(count)), "{bits:?}");
     }
 
@@ -426,11 +427,12 @@ mod tests {
             let mut filters = vec![filter(capacity)];
             (1..4).for_each(|_| filters.push(filters[0].share()));
             let tries = 4 * capacity as u64;
-            let fresh =
-                (0..tries).filter(|n| insert(&mut filters[*n as usize % 4], *n, at(3_200)) == Outcome::Fresh).count();
+            let fresh = (0..tries)
+                .filter(|n| insert(&mut filters[*n as usize % 4], *n, at(3_200)) == ReplayOutcome::Fresh)
+                .count();
             assert!((capacity - capacity / 500..=capacity).contains(&fresh), "{fresh} of {capacity}");
-            assert_eq!(insert(&mut filters[1], 1 << 40, at(3_232)), Outcome::Fresh);
-            assert_eq!(insert(&mut filters[0], 1 << 40, at(3_232)), Outcome::Seen);
+            assert_eq!(insert(&mut filters[1], 1 << 40, at(3_232)), ReplayOutcome::Fresh);
+            assert_eq!(insert(&mut filters[0], 1 << 40, at(3_232)), ReplayOutcome::Repeated);
         }
     }
 
@@ -439,16 +441,17 @@ mod tests {
     fn of_a_thousand_new_packets_at_most_one_looks_old_at_full_load() {
         const CAPACITY: u64 = 60_000;
         let mut filter = filter(CAPACITY as usize);
-        for turn in 0..3 {
+        for period in 0..3 {
             for number in 0..CAPACITY {
-                insert(&mut filter, turn * CAPACITY + number, at(3_200 + TURN * turn));
+                insert(&mut filter, period * CAPACITY + number, at(3_200 + PERIOD * period));
             }
         }
         let tries = 200_000u64;
-        let false_positives =
-            (0..tries).filter(|n| insert(&mut filter, 1 << 40 | n, at(3_264)) == Outcome::Seen).count() as u64;
+        let false_positives = (0..tries)
+            .filter(|n| insert(&mut filter, 1 << 40 | n, at(3_264)) == ReplayOutcome::Repeated)
+            .count() as u64;
         assert!(false_positives <= tries / 1_000, "{false_positives} of {tries}");
-        // Less than twelve octets for each packet of a turn, for all turns together.
+        // Less than twelve octets for each packet of a period, for all periods together.
         assert!(filter.memory() <= CAPACITY as usize * 12);
     }
 }

@@ -1,7 +1,7 @@
-//! Who sent how much: counters per principal, delegation and key epoch, and rates that a principal may not exceed.
+//! Accounts: counters per principal, delegation and key epoch, and rates that a principal may not exceed.
 //!
 //! The journal holds totals, not differences, so that a record read twice counts once. The driver writes it once a second:
-//! after a crash a total is at most that much too low, and never too high.
+//! after a crash a total is at most one second too low, and never too high.
 
 use std::collections::HashMap;
 
@@ -15,42 +15,41 @@ use super::totals::Totals;
 /// What one account has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Total {
-    /// Packets.
     pub packets: u128,
     /// Octets of IP packets, headers included.
     pub octets: u128,
 }
 
-/// Whether a packet was counted.
+/// Whether a packet was charged to its account.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Charged {
-    /// It was.
-    Yes,
-    /// It exceeds a rate.
+pub enum ChargeOutcome {
+    Charged,
+    /// The packet exceeds a rate.
     OverRate,
-    /// There is no room for another account.
-    Full,
+    /// The table has no free entry for a new account, or the principal has its share of them.
+    TableFull,
 }
 
-/// Who is held to a rate: a principal with all delegations, or one delegation.
+/// Whom a rate limits: a principal with all delegations, or one delegation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Payer {
-    /// The principal.
     pub principal: Principal,
-    /// One of its delegations; all if none.
+    /// `None` stands for all of the principal's delegations.
     pub delegation: Option<DelegationId>,
 }
 
-/// Octets a second that this router's share of a rate allows.
+/// A token bucket for this router's share of a rate.
 #[derive(Clone, Debug)]
 struct Bucket {
+    /// Octets a second.
     rate: u64,
+    /// Octets at most at once.
     depth: u64,
     /// Octets times 10^9.
     credit: u128,
     last: Instant,
-    /// Octets asked for since the shares were last told, whether they passed or not.
-    asked: u64,
+    /// Octets that arrived since the shares were last computed, whether they passed or not.
+    demand: u64,
 }
 
 const NANOS: u128 = 1_000_000_000;
@@ -62,9 +61,9 @@ impl Bucket {
         self.last = self.last.max(now);
     }
 
-    fn holds(&mut self, octets: u64, now: Instant) -> bool {
+    fn has(&mut self, octets: u64, now: Instant) -> bool {
         self.refill(now);
-        self.asked = self.asked.saturating_add(octets);
+        self.demand = self.demand.saturating_add(octets);
         self.credit >= u128::from(octets) * NANOS
     }
 
@@ -73,9 +72,9 @@ impl Bucket {
     }
 }
 
-/// Names an account among all, and says where it lies if there is one.
+/// An account's key in the table, and the line where the search for it begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Name {
+pub(super) struct AccountKey {
     packed: u128,
     home: usize,
 }
@@ -92,106 +91,114 @@ pub struct Accounts {
     changed: Vec<Charge>,
     buckets: HashMap<Payer, Bucket>,
     /// How many accounts each principal has here.
-    held: HashMap<Principal, usize>,
+    per_principal: HashMap<Principal, usize>,
     most: usize,
 }
 
 impl Accounts {
-    /// Room for `most` accounts, taken at once, of which a principal has a quarter at most; `seed` must be random.
+    /// A table of `most` accounts, allocated at once. A principal has a quarter of them at most, since it chooses its
+    /// delegations' IDs itself. `seed` must be random.
     #[must_use]
     pub fn new(most: usize, seed: u64) -> Self {
-        let (totals, held) = (Totals::new(most, seed), HashMap::with_capacity(most));
-        Self { totals, changed: Vec::with_capacity(most), buckets: HashMap::new(), held, most }
+        let (totals, per_principal) = (Totals::new(most, seed), HashMap::with_capacity(most));
+        Self { totals, changed: Vec::with_capacity(most), buckets: HashMap::new(), per_principal, most }
     }
 
-    /// Holds `payer` to `rate` octets a second here, and `depth` octets at once; without an entry there is no limit.
+    /// Limits `payer` to `rate` octets a second here, and `depth` octets at once. A payer without a rate has no limit.
     pub fn set_rate(&mut self, payer: Payer, rate: u64, depth: u64, now: Instant) {
         let bucket = self.buckets.entry(payer).or_insert_with(|| Bucket {
             rate,
             depth,
             credit: u128::from(depth) * NANOS,
             last: now,
-            asked: 0,
+            demand: 0,
         });
         bucket.refill(now);
         (bucket.rate, bucket.depth) = (rate, depth);
         bucket.credit = bucket.credit.min(u128::from(depth) * NANOS);
     }
 
-    /// Lets go of the rates of all but these.
-    pub fn keep_rates(&mut self, is_kept: impl Fn(&Payer) -> bool) {
+    /// Removes the rates of all other payers.
+    pub fn retain_rates(&mut self, is_kept: impl Fn(&Payer) -> bool) {
         self.buckets.retain(|payer, _| is_kept(payer));
     }
 
-    /// Octets that `payer` asked for here since this was last called: what [`shares`] divides a rate by.
+    /// Octets of `payer` that arrived here since this was last called: what [`shares`] divides a rate by.
     pub fn take_demand(&mut self, payer: &Payer) -> u64 {
-        self.buckets.get_mut(payer).map_or(0, |bucket| std::mem::take(&mut bucket.asked))
+        self.buckets.get_mut(payer).map_or(0, |bucket| std::mem::take(&mut bucket.demand))
     }
 
-    /// The name of an account that is charged soon; begins to fetch it.
+    /// The key of an account that is charged soon; begins to fetch its line.
     #[inline(always)]
-    pub(super) fn look_up(&self, charge: &Charge) -> Name {
+    pub(super) fn look_up(&self, charge: &Charge) -> AccountKey {
         let packed = pack(charge);
-        Name { packed, home: self.totals.fetch(packed) }
+        AccountKey { packed, home: self.totals.fetch(packed) }
     }
 
-    /// Counts a packet of `octets` octets, unless a rate forbids it.
+    /// Charges a packet of `octets` octets to its account, unless a rate forbids it.
     #[inline]
-    pub fn charge(&mut self, charge: &Charge, octets: u64, now: Instant) -> Charged {
+    pub fn charge(&mut self, charge: &Charge, octets: u64, now: Instant) -> ChargeOutcome {
         self.charge_to(self.look_up(charge), || *charge, octets, now)
     }
 
-    /// The same for a name that `look_up` gave for `charge`.
+    /// The same for the key that `look_up` returned for `charge`. An account that exists and has no rate needs no more than
+    /// its own cache line; everything else is out of line.
     #[inline(always)]
-    pub(super) fn charge_to(&mut self, name: Name, charge: impl Fn() -> Charge, octets: u64, now: Instant) -> Charged {
-        let known = if self.buckets.is_empty() { self.totals.add_known(name.packed, name.home, octets) } else { None };
+    pub(super) fn charge_to(
+        &mut self,
+        key: AccountKey,
+        charge: impl Fn() -> Charge,
+        octets: u64,
+        now: Instant,
+    ) -> ChargeOutcome {
+        let known = if self.buckets.is_empty() { self.totals.add_known(key.packed, key.home, octets) } else { None };
         match known {
             Some(is_first) => {
                 if is_first {
                     self.changed.push(charge());
                 }
-                Charged::Yes
+                ChargeOutcome::Charged
             }
-            None => self.charge_any(name.packed, &charge(), octets, now),
+            None => self.charge_any(key.packed, &charge(), octets, now),
         }
     }
 
-    /// Whether or not it has an account, or a rate.
+    /// The same with rates, or for an account that does not exist yet.
     #[inline(never)]
-    fn charge_any(&mut self, name: u128, charge: &Charge, octets: u64, now: Instant) -> Charged {
-        if !self.buckets.is_empty() && !self.holds(charge, octets, now) {
-            return Charged::OverRate;
+    fn charge_any(&mut self, key: u128, charge: &Charge, octets: u64, now: Instant) -> ChargeOutcome {
+        if !self.buckets.is_empty() && !self.is_within_rates(charge, octets, now) {
+            return ChargeOutcome::OverRate;
         }
-        let is_new = !self.totals.contains(name);
+        let is_new = !self.totals.contains(key);
         if is_new && !self.may_open(charge.principal) {
-            return Charged::Full;
+            return ChargeOutcome::TableFull;
         }
         if !self.buckets.is_empty() {
             for payer in payers(charge).into_iter().flatten() {
                 self.buckets.get_mut(&payer).into_iter().for_each(|bucket| bucket.take(octets));
             }
         }
-        if self.totals.add(name, octets) {
+        if self.totals.add(key, octets) {
             self.changed.push(*charge);
         }
         if is_new {
-            *self.held.entry(charge.principal).or_default() += 1;
+            *self.per_principal.entry(charge.principal).or_default() += 1;
         }
-        Charged::Yes
+        ChargeOutcome::Charged
     }
 
-    /// Whether there is room for another account, and the principal has not too many: it chooses its delegations' IDs itself.
+    /// Whether the table has a free entry, and the principal has not used up its share of them.
     #[cold]
     fn may_open(&self, principal: Principal) -> bool {
-        self.totals.has_room() && self.held.get(&principal).is_none_or(|held| *held < (self.most / 4).max(1))
+        self.totals.has_room() && self.per_principal.get(&principal).is_none_or(|count| *count < (self.most / 4).max(1))
     }
 
-    /// Whether the principal's rate and the delegation's allow a packet. Both are asked, so that both learn what was
-    /// asked for.
-    fn holds(&mut self, charge: &Charge, octets: u64, now: Instant) -> bool {
-        let is_held = |bucket: Option<&mut Bucket>| bucket.is_none_or(|bucket| bucket.holds(octets, now));
-        let held = payers(charge).map(|payer| payer.is_none_or(|payer| is_held(self.buckets.get_mut(&payer))));
-        !held.contains(&false)
+    /// Whether the principal's rate and the delegation's allow a packet. Both buckets are looked at in any case, since both
+    /// measure the demand.
+    fn is_within_rates(&mut self, charge: &Charge, octets: u64, now: Instant) -> bool {
+        let is_within = |bucket: Option<&mut Bucket>| bucket.is_none_or(|bucket| bucket.has(octets, now));
+        let within = payers(charge).map(|payer| payer.is_none_or(|payer| is_within(self.buckets.get_mut(&payer))));
+        !within.contains(&false)
     }
 
     /// What an account has sent.
@@ -206,32 +213,32 @@ impl Accounts {
         changed.into_iter().filter_map(|charge| Some((charge, self.totals.record(pack(&charge))?))).collect()
     }
 
-    /// Takes over the journal's records after a start, in any order: an account's largest total is its last. There must be
-    /// room for all of them.
+    /// Restores accounts from the journal's records, in any order: an account's largest total is its last one. The table must
+    /// have an entry for each account.
     pub fn restore(&mut self, records: impl IntoIterator<Item = (Charge, Total)>) {
         for (charge, total) in records {
             let is_new = !self.totals.contains(pack(&charge));
             if self.totals.restore(pack(&charge), total) && is_new {
-                *self.held.entry(charge.principal).or_default() += 1;
+                *self.per_principal.entry(charge.principal).or_default() += 1;
             }
         }
     }
 
-    /// Forgets the account of an epoch that is over, and returns whether it is gone: one that was charged since the last
-    /// record stays until the next. That record must be durable.
+    /// Removes the account of an epoch that is over, and returns whether it is gone: an account that was charged since its
+    /// last record stays until the next one. That record must be durable.
     pub fn close(&mut self, charge: &Charge) -> bool {
-        let name = pack(charge);
-        if !self.totals.contains(name) {
+        let key = pack(charge);
+        if !self.totals.contains(key) {
             return true;
         }
-        if !self.totals.is_recorded(name) {
+        if !self.totals.is_recorded(key) {
             return false;
         }
-        self.totals.remove(name);
-        if let Some(held) = self.held.get_mut(&charge.principal) {
-            *held -= 1;
-            if *held == 0 {
-                self.held.remove(&charge.principal);
+        self.totals.remove(key);
+        if let Some(count) = self.per_principal.get_mut(&charge.principal) {
+            *count -= 1;
+            if *count == 0 {
+                self.per_principal.remove(&charge.principal);
             }
         }
         true
@@ -244,8 +251,8 @@ fn payers(charge: &Charge) -> [Option<Payer>; 2] {
     [Some(payer(None)), charge.delegation.map(|(id, _)| payer(Some(id)))]
 }
 
-/// Divides `rate` among routers by what was asked for at each (paper, section 7.2): nobody gets more than asked while
-/// another goes short, and what nobody asked for is divided evenly. The shares' sum is at most `rate`.
+/// Divides `rate` among routers by the demand at each (paper, section 7.2): no router gets more than its demand while
+/// another lacks, and what exceeds all demands is divided evenly. The shares' sum is at most `rate`.
 #[must_use]
 pub fn shares(rate: u64, demands: &[u64]) -> Vec<u64> {
     let mut out = vec![0; demands.len()];
@@ -302,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delegation_is_held_to_its_own_rate_and_to_its_principals() {
+    fn a_delegation_is_limited_by_its_own_rate_and_by_its_principals() {
         let mut accounts = Accounts::new(10, 1);
         let payer = |id: Option<u32>| Payer {
             principal: Principal::new(1).expect("24 bits"),
@@ -315,7 +322,7 @@ mod tests {
             let now = Instant(tenth * 100_000_000);
             for (index, delegation) in [Some(5), None].into_iter().enumerate() {
                 let outcome = accounts.charge(&charge(1, delegation, 0), 50, now);
-                passed[index] += u64::from(outcome == Charged::Yes) * 50;
+                passed[index] += u64::from(outcome == ChargeOutcome::Charged) * 50;
             }
         }
         // 100 seconds, and what the buckets held at first.
@@ -329,33 +336,44 @@ mod tests {
         let mut accounts = Accounts::new(10, 1);
         let payer = |principal| Payer { principal: Principal::new(principal).expect("24 bits"), delegation: None };
         let passed = |accounts: &mut Accounts, now| {
-            (0..1_000).filter(|_| accounts.charge(&charge(1, None, 0), 10, now) == Charged::Yes).count()
+            (0..1_000).filter(|_| accounts.charge(&charge(1, None, 0), 10, now) == ChargeOutcome::Charged).count()
         };
         accounts.set_rate(payer(1), 100, 1_000, seconds(0));
         assert_eq!(passed(&mut accounts, seconds(0)), 100);
         accounts.set_rate(payer(1), 200, 2_000, seconds(0));
         assert_eq!(passed(&mut accounts, seconds(0)), 0);
         assert_eq!(passed(&mut accounts, seconds(1)), 20);
-        accounts.keep_rates(|kept| *kept == payer(2));
+        accounts.retain_rates(|kept| *kept == payer(2));
         assert_eq!(passed(&mut accounts, seconds(1)), 1_000);
     }
 
     #[test]
     fn no_account_is_opened_beyond_the_limit() {
         let mut accounts = Accounts::new(2, 1);
-        let outcomes: Vec<Charged> = [1, 2, 3, 1].map(|n| accounts.charge(&charge(n, None, 0), 1, Instant(0))).to_vec();
-        assert_eq!(outcomes, [Charged::Yes, Charged::Yes, Charged::Full, Charged::Yes]);
+        let outcomes: Vec<ChargeOutcome> =
+            [1, 2, 3, 1].map(|n| accounts.charge(&charge(n, None, 0), 1, Instant(0))).to_vec();
+        assert_eq!(
+            outcomes,
+            [ChargeOutcome::Charged, ChargeOutcome::Charged, ChargeOutcome::TableFull, ChargeOutcome::Charged]
+        );
     }
 
     #[test]
     fn a_principal_with_many_delegations_leaves_room_for_others_and_closed_accounts_make_room() {
         let mut accounts = Accounts::new(16, 1);
-        let outcomes = |accounts: &mut Accounts, epoch| -> Vec<Charged> {
+        let outcomes = |accounts: &mut Accounts, epoch| -> Vec<ChargeOutcome> {
             (0..6).map(|id| accounts.charge(&charge(1, Some(id), epoch), 1, Instant(0))).collect()
         };
-        let four = [Charged::Yes, Charged::Yes, Charged::Yes, Charged::Yes, Charged::Full, Charged::Full];
+        let four = [
+            ChargeOutcome::Charged,
+            ChargeOutcome::Charged,
+            ChargeOutcome::Charged,
+            ChargeOutcome::Charged,
+            ChargeOutcome::TableFull,
+            ChargeOutcome::TableFull,
+        ];
         assert_eq!(outcomes(&mut accounts, 0), four);
-        assert_eq!(accounts.charge(&charge(2, None, 0), 1, Instant(0)), Charged::Yes);
+        assert_eq!(accounts.charge(&charge(2, None, 0), 1, Instant(0)), ChargeOutcome::Charged);
         assert!((0..4).all(|id| !accounts.close(&charge(1, Some(id), 0))), "nothing is recorded yet");
         let journal = accounts.journal();
         assert!((0..4).all(|id| accounts.close(&charge(1, Some(id), 0))));
@@ -363,11 +381,11 @@ mod tests {
         // What is restored counts as well.
         let mut restored = Accounts::new(16, 2);
         restored.restore(journal);
-        assert_eq!(restored.charge(&charge(1, None, 1), 1, Instant(0)), Charged::Full);
+        assert_eq!(restored.charge(&charge(1, None, 1), 1, Instant(0)), ChargeOutcome::TableFull);
     }
 
     #[test]
-    fn a_rate_is_divided_by_what_was_asked_for() {
+    fn a_rate_is_divided_by_demand() {
         assert_eq!(shares(100, &[10, 200, 200]), [10, 45, 45]);
         assert_eq!(shares(100, &[0, 0]), [50, 50]);
         assert_eq!(shares(100, &[10, 20]), [45, 55]);

@@ -1,8 +1,7 @@
 //! The journal of accounts: records appended to a file, and read back after a crash.
 //!
 //! A record is a whole total, so that reading it twice, or reading an old one after a new one, counts nothing twice. It
-//! ends with a sum over its octets: what a crash cut off or left half written is not read, and neither is what stands behind
-//! it. The driver appends once a second and syncs, so that after `kill -9` a total is at most that second's packets too low,
+//! ends with a sum over its octets: a record that a crash cut off or left half written is not read, nor what follows it. The driver appends once a second and syncs, so that after `kill -9` a total is at most that second's packets too low,
 //! and never too high.
 //!
 //! | octets | |
@@ -88,7 +87,7 @@ fn sum(body: &[u8]) -> [u8; SUM] {
 mod tests {
     use wayleave_core::Instant;
 
-    use super::super::account::{Accounts, Charged};
+    use super::super::account::{Accounts, ChargeOutcome};
     use super::*;
 
     fn charge(number: u64) -> Charge {
@@ -117,7 +116,7 @@ mod tests {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let now = Instant(second * 1_000_000_000 + packet);
                 let charged = accounts.charge(&charge(state >> 40), 20 + (state >> 32) % 1_480, now);
-                assert_eq!(charged, Charged::Yes);
+                assert_eq!(charged, ChargeOutcome::Charged);
             }
             let after = totals(&accounts);
             append(&mut journal, &accounts.journal());
@@ -142,7 +141,7 @@ mod tests {
         let mut restored = Accounts::new(100, 2);
         restored.restore(read(&journal).0);
         assert_eq!(totals(&restored), totals(&accounts));
-        assert_eq!(restored.charge(&charge(1), 100, Instant(0)), Charged::Yes);
+        assert_eq!(restored.charge(&charge(1), 100, Instant(0)), ChargeOutcome::Charged);
         append(&mut journal, &restored.journal());
         accounts.restore(read(&journal).0);
         assert_eq!(totals(&accounts), totals(&restored));

@@ -7,4 +7,4 @@ pub mod revocation;
 mod router;
 mod totals;
 
-pub use router::{Action, Config, Counters, Forwarding, Reason, Repeated, Router};
+pub use router::{Action, Config, Counters, Forwarding, Reason, ReplayPolicy, Router};

@@ -1,7 +1,7 @@
-//! Revoked capabilities and delegations: a signed list that only goes forward, looked up for every packet.
+//! Revoked capabilities and delegations: a signed list whose sequence number only rises, looked up for every packet.
 //!
-//! An entry for one key epoch lives until two epochs later: the keys of the previous and the next epoch are accepted as
-//! well, so one that left with its own epoch would come back (threat P10).
+//! An entry for one key epoch stays until two epochs later: the keys of the previous and the next epoch are accepted as
+//! well, so that a capability would be valid again if its entry expired with its own epoch (threat P10).
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,7 +11,7 @@ use wayleave_crypto::sign::{Signature, SigningKey, VerifyingKey};
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::verify::Charge;
 
-/// Entries of one router, at most.
+/// Our limit on the entries of one router.
 pub const MAX_ENTRIES: usize = 4 << 20;
 /// Octets of an entry in a list.
 const ENTRY: usize = 15;
@@ -19,79 +19,65 @@ const ENTRY: usize = 15;
 const FRONT: usize = 17;
 const LABEL: &str = "wayleave/platypus/revocations/v1";
 
-/// What is revoked: a principal's capability with everything delegated from it, or one delegation with everything
-/// handed on from it; in one key epoch or in all.
+/// A revoked capability of a principal with everything delegated from it, or a revoked delegation with everything handed on
+/// from it; in one key epoch or in all.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Revoked {
-    /// Whose capability.
+pub struct Revocation {
     pub principal: Principal,
-    /// Which delegation, and which sub-delegation of it; all if none.
+    /// The delegation and the sub-delegation of it; all if `None`.
     pub delegation: Option<(DelegationId, Option<DelegationId>)>,
-    /// In which key epoch of which length; in all if none.
+    /// The key epoch and its length; all epochs if `None`.
     pub epoch: Option<(Interval, u32)>,
 }
 
-impl Revoked {
-    /// The second at which the entry may go: the end of the second epoch after its own. Never, without an epoch.
+impl Revocation {
+    /// The second at which the entry may be dropped: the end of the second epoch after its own. Without an epoch it stays.
     #[must_use]
-    pub fn leaves(&self) -> Option<u64> {
+    pub fn expires_at(&self) -> Option<u64> {
         self.epoch.map(|(interval, epoch)| (u64::from(epoch) + 3) << interval.exponent())
     }
 }
 
-/// Why a list is not taken over. The sender erred, or somebody replayed an old list.
+/// Why a list is refused; the list in use stays. The sender erred, or somebody replayed an old list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ListError {
-    /// Not signed by the key server.
-    #[error("the list's signature is wrong")]
+    #[error("revocation list refused: its signature does not match the key")]
     Signature,
     /// Lengths, kinds or intervals.
-    #[error("malformed list")]
+    #[error("revocation list refused: it is malformed")]
     Malformed,
-    /// Not newer than what is held.
-    #[error("list {got} is no newer than {held}")]
-    Old {
-        /// The sequence number held.
-        held: u64,
-        /// The list's.
-        got: u64,
-    },
-    /// Additions to a list that is not held.
-    #[error("list {got} adds to one that is not {held}")]
-    Gap {
-        /// The sequence number held.
-        held: u64,
-        /// The list's.
-        got: u64,
-    },
-    /// More than [`MAX_ENTRIES`].
-    #[error("too many entries")]
+    /// `held` and `got` are sequence numbers.
+    #[error("revocation list {got} refused: list {held} is in use, which is as new or newer")]
+    Old { held: u64, got: u64 },
+    #[error("revocation list {got} refused: it adds to list {}, and list {held} is in use; load a whole list", .got.saturating_sub(1))]
+    Gap { held: u64, got: u64 },
+    #[error("revocation list refused: more than {MAX_ENTRIES} entries")]
     TooMany,
 }
 
 /// Whether a list replaces the one before or adds to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// All entries there are.
+pub enum ListKind {
+    /// The list has all entries.
     Whole,
-    /// Entries beside those of the list one number before.
+    /// The entries are added to those of the list with the preceding sequence number.
     Addition,
 }
 
-/// Encodes and signs a list: sequence number (8), Unix seconds (8), kind (1), entries of 15 octets; the signature comes
-/// beside it.
+/// Encodes and signs a list: sequence number (8), Unix seconds (8), kind (1), entries of 15 octets. The signature is
+/// detached.
 #[must_use]
 pub fn sign_list(
     key: &SigningKey,
     sequence: u64,
     now: UnixTime,
-    kind: Kind,
-    entries: &[Revoked],
+    kind: ListKind,
+    entries: &[Revocation],
 ) -> (Vec<u8>, Signature) {
     let mut out = Vec::with_capacity(FRONT + ENTRY * entries.len());
     out.extend(sequence.to_be_bytes());
     out.extend(now.secs().to_be_bytes());
-    out.push(u8::from(kind == Kind::Addition));
+    out.push(u8::from(kind == ListKind::Addition));
     for entry in entries {
         let (id, sub) = entry.delegation.map_or((None, None), |(id, sub)| (Some(id), sub));
         let (n, epoch) = entry.epoch.map_or((0, 0), |(interval, epoch)| (interval.exponent(), epoch));
@@ -108,18 +94,17 @@ pub fn sign_list(
 
 /// A list whose signature was right.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct List {
+pub struct RevocationList {
     /// Rises with every list.
     pub sequence: u64,
     /// When it was signed, in Unix seconds.
     pub issued: u64,
-    /// What it does to the one before.
-    pub kind: Kind,
-    /// Its entries, at most [`MAX_ENTRIES`].
-    pub entries: Vec<Revoked>,
+    pub kind: ListKind,
+    /// At most [`MAX_ENTRIES`].
+    pub entries: Vec<Revocation>,
 }
 
-impl List {
+impl RevocationList {
     /// Reads a list that `key` signed.
     ///
     /// # Errors
@@ -129,8 +114,8 @@ impl List {
         let (front, octets) = list.split_first_chunk::<FRONT>().ok_or(ListError::Malformed)?;
         let number = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| front[at + i]));
         let kind = match front[16] {
-            0 => Kind::Whole,
-            1 => Kind::Addition,
+            0 => ListKind::Whole,
+            1 => ListKind::Addition,
             _ => return Err(ListError::Malformed),
         };
         let (entries, []) = octets.as_chunks::<ENTRY>() else { return Err(ListError::Malformed) };
@@ -142,11 +127,12 @@ impl List {
     }
 }
 
-/// A multiplicative hash: entries come from the key server, and look-ups from packets whose MAC was right.
+/// A multiplicative hash. It need not resist chosen keys here: entries come from the key server, and look-ups from packets
+/// whose MAC was right.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Mix(u64);
+pub(super) struct MixHasher(u64);
 
-impl Hasher for Mix {
+impl Hasher for MixHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -164,51 +150,51 @@ impl Hasher for Mix {
     }
 }
 
-/// The revocations that a router holds.
+/// The revocations in use at a router.
 #[derive(Clone)]
-pub struct Revocations {
-    entries: HashSet<u128, BuildHasherDefault<Mix>>,
+pub struct RevocationTable {
+    entries: HashSet<u128, BuildHasherDefault<MixHasher>>,
     /// One bit per principal that any entry names: most look-ups end here.
     principals: Box<[u64]>,
-    /// Entries by the second at which they may go.
-    leaving: BTreeMap<u64, Vec<u128>>,
+    /// Entries by the second at which they may be dropped.
+    expiring: BTreeMap<u64, Vec<u128>>,
     sequence: Option<u64>,
     issued: u64,
 }
 
-impl std::fmt::Debug for Revocations {
+impl std::fmt::Debug for RevocationTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Revocations: {} entries, list {:?}", self.entries.len(), self.sequence)
+        write!(f, "RevocationTable: {} entries, list {:?}", self.entries.len(), self.sequence)
     }
 }
 
-impl Default for Revocations {
+impl Default for RevocationTable {
     fn default() -> Self {
         Self {
             entries: HashSet::default(),
             principals: vec![0; 1 << 18].into_boxed_slice(),
-            leaving: BTreeMap::new(),
+            expiring: BTreeMap::new(),
             sequence: None,
             issued: 0,
         }
     }
 }
 
-impl Revocations {
-    /// Takes over a list that `key` signed.
+impl RevocationTable {
+    /// Applies a list that `key` signed.
     pub fn apply(&mut self, list: &[u8], signature: &Signature, key: &VerifyingKey) -> Result<(), ListError> {
-        let List { sequence: got, issued, kind, entries } = List::open(list, signature, key)?;
+        let RevocationList { sequence: got, issued, kind, entries } = RevocationList::open(list, signature, key)?;
         match (self.sequence, kind) {
             (Some(held), _) if got <= held => return Err(ListError::Old { held, got }),
-            (Some(held), Kind::Addition) if got != held + 1 => return Err(ListError::Gap { held, got }),
-            (None, Kind::Addition) => return Err(ListError::Gap { held: 0, got }),
+            (Some(held), ListKind::Addition) if got != held + 1 => return Err(ListError::Gap { held, got }),
+            (None, ListKind::Addition) => return Err(ListError::Gap { held: 0, got }),
             _ => {}
         }
-        let before = if kind == Kind::Whole { 0 } else { self.entries.len() };
+        let before = if kind == ListKind::Whole { 0 } else { self.entries.len() };
         if before + entries.len() > MAX_ENTRIES {
             return Err(ListError::TooMany);
         }
-        if kind == Kind::Whole {
+        if kind == ListKind::Whole {
             *self = Self::default();
         }
         self.entries.reserve(entries.len());
@@ -219,19 +205,18 @@ impl Revocations {
         Ok(())
     }
 
-    /// Whether a list has been taken over.
+    /// Whether a list has been applied since the start.
     #[must_use]
     pub fn is_loaded(&self) -> bool {
         self.sequence.is_some()
     }
 
-    /// Seconds since the list was issued: the alarm if it grows.
+    /// Seconds since the list was issued, for an alarm.
     #[must_use]
     pub fn age(&self, now: UnixTime) -> u64 {
         now.secs().saturating_sub(self.issued)
     }
 
-    /// Entries held.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -247,10 +232,10 @@ impl Revocations {
     #[must_use]
     #[inline]
     pub fn contains(&self, charge: &Charge) -> bool {
-        !self.entries.is_empty() && self.names(charge)
+        !self.entries.is_empty() && self.has_entry_for(charge)
     }
 
-    fn names(&self, charge: &Charge) -> bool {
+    fn has_entry_for(&self, charge: &Charge) -> bool {
         let number = charge.principal.number() as usize;
         if self.principals[number / 64] & 1 << (number % 64) == 0 {
             return false;
@@ -258,15 +243,15 @@ impl Revocations {
         let epoch = charge.interval.map(|interval| (interval, charge.epoch));
         let scopes = [None, charge.delegation.map(|(id, _)| (id, None)), charge.delegation];
         scopes.into_iter().any(|delegation| {
-            [None, epoch]
-                .into_iter()
-                .any(|epoch| self.entries.contains(&pack(&Revoked { principal: charge.principal, delegation, epoch })))
+            [None, epoch].into_iter().any(|epoch| {
+                self.entries.contains(&pack(&Revocation { principal: charge.principal, delegation, epoch }))
+            })
         })
     }
 
     /// Drops entries of epochs whose keys nobody accepts any more.
     pub fn expire(&mut self, now: UnixTime) {
-        while let Some(first) = self.leaving.first_entry() {
+        while let Some(first) = self.expiring.first_entry() {
             if *first.key() > now.secs() {
                 break;
             }
@@ -276,19 +261,19 @@ impl Revocations {
         }
     }
 
-    fn insert(&mut self, entry: &Revoked) {
+    fn insert(&mut self, entry: &Revocation) {
         let packed = pack(entry);
         let number = entry.principal.number() as usize;
         self.principals[number / 64] |= 1 << (number % 64);
         if self.entries.insert(packed)
-            && let Some(leaves) = entry.leaves()
+            && let Some(second) = entry.expires_at()
         {
-            self.leaving.entry(leaves).or_default().push(packed);
+            self.expiring.entry(second).or_default().push(packed);
         }
     }
 }
 
-fn pack(entry: &Revoked) -> u128 {
+fn pack(entry: &Revocation) -> u128 {
     let (n, epoch) = entry.epoch.map_or((0, 0), |(interval, epoch)| (interval.exponent(), epoch));
     pack_fields(entry.principal, entry.delegation, n, epoch)
 }
@@ -315,7 +300,7 @@ pub(super) fn pack_fields(
     packed
 }
 
-fn decode(octets: &[u8; ENTRY]) -> Option<Revoked> {
+fn decode(octets: &[u8; ENTRY]) -> Option<Revocation> {
     let number = |at: usize| u32::from_be_bytes([0, octets[at], octets[at + 1], octets[at + 2]]);
     let id = DelegationId::new(number(4))?;
     let sub = DelegationId::new(number(7))?;
@@ -327,5 +312,5 @@ fn decode(octets: &[u8; ENTRY]) -> Option<Revoked> {
     };
     let epoch = u32::from_be_bytes([octets[11], octets[12], octets[13], octets[14]]);
     let epoch = if octets[10] == 0 { None } else { Some((Interval::new(octets[10])?, epoch)) };
-    Some(Revoked { principal: Principal::new(number(0))?, delegation, epoch })
+    Some(Revocation { principal: Principal::new(number(0))?, delegation, epoch })
 }

@@ -7,21 +7,20 @@ use wayleave_crypto::lanes::{CpuKernel, LANES, Work};
 use wayleave_packet::platypus::header::{Packet, Version};
 use wayleave_packet::platypus::verify::{self, Charge, Forward, IcmpError, Verdict, Waypoint, icmp, verify};
 
-use super::account::{Accounts, Charged, Name};
+use super::account::{AccountKey, Accounts, ChargeOutcome};
 use super::lanes::{BurstVerifier, Decision, Group, Verdicts};
-use super::revocation::Revocations;
+use super::revocation::RevocationTable;
 use crate::frame::{BURST, Frame};
 use crate::limit::TokenBucket;
-use crate::replay::{Outcome, ReplayFilter};
+use crate::replay::{ReplayFilter, ReplayOutcome};
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Nothing more.
     Drop(Reason),
-    /// The packet is rewritten: to its outer destination.
+    /// The packet is rewritten, and sent to its outer destination.
     Route,
-    /// The octets are now an ICMP error, no longer than what provoked it: to its outer destination.
+    /// The octets are now an ICMP error, no longer than the packet that caused it, and sent to its outer destination.
     Answer(Reason),
 }
 
@@ -38,17 +37,17 @@ pub enum Reason {
     Packet(verify::Reason),
     /// Its capability or delegation is revoked.
     Revoked,
-    /// No list of revocations has been taken over since the start.
+    /// No list of revocations has been applied since the start.
     RevocationsUnknown,
-    /// It came before.
+    /// The replay filter knows it.
     Replayed,
-    /// The replay filter is full: counted traffic waits for the next turn.
+    /// The replay filter is full until its next period.
     ReplayFull,
-    /// Its principal or delegation sends more than it may.
+    /// Its principal or delegation exceeds its rate.
     Rate,
-    /// There is no room for another account.
+    /// The table of accounts is full, or the principal's share of it.
     AccountsFull,
-    /// Not a drop: an error of another router, sent on to the original source.
+    /// Not a drop: an ICMP error of another router, sent on to the original source.
     Relayed,
 }
 
@@ -89,26 +88,25 @@ impl Reason {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[repr(align(128))]
 pub struct Counters {
-    /// Packets sent on.
     pub forwarded: u64,
     /// ICMP errors sent or relayed.
     pub answered: u64,
-    /// ICMP errors that the rate limit or the packet's length forbade.
+    /// ICMP errors not sent, because of the rate limit or of the packet's length.
     pub unanswered: u64,
     reasons: [u64; Reason::COUNT],
 }
 
 impl Counters {
-    /// Packets that met `reason`.
+    /// Packets with `reason`.
     #[must_use]
     pub fn of(&self, reason: Reason) -> u64 {
         self.reasons[reason.number()]
     }
 }
 
-/// What is done with a packet that came before.
+/// What is done with a repeated packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Repeated {
+pub enum ReplayPolicy {
     /// Forwarded and counted like any other: there is no filter.
     Pass,
     /// Forwarded, but counted once.
@@ -130,18 +128,18 @@ pub struct Config {
     /// Waypoint addresses, each with its keys and policy; several routers may have the same ones.
     pub waypoints: Vec<Waypoint>,
     /// What is done with repeated packets.
-    pub repeated: Repeated,
-    /// What knows repeated packets, unless they pass; all threads of a router share one memory.
+    pub repeated: ReplayPolicy,
+    /// Recognises repeated packets, unless they pass; all threads of a router share its memory.
     pub replay: ReplayFilter,
-    /// Whether nothing passes until a list of revocations is there.
+    /// Whether nothing passes before a list of revocations was applied.
     pub need_revocations: bool,
     /// ICMP errors a second.
     pub answers_per_second: u32,
-    /// Accounts at most; with zero, nothing is counted and no rate is held.
+    /// Accounts at most; with zero, nothing is counted and rates do not apply.
     pub accounts: usize,
-    /// Random: makes the table of accounts unforeseeable.
+    /// Random: keeps principals from choosing IDs that collide in the table of accounts.
     pub account_seed: u64,
-    /// Stamping keys of delegations kept.
+    /// How many delegations' stamping keys the vector path keeps.
     pub delegations: usize,
 }
 
@@ -154,12 +152,12 @@ pub struct Router {
     lanes: Option<BurstVerifier>,
     /// The decisions on the last burst; not there while a burst is processed.
     verdicts: Option<Box<Verdicts>>,
-    /// What the replay filter and the accounts know the packets of this burst by.
+    /// For each packet of this burst, its hash in the replay filter and the key of its account.
     hashes: [[u8; 16]; BURST],
-    names: [Name; BURST],
-    revocations: Revocations,
+    account_keys: [AccountKey; BURST],
+    revocations: RevocationTable,
     need_revocations: bool,
-    repeated: Repeated,
+    repeated: ReplayPolicy,
     replay: ReplayFilter,
     is_accounting: bool,
     accounts: Accounts,
@@ -212,8 +210,8 @@ impl Router {
             lanes: None,
             verdicts: Some(Box::default()),
             hashes: [[0; 16]; BURST],
-            names: [Name::default(); BURST],
-            revocations: Revocations::default(),
+            account_keys: [AccountKey::default(); BURST],
+            revocations: RevocationTable::default(),
             need_revocations: config.need_revocations,
             repeated: config.repeated,
             replay: config.replay,
@@ -303,7 +301,7 @@ impl Router {
 
     /// Whether nothing but the packet itself decides on it now.
     fn is_stateless(&self) -> bool {
-        self.repeated == Repeated::Pass
+        self.repeated == ReplayPolicy::Pass
             && !self.is_accounting
             && self.revocations.is_empty()
             && (!self.need_revocations || self.revocations.is_loaded())
@@ -313,12 +311,12 @@ impl Router {
     /// the table of accounts are far apart, and would be waited for one by one.
     #[inline]
     fn look_up(&mut self, datagrams: &[&[u8]], verdicts: &Verdicts) {
-        if self.repeated == Repeated::Pass && !self.is_accounting {
+        if self.repeated == ReplayPolicy::Pass && !self.is_accounting {
             return;
         }
         for (group, datagrams) in datagrams.chunks(LANES).enumerate() {
             let indices = group * LANES..(group + 1) * LANES;
-            let known = self.hashes[indices.clone()].iter_mut().zip(&mut self.names[indices]);
+            let known = self.hashes[indices.clone()].iter_mut().zip(&mut self.account_keys[indices]);
             let packets = datagrams.iter().zip(known);
             match verdicts.group(group) {
                 Group::Uniform(uniform) => {
@@ -339,7 +337,7 @@ impl Router {
                 }
             }
         }
-        if self.repeated != Repeated::Pass {
+        if self.repeated != ReplayPolicy::Pass {
             self.replay.look_up(&mut self.hashes[..datagrams.len()]);
         }
     }
@@ -385,14 +383,14 @@ impl Router {
 
     #[inline(always)]
     fn check_replay(&mut self, index: usize, now: Now) -> Result<Counted, Reason> {
-        if self.repeated == Repeated::Pass {
+        if self.repeated == ReplayPolicy::Pass {
             return Ok(Counted::Yes);
         }
         match (self.replay.put(self.hashes[index], now.unix), self.repeated) {
-            (Outcome::Fresh, _) => Ok(Counted::Yes),
-            (Outcome::Seen, Repeated::CountOnce) => Ok(Counted::No),
-            (Outcome::Seen, _) => Err(Reason::Replayed),
-            (Outcome::Full, _) => Err(Reason::ReplayFull),
+            (ReplayOutcome::Fresh, _) => Ok(Counted::Yes),
+            (ReplayOutcome::Repeated, ReplayPolicy::CountOnce) => Ok(Counted::No),
+            (ReplayOutcome::Repeated, _) => Err(Reason::Replayed),
+            (ReplayOutcome::Full, _) => Err(Reason::ReplayFull),
         }
     }
 
@@ -402,10 +400,15 @@ impl Router {
         if !self.is_accounting {
             return Ok(());
         }
-        match self.accounts.charge_to(self.names[index], || forward.charge(octets), octets.len() as u64, now.instant) {
-            Charged::Yes => Ok(()),
-            Charged::OverRate => Err(Reason::Rate),
-            Charged::Full => Err(Reason::AccountsFull),
+        match self.accounts.charge_to(
+            self.account_keys[index],
+            || forward.charge(octets),
+            octets.len() as u64,
+            now.instant,
+        ) {
+            ChargeOutcome::Charged => Ok(()),
+            ChargeOutcome::OverRate => Err(Reason::Rate),
+            ChargeOutcome::TableFull => Err(Reason::AccountsFull),
         }
     }
 
@@ -431,7 +434,7 @@ impl Router {
         }
     }
 
-    /// An ICMP error about a packet that a waypoint of ours sent on goes to that packet's original source.
+    /// Relays another router's ICMP error about a packet that a waypoint here forwarded to that packet's original source.
     fn relay(&mut self, frame: &mut Frame<'_>, now: Now) -> Option<Action> {
         let relayed = self.waypoints.iter().find_map(|here| icmp::relay(frame.octets, here.address()))?;
         if !self.answers.take(now.instant) {
@@ -453,14 +456,14 @@ impl Router {
         }
     }
 
-    /// What this core has counted.
+    /// This core's counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Revocations, to take over lists and to drop what has expired.
-    pub fn revocations(&mut self) -> &mut Revocations {
+    /// The revocations in use, to apply lists and to drop expired entries.
+    pub fn revocations(&mut self) -> &mut RevocationTable {
         &mut self.revocations
     }
 
@@ -469,10 +472,10 @@ impl Router {
         &mut self.accounts
     }
 
-    /// The replay filter, to see how full it is.
+    /// The replay filter, if one is in use.
     #[must_use]
     pub fn replay(&self) -> Option<&ReplayFilter> {
-        (self.repeated != Repeated::Pass).then_some(&self.replay)
+        (self.repeated != ReplayPolicy::Pass).then_some(&self.replay)
     }
 
     /// Forgets every packet that was seen, between two passes of a benchmark. Only a router that shares its filter with no
@@ -487,7 +490,7 @@ impl Router {
         address.is_some_and(|address| self.waypoints.iter().any(|here| here.address() == address))
     }
 
-    /// Takes other waypoints, keys or policies between two bursts: addresses move here or away.
+    /// Replaces waypoints, keys and policies between two bursts, as when an address moves here or away.
     pub fn set_waypoints(&mut self, waypoints: Vec<Waypoint>) {
         self.waypoints = waypoints;
         if let Some(lanes) = &mut self.lanes {
@@ -496,11 +499,16 @@ impl Router {
     }
 }
 
-/// Notes what the replay filter and the accounts know a packet by.
+/// Notes a packet's replay fingerprint and the key of its account.
 #[inline(always)]
-fn note(accounts: &Accounts, datagram: &[u8], forward: &impl Forwarding, (hash, name): (&mut [u8; 16], &mut Name)) {
+fn note(
+    accounts: &Accounts,
+    datagram: &[u8],
+    forward: &impl Forwarding,
+    (hash, key): (&mut [u8; 16], &mut AccountKey),
+) {
     *hash = forward.fingerprint(datagram);
-    *name = accounts.look_up(&forward.charge(datagram));
+    *key = accounts.look_up(&forward.charge(datagram));
 }
 
 /// A burst of packets for one router.
@@ -521,7 +529,7 @@ impl Work for ProcessBurst<'_, '_> {
     }
 }
 
-/// Puts an answer, which is no longer, in the place of a packet.
+/// Replaces a packet by an answer, which is no longer than it.
 fn replace(frame: &mut Frame<'_>, answer: &[u8]) {
     let octets = std::mem::take(&mut frame.octets);
     let (place, _) = octets.split_at_mut(answer.len());

@@ -5,16 +5,16 @@ use std::hash::{BuildHasher, Hasher};
 use wayleave_crypto::lanes::prefetch;
 
 use super::account::Total;
-use super::revocation::Mix;
+use super::revocation::MixHasher;
 
-/// A name is of 127 bits; this one says that there is one.
-const TAKEN: u128 = 1 << 127;
+/// Keys have 127 bits; this one marks a line that is in use.
+const USED: u128 = 1 << 127;
 
-/// An account, or room for one.
+/// An account's cache line, or a free one.
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(align(64))]
 struct Line {
-    name: u128,
+    key: u128,
     /// Since the last record in the journal.
     packets: u64,
     octets: u64,
@@ -58,92 +58,93 @@ impl Line {
     }
 }
 
-/// Begins every hash with what nobody outside knows: principals choose their delegations' IDs.
+/// Begins every hash with a secret seed, since principals choose their delegations' IDs and could make them collide.
 #[derive(Clone, Debug)]
-struct Seeded(Mix);
+struct SeededHash(MixHasher);
 
-impl Seeded {
+impl SeededHash {
     fn new(seed: u64) -> Self {
-        let mut mix = Mix::default();
+        let mut mix = MixHasher::default();
         mix.write_u128(u128::from(seed));
         Self(mix)
     }
 }
 
-impl BuildHasher for Seeded {
-    type Hasher = Mix;
+impl BuildHasher for SeededHash {
+    type Hasher = MixHasher;
 
     #[inline(always)]
-    fn build_hasher(&self) -> Mix {
+    fn build_hasher(&self) -> MixHasher {
         self.0
     }
 }
 
-/// Totals by name. Half of the lines stay free, so that a name is found in one line or the next.
+/// Totals by key: a hash table with linear probing. Half of the lines stay free, so that a key is found in one line or the
+/// next.
 #[derive(Clone, Debug)]
 pub(super) struct Totals {
     lines: Box<[Line]>,
-    hash: Seeded,
+    hash: SeededHash,
     count: usize,
     most: usize,
 }
 
 impl Totals {
-    /// Room for `most` names, taken at once; `seed` must be random.
+    /// A table of `most` keys, allocated at once; `seed` must be random.
     pub(super) fn new(most: usize, seed: u64) -> Self {
         let lines = (2 * most).next_power_of_two().max(2);
-        Self { lines: vec![Line::default(); lines].into_boxed_slice(), hash: Seeded::new(seed), count: 0, most }
+        Self { lines: vec![Line::default(); lines].into_boxed_slice(), hash: SeededHash::new(seed), count: 0, most }
     }
 
-    /// Begins to fetch the line where a name is looked for first, and returns its place.
+    /// Begins to fetch the line where the search for a key starts, and returns its index.
     #[inline(always)]
-    pub(super) fn fetch(&self, name: u128) -> usize {
-        let home = self.home(name);
+    pub(super) fn fetch(&self, key: u128) -> usize {
+        let home = self.home(key);
         prefetch(&self.lines[home]);
         home
     }
 
-    /// The total of a name; zero if it has no line.
-    pub(super) fn total(&self, name: u128) -> Total {
-        self.lines[self.find(name | TAKEN)].total()
+    /// The total of a key; zero if it has no line.
+    pub(super) fn total(&self, key: u128) -> Total {
+        self.lines[self.find(key | USED)].total()
     }
 
-    /// Whether there is room for another name.
+    /// Whether another key fits.
     pub(super) fn has_room(&self) -> bool {
         self.count < self.most
     }
 
-    /// Whether there is a line for `name`.
     #[inline(always)]
-    pub(super) fn contains(&self, name: u128) -> bool {
-        self.lines[self.find(name | TAKEN)].name != 0
+    pub(super) fn contains(&self, key: u128) -> bool {
+        self.lines[self.find(key | USED)].key != 0
     }
 
-    /// Whether nothing was added to a name since its last record.
-    pub(super) fn is_recorded(&self, name: u128) -> bool {
-        self.lines[self.find(name | TAKEN)].packets == 0
+    /// Whether nothing was added to a key since its last record.
+    pub(super) fn is_recorded(&self, key: u128) -> bool {
+        self.lines[self.find(key | USED)].packets == 0
     }
 
-    /// Adds one packet to a name that has a line, and returns whether it is the first one since the last record; `home` is
-    /// what [`Totals::fetch`] gave.
+    /// Adds one packet to a key that has a line, and returns whether it is the first one since the last record. `home` is
+    /// what [`Totals::fetch`] returned.
     #[inline(always)]
-    pub(super) fn add_known(&mut self, name: u128, home: usize, octets: u64) -> Option<bool> {
-        let place = self.find_from(home, name | TAKEN);
-        let line = &mut self.lines[place];
-        (line.name != 0).then(|| line.add(octets))
+    pub(super) fn add_known(&mut self, key: u128, home: usize, octets: u64) -> Option<bool> {
+        let index = self.find_from(home, key | USED);
+        let line = &mut self.lines[index];
+        (line.key != 0).then(|| line.add(octets))
     }
 
-    /// Adds one packet, and returns whether it is the first one since the last record. There is room.
+    /// Adds one packet, and returns whether it is the first one since the last record. The caller has checked
+    /// [`Totals::has_room`].
     #[inline(always)]
-    pub(super) fn add(&mut self, name: u128, octets: u64) -> bool {
-        self.open(name).add(octets)
+    pub(super) fn add(&mut self, key: u128, octets: u64) -> bool {
+        self.open(key).add(octets)
     }
 
-    /// The total of a name, which counts as recorded from now on.
-    pub(super) fn record(&mut self, name: u128) -> Option<Total> {
-        let place = self.find(name | TAKEN);
-        let line = &mut self.lines[place];
-        if line.name == 0 {
+    /// The total of a key, which counts as recorded from now on.
+    pub(super) fn record(&mut self, key: u128) -> Option<Total> {
+        let index = self.find(key | USED);
+        let line = &mut self.lines[index];
+        if line.key == 0 {
             return None;
         }
         let total = line.total();
@@ -151,66 +152,67 @@ impl Totals {
         Some(total)
     }
 
-    /// Sets what was recorded of a name unless more is known, and returns whether there was room for it.
-    pub(super) fn restore(&mut self, name: u128, total: Total) -> bool {
-        if !self.has_room() && !self.contains(name) {
+    /// Sets a key's recorded total unless a larger one is known; returns whether it fits.
+    pub(super) fn restore(&mut self, key: u128, total: Total) -> bool {
+        if !self.has_room() && !self.contains(key) {
             return false;
         }
-        let line = self.open(name);
+        let line = self.open(key);
         if line.total().packets < total.packets {
             (line.packets, line.octets, line.recorded) = (0, 0, Recorded::new(total));
         }
         true
     }
 
-    /// Frees the line of a name, and moves up those behind it that belong nearer to their homes.
-    pub(super) fn remove(&mut self, name: u128) {
-        let mut free = self.find(name | TAKEN);
-        if self.lines[free].name == 0 {
+    /// Frees the line of a key, and moves up the lines behind it that were displaced from their homes: a search ends at the
+    /// first free line, so that none may lie between a key's home and its line.
+    pub(super) fn remove(&mut self, key: u128) {
+        let mut free = self.find(key | USED);
+        if self.lines[free].key == 0 {
             return;
         }
         self.count -= 1;
         let last = self.lines.len() - 1;
-        let mut place = (free + 1) & last;
-        while self.lines[place].name != 0 {
-            let home = self.home(self.lines[place].name);
-            // Going round from its home, this line passes the free one before it comes here.
-            if (place.wrapping_sub(home) & last) >= (place.wrapping_sub(free) & last) {
-                self.lines[free] = self.lines[place];
-                free = place;
+        let mut index = (free + 1) & last;
+        while self.lines[index].key != 0 {
+            let home = self.home(self.lines[index].key);
+            // The free line lies between this line's home and its index, counted around the table.
+            if (index.wrapping_sub(home) & last) >= (index.wrapping_sub(free) & last) {
+                self.lines[free] = self.lines[index];
+                free = index;
             }
-            place = (place + 1) & last;
+            index = (index + 1) & last;
         }
         self.lines[free] = Line::default();
     }
 
     #[inline(always)]
-    fn home(&self, name: u128) -> usize {
-        self.hash.hash_one(name | TAKEN) as usize & (self.lines.len() - 1)
+    fn home(&self, key: u128) -> usize {
+        self.hash.hash_one(key | USED) as usize & (self.lines.len() - 1)
     }
 
-    /// The line of a name, or the free one where it would be.
+    /// The line of a key, or the free one where it would be.
     #[inline(always)]
-    fn find(&self, name: u128) -> usize {
-        self.find_from(self.home(name), name)
+    fn find(&self, key: u128) -> usize {
+        self.find_from(self.home(key), key)
     }
 
     #[inline(always)]
-    fn find_from(&self, home: usize, name: u128) -> usize {
+    fn find_from(&self, home: usize, key: u128) -> usize {
         let last = self.lines.len() - 1;
-        let mut place = home;
-        while self.lines[place].name != name && self.lines[place].name != 0 {
-            place = (place + 1) & last;
+        let mut index = home;
+        while self.lines[index].key != key && self.lines[index].key != 0 {
+            index = (index + 1) & last;
         }
-        place
+        index
     }
 
     #[inline(always)]
-    fn open(&mut self, name: u128) -> &mut Line {
-        let place = self.find(name | TAKEN);
-        let line = &mut self.lines[place];
-        if line.name == 0 {
-            line.name = name | TAKEN;
+    fn open(&mut self, key: u128) -> &mut Line {
+        let index = self.find(key | USED);
+        let line = &mut self.lines[index];
+        if line.key == 0 {
+            line.key = key | USED;
             self.count += 1;
         }
         line
@@ -223,28 +225,28 @@ mod tests {
 
     use super::*;
 
-    /// Names that are opened, counted, recorded and closed at random, beside a map from the standard library.
+    /// Keys that are added, counted, recorded and removed at random, compared with a map of the standard library.
     #[test]
     fn the_table_is_a_map() {
         let (mut table, mut map) = (Totals::new(50, 7), HashMap::<u128, Total>::new());
         let mut state = 1u64;
         for step in 0..100_000u64 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let name = u128::from(state >> 57) * 0x1_0001;
+            let key = u128::from(state >> 57) * 0x1_0001;
             match state >> 40 & 7 {
                 0 => {
-                    table.remove(name);
-                    map.remove(&name);
+                    table.remove(key);
+                    map.remove(&key);
                 }
-                1 => assert_eq!(table.record(name), map.get(&name).copied(), "{step}"),
-                _ if table.has_room() || table.contains(name) => {
-                    table.add(name, step);
-                    let total = map.entry(name).or_default();
+                1 => assert_eq!(table.record(key), map.get(&key).copied(), "{step}"),
+                _ if table.has_room() || table.contains(key) => {
+                    table.add(key, step);
+                    let total = map.entry(key).or_default();
                     *total = Total { packets: total.packets + 1, octets: total.octets + u128::from(step) };
                 }
-                _ => assert!(map.len() == 50 && !map.contains_key(&name)),
+                _ => assert!(map.len() == 50 && !map.contains_key(&key)),
             }
-            assert_eq!(table.total(name), map.get(&name).copied().unwrap_or_default(), "{step}");
+            assert_eq!(table.total(key), map.get(&key).copied().unwrap_or_default(), "{step}");
         }
         assert!(!map.is_empty());
     }

@@ -8,7 +8,7 @@ use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_crypto::lanes::{CmacKey, CpuKernel, LANES, Row, tag_rows};
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
-use wayleave_dataplane::platypus::{Action, Config, Repeated, Router};
+use wayleave_dataplane::platypus::{Action, Config, ReplayPolicy, Router};
 use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_dataplane::stamper::lanes::{BurstStamper, PreparedCapability, StampInput};
 use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
@@ -71,7 +71,7 @@ impl Bench {
             slot.copy_from_slice(&packet(number, length, address, &keys, u32::from(is_late)));
         }
         let policy = Policy { narrow: true, ..Policy::default() };
-        let repeated = if work == Work::Full { Repeated::Drop } else { Repeated::Pass };
+        let repeated = if work == Work::Full { ReplayPolicy::Drop } else { ReplayPolicy::Pass };
         let config = Config {
             waypoints: vec![Waypoint::new(address, keys, policy)],
             repeated,

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use serde_json::json;
-use wayleave_dataplane::platypus::revocation::{Kind, List, MAX_ENTRIES, Revoked, sign_list};
+use wayleave_dataplane::platypus::revocation::{ListKind, MAX_ENTRIES, Revocation, RevocationList, sign_list};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::Identity;
 
@@ -28,7 +28,7 @@ pub fn revoke(command: &RevokeKeys) -> Outcome {
     let replacement = Replacement::begin(&command.file)?;
     let before = revocation::open(&command.file, &key.verifying_key())?;
     let last = before.as_ref().map_or(0, |list| list.sequence);
-    let mut entries: BTreeSet<Revoked> = match before {
+    let mut entries: BTreeSet<Revocation> = match before {
         Some(list) if !command.replace => list.entries.into_iter().collect(),
         _ => BTreeSet::new(),
     };
@@ -51,8 +51,8 @@ pub fn revoke(command: &RevokeKeys) -> Outcome {
     }
     // By the clock, so that a list made anew after a loss is no older than the one that was lost.
     let sequence = now.secs().max(last + 1);
-    let entries: Vec<Revoked> = entries.into_iter().collect();
-    let (list, signature) = sign_list(&key, sequence, now, Kind::Whole, &entries);
+    let entries: Vec<Revocation> = entries.into_iter().collect();
+    let (list, signature) = sign_list(&key, sequence, now, ListKind::Whole, &entries);
     replacement.finish(&[&signature, &list])?;
     let (file, signer) = (&command.file, PublicKey(key.verifying_key()).to_string());
     if command.json {
@@ -70,7 +70,7 @@ pub fn revoke(command: &RevokeKeys) -> Outcome {
 }
 
 /// Entries from a file, one on a line; from the standard input for `-`.
-fn take_lines(path: &Path, entries: &mut BTreeSet<Revoked>) -> Outcome {
+fn take_lines(path: &Path, entries: &mut BTreeSet<Revocation>) -> Outcome {
     let failed = |error| Failure::system(path.display(), &error);
     let mut lines: Box<dyn BufRead> = match path.as_os_str() == "-" {
         true => Box::new(std::io::stdin().lock()),
@@ -103,7 +103,7 @@ fn take_lines(path: &Path, entries: &mut BTreeSet<Revoked>) -> Outcome {
 /// Prints a list, in the form in which `keys revoke --from` reads it.
 pub fn revoked(command: &RevokedKeys) -> Outcome {
     let found = revocation::open(&command.file, &command.key.0)?;
-    let List { sequence, issued, entries, .. } =
+    let RevocationList { sequence, issued, entries, .. } =
         found.ok_or_else(|| Failure::new(format!("{} is not there", command.file.display())))?;
     if command.json {
         let entries: Vec<String> = entries.into_iter().map(|entry| Entry(entry).to_string()).collect();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use wayleave_crypto::sign::VerifyingKey;
-use wayleave_dataplane::platypus::revocation::{List, MAX_ENTRIES, Revoked};
+use wayleave_dataplane::platypus::revocation::{MAX_ENTRIES, Revocation, RevocationList};
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 
 use crate::failure::{Failure, Outcome};
@@ -28,7 +28,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// The list in `path`, which `key` must have signed; `None` if there is no file.
-pub fn open(path: &Path, key: &VerifyingKey) -> Outcome<Option<List>> {
+pub fn open(path: &Path, key: &VerifyingKey) -> Outcome<Option<RevocationList>> {
     if fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
         return Ok(None);
     }
@@ -36,8 +36,8 @@ pub fn open(path: &Path, key: &VerifyingKey) -> Outcome<Option<List>> {
     let (signature, list) = octets
         .split_first_chunk::<SIGNATURE>()
         .ok_or_else(|| Failure::new(format!("{} is too short for a list of revocations", path.display())))?;
-    let list =
-        List::open(list, signature, key).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    let list = RevocationList::open(list, signature, key)
+        .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
     Ok(Some(list))
 }
 
@@ -110,7 +110,7 @@ impl FromStr for Entry {
     }
 }
 
-fn parse(text: &str) -> Option<Revoked> {
+fn parse(text: &str) -> Option<Revocation> {
     let (who, when) = text.split_once('@').map_or((text, None), |(who, when)| (who, Some(when)));
     let mut numbers = who.split('/');
     let principal = Principal::new(number(numbers.next()?)?)?;
@@ -128,7 +128,7 @@ fn parse(text: &str) -> Option<Revoked> {
         }
         None => None,
     };
-    Some(Revoked { principal, delegation, epoch })
+    Some(Revocation { principal, delegation, epoch })
 }
 
 /// A number of digits alone: no sign.

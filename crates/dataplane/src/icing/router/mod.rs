@@ -13,7 +13,7 @@ use wayleave_packet::icing::verify::{Candidate, Compared, MAX_FRESHNESS, Proved,
 
 use crate::frame::{BURST, Frame, Ingress};
 use crate::limit::TokenBucket;
-use crate::replay::{Outcome, ReplayFilter};
+use crate::replay::{ReplayFilter, ReplayOutcome};
 
 use super::account::{Accounts, Total};
 use super::action::{Action, Counters, Reason};
@@ -329,9 +329,9 @@ impl Admission {
         let action = known.decision.action?;
         if let Some(replay) = &mut self.replay {
             match replay.insert(proved.fingerprint(), now.unix) {
-                Outcome::Fresh => {}
-                Outcome::Seen => return Err(Reason::Replayed),
-                Outcome::Full => return Err(Reason::ReplayFull),
+                ReplayOutcome::Fresh => {}
+                ReplayOutcome::Repeated => return Err(Reason::Replayed),
+                ReplayOutcome::Full => return Err(Reason::ReplayFull),
             }
         }
         if let Some(account) = known.decision.account

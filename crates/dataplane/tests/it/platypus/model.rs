@@ -10,8 +10,8 @@ use wayleave_crypto::secret::{Key128, Secret};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::platypus::account::{Payer, Total};
-use wayleave_dataplane::platypus::revocation::{Kind, Revoked, sign_list};
-use wayleave_dataplane::platypus::{Action, Config, Reason, Repeated, Router};
+use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
+use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router};
 use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_packet::platypus::header::{
     Capability, Carriage, DelegationId, Interval, Packet, Principal, Version, Width,
@@ -157,8 +157,8 @@ fn run(random: &mut Random, now: Now) -> Vec<Vec<u8>> {
 /// The state of a router, in plain code.
 struct Model {
     waypoints: Vec<Waypoint>,
-    repeated: Repeated,
-    revoked: Vec<Revoked>,
+    repeated: ReplayPolicy,
+    revoked: Vec<Revocation>,
     /// What was seen, and in which half minute.
     seen: HashMap<[u8; 16], u64>,
     totals: BTreeMap<String, (Charge, Total)>,
@@ -215,10 +215,10 @@ impl Model {
         if self.revoked.iter().any(|entry| is_named(entry, charge)) {
             return Err(Reason::Revoked);
         }
-        if self.repeated != Repeated::Pass {
+        if self.repeated != ReplayPolicy::Pass {
             let turn = now.unix.secs() / 30;
             if self.seen.get(&fingerprint).is_some_and(|then| turn - then < 3) {
-                return if self.repeated == Repeated::CountOnce { Ok(()) } else { Err(Reason::Replayed) };
+                return if self.repeated == ReplayPolicy::CountOnce { Ok(()) } else { Err(Reason::Replayed) };
             }
             self.seen.insert(fingerprint, turn);
         }
@@ -255,7 +255,7 @@ impl Model {
     }
 }
 
-fn is_named(entry: &Revoked, charge: &Charge) -> bool {
+fn is_named(entry: &Revocation, charge: &Charge) -> bool {
     entry.principal == charge.principal
         && entry.epoch.is_none_or(|(interval, epoch)| Some(interval) == charge.interval && epoch == charge.epoch)
         && match (entry.delegation, charge.delegation) {
@@ -286,10 +286,10 @@ fn mutate(random: &mut Random, datagram: &mut Vec<u8>) {
     }
 }
 
-fn revocations(random: &mut Random, now: Now) -> Vec<Revoked> {
+fn revocations(random: &mut Random, now: Now) -> Vec<Revocation> {
     let epoch = u64::from(epoch::epoch_at(interval(), now.unix));
     (0..random.below(6))
-        .map(|_| Revoked {
+        .map(|_| Revocation {
             principal: principal(1 + random.below(4)),
             delegation: match random.below(3) {
                 0 => None,
@@ -317,7 +317,7 @@ fn close(router: &mut Router, model: &mut Model, now: Now) {
     model.seen.retain(|_, turn| now.unix.secs() / 30 - *turn < 4);
 }
 
-fn config(repeated: Repeated, accounts: usize) -> Config {
+fn config(repeated: ReplayPolicy, accounts: usize) -> Config {
     Config {
         waypoints: waypoints(),
         repeated,
@@ -331,7 +331,7 @@ fn config(repeated: Repeated, accounts: usize) -> Config {
     }
 }
 
-fn pair(repeated: Repeated, is_rated: bool) -> (Router, Model) {
+fn pair(repeated: ReplayPolicy, is_rated: bool) -> (Router, Model) {
     let mut router = Router::new(config(repeated, ACCOUNTS), CpuKernel::best());
     let mut rates = Vec::new();
     let limits = [
@@ -354,7 +354,12 @@ fn pair(repeated: Repeated, is_rated: bool) -> (Router, Model) {
 fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
     let cases = std::env::var("WAYLEAVE_PLATYPUS_PACKETS").ok().and_then(|text| text.parse().ok()).unwrap_or(260_000);
     let key = SigningKey::from_seed(&Secret::new([1; 32]));
-    let ways = [(Repeated::Drop, true), (Repeated::CountOnce, true), (Repeated::Pass, true), (Repeated::Drop, false)];
+    let ways = [
+        (ReplayPolicy::Drop, true),
+        (ReplayPolicy::CountOnce, true),
+        (ReplayPolicy::Pass, true),
+        (ReplayPolicy::Drop, false),
+    ];
     for (repeated, is_rated) in ways {
         let mut random = Random(11);
         let (mut router, mut model) = pair(repeated, is_rated);
@@ -368,7 +373,7 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
             let now = Now { instant: Instant(burst * 40_000_000), unix: UnixTime(BEGIN * 1_000_000 + burst * 40_000) };
             if burst % 50 == 49 {
                 let entries = revocations(&mut random, now);
-                let (list, signature) = sign_list(&key, burst, now.unix, Kind::Whole, &entries);
+                let (list, signature) = sign_list(&key, burst, now.unix, ListKind::Whole, &entries);
                 router.revocations().apply(&list, &signature, &key.verifying_key()).expect("newer");
                 model.revoked = entries;
                 close(&mut router, &mut model, now);
@@ -408,7 +413,7 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
         }
         let mut all = vec!["Route", "Drop(Revoked)", "Drop(AccountsFull)", "Answer(Packet(Binding))"];
         all.extend(is_rated.then_some("Drop(Rate)"));
-        all.extend((repeated == Repeated::Drop).then_some("Drop(Replayed)"));
+        all.extend((repeated == ReplayPolicy::Drop).then_some("Drop(Replayed)"));
         for what in all {
             assert!(met.get(what).is_some_and(|count| *count > cases / 10_000), "{what} of {met:?}");
         }
@@ -420,7 +425,9 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
 #[test]
 fn the_router_does_the_same_with_and_without_lanes() {
     let key = SigningKey::from_seed(&Secret::new([1; 32]));
-    for (repeated, accounts) in [(Repeated::Drop, ACCOUNTS), (Repeated::CountOnce, ACCOUNTS), (Repeated::Pass, 0)] {
+    for (repeated, accounts) in
+        [(ReplayPolicy::Drop, ACCOUNTS), (ReplayPolicy::CountOnce, ACCOUNTS), (ReplayPolicy::Pass, 0)]
+    {
         let mut random = Random(23);
         let mut fast = Router::new(config(repeated, accounts), CpuKernel::best());
         let mut plain = Router::without_lanes(config(repeated, accounts));
@@ -433,7 +440,7 @@ fn the_router_does_the_same_with_and_without_lanes() {
             let now = Now { instant: Instant(burst * 40_000_000), unix: UnixTime(BEGIN * 1_000_000 + burst * 40_000) };
             if burst % 50 == 49 && accounts > 0 {
                 let entries = revocations(&mut random, now);
-                let (list, signature) = sign_list(&key, burst, now.unix, Kind::Whole, &entries);
+                let (list, signature) = sign_list(&key, burst, now.unix, ListKind::Whole, &entries);
                 for router in [&mut fast, &mut plain] {
                     router.revocations().apply(&list, &signature, &key.verifying_key()).expect("newer");
                 }

@@ -9,8 +9,8 @@ use wayleave_crypto::secret::{Key128, Secret};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::platypus::account::{Payer, Total};
-use wayleave_dataplane::platypus::revocation::{Kind, ListError, Revocations, Revoked, sign_list};
-use wayleave_dataplane::platypus::{Action, Config, Reason, Repeated, Router};
+use wayleave_dataplane::platypus::revocation::{ListError, ListKind, Revocation, RevocationTable, sign_list};
+use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router};
 use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_packet::platypus::header::{
     Capability, Carriage, DelegationId, Interval, Packet, Principal, Version, Width,
@@ -50,7 +50,7 @@ fn waypoint() -> Waypoint {
     Waypoint::new(HERE, keys(), Policy::default())
 }
 
-fn router(repeated: Repeated) -> Router {
+fn router(repeated: ReplayPolicy) -> Router {
     let config = Config {
         waypoints: vec![waypoint()],
         repeated,
@@ -107,7 +107,12 @@ fn key_server() -> SigningKey {
     SigningKey::from_seed(&Secret::new([1; 32]))
 }
 
-fn apply(revocations: &mut Revocations, sequence: u64, kind: Kind, entries: &[Revoked]) -> Result<(), ListError> {
+fn apply(
+    revocations: &mut RevocationTable,
+    sequence: u64,
+    kind: ListKind,
+    entries: &[Revocation],
+) -> Result<(), ListError> {
     let (list, signature) = sign_list(&key_server(), sequence, now(NOW).unix, kind, entries);
     revocations.apply(&list, &signature, &key_server().verifying_key())
 }
@@ -117,10 +122,10 @@ fn apply(revocations: &mut Revocations, sequence: u64, kind: Kind, entries: &[Re
 fn what_is_revoked_stays_revoked_until_its_key_expires() {
     let epoch = current_epoch(NOW);
     for revoked in epoch - 1..=epoch + 1 {
-        let mut router = router(Repeated::Drop);
+        let mut router = router(ReplayPolicy::Drop);
         assert_eq!(action(&mut router, packet(revoked, None, 1, NOW), NOW), Action::Route);
-        let entry = Revoked { principal: principal(7), delegation: None, epoch: Some((interval(), revoked)) };
-        assert_eq!(apply(router.revocations(), 1, Kind::Whole, &[entry]), Ok(()));
+        let entry = Revocation { principal: principal(7), delegation: None, epoch: Some((interval(), revoked)) };
+        assert_eq!(apply(router.revocations(), 1, ListKind::Whole, &[entry]), Ok(()));
         let mut counter = 1;
         for later in 0..4 * 4_096 / 64 {
             let secs = NOW + later * 64;
@@ -145,9 +150,9 @@ fn a_revoked_delegation_takes_with_it_what_was_handed_on_from_it_and_nothing_els
         (Some((id(5), Some(id(6)))), [true, true, false, true, true]),
     ] {
         for scope in [None, Some((interval(), epoch))] {
-            let mut router = router(Repeated::Drop);
-            let entry = Revoked { principal: principal(7), delegation, epoch: scope };
-            assert_eq!(apply(router.revocations(), 1, Kind::Whole, &[entry]), Ok(()));
+            let mut router = router(ReplayPolicy::Drop);
+            let entry = Revocation { principal: principal(7), delegation, epoch: scope };
+            assert_eq!(apply(router.revocations(), 1, ListKind::Whole, &[entry]), Ok(()));
             let found = all.map(|held| action(&mut router, packet(epoch, held, 1, NOW), NOW) == Action::Route);
             assert_eq!(found, passing, "{entry:?}");
         }
@@ -157,20 +162,20 @@ fn a_revoked_delegation_takes_with_it_what_was_handed_on_from_it_and_nothing_els
 /// PLA-06: old lists, gaps, other signers, a restart.
 #[test]
 fn lists_of_revocations_only_go_forward() {
-    let entry = |n| Revoked { principal: principal(n), delegation: None, epoch: None };
-    let mut revocations = Revocations::default();
-    assert_eq!(apply(&mut revocations, 4, Kind::Addition, &[entry(1)]), Err(ListError::Gap { held: 0, got: 4 }));
-    assert_eq!(apply(&mut revocations, 5, Kind::Whole, &[entry(1), entry(2)]), Ok(()));
-    assert_eq!(apply(&mut revocations, 5, Kind::Whole, &[]), Err(ListError::Old { held: 5, got: 5 }));
-    assert_eq!(apply(&mut revocations, 4, Kind::Whole, &[]), Err(ListError::Old { held: 5, got: 4 }));
-    assert_eq!(apply(&mut revocations, 7, Kind::Addition, &[]), Err(ListError::Gap { held: 5, got: 7 }));
-    assert_eq!(apply(&mut revocations, 6, Kind::Addition, &[entry(3)]), Ok(()));
+    let entry = |n| Revocation { principal: principal(n), delegation: None, epoch: None };
+    let mut revocations = RevocationTable::default();
+    assert_eq!(apply(&mut revocations, 4, ListKind::Addition, &[entry(1)]), Err(ListError::Gap { held: 0, got: 4 }));
+    assert_eq!(apply(&mut revocations, 5, ListKind::Whole, &[entry(1), entry(2)]), Ok(()));
+    assert_eq!(apply(&mut revocations, 5, ListKind::Whole, &[]), Err(ListError::Old { held: 5, got: 5 }));
+    assert_eq!(apply(&mut revocations, 4, ListKind::Whole, &[]), Err(ListError::Old { held: 5, got: 4 }));
+    assert_eq!(apply(&mut revocations, 7, ListKind::Addition, &[]), Err(ListError::Gap { held: 5, got: 7 }));
+    assert_eq!(apply(&mut revocations, 6, ListKind::Addition, &[entry(3)]), Ok(()));
     assert_eq!(revocations.len(), 3);
-    let (mut list, signature) = sign_list(&key_server(), 9, now(NOW).unix, Kind::Whole, &[]);
+    let (mut list, signature) = sign_list(&key_server(), 9, now(NOW).unix, ListKind::Whole, &[]);
     list[0] ^= 1;
     let key = key_server().verifying_key();
     assert_eq!(revocations.apply(&list, &signature, &key), Err(ListError::Signature));
-    let (list, signature) = sign_list(&key_server(), 9, now(NOW).unix, Kind::Whole, &[entry(3)]);
+    let (list, signature) = sign_list(&key_server(), 9, now(NOW).unix, ListKind::Whole, &[entry(3)]);
     assert_eq!(revocations.apply(&list[..20], &signature, &key), Err(ListError::Signature));
     assert_eq!(revocations.apply(&list, &signature, &key), Ok(()));
     assert_eq!((revocations.len(), revocations.age(now(NOW + 77).unix)), (1, 77));
@@ -178,7 +183,7 @@ fn lists_of_revocations_only_go_forward() {
     // A router that has just started lets nothing pass before it has a list.
     let config = Config {
         waypoints: vec![waypoint()],
-        repeated: Repeated::Drop,
+        repeated: ReplayPolicy::Drop,
         replay: ReplayFilter::new(&Key128::new([3; 16]), 100),
         need_revocations: true,
         answers_per_second: 1,
@@ -189,7 +194,7 @@ fn lists_of_revocations_only_go_forward() {
     let mut router = Router::new(config, CpuKernel::best());
     let epoch = current_epoch(NOW);
     assert_eq!(action(&mut router, packet(epoch, None, 1, NOW), NOW), Action::Drop(Reason::RevocationsUnknown));
-    assert_eq!(apply(router.revocations(), 1, Kind::Whole, &[]), Ok(()));
+    assert_eq!(apply(router.revocations(), 1, ListKind::Whole, &[]), Ok(()));
     assert_eq!(action(&mut router, packet(epoch, None, 1, NOW), NOW), Action::Route);
 }
 
@@ -197,19 +202,20 @@ fn lists_of_revocations_only_go_forward() {
 #[test]
 fn a_router_holds_1_4_million_revocations() {
     let epoch = current_epoch(NOW);
-    let entries: Vec<Revoked> = (0..1_400_000u32)
-        .map(|n| Revoked {
+    let entries: Vec<Revocation> = (0..1_400_000u32)
+        .map(|n| Revocation {
             principal: principal(n % 1_000 * 2),
             delegation: Some((id(n / 1_000), None)),
             epoch: Some((interval(), epoch)),
         })
         .collect();
-    let mut router = router(Repeated::Drop);
-    assert_eq!(apply(router.revocations(), 1, Kind::Whole, &entries), Ok(()));
+    let mut router = router(ReplayPolicy::Drop);
+    assert_eq!(apply(router.revocations(), 1, ListKind::Whole, &entries), Ok(()));
     assert_eq!(router.revocations().len(), 1_400_000);
     assert_eq!(action(&mut router, packet(epoch, Some((5, None)), 1, NOW), NOW), Action::Route);
-    let more = Revoked { principal: principal(7), delegation: Some((id(5), None)), epoch: Some((interval(), epoch)) };
-    assert_eq!(apply(router.revocations(), 2, Kind::Addition, &[more]), Ok(()));
+    let more =
+        Revocation { principal: principal(7), delegation: Some((id(5), None)), epoch: Some((interval(), epoch)) };
+    assert_eq!(apply(router.revocations(), 2, ListKind::Addition, &[more]), Ok(()));
     assert_eq!(action(&mut router, packet(epoch, Some((5, None)), 2, NOW), NOW), Action::Drop(Reason::Revoked));
     assert_eq!(action(&mut router, packet(epoch, Some((6, None)), 3, NOW), NOW), Action::Route);
 }
@@ -224,14 +230,14 @@ fn a_packet_that_comes_again_is_counted_once() {
         journal.first().map_or(Total::default(), |(_, total)| *total)
     };
     for (repeated, routed, counted) in
-        [(Repeated::Drop, 1, 1), (Repeated::CountOnce, 1_000, 1), (Repeated::Pass, 1_000, 1_000)]
+        [(ReplayPolicy::Drop, 1, 1), (ReplayPolicy::CountOnce, 1_000, 1), (ReplayPolicy::Pass, 1_000, 1_000)]
     {
         let mut router = router(repeated);
         let found = (0..1_000).filter(|_| action(&mut router, sent.clone(), NOW) == Action::Route).count();
         assert_eq!(found, routed, "{repeated:?}");
         assert_eq!(charge(&mut router), Total { packets: counted, octets: counted * sent.len() as u128 });
     }
-    let (mut one, mut two) = (router(Repeated::Drop), router(Repeated::Drop));
+    let (mut one, mut two) = (router(ReplayPolicy::Drop), router(ReplayPolicy::Drop));
     assert_eq!(action(&mut one, sent.clone(), NOW), Action::Route);
     assert_eq!(action(&mut two, sent.clone(), NOW), Action::Route);
     // Until its nonce is stale, it is known; then it is stale.
@@ -249,7 +255,7 @@ fn copies_within_one_burst_are_copies() {
     let mut copies = vec![sent; BURST];
     let mut frames: Vec<Frame<'_>> =
         copies.iter_mut().map(|octets| Frame { octets, ingress: Ingress::Internal }).collect();
-    let mut router = router(Repeated::Drop);
+    let mut router = router(ReplayPolicy::Drop);
     let actions = router.process(&mut frames, now(NOW));
     assert_eq!(actions[0], Action::Route);
     assert_eq!(actions[1..], [Action::Drop(Reason::Replayed); BURST - 1]);
@@ -261,7 +267,7 @@ fn a_router_that_keeps_nothing_of_others_counts_every_packet_that_it_forwards() 
     for (size, epochs) in [(1, 1), (16, 1), (33, 1), (BURST, 1), (16, 2), (33, 2), (BURST, 2)] {
         let config = Config {
             waypoints: vec![waypoint()],
-            repeated: Repeated::Pass,
+            repeated: ReplayPolicy::Pass,
             replay: ReplayFilter::new(&Key128::new([3; 16]), 1),
             need_revocations: false,
             answers_per_second: 100,
@@ -299,7 +305,7 @@ fn a_router_that_keeps_nothing_of_others_counts_every_packet_that_it_forwards() 
 /// PLA-12: a flood of invalid packets from a source that did not send them.
 #[test]
 fn at_most_a_hundred_errors_a_second_leave_and_none_is_longer_than_its_cause() {
-    let mut router = router(Repeated::Drop);
+    let mut router = router(ReplayPolicy::Drop);
     let mut invalid = packet(current_epoch(NOW), None, 1, NOW);
     let last = invalid.len() - 1;
     invalid[last] ^= 1;
@@ -323,7 +329,7 @@ fn at_most_a_hundred_errors_a_second_leave_and_none_is_longer_than_its_cause() {
 
 #[test]
 fn a_principal_is_held_to_its_rate_and_others_are_not() {
-    let mut router = router(Repeated::Drop);
+    let mut router = router(ReplayPolicy::Drop);
     let payer = Payer { principal: principal(7), delegation: Some(id(5)) };
     let length = packet(current_epoch(NOW), Some((5, None)), 0, NOW).len() as u64;
     router.accounts().set_rate(payer, 10 * length, 10 * length, now(NOW).instant);
@@ -344,7 +350,7 @@ fn a_principal_is_held_to_its_rate_and_others_are_not() {
 /// Two routers with one waypoint address; then it moves away from one.
 #[test]
 fn one_waypoint_may_stand_for_several_routers_and_move() {
-    let (mut one, mut two) = (router(Repeated::Drop), router(Repeated::Drop));
+    let (mut one, mut two) = (router(ReplayPolicy::Drop), router(ReplayPolicy::Drop));
     let epoch = current_epoch(NOW);
     for counter in 0..10 {
         let sent = packet(epoch, None, counter, NOW);
@@ -366,7 +372,7 @@ fn a_key_rotation_loses_no_packet() {
     let change = epoch::epoch_begin(interval(), epoch + 1);
     let mut rotated = keys();
     rotated.rotate(WaypointKey::new(&Key128::new([8; 16])), change).expect("newer");
-    let mut router = router(Repeated::Drop);
+    let mut router = router(ReplayPolicy::Drop);
     router.set_waypoints(vec![Waypoint::new(HERE, rotated.clone(), Policy::default())]);
     let stamp = |epoch: u32, counter: u32, secs: u64| {
         let mut datagram = packet(epoch, None, counter, secs);
@@ -392,7 +398,7 @@ fn a_key_rotation_loses_no_packet() {
 /// After a crash the journal's totals are at most a second too low and never too high.
 #[test]
 fn a_journal_written_every_second_loses_at_most_a_second() {
-    let mut before = router(Repeated::Drop);
+    let mut before = router(ReplayPolicy::Drop);
     let epoch = current_epoch(NOW);
     let (mut journal, mut sent) = (Vec::new(), Vec::new());
     for tick in 0..50u32 {
@@ -405,7 +411,7 @@ fn a_journal_written_every_second_loses_at_most_a_second() {
     }
     let last = NOW + 5;
     assert_eq!(action(&mut before, packet(epoch, None, 99, last), last), Action::Route);
-    let mut after = router(Repeated::Drop);
+    let mut after = router(ReplayPolicy::Drop);
     after.accounts().restore(journal.clone());
     let (charge, _) = journal[0];
     let lost = before.accounts().total(&charge).packets - after.accounts().total(&charge).packets;

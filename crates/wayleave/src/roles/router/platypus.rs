@@ -7,7 +7,7 @@ use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::platypus::account::Total;
-use wayleave_dataplane::platypus::{Action, Config, Repeated, Router};
+use wayleave_dataplane::platypus::{Action, Config, ReplayPolicy, Router};
 use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
@@ -123,9 +123,9 @@ pub fn config(
     let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     Ok(Config {
         repeated: match section.repeated {
-            RepeatedName::Pass => Repeated::Pass,
-            RepeatedName::CountOnce => Repeated::CountOnce,
-            RepeatedName::Drop => Repeated::Drop,
+            RepeatedName::Pass => ReplayPolicy::Pass,
+            RepeatedName::CountOnce => ReplayPolicy::CountOnce,
+            RepeatedName::Drop => ReplayPolicy::Drop,
         },
         waypoints,
         replay,
@@ -345,7 +345,7 @@ mod tests {
         let section = file.platypus.as_ref().expect("a section").get_ref();
         assert_eq!(
             config(&file, section, Vec::new(), replay(&file).expect("random octets")).expect("random octets").repeated,
-            Repeated::Drop
+            ReplayPolicy::Drop
         );
     }
 

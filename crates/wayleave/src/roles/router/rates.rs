@@ -47,7 +47,7 @@ impl Rates {
 
     /// Takes all rates over, evenly divided; what is left in each bucket stays.
     pub fn set(&self, accounts: &mut Accounts, now: Instant) {
-        accounts.keep_rates(|payer| self.all.iter().any(|rate| rate.payer == *payer));
+        accounts.retain_rates(|payer| self.all.iter().any(|rate| rate.payer == *payer));
         for rate in &self.all {
             self.set_one(rate, rate.rate / self.threads, accounts, now);
         }

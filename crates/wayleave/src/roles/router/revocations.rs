@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tracing::{error, info};
 use wayleave_crypto::sign::VerifyingKey;
-use wayleave_dataplane::platypus::revocation::Revocations;
+use wayleave_dataplane::platypus::revocation::RevocationTable;
 use wayleave_runtime::store::{Change, FileStore, Store};
 
 use super::Engine;
@@ -27,7 +27,7 @@ const SEQUENCE: &[u8] = b"sequence";
 pub struct Watched {
     file: Option<(PathBuf, VerifyingKey)>,
     stamp: Option<(u64, i64, i64, u64)>,
-    held: Revocations,
+    held: RevocationTable,
     /// The number of the last list, of an earlier life too.
     sequence: u64,
     /// The number that the store has.
@@ -42,7 +42,7 @@ impl Watched {
         let records = store.as_ref().map_or(Ok(Vec::new()), |store| store.load(TABLE))?;
         let last = records.into_iter().find(|(key, _)| key == SEQUENCE);
         let sequence = last.and_then(|(_, value)| Some(u64::from_be_bytes(value.try_into().ok()?))).unwrap_or(0);
-        Ok(Self { file: named, stamp: None, held: Revocations::default(), sequence, written: sequence, store })
+        Ok(Self { file: named, stamp: None, held: RevocationTable::default(), sequence, written: sequence, store })
     }
 
     /// Goes on with what another configuration names; the list held stays.

@@ -377,7 +377,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use wayleave_crypto::secret::Key128;
-    use wayleave_dataplane::platypus::{Config, Repeated};
+    use wayleave_dataplane::platypus::{Config, ReplayPolicy};
     use wayleave_dataplane::replay::ReplayFilter;
 
     use super::super::platypus;
@@ -413,7 +413,7 @@ mod tests {
     fn engine() -> Engine {
         let config = Config {
             waypoints: Vec::new(),
-            repeated: Repeated::Pass,
+            repeated: ReplayPolicy::Pass,
             replay: ReplayFilter::new(&Key128::new([0; 16]), 1),
             need_revocations: false,
             answers_per_second: 0,

@@ -8,7 +8,7 @@ use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Key128;
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_dataplane::platypus::revocation::{Kind, Revoked, sign_list};
+use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
 use wayleave_lab::netns::{self, Network, Place};
 use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
@@ -272,8 +272,8 @@ fn a_list_of_revocations_is_taken_over_and_an_older_one_is_not() {
     let folder = lay_out();
     let signer = SigningKey::from_seed(&Secret::new([5; 32]));
     let key: String = signer.verifying_key().to_bytes().iter().map(|octet| format!("{octet:02x}")).collect();
-    let publish = |sequence, entries: &[Revoked]| {
-        let (list, signature) = sign_list(&signer, sequence, UnixTime(0), Kind::Whole, entries);
+    let publish = |sequence, entries: &[Revocation]| {
+        let (list, signature) = sign_list(&signer, sequence, UnixTime(0), ListKind::Whole, entries);
         std::fs::write(folder.0.join("next"), [&signature[..], &list].concat()).expect("written");
         std::fs::rename(folder.0.join("next"), folder.0.join("revoked")).expect("renamed");
     };
@@ -291,7 +291,7 @@ fn a_list_of_revocations_is_taken_over_and_an_older_one_is_not() {
     eventually("the list is there", || router.log().contains("revocations taken over"));
     send(&mut host);
     assert_eq!(last.all(1).len(), 1);
-    publish(2, &[Revoked { principal: Principal::new(7).expect("24 bits"), delegation: None, epoch: None }]);
+    publish(2, &[Revocation { principal: Principal::new(7).expect("24 bits"), delegation: None, epoch: None }]);
     eventually("the principal is revoked", || {
         send(&mut host);
         router.count("reasons", "revoked") > 0

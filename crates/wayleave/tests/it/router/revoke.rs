@@ -67,12 +67,15 @@ fn a_list_that_cannot_be_continued_stays_as_it_is() {
     revoke(&folder, &["7"]);
     let list = std::fs::read(folder.0.join("revoked")).expect("the list");
     let with = |key, more: &[&'static str]| [&["keys", "revoke", "revoked", "--key", key], more].concat();
-    assert!(fails(&folder, 1, &with("other.key", &["8"])).contains("the list's signature is wrong"));
+    assert!(fails(&folder, 1, &with("other.key", &["8"])).contains("its signature does not match the key"));
     assert!(fails(&folder, 2, &with("signer.key", &["--lift", "8"])).contains("8 is not in revoked"));
     assert!(fails(&folder, 2, &with("signer.key", &["16777216"])).contains("expected PRINCIPAL"));
     folder.write("lines", "7\nseven\n");
     assert!(fails(&folder, 1, &with("signer.key", &["--from", "lines"])).contains("lines, line 2: expected PRINCIPAL"));
-    assert!(fails(&folder, 1, &["keys", "revoked", "revoked", "--key", &other]).contains("signature is wrong"));
+    assert!(
+        fails(&folder, 1, &["keys", "revoked", "revoked", "--key", &other])
+            .contains("signature does not match the key")
+    );
     // What is cut behind a comment's thousandth octet would be an entry.
     folder.write("lines", &format!("#{}7\n", " ".repeat(1_023)));
     assert!(
@@ -85,7 +88,7 @@ fn a_list_that_cannot_be_continued_stays_as_it_is() {
     let mut damaged = list.clone();
     *damaged.last_mut().expect("octets") ^= 1;
     for (octets, reason) in
-        [(&damaged[..], "signature is wrong"), (&list[..70], "signature is wrong"), (&[], "too short")]
+        [(&damaged[..], "signature does not match"), (&list[..70], "signature does not match"), (&[], "too short")]
     {
         std::fs::write(folder.0.join("revoked"), octets).expect("written");
         assert!(fails(&folder, 1, &["keys", "revoked", "revoked", "--key", &key]).contains(reason), "{reason}");
