@@ -1,5 +1,5 @@
-//! The Platypus router beside its state in plain code: revocations in a list, packets seen in a map, accounts in another.
-//! What a packet alone decides is [`Waypoint::verify`], which has a model of its own beside it.
+//! The Platypus router compared with its state in plain code: revocations in a list, packets seen in a map, accounts in
+//! another. What a packet alone decides is [`Waypoint::verify`], whose own model is among the tests of `packet`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -172,9 +172,9 @@ impl Model {
     fn process(&mut self, datagram: &[u8], now: Now) -> (Action, Vec<u8>) {
         match self.verdict(datagram, now) {
             Verdict::Forward(forward) => {
-                let charge = forward.charge(datagram);
+                let (charge, fingerprint) = identify(datagram);
                 let mut out = datagram.to_vec();
-                match self.check(&charge, forward.fingerprint(datagram), datagram.len() as u64, now) {
+                match self.check(&charge, fingerprint, datagram.len() as u64, now) {
                     Ok(()) => {
                         forward.apply(&mut out);
                         (Action::Route, out)
@@ -253,6 +253,32 @@ impl Model {
         self.answers = (credit - if credit >= cost { cost } else { 0 }, now.instant.0);
         credit >= cost
     }
+}
+
+/// Whom a sound packet is charged to, and the octets that tell it from all others (nonce and the first half of the binding),
+/// read from the octets as `docs/wire/platypus.md` lays them out.
+fn identify(datagram: &[u8]) -> (Charge, [u8; 16]) {
+    let number = |octets: &[u8]| octets.iter().fold(0, |number, octet| number << 8 | u64::from(*octet));
+    let (ip_length, size, protocol) = if datagram[0] >> 4 == 4 { (20, 4, datagram[9]) } else { (40, 16, datagram[6]) };
+    let platypus = &datagram[if protocol == 17 { ip_length + 8 } else { ip_length }..];
+    // One word, two addresses, and the nonce in front of the list.
+    let nonce = &platypus[4 + 2 * size..12 + 2 * size];
+    let capability = &platypus[12 + 2 * size + 4 * usize::from(platypus[2])..];
+    // Address, principal, kind, epoch; prefix, its length, delegation ID; length of the first prefix, sub-delegation ID.
+    let kind = capability[size + 3];
+    let (is_delegated, is_handed_on) = (kind & 0x80 != 0, kind & 0x40 != 0);
+    let sub = is_handed_on.then(|| id(number(&capability[2 * size + 13..2 * size + 16])));
+    let charge = Charge {
+        principal: principal(number(&capability[size..size + 3])),
+        delegation: is_delegated.then(|| (id(number(&capability[2 * size + 9..2 * size + 12])), sub)),
+        interval: Interval::new(kind & 0x1f),
+        epoch: number(&capability[size + 4..size + 8]) as u32,
+    };
+    let binding = size + 8 + if is_delegated { size + 4 } else { 0 } + if is_handed_on { 4 } else { 0 };
+    let mut fingerprint = [0; 16];
+    fingerprint[..8].copy_from_slice(nonce);
+    fingerprint[8..].copy_from_slice(&capability[binding..binding + 8]);
+    (charge, fingerprint)
 }
 
 fn is_named(entry: &Revocation, charge: &Charge) -> bool {
