@@ -42,7 +42,7 @@ pub fn revoke(command: &RevokeKeys) -> Outcome {
         take_lines(path, &mut entries)?;
     }
     let all = entries.len();
-    entries.retain(|entry| entry.leaves().is_none_or(|leaves| leaves > now.secs()));
+    entries.retain(|entry| entry.expires_at().is_none_or(|second| second > now.secs()));
     let expired = all - entries.len();
     if entries.len() > MAX_ENTRIES {
         return Err(

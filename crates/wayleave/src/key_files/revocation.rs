@@ -86,7 +86,7 @@ impl Drop for Replacement {
 /// An entry as text: `PRINCIPAL`, `PRINCIPAL/DELEGATION` or `PRINCIPAL/DELEGATION/SUB-DELEGATION`, and with
 /// `@INTERVAL:EPOCH` for one key epoch alone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Entry(pub Revoked);
+pub struct Entry(pub Revocation);
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
