@@ -19,10 +19,6 @@ impl Random {
     pub(crate) fn one_in(&mut self, bound: usize) -> bool {
         self.below(bound) == 0
     }
-
-    pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
-    }
 }
 
 /// How often the environment asks a test to repeat, or `default`.
