@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use wayleave_core::Now;
 use wayleave_crypto::lanes::{CpuKernel, LANES, Work};
-use wayleave_packet::platypus::header::{Packet, Version};
+use wayleave_packet::platypus::header::Packet;
 use wayleave_packet::platypus::verify::{self, Charge, Forward, IcmpError, Verdict, Waypoint, icmp, verify};
 
 use super::account::{AccountKey, Accounts, ChargeOutcome};
@@ -418,7 +418,7 @@ impl Router {
             self.counters.unanswered += 1;
             return Action::Drop(reason);
         }
-        let answer = Packet::decode(frame.octets, Version::Standard)
+        let answer = Packet::decode(frame.octets)
             .ok()
             .and_then(|packet| icmp::error(&packet, error, packet.outer().destination));
         match answer {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use wayleave_core::Afi;
 use wayleave_crypto::lanes::{Block, CpuKernel, LANES, Parts, Row, Work, cmac_each, prefetch_octet, tag_rows};
-use wayleave_packet::platypus::header::offsets::{IPV4, PROTOCOL, SOURCE, WORD, half};
+use wayleave_packet::platypus::header::offsets::{IPV4, PROTOCOL, SOURCE, VERSION, WORD, half};
 use wayleave_packet::platypus::header::{CapabilityOctets, IPV4_HEADER, Malformed, Width, fold, v4};
 use wayleave_packet::platypus::mint::{Hop, MintError, Nonce, PURPOSE_BINDING, label};
 use zeroize::Zeroize;
@@ -255,7 +255,7 @@ fn write_headers<const LENGTH: usize>(packet: &mut StampInput<'_>, row: &mut Row
     let payload = ((total - IPV4_HEADER) as u16).to_be_bytes();
     // At most ten words.
     let words = ((growth - IPV4.capabilities) / WORD) as u8;
-    platypus[..SOURCE].copy_from_slice(&[IPV4.version << 4, words, 0, protocol]);
+    platypus[..SOURCE].copy_from_slice(&[VERSION << 4, words, 0, protocol]);
     platypus[SOURCE..IPV4.nonce].copy_from_slice(&addresses);
     platypus[IPV4.nonce..IPV4.capabilities].copy_from_slice(&nonce.octets());
     platypus[IPV4.capabilities..][..capability.len()].copy_from_slice(capability);
@@ -263,7 +263,7 @@ fn write_headers<const LENGTH: usize>(packet: &mut StampInput<'_>, row: &mut Row
     // mint: the masked head; label and capability are there.
     *row = prepared.row;
     let head = row[1..].as_flattened_mut();
-    head[4..8].copy_from_slice(&[protocol, IPV4.version << 4, payload[0], payload[1]]);
+    head[4..8].copy_from_slice(&[protocol, VERSION << 4, payload[0], payload[1]]);
     head[8..HEAD_CAPABILITY].copy_from_slice(&addresses);
     head[HEAD_CAPABILITY + capability.len()..][..8].copy_from_slice(&nonce.octets());
     Ok(start)

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wayleave_packet::platypus::header::offsets::{PROTOCOL, UDP_PORT, WORD};
-use wayleave_packet::platypus::header::{IPV4_HEADER, IPV6_HEADER, Packet, Version};
+use wayleave_packet::platypus::header::{IPV4_HEADER, IPV6_HEADER, Packet};
 
 use super::LeaveReason;
 
@@ -42,7 +42,7 @@ impl Traffic {
     }
 
     fn read_stamped(octets: &[u8]) -> Result<Self, LeaveReason> {
-        let packet = Packet::decode(octets, Version::Standard).map_err(|_| LeaveReason::Malformed)?;
+        let packet = Packet::decode(octets).map_err(|_| LeaveReason::Malformed)?;
         let mut payload = packet.payload();
         if packet.has_reply_option() {
             let words = payload.get(1).ok_or(LeaveReason::Malformed)?;

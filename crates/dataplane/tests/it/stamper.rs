@@ -11,7 +11,7 @@ use wayleave_dataplane::stamper::{
     Config, ConfigError, LeaveReason, Location, Outcome, OutgoingPacket, Route, Rule, RuleAction, Rules, Stamper,
 };
 use wayleave_packet::platypus::header::{
-    Capability, Carriage, Delegation, DelegationId, Interval, Packet, Principal, Version, Width,
+    Capability, Carriage, Delegation, DelegationId, Interval, Packet, Principal, Width,
 };
 use wayleave_packet::platypus::mint::{self, Hop, Nonce, Position, StampKey, append, encapsulate, epoch};
 
@@ -131,7 +131,7 @@ fn left(stamper: &mut Stamper, octets: &[u8]) -> LeaveReason {
 
 /// Waypoints of a packet in order, from the current one on.
 fn waypoints(octets: &[u8]) -> Vec<IpAddr> {
-    let packet = Packet::decode(octets, Version::Standard).unwrap();
+    let packet = Packet::decode(octets).unwrap();
     (packet.current().unwrap()..packet.count()).map(|index| packet.waypoint(index)).collect()
 }
 
@@ -378,7 +378,7 @@ fn no_two_stampers_use_one_nonce_even_if_the_clock_goes_back() {
             let mut outcomes = [Outcome::from(LeaveReason::Rule)];
             stamper.stamp(&mut packets, UnixTime(now().0 + second * 1_000_000), &mut outcomes);
             let [Outcome::Stamped(place)] = outcomes else { panic!("{outcomes:?}") };
-            let nonce = Packet::decode(&buffer[place], Version::Standard).unwrap().nonce();
+            let nonce = Packet::decode(&buffer[place]).unwrap().nonce();
             assert!(seen.insert(nonce), "{nonce:02x?}");
         }
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use wayleave_core::{Prefix, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::platypus::header::{
-    Capability, Carriage, Delegation, DelegationId, Interval, Packet, Principal, Version, Width,
+    Capability, Carriage, Delegation, DelegationId, Interval, Packet, Principal, Width,
 };
 use wayleave_packet::platypus::mint::{
     self, Hop, Nonce, Route, StampKey, TemporalSecret, WaypointKey, WaypointKeys, epoch,
@@ -94,7 +94,7 @@ fn stamp(inner: &[u8], route: &Route<'_>) -> Vec<u8> {
 }
 
 fn verdict(here: &Waypoint, datagram: &[u8], now: u64) -> Verdict {
-    here.verify(&Packet::decode(datagram, Version::Standard).expect("a sound packet"), at(now))
+    here.verify(&Packet::decode(datagram).expect("a sound packet"), at(now))
 }
 
 fn paper_router(algorithm: Algorithm) -> PaperRouter {
@@ -144,7 +144,7 @@ fn a_waypoint_takes_no_packet_of_the_papers_protocol_under_any_policy() {
             let capability = paper_capability(key_id, delegation);
             let datagram = platypus::encapsulate(&inner, &[(capability, key.clone())], algorithm).expect("sound");
             assert!(PaperPacket::decode(&datagram).is_ok());
-            assert!(Packet::decode(&datagram, Version::Standard).is_err());
+            assert!(Packet::decode(&datagram).is_err());
             for (narrow, check_source) in [(false, false), (false, true), (true, false), (true, true)] {
                 let address = IpAddr::V4(WAYPOINT);
                 let policy = Policy { narrow, check_source, ..Policy::default() };

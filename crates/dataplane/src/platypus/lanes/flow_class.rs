@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::UnixTime;
 use wayleave_crypto::lanes::{Columns, CpuKernel, LANES, Work, zeros};
-use wayleave_packet::platypus::header::offsets::{FLAG_REPLY, IPV4, PROTOCOL, WORD};
+use wayleave_packet::platypus::header::offsets::{FLAG_REPLY, IPV4, PROTOCOL, VERSION, WORD};
 use wayleave_packet::platypus::header::{Interval, Width, kind, v4};
 use wayleave_packet::platypus::mint::{WaypointKey, epoch};
 use wayleave_packet::platypus::verify::Waypoint;
@@ -120,7 +120,7 @@ impl<'k> FlowClass<'k> {
         let is_simple = front[v4::VERSION_AND_LENGTH] == 0x45
             && half(v4::FRAGMENT) & v4::FRAGMENTED == 0
             && front[v4::PROTOCOL] == PROTOCOL
-            && front[at::FLAGS] & !FLAG_REPLY == IPV4.version << 4
+            && front[at::FLAGS] & !FLAG_REPLY == VERSION << 4
             && usize::from(front[at::LENGTH]) * WORD == FRONT + width.octets() - at::CAPABILITY
             && front[at::POINTER] == 0
             && kinds & (kind::DELEGATED | kind::SUB_DELEGATED) == 0;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use wayleave_core::UnixTime;
 use wayleave_crypto::lanes::{CpuKernel, LANES};
 use wayleave_crypto::secret::Key128;
-use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Packet, Principal, Version, Width};
+use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::platypus::verify::{Policy, Waypoint};
 
@@ -39,7 +39,7 @@ fn accepted(counted: [u64; 2], tries: u64) -> u64 {
     let mut sound = Vec::new();
     encapsulate(&inner, &route, &mut sound).expect("a sound route");
     let here = Waypoint::new(address, keys, Policy::default());
-    let at = Packet::decode(&sound, Version::Standard).expect("sound").binding_range(0);
+    let at = Packet::decode(&sound).expect("sound").binding_range(0);
     let mut verifier = BurstVerifier::new(CpuKernel::best(), 1);
     verifier.counted = counted;
     let mut verdicts = Verdicts::default();

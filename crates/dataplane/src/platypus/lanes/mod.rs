@@ -19,7 +19,7 @@ use std::hint::black_box;
 
 use wayleave_core::UnixTime;
 use wayleave_crypto::lanes::{Block, CpuKernel, LANES, Parts, Row, Work, cmac_each, prefetch_octet};
-use wayleave_packet::platypus::header::{Packet, Version};
+use wayleave_packet::platypus::header::Packet;
 use wayleave_packet::platypus::mint::{HEAD_BLOCKS, WaypointKey, write_head};
 use wayleave_packet::platypus::verify::{Forward, Reason, Verdict, Waypoint, find_waypoint};
 
@@ -242,7 +242,7 @@ fn check_general<'a>(
     key: &mut Block,
     head: &'a mut [Block; HEAD_BLOCKS],
 ) -> Result<(Pending, Forward, Parts<'a>), Verdict> {
-    let packet = Packet::decode(datagram, Version::Standard)?;
+    let packet = Packet::decode(datagram)?;
     let waypoint = find_waypoint(waypoints, &packet)?;
     let (index, capability) = waypoint.check_before_mac(&packet, now)?;
     let is_delegated = capability.delegation.is_some();

@@ -13,9 +13,7 @@ use wayleave_dataplane::platypus::account::{Payer, Total};
 use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
 use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router};
 use wayleave_dataplane::replay::ReplayFilter;
-use wayleave_packet::platypus::header::{
-    Capability, Carriage, DelegationId, Interval, Packet, Principal, Version, Width,
-};
+use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::platypus::verify::{Charge, Policy, Verdict, Waypoint, icmp};
 
@@ -184,7 +182,7 @@ impl Model {
             }
             Verdict::Answer(error, reason) => {
                 let reason = Reason::Packet(reason);
-                let answer = Packet::decode(datagram, Version::Standard)
+                let answer = Packet::decode(datagram)
                     .ok()
                     .and_then(|packet| icmp::error(&packet, error, packet.outer().destination));
                 match answer {
@@ -203,7 +201,7 @@ impl Model {
     }
 
     fn verdict(&self, datagram: &[u8], now: Now) -> Verdict {
-        let packet = match Packet::decode(datagram, Version::Standard) {
+        let packet = match Packet::decode(datagram) {
             Ok(packet) => packet,
             Err(malformed) => return malformed.into(),
         };

@@ -1,4 +1,4 @@
-//! The Platypus header, decoded once at the door: versions 0 (the paper's) and 1 (standard), IPv4 and IPv6.
+//! The Platypus header of version 1 over IPv4 and IPv6, decoded once, when a packet arrives.
 //!
 //! A [`Packet`] borrows its octets; whatever it gives out has been checked. Decoding allocates nothing.
 
@@ -20,15 +20,6 @@ pub(crate) use capability::family;
 pub(crate) use outer::{ones_complement_sum, rewrite_ipv4, udp, v6, write_ipv4_checksum};
 
 use offsets::{MAX_CAPABILITIES, MAX_SAME_WAYPOINT, Offsets, WORD};
-
-/// Which header a decoder accepts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Version {
-    /// Version 0, as published; for the laboratory and for benchmarks.
-    Paper,
-    /// Version 1.
-    Standard,
-}
 
 /// Why octets are not a Platypus packet. The sender erred; the packet is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -56,10 +47,10 @@ pub enum Malformed {
     /// The IPv4 header's checksum is wrong.
     #[error("IPv4 header checksum")]
     Checksum,
-    /// Not the version that this decoder was asked for.
+    /// Not version 1.
     #[error("version {0}")]
     Version(u8),
-    /// A flag that this version does not have.
+    /// A flag that version 1 does not have.
     #[error("header flags {0:#x}")]
     Flags(u8),
     /// The header's addresses are not of the outer header's family.
@@ -92,9 +83,6 @@ pub enum Malformed {
     /// A sub-delegation that begins beyond the prefix.
     #[error("a sub-delegation beyond the prefix")]
     SubDelegationBeyondPrefix,
-    /// A capability flag that version 0 does not have.
-    #[error("capability flags {0:#x}")]
-    CapabilityFlags(u8),
 }
 
 /// A Platypus packet whose lengths, pointer, counts and prefixes are sound.
@@ -119,31 +107,25 @@ struct Place {
 
 impl<'a> Packet<'a> {
     /// Decodes an IP packet; octets beyond the length that IP gives are ignored.
-    pub fn decode(octets: &'a [u8], version: Version) -> Result<Self, Malformed> {
+    pub fn decode(octets: &'a [u8]) -> Result<Self, Malformed> {
         let (outer, datagram) = Outer::decode(octets)?;
-        Self::decode_inside(datagram, outer, version)
+        Self::decode_inside(datagram, outer)
     }
 
     /// Decodes what a UDP socket gave: `octets` begin with the Platypus header.
-    pub fn decode_datagram(
-        octets: &'a [u8],
-        source: IpAddr,
-        destination: IpAddr,
-        ttl: u8,
-        version: Version,
-    ) -> Result<Self, Malformed> {
+    pub fn decode_datagram(octets: &'a [u8], source: IpAddr, destination: IpAddr, ttl: u8) -> Result<Self, Malformed> {
         if family(source) != family(destination) {
             return Err(Malformed::Family);
         }
         let outer = Outer { source, destination, ttl, carriage: Carriage::Socket, length: 0 };
-        Self::decode_inside(octets, outer, version)
+        Self::decode_inside(octets, outer)
     }
 
-    fn decode_inside(datagram: &'a [u8], outer: Outer, version: Version) -> Result<Self, Malformed> {
+    fn decode_inside(datagram: &'a [u8], outer: Outer) -> Result<Self, Malformed> {
         let header = &datagram[outer.length..];
         let truncated = |need| Malformed::Truncated { need, have: header.len() };
         let &[first, words, pointer, ..] = header else { return Err(truncated(WORD)) };
-        let table = table(first, outer.family(), version)?;
+        let table = table(first, outer.family())?;
         let list_end = table.capabilities + usize::from(words) * WORD;
         if header.len() < list_end {
             return Err(truncated(list_end));
@@ -176,10 +158,7 @@ impl<'a> Packet<'a> {
             if index == MAX_CAPABILITIES {
                 return Err(Malformed::TooManyCapabilities);
             }
-            let (bare, whole) = match self.table.version {
-                0 => paper_length(&header[at..], self.table)?,
-                _ => capability::checked_length(&header[at..], self.table)?,
-            };
+            let (bare, whole) = capability::checked_length(&header[at..], self.table)?;
             if at == pointer {
                 current = Some(self.count);
             }
@@ -221,7 +200,7 @@ impl<'a> Packet<'a> {
         self.datagram
     }
 
-    /// Offsets of this version and family.
+    /// Offsets of this family.
     #[must_use]
     pub fn table(&self) -> &'static Offsets {
         self.table
@@ -242,7 +221,7 @@ impl<'a> Packet<'a> {
     /// Whether every binding covers the whole list.
     #[must_use]
     pub fn is_sealed(&self) -> bool {
-        self.table.version == 1 && self.version_and_flags() & offsets::FLAG_SEALED != 0
+        self.version_and_flags() & offsets::FLAG_SEALED != 0
     }
 
     /// Whether a reply option stands in front of the payload.
@@ -257,17 +236,10 @@ impl<'a> Packet<'a> {
         self.datagram[self.outer.length + offsets::INNER_PROTOCOL]
     }
 
-    /// The original source as the header has it; version 0 may have zero there, see [`Packet::real_source`].
+    /// The original source.
     #[must_use]
     pub fn original_source(&self) -> IpAddr {
         self.address(offsets::SOURCE)
-    }
-
-    /// The original source; the outer one where the header has none yet (paper, Figure 3).
-    #[must_use]
-    pub fn real_source(&self) -> IpAddr {
-        let source = self.original_source();
-        if self.table.version == 0 && source.is_unspecified() { self.outer.source } else { source }
     }
 
     /// The final destination.
@@ -276,14 +248,12 @@ impl<'a> Packet<'a> {
         self.address(self.table.destination)
     }
 
-    /// The nonce; zero in version 0.
+    /// The nonce.
     #[must_use]
     pub fn nonce(&self) -> [u8; 8] {
         let at = self.outer.length + self.table.nonce;
         let mut nonce = [0; 8];
-        if self.table.version == 1 {
-            nonce.copy_from_slice(&self.datagram[at..at + 8]);
-        }
+        nonce.copy_from_slice(&self.datagram[at..at + 8]);
         nonce
     }
 
@@ -305,10 +275,10 @@ impl<'a> Packet<'a> {
         offsets::address(self.datagram, usize::from(self.place(index).start), self.table.family)
     }
 
-    /// Capability `index` of a packet of version 1.
+    /// Capability `index`, which is below [`Packet::count`].
     #[must_use]
-    pub fn capability(&self, index: usize) -> Option<Capability> {
-        (self.table.version == 1).then(|| Capability::read(self.capability_octets(index), self.table))
+    pub fn capability(&self, index: usize) -> Capability {
+        Capability::read(self.capability_octets(index), self.table)
     }
 
     /// The octets of capability `index` without its binding.
@@ -380,47 +350,17 @@ pub(crate) fn read_bare(octets: &[u8], table: &'static Offsets) -> Result<Capabi
 }
 
 /// The offsets for a first octet, if version, flags and family agree.
-fn table(first: u8, family: Afi, version: Version) -> Result<&'static Offsets, Malformed> {
-    let flags = first & 0xf;
-    let (number, known) = match version {
-        Version::Paper => (0, offsets::FLAG_REPLY),
-        Version::Standard => (1, offsets::FLAG_REPLY | offsets::FLAG_SEALED | offsets::FLAG_IPV6),
-    };
-    if first >> 4 != number {
+fn table(first: u8, family: Afi) -> Result<&'static Offsets, Malformed> {
+    if first >> 4 != offsets::VERSION {
         return Err(Malformed::Version(first >> 4));
     }
-    if flags & !known != 0 {
+    let flags = first & 0xf;
+    if flags & !(offsets::FLAG_REPLY | offsets::FLAG_SEALED | offsets::FLAG_IPV6) != 0 {
         return Err(Malformed::Flags(flags));
     }
-    match (version, family, flags & offsets::FLAG_IPV6 != 0) {
-        (Version::Paper, Afi::Ipv4, false) => Ok(&offsets::PAPER),
-        (Version::Standard, Afi::Ipv4, false) => Ok(&offsets::IPV4),
-        (Version::Standard, Afi::Ipv6, true) => Ok(&offsets::IPV6),
+    match (family, flags & offsets::FLAG_IPV6 != 0) {
+        (Afi::Ipv4, false) => Ok(&offsets::IPV4),
+        (Afi::Ipv6, true) => Ok(&offsets::IPV6),
         _ => Err(Malformed::Family),
     }
-}
-
-/// Flags of a capability of version 0, below its key ID.
-pub(crate) mod paper_kind {
-    pub(crate) const DELEGATED: u8 = 0x8;
-    /// The delegation is by exclusive or, not by chaining.
-    pub(crate) const XOR: u8 = 0x4;
-}
-
-/// Octets of a capability of version 0, without and with its binding of 64 bits.
-fn paper_length(octets: &[u8], table: &Offsets) -> Result<(usize, usize), Malformed> {
-    let at = &table.capability;
-    let flags = *octets.get(at.kind).ok_or(Malformed::ListLength)? & 0xf;
-    let delegated = flags & paper_kind::DELEGATED != 0;
-    if flags & !(paper_kind::DELEGATED | paper_kind::XOR) != 0 || flags == paper_kind::XOR {
-        return Err(Malformed::CapabilityFlags(flags));
-    }
-    let bare = if delegated { at.sub_length } else { at.prefix };
-    if octets.len() < bare + 8 {
-        return Err(Malformed::ListLength);
-    }
-    if delegated && octets[at.prefix_length] > table.family.bits() {
-        return Err(Malformed::Prefix(octets[at.prefix_length]));
-    }
-    Ok((bare, bare + 8))
 }

@@ -1,4 +1,4 @@
-//! Where each field of a Platypus header and of a capability lies, in octets: one table per version and family.
+//! Where each field of a Platypus header and of a capability lies, in octets: one table per family.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,6 +15,9 @@ pub const MAX_SAME_WAYPOINT: usize = 2;
 /// Pointer and length count words of 32 bits.
 pub const WORD: usize = 4;
 
+/// The version of the header. Version 0 is the paper's, which `wayleave-papers` has.
+pub const VERSION: u8 = 1;
+
 /// Octet of version (upper half) and flags (lower half).
 pub const VERSION_AND_FLAGS: usize = 0;
 /// Octet of the capability list's length, in words.
@@ -28,21 +31,19 @@ pub const SOURCE: usize = 4;
 
 /// Header flag: something about a reply capability stands in front of the payload (paper, section 4.2).
 pub const FLAG_REPLY: u8 = 0x8;
-/// Header flag of version 1: every binding covers the whole list of capabilities.
+/// Header flag: every binding covers the whole list of capabilities.
 pub const FLAG_SEALED: u8 = 0x4;
-/// Header flag of version 1: addresses are of 128 bits.
+/// Header flag: addresses are of 128 bits.
 pub const FLAG_IPV6: u8 = 0x2;
 
-/// Offsets that depend on the version and the family.
+/// Offsets that depend on the family.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Offsets {
-    /// The version.
-    pub version: u8,
     /// The family of every address.
     pub family: Afi,
     /// Final destination.
     pub destination: usize,
-    /// Nonce (version 1: eight octets).
+    /// Nonce, eight octets.
     pub nonce: usize,
     /// The first capability.
     pub capabilities: usize,
@@ -55,9 +56,9 @@ pub struct Offsets {
 pub struct CapabilityOffsets {
     /// Resource principal, three octets.
     pub principal: usize,
-    /// Version 0: key ID and flags. Version 1: flags and interval.
+    /// Flags and interval.
     pub kind: usize,
-    /// Full key epoch (version 1).
+    /// Full key epoch.
     pub epoch: usize,
     /// Constraining prefix of a delegated capability.
     pub prefix: usize,
@@ -65,31 +66,12 @@ pub struct CapabilityOffsets {
     pub prefix_length: usize,
     /// Delegation ID, three octets.
     pub delegation_id: usize,
-    /// Version 1: prefix length at which a sub-delegation begins; its ID follows.
+    /// Prefix length at which a sub-delegation begins; its ID follows.
     pub sub_length: usize,
 }
 
-/// Version 0, as the paper's Figure 2.
-pub static PAPER: Offsets = Offsets {
-    version: 0,
-    family: Afi::Ipv4,
-    destination: 8,
-    nonce: 12,
-    capabilities: 12,
-    capability: CapabilityOffsets {
-        principal: 4,
-        kind: 7,
-        epoch: 8,
-        prefix: 8,
-        prefix_length: 12,
-        delegation_id: 13,
-        sub_length: 16,
-    },
-};
-
-/// Version 1 over IPv4.
+/// IPv4.
 pub static IPV4: Offsets = Offsets {
-    version: 1,
     family: Afi::Ipv4,
     destination: 8,
     nonce: 12,
@@ -105,9 +87,8 @@ pub static IPV4: Offsets = Offsets {
     },
 };
 
-/// Version 1 over IPv6.
+/// IPv6.
 pub static IPV6: Offsets = Offsets {
-    version: 1,
     family: Afi::Ipv6,
     destination: 20,
     nonce: 36,

@@ -6,7 +6,7 @@ use wayleave_core::{Afi, UnixTime};
 
 use super::super::header::offsets::{self, MAX_CAPABILITIES, PROTOCOL, UDP_PORT, WORD};
 use super::super::header::{
-    Capability, Carriage, IPV4_HEADER, IPV6_HEADER, Malformed, Packet, UDP_HEADER, Version, family, udp, v4, v6,
+    Capability, Carriage, IPV4_HEADER, IPV6_HEADER, Malformed, Packet, UDP_HEADER, family, udp, v4, v6,
     write_ipv4_checksum,
 };
 use super::keys::StampKey;
@@ -164,7 +164,7 @@ pub fn encapsulate(inner: &[u8], route: &Route<'_>, out: &mut Vec<u8>) -> Result
     ] {
         flags |= if is_set { flag } else { 0 };
     }
-    out.extend_from_slice(&[table.version << 4 | flags, (list / WORD) as u8, 0, inner.protocol]);
+    out.extend_from_slice(&[offsets::VERSION << 4 | flags, (list / WORD) as u8, 0, inner.protocol]);
     push_address(out, inner.source);
     push_address(out, inner.destination);
     out.extend_from_slice(&route.nonce.octets());
@@ -193,7 +193,7 @@ pub enum Position {
 
 /// Adds a capability to a packet of version 1 that is already stamped and not sealed.
 pub fn append(datagram: &mut Vec<u8>, hop: &Hop, position: Position) -> Result<(), MintError> {
-    let packet = Packet::decode(datagram, Version::Standard).map_err(MintError::Inner)?;
+    let packet = Packet::decode(datagram).map_err(MintError::Inner)?;
     if packet.is_sealed() {
         return Err(MintError::Sealed);
     }
@@ -222,7 +222,7 @@ pub fn append(datagram: &mut Vec<u8>, hop: &Hop, position: Position) -> Result<(
 
 /// Computes and writes the binding of capability `index`.
 fn bind(datagram: &mut [u8], index: usize, key: &StampKey) -> Result<(), MintError> {
-    let packet = Packet::decode(datagram, Version::Standard).map_err(MintError::Outcome)?;
+    let packet = Packet::decode(datagram).map_err(MintError::Outcome)?;
     let binding = key.bind(Head::of(&packet, index).blocks(), packet.payload());
     let at = packet.binding_range(index);
     let width = at.len();

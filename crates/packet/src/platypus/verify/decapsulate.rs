@@ -67,7 +67,7 @@ impl Layout {
             payload: packet.payload_offset() + option,
             end: packet.datagram().len(),
             protocol: packet.inner_protocol(),
-            source: packet.real_source(),
+            source: packet.original_source(),
             destination: packet.final_destination(),
         })
     }

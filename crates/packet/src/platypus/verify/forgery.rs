@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Key128;
 
-use super::super::header::{Capability, Carriage, Interval, Packet, Principal, Version, Width};
+use super::super::header::{Capability, Carriage, Interval, Packet, Principal, Width};
 use super::super::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use super::{Policy, Verdict, Waypoint};
 
@@ -38,11 +38,11 @@ fn accepted(octets: usize, tries: u64) -> u64 {
     let mut here = Waypoint::new(address, keys, Policy::default());
     here.compared = octets;
     let is_forwarded = |datagram: &[u8]| {
-        let packet = Packet::decode(datagram, Version::Standard).expect("a binding is any octets");
+        let packet = Packet::decode(datagram).expect("a binding is any octets");
         matches!(here.verify(&packet, now), Verdict::Forward(_))
     };
     assert!(is_forwarded(&datagram));
-    let binding = Packet::decode(&datagram, Version::Standard).expect("sound").binding_range(0);
+    let binding = Packet::decode(&datagram).expect("sound").binding_range(0);
     let mut state = 1u64;
     let mut lucky = 0;
     for _ in 0..tries {

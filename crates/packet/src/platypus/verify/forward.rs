@@ -1,12 +1,12 @@
 //! How a packet leaves a waypoint: the next destination, the waypoint's own source, one hop less to live.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use wayleave_core::Afi;
 
 use super::super::header::offsets::{self, Offsets, POINTER};
 use super::super::header::{
-    Carriage, DelegationId, Interval, Packet, Principal, UDP_HEADER, kind, paper_kind, rewrite_ipv4, udp, v6,
+    Carriage, DelegationId, Interval, Packet, Principal, UDP_HEADER, kind, rewrite_ipv4, udp, v6,
 };
 
 /// A decision to forward: where in the datagram lies what is to be written. It is small, since a router holds one for
@@ -26,29 +26,9 @@ pub struct Forward {
     /// The new TTL or hop limit.
     pub ttl: u8,
     carriage: Carriage,
-    shape: Shape,
+    family: Afi,
     /// Whether no capability is left.
     pub is_last: bool,
-    /// Version 0: the original source, to be written where the header had none.
-    original_source: Option<Ipv4Addr>,
-}
-
-/// Version and family.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Shape {
-    Paper,
-    Ipv4,
-    Ipv6,
-}
-
-impl Shape {
-    fn offsets(self) -> &'static Offsets {
-        match self {
-            Self::Paper => &offsets::PAPER,
-            Self::Ipv4 => &offsets::IPV4,
-            Self::Ipv6 => &offsets::IPV6,
-        }
-    }
 }
 
 /// Who pays for a packet, and under which delegation and key.
@@ -58,9 +38,9 @@ pub struct Charge {
     pub principal: Principal,
     /// The delegation, and the sub-delegation within it.
     pub delegation: Option<(DelegationId, Option<DelegationId>)>,
-    /// How long a key epoch lasts; `None` in version 0.
+    /// How long a key epoch lasts.
     pub interval: Option<Interval>,
-    /// The full epoch; the key ID in version 0.
+    /// The full epoch.
     pub epoch: u32,
 }
 
@@ -72,10 +52,6 @@ impl Charge {
         let principal = Principal::from_octets(offsets::three(capability, at.principal));
         let kind = capability[at.kind];
         let id = |at| DelegationId::from_octets(offsets::three(capability, at));
-        if table.version == 0 {
-            let delegation = (kind & paper_kind::DELEGATED != 0).then(|| (id(at.delegation_id), None));
-            return Self { principal, delegation, interval: None, epoch: u32::from(kind >> 4) };
-        }
         let sub = || (kind & kind::SUB_DELEGATED != 0).then(|| id(at.sub_length + 1));
         let delegation = (kind & kind::DELEGATED != 0).then(|| (id(at.delegation_id), sub()));
         let interval = Interval::new(kind & kind::INTERVAL);
@@ -91,10 +67,6 @@ impl Forward {
         let header = packet.outer().length;
         let is_last = index + 1 == packet.count();
         let next = if is_last { header + table.destination } else { packet.capability_offset(index + 1) };
-        let source = match packet.outer().source {
-            IpAddr::V4(source) if packet.original_source().is_unspecified() => Some(source),
-            _ => None,
-        };
         let binding = packet.binding_range(index).start;
         Self {
             header: header as u16,
@@ -104,26 +76,28 @@ impl Forward {
             pointer: packet.pointer_to(index + 1),
             ttl: packet.outer().ttl.saturating_sub(1),
             carriage: packet.outer().carriage,
-            shape: match (table.version, table.family) {
-                (0, _) => Shape::Paper,
-                (_, Afi::Ipv4) => Shape::Ipv4,
-                (_, Afi::Ipv6) => Shape::Ipv6,
-            },
+            family: table.family,
             is_last,
-            original_source: source.filter(|_| table.version == 0),
+        }
+    }
+
+    fn offsets(&self) -> &'static Offsets {
+        match self.family {
+            Afi::Ipv4 => &offsets::IPV4,
+            Afi::Ipv6 => &offsets::IPV6,
         }
     }
 
     /// The new outer source: the waypoint. `datagram` is what was verified, as for all that follow.
     #[must_use]
     pub fn source(&self, datagram: &[u8]) -> IpAddr {
-        offsets::address(datagram, self.capability.into(), self.shape.offsets().family)
+        offsets::address(datagram, self.capability.into(), self.family)
     }
 
     /// The new outer destination: the next waypoint, or the final destination.
     #[must_use]
     pub fn destination(&self, datagram: &[u8]) -> IpAddr {
-        offsets::address(datagram, self.next.into(), self.shape.offsets().family)
+        offsets::address(datagram, self.next.into(), self.family)
     }
 
     /// The verified capability's octets without its binding.
@@ -143,20 +117,18 @@ impl Forward {
     #[must_use]
     #[inline(always)]
     pub fn charge(&self, datagram: &[u8]) -> Charge {
-        Charge::read(&datagram[usize::from(self.capability)..], self.shape.offsets())
+        Charge::read(&datagram[usize::from(self.capability)..], self.offsets())
     }
 
-    /// Octets that no two packets share: the nonce (none in version 0) and half of the binding just verified.
+    /// Octets that no two packets share: the nonce and half of the binding just verified.
     #[must_use]
     #[inline(always)]
     pub fn fingerprint(&self, datagram: &[u8]) -> [u8; 16] {
         let mut out = [0; 16];
         let binding = usize::from(self.binding);
         out[8..].copy_from_slice(&datagram[binding..binding + 8]);
-        if self.shape != Shape::Paper {
-            let nonce = usize::from(self.header) + self.shape.offsets().nonce;
-            out[..8].copy_from_slice(&datagram[nonce..nonce + 8]);
-        }
+        let nonce = usize::from(self.header) + self.offsets().nonce;
+        out[..8].copy_from_slice(&datagram[nonce..nonce + 8]);
         out
     }
 
@@ -164,14 +136,11 @@ impl Forward {
     pub fn apply(&self, datagram: &mut [u8]) {
         let header = usize::from(self.header);
         datagram[header + POINTER] = self.pointer;
-        if let Some(source) = self.original_source {
-            write_address(datagram, header + offsets::SOURCE, source.into());
-        }
         if self.carriage == Carriage::Socket {
             return;
         }
         let (source, destination) = (usize::from(self.capability), usize::from(self.next));
-        if self.shape == Shape::Ipv6 {
+        if self.family == Afi::Ipv6 {
             datagram.copy_within(source..source + 16, v6::SOURCE);
             datagram.copy_within(destination..destination + 16, v6::DESTINATION);
             datagram[v6::HOP_LIMIT] = self.ttl;

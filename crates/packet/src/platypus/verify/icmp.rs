@@ -44,13 +44,13 @@ mod type6 {
 #[must_use]
 pub fn error(packet: &Packet<'_>, error: IcmpError, here: IpAddr) -> Option<Vec<u8>> {
     let afi = packet.family();
-    if packet.outer().carriage == Carriage::Socket || is_martian(packet.real_source()) || family(here) != afi {
+    if packet.outer().carriage == Carriage::Socket || is_martian(packet.original_source()) || family(here) != afi {
         return None;
     }
     let ip = &packet.datagram()[..ip_header(afi)];
     let quote = Quote {
         ip,
-        source: packet.real_source(),
+        source: packet.original_source(),
         destination: packet.final_destination(),
         protocol: packet.inner_protocol(),
         payload: packet.payload(),
@@ -105,8 +105,7 @@ pub fn relay(datagram: &[u8], here: IpAddr) -> Option<Vec<u8>> {
     if is_martian(source) {
         return None;
     }
-    let list_at = if behind[0] >> 4 == 0 { offsets::PAPER.capabilities } else { table.capabilities };
-    let platypus = list_at + usize::from(behind[offsets::LENGTH]) * WORD;
+    let platypus = table.capabilities + usize::from(behind[offsets::LENGTH]) * WORD;
     let added = overhead - length + platypus;
     let icmp = shrink_mtu(*icmp, afi, added);
     let inner = (behind.len() > platypus).then(|| Quote {

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use subtle::ConstantTimeEq;
 use wayleave_core::{Prefix, UnixTime};
 
-use super::header::{Capability, Packet, Version, Width, family};
+use super::header::{Capability, Packet, Width, family};
 use super::mint::{Head, WaypointKeys, epoch};
 
 pub use decapsulate::{Layout, decapsulate, strip};
@@ -64,7 +64,7 @@ impl Default for Policy {
 /// does with a single packet; everything faster must decide the same.
 #[must_use]
 pub fn verify(waypoints: &[Waypoint], datagram: &[u8], now: UnixTime) -> Verdict {
-    let packet = match Packet::decode(datagram, Version::Standard) {
+    let packet = match Packet::decode(datagram) {
         Ok(packet) => packet,
         Err(malformed) => return malformed.into(),
     };
@@ -133,7 +133,7 @@ impl Waypoint {
     /// capability and its index.
     pub fn check_before_mac(&self, packet: &Packet<'_>, now: UnixTime) -> Result<(usize, Capability), Reason> {
         let index = packet.current().ok_or(Reason::NothingLeft)?;
-        let capability = packet.capability(index).ok_or(Reason::Malformed)?;
+        let capability = packet.capability(index);
         self.check_waypoint(packet, &capability)?;
         self.check_source(packet, index)?;
         self.check_width(&capability)?;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use wayleave_core::{Afi, Prefix};
-use wayleave_packet::platypus::header::{Delegation, Malformed, Packet, Version};
+use wayleave_packet::platypus::header::{Delegation, Malformed, Packet};
 use wayleave_packet::platypus::mint::{self, Hop};
 use wayleave_packet::platypus::verify::{IcmpError, Policy, Reason, Verdict, Waypoint};
 
@@ -17,7 +17,7 @@ fn pointers_and_lengths_that_lie_are_refused() {
     let with = |at: usize, octet: u8| {
         let mut changed = datagram.clone();
         changed[at] = octet;
-        Packet::decode(&changed, Version::Standard).map(|packet| packet.current()).err()
+        Packet::decode(&changed).map(|packet| packet.current()).err()
     };
     for pointer in 0..=255u8 {
         let expected = match pointer {
@@ -31,7 +31,7 @@ fn pointers_and_lengths_that_lie_are_refused() {
         assert!(with(21, words).is_some(), "{words}");
     }
     for length in 0..datagram.len() {
-        assert!(Packet::decode(&datagram[..length], Version::Standard).is_err(), "{length}");
+        assert!(Packet::decode(&datagram[..length]).is_err(), "{length}");
     }
     for (at, octet, expected) in [
         (0, 0x46, Malformed::Options),
@@ -47,7 +47,7 @@ fn pointers_and_lengths_that_lie_are_refused() {
         let mut changed = datagram.clone();
         changed[at] = octet;
         world::write_checksum(&mut changed);
-        assert_eq!(Packet::decode(&changed, Version::Standard).err(), Some(expected), "{at}: {octet:#x}");
+        assert_eq!(Packet::decode(&changed).err(), Some(expected), "{at}: {octet:#x}");
     }
     assert_eq!(with(10, datagram[10] ^ 1), Some(Malformed::Checksum));
     assert_eq!(with(9, 6), Some(Malformed::Checksum));
@@ -63,7 +63,7 @@ fn a_pointer_into_delegation_bytes_is_misaligned() {
     let mut datagram = world::stamp(&world::inner(Afi::Ipv4, b"payload"), &world::route(&hops));
     for pointer in 1..9 {
         datagram[22] = pointer;
-        assert_eq!(Packet::decode(&datagram, Version::Standard).err(), Some(Malformed::PointerMisaligned));
+        assert_eq!(Packet::decode(&datagram).err(), Some(Malformed::PointerMisaligned));
     }
 }
 
@@ -86,7 +86,7 @@ fn a_waypoint_may_occur_twice_and_a_packet_has_at_most_eight() {
     let length = (nine.len() as u16).to_be_bytes();
     nine[2..4].copy_from_slice(&length);
     world::write_checksum(&mut nine);
-    assert_eq!(Packet::decode(&nine, Version::Standard).err(), Some(Malformed::TooManyCapabilities));
+    assert_eq!(Packet::decode(&nine).err(), Some(Malformed::TooManyCapabilities));
 }
 
 /// PLA-11: where a waypoint sends nothing to.

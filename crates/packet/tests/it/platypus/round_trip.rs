@@ -1,7 +1,7 @@
 //! PLA-01 and PLA-02: what was stamped passes, what was changed does not.
 
 use wayleave_core::{Afi, Prefix};
-use wayleave_packet::platypus::header::{Carriage, Delegation, Packet, SubDelegation, Version, Width};
+use wayleave_packet::platypus::header::{Carriage, Delegation, Packet, SubDelegation, Width};
 use wayleave_packet::platypus::mint::{self, Hop, MintError, Position, Route};
 use wayleave_packet::platypus::verify::{Policy, Reason, Verdict, Waypoint, decapsulate};
 
@@ -231,7 +231,7 @@ fn a_packet_from_a_socket_is_the_same_packet() {
     let here = world::waypoint(hops[0].capability.waypoint);
     let mut body = datagram[48..].to_vec();
     let source = world::source_address(Afi::Ipv6);
-    let packet = Packet::decode_datagram(&body, source, here.address(), 64, Version::Standard).expect("sound");
+    let packet = Packet::decode_datagram(&body, source, here.address(), 64).expect("sound");
     let Verdict::Forward(forward) = here.verify(&packet, world::at(NOW)) else { panic!("it passes") };
     assert_eq!((forward.source(&body), forward.ttl, forward.is_last), (here.address(), 63, true));
     forward.apply(&mut body);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wayleave_core::{Afi, Prefix, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::platypus::header::{
-    Capability, Carriage, Delegation, DelegationId, Interval, Packet, Principal, SubDelegation, Version, Width,
+    Capability, Carriage, Delegation, DelegationId, Interval, Packet, Principal, SubDelegation, Width,
 };
 use wayleave_packet::platypus::mint::{self, Hop, Nonce, Route, StampKey, WaypointKey, WaypointKeys, epoch};
 use wayleave_packet::platypus::verify::{Policy, Verdict, Waypoint};
@@ -143,12 +143,12 @@ pub(crate) fn stamp(inner: &[u8], route: &Route<'_>) -> Vec<u8> {
 }
 
 pub(crate) fn decode(datagram: &[u8]) -> Packet<'_> {
-    Packet::decode(datagram, Version::Standard).expect("a sound packet")
+    Packet::decode(datagram).expect("a sound packet")
 }
 
 /// What `here` makes of `datagram`: the packet it sends on, or the verdict.
 pub(crate) fn process(here: &Waypoint, datagram: &[u8], now: u64) -> Result<Vec<u8>, Verdict> {
-    let packet = Packet::decode(datagram, Version::Standard)?;
+    let packet = Packet::decode(datagram)?;
     match here.verify(&packet, at(now)) {
         Verdict::Forward(forward) => {
             let mut out = packet.datagram().to_vec();

@@ -12,7 +12,7 @@ use wayleave_dataplane::stamper::{
     Config, ConfigError, LeaveReason, Location, Outcome, OutgoingPacket, Route, Rule, RuleAction, Stamper,
 };
 use wayleave_packet::platypus::header::offsets::{PROTOCOL, UDP_PORT};
-use wayleave_packet::platypus::header::{Carriage, Packet, Version};
+use wayleave_packet::platypus::header::{Carriage, Packet};
 use wayleave_packet::platypus::mint::Position;
 use wayleave_packet::platypus::verify::is_martian;
 use wayleave_runtime::packets::Burst;
@@ -330,7 +330,7 @@ fn original_source(octets: &[u8]) -> Option<IpAddr> {
     };
     let port = || octets.get(header + 2..header + 4).map(|port| u16::from_be_bytes([port[0], port[1]]));
     if protocol == PROTOCOL || protocol == UDP && port() == Some(UDP_PORT) {
-        return Some(Packet::decode(octets, Version::Standard).ok()?.original_source());
+        return Some(Packet::decode(octets).ok()?.original_source());
     }
     Some(match octets[0] >> 4 {
         4 => Ipv4Addr::new(octets[12], octets[13], octets[14], octets[15]).into(),
