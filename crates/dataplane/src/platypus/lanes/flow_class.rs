@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::UnixTime;
 use wayleave_crypto::lanes::{Columns, CpuKernel, LANES, Work, zeros};
-use wayleave_packet::platypus::header::offsets::{FLAG_REPLY, IPV4, PROTOCOL, VERSION, WORD};
+use wayleave_packet::platypus::header::offsets::{FLAG_REPLY, PROTOCOL, VERSION, WORD};
 use wayleave_packet::platypus::header::{Interval, Width, kind, v4};
 use wayleave_packet::platypus::mint::{WaypointKey, epoch};
 use wayleave_packet::platypus::verify::Waypoint;

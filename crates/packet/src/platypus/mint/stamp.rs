@@ -148,7 +148,6 @@ pub fn encapsulate(inner: &[u8], route: &Route<'_>, out: &mut Vec<u8>) -> Result
     if let Some(index) = route.hops.iter().position(|hop| !sound(hop)) {
         return Err(MintError::Capability(index));
     }
-    let table = if afi == Afi::Ipv4 { &offsets::IPV4 } else { &offsets::IPV6 };
     let list: usize = route.hops.iter().map(|hop| hop.capability.wire_length()).sum();
 
     out.clear();
