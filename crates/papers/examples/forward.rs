@@ -8,7 +8,7 @@ use std::time::Instant;
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_papers::bench::forward::{Bench, Work, generated_routes};
 use wayleave_papers::bench::platypus;
-use wayleave_papers::bench::slots::Headroom;
+use wayleave_papers::bench::slots::{Headroom, PACKETS};
 
 fn main() {
     let passes = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(1_000);
@@ -37,7 +37,7 @@ fn main() {
                 let mut bench =
                     Bench::new(work, length, &routes, kernel, headroom, 7).expect("the generated routes fit");
                 let times = (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64()).collect();
-                report(kernel, name, bench.length(), bench.packets(), times);
+                report(kernel, name, bench.length(), PACKETS, times);
             }
         }
         for (name, work) in [
@@ -52,14 +52,14 @@ fn main() {
                 }
                 let mut bench = platypus::Bench::new(work, length, kernel, headroom);
                 let times = (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64()).collect();
-                report(kernel, name, bench.length(), bench.packets(), times);
+                report(kernel, name, bench.length(), PACKETS, times);
             }
         }
         for length in [40, 64, 348, 1_500] {
             if !is_left_out(&format!("stamp.{length}")) {
                 let mut bench = platypus::StampBench::new(length, kernel, headroom);
                 let times = (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64()).collect();
-                report(kernel, "stamp", length, bench.packets(), times);
+                report(kernel, "stamp", length, PACKETS, times);
             }
         }
     }

@@ -127,12 +127,6 @@ impl Bench {
         self.slots.length()
     }
 
-    /// Packets of one pass.
-    #[must_use]
-    pub fn packets(&self) -> usize {
-        PACKETS
-    }
-
     /// Processes every packet once and restores it. Returns how many were forwarded, and the time without the restoring.
     pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
         let now = Now { instant: Instant(0), unix: UnixTime(u64::from(TIME + 60) * 1_000_000) };
@@ -275,12 +269,6 @@ impl StampBench {
         self.slots.length()
     }
 
-    /// Packets of one pass.
-    #[must_use]
-    pub fn packets(&self) -> usize {
-        PACKETS
-    }
-
     /// Writes every packet's header once; returns how many, and the time.
     pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
         let start = clock();
@@ -373,7 +361,7 @@ mod tests {
     #[test]
     fn a_stamped_packet_is_a_sound_one() {
         let mut bench = StampBench::new(200, Headroom::Staggered, 5);
-        assert_eq!(bench.pass(&mut Duration::default).0, bench.packets());
+        assert_eq!(bench.pass(&mut Duration::default).0, PACKETS);
         let layout = wayleave_packet::scion::Layout::decode(bench.first()).expect("sound");
         assert_eq!(layout.position.hops, 3);
     }
@@ -385,7 +373,7 @@ mod tests {
             for length in [64, 1_518] {
                 let mut bench = Bench::new(work, length, &routes, CpuKernel::best(), Headroom::Staggered, 5).unwrap();
                 for _ in 0..2 {
-                    assert_eq!(bench.pass(&mut Duration::default).0, bench.packets(), "{work:?} {length}");
+                    assert_eq!(bench.pass(&mut Duration::default).0, PACKETS, "{work:?} {length}");
                 }
             }
         }

@@ -6,11 +6,9 @@ use wayleave_crypto::secret::Secret;
 use wayleave_papers::kc_x::certificates::{BitVector, Certificates};
 use wayleave_papers::kc_x::raw::{Moduli, RawPrivate};
 use wayleave_papers::kc_x::rsa::{Attestation, KcRsa, Mode};
-use wayleave_papers::scheme::{Announcement, Scheme};
+use wayleave_papers::scheme::Scheme;
 
-fn announcement(prefix: &str, path: &[u32]) -> Announcement {
-    Announcement { prefixes: vec![prefix.parse().expect("a prefix")], path: path.iter().map(|n| Asn(*n)).collect() }
-}
+use crate::paths::{announcement, chain};
 
 /// AS 1 is the origin, AS 2 its neighbour with the next hops 3 and 4; AS 3 and AS 4 also meet at AS 5, and AS 3 has a
 /// neighbour 9 far away.
@@ -20,16 +18,6 @@ fn scheme(mode: Mode) -> KcRsa {
         scheme.certificates_mut().connect(Asn(a), Asn(b));
     }
     scheme
-}
-
-/// What `path` gives its last AS's neighbour `to`, all honest.
-fn honest(scheme: &mut KcRsa, prefix: &str, path: &[u32], to: u32) -> Vec<u8> {
-    let mut attestation = Vec::new();
-    for hops in 1..=path.len() {
-        let next = path.get(hops).copied().unwrap_or(to);
-        attestation = scheme.attest(&announcement(prefix, &path[..hops]), &attestation, Asn(next)).expect("attests");
-    }
-    attestation
 }
 
 /// A vector that names `to`, as anyone can write one: neighbour lists are public.
@@ -64,16 +52,16 @@ fn a_sibling_signs_as_its_sibling() {
     for mode in [Mode::FullDomain, Mode::Literal] {
         let mut scheme = scheme(mode);
         // AS 2 sends one UPDATE to AS 3 and AS 4, and with it one private key to both.
-        let received = honest(&mut scheme, "192.0.2.0/24", &[1, 2], 4);
+        let received = chain(&mut scheme, &["192.0.2.0/24"], &[1, 2], 4);
         let received = Attestation::decode(&received).expect("decodes");
         let leaked = RawPrivate::decode(&received.granted, Moduli::Any).expect("the granted key");
         // AS 4 makes the hop that AS 3 never made. Its export policy is bypassed, and AS 3 drops the route for a loop.
         let forged = forge(&scheme, mode, &received, &leaked, &[1, 2, 3], 5);
-        let verdict = scheme.verify(&announcement("192.0.2.0/24", &[1, 2, 3]), &forged.encode(), Asn(5));
+        let verdict = scheme.verify(&announcement(&["192.0.2.0/24"], &[1, 2, 3]), &forged.encode(), Asn(5));
         // It can go on from there under its own name, since it chose the key that "AS 3" granted.
         let forged = forge(&scheme, mode, &received, &leaked, &[1, 2, 3], 4);
         let onward = forge(&scheme, mode, &forged, &own_pair(mode), &[1, 2, 3, 4], 5);
-        let onward = scheme.verify(&announcement("192.0.2.0/24", &[1, 2, 3, 4]), &onward.encode(), Asn(5));
+        let onward = scheme.verify(&announcement(&["192.0.2.0/24"], &[1, 2, 3, 4]), &onward.encode(), Asn(5));
         // A literal chain may fail by its domain; here it does not.
         assert!(verdict && onward, "{mode:?}");
     }
@@ -85,31 +73,31 @@ fn a_leaked_key_claims_a_shorter_path() {
     let mut scheme = scheme(mode);
     // The true way from AS 2 to AS 9 has two ASes more.
     let true_path = [1, 2, 4, 7, 8];
-    let received = honest(&mut scheme, "192.0.2.0/24", &true_path, 9);
-    assert!(scheme.verify(&announcement("192.0.2.0/24", &true_path), &received, Asn(9)));
+    let received = chain(&mut scheme, &["192.0.2.0/24"], &true_path, 9);
+    assert!(scheme.verify(&announcement(&["192.0.2.0/24"], &true_path), &received, Asn(9)));
     // AS 9 knows the key that AS 2 granted: in an optional transitive attribute it travels in clear.
-    let early = honest(&mut scheme, "192.0.2.0/24", &[1, 2], 4);
+    let early = chain(&mut scheme, &["192.0.2.0/24"], &[1, 2], 4);
     let early = Attestation::decode(&early).expect("decodes");
     let leaked = RawPrivate::decode(&early.granted, mode.moduli()).expect("the granted key");
     // AS 3 lies between AS 2 and AS 9; it announced nothing.
     let as_3 = forge(&scheme, mode, &early, &leaked, &[1, 2, 3], 9);
     let as_9 = forge(&scheme, mode, &as_3, &own_pair(mode), &[1, 2, 3, 9], 10);
-    let shorter = announcement("192.0.2.0/24", &[1, 2, 3, 9]);
+    let shorter = announcement(&["192.0.2.0/24"], &[1, 2, 3, 9]);
     assert!(shorter.path.len() < true_path.len() + 1);
     assert!(scheme.verify(&shorter, &as_9.encode(), Asn(10)));
     // Neighbour lists are all that holds it back: AS 2 and AS 9 are none.
     let vector = BitVector::zeros(8);
     let path = [Asn(1), Asn(2), Asn(9)];
     let direct = Attestation::extend(mode, Some(&early), &path, vector, &own_pair(mode), &leaked).expect("signs");
-    assert!(!scheme.verify(&announcement("192.0.2.0/24", &[1, 2, 9]), &direct.encode(), Asn(10)));
+    assert!(!scheme.verify(&announcement(&["192.0.2.0/24"], &[1, 2, 9]), &direct.encode(), Asn(10)));
 }
 
 #[test]
 fn one_signature_serves_every_prefix() {
     let mut scheme = scheme(Mode::FullDomain);
     let path = [1, 2, 3];
-    let received = honest(&mut scheme, "192.0.2.0/24", &path, 5);
+    let received = chain(&mut scheme, &["192.0.2.0/24"], &path, 5);
     // Neither prefix nor time is in the formulas: cut from one UPDATE and pasted into another, for all time.
-    assert!(scheme.verify(&announcement("203.0.113.0/24", &path), &received, Asn(5)));
-    assert!(scheme.verify(&announcement("192.0.2.128/25", &path), &received, Asn(5)));
+    assert!(scheme.verify(&announcement(&["203.0.113.0/24"], &path), &received, Asn(5)));
+    assert!(scheme.verify(&announcement(&["192.0.2.128/25"], &path), &received, Asn(5)));
 }

@@ -9,25 +9,17 @@ use wayleave_papers::kc_x::hors::{KC_MT, Tree};
 use wayleave_papers::kc_x::mmo::{Mmo, Node, Value, cut, join};
 use wayleave_papers::kc_x::mt::{Attestation, Hop, KcMt, SIGMA, Signature, digest};
 use wayleave_papers::kc_x::origin::OriginStatement;
-use wayleave_papers::scheme::{Announcement, Scheme};
+use wayleave_papers::scheme::Scheme;
+
+use crate::paths::{announcement, chain};
 
 fn scheme() -> KcMt {
     KcMt::new(&Secret::new([4; 32]), OriginStatement::EachTime)
 }
 
-fn announcement(prefix: &str, path: &[u32]) -> Announcement {
-    Announcement { prefixes: vec![prefix.parse().expect("a prefix")], path: path.iter().copied().map(Asn).collect() }
-}
-
 /// What AS `to` receives over `path`.
 fn received(scheme: &mut KcMt, path: &[u32], to: u32) -> Attestation {
-    let mut attestation = Vec::new();
-    for hops in 1..=path.len() {
-        let next = path.get(hops).copied().unwrap_or(to);
-        let so_far = announcement("192.0.2.0/24", &path[..hops]);
-        attestation = scheme.attest(&so_far, &attestation, Asn(next)).expect("honest");
-    }
-    Attestation::decode(&attestation).expect("honest")
+    Attestation::decode(&chain(scheme, &["192.0.2.0/24"], path, to)).expect("honest")
 }
 
 /// A hop of `path`'s last AS, signed with the key of `seed`, that sends to `to` and grants the key of `grants`.
@@ -51,7 +43,7 @@ fn a_sibling_forges_as_its_sibling() {
     let mut hops = heard_by_3.hops.clone();
     hops.push(forged);
     let attestation = Attestation { hops, granted: Secret::new([9; 16]) }.encode();
-    assert!(scheme.verify(&announcement("192.0.2.0/24", &[1, 2, 4]), &attestation, Asn(5)));
+    assert!(scheme.verify(&announcement(&["192.0.2.0/24"], &[1, 2, 4]), &attestation, Asn(5)));
 }
 
 #[test]
@@ -68,7 +60,7 @@ fn who_holds_a_leaked_key_shortens_the_path() {
     hops.push(forge_hop(&mut scheme, &[1, 5, 6], 7, &[8; 16], &[9; 16]));
     assert!(hops.len() < real.hops.len() + 1);
     let attestation = Attestation { hops, granted: Secret::new([9; 16]) }.encode();
-    assert!(scheme.verify(&announcement("192.0.2.0/24", &[1, 5, 6]), &attestation, Asn(7)));
+    assert!(scheme.verify(&announcement(&["192.0.2.0/24"], &[1, 5, 6]), &attestation, Asn(7)));
 }
 
 #[test]
@@ -76,8 +68,8 @@ fn a_signature_for_one_prefix_serves_another() {
     // F5: what is signed has no prefix in it.
     let mut scheme = scheme();
     let attestation = received(&mut scheme, &[1, 2], 3).encode();
-    assert!(scheme.verify(&announcement("192.0.2.0/24", &[1, 2]), &attestation, Asn(3)));
-    assert!(scheme.verify(&announcement("198.51.100.0/24", &[1, 2]), &attestation, Asn(3)));
+    assert!(scheme.verify(&announcement(&["192.0.2.0/24"], &[1, 2]), &attestation, Asn(3)));
+    assert!(scheme.verify(&announcement(&["198.51.100.0/24"], &[1, 2]), &attestation, Asn(3)));
 }
 
 /// Everything that an observer of signatures under one tree knows of it.
@@ -163,7 +155,7 @@ fn grind(signatures: u32, most: u64) -> Option<u64> {
         let forged = Hop { vector, key, signature: Signature::Granted { serial: 0, hors } };
         let own = forge_hop(&mut scheme, &[1, 2, 6], 7, &seed, &[9; 16]);
         let attestation = Attestation { hops: vec![origin, forged, own], granted: Secret::new([9; 16]) }.encode();
-        assert!(scheme.verify(&announcement("192.0.2.0/24", &[1, 2, 6]), &attestation, Asn(7)));
+        assert!(scheme.verify(&announcement(&["192.0.2.0/24"], &[1, 2, 6]), &attestation, Asn(7)));
         return Some(tried);
     }
     None

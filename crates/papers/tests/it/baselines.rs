@@ -3,8 +3,12 @@
 use wayleave_attestation::SuiteId;
 use wayleave_core::Asn;
 use wayleave_crypto::secret::Secret;
-use wayleave_papers::scheme::{Announcement, Scheme, SchemeError};
+use wayleave_papers::scheme::{Scheme, SchemeError};
 use wayleave_papers::{baseline, kc_x};
+
+use crate::paths::{announcement, chain};
+
+const PREFIXES: [&str; 2] = ["192.0.2.0/24", "198.51.100.0/22"];
 
 fn schemes() -> Vec<Box<dyn Scheme>> {
     let seed = Secret::new([8; 32]);
@@ -15,21 +19,6 @@ fn schemes() -> Vec<Box<dyn Scheme>> {
     schemes
 }
 
-fn announcement(path: &[u32]) -> Announcement {
-    let prefixes = ["192.0.2.0/24", "198.51.100.0/22"].map(|text| text.parse().expect("a prefix")).to_vec();
-    Announcement { prefixes, path: path.iter().map(|n| Asn(*n)).collect() }
-}
-
-/// The attestation with which the last AS of `path` sends to `to`.
-fn chain(scheme: &mut dyn Scheme, path: &[u32], to: u32) -> Vec<u8> {
-    let mut attestation = Vec::new();
-    for hops in 1..=path.len() {
-        let next = path.get(hops).copied().unwrap_or(to);
-        attestation = scheme.attest(&announcement(&path[..hops]), &attestation, Asn(next)).expect("attests");
-    }
-    attestation
-}
-
 #[test]
 fn every_scheme_verifies_honest_chains_for_their_receivers_only() {
     for mut scheme in schemes() {
@@ -37,9 +26,17 @@ fn every_scheme_verifies_honest_chains_for_their_receivers_only() {
         scheme.prepare(&path.iter().map(|n| Asn(*n)).collect::<Vec<_>>());
         for hops in 1..=path.len() {
             let path = &path[..hops];
-            let attestation = chain(scheme.as_mut(), path, 99);
-            assert!(scheme.verify(&announcement(path), &attestation, Asn(99)), "{} of {hops}", scheme.name());
-            assert!(!scheme.verify(&announcement(path), &attestation, Asn(98)), "{} of {hops}", scheme.name());
+            let attestation = chain(scheme.as_mut(), &PREFIXES, path, 99);
+            assert!(
+                scheme.verify(&announcement(&PREFIXES, path), &attestation, Asn(99)),
+                "{} of {hops}",
+                scheme.name()
+            );
+            assert!(
+                !scheme.verify(&announcement(&PREFIXES, path), &attestation, Asn(98)),
+                "{} of {hops}",
+                scheme.name()
+            );
             assert!(scheme.signature_bytes(&attestation) >= 40);
         }
     }
@@ -48,9 +45,9 @@ fn every_scheme_verifies_honest_chains_for_their_receivers_only() {
 #[test]
 fn no_scheme_verifies_a_changed_path() {
     for mut scheme in schemes() {
-        let attestation = chain(scheme.as_mut(), &[1, 2, 3, 4], 5);
+        let attestation = chain(scheme.as_mut(), &PREFIXES, &[1, 2, 3, 4], 5);
         for path in [&[1, 2, 4, 3][..], &[2, 3, 4], &[1, 3, 4], &[1, 2, 3], &[1, 2, 3, 4, 4], &[6, 2, 3, 4], &[]] {
-            assert!(!scheme.verify(&announcement(path), &attestation, Asn(5)), "{} {path:?}", scheme.name());
+            assert!(!scheme.verify(&announcement(&PREFIXES, path), &attestation, Asn(5)), "{} {path:?}", scheme.name());
         }
     }
 }
@@ -59,8 +56,8 @@ fn no_scheme_verifies_a_changed_path() {
 fn the_baselines_sign_the_prefixes() {
     for suite in [SuiteId::SBgp, SuiteId::SasV, SuiteId::Bgpsec] {
         let mut scheme = baseline::scheme(suite, &Secret::new([8; 32])).expect("a baseline");
-        let attestation = chain(scheme.as_mut(), &[1, 2], 3);
-        let mut other = announcement(&[1, 2]);
+        let attestation = chain(scheme.as_mut(), &PREFIXES, &[1, 2], 3);
+        let mut other = announcement(&PREFIXES, &[1, 2]);
         other.prefixes[1] = "198.51.100.0/24".parse().expect("a prefix");
         assert!(!scheme.verify(&other, &attestation, Asn(3)), "{suite}");
         other.prefixes.pop();
@@ -75,7 +72,7 @@ fn sizes_are_those_of_the_paper() {
         let path: Vec<u32> = (1..=hops).collect();
         let size = |suite| {
             let mut scheme = baseline::scheme(suite, &seed).expect("a baseline");
-            let attestation = chain(scheme.as_mut(), &path, 99);
+            let attestation = chain(scheme.as_mut(), &PREFIXES, &path, 99);
             scheme.signature_bytes(&attestation)
         };
         assert_eq!(size(SuiteId::SBgp), 40 * path.len());
@@ -87,14 +84,17 @@ fn sizes_are_those_of_the_paper() {
 fn changed_octets_never_verify() {
     for suite in [SuiteId::SBgp, SuiteId::SasV] {
         let mut scheme = baseline::scheme(suite, &Secret::new([8; 32])).expect("a baseline");
-        let attestation = chain(scheme.as_mut(), &[1, 2, 3], 4);
+        let attestation = chain(scheme.as_mut(), &PREFIXES, &[1, 2, 3], 4);
         for index in 0..attestation.len() {
             let mut bad = attestation.clone();
             bad[index] ^= 1 << (index % 8);
-            assert!(!scheme.verify(&announcement(&[1, 2, 3]), &bad, Asn(4)), "{suite}: octet {index}");
+            assert!(!scheme.verify(&announcement(&PREFIXES, &[1, 2, 3]), &bad, Asn(4)), "{suite}: octet {index}");
         }
         for len in 0..attestation.len() {
-            assert!(!scheme.verify(&announcement(&[1, 2, 3]), &attestation[..len], Asn(4)), "{suite}: {len} octets");
+            assert!(
+                !scheme.verify(&announcement(&PREFIXES, &[1, 2, 3]), &attestation[..len], Asn(4)),
+                "{suite}: {len} octets"
+            );
         }
     }
 }
@@ -102,9 +102,9 @@ fn changed_octets_never_verify() {
 #[test]
 fn what_was_received_must_fit_the_path() {
     for mut scheme in schemes() {
-        let attestation = chain(scheme.as_mut(), &[1, 2], 3);
+        let attestation = chain(scheme.as_mut(), &PREFIXES, &[1, 2], 3);
         for (path, received) in [(&[1, 2, 3][..], &attestation[1..]), (&[1, 2, 3, 4], &attestation), (&[1, 2], &[])] {
-            let refused = scheme.attest(&announcement(path), received, Asn(9));
+            let refused = scheme.attest(&announcement(&PREFIXES, path), received, Asn(9));
             assert_eq!(refused, Err(SchemeError::Malformed), "{} {path:?}", scheme.name());
         }
     }
@@ -123,7 +123,7 @@ fn a_hundred_random_chains_of_sas_v_verify_whatever_the_order_of_their_moduli() 
                 path.push(asn);
             }
         }
-        let attestation = chain(scheme.as_mut(), &path, 99);
-        assert!(scheme.verify(&announcement(&path), &attestation, Asn(99)));
+        let attestation = chain(scheme.as_mut(), &PREFIXES, &path, 99);
+        assert!(scheme.verify(&announcement(&PREFIXES, &path), &attestation, Asn(99)));
     }
 }

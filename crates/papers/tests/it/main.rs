@@ -7,6 +7,7 @@ mod baselines;
 mod bgpsec;
 mod kc_x_chains;
 mod paper_rsa;
+mod paths;
 mod platypus;
 mod random;
 mod scion_2015;

@@ -3,32 +3,19 @@
 use wayleave_core::Asn;
 use wayleave_crypto::secret::Secret;
 use wayleave_papers::kc_x::rsa::{Attestation, KcRsa, Mode};
-use wayleave_papers::scheme::{Announcement, Scheme};
+use wayleave_papers::scheme::Scheme;
 
-fn announcement(path: &[u32]) -> Announcement {
-    Announcement {
-        prefixes: vec!["192.0.2.0/24".parse().expect("a prefix")],
-        path: path.iter().map(|n| Asn(*n)).collect(),
-    }
-}
+use crate::paths::{announcement, chain};
 
-/// The attestation with which the last AS of `path` sends to `to`.
-fn chain(scheme: &mut dyn Scheme, path: &[u32], to: u32) -> Vec<u8> {
-    let mut attestation = Vec::new();
-    for hops in 1..=path.len() {
-        let next = path.get(hops).copied().unwrap_or(to);
-        attestation = scheme.attest(&announcement(&path[..hops]), &attestation, Asn(next)).expect("attests");
-    }
-    attestation
-}
+const PREFIXES: [&str; 1] = ["192.0.2.0/24"];
 
 #[test]
 fn honest_chains_verify_and_the_aggregate_is_128_bytes() {
     let mut scheme = KcRsa::new(&Secret::new([1; 32]), Mode::FullDomain);
     let path: Vec<u32> = (1..=12).collect();
     for hops in 1..=path.len() {
-        let attestation = chain(&mut scheme, &path[..hops], 99);
-        assert!(scheme.verify(&announcement(&path[..hops]), &attestation, Asn(99)));
+        let attestation = chain(&mut scheme, &PREFIXES, &path[..hops], 99);
+        assert!(scheme.verify(&announcement(&PREFIXES, &path[..hops]), &attestation, Asn(99)));
         assert_eq!(scheme.signature_bytes(&attestation), 128);
         let sizes = Attestation::decode(&attestation).expect("decodes").sizes();
         assert_eq!(sizes.moduli, 128 * hops, "what the paper does not count");
@@ -40,8 +27,8 @@ fn honest_chains_verify_and_the_aggregate_is_128_bytes() {
 fn no_mutation_of_path_vector_key_or_signature_verifies() {
     let mut scheme = KcRsa::new(&Secret::new([2; 32]), Mode::FullDomain);
     let path = [1, 2, 3];
-    let attestation = chain(&mut scheme, &path, 4);
-    let good = announcement(&path);
+    let attestation = chain(&mut scheme, &PREFIXES, &path, 4);
+    let good = announcement(&PREFIXES, &path);
     // The granted private key is the next hop's, not the verifier's: its 128 bytes stand last.
     for index in 0..attestation.len() - 128 {
         let mut bad = attestation.clone();
@@ -49,7 +36,7 @@ fn no_mutation_of_path_vector_key_or_signature_verifies() {
         assert!(!scheme.verify(&good, &bad, Asn(4)), "octet {index}");
     }
     for path in [&[1, 3, 2][..], &[1, 2], &[2, 3], &[1, 2, 5], &[1, 2, 3, 3], &[]] {
-        assert!(!scheme.verify(&announcement(path), &attestation, Asn(4)));
+        assert!(!scheme.verify(&announcement(&PREFIXES, path), &attestation, Asn(4)));
     }
     assert!(!scheme.verify(&good, &attestation, Asn(5)));
 }
@@ -79,8 +66,8 @@ fn the_full_domain_never_fails_and_the_literal_equations_do() {
                     path.push(asn);
                 }
             }
-            let attestation = chain(&mut scheme, &path, 99);
-            failed += u32::from(!scheme.verify(&announcement(&path), &attestation, Asn(99)));
+            let attestation = chain(&mut scheme, &PREFIXES, &path, 99);
+            failed += u32::from(!scheme.verify(&announcement(&PREFIXES, &path), &attestation, Asn(99)));
         }
         failures.push(failed);
     }
