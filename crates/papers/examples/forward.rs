@@ -6,8 +6,8 @@
 use std::time::Instant;
 
 use wayleave_crypto::lanes::CpuKernel;
-use wayleave_papers::bench::forward::{Bench, Work, generated_routes};
-use wayleave_papers::bench::platypus;
+use wayleave_papers::bench::forward::{ForwardBench, ForwardTask, generated_routes};
+use wayleave_papers::bench::platypus::{PlatypusBench, PlatypusStampBench, PlatypusTask};
 use wayleave_papers::bench::slots::{Headroom, PACKETS};
 
 fn main() {
@@ -24,40 +24,40 @@ fn main() {
                 || kernel != CpuKernel::best() && only.is_some()
         };
         for (name, work) in [
-            ("none", Work::None),
-            ("ip", Work::Ip),
-            ("scion-2015", Work::Scion2015),
-            ("scion", Work::Scion),
-            ("scion-mixed", Work::ScionMixed),
+            ("none", ForwardTask::None),
+            ("ip", ForwardTask::Ip),
+            ("scion-2015", ForwardTask::Scion2015),
+            ("scion", ForwardTask::Scion),
+            ("scion-mixed", ForwardTask::ScionMixed),
         ] {
             for length in [64, 1_518] {
                 if is_left_out(&format!("{name}.{length}")) {
                     continue;
                 }
                 let mut bench =
-                    Bench::new(work, length, &routes, kernel, headroom, 7).expect("the generated routes fit");
+                    ForwardBench::new(work, length, &routes, kernel, headroom, 7).expect("the generated routes fit");
                 let times = (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64()).collect();
                 report(kernel, name, bench.length(), PACKETS, times);
             }
         }
         for (name, work) in [
-            ("platypus", platypus::Work::Plain),
-            ("platypus-mixed", platypus::Work::Mixed),
-            ("platypus-macs", platypus::Work::Macs),
-            ("platypus-full", platypus::Work::Full),
+            ("platypus", PlatypusTask::Plain),
+            ("platypus-mixed", PlatypusTask::Mixed),
+            ("platypus-macs", PlatypusTask::Macs),
+            ("platypus-full", PlatypusTask::Full),
         ] {
             for length in [64, 348, 1_500] {
                 if is_left_out(&format!("{name}.{length}")) {
                     continue;
                 }
-                let mut bench = platypus::Bench::new(work, length, kernel, headroom);
+                let mut bench = PlatypusBench::new(work, length, kernel, headroom);
                 let times = (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64()).collect();
                 report(kernel, name, bench.length(), PACKETS, times);
             }
         }
         for length in [40, 64, 348, 1_500] {
             if !is_left_out(&format!("stamp.{length}")) {
-                let mut bench = platypus::StampBench::new(length, kernel, headroom);
+                let mut bench = PlatypusStampBench::new(length, kernel, headroom);
                 let times = (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64()).collect();
                 report(kernel, "stamp", length, PACKETS, times);
             }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_packet::icing::mint::Form;
-use wayleave_papers::bench::icing::{Bench, Work};
+use wayleave_papers::bench::icing::{IcingBench, IcingTask};
 use wayleave_papers::bench::slots::{Headroom, PACKETS};
 
 fn main() {
@@ -14,7 +14,7 @@ fn main() {
     let only_payload = std::env::args().nth(3).and_then(|octets| octets.parse().ok());
     let start = Instant::now();
     let mut clock = || start.elapsed();
-    for (name, work) in [("forward", Work::Forward), ("full", Work::Full), ("stamp", Work::Stamp)] {
+    for (name, work) in [("forward", IcingTask::Forward), ("full", IcingTask::Full), ("stamp", IcingTask::Stamp)] {
         if only.as_deref().is_some_and(|only| only != name) {
             continue;
         }
@@ -22,7 +22,7 @@ fn main() {
             if only_payload.is_some_and(|only: usize| only != payload) {
                 continue;
             }
-            let mut bench = Bench::new(work, payload, form, CpuKernel::best(), Headroom::Staggered);
+            let mut bench = IcingBench::new(work, payload, form, CpuKernel::best(), Headroom::Staggered);
             let mut times: Vec<f64> =
                 (0..passes).map(|_| bench.pass(&mut clock).1.as_secs_f64() / PACKETS as f64).collect();
             times.sort_by(f64::total_cmp);

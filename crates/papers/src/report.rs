@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 pub struct Report {
     pub name: &'static str,
     pub params: Map<String, Value>,
-    pub results: Vec<Measured>,
+    pub results: Vec<Measurement>,
 }
 
 /// One result: a summary of all repetitions of one measurement.
 #[derive(Clone, Debug)]
-pub struct Measured {
+pub struct Measurement {
     /// Stable, since scripts read it; `.` separates its parts.
     pub name: Cow<'static, str>,
     /// SI, or `packets/s`, `bytes`, `ratio` and the like.
@@ -48,12 +48,12 @@ impl Report {
     pub fn summary(&mut self, name: impl Into<Cow<'static, str>>, unit: &'static str, samples: &[f64], value: f64) {
         let min = samples.iter().copied().fold(f64::INFINITY, f64::min);
         let max = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        self.results.push(Measured { name: name.into(), unit, value, n: samples.len(), min, max });
+        self.results.push(Measurement { name: name.into(), unit, value, n: samples.len(), min, max });
     }
 
     /// Adds a value that comes from `n` counted things in one run.
     pub fn counted(&mut self, name: impl Into<Cow<'static, str>>, unit: &'static str, value: f64, n: usize) {
-        self.results.push(Measured { name: name.into(), unit, value, n, min: value, max: value });
+        self.results.push(Measurement { name: name.into(), unit, value, n, min: value, max: value });
     }
 
     /// Adds a value that is the same in every repetition.

@@ -50,7 +50,7 @@ struct Party {
 
 /// Why a circuit could not be measured.
 #[derive(Debug, Error)]
-pub enum Failed {
+pub enum CircuitError {
     #[error("loopback TCP: {0}")]
     Loopback(#[from] io::Error),
     /// An evaluation failed at one party, with its cause.
@@ -67,7 +67,12 @@ pub enum Failed {
 ///
 /// # Errors
 /// If the loopback link or the evaluation fails, or the outputs are wrong.
-pub fn measure(name: &'static str, params: Value, workload: &Workload, repetitions: usize) -> Result<Report, Failed> {
+pub fn measure(
+    name: &'static str,
+    params: Value,
+    workload: &Workload,
+    repetitions: usize,
+) -> Result<Report, CircuitError> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let other = workload.clone();
@@ -76,11 +81,11 @@ pub fn measure(name: &'static str, params: Value, workload: &Workload, repetitio
         party(Role::Party1, other, repetitions, stream)
     });
     let (stream, _) = listener.accept()?;
-    let two = party(Role::Party2, workload.clone(), repetitions, stream).map_err(Failed::Party)?;
-    let one = first.join().map_err(|_| Failed::Panicked)?.map_err(Failed::Party)?;
+    let two = party(Role::Party2, workload.clone(), repetitions, stream).map_err(CircuitError::Party)?;
+    let one = first.join().map_err(|_| CircuitError::Panicked)?.map_err(CircuitError::Party)?;
     let outputs = reveal(&Share::new(one.outputs), &Share::new(two.outputs));
     if outputs != Some(workload.expected()) {
-        return Err(Failed::Differs);
+        return Err(CircuitError::Differs);
     }
     let mut report = Report::new(name, params);
     report.add("online", "s", &seconds(&two.online));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use wayleave_crypto::lanes::CpuKernel;
-use wayleave_papers::bench::forward::{TABLE_1, Work, generated_routes, overhead};
+use wayleave_papers::bench::forward::{ForwardTask, TABLE_1, generated_routes, overhead};
 use wayleave_papers::bench::measures::{FORWARD, Measure, Routes, STAMP, Subject, prepare, rate};
 use wayleave_papers::bench::platypus;
 use wayleave_papers::bench::slots::{Headroom, SLOT, SPAN};
@@ -74,7 +74,7 @@ pub fn forward(options: &Options<'_>, recorded: Option<Routes>) -> Result<Report
             "routes": routes.len(),
             "table": table,
             "least_octets": {
-                "scion": Work::Scion.least(), "scion-2015": Work::Scion2015.least(), "platypus": platypus::LEAST,
+                "scion": ForwardTask::Scion.least(), "scion-2015": ForwardTask::Scion2015.least(), "platypus": platypus::LEAST,
             },
         }),
     );
@@ -155,7 +155,7 @@ fn rates(subject: Subject, length: usize, routes: &Routes, options: &Options<'_>
 /// whose speed changes is as fast for both.
 fn over_ip(options: &Options<'_>, routes: &Routes) -> Result<Vec<f64>, TableError> {
     let one = |work| prepare(Subject::Forward(work), 64, routes, options.headroom);
-    let (mut scion, mut ip) = (one(Work::Scion2015)?, one(Work::Ip)?);
+    let (mut scion, mut ip) = (one(ForwardTask::Scion2015)?, one(ForwardTask::Ip)?);
     let mut clock = clock();
     // The first repetition warms the caches.
     rate(&mut scion, &mut clock);

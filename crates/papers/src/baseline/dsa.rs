@@ -227,12 +227,12 @@ impl fmt::Debug for VerifyingKey {
 }
 
 /// The part of a signature that does not depend on the message: k^-1 and r. It is used once.
-pub struct Ahead {
+pub struct PartialSignature {
     k_inverse: Scalar,
     r: U192,
 }
 
-impl Ahead {
+impl PartialSignature {
     /// From k, a secret number from 1 to q - 1 that is never used again; `None` if r would be zero.
     #[must_use]
     pub fn new(k: &Secret<SCALAR_LEN>) -> Option<Self> {
@@ -247,15 +247,15 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for PartialSignature {
     fn drop(&mut self) {
         self.k_inverse.zeroize();
     }
 }
 
-impl fmt::Debug for Ahead {
+impl fmt::Debug for PartialSignature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Ahead(..)")
+        f.write_str("PartialSignature(..)")
     }
 }
 
@@ -264,7 +264,7 @@ pub struct SigningKey {
     x: Scalar,
     seed: Secret<32>,
     count: u64,
-    ahead: Vec<Ahead>,
+    ahead: Vec<PartialSignature>,
     public: VerifyingKey,
 }
 
@@ -312,11 +312,11 @@ impl SigningKey {
         }
     }
 
-    fn next_ahead(&mut self) -> Ahead {
+    fn next_ahead(&mut self) -> PartialSignature {
         loop {
             let k = kdf::derive("wayleave/dsa/k/v1", self.seed.expose(), &self.count.to_be_bytes());
             self.count += 1;
-            if let Some(ahead) = Ahead::new(&reduced(&k)) {
+            if let Some(ahead) = PartialSignature::new(&reduced(&k)) {
                 return ahead;
             }
         }
@@ -334,7 +334,7 @@ impl SigningKey {
 
     /// Completes a signature computed ahead; `None` in the one case of 2^160 in which s is zero.
     #[must_use]
-    pub fn sign_with(&self, message: &[u8], ahead: &Ahead) -> Option<[u8; SIGNATURE_LEN]> {
+    pub fn sign_with(&self, message: &[u8], ahead: &PartialSignature) -> Option<[u8; SIGNATURE_LEN]> {
         let s = self.x.mul(&scalar(&ahead.r)).add(&digest(message)).mul(&ahead.k_inverse).retrieve();
         let mut signature = [0; SIGNATURE_LEN];
         signature[..SCALAR_LEN].copy_from_slice(&to_octets(&ahead.r));
@@ -395,7 +395,7 @@ mod tests {
             ),
         ];
         for (message, k, signature) in cases {
-            let ahead = Ahead::new(&Secret::new(octets(k))).expect("a published k");
+            let ahead = PartialSignature::new(&Secret::new(octets(k))).expect("a published k");
             assert_eq!(key.sign_with(message, &ahead), Some(octets(signature)));
             assert!(key.public().verify(message, &octets(signature)));
             assert!(key.public().clone().with_tables().verify(message, &octets(signature)));

@@ -87,7 +87,7 @@ impl Scheme for SBgp {
         let vector = self.certificates.export(path, to);
         let signature = self.key(last).sign(&signed(announcement, path, &vector));
         let mut out = vec![u8::try_from(path.len()).expect("at most MAX_HOPS")];
-        for hop in hops.iter().chain([&Hop { vector, signature }]) {
+        for hop in hops.iter().chain([&SBgpHop { vector, signature }]) {
             hop.vector.encode(&mut out);
             out.extend_from_slice(&hop.signature);
         }
@@ -109,18 +109,18 @@ impl Scheme for SBgp {
     }
 }
 
-struct Hop {
+struct SBgpHop {
     vector: BitVector,
     signature: [u8; SIGNATURE_LEN],
 }
 
-fn decode(bytes: &[u8]) -> Option<Vec<Hop>> {
+fn decode(bytes: &[u8]) -> Option<Vec<SBgpHop>> {
     let (&count, mut rest) = bytes.split_first()?;
     let mut hops = Vec::with_capacity(usize::from(count));
     for _ in 0..count {
         let (vector, after) = BitVector::decode(rest)?;
         let (&signature, after) = after.split_first_chunk()?;
-        hops.push(Hop { vector, signature });
+        hops.push(SBgpHop { vector, signature });
         rest = after;
     }
     (rest.is_empty() && count > 0).then_some(hops)

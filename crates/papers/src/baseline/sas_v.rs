@@ -40,7 +40,7 @@ impl SasV {
     }
 
     /// The hash of every hop; `None` if an AS has no certified key.
-    fn hashes(&self, announcement: &Announcement, hops: &[Hop]) -> Option<Vec<Block>> {
+    fn hashes(&self, announcement: &Announcement, hops: &[SasVHop]) -> Option<Vec<Block>> {
         let path = &announcement.path;
         let prefixes = prefixes(&announcement.prefixes);
         let mut so_far = [0; 32];
@@ -76,7 +76,7 @@ impl Scheme for SasV {
         let (mut hops, aggregate) = received.ok_or(SchemeError::Malformed)?;
         let vector = self.certificates.export(path, to);
         self.add(last);
-        hops.push(Hop { vector, above: false });
+        hops.push(SasVHop { vector, above: false });
         let hashes = self.hashes(announcement, &hops).ok_or(SchemeError::Malformed)?;
         let key = self.keys.get(&last).expect("added above");
         let (aggregate, above) = key.public().reduced(&aggregate);
@@ -109,13 +109,13 @@ impl Scheme for SasV {
     }
 }
 
-struct Hop {
+struct SasVHop {
     vector: BitVector,
     /// Whether the preceding aggregate was above its modulus.
     above: bool,
 }
 
-fn encode(hops: &[Hop], signature: &Block) -> Vec<u8> {
+fn encode(hops: &[SasVHop], signature: &Block) -> Vec<u8> {
     let mut out = vec![u8::try_from(hops.len()).expect("at most MAX_HOPS")];
     for hop in hops {
         hop.vector.encode(&mut out);
@@ -125,7 +125,7 @@ fn encode(hops: &[Hop], signature: &Block) -> Vec<u8> {
     out
 }
 
-fn decode(bytes: &[u8]) -> Option<(Vec<Hop>, Block)> {
+fn decode(bytes: &[u8]) -> Option<(Vec<SasVHop>, Block)> {
     let (&count, mut rest) = bytes.split_first()?;
     let mut hops = Vec::with_capacity(usize::from(count));
     for _ in 0..count {
@@ -134,7 +134,7 @@ fn decode(bytes: &[u8]) -> Option<(Vec<Hop>, Block)> {
         if above > 1 {
             return None;
         }
-        hops.push(Hop { vector, above: above == 1 });
+        hops.push(SasVHop { vector, above: above == 1 });
         rest = after;
     }
     (count > 0).then_some((hops, rest.try_into().ok()?))

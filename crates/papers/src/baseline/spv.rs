@@ -26,9 +26,9 @@ use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 
 use crate::kc_x::certificates::{BitVector, Certificates, formula};
-use crate::kc_x::hors::{Claimed, SPV, Tree, roots};
+use crate::kc_x::hors::{HorsSignature, SPV, Tree, roots};
 use crate::kc_x::mmo::{Digest, Mmo, Node, Values, cut, join, message, values};
-use crate::kc_x::origin::{OriginStatement, Verified};
+use crate::kc_x::origin::{OriginStatement, VerifiedStatements};
 use crate::kc_x::raw::{Block, Exponent};
 use crate::kc_x::rsa::vectors_allow;
 use crate::scheme::{Announcement, Scheme, SchemeError};
@@ -48,7 +48,7 @@ type PrivateKey = Secret<16>;
 
 /// One hop of an attestation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Hop {
+struct SpvHop {
     vector: BitVector,
     /// The disclosed values (private at the last hop, semi-private before it), then the nodes.
     signature: Vec<u8>,
@@ -68,7 +68,7 @@ struct Statement {
 #[derive(Clone, Debug)]
 struct Attestation {
     statement: Statement,
-    hops: Vec<Hop>,
+    hops: Vec<SpvHop>,
     next: PrivateKey,
 }
 
@@ -88,7 +88,7 @@ impl Attestation {
             let (vector, after) = BitVector::decode(rest)?;
             let (len, after) = after.split_first_chunk()?;
             let (signature, after) = after.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
-            hops.push(Hop { vector, signature: signature.to_vec() });
+            hops.push(SpvHop { vector, signature: signature.to_vec() });
             rest = after;
         }
         let statement = Statement {
@@ -173,7 +173,7 @@ pub struct Spv {
     seed: Secret<32>,
     origins: HashMap<Asn, Origin>,
     /// The origins' multi-epoch keys whose signatures were verified.
-    statements: Verified<(Node, Block)>,
+    statements: VerifiedStatements<(Node, Block)>,
 }
 
 impl fmt::Debug for Spv {
@@ -195,7 +195,7 @@ impl Spv {
             certificates: Certificates::new(seed).with_exponent(exponent),
             seed: seed.clone(),
             origins: HashMap::new(),
-            statements: Verified::new(statement),
+            statements: VerifiedStatements::new(statement),
         }
     }
 
@@ -313,7 +313,8 @@ impl Spv {
         let Some(private) = degraded.get_mut(..private) else { return false };
         mmo.hash_blocks(private.as_chunks_mut().0);
         let signatures = before.iter().map(|hop| &hop.signature).chain([&degraded]);
-        let claims = signatures.enumerate().map(|(index, signature)| Claimed::new(SPV, &digest(index), signature));
+        let claims =
+            signatures.enumerate().map(|(index, signature)| HorsSignature::new(SPV, &digest(index), signature));
         let Some(claims) = claims.collect::<Option<Vec<_>>>() else { return false };
         roots(&mmo, SPV, &claims).iter().zip(&statement.public_keys).all(|(root, key)| root == key)
     }
@@ -358,7 +359,7 @@ impl Scheme for Spv {
         let mut signature = Vec::with_capacity(400);
         let digest = digest(statement.epoch, announcement, path.len() - 1, &vector);
         single_asn(&mmo, &key).sign(&digest, &mut signature);
-        hops.push(Hop { vector, signature });
+        hops.push(SpvHop { vector, signature });
         Ok(Attestation { statement, hops, next: next_key(&mmo, &key) }.encode())
     }
 

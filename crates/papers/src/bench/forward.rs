@@ -25,7 +25,7 @@ const OUT: u16 = 42;
 
 /// What is done with each packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Work {
+pub enum ForwardTask {
     /// One octet is read and written, which is the least that memory allows.
     None,
     /// DIR-24-8 lookup of the IPv4 destination; TTL and checksum are rewritten.
@@ -38,7 +38,7 @@ pub enum Work {
     Scion2015,
 }
 
-impl Work {
+impl ForwardTask {
     /// Octets of the shortest packet: where there are hops, a header with three of them and eight octets of payload.
     #[must_use]
     pub fn least(self) -> usize {
@@ -52,7 +52,7 @@ impl Work {
 }
 
 /// Packets in their slots, and what processes them.
-pub struct Bench {
+pub struct ForwardBench {
     slots: Slots,
     /// Copies of the headers, restored after each pass.
     fresh: Vec<u8>,
@@ -63,9 +63,9 @@ pub struct Bench {
     passes: usize,
 }
 
-impl std::fmt::Debug for Bench {
+impl std::fmt::Debug for ForwardBench {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Bench of packets of {} octets", self.slots.length())
+        write!(f, "ForwardBench of packets of {} octets", self.slots.length())
     }
 }
 
@@ -76,13 +76,13 @@ enum Engine {
     Scion2015(Box<Switch>),
 }
 
-impl Bench {
-    /// Packets of `length` octets, or of the least length, generated from `seed`. [`Work::Ip`] looks up `routes`.
+impl ForwardBench {
+    /// Packets of `length` octets, or of the least length, generated from `seed`. [`ForwardTask::Ip`] looks up `routes`.
     ///
     /// # Errors
     /// If the routes do not make a table.
     pub fn new(
-        work: Work,
+        work: ForwardTask,
         length: usize,
         routes: &[(u32, u8, u16)],
         kernel: CpuKernel,
@@ -99,25 +99,25 @@ impl Bench {
         let (scion, opaque) = (ForwardingKey::from_cmac(cmac), OpaqueKey::from_aes(aes));
         for (slot, draw) in slots.iter_mut().zip(&draw) {
             let packet = match work {
-                Work::None => vec![0; length],
-                Work::Ip => ip_packet(length, routes, draw),
-                Work::Scion => scion_packet(length, &scion, draw, 3),
-                Work::ScionMixed => scion_packet(length, &scion, draw, 3 + usize::from(draw[14]) % 6),
-                Work::Scion2015 => scion_2015_packet(length, &opaque, draw),
+                ForwardTask::None => vec![0; length],
+                ForwardTask::Ip => ip_packet(length, routes, draw),
+                ForwardTask::Scion => scion_packet(length, &scion, draw, 3),
+                ForwardTask::ScionMixed => scion_packet(length, &scion, draw, 3 + usize::from(draw[14]) % 6),
+                ForwardTask::Scion2015 => scion_2015_packet(length, &opaque, draw),
             };
             slot.copy_from_slice(&packet);
         }
         let engine = match work {
-            Work::None => Engine::None,
-            Work::Ip => Engine::Ip(Box::new(Dir24::new(routes)?)),
-            Work::Scion | Work::ScionMixed => {
+            ForwardTask::None => Engine::None,
+            ForwardTask::Ip => Engine::Ip(Box::new(Dir24::new(routes)?)),
+            ForwardTask::Scion | ForwardTask::ScionMixed => {
                 Engine::Scion(Box::new(Router::new(&config(scion)).expect("our own configuration")))
             }
-            Work::Scion2015 => Engine::Scion2015(Box::new(Switch::new(opaque, &[IN, OUT]))),
+            ForwardTask::Scion2015 => Engine::Scion2015(Box::new(Switch::new(opaque, &[IN, OUT]))),
         };
         let header = length.min(128);
         let fresh = slots.fronts(header);
-        let destinations = if work == Work::Ip { destinations(routes, &random) } else { Vec::new() };
+        let destinations = if work == ForwardTask::Ip { destinations(routes, &random) } else { Vec::new() };
         Ok(Self { slots, fresh, header, engine, destinations, passes: 0 })
     }
 
@@ -249,18 +249,23 @@ pub fn overhead(packets: u64, octets: f64, hops: u32) -> f64 {
 /// A sender of SCION packets: it copies a header in front of each payload. It computes no MAC, since hop fields come with
 /// the path.
 #[derive(Debug)]
-pub struct StampBench {
+pub struct ScionStampBench {
     slots: Slots,
     headers: Vec<Vec<u8>>,
 }
 
-impl StampBench {
+impl ScionStampBench {
     /// Packets of `length` octets, or of the least length, on 64 paths of three hops.
     #[must_use]
     pub fn new(length: usize, headroom: Headroom, seed: u8) -> Self {
         let key = ForwardingKey::new(&[seed; 16]);
-        let header = |n: u8| scion_packet(Work::Scion.least(), &key, &[n; 16], 3)[..Work::Scion.least() - 8].to_vec();
-        Self { slots: Slots::new(length.max(Work::Scion.least()), headroom), headers: (0..64).map(header).collect() }
+        let header = |n: u8| {
+            scion_packet(ForwardTask::Scion.least(), &key, &[n; 16], 3)[..ForwardTask::Scion.least() - 8].to_vec()
+        };
+        Self {
+            slots: Slots::new(length.max(ForwardTask::Scion.least()), headroom),
+            headers: (0..64).map(header).collect(),
+        }
     }
 
     /// Octets of each packet.
@@ -288,7 +293,7 @@ impl StampBench {
     }
 }
 
-/// [`Work::None`].
+/// [`ForwardTask::None`].
 fn none(frames: &mut [Frame<'_>; BURST]) -> [Action; BURST] {
     let mut actions = [Action::default(); BURST];
     for (frame, action) in frames.iter_mut().zip(&mut actions) {
@@ -360,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_stamped_packet_is_a_sound_one() {
-        let mut bench = StampBench::new(200, Headroom::Staggered, 5);
+        let mut bench = ScionStampBench::new(200, Headroom::Staggered, 5);
         assert_eq!(bench.pass(&mut Duration::default).0, PACKETS);
         let layout = wayleave_packet::scion::Layout::decode(bench.first()).expect("sound");
         assert_eq!(layout.position.hops, 3);
@@ -369,9 +374,12 @@ mod tests {
     #[test]
     fn every_packet_of_every_benchmark_is_forwarded_in_every_pass() {
         let routes = generated_routes(10_000, 3);
-        for work in [Work::None, Work::Ip, Work::Scion, Work::ScionMixed, Work::Scion2015] {
+        for work in
+            [ForwardTask::None, ForwardTask::Ip, ForwardTask::Scion, ForwardTask::ScionMixed, ForwardTask::Scion2015]
+        {
             for length in [64, 1_518] {
-                let mut bench = Bench::new(work, length, &routes, CpuKernel::best(), Headroom::Staggered, 5).unwrap();
+                let mut bench =
+                    ForwardBench::new(work, length, &routes, CpuKernel::best(), Headroom::Staggered, 5).unwrap();
                 for _ in 0..2 {
                     assert_eq!(bench.pass(&mut Duration::default).0, PACKETS, "{work:?} {length}");
                 }

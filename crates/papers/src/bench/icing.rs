@@ -31,7 +31,7 @@ const CHANGED: usize = 512;
 
 /// What is done with the packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Work {
+pub enum IcingTask {
     /// Consent and provenance are verified, proofs for the next nodes are written.
     Forward,
     /// The same, with replay filter and accounting.
@@ -42,21 +42,21 @@ pub enum Work {
 
 /// Packets in their slots, and who processes them.
 #[derive(Debug)]
-pub struct Bench {
+pub struct IcingBench {
     slots: Slots,
     fresh: Vec<u8>,
     form: Form,
     router: Router,
     senders: Vec<Sender>,
     stamper: Stamper,
-    work: Work,
+    work: IcingTask,
     pass: u64,
 }
 
-impl Bench {
+impl IcingBench {
     /// Packets with `payload` octets of payload, on 64 paths.
     #[must_use]
-    pub fn new(work: Work, payload: usize, form: Form, kernel: CpuKernel, headroom: Headroom) -> Self {
+    pub fn new(work: IcingTask, payload: usize, form: Form, kernel: CpuKernel, headroom: Headroom) -> Self {
         let nodes: Vec<NodeSecret> = (1..=NODES as u32).map(|n| NodeSecret::derive(&Seed::new([5; 32]), n)).collect();
         let senders: Vec<Sender> = (0..PATHS).map(|number| sender(number, &nodes)).collect();
         let header = senders[0].header_length(form);
@@ -86,13 +86,13 @@ impl Bench {
     /// restoring.
     pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
         self.pass += 1;
-        if self.work == Work::Full {
+        if self.work == IcingTask::Full {
             self.router.clear_replay();
         }
         let start = clock();
         let done = match self.work {
-            Work::Stamp => self.stamp_all(),
-            Work::Forward | Work::Full => forward_all(&mut self.router, &mut self.slots, now(self.pass)),
+            IcingTask::Stamp => self.stamp_all(),
+            IcingTask::Forward | IcingTask::Full => forward_all(&mut self.router, &mut self.slots, now(self.pass)),
         };
         let took = clock().saturating_sub(start);
         self.slots.put_back(&self.fresh, CHANGED.min(self.length()));
@@ -154,8 +154,8 @@ fn sender(number: u32, nodes: &[NodeSecret]) -> Sender {
 }
 
 /// The router of node `index`.
-fn router(work: Work, index: usize, nodes: &[NodeSecret], kernel: CpuKernel) -> Router {
-    let is_full = work == Work::Full && index == HERE;
+fn router(work: IcingTask, index: usize, nodes: &[NodeSecret], kernel: CpuKernel) -> Router {
+    let is_full = work == IcingTask::Full && index == HERE;
     let link = |id, nodes| Link { id, nodes, is_open: id == IN };
     let meaning = Meaning { queue: 0, output: Output::Next, account: is_full.then_some(0) };
     let policy = Policy {
@@ -185,9 +185,9 @@ mod tests {
 
     #[test]
     fn every_packet_is_forwarded_or_stamped_in_every_pass() {
-        for work in [Work::Forward, Work::Full, Work::Stamp] {
+        for work in [IcingTask::Forward, IcingTask::Full, IcingTask::Stamp] {
             for (payload, form) in [(64, Form::Path), (64, Form::Handle), (1_500, Form::Path)] {
-                let mut bench = Bench::new(work, payload, form, CpuKernel::best(), Headroom::Staggered);
+                let mut bench = IcingBench::new(work, payload, form, CpuKernel::best(), Headroom::Staggered);
                 for _ in 0..2 {
                     // One packet in a thousand is a false positive of the replay filter.
                     let (done, _) = bench.pass(&mut || Duration::ZERO);

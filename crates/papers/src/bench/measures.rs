@@ -5,17 +5,18 @@ use std::time::Duration;
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_packet::icing::mint::Form;
 
-use super::forward::{self, Work};
+use super::forward::{ForwardBench, ForwardTask, ScionStampBench};
+use super::icing::{IcingBench, IcingTask};
+use super::platypus::{PlatypusBench, PlatypusStampBench, PlatypusTask};
 use super::slots::Headroom;
-use super::{icing, platypus};
 use crate::dir24::TableError;
 
 /// What is done with packets.
 #[derive(Clone, Copy, Debug)]
 pub enum Subject {
-    Forward(Work),
-    Platypus(platypus::Work),
-    Icing(icing::Work),
+    Forward(ForwardTask),
+    Platypus(PlatypusTask),
+    Icing(IcingTask),
     StampPlatypus,
     StampScion,
 }
@@ -35,24 +36,24 @@ const fn measure(name: &'static str, subject: Subject, sizes: &'static [usize]) 
 
 /// Of `bench forward`.
 pub const FORWARD: [Measure; 11] = [
-    measure("none", Subject::Forward(Work::None), &[64, 1_518]),
-    measure("ip", Subject::Forward(Work::Ip), &[64, 1_518]),
-    measure("scion-2015", Subject::Forward(Work::Scion2015), &[64, 1_518]),
-    measure("scion", Subject::Forward(Work::Scion), &[64, 1_518]),
-    measure("scion-mixed", Subject::Forward(Work::ScionMixed), &[64]),
-    measure("platypus-macs", Subject::Platypus(platypus::Work::Macs), &[64, 348, 1_500]),
-    measure("platypus-mixed", Subject::Platypus(platypus::Work::Mixed), &[64]),
-    measure("platypus", Subject::Platypus(platypus::Work::Plain), &[64, 348, 1_500]),
-    measure("platypus-full", Subject::Platypus(platypus::Work::Full), &[64, 348, 1_500]),
-    measure("icing", Subject::Icing(icing::Work::Forward), &[64, 1_500]),
-    measure("icing-full", Subject::Icing(icing::Work::Full), &[64, 1_500]),
+    measure("none", Subject::Forward(ForwardTask::None), &[64, 1_518]),
+    measure("ip", Subject::Forward(ForwardTask::Ip), &[64, 1_518]),
+    measure("scion-2015", Subject::Forward(ForwardTask::Scion2015), &[64, 1_518]),
+    measure("scion", Subject::Forward(ForwardTask::Scion), &[64, 1_518]),
+    measure("scion-mixed", Subject::Forward(ForwardTask::ScionMixed), &[64]),
+    measure("platypus-macs", Subject::Platypus(PlatypusTask::Macs), &[64, 348, 1_500]),
+    measure("platypus-mixed", Subject::Platypus(PlatypusTask::Mixed), &[64]),
+    measure("platypus", Subject::Platypus(PlatypusTask::Plain), &[64, 348, 1_500]),
+    measure("platypus-full", Subject::Platypus(PlatypusTask::Full), &[64, 348, 1_500]),
+    measure("icing", Subject::Icing(IcingTask::Forward), &[64, 1_500]),
+    measure("icing-full", Subject::Icing(IcingTask::Full), &[64, 1_500]),
 ];
 
 /// Of `bench stamp`.
 pub const STAMP: [Measure; 3] = [
     measure("platypus", Subject::StampPlatypus, &[64, 40, 348, 1_500]),
     measure("scion", Subject::StampScion, &[64, 1_500]),
-    measure("icing", Subject::Icing(icing::Work::Stamp), &[64, 1_500]),
+    measure("icing", Subject::Icing(IcingTask::Stamp), &[64, 1_500]),
 ];
 
 impl Measure {
@@ -90,23 +91,23 @@ pub fn prepare(subject: Subject, length: usize, routes: &Routes, headroom: Headr
     let kernel = CpuKernel::best();
     Ok(match subject {
         Subject::Forward(work) => {
-            let mut bench = forward::Bench::new(work, length, routes, kernel, headroom, 7)?;
+            let mut bench = ForwardBench::new(work, length, routes, kernel, headroom, 7)?;
             Box::new(move |mut clock| bench.pass(&mut clock))
         }
         Subject::Platypus(work) => {
-            let mut bench = platypus::Bench::new(work, length, kernel, headroom);
+            let mut bench = PlatypusBench::new(work, length, kernel, headroom);
             Box::new(move |mut clock| bench.pass(&mut clock))
         }
         Subject::Icing(work) => {
-            let mut bench = icing::Bench::new(work, length, Form::Path, kernel, headroom);
+            let mut bench = IcingBench::new(work, length, Form::Path, kernel, headroom);
             Box::new(move |mut clock| bench.pass(&mut clock))
         }
         Subject::StampPlatypus => {
-            let mut bench = platypus::StampBench::new(length, kernel, headroom);
+            let mut bench = PlatypusStampBench::new(length, kernel, headroom);
             Box::new(move |mut clock| bench.pass(&mut clock))
         }
         Subject::StampScion => {
-            let mut bench = forward::StampBench::new(length, headroom, 7);
+            let mut bench = ScionStampBench::new(length, headroom, 7);
             Box::new(move |mut clock| bench.pass(&mut clock))
         }
     })

@@ -28,7 +28,7 @@ pub const LEAST: usize = 60;
 
 /// What is done after the MAC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Work {
+pub enum PlatypusTask {
     /// MAC and rewrite.
     Plain,
     /// The same, with replay filter and accounting.
@@ -40,45 +40,45 @@ pub enum Work {
 }
 
 /// Packets in their slots, and the router that processes them.
-pub struct Bench {
+pub struct PlatypusBench {
     slots: Slots,
     fresh: Vec<u8>,
     router: Router,
-    /// For [`Work::Macs`].
+    /// For [`PlatypusTask::Macs`].
     key: CmacKey,
     kernel: CpuKernel,
-    work: Work,
+    work: PlatypusTask,
     pass: u64,
 }
 
-impl std::fmt::Debug for Bench {
+impl std::fmt::Debug for PlatypusBench {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Bench of {:?} over packets of {} octets", self.work, self.slots.length())
+        write!(f, "PlatypusBench of {:?} over packets of {} octets", self.work, self.slots.length())
     }
 }
 
-impl Bench {
+impl PlatypusBench {
     /// Packets of `length` octets of 64 principals.
     #[must_use]
-    pub fn new(work: Work, length: usize, kernel: CpuKernel, headroom: Headroom) -> Self {
+    pub fn new(work: PlatypusTask, length: usize, kernel: CpuKernel, headroom: Headroom) -> Self {
         let mut slots = Slots::new(length.max(LEAST), headroom);
         let length = slots.length();
         let address = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
         let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
         for (number, slot) in (0..).zip(slots.iter_mut()) {
             // The top bit of a multiplicative hash.
-            let is_late = work == Work::Mixed && u32::wrapping_mul(number, 0x9e37_79b9) >> 31 != 0;
+            let is_late = work == PlatypusTask::Mixed && u32::wrapping_mul(number, 0x9e37_79b9) >> 31 != 0;
             slot.copy_from_slice(&packet(number, length, address, &keys, u32::from(is_late)));
         }
         let policy = Policy { narrow: true, ..Policy::default() };
-        let repeated = if work == Work::Full { ReplayPolicy::Drop } else { ReplayPolicy::Pass };
+        let repeated = if work == PlatypusTask::Full { ReplayPolicy::Drop } else { ReplayPolicy::Pass };
         let config = Config {
             waypoints: vec![Waypoint::new(address, keys, policy)],
             repeated,
-            replay: ReplayFilter::new(&Key128::new([9; 16]), if work == Work::Full { 4 << 20 } else { 1 }),
+            replay: ReplayFilter::new(&Key128::new([9; 16]), if work == PlatypusTask::Full { 4 << 20 } else { 1 }),
             need_revocations: false,
             answers_per_second: 100,
-            accounts: if work == Work::Full { 1 << 12 } else { 0 },
+            accounts: if work == PlatypusTask::Full { 1 << 12 } else { 0 },
             account_seed: 1,
             delegations: 16,
         };
@@ -99,13 +99,13 @@ impl Bench {
     pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
         self.pass += 1;
         let now = Now { instant: Instant(self.pass * 1_000_000), unix: UnixTime(TIME * 1_000_000) };
-        if self.work == Work::Full {
+        if self.work == PlatypusTask::Full {
             self.router.clear_replay();
         }
         let mut forwarded = 0;
         let start = clock();
         for mut frames in self.slots.frames(Ingress::Internal) {
-            if self.work == Work::Macs {
+            if self.work == PlatypusTask::Macs {
                 forwarded += macs(self.kernel, &self.key, &frames);
                 continue;
             }
@@ -146,7 +146,7 @@ fn width(length: usize) -> Width {
 
 /// Unstamped packets with headroom, and the capabilities that stamp them.
 #[derive(Debug)]
-pub struct StampBench {
+pub struct PlatypusStampBench {
     slots: Slots,
     stamping: BurstStamper,
     ready: Vec<PreparedCapability>,
@@ -154,20 +154,20 @@ pub struct StampBench {
 }
 
 /// Octets of headroom.
-const ROOM: usize = 128;
+const HEADROOM: usize = 128;
 
-impl StampBench {
+impl PlatypusStampBench {
     /// Packets of `length` octets, stamped by 64 principals in turn: each gets a header with one binding of 128 bits.
     #[must_use]
     pub fn new(length: usize, kernel: CpuKernel, headroom: Headroom) -> Self {
-        let length = length.clamp(20, SLOT - ROOM);
-        let mut slots = Slots::new(ROOM + length, headroom);
+        let length = length.clamp(20, SLOT - HEADROOM);
+        let mut slots = Slots::new(HEADROOM + length, headroom);
         let waypoint = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
         let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
         let hops = (0..64).map(|number| hop(number, Width::Full, waypoint, &keys, 0));
         let ready = hops.map(|hop| PreparedCapability::new(&hop).expect("of IPv4")).collect();
         for (number, slot) in (0..).zip(slots.iter_mut()) {
-            slot[ROOM..].copy_from_slice(&inner(number, length));
+            slot[HEADROOM..].copy_from_slice(&inner(number, length));
         }
         Self { slots, stamping: BurstStamper::new(kernel), ready, counter: 0 }
     }
@@ -180,7 +180,7 @@ impl StampBench {
         let unstamped = |buffer| {
             *counter = counter.wrapping_add(1);
             let nonce = Nonce { seconds: TIME as u32, counter: *counter };
-            StampInput { buffer, begin: ROOM, capability: ready.next().expect("64 of them"), nonce }
+            StampInput { buffer, begin: HEADROOM, capability: ready.next().expect("64 of them"), nonce }
         };
         for mut packets in self.slots.bursts(unstamped) {
             let mut outcomes = [const { Ok(0) }; BURST];
@@ -189,8 +189,8 @@ impl StampBench {
         }
         let took = clock().saturating_sub(start);
         for (number, slot) in (0..).zip(self.slots.iter_mut()) {
-            let length = slot.len() - ROOM;
-            slot[ROOM..ROOM + 20].copy_from_slice(&inner(number, length)[..20]);
+            let length = slot.len() - HEADROOM;
+            slot[HEADROOM..HEADROOM + 20].copy_from_slice(&inner(number, length)[..20]);
         }
         (stamped, took)
     }
@@ -239,9 +239,9 @@ mod tests {
 
     #[test]
     fn every_packet_is_forwarded_or_tagged_in_every_pass() {
-        for work in [Work::Plain, Work::Full, Work::Mixed, Work::Macs] {
+        for work in [PlatypusTask::Plain, PlatypusTask::Full, PlatypusTask::Mixed, PlatypusTask::Macs] {
             for length in [64, 348, 1_500] {
-                let mut bench = Bench::new(work, length, CpuKernel::best(), Headroom::Staggered);
+                let mut bench = PlatypusBench::new(work, length, CpuKernel::best(), Headroom::Staggered);
                 for _ in 0..2 {
                     // One packet in a thousand is a false positive of the replay filter.
                     let (forwarded, _) = bench.pass(&mut || Duration::ZERO);
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn every_packet_is_stamped_in_every_pass() {
         for length in [40, 64, 1_500] {
-            let mut bench = StampBench::new(length, CpuKernel::best(), Headroom::Staggered);
+            let mut bench = PlatypusStampBench::new(length, CpuKernel::best(), Headroom::Staggered);
             for _ in 0..2 {
                 assert_eq!(bench.pass(&mut || Duration::ZERO).0, PACKETS);
             }

@@ -32,9 +32,9 @@ impl Shape {
     /// The leaves that a message's hash selects: the first `m` different ones among its groups of `height` bits, sorted.
     /// They are different, since the paper counts on `n` choose `m` signatures.
     #[must_use]
-    pub fn chosen(self, digest: &Digest) -> Chosen {
+    pub fn chosen(self, digest: &Digest) -> LeafIndices {
         let bits = u128::from_be_bytes(*digest);
-        let mut out = Chosen::default();
+        let mut out = LeafIndices::default();
         for group in 1..=128 / self.height {
             if out.len == self.m {
                 break;
@@ -50,7 +50,7 @@ impl Shape {
 
     /// Bytes of a signature that discloses the `chosen` leaves.
     #[must_use]
-    pub fn signature_len(self, chosen: &Chosen) -> usize {
+    pub fn signature_len(self, chosen: &LeafIndices) -> usize {
         // The path from a leaf to the root needs a sibling node at each level. Two paths need one each until they meet, none
         // where they meet, since there each is the sibling of the other, and one between them above.
         let met = |pair: &[usize]| (usize::BITS - (pair[0] ^ pair[1]).leading_zeros()) as usize;
@@ -64,12 +64,12 @@ const MOST: usize = 8;
 
 /// Indices of nodes in one level of a tree, sorted, each once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Chosen {
+pub struct LeafIndices {
     indices: [usize; MOST],
     len: usize,
 }
 
-impl Chosen {
+impl LeafIndices {
     fn push(&mut self, index: usize) {
         self.indices[self.len] = index;
         self.len += 1;
@@ -87,7 +87,7 @@ impl Chosen {
     }
 }
 
-impl Deref for Chosen {
+impl Deref for LeafIndices {
     type Target = [usize];
 
     fn deref(&self) -> &[usize] {
@@ -161,16 +161,16 @@ impl fmt::Debug for Tree {
 
 /// A signature whose root is to be computed.
 #[derive(Clone, Copy, Debug)]
-pub struct Claimed<'a> {
+pub struct HorsSignature<'a> {
     /// The leaves that the message's hash selects.
-    pub chosen: Chosen,
+    pub chosen: LeafIndices,
     /// Their private values, in the same order.
     pub values: &'a [Value],
     /// Sibling nodes up to the root, level by level.
     pub path: &'a [Node],
 }
 
-impl<'a> Claimed<'a> {
+impl<'a> HorsSignature<'a> {
     /// Splits a signature of the message with hash `digest`; `None` if its length is wrong.
     #[must_use]
     pub fn new(shape: Shape, digest: &Digest, signature: &'a [u8]) -> Option<Self> {
@@ -185,7 +185,7 @@ impl<'a> Claimed<'a> {
 
 /// The root of each signature. All signatures are computed together, level by level, so that the AES units stay busy.
 #[must_use]
-pub fn roots(mmo: &Mmo, shape: Shape, claims: &[Claimed<'_>]) -> Vec<Node> {
+pub fn roots(mmo: &Mmo, shape: Shape, claims: &[HorsSignature<'_>]) -> Vec<Node> {
     let mut level: Vec<(usize, usize, Node)> = Vec::with_capacity(claims.len() * shape.m);
     let mut blocks: Vec<Value> = Vec::with_capacity(claims.len() * shape.m);
     for (number, claim) in claims.iter().enumerate() {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     fn root_of(shape: Shape, digest: &Digest, signature: &[u8]) -> Node {
-        let claimed = Claimed::new(shape, digest, signature).expect("the length is right");
+        let claimed = HorsSignature::new(shape, digest, signature).expect("the length is right");
         roots(&Mmo::default(), shape, &[claimed])[0]
     }
 

@@ -19,7 +19,7 @@ use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 
 use super::certificates::{BitVector, Certificates, MAX_HOPS, formula};
-use super::hors::{Claimed, KC_MT, Tree, roots};
+use super::hors::{HorsSignature, KC_MT, Tree, roots};
 use super::mt::SIGMA;
 use super::raw::{Block, MODULUS_LEN, Moduli, RawPrivate, RawPublic, full_domain_hash, xor};
 use super::rsa::vectors_allow;
@@ -54,7 +54,7 @@ impl Mix {
 
 /// One hop of an attestation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Hop {
+struct HybridHop {
     vector: BitVector,
     salt: u8,
     modulus: Block,
@@ -63,7 +63,7 @@ struct Hop {
     hors: Vec<u8>,
 }
 
-impl Hop {
+impl HybridHop {
     fn key(&self) -> [u8; MODULUS_LEN + NODE_LEN] {
         let mut key = [0; MODULUS_LEN + NODE_LEN];
         key[..MODULUS_LEN].copy_from_slice(&self.modulus);
@@ -75,7 +75,7 @@ impl Hop {
 /// The attestation of an UPDATE.
 #[derive(Clone, Debug)]
 struct Attestation {
-    hops: Vec<Hop>,
+    hops: Vec<HybridHop>,
     signature: Block,
     primes: Secret<MODULUS_LEN>,
     seed: Secret<SEED_LEN>,
@@ -92,7 +92,7 @@ impl Attestation {
             let (&root, after) = after.split_first_chunk()?;
             let (&len, after) = after.split_first_chunk()?;
             let (hors, after) = after.split_at_checked(usize::from(u16::from_be_bytes(len)))?;
-            hops.push(Hop { vector, salt, modulus, root, hors: hors.to_vec() });
+            hops.push(HybridHop { vector, salt, modulus, root, hors: hors.to_vec() });
             rest = after;
         }
         let (&signature, rest) = rest.split_first_chunk()?;
@@ -118,7 +118,7 @@ impl Attestation {
 }
 
 /// What each hop signs: a hash of all messages and keys so far.
-fn statements(path: &[Asn], hops: &[Hop]) -> Vec<[u8; 32]> {
+fn statements(path: &[Asn], hops: &[HybridHop]) -> Vec<[u8; 32]> {
     let mut so_far = [0; 32];
     let statements = hops.iter().enumerate().map(|(index, hop)| {
         let message = formula(&path[..=index], &hop.vector, &hop.key());
@@ -137,7 +137,7 @@ fn digest(statement: &[u8; 32]) -> Digest {
 }
 
 /// The key pairs that an AS grants now.
-struct Issued {
+struct GrantedPairs {
     pair: RawPrivate,
     seed: Secret<SEED_LEN>,
     root: Node,
@@ -151,7 +151,7 @@ pub struct KcHybrid {
     mmo: Mmo,
     certificates: Certificates,
     seed: Secret<32>,
-    issued: HashMap<Asn, Issued>,
+    issued: HashMap<Asn, GrantedPairs>,
     /// Granted keys as received, by public half; each is checked once.
     pairs: HashMap<Block, RawPrivate>,
     trees: HashMap<Node, (Secret<SEED_LEN>, Tree)>,
@@ -187,11 +187,11 @@ impl KcHybrid {
         let pair = RawPrivate::generate(&seed, Moduli::High);
         self.pairs.insert(pair.public().modulus(), pair.clone());
         let (seed, root) = self.issue_tree(asn, 0);
-        self.issued.insert(asn, Issued { pair, seed, root, sent: 0, serial: 0 });
+        self.issued.insert(asn, GrantedPairs { pair, seed, root, sent: 0, serial: 0 });
     }
 
     /// The key that `asn` grants with its next UPDATE: a new tree after Sigma UPDATEs.
-    fn grant(&mut self, asn: Asn) -> &Issued {
+    fn grant(&mut self, asn: Asn) -> &GrantedPairs {
         self.issue(asn);
         let (sent, serial) = (self.issued[&asn].sent, self.issued[&asn].serial);
         let renewed = (sent == SIGMA).then(|| self.issue_tree(asn, serial + 1));
@@ -237,7 +237,7 @@ impl KcHybrid {
     fn sign_rsa(
         &mut self,
         path: &[Asn],
-        hops: &mut [Hop],
+        hops: &mut [HybridHop],
         received: Option<&Attestation>,
     ) -> Result<Block, SchemeError> {
         let before = received.map_or([0; MODULUS_LEN], |received| received.signature);
@@ -279,7 +279,8 @@ impl Scheme for KcHybrid {
         let vector = self.certificates.export(path, to);
         let issued = self.grant(last);
         let (primes, seed) = (issued.pair.encode(), issued.seed.clone());
-        let hop = Hop { vector, salt: 0, modulus: issued.pair.public().modulus(), root: issued.root, hors: Vec::new() };
+        let hop =
+            HybridHop { vector, salt: 0, modulus: issued.pair.public().modulus(), root: issued.root, hors: Vec::new() };
         let mut hops = received.as_ref().map_or_else(Vec::new, |received| received.hops.clone());
         hops.push(hop);
         let signature = match &received {
@@ -312,7 +313,7 @@ impl Scheme for KcHybrid {
                 let Some(peeled) = key.apply(&signature) else { return false };
                 signature = xor(&peeled, &number(statement));
             } else {
-                let Some(claimed) = Claimed::new(KC_MT, &digest(statement), &hop.hors) else { return false };
+                let Some(claimed) = HorsSignature::new(KC_MT, &digest(statement), &hop.hors) else { return false };
                 claims.push(claimed);
                 expected.push(before.root);
             }

@@ -18,8 +18,8 @@ use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 
 use super::certificates::{BitVector, Certificates, MAX_HOPS, formula, write_formula};
-use super::hors::{Claimed, KC_MT, Tree, roots};
-use super::origin::{OriginStatement, Verified};
+use super::hors::{HorsSignature, KC_MT, Tree, roots};
+use super::origin::{OriginStatement, VerifiedStatements};
 use super::raw::{Block, Exponent};
 use super::rsa::vectors_allow;
 use crate::kc_x::mmo::{Digest, Mmo, Node, message};
@@ -33,7 +33,7 @@ pub type Seed = [u8; 16];
 
 /// One hop: what it signs with its predecessor's key, including the key that it grants in turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hop {
+pub struct TreeHop {
     /// The neighbours that the hop sends to.
     pub vector: BitVector,
     /// t_i^+: the root of the tree that it grants to them.
@@ -60,7 +60,7 @@ pub enum Signature {
 #[derive(Clone, Debug)]
 pub struct Attestation {
     /// One for each AS of the path, the origin first.
-    pub hops: Vec<Hop>,
+    pub hops: Vec<TreeHop>,
     /// t_i^-.
     pub granted: Secret<16>,
 }
@@ -75,8 +75,8 @@ impl Attestation {
     /// Decodes the wire form; `None` if it is malformed or something follows it.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let View { hops, granted } = View::decode(bytes)?;
-        let owned = |hop: HopView<'_>| Hop {
+        let AttestationView { hops, granted } = AttestationView::decode(bytes)?;
+        let owned = |hop: HopView<'_>| TreeHop {
             vector: hop.vector,
             key: hop.key,
             signature: match hop.signature {
@@ -102,7 +102,7 @@ impl Attestation {
 }
 
 /// An attestation borrowed from a message.
-struct View<'a> {
+struct AttestationView<'a> {
     hops: Vec<HopView<'a>>,
     granted: &'a Seed,
 }
@@ -118,7 +118,7 @@ enum SignatureView<'a> {
     Granted { serial: u16, hors: &'a [u8] },
 }
 
-impl<'a> View<'a> {
+impl<'a> AttestationView<'a> {
     fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (&count, mut rest) = bytes.split_first()?;
         let mut hops = Vec::with_capacity(usize::from(count));
@@ -159,7 +159,7 @@ fn last_granted(bytes: &[u8]) -> Option<(usize, &Node, &Seed)> {
     Some((usize::from(count), last?, rest.try_into().ok()?))
 }
 
-impl Hop {
+impl TreeHop {
     fn encode(&self, out: &mut Vec<u8>) {
         self.vector.encode(out);
         out.extend_from_slice(&self.key);
@@ -175,24 +175,24 @@ impl Hop {
 }
 
 /// A tree that an AS grants to its neighbours.
-struct Issued {
+struct GrantedTree {
     serial: u16,
     seed: Secret<16>,
     root: Node,
 }
 
 /// The trees of an AS: the one it grants, with the number of UPDATEs sent with it, and the next ones, made ahead.
-struct Issuing {
-    current: Issued,
+struct TreeSupply {
+    current: GrantedTree,
     sent: u32,
-    ahead: VecDeque<Issued>,
+    ahead: VecDeque<GrantedTree>,
 }
 
 /// Trees that an AS makes ahead, our own limit.
 const AHEAD: usize = 8;
 
 /// A granted tree, which its holder keeps after the first signature.
-struct Held {
+struct ReceivedTree {
     seed: Secret<16>,
     serial: u16,
     tree: Tree,
@@ -203,13 +203,13 @@ pub struct KcMt {
     certificates: Certificates,
     mmo: Mmo,
     seed: Secret<32>,
-    issuing: HashMap<Asn, Issuing>,
+    issuing: HashMap<Asn, TreeSupply>,
     /// Each origin's last statement and its signature, which stay the same while the origin grants one key.
     said: HashMap<Asn, (Vec<u8>, Block)>,
     /// By holder and issuer: one tree for each neighbour, as the paper counts memory.
-    held: HashMap<(Asn, Asn), Held>,
+    held: HashMap<(Asn, Asn), ReceivedTree>,
     /// The origins' statements `{N_0; V_0; t_0^+}` that need not be verified again.
-    statements: Verified<(BitVector, Node, Block)>,
+    statements: VerifiedStatements<(BitVector, Node, Block)>,
 }
 
 impl KcMt {
@@ -228,7 +228,7 @@ impl KcMt {
             issuing: HashMap::new(),
             said: HashMap::new(),
             held: HashMap::new(),
-            statements: Verified::new(statement),
+            statements: VerifiedStatements::new(statement),
         }
     }
 
@@ -244,17 +244,17 @@ impl KcMt {
     }
 
     /// The tree number `serial` of `asn`.
-    fn issue(&self, asn: Asn, serial: u16) -> Issued {
+    fn issue(&self, asn: Asn, serial: u16) -> GrantedTree {
         let context = [asn.0.to_be_bytes().as_slice(), &serial.to_be_bytes()].concat();
         let seed: Secret<16> = kdf::derive("wayleave/kc-mt-paper/t/v1", self.seed.expose(), &context);
         let root = Tree::new(&self.mmo, KC_MT, seed.expose()).root();
-        Issued { serial, seed, root }
+        GrantedTree { serial, seed, root }
     }
 
     /// Makes the tree that `asn` grants now, and `count` after it.
     fn issue_ahead(&mut self, asn: Asn, count: usize) {
         if !self.issuing.contains_key(&asn) {
-            let issuing = Issuing { current: self.issue(asn, 0), sent: 0, ahead: VecDeque::new() };
+            let issuing = TreeSupply { current: self.issue(asn, 0), sent: 0, ahead: VecDeque::new() };
             self.issuing.insert(asn, issuing);
         }
         loop {
@@ -270,7 +270,7 @@ impl KcMt {
 
     /// The key that `asn` grants with its next UPDATE: a new one after Sigma UPDATEs.
     fn grant(&mut self, asn: Asn) -> (Secret<16>, Node) {
-        let ready = |issuing: &&mut Issuing| issuing.sent < SIGMA || !issuing.ahead.is_empty();
+        let ready = |issuing: &&mut TreeSupply| issuing.sent < SIGMA || !issuing.ahead.is_empty();
         if self.issuing.get_mut(&asn).as_ref().filter(|issuing| ready(issuing)).is_none() {
             self.issue_ahead(asn, 1);
         }
@@ -285,7 +285,7 @@ impl KcMt {
 
     /// Signs with the received key. With a new key the holder first makes its tree (the paper's S1).
     fn sign_with(&mut self, holder: Asn, issuer: Asn, seed: &Seed, key: &Node, digest: &Digest) -> Option<Signature> {
-        let make = |mmo: &Mmo, issuing: &HashMap<Asn, Issuing>| Held {
+        let make = |mmo: &Mmo, issuing: &HashMap<Asn, TreeSupply>| ReceivedTree {
             seed: Secret::new(*seed),
             serial: issuing.get(&issuer).map_or(0, |issuing| issuing.current.serial),
             tree: Tree::new(mmo, KC_MT, seed),
@@ -372,7 +372,7 @@ impl Scheme for KcMt {
         let mut out = Vec::with_capacity(hops.len() + vector.wire_len() + 360);
         out.push(u8::try_from(path.len()).expect("at most MAX_HOPS"));
         out.extend_from_slice(hops);
-        Hop { vector, key, signature }.encode(&mut out);
+        TreeHop { vector, key, signature }.encode(&mut out);
         out.extend_from_slice(granted.expose());
         Ok(out)
     }
@@ -382,17 +382,17 @@ impl Scheme for KcMt {
     }
 
     fn verify_burst(&self, burst: &[(&Announcement, &[u8])], by: Asn) -> Vec<bool> {
-        let decoded: Vec<Option<View<'_>>> = burst
+        let decoded: Vec<Option<AttestationView<'_>>> = burst
             .iter()
             .map(|(announcement, bytes)| {
-                View::decode(bytes).filter(|found| found.hops.len() == announcement.path.len())
+                AttestationView::decode(bytes).filter(|found| found.hops.len() == announcement.path.len())
             })
             .collect();
         let mut verdicts = vec![false; burst.len()];
         let mut signed = Vec::with_capacity(128);
         let (mut claims, mut expected) = (Vec::with_capacity(4 * burst.len()), Vec::with_capacity(4 * burst.len()));
         for (number, ((announcement, _), attestation)) in burst.iter().zip(&decoded).enumerate() {
-            let Some(View { hops, .. }) = attestation else { continue };
+            let Some(AttestationView { hops, .. }) = attestation else { continue };
             let path = &announcement.path;
             verdicts[number] = vectors_allow(&self.certificates, path, hops.iter().map(|hop| &hop.vector), by)
                 && self.origin_says(path[0], &hops[0]);
@@ -400,7 +400,7 @@ impl Scheme for KcMt {
                 let SignatureView::Granted { hors, .. } = hop.signature else { continue };
                 signed.clear();
                 write_formula(&mut signed, &path[..=index], &hop.vector, &hop.key);
-                match Claimed::new(KC_MT, &message(&signed), hors) {
+                match HorsSignature::new(KC_MT, &message(&signed), hors) {
                     Some(claimed) => {
                         claims.push(claimed);
                         expected.push((number, hops[index - 1].key));
@@ -420,7 +420,7 @@ impl Scheme for KcMt {
 
     fn signature_bytes(&self, attestation: &[u8]) -> usize {
         let Some(attestation) = Attestation::decode(attestation) else { return 0 };
-        let bytes = |hop: &Hop| match &hop.signature {
+        let bytes = |hop: &TreeHop| match &hop.signature {
             Signature::Origin(signature) => signature.len(),
             Signature::Granted { hors, .. } => 2 + hors.len(),
         };

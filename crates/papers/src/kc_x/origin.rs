@@ -19,13 +19,13 @@ pub enum OriginStatement {
     AllRemembered,
 }
 
-/// Verified statements by origin.
-pub struct Verified<S> {
+/// VerifiedStatements statements by origin.
+pub struct VerifiedStatements<S> {
     most: usize,
     of: RefCell<HashMap<Asn, VecDeque<S>>>,
 }
 
-impl<S> Verified<S> {
+impl<S> VerifiedStatements<S> {
     #[must_use]
     pub fn new(statement: OriginStatement) -> Self {
         let most = match statement {
@@ -64,7 +64,7 @@ mod tests {
         for (statement, known) in
             [(OriginStatement::EachTime, 0), (OriginStatement::Remembered, 1), (OriginStatement::AllRemembered, MOST)]
         {
-            let verified = Verified::new(statement);
+            let verified = VerifiedStatements::new(statement);
             (0..2 * MOST).for_each(|number| verified.add(Asn(1), number));
             let has = |number: &usize| verified.contains(Asn(1), |one| one == number);
             assert_eq!((0..2 * MOST).filter(has).count(), known);

@@ -46,7 +46,7 @@ impl Mode {
 
 /// One hop of an attestation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hop {
+pub struct RsaHop {
     /// The neighbours that the hop sends to.
     pub vector: BitVector,
     /// The signer increments it until the number to sign is below its modulus; always 0 in literal mode.
@@ -59,7 +59,7 @@ pub struct Hop {
 #[derive(Clone, Debug)]
 pub struct Attestation {
     /// One for each AS of the path, the origin first.
-    pub hops: Vec<Hop>,
+    pub hops: Vec<RsaHop>,
     /// S_i, the aggregate of all signatures.
     pub signature: Block,
     /// t_i^-: the two primes of the last hop's granted key.
@@ -89,7 +89,7 @@ impl Attestation {
             let (vector, after) = BitVector::decode(rest)?;
             let (&salt, after) = after.split_first()?;
             let (&key, after) = after.split_first_chunk()?;
-            hops.push(Hop { vector, salt, key });
+            hops.push(RsaHop { vector, salt, key });
             rest = after;
         }
         let (&signature, rest) = rest.split_first_chunk()?;
@@ -137,7 +137,7 @@ impl Attestation {
             return None;
         }
         let before = received.map_or([0; MODULUS_LEN], |before| before.signature);
-        hops.push(Hop { vector, salt: 0, key: next.public().modulus() });
+        hops.push(RsaHop { vector, salt: 0, key: next.public().modulus() });
         let signature = loop {
             let hashes = hashes(mode, path, &hops);
             let number = xor(&before, hashes.last().expect("a hop was pushed"));
@@ -186,7 +186,7 @@ pub(crate) fn vectors_allow<'a>(
 }
 
 /// The number to which each hop's message is mapped.
-fn hashes(mode: Mode, path: &[Asn], hops: &[Hop]) -> Vec<Block> {
+fn hashes(mode: Mode, path: &[Asn], hops: &[RsaHop]) -> Vec<Block> {
     let mut so_far = [0; 32];
     let messages = hops.iter().enumerate().map(|(i, hop)| (hop, formula(&path[..=i], &hop.vector, &hop.key)));
     messages

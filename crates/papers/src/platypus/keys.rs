@@ -96,14 +96,14 @@ pub fn chain(mut s: Key128, from: u8, prefix: &PaperPrefix) -> Key128 {
 
 /// The keys for a prefix under XOR delegation: `d_p` to stamp, `s_|p|` to delegate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct XorDelegated {
+pub struct XorKeys {
     /// `d_p`.
     pub d: Key128,
     /// `s_|p|`, which does not depend on the prefix's bits.
     pub s: Key128,
 }
 
-impl XorDelegated {
+impl XorKeys {
     /// For the empty prefix: `d = H(s) ^ H(id)`.
     #[must_use]
     pub fn begin(s: &Key128, id: DelegationId) -> Self {
@@ -159,14 +159,14 @@ mod tests {
         let id = DelegationId::new(0x12_3456).expect("24 bits");
         let table = XorTable::new(&s);
         let address = Ipv4Addr::new(0xa5, 0x3c, 0x0f, 0x96);
-        let mut held = XorDelegated::begin(&s, id);
+        let mut held = XorKeys::begin(&s, id);
         let mut chained = chain_begin(&s, id);
         for length in 0..=32u8 {
             let prefix = PaperPrefix { address, length };
             held = held.step(length.saturating_sub(1), &prefix);
             chained = chain(chained, length.saturating_sub(1), &prefix);
             assert_eq!(held.d, table.d(id, &prefix));
-            assert_eq!(held, XorDelegated::begin(&s, id).step(0, &prefix));
+            assert_eq!(held, XorKeys::begin(&s, id).step(0, &prefix));
             assert_eq!(chained, chain(chain_begin(&s, id), 0, &prefix));
         }
     }

@@ -23,15 +23,15 @@ use wayleave_packet::platypus::header::{DelegationId, Malformed, Principal};
 use self::umac::{ContextCache, Umac};
 use crate::ipv4;
 
-pub use keys::{Algorithm, PaperPrefix, XorDelegated, XorTable, chain, chain_begin, get_time, h, key_id, secret};
-pub use packet::{PaperMalformed, PaperPacket};
+pub use keys::{Algorithm, PaperPrefix, XorKeys, XorTable, chain, chain_begin, get_time, h, key_id, secret};
+pub use packet::{PaperHeaderError, PaperPacket};
 
 /// Octets of a binding.
 pub const BINDING: usize = 8;
 
 /// How a capability was delegated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Kind {
+pub enum DelegationKind {
     /// By chaining.
     Chaining,
     /// By exclusive or.
@@ -44,7 +44,7 @@ pub struct PaperDelegation {
     /// Destinations that the holder may reach.
     pub prefix: PaperPrefix,
     pub id: DelegationId,
-    pub kind: Kind,
+    pub kind: DelegationKind,
 }
 
 /// A capability of version 0.
@@ -60,12 +60,12 @@ pub struct PaperCapability {
 }
 
 /// A key that computes bindings, set up for its algorithm.
-pub enum Context<'a> {
+pub enum BindingKey<'a> {
     Umac(&'a Umac<2>),
     Cmac(&'a Key128),
 }
 
-impl Context<'_> {
+impl BindingKey<'_> {
     fn bind(&self, packet: &PaperPacket<'_>) -> [u8; BINDING] {
         let tag = match self {
             Self::Umac(umac) => umac.tag(&packet.mask(), &packet.nonce()),
@@ -77,7 +77,7 @@ impl Context<'_> {
 
 /// Why a router of the paper does not forward a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum Refused {
+pub enum Refusal {
     #[error("every waypoint has been passed")]
     NothingLeft,
     #[error("another router is the waypoint")]
@@ -136,11 +136,11 @@ impl PaperRouter {
     ///
     /// # Errors
     /// The first check that fails.
-    pub fn process(&mut self, packet: &PaperPacket<'_>, now: UnixTime) -> Result<Vec<u8>, Refused> {
-        let index = packet.current().ok_or(Refused::NothingLeft)?;
+    pub fn process(&mut self, packet: &PaperPacket<'_>, now: UnixTime) -> Result<Vec<u8>, Refusal> {
+        let index = packet.current().ok_or(Refusal::NothingLeft)?;
         let capability = packet.capability(index);
         if capability.waypoint != self.address || packet.outer_destination() != self.address {
-            return Err(Refused::NotForUs);
+            return Err(Refusal::NotForUs);
         }
         self.check_key_id(capability.key_id, now)?;
         if let Some(delegation) = &capability.delegation {
@@ -148,24 +148,24 @@ impl PaperRouter {
         }
         let binding = self.binding(packet, index, &capability, now);
         if !bool::from(binding.ct_eq(&packet.datagram()[packet.binding_range(index)])) {
-            return Err(Refused::Binding);
+            return Err(Refusal::Binding);
         }
         Ok(packet.forwarded(index))
     }
 
     /// `|c.id - ID| > 1`: not modular, as published.
-    fn check_key_id(&self, id: u8, now: UnixTime) -> Result<(), Refused> {
+    fn check_key_id(&self, id: u8, now: UnixTime) -> Result<(), Refusal> {
         let apart = id.abs_diff(key_id(self.n, now.secs()));
         let is_near = apart <= 1 || self.is_id_check_modular && apart == 15;
-        if is_near { Ok(()) } else { Err(Refused::KeyEpoch) }
+        if is_near { Ok(()) } else { Err(Refusal::KeyEpoch) }
     }
 
-    fn check_delegation(&self, delegation: &PaperDelegation, packet: &PaperPacket<'_>) -> Result<(), Refused> {
-        if delegation.kind == Kind::Xor && !self.is_xor_allowed {
-            return Err(Refused::XorDelegation);
+    fn check_delegation(&self, delegation: &PaperDelegation, packet: &PaperPacket<'_>) -> Result<(), Refusal> {
+        if delegation.kind == DelegationKind::Xor && !self.is_xor_allowed {
+            return Err(Refusal::XorDelegation);
         }
         if !delegation.prefix.holds(packet.final_destination()) {
-            return Err(Refused::OutsidePrefix);
+            return Err(Refusal::OutsidePrefix);
         }
         Ok(())
     }
@@ -182,10 +182,10 @@ impl PaperRouter {
         let stamp_key =
             || stamp_key(&secret(algorithm, k, capability.waypoint, capability.principal, time), capability);
         match self.algorithm {
-            Algorithm::Cmac => Context::Cmac(&stamp_key()).bind(packet),
+            Algorithm::Cmac => BindingKey::Cmac(&stamp_key()).bind(packet),
             Algorithm::Umac => {
                 let name = (packet.capability_octets(index).to_vec(), time);
-                Context::Umac(self.contexts.get(&name, stamp_key)).bind(packet)
+                BindingKey::Umac(self.contexts.get(&name, stamp_key)).bind(packet)
             }
         }
     }
@@ -196,8 +196,8 @@ impl PaperRouter {
 pub fn stamp_key(s: &Key128, capability: &PaperCapability) -> Key128 {
     match &capability.delegation {
         None => s.clone(),
-        Some(PaperDelegation { prefix, id, kind: Kind::Chaining }) => chain(chain_begin(s, *id), 0, prefix),
-        Some(PaperDelegation { prefix, id, kind: Kind::Xor }) => XorDelegated::begin(s, *id).step(0, prefix).d,
+        Some(PaperDelegation { prefix, id, kind: DelegationKind::Chaining }) => chain(chain_begin(s, *id), 0, prefix),
+        Some(PaperDelegation { prefix, id, kind: DelegationKind::Xor }) => XorKeys::begin(s, *id).step(0, prefix).d,
     }
 }
 
@@ -210,7 +210,7 @@ pub fn encapsulate(
     inner: &[u8],
     hops: &[(PaperCapability, Key128)],
     algorithm: Algorithm,
-) -> Result<Vec<u8>, PaperMalformed> {
+) -> Result<Vec<u8>, PaperHeaderError> {
     let need = Malformed::Truncated { need: 20, have: inner.len() };
     let (header, payload) = inner.split_first_chunk::<20>().ok_or(need)?;
     let first = hops.first().ok_or(Malformed::ListLength)?.0.waypoint;
@@ -234,8 +234,8 @@ pub fn encapsulate(
     let packet = PaperPacket::decode(&out)?;
     for (index, (_, key)) in hops.iter().enumerate() {
         let binding = match algorithm {
-            Algorithm::Umac => Context::Umac(&Umac::new(key)).bind(&packet),
-            Algorithm::Cmac => Context::Cmac(key).bind(&packet),
+            Algorithm::Umac => BindingKey::Umac(&Umac::new(key)).bind(&packet),
+            Algorithm::Cmac => BindingKey::Cmac(key).bind(&packet),
         };
         bindings.push((packet.binding_range(index), binding));
     }

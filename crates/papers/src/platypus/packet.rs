@@ -11,7 +11,7 @@ use std::ops::Range;
 use wayleave_packet::platypus::header::offsets::{MAX_CAPABILITIES, MAX_SAME_WAYPOINT, WORD};
 use wayleave_packet::platypus::header::{Carriage, DelegationId, Malformed, Outer, Principal};
 
-use super::{BINDING, Kind, PaperCapability, PaperDelegation, PaperPrefix};
+use super::{BINDING, DelegationKind, PaperCapability, PaperDelegation, PaperPrefix};
 use crate::ipv4;
 
 /// Octets of the header in front of the capabilities.
@@ -38,7 +38,7 @@ mod at {
 
 /// Why octets are not a packet of version 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PaperMalformed {
+pub enum PaperHeaderError {
     /// As in every version.
     #[error(transparent)]
     Header(#[from] Malformed),
@@ -65,7 +65,7 @@ impl<'a> PaperPacket<'a> {
     ///
     /// # Errors
     /// The first thing that is wrong.
-    pub fn decode(octets: &'a [u8]) -> Result<Self, PaperMalformed> {
+    pub fn decode(octets: &'a [u8]) -> Result<Self, PaperHeaderError> {
         let (outer, datagram) = Outer::decode(octets)?;
         if outer.carriage != Carriage::Ip {
             return Err(Malformed::NotPlatypus.into());
@@ -98,7 +98,7 @@ impl<'a> PaperPacket<'a> {
     }
 
     /// Finds every capability of `list`, which begins at `first`, and the one at `pointer`.
-    fn walk(&mut self, list: &[u8], first: usize, pointer: usize) -> Result<(), PaperMalformed> {
+    fn walk(&mut self, list: &[u8], first: usize, pointer: usize) -> Result<(), PaperHeaderError> {
         if pointer > self.payload {
             return Err(Malformed::PointerBeyond.into());
         }
@@ -186,7 +186,7 @@ impl<'a> PaperPacket<'a> {
         let octets = self.capability_octets(index);
         let address = |at: usize| Ipv4Addr::new(octets[at], octets[at + 1], octets[at + 2], octets[at + 3]);
         let number = |at: usize| u32::from_be_bytes([0, octets[at], octets[at + 1], octets[at + 2]]);
-        let kind = if octets[7] & FLAG_XOR == 0 { Kind::Chaining } else { Kind::Xor };
+        let kind = if octets[7] & FLAG_XOR == 0 { DelegationKind::Chaining } else { DelegationKind::Xor };
         PaperCapability {
             waypoint: address(0),
             principal: Principal::new(number(4)).expect("24 bits"),
@@ -267,11 +267,11 @@ impl<'a> PaperPacket<'a> {
 }
 
 /// Octets of the capability at the front of `octets` without its binding, which must be there too.
-fn bare_length(octets: &[u8]) -> Result<usize, PaperMalformed> {
+fn bare_length(octets: &[u8]) -> Result<usize, PaperHeaderError> {
     let flags = *octets.get(BARE - 1).ok_or(Malformed::ListLength)? & 0xf;
     let is_delegated = flags & FLAG_DELEGATED != 0;
     if flags & !(FLAG_DELEGATED | FLAG_XOR) != 0 || flags == FLAG_XOR {
-        return Err(PaperMalformed::CapabilityFlags(flags));
+        return Err(PaperHeaderError::CapabilityFlags(flags));
     }
     let bare = if is_delegated { DELEGATED } else { BARE };
     if octets.len() < bare + BINDING {
@@ -291,8 +291,8 @@ impl PaperCapability {
         out.extend(self.principal.octets());
         let flags = match self.delegation {
             None => 0,
-            Some(PaperDelegation { kind: Kind::Chaining, .. }) => FLAG_DELEGATED,
-            Some(PaperDelegation { kind: Kind::Xor, .. }) => FLAG_DELEGATED | FLAG_XOR,
+            Some(PaperDelegation { kind: DelegationKind::Chaining, .. }) => FLAG_DELEGATED,
+            Some(PaperDelegation { kind: DelegationKind::Xor, .. }) => FLAG_DELEGATED | FLAG_XOR,
         };
         out.push(self.key_id << 4 | flags);
         if let Some(delegation) = &self.delegation {

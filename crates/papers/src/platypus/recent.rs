@@ -4,13 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
 /// The entries inserted last, at most `most`.
-pub(crate) struct Recent<K, V> {
+pub(crate) struct RecentMap<K, V> {
     entries: HashMap<K, V>,
     oldest: VecDeque<K>,
     most: usize,
 }
 
-impl<K: Hash + Eq + Clone, V> Recent<K, V> {
+impl<K: Hash + Eq + Clone, V> RecentMap<K, V> {
     /// Allocates room for `most` entries, at least one.
     pub(crate) fn new(most: usize) -> Self {
         let most = most.max(1);

@@ -6,7 +6,7 @@ use wayleave_crypto::lanes::{Aes128, Block};
 use wayleave_crypto::secret::Key128;
 use zeroize::Zeroize;
 
-use super::recent::Recent;
+use super::recent::RecentMap;
 
 /// Octets of the first layer's key and of its chunks.
 const L1_CHUNK: usize = 1024;
@@ -163,13 +163,13 @@ fn be64(octets: &[u8]) -> u64 {
 }
 
 /// The contexts of the most recent capabilities, so that a key is set up once for many packets.
-pub struct ContextCache<K>(Recent<K, Umac<2>>);
+pub struct ContextCache<K>(RecentMap<K, Umac<2>>);
 
 impl<K: std::hash::Hash + Eq + Clone> ContextCache<K> {
     /// Room for `most` contexts, at least one.
     #[must_use]
     pub fn new(most: usize) -> Self {
-        Self(Recent::new(most))
+        Self(RecentMap::new(most))
     }
 
     /// The context `name`. If it is missing, `make` makes its key, in place of the oldest one if there is no room.

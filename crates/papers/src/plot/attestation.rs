@@ -6,9 +6,9 @@ use super::{Content, Panel, Plot, Series, Style};
 use crate::bench::attestation::hors::{MEAN_PATH, shapes};
 use crate::bench::attestation::memory::TABLES;
 use crate::bench::attestation::ops::{AFTER, shape_name};
-use crate::bench::attestation::trace::Served;
+use crate::bench::attestation::trace::WorkloadDelays;
 use crate::bench::attestation::workload::Workload;
-use crate::bench::attestation::{Contender, SEED, queue};
+use crate::bench::attestation::{SEED, SuiteVariant, queue};
 use crate::kc_x::hors::{KC_MT, SPV};
 use crate::report::Report;
 
@@ -23,8 +23,8 @@ fn found(report: &Report, what: &str, suffix: &str) -> Values {
 
 /// Every name that results may have.
 fn names() -> Vec<String> {
-    let mut names: Vec<String> = Contender::all().into_iter().map(Contender::name).collect();
-    let without = Contender { tables: false, ..Contender::new(SuiteId::SBgp) }.name();
+    let mut names: Vec<String> = SuiteVariant::all().into_iter().map(SuiteVariant::name).collect();
+    let without = SuiteVariant { tables: false, ..SuiteVariant::new(SuiteId::SBgp) }.name();
     let place = names.iter().position(|name| name == SuiteId::SBgp.name()).map_or(names.len(), |place| place + 1);
     names.insert(place, without);
     names
@@ -198,7 +198,7 @@ const TABLE_V: [(SuiteId, [(f64, f64); 3]); 4] = [
 
 /// Tables IV and V, figures 5 and 6, from the results of `attest-trace`.
 #[must_use]
-pub fn trace(report: &Report, workloads: &[Workload], served: &[Served]) -> Plot {
+pub fn trace(report: &Report, workloads: &[Workload], served: &[WorkloadDelays]) -> Plot {
     let mut panels = vec![table_iv(report, workloads)];
     for workload in workloads {
         panels.push(table_v(report, *workload));
@@ -247,12 +247,12 @@ fn curve(name: String, counts: &[u32]) -> Series<f64> {
 }
 
 /// Figures 5 and 6 as measured. A suite that sends within the second of arrival has the curve of the arrivals.
-fn figure_6(workload: Workload, served: &[Served]) -> Panel {
+fn figure_6(workload: Workload, served: &[WorkloadDelays]) -> Panel {
     const SECOND: u64 = 1_000_000_000;
     let mut series = vec![curve("arriving (figure 5)".to_owned(), &workload.seconds(SEED))];
     let of = served.iter().filter(|one| one.workload == workload && one.whole);
-    let (late, prompt): (Vec<&Served>, Vec<&Served>) = of.partition(|one| one.delays.max >= SECOND);
-    let name = |one: &Served| one.contender.name();
+    let (late, prompt): (Vec<&WorkloadDelays>, Vec<&WorkloadDelays>) = of.partition(|one| one.delays.max >= SECOND);
+    let name = |one: &WorkloadDelays| one.variant.name();
     series.extend(late.iter().map(|one| curve(format!("{} sends", name(one)), &one.delays.outgoing)));
     // The curves of the others coincide: one stands for all.
     let slowest = prompt.iter().max_by_key(|one| one.delays.max);

@@ -27,7 +27,7 @@ const HEADER_LINES: usize = 1;
 
 /// A packet that waits for its MAC.
 #[derive(Clone, Copy, Default)]
-struct Pending {
+struct PendingPacket {
     mac: u32,
     /// The MAC of the next field, if the packet changes from its up half to its down half here.
     second: u32,
@@ -118,7 +118,7 @@ impl Switch {
         (passed, wrong): (u16, u16),
     ) {
         let mut refused = [None; RUN];
-        let mut pending = [Pending::default(); RUN];
+        let mut pending = [PendingPacket::default(); RUN];
         let mut blocks = [[0; 16]; RUN];
         let mut seconds = [[0; 16]; RUN];
         let mut changes = false;
@@ -157,7 +157,7 @@ impl Switch {
     fn decide(
         &self,
         frame: &mut Frame<'_>,
-        packet: &Pending,
+        packet: &PendingPacket,
         tag: &[u8; 16],
         second: &[u8; 16],
         action: &mut Action,
@@ -216,7 +216,12 @@ fn put(lanes: &mut Lanes, frames: &[Frame<'_>]) {
 }
 
 #[inline(always)]
-fn check(frame: &Frame<'_>, packet: &mut Pending, block: &mut [u8; 16], second: &mut [u8; 16]) -> Result<(), Reason> {
+fn check(
+    frame: &Frame<'_>,
+    packet: &mut PendingPacket,
+    block: &mut [u8; 16],
+    second: &mut [u8; 16],
+) -> Result<(), Reason> {
     let layout = Layout::decode(frame.octets).map_err(|_| Reason::Malformed)?;
     let this = step(frame.octets, layout, layout.pointer);
     if let Ingress::External(interface) = frame.ingress

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_packet::icing::mint::Form;
-use wayleave_papers::bench::icing::{Bench, Work};
+use wayleave_papers::bench::forward::{ForwardBench, ForwardTask};
+use wayleave_papers::bench::icing::{IcingBench, IcingTask};
+use wayleave_papers::bench::platypus::{PlatypusBench, PlatypusStampBench, PlatypusTask};
 use wayleave_papers::bench::slots::{Headroom, PACKETS};
-use wayleave_papers::bench::{forward, platypus};
 
 thread_local! {
     /// Allocations of this thread.
@@ -48,9 +49,9 @@ fn bursts_are_forwarded_and_stamped_without_an_allocation() {
         "the counter counts"
     );
     for kernel in CpuKernel::available() {
-        for work in [Work::Forward, Work::Full, Work::Stamp] {
+        for work in [IcingTask::Forward, IcingTask::Full, IcingTask::Stamp] {
             for form in [Form::Path, Form::Handle] {
-                let mut bench = Bench::new(work, 200, form, kernel, Headroom::Staggered);
+                let mut bench = IcingBench::new(work, 200, form, kernel, Headroom::Staggered);
                 let before = allocations();
                 let (done, _) = bench.pass(&mut || Duration::ZERO);
                 assert_eq!(allocations() - before, 0, "{work:?} {form:?} on {}", kernel.name());
@@ -63,16 +64,15 @@ fn bursts_are_forwarded_and_stamped_without_an_allocation() {
 /// With revocations, replay filter and accounts, and stamped.
 #[test]
 fn bursts_of_platypus_are_forwarded_and_stamped_without_an_allocation() {
-    use platypus::{Bench, StampBench, Work};
     for kernel in CpuKernel::available() {
-        for work in [Work::Plain, Work::Full] {
-            let mut bench = Bench::new(work, 348, kernel, Headroom::Staggered);
+        for work in [PlatypusTask::Plain, PlatypusTask::Full] {
+            let mut bench = PlatypusBench::new(work, 348, kernel, Headroom::Staggered);
             let before = COUNT.with(Cell::get);
             let (done, _) = bench.pass(&mut || Duration::ZERO);
             assert_eq!(COUNT.with(Cell::get) - before, 0, "{work:?} on {}", kernel.name());
             assert!(done + 4 >= PACKETS);
         }
-        let mut bench = StampBench::new(348, kernel, Headroom::Staggered);
+        let mut bench = PlatypusStampBench::new(348, kernel, Headroom::Staggered);
         let before = COUNT.with(Cell::get);
         let mut within = 0;
         // The clock is asked before and after; the packets are put back behind it.
@@ -146,8 +146,8 @@ fn bursts_are_stamped_by_rule_without_an_allocation() {
 #[test]
 fn bursts_of_scion_are_forwarded_without_an_allocation() {
     for kernel in CpuKernel::available() {
-        for work in [forward::Work::Scion, forward::Work::Scion2015] {
-            let mut bench = forward::Bench::new(work, 1_500, &[], kernel, Headroom::Staggered, 5).expect("no routes");
+        for work in [ForwardTask::Scion, ForwardTask::Scion2015] {
+            let mut bench = ForwardBench::new(work, 1_500, &[], kernel, Headroom::Staggered, 5).expect("no routes");
             let before = COUNT.with(Cell::get);
             assert_eq!(bench.pass(&mut || Duration::ZERO).0, PACKETS);
             assert_eq!(COUNT.with(Cell::get) - before, 0, "{work:?} on {}", kernel.name());

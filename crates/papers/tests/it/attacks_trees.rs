@@ -7,7 +7,7 @@ use wayleave_crypto::secret::Secret;
 use wayleave_papers::kc_x::certificates::BitVector;
 use wayleave_papers::kc_x::hors::{KC_MT, Tree};
 use wayleave_papers::kc_x::mmo::{Mmo, Node, Value, cut, join};
-use wayleave_papers::kc_x::mt::{Attestation, Hop, KcMt, SIGMA, Signature, digest};
+use wayleave_papers::kc_x::mt::{Attestation, KcMt, SIGMA, Signature, TreeHop, digest};
 use wayleave_papers::kc_x::origin::OriginStatement;
 use wayleave_papers::scheme::Scheme;
 
@@ -23,14 +23,14 @@ fn received(scheme: &mut KcMt, path: &[u32], to: u32) -> Attestation {
 }
 
 /// A hop of `path`'s last AS, signed with the key of `seed`, that sends to `to` and grants the key of `grants`.
-fn forge_hop(scheme: &mut KcMt, path: &[u32], to: u32, seed: &[u8; 16], grants: &[u8; 16]) -> Hop {
+fn forge_hop(scheme: &mut KcMt, path: &[u32], to: u32, seed: &[u8; 16], grants: &[u8; 16]) -> TreeHop {
     let path: Vec<Asn> = path.iter().copied().map(Asn).collect();
     let vector = scheme.certificates_mut().export(&path, Asn(to));
     let mmo = Mmo::default();
     let key = Tree::new(&mmo, KC_MT, grants).root();
     let mut hors = Vec::new();
     Tree::new(&mmo, KC_MT, seed).sign(&digest(&path, path.len() - 1, &vector, &key), &mut hors);
-    Hop { vector, key, signature: Signature::Granted { serial: 0, hors } }
+    TreeHop { vector, key, signature: Signature::Granted { serial: 0, hors } }
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn grind(signatures: u32, most: u64) -> Option<u64> {
         // A new neighbour changes 2's vector, and so what it signs.
         scheme.certificates_mut().connect(Asn(2), Asn(100 + number));
         let heard = received(&mut scheme, &[1, 2], 3);
-        assert!(origin.as_ref().is_none_or(|before: &Hop| before.key == heard.hops[0].key), "still one tree");
+        assert!(origin.as_ref().is_none_or(|before: &TreeHop| before.key == heard.hops[0].key), "still one tree");
         let Signature::Granted { hors, .. } = &heard.hops[1].signature else { panic!("2 is not the origin") };
         let path = [Asn(1), Asn(2)];
         observed.learn(&KC_MT.chosen(&digest(&path, 1, &heard.hops[1].vector, &heard.hops[1].key)), hors);
@@ -152,7 +152,7 @@ fn grind(signatures: u32, most: u64) -> Option<u64> {
         let key = Tree::new(&mmo, KC_MT, &seed).root();
         let chosen = KC_MT.chosen(&digest(&[Asn(1), Asn(2)], 1, &vector, &key));
         let Some(hors) = observed.forge(&chosen) else { continue };
-        let forged = Hop { vector, key, signature: Signature::Granted { serial: 0, hors } };
+        let forged = TreeHop { vector, key, signature: Signature::Granted { serial: 0, hors } };
         let own = forge_hop(&mut scheme, &[1, 2, 6], 7, &seed, &[9; 16]);
         let attestation = Attestation { hops: vec![origin, forged, own], granted: Secret::new([9; 16]) }.encode();
         assert!(scheme.verify(&announcement(&["192.0.2.0/24"], &[1, 2, 6]), &attestation, Asn(7)));

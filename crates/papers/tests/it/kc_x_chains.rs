@@ -3,21 +3,21 @@
 use wayleave_attestation::SuiteId;
 use wayleave_core::Asn;
 use wayleave_crypto::secret::Secret;
-use wayleave_papers::bench::attestation::{self, Contender};
+use wayleave_papers::bench::attestation::{self, SuiteVariant};
 
 #[test]
 fn honest_chains_of_the_papers_suites_and_mixes_are_valid() {
     let seed = Secret::new([6; 32]);
-    for contender in Contender::all().into_iter().filter(|contender| contender.suite.is_reserved()) {
-        let mut scheme = contender.scheme(&seed).expect("it is there");
+    for variant in SuiteVariant::all().into_iter().filter(|variant| variant.suite.is_reserved()) {
+        let mut scheme = variant.scheme(&seed).expect("it is there");
         // SPV has sixteen positions.
-        let longest = if contender.suite == SuiteId::Spv { 16 } else { 64 };
+        let longest = if variant.suite == SuiteId::Spv { 16 } else { 64 };
         for length in [1, 2, 3, 4, 7, 16, 33, 64].into_iter().filter(|length| *length <= longest) {
             let path: Vec<Asn> = (1..=length).map(Asn).collect();
             let received = attestation::receive(scheme.as_mut(), &path, &["192.0.2.0/24".parse().expect("a prefix")])
                 .expect("attests");
             let right = scheme.verify(&received.announcement, &received.attestation, attestation::ROUTER);
-            assert!(right, "{} of {length}", contender.name());
+            assert!(right, "{} of {length}", variant.name());
         }
     }
 }

@@ -12,7 +12,7 @@ use wayleave_packet::platypus::mint::{
 };
 use wayleave_packet::platypus::verify::{self, IcmpError, Policy, Reason, Verdict, Waypoint};
 use wayleave_papers::platypus::{
-    self, Algorithm, Kind, PaperCapability, PaperDelegation, PaperPacket, PaperPrefix, PaperRouter, XorDelegated,
+    self, Algorithm, DelegationKind, PaperCapability, PaperDelegation, PaperPacket, PaperPrefix, PaperRouter, XorKeys,
 };
 
 /// 2026-11-21 06:00 UTC.
@@ -128,7 +128,7 @@ fn paper_passes_by(
     router.process(&packet, at(now)).is_ok()
 }
 
-fn paper_delegation(address: [u8; 4], length: u8, id: u32, kind: Kind) -> PaperDelegation {
+fn paper_delegation(address: [u8; 4], length: u8, id: u32, kind: DelegationKind) -> PaperDelegation {
     PaperDelegation { prefix: PaperPrefix { address: Ipv4Addr::from(address), length }, id: delegation_id(id), kind }
 }
 
@@ -138,7 +138,7 @@ fn a_waypoint_takes_no_packet_of_the_papers_protocol_under_any_policy() {
     for algorithm in [Algorithm::Umac, Algorithm::Cmac] {
         let key_id = platypus::key_id(N, NOW);
         let key = paper_secret(algorithm, platypus::get_time(N, key_id, NOW));
-        let exclusive_or = paper_delegation([203, 0, 113, 0], 24, 7, Kind::Xor);
+        let exclusive_or = paper_delegation([203, 0, 113, 0], 24, 7, DelegationKind::Xor);
         for delegation in [None, Some(exclusive_or)] {
             let inner = inner(b"twenty octets of TCP");
             let capability = paper_capability(key_id, delegation);
@@ -174,15 +174,15 @@ fn the_published_protocol_works_as_published() {
         assert_eq!(packet.outer_destination(), DESTINATION);
         assert_eq!(packet.current(), None);
         for delegation in [
-            paper_delegation([203, 0, 113, 0], 24, 5, Kind::Chaining),
-            paper_delegation([203, 0, 113, 0], 24, 5, Kind::Xor),
+            paper_delegation([203, 0, 113, 0], 24, 5, DelegationKind::Chaining),
+            paper_delegation([203, 0, 113, 0], 24, 5, DelegationKind::Xor),
         ] {
             let capability = paper_capability(capability.key_id, Some(delegation));
             let key = platypus::stamp_key(&key, &capability);
             let to = [203, 0, 113, 9];
             let mut both = paper_router(algorithm).with_xor();
             assert!(paper_passes_by(&mut both, algorithm, capability, &key, to, NOW));
-            let chaining = delegation.kind == Kind::Chaining;
+            let chaining = delegation.kind == DelegationKind::Chaining;
             assert_eq!(paper_passes_by(&mut router, algorithm, capability, &key, to, NOW), chaining);
             assert!(!paper_passes_by(&mut both, algorithm, capability, &key, [203, 0, 112, 9], NOW));
         }
@@ -244,8 +244,8 @@ fn break_2_a_holder_of_an_xor_delegation_changes_its_number() {
     let (id, forged) = (delegation_id(5), delegation_id(6));
     let time = platypus::get_time(N, platypus::key_id(N, NOW), NOW);
     let s = paper_secret(Algorithm::Cmac, time);
-    let delegation = paper_delegation([203, 0, 113, 0], 24, 5, Kind::Xor);
-    let held = XorDelegated::begin(&s, id).step(0, &delegation.prefix);
+    let delegation = paper_delegation([203, 0, 113, 0], 24, 5, DelegationKind::Xor);
+    let held = XorKeys::begin(&s, id).step(0, &delegation.prefix);
     let other = held.d.xor(&platypus::h(&id.octets())).xor(&platypus::h(&forged.octets()));
     let capability = paper_capability(platypus::key_id(N, NOW), Some(PaperDelegation { id: forged, ..delegation }));
     assert!(paper_passes(&mut paper_router(Algorithm::Cmac).with_xor(), capability, &other, [203, 0, 113, 9], NOW));
@@ -267,13 +267,13 @@ fn break_3_two_holders_of_xor_delegations_widen_a_prefix() {
     let time = platypus::get_time(N, platypus::key_id(N, NOW), NOW);
     let s = paper_secret(Algorithm::Cmac, time);
     let mine = PaperPrefix { address: Ipv4Addr::new(10, 0, 0, 0), length: 8 };
-    let colluder = XorDelegated::begin(&s, delegation_id(99)).step(0, &mine);
+    let colluder = XorKeys::begin(&s, delegation_id(99)).step(0, &mine);
     let theirs = PaperPrefix { address: Ipv4Addr::new(203, 0, 113, 0), length: 24 };
-    let stranger = XorDelegated::begin(&s, id).step(0, &theirs);
+    let stranger = XorKeys::begin(&s, id).step(0, &theirs);
     // The colluder's s_8 is everybody's: it gives the stranger's bits 9 to 24, which come off again.
-    let bits = XorDelegated { d: Key128::new([0; 16]), s: colluder.s }.step(8, &theirs).d;
+    let bits = XorKeys { d: Key128::new([0; 16]), s: colluder.s }.step(8, &theirs).d;
     let lifted = stranger.d.xor(&bits);
-    let delegation = paper_delegation([203, 0, 0, 0], 8, 5, Kind::Xor);
+    let delegation = paper_delegation([203, 0, 0, 0], 8, 5, DelegationKind::Xor);
     let capability = paper_capability(platypus::key_id(N, NOW), Some(delegation));
     assert!(paper_passes(&mut paper_router(Algorithm::Cmac).with_xor(), capability, &lifted, [203, 77, 1, 2], NOW));
 
@@ -303,9 +303,9 @@ fn break_4_three_quarters_of_an_xor_delegation_give_the_fourth() {
     let time = platypus::get_time(N, platypus::key_id(N, NOW), NOW);
     let s = paper_secret(Algorithm::Cmac, time);
     let quarter = |third: u8| PaperPrefix { address: Ipv4Addr::new(203, 0, third, 0), length: 18 };
-    let d = |third| XorDelegated::begin(&s, id).step(0, &quarter(third)).d;
+    let d = |third| XorKeys::begin(&s, id).step(0, &quarter(third)).d;
     let fourth = d(0).xor(&d(64)).xor(&d(128));
-    let delegation = paper_delegation([203, 0, 192, 0], 18, 5, Kind::Xor);
+    let delegation = paper_delegation([203, 0, 192, 0], 18, 5, DelegationKind::Xor);
     let capability = paper_capability(platypus::key_id(N, NOW), Some(delegation));
     assert!(paper_passes(&mut paper_router(Algorithm::Cmac).with_xor(), capability, &fourth, [203, 0, 200, 1], NOW));
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use wayleave_papers::platypus::{
-    self, Algorithm, Kind, PaperCapability, PaperDelegation, PaperPacket, PaperPrefix, PaperRouter,
+    self, Algorithm, DelegationKind, PaperCapability, PaperDelegation, PaperPacket, PaperPrefix, PaperRouter,
 };
 use wayleave_papers::scion_2015::{self, HalfPath, OpaqueKey, join};
 
@@ -30,7 +30,7 @@ fn platypus_packets() -> Value {
     let (n, id) = (12, platypus::key_id(12, NOW));
     let mut out = Vec::new();
     for (mac, algorithm) in [("umac", Algorithm::Umac), ("cmac", Algorithm::Cmac)] {
-        for kind in [None, Some(Kind::Chaining), Some(Kind::Xor)] {
+        for kind in [None, Some(DelegationKind::Chaining), Some(DelegationKind::Xor)] {
             let prefix = PaperPrefix { address: [203, 0, 113, 0].into(), length: 24 };
             let delegation = kind.map(|kind| PaperDelegation { prefix, id: delegation_id(0x539), kind });
             let capability =
@@ -44,7 +44,7 @@ fn platypus_packets() -> Value {
             let mut router = PaperRouter::new(WAYPOINT, key(), n, algorithm, 4).with_xor();
             let after = router.process(&packet, at(NOW)).expect("it passes");
             out.push(json!({
-                "mac": mac, "delegation": kind.map(|kind| if kind == Kind::Xor { "xor" } else { "chaining" }),
+                "mac": mac, "delegation": kind.map(|kind| if kind == DelegationKind::Xor { "xor" } else { "chaining" }),
                 "now": NOW, "interval": n, "k": hex(key().expose()), "s": hex(s.expose()),
                 "stamp_key": hex(stamp_key.expose()), "before": hex(&before), "after": hex(&after),
             }));

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::Clock;
-use crate::kc_x::hors::{Claimed, SPV, Shape, Tree, roots};
+use crate::kc_x::hors::{HorsSignature, SPV, Shape, Tree, roots};
 use crate::kc_x::mmo::{Digest, Mmo, message};
 
 /// The mean path length for which the paper computes the cost of an UPDATE.
@@ -96,7 +96,7 @@ pub fn cost(shape: Shape, trees: u32, clock: Clock<'_>) -> Cost {
         digests.iter().zip(&mut signatures).skip(1).for_each(|(digest, signature)| tree.sign(digest, signature));
         let all_signed = clock();
         for (digest, signature) in digests.iter().zip(&signatures) {
-            let claimed = Claimed::new(shape, digest, signature).expect("an honest signature");
+            let claimed = HorsSignature::new(shape, digest, signature).expect("an honest signature");
             assert_eq!(roots(&mmo, shape, &[claimed]), [tree.root()], "an honest signature was refused");
         }
         (first, next, verify) = (first + signed - start, next + all_signed - signed, verify + clock() - all_signed);

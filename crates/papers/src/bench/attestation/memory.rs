@@ -4,14 +4,14 @@ use serde_json::json;
 use wayleave_attestation::SuiteId;
 use wayleave_core::Asn;
 
-use super::{Failed, Options, failed, note_missing, receive, seed, workload::Route};
+use super::{Options, SuiteFailure, failed, note_missing, receive, seed, workload::Route};
 use crate::kc_x::hybrid::Mix;
 use crate::report::Report;
 use crate::scheme::{Scheme, SchemeError};
 
 /// A routing table of the paper.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Table {
+pub struct RoutingTable {
     pub asn: u32,
     /// Routes.
     pub entries: u64,
@@ -20,34 +20,34 @@ pub struct Table {
 }
 
 /// The three tables of table VI.
-pub const TABLES: [Table; 3] = [
-    Table { asn: 1221, entries: 211_721, mean_path: 3.555 },
-    Table { asn: 4637, entries: 163_918, mean_path: 3.356 },
-    Table { asn: 7660, entries: 167_288, mean_path: 4.46 },
+pub const TABLES: [RoutingTable; 3] = [
+    RoutingTable { asn: 1221, entries: 211_721, mean_path: 3.555 },
+    RoutingTable { asn: 4637, entries: 163_918, mean_path: 3.356 },
+    RoutingTable { asn: 7660, entries: 167_288, mean_path: 4.46 },
 ];
 
 /// `bench attest-memory`.
 ///
 /// # Errors
 /// If a scheme cannot sign the UPDATEs.
-pub fn run(options: &Options) -> Result<Report, Failed> {
+pub fn run(options: &Options) -> Result<Report, SuiteFailure> {
     let samples = if options.short { 40 } else { 400 };
     let params = json!({ "samples": samples, "counted": "signatures, as in the paper" });
     let mut report = Report::new("attest-memory", params);
     let mut missing = Vec::new();
-    for contender in options.contenders() {
+    for variant in options.variants() {
         // The paper has two mixes of the hybrid; the first has the suite's name.
-        let name = match (contender.suite, contender.mix) {
+        let name = match (variant.suite, variant.mix) {
             (SuiteId::KcHybridPaper, Mix::Only(_)) => continue,
-            (SuiteId::KcHybridPaper, Mix::OneIn(2)) => contender.suite.to_string(),
-            _ => contender.name(),
+            (SuiteId::KcHybridPaper, Mix::OneIn(2)) => variant.suite.to_string(),
+            _ => variant.name(),
         };
-        let Some(mut scheme) = contender.scheme(&seed()) else {
+        let Some(mut scheme) = variant.scheme(&seed()) else {
             missing.push(name);
             continue;
         };
         for table in &TABLES {
-            let bytes = of_table(scheme.as_mut(), table, samples).map_err(failed(contender))?;
+            let bytes = of_table(scheme.as_mut(), table, samples).map_err(failed(variant))?;
             report.exact(format!("memory.{name}.{}", table.asn), "bytes", bytes.round());
         }
     }
@@ -78,7 +78,7 @@ pub fn signature_bytes(scheme: &mut dyn Scheme, hops: usize, samples: usize) -> 
 ///
 /// # Errors
 /// As [`receive`].
-pub fn of_table(scheme: &mut dyn Scheme, table: &Table, samples: usize) -> Result<f64, SchemeError> {
+pub fn of_table(scheme: &mut dyn Scheme, table: &RoutingTable, samples: usize) -> Result<f64, SchemeError> {
     let short = table.mean_path.floor();
     let longer = table.mean_path - short;
     let bytes = signature_bytes(scheme, short as usize, samples)? * (1.0 - longer)
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn forty_bytes_a_hop_take_what_the_paper_says_of_s_bgp() {
         // 28.7, 21 and 28.5 MB, of 2^20 bytes.
-        let of = |table: &Table| of_table(&mut Forty, table, 2).expect("sound") / f64::from(1 << 20);
+        let of = |table: &RoutingTable| of_table(&mut Forty, table, 2).expect("sound") / f64::from(1 << 20);
         let tenths: Vec<i64> = TABLES.iter().map(|table| (of(table) * 10.0).round() as i64).collect();
         assert_eq!(tenths, [287, 210, 285]);
     }

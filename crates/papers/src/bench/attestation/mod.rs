@@ -52,29 +52,29 @@ pub struct Options {
 
 impl Options {
     /// The suites asked for, of the hybrid in all its mixes.
-    fn contenders(&self) -> Vec<Contender> {
-        let is_wanted = |one: &Contender| self.suites.is_empty() || self.suites.contains(&one.suite);
-        Contender::all().into_iter().filter(is_wanted).collect()
+    fn variants(&self) -> Vec<SuiteVariant> {
+        let is_wanted = |one: &SuiteVariant| self.suites.is_empty() || self.suites.contains(&one.suite);
+        SuiteVariant::all().into_iter().filter(is_wanted).collect()
     }
 }
 
 /// A scheme that could not do the work of a benchmark.
 #[derive(Clone, Debug)]
-pub struct Failed {
-    pub contender: Contender,
+pub struct SuiteFailure {
+    pub variant: SuiteVariant,
     pub error: SchemeError,
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for SuiteFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.contender.name(), self.error)
+        write!(f, "{}: {}", self.variant.name(), self.error)
     }
 }
 
-impl std::error::Error for Failed {}
+impl std::error::Error for SuiteFailure {}
 
-fn failed(contender: Contender) -> impl Fn(SchemeError) -> Failed {
-    move |error| Failed { contender, error }
+fn failed(variant: SuiteVariant) -> impl Fn(SchemeError) -> SuiteFailure {
+    move |error| SuiteFailure { variant, error }
 }
 
 /// All keys come from this.
@@ -94,9 +94,9 @@ pub const ROUTER: Asn = Asn(64_500);
 /// The neighbour that it sends to.
 pub const NEIGHBOUR: Asn = Asn(64_501);
 
-/// A suite to measure, with the variants that it has.
+/// A suite in one of the variants in which it is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Contender {
+pub struct SuiteVariant {
     pub suite: SuiteId,
     /// Who signs with KC-MT in the paper's hybrid.
     pub mix: Mix,
@@ -108,7 +108,7 @@ pub struct Contender {
     pub tables: bool,
 }
 
-impl Contender {
+impl SuiteVariant {
     /// The variant in the paper's tables. In the hybrid the router has KC-MT as its primary suite and all ASes before it
     /// KC-RSA, the worst case of section V-A2.
     #[must_use]
@@ -168,7 +168,7 @@ pub fn generate(suite: SuiteId, seed: &Secret<32>) {
         other => match suite::of(other) {
             Some(suite) => drop(suite.generate(seed)),
             None => {
-                if let Some(mut scheme) = Contender::new(other).scheme(seed) {
+                if let Some(mut scheme) = SuiteVariant::new(other).scheme(seed) {
                     scheme.prepare(&[ROUTER]);
                 }
             }
@@ -178,7 +178,7 @@ pub fn generate(suite: SuiteId, seed: &Secret<32>) {
 
 /// An attested UPDATE as the router receives it.
 #[derive(Clone, Debug)]
-pub struct Received {
+pub struct ReceivedUpdate {
     pub announcement: Announcement,
     pub attestation: Vec<u8>,
     /// What the router announces in turn.
@@ -189,7 +189,7 @@ pub struct Received {
 ///
 /// # Errors
 /// If one of them cannot sign, as with SPV on a path longer than its positions.
-pub fn receive(scheme: &mut dyn Scheme, path: &[Asn], prefixes: &[Prefix]) -> Result<Received, SchemeError> {
+pub fn receive(scheme: &mut dyn Scheme, path: &[Asn], prefixes: &[Prefix]) -> Result<ReceivedUpdate, SchemeError> {
     let mut announcement = Announcement { prefixes: prefixes.to_vec(), path: Vec::with_capacity(path.len()) };
     let mut attestation = Vec::new();
     for (index, asn) in path.iter().enumerate() {
@@ -199,14 +199,14 @@ pub fn receive(scheme: &mut dyn Scheme, path: &[Asn], prefixes: &[Prefix]) -> Re
     }
     let mut onward = announcement.clone();
     onward.path.push(ROUTER);
-    Ok(Received { announcement, attestation, onward })
+    Ok(ReceivedUpdate { announcement, attestation, onward })
 }
 
 /// The same for each route, after its keys were made.
 ///
 /// # Errors
 /// As [`receive`].
-pub fn receive_all(scheme: &mut dyn Scheme, routes: &[workload::Route]) -> Result<Vec<Received>, SchemeError> {
+pub fn receive_all(scheme: &mut dyn Scheme, routes: &[workload::Route]) -> Result<Vec<ReceivedUpdate>, SchemeError> {
     for route in routes {
         let mut path = route.path.clone();
         path.extend([ROUTER, NEIGHBOUR]);
@@ -217,16 +217,16 @@ pub fn receive_all(scheme: &mut dyn Scheme, routes: &[workload::Route]) -> Resul
 
 /// A cache of the UPDATEs that were verified. When it is full, the older half is removed.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct VerifiedUpdates {
     entries: HashMap<[u8; 32], u64>,
     added: u64,
 }
 
-impl Seen {
+impl VerifiedUpdates {
     /// Entries, at most: our own limit.
     pub const LIMIT: usize = 1 << 17;
 
-    fn key(received: &Received) -> [u8; 32] {
+    fn key(received: &ReceivedUpdate) -> [u8; 32] {
         let mut hash = Sha256::new();
         for prefix in &received.announcement.prefixes {
             hash.update(prefix.octets());
@@ -254,9 +254,9 @@ impl Seen {
 ///
 /// # Panics
 /// If an honest UPDATE is refused, since then nothing was measured.
-pub fn process(scheme: &mut dyn Scheme, burst: &[&Received], mut seen: Option<&mut Seen>) {
+pub fn process(scheme: &mut dyn Scheme, burst: &[&ReceivedUpdate], mut seen: Option<&mut VerifiedUpdates>) {
     let keys: Vec<[u8; 32]> =
-        if seen.is_some() { burst.iter().map(|one| Seen::key(one)).collect() } else { Vec::new() };
+        if seen.is_some() { burst.iter().map(|one| VerifiedUpdates::key(one)).collect() } else { Vec::new() };
     let known = |number: usize| seen.as_ref().is_some_and(|seen| seen.entries.contains_key(&keys[number]));
     let new: Vec<usize> = (0..burst.len()).filter(|number| !known(*number)).collect();
     let claims: Vec<(&Announcement, &[u8])> =
@@ -292,7 +292,7 @@ pub struct Operations {
 /// Measures the operations on `received`, `repetitions` times, in bursts of `burst`.
 pub fn operations(
     scheme: &mut dyn Scheme,
-    received: &[Received],
+    received: &[ReceivedUpdate],
     burst: usize,
     repetitions: usize,
     clock: Clock<'_>,
@@ -300,7 +300,7 @@ pub fn operations(
     let hops: usize = received.iter().map(|one| one.announcement.path.len()).sum();
     let count = received.len() as f64;
     let mut out = Operations::default();
-    let mut pass = |scheme: &mut dyn Scheme, work: &mut dyn FnMut(&mut dyn Scheme, &[Received])| {
+    let mut pass = |scheme: &mut dyn Scheme, work: &mut dyn FnMut(&mut dyn Scheme, &[ReceivedUpdate])| {
         let mut taken = 0.0;
         for some in received.chunks(burst) {
             // What a router makes ahead in the background (keys to grant, DSA's k) is not measured.
@@ -319,7 +319,7 @@ pub fn operations(
         });
         out.sign.push(taken / count);
         let taken = pass(scheme, &mut |scheme, some| {
-            let right = |one: &&Received| scheme.verify(&one.announcement, &one.attestation, ROUTER);
+            let right = |one: &&ReceivedUpdate| scheme.verify(&one.announcement, &one.attestation, ROUTER);
             assert_eq!(some.iter().filter(right).count(), some.len(), "an honest UPDATE was refused");
         });
         out.verify.push(taken / hops as f64);

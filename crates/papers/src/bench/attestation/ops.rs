@@ -8,8 +8,8 @@ use super::hors::{self, Cost, MEAN_PATH};
 use super::memory::signature_bytes;
 use super::workload::{Route, routes};
 use super::{
-    BURST, Contender, Failed, Operations, Options, Received, SEED, failed, generate, note_missing, operations,
-    receive_all, seed,
+    BURST, Operations, Options, ReceivedUpdate, SEED, SuiteFailure, SuiteVariant, failed, generate, note_missing,
+    operations, receive_all, seed,
 };
 use crate::kc_x::hors::{KC_MT, SPV, Shape};
 use crate::kc_x::origin::OriginStatement;
@@ -29,23 +29,22 @@ const PAIRS: [(SuiteId, SuiteId); 4] = [
 ];
 
 /// A suite in one of its variants, and its times.
-struct Measured {
-    contender: Contender,
+struct VariantTimes {
+    variant: SuiteVariant,
     scheme: Box<dyn Scheme>,
     /// The UPDATEs that it verifies.
-    received: Vec<Received>,
+    received: Vec<ReceivedUpdate>,
     operations: Operations,
 }
 
-impl Measured {
+impl VariantTimes {
     fn hops(&self) -> usize {
         self.received.iter().map(|one| one.announcement.path.len()).sum()
     }
 
     /// The paper's table III: one verification, without the origin's RSA signature.
     fn verification(&self) -> Vec<f64> {
-        let own: usize =
-            self.received.iter().map(|one| self.contender.own_signatures(one.announcement.path.len())).sum();
+        let own: usize = self.received.iter().map(|one| self.variant.own_signatures(one.announcement.path.len())).sum();
         let ratio = self.hops() as f64 / own as f64;
         self.operations.verify.iter().map(|each| each * ratio).collect()
     }
@@ -75,7 +74,7 @@ impl Measured {
 ///
 /// # Errors
 /// If a scheme cannot sign the UPDATEs.
-pub fn run(options: &Options) -> Result<Report, Failed> {
+pub fn run(options: &Options) -> Result<Report, SuiteFailure> {
     let count = if options.short { 120 } else { 240 };
     let repetitions = options.repetitions.unwrap_or(if options.short { 5 } else { 15 }).max(1);
     let routes = routes(count, FEW_ASES, SEED);
@@ -85,10 +84,10 @@ pub fn run(options: &Options) -> Result<Report, Failed> {
     });
     let mut report = Report::new("attest-ops", params);
     let (mut missing, mut measured) = (Vec::new(), Vec::new());
-    for contender in options.contenders() {
-        match prepare(contender, &routes)? {
+    for variant in options.variants() {
+        match prepare(variant, &routes)? {
             Some(ways) => measured.extend(ways),
-            None => missing.push(contender.name()),
+            None => missing.push(variant.name()),
         }
     }
     // Suite by suite within each round, so that a machine that becomes slower does so for all of them.
@@ -106,28 +105,28 @@ pub fn run(options: &Options) -> Result<Report, Failed> {
 
 /// The suite in each of its variants: KC-MT and SPV with each handling of the origin's statement, S-BGP with and without
 /// tables of public keys.
-fn prepare(contender: Contender, routes: &[Route]) -> Result<Option<Vec<Measured>>, Failed> {
-    let mut ways = vec![contender];
-    match contender.suite {
+fn prepare(variant: SuiteVariant, routes: &[Route]) -> Result<Option<Vec<VariantTimes>>, SuiteFailure> {
+    let mut ways = vec![variant];
+    match variant.suite {
         SuiteId::KcMtPaper | SuiteId::Spv => ways.extend([
-            Contender { statement: OriginStatement::AllRemembered, ..contender },
-            Contender { statement: OriginStatement::EachTime, ..contender },
-            Contender { statement: OriginStatement::EachTime, exponent: Exponent::Three, ..contender },
+            SuiteVariant { statement: OriginStatement::AllRemembered, ..variant },
+            SuiteVariant { statement: OriginStatement::EachTime, ..variant },
+            SuiteVariant { statement: OriginStatement::EachTime, exponent: Exponent::Three, ..variant },
         ]),
-        SuiteId::SBgp => ways.push(Contender { tables: false, ..contender }),
+        SuiteId::SBgp => ways.push(SuiteVariant { tables: false, ..variant }),
         _ => {}
     }
-    let measured = |contender: Contender| {
-        let Some(mut scheme) = contender.scheme(&seed()) else { return Ok(None) };
-        let received = receive_all(scheme.as_mut(), routes).map_err(failed(contender))?;
-        Ok(Some(Measured { contender, scheme, received, operations: Operations::default() }))
+    let measured = |variant: SuiteVariant| {
+        let Some(mut scheme) = variant.scheme(&seed()) else { return Ok(None) };
+        let received = receive_all(scheme.as_mut(), routes).map_err(failed(variant))?;
+        Ok(Some(VariantTimes { variant, scheme, received, operations: Operations::default() }))
     };
     ways.into_iter().map(measured).collect()
 }
 
 /// The variant's part of the results' names.
-fn way(contender: Contender) -> &'static str {
-    match (contender.statement, contender.exponent) {
+fn way(variant: SuiteVariant) -> &'static str {
+    match (variant.statement, variant.exponent) {
         (OriginStatement::Remembered, _) => "",
         (OriginStatement::AllRemembered, _) => "_all_statements_known",
         (OriginStatement::EachTime, Exponent::F4) => "_each_statement",
@@ -139,52 +138,52 @@ fn in_seconds(nanoseconds: &[f64]) -> Vec<f64> {
     nanoseconds.iter().map(|each| each / 1e9).collect()
 }
 
-fn add(report: &mut Report, one: &mut Measured, options: &Options) -> Result<(), Failed> {
-    let (contender, name) = (one.contender, one.contender.name());
+fn add(report: &mut Report, one: &mut VariantTimes, options: &Options) -> Result<(), SuiteFailure> {
+    let (variant, name) = (one.variant, one.variant.name());
     let mut add = |what: &str, samples: &[f64]| report.add(format!("{what}.{name}"), "s", &in_seconds(samples));
     let Operations { sign, verify, verify_burst, update_alone, update } = &one.operations;
-    match contender.statement {
+    match variant.statement {
         OriginStatement::Remembered => {
             add("sign", sign);
             add("verify", verify);
             add("verify_burst", verify_burst);
             add("update", update);
             add("update_alone", update_alone);
-            add("generate", &generation(contender.suite, options));
+            add("generate", &generation(variant.suite, options));
         }
         OriginStatement::AllRemembered => {}
-        OriginStatement::EachTime => add(&format!("update{}", way(contender)), update),
+        OriginStatement::EachTime => add(&format!("update{}", way(variant)), update),
     }
-    if counts_as_the_paper(contender) {
+    if counts_as_the_paper(variant) {
         add("verification", &one.verification());
         add("equation_1", &one.equation_1());
     }
-    if contender.statement != OriginStatement::Remembered || !contender.tables {
+    if variant.statement != OriginStatement::Remembered || !variant.tables {
         return Ok(());
     }
     let hops = one.hops();
-    let Measured { scheme, received, .. } = one;
+    let VariantTimes { scheme, received, .. } = one;
     let bytes: usize = received.iter().map(|one| scheme.signature_bytes(&one.attestation)).sum();
     report.exact(format!("bytes_per_hop.{name}"), "bytes", bytes as f64 / hops as f64);
     // The bytes of one more hop.
-    let mut of = |hops| signature_bytes(scheme.as_mut(), hops, 200).map_err(failed(contender));
+    let mut of = |hops| signature_bytes(scheme.as_mut(), hops, 200).map_err(failed(variant));
     let (shorter, longer) = (of(3)?, of(4)?);
     report.exact(format!("bytes_next_hop.{name}"), "bytes", longer - shorter);
     Ok(())
 }
 
 /// Whether equation (1) is computed from this variant: the one without the origin's RSA signature, where there is one.
-fn counts_as_the_paper(contender: Contender) -> bool {
-    match contender.suite {
-        SuiteId::KcMtPaper | SuiteId::Spv => contender.statement == OriginStatement::AllRemembered,
+fn counts_as_the_paper(variant: SuiteVariant) -> bool {
+    match variant.suite {
+        SuiteId::KcMtPaper | SuiteId::Spv => variant.statement == OriginStatement::AllRemembered,
         _ => true,
     }
 }
 
 /// Ratios of the times of an UPDATE, one for each round.
-fn add_ratios(report: &mut Report, measured: &[Measured]) {
-    let of = |suite: SuiteId, is: &dyn Fn(Contender) -> bool| {
-        measured.iter().find(|one| one.contender.suite == suite && one.contender.tables && is(one.contender))
+fn add_ratios(report: &mut Report, measured: &[VariantTimes]) {
+    let of = |suite: SuiteId, is: &dyn Fn(SuiteVariant) -> bool| {
+        measured.iter().find(|one| one.variant.suite == suite && one.variant.tables && is(one.variant))
     };
     let mut add = |what: &str, (one, other): (SuiteId, SuiteId), samples: Option<(Vec<f64>, Vec<f64>)>| {
         let Some((mine, theirs)) = samples else { return };
@@ -192,11 +191,11 @@ fn add_ratios(report: &mut Report, measured: &[Measured]) {
         report.add(format!("{what}.{one}.than.{other}"), "ratio", &ratios);
     };
     for pair @ (one, other) in PAIRS {
-        let updates = |is: &dyn Fn(Contender) -> bool| {
+        let updates = |is: &dyn Fn(SuiteVariant) -> bool| {
             let both = of(one, is).zip(of(other, is).or_else(|| of(other, &|_| true)));
             both.map(|(one, other)| (one.operations.update.clone(), other.operations.update.clone()))
         };
-        let remembered = updates(&|contender| contender.statement == OriginStatement::Remembered);
+        let remembered = updates(&|variant| variant.statement == OriginStatement::Remembered);
         if one != SuiteId::KcMtPaper {
             add("faster", pair, remembered);
             continue;
@@ -205,8 +204,8 @@ fn add_ratios(report: &mut Report, measured: &[Measured]) {
         add("faster", pair, both.map(|(one, other)| (one.equation_1(), other.equation_1())));
         add("faster_update", pair, remembered);
         for exponent in [Exponent::F4, Exponent::Three] {
-            let each = Contender { statement: OriginStatement::EachTime, exponent, ..Contender::new(one) };
-            let same = |contender: Contender| (contender.statement, contender.exponent) == (each.statement, exponent);
+            let each = SuiteVariant { statement: OriginStatement::EachTime, exponent, ..SuiteVariant::new(one) };
+            let same = |variant: SuiteVariant| (variant.statement, variant.exponent) == (each.statement, exponent);
             add(&format!("faster{}", way(each)), pair, updates(&same));
         }
     }

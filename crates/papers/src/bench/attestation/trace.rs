@@ -10,8 +10,8 @@ use wayleave_core::Asn;
 
 use super::workload::{Route, Workload, routes, share_keys, spread};
 use super::{
-    BURST, Contender, Failed, NEIGHBOUR, Options, ROUTER, Received, SEED, Seen, failed, note_missing, process, queue,
-    receive_all, seed,
+    BURST, NEIGHBOUR, Options, ROUTER, ReceivedUpdate, SEED, SuiteFailure, SuiteVariant, VerifiedUpdates, failed,
+    note_missing, process, queue, receive_all, seed,
 };
 use crate::report::Report;
 use crate::scheme::Scheme;
@@ -41,8 +41,8 @@ fn budget(options: &Options) -> u64 {
 
 /// The delays of one suite under one workload.
 #[derive(Clone, Debug)]
-pub struct Served {
-    pub contender: Contender,
+pub struct WorkloadDelays {
+    pub variant: SuiteVariant,
     pub workload: Workload,
     pub delays: queue::Delays,
     /// Whether all arrivals were served.
@@ -57,7 +57,7 @@ pub fn generated(
     options: &Options,
     trace: TraceOptions,
     workloads: &[Workload],
-) -> Result<(Report, Vec<Served>), Failed> {
+) -> Result<(Report, Vec<WorkloadDelays>), SuiteFailure> {
     let distinct = trace.prefixes.unwrap_or(if options.short { FEW_UPDATES } else { usize::MAX }).max(1);
     let params = json!({
         "workloads": workloads.iter().map(|workload| workload.name()).collect::<Vec<_>>(),
@@ -73,17 +73,17 @@ pub fn generated(
         report.exact(format!("rate_max.{name}"), "UPDATEs/s", f64::from(seconds.into_iter().max().unwrap_or(0)));
     }
     let (mut missing, mut all) = (Vec::new(), Vec::new());
-    for contender in options.contenders() {
+    for variant in options.variants() {
         for workload in workloads {
             let arrivals = workload.arrivals(SEED);
             let routes = routes(distinct.min(arrivals.len()), SOME_ASES, SEED);
-            let Some(mut scheme) = contender.scheme(&seed()) else {
-                missing.push(contender.name());
+            let Some(mut scheme) = variant.scheme(&seed()) else {
+                missing.push(variant.name());
                 break;
             };
-            let delays = serve(options, trace.cache, contender, scheme.as_mut(), (&arrivals, &routes))?;
-            let whole = add_delays(&mut report, contender, workload.name(), arrivals.len(), &delays);
-            all.push(Served { contender, workload: *workload, delays, whole });
+            let delays = serve(options, trace.cache, variant, scheme.as_mut(), (&arrivals, &routes))?;
+            let whole = add_delays(&mut report, variant, workload.name(), arrivals.len(), &delays);
+            all.push(WorkloadDelays { variant, workload: *workload, delays, whole });
         }
     }
     note_missing(&mut report, &missing);
@@ -94,17 +94,17 @@ pub fn generated(
 fn serve(
     options: &Options,
     is_cached: bool,
-    contender: Contender,
+    variant: SuiteVariant,
     scheme: &mut dyn Scheme,
     (arrivals, routes): (&[u64], &[Route]),
-) -> Result<queue::Delays, Failed> {
-    let mut seen = is_cached.then(Seen::default);
+) -> Result<queue::Delays, SuiteFailure> {
+    let mut seen = is_cached.then(VerifiedUpdates::default);
     let all_differ = routes.len() >= arrivals.len();
-    let pool = if all_differ { Vec::new() } else { receive_all(scheme, routes).map_err(failed(contender))? };
+    let pool = if all_differ { Vec::new() } else { receive_all(scheme, routes).map_err(failed(variant))? };
     let delays = queue::run(arrivals, BURST, budget(options), |numbers| {
         // Other ASes' signatures, and what the router makes ahead in the background, are not part of the time.
         let received = if all_differ { receive_all(scheme, &routes[numbers.clone()])? } else { Vec::new() };
-        let burst: Vec<&Received> = if all_differ {
+        let burst: Vec<&ReceivedUpdate> = if all_differ {
             received.iter().collect()
         } else {
             numbers.map(|number| &pool[number % pool.len()]).collect()
@@ -114,18 +114,18 @@ fn serve(
         process(scheme, &burst, seen.as_mut());
         Ok((options.clock)() - start)
     });
-    delays.map_err(failed(contender))
+    delays.map_err(failed(variant))
 }
 
 /// Adds the results; returns whether all arrivals were served.
 fn add_delays(
     report: &mut Report,
-    contender: Contender,
+    variant: SuiteVariant,
     workload: &str,
     arrivals: usize,
     delays: &queue::Delays,
 ) -> bool {
-    let name = contender.name();
+    let name = variant.name();
     report.counted(format!("delay_mean.{name}.{workload}"), "s", delays.mean(), delays.served);
     report.counted(format!("delay_max.{name}.{workload}"), "s", delays.max as f64 / 1e9, delays.served);
     report.counted(format!("busy.{name}.{workload}"), "s", delays.busy as f64 / 1e9, delays.served);
@@ -149,7 +149,7 @@ fn mean_path(routes: &[Route]) -> f64 {
 ///
 /// # Errors
 /// If a scheme cannot sign the UPDATEs.
-pub fn recorded(options: &Options, trace: TraceOptions, name: &str, mrt: impl Read) -> Result<Report, Failed> {
+pub fn recorded(options: &Options, trace: TraceOptions, name: &str, mrt: impl Read) -> Result<Report, SuiteFailure> {
     let (mut heard, mut times) = (Vec::new(), Vec::new());
     for record in mrt::messages(mrt) {
         let Ok((Message::Update(update), _)) = Message::decode(&record.octets, &record.params()) else { continue };
@@ -179,13 +179,13 @@ pub fn recorded(options: &Options, trace: TraceOptions, name: &str, mrt: impl Re
     });
     let mut report = Report::new("attest-trace", params);
     let mut missing = Vec::new();
-    for contender in options.contenders() {
-        let Some(mut scheme) = contender.scheme(&seed()) else {
-            missing.push(contender.name());
+    for variant in options.variants() {
+        let Some(mut scheme) = variant.scheme(&seed()) else {
+            missing.push(variant.name());
             continue;
         };
-        let delays = serve(options, trace.cache, contender, scheme.as_mut(), (&arrivals, &heard))?;
-        add_delays(&mut report, contender, "recorded", arrivals.len(), &delays);
+        let delays = serve(options, trace.cache, variant, scheme.as_mut(), (&arrivals, &heard))?;
+        add_delays(&mut report, variant, "recorded", arrivals.len(), &delays);
     }
     note_missing(&mut report, &missing);
     Ok(report)
@@ -208,7 +208,7 @@ fn travelled(path: AsPath<'_>) -> Option<Vec<Asn>> {
 ///
 /// # Errors
 /// If a scheme cannot sign the UPDATEs.
-pub fn full_table(options: &Options, trace: TraceOptions, name: &str, mrt: impl Read) -> Result<Report, Failed> {
+pub fn full_table(options: &Options, trace: TraceOptions, name: &str, mrt: impl Read) -> Result<Report, SuiteFailure> {
     let most = trace.prefixes.unwrap_or(if options.short { 5_000 } else { usize::MAX });
     let mut table = Vec::new();
     for record in MrtReader::new(mrt) {
@@ -231,16 +231,16 @@ pub fn full_table(options: &Options, trace: TraceOptions, name: &str, mrt: impl 
     });
     let mut report = Report::new("attest-trace", params);
     let mut missing = Vec::new();
-    for contender in options.contenders() {
-        let updates = if contender.suite == SuiteId::Bgpsec { &table } else { &packed };
-        let Some(mut scheme) = contender.scheme(&seed()) else {
-            missing.push(contender.name());
+    for variant in options.variants() {
+        let updates = if variant.suite == SuiteId::Bgpsec { &table } else { &packed };
+        let Some(mut scheme) = variant.scheme(&seed()) else {
+            missing.push(variant.name());
             continue;
         };
         let (mut busy, mut served, mut prefixes) = (0, 0, 0);
         for some in updates.chunks(4 * BURST) {
-            let received = receive_all(scheme.as_mut(), some).map_err(failed(contender))?;
-            let received: Vec<&Received> = received.iter().collect();
+            let received = receive_all(scheme.as_mut(), some).map_err(failed(variant))?;
+            let received: Vec<&ReceivedUpdate> = received.iter().collect();
             let start = (options.clock)();
             received.chunks(BURST).for_each(|burst| process(scheme.as_mut(), burst, None));
             busy += (options.clock)() - start;
@@ -250,9 +250,9 @@ pub fn full_table(options: &Options, trace: TraceOptions, name: &str, mrt: impl 
                 break;
             }
         }
-        report.counted(format!("table.{}", contender.name()), "s", busy as f64 / 1e9, prefixes);
+        report.counted(format!("table.{}", variant.name()), "s", busy as f64 / 1e9, prefixes);
         if served < updates.len() {
-            note_slice(&mut report, &contender.name(), &format!("{prefixes} of {} prefixes", table.len()));
+            note_slice(&mut report, &variant.name(), &format!("{prefixes} of {} prefixes", table.len()));
         }
     }
     note_missing(&mut report, &missing);

@@ -3,7 +3,7 @@
 use wayleave_attestation::SuiteId;
 use wayleave_papers::bench::attestation::trace::{self, TraceOptions};
 use wayleave_papers::bench::attestation::workload::Workload;
-use wayleave_papers::bench::attestation::{Failed, Options, memory as bytes, ops as operations};
+use wayleave_papers::bench::attestation::{Options, SuiteFailure, memory as bytes, ops as operations};
 use wayleave_papers::plot::attestation as plots;
 use wayleave_papers::report::Report;
 
@@ -26,7 +26,7 @@ fn options(bench: &Bench) -> Outcome<Options> {
     Ok(Options { suites, short: bench.short, repetitions: bench.repetitions, clock: now })
 }
 
-fn failure(failed: Failed) -> Failure {
+fn failure(failed: SuiteFailure) -> Failure {
     Failure::new(failed)
 }
 
