@@ -1,41 +1,27 @@
 //! Attestation beside a route-server member: signs what its router announces, and validates what other members do.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Afi, Asn, Instant, Machine, Now};
 
+use super::directories::{Directories, SetChange};
 use super::event::{Finding, Input, MemberAttestationConfig, MemberAttestationEvent, Output, RouteId};
 use super::received::{ReceivedRoutes, opened};
-use crate::cache::Cache;
-use crate::leaf::{Leaf, LeafKey, Tree};
+use crate::leaf::LeafKey;
 use crate::pipeline::jobs::{
-    JobResult, PolicyCheck, Results, RouteGroup, SignedGroup, SigningJob, SigningOutcome, SigningResults, Target,
-    Validated,
+    JobResult, PEER_REPORTS, PolicyCheck, ReportCache, Results, RouteGroup, SignedGroup, SigningJob, SigningOutcome,
+    SigningResults, Target, Validated, report_cache,
 };
 use crate::pipeline::policy::Policy;
 use crate::pipeline::queue::{PendingRoute, RETRY_FAILED, SigningQueue, not_in_the_past};
 use crate::pipeline::{Counts, Pipeline, RouteEvent, ViewChange};
 use crate::pki::View;
-use crate::sign::{KeyRing, endorse};
+use crate::sign::KeyRing;
 
-/// Reports of the own router's routes that the cache holds.
-const CACHED_REPORTS: usize = 65_536;
-/// Bits of strength below which no member may sign after another. Every member makes the same tree, so nothing of its own
-/// configuration may enter it.
-const LEAST_STRENGTH: u16 = 112;
-/// Member sets that are kept while routes of them may still be there, at most.
-const MAX_SETS: usize = 64;
 /// The source of the member's own signing jobs; those of validation have the announcer's slot.
 const OWN_ROUTER: usize = 0;
-
-/// The members under one set.
-pub(super) struct Directory {
-    pub(super) set: u64,
-    digest: [u8; 32],
-    pub(super) tree: Arc<Tree>,
-}
 
 /// A route as the schedule names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,12 +34,11 @@ pub(super) enum RouteKey {
 pub struct MemberAttestation {
     pub(super) pipeline: Pipeline<RouteKey>,
     max_octets: usize,
-    /// Of the last sets, the newest last.
-    pub(super) directories: Vec<Directory>,
+    pub(super) directories: Directories,
     /// The routes of the own router.
     pub(super) announced: SigningQueue,
     /// Of their reports.
-    cache: Arc<Mutex<Cache>>,
+    cache: ReportCache,
     pub(super) received: ReceivedRoutes,
     pub(super) counts: Counts,
     outputs: VecDeque<Output>,
@@ -67,9 +52,9 @@ impl MemberAttestation {
         let mut member = Self {
             pipeline: Pipeline::new(config.pipeline, ring, used, now),
             max_octets: config.max_octets,
-            directories: Vec::new(),
+            directories: Directories::default(),
             announced: SigningQueue::new(),
-            cache: Arc::new(Mutex::new(Cache::new(CACHED_REPORTS))),
+            cache: report_cache(PEER_REPORTS),
             received: ReceivedRoutes::new(),
             counts: Counts::default(),
             outputs: VecDeque::new(),
@@ -102,37 +87,15 @@ impl MemberAttestation {
     }
 
     fn on_members(&mut self, set: u64, digest: [u8; 32], neighbours: &[(Asn, Vec<LeafKey>)]) {
-        let newest = self.directories.last();
-        if newest.is_some_and(|newest| newest.set >= set) {
-            return;
+        let live = self.received.routes.values().map(|route| route.set).collect();
+        let change = self.directories.insert(set, digest, neighbours, &live);
+        if change != SetChange::Old {
+            // Routes that came under this set before the set itself did.
+            self.received.queue_where(|route| route.set == set);
         }
-        let same = newest.filter(|newest| newest.digest == digest).map(|newest| Arc::clone(&newest.tree));
-        let is_same = same.is_some();
-        // The directory bounds members, keys and suites, and names each AS once: always a tree.
-        let Some(tree) = same.or_else(|| tree(neighbours).map(Arc::new)) else {
-            return;
-        };
-        self.directories.push(Directory { set, digest, tree });
-        self.forget_old_sets();
-        // Routes that came under this set before the set itself did.
-        self.received.queue_where(|route| route.set == set);
-        if !is_same {
+        if change == SetChange::Members {
             self.check_listed(neighbours);
             self.announced.sign_all_again();
-        }
-    }
-
-    /// Forgets the sets of which no route is there, but for the last two: routes of them may be on their way.
-    fn forget_old_sets(&mut self) {
-        let live: BTreeSet<u64> = self.received.routes.values().map(|route| route.set).collect();
-        let recent = self.directories.len().saturating_sub(2);
-        let mut index = 0;
-        self.directories.retain(|directory| {
-            index += 1;
-            index > recent || live.contains(&directory.set)
-        });
-        if self.directories.len() > MAX_SETS {
-            self.directories.remove(0);
         }
     }
 
@@ -144,10 +107,6 @@ impl MemberAttestation {
         if listed.is_some_and(|listed| listed != held) {
             self.notify(MemberAttestationEvent::OtherKeysListed);
         }
-    }
-
-    pub(super) fn directory(&self, set: u64) -> Option<&Arc<Tree>> {
-        self.directories.iter().find(|directory| directory.set == set).map(|directory| &directory.tree)
     }
 
     fn on_update(&mut self, withdrawn: Vec<Nlri>, announced: Vec<Nlri>, attributes: Option<Attributes>) {
@@ -174,7 +133,7 @@ impl MemberAttestation {
     /// Gives out jobs, and the router's End-of-RIB where no route waits.
     fn give_out_jobs(&mut self) {
         while let Some(burst) = self.received.next_burst() {
-            let directory = self.directory(burst.set).map(|tree| tree.as_ref().clone());
+            let directory = self.directories.tree(burst.set).map(|tree| tree.as_ref().clone());
             let validator = self.pipeline.validator(&burst.cache, Arc::new(directory.into_iter().collect()));
             let job = self.pipeline.validation_job(burst.announcer as usize, validator, burst.groups);
             self.outputs.push_back(Output::Job(job));
@@ -188,7 +147,7 @@ impl MemberAttestation {
     }
 
     fn sign(&mut self) {
-        let Some(target) = self.directories.last().map(|newest| Target::Directory(Arc::clone(&newest.tree))) else {
+        let Some(target) = self.directories.newest().map(|newest| Target::Directory(Arc::clone(&newest.tree))) else {
             return;
         };
         let unix = self.pipeline.unix();
@@ -286,7 +245,7 @@ impl MemberAttestation {
     /// Lets policy act on the reports of a route, and gives the member the findings if they have changed.
     fn apply_policy(&mut self, id: RouteId) {
         let Some(route) = self.received.routes.get(&id) else { return };
-        let directory = self.directory(route.set).map(AsRef::as_ref);
+        let directory = self.directories.tree(route.set).map(AsRef::as_ref);
         let config = &self.pipeline.config;
         let attributes = opened(&route.attributes, config.attribute, directory, config.asn);
         let Some(findings) = route.findings(&config.policy, &attributes) else { return };
@@ -334,7 +293,7 @@ impl MemberAttestation {
         match outcome.sent(&group.attributes) {
             Some(attributes) => {
                 let is_signed = matches!(outcome, SigningOutcome::Signed { .. });
-                let under = self.directories.last().map(|newest| newest.digest).filter(|_| is_signed);
+                let under = self.directories.newest().map(|newest| newest.digest).filter(|_| is_signed);
                 let attributes = Some(attributes.as_ref().clone());
                 let announced = routes.clone();
                 self.outputs.push_back(Output::Announce { withdrawn: Vec::new(), announced, attributes, under });
@@ -417,13 +376,6 @@ impl MemberAttestation {
 /// Whether this AS signed the route as its origin.
 fn is_own_signed(route: &PendingRoute<SigningOutcome>) -> bool {
     matches!(route.result, Some(SigningOutcome::Signed { origin: true, .. }))
-}
-
-/// The tree of all members: those without keys, or with none that may be used, stand in it without a key.
-fn tree(neighbours: &[(Asn, Vec<LeafKey>)]) -> Option<Tree> {
-    let leaf = |keys: &[LeafKey]| endorse(keys, LEAST_STRENGTH).unwrap_or_else(|_| Leaf::keyless());
-    let slots: Vec<(Asn, Leaf)> = neighbours.iter().map(|(asn, keys)| (*asn, leaf(keys))).collect();
-    Tree::directory(&slots).ok()
 }
 
 impl Machine for MemberAttestation {

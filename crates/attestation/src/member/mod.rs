@@ -5,6 +5,7 @@
 //! signed over a tree of all members in the order of their directory, exported or not, and each receiver computes its
 //! own opening.
 
+mod directories;
 mod event;
 mod machine;
 mod received;

@@ -1,16 +1,15 @@
 //! Routes of other members, as the member asks about them, and the bursts in which they are validated.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use wayleave_bgp::{AttributeCode, Attributes, Nlri};
 use wayleave_core::{Asn, VerdictKind};
 
 use super::event::{Finding, RouteId};
-use crate::cache::Cache;
 use crate::chain::Attestation;
 use crate::leaf::Tree;
-use crate::pipeline::jobs::{RouteGroup, Validated, carried};
+use crate::pipeline::jobs::{ANNOUNCER_REPORTS, ReportCache, RouteGroup, Validated, carried};
 use crate::pipeline::policy::{Policy, VerdictClass};
 use crate::pipeline::queue::{PeerQueues, Step};
 use crate::report::Report;
@@ -21,8 +20,6 @@ use crate::validate::Carried;
 const BURST: usize = 256;
 /// Bursts that are validated at a time, at most: they must not take the pool from signing.
 const MAX_BURSTS: usize = 8;
-/// Reports that the cache of one announcer's routes holds.
-const CACHED_REPORTS: usize = 16_384;
 
 /// A route of another member.
 pub(super) struct ReceivedRoute {
@@ -54,7 +51,7 @@ pub(super) struct Burst {
     pub(super) announcer: u32,
     pub(super) set: u64,
     pub(super) groups: Vec<RouteGroup>,
-    pub(super) cache: Arc<Mutex<Cache>>,
+    pub(super) cache: ReportCache,
 }
 
 fn address(attributes: &Arc<Attributes>) -> usize {
@@ -63,7 +60,7 @@ fn address(attributes: &Arc<Attributes>) -> usize {
 
 impl ReceivedRoutes {
     pub(super) fn new() -> Self {
-        let queues = PeerQueues::new(MAX_BURSTS, CACHED_REPORTS);
+        let queues = PeerQueues::new(MAX_BURSTS, ANNOUNCER_REPORTS);
         Self { routes: HashMap::new(), by_attributes: HashMap::new(), queues }
     }
 

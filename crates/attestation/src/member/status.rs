@@ -66,7 +66,7 @@ impl MemberAttestation {
                 *classes.entry(class.name()).or_default() += 1;
             }
         }
-        let members = self.directories.last().map_or([0; 2], |newest| {
+        let members = self.directories.newest().map_or([0; 2], |newest| {
             let attests = |asn: &Asn| newest.tree.leaf(*asn).is_some_and(|leaf| !leaf.is_keyless());
             [newest.tree.neighbours().filter(attests).count(), newest.tree.neighbours().count()]
         });
@@ -91,7 +91,7 @@ impl MemberAttestation {
     #[must_use]
     pub fn explain(&self, id: &RouteId, prefix: Prefix) -> Option<Explained> {
         let route = self.received.routes.get(id)?;
-        let directory = self.directory(route.set).map(AsRef::as_ref);
+        let directory = self.directories.tree(route.set).map(AsRef::as_ref);
         let config = &self.pipeline.config;
         let attributes = opened(&route.attributes, config.attribute, directory, config.asn);
         let report = self.pipeline.explain(prefix, &attributes, config.asn, &[]);

@@ -13,7 +13,7 @@ pub mod policy;
 pub(crate) mod queue;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, MutexGuard};
 
 use wayleave_bgp::{AttributeCode, Attributes};
 use wayleave_core::{Asn, Instant, Now, Prefix};
@@ -21,12 +21,11 @@ use wayleave_core::{Asn, Instant, Now, Prefix};
 pub use self::counts::Counts;
 pub use self::event::{ProcessEvent, RouteEvent};
 pub use self::jobs::{Job, JobResult};
-use self::jobs::{RouteGroup, Signer, SigningJob, Target, Validated, ValidationJob, Validator, Work};
+use self::jobs::{ReportCache, RouteGroup, Signer, SigningJob, Target, Validated, ValidationJob, Validator, Work};
 use self::keys::SigningKeys;
 pub use self::keys::{Reserve, SignaturesLeft};
 use self::policy::Policy;
 use self::queue::{RevalidationSchedule, SIGNING_BURST};
-use crate::cache::Cache;
 use crate::clock::{stepped, wake};
 use crate::clock_doubt::{ClockDoubt, ClockWatch};
 use crate::leaf::Tree;
@@ -119,7 +118,7 @@ impl<K: Ord + Copy> Pipeline<K> {
     }
 
     /// Validates with what is known now. Reports go into `cache`, and come from there where they still hold.
-    pub(crate) fn validator(&self, cache: &Arc<Mutex<Cache>>, directories: Arc<Vec<Tree>>) -> Validator {
+    pub(crate) fn validator(&self, cache: &ReportCache, directories: Arc<Vec<Tree>>) -> Validator {
         Validator {
             cache: Arc::clone(cache),
             view: Arc::clone(&self.view),

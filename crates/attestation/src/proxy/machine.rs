@@ -4,7 +4,7 @@ mod keys;
 mod revalidate;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Instant, Machine, Now, UnixTime};
@@ -15,10 +15,10 @@ use super::handover::{GrantedKey, Handover, ReceivedGrants};
 use super::offer::{ask, offer, offered};
 use super::sequences::Sequences;
 use super::session_pair::{self, PairConfig, PairEvent, SessionPair, Side};
-use crate::cache::Cache;
 use crate::leaf::{Leaf, LeafKey, Tree};
 use crate::pipeline::jobs::{
-    JobResult, NeighbourTree, Results, SignedGroup, SigningJob, SigningOutcome, Target, Validated,
+    JobResult, NeighbourTree, PEER_REPORTS, ReportCache, Results, SignedGroup, SigningJob, SigningOutcome, Target,
+    Validated, report_cache,
 };
 use crate::pipeline::policy::VerdictClass;
 use crate::pipeline::queue::{PendingRoutes, SigningQueue};
@@ -28,8 +28,6 @@ use crate::sign::KeyRing;
 
 /// Routes of one validation job, at most, so that no peer's routes wait long behind another's.
 const VALIDATION_BURST: usize = 512;
-/// Reports that the cache of one pair holds.
-const CACHED_REPORTS: usize = 65_536;
 
 /// A route as the schedule names it: its pair, the side from which it came, and its prefix.
 pub(super) type RouteKey = (usize, Side, Nlri);
@@ -44,7 +42,7 @@ pub(super) struct PairState {
     pub(super) outgoing: SigningQueue,
     /// What our hop says of the outside peer, while its session is up.
     leaf: Option<Leaf>,
-    cache: Arc<Mutex<Cache>>,
+    cache: ReportCache,
     sequences: Sequences,
     handover: Handover,
     /// The key that we made for the outside peer, while its session is up.
@@ -102,7 +100,7 @@ impl Proxy {
                 incoming: PendingRoutes::new(),
                 outgoing: SigningQueue::new(),
                 leaf: None,
-                cache: Arc::new(Mutex::new(Cache::new(CACHED_REPORTS))),
+                cache: report_cache(PEER_REPORTS),
                 sequences: Sequences::default(),
                 handover: options.handover,
                 granted: None,

@@ -12,7 +12,9 @@ use wayleave_core::{Asn, Prefix};
 
 pub(crate) use self::shared_tree::NeighbourTree;
 pub(crate) use self::sign::{SignedGroup, Signer, SigningJob, SigningOutcome, SigningResults, Target};
-pub(crate) use self::validate::{PolicyCheck, Validated, ValidationJob, Validator};
+pub(crate) use self::validate::{
+    ANNOUNCER_REPORTS, PEER_REPORTS, PolicyCheck, ReportCache, Validated, ValidationJob, Validator, report_cache,
+};
 use super::keys::SharedKeyRing;
 use crate::chain::Attestation;
 use crate::path::Path;

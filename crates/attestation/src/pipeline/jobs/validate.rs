@@ -14,10 +14,21 @@ use crate::pki::View;
 use crate::report::Report;
 use crate::validate::{Clock, Context, Route, Rules};
 
+/// Reports that are kept of a BGP peer, and of an announcer at an exchange: of the latter there are hundreds.
+pub(crate) const PEER_REPORTS: usize = 65_536;
+pub(crate) const ANNOUNCER_REPORTS: usize = 16_384;
+
+/// The reports of earlier validations of one peer. One job at a time uses it.
+pub(crate) type ReportCache = Arc<Mutex<Cache>>;
+
+/// An empty cache for so many reports.
+pub(crate) fn report_cache(reports: usize) -> ReportCache {
+    Arc::new(Mutex::new(Cache::new(reports)))
+}
+
 /// All that a verdict depends on besides the route, as it was when the job was made.
 pub(crate) struct Validator {
-    /// Of the peer's earlier reports; one job at a time uses it.
-    pub(crate) cache: Arc<Mutex<Cache>>,
+    pub(crate) cache: ReportCache,
     pub(crate) view: Arc<View>,
     pub(crate) rules: Rules,
     pub(crate) clock: Clock,
