@@ -8,42 +8,41 @@ use wayleave_crypto::hash::hash;
 use crate::report::Report;
 use crate::validate::{Carried, Context, Route, validate_burst};
 
-/// Reports by content. A report leaves when its time is over, when the context changes (another view, other rules or
-/// directories), when the clock goes back, or when it is the longest unused and room is needed.
+/// Reports by content. A report is dropped when its time is over, when the context changes (another view, other
+/// rules or directories), when the clock goes back, or to make room, when it has not been used for longest.
 #[derive(Debug)]
-pub struct Cache {
+pub struct ReportCache {
     capacity: usize,
     /// Hash of the context in which all entries were made.
     context: [u8; 32],
-    entries: HashMap<[u8; 32], Entry>,
+    entries: HashMap<[u8; 32], CachedReport>,
     /// By last use, the longest ago first.
     uses: BTreeMap<u64, [u8; 32]>,
     clock: u64,
-    /// What it did so far.
-    pub counts: Counts,
+    pub counts: CacheCounts,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CachedReport {
     report: Arc<Report>,
     used: u64,
-    /// Seconds since 1970 from which and until which it stands.
+    /// Seconds since 1970 from which and until which it holds.
     from: u64,
     until: u64,
 }
 
-/// What a cache did.
+/// How a cache was used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
-    /// Reports given out without work.
+pub struct CacheCounts {
+    /// Reports given from the cache.
     pub hits: u64,
     /// Routes validated.
     pub misses: u64,
-    /// Reports that left for room.
+    /// Reports dropped to make room.
     pub evicted: u64,
 }
 
-impl Cache {
+impl ReportCache {
     /// A cache of at most `capacity` reports; none with 0.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
@@ -53,7 +52,7 @@ impl Cache {
             entries: HashMap::new(),
             uses: BTreeMap::new(),
             clock: 0,
-            counts: Counts::default(),
+            counts: CacheCounts::default(),
         }
     }
 
@@ -133,7 +132,7 @@ impl Cache {
         }
         self.clock += 1;
         self.uses.insert(self.clock, key);
-        self.entries.insert(key, Entry { report, used: self.clock, from: now, until });
+        self.entries.insert(key, CachedReport { report, used: self.clock, from: now, until });
     }
 }
 

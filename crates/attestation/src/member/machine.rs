@@ -11,8 +11,8 @@ use super::event::{Finding, Input, MemberAttestationConfig, MemberAttestationEve
 use super::received::{ReceivedRoutes, opened};
 use crate::leaf::LeafKey;
 use crate::pipeline::jobs::{
-    JobResult, PEER_REPORTS, PolicyCheck, ReportCache, Results, RouteGroup, SignedGroup, SigningJob, SigningOutcome,
-    SigningResults, Target, Validated, report_cache,
+    JobResult, PEER_REPORTS, PeerReports, PolicyCheck, Results, RouteGroup, SignedGroup, SigningJob, SigningOutcome,
+    SigningResults, Target, Validated, peer_reports,
 };
 use crate::pipeline::policy::Policy;
 use crate::pipeline::queue::{PendingRoute, RETRY_FAILED, SigningQueue, not_in_the_past};
@@ -38,7 +38,7 @@ pub struct MemberAttestation {
     /// The routes of the own router.
     pub(super) announced: SigningQueue,
     /// Of their reports.
-    cache: ReportCache,
+    cache: PeerReports,
     pub(super) received: ReceivedRoutes,
     pub(super) counts: Counts,
     outputs: VecDeque<Output>,
@@ -54,7 +54,7 @@ impl MemberAttestation {
             max_octets: config.max_octets,
             directories: Directories::default(),
             announced: SigningQueue::new(),
-            cache: report_cache(PEER_REPORTS),
+            cache: peer_reports(PEER_REPORTS),
             received: ReceivedRoutes::new(),
             counts: Counts::default(),
             outputs: VecDeque::new(),

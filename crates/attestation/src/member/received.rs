@@ -9,7 +9,7 @@ use wayleave_core::{Asn, VerdictKind};
 use super::event::{Finding, RouteId};
 use crate::chain::Attestation;
 use crate::leaf::Tree;
-use crate::pipeline::jobs::{ANNOUNCER_REPORTS, ReportCache, RouteGroup, Validated, carried};
+use crate::pipeline::jobs::{ANNOUNCER_REPORTS, PeerReports, RouteGroup, Validated, carried};
 use crate::pipeline::policy::{Policy, VerdictClass};
 use crate::pipeline::queue::{PeerQueues, Step};
 use crate::report::Report;
@@ -51,7 +51,7 @@ pub(super) struct Burst {
     pub(super) announcer: u32,
     pub(super) set: u64,
     pub(super) groups: Vec<RouteGroup>,
-    pub(super) cache: ReportCache,
+    pub(super) cache: PeerReports,
 }
 
 fn address(attributes: &Arc<Attributes>) -> usize {

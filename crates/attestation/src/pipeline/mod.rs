@@ -21,7 +21,7 @@ use wayleave_core::{Asn, Instant, Now, Prefix};
 pub use self::counts::Counts;
 pub use self::event::{ProcessEvent, RouteEvent};
 pub use self::jobs::{Job, JobResult};
-use self::jobs::{ReportCache, RouteGroup, Signer, SigningJob, Target, Validated, ValidationJob, Validator, Work};
+use self::jobs::{PeerReports, RouteGroup, Signer, SigningJob, Target, Validated, ValidationJob, Validator, Work};
 use self::keys::SigningKeys;
 pub use self::keys::{Reserve, SignaturesLeft};
 use self::policy::Policy;
@@ -118,7 +118,7 @@ impl<K: Ord + Copy> Pipeline<K> {
     }
 
     /// Validates with what is known now. Reports go into `cache`, and come from there where they still hold.
-    pub(crate) fn validator(&self, cache: &ReportCache, directories: Arc<Vec<Tree>>) -> Validator {
+    pub(crate) fn validator(&self, cache: &PeerReports, directories: Arc<Vec<Tree>>) -> Validator {
         Validator {
             cache: Arc::clone(cache),
             view: Arc::clone(&self.view),

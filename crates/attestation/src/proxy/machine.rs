@@ -17,8 +17,8 @@ use super::sequences::Sequences;
 use super::session_pair::{self, PairConfig, PairEvent, SessionPair, Side};
 use crate::leaf::{Leaf, LeafKey, Tree};
 use crate::pipeline::jobs::{
-    JobResult, NeighbourTree, PEER_REPORTS, ReportCache, Results, SignedGroup, SigningJob, SigningOutcome, Target,
-    Validated, report_cache,
+    JobResult, NeighbourTree, PEER_REPORTS, PeerReports, Results, SignedGroup, SigningJob, SigningOutcome, Target,
+    Validated, peer_reports,
 };
 use crate::pipeline::policy::VerdictClass;
 use crate::pipeline::queue::{PendingRoutes, SigningQueue};
@@ -42,7 +42,7 @@ pub(super) struct PairState {
     pub(super) outgoing: SigningQueue,
     /// What our hop says of the outside peer, while its session is up.
     leaf: Option<Leaf>,
-    cache: ReportCache,
+    cache: PeerReports,
     sequences: Sequences,
     handover: Handover,
     /// The key that we made for the outside peer, while its session is up.
@@ -100,7 +100,7 @@ impl Proxy {
                 incoming: PendingRoutes::new(),
                 outgoing: SigningQueue::new(),
                 leaf: None,
-                cache: report_cache(PEER_REPORTS),
+                cache: peer_reports(PEER_REPORTS),
                 sequences: Sequences::default(),
                 handover: options.handover,
                 granted: None,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::world::{NOW, World, p};
-use wayleave_attestation::cache::Cache;
+use wayleave_attestation::cache::ReportCache;
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pipeline::policy::VerdictClass;
 use wayleave_attestation::pki::{AttestedSince, RegisteredKey, Strictness, View, Vrp};
@@ -91,7 +91,7 @@ fn the_cache_knows_on_which_side_of_the_origin_a_set_stands() {
         path(&[(SegmentKind::Sequence, 1), (SegmentKind::Set, 3)]),
         path(&[(SegmentKind::Set, 3), (SegmentKind::Sequence, 1)]),
     ];
-    let mut cache = Cache::new(10);
+    let mut cache = ReportCache::new(10);
     let clock = Clock { now: UnixTime(NOW * 1_000_000), uncertainty: 600 };
     let context = Context { view: &world.view, rules: &world.rules, clock, directories: &[] };
     for path in &paths {

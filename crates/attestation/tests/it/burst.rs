@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::world::{NOW, World, p};
-use wayleave_attestation::cache::Cache;
+use wayleave_attestation::cache::ReportCache;
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pki::{RegisteredKey, View};
 use wayleave_attestation::report::Report;
@@ -63,7 +63,7 @@ fn the_cache_gives_the_same_reports_and_forgets_in_time() {
     let kept = routes(&mut world);
     let twice: Vec<_> = kept.iter().chain(&kept).cloned().collect();
     let routes = as_routes(&twice);
-    let mut cache = Cache::new(1000);
+    let mut cache = ReportCache::new(1000);
     let clock = |now: u64| Clock { now: UnixTime(now * 1_000_000), uncertainty: 600 };
     let rules = world.rules;
     let mut judge = |view: &View, now: u64| {
@@ -95,7 +95,7 @@ fn the_cache_is_bounded_and_drops_the_longest_unused() {
     let kept = routes(&mut world);
     let routes = as_routes(&kept);
     let context = Context { view: &world.view, rules: &world.rules, clock: world.clock(), directories: &[] };
-    let mut cache = Cache::new(10);
+    let mut cache = ReportCache::new(10);
     cache.validate_burst(&context, &routes[..10]);
     cache.validate_burst(&context, &routes[..1]);
     cache.validate_burst(&context, &routes[10..11]);

@@ -13,7 +13,7 @@ use wayleave_core::{Asn, Prefix};
 pub(crate) use self::shared_tree::NeighbourTree;
 pub(crate) use self::sign::{SignedGroup, Signer, SigningJob, SigningOutcome, SigningResults, Target};
 pub(crate) use self::validate::{
-    ANNOUNCER_REPORTS, PEER_REPORTS, PolicyCheck, ReportCache, Validated, ValidationJob, Validator, report_cache,
+    ANNOUNCER_REPORTS, PEER_REPORTS, PeerReports, PolicyCheck, Validated, ValidationJob, Validator, peer_reports,
 };
 use super::keys::SharedKeyRing;
 use crate::chain::Attestation;

@@ -6,7 +6,7 @@ use wayleave_bgp::AttributeCode;
 use wayleave_core::{Asn, Prefix};
 
 use super::{RouteGroup, SigningOutcome, carried, guarded, received_path};
-use crate::cache::Cache;
+use crate::cache::ReportCache;
 use crate::leaf::Tree;
 use crate::path::Path;
 use crate::pipeline::policy::{Policy, VerdictClass};
@@ -19,16 +19,16 @@ pub(crate) const PEER_REPORTS: usize = 65_536;
 pub(crate) const ANNOUNCER_REPORTS: usize = 16_384;
 
 /// The reports of earlier validations of one peer. One job at a time uses it.
-pub(crate) type ReportCache = Arc<Mutex<Cache>>;
+pub(crate) type PeerReports = Arc<Mutex<ReportCache>>;
 
 /// An empty cache for so many reports.
-pub(crate) fn report_cache(reports: usize) -> ReportCache {
-    Arc::new(Mutex::new(Cache::new(reports)))
+pub(crate) fn peer_reports(reports: usize) -> PeerReports {
+    Arc::new(Mutex::new(ReportCache::new(reports)))
 }
 
 /// All that a verdict depends on besides the route, as it was when the job was made.
 pub(crate) struct Validator {
-    pub(crate) cache: ReportCache,
+    pub(crate) cache: PeerReports,
     pub(crate) view: Arc<View>,
     pub(crate) rules: Rules,
     pub(crate) clock: Clock,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::pipeline::jobs::{ReportCache, report_cache};
+use crate::pipeline::jobs::{PeerReports, peer_reports};
 
 /// What becomes of the first route that waits.
 pub(crate) enum Step {
@@ -19,7 +19,7 @@ pub(crate) enum Step {
 struct PeerQueue<K> {
     waiting: VecDeque<K>,
     in_flight: bool,
-    cache: ReportCache,
+    cache: PeerReports,
 }
 
 /// The queues of all peers, which are numbered.
@@ -43,7 +43,7 @@ impl<K> PeerQueues<K> {
         let queue = self.queues.entry(peer).or_insert_with(|| PeerQueue {
             waiting: VecDeque::new(),
             in_flight: false,
-            cache: report_cache(self.cached_reports),
+            cache: peer_reports(self.cached_reports),
         });
         queue.waiting.push_back(route);
     }
@@ -55,7 +55,7 @@ impl<K> PeerQueues<K> {
 
     /// Takes the next burst of one peer, as long as `step` says, if one may be validated now. Returns the peer and its
     /// cache. A peer has one burst in flight, since the job locks its cache.
-    pub(crate) fn next_burst(&mut self, mut step: impl FnMut(&K) -> Step) -> Option<(u32, ReportCache)> {
+    pub(crate) fn next_burst(&mut self, mut step: impl FnMut(&K) -> Step) -> Option<(u32, PeerReports)> {
         if self.bursts >= self.max_bursts {
             return None;
         }
