@@ -1,4 +1,4 @@
-//! The one style of error at the edge: what failed, where in a file, what was expected, what to do.
+//! Errors for operators: what failed, where in a file, what was expected, what to do.
 
 use std::fmt;
 use std::io;
@@ -6,27 +6,27 @@ use std::ops::Range;
 
 use miette::{Diagnostic, LabeledSpan, NamedSource, SourceCode};
 
-/// Where in a file, and what stands at the caret.
+/// A location in a file, and the text at the caret.
 #[derive(Debug, Clone)]
-struct Place {
+struct Location {
     source: NamedSource<String>,
     span: Range<usize>,
     label: String,
 }
 
-/// Something that a person must know about. Printed by miette, with the file's line and a caret where there is one.
+/// An error, printed by miette with the file's line and a caret if it has a location.
 #[derive(Debug, Clone)]
 pub struct Failure {
     message: String,
     help: Option<String>,
-    place: Option<Box<Place>>,
+    location: Option<Box<Location>>,
     usage: bool,
 }
 
 impl Failure {
     /// A failure in one sentence without a full stop.
     pub fn new(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), help: None, place: None, usage: false }
+        Self { message: message.to_string(), help: None, location: None, usage: false }
     }
 
     /// A mistake on the command line, which ends the process with code 2.
@@ -34,7 +34,7 @@ impl Failure {
         Self { usage: true, ..Self::new(message) }
     }
 
-    /// What the system refused, with what to do about it where that is known.
+    /// An error of the operating system, with a remedy where one is known.
     pub fn system(message: impl fmt::Display, error: &io::Error) -> Self {
         let failure = Self::new(format!("{message}: {error}"));
         match error.kind() {
@@ -49,7 +49,7 @@ impl Failure {
         }
     }
 
-    /// A refused BGP socket, which usually lacks a capability.
+    /// A BGP port that cannot be opened, usually for want of a capability.
     pub fn listen_bgp(message: impl fmt::Display, error: &io::Error) -> Self {
         let failure = Self::system(message, error);
         match error.kind() {
@@ -60,33 +60,33 @@ impl Failure {
         }
     }
 
-    /// What to do about it.
+    /// Adds a remedy.
     #[must_use]
     pub fn help(mut self, help: impl fmt::Display) -> Self {
         self.help = Some(help.to_string());
         self
     }
 
-    /// The octets of a file that it is about, and what stands at the caret.
+    /// Adds the location: the octets of the file, and the text at the caret.
     #[must_use]
     pub fn at(mut self, source: NamedSource<String>, span: Range<usize>, label: impl fmt::Display) -> Self {
-        self.place = Some(Box::new(Place { source, span, label: label.to_string() }));
+        self.location = Some(Box::new(Location { source, span, label: label.to_string() }));
         self
     }
 
-    /// What to do, if that was said.
+    /// What to do about it, if known.
     pub fn remedy(&self) -> Option<&str> {
         self.help.as_deref()
     }
 
-    /// What stands at the caret.
+    /// The text at the caret.
     pub fn label(&self) -> Option<&str> {
-        self.place.as_ref().map(|place| place.label.as_str())
+        self.location.as_ref().map(|location| location.label.as_str())
     }
 
     /// Line and column, from 1, of the caret.
     pub fn line_column(&self) -> Option<(usize, usize)> {
-        let Place { source, span, .. } = self.place.as_deref()?;
+        let Location { source, span, .. } = self.location.as_deref()?;
         let text = source.inner();
         let before = text.get(..span.start).unwrap_or(text);
         let line = before.matches('\n').count() + 1;
@@ -94,7 +94,7 @@ impl Failure {
         Some((line, column))
     }
 
-    /// From any error, whose causes are told as well.
+    /// From any error, with its causes.
     pub fn from_error(error: &dyn std::error::Error) -> Self {
         let mut message = error.to_string();
         let mut cause = error.source();
@@ -123,20 +123,20 @@ impl Diagnostic for Failure {
     }
 
     fn source_code(&self) -> Option<&dyn SourceCode> {
-        self.place.as_ref().map(|place| &place.source as &dyn SourceCode)
+        self.location.as_ref().map(|location| &location.source as &dyn SourceCode)
     }
 
     fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
-        let Place { span, label, .. } = self.place.as_deref()?;
+        let Location { span, label, .. } = self.location.as_deref()?;
         let label = LabeledSpan::new(Some(label.clone()), span.start, span.len());
         Some(Box::new(std::iter::once(label)))
     }
 }
 
-/// What a command answers.
+/// The result of a command.
 pub type Outcome<T = ()> = Result<T, Failures>;
 
-/// One failure or several. Printed one after another.
+/// One failure or several, printed one after another.
 #[derive(Debug, Clone)]
 pub struct Failures(pub Vec<Failure>);
 

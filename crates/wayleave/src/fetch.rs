@@ -1,4 +1,4 @@
-//! Reads the status page of a running role.
+//! Reads the status pages of a running role.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -6,17 +6,25 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cli::Target;
-use crate::config::attest::AttestFile;
-use crate::config::member::MemberConfig;
-use crate::config::router::RouterFile;
-use crate::config::rs::{RsConfig, StatusSection};
-use crate::config::{Source, Text};
+use crate::config::{Source, Text, role_of};
 use crate::failure::{Failure, Outcome};
+use clap::Args;
+use std::path::PathBuf;
 
-const PATIENCE: Duration = Duration::from_secs(10);
-/// No page is longer.
-const MOST_OCTETS: u64 = 256 << 20;
+/// A running role.
+#[derive(Args, Debug, Clone)]
+pub struct Target {
+    /// Its status pages, such as http://127.0.0.1:8481.
+    #[arg(long, conflicts_with = "config")]
+    pub url: Option<String>,
+    /// Its configuration, whose `[status]` names the address.
+    #[arg(long, short)]
+    pub config: Option<PathBuf>,
+}
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest page that is read.
+const MAX_OCTETS: u64 = 256 << 20;
 
 /// Reads `path` of the role that `target` names.
 pub fn json(target: &Target, path: &str) -> Outcome<Value> {
@@ -27,31 +35,26 @@ pub fn json(target: &Target, path: &str) -> Outcome<Value> {
     let (status, body) = get(&host, path).map_err(unreachable)?;
     let value: Value = serde_json::from_str(&body).map_err(|error| unreachable(io::Error::other(error)))?;
     if status != 200 {
-        let why = value["error"].as_str().unwrap_or("the page answers with an error");
+        let why = value["error"].as_str().unwrap_or("the role reports an error");
         return Err(Failure::new(format!("{why} (HTTP {status})")).into());
     }
     Ok(value)
 }
 
-/// Host and port of the role's status page.
+/// Host and port of the role's status pages.
 fn host(target: &Target) -> Outcome<String> {
     if let Some(url) = &target.url {
         let rest = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
         return Ok(rest.to_owned());
     }
     let Some(config) = &target.config else {
-        return Err(Failure::usage("which role?").help("say --config FILE or --url http://ADDRESS:PORT").into());
+        return Err(Failure::usage("no role given").help("add --config FILE or --url http://ADDRESS:PORT").into());
     };
     let source = Source::read(config)?;
-    let checked = crate::config::check(&source);
-    let status: Option<StatusSection> = match checked.role {
-        "rs" => RsConfig::parse(&source)?.status,
-        "attest" => AttestFile::parse(&source)?.status,
-        "router" => RouterFile::parse(&source)?.status,
-        _ => MemberConfig::parse(&source)?.file.status,
-    };
+    let status = (role_of(&source)?.status)(&source)?;
     let without = || {
-        Failure::new(format!("{} has no [status]", config.display())).help("add: [status] listen = \"127.0.0.1:8481\"")
+        Failure::new(format!("{} has no [status] section, so that the role serves no status pages", config.display()))
+            .help("add: [status] listen = \"127.0.0.1:8481\"")
     };
     let Text(address) = status.ok_or_else(without)?.listen.into_inner();
     Ok(address.to_string())
@@ -59,12 +62,12 @@ fn host(target: &Target) -> Outcome<String> {
 
 fn get(host: &str, path: &str) -> io::Result<(u16, String)> {
     let address = host.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {host}\r\nAccept: application/json\r\n\r\n")?;
     let mut answer = Vec::new();
-    stream.take(MOST_OCTETS).read_to_end(&mut answer)?;
+    stream.take(MAX_OCTETS).read_to_end(&mut answer)?;
     let answer = String::from_utf8(answer).map_err(io::Error::other)?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
     let status = head.split_whitespace().nth(1).and_then(|word| word.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;

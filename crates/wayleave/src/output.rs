@@ -1,15 +1,15 @@
-//! What commands print: aligned tables for people, versioned JSON for programs.
+//! The output of commands: aligned tables for people, versioned JSON for programs.
 
 use std::io::{IsTerminal, Write, stdout};
 
 use serde_json::{Value, json};
 
-/// Whether standard output takes colours.
+/// Whether standard output supports colours.
 pub fn colour() -> bool {
     stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Prints text and ends the process quietly if the reader has gone (`| head`).
+/// Prints text. Ends the process quietly if the reader has gone (`| head`).
 pub fn print(text: &str) {
     let mut out = stdout().lock();
     if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
@@ -22,7 +22,7 @@ pub fn print_json(value: Value) {
     print(&format!("{}\n", versioned(value)));
 }
 
-/// The object with `"version": 1`; what is no object stands under `"items"`.
+/// The object with `"version": 1`; any other value becomes its `"items"`.
 pub fn versioned(value: Value) -> Value {
     match value {
         Value::Object(mut fields) => {
@@ -33,7 +33,7 @@ pub fn versioned(value: Value) -> Value {
     }
 }
 
-/// Rows under headings, in columns as wide as their widest cell.
+/// A table with columns as wide as their widest cell.
 pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
@@ -83,7 +83,7 @@ pub fn cell(value: &Value) -> String {
     }
 }
 
-/// Objects as a table of these fields; fields that no row has are left out.
+/// Objects as a table of these fields, without fields that no row has.
 pub fn objects(rows: &[Value], columns: &[&str]) -> String {
     let columns: Vec<&str> =
         columns.iter().copied().filter(|column| rows.iter().any(|row| row.get(column).is_some())).collect();

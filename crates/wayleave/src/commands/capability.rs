@@ -1,4 +1,4 @@
-//! `keys capability` and `keys delegate`: files that Platypus stampers stamp with.
+//! `keys capability` and `keys delegate`: files of capabilities for Platypus stampers.
 
 use std::path::Path;
 
@@ -6,20 +6,71 @@ use serde_json::json;
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal, Width};
 use wayleave_runtime::clock::unix_now;
 
-use crate::cli::{CapabilityKeys, DelegateKeys};
 use crate::config::router::Format;
 use crate::failure::{Failure, Outcome};
+use crate::key_files::capability::MOST_EPOCHS;
 use crate::key_files::capability::{Capabilities, ROLE};
 use crate::key_files::forwarding::ForwardingKeys;
 use crate::output::{print, print_json};
+use clap::Args;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use wayleave_core::Prefix;
 
-/// Mints capabilities from a waypoint's key.
+#[derive(Args, Debug)]
+pub struct CapabilityKeys {
+    pub file: PathBuf,
+    /// The waypoint's file of forwarding keys.
+    #[arg(long)]
+    pub key: PathBuf,
+    /// The waypoint's address.
+    #[arg(long)]
+    pub waypoint: IpAddr,
+    /// The principal, who pays: a number of 24 bits.
+    #[arg(long)]
+    pub principal: u32,
+    /// Binary logarithm of a key epoch's length in seconds.
+    #[arg(long, default_value_t = 12)]
+    pub interval: u8,
+    /// Number of key epochs, from the current one on.
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=MOST_EPOCHS as i64))]
+    pub epochs: u32,
+    /// Bindings of 64 bits, where the waypoint accepts them.
+    #[arg(long)]
+    pub narrow: bool,
+    /// Replace the file if it exists.
+    #[arg(long)]
+    pub replace: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct DelegateKeys {
+    pub file: PathBuf,
+    /// The file of capabilities to delegate.
+    #[arg(long)]
+    pub of: PathBuf,
+    /// The destinations that the delegation is valid for.
+    #[arg(long)]
+    pub prefix: Prefix,
+    /// The delegation's number (24 bits), by which it is revoked. Not needed to narrow an existing delegation.
+    #[arg(long)]
+    pub id: Option<u32>,
+    /// Replace the file if it exists.
+    #[arg(long)]
+    pub replace: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Creates capabilities from a waypoint's key.
 pub fn mint(command: &CapabilityKeys) -> Outcome {
     let keys = ForwardingKeys::load(Format::Platypus, &command.key)?;
     let principal = Principal::new(command.principal)
-        .ok_or_else(|| Failure::usage(format!("{} is no principal: they have 24 bits", command.principal)))?;
+        .ok_or_else(|| Failure::usage(format!("{} is not a principal, which has 24 bits", command.principal)))?;
     let interval = Interval::new(command.interval)
-        .ok_or_else(|| Failure::usage(format!("{} is no interval: they are 4 to 24", command.interval)))?;
+        .ok_or_else(|| Failure::usage(format!("{} is not an interval, which is 4 to 24", command.interval)))?;
     let width = if command.narrow { Width::Narrow } else { Width::Full };
     let of = (command.waypoint, principal, interval, width);
     let minted = Capabilities::mint(&keys, of, command.epochs, unix_now());
@@ -28,10 +79,10 @@ pub fn mint(command: &CapabilityKeys) -> Outcome {
     Ok(())
 }
 
-/// Delegates capabilities, or hands a delegation on.
+/// Delegates capabilities, or a delegation further.
 pub fn delegate(command: &DelegateKeys) -> Outcome {
     let held = Capabilities::load(&command.of)?;
-    let too_long = |id| Failure::usage(format!("{id} is no number of a delegation: they have 24 bits"));
+    let too_long = |id| Failure::usage(format!("{id} is not a delegation's number, which has 24 bits"));
     let id = match command.id {
         Some(id) => Some(DelegationId::new(id).ok_or_else(|| too_long(id))?),
         None => None,
@@ -42,12 +93,12 @@ pub fn delegate(command: &DelegateKeys) -> Outcome {
     Ok(())
 }
 
-/// Whether the file says that it holds capabilities.
+/// Whether the file's header says that it holds capabilities.
 pub fn is_one(file: &Path) -> bool {
     std::fs::read(file).is_ok_and(|octets| octets.starts_with(format!("role = \"{ROLE}\"").as_bytes()))
 }
 
-/// Prints what is no secret.
+/// Prints everything but the secrets.
 pub fn show(file: &Path, capabilities: &Capabilities, json: bool) {
     let (first, last) = capabilities.epochs();
     let (waypoint, principal, interval) =

@@ -1,13 +1,23 @@
-//! `check`: says what is wrong with a configuration, line by line.
+//! `check`: reports what is wrong with a configuration, with line and column.
 
 use serde_json::{Value, json};
 
-use crate::cli::Check;
 use crate::config::{Source, check};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::output::{print, print_json};
+use clap::Args;
+use std::path::PathBuf;
 
-/// `Err` holds what is wrong; with `--json` it has been printed already and is empty.
+#[derive(Args, Debug)]
+pub struct Check {
+    /// The configuration; its sections show the role.
+    #[arg(default_value = "wayleave.toml")]
+    pub file: PathBuf,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `Err` holds the errors; with `--json` they have been printed already, and it is empty.
 pub fn run(command: &Check) -> Outcome {
     let checked = check(&Source::read(&command.file)?);
     if command.json {

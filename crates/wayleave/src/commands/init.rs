@@ -1,22 +1,34 @@
-//! `init`: a commented configuration that passes `check`.
+//! `init`: prints a commented configuration that passes `check`.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
 use serde_json::json;
 
-use crate::cli::{Init, RoleName};
-use crate::config;
+use crate::config::ROLES;
 use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json};
+use crate::roles::RoleName;
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+pub struct Init {
+    pub role: RoleName,
+    /// Which party, for `rs`: 1 (the exchange) or 2 (the neutral organisation).
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub party: u8,
+    /// Write to this file, which must not exist, instead of printing.
+    #[arg(long, short)]
+    pub out: Option<PathBuf>,
+    #[arg(long)]
+    pub json: bool,
+}
 
 pub fn run(init: &Init) -> Outcome {
-    let text = match (init.role, init.party) {
-        (RoleName::Rs, party) => config::rs::template(party),
-        (RoleName::Member, _) => config::member::template(),
-        (RoleName::Attest, _) => config::attest::TEMPLATE.to_owned(),
-        (RoleName::Router, _) => config::router::TEMPLATE.to_owned(),
-    };
+    let role = ROLES.into_iter().find(|role| role.name == init.role.name());
+    let role = role.ok_or_else(|| Failure::new(format!("no configuration for {}", init.role.name())))?;
+    let text = (role.template)(init.party);
     let Some(path) = &init.out else {
         if init.json {
             print_json(json!({ "configuration": text }));

@@ -1,15 +1,37 @@
-//! `invite`: the configuration that a member needs, from what a party's own says.
+//! `invite`: makes a member's configuration from a party's.
 
 use serde_json::json;
 use wayleave_runtime::identity::Identity;
 
-use crate::cli::Invite;
 use crate::config::member::{Invitation, template_with};
 use crate::config::rs::RsConfig;
 use crate::config::{HostPort, Source};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::member_set;
 use crate::output::{print, print_json};
+use clap::Args;
+use std::path::PathBuf;
+use wayleave_core::Asn;
+
+#[derive(Args, Debug)]
+pub struct Invite {
+    /// The member's name in the member set.
+    pub name: String,
+    /// Either party's configuration.
+    #[arg(long, short)]
+    pub config: PathBuf,
+    /// The AS number of the exchange's route server, as used in communities.
+    #[arg(long)]
+    pub rs_asn: Asn,
+    /// Where members connect to party 1. Default: its own `listen` address.
+    #[arg(long)]
+    pub party1: Option<HostPort>,
+    /// Where members connect to party 2. Default: its own `listen` address.
+    #[arg(long)]
+    pub party2: Option<HostPort>,
+    #[arg(long)]
+    pub json: bool,
+}
 
 pub fn run(invite: &Invite) -> Outcome {
     let source = Source::read(&invite.config)?;
@@ -34,10 +56,10 @@ pub fn run(invite: &Invite) -> Outcome {
     let (given, other_given, number, other) =
         if is_first { (&invite.party1, &invite.party2, 1, 2) } else { (&invite.party2, &invite.party1, 2, 1) };
     let missing = |party: u8, why: &str| {
-        let failure = Failure::usage(format!("where do members reach party {party}?{why}"));
-        failure.help(format!("say --party{party} HOST:PORT"))
+        let failure = Failure::usage(format!("the address of party {party} for members is not known{why}"));
+        failure.help(format!("add --party{party} HOST:PORT"))
     };
-    let unreached = || missing(number, &format!(" Not at {listen}, where it listens"));
+    let unreached = || missing(number, &format!(": it listens at {listen}, where members cannot connect"));
     let own = (given.clone().or(own_address).ok_or_else(unreached)?, own_pin.to_string());
     let other = (other_given.clone().ok_or_else(|| missing(other, ""))?, other_pin.to_string());
     let [first, second] = if is_first { [own, other] } else { [other, own] };

@@ -1,4 +1,4 @@
-//! `keys`: makes key files and prints their public parts, never more.
+//! `keys`: creates key files and prints their public keys, never the private ones.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,8 +6,10 @@ use std::time::Duration;
 use serde_json::json;
 use wayleave_runtime::identity::{Identity, IdentityError};
 
+use super::capability::{CapabilityKeys, DelegateKeys};
+use super::pki::{AdditionKeys, AnchorKeys, AttestKeys, ProfileKeys, RecordKeys};
+use super::revoke::{RevokeKeys, RevokedKeys};
 use super::{capability, pki, revoke};
-use crate::cli::{FormatName, ForwardingKeys, Keys};
 use crate::config::PublicKey;
 use crate::config::router::Format;
 use crate::failure::Outcome;
@@ -16,6 +18,99 @@ use crate::key_files::capability::Capabilities;
 use crate::key_files::forwarding;
 use crate::key_files::signing_key;
 use crate::output::{print, print_json};
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use wayleave_core::Asn;
+
+#[derive(Subcommand, Debug)]
+pub enum Keys {
+    /// Create a key file: a TLS key with its certificate, and a signing key. Prints the public keys.
+    New {
+        file: PathBuf,
+        /// The name in the certificate. Default: the file's.
+        #[arg(long)]
+        name: Option<String>,
+        /// Validity of the certificate.
+        #[arg(long, default_value_t = 3650)]
+        days: u32,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the public keys of a key file.
+    Show {
+        file: PathBuf,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Create an AS's private attestation keys. Prints the public keys.
+    Attest(AttestKeys),
+    /// Create a file of forwarding keys, or add the next key to one.
+    Forwarding(ForwardingKeys),
+    /// Create capabilities for a stamper, from the key of a Platypus waypoint.
+    Capability(CapabilityKeys),
+    /// Delegate capabilities, restricted to some destinations.
+    Delegate(DelegateKeys),
+    /// Sign the next list of revoked capabilities for Platypus routers.
+    Revoke(RevokeKeys),
+    /// Print a list of revoked capabilities.
+    Revoked(RevokedKeys),
+    /// Create a trust anchor: a private file, and a public one with the ending `.pub`.
+    Anchor(AnchorKeys),
+    /// Sign an AS's profile, which lists its key for each role.
+    Profile(ProfileKeys),
+    /// Sign an AS's record: prefixes that it may originate, and since when it attests.
+    Record(RecordKeys),
+    /// Create an AS's identity key, which signs additions to its profile.
+    Identity {
+        file: PathBuf,
+        #[arg(long)]
+        asn: Asn,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Add attestation keys to an AS's profile with its identity key; the anchor is not needed.
+    Addition(AdditionKeys),
+    /// List the router keys (RFC 8209) in a folder of certificates and revocation lists.
+    Routers {
+        /// A trust anchor's certificate (may be repeated).
+        #[arg(long, required = true)]
+        anchor: Vec<PathBuf>,
+        /// The folder of certificates (.cer) and revocation lists (.crl).
+        #[arg(long)]
+        certificates: PathBuf,
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the profiles and records in a folder that an anchor has signed.
+    Objects {
+        /// The anchor's public file.
+        #[arg(long)]
+        anchor: PathBuf,
+        #[arg(long)]
+        objects: PathBuf,
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct ForwardingKeys {
+    pub file: PathBuf,
+    #[arg(long, value_enum)]
+    pub format: FormatName,
+    /// Add a key that is valid from this time on (seconds since 1970). Routers must have it before then.
+    #[arg(long, value_name = "SECONDS")]
+    pub next: Option<u64>,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum FormatName {
+    Scion,
+    Platypus,
+    Icing,
+}
 
 pub fn run(command: &Keys) -> Outcome {
     match command {
@@ -52,7 +147,7 @@ pub fn run(command: &Keys) -> Outcome {
     Ok(())
 }
 
-/// Makes forwarding keys, or adds one.
+/// Creates forwarding keys, or adds one.
 fn forwarding(command: &ForwardingKeys) -> Outcome {
     let ForwardingKeys { file, format, next, json } = command;
     let format = match format {
@@ -84,7 +179,7 @@ fn forwarding(command: &ForwardingKeys) -> Outcome {
     Ok(())
 }
 
-/// The node IDs that ICING keys make, in the order of the keys: neighbours and senders name the node by them.
+/// The node IDs of ICING keys, in the order of the keys; neighbours and senders use them as the node's name.
 fn icing_nodes(keys: &forwarding::ForwardingKeys) -> Vec<String> {
     if keys.format() != Format::Icing {
         return Vec::new();
@@ -93,7 +188,7 @@ fn icing_nodes(keys: &forwarding::ForwardingKeys) -> Vec<String> {
     keys.live(u64::MAX, 0).iter().map(|(_, key)| hex(forwarding::icing_secret(key).id().to_bytes())).collect()
 }
 
-/// Whether the file says that it holds attestation keys.
+/// Whether the file's header says that it holds attestation keys.
 fn is_attest(file: &Path) -> bool {
     std::fs::read(file).is_ok_and(|octets| octets.starts_with(b"role = \"attest\""))
 }

@@ -15,17 +15,88 @@ use wayleave_runtime::bgp_tcp::TcpOptions;
 use wayleave_runtime::logs;
 use wayleave_runtime::signals::Signals;
 
-use crate::cli::{Rate, Speak};
 use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json};
 use crate::roles::bgp_peer::{Endpoint, Peer, PeerEvent};
+use clap::{Args, Subcommand};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use wayleave_core::Asn;
+
+#[derive(Subcommand, Debug)]
+pub enum Lab {
+    /// Replay the UPDATEs of an MRT file as a BGP speaker.
+    Speak(Speak),
+}
+
+#[derive(Args, Debug)]
+pub struct Speak {
+    /// The MRT file, may be compressed by gzip or bzip2.
+    #[arg(long)]
+    pub mrt: PathBuf,
+    /// Address of the peer.
+    #[arg(long)]
+    pub connect: SocketAddr,
+    /// The speaker's AS, prepended to every path.
+    #[arg(long)]
+    pub asn: Asn,
+    /// The peer's AS. Default: any.
+    #[arg(long)]
+    pub peer_asn: Option<Asn>,
+    #[arg(long)]
+    pub router_id: Ipv4Addr,
+    /// Next hop of IPv4 routes. Default: the router identifier.
+    #[arg(long)]
+    pub next_hop: Option<Ipv4Addr>,
+    /// Next hop of IPv6 routes; without it they are left out.
+    #[arg(long)]
+    pub next_hop6: Option<std::net::Ipv6Addr>,
+    /// The local address to connect from.
+    #[arg(long)]
+    pub bind: Option<IpAddr>,
+    /// UPDATEs per second, or `real-time` for the recorded pauses. Default: as fast as the peer reads.
+    #[arg(long)]
+    pub rate: Option<Rate>,
+    /// Number of UPDATEs to send.
+    #[arg(long)]
+    pub limit: Option<u64>,
+    /// End the session once everything is sent, instead of keeping it until interrupted.
+    #[arg(long)]
+    pub once: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How fast to replay.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Rate {
+    PerSecond(f64),
+    RealTime,
+}
+
+impl std::str::FromStr for Rate {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "real-time" {
+            return Ok(Rate::RealTime);
+        }
+        let number = text.strip_suffix("/s").unwrap_or(text).parse::<f64>().ok();
+        let positive = number.filter(|number| number.is_finite() && *number > 0.0);
+        positive.map(Rate::PerSecond).ok_or_else(|| "a number of UPDATEs per second, or real-time".to_owned())
+    }
+}
 
 /// UPDATEs read ahead of what is sent.
 const AHEAD: usize = 1024;
 
-pub fn speak(command: &Speak) -> Outcome {
+pub fn run(command: &Lab) -> Outcome {
+    let Lab::Speak(command) = command;
+    speak(command)
+}
+
+fn speak(command: &Speak) -> Outcome {
     logs::start(logs::Format::Text, None)?;
-    // The file is opened here, so that a wrong name is told before anything else happens.
+    // The file is opened here, so that a wrong name is reported before anything else happens.
     let wrong = |error: std::io::Error| Failure::new(format!("{}: {error}", command.mrt.display()));
     let file = BufReader::new(File::open(&command.mrt).map_err(wrong)?);
     let (to, updates) = mpsc::channel(AHEAD);
@@ -39,17 +110,17 @@ pub fn speak(command: &Speak) -> Outcome {
         })
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(2).build();
-    let runtime = runtime.map_err(|error| Failure::new(format!("no threads: {error}")))?;
+    let runtime = runtime.map_err(|error| Failure::new(format!("cannot start threads: {error}")))?;
     let outcome = runtime.block_on(replay(command, updates));
     runtime.shutdown_timeout(Duration::from_millis(100));
     let _ = reading.join();
     outcome
 }
 
-/// An UPDATE with its recorded time, or why there are no more.
+/// An UPDATE with its recorded time, or why the file ends early.
 type Recorded = Result<(UnixTime, Update), Failure>;
 
-/// Reads the UPDATEs of a dump, as far as it can be read, until nobody takes them.
+/// Reads the UPDATEs of a dump, as far as it is readable, until the receiver has gone.
 fn read(file: impl Read, as_ours: AsOurs, to: &mpsc::Sender<Recorded>) -> Result<(), Box<dyn std::error::Error>> {
     let mut any = false;
     for record in mrt::MrtReader::new(mrt::decompress(file)?) {
@@ -57,7 +128,7 @@ fn read(file: impl Read, as_ours: AsOurs, to: &mpsc::Sender<Recorded>) -> Result
             Ok(mrt::Record::Message(message)) => message,
             Ok(_) => continue,
             Err(error @ mrt::MrtError::Body { .. }) => {
-                warn!(%error, "left out");
+                warn!(%error, "record left out: its message cannot be read");
                 continue;
             }
             Err(error) => return Err(error.into()),
@@ -76,8 +147,8 @@ fn read(file: impl Read, as_ours: AsOurs, to: &mpsc::Sender<Recorded>) -> Result
 /// The speaker's AS and next hops.
 type AsOurs = (wayleave_core::Asn, std::net::Ipv4Addr, Option<std::net::Ipv6Addr>);
 
-/// The update as the speaker would pass it on: its AS in front, itself as next hop. One message may carry routes of both
-/// families, which then go apart, since each has a next hop of its own.
+/// The UPDATE as the speaker forwards it: its AS prepended, itself as next hop. Routes of both families in one message are
+/// split, since each family has a next hop of its own.
 fn rewrite(update: Update, (asn, next_hop, next_hop6): AsOurs) -> Vec<Update> {
     let mut parts = Vec::new();
     let family = |nlri: &wayleave_bgp::Nlri, afi| nlri.prefix.afi() == afi;
@@ -113,7 +184,7 @@ fn rewrite(update: Update, (asn, next_hop, next_hop6): AsOurs) -> Vec<Update> {
 }
 
 async fn replay(command: &Speak, mut updates: mpsc::Receiver<Recorded>) -> Outcome {
-    // A file with nothing to say is told before anybody is spoken to.
+    // A file without UPDATEs is reported before a session is opened.
     let mut next = updates.recv().await.transpose()?;
     let expected = command.peer_asn.map_or(PeerAsn::Any, PeerAsn::Exactly);
     let mut config = Config::new(command.asn, command.router_id, expected);
@@ -121,9 +192,9 @@ async fn replay(command: &Speak, mut updates: mpsc::Receiver<Recorded>) -> Outco
     let options = TcpOptions { bind: command.bind, ttl: None };
     let endpoint = Endpoint { listen: None, connect: Some(command.connect), only: None, options };
     let (events, mut peer_events) = mpsc::channel(AHEAD);
-    let mut signals = Signals::listen().map_err(|error| Failure::new(format!("no signals: {error}")))?;
+    let mut signals = Signals::listen().map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
     let peer = Peer::start(config, endpoint, Clock::start(), events).await;
-    let peer = peer.map_err(|error| Failure::new(format!("cannot speak: {error}")))?;
+    let peer = peer.map_err(|error| Failure::new(format!("cannot start the BGP session: {error}")))?;
     loop {
         tokio::select! {
             event = peer_events.recv() => if matches!(event, Some(PeerEvent::Up) | None) { break },
@@ -133,7 +204,7 @@ async fn replay(command: &Speak, mut updates: mpsc::Receiver<Recorded>) -> Outco
             }
         }
     }
-    // What the peer announces is taken and forgotten; the task ends when the session does.
+    // The peer's routes are read and dropped; the task ends with the session.
     let mut received =
         tokio::spawn(async move { while !matches!(peer_events.recv().await, Some(PeerEvent::Down) | None) {} });
     let begin = tokio::time::Instant::now();
@@ -166,7 +237,7 @@ async fn replay(command: &Speak, mut updates: mpsc::Receiver<Recorded>) -> Outco
         }
     }
     drop(updates);
-    // What is in the queue goes out before anything is said.
+    // The queue is sent before the result is printed.
     while peer.replay.capacity() < peer.replay.max_capacity() && !received.is_finished() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

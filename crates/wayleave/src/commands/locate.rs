@@ -1,4 +1,4 @@
-//! `locate`: between which nodes of an ICING path packets vanished, by what its nodes signed.
+//! `locate`: finds between which nodes of an ICING path packets were lost, from the nodes' signed reports.
 
 use std::collections::BTreeSet;
 
@@ -6,9 +6,44 @@ use serde_json::{Value, json};
 use wayleave_dataplane::icing::{Report, locate};
 use wayleave_runtime::identity::to_hex;
 
-use crate::cli::{Locate, NodeReports};
+use crate::config::PublicKey;
 use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json};
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+pub struct Locate {
+    /// A node's public key and a file of its reports (the output of `wayleave show reports --json`), as ed25519:HEX=FILE.
+    #[arg(required = true, value_name = "KEY=FILE")]
+    pub reports: Vec<NodeReports>,
+    /// First digits of the path's handle; needed if the nodes report on several paths.
+    #[arg(long, value_name = "HEX", default_value = "", hide_default_value = true)]
+    pub handle: String,
+    /// The window (Unix seconds divided by 16). Default: the last one in all files.
+    #[arg(long)]
+    pub window: Option<u32>,
+    /// Packets that the sender sent in the window. Default: the count of the first node.
+    #[arg(long)]
+    pub sent: Option<u64>,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A file of reports, and the key that signed it.
+#[derive(Clone, Debug)]
+pub struct NodeReports {
+    pub key: PublicKey,
+    pub file: PathBuf,
+}
+
+impl std::str::FromStr for NodeReports {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, file) = text.split_once('=').ok_or("expected KEY=FILE")?;
+        Ok(Self { key: key.parse()?, file: file.into() })
+    }
+}
 
 pub fn run(command: &Locate) -> Outcome {
     let mut nodes = Vec::new();
@@ -26,14 +61,16 @@ pub fn run(command: &Locate) -> Outcome {
     if handles.len() > 1 {
         let known: Vec<String> = handles.iter().map(|handle| to_hex(handle)).collect();
         return Err(Failure::usage(format!("reports on {} paths: {}", known.len(), known.join(", ")))
-            .help("say which one with --handle")
+            .help("choose one with --handle")
             .into());
     }
     let Some(first) = reports.first() else {
         return Err(Failure::new(format!("no report on window {window}")).into());
     };
     if let Some(twice) = reports.windows(2).find(|pair| pair[0].index == pair[1].index) {
-        return Err(Failure::usage(format!("two reports of node {} of the path", twice[0].index)).into());
+        return Err(
+            Failure::usage(format!("two reports of node {} on the same path and window", twice[0].index)).into()
+        );
     }
     let losses = locate(command.sent.unwrap_or(first.count.packets), &reports);
     if command.json {
@@ -51,16 +88,16 @@ pub fn run(command: &Locate) -> Outcome {
         text += &format!("  node {}: {} packets\n", report.index, report.count.packets);
     }
     for loss in &losses {
-        text += &format!("  {} packets vanished between node {} and node {}\n", loss.packets, loss.from, loss.to);
+        text += &format!("  {} packets lost between node {} and node {}\n", loss.packets, loss.from, loss.to);
     }
     if losses.is_empty() {
-        text += "  none vanished\n";
+        text += "  no packets lost\n";
     }
     print(&text);
     Ok(())
 }
 
-/// A node's reports on paths whose handle begins with `handle`; each must hold under its key.
+/// A node's reports on paths whose handle begins with `handle`; each must be signed by its key.
 fn verified(node: &NodeReports, handle: &str) -> Outcome<Vec<Report>> {
     let name = node.file.display();
     let text = std::fs::read_to_string(&node.file).map_err(|error| Failure::system(&name, &error))?;
@@ -68,9 +105,9 @@ fn verified(node: &NodeReports, handle: &str) -> Outcome<Vec<Report>> {
     let mut reports = Vec::new();
     for row in value["reports"].as_array().into_iter().flatten() {
         let octets = row["signed"].as_str().and_then(report_octets);
-        let octets = octets.ok_or_else(|| Failure::new(format!("{name}: a report without `signed`")))?;
+        let octets = octets.ok_or_else(|| Failure::new(format!("{name}: a report lacks its signature (`signed`)")))?;
         let report = Report::verify(&octets, &node.key.0)
-            .map_err(|_| Failure::new(format!("{name}: a report that {} did not sign", node.key)))?;
+            .map_err(|_| Failure::new(format!("{name}: a report is not signed by {}", node.key)))?;
         if to_hex(&report.handle.0).starts_with(handle) {
             reports.push(report);
         }
@@ -89,10 +126,10 @@ fn report_octets(text: &str) -> Option<[u8; Report::LENGTH]> {
     Some(octets)
 }
 
-/// The last window on which every node reports.
+/// The last window that every node reports on.
 fn last_of_all(nodes: &[Vec<Report>]) -> Outcome<u32> {
     let has = |reports: &[Report], window: u32| reports.iter().any(|report| report.window == window);
     let windows = nodes.iter().flatten().map(|report| report.window);
     let common = windows.filter(|window| nodes.iter().all(|reports| has(reports, *window))).max();
-    Ok(common.ok_or_else(|| Failure::new("no window on which all nodes report").help("say one with --window"))?)
+    Ok(common.ok_or_else(|| Failure::new("the files have no window in common").help("choose one with --window"))?)
 }

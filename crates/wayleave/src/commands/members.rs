@@ -1,4 +1,4 @@
-//! `members`: edits the signed member set, as the exchange's operator.
+//! `members`: edits the signed member set, with the key of the exchange's operator.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,15 +8,93 @@ use wayleave_attestation::leaf::LeafKey;
 use wayleave_core::Asn;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::directory::{AttestKey, MemberSet, Slot};
-use wayleave_runtime::identity::{DEFAULT_VALIDITY, Identity};
+use wayleave_runtime::identity::{DEFAULT_VALIDITY, Fingerprint, Identity};
 
 use super::pki::attest_key;
-use crate::cli::{AddMember, Members};
 use crate::config::PublicKey;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::member_set::{describe, read, replace};
 use crate::key_files::signing_key;
 use crate::output::{objects, print, print_json};
+use clap::{Args, Subcommand};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+#[derive(Subcommand, Debug)]
+pub enum Members {
+    /// Create an empty set, signed with the operator's key file, which is created if it does not exist.
+    Init {
+        file: PathBuf,
+        #[arg(long)]
+        exchange: String,
+        #[arg(long)]
+        operator: PathBuf,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Add a member in a new slot.
+    Add(AddMember),
+    /// Set the attestation keys of a member's AS. Without --key the AS has none.
+    Attest {
+        file: PathBuf,
+        #[arg(long)]
+        operator: PathBuf,
+        #[arg(long)]
+        asn: Asn,
+        /// A public key as SUITE:HEX, from `wayleave keys show` (may be repeated, one for each suite).
+        #[arg(long)]
+        key: Vec<String>,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a member. Its slot and its key cannot be used again.
+    Remove {
+        file: PathBuf,
+        #[arg(long)]
+        operator: PathBuf,
+        #[arg(long)]
+        name: String,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a set.
+    Show {
+        file: PathBuf,
+        /// The operator's public key (`ed25519:...`), which must have signed the set.
+        #[arg(long)]
+        operator: PublicKey,
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct AddMember {
+    pub file: PathBuf,
+    #[arg(long)]
+    pub operator: PathBuf,
+    #[arg(long)]
+    pub asn: Asn,
+    #[arg(long)]
+    pub name: String,
+    /// IPv4 address of the member's router on the exchange's network (may be repeated).
+    #[arg(long)]
+    pub address: Vec<IpAddr>,
+    /// IPv6 address of the member's router on the exchange's network (may be repeated).
+    #[arg(long)]
+    pub address6: Vec<IpAddr>,
+    /// Fingerprint of the member's certificate, from `wayleave keys show`.
+    #[arg(long)]
+    pub tls: Fingerprint,
+    /// The member's signing key, from `wayleave keys show`.
+    #[arg(long)]
+    pub sign: PublicKey,
+    /// Prefixes that it may announce; 0 means no limit.
+    #[arg(long, default_value_t = 0)]
+    pub max_prefix: u32,
+    #[arg(long)]
+    pub json: bool,
+}
 
 pub fn run(command: &Members) -> Outcome {
     match command {
@@ -30,7 +108,7 @@ pub fn run(command: &Members) -> Outcome {
 
 fn init(file: &Path, exchange: &str, operator: &Path, json: bool) -> Outcome {
     if file.exists() {
-        let failure = Failure::new(format!("{} exists already", file.display()));
+        let failure = Failure::new(format!("{} exists", file.display()));
         return Err(failure.help("`wayleave members add` appends to it; or choose another name").into());
     }
     let identity = if operator.exists() {
@@ -66,14 +144,14 @@ fn add(member: &AddMember) -> Outcome {
     };
     let mut slots = before.slots.clone();
     slots.push(slot);
-    let (number, place) = (before.number + 1, before.slots.len());
+    let (number, slot_number) = (before.number + 1, before.slots.len());
     let set = MemberSet { number, slots, ..before.clone() };
     set.may_follow(&before)?;
     write(&member.file, set, &key)?;
     if member.json {
-        print_json(json!({ "name": member.name, "slot": place, "number": number }));
+        print_json(json!({ "name": member.name, "slot": slot_number, "number": number }));
     } else {
-        print(&format!("{} has slot {place}; the set is now number {number}\n", member.name));
+        print(&format!("{} has slot {slot_number}; the set is now number {number}\n", member.name));
     }
     Ok(())
 }
@@ -98,23 +176,23 @@ fn attest(file: &Path, operator: &Path, asn: Asn, keys: &[String], json: bool) -
     if json {
         print_json(json!({ "asn": asn, "keys": count, "number": number }));
     } else {
-        print(&format!("{asn} attests with {count} keys; the set is now number {number}\n"));
+        print(&format!("{asn} has {count} attestation keys; the set is now number {number}\n"));
     }
     Ok(())
 }
 
 fn remove(file: &Path, operator: &Path, name: &str, json: bool) -> Outcome {
     let (key, before) = open(file, operator)?;
-    let place = before.slot_by_name(name).ok_or_else(|| Failure::new(format!("no active member `{name}`")))?;
+    let slot_number = before.slot_by_name(name).ok_or_else(|| Failure::new(format!("no active member `{name}`")))?;
     let mut set = MemberSet { number: before.number + 1, ..before.clone() };
-    set.slots[place as usize].active = false;
+    set.slots[slot_number as usize].active = false;
     set.may_follow(&before)?;
     let number = set.number;
     write(file, set, &key)?;
     if json {
-        print_json(json!({ "name": name, "slot": place, "number": number }));
+        print_json(json!({ "name": name, "slot": slot_number, "number": number }));
     } else {
-        print(&format!("{name} has left slot {place}; the set is now number {number}\n"));
+        print(&format!("{name} removed from slot {slot_number}; the set is now number {number}\n"));
     }
     Ok(())
 }

@@ -1,14 +1,90 @@
-//! Commands that do their work and end.
+//! The command line: nouns after `show`, verbs elsewhere. Each command's file has its arguments and its work; a new one is
+//! entered here, in [`Command`] and [`Command::run`].
 
-pub mod bench;
-pub mod capability;
-pub mod check;
-pub mod init;
-pub mod invite;
-pub mod keys;
-pub mod lab;
-pub mod locate;
-pub mod members;
-pub mod pki;
-pub mod revoke;
-pub mod show;
+mod bench;
+mod capability;
+mod check;
+mod demo;
+mod init;
+mod invite;
+mod keys;
+mod lab;
+mod locate;
+mod manual;
+mod members;
+mod pki;
+mod revoke;
+mod run;
+mod show;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::{Failures, Outcome};
+
+/// Policy-compliant inter-domain routing: private route server, attested AS paths, verifying routers.
+#[derive(Parser, Debug)]
+#[command(name = "wayleave", version = crate::VERSION, max_term_width = 120)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Print a commented configuration that passes `check`.
+    Init(init::Init),
+    /// Check a configuration. Exit code 0: valid; 1: errors, with line and column.
+    Check(check::Check),
+    /// Run a role as a daemon until SIGTERM. SIGHUP reloads the configuration.
+    Run(run::Run),
+    /// Show the state of a running role.
+    Show(show::Show),
+    /// Explain why a prefix has its route, or none (member, attesting proxy).
+    Why(show::Why),
+    /// Find between which nodes of an ICING path packets were lost, from the nodes' signed reports.
+    Locate(locate::Locate),
+    /// Print a member's configuration, from a party's configuration.
+    Invite(invite::Invite),
+    /// Create key files, print public keys, sign profiles, records and lists.
+    #[command(visible_alias = "key", subcommand)]
+    Keys(keys::Keys),
+    /// Edit the signed member set of an exchange.
+    #[command(subcommand)]
+    Members(members::Members),
+    /// Laboratory tools.
+    #[command(subcommand)]
+    Lab(lab::Lab),
+    /// Run a whole exchange with real routers, step by step.
+    Demo(demo::Demo),
+    /// Run benchmarks; one JSON object each.
+    Bench(bench::Bench),
+    /// Print a completion script for a shell.
+    Completions { shell: clap_complete::Shell },
+    /// Print the manual page.
+    Man,
+}
+
+impl Command {
+    /// Runs it; the exit code if it succeeded.
+    pub fn run(&self) -> Result<ExitCode, Failures> {
+        let outcome: Outcome = match self {
+            Command::Init(command) => init::run(command),
+            Command::Check(command) => check::run(command),
+            Command::Run(command) => run::run(command),
+            Command::Show(command) => show::show(command),
+            Command::Why(command) => show::why(command),
+            Command::Locate(command) => locate::run(command),
+            Command::Invite(command) => invite::run(command),
+            Command::Keys(command) => keys::run(command),
+            Command::Members(command) => members::run(command),
+            Command::Lab(command) => lab::run(command),
+            Command::Demo(command) => return Ok(demo::run(command)),
+            Command::Bench(command) => bench::run(command),
+            Command::Completions { shell } => manual::completions(*shell),
+            Command::Man => manual::man(),
+        };
+        outcome.map(|()| ExitCode::SUCCESS)
+    }
+}

@@ -1,4 +1,5 @@
-//! `keys attest`, `anchor`, `profile`, `record`, `identity`, `addition`, `routers` and `objects`: the keys of attestations and the objects that vouch for them.
+//! `keys attest`, `anchor`, `profile`, `record`, `identity`, `addition`, `routers` and `objects`: attestation keys and the
+//! signed objects that register them.
 
 use std::path::{Path, PathBuf};
 
@@ -10,11 +11,134 @@ use wayleave_core::Asn;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::{from_hex, to_hex};
 
-use crate::cli::{AdditionKeys, AnchorKeys, AttestKeys, ObjectKeys, ProfileKeys, RecordKeys, StrictnessName};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::attestation::{Keys, load_anchor, save_anchor, save_object, set};
 use crate::key_files::router_keys;
 use crate::output::{objects, print, print_json};
+use clap::{Args, ValueEnum};
+use wayleave_core::Prefix;
+
+#[derive(Args, Debug)]
+pub struct AttestKeys {
+    pub file: PathBuf,
+    #[arg(long)]
+    pub asn: Asn,
+    /// A signature suite, the preferred one first (may be repeated).
+    #[arg(long, default_value = "kc-ed25519")]
+    pub suite: Vec<String>,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct AnchorKeys {
+    pub file: PathBuf,
+    /// The anchor's name.
+    #[arg(long, default_value = "anchor")]
+    pub name: String,
+    /// Validity of the anchor.
+    #[arg(long, default_value_t = 3650)]
+    pub days: u32,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The anchor that signs, and the folder of the object.
+#[derive(Args, Debug)]
+pub struct ObjectKeys {
+    /// The anchor's private file, with the public one beside it.
+    #[arg(long)]
+    pub anchor: PathBuf,
+    /// The folder of signed objects.
+    #[arg(long)]
+    pub objects: PathBuf,
+    /// Validity of the object.
+    #[arg(long, default_value_t = 365)]
+    pub days: u32,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct ProfileKeys {
+    #[command(flatten)]
+    pub objects: ObjectKeys,
+    #[arg(long)]
+    pub asn: Option<Asn>,
+    /// A file of the AS's attestation keys, all of which are listed.
+    #[arg(long)]
+    pub attest: Option<PathBuf>,
+    /// A public key as ROLE:SUITE:HEX (may be repeated).
+    #[arg(long)]
+    pub key: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct AdditionKeys {
+    /// The AS's private identity key, which its profile lists.
+    #[arg(long)]
+    pub identity: PathBuf,
+    /// The folder of signed objects.
+    #[arg(long)]
+    pub objects: PathBuf,
+    /// A file of the AS's attestation keys, all of which are added.
+    #[arg(long)]
+    pub attest: Option<PathBuf>,
+    /// A public key as attest:SUITE:HEX (may be repeated).
+    #[arg(long)]
+    pub key: Vec<String>,
+    /// Validity of the addition.
+    #[arg(long, default_value_t = 365)]
+    pub days: u32,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct RecordKeys {
+    #[command(flatten)]
+    pub objects: ObjectKeys,
+    #[arg(long)]
+    pub asn: Asn,
+    /// A prefix that the AS may originate, with an optional maximum length: 192.0.2.0/24-26 (may be repeated).
+    #[arg(long)]
+    pub prefix: Vec<OwnedPrefix>,
+    /// The AS attests its routes; the value is how a route without attestation is treated.
+    #[arg(long, value_enum)]
+    pub attested: Option<StrictnessName>,
+    /// Since when, in seconds since 1970. Default: now.
+    #[arg(long)]
+    pub since: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum StrictnessName {
+    /// It is invalid.
+    Strict,
+    /// It is less preferred.
+    Prefer,
+}
+
+/// A prefix and its maximum length (RFC 9582).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnedPrefix {
+    pub prefix: Prefix,
+    pub max_length: u8,
+}
+
+impl std::str::FromStr for OwnedPrefix {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (prefix, most) = text.split_once('-').map_or((text, None), |(prefix, most)| (prefix, Some(most)));
+        let prefix: Prefix = prefix.parse().map_err(|error| format!("{error}"))?;
+        let max_length = most.map_or(Ok(prefix.len()), str::parse);
+        let fits = |most: &u8| (prefix.len()..=prefix.afi().bits()).contains(most);
+        let max_length = max_length.ok().filter(fits);
+        max_length.map(|max_length| Self { prefix, max_length }).ok_or_else(|| {
+            format!("the maximum length of {prefix} is a number from {} to {}", prefix.len(), prefix.afi().bits())
+        })
+    }
+}
 
 const DAY: u64 = 86_400;
 
@@ -27,7 +151,9 @@ pub fn attest(command: &AttestKeys) -> Outcome {
         let unknown = || Failure::usage(format!("no suite `{name}`")).help(format!("there are: {}", known.join(", ")));
         let suite = suite.ok_or_else(unknown)?;
         if suites.contains(&suite) {
-            return Err(Failure::usage(format!("suite `{name}` twice: one key for each is enough")).into());
+            return Err(
+                Failure::usage(format!("suite `{name}` is given twice; a file has one key for each suite")).into()
+            );
         }
         suites.push(suite);
     }
@@ -66,9 +192,7 @@ fn spell(suite: SuiteId, key: &dyn SuiteKey) -> String {
 pub fn anchor(command: &AnchorKeys) -> Outcome {
     let public_file = command.file.with_extension("pub");
     if public_file.exists() {
-        return Err(
-            Failure::new(format!("{} exists already; an anchor is never overwritten", public_file.display())).into()
-        );
+        return Err(Failure::new(format!("{} exists; an anchor is never overwritten", public_file.display())).into());
     }
     let keys = Keys::generate(None, &[SuiteId::KcEd25519])?;
     keys.save("anchor", &command.file)?;
@@ -93,7 +217,7 @@ pub fn anchor(command: &AnchorKeys) -> Outcome {
 
 fn anchor_key(keys: &Keys, file: &Path) -> Result<Box<dyn SuiteKey>, Failure> {
     let found = keys.pairs().into_iter().find(|(suite, _)| *suite == SuiteId::KcEd25519);
-    found.map(|(_, key)| key).ok_or_else(|| Failure::new(format!("{} holds no key of an anchor", file.display())))
+    found.map(|(_, key)| key).ok_or_else(|| Failure::new(format!("{} has no key of a trust anchor", file.display())))
 }
 
 /// Signs an AS's profile.
@@ -109,7 +233,7 @@ pub fn profile(command: &ProfileKeys) -> Outcome {
         keys.extend(public);
     }
     let Some(asn) = asn else {
-        return Err(Failure::usage("whose profile?").help("say --asn, or --attest FILE").into());
+        return Err(Failure::usage("no AS given").help("add --asn, or --attest FILE").into());
     };
     keys.sort();
     sign(&command.objects, |span| Object::Profile(Profile { asn, span, keys }))
@@ -119,13 +243,13 @@ pub fn profile(command: &ProfileKeys) -> Outcome {
 pub fn addition(command: &AdditionKeys) -> Outcome {
     let identity = Keys::load("identity", &command.identity)?;
     let Some(asn) = identity.asn else {
-        return Err(Failure::new(format!("{} does not say whose it is", command.identity.display())).into());
+        return Err(Failure::new(format!("{} does not name its AS", command.identity.display())).into());
     };
     let mut keys = Vec::new();
     for text in &command.key {
         let key = profile_key(text)?;
         if key.role != Role::Attest {
-            return Err(Failure::usage("an addition has keys for attestations only")
+            return Err(Failure::usage("an addition can have attestation keys only")
                 .help("other roles' keys go into the profile, which the anchor signs")
                 .into());
         }
@@ -135,7 +259,7 @@ pub fn addition(command: &AdditionKeys) -> Outcome {
         keys.extend(attest_keys(file, Some(asn))?.1);
     }
     if keys.is_empty() {
-        return Err(Failure::usage("which keys?").help("say --attest FILE, or --key attest:SUITE:HEX").into());
+        return Err(Failure::usage("no keys given").help("add --attest FILE, or --key attest:SUITE:HEX").into());
     }
     keys.sort();
     let now = unix_now();
@@ -146,7 +270,7 @@ pub fn addition(command: &AdditionKeys) -> Outcome {
     write(&object, key.as_mut(), &command.objects, command.json)
 }
 
-/// The public keys of a file of attestation keys, which must be of `asn` if that is said.
+/// The public keys of a file of attestation keys, which must be of `asn` if one is given.
 fn attest_keys(file: &Path, asn: Option<Asn>) -> Outcome<(Option<Asn>, Vec<ProfileKey>)> {
     let attest = Keys::load("attest", file)?;
     if asn.is_some() && attest.asn != asn {
@@ -163,7 +287,7 @@ fn attest_keys(file: &Path, asn: Option<Asn>) -> Outcome<(Option<Asn>, Vec<Profi
 /// Signs an object and writes it into the folder.
 fn write(object: &Object, key: &mut dyn SuiteKey, folder: &Path, json: bool) -> Outcome {
     let octets = object.clone().sign(key);
-    let octets = octets.map_err(|error| Failure::new(format!("not signed: {error}")))?;
+    let octets = octets.map_err(|error| Failure::new(format!("cannot sign: {error}")))?;
     let file = save_object(folder, object, &octets)?;
     if json {
         print_json(json!({ "file": file, "object": describe(object) }));
@@ -175,16 +299,17 @@ fn write(object: &Object, key: &mut dyn SuiteKey, folder: &Path, json: bool) -> 
 
 /// An attestation key as `SUITE:HEX`.
 pub fn attest_key(text: &str) -> Result<LeafKey, Failure> {
-    let key = profile_key(&format!("attest:{text}"))
-        .map_err(|_| Failure::usage(format!("`{text}` is no key")).help("a key is SUITE:HEX, as kc-ed25519:3b6a..."))?;
+    let key = profile_key(&format!("attest:{text}")).map_err(|_| {
+        Failure::usage(format!("`{text}` is not a key")).help("a key is SUITE:HEX, such as kc-ed25519:3b6a...")
+    })?;
     Ok(LeafKey::of(key.suite, &key.public))
 }
 
 /// `ROLE:SUITE:HEX`.
 fn profile_key(text: &str) -> Result<ProfileKey, Failure> {
     let wrong = || {
-        Failure::usage(format!("`{text}` is no key"))
-            .help("a key is ROLE:SUITE:HEX, as attest:kc-ed25519:3b6a...; roles are attest, identity, exchange-member, scion, icing, platypus")
+        Failure::usage(format!("`{text}` is not a key"))
+            .help("a key is ROLE:SUITE:HEX, such as attest:kc-ed25519:3b6a...; roles are attest, identity, exchange-member, scion, icing, platypus")
     };
     let mut parts = text.splitn(3, ':');
     let (Some(role), Some(suite), Some(hex)) = (parts.next(), parts.next(), parts.next()) else { return Err(wrong()) };
@@ -219,14 +344,16 @@ pub fn record(command: &RecordKeys) -> Outcome {
     sign(&command.objects, |span| Object::Record(Record { asn, span, attested_since, prefixes }))
 }
 
-/// Signs an object that holds from now on, later than the one in its place, and writes it into the folder.
+/// Signs an object that is valid from now on and newer than the one before, and writes it into the folder.
 fn sign(command: &ObjectKeys, object: impl FnOnce(Span) -> Object) -> Outcome {
     let now = unix_now().secs();
     let keys = Keys::load("anchor", &command.anchor)?;
     let mut key = anchor_key(&keys, &command.anchor)?;
     let public = load_anchor(&command.anchor.with_extension("pub"))?;
     if now > public.not_after {
-        return Err(Failure::new("the trust anchor has expired").help("`wayleave keys anchor` makes a new one").into());
+        return Err(Failure::new("the trust anchor has expired")
+            .help("`wayleave keys anchor` creates a new one")
+            .into());
     }
     let not_after = now + u64::from(command.days) * DAY;
     let span = Span { sequence: unix_now().0, not_before: now.saturating_sub(3600), not_after };

@@ -1,4 +1,4 @@
-//! `keys revoke` and `keys revoked`: signed lists of what Platypus routers let pass no more.
+//! `keys revoke` and `keys revoked`: signed lists of revoked capabilities for Platypus routers.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -10,14 +10,48 @@ use wayleave_dataplane::platypus::revocation::{ListKind, MAX_ENTRIES, Revocation
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::Identity;
 
-use crate::cli::{RevokeKeys, RevokedKeys};
 use crate::config::PublicKey;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::revocation::{self, Entry, Replacement};
 use crate::key_files::signing_key;
 use crate::output::{print, print_json};
+use clap::Args;
+use std::path::PathBuf;
 
-/// Octets of a line of entries, at most.
+#[derive(Args, Debug)]
+pub struct RevokeKeys {
+    /// The list. If it exists, entries are added and the file is replaced in one step.
+    pub file: PathBuf,
+    /// The key file that signs, from `wayleave keys new`.
+    #[arg(long)]
+    pub key: PathBuf,
+    /// Entries to revoke: PRINCIPAL, PRINCIPAL/DELEGATION or PRINCIPAL/DELEGATION/SUB-DELEGATION, in all key epochs, or with
+    /// @INTERVAL:EPOCH in one.
+    pub entries: Vec<Entry>,
+    /// A file of further entries, one on a line; - is the standard input.
+    #[arg(long)]
+    pub from: Option<PathBuf>,
+    /// An entry to remove from the list (may be repeated).
+    #[arg(long, value_name = "ENTRY")]
+    pub lift: Vec<Entry>,
+    /// Start from an empty list instead of the existing one.
+    #[arg(long)]
+    pub replace: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct RevokedKeys {
+    pub file: PathBuf,
+    /// The public key that must have signed it (`ed25519:...`, from `wayleave keys show`).
+    #[arg(long)]
+    pub key: PublicKey,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Longest line of entries, in octets.
 const LINE: u64 = 1024;
 
 /// Signs the next list.
@@ -45,9 +79,7 @@ pub fn revoke(command: &RevokeKeys) -> Outcome {
     entries.retain(|entry| entry.expires_at().is_none_or(|second| second > now.secs()));
     let expired = all - entries.len();
     if entries.len() > MAX_ENTRIES {
-        return Err(
-            Failure::new(format!("{} entries are more than a router takes: {MAX_ENTRIES}", entries.len())).into()
-        );
+        return Err(Failure::new(format!("{} entries; a router accepts at most {MAX_ENTRIES}", entries.len())).into());
     }
     // By the clock, so that a list made anew after a loss is no older than the one that was lost.
     let sequence = now.secs().max(last + 1);
@@ -104,7 +136,7 @@ fn take_lines(path: &Path, entries: &mut BTreeSet<Revocation>) -> Outcome {
 pub fn revoked(command: &RevokedKeys) -> Outcome {
     let found = revocation::open(&command.file, &command.key.0)?;
     let RevocationList { sequence, issued, entries, .. } =
-        found.ok_or_else(|| Failure::new(format!("{} is not there", command.file.display())))?;
+        found.ok_or_else(|| Failure::new(format!("{} does not exist", command.file.display())))?;
     if command.json {
         let entries: Vec<String> = entries.into_iter().map(|entry| Entry(entry).to_string()).collect();
         print_json(json!({ "file": command.file, "sequence": sequence, "issued": issued, "entries": entries }));

@@ -1,13 +1,68 @@
-//! `show` and `why`: what a running role knows, for people or as JSON.
+//! `show` and `why`: the state of a running role, as text or as JSON.
 
 use serde_json::Value;
 
-use crate::cli::{Noun, Show, Why};
 use crate::failure::Outcome;
 use crate::fetch;
+use crate::fetch::Target;
 use crate::output::{cell, fields, objects, print, print_json};
+use clap::{Args, ValueEnum};
+use wayleave_core::Prefix;
 
-/// Prefixes of one object that a table shows.
+#[derive(Args, Debug)]
+pub struct Show {
+    pub what: Noun,
+    #[command(flatten)]
+    pub target: Target,
+    /// Routes or reports to show.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub most: usize,
+    /// Only reports on the path whose handle begins with these digits.
+    #[arg(long, value_name = "HEX", default_value = "", hide_default_value = true)]
+    pub handle: String,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Noun {
+    Status,
+    Peers,
+    Routes,
+    Members,
+    Events,
+    Keys,
+    /// Packets and octets by account (router).
+    Accounts,
+    /// Signed counts of packets by path and window (ICING node).
+    Reports,
+}
+
+impl Noun {
+    pub fn path(self) -> &'static str {
+        match self {
+            Noun::Status => "/api/v1/status",
+            Noun::Peers => "/api/v1/peers",
+            Noun::Routes => "/api/v1/routes",
+            Noun::Members => "/api/v1/members",
+            Noun::Events => "/api/v1/events",
+            Noun::Keys => "/api/v1/keys",
+            Noun::Accounts => "/api/v1/accounts",
+            Noun::Reports => "/api/v1/reports",
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct Why {
+    pub prefix: Prefix,
+    #[command(flatten)]
+    pub target: Target,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Prefixes of one object in a table.
 const PREFIXES: usize = 4;
 
 pub fn show(command: &Show) -> Outcome {
@@ -25,7 +80,7 @@ pub fn show(command: &Show) -> Outcome {
     print(&match command.what {
         Noun::Status => status(value),
         Noun::Peers => objects(
-            &list("peers"),
+            &list("peers").into_iter().map(peer).collect::<Vec<_>>(),
             &[
                 "peer",
                 "interface",
@@ -65,6 +120,7 @@ pub fn show(command: &Show) -> Outcome {
 
 /// A status as lines; an attesting proxy's pairs as a table below them.
 fn status(mut value: Value) -> String {
+    links_in_words(&mut value);
     let Some(pairs) = value.as_object_mut().and_then(|fields| fields.remove("pairs")) else { return fields(&value) };
     let rows: Vec<Value> = pairs
         .as_array()
@@ -81,8 +137,30 @@ fn status(mut value: Value) -> String {
     format!("{}\n{}", fields(&value), objects(&rows, &["pair", "inside", "outside", "offered", "in", "out"]))
 }
 
-/// A table of routes, whose end is told if there are more.
+/// A row of `show peers`.
+fn peer(mut row: Value) -> Value {
+    if row["peer"] == "other party" {
+        row["peer"] = "peer party".into();
+    }
+    row
+}
+
+/// The links to the parties, which JSON has as truth values.
+fn links_in_words(value: &mut Value) {
+    let state = |up: &Value| if *up == true { "up" } else { "down" };
+    if let [first, second] = value["parties"].as_array().map_or(&[][..], Vec::as_slice) {
+        value["parties"] = format!("party 1: {}, party 2: {}", state(first), state(second)).into();
+    }
+    if let Some(up) = value.as_object_mut().and_then(|fields| fields.remove("other_party")) {
+        value["peer_party"] = state(&up).into();
+    }
+}
+
+/// A table of routes, with a last line if there are more.
 fn routes(mut routes: Vec<Value>, more: bool) -> String {
+    for announcer in routes.iter_mut().filter_map(|route| route.get_mut("announcer")) {
+        *announcer = format!("slot {}", cell(announcer)).into();
+    }
     for prefixes in routes.iter_mut().filter_map(|route| route.get_mut("prefixes")?.as_array_mut()) {
         let rest = prefixes.len().saturating_sub(PREFIXES);
         if rest > 0 {
@@ -108,7 +186,7 @@ fn routes(mut routes: Vec<Value>, more: bool) -> String {
             "blob_bytes",
         ],
     );
-    if more { format!("{text}the first {}; there are more, --most N shows them\n", routes.len()) } else { text }
+    if more { format!("{text}the first {} routes; --most N shows more\n", routes.len()) } else { text }
 }
 
 fn event(event: &Value) -> String {
@@ -132,7 +210,7 @@ pub fn why(command: &Why) -> Outcome {
         }
         let who = match route["announcer"][1].as_str() {
             Some(name) => format!("{name} (AS{})", cell(&route["asn"])),
-            None => "somebody".to_owned(),
+            None => "an unknown member".to_owned(),
         };
         let path = route["as_path"].as_str().map_or(String::new(), |path| format!(" path {path}"));
         let class = route["class"].as_u64().map_or(String::new(), |class| format!(" class {class}"));
@@ -150,7 +228,7 @@ pub fn why(command: &Why) -> Outcome {
     Ok(())
 }
 
-/// An attested route, hop by hop, the origin first.
+/// A route with the hops of its attestation, the origin first.
 fn chain(route: &Value) -> String {
     let way = match route["direction"].as_str() {
         Some("in") => "from the neighbour of",
@@ -161,7 +239,7 @@ fn chain(route: &Value) -> String {
     text + &hops(route)
 }
 
-/// The chain of a route, the origin first, and the conclusion.
+/// The hops of an attestation, the origin first, and the conclusion.
 fn hops(route: &Value) -> String {
     let mut text = String::new();
     let width = |hop: &Value| format!("AS{}", cell(&hop["asn"])).len();
@@ -187,10 +265,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_of_routes_says_what_it_leaves_out() {
+    fn a_status_names_the_parties_whose_links_are_up() {
+        let text = status(json!({ "parties": [true, false], "batch": 7 }));
+        assert_eq!(text, "batch    7\nparties  party 1: up, party 2: down\n");
+        assert_eq!(status(json!({ "other_party": true })), "peer party  up\n");
+    }
+
+    #[test]
+    fn a_table_of_routes_states_what_it_leaves_out() {
         let prefixes: Vec<String> = (0..100).map(|n| format!("192.0.{n}.0/24")).collect();
         let text = routes(vec![json!({ "slot": 1, "prefixes": prefixes })], true);
         assert!(text.contains("192.0.3.0/24 +96 more") && !text.contains("192.0.4.0"), "{text}");
-        assert!(text.ends_with("the first 1; there are more, --most N shows them\n"), "{text}");
+        assert!(text.ends_with("the first 1 routes; --most N shows more\n"), "{text}");
     }
 }

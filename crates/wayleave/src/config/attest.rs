@@ -12,12 +12,22 @@ use super::attestation::{
     PolicySection, default_attribute, default_capability, default_lifetime, default_most, default_strength,
     default_uncertainty, terms_faults, unknown_origins,
 };
-use super::check::Checked;
+use super::check::{Checked, RoleConfig};
 use super::parse::Text;
 use super::rpki::RpkiSection;
 use super::rs::{FileFault, StatusSection, range, status_warning};
 use super::{Fault, Source};
 use crate::failure::Failures;
+
+/// `run attest`.
+pub const ROLE: RoleConfig = RoleConfig {
+    name: "attest",
+    section: "attest",
+    sections: "[attest], [keys] and [[pair]]",
+    check: AttestFile::checked,
+    status: |source| Ok(AttestFile::parse(source)?.status),
+    template: |_| TEMPLATE.to_owned(),
+};
 
 /// The file.
 #[derive(Clone, Debug, Deserialize)]
@@ -40,9 +50,9 @@ pub struct AttestFile {
 pub struct AttestSection {
     /// The AS whose proxy this is.
     pub asn: Spanned<Asn>,
-    /// What must survive a restart.
+    /// The file of the state that must survive a restart.
     pub state: PathBuf,
-    /// Whether the paper's suites and the baselines may appear.
+    /// Accept the papers' suites and the baselines; for a laboratory only.
     #[serde(default)]
     pub lab: bool,
     /// The attribute's type code.
@@ -51,16 +61,16 @@ pub struct AttestSection {
     /// The code of the capability that offers keys.
     #[serde(default = "default_capability")]
     pub capability: Spanned<u64>,
-    /// How long what is signed here holds.
+    /// Validity of signatures made here.
     #[serde(default = "default_lifetime")]
     pub lifetime_minutes: Spanned<u64>,
-    /// How far our clock and others' may be wrong.
+    /// How far clocks may be wrong, this one and others.
     #[serde(default = "default_uncertainty")]
     pub clock_uncertainty_secs: Spanned<u64>,
-    /// Bits of strength below which no suite is taken, or endorsed for a neighbour.
+    /// Least security strength, in bits, of suites that are accepted or endorsed for a neighbour.
     #[serde(default = "default_strength")]
     pub least_strength: Spanned<u64>,
-    /// Own prefixes that are signed, with those within them; all if not given.
+    /// Own prefixes that are signed, with their more specific prefixes. Default: all.
     pub originate: Option<Vec<Prefix>>,
 }
 
@@ -71,19 +81,19 @@ pub struct PairSection {
     pub name: String,
     pub inside: Spanned<EndSection>,
     pub outside: Spanned<EndSection>,
-    /// Octets of an attestation that the outside peer takes, at most, without and with extended messages.
+    /// Longest attestation that the outside peer accepts, in octets, without and with extended messages.
     #[serde(default = "default_most")]
     pub most_octets: Spanned<u64>,
     #[serde(default = "default_most_extended")]
     pub most_octets_extended: Spanned<u64>,
-    /// What our hops say of the neighbour: its own keys (`endorsed`), or a pair that we make (`granted`) if it asks.
+    /// The neighbour's keys in our hops: its own (`endorsed`), or a pair that we create on request (`granted`).
     #[serde(default)]
     pub keys: NeighbourKeys,
-    /// The neighbour is asked to make our pair.
+    /// Ask the neighbour to create our key pair.
     pub take_granted: Option<Spanned<bool>>,
 }
 
-/// Whose keys our hops give the neighbour.
+/// The neighbour's keys in our hops.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(transparent)]
 pub struct NeighbourKeys(Option<Spanned<KeysName>>);
@@ -96,7 +106,7 @@ enum KeysName {
 }
 
 impl NeighbourKeys {
-    /// Whether we make them.
+    /// Whether we create them.
     pub fn is_granted(&self) -> bool {
         self.0.as_ref().is_some_and(|name| *name.get_ref() == KeysName::Granted)
     }
@@ -110,18 +120,18 @@ pub struct EndSection {
     pub connect: Option<Text<SocketAddr>>,
     /// Only the speaker at this address may connect.
     pub address: Option<Text<IpAddr>>,
-    /// Only a speaker of this AS is taken; inside, that is our own.
+    /// The speaker's AS; inside it is our own.
     pub asn: Option<Spanned<Asn>>,
-    /// The local address of connections that we open.
+    /// The local address of outgoing connections.
     pub bind: Option<Text<IpAddr>>,
-    /// Time to live of what is sent: 255 for speakers that check it.
+    /// IP TTL of outgoing packets: 255 for speakers that check it (RFC 5082).
     pub ttl: Option<u8>,
-    /// Prefixes of each family that it may announce; without it any number.
+    /// Limit of prefixes by family. Default: none.
     pub max_prefixes: Option<u32>,
-    /// It is a transparent route server, whose own AS is not on its paths (RFC 7947).
+    /// The speaker is a transparent route server, whose AS is not on its paths (RFC 7947).
     #[serde(default)]
     pub route_server: bool,
-    /// Nobody else reads this session: only then keys are handed over on it.
+    /// Nobody else can read this session; only then are private keys handed over on it.
     #[serde(default)]
     pub protected: bool,
 }
@@ -131,7 +141,7 @@ fn default_most_extended() -> Spanned<u64> {
 }
 
 impl AttestFile {
-    /// Reads and checks it; files that it names are not looked at.
+    /// Reads and checks the file, not the files that it names.
     pub fn parse(source: &Source) -> Result<Self, Failures> {
         let file: Self = source.parse()?;
         let faults = file.faults();
@@ -147,7 +157,7 @@ impl AttestFile {
                 let (mut errors, mut warnings) = (Vec::new(), file.warnings());
                 for fault in file.keys.file_faults(source).into_iter().chain(file.rpki.file_faults(source)) {
                     match fault {
-                        // A configuration to start from needs no files yet.
+                        // A new configuration needs no files yet.
                         FileFault::Missing(fault) => warnings.push(fault),
                         FileFault::Unusable(fault) => errors.push(fault),
                     }
@@ -185,7 +195,7 @@ impl AttestFile {
             if names.contains(&section.name.as_str()) {
                 faults.push(Fault::at(
                     pair.span(),
-                    format!("a second pair `{}`, expected a name of its own", section.name),
+                    format!("pair `{}` exists already, expected another name", section.name),
                 ));
             }
             names.push(&section.name);
@@ -195,8 +205,9 @@ impl AttestFile {
                 let grants = section.keys.0.as_ref().filter(|_| section.keys.is_granted()).map(Spanned::span);
                 let takes = section.take_granted.as_ref().filter(|takes| *takes.get_ref()).map(Spanned::span);
                 for span in grants.into_iter().chain(takes) {
-                    let message = "private keys on a session that others may read, expected `protected = true` outside";
-                    let help = "say so only if the session runs within IPsec, MACsec, a like tunnel, or one machine; TCP MD5 hides nothing";
+                    let message =
+                        "private keys would cross a session that is not protected, expected `protected = true` outside";
+                    let help = "set it only if the session runs within IPsec, MACsec, a similar tunnel or one machine; TCP MD5 does not encrypt";
                     faults.push(Fault::at(span, message).help(help));
                 }
             }
@@ -216,12 +227,12 @@ impl AttestFile {
                 }
             }
             if let Some(asn) = section.inside.get_ref().asn.as_ref().filter(|asn| *asn.get_ref() != own) {
-                let message = format!("{} inside, expected {own}, the AS of [attest]", asn.get_ref());
+                let message = format!("{} is not this AS, expected {own}, the AS of [attest]", asn.get_ref());
                 faults.push(Fault::at(asn.span(), message));
             }
             if let Some(asn) = section.outside.get_ref().asn.as_ref().filter(|asn| *asn.get_ref() == own) {
-                let message = format!("{own} outside too, expected another AS");
-                faults.push(Fault::at(asn.span(), message).help("within one AS there is nothing to attest"));
+                let message = format!("{own} is this AS, expected the neighbour's");
+                faults.push(Fault::at(asn.span(), message).help("sessions within one AS are not attested"));
             }
         }
     }
@@ -238,47 +249,47 @@ impl AttestFile {
 }
 
 /// What `wayleave init attest` prints.
-pub const TEMPLATE: &str = "# An attesting proxy between your BGP speakers and their neighbours. Run it with: wayleave run attest --config FILE\n\
+const TEMPLATE: &str = "# An attesting proxy between your BGP speakers and their neighbours. Run it with: wayleave run attest --config FILE\n\
      # Paths are relative to this file.\n\
      \n\
      [attest]\n\
      # Your AS.\n\
      asn = 64497\n\
-     # What must survive a restart: how often keys have signed.\n\
+     # The state that must survive a restart: how often keys have signed.\n\
      state = \"attest.redb\"\n\
-     # How long what is signed here holds; it is signed again ahead of that.\n\
+     # Validity of signatures; routes are signed again before it ends.\n\
      #lifetime_minutes = 1440\n\
-     # How far clocks may be wrong, yours and others'.\n\
+     # How far clocks may be wrong, yours and others', in seconds.\n\
      #clock_uncertainty_secs = 600\n\
-     # Bits of strength below which no suite counts.\n\
+     # Least security strength of accepted suites, in bits.\n\
      #least_strength = 112\n\
-     # The attribute's type code, and the code of the capability that offers keys: the same in all networks.\n\
+     # The attribute's type code and the code of the capability that offers keys; all networks must use the same.\n\
      #attribute = 255\n\
      #capability = 240\n\
-     # Own prefixes that are signed, with those within them; all if not given.\n\
+     # Own prefixes that are signed, with their more specific prefixes. Default: all.\n\
      #originate = [\"192.0.2.0/24\"]\n\
      \n\
      [keys]\n\
-     # Your private keys, made by: wayleave keys attest attest.key --asn 64497\n\
+     # Your private keys, created by: wayleave keys attest attest.key --asn 64497\n\
      # Without them the proxy only validates.\n\
      signing = \"attest.key\"\n\
-     # Where several proxies hold the same file and it has a few-time key (kc-hbs): which part of its signatures is this\n\
-     # proxy's own. Never give two proxies the same part.\n\
+     # If several proxies have the same file with a few-time key (kc-hbs): this proxy's part of the signatures. Two proxies\n\
+     # must never have the same part.\n\
      #part = { number = 0, of = 4 }\n\
      # The trust anchor's public part, and the folder of profiles and records that it has signed.\n\
      anchor = \"anchor.pub\"\n\
      objects = \"objects\"\n\
      \n\
-     # What the RPKI says, beside the records: an RTR cache (RFC 8210) with who may originate what and the keys of routers,\n\
-     # or a folder of router certificates (RFC 8209, .cer and .crl) under trust anchors. Read again on SIGHUP.\n\
+     # RPKI data, in addition to the records: an RTR cache (RFC 8210) with prefix origins and router keys, or a folder of\n\
+     # router certificates (RFC 8209, .cer and .crl) with their trust anchors. Reloaded on SIGHUP.\n\
      [rpki]\n\
      #cache = \"127.0.0.1:3323\"\n\
      #tls = { name = \"cache.example.net\", authorities = \"cache-ca.pem\" }\n\
      #anchors = [\"ta.cer\"]\n\
      #certificates = \"rpki\"\n\
      \n\
-     # What follows from a verdict: reject, large_community, med, local_pref (within one AS), log. Classes: valid, gap,\n\
-     # unattested, missing (the origin usually attests), expired, invalid, malformed. Read again on SIGHUP.\n\
+     # Treatment by verdict: reject, large_community, med, local_pref (within one AS), log. Classes: valid, gap, unattested,\n\
+     # missing (the origin attests its routes), expired, invalid, malformed. Reloaded on SIGHUP.\n\
      [policy]\n\
      invalid = { reject = true, log = true }\n\
      malformed = { reject = true, log = true }\n\
@@ -286,22 +297,22 @@ pub const TEMPLATE: &str = "# An attesting proxy between your BGP speakers and t
      #valid = { large_community = \"64497:1:1\" }\n\
      #gap = { large_community = \"64497:1:2\", med = 50 }\n\
      \n\
-     # One pair for each neighbour. Each end sees the other as if the proxy were not there.\n\
+     # One pair of sessions for each neighbour. Each end sees the other as if there were no proxy.\n\
      [[pair]]\n\
      name = \"neighbour\"\n\
      # Your own speaker: it connects to the address here, or the proxy connects to it.\n\
      inside = { listen = \"127.0.0.1:1790\", address = \"127.0.0.1\" }\n\
      # The neighbour.\n\
      outside = { connect = \"192.0.2.2:179\", asn = 64498 }\n\
-     # Octets of an attestation that the neighbour takes, without and with extended messages. BIRD keeps 1,024 octets of\n\
-     # each message for itself.\n\
+     # Longest attestation that the neighbour accepts, in octets, without and with extended messages. BIRD reserves 1,024\n\
+     # octets of each message.\n\
      #most_octets = 2800\n\
      #most_octets_extended = 60000\n\
-     # Your hops name the neighbour's own keys; or, where `protected = true` stands outside (nobody else reads the session),\n\
-     # a pair that you make and hand over if it asks, and yours may be of its making.\n\
+     # Your hops name the neighbour's own keys. With `protected = true` outside (nobody else can read the session) you may\n\
+     # create its key pair on request, and it may create yours.\n\
      #keys = \"granted\"\n\
      #take_granted = true\n\
      \n\
-     # Status, metrics and views, for you alone.\n\
+     # Status pages and metrics, for you alone.\n\
      [status]\n\
      listen = \"127.0.0.1:8485\"\n";

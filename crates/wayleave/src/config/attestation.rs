@@ -1,4 +1,4 @@
-//! What the configurations of roles that attest share: keys, what follows from verdicts, and the terms of signing.
+//! What the configurations of `run member` and `run attest` share: keys, policy by verdict, terms of signing.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use super::parse::{Text, TextValue};
 use super::rpki::RpkiSection;
 use super::rs::{FileFault, range};
 use super::{Fault, Source};
-use crate::key_files::attestation::{Keys, fault, set};
+use crate::key_files::attestation::{Keys, set};
 
 /// `[attestation]` of a member: the terms of an attesting proxy, with its keys and its policy within.
 #[derive(Clone, Debug, Deserialize)]
@@ -23,19 +23,19 @@ pub struct AttestationSection {
     /// The attribute's type code.
     #[serde(default = "default_attribute")]
     pub attribute: Spanned<u64>,
-    /// How long what is signed here holds.
+    /// Validity of signatures made here.
     #[serde(default = "default_lifetime")]
     pub lifetime_minutes: Spanned<u64>,
-    /// How far our clock and others' may be wrong.
+    /// How far clocks may be wrong, this one and others.
     #[serde(default = "default_uncertainty")]
     pub clock_uncertainty_secs: Spanned<u64>,
-    /// Bits of strength below which no suite is taken.
+    /// Least security strength of accepted suites, in bits.
     #[serde(default = "default_strength")]
     pub least_strength: Spanned<u64>,
-    /// Octets of an attestation, at most: it must fit the messages of every member's router.
+    /// Longest attestation, in octets: it must fit the messages of every member's router.
     #[serde(default = "default_most")]
     pub most_octets: Spanned<u64>,
-    /// Own prefixes that are signed, with those within them; all if not given.
+    /// Own prefixes that are signed, with their more specific prefixes. Default: all.
     pub originate: Option<Vec<Prefix>>,
     pub keys: KeysSection,
     #[serde(default)]
@@ -66,9 +66,9 @@ impl AttestationSection {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeysSection {
-    /// The AS's private attestation keys; without them the proxy only validates.
+    /// The file of the AS's private attestation keys; without it the proxy only validates.
     pub signing: Option<Spanned<PathBuf>>,
-    /// Which part of a few-time key's signatures is this proxy's, where several proxies of the AS hold the same file.
+    /// This proxy's part of a few-time key's signatures, if several proxies have the same file.
     pub part: Option<Spanned<PartSection>>,
     /// The trust anchor's public part.
     pub anchor: Option<Spanned<PathBuf>>,
@@ -85,7 +85,7 @@ pub struct PartSection {
     pub of: u16,
 }
 
-/// `[policy]`: what follows from each class.
+/// `[policy]`: the treatment of each verdict class.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicySection {
@@ -98,7 +98,7 @@ pub struct PolicySection {
     pub malformed: Option<Spanned<TreatmentSection>>,
 }
 
-/// What follows from a class.
+/// The treatment of one verdict class.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TreatmentSection {
@@ -112,7 +112,7 @@ pub struct TreatmentSection {
 }
 
 impl TextValue for LargeCommunity {
-    const EXPECTED: &'static str = "a large community, as \"64497:1:2\"";
+    const EXPECTED: &'static str = "a large community, such as \"64497:1:2\"";
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
     }
@@ -142,14 +142,14 @@ pub(super) fn default_most() -> Spanned<u64> {
     Spanned::new(0..0, wayleave_attestation::proxy::MAX_OCTETS as u64)
 }
 
-/// Nobody's keys or prefixes are known.
+/// No source of keys or prefixes is configured.
 pub(super) fn unknown_origins(keys: &KeysSection, rpki: &RpkiSection) -> Option<Fault> {
-    let message = "neither a trust anchor in [keys] nor [rpki]: no origin's key is known, and nothing is valid";
+    let message = "neither a trust anchor in [keys] nor [rpki]: no origin's key is known, so that no route is valid";
     let is_nothing = keys.anchor.is_none() && rpki.cache.is_none() && rpki.certificates.is_none();
     is_nothing.then(|| Fault { span: None, message: message.to_owned(), help: None })
 }
 
-/// What is wrong with the terms on which a role signs and validates.
+/// Faults in the terms of signing and validating.
 pub(super) fn terms_faults(
     attribute: &Spanned<u64>,
     lifetime_minutes: &Spanned<u64>,
@@ -162,7 +162,7 @@ pub(super) fn terms_faults(
     faults.extend(range(clock_uncertainty_secs, 0, 86_400, "seconds"));
     faults.extend(range(least_strength, 0, 240, "bits"));
     if !least_strength.get_ref().is_multiple_of(16) {
-        let message = format!("{} cannot be said, expected a multiple of 16", least_strength.get_ref());
+        let message = format!("{} is not a strength of a suite, expected a multiple of 16", least_strength.get_ref());
         faults.push(Fault::at(least_strength.span(), message));
     }
     faults
@@ -174,14 +174,15 @@ impl KeysSection {
         if self.objects.is_some() != self.anchor.is_some() {
             let given = self.objects.as_ref().or(self.anchor.as_ref());
             let span = given.map(Spanned::span).unwrap_or_default();
-            let message = "one of `anchor` and `objects` alone, expected both or neither";
-            faults.push(Fault::at(span, message).help("objects count as far as the anchor has signed them"));
+            let message = "only one of `anchor` and `objects`, expected both or neither";
+            faults.push(Fault::at(span, message).help("only objects that the anchor has signed count"));
         }
         if let Some(part) = &self.part {
             let PartSection { number, of } = *part.get_ref();
             if Part::new(number, of).is_none() {
-                let message =
-                    format!("there is no part {number} of {of}, expected 0 to one less than `of`, which is 1 to 1024");
+                let message = format!(
+                    "part {number} of {of} does not exist, expected a number from 0 to `of` - 1, and `of` from 1 to 1024"
+                );
                 faults.push(Fault::at(part.span(), message));
             }
         }
@@ -200,13 +201,13 @@ impl KeysSection {
             let path = source.beside(file.get_ref());
             if !path.exists() {
                 let fault = Fault::at(file.span(), format!("{} does not exist yet", path.display()));
-                faults.push(FileFault::Missing(fault.help(format!("`{command}` makes it"))));
+                faults.push(FileFault::Missing(fault.help(format!("`{command}` creates it"))));
             }
         }
         if let Some(file) = self.signing.as_ref().filter(|file| source.beside(file.get_ref()).exists())
             && let Err(failure) = Keys::load("attest", &source.beside(file.get_ref()))
         {
-            faults.push(FileFault::Unusable(fault(file.span(), &failure)));
+            faults.push(FileFault::Unusable(Fault::of(file.span(), &failure)));
         }
         let (Some(anchor), Some(objects)) = (&self.anchor, &self.objects) else { return faults };
         let (path, folder) = (source.beside(anchor.get_ref()), source.beside(objects.get_ref()));
@@ -214,7 +215,7 @@ impl KeysSection {
             && folder.exists()
             && let Err(failure) = set(&path, &folder, unix_now().secs())
         {
-            faults.push(FileFault::Unusable(fault(anchor.span(), &failure)));
+            faults.push(FileFault::Unusable(Fault::of(anchor.span(), &failure)));
         }
         faults
     }
@@ -227,14 +228,14 @@ impl PolicySection {
             let what = treatment.get_ref();
             let more = what.large_community.is_some() || what.med.is_some() || what.local_pref.is_some();
             if what.reject && more {
-                let message = "a rejected route goes nowhere, expected `reject` without other changes";
+                let message = "a rejected route cannot be changed too, expected `reject` alone";
                 faults.push(Fault::at(treatment.span(), message));
             }
         }
         faults
     }
 
-    /// What follows from each class.
+    /// The policy that the section describes.
     pub fn policy(&self) -> Policy {
         let section = self;
         let mut policy = Policy::default();

@@ -1,27 +1,42 @@
 //! `check`: what is wrong with a configuration, whichever role it is for.
 
-use super::attest::AttestFile;
-use super::member::MemberConfig;
-use super::router::RouterFile;
-use super::rs::RsConfig;
-use super::{Fault, Source};
-use crate::failure::{Failure, Failures};
+use super::rs::StatusSection;
+use super::{Fault, Source, attest, member, router, rs};
+use crate::failure::{Failure, Failures, Outcome};
 
-/// What `check` found.
+/// A role's configuration, for commands that work on any.
+pub struct RoleConfig {
+    /// As in `wayleave run NAME`.
+    pub name: &'static str,
+    /// The section that shows that a file is for this role.
+    pub section: &'static str,
+    /// Its sections, for people.
+    pub sections: &'static str,
+    pub check: fn(&Source) -> Checked,
+    /// Its `[status]`, if the file is valid.
+    pub status: fn(&Source) -> Outcome<Option<StatusSection>>,
+    /// What `wayleave init` prints; the number of the party, if that matters.
+    pub template: fn(u8) -> String,
+}
+
+/// The configurations of all roles.
+pub const ROLES: [&RoleConfig; 4] = [&rs::ROLE, &member::ROLE, &attest::ROLE, &router::ROLE];
+
+/// The result of a check.
 #[derive(Debug)]
 pub struct Checked {
     /// The role that the file is for.
     pub role: &'static str,
     /// What is wrong; the file is fine if this is empty.
     pub errors: Vec<Failure>,
-    /// What is not wrong, but worth knowing.
+    /// What is valid, but probably not meant.
     pub warnings: Vec<Failure>,
 }
 
 impl Checked {
     pub(super) fn found(role: &'static str, source: &Source, errors: Vec<Fault>, warnings: Vec<Fault>) -> Self {
-        let told = |faults: Vec<Fault>| faults.into_iter().map(|fault| source.failure(fault)).collect();
-        Self { role, errors: told(errors), warnings: told(warnings) }
+        let failures = |faults: Vec<Fault>| faults.into_iter().map(|fault| source.failure(fault)).collect();
+        Self { role, errors: failures(errors), warnings: failures(warnings) }
     }
 
     pub(super) fn wrong(role: &'static str, failures: Failures) -> Self {
@@ -31,22 +46,21 @@ impl Checked {
 
 /// Checks a configuration; its role follows from its sections.
 pub fn check(source: &Source) -> Checked {
-    let table: toml::Table = match source.parse() {
-        Ok(table) => table,
-        Err(failures) => return Checked::wrong("unknown", failures),
-    };
-    match ["party", "member", "attest", "forwarding"].map(|section| table.contains_key(section)) {
-        [true, false, false, false] => RsConfig::checked(source),
-        // A member may attest too.
-        [false, true, _, false] => MemberConfig::checked(source),
-        [false, false, true, false] => AttestFile::checked(source),
-        [false, false, false, true] => RouterFile::checked(source),
+    match role_of(source) {
+        Ok(role) => (role.check)(source),
+        Err(failures) => Checked::wrong("unknown", failures),
+    }
+}
+
+/// The role that a configuration is for.
+pub fn role_of(source: &Source) -> Outcome<&'static RoleConfig> {
+    let table: toml::Table = source.parse()?;
+    let has_section = |role: &RoleConfig| table.contains_key(role.section);
+    match ROLES.into_iter().filter(|role| has_section(role)).collect::<Vec<_>>()[..] {
+        [role] => Ok(role),
         _ => {
-            let failure = Failure::new("no role has these sections").help(
-                "a party of the route server has [party] and [link], a member has [member], [exchange], [router], an attesting \
-                 proxy has [attest], [keys] and [[pair]], a verifying router has [forwarding]",
-            );
-            Checked::wrong("unknown", failure.into())
+            let known = ROLES.map(|role| format!("`{}` has {}", role.name, role.sections));
+            Err(Failure::new("no role has these sections").help(known.join("; ")).into())
         }
     }
 }

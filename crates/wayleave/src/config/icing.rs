@@ -16,66 +16,65 @@ use super::rs::{FileFault, range};
 use super::{Fault, Source};
 use crate::failure::Failure;
 
-/// Octets of a common packet, which every account lets pass.
+/// Octets of a full-size packet, which every account must let pass.
 const COMMON: u64 = 1_500;
 
 /// `[icing]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IcingSection {
-    /// Where services reach this node; needed if there are any.
+    /// The address at which services reach this node; needed with `services`.
     pub internal: Option<Spanned<Text<SocketAddr>>>,
     #[serde(default = "default_backend")]
     pub backend: Spanned<Backend>,
-    /// Agreements (X25519) a second for packets from each link.
+    /// X25519 key agreements per second for packets from each link.
     #[serde(default = "default_answers")]
     pub agreements_per_second: Spanned<u64>,
-    /// Paths kept, and other nodes' keys.
+    /// Cached paths, and cached keys of other nodes.
     #[serde(default = "default_kept")]
     pub paths: Spanned<u64>,
     #[serde(default = "default_kept")]
     pub peers: Spanned<u64>,
-    /// Packets that the replay filter takes in a turn of 32 seconds; with zero, repeated packets pass.
+    /// Packets that the replay filter holds in a turn of 32 seconds; with zero, repeated packets pass.
     #[serde(default = "default_replay")]
     pub replay_capacity: Spanned<u64>,
-    /// What tags mean; the longest prefix counts.
+    /// The meaning of tags, by longest prefix.
     #[serde(default)]
     pub tags: Vec<TagSection>,
-    /// Where services are.
     #[serde(default)]
     pub services: Vec<ServiceSection>,
-    /// Who pays for packets, as tags say.
+    /// The accounts that tags charge.
     #[serde(default)]
     pub accounts: Vec<AccountSection>,
     /// The node's long-term key, which signs reports: a file of `wayleave keys new`.
     pub identity: Option<Spanned<PathBuf>>,
 }
 
-/// What the tags with these first bits mean.
+/// The meaning of the tags with these first bits.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TagSection {
     pub prefix: Spanned<Text<TagPrefix>>,
-    /// Packets of queues above 0 leave ahead of the others of their burst.
+    /// Packets of queues above 0 are sent before the others of their burst.
     #[serde(default)]
     pub queue: u8,
-    /// The link that packets leave by; if not given, the one that leads to the next node.
+    /// The outgoing link. Default: the one that leads to the next node.
     pub link: Option<u16>,
-    /// Or the service that packets go to.
+    /// The service that packets go to, instead of a link.
     pub service: Option<u16>,
     /// The account that packets are charged to.
     pub account: Option<u16>,
 }
 
-/// An account that tags name.
+/// An account that tags charge.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AccountSection {
     pub id: Spanned<u16>,
-    /// Octets a second that it may send; without end if zero.
+    /// Rate in octets per second; unlimited if zero.
     #[serde(default)]
     pub rate: u64,
-    /// Octets that it may send at once; a second's if not given.
+    /// Burst in octets. Default: one second at the rate.
     pub depth: Option<u64>,
 }
 
@@ -87,12 +86,12 @@ pub struct ServiceSection {
     pub address: Text<SocketAddr>,
 }
 
-/// The first bits of a tag, and how many they are.
+/// The first bits of a tag, and their number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TagPrefix(pub u32, pub u8);
 
 impl TextValue for TagPrefix {
-    const EXPECTED: &'static str = "the first bits of a tag, as \"80000000/1\"";
+    const EXPECTED: &'static str = "the first bits of a tag, such as \"80000000/1\"";
     fn read(text: &str) -> Option<Self> {
         let (bits, depth) = text.split_once('/')?;
         let is_hex = bits.len() == 8 && bits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -125,17 +124,17 @@ impl RouterFile {
         faults.extend(range(&section.peers, 1, 1 << 24, "keys"));
         faults.extend(range(&section.replay_capacity, 0, 1 << 30, "packets"));
         if *self.forwarding.workers.get_ref() != 1 {
-            let message = "several threads, expected workers = 1: a node's accounts and reports belong to one thread";
+            let message = "several threads, expected workers = 1: one thread keeps a node's accounts and reports";
             faults.push(Fault::at(self.forwarding.workers.span(), message));
         }
         for link in &self.link {
             let at = link.span();
             let link = link.get_ref();
             if link.id.is_none() {
-                faults.push(Fault::at(at.clone(), "a link without `id`, expected the number that tags name it by"));
+                faults.push(Fault::at(at.clone(), "the link has no `id`, expected the number that tags use for it"));
             }
             if link.nodes.is_empty() && !link.open {
-                faults.push(Fault::at(at, "a link that leads nowhere, expected `nodes`, or `open = true` for senders"));
+                faults.push(Fault::at(at, "the link leads to no node, expected `nodes`, or `open = true` for senders"));
             }
             if *link.backend.get_ref() == Backend::Ethernet {
                 self.ethernet_faults(link, faults);
@@ -150,22 +149,22 @@ impl RouterFile {
         self.account_faults(section, faults);
         for tag in &section.tags {
             if tag.link.is_some() && tag.service.is_some() {
-                faults.push(Fault::at(tag.prefix.span(), "a link and a service, expected one of them"));
+                faults.push(Fault::at(tag.prefix.span(), "both a link and a service, expected one of them"));
             }
             if let Some(id) = tag.service
                 && (section.internal.is_none() || section.services.iter().all(|service| service.id != id))
             {
-                let message = format!("service {id} is not there, expected it in `services`, and `internal`");
+                let message = format!("service {id} is not defined, expected it in `services`, and `internal`");
                 faults.push(Fault::at(tag.prefix.span(), message));
             }
         }
         faults.extend(self.interface.first().map(|section| foreign(section.span(), "[[interface]]", "scion")));
     }
 
-    /// A link over Ethernet is told by its device and neighbour, and has no other addresses.
+    /// A link over Ethernet has a device and a neighbour, and no other addresses.
     fn ethernet_faults(&self, link: &LinkSection, faults: &mut Vec<Fault>) {
         let (Some(device), Some(neighbor)) = (&link.device, &link.neighbor) else {
-            let message = "ethernet alone, expected `device` and `neighbor` with it";
+            let message = "backend ethernet is incomplete, expected `device` and `neighbor` with it";
             return faults.push(Fault::at(link.backend.span(), message));
         };
         if !link.local.span().is_empty() || !link.remote.span().is_empty() {
@@ -178,12 +177,12 @@ impl RouterFile {
             other.device.as_ref() == Some(device) && there == Some(neighbor.get_ref())
         };
         if others.filter(is_same).count() > 1 {
-            let message = format!("another link leads to {} too, expected one", neighbor.get_ref().0);
+            let message = format!("another link leads to {} as well, expected one", neighbor.get_ref().0);
             faults.push(Fault::at(neighbor.span(), message));
         }
     }
 
-    /// The key that signs reports, if it is named, can be read.
+    /// What is wrong with the key that signs reports, if one is named.
     pub(super) fn identity_fault(&self, source: &Source) -> Option<FileFault> {
         let named = self.icing.as_ref()?.get_ref().identity.as_ref()?;
         let path = source.beside(named.get_ref());
@@ -192,17 +191,20 @@ impl RouterFile {
             return Some(FileFault::Missing(fault.help("`wayleave keys new FILE` makes it")));
         }
         let failure = Failure::from_error(&Identity::load(&path).err()?);
-        Some(FileFault::Unusable(crate::key_files::attestation::fault(named.span(), &failure)))
+        Some(FileFault::Unusable(Fault::of(named.span(), &failure)))
     }
 
     fn account_faults(&self, section: &IcingSection, faults: &mut Vec<Fault>) {
         for (place, account) in section.accounts.iter().enumerate() {
             let id = account.id.get_ref();
             if section.accounts[..place].iter().any(|other| other.id.get_ref() == id) {
-                faults.push(Fault::at(account.id.span(), format!("a second account {id}, expected another number")));
+                faults.push(Fault::at(
+                    account.id.span(),
+                    format!("account {id} exists already, expected another number"),
+                ));
             }
             if account.rate > 0 && account.depth.is_some_and(|depth| depth < COMMON) {
-                let message = format!("a depth below {COMMON} lets no common packet pass, expected more octets");
+                let message = format!("a depth below {COMMON} drops every full-size packet, expected more octets");
                 faults.push(Fault::at(account.id.span(), message));
             }
         }
@@ -212,7 +214,7 @@ impl RouterFile {
             {
                 faults.push(Fault::at(
                     tag.prefix.span(),
-                    format!("account {id} is not there, expected it in `accounts`"),
+                    format!("account {id} is not defined, expected it in `accounts`"),
                 ));
             }
         }

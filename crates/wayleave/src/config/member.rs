@@ -13,11 +13,21 @@ use wayleave_route_server::policy::{Policy, PolicyConfig, PolicyError, PolicyPro
 use wayleave_runtime::identity::Fingerprint;
 
 use super::attestation::{AttestationSection, unknown_origins};
-use super::check::Checked;
+use super::check::{Checked, RoleConfig};
 use super::parse::{HostPort, PublicKey, Text};
 use super::rs::{FileFault, StatusSection, example, exchange_fault, key_fault, range, status_warning};
 use super::{EXAMPLE_OPERATOR, EXAMPLE_PINS, Fault, Source};
 use crate::failure::Failures;
+
+/// `run member`.
+pub const ROLE: RoleConfig = RoleConfig {
+    name: "member",
+    section: "member",
+    sections: "[member], [exchange] and [router]",
+    check: MemberConfig::checked,
+    status: |source| Ok(MemberConfig::parse(source)?.file.status),
+    template: |_| template(),
+};
 
 /// The file.
 #[derive(Clone, Debug, Deserialize)]
@@ -45,13 +55,13 @@ pub struct MemberSection {
     pub slot: u32,
     pub key: Spanned<PathBuf>,
     pub state: PathBuf,
-    /// How long delivered routes are kept while a party is away.
+    /// How long delivered routes are kept while a party is unreachable.
     #[serde(default = "default_stale")]
     pub stale_secs: Spanned<u64>,
-    /// How long a router that sends no End-of-RIB has to tell its routes after the proxy or it restarted.
+    /// How long after a restart a router that sends no End-of-RIB has to announce its routes.
     #[serde(default = "default_settle")]
     pub settle_secs: Spanned<u64>,
-    /// Whether documentation and private prefixes are taken.
+    /// Accept documentation and private prefixes; for a laboratory only.
     #[serde(default)]
     pub lab: bool,
 }
@@ -67,7 +77,7 @@ pub struct ExchangeSection {
     pub party2: PartyAt,
 }
 
-/// Where a party is.
+/// A party's address and certificate.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartyAt {
@@ -87,7 +97,7 @@ pub struct RouterSection {
     pub router_id: Spanned<Text<Ipv4Addr>>,
     #[serde(default = "default_hold_time")]
     pub hold_time: Spanned<u16>,
-    /// Time to live of what is sent: 255 for routers that check it.
+    /// IP TTL of outgoing packets: 255 for routers that check it (RFC 5082).
     pub ttl: Option<u8>,
 }
 
@@ -110,7 +120,7 @@ fn default_hold_time() -> Spanned<u16> {
     Spanned::new(0..0, 90)
 }
 
-/// A configuration that can be used.
+/// A valid configuration, with the compiled policy.
 #[derive(Clone, Debug)]
 pub struct MemberConfig {
     pub file: MemberFile,
@@ -119,7 +129,7 @@ pub struct MemberConfig {
 }
 
 impl MemberConfig {
-    /// Reads and checks it; files that it names are not looked at.
+    /// Reads and checks the file, not the files that it names.
     pub fn parse(source: &Source) -> Result<Self, Failures> {
         let file: MemberFile = source.parse()?;
         let mut faults = file.faults();
@@ -139,7 +149,7 @@ impl MemberConfig {
             Ok(config) => {
                 let (mut errors, mut warnings) = (Vec::new(), config.file.warnings());
                 match key_fault(&config.file.member.key, source) {
-                    // A configuration to start from needs no key yet.
+                    // A new configuration needs no key yet.
                     Some(FileFault::Missing(fault)) if config.has_examples() => warnings.push(fault),
                     fault => errors.extend(fault.map(FileFault::into_fault)),
                 }
@@ -156,7 +166,7 @@ impl MemberConfig {
         }
     }
 
-    /// Whether it still has values from `init`, with which nothing can run.
+    /// Whether it still has example values from `init`, with which the role cannot run.
     pub fn has_examples(&self) -> bool {
         let exchange = &self.file.exchange;
         let is_example = |party: &PartyAt| EXAMPLE_PINS.contains(&party.pin.get_ref().0.to_string().as_str());
@@ -166,20 +176,20 @@ impl MemberConfig {
     }
 }
 
-/// The policy's own words, with what was expected at the caret.
+/// The policy's error, with what was expected at the caret.
 fn policy_fault(error: &PolicyError) -> Fault {
     let (problem, mut help) = (&error.problem, None);
     let message = match problem {
         PolicyProblem::UnknownGroup { name, known } if known.is_empty() => {
-            help = Some(format!("[groups] defines them, as: {name} = [64500, 64501]"));
-            format!("no group `{name}`, expected a group, and there are none")
+            help = Some(format!("define it in [groups]: {name} = [64500, 64501]"));
+            format!("no group `{name}`, expected a group, but none is defined")
         }
         PolicyProblem::UnknownGroup { name, known } => {
             format!("no group `{name}`, expected one of: {}", known.join(", "))
         }
         PolicyProblem::AllOrNone(_) => format!("{problem}, expected AS numbers and groups"),
         PolicyProblem::WrongDirection { direction, .. } => {
-            format!("{problem}, expected only what an {direction} rule has")
+            format!("{problem}, expected a key of {direction} rules")
         }
         PolicyProblem::RejectAnd(_) => format!("{problem}, expected `reject` without other actions"),
         PolicyProblem::IgnoreWithoutAnnounce => {
@@ -204,10 +214,10 @@ impl MemberFile {
             }
         }
         if exchange.party1.pin.get_ref() == exchange.party2.pin.get_ref() {
-            let message = "party 1's fingerprint again, expected party 2's own";
+            let message = "the same fingerprint as party 1's, expected party 2's";
             faults.push(
                 Fault::at(exchange.party2.pin.span(), message)
-                    .help("one operator of both parties could read every member's policy"),
+                    .help("whoever operates both parties can read every member's policy"),
             );
         }
         if router.listen.is_none() && router.connect.is_none() {
@@ -215,7 +225,7 @@ impl MemberFile {
             faults.push(Fault::at(self.router.span(), message));
         }
         if router.router_id.get_ref().0.is_unspecified() {
-            let message = "0.0.0.0 identifies nobody, expected the proxy's own IPv4 address";
+            let message = "0.0.0.0 is not a BGP identifier, expected an IPv4 address of the proxy";
             faults.push(Fault::at(router.router_id.span(), message).help("RFC 6286 section 2.1"));
         }
         let hold_time = *router.hold_time.get_ref();
@@ -251,7 +261,7 @@ impl MemberFile {
 }
 
 /// What `wayleave init member` prints.
-pub fn template() -> String {
+fn template() -> String {
     template_with(&Invitation {
         name: "alpha",
         slot: 0,
@@ -270,9 +280,9 @@ pub struct Invitation<'a> {
     pub name: &'a str,
     pub slot: u32,
     pub asn: u32,
-    /// The router's address, if it is known; nobody else may connect then.
+    /// The router's address, if known; then nobody else may connect.
     pub router: Option<String>,
-    /// The proxy's own BGP identifier; the member fills it in if it is not known.
+    /// The proxy's BGP identifier; if not known, the member fills it in.
     pub router_id: Option<&'a str>,
     pub exchange: &'a str,
     pub rs_asn: u32,
@@ -301,16 +311,16 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          [member]\n\
          name = {quoted}\n\
          slot = {slot}\n\
-         # Made by: wayleave keys new {file}.key (its public parts go to the exchange)\n\
+         # Created by: wayleave keys new {file}.key (send the public keys to the exchange)\n\
          key = \"{file}.key\"\n\
-         # What must survive a restart.\n\
+         # The state that must survive a restart.\n\
          state = \"{file}.redb\"\n\
-         # How long routes are kept while a party is away.\n\
+         # How long routes are kept while a party is unreachable, in seconds.\n\
          #stale_secs = 3600\n\
          \n\
          [exchange]\n\
          name = {exchange}\n\
-         # The AS number of the exchange's route server, which communities name.\n\
+         # The AS number of the exchange's route server, as used in communities.\n\
          asn = {rs_asn}\n\
          operator = \"{operator}\"\n\
          party1 = {{ address = \"{address1}\", pin = \"{pin1}\" }}\n\
@@ -319,20 +329,20 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          # Your own BGP router, which peers with this proxy as with any route server.\n\
          [router]\n\
          listen = \"127.0.0.1:1790\"\n\
-         # Or let the proxy connect to it:\n\
+         # Or the proxy connects to the router:\n\
          #connect = \"{connect}\"\n\
          # Only the router at this address may connect.\n\
          {address}\n\
          asn = {asn}\n\
-         # The proxy's own BGP identifier, an IPv4 address of yours: not the router's.\n\
+         # The proxy's BGP identifier: an IPv4 address of yours, not the router's.\n\
          {router_id}\n\
          #hold_time = 90\n\
          \n\
-         # To let others than you know nothing but that you took part, and you nothing but what won.\n\
+         # Hides your ranking from everyone else; you learn only the winner.\n\
          [select_best]\n\
          enabled = true\n\
          \n\
-         # Who may have which routes, beside the communities that your router already sets:\n\
+         # Who may have which routes, in addition to the communities that your router sets:\n\
          #[groups]\n\
          #rivals = [64500, 64501]\n\
          #\n\
@@ -341,30 +351,30 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          #prefix = \"192.0.2.0/24+\"\n\
          #hide_from = \"rivals\"\n\
          #\n\
-         # Which routes you like better:\n\
+         # Which routes you prefer:\n\
          #[[rule]]\n\
          #direction = \"import\"\n\
          #as_path = \"_64511_\"\n\
          #local_pref = 50\n\
          \n\
-         # To sign what you announce, and to validate what others do:\n\
+         # To sign your announcements and validate those of others:\n\
          #[attestation]\n\
          #lifetime_minutes = 1440\n\
          #clock_uncertainty_secs = 600\n\
          #least_strength = 112\n\
-         # Octets of an attestation, at most: it must fit the messages of every member's router.\n\
+         # Longest attestation in octets: it must fit the messages of every member's router.\n\
          #most_octets = 2800\n\
          #originate = [\"192.0.2.0/24\"]\n\
          #[attestation.keys]\n\
-         # Made by: wayleave keys attest attest.key --asn {asn} (public parts go to the exchange and to the trust anchor)\n\
+         # Created by: wayleave keys attest attest.key --asn {asn} (public keys go to the exchange and to the trust anchor)\n\
          #signing = \"attest.key\"\n\
          #anchor = \"anchor.pub\"\n\
          #objects = \"objects\"\n\
-         # What follows from a verdict, before import rules: reject, large_community, med, log.\n\
+         # Treatment by verdict, before import rules: reject, large_community, med, log.\n\
          #[attestation.policy]\n\
          #valid = {{ large_community = \"{asn}:1:1\" }}\n\
          \n\
-         # Status, metrics and views, for you alone: they show your policy's results.\n\
+         # Status pages and metrics. They show the results of your policy: for you alone.\n\
          [status]\n\
          listen = \"127.0.0.1:8490\"\n"
     )

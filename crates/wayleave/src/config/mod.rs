@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use miette::NamedSource;
 use serde::de::DeserializeOwned;
 
-pub use check::check;
+pub use check::{ROLES, check, role_of};
 pub use parse::{EthernetAddress, HostPort, PublicKey, Text};
 
 use crate::failure::{Failure, Failures};
@@ -29,15 +29,15 @@ use crate::failure::{Failure, Failures};
 /// Largest configuration that is read.
 const MOST_OCTETS: u64 = 8 << 20;
 
-/// The example values that `init` prints: well formed, but nobody's.
+/// The example values of templates: well formed, but of no real key.
 pub const EXAMPLE_OPERATOR: &str = "ed25519:3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29";
-/// Likewise, the fingerprints of nobody's certificates.
+/// Example fingerprints, of no real certificate.
 pub const EXAMPLE_PINS: [&str; 2] = [
     "sha256:1111111111111111111111111111111111111111111111111111111111111111",
     "sha256:2222222222222222222222222222222222222222222222222222222222222222",
 ];
 
-/// A configuration's text and where it lies.
+/// A configuration's text and path.
 #[derive(Clone, Debug)]
 pub struct Source {
     path: PathBuf,
@@ -74,7 +74,7 @@ impl Source {
         self.path.parent().unwrap_or(Path::new("")).join(path)
     }
 
-    /// The keys, as in `link.connect`, whose values differ in `after`, apart from those in `live` and below them.
+    /// The keys, such as `link.connect`, whose values differ in `after`, without those in `live` and below.
     pub fn changed(&self, after: &Source, live: &[&str]) -> Vec<String> {
         let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
         for (source, keys) in [(self, &mut old), (after, &mut new)] {
@@ -89,7 +89,7 @@ impl Source {
         keys.into_iter().filter(|key| old.get(*key) != new.get(*key) && !is_live(key)).cloned().collect()
     }
 
-    /// The fault with its place in the text.
+    /// The fault with its location in the text.
     pub fn failure(&self, fault: Fault) -> Failure {
         let (what, label) = split(&fault.message);
         let mut failure = match fault.span {
@@ -106,17 +106,17 @@ impl Source {
     }
 }
 
-/// What is wrong, and what belongs at the caret: what was expected, or the reason. Messages of ours and of the TOML reader
-/// have the form `what is wrong, expected what` or `what is wrong: reason`.
+/// Splits a message into the fault and the text at the caret (what was expected, or the reason). Our messages and those of
+/// the TOML reader have the form `what is wrong, expected what` or `what is wrong: reason`.
 fn split(message: &str) -> (String, String) {
     if let Some((what, expected)) = message.split_once(", expected ") {
-        return (what.to_owned(), format!("expected {}", in_words(&expected.replace('\n', "; "))));
+        return (what.to_owned(), format!("expected {}", translate(&expected.replace('\n', "; "))));
     }
     if let Some(("", expected)) = message.split_once("expected ") {
-        return ("this cannot be read".to_owned(), format!("expected {}", in_words(expected)));
+        return ("invalid syntax".to_owned(), format!("expected {}", translate(expected)));
     }
     if message.starts_with("missing field ") {
-        return (message.to_owned(), "it belongs here".to_owned());
+        return (message.to_owned(), "is missing here".to_owned());
     }
     match message.split_once(": ") {
         Some((what, reason)) => (what.to_owned(), reason.replace('\n', "; ")),
@@ -124,18 +124,18 @@ fn split(message: &str) -> (String, String) {
     }
 }
 
-/// What the TOML reader expected, without its names of types.
-fn in_words(expected: &str) -> &str {
+/// What the TOML reader expected, without Rust's names of types.
+fn translate(expected: &str) -> &str {
     match expected {
         "u8" => "a number from 0 to 255",
         "u16" => "a number from 0 to 65535",
         "u32" => "a number from 0 to 4294967295",
         "u64" | "usize" => "a number, 0 or more",
         "a boolean" => "true or false",
-        "a string" | "path string" | "literal string" => "text in quotes, as \"text\"",
-        "a sequence" => "a list, as [1, 2]",
-        "a map" => "a table, as { name = \"value\" } or under a [heading]",
-        expected if expected.starts_with("struct ") => "a table, as { name = \"value\" } or under a [heading]",
+        "a string" | "path string" | "literal string" => "text in quotes, such as \"text\"",
+        "a sequence" => "a list, such as [1, 2]",
+        "a map" => "a table, such as { name = \"value\" } or under a [heading]",
+        expected if expected.starts_with("struct ") => "a table, such as { name = \"value\" } or under a [heading]",
         expected => expected,
     }
 }
@@ -152,21 +152,25 @@ fn flatten(prefix: &str, value: &toml::Value, keys: &mut BTreeMap<String, toml::
     }
 }
 
-/// Something wrong in a configuration.
+/// A fault in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where, if it has a place.
+    /// Its location, if it has one.
     pub span: Option<Range<usize>>,
-    /// What, and after `, expected ` what was expected.
+    /// What is wrong, and after `, expected ` what was expected.
     pub message: String,
-    /// What to do.
     pub help: Option<String>,
 }
 
 impl Fault {
-    /// A fault at a place.
+    /// A fault at a location.
     pub fn at(span: Range<usize>, message: impl Into<String>) -> Self {
         Self { span: Some(span), message: message.into(), help: None }
+    }
+
+    /// A failure (of a file that the configuration names) at the location of the name.
+    pub fn of(span: Range<usize>, failure: &Failure) -> Self {
+        Self { span: Some(span), message: failure.to_string(), help: failure.remedy().map(str::to_owned) }
     }
 
     /// What to do about it.
@@ -181,20 +185,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_toml_reader_says_is_put_in_words_of_the_configuration() {
+    fn messages_of_the_toml_reader_are_translated() {
         let split = |message| split(message).1;
         assert_eq!(split("invalid value: integer `300`, expected u8"), "expected a number from 0 to 255");
         assert_eq!(
             split("string values must be quoted, expected literal string"),
-            "expected text in quotes, as \"text\""
+            "expected text in quotes, such as \"text\""
         );
         assert!(split("invalid type: integer `1`, expected struct LinkSection").starts_with("expected a table"));
         assert_eq!(split("the rule does nothing: give it `reject`"), "give it `reject`");
-        assert_eq!(split("missing field `key`"), "it belongs here");
+        assert_eq!(split("missing field `key`"), "is missing here");
     }
 
     #[test]
-    fn what_changed_is_named_by_its_key_and_what_a_reload_takes_in_is_not() {
+    fn changed_keys_are_named_except_those_that_a_reload_applies() {
         let source = |text: &str| Source { path: PathBuf::from("x.toml"), text: text.to_owned() };
         let before = source("[a]\nb = 1\nc = [1]\n[[rule]]\nx = 1\n[d]\ne = { f = 1 }\n");
         let after = source("[d]\ne.f = 2\n[[rule]]\nx = 2\n# a remark\n[a]\nb = 1\nc = [2]\ng = 1\n");

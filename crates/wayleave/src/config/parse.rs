@@ -1,4 +1,4 @@
-//! Values that stand as text in a configuration or on the command line, each with what was expected.
+//! Values written as text in a configuration or on the command line, each with a description of its form.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,11 +9,10 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 use wayleave_crypto::sign::VerifyingKey;
 use wayleave_runtime::identity::{Fingerprint, from_hex, to_hex};
 
-/// A value that has a text form.
+/// A value written as text.
 pub trait TextValue: Sized {
-    /// What a person should write.
+    /// A description of the form, for errors.
     const EXPECTED: &'static str;
-    /// Reads it.
     fn read(text: &str) -> Option<Self>;
 }
 
@@ -38,21 +37,21 @@ impl<'de, T: TextValue> Deserialize<'de> for Text<T> {
 }
 
 impl TextValue for SocketAddr {
-    const EXPECTED: &'static str = "an address and port, as \"192.0.2.1:7001\" or \"[2001:db8::1]:7001\"";
+    const EXPECTED: &'static str = "an address and port, such as \"192.0.2.1:7001\" or \"[2001:db8::1]:7001\"";
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
     }
 }
 
 impl TextValue for IpAddr {
-    const EXPECTED: &'static str = "an IP address, as \"192.0.2.1\"";
+    const EXPECTED: &'static str = "an IP address, such as \"192.0.2.1\"";
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
     }
 }
 
 impl TextValue for Ipv4Addr {
-    const EXPECTED: &'static str = "an IPv4 address, as \"192.0.2.1\"";
+    const EXPECTED: &'static str = "an IPv4 address, such as \"192.0.2.1\"";
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
     }
@@ -70,7 +69,7 @@ impl TextValue for Fingerprint {
 pub struct HostPort(pub String);
 
 impl TextValue for HostPort {
-    const EXPECTED: &'static str = "a host and port, as \"rs1.example.net:7001\" or \"192.0.2.1:7001\"";
+    const EXPECTED: &'static str = "a host and port, such as \"rs1.example.net:7001\" or \"192.0.2.1:7001\"";
     fn read(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let is_host = !host.is_empty() && !host.contains(char::is_whitespace);
@@ -118,12 +117,12 @@ impl fmt::Display for PublicKey {
     }
 }
 
-/// An address of Ethernet, of one station and not of a group.
+/// An Ethernet address of one station, not of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EthernetAddress(pub [u8; 6]);
 
 impl TextValue for EthernetAddress {
-    const EXPECTED: &'static str = "an Ethernet address of one station, as \"02:00:5e:10:00:01\"";
+    const EXPECTED: &'static str = "an Ethernet address of one station, such as \"02:00:5e:10:00:01\"";
     fn read(text: &str) -> Option<Self> {
         let mut words = text.split(':');
         let mut octets = [0; 6];
@@ -149,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ethernet_address_is_one_stations() {
+    fn an_ethernet_address_of_a_group_is_refused() {
         let good = EthernetAddress::read("02:00:5E:10:00:ff").expect("an address");
         assert_eq!(good.to_string(), "02:00:5e:10:00:ff");
         for bad in [
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_small_order_is_none() {
+    fn a_key_of_small_order_is_refused() {
         assert!(PublicKey::read(&format!("ed25519:01{}", "00".repeat(31))).is_none());
         assert!(PublicKey::read(crate::config::EXAMPLE_OPERATOR).is_some());
     }

@@ -32,18 +32,18 @@ pub struct PlatypusSection {
     /// Bindings of 64 bits are accepted.
     #[serde(default)]
     pub narrow: bool,
-    /// Seconds that a packet's time may be off.
+    /// How far a packet's time may differ, in seconds.
     #[serde(default = "default_freshness")]
     pub freshness_secs: Spanned<u64>,
-    /// Networks that nobody may reach through here.
+    /// Networks that may not be reached through this router.
     #[serde(default)]
     pub refused: Vec<Prefix>,
-    /// Waypoints within those that may be reached.
+    /// Waypoints in those networks that may be reached.
     #[serde(default)]
     pub allowed_waypoints: Vec<Text<IpAddr>>,
     #[serde(default)]
     pub repeated: RepeatedName,
-    /// Packets that the replay filter takes in a turn of 32 seconds.
+    /// Packets that the replay filter holds in a turn of 32 seconds.
     #[serde(default = "default_replay")]
     pub replay_capacity: Spanned<u64>,
     /// Accounts at most; with zero nothing is counted.
@@ -52,14 +52,14 @@ pub struct PlatypusSection {
     /// ICMP errors a second.
     #[serde(default = "default_answers")]
     pub answers_per_second: Spanned<u64>,
-    /// What principals and delegations may send, at most.
+    /// Limits for principals and delegations.
     #[serde(default)]
     pub rates: Vec<Spanned<RateSection>>,
     /// A signed list of revocations, and who signs it.
     pub revocations: Option<Spanned<RevocationsSection>>,
 }
 
-/// What a principal with all its delegations, or one of them, may send here.
+/// The rate of a principal with all its delegations, or of one delegation.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateSection {
@@ -67,7 +67,7 @@ pub struct RateSection {
     pub delegation: Option<Spanned<u64>>,
     /// Octets of IP packets a second.
     pub rate: Spanned<u64>,
-    /// Octets at once; if not given, a tenth of a second's, or the longest packet for each thread if that is more.
+    /// Burst in octets. Default: a tenth of a second at the rate, at least the longest packet for each thread.
     pub burst: Option<Spanned<u64>>,
 }
 
@@ -85,12 +85,12 @@ impl RateSection {
 pub struct RevocationsSection {
     pub file: PathBuf,
     pub key: Text<PublicKey>,
-    /// Nothing passes until a list is there.
+    /// No packet passes until the list has been read.
     #[serde(default = "default_true")]
     pub required: bool,
 }
 
-/// What is done with a packet that came before.
+/// What happens to a repeated packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RepeatedName {
@@ -116,7 +116,7 @@ impl RouterFile {
         faults.extend(range(&section.accounts, 0, 1 << 22, "accounts"));
         self.stamper_faults(faults);
         if section.waypoints.get_ref().is_empty() && self.stamper.is_none() {
-            faults.push(Fault::at(section.waypoints.span(), "no waypoint, expected at least one address"));
+            faults.push(Fault::at(section.waypoints.span(), "no waypoint address, expected at least one"));
         }
         if *section.accounts.get_ref() > 0 && self.forwarding.state.is_none() {
             let message = "accounts without `state` in [forwarding]: counters would not survive a restart";
@@ -142,10 +142,10 @@ impl RouterFile {
             faults.extend(rate.burst.as_ref().and_then(|burst| range(burst, least, MOST_OCTETS, "octets at once")));
             let payer = (*rate.principal.get_ref(), rate.delegation.as_ref().map(|id| *id.get_ref()));
             if !payers.insert(payer) {
-                faults.push(Fault::at(at.clone(), "a second rate for the same, expected one"));
+                faults.push(Fault::at(at.clone(), "a second rate for the same principal or delegation, expected one"));
             }
             if *section.accounts.get_ref() == 0 {
-                let fault = Fault::at(at, "a rate without accounts: nobody counts what is sent");
+                let fault = Fault::at(at, "a rate without accounts: packets are not counted");
                 faults.push(fault.help("set `accounts` in [platypus]"));
             }
         }

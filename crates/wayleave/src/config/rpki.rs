@@ -9,42 +9,41 @@ use wayleave_runtime::rpki::rtr::{self, Cache};
 use super::rs::FileFault;
 use super::{Fault, HostPort, Source, Text};
 use crate::failure::{Failure, Outcome};
-use crate::key_files::attestation::fault;
 
 /// `[rpki]`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RpkiSection {
-    /// A relying party's cache, which is asked over RTR (RFC 8210).
+    /// A relying party's cache, queried over RTR (RFC 8210).
     pub cache: Option<Spanned<Text<HostPort>>>,
-    /// How the cache is reached by TLS; without it over plain TCP.
+    /// TLS to the cache; without it plain TCP.
     pub tls: Option<Spanned<TlsSection>>,
-    /// Certificates of trust anchors, under which those in `certificates` count.
+    /// Certificates of the trust anchors of those in `certificates`.
     #[serde(default)]
     pub anchors: Vec<Spanned<PathBuf>>,
     /// A folder of certificates (`.cer`) of authorities and routers (RFC 8209), and revocation lists (`.crl`).
     pub certificates: Option<Spanned<PathBuf>>,
 }
 
-/// How a cache is judged that is reached by TLS.
+/// How a cache's TLS certificate is verified.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsSection {
-    /// The name that its certificate must carry.
+    /// The name in its certificate.
     pub name: String,
-    /// Who must have issued it: certificates in PEM.
+    /// The authorities that may have issued it: certificates in PEM.
     pub authorities: PathBuf,
 }
 
 impl RpkiSection {
-    /// The cache to follow; `Ok(None)` where there is none.
+    /// The cache to follow; `Ok(None)` without one.
     pub fn cache(&self, source: &Source) -> Outcome<Option<Cache>> {
         let Some(address) = &self.cache else { return Ok(None) };
         let tls = match &self.tls {
             None => None,
             Some(section) => {
                 let read = read_tls(section.get_ref(), source);
-                Some(read.map_err(|failure| source.failure(fault(section.span(), &failure)))?)
+                Some(read.map_err(|failure| source.failure(Fault::of(section.span(), &failure)))?)
             }
         };
         Ok(Some(Cache { address: address.get_ref().0.to_string(), tls }))
@@ -53,15 +52,15 @@ impl RpkiSection {
     pub(super) fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         if let (None, Some(tls)) = (&self.cache, &self.tls) {
-            faults.push(Fault::at(tls.span(), "`tls` without a cache, expected `cache` beside it"));
+            faults.push(Fault::at(tls.span(), "`tls` without a cache, expected `cache` as well"));
         }
         match (&self.certificates, self.anchors.first()) {
             (Some(folder), None) => {
-                let message = "certificates under no trust anchor, expected `anchors` beside them";
+                let message = "certificates without a trust anchor, expected `anchors` as well";
                 faults.push(Fault::at(folder.span(), message));
             }
             (None, Some(anchor)) => {
-                let message = "trust anchors without certificates, expected `certificates` beside them";
+                let message = "trust anchors without certificates, expected `certificates` as well";
                 faults.push(Fault::at(anchor.span(), message));
             }
             _ => {}
@@ -84,7 +83,7 @@ impl RpkiSection {
                 let message = format!("{} does not exist yet", path.display());
                 faults.push(FileFault::Missing(Fault::at(section.span(), message)));
             } else if let Err(failure) = read_tls(section.get_ref(), source) {
-                faults.push(FileFault::Unusable(fault(section.span(), &failure)));
+                faults.push(FileFault::Unusable(Fault::of(section.span(), &failure)));
             }
         }
         faults

@@ -10,10 +10,20 @@ use wayleave_core::Asn;
 use wayleave_route_server::directory::{MAX_EXCHANGE_NAME, MemberSet};
 use wayleave_runtime::identity::Fingerprint;
 
-use super::check::Checked;
+use super::check::{Checked, RoleConfig};
 use super::parse::{HostPort, PublicKey, Text};
 use super::{EXAMPLE_OPERATOR, EXAMPLE_PINS, Fault, Source};
 use crate::failure::{Failure, Failures};
+
+/// `run rs`.
+pub const ROLE: RoleConfig = RoleConfig {
+    name: "rs",
+    section: "party",
+    sections: "[party] and [link]",
+    check: RsConfig::checked,
+    status: |source| Ok(RsConfig::parse(source)?.status),
+    template: template,
+};
 
 /// The file.
 #[derive(Clone, Debug, Deserialize)]
@@ -39,13 +49,13 @@ pub struct PartySection {
     pub tick_ms: Spanned<u64>,
     #[serde(default = "default_stale")]
     pub stale_secs: Spanned<u64>,
-    /// How long a member's ranking is awaited beyond the tick.
+    /// How long party 1 waits for a member's ranking beyond the tick.
     #[serde(default = "default_rank_wait")]
     pub rank_wait_ms: Spanned<u64>,
     pub recommendation: Option<Spanned<PathBuf>>,
 }
 
-/// `[link]`: to the other party.
+/// `[link]`: the link to the peer party.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkSection {
@@ -59,7 +69,7 @@ pub struct LinkSection {
 #[serde(deny_unknown_fields)]
 pub struct StatusSection {
     pub listen: Spanned<Text<SocketAddr>>,
-    /// Show this party's shares; only for a laboratory, since both parties' shares together are the policy.
+    /// Show this party's shares; for a laboratory only, since both parties' shares together reveal the policies.
     #[serde(default)]
     pub shares: bool,
 }
@@ -77,7 +87,7 @@ fn default_rank_wait() -> Spanned<u64> {
 }
 
 impl RsConfig {
-    /// Reads and checks it; files that it names are not looked at.
+    /// Reads and checks the file, not the files that it names.
     pub fn parse(source: &Source) -> Result<Self, Failures> {
         let config: Self = source.parse()?;
         let faults = config.faults();
@@ -91,11 +101,14 @@ impl RsConfig {
         let (party, link) = (&self.party, self.link.get_ref());
         let mut faults = Vec::new();
         if !(1..=2).contains(party.number.get_ref()) {
-            faults.push(Fault::at(party.number.span(), "no such party, expected 1 (the exchange) or 2 (neutral)"));
+            faults.push(Fault::at(
+                party.number.span(),
+                "there is no such party, expected 1 (the exchange) or 2 (neutral)",
+            ));
         }
         faults.extend(exchange_fault(&party.exchange));
         if let Some(file) = party.recommendation.as_ref().filter(|_| *party.number.get_ref() == 2) {
-            let message = "only party 1 has the exchange's recommendation, expected no such line";
+            let message = "only party 1 has the exchange's recommendation, expected no such key";
             faults.push(Fault::at(file.span(), message).help("party 2 must not know it"));
         }
         faults.extend(range(&party.tick_ms, 0, 60_000, "milliseconds"));
@@ -109,19 +122,19 @@ impl RsConfig {
         faults
     }
 
-    /// What is wrong with the files that it names, with which nothing would run.
+    /// Faults of the files that it names.
     fn file_faults(&self, source: &Source) -> Vec<FileFault> {
         let mut faults: Vec<FileFault> = key_fault(&self.party.key, source).into_iter().collect();
         let members = source.beside(self.party.members.get_ref());
         if !members.exists() {
             let message = format!("{} does not exist yet", members.display());
-            let fault = Fault::at(self.party.members.span(), message).help("`wayleave members init` makes it");
+            let fault = Fault::at(self.party.members.span(), message).help("`wayleave members init` creates it");
             faults.push(FileFault::Missing(fault));
         }
         faults
     }
 
-    /// What deserves a warning: example values, pages open to all.
+    /// Warnings: example values, status pages that others can reach.
     fn warnings(&self) -> Vec<Fault> {
         let mut warnings = Vec::new();
         if self.party.operator.get_ref().0.to_string() == EXAMPLE_OPERATOR {
@@ -129,13 +142,13 @@ impl RsConfig {
         }
         let pin = &self.link.get_ref().pin;
         if EXAMPLE_PINS.contains(&pin.get_ref().0.to_string().as_str()) {
-            warnings.push(example(pin.span(), "the other party's fingerprint, from its `wayleave keys show`"));
+            warnings.push(example(pin.span(), "the peer party's fingerprint, from its `wayleave keys show`"));
         }
         warnings.extend(self.status.as_ref().and_then(status_warning));
         warnings
     }
 
-    /// Whether it still has values from `init`, with which nothing can run.
+    /// Whether it still has example values from `init`, with which the role cannot run.
     pub fn has_examples(&self) -> bool {
         let pin = self.link.get_ref().pin.get_ref().0.to_string();
         self.party.operator.get_ref().0.to_string() == EXAMPLE_OPERATOR || EXAMPLE_PINS.contains(&pin.as_str())
@@ -147,7 +160,7 @@ impl RsConfig {
                 let (mut errors, mut warnings) = (Vec::new(), config.warnings());
                 for fault in config.file_faults(source) {
                     match fault {
-                        // A configuration to start from needs no files yet.
+                        // A new configuration needs no files yet.
                         FileFault::Missing(fault) if config.has_examples() => warnings.push(fault),
                         fault => errors.push(fault.into_fault()),
                     }
@@ -163,7 +176,7 @@ pub(super) fn exchange_fault(name: &Spanned<String>) -> Option<Fault> {
     let text = name.get_ref();
     let is_fine = (1..=MAX_EXCHANGE_NAME).contains(&text.len()) && !text.chars().any(char::is_control);
     (!is_fine).then(|| {
-        let message = format!("not a name, expected 1 to {MAX_EXCHANGE_NAME} octets of printable text");
+        let message = format!("not a valid name, expected 1 to {MAX_EXCHANGE_NAME} octets of printable text");
         Fault::at(name.span(), message)
     })
 }
@@ -174,11 +187,9 @@ pub(super) fn range(value: &Spanned<u64>, least: u64, most: u64, unit: &str) -> 
         .then(|| Fault::at(value.span(), format!("{number} is out of range, expected {least} to {most} {unit}")))
 }
 
-/// Something wrong with a file that a configuration names.
+/// A fault of a file that a configuration names.
 pub(super) enum FileFault {
-    /// It is not there.
     Missing(Fault),
-    /// It is of no use.
     Unusable(Fault),
 }
 
@@ -197,14 +208,14 @@ pub(super) fn key_fault(key: &Spanned<PathBuf>, source: &Source) -> Option<FileF
     if path.exists() {
         return Some(FileFault::Unusable(fault));
     }
-    Some(FileFault::Missing(fault.help(format!("`wayleave keys new {}` makes it", path.display()))))
+    Some(FileFault::Missing(fault.help(format!("`wayleave keys new {}` creates it", path.display()))))
 }
 
 pub(super) fn status_warning(status: &StatusSection) -> Option<Fault> {
     let address = status.listen.get_ref().0;
     (!address.ip().is_loopback()).then(|| {
-        let message = "the status page is open to others than this machine";
-        Fault::at(status.listen.span(), message).help("it shows the role's inner state to whoever reaches it")
+        let message = "the status pages are reachable from other machines";
+        Fault::at(status.listen.span(), message).help("they show the role's internal state to anyone who can connect")
     })
 }
 
@@ -213,7 +224,7 @@ pub(super) fn example(span: std::ops::Range<usize>, what: &str) -> Fault {
 }
 
 /// The file of the exchange's recommendation: `[recommendation]` with a number of 0 to 255 by member name or `AS64497`,
-/// bigger preferred; members that are not named get 0.
+/// larger is preferred; members that are not named get 0.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recommendation {
@@ -221,7 +232,7 @@ pub struct Recommendation {
 }
 
 impl Recommendation {
-    /// Reads it, and gives the number of each active slot of `set` that is named.
+    /// Reads the file; the number of each active slot of `set` that it names.
     pub fn read(path: &std::path::Path, set: &MemberSet) -> Result<BTreeMap<u32, u8>, Failures> {
         let source = Source::read(path)?;
         let file: Self = source.parse()?;
@@ -242,7 +253,7 @@ impl Recommendation {
     }
 }
 
-/// Why a configuration that passes `check` still cannot run.
+/// The error of a role whose configuration still has example values.
 pub fn examples_left() -> Failure {
     Failure::new("the configuration still has example values").help("`wayleave check` shows them")
 }
@@ -252,11 +263,11 @@ pub fn template(party: u8) -> String {
     let (other, link, recommendation) = match party {
         1 => (
             EXAMPLE_PINS[1],
-            "# Party 1 waits for party 2 here; nothing else may use this port.\nlisten = \"127.0.0.1:7000\"",
-            "# The exchange's recommendation by member, bigger preferred; read again on SIGHUP.\n\
+            "# Party 1 listens for party 2 here.\nlisten = \"127.0.0.1:7000\"",
+            "# The exchange's recommendation by member, larger is preferred. Reloaded on SIGHUP.\n\
              #recommendation = \"recommendation.toml\"\n",
         ),
-        _ => (EXAMPLE_PINS[0], "# Where party 1 waits for this party.\nconnect = \"127.0.0.1:7000\"", ""),
+        _ => (EXAMPLE_PINS[0], "# Where party 1 listens for this party.\nconnect = \"127.0.0.1:7000\"", ""),
     };
     let port = 7000 + u16::from(party);
     let status = 8480 + u16::from(party);
@@ -270,28 +281,28 @@ pub fn template(party: u8) -> String {
          exchange = \"example-ix\"\n\
          # Where members connect.\n\
          listen = \"127.0.0.1:{port}\"\n\
-         # Made by: wayleave keys new party{party}.key\n\
+         # Created by: wayleave keys new party{party}.key\n\
          key = \"party{party}.key\"\n\
-         # What must survive a restart.\n\
+         # The state that must survive a restart.\n\
          state = \"party{party}.redb\"\n\
-         # The signed member set, made by: wayleave members init and add. Read again on SIGHUP.\n\
+         # The signed member set, created by: wayleave members init and add. Reloaded on SIGHUP.\n\
          members = \"members\"\n\
          # The operator's public key, printed by: wayleave members init\n\
          operator = \"{EXAMPLE_OPERATOR}\"\n\
-         # Interval between batches; 0 takes each at once. Party 1's counts.\n\
+         # Interval between batches in milliseconds; 0 handles each announcement at once. Only party 1's value is used.\n\
          #tick_ms = 50\n\
-         # How long routes of a member that is gone are kept.\n\
+         # How long routes of a member that is away are kept, in seconds.\n\
          #stale_secs = 120\n\
-         # How long a member's ranking is awaited beyond the tick.\n\
+         # How long to wait for a member's ranking beyond the tick, in milliseconds.\n\
          #rank_wait_ms = 1000\n\
          {recommendation}\
          \n\
          [link]\n\
          {link}\n\
-         # The other party's certificate, printed by its: wayleave keys show\n\
+         # Fingerprint of the peer party's certificate, printed by its: wayleave keys show\n\
          pin = \"{other}\"\n\
          \n\
-         # Status, metrics and views. It shows nothing of policies, but it is for this party's operator alone.\n\
+         # Status pages and metrics. They do not show policies, but are for this party's operator alone.\n\
          [status]\n\
          listen = \"127.0.0.1:{status}\"\n"
     )

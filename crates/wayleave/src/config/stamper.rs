@@ -12,25 +12,25 @@ use super::{Fault, Source};
 use crate::failure::Failure;
 use crate::key_files::capability::Capabilities;
 
-/// Stampers that share capabilities, at most: each has a part of the nonces of a second.
+/// Largest number of stampers that share capabilities: each has a part of the nonces of a second.
 const MOST_STAMPERS: u64 = 1 << 16;
-/// Octets of the longest packet that a link takes.
+/// Largest MTU of a link.
 const LONGEST: u64 = 65_535;
 
 /// `[stamper]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StamperSection {
-    /// Where capabilities go in a packet that is stamped already.
+    /// Position of new capabilities in a packet that is stamped already.
     #[serde(default)]
     pub position: PositionName,
-    /// Which of several stampers with the same capabilities this is, from 0, and how many there are.
+    /// Index of this stamper, from 0, and number of stampers that share the capabilities.
     pub share: Option<Spanned<[u32; 2]>>,
     pub routes: Vec<Spanned<RouteSection>>,
     pub rules: Vec<Spanned<RuleSection>>,
 }
 
-/// In front of the current capability, or behind the last one.
+/// Before the current capability, or after the last one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PositionName {
@@ -44,15 +44,15 @@ pub enum PositionName {
 #[serde(deny_unknown_fields)]
 pub struct RouteSection {
     pub name: String,
-    /// Files of capabilities, the first waypoint's first.
+    /// Files of capabilities, in the order of waypoints.
     pub capabilities: Vec<Spanned<PathBuf>>,
-    /// Nobody may add capabilities to a packet that is stamped here.
+    /// Later stampers may not add capabilities.
     #[serde(default)]
     pub sealed: bool,
-    /// Packets that are stamped here travel in UDP.
+    /// Stamped packets are sent in UDP.
     #[serde(default)]
     pub udp: bool,
-    /// Octets of the longest packet that the way there takes.
+    /// MTU of the route.
     #[serde(default = "default_mtu")]
     pub mtu: Spanned<u64>,
 }
@@ -63,7 +63,7 @@ pub struct RouteSection {
 pub struct RuleSection {
     /// Final destinations; the longest prefix counts.
     pub to: Prefix,
-    /// The route's name; without one they go as they are.
+    /// The route's name; without one packets are unchanged.
     pub route: Option<Spanned<String>>,
 }
 
@@ -72,12 +72,12 @@ fn default_mtu() -> Spanned<u64> {
 }
 
 impl StamperSection {
-    /// The place of the route that a rule names.
+    /// Index of the route that a rule names.
     pub fn route(&self, name: &str) -> Option<usize> {
         self.routes.iter().position(|route| route.get_ref().name == name)
     }
 
-    /// Which stamper this is, and of how many.
+    /// Index and number of stampers.
     pub fn share(&self) -> [u32; 2] {
         self.share.as_ref().map_or([0, 1], |share| *share.get_ref())
     }
@@ -94,7 +94,7 @@ impl StamperSection {
             }
             let failure: Option<Failure> = Capabilities::load(&path).err();
             if let Some(failure) = failure {
-                return Some(FileFault::Unusable(crate::key_files::attestation::fault(named.span(), &failure)));
+                return Some(FileFault::Unusable(Fault::of(named.span(), &failure)));
             }
         }
         None
@@ -102,7 +102,7 @@ impl StamperSection {
 }
 
 impl RouterFile {
-    /// Whether packets are stamped; then a router without waypoints of its own has something to do.
+    /// Whether packets are stamped; if so, a router needs no waypoints of its own.
     pub(super) fn stamper_faults(&self, faults: &mut Vec<Fault>) {
         let stamping = self.link.iter().find(|link| !link.get_ref().stamp.is_empty());
         let Some(stamper) = &self.stamper else {

@@ -95,7 +95,7 @@ impl Keys {
         let meta = fs::metadata(path).map_err(system)?;
         if meta.mode() & 0o077 != 0 {
             return Err(Failure::new(format!("{} can be read by others than its owner", path.display()))
-                .help(format!("run: chmod 600 {}; if others may have read it, make new keys", path.display())));
+                .help(format!("run: chmod 600 {}; if others may have read it, create new keys", path.display())));
         }
         let text = Zeroizing::new(read(path)?);
         // The reader's own words would show the line, which is secret.
@@ -169,7 +169,8 @@ pub fn save_anchor(anchor: &Anchor, path: &Path) -> Outcome {
 pub fn load_anchor(path: &Path) -> Result<Anchor, Failure> {
     let text = read(path)?;
     let malformed = |why: &dyn fmt::Display| {
-        Failure::new(format!("{} is no trust anchor: {why}", path.display())).help("`wayleave keys anchor` makes one")
+        Failure::new(format!("{} is not a trust anchor: {why}", path.display()))
+            .help("`wayleave keys anchor` creates one")
     };
     let file: AnchorFile = toml::from_str(&text).map_err(|error| malformed(&error.message()))?;
     let public = file.key.strip_prefix("ed25519:").and_then(from_hex);
@@ -199,7 +200,7 @@ pub fn stamp(keys: &KeysSection, source: &Source, more: Vec<PathBuf>) -> Stamp {
 pub fn objects(keys: &KeysSection, source: &Source) -> Result<Option<(Vec<String>, ObjectSet)>, Failure> {
     let (Some(anchor), Some(folder)) = (&keys.anchor, &keys.objects) else { return Ok(None) };
     let known = set(&source.beside(anchor.get_ref()), &source.beside(folder.get_ref()), unix_now().secs());
-    known.map(Some).map_err(|failure| source.failure(fault(anchor.span(), &failure)))
+    known.map(Some).map_err(|failure| source.failure(Fault::of(anchor.span(), &failure)))
 }
 
 /// The verified objects of a folder under an anchor, and what was refused.
@@ -207,7 +208,7 @@ pub fn set(anchor: &Path, folder: &Path, now: u64) -> Result<(Vec<String>, Objec
     let anchor = load_anchor(anchor)?;
     let set = ObjectSet::new(anchor, now);
     let mut set = set.map_err(|error| {
-        Failure::new(error.to_string()).help("make or fetch a new anchor, or set this machine's clock")
+        Failure::new(error.to_string()).help("create or fetch a new anchor, or set this machine's clock")
     })?;
     let mut refused = Vec::new();
     let mut objects = Vec::new();
@@ -259,16 +260,11 @@ pub fn save_object(folder: &Path, object: &Object, octets: &[u8]) -> Outcome<Pat
     Ok(path)
 }
 
-/// A failure at its place in a configuration.
-pub fn fault(span: std::ops::Range<usize>, failure: &Failure) -> Fault {
-    Fault { span: Some(span), message: failure.to_string(), help: failure.remedy().map(str::to_owned) }
-}
-
 /// The keys that a proxy signs with; none without a file.
 pub fn ring(keys: &KeysSection, asn: Asn, source: &Source) -> Outcome<KeyRing> {
     let Some(file) = &keys.signing else { return Ok(KeyRing::default()) };
     let loaded = Keys::load("attest", &source.beside(file.get_ref()));
-    let loaded = loaded.map_err(|failure| source.failure(fault(file.span(), &failure)))?;
+    let loaded = loaded.map_err(|failure| source.failure(Fault::of(file.span(), &failure)))?;
     if loaded.asn != Some(asn) {
         let whose = loaded.asn.map_or("nobody".to_owned(), |asn| asn.to_string());
         let message = format!("these are keys of {whose}, expected keys of {asn}");

@@ -97,7 +97,9 @@ impl Capabilities {
         for (epoch, key) in &self.secrets {
             let next = match (self.delegation, id) {
                 (None, None) => {
-                    return Err(Failure::usage("a delegation without a number").help("say --id: it is revoked by it"));
+                    return Err(
+                        Failure::usage("the delegation has no number").help("add --id, by which it can be revoked")
+                    );
                 }
                 (None, Some(id)) => TemporalSecret::new(key.clone(), self.afi()).delegate(id, prefix),
                 (Some(held), None) => DelegatedSecret::new(key.clone(), held).narrow(prefix),

@@ -60,7 +60,7 @@ impl ForwardingKeys {
     /// Adds a fresh key that counts from `from` on; the oldest of more than three leaves.
     pub fn add(&mut self, from: u64) -> Outcome {
         if let Some((newest, _)) = self.keys.last().filter(|(newest, _)| *newest >= from) {
-            let message = format!("the newest key counts from {newest} on, which is no earlier than {from}");
+            let message = format!("the newest key is valid from {newest}, which is not before {from}");
             return Err(Failure::usage(message).into());
         }
         self.keys.push((from, fresh()?));

@@ -1,4 +1,4 @@
-//! Files of secrets: readable by their owner alone, and refused if they are not.
+//! Files of secrets: readable by their owner alone; others are refused.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -18,7 +18,7 @@ pub fn read(path: &Path) -> Result<Zeroizing<String>, Failure> {
     let meta = fs::metadata(path).map_err(system)?;
     if meta.mode() & 0o077 != 0 {
         return Err(Failure::new(format!("{} can be read by others than its owner", path.display()))
-            .help(format!("run: chmod 600 {}; if others may have read it, make new keys", path.display())));
+            .help(format!("run: chmod 600 {}; if others may have read it, create new keys", path.display())));
     }
     if meta.len() > MOST_OCTETS {
         return Err(Failure::new(format!("{}: longer than 8 MiB", path.display())));
@@ -31,7 +31,10 @@ pub fn create(path: &Path, text: &str) -> Outcome {
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let mut made = made.map_err(|error| {
         let failure = Failure::system(path.display(), &error);
-        let help = format!("if no other command writes {}, one was cut off: remove it", path.display());
+        let help = format!(
+            "another command may be writing {}; if none is, an earlier one was interrupted: remove the file",
+            path.display()
+        );
         if error.kind() == ErrorKind::AlreadyExists { failure.help(help) } else { failure }
     })?;
     let written = made.write_all(text.as_bytes()).and_then(|()| made.sync_all());

@@ -57,8 +57,10 @@ impl Replacement {
         let made = OpenOptions::new().write(true).create_new(true).open(&beside);
         let file = made.map_err(|error| {
             let failure = Failure::system(beside.display(), &error);
-            let help =
-                format!("another command writes this list; if none does, one was cut off: remove {}", beside.display());
+            let help = format!(
+                "another command may be writing this list; if none is, an earlier one was interrupted: remove {}",
+                beside.display()
+            );
             if error.kind() == ErrorKind::AlreadyExists { failure.help(help) } else { failure }
         })?;
         Ok(Self { path: path.to_owned(), beside, file, is_placed: false })

@@ -68,8 +68,8 @@ pub fn read(anchors: &[PathBuf], folder: &Path, now: UnixTime) -> Result<Read, F
         _ => None,
     });
     let begins = begins.min();
-    let told = |(name, error): (String, CertificateError)| format!("{name}: {error}");
-    unreadable.extend(refused.into_iter().map(told));
+    let described = |(name, error): (String, CertificateError)| format!("{name}: {error}");
+    unreadable.extend(refused.into_iter().map(described));
     Ok(Read { keys, refused: unreadable, begins })
 }
 

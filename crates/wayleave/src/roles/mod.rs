@@ -1,4 +1,5 @@
-//! Roles: each reads its configuration, builds its machine and hands it to a driver.
+//! Roles: what `wayleave run ROLE` starts. `daemon` has what all roles share; each role adds its machine, its inputs and its
+//! outputs.
 
 mod attest;
 mod attestation;
@@ -11,35 +12,56 @@ mod router;
 mod rs;
 mod state;
 
+use std::path::Path;
+
+use clap::ValueEnum;
 use tokio::sync::watch;
 use tracing::warn;
 use wayleave_runtime::http::{Parameters, ViewError};
-use wayleave_runtime::logs;
 
-use crate::cli::{LogFormat, RoleName, Run};
 use crate::config::Source;
 use crate::failure::{Failure, Outcome};
 
+use daemon::Role;
 pub use events::Events;
 
 /// Routes that a view shows unless asked for more.
 const ROUTES_SHOWN: usize = 1000;
 
-/// Runs a role until it is told to stop.
-pub fn run(command: &Run) -> Outcome {
-    let format = match command.log_format {
-        LogFormat::Text => logs::Format::Text,
-        LogFormat::Json => logs::Format::Json,
-    };
-    logs::start(format, command.log.as_deref())?;
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum RoleName {
+    /// A party of the route server.
+    Rs,
+    /// A member's proxy.
+    Member,
+    /// An attesting proxy between BGP speakers and their neighbours.
+    Attest,
+    /// A router that verifies every packet: SCION, Platypus, ICING.
+    Router,
+}
+
+impl RoleName {
+    /// As on the command line, in configurations' checks and in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            RoleName::Rs => rs::Rs::NAME,
+            RoleName::Member => member::MemberRole::NAME,
+            RoleName::Attest => attest::Attest::NAME,
+            RoleName::Router => "router",
+        }
+    }
+}
+
+/// Runs a role until SIGTERM.
+pub fn run(role: RoleName, configuration: &Path) -> Outcome {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(2).build();
-    let runtime = runtime.map_err(|error| Failure::new(format!("no threads: {error}")))?;
+    let runtime = runtime.map_err(|error| Failure::new(format!("cannot start threads: {error}")))?;
     runtime.block_on(async {
-        match command.role {
-            RoleName::Rs => daemon::run::<rs::Rs>(&command.config).await,
-            RoleName::Member => daemon::run::<member::MemberRole>(&command.config).await,
-            RoleName::Attest => daemon::run::<attest::Attest>(&command.config).await,
-            RoleName::Router => router::run(&command.config).await,
+        match role {
+            RoleName::Rs => daemon::run::<rs::Rs>(configuration).await,
+            RoleName::Member => daemon::run::<member::MemberRole>(configuration).await,
+            RoleName::Attest => daemon::run::<attest::Attest>(configuration).await,
+            RoleName::Router => router::run(configuration).await,
         }
     })
 }

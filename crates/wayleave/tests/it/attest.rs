@@ -156,7 +156,7 @@ fn keys_are_made_shown_signed_for_and_kept_from_others() {
         list()
     );
     let wrong = ["keys", "addition", "--identity", "identity.key", "--objects", "objects", "--key", &keys[1]];
-    assert!(folder.fails(2, &wrong).contains("keys for attestations only"));
+    assert!(folder.fails(2, &wrong).contains("attestation keys only"));
     // An object that another anchor signed does not count.
     folder.ok(&["keys", "anchor", "other.key"]);
     folder.ok(&["keys", "profile", "--attest", "a.key", "--anchor", "other.key", "--objects", "objects"]);
@@ -193,7 +193,7 @@ fn loose_permissions_a_stranger_s_keys_and_an_expired_anchor_are_refused_with_wh
             .collect();
     folder.write("anchor.pub", &ended);
     let said = folder.fails(1, &["run", "attest", "--config", "p.toml"]);
-    assert!(said.contains("expired") && said.contains("make or fetch a new anchor"), "{said}");
+    assert!(said.contains("expired") && said.contains("create or fetch a new anchor"), "{said}");
 }
 
 #[test]
@@ -216,14 +216,14 @@ fn check_knows_the_keys_of_an_attesting_proxy_and_init_prints_a_sound_one() {
     let said = wrong("asn = 64498", "asn = 64497");
     assert!(said.contains("within one AS there is nothing to attest"), "{said}");
     let said = wrong("invalid = { reject = true, log = true }", "invalid = { reject = true, med = 5 }");
-    assert!(said.contains("a rejected route goes nowhere"), "{said}");
+    assert!(said.contains("a rejected route cannot be changed too"), "{said}");
     let said = wrong("invalid = {", "invald = {");
     assert!(said.contains("unknown field `invald`") && said.contains("`malformed`"), "{said}");
     let said = wrong("anchor = \"anchor.pub\"\n", "");
     assert!(said.contains("expected both or neither"), "{said}");
     for line in ["keys = \"granted\"", "take_granted = true"] {
         let said = wrong(&format!("#{line}"), line);
-        assert!(said.contains("private keys on a session that others may read"), "{said}");
+        assert!(said.contains("private keys would cross a session that is not protected"), "{said}");
     }
     folder.write(
         "c.toml",

@@ -265,7 +265,7 @@ fn check_knows_the_rpki_s_keys() {
     for (wrong, expected) in [
         ("cache = \"127.0.0.1\"", "expected a host and port"),
         ("tls = { name = \"a.example\", authorities = \"ca.pem\" }", "`tls` without a cache"),
-        ("certificates = \"rpki\"", "certificates under no trust anchor"),
+        ("certificates = \"rpki\"", "certificates without a trust anchor"),
         ("anchors = [\"ta.cer\"]", "trust anchors without certificates"),
         ("cashe = 1", "unknown field `cashe`"),
     ] {

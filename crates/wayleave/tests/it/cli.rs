@@ -69,8 +69,8 @@ fn check_shows_the_line_the_column_a_caret_and_what_was_expected() {
         "  8 │ # Where members connect.",
         "  9 │ listen = \"127.0.0.1\"",
         "    ·          ─────┬─────",
-        "    ·               ╰── expected an address and port, as \"192.0.2.1:7001\" or \"[2001:db8::1]:7001\"",
-        " 10 │ # Made by: wayleave keys new party1.key",
+        "    ·               ╰── expected an address and port, such as \"192.0.2.1:7001\" or \"[2001:db8::1]:7001\"",
+        " 10 │ # Created by: wayleave keys new party1.key",
         "    ╰────",
     ];
     assert_eq!(said.lines().collect::<Vec<_>>(), expected);
@@ -98,7 +98,7 @@ fn check_shows_the_line_the_column_a_caret_and_what_was_expected() {
     assert!(said.contains("expected a number from 0 to 4294967295"), "{said}");
 
     let said = wrong(&folder, "m.toml", &["member"], "router_id = \"192.0.2.101\"", "router_id = \"0.0.0.0\"");
-    assert!(said.contains("identifies nobody"), "{said}");
+    assert!(said.contains("is not a BGP identifier"), "{said}");
 
     folder.write("broken.toml", "[party\n");
     assert!(folder.fails(1, &["check", "broken.toml"]).contains("broken.toml:1:7"));
@@ -222,7 +222,7 @@ fn members_join_and_leave_and_an_invitation_is_a_sound_configuration() {
     let invite = ["invite", "bravo", "--config", "p.toml", "--rs-asn", "64496"];
     let second = ["--party2", "rs2.example.net:7002"];
     let said = folder.fails(2, &[&invite[..], &second].concat());
-    assert!(said.contains("Not at 127.0.0.1:7001") && said.contains("--party1 HOST:PORT"), "{said}");
+    assert!(said.contains("it listens at 127.0.0.1:7001") && said.contains("--party1 HOST:PORT"), "{said}");
     folder.write("p.toml", &config.replace("127.0.0.1:7001", "192.0.2.251:7001"));
     assert!(folder.fails(2, &invite).contains("--party2 HOST:PORT"));
     let member = folder.ok(&[&invite[..], &second].concat());
@@ -262,11 +262,11 @@ fn show_and_why_say_plainly_when_nobody_answers() {
         let said = folder.fails(1, arguments);
         assert!(said.contains("no answer from http://127.0.0.1:1") && said.contains("is the role running?"), "{said}");
     }
-    assert!(folder.fails(2, &["show", "status"]).contains("which role?"));
+    assert!(folder.fails(2, &["show", "status"]).contains("no role given"));
     let output = folder.run(&["show", "status", "--json"]);
     assert_eq!(output.status.code(), Some(2));
     let said = json(&text(&output.stdout));
-    assert_eq!((&said["version"], &said["error"]), (&1.into(), &"which role?".into()));
+    assert_eq!((&said["version"], &said["error"]), (&1.into(), &"no role given".into()));
     assert!(folder.fails(2, &["show", "everything", "--url", "x"]).contains("possible values"));
 }
 

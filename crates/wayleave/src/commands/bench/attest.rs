@@ -8,7 +8,7 @@ use wayleave_papers::plot::attestation as plots;
 use wayleave_papers::report::Report;
 
 use super::{draw, file_name, open};
-use crate::cli::{AttestWorkload, Bench};
+use crate::commands::bench::{AttestWorkload, Bench};
 use crate::failure::{Failure, Outcome};
 
 /// This thread's processor time in nanoseconds.

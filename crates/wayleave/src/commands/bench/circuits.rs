@@ -8,7 +8,7 @@ use wayleave_papers::bench::direct;
 use wayleave_papers::report::Report;
 
 use super::clock;
-use crate::cli::{Bench, BenchMode, BenchOutput};
+use crate::commands::bench::{Bench, BenchMode, BenchOutput};
 use crate::failure::{Failure, Outcome};
 
 /// Seed of both parties' inputs.

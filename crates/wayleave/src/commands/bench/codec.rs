@@ -6,7 +6,7 @@ use wayleave_papers::bench::codec::{self, TraceMessage};
 use wayleave_papers::report::Report;
 
 use super::{clock, file_name, open, trace_file};
-use crate::cli::Bench;
+use crate::commands::bench::Bench;
 use crate::failure::{Failure, Outcome};
 
 pub fn run(bench: &Bench) -> Outcome<Report> {

@@ -15,7 +15,7 @@ use wayleave_papers::report::Report;
 use wayleave_runtime::huge_pages;
 
 use super::{check_only, draw, open};
-use crate::cli::Bench;
+use crate::commands::bench::Bench;
 use crate::failure::{Failure, Outcome};
 
 pub fn run(bench: &Bench) -> Outcome<Report> {

@@ -28,7 +28,7 @@ use wayleave_runtime::packets::udp::{self, Intake};
 use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 
 use super::check_only;
-use crate::cli::Bench;
+use crate::commands::bench::Bench;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::forwarding::{icing_master, icing_secret};
 

@@ -1,5 +1,6 @@
 //! `bench`: measures, by one contract: stable result names, medians of repetitions, one JSON object on one line.
 
+mod arguments;
 mod attest;
 mod circuits;
 mod codec;
@@ -17,9 +18,9 @@ use wayleave_bgp::mrt;
 use wayleave_papers::plot::Plot;
 use wayleave_papers::report::Report;
 
-use crate::cli::Bench;
 use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json, table};
+pub use arguments::{AttestWorkload, Bench, BenchMode, BenchOutput};
 
 /// All benchmarks, and what they measure.
 const ALL: [(&str, &str); 10] = [

@@ -8,7 +8,7 @@ use wayleave_lab::trace;
 use wayleave_papers::report::Report;
 
 use super::{file_name, trace_file, unreadable};
-use crate::cli::Bench;
+use crate::commands::bench::Bench;
 use crate::failure::{Failure, Outcome};
 
 pub fn run(bench: &Bench) -> Outcome<Report> {

@@ -19,11 +19,10 @@ use wayleave_runtime::packets::Burst;
 
 use super::accounts::{Account as Journalled, Payer};
 use super::worker::{Attached, Out, Tally, Way};
-use crate::config::Source;
 use crate::config::icing::{AccountSection, IcingSection, TagSection};
 use crate::config::router::RouterFile;
+use crate::config::{Fault, Source};
 use crate::failure::{Failure, Outcome};
-use crate::key_files::attestation::fault;
 use crate::key_files::forwarding::{ForwardingKeys, icing_master, icing_secret};
 use crate::key_files::signing_key;
 
@@ -104,7 +103,7 @@ pub fn identity(file: &RouterFile, source: &Source) -> Result<Option<SigningKey>
     };
     let loaded = Identity::load(&source.beside(named.get_ref()));
     let key = loaded.map(|identity| signing_key(&identity)).map_err(|error| Failure::from_error(&error));
-    key.map(Some).map_err(|failure| source.failure(fault(named.span(), &failure)))
+    key.map(Some).map_err(|failure| source.failure(Fault::of(named.span(), &failure)))
 }
 
 /// Whether a router would take the policy.

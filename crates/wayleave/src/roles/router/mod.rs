@@ -33,8 +33,8 @@ use wayleave_runtime::store::{FileStore, Store};
 use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
 
 use super::{Events, not_ready_yet, warn_of_restart};
-use crate::config::Source;
 use crate::config::router::{Format, PlatypusSection, RouterFile, ScionSection};
+use crate::config::{Fault, Source};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::key_files::forwarding::ForwardingKeys;
 use accounts::{Account, Payer};
@@ -178,7 +178,7 @@ pub async fn run(path: &Path) -> Outcome {
 fn load_keys(file: &RouterFile, source: &Source) -> Result<ForwardingKeys, Failure> {
     let named = &file.forwarding.keys;
     ForwardingKeys::load(file.forwarding.format, &source.beside(named.get_ref()))
-        .map_err(|failure| source.failure(crate::key_files::attestation::fault(named.span(), &failure)))
+        .map_err(|failure| source.failure(Fault::of(named.span(), &failure)))
 }
 
 fn ahead(format: Format) -> u64 {

@@ -21,7 +21,6 @@ use crate::config::router::RouterFile;
 use crate::config::stamper::{PositionName, StamperSection};
 use crate::config::{Fault, Source};
 use crate::failure::{Failure, Outcome as Answer};
-use crate::key_files::attestation::fault;
 use crate::key_files::capability::Capabilities;
 
 /// Octets that a packet may grow by: a header, UDP, and eight capabilities of the greatest length.
@@ -42,7 +41,7 @@ impl Held {
         let one = |named: &Spanned<std::path::PathBuf>| {
             let path = source.beside(named.get_ref());
             let loaded = Capabilities::load(&path);
-            let loaded = loaded.map_err(|failure| source.failure(fault(named.span(), &failure)))?;
+            let loaded = loaded.map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?;
             Ok((loaded, path.display().to_string()))
         };
         let route = |route: &Spanned<crate::config::stamper::RouteSection>| {

@@ -130,13 +130,13 @@ fn accounts_that_are_not_there_or_would_not_last_are_refused() {
     let ethernet = "backend = \"ethernet\"\ndevice = \"nothing0\"\n";
     let table = [
         (head("", "accounts = [{ id = 1 }]", ends), "would not survive a restart"),
-        (head(state, "accounts = [{ id = 1 }, { id = 1 }]", ends), "a second account 1"),
-        (head(state, "tags = [{ prefix = \"40000000/2\", account = 3 }]", ends), "account 3 is not there"),
-        (head(state, "accounts = [{ id = 1, rate = 5, depth = 1499 }]", ends), "lets no common packet pass"),
+        (head(state, "accounts = [{ id = 1 }, { id = 1 }]", ends), "account 1 exists already"),
+        (head(state, "tags = [{ prefix = \"40000000/2\", account = 3 }]", ends), "account 3 is not defined"),
+        (head(state, "accounts = [{ id = 1, rate = 5, depth = 1499 }]", ends), "drops every full-size packet"),
         (head(state, "identity = \"none.identity\"", ends), "none.identity"),
         (head(state, "", ""), "a link without `local` and `remote`"),
         (head(state, "", &format!("{ends}{mac}")), "belongs to backend = \"ethernet\""),
-        (head(state, "", ethernet), "ethernet alone"),
+        (head(state, "", ethernet), "backend ethernet is incomplete"),
         (head(state, "", &format!("{ethernet}{mac}{ends}")), "`local` and `remote` with ethernet"),
         (head(state, "", &format!("{ethernet}neighbor = \"ff:ff:ff:ff:ff:ff\"\n")), "of one station"),
         (head(state, "", &format!("{ethernet}{mac}")), "no packets from nothing0"),
@@ -241,7 +241,7 @@ fn a_node_signs_what_came_on_each_path() {
     let window = window.to_string();
     let output = node.folder.run(&["locate", &named, "--window", &window, "--sent", &sent]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("3 packets vanished between node 0 and node 1"), "{text}");
+    assert!(text.contains("3 packets lost between node 0 and node 1"), "{text}");
 }
 
 #[test]
@@ -275,9 +275,9 @@ fn reports_say_where_packets_vanished_and_a_forged_one_is_refused() {
         .map(|(from, to, packets)| serde_json::json!({ "from": from, "to": to, "packets": packets }));
     assert_eq!(told["losses"], serde_json::json!(losses));
     // Without the sender's number, and in a window that one node alone reports.
-    assert!(locate(&named, &[]).1.contains("9 packets vanished between node 2 and node 3"));
+    assert!(locate(&named, &[]).1.contains("9 packets lost between node 2 and node 3"));
     let (code, text) = locate(&named[..1], &["--window", "101"]);
-    assert!(code == Some(0) && text.contains("none vanished"), "{text}");
+    assert!(code == Some(0) && text.contains("no packets lost"), "{text}");
     // Another's report, and one whose number was changed.
     let (code, text) = locate(&[format!("{}=1.json", public(2))], &[]);
     assert!(code == Some(1) && text.contains("did not sign"), "{text}");

@@ -29,14 +29,14 @@ fn a_misconfigured_router_does_not_start_and_says_why() {
     folder.keys("router.key", "scion", &[(0, [1; 16])]);
     let good = interface(1, &ends("127.0.0.1:39001", "127.0.0.1:39002"));
     let table = [
-        (interface(0, &ends("127.0.0.1:39001", "127.0.0.1:39002")), "0 stands for the AS itself"),
-        (good.clone() + &interface(1, &ends("127.0.0.1:39003", "127.0.0.1:39004")), "a second interface 1"),
+        (interface(0, &ends("127.0.0.1:39001", "127.0.0.1:39002")), "0 is the AS itself"),
+        (good.clone() + &interface(1, &ends("127.0.0.1:39003", "127.0.0.1:39004")), "interface 1 exists already"),
         (
             good.clone() + &interface(2, &ends("127.0.0.1:39001", "127.0.0.1:39004")),
-            "another one stands at 127.0.0.1:39001",
+            "127.0.0.1:39001 is in use by another",
         ),
-        (interface(1, &ends("127.0.0.1:39042", "127.0.0.1:39004")), "another one stands at 127.0.0.1:39042"),
-        (interface(1, &ends("0.0.0.0:39001", "127.0.0.1:39004")), "every address"),
+        (interface(1, &ends("127.0.0.1:39042", "127.0.0.1:39004")), "127.0.0.1:39042 is in use by another"),
+        (interface(1, &ends("0.0.0.0:39001", "127.0.0.1:39004")), "0.0.0.0:39001 is not one address"),
         (interface(1, &ends("127.0.0.1:39001", "127.0.0.1:39001")), "cannot be reached from"),
         (interface(1, &ends("127.0.0.1:39001", "[::1]:39001")), "cannot be reached from"),
         (interface(1, "local = \"127.0.0.1:39001\""), "expected `local` and `remote`, or `sibling` alone"),
@@ -80,7 +80,7 @@ fn limits_that_mean_nothing_are_refused() {
         assert!(code == Some(1) && text.contains(reason), "{more}: expected {reason}, got {text}");
     }
     let (code, text) = said(&folder, &format!("{SCION}bad_macs_at_once = 5\n"));
-    assert!(code == Some(1) && text.contains("expected `bad_macs_per_second` beside it"), "{text}");
+    assert!(code == Some(1) && text.contains("expected `bad_macs_per_second` as well"), "{text}");
 }
 
 #[test]

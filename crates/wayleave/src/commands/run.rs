@@ -1,0 +1,38 @@
+//! `run`: a role as a daemon.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use wayleave_runtime::logs;
+
+use crate::failure::Outcome;
+use crate::roles::{self, RoleName};
+
+#[derive(Args, Debug)]
+pub struct Run {
+    pub role: RoleName,
+    #[arg(long, short)]
+    pub config: PathBuf,
+    /// Log level or filter, such as `info,wayleave_runtime::links=debug`. Default: WAYLEAVE_LOG, then `info`.
+    #[arg(long)]
+    pub log: Option<String>,
+    #[arg(long, value_enum, default_value_t)]
+    pub log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+/// Runs the role until SIGTERM.
+pub fn run(command: &Run) -> Outcome {
+    let format = match command.log_format {
+        LogFormat::Text => logs::Format::Text,
+        LogFormat::Json => logs::Format::Json,
+    };
+    logs::start(format, command.log.as_deref())?;
+    roles::run(command.role, &command.config)
+}
