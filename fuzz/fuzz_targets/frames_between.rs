@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use wayleave_route_server::frames::Between;
+use wayleave_route_server::frames::PartyFrame;
 
 fuzz_target!(|data: &[u8]| {
-    if let Ok(frame) = Between::decode(data) {
+    if let Ok(frame) = PartyFrame::decode(data) {
         assert_eq!(frame.encode(), data);
     }
 });

@@ -21,7 +21,7 @@ use wayleave_route_server::member::{
     Finding, Member, MemberConfig, MemberEvent, MemberInput, MemberOutput, MemberStatus,
 };
 use wayleave_route_server::object::Handle;
-use wayleave_route_server::party::{Change, LinkId, Number, PersistId, Stored};
+use wayleave_route_server::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
 use wayleave_route_server::policy::Policy;
 
 /// How a member's proxy signs what its router announces and validates what other members announce.
@@ -41,7 +41,7 @@ pub enum Input {
     /// A link to a party is up, mutually authenticated.
     LinkUp {
         link: LinkId,
-        party: Number,
+        party: PartyNumber,
     },
     LinkDown {
         link: LinkId,
@@ -118,7 +118,7 @@ impl MemberProxy {
         policy: Box<Policy>,
         signing: SigningKey,
         seed: &Seed,
-        stored: &[Stored],
+        stored: &[StoredRecord],
         attestation: Option<AttestationConfig>,
         now: Now,
     ) -> Self {

@@ -1,8 +1,8 @@
 //! The member set: the signed, numbered list of slots that both parties and every member agree on.
 //!
-//! A slot is one connection to the exchange. A later set only appends: a slot keeps its place for ever, so that stored
-//! policy rows stay valid at their width, and the only change that an existing slot may see is that it leaves. Beside
-//! the slots stand the keys with which members' ASes attest paths; those may change with any set.
+//! A slot is one connection to the exchange. A later set only appends: a slot keeps its number, so that stored
+//! policy rows stay valid at their width, and the only change that an existing slot may see is that it leaves. The
+//! set also lists the keys with which members' ASes sign paths; those may change with any set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,13 +13,13 @@ use wayleave_crypto::sign::{Signature, SigningKey, VerifyingKey};
 
 use crate::wire::{Malformed, Reader, Writer};
 
-/// What the operator's signature is made for.
+/// Label of the operator's signature.
 const LABEL: &str = "wayleave/directory/member-set/v1";
 /// The version of the encoding of a set in which nobody attests, and of one with keys.
 const VERSION: u8 = 1;
 const VERSION_WITH_KEYS: u8 = 2;
 
-/// Slots that a set may have, leavers included. Our limit: twice the 2,000 members that circuits are tested to.
+/// Slots of a set, former members included. Our limit: twice the 2,000 members up to which circuits are tested.
 pub const MAX_SLOTS: usize = 4096;
 /// Octets of the exchange's name.
 pub const MAX_EXCHANGE_NAME: usize = 64;
@@ -46,17 +46,17 @@ const LEAST_KEYS: usize = 4 + 4 + 33;
 /// Octets of the smallest address.
 const LEAST_ADDRESS: usize = 5;
 
-/// A slot's place in the member set, counted from zero.
+/// A slot's number in the member set, from zero.
 pub type SlotId = u32;
 
 /// One connection to the exchange.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Slot {
-    /// Whether the member is still there. A leaver's slot is dead for ever.
+    /// Whether the member is still there. The slot and keys of a member that left cannot be used again.
     pub active: bool,
     /// The member's AS. Several slots may have the same one.
     pub asn: Asn,
-    /// What people call it, unique among active slots.
+    /// Unique among active slots.
     pub name: String,
     /// Addresses on the exchange's network that a NEXT_HOP of this slot may have.
     pub addresses: Vec<IpAddr>,
@@ -64,11 +64,11 @@ pub struct Slot {
     pub tls: [u8; 32],
     /// The Ed25519 public key that signs its route objects.
     pub sign: [u8; 32],
-    /// Prefixes that it may announce at a time; 0 sets no limit.
+    /// Prefixes that the member may announce at a time; 0: no limit.
     pub max_prefix: u32,
 }
 
-/// A key with which a member's AS attests paths, as those who sign for the members name it.
+/// A key with which a member's AS signs paths.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct AttestKey {
     /// The suite's number.
@@ -80,17 +80,16 @@ pub struct AttestKey {
 /// The list of slots of an exchange, and its number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberSet {
-    /// The exchange's name.
     pub exchange: String,
     /// Rises with each set.
     pub number: u64,
     /// Slots in the order in which they joined.
     pub slots: Vec<Slot>,
-    /// The keys with which members' ASes attest paths, by ascending suite; an AS without an entry attests nothing.
+    /// The keys with which members' ASes sign paths, by ascending suite. An AS without an entry signs nothing.
     pub attest: BTreeMap<Asn, Vec<AttestKey>>,
 }
 
-/// A [`MemberSet`] and its operator's signature. It proves nothing before [`SignedMemberSet::verify`].
+/// A [`MemberSet`] and its operator's signature, not yet verified ([`SignedMemberSet::verify`]).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SignedMemberSet {
     set: MemberSet,
@@ -104,25 +103,25 @@ pub enum SetError {
     #[error("the exchange's name must be 1 to {MAX_EXCHANGE_NAME} octets of printable text")]
     ExchangeName,
     /// More slots than [`MAX_SLOTS`].
-    #[error("{0} slots, the limit is {MAX_SLOTS}")]
+    #[error("{0} slots; the limit is {MAX_SLOTS}")]
     TooManySlots(usize),
     /// A slot's name is empty, too long, or has characters that do not print.
     #[error("slot {0}: the name must be 1 to {MAX_SLOT_NAME} octets of printable text")]
     SlotName(SlotId),
     /// A slot's AS number is reserved.
-    #[error("slot {0}: {1} cannot announce routes")]
+    #[error("slot {0}: {1} is reserved and cannot announce routes")]
     Asn(SlotId, Asn),
     /// A slot has no address, or more than [`MAX_ADDRESSES`].
-    #[error("slot {0}: {1} addresses, must be 1 to {MAX_ADDRESSES}")]
+    #[error("slot {0}: {1} addresses; 1 to {MAX_ADDRESSES} are allowed")]
     AddressCount(SlotId, usize),
     /// Two active slots have one name.
-    #[error("slot {0}: the name is another active slot's")]
+    #[error("slot {0}: another active slot has the same name")]
     NameTaken(SlotId),
-    /// A certificate or key is another slot's, be it a leaver's: nobody could tell whose frame it is.
-    #[error("slot {0}: the certificate or key is another slot's")]
+    /// Another slot has the certificate or key, perhaps one whose member left: a frame's sender would be ambiguous.
+    #[error("slot {0}: another slot has the same certificate or key")]
     KeyTaken(SlotId),
     /// Active slots of different ASes claim one address, or a slot lists one twice.
-    #[error("slot {0}: address {1} is taken")]
+    #[error("slot {0}: another slot has the address {1}")]
     AddressTaken(SlotId, IpAddr),
     /// An AS lists no attestation key, more than [`MAX_ATTEST_KEYS`], two of one suite, or has no slot.
     #[error(
@@ -148,11 +147,9 @@ pub enum SetError {
         /// Slots in the earlier set.
         before: usize,
     },
-    /// A leaver's slot is active again.
-    #[error("slot {0} has left; whoever returns gets a new slot")]
+    #[error("slot {0}: the member has left; a member that returns gets a new slot")]
     Revived(SlotId),
-    /// Something other than activity changed in an existing slot.
-    #[error("slot {0} changed in place; let it leave and append a new slot")]
+    #[error("slot {0} was changed; mark it as left and append a new slot")]
     ChangedInPlace(SlotId),
 }
 
@@ -163,7 +160,7 @@ pub enum DecodeError {
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// The encoding's version is not ours.
-    #[error("version {0} is not known")]
+    #[error("unknown version {0}")]
     Version(u8),
     /// The fields are well formed, but not a member set.
     #[error(transparent)]
@@ -182,19 +179,19 @@ pub fn keys(set: &MemberSet) -> Vec<Option<VerifyingKey>> {
 }
 
 impl MemberSet {
-    /// The slot in this place.
+    /// The slot with this number.
     #[must_use]
     pub fn slot(&self, id: SlotId) -> Option<&Slot> {
         self.slots.get(id as usize)
     }
 
-    /// The slot in this place, if its member is still there.
+    /// The slot with this number, if its member is active.
     #[must_use]
     pub fn active(&self, id: SlotId) -> Option<&Slot> {
         self.slot(id).filter(|slot| slot.active)
     }
 
-    /// Every slot with its place, leavers included, in order.
+    /// Every slot with its number, former members included, in order.
     pub fn iter(&self) -> impl Iterator<Item = (SlotId, &Slot)> {
         (0..).zip(&self.slots)
     }
@@ -216,8 +213,8 @@ impl MemberSet {
         self.iter().find(|(_, slot)| slot.active && slot.name == name).map(|(id, _)| id)
     }
 
-    /// The ASes of the active slots in the order of their first slots, each with its attestation keys: for these an
-    /// announcer signs, whoever of them may have the route.
+    /// The ASes of the active slots in the order of their first slots, each with its attestation keys: an announcer
+    /// signs for all of these, whichever of them may have the route.
     pub fn neighbours(&self) -> impl Iterator<Item = (Asn, &[AttestKey])> {
         let mut seen = BTreeSet::new();
         let active = self.slots.iter().filter(|slot| slot.active).map(|slot| slot.asn);
@@ -226,7 +223,7 @@ impl MemberSet {
             .map(|asn| (asn, self.attest.get(&asn).map_or(&[][..], Vec::as_slice)))
     }
 
-    /// What tells two lists of neighbours apart.
+    /// A digest of the list of neighbours.
     #[must_use]
     pub fn neighbours_digest(&self) -> [u8; 32] {
         let mut out = Writer::new();
@@ -236,7 +233,7 @@ impl MemberSet {
         hash("wayleave/directory/neighbours/v1", &[&out.finish()])
     }
 
-    /// What the set is called in headers and views: the hash of its canonical encoding.
+    /// The hash of the set's canonical encoding, which names it in headers and views.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         hash(LABEL, &[&self.encode()])

@@ -35,39 +35,31 @@ pub type Candidate = (Handle, u16);
 /// The candidates of one prefix, in number order.
 pub type Instance = Arc<[Candidate]>;
 
-/// What a member sends to a party.
+/// A frame from a member to a party.
 #[derive(Clone, Debug)]
 pub enum FromMember {
-    /// First on each link.
     Hello {
-        /// [`PROTOCOL`].
         protocol: u16,
-        /// The exchange that the member means.
         exchange: String,
-        /// The slot that it speaks for; the link's certificate must be that slot's.
+        /// The link's certificate must be that slot's.
         slot: u32,
-        /// The same to both parties.
+        /// The same towards both parties.
         session: SessionId,
-        /// Whether it takes part in Select-Best; visible, and said so.
+        /// Whether the member takes part in Select-Best. The parties see this.
         select_best: bool,
     },
-    /// A signed object for party 1.
     SubmitOne {
-        /// What both parties get.
         header: Box<Header>,
         /// Share and blob, for an announcement.
         body: Option<(ShareOne, Arc<[u8]>)>,
     },
-    /// A signed object for party 2.
     SubmitTwo {
-        /// What both parties get.
         header: Box<Header>,
         /// The share, for an announcement or a column.
         share: Option<ShareTwo>,
     },
     /// The member's ranking of every candidate of a batch; to party 1 a seed.
     RankOne {
-        /// The batch.
         seq: Seq,
         /// Ties the two shares of one ranking together; random.
         row: [u8; 16],
@@ -76,27 +68,24 @@ pub enum FromMember {
     },
     /// The same, to party 2: the ranking XOR the seed's output.
     RankTwo {
-        /// The batch.
         seq: Seq,
-        /// As above.
         row: [u8; 16],
         /// Two bytes a candidate: valid bit, class.
         share: Vec<u8>,
     },
-    /// The member wants everything again (its import rules changed, or it has doubts).
+    /// The member requests everything again, because its import rules changed or its view is in doubt.
     Resync,
 }
 
 /// A route for a receiver.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Deliver {
-    /// The object.
     pub handle: Handle,
     /// The epoch whose dummy key says "not exported".
     pub epoch: u64,
     /// This party's share of the key for this receiver.
     pub share: [u8; 16],
-    /// The places of prefixes that are already dead.
+    /// Indices of prefixes that are already dead.
     pub dead: Vec<u16>,
     /// From party 1 the blob, from party 2 its hash.
     pub body: Body,
@@ -111,22 +100,19 @@ impl fmt::Debug for Deliver {
 /// What party 1 or party 2 has of a blob.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Body {
-    /// Party 1.
     Blob(Arc<[u8]>),
-    /// Party 2.
     Hash([u8; 32]),
 }
 
 /// One batch as one member sees it. Party 1 and party 2 send ticks that differ in shares and bodies only.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tick {
-    /// The batch.
     pub seq: Seq,
     /// The view under which both parties made it.
     pub view: [u8; 32],
-    /// Whether `held` lists all that lives; what it does not list is gone.
+    /// Whether `held` lists all live objects; what it does not list is gone.
     pub full: bool,
-    /// With `full`: the objects that live.
+    /// With `full`: the live objects.
     pub held: Vec<Handle>,
     /// With `full`: the receiver's own live objects, each with the prefixes that it still owns.
     pub own: Vec<(u64, Vec<Nlri>)>,
@@ -136,7 +122,7 @@ pub struct Tick {
     pub deliver: Vec<Deliver>,
     /// Prefixes that died.
     pub dead: Vec<Candidate>,
-    /// Objects of which nothing lives any more.
+    /// Objects without a live prefix.
     pub gone: Vec<Handle>,
     /// The prefixes whose candidates changed, each with its candidates in number order. One candidate needs no round.
     pub instances: Vec<Instance>,
@@ -144,14 +130,12 @@ pub struct Tick {
     pub rank: bool,
 }
 
-/// What a party sends to a member.
+/// A frame from a party to a member.
 #[derive(Clone, Debug)]
 pub enum ToMember {
     /// Answers a [`FromMember::Hello`].
     Welcome {
-        /// [`PROTOCOL`].
         protocol: u16,
-        /// Echoed.
         session: SessionId,
         /// The epoch for new objects.
         epoch: u64,
@@ -159,39 +143,31 @@ pub enum ToMember {
         high_water: u64,
         /// Milliseconds between batches; a ranking leaves this long after its tick.
         tick_ms: u32,
-        /// The signed member set.
         set: Arc<[u8]>,
     },
     /// The member set or the epoch changed.
     Renew {
         /// The epoch for new objects.
         epoch: u64,
-        /// The signed member set.
         set: Arc<[u8]>,
     },
-    /// A batch.
     Tick(Box<Tick>),
     /// This party's share of the results of a batch, for the instances from `first` that have two or more candidates.
     Outcome {
-        /// The batch.
         seq: Seq,
         /// Number of the first such instance here.
         first: u32,
         /// One octet each: valid 1, index 7.
         share: Vec<u8>,
     },
-    /// Part of a longer frame.
     Part {
         /// Whether it is the last one.
         last: bool,
-        /// The next bytes of the frame.
         bytes: Vec<u8>,
     },
-    /// An object was not taken.
+    /// An object was refused.
     Refused {
-        /// Which.
         version: u64,
-        /// Why.
         reason: Refusal,
     },
 }
@@ -200,29 +176,21 @@ pub enum ToMember {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[repr(u8)]
 pub enum Refusal {
-    /// Its version is not above what the party has seen.
-    #[error("its version was used before")]
+    #[error("its version is not above the last one")]
     OldVersion = 1,
-    /// Made under another epoch.
-    #[error("it was made in another epoch")]
+    #[error("it was made in an earlier epoch")]
     Epoch = 2,
-    /// Made under another member set.
     #[error("it was made under another member set")]
     Set = 3,
-    /// The signature, a commitment or the blob's hash does not fit.
-    #[error("its signature, commitment or hash does not fit")]
+    #[error("its signature, commitment or hash is wrong")]
     Proof = 4,
-    /// The two parties were given different objects, or one was given none.
-    #[error("the other party was given another object, or none")]
+    #[error("the two parties got different objects, or one got none")]
     Mismatch = 5,
-    /// Row or blob has a size that it cannot have.
-    #[error("its row or blob has a wrong size")]
+    #[error("its row or blob has the wrong size")]
     Size = 6,
-    /// More prefixes than the member may announce.
-    #[error("more prefixes than the member may announce")]
+    #[error("it exceeds the member's prefix limit")]
     MaxPrefix = 7,
-    /// Too much is waiting already.
-    #[error("too many objects are waiting")]
+    #[error("too many objects of the member are waiting")]
     Busy = 8,
 }
 
@@ -236,75 +204,47 @@ impl Refusal {
 /// One step of what a batch does, in the order in which both parties apply it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Applies an object that both hold; the digest is the header's.
+    /// Applies an object that both parties hold.
     Object {
-        /// The announcer.
         slot: u32,
-        /// Its version.
         version: u64,
         /// [`Header::digest`].
         digest: [u8; 32],
     },
-    /// All objects of a slot die: its member is gone past the stale timer, or has left.
-    Expire {
-        /// The slot.
-        slot: u32,
-    },
-    /// A member whose two links are up gets everything.
-    Sync {
-        /// The slot.
-        slot: u32,
-        /// Its session.
-        session: SessionId,
-        /// Whether it takes part in Select-Best.
-        select_best: bool,
-    },
-    /// A member's links are down.
-    Gone {
-        /// The slot.
-        slot: u32,
-    },
-    /// A new epoch: the recommendation changed, every prefix is looked at again.
-    Epoch {
-        /// Its number.
-        epoch: u64,
-    },
+    /// Removes all objects of a slot whose member has left or was away for longer than the stale timer.
+    Expire { slot: u32 },
+    /// Sends everything to a member whose two links are up.
+    Sync { slot: u32, session: SessionId, select_best: bool },
+    /// A member lost a link.
+    Gone { slot: u32 },
+    /// Begins an epoch: the recommendation changed, so every prefix is evaluated again.
+    Epoch { epoch: u64 },
     /// A new member set, signed by the operator.
-    Set {
-        /// The signed bytes.
-        set: Arc<[u8]>,
-    },
+    Set { set: Arc<[u8]> },
 }
 
 /// A row of the parties' inventories, compared when their link comes up.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Stored {
-    /// The announcer.
+pub struct InventoryRow {
     pub slot: u32,
-    /// Its version.
     pub version: u64,
     /// [`Header::digest`].
     pub digest: [u8; 32],
     /// Width of its rows in slots.
     pub width: u32,
-    /// Places of dead prefixes.
+    /// Indices of dead prefixes.
     pub dead: Vec<u16>,
 }
 
-/// What the parties say to each other.
+/// A frame between the two parties.
 #[derive(Clone, Debug)]
-pub enum Between {
-    /// First on the link.
+pub enum PartyFrame {
     Hello {
-        /// [`PROTOCOL`].
         protocol: u16,
-        /// The exchange.
         exchange: String,
-        /// 1 or 2.
         party: u8,
         /// Half of the session id of the engine; random.
         nonce: [u8; 16],
-        /// The epoch that the party knows.
         epoch: u64,
         /// The last batch that the party knows; the next is above both parties'.
         seq: Seq,
@@ -313,24 +253,19 @@ pub enum Between {
         /// Milliseconds between batches.
         tick_ms: u32,
     },
-    /// Part of an inventory.
     Inventory {
-        /// Rows.
-        rows: Vec<Stored>,
+        rows: Vec<InventoryRow>,
         /// The highest version seen, per slot.
         high_water: Vec<(u32, u64)>,
-        /// Whether more follows.
         more: bool,
     },
-    /// Party 1's conclusion from both inventories: what party 2 must drop. Everything else, both have.
+    /// Party 1's conclusion from both inventories. What party 2 need not drop, both have.
     Reconciled {
-        /// The epoch.
         epoch: u64,
-        /// The member set.
         set: Arc<[u8]>,
         /// (slot, version) to drop.
         drop: Vec<(u32, u64)>,
-        /// (slot, version, width, dead places) where the two differ: the narrower row, the union of the dead.
+        /// (slot, version, width, indices of dead prefixes) where the two differ: the narrower row, the union of the dead.
         differ: Vec<(u32, u64, u32, Vec<u16>)>,
         /// The highest version seen, per slot.
         high_water: Vec<(u32, u64)>,
@@ -344,58 +279,43 @@ pub enum Between {
     },
     /// Party 2's link to a member is up.
     Joined {
-        /// The slot.
         slot: u32,
-        /// Its session.
         session: SessionId,
-        /// Whether it takes part in Select-Best.
         select_best: bool,
     },
     /// Party 2's link to a member is down.
     Left {
-        /// The slot.
         slot: u32,
-        /// Its session.
         session: SessionId,
     },
-    /// Party 1 proposes a batch.
     Propose {
-        /// Its number.
         seq: Seq,
-        /// What it does.
         steps: Vec<Step>,
     },
-    /// Party 2 applied it (durably), and its view is now this.
+    /// Party 2 has applied the batch durably, with this view as the result.
     Accept {
-        /// The batch.
         seq: Seq,
-        /// Its view.
         view: [u8; 32],
     },
-    /// Party 2 could not: it no longer holds an object.
+    /// Party 2 lacks objects of the batch.
     Reject {
-        /// The batch.
         seq: Seq,
-        /// What it lacks.
+        /// (slot, version).
         missing: Vec<(u32, u64)>,
     },
     /// Party 1 has the same view; both deliver.
     Go {
-        /// The batch.
         seq: Seq,
     },
     /// Party 2 has a member's ranking.
     Ranked {
-        /// The batch.
         seq: Seq,
-        /// The member.
         slot: u32,
         /// The ranking's id.
         row: [u8; 16],
     },
     /// Party 1 starts the rounds of a batch with these rankings.
     Evaluate {
-        /// The batch.
         seq: Seq,
         /// (slot, ranking's id), ascending.
         rows: Vec<(u32, [u8; 16])>,
@@ -405,14 +325,13 @@ pub enum Between {
         /// (width, correlations).
         demand: Vec<(u32, u64)>,
     },
-    /// A round of the engine.
+    /// A message of the two-party evaluation.
     Engine {
-        /// Counts the engine's messages on this link, from 0.
+        /// Counts these messages on this link, from 0.
         step: u64,
-        /// The message.
         bytes: Vec<u8>,
     },
-    /// One of the objects held by party 1 has not reached party 2 in time, or differs there.
+    /// Party 1 drops objects that have not reached both parties in time, that differ, or that are over a limit.
     Drop {
         /// (slot, version).
         objects: Vec<(u32, u64)>,
@@ -697,7 +616,7 @@ fn write_slot_versions(w: &mut Writer, list: &[(u32, u64)]) {
     });
 }
 
-impl Between {
+impl PartyFrame {
     /// The frame's bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -790,7 +709,7 @@ impl Between {
             },
             2 => Self::Inventory {
                 rows: r.list(52, MAX_LIST, |r| {
-                    Ok(Stored {
+                    Ok(InventoryRow {
                         slot: r.u32()?,
                         version: r.u64()?,
                         digest: r.array()?,

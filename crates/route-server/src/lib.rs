@@ -1,6 +1,7 @@
-//! The private route server of an exchange: two parties that learn nothing, and the members that use them.
+//! The private route server of an exchange: two parties that learn neither policies nor routes, and their members.
 //!
-//! [`party::Party`] is one of the two parties, [`member::Member`] is a member's proxy; both are pure
+//! [`party::Party`] is one of the two parties, [`member::Member`] is the route server's half of a member's proxy (the
+//! crate `member` adds attestation); both are pure
 //! [`Machine`](wayleave_core::Machine)s that speak the frames of [`frames`] about the objects of [`object`]. The paper is
 //! SIXPACK (CoNEXT 2017); what differs from it is in `docs/departures.md`.
 
@@ -8,9 +9,9 @@ pub mod directory;
 pub mod frames;
 pub mod member;
 pub mod object;
+pub mod object_table;
 pub mod oracle;
 pub mod party;
 pub mod policy;
 pub mod rng;
-pub mod table;
 pub mod wire;

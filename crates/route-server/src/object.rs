@@ -1,4 +1,4 @@
-//! The route object: what one UPDATE becomes, as its announcer signs it, as each party stores it, as a receiver opens it.
+//! The route object, which is made of one UPDATE: signed by its announcer, stored in shares, opened by its receivers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,8 +35,8 @@ const LABEL_ROW: &str = "wayleave/route-server/row/v1";
 
 /// The name of an object: a hash over its salted description.
 ///
-/// Whoever knows the description can compute it; who does not cannot test a guess, since the description holds a
-/// random 32-byte salt.
+/// It can be computed from the description only. The description has a random 32-byte salt, so that guesses cannot be
+/// tested.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(pub [u8; 32]);
 
@@ -70,9 +70,7 @@ pub enum Kind {
     },
     /// Extends the rows of the objects `versions` from `from` to `to` slots, after the member set grew.
     Column {
-        /// The width that the rows have.
         from: u32,
-        /// The width that they get.
         to: u32,
         /// Ascending, at most [`MAX_COLUMN`].
         versions: Vec<u64>,
@@ -82,7 +80,6 @@ pub enum Kind {
 /// The public description of an object. Both parties see it; receivers see only its [`Handle`] until they open the blob.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Description {
-    /// The announcer.
     pub slot: u32,
     /// The member set under which it was made; rows are as wide as that set.
     pub set: u64,
@@ -92,7 +89,6 @@ pub struct Description {
     pub version: u64,
     /// Uniformly random.
     pub salt: [u8; 32],
-    /// What it does.
     pub kind: Kind,
 }
 
@@ -170,9 +166,9 @@ fn ascending<T: Ord>(list: &[T], what: &'static str) -> Result<(), Malformed> {
 pub struct Header {
     /// The public description.
     pub description: Description,
-    /// [`blob_hash`] of the blob; zero if there is none.
+    /// [`blob_hash`] of the blob; zero without a blob.
     pub blob_hash: [u8; 32],
-    /// Commitments to party 1's and party 2's shares; zero where there is none.
+    /// Commitments to party 1's and party 2's shares; zero without a share.
     pub commitments: [Commitment; 2],
     /// The announcer's signature over all of it.
     pub signature: Signature,
@@ -289,7 +285,7 @@ fn row_generator(seed: &Seed) -> Prg {
     Prg::new(kdf::derive::<16>(LABEL_ROW, seed.expose(), &[]).expose())
 }
 
-/// The key that says "not exported to you": public, one per exchange and epoch.
+/// The key that means "not exported to you": public, one per exchange and epoch.
 #[must_use]
 pub fn dummy_key(exchange: &str, epoch: u64) -> Key128 {
     kdf::derive(LABEL_DUMMY, exchange.as_bytes(), &epoch.to_be_bytes())
@@ -309,13 +305,9 @@ pub fn size_class(len: usize) -> usize {
 
 /// An announcement made ready: what goes to each party, and what its announcer keeps to extend it by columns.
 pub struct Sealed {
-    /// To both parties.
     pub header: Header,
-    /// To party 1.
     pub one: ShareOne,
-    /// To party 1.
     pub blob: Vec<u8>,
-    /// To party 2.
     pub two: ShareTwo,
     /// Kept by the announcer alone.
     pub key: Key128,
@@ -323,7 +315,6 @@ pub struct Sealed {
 
 /// Fresh randomness of one announcement; every field uniformly random and used once.
 pub struct Fresh {
-    /// The route key.
     pub key: [u8; 16],
     /// The seed of party 1's row.
     pub seed: [u8; 32],
@@ -333,7 +324,7 @@ pub struct Fresh {
 
 /// Makes an announcement: seals `attributes` and multiplies the export row by the route key (mode `direct`).
 ///
-/// `exported[slot]` says whether that slot may open the route; the row is as wide as it.
+/// `exported[slot]` is whether that slot may open the route; the row has the same width.
 #[must_use]
 pub fn announce(
     exchange: &str,
@@ -433,11 +424,11 @@ pub enum OpenError {
     #[error("the blob's content is malformed: {0}")]
     Content(#[from] Malformed),
     /// The blob holds another description than the parties were shown.
-    #[error("the blob describes another route than the parties were shown")]
+    #[error("the blob describes another route than the object's header")]
     Description,
 }
 
-/// Opens a blob. `Ok(None)` says that the route is not exported to the receiver.
+/// Opens a blob. `Ok(None)`: the route is not exported to the receiver.
 ///
 /// The combined key is compared with the dummy key of `epoch` in constant time.
 pub fn open(

@@ -37,7 +37,6 @@ pub enum Refused {
     /// The slot announces as much as it may already.
     #[error("slot {slot} already announces {most} prefixes")]
     MaxPrefix {
-        /// The slot.
         slot: SlotId,
         /// Its limit.
         most: u32,
@@ -47,9 +46,7 @@ pub enum Refused {
 /// A route of the table: who announced it, and the attributes that the receiver's router gets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offer {
-    /// The announcer's slot.
     pub announcer: SlotId,
-    /// The announcer's path identifier.
     pub path_id: u32,
     /// The attributes, after the receiver's import rules.
     pub attributes: Attributes,
@@ -136,7 +133,7 @@ impl Oracle {
         Ok(self.members.slots.len() as SlotId - 1)
     }
 
-    /// The member in `slot` leaves for ever.
+    /// The member in `slot` leaves the exchange.
     pub fn leave(&mut self, slot: SlotId) -> Result<(), SetError> {
         let mut next = self.members.clone();
         next.number += 1;

@@ -1,37 +1,24 @@
-//! Reading and writing of the route server's own encodings: fixed-width big-endian fields, counted lists.
+//! Reading and writing the route server's own encodings: fixed-width big-endian fields and counted lists.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wayleave_bgp::Nlri;
 use wayleave_core::{Afi, Prefix};
 
-/// Bytes that are not what they should be; the peer that sent them erred.
+/// What is wrong with an encoding that a peer sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// The bytes end too early.
-    #[error("truncated: {need} bytes needed, {have} left")]
-    Truncated {
-        /// Bytes that the field needs.
-        need: usize,
-        /// Bytes that were left.
-        have: usize,
-    },
-    /// Bytes are left over.
-    #[error("{0} bytes too many")]
+    #[error("{} octets short", need - have)]
+    Truncated { need: usize, have: usize },
+    #[error("{0} octets too long")]
     TooLong(usize),
     /// A count exceeds its limit, or what the remaining bytes can hold.
-    #[error("a list of {count} where at most {most} fit")]
-    TooMany {
-        /// The count given.
-        count: usize,
-        /// The limit.
-        most: usize,
-    },
-    /// A field has a value that it cannot have.
-    #[error("no such value of {0}")]
+    #[error("{count} entries in a list of at most {most}")]
+    TooMany { count: usize, most: usize },
+    #[error("unknown {0}")]
     Value(&'static str),
     /// A list that must be in order, without repeats, is not.
-    #[error("{0} out of order")]
+    #[error("{0} not in ascending order")]
     Order(&'static str),
 }
 

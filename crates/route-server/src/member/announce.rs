@@ -1,4 +1,4 @@
-//! The member as announcer: what the router said, what the parties were told, and what is still to say.
+//! The member as announcer: the router's routes, what the parties have of them, and what is still to be sent.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,22 +10,22 @@ use super::{Member, MemberEvent, MemberOutput, RESERVE, VERSION_KEY};
 use crate::directory::MemberSet;
 use crate::frames::{FromMember, Refusal};
 use crate::object::{self, Description, Fresh, Kind, MAX_COLUMN, MAX_PREFIXES};
-use crate::party::{Change, Number, PersistId};
+use crate::party::{Change, PartyNumber, PersistId};
 use crate::policy::{ExportSet, export_set, sealed_attributes};
 
-/// Objects that may be on their way: a member's own limit, so that it never floods a party.
+/// Objects that may be in flight: our own limit, so that a member never floods a party.
 const WINDOW: usize = 512;
 
-/// Versions: each is used once, over all lives of the process.
+/// Version numbers of objects. Each is used once, over all restarts of the process.
 pub(super) struct Versions {
     next: u64,
-    /// Versions below this may be used: the store says so.
+    /// Versions below this may be used: the store has reserved them.
     reserved: u64,
     writing: Option<(PersistId, u64)>,
 }
 
 impl Versions {
-    /// No version up to `version` may be used any more.
+    /// A party has seen `version`: lower ones and itself cannot be used.
     pub(super) fn seen(&mut self, version: u64) {
         self.next = self.next.max(version.saturating_add(1));
     }
@@ -36,7 +36,7 @@ impl Versions {
         }
     }
 
-    /// Whether none is left: a version is never used twice, so that this slot can announce nothing any more.
+    /// Whether no version is left. The slot can then announce nothing more.
     pub(super) fn are_spent(&self) -> bool {
         self.next == u64::MAX
     }
@@ -52,21 +52,21 @@ impl Versions {
 
 /// A route of the router, and the UPDATE that brought it: the prefixes of one may share an object, and no others, so
 /// that parties see which prefixes shared an UPDATE and not which routes are alike.
-struct FromRouter {
+struct RouterRoute {
     update: u64,
     attributes: Attributes,
-    /// For whom they were signed, if they were.
+    /// The members that they were signed for ([`MemberSet::neighbours_digest`]); `None` if they were not signed.
     under: Option<[u8; 32]>,
 }
 
-/// What the parties were last told of a prefix; the attributes as the router sent them.
-struct Told {
+/// What was last announced to the parties for a prefix; the attributes as the router sent them.
+struct AnnouncedRoute {
     version: u64,
     attributes: Attributes,
     exported: ExportSet,
 }
 
-/// An own object of this life, as far as columns need it.
+/// An own object since the start of the process, as far as columns need it.
 struct OwnObject {
     prefixes: Vec<Nlri>,
     key: Key128,
@@ -78,17 +78,16 @@ struct OwnObject {
 /// The announcing half of a member's state.
 pub(super) struct Announcements {
     pub(super) versions: Versions,
-    router: BTreeMap<Nlri, FromRouter>,
-    /// UPDATEs that the router has sent.
+    router: BTreeMap<Nlri, RouterRoute>,
     updates: u64,
-    told: BTreeMap<Nlri, Told>,
-    /// Prefixes that the parties hold from an earlier life, or that they may hold.
+    announced: BTreeMap<Nlri, AnnouncedRoute>,
+    /// Prefixes that the parties hold, or may hold, from before this process started.
     leftover: BTreeSet<Nlri>,
     dirty: BTreeSet<Nlri>,
-    /// Prefixes that were refused for good: not announced again until the router or the session says something new.
+    /// Prefixes that were refused for good: not announced again before the router or a new session changes something.
     barred: BTreeSet<Nlri>,
     objects: BTreeMap<u64, OwnObject>,
-    on_the_way: BTreeMap<u64, Vec<Nlri>>,
+    in_flight: BTreeMap<u64, Vec<Nlri>>,
     is_settled: bool,
     pub(super) settles_at: Option<Instant>,
     pub(super) next_flush: Instant,
@@ -100,24 +99,24 @@ impl Announcements {
             versions: Versions { next: used.saturating_add(1), reserved: 0, writing: None },
             router: BTreeMap::new(),
             updates: 0,
-            told: BTreeMap::new(),
+            announced: BTreeMap::new(),
             leftover: BTreeSet::new(),
             dirty: BTreeSet::new(),
             barred: BTreeSet::new(),
             objects: BTreeMap::new(),
-            on_the_way: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             is_settled: false,
             settles_at: None,
             next_flush: now,
         }
     }
 
-    /// Whether something can be told now.
+    /// Whether something can be sent now.
     pub(super) fn has_dirty(&self) -> bool {
-        !self.dirty.is_empty() && self.on_the_way.len() < WINDOW
+        !self.dirty.is_empty() && self.in_flight.len() < WINDOW
     }
 
-    /// Whether there is a version to tell it with; if not, the store is writing.
+    /// Whether a version is available; if not, the store is reserving more.
     pub(super) fn has_versions(&self) -> bool {
         self.versions.next < self.versions.reserved
     }
@@ -127,7 +126,7 @@ impl Announcements {
     }
 
     pub(super) fn unconfirmed(&self) -> usize {
-        self.on_the_way.len() + self.dirty.len()
+        self.in_flight.len() + self.dirty.len()
     }
 
     pub(super) fn router_up(&mut self, settles_at: Instant) {
@@ -161,7 +160,7 @@ impl Announcements {
         self.updates += 1;
         for nlri in announced {
             if self.router.get(nlri).is_none_or(|known| known.attributes != *attributes || known.under != under) {
-                let route = FromRouter { update: self.updates, attributes: attributes.clone(), under };
+                let route = RouterRoute { update: self.updates, attributes: attributes.clone(), under };
                 self.router.insert(*nlri, route);
                 self.barred.remove(nlri);
                 self.dirty.insert(*nlri);
@@ -169,24 +168,24 @@ impl Announcements {
         }
     }
 
-    /// The router has said all it has: what the parties hold beyond that goes.
+    /// The router has sent all its routes: what the parties hold beyond them is withdrawn.
     pub(super) fn settled(&mut self) {
         self.settles_at = None;
         self.is_settled = true;
         self.dirty.extend(&self.leftover);
     }
 
-    pub(super) fn look_at_everything(&mut self) {
+    pub(super) fn mark_all_dirty(&mut self) {
         self.barred.clear();
         self.dirty.extend(self.router.keys().copied());
     }
 
-    /// What was on its way may be lost; the next inventory tells.
+    /// What was in flight may be lost; the next inventory shows whether it is.
     pub(super) fn session_lost(&mut self) {
-        for (_, prefixes) in std::mem::take(&mut self.on_the_way) {
+        for (_, prefixes) in std::mem::take(&mut self.in_flight) {
             for nlri in prefixes {
-                self.told.remove(&nlri);
-                // The parties may have it or not: an object or a withdrawal with a higher version settles it.
+                self.announced.remove(&nlri);
+                // The parties may have it or not: a later object or withdrawal decides.
                 self.leftover.insert(nlri);
                 self.dirty.insert(nlri);
             }
@@ -200,19 +199,17 @@ impl Announcements {
             held.extend(live.iter().map(|nlri| (*nlri, *version)));
         }
         let lost: Vec<Nlri> = self
-            .told
+            .announced
             .iter()
-            .filter(|(nlri, told)| {
-                held.get(nlri) != Some(&told.version) && !self.on_the_way.contains_key(&told.version)
-            })
+            .filter(|(nlri, last)| held.get(nlri) != Some(&last.version) && !self.in_flight.contains_key(&last.version))
             .map(|(nlri, _)| *nlri)
             .collect();
         for nlri in lost {
-            self.told.remove(&nlri);
+            self.announced.remove(&nlri);
             self.dirty.insert(nlri);
         }
         for (nlri, version) in held {
-            if self.told.get(&nlri).is_none_or(|told| told.version != version) {
+            if self.announced.get(&nlri).is_none_or(|last| last.version != version) {
                 self.leftover.insert(nlri);
                 if self.is_settled || self.router.contains_key(&nlri) {
                     self.dirty.insert(nlri);
@@ -221,18 +218,19 @@ impl Announcements {
         }
         let live: BTreeSet<u64> = own.iter().map(|(version, _)| *version).collect();
         self.confirm_by_inventory(&live);
-        self.objects.retain(|version, _| live.contains(version) || self.on_the_way.contains_key(version));
+        self.objects.retain(|version, _| live.contains(version) || self.in_flight.contains_key(version));
     }
 
-    /// What both parties applied is no longer on its way, also where the tick that should have said so was lost with the
-    /// link between them. Of a column the inventory says nothing: its objects are announced anew.
+    /// Removes from what is in flight whatever both parties have applied, also where the tick that confirms it was lost with
+    /// the link between the parties. An inventory does not list columns, so the objects of a column are announced again.
     fn confirm_by_inventory(&mut self, live: &BTreeSet<u64>) {
         let held = |nlri: &Nlri| self.leftover.contains(nlri);
-        let told = |nlri: &Nlri, version: u64| self.told.get(nlri).is_some_and(|told| told.version == version);
+        let announced_as =
+            |nlri: &Nlri, version: u64| self.announced.get(nlri).is_some_and(|last| last.version == version);
         let (mut done, mut columns) = (Vec::new(), Vec::new());
-        for (version, prefixes) in &self.on_the_way {
-            let announced = prefixes.iter().any(|nlri| told(nlri, *version));
-            let columned = prefixes.iter().any(|nlri| self.told.get(nlri).is_some_and(|t| t.version < *version));
+        for (version, prefixes) in &self.in_flight {
+            let announced = prefixes.iter().any(|nlri| announced_as(nlri, *version));
+            let columned = prefixes.iter().any(|nlri| self.announced.get(nlri).is_some_and(|t| t.version < *version));
             if live.contains(version) || (!announced && !columned && !prefixes.iter().any(held)) {
                 done.push(*version);
             } else if columned && !announced {
@@ -240,10 +238,10 @@ impl Announcements {
             }
         }
         for version in done {
-            self.on_the_way.remove(&version);
+            self.in_flight.remove(&version);
         }
-        for nlri in columns.into_iter().filter_map(|version| self.on_the_way.remove(&version)).flatten() {
-            self.told.remove(&nlri);
+        for nlri in columns.into_iter().filter_map(|version| self.in_flight.remove(&version)).flatten() {
+            self.announced.remove(&nlri);
             self.dirty.insert(nlri);
         }
     }
@@ -251,21 +249,21 @@ impl Announcements {
     /// Both parties applied these.
     pub(super) fn applied(&mut self, versions: &[u64]) {
         for version in versions {
-            self.on_the_way.remove(version);
+            self.in_flight.remove(version);
         }
     }
 
     pub(super) fn refused(&mut self, version: u64, reason: Refusal) {
-        let Some(prefixes) = self.on_the_way.remove(&version) else { return };
+        let Some(prefixes) = self.in_flight.remove(&version) else { return };
         self.objects.remove(&version);
         let again = !matches!(reason, Refusal::MaxPrefix | Refusal::Size | Refusal::Proof);
         for nlri in prefixes {
             // A column or a withdrawal is refused with the same effect as an announcement: what the parties have of
             // this prefix is not what it should be.
-            if self.told.get(&nlri).is_some_and(|told| told.version <= version) {
-                self.told.remove(&nlri);
+            if self.announced.get(&nlri).is_some_and(|last| last.version <= version) {
+                self.announced.remove(&nlri);
             }
-            if !self.told.contains_key(&nlri) {
+            if !self.announced.contains_key(&nlri) {
                 self.leftover.insert(nlri);
             }
             if !again {
@@ -278,21 +276,21 @@ impl Announcements {
 
     /// Forgets the keys of an object that owns none of its prefixes any more.
     fn forget_object(&mut self, version: u64) {
-        let owns = |nlri: &Nlri| self.told.get(nlri).is_some_and(|told| told.version == version);
+        let owns = |nlri: &Nlri| self.announced.get(nlri).is_some_and(|last| last.version == version);
         if !self.objects.get(&version).is_some_and(|own| own.prefixes.iter().any(owns)) {
             self.objects.remove(&version);
         }
     }
 }
 
-/// Whether two export decisions differ for nobody who is a member now; a leaver's slot is dead for ever.
-fn same_for_members(told: &ExportSet, now: &ExportSet, set: &MemberSet) -> bool {
-    let same = |(slot, _): (u32, &crate::directory::Slot)| told.contains(slot) == now.contains(slot);
-    told.width() == now.width() && set.iter().filter(|(_, slot)| slot.active).all(same)
+/// Whether two export decisions are the same for every present member. The slots of former members do not matter.
+fn same_for_members(last: &ExportSet, now: &ExportSet, set: &MemberSet) -> bool {
+    let same = |(slot, _): (u32, &crate::directory::Slot)| last.contains(slot) == now.contains(slot);
+    last.width() == now.width() && set.iter().filter(|(_, slot)| slot.active).all(same)
 }
 
 impl Member {
-    /// Tells the parties what changed, withdrawals first, as far as the window and the store allow.
+    /// Sends what changed, withdrawals first, as far as the window and the store allow.
     pub(super) fn flush(&mut self, now: Now) {
         if !self.synced || !self.announcements.has_dirty() || !self.is_listed() {
             return;
@@ -318,7 +316,7 @@ impl Member {
         }
     }
 
-    /// Asks the store for versions; `false` while it writes and none is left.
+    /// Reserves versions in the store in time; `false` while none is left.
     fn reserve_versions(&mut self) -> bool {
         let versions = &mut self.announcements.versions;
         let left = versions.reserved.saturating_sub(versions.next);
@@ -349,10 +347,10 @@ impl Member {
         let mut groups: HashMap<(u64, ExportSet), usize> = HashMap::new();
         let mut announced: Vec<((Attributes, ExportSet), Vec<Nlri>)> = Vec::new();
         for nlri in &a.dirty {
-            let told = a.told.get(nlri);
+            let last = a.announced.get(nlri);
             let is_barred = a.barred.contains(nlri);
-            let Some(FromRouter { update, attributes, under }) = a.router.get(nlri).filter(|_| !is_barred) else {
-                let known = told.is_some() || ((a.is_settled || is_barred) && a.leftover.contains(nlri));
+            let Some(RouterRoute { update, attributes, under }) = a.router.get(nlri).filter(|_| !is_barred) else {
+                let known = last.is_some() || ((a.is_settled || is_barred) && a.leftover.contains(nlri));
                 if known {
                     withdrawn.push(*nlri);
                 } else if !a.leftover.contains(nlri) {
@@ -361,14 +359,14 @@ impl Member {
                 continue;
             };
             if under.is_some_and(|under| under != self.neighbours) {
-                // Signed for the members of another set: it comes again, signed for these.
+                // Signed for the members of another set: attestation signs it again for this one.
                 clean.push(*nlri);
                 continue;
             }
             let slot = self.config.slot;
             let exported = export_set(nlri.prefix, attributes, slot, set, self.config.rs_asn, &self.policy);
-            if told
-                .is_some_and(|told| told.attributes == *attributes && same_for_members(&told.exported, &exported, set))
+            if last
+                .is_some_and(|last| last.attributes == *attributes && same_for_members(&last.exported, &exported, set))
             {
                 clean.push(*nlri);
                 continue;
@@ -382,17 +380,17 @@ impl Member {
         for nlri in clean {
             a.dirty.remove(&nlri);
         }
-        // Leftovers that wait for the router to settle are looked at again then.
+        // Leftovers wait until the router has sent all its routes.
         let is_settled = a.is_settled;
         let router = &a.router;
-        let told = &a.told;
-        a.dirty.retain(|nlri| is_settled || router.contains_key(nlri) || told.contains_key(nlri));
+        let last = &a.announced;
+        a.dirty.retain(|nlri| is_settled || router.contains_key(nlri) || last.contains_key(nlri));
         (withdrawn, announced)
     }
 
     fn describe(&mut self, kind: Kind) -> Option<Description> {
         let set = self.set.as_ref()?.number;
-        if self.announcements.on_the_way.len() >= WINDOW {
+        if self.announcements.in_flight.len() >= WINDOW {
             return None;
         }
         let version = self.announcements.versions.take()?;
@@ -404,17 +402,17 @@ impl Member {
         let Some(description) = self.describe(kind) else { return false };
         let version = description.version;
         let header = Box::new(object::withdraw(&self.config.exchange, description, &self.signing));
-        self.send(Number::One, &FromMember::SubmitOne { header: header.clone(), body: None });
-        self.send(Number::Two, &FromMember::SubmitTwo { header, share: None });
+        self.send(PartyNumber::One, &FromMember::SubmitOne { header: header.clone(), body: None });
+        self.send(PartyNumber::Two, &FromMember::SubmitTwo { header, share: None });
         let a = &mut self.announcements;
         for nlri in prefixes {
-            if let Some(old) = a.told.remove(nlri) {
+            if let Some(old) = a.announced.remove(nlri) {
                 a.forget_object(old.version);
             }
             a.leftover.remove(nlri);
             a.dirty.remove(nlri);
         }
-        a.on_the_way.insert(version, prefixes.to_vec());
+        a.in_flight.insert(version, prefixes.to_vec());
         self.counters.withdrawals += 1;
         true
     }
@@ -434,26 +432,26 @@ impl Member {
             OwnObject { prefixes: prefixes.to_vec(), key: sealed.key, seed: sealed.one.seed.clone(), epoch, width };
         a.objects.insert(version, own);
         for nlri in prefixes {
-            let told = Told { version, attributes: attributes.clone(), exported: exported.clone() };
-            if let Some(old) = a.told.insert(*nlri, told) {
+            let last = AnnouncedRoute { version, attributes: attributes.clone(), exported: exported.clone() };
+            if let Some(old) = a.announced.insert(*nlri, last) {
                 a.forget_object(old.version);
             }
             a.leftover.remove(nlri);
             a.dirty.remove(nlri);
         }
-        a.on_the_way.insert(version, prefixes.to_vec());
+        a.in_flight.insert(version, prefixes.to_vec());
         self.counters.announcements += 1;
         let header = Box::new(sealed.header);
         let body = Some((sealed.one, sealed.blob.into()));
-        self.send(Number::One, &FromMember::SubmitOne { header: header.clone(), body });
-        self.send(Number::Two, &FromMember::SubmitTwo { header, share: Some(sealed.two) });
+        self.send(PartyNumber::One, &FromMember::SubmitOne { header: header.clone(), body });
+        self.send(PartyNumber::Two, &FromMember::SubmitTwo { header, share: Some(sealed.two) });
         true
     }
 
     /// The member set is larger: every own object gets the new slots' columns.
     pub(super) fn set_grew(&mut self) {
         if !self.synced {
-            self.announcements.look_at_everything();
+            self.announcements.mark_all_dirty();
             return;
         }
         let Some(set) = self.set.clone() else { return };
@@ -469,8 +467,8 @@ impl Member {
                 self.submit_column(&set, from, to, chunk);
             }
         }
-        // Whom a leaver's or a joiner's AS concerns is decided anew where no column could say it.
-        self.announcements.look_at_everything();
+        // Export decisions that a column cannot express are made again for the new set.
+        self.announcements.mark_all_dirty();
     }
 
     fn submit_column(&mut self, set: &MemberSet, from: u32, to: u32, candidates: &[u64]) {
@@ -492,21 +490,21 @@ impl Member {
         let opening = self.rng.bytes();
         let (header, two) = object::column(&self.config.exchange, description, opening, row, &self.signing);
         let header = Box::new(header);
-        self.send(Number::One, &FromMember::SubmitOne { header: header.clone(), body: None });
-        self.send(Number::Two, &FromMember::SubmitTwo { header, share: Some(two) });
+        self.send(PartyNumber::One, &FromMember::SubmitOne { header: header.clone(), body: None });
+        self.send(PartyNumber::Two, &FromMember::SubmitTwo { header, share: Some(two) });
         let a = &mut self.announcements;
         let mut covered = Vec::new();
         for (version, exported) in versions.iter().zip(exports) {
             let Some(own) = a.objects.get_mut(version) else { continue };
             own.width = to;
             for nlri in &own.prefixes {
-                if let Some(told) = a.told.get_mut(nlri).filter(|told| told.version == *version) {
-                    told.exported = exported.clone();
+                if let Some(last) = a.announced.get_mut(nlri).filter(|last| last.version == *version) {
+                    last.exported = exported.clone();
                     covered.push(*nlri);
                 }
             }
         }
-        a.on_the_way.insert(number, covered);
+        a.in_flight.insert(number, covered);
         self.event(MemberEvent::Column { from, to, objects: versions.len() });
     }
 
@@ -515,7 +513,8 @@ impl Member {
         let a = &self.announcements;
         let own = a.objects.get(&version)?;
         let mut decided: Option<ExportSet> = None;
-        for nlri in own.prefixes.iter().filter(|nlri| a.told.get(nlri).is_some_and(|told| told.version == version)) {
+        for nlri in own.prefixes.iter().filter(|nlri| a.announced.get(nlri).is_some_and(|last| last.version == version))
+        {
             let attributes = &a.router.get(nlri)?.attributes;
             let slot = self.config.slot;
             let exported = export_set(nlri.prefix, attributes, slot, set, self.config.rs_asn, &self.policy);

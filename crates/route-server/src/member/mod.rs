@@ -1,7 +1,8 @@
-//! One member: announces its router's routes in secret, opens what it may have, ranks, and installs what was chosen.
+//! One member: announces its router's routes in secret, opens the routes that it may have, ranks them, and installs what
+//! was chosen.
 //!
-//! A member holds two links, one to each party, and one session over both: when either link goes, both are made anew.
-//! It believes a tick only when both parties sent it alike. What it sends depends on public things alone: the prefixes
+//! A member has a link to each party and one session over both: when either link fails, both are connected again. It
+//! accepts a tick only when both parties sent the same. What it sends depends on public information alone: the prefixes
 //! that it announces, the size class of each route, the member set, and the instances that a tick lists.
 
 mod announce;
@@ -22,33 +23,31 @@ use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use crate::directory::{MemberSet, SignedMemberSet, SlotId};
 use crate::frames::{FromMember, MAX_IN_PARTS, PROTOCOL, Refusal, SessionId, Tick, ToMember};
 use crate::object::Handle;
-use crate::party::{Change, LinkId, Number, PersistId, Stored};
+use crate::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
 use crate::policy::Policy;
 use crate::rng::Rng;
 
 pub use status::{Alarm, MemberCounters, MemberEvent, MemberStatus, Suspect, Why, WhyRoute};
 
 use announce::Announcements;
-use receive::Route;
-use select::{Choice, Installed, Round};
+use receive::ReceivedObject;
+use select::{Choice, InstalledRoute, Round};
 
-/// The key under which the store keeps the highest version that may have been used.
+/// Store key of the highest version that may have been used.
 const VERSION_KEY: &[u8] = b"version";
-/// How long after a refusal something is announced again, so that a party that refuses everything is not flooded.
+/// Delay before a refused announcement is retried, so that a party that refuses everything is not flooded.
 const RETRY: Duration = Duration::from_millis(50);
-/// Versions that one write of the store covers.
+/// Versions that one write of the store reserves.
 const RESERVE: u64 = 4096;
 
-/// What a member is told once.
+/// A member's configuration.
 #[derive(Clone, Debug)]
 pub struct MemberConfig {
-    /// The exchange's name.
     pub exchange: String,
     /// The AS number of the exchange's route server, which its communities name.
     pub rs_asn: Asn,
     /// The operator's key, which signs member sets.
     pub operator: VerifyingKey,
-    /// This member's slot.
     pub slot: u32,
     /// Whether to take part in Select-Best; if not, that is visible to the parties.
     pub select_best: bool,
@@ -64,127 +63,102 @@ pub struct MemberConfig {
     pub validates: bool,
 }
 
-/// What the world tells a member.
+/// What a driver gives a member.
 #[derive(Debug)]
 pub enum MemberInput {
-    /// A link to a party is up, mutually authenticated.
+    /// A mutually authenticated link to a party is up.
     LinkUp {
-        /// Its number.
         link: LinkId,
-        /// Which party.
-        party: Number,
+        party: PartyNumber,
     },
-    /// A link is down.
     LinkDown {
-        /// Its number.
         link: LinkId,
     },
-    /// A frame came.
     Frame {
-        /// From where.
         link: LinkId,
-        /// Its bytes.
         bytes: Vec<u8>,
     },
-    /// What was asked to be durable is.
+    /// The changes of [`MemberOutput::Persist`] are durable.
     Persisted(PersistId),
-    /// The session with the member's router is up.
+    /// The BGP session with the member's router is up.
     RouterUp,
-    /// It is down: its routes are gone.
+    /// The BGP session is down: the router's routes are gone.
     RouterDown,
-    /// An UPDATE of the router that attestation has cleared: it signs nothing, or there is none. Withdrawn prefixes go
-    /// first.
+    /// An UPDATE of the router that has passed attestation without a new signature, or for which none is configured.
+    /// Withdrawn prefixes go first.
     ClearedUpdate {
-        /// Prefixes withdrawn.
         withdrawn: Vec<Nlri>,
-        /// Prefixes announced with the attributes.
         announced: Vec<Nlri>,
-        /// Theirs; `None` if nothing is announced.
+        /// `None` if nothing is announced.
         attributes: Option<Attributes>,
     },
     /// Routes of the router that attestation has signed for the members of a set.
     Signed {
-        /// Prefixes announced.
         announced: Vec<Nlri>,
-        /// Their attributes, the attestation among them.
+        /// With the attestation.
         attributes: Attributes,
-        /// For which members: [`MemberSet::neighbours_digest`]. Under another set they are not announced.
+        /// The members that they were signed for: [`MemberSet::neighbours_digest`]. Under another set they are not announced.
         under: [u8; 32],
     },
     /// The router sent all it had, and attestation has cleared everything before it.
     ClearedEndOfRib,
-    /// What validation found of a route that [`MemberOutput::Validate`] asked about, or finds now.
+    /// The result of [`MemberOutput::Validate`], or a later one for the same route.
     Findings {
-        /// The route object.
         handle: Handle,
-        /// Of each of its prefixes, in order.
+        /// One per prefix of the object, in order.
         findings: Vec<Finding>,
     },
-    /// The operator of the member changed its policy.
+    /// The member's operator changed the policy.
     Policy(Box<Policy>),
 }
 
-/// What validation found of a route to one prefix.
+/// The result of validation for a route to one prefix.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// The conclusion.
     pub verdict: VerdictKind,
-    /// The route as the member's router gets it; `None` if it is not to be used, whatever rules say of the verdict.
+    /// The route as the member's router gets it; `None` if it must not be used, whatever the rules for its verdict.
     pub attributes: Option<Attributes>,
 }
 
-/// What a member wants done.
+/// What a member asks its driver to do.
 #[derive(Debug)]
 pub enum MemberOutput {
-    /// Send a frame.
     Send {
-        /// To where.
         link: LinkId,
-        /// Its bytes.
         frame: Arc<[u8]>,
     },
-    /// Close a link; the driver makes it anew.
+    /// Close a link and connect again; `reason` is for the log.
     Close {
-        /// Which.
         link: LinkId,
-        /// Why, for the log.
         reason: String,
     },
-    /// Make changes durable, then say [`MemberInput::Persisted`].
+    /// Make changes durable, then give [`MemberInput::Persisted`].
     Persist {
-        /// Ties the answer to it.
         id: PersistId,
-        /// The changes.
         changes: Vec<Change>,
     },
-    /// The router is to have this route for the prefix, or none.
+    /// Announce this route to the router, or withdraw the prefix.
     Install {
-        /// The prefix.
         prefix: Prefix,
-        /// The route's attributes, as its announcer sent them.
+        /// As the announcer sent them.
         attributes: Option<Attributes>,
     },
-    /// Validate a route that could become best, then say [`MemberInput::Findings`], and again whenever they change.
+    /// Validate a route that could become best, then give [`MemberInput::Findings`], and again whenever they change.
     Validate {
-        /// The route object.
         handle: Handle,
-        /// Its announcer.
         slot: SlotId,
-        /// Its prefixes.
         prefixes: Vec<Nlri>,
-        /// Its attributes, as its announcer sent them.
+        /// As the announcer sent them.
         attributes: Attributes,
-        /// The number of the member set under which it was made.
+        /// The number of the member set under which the object was made.
         set: u64,
     },
-    /// A route that [`MemberOutput::Validate`] asked about is gone.
+    /// A route of [`MemberOutput::Validate`] is gone.
     Forget {
-        /// The route object.
         handle: Handle,
     },
     /// There is a new member set: from now on this member announces only what is signed for it.
     Members(Arc<MemberSet>),
-    /// Something that the member's operator may want to know.
     Event(MemberEvent),
 }
 
@@ -208,15 +182,15 @@ pub struct Member {
     announcements: Announcements,
     halves: BTreeMap<u64, [Option<Box<Tick>>; 2]>,
     last_seq: u64,
-    routes: HashMap<Handle, Route>,
+    routes: HashMap<Handle, ReceivedObject>,
     choices: BTreeMap<Prefix, Choice>,
     rounds: BTreeMap<u64, Round>,
     /// Rankings that wait for their time: when, of which batch, and the frames.
     rankings_due: VecDeque<(Instant, u64, [FromMember; 2])>,
-    installed: BTreeMap<Prefix, Installed>,
+    installed: BTreeMap<Prefix, InstalledRoute>,
     lost_since: Option<Instant>,
     touched: BTreeSet<Prefix>,
-    /// Routes of which validation has not said anything yet.
+    /// Routes whose validation has no result yet.
     awaited: BTreeSet<Handle>,
     /// Prefixes whose replaced route stays until its successor is validated, and until when at most.
     successors: BTreeMap<Prefix, Instant>,
@@ -226,14 +200,14 @@ pub struct Member {
 }
 
 impl Member {
-    /// A member with what its store held and fresh randomness.
+    /// A member with what its store held, and fresh randomness in `seed`.
     #[must_use]
     pub fn new(
         config: MemberConfig,
         policy: Box<Policy>,
         signing: SigningKey,
         seed: &Seed,
-        stored: &[Stored],
+        stored: &[StoredRecord],
         now: Now,
     ) -> Self {
         let used = stored
@@ -283,7 +257,7 @@ impl Member {
         self.event(MemberEvent::Alarm(alarm));
     }
 
-    fn send(&mut self, party: Number, frame: &FromMember) {
+    fn send(&mut self, party: PartyNumber, frame: &FromMember) {
         if let Some(link) = self.links[index(party)] {
             let bytes = frame.encode();
             self.counters.bytes_sent += bytes.len() as u64;
@@ -291,16 +265,16 @@ impl Member {
         }
     }
 
-    fn party_of(&self, link: LinkId) -> Option<Number> {
-        [Number::One, Number::Two].into_iter().find(|party| self.links[index(*party)] == Some(link))
+    fn party_of(&self, link: LinkId) -> Option<PartyNumber> {
+        [PartyNumber::One, PartyNumber::Two].into_iter().find(|party| self.links[index(*party)] == Some(link))
     }
 
-    fn link_up(&mut self, link: LinkId, party: Number) {
+    fn link_up(&mut self, link: LinkId, party: PartyNumber) {
         self.links[index(party)] = Some(link);
         if self.links.iter().all(Option::is_some) {
             let session = self.rng.bytes();
             self.session = Some(session);
-            for party in [Number::One, Number::Two] {
+            for party in [PartyNumber::One, PartyNumber::Two] {
                 let hello = FromMember::Hello {
                     protocol: PROTOCOL,
                     exchange: self.config.exchange.clone(),
@@ -313,7 +287,7 @@ impl Member {
         }
     }
 
-    /// One link is gone: the session ends, and the other link is made anew with it.
+    /// One link failed: the session ends, and the other link is closed to be connected again with it.
     fn link_down(&mut self, link: LinkId, now: Now) {
         let Some(party) = self.party_of(link) else { return };
         self.links[index(party)] = None;
@@ -322,7 +296,7 @@ impl Member {
         }
         self.end_session(now);
         for other in self.links.iter_mut().filter_map(Option::take).collect::<Vec<_>>() {
-            let reason = "the other party's link is down; both are made anew".to_owned();
+            let reason = "the link to the other party is down; both links are connected again".to_owned();
             self.output.push_back(MemberOutput::Close { link: other, reason });
         }
     }
@@ -340,7 +314,7 @@ impl Member {
         self.event(MemberEvent::SessionDown);
     }
 
-    fn fail(&mut self, party: Number, what: String, now: Now) {
+    fn fail(&mut self, party: PartyNumber, what: String, now: Now) {
         self.counters.bad_frames += 1;
         self.alarm(Alarm { what: what.clone(), handle: None, suspects: vec![Suspect::Party(number(party))] });
         if let Some(link) = self.links[index(party)] {
@@ -349,52 +323,55 @@ impl Member {
         }
     }
 
-    fn frame(&mut self, link: LinkId, bytes: &[u8], now: Now) {
+    fn on_frame(&mut self, link: LinkId, bytes: &[u8], now: Now) {
         let Some(party) = self.party_of(link) else { return };
         self.counters.bytes_received += bytes.len() as u64;
-        self.whole_frame(party, bytes, now);
+        self.on_whole_frame(party, bytes, now);
     }
 
     /// The next part of a longer frame.
-    fn part(&mut self, party: Number, last: bool, bytes: &[u8], now: Now) {
+    fn part(&mut self, party: PartyNumber, last: bool, bytes: &[u8], now: Now) {
         let parts = &mut self.parts[index(party)];
         if parts.len() + bytes.len() > MAX_IN_PARTS {
             parts.clear();
-            self.fail(party, "a frame in parts that is too long".to_owned(), now);
+            self.fail(party, "a frame in parts that exceeds the limit".to_owned(), now);
             return;
         }
         parts.extend_from_slice(bytes);
         if last {
             let whole = std::mem::take(parts);
             if matches!(whole.first(), Some(6)) {
-                self.fail(party, "parts within parts".to_owned(), now);
+                self.fail(party, "a part inside a part".to_owned(), now);
             } else {
-                self.whole_frame(party, &whole, now);
+                self.on_whole_frame(party, &whole, now);
             }
         }
     }
 
-    fn whole_frame(&mut self, party: Number, bytes: &[u8], now: Now) {
+    fn on_whole_frame(&mut self, party: PartyNumber, bytes: &[u8], now: Now) {
         match ToMember::decode(bytes) {
-            Err(error) => self.fail(party, format!("a frame that cannot be: {error}"), now),
+            Err(error) => {
+                let kind = bytes.first().copied().unwrap_or_default();
+                self.fail(party, format!("malformed frame {kind:#04x}: {error}"), now);
+            }
             Ok(ToMember::Welcome { protocol, session, epoch, high_water, tick_ms, set }) => {
                 if protocol != PROTOCOL || Some(session) != self.session {
-                    self.fail(party, "a welcome to another session or protocol".to_owned(), now);
+                    self.fail(party, "a welcome for another session or protocol version".to_owned(), now);
                     return;
                 }
                 self.welcomed[index(party)] = true;
                 self.tick = Duration::from_millis(u64::from(tick_ms));
                 self.announcements.versions.seen(high_water);
                 if self.announcements.versions.are_spent() {
-                    let what = "no version is left for this slot, which needs to be replaced by a new one".to_owned();
+                    let what = "all versions of this slot are used; ask the exchange for a new slot".to_owned();
                     self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(number(party))] });
                 }
-                self.renewed(party, epoch, &set, now);
+                self.on_renew(party, epoch, &set, now);
             }
             Ok(_) if !self.welcomed[index(party)] => {
                 self.fail(party, "a frame before the welcome".to_owned(), now);
             }
-            Ok(ToMember::Renew { epoch, set }) => self.renewed(party, epoch, &set, now),
+            Ok(ToMember::Renew { epoch, set }) => self.on_renew(party, epoch, &set, now),
             Ok(ToMember::Tick(tick)) => self.half_tick(party, tick, now),
             Ok(ToMember::Outcome { seq, first, share }) => self.half_outcome(party, seq, first, share),
             Ok(ToMember::Refused { version, reason }) => self.refused(version, reason, now),
@@ -402,10 +379,10 @@ impl Member {
         }
     }
 
-    /// A party told its epoch and member set; the newer of the two parties' counts.
-    fn renewed(&mut self, party: Number, epoch: u64, set: &[u8], now: Now) {
+    /// Takes a party's epoch and member set; the newer of the two parties' counts.
+    fn on_renew(&mut self, party: PartyNumber, epoch: u64, set: &[u8], now: Now) {
         let Some(set) = SignedMemberSet::open(set, &self.config.operator) else {
-            self.fail(party, "a member set that the operator did not sign".to_owned(), now);
+            self.fail(party, "a member set without the operator's signature".to_owned(), now);
             return;
         };
         self.epoch = self.epoch.max(epoch);
@@ -431,7 +408,7 @@ impl Member {
         self.set.as_ref().is_some_and(|set| set.active(self.config.slot).is_some())
     }
 
-    /// Every effect of an input that waits for its end.
+    /// The effects of an input that wait until all of it is processed.
     fn settle(&mut self, now: Now) {
         let touched = std::mem::take(&mut self.touched);
         for prefix in touched {
@@ -443,18 +420,18 @@ impl Member {
 }
 
 /// 0 for party 1, 1 for party 2.
-fn index(party: Number) -> usize {
+fn index(party: PartyNumber) -> usize {
     match party {
-        Number::One => 0,
-        Number::Two => 1,
+        PartyNumber::One => 0,
+        PartyNumber::Two => 1,
     }
 }
 
-/// 1 or 2, for people.
-fn number(party: Number) -> u8 {
+/// 1 or 2.
+fn number(party: PartyNumber) -> u8 {
     match party {
-        Number::One => 1,
-        Number::Two => 2,
+        PartyNumber::One => 1,
+        PartyNumber::Two => 2,
     }
 }
 
@@ -466,7 +443,7 @@ impl Machine for Member {
         match input {
             MemberInput::LinkUp { link, party } => self.link_up(link, party),
             MemberInput::LinkDown { link } => self.link_down(link, now),
-            MemberInput::Frame { link, bytes } => self.frame(link, &bytes, now),
+            MemberInput::Frame { link, bytes } => self.on_frame(link, &bytes, now),
             MemberInput::Persisted(id) => self.announcements.versions.durable(id),
             MemberInput::RouterUp => self.announcements.router_up(now.instant + self.config.settle),
             MemberInput::RouterDown => self.announcements.router_down(),
@@ -476,7 +453,7 @@ impl Machine for Member {
             MemberInput::Signed { announced, attributes, under } => {
                 self.announcements.signed(&announced, &attributes, under);
             }
-            MemberInput::Findings { handle, findings } => self.found(handle, findings),
+            MemberInput::Findings { handle, findings } => self.on_findings(handle, findings),
             MemberInput::ClearedEndOfRib => self.announcements.settled(),
             MemberInput::Policy(policy) => self.policy_changed(policy),
         }
@@ -494,7 +471,7 @@ impl Machine for Member {
         }
         self.touched.extend(self.late_successors(now));
         self.settle(now);
-        // Whose outcome is still awaited is decided by that.
+        // For a prefix whose outcome is still awaited, the outcome decides.
         self.successors.retain(|_, until| *until > now.instant);
     }
 
@@ -523,12 +500,12 @@ impl Member {
 
     fn policy_changed(&mut self, policy: Box<Policy>) {
         self.policy = policy;
-        self.announcements.look_at_everything();
-        for party in [Number::One, Number::Two] {
+        self.announcements.mark_all_dirty();
+        for party in [PartyNumber::One, PartyNumber::Two] {
             self.send(party, &FromMember::Resync);
         }
         for route in self.routes.values_mut() {
-            route.judged = None;
+            route.assessment = None;
         }
         self.touched.extend(self.choices.keys().copied());
     }

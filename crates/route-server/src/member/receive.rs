@@ -11,7 +11,7 @@ use super::{Alarm, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Sus
 use crate::directory::{MemberSet, Slot};
 use crate::frames::{Body, Candidate, Deliver, FromMember, Tick};
 use crate::object::{self, Handle, OpenError};
-use crate::party::Number;
+use crate::party::PartyNumber;
 use crate::policy::Policy;
 use crate::policy::ranking::{RankInput, Standing, standing};
 use crate::policy::validate::{self, Martians};
@@ -19,46 +19,46 @@ use crate::policy::validate::{self, Martians};
 /// A half that waits for its other half: our own limit.
 const MAX_HALVES: usize = 256;
 
-/// A live object as this member sees it.
-pub(super) struct Route {
+/// A live object, opened if this member may open it.
+pub(super) struct ReceivedObject {
     pub opened: Option<Arc<OpenRoute>>,
     pub dead: BTreeSet<u16>,
-    /// What this member makes of each prefix, worked out once; `None` after its policy or a finding changed.
-    pub judged: Option<Vec<Judged>>,
-    pub found: Found,
+    /// The assessment of each prefix, computed once; `None` after the policy or a finding changed.
+    pub assessment: Option<Vec<Assessment>>,
+    pub validation: Validation,
 }
 
-/// What validation has said of a route.
-pub(super) enum Found {
-    /// It was not asked: nothing could come of it so far.
-    NotAsked,
-    /// It works on it.
-    Awaited,
-    /// This, of each prefix.
-    Findings(Vec<Finding>),
+/// The state of a route's validation.
+pub(super) enum Validation {
+    /// Not requested: the route could not become best so far.
+    NotRequested,
+    /// Requested, without a result so far.
+    Pending,
+    /// One per prefix.
+    Done(Vec<Finding>),
 }
 
-impl Found {
-    pub(super) fn of(&self, place: usize) -> Option<&Finding> {
+impl Validation {
+    pub(super) fn of(&self, prefix_index: usize) -> Option<&Finding> {
         match self {
-            Found::Findings(findings) => findings.get(place),
-            Found::NotAsked | Found::Awaited => None,
+            Validation::Done(findings) => findings.get(prefix_index),
+            Validation::NotRequested | Validation::Pending => None,
         }
     }
 }
 
-/// What this member makes of one prefix of an open route.
+/// How this member assesses one prefix of an open route.
 #[derive(Clone, Copy)]
-pub(super) struct Judged {
+pub(super) struct Assessment {
     pub prefix: Prefix,
-    /// Whether the route is valid for the prefix, and validation has said what it found.
+    /// Whether the route is valid for the prefix and validation has a result.
     pub usable: bool,
-    /// What it found.
     pub verdict: VerdictKind,
-    /// Where it stands, if it is usable and import rules take it.
+    /// Its standing, if it is usable and import rules accept it.
     pub standing: Option<Standing>,
-    /// Where it could stand, and with which verdict, if validation has not said anything and import rules could take it.
-    pub hope: Option<(Standing, VerdictKind)>,
+    /// Its best possible standing and the verdict needed for it, while validation has no result and import rules could
+    /// accept the route.
+    pub best_case: Option<(Standing, VerdictKind)>,
 }
 
 /// A route that this member may have.
@@ -66,7 +66,7 @@ pub(super) struct OpenRoute {
     pub slot: u32,
     pub prefixes: Vec<Nlri>,
     pub attributes: Attributes,
-    /// The number of the member set under which it was made.
+    /// The number of the member set under which the object was made.
     pub set: u64,
 }
 
@@ -78,19 +78,19 @@ impl OpenRoute {
     }
 }
 
-impl Route {
+impl ReceivedObject {
     /// The prefix in `place`, if the route is open and lives there.
-    pub(super) fn prefix(&self, place: u16) -> Option<Prefix> {
-        if self.dead.contains(&place) {
+    pub(super) fn prefix(&self, prefix_index: u16) -> Option<Prefix> {
+        if self.dead.contains(&prefix_index) {
             return None;
         }
-        Some(self.opened.as_ref()?.prefixes.get(usize::from(place))?.prefix)
+        Some(self.opened.as_ref()?.prefixes.get(usize::from(prefix_index))?.prefix)
     }
 }
 
 impl Member {
-    /// One party's tick: it waits until the other party's is there.
-    pub(super) fn half_tick(&mut self, party: Number, tick: Box<Tick>, now: Now) {
+    /// Takes one party's tick, which waits for the other party's.
+    pub(super) fn half_tick(&mut self, party: PartyNumber, tick: Box<Tick>, now: Now) {
         let seq = tick.seq;
         if seq <= self.last_seq {
             self.counters.replayed += 1;
@@ -98,7 +98,7 @@ impl Member {
         }
         let halves = self.halves.entry(seq).or_default();
         if halves[index(party)].is_some() {
-            self.fail(party, "a second tick for one batch".to_owned(), now);
+            self.fail(party, "two ticks for one batch".to_owned(), now);
             return;
         }
         halves[index(party)] = Some(tick);
@@ -108,20 +108,20 @@ impl Member {
             if older_waits && !one.full {
                 // One party skipped a batch that the other made: start from all that lives.
                 self.halves.clear();
-                self.ask_for_everything();
+                self.request_resync();
                 return;
             }
             self.halves = self.halves.split_off(&seq);
             self.tick(&one, &two, now);
         } else if self.halves.len() > MAX_HALVES {
-            self.fail(party, "too many ticks that the other party does not have".to_owned(), now);
+            self.fail(party, "too many ticks that the other party did not send".to_owned(), now);
         }
     }
 
-    pub(super) fn ask_for_everything(&mut self) {
+    pub(super) fn request_resync(&mut self) {
         self.counters.resyncs += 1;
-        self.send(Number::One, &FromMember::Resync);
-        self.send(Number::Two, &FromMember::Resync);
+        self.send(PartyNumber::One, &FromMember::Resync);
+        self.send(PartyNumber::Two, &FromMember::Resync);
     }
 
     fn tick(&mut self, one: &Tick, two: &Tick, now: Now) {
@@ -129,7 +129,7 @@ impl Member {
         if !alike(one, two) {
             let what = "the two parties describe a batch differently".to_owned();
             self.alarm(Alarm { what, handle: None, suspects: both_parties() });
-            self.ask_for_everything();
+            self.request_resync();
             return;
         }
         if !self.synced && !one.full {
@@ -137,10 +137,10 @@ impl Member {
         }
         self.counters.ticks += 1;
         if one.full {
-            self.keep_only(&one.held);
+            self.retain_only(&one.held);
         }
-        for (handle, place) in &one.dead {
-            self.bury(*handle, *place);
+        for (handle, prefix_index) in &one.dead {
+            self.mark_dead(*handle, *prefix_index);
         }
         for handle in &one.gone {
             self.drop_route(handle);
@@ -152,8 +152,8 @@ impl Member {
         if one.full {
             self.announcements.inventory(&one.own);
             if !self.synced {
-                // Also what was refused for good: the refusal may have been a passing fault.
-                self.announcements.look_at_everything();
+                // Retries what was refused for good too: the refusal may have been a transient fault.
+                self.announcements.mark_all_dirty();
                 self.event(MemberEvent::Synced { objects: one.held.len(), own: one.own.len() });
             }
             self.synced = true;
@@ -163,23 +163,24 @@ impl Member {
         let mut round = Round::new(now.instant);
         for candidates in &one.instances {
             let ranks = one.rank && candidates.len() > 1;
-            let judged: Vec<Option<Judged>> = candidates.iter().map(|candidate| self.judged(candidate)).collect();
-            let prefix = self.candidates_changed(one.seq, candidates, &judged, ranks);
+            let assessments: Vec<Option<Assessment>> =
+                candidates.iter().map(|candidate| self.assessment(candidate)).collect();
+            let prefix = self.candidates_changed(one.seq, candidates, &assessments, ranks);
             if ranks {
-                self.rank_into(&mut round, candidates, &judged, prefix);
+                self.rank_into(&mut round, candidates, &assessments, prefix);
             }
         }
         if one.rank {
             self.rounds.insert(one.seq, round);
-            // Made now and sent when the time has come, so that the work does not show in when it leaves.
+            // Made now and sent at its time, so that the moment of sending does not show how much work it was.
             if let Some(frames) = self.ranking(one.seq) {
                 self.rankings_due.push_back((now.instant + self.tick, one.seq, frames));
             }
         }
     }
 
-    /// Only these live; all others are gone.
-    fn keep_only(&mut self, held: &[Handle]) {
+    /// Drops all objects but these.
+    fn retain_only(&mut self, held: &[Handle]) {
         let held: HashSet<&Handle> = held.iter().collect();
         let gone: Vec<Handle> = self.routes.keys().filter(|handle| !held.contains(handle)).copied().collect();
         for handle in gone {
@@ -191,7 +192,7 @@ impl Member {
         self.touch_all(handle);
         self.awaited.remove(handle);
         let gone = self.routes.remove(handle);
-        if gone.is_some_and(|route| !matches!(route.found, Found::NotAsked)) {
+        if gone.is_some_and(|route| !matches!(route.validation, Validation::NotRequested)) {
             self.output.push_back(MemberOutput::Forget { handle: *handle });
         }
     }
@@ -203,10 +204,10 @@ impl Member {
     }
 
     /// A prefix of an object is dead.
-    fn bury(&mut self, handle: Handle, place: u16) {
+    fn mark_dead(&mut self, handle: Handle, prefix_index: u16) {
         let Some(route) = self.routes.get_mut(&handle) else { return };
-        let prefix = route.prefix(place);
-        route.dead.insert(place);
+        let prefix = route.prefix(prefix_index);
+        route.dead.insert(prefix_index);
         self.touched.extend(prefix);
     }
 
@@ -215,10 +216,10 @@ impl Member {
         let handle = one.handle;
         let dead: BTreeSet<u16> = one.dead.iter().copied().collect();
         if let Some(route) = self.routes.get_mut(&handle) {
-            // Known from before: a full tick repeats what lives, with what died meanwhile.
+            // Already known: a full tick repeats all live objects, with the prefixes that died meanwhile.
             let newly: Vec<u16> = dead.difference(&route.dead).copied().collect();
-            for place in newly {
-                self.bury(handle, place);
+            for prefix_index in newly {
+                self.mark_dead(handle, prefix_index);
             }
             return;
         }
@@ -226,7 +227,7 @@ impl Member {
         let opened = match self.open(one, two) {
             Ok(opened) => opened,
             Err(alarm) => {
-                // Not kept: when it is delivered again, it is opened again.
+                // Not stored, so that a repeated delivery is opened again.
                 self.alarm(alarm);
                 return;
             }
@@ -238,7 +239,15 @@ impl Member {
             }
             None => self.counters.sealed += 1,
         }
-        self.routes.insert(handle, Route { opened: opened.map(Arc::new), dead, judged: None, found: Found::NotAsked });
+        self.routes.insert(
+            handle,
+            ReceivedObject {
+                opened: opened.map(Arc::new),
+                dead,
+                assessment: None,
+                validation: Validation::NotRequested,
+            },
+        );
     }
 
     fn open(&self, one: &Deliver, two: &Deliver) -> Result<Option<OpenRoute>, Alarm> {
@@ -279,53 +288,56 @@ impl Member {
         Ok(Some(OpenRoute { slot, prefixes, attributes, set: opened.description.set }))
     }
 
-    /// What this member makes of a candidate: `None` if it may not open it, or it is dead.
-    pub(super) fn judged(&mut self, (handle, place): &Candidate) -> Option<Judged> {
+    /// Assesses a candidate; `None` if this member may not open it, or it is dead.
+    pub(super) fn assessment(&mut self, (handle, prefix_index): &Candidate) -> Option<Assessment> {
         let Self { routes, set, policy, config, .. } = self;
         let route = routes.get_mut(handle)?;
         let open = route.opened.as_ref()?;
-        if route.dead.contains(place) {
+        if route.dead.contains(prefix_index) {
             return None;
         }
-        let judged = route.judged.get_or_insert_with(|| judge(open, &route.found, set.as_ref(), policy, config));
-        judged.get(usize::from(*place)).copied()
+        let assessment =
+            route.assessment.get_or_insert_with(|| assess(open, &route.validation, set.as_ref(), policy, config));
+        assessment.get(usize::from(*prefix_index)).copied()
     }
 }
 
-/// Checks and places each prefix of a route.
-fn judge(
+/// Validates and ranks each prefix of a route.
+fn assess(
     open: &OpenRoute,
-    found: &Found,
+    validation: &Validation,
     set: Option<&MemberSet>,
     policy: &Policy,
     config: &MemberConfig,
-) -> Vec<Judged> {
+) -> Vec<Assessment> {
     let martians = if config.lab { Martians::AllowDocumentation } else { Martians::Refuse };
     let receiver = set.and_then(|set| set.slot(config.slot)).map(|slot| slot.asn);
     let announcer = set.and_then(|set| set.slot(open.slot));
-    let judge = |(place, nlri): (usize, &Nlri)| {
+    let assess_prefix = |(prefix_index, nlri): (usize, &Nlri)| {
         let verdict = VerdictKind::default();
-        let mut judged = Judged { prefix: nlri.prefix, usable: false, verdict, standing: None, hope: None };
-        let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return judged };
+        let mut assessment =
+            Assessment { prefix: nlri.prefix, usable: false, verdict, standing: None, best_case: None };
+        let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return assessment };
         if validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, martians).is_err() {
-            return judged;
+            return assessment;
         }
         let stands = |verdict| standing(policy, &open.rank_input(nlri, announcer, verdict));
-        let known = if config.validates { found.of(place).map(|finding| finding.verdict) } else { Some(verdict) };
+        let known =
+            if config.validates { validation.of(prefix_index).map(|finding| finding.verdict) } else { Some(verdict) };
         match known {
             Some(verdict) => {
-                let refused = found.of(place).is_some_and(|finding| finding.attributes.is_none());
-                judged.standing = if refused { None } else { stands(verdict) };
-                (judged.usable, judged.verdict) = (true, verdict);
+                let refused = validation.of(prefix_index).is_some_and(|finding| finding.attributes.is_none());
+                assessment.standing = if refused { None } else { stands(verdict) };
+                (assessment.usable, assessment.verdict) = (true, verdict);
             }
             None => {
                 let kinds = if policy.imports_by_verdict() { &KINDS[..] } else { &KINDS[..1] };
-                judged.hope = kinds.iter().filter_map(|kind| Some((stands(*kind)?, *kind))).max();
+                assessment.best_case = kinds.iter().filter_map(|kind| Some((stands(*kind)?, *kind))).max();
             }
         }
-        judged
+        assessment
     };
-    open.prefixes.iter().enumerate().map(judge).collect()
+    open.prefixes.iter().enumerate().map(assess_prefix).collect()
 }
 
 /// All verdicts, the best first.

@@ -1,4 +1,5 @@
-//! The member's choice: it ranks what it may have, sends shares of the ranking, and installs what Select-Best returns.
+//! Selection: the member ranks the routes that it may have, sends shares of the ranking, and installs what Select-Best
+//! returns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,19 +7,19 @@ use std::time::Duration;
 use wayleave_core::{Instant, Now, Prefix, VerdictKind};
 use wayleave_crypto::secret::Seed;
 
-use super::receive::Judged;
+use super::receive::Assessment;
 use super::{Alarm, Member, MemberEvent, MemberOutput, Suspect, index};
 use crate::frames::{Candidate, FromMember, Instance};
 use crate::object::Handle;
-use crate::party::Number;
+use crate::party::PartyNumber;
 use crate::policy::Imported;
 use crate::policy::ranking::{Standing, rank, rank_standings};
 use crate::rng::stream;
 
-/// How long an outcome is awaited before the member's own order decides.
+/// How long an outcome is awaited before the member's own ranking decides.
 pub(super) const OUTCOME_WAIT: Duration = Duration::from_secs(10);
 
-/// What the member knows of one prefix.
+/// The candidates for one prefix, and the state of the choice among them.
 #[derive(Default)]
 pub(super) struct Choice {
     /// All candidates in number order, those that it may not open included.
@@ -29,8 +30,8 @@ pub(super) struct Choice {
     pub awaits: Option<u64>,
 }
 
-/// What the router has for a prefix.
-pub(super) struct Installed {
+/// The route that the router has for a prefix.
+pub(super) struct InstalledRoute {
     pub handle: Handle,
     pub announcer: u32,
     pub attributes: wayleave_bgp::Attributes,
@@ -53,19 +54,19 @@ impl Round {
 }
 
 impl Member {
-    /// A tick lists a prefix's candidates, which this member judged. If it may open none of them it learns nothing and
+    /// Takes a prefix's candidates from a tick. If this member may open none of them it learns nothing and
     /// forgets them. Returns the prefix, if it may open one of them.
     pub(super) fn candidates_changed(
         &mut self,
         seq: u64,
         candidates: &Instance,
-        judged: &[Option<Judged>],
+        assessments: &[Option<Assessment>],
         ranks: bool,
     ) -> Option<Prefix> {
-        let mut known = judged.iter().flatten().map(|judged| judged.prefix);
+        let mut known = assessments.iter().flatten().map(|assessment| assessment.prefix);
         let prefix = known.next()?;
         if known.any(|other| other != prefix) {
-            let what = "the parties put routes to different prefixes against each other".to_owned();
+            let what = "the parties compare routes to different prefixes".to_owned();
             self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(1), Suspect::Party(2)] });
             return None;
         }
@@ -87,7 +88,7 @@ impl Member {
         }
     }
 
-    /// Both parties are away for too long: nothing that they delivered is believed any more.
+    /// The parties were away for longer than the stale timer: drops everything that they delivered.
     pub(super) fn forget_everything(&mut self) {
         self.event(MemberEvent::Stale { routes: self.installed.len() });
         let all: Vec<Handle> = self.routes.keys().copied().collect();
@@ -98,35 +99,41 @@ impl Member {
 
     /// The usable candidates with their classes, in number order; those that import rules reject have none.
     pub(super) fn classes(&mut self, candidates: &[Candidate]) -> Vec<(usize, Candidate, Option<u8>)> {
-        let judged: Vec<Option<Judged>> = candidates.iter().map(|candidate| self.judged(candidate)).collect();
-        let classes = self.class_of_each(candidates, &judged);
-        let all = candidates.iter().zip(judged).zip(classes).enumerate();
-        all.filter(|(_, ((_, judged), _))| judged.is_some_and(|judged| judged.usable))
+        let assessments: Vec<Option<Assessment>> =
+            candidates.iter().map(|candidate| self.assessment(candidate)).collect();
+        let classes = self.class_of_each(candidates, &assessments);
+        let all = candidates.iter().zip(assessments).zip(classes).enumerate();
+        all.filter(|(_, ((_, assessment), _))| assessment.is_some_and(|assessment| assessment.usable))
             .map(|(number, ((candidate, _), class))| (number, *candidate, class))
             .collect()
     }
 
     /// The class of each candidate; none for those that this member does not use.
-    pub(super) fn class_of_each(&self, candidates: &[Candidate], judged: &[Option<Judged>]) -> Vec<Option<u8>> {
+    pub(super) fn class_of_each(
+        &self,
+        candidates: &[Candidate],
+        assessments: &[Option<Assessment>],
+    ) -> Vec<Option<u8>> {
         if self.policy.ranking().strict {
-            return self.strict_classes(candidates, judged);
+            return self.strict_classes(candidates, assessments);
         }
-        let standings: Vec<Option<Standing>> = judged.iter().map(|judged| judged.as_ref()?.standing).collect();
+        let standings: Vec<Option<Standing>> =
+            assessments.iter().map(|assessment| assessment.as_ref()?.standing).collect();
         rank_standings(&self.policy, &standings)
     }
 
     /// Classes by the whole decision process, which looks at more of a route than its standing.
-    fn strict_classes(&self, candidates: &[Candidate], judged: &[Option<Judged>]) -> Vec<Option<u8>> {
+    fn strict_classes(&self, candidates: &[Candidate], assessments: &[Option<Assessment>]) -> Vec<Option<u8>> {
         let (mut numbers, mut inputs) = (Vec::new(), Vec::new());
-        let both = candidates.iter().zip(judged).enumerate();
-        for (number, ((handle, place), judged)) in
-            both.filter(|(_, (_, judged))| judged.is_some_and(|j| j.standing.is_some()))
+        let both = candidates.iter().zip(assessments).enumerate();
+        for (number, ((handle, prefix_index), assessment)) in
+            both.filter(|(_, (_, assessment))| assessment.is_some_and(|j| j.standing.is_some()))
         {
             let Some(open) = self.routes.get(handle).and_then(|route| route.opened.as_ref()) else { continue };
-            let Some(nlri) = open.prefixes.get(usize::from(*place)) else { continue };
+            let Some(nlri) = open.prefixes.get(usize::from(*prefix_index)) else { continue };
             let Some(announcer) = self.set.as_ref().and_then(|set| set.slot(open.slot)) else { continue };
             numbers.push(number);
-            inputs.push(open.rank_input(nlri, announcer, judged.map_or(VerdictKind::default(), |j| j.verdict)));
+            inputs.push(open.rank_input(nlri, announcer, assessment.map_or(VerdictKind::default(), |j| j.verdict)));
         }
         let mut classes = vec![None; candidates.len()];
         for (number, class) in numbers.into_iter().zip(rank(&self.policy, &inputs)) {
@@ -135,12 +142,12 @@ impl Member {
         classes
     }
 
-    /// Rankings whose time has come leave, to both parties at once.
+    /// Sends the rankings that are due, to both parties at once.
     pub(super) fn rank_due(&mut self, now: Now) {
         while let Some((.., [one, two])) = self.rankings_due.pop_front_if(|(at, ..)| *at <= now.instant) {
             self.counters.rankings += 1;
-            self.send(Number::One, &one);
-            self.send(Number::Two, &two);
+            self.send(PartyNumber::One, &one);
+            self.send(PartyNumber::Two, &two);
         }
     }
 
@@ -149,16 +156,16 @@ impl Member {
         &mut self,
         round: &mut Round,
         candidates: &Instance,
-        judged: &[Option<Judged>],
+        assessments: &[Option<Assessment>],
         prefix: Option<Prefix>,
     ) {
-        round.ranking.extend(self.ranking_row(candidates, judged));
+        round.ranking.extend(self.ranking_row(candidates, assessments));
         round.multi.push((Arc::clone(candidates), prefix));
     }
 
     /// The valid bit and the class of each candidate in turn.
-    pub(super) fn ranking_row(&self, candidates: &[Candidate], judged: &[Option<Judged>]) -> Vec<u8> {
-        let classes = self.class_of_each(candidates, judged);
+    pub(super) fn ranking_row(&self, candidates: &[Candidate], assessments: &[Option<Assessment>]) -> Vec<u8> {
+        let classes = self.class_of_each(candidates, assessments);
         classes.into_iter().flat_map(|class| [u8::from(class.is_some()), class.unwrap_or(0)]).collect()
     }
 
@@ -175,7 +182,7 @@ impl Member {
     }
 
     /// One party's share of the results.
-    pub(super) fn half_outcome(&mut self, party: Number, seq: u64, first: u32, share: Vec<u8>) {
+    pub(super) fn half_outcome(&mut self, party: PartyNumber, seq: u64, first: u32, share: Vec<u8>) {
         let awaited = |round: &&mut Round| share.len() == round.multi.len() && first == 0 && !round.ranking.is_empty();
         let Some(round) = self.rounds.get_mut(&seq).filter(awaited) else {
             self.counters.replayed += 1;
@@ -220,7 +227,7 @@ impl Member {
         self.touched.insert(prefix);
     }
 
-    /// Outcomes that did not come: the member's own order decides, and it asks for everything again.
+    /// Results that did not come: the member's own ranking decides, and a resynchronisation is requested.
     pub(super) fn overdue_choices(&mut self, now: Now) {
         let due = |round: &Round| now.instant.since(round.since) >= OUTCOME_WAIT;
         let overdue: Vec<u64> = self.rounds.iter().filter(|(_, round)| due(round)).map(|(seq, _)| *seq).collect();
@@ -232,24 +239,24 @@ impl Member {
                 choice.awaits = None;
                 self.touched.insert(*prefix);
             }
-            self.ask_for_everything();
+            self.request_resync();
         }
     }
 
-    /// Makes the router's route for a prefix what the member's state says it must be.
+    /// Installs in the router what follows from the member's state for a prefix.
     pub(super) fn install(&mut self, prefix: Prefix, now: Now) {
         if self.config.validates {
-            self.ask_about(prefix);
+            self.request_validations(prefix);
         }
-        let Some(wanted) = self.wanted(&prefix, now) else { return };
+        let Some(wanted) = self.selected(&prefix, now) else { return };
         self.successors.remove(&prefix);
         match wanted {
-            Some((handle, place)) => {
-                let Some(attributes) = self.router_attributes(prefix, &handle, place) else { return };
+            Some((handle, prefix_index)) => {
+                let Some(attributes) = self.router_attributes(prefix, &handle, prefix_index) else { return };
                 let Some(announcer) = self.routes.get(&handle).and_then(|r| r.opened.as_ref()).map(|o| o.slot) else {
                     return;
                 };
-                let new = Installed { handle, announcer, attributes: attributes.clone() };
+                let new = InstalledRoute { handle, announcer, attributes: attributes.clone() };
                 if self.installed.insert(prefix, new).is_some_and(|known| known.attributes == attributes) {
                     return;
                 }
@@ -260,8 +267,8 @@ impl Member {
                     self.output.push_back(MemberOutput::Install { prefix, attributes: None });
                 }
                 // A prefix of which nothing lives that this member may open is forgotten.
-                let lives = |(handle, place): &Candidate| {
-                    self.routes.get(handle).is_some_and(|route| route.prefix(*place).is_some())
+                let lives = |(handle, prefix_index): &Candidate| {
+                    self.routes.get(handle).is_some_and(|route| route.prefix(*prefix_index).is_some())
                 };
                 if !self.choices.get(&prefix).is_some_and(|choice| choice.candidates.iter().any(lives)) {
                     self.choices.remove(&prefix);
@@ -272,7 +279,7 @@ impl Member {
 
     /// `None`: wait, and leave the router as it is. `Some(None)`: the router is to have no route.
     #[expect(clippy::option_option, reason = "three answers: wait, none, this one")]
-    fn wanted(&mut self, prefix: &Prefix, now: Now) -> Option<Option<Candidate>> {
+    fn selected(&mut self, prefix: &Prefix, now: Now) -> Option<Option<Candidate>> {
         let Some(choice) = self.choices.get(prefix) else { return Some(None) };
         let (awaits, chosen) = (choice.awaits.is_some(), choice.chosen);
         if choice.candidates.len() > 1 && self.config.select_best {
@@ -311,13 +318,18 @@ impl Member {
     }
 
     /// The attributes for the router: the announcer's, with what import rules change.
-    fn router_attributes(&self, prefix: Prefix, handle: &Handle, place: u16) -> Option<wayleave_bgp::Attributes> {
+    fn router_attributes(
+        &self,
+        prefix: Prefix,
+        handle: &Handle,
+        prefix_index: u16,
+    ) -> Option<wayleave_bgp::Attributes> {
         let open = self.routes.get(handle)?.opened.as_ref()?;
-        let nlri = open.prefixes.get(usize::from(place)).filter(|nlri| nlri.prefix == prefix)?;
+        let nlri = open.prefixes.get(usize::from(prefix_index)).filter(|nlri| nlri.prefix == prefix)?;
         let announcer = self.set.as_ref()?.slot(open.slot)?;
         let (mut verdict, mut attributes) = (VerdictKind::default(), &open.attributes);
         if self.config.validates {
-            let finding = self.routes.get(handle)?.found.of(usize::from(place))?;
+            let finding = self.routes.get(handle)?.validation.of(usize::from(prefix_index))?;
             (verdict, attributes) = (finding.verdict, finding.attributes.as_ref()?);
         }
         match self.policy.import(&open.rank_input(nlri, announcer, verdict).route()) {

@@ -1,4 +1,4 @@
-//! What a member tells its own operator, and nobody else.
+//! Status, events and explanations for the member's own operator; none of this goes to the parties.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,44 +7,36 @@ use serde::Serialize;
 use wayleave_core::{Prefix, VerdictKind};
 
 use super::Member;
-use super::receive::Found;
+use super::receive::Validation;
 use crate::frames::Refusal;
 use crate::object::Handle;
 
 /// Counts since start.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct MemberCounters {
-    /// Objects announced.
     pub announcements: u64,
-    /// Withdrawals sent.
     pub withdrawals: u64,
     /// Objects that a party refused.
     pub refused: u64,
-    /// Batches seen alike from both parties.
+    /// Batches that both parties sent alike.
     pub ticks: u64,
-    /// Objects delivered.
     pub delivered: u64,
-    /// Of these, opened.
+    /// Objects delivered and opened.
     pub opened: u64,
-    /// Of these, not exported to this member.
+    /// Objects delivered that are not exported to this member.
     pub sealed: u64,
-    /// Findings of validation taken in.
+    /// Results of validation.
     pub validated: u64,
-    /// Rankings sent.
     pub rankings: u64,
-    /// Results combined.
     pub outcomes: u64,
-    /// Alarms raised.
     pub alarms: u64,
-    /// Frames that could not be.
+    /// Frames that broke the protocol.
     pub bad_frames: u64,
     /// Frames of batches that are past.
     pub replayed: u64,
-    /// Times that everything was asked for again.
+    /// Requests for everything.
     pub resyncs: u64,
-    /// Bytes received in frames.
     pub bytes_received: u64,
-    /// Bytes sent in frames.
     pub bytes_sent: u64,
 }
 
@@ -52,7 +44,6 @@ pub struct MemberCounters {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Suspect {
-    /// Party 1 or 2.
     Party(u8),
     /// The announcer of the route: its slot, if the route could be opened.
     Announcer(Option<u32>),
@@ -68,62 +59,50 @@ impl fmt::Display for Suspect {
     }
 }
 
-/// Something happened that does not happen between honest peers. It is never reported to the parties.
+/// Something that cannot happen between honest peers. Alarms are never reported to the parties.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Alarm {
-    /// What.
     pub what: String,
     /// The route concerned.
     pub handle: Option<String>,
-    /// Who could have caused it.
     pub suspects: Vec<Suspect>,
 }
 
-/// Something that the member's operator may want to know.
+/// An event for the member's operator.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum MemberEvent {
-    /// Misbehaviour.
     Alarm(Alarm),
     /// A link to a party is down; the session ended.
     SessionDown,
-    /// Both parties told all that lives.
+    /// Both parties have sent all live objects.
     Synced {
-        /// Live objects.
         objects: usize,
-        /// Of these, this member's own.
+        /// Those among them that this member announced.
         own: usize,
     },
     /// An own object was refused.
     Refused {
-        /// Its version.
         version: u64,
-        /// Why.
         #[serde(serialize_with = "as_text")]
         reason: Refusal,
     },
     /// Own objects were extended to new slots.
     Column {
-        /// The old width.
         from: u32,
-        /// The new width.
         to: u32,
-        /// How many.
         objects: usize,
     },
     /// The member set does not list this member's key in its slot.
     NotAMember {
-        /// The slot.
         slot: u32,
     },
-    /// A result did not come; the member's own order decided.
+    /// A result of Select-Best did not come; the member's own ranking decided.
     OutcomeOverdue {
-        /// The batch.
         batch: u64,
     },
     /// The parties were away too long; what they delivered is withdrawn.
     Stale {
-        /// Routes withdrawn from the router.
         routes: usize,
     },
 }
@@ -132,16 +111,14 @@ fn as_text<S: serde::Serializer>(value: &impl fmt::Display, serializer: S) -> Re
     serializer.collect_str(value)
 }
 
-/// The member at a glance.
+/// The member's status.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemberStatus {
-    /// The exchange.
     pub exchange: String,
-    /// The slot.
     pub slot: u32,
     /// Whether each party's link is up.
     pub parties: [bool; 2],
-    /// Whether all that lives was told.
+    /// Whether both parties have sent all live objects.
     pub synced: bool,
     /// The last batch.
     pub batch: u64,
@@ -159,7 +136,6 @@ pub struct MemberStatus {
     pub validating: usize,
     /// Open routes by verdict; those that could not become best so far were not validated.
     pub verdicts: BTreeMap<String, usize>,
-    /// Counts.
     pub counters: MemberCounters,
 }
 
@@ -170,29 +146,25 @@ pub struct WhyRoute {
     pub number: usize,
     /// The announcer's slot and name; `None` if the route is not exported to this member.
     pub announcer: Option<(u32, String)>,
-    /// The announcer's AS number.
     pub asn: Option<u32>,
-    /// The AS path as text.
     pub as_path: Option<String>,
     /// The route object, by which validation knows it.
     #[serde(skip)]
     pub handle: Handle,
-    /// What validation found; `None` if it was not asked, or has not answered.
+    /// The verdict of validation; `None` if it was not requested or has no result yet.
     pub verdict: Option<VerdictKind>,
     /// The member's class, bigger preferred; `None` if it is not used.
     pub class: Option<u8>,
-    /// What became of it, in plain words.
+    /// What became of the route, in words.
     pub outcome: String,
 }
 
-/// Why a prefix has the route that it has.
+/// Why a prefix has its installed route, or none.
 #[derive(Clone, Debug, Serialize)]
 pub struct Why {
-    /// The prefix.
     pub prefix: String,
-    /// In plain words.
+    /// In words.
     pub summary: String,
-    /// All candidates.
     pub routes: Vec<WhyRoute>,
 }
 
@@ -207,7 +179,7 @@ fn verdict_word(verdict: VerdictKind) -> &'static str {
 }
 
 impl Member {
-    /// The member at a glance.
+    /// The member's status.
     #[must_use]
     pub fn status(&self) -> MemberStatus {
         MemberStatus {
@@ -231,17 +203,17 @@ impl Member {
         let mut verdicts = BTreeMap::new();
         let open = self.routes.values().filter(|route| self.config.validates && route.opened.is_some());
         for route in open {
-            let words: Vec<&str> = match &route.found {
-                Found::NotAsked => vec!["not-validated"],
-                Found::Awaited => vec!["waits"],
-                Found::Findings(findings) => findings.iter().map(|finding| verdict_word(finding.verdict)).collect(),
+            let words: Vec<&str> = match &route.validation {
+                Validation::NotRequested => vec!["not-validated"],
+                Validation::Pending => vec!["waits"],
+                Validation::Done(findings) => findings.iter().map(|finding| verdict_word(finding.verdict)).collect(),
             };
             words.into_iter().for_each(|word| *verdicts.entry(word.to_owned()).or_default() += 1);
         }
         verdicts
     }
 
-    /// Whether all that this member knows has had its effect: for those who wait for that.
+    /// Whether everything that this member knows has had its effect.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.synced && self.announcements.unconfirmed() == 0 && self.rounds.is_empty() && self.awaited.is_empty()
@@ -258,31 +230,35 @@ impl Member {
         self.installed.iter().map(|(prefix, route)| (*prefix, route.announcer, &route.attributes))
     }
 
-    /// Why `prefix` has the route that it has, or none.
+    /// Why `prefix` has its installed route, or none.
     pub fn why(&mut self, prefix: Prefix) -> Why {
         let candidates = self.choices.get(&prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
         let classes = self.classes(&candidates);
         let winner = self.installed.get(&prefix).map(|installed| installed.handle);
         let top = classes.iter().filter_map(|(_, _, class)| *class).max();
         let mut routes = Vec::new();
-        for (number, (handle, place)) in candidates.iter().enumerate() {
+        for (number, (handle, prefix_index)) in candidates.iter().enumerate() {
             let open = self.routes.get(handle).and_then(|route| route.opened.clone());
             let class = classes.iter().find(|(n, ..)| *n == number).and_then(|(_, _, class)| *class);
-            let judged = self.judged(&(*handle, *place));
-            let is_usable = judged.is_some_and(|judged| judged.usable);
-            let verdict = judged.filter(|judged| judged.usable && self.config.validates).map(|judged| judged.verdict);
+            let assessment = self.assessment(&(*handle, *prefix_index));
+            let is_usable = assessment.is_some_and(|assessment| assessment.usable);
+            let verdict = assessment
+                .filter(|assessment| assessment.usable && self.config.validates)
+                .map(|assessment| assessment.verdict);
             let outcome = match (&open, class) {
                 _ if winner == Some(*handle) => "installed",
                 (None, _) => "sealed: its announcer does not export it to you",
-                (Some(_), _) if self.awaited.contains(handle) => "waits to be validated",
-                (Some(_), _) if judged.is_some_and(|judged| judged.hope.is_some()) => {
-                    "not validated: it could not become best"
+                (Some(_), _) if self.awaited.contains(handle) => "waiting for validation",
+                (Some(_), _) if assessment.is_some_and(|assessment| assessment.best_case.is_some()) => {
+                    "not validated: it cannot become best"
                 }
                 (Some(_), _) if !is_usable => "not used: it is not valid",
                 (Some(_), None) if verdict == Some(VerdictKind::Invalid) => "not used: validation found it invalid",
                 (Some(_), None) => "not used: your import rules reject it",
-                (Some(_), class) if class == top => "as good to you; the exchange's recommendation preferred another",
-                (Some(_), _) => "your own ranking prefers another",
+                (Some(_), class) if class == top => {
+                    "ranked equal; the exchange's recommendation preferred another route"
+                }
+                (Some(_), _) => "your own ranking prefers another route",
             };
             let slot = open.as_ref().and_then(|open| Some((open.slot, self.set.as_ref()?.slot(open.slot)?)));
             routes.push(WhyRoute {
@@ -298,7 +274,7 @@ impl Member {
         }
         let summary = match (winner, self.choices.get(&prefix)) {
             (None, None) => "no member exports a route for this prefix to you".to_owned(),
-            (None, Some(choice)) if choice.awaits.is_some() => "the result of Select-Best is awaited".to_owned(),
+            (None, Some(choice)) if choice.awaits.is_some() => "waiting for the result of Select-Best".to_owned(),
             (None, Some(_)) => "every route for this prefix is sealed, invalid or rejected".to_owned(),
             (Some(_), Some(choice)) if choice.candidates.len() == 1 => {
                 "the only route; no comparison needed".to_owned()

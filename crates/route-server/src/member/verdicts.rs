@@ -1,16 +1,16 @@
-//! What validation says of routes: which of them it is asked about, and what follows when it answers.
+//! Validation of received routes: which routes are validated, and what follows from the result.
 //!
-//! A route is validated before it is used, and only if it could become best: with the best verdict that it could get it
-//! would be in the best class of the routes to a prefix (the keychain paper's rule). What is late for a ranking counts as
-//! not valid in it; when it is there, the member decides by its own order, and nothing more is said to the parties: an
-//! answer, or its absence, must not show.
+//! A route is validated before it is used, and only if it could become best: with the best verdict that it could get, it
+//! would be in the best class of the routes to a prefix (the keychain paper's rule). A route whose result comes too late
+//! for a ranking counts as not valid in that ranking. When the result comes, the member decides by its own ranking and
+//! sends nothing more: the parties must not see whether or when a validation ended.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use wayleave_core::{Now, Prefix};
 
-use super::receive::{Found, Judged};
+use super::receive::{Assessment, Validation};
 use super::{Finding, Member, MemberOutput};
 use crate::frames::{Candidate, Instance};
 use crate::object::Handle;
@@ -19,50 +19,55 @@ use crate::object::Handle;
 const SUCCESSOR_WAIT: Duration = Duration::from_secs(120);
 
 impl Member {
-    /// Asks about those routes to a prefix that could become best and have not been validated.
-    pub(super) fn ask_about(&mut self, prefix: Prefix) {
+    /// Requests the validation of those routes to a prefix that could become best.
+    pub(super) fn request_validations(&mut self, prefix: Prefix) {
         let Some(candidates) = self.choices.get(&prefix).map(|choice| choice.candidates.clone()) else { return };
-        let judged: Vec<Option<Judged>> = candidates.iter().map(|candidate| self.judged(candidate)).collect();
-        if judged.iter().flatten().all(|judged| judged.hope.is_none()) {
+        let assessments: Vec<Option<Assessment>> =
+            candidates.iter().map(|candidate| self.assessment(candidate)).collect();
+        if assessments.iter().flatten().all(|assessment| assessment.best_case.is_none()) {
             return;
         }
-        let hoped: Vec<Option<Judged>> = judged.iter().map(|judged| judged.map(with_hope)).collect();
-        let classes = self.class_of_each(&candidates, &hoped);
+        let best_cases: Vec<Option<Assessment>> =
+            assessments.iter().map(|assessment| assessment.map(with_best_case)).collect();
+        let classes = self.class_of_each(&candidates, &best_cases);
         let best = classes.iter().flatten().max().copied();
-        for ((candidate, judged), class) in candidates.iter().zip(&judged).zip(&classes) {
-            if class.is_some() && *class == best && judged.is_some_and(|judged| judged.hope.is_some()) {
-                self.ask(candidate.0);
+        for ((candidate, assessment), class) in candidates.iter().zip(&assessments).zip(&classes) {
+            if class.is_some() && *class == best && assessment.is_some_and(|assessment| assessment.best_case.is_some())
+            {
+                self.request_validation(candidate.0);
             }
         }
     }
 
-    fn ask(&mut self, handle: Handle) {
-        let Some(route) = self.routes.get_mut(&handle).filter(|route| matches!(route.found, Found::NotAsked)) else {
+    fn request_validation(&mut self, handle: Handle) {
+        let Some(route) =
+            self.routes.get_mut(&handle).filter(|route| matches!(route.validation, Validation::NotRequested))
+        else {
             return;
         };
         let Some(open) = &route.opened else { return };
-        route.found = Found::Awaited;
+        route.validation = Validation::Pending;
         let (slot, set) = (open.slot, open.set);
         let (prefixes, attributes) = (open.prefixes.clone(), open.attributes.clone());
         self.awaited.insert(handle);
         self.output.push_back(MemberOutput::Validate { handle, slot, prefixes, attributes, set });
     }
 
-    /// Validation has found something of a route, or something else than before.
-    pub(super) fn found(&mut self, handle: Handle, findings: Vec<Finding>) {
+    /// Takes the result of a validation, or a changed one.
+    pub(super) fn on_findings(&mut self, handle: Handle, findings: Vec<Finding>) {
         let Some(route) = self.routes.get_mut(&handle) else { return };
         let Some(open) = route.opened.as_ref().filter(|open| open.prefixes.len() == findings.len()) else { return };
         let prefixes: BTreeSet<Prefix> = open.prefixes.iter().map(|nlri| nlri.prefix).collect();
-        route.found = Found::Findings(findings);
-        route.judged = None;
+        route.validation = Validation::Done(findings);
+        route.assessment = None;
         self.awaited.remove(&handle);
         self.counters.validated += 1;
-        self.rank_again(&prefixes);
+        self.update_waiting_rankings(&prefixes);
         self.touched.extend(prefixes);
     }
 
-    /// Makes rankings anew that have not left yet and in which one of these prefixes stands.
-    fn rank_again(&mut self, prefixes: &BTreeSet<Prefix>) {
+    /// Updates rankings that concern one of these prefixes and have not been sent.
+    fn update_waiting_rankings(&mut self, prefixes: &BTreeSet<Prefix>) {
         let waiting: Vec<u64> = self.rankings_due.iter().map(|(_, seq, _)| *seq).collect();
         for seq in waiting {
             let Some(mut round) = self.rounds.remove(&seq) else { continue };
@@ -71,8 +76,9 @@ impl Member {
             for (candidates, prefix) in &round.multi {
                 let end = at + candidates.len() * 2;
                 if prefix.is_some_and(|prefix| prefixes.contains(&prefix)) {
-                    let judged: Vec<Option<Judged>> = candidates.iter().map(|one| self.judged(one)).collect();
-                    let row = self.ranking_row(candidates, &judged);
+                    let assessments: Vec<Option<Assessment>> =
+                        candidates.iter().map(|one| self.assessment(one)).collect();
+                    let row = self.ranking_row(candidates, &assessments);
                     changed |= round.ranking[at..end] != row;
                     round.ranking[at..end].copy_from_slice(&row);
                 }
@@ -86,8 +92,8 @@ impl Member {
         }
     }
 
-    /// Whether what Select-Best chose is what it would choose with all that is known by now: it is, while it is in the
-    /// best class. Without validation nothing becomes known in between.
+    /// Whether the choice of Select-Best is still right: it is while it is in the best class. Without validation nothing can
+    /// change in between.
     pub(super) fn is_still_best(&mut self, prefix: &Prefix, chosen: Candidate) -> bool {
         if !self.config.validates {
             return matches!(self.classes(&[chosen]).as_slice(), [(_, _, Some(_))]);
@@ -98,13 +104,13 @@ impl Member {
         best.is_some() && classes.iter().any(|(_, candidate, class)| *candidate == chosen && *class == best)
     }
 
-    /// Whether the installed route is still a candidate, and one that may not be used any more.
+    /// Whether the installed route is still a candidate, but may no longer be used.
     pub(super) fn is_refused(&mut self, prefix: &Prefix) -> bool {
         let Some(handle) = self.installed.get(prefix).map(|installed| installed.handle) else { return false };
         let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
         let of = |candidates: &Instance| candidates.iter().find(|(of, _)| *of == handle).copied();
-        let judged = of(&candidates).and_then(|candidate| self.judged(&candidate));
-        judged.is_some_and(|judged| judged.usable && judged.standing.is_none())
+        let assessment = of(&candidates).and_then(|candidate| self.assessment(&candidate));
+        assessment.is_some_and(|assessment| assessment.usable && assessment.standing.is_none())
     }
 
     /// Whether the installed route was replaced by its announcer, and the new one is being validated: until that is
@@ -136,10 +142,10 @@ impl Member {
     }
 }
 
-/// As if validation had found the best that it could.
-fn with_hope(judged: Judged) -> Judged {
-    match judged.hope {
-        Some((standing, verdict)) => Judged { usable: true, verdict, standing: Some(standing), ..judged },
-        None => judged,
+/// The assessment with the best possible result of validation.
+fn with_best_case(assessment: Assessment) -> Assessment {
+    match assessment.best_case {
+        Some((standing, verdict)) => Assessment { usable: true, verdict, standing: Some(standing), ..assessment },
+        None => assessment,
     }
 }

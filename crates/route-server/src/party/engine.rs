@@ -6,7 +6,7 @@ use wayleave_crypto::hash::hash;
 use wayleave_mpc::circuits::{SelectBest, select_best};
 use wayleave_mpc::{BitRows, Chunk, Demand, Evaluation, Pool, Program, Role, Rounds, SessionId, Setup, Step, Width};
 
-use super::Number;
+use super::PartyNumber;
 
 /// Bytes of correlations kept ahead of need: our own limit.
 const POOL_LIMIT: usize = 256 << 20;
@@ -18,7 +18,7 @@ pub(super) const MAX_TARGET: usize = 8 << 20;
 const MAX_WAITING: usize = 4;
 
 /// What the engine does.
-enum Work {
+enum EngineTask {
     Idle,
     Fill,
     Evaluate(Box<Evaluation>),
@@ -35,7 +35,7 @@ pub(super) struct Engine {
     setup: Setup,
     pool: Pool,
     programs: BTreeMap<usize, Program>,
-    work: Work,
+    task: EngineTask,
     awaiting: bool,
     waiting: VecDeque<Vec<u8>>,
     sent: u64,
@@ -48,18 +48,18 @@ pub(super) struct Engine {
 
 impl Engine {
     /// A session bound to both parties' nonces; `seed` is fresh.
-    pub(super) fn new(number: Number, one: [u8; 16], two: [u8; 16], seed: [u8; 32]) -> Self {
+    pub(super) fn new(number: PartyNumber, one: [u8; 16], two: [u8; 16], seed: [u8; 32]) -> Self {
         let id = hash("wayleave/route-server/engine/v1", &[&one, &two]);
         let id = SessionId(*id.first_chunk().expect("16 of 32 bytes"));
         let role = match number {
-            Number::One => Role::Party1,
-            Number::Two => Role::Party2,
+            PartyNumber::One => Role::Party1,
+            PartyNumber::Two => Role::Party2,
         };
         Self {
             setup: Setup::new(role, id, seed),
             pool: Pool::new(POOL_LIMIT),
             programs: BTreeMap::new(),
-            work: Work::Idle,
+            task: EngineTask::Idle,
             awaiting: false,
             waiting: VecDeque::new(),
             sent: 0,
@@ -96,7 +96,7 @@ impl Engine {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        matches!(self.work, Work::Idle)
+        matches!(self.task, EngineTask::Idle)
     }
 
     /// Begins to make these chunks.
@@ -104,7 +104,7 @@ impl Engine {
         for chunk in chunks {
             self.setup.request(*chunk).map_err(|error| error.to_string())?;
         }
-        self.work = Work::Fill;
+        self.task = EngineTask::Fill;
         self.awaiting = false;
         Ok(())
     }
@@ -112,7 +112,7 @@ impl Engine {
     /// Begins an evaluation; the pool holds what it needs.
     pub(super) fn evaluate(&mut self, program: &Program, inputs: &BitRows) -> Result<(), String> {
         let evaluation = Evaluation::new(program, inputs, &mut self.pool).map_err(|error| error.to_string())?;
-        self.work = Work::Evaluate(Box::new(evaluation));
+        self.task = EngineTask::Evaluate(Box::new(evaluation));
         self.awaiting = false;
         Ok(())
     }
@@ -143,25 +143,25 @@ impl Engine {
             } else {
                 None
             };
-            let sent = match &mut self.work {
-                Work::Idle => return Ok((out, None)),
-                Work::Fill => match self.setup.round(received.as_deref()).map_err(|e| e.to_string())? {
+            let sent = match &mut self.task {
+                EngineTask::Idle => return Ok((out, None)),
+                EngineTask::Fill => match self.setup.round(received.as_deref()).map_err(|e| e.to_string())? {
                     Step::Send(bytes) => Some(bytes),
                     Step::Done(stock) => {
                         self.pool.add(stock).map_err(|e| e.to_string())?;
                         self.awaiting = false;
                         if self.setup.pending() == 0 {
-                            self.work = Work::Idle;
+                            self.task = EngineTask::Idle;
                             return Ok((out, Some(Finished::Filled)));
                         }
                         None
                     }
                 },
-                Work::Evaluate(evaluation) => {
+                EngineTask::Evaluate(evaluation) => {
                     match evaluation.round(received.as_deref()).map_err(|e| e.to_string())? {
                         Step::Send(bytes) => Some(bytes),
                         Step::Done(outputs) => {
-                            self.work = Work::Idle;
+                            self.task = EngineTask::Idle;
                             self.awaiting = false;
                             return Ok((out, Some(Finished::Evaluated(outputs))));
                         }

@@ -7,10 +7,11 @@ use wayleave_core::{Instant, Now};
 use wayleave_crypto::secret::Seed;
 use wayleave_mpc::{BitRows, Demand};
 
+use super::PartyEvent;
 use super::batch::by_class;
 use super::engine::{self, Finished, MAX_TARGET};
-use super::{MAX_MISSED, Number, Party, PartyEvent, Stage};
-use crate::frames::{Between, Instance, ToMember};
+use super::state::{Stage, State};
+use crate::frames::{Instance, PartyFrame, ToMember};
 use crate::rng::stream;
 
 /// Bits of a member's class and of the exchange's recommendation.
@@ -28,7 +29,7 @@ pub(super) enum RankShare {
     Bytes(Vec<u8>),
 }
 
-/// Members that are shown the same instances.
+/// Members that get the same instances.
 pub(super) struct Group {
     /// All instances of the tick.
     pub instances: Vec<Instance>,
@@ -52,8 +53,8 @@ pub(super) struct Round {
     deadline: Instant,
     /// Rankings that this party holds.
     rows: BTreeMap<u32, ([u8; 16], Vec<u8>)>,
-    /// Rankings that party 2 holds, as party 1 knows.
-    other_rows: BTreeMap<u32, [u8; 16]>,
+    /// At party 1, the rankings that party 2 holds.
+    peer_rows: BTreeMap<u32, [u8; 16]>,
     running: Option<Running>,
 }
 
@@ -68,7 +69,7 @@ struct Running {
 
 impl Round {
     pub(super) fn new(seq: u64, groups: Vec<Group>, deadline: Instant) -> Self {
-        Self { seq, groups, deadline, rows: BTreeMap::new(), other_rows: BTreeMap::new(), running: None }
+        Self { seq, groups, deadline, rows: BTreeMap::new(), peer_rows: BTreeMap::new(), running: None }
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -78,6 +79,30 @@ impl Round {
     /// Whether the engine is at work.
     pub(super) fn is_running(&self) -> bool {
         self.running.is_some()
+    }
+
+    pub(super) fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// Party 2 holds this ranking.
+    pub(super) fn peer_ranked(&mut self, seq: u64, slot: u32, row: [u8; 16]) {
+        if self.seq == seq {
+            self.peer_rows.insert(slot, row);
+        }
+    }
+
+    /// The rankings that both parties hold, by slot, and the participants without one.
+    pub(super) fn matched_rankings(&self) -> (Vec<(u32, [u8; 16])>, Vec<u32>) {
+        let (mut rows, mut missed) = (Vec::new(), Vec::new());
+        for slot in self.participants() {
+            match (self.rows.get(&slot), self.peer_rows.get(&slot)) {
+                (Some((own, _)), Some(peer)) if own == peer => rows.push((slot, *own)),
+                _ => missed.push(slot),
+            }
+        }
+        rows.sort_unstable();
+        (rows, missed)
     }
 
     fn group_of(&self, slot: u32) -> Option<&Group> {
@@ -93,16 +118,16 @@ impl Round {
     }
 
     /// Whether each participant's ranking is at both parties.
-    fn is_complete(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         let same = |slot: u32| {
             let own = self.rows.get(&slot).map(|(row, _)| row);
-            own.is_some() && own == self.other_rows.get(&slot)
+            own.is_some() && own == self.peer_rows.get(&slot)
         };
         self.participants().all(same)
     }
 
     /// Jobs over the rankings that count; the same at both parties.
-    fn start(&mut self, ids: &[(u32, [u8; 16])]) -> Result<(), &'static str> {
+    pub(super) fn start(&mut self, ids: &[(u32, [u8; 16])]) -> Result<(), &'static str> {
         let mut rows = BTreeMap::new();
         for (slot, id) in ids {
             match self.rows.remove(slot) {
@@ -131,66 +156,40 @@ impl Round {
     }
 }
 
-impl Party {
-    /// A member's ranking came.
-    pub(super) fn ranked(&mut self, slot: u32, seq: u64, row: [u8; 16], share: RankShare, now: Now) {
+impl State {
+    /// Takes a member's ranking. Returns whether it counts.
+    pub(super) fn rank(&mut self, slot: u32, seq: u64, row: [u8; 16], share: RankShare) -> bool {
         let Stage::Round(round) = &mut self.stage else {
             self.counters.missed_rankings += 1;
-            return;
+            return false;
         };
         let Some(expected) = round.expected_len(slot).filter(|_| round.seq == seq && round.running.is_none()) else {
             self.counters.missed_rankings += 1;
-            return;
+            return false;
         };
         if round.rows.contains_key(&slot) {
-            // The first counts: the other party may already have been told of it.
-            if let Some(link) = self.members.get(&slot).map(|m| m.link) {
-                self.bad_frame(Some(slot), link, "a second ranking for one batch".to_owned());
-            }
-            return;
+            // The first counts: the peer party may already have been informed of it.
+            self.bad_member_frame(slot, "a second ranking for one batch".to_owned());
+            return false;
         }
         let bytes = match share {
             RankShare::Seed(seed) => stream(&seed, expected),
             RankShare::Bytes(bytes) => bytes,
         };
         if bytes.len() != expected {
-            if let Some(link) = self.members.get(&slot).map(|m| m.link) {
-                self.bad_frame(Some(slot), link, format!("a ranking of {} bytes, not {expected}", bytes.len()));
-            }
-            return;
+            self.bad_member_frame(slot, format!("a ranking of {} bytes, not {expected}", bytes.len()));
+            return false;
         }
         round.rows.insert(slot, (row, bytes));
-        if self.config.number == Number::Two {
-            self.tell_other(&Between::Ranked { seq, slot, row });
-        }
-        self.run_round(now);
+        true
     }
 
-    pub(super) fn other_ranked(&mut self, seq: u64, slot: u32, row: [u8; 16]) {
-        if let Stage::Round(round) = &mut self.stage
-            && round.seq == seq
-        {
-            round.other_rows.insert(slot, row);
-        }
-    }
-
-    /// Party 1 says which rankings count.
-    pub(super) fn evaluate_told(&mut self, seq: u64, rows: Vec<(u32, [u8; 16])>) -> Result<(), &'static str> {
+    /// Starts the evaluation with the rankings that party 1 named.
+    pub(super) fn evaluate(&mut self, seq: u64, rows: &[(u32, [u8; 16])]) -> Result<(), &'static str> {
         match &mut self.stage {
-            Stage::Round(round) if round.seq == seq && round.running.is_none() => round.start(&rows),
+            Stage::Round(round) if round.seq == seq && round.running.is_none() => round.start(rows),
             _ => Err("an evaluation out of turn"),
         }
-    }
-
-    pub(super) fn refill_told(&mut self, demand: &[(u32, u64)]) -> Result<(), &'static str> {
-        if !matches!(self.stage, Stage::Idle) {
-            return Err("a refill out of turn");
-        }
-        let chunks = engine::from_frame(demand)?;
-        let engine = self.engine.as_mut().ok_or("a refill without a session")?;
-        engine.fill(&chunks).map_err(|_| "a refill that cannot be")?;
-        self.stage = Stage::Refill;
-        Ok(())
     }
 
     pub(super) fn engine_frame(&mut self, step: u64, bytes: Vec<u8>) -> Result<(), &'static str> {
@@ -202,31 +201,25 @@ impl Party {
         Ok(())
     }
 
-    /// Takes the round, or a refill, as far as it can go.
-    pub(super) fn run_round(&mut self, now: Now) {
-        self.start_if_due(now);
-        loop {
-            if !self.next_work(now) {
-                break;
-            }
+    /// Takes the evaluation, or a refill, as far as it can go.
+    pub(super) fn run_engine(&mut self, now: Now) {
+        while self.next_work(now) {
             let Some(engine) = &mut self.engine else { return };
             let (messages, finished) = match engine.pump() {
                 Ok(done) => done,
                 Err(what) => {
                     self.event(PartyEvent::Engine { what });
-                    if let Some(link) = self.other.as_ref().map(|o| o.link) {
-                        self.close(link, "the engine's peer erred");
-                    }
+                    self.close_peer("invalid message of the two-party evaluation");
                     return;
                 }
             };
             for (step, bytes) in messages {
                 self.counters.engine_messages += 1;
                 self.counters.engine_bytes += bytes.len() as u64;
-                self.tell_other(&Between::Engine { step, bytes });
+                self.send_to_peer(&PartyFrame::Engine { step, bytes });
             }
             match finished {
-                None => break,
+                None => return,
                 Some(Finished::Filled) => {
                     if matches!(self.stage, Stage::Refill) {
                         self.stage = Stage::Idle;
@@ -234,52 +227,6 @@ impl Party {
                 }
                 Some(Finished::Evaluated(outputs)) => self.job_done(&outputs),
             }
-        }
-        self.refill_if_idle(now);
-    }
-
-    /// Party 1 starts the evaluation when all rankings are there, or at the deadline with those that are.
-    fn start_if_due(&mut self, now: Now) {
-        if self.config.number != Number::One {
-            return;
-        }
-        let Stage::Round(round) = &mut self.stage else { return };
-        if round.running.is_some() || !(round.is_complete() || now.instant >= round.deadline) {
-            return;
-        }
-        let seq = round.seq;
-        let (mut rows, mut late) = (Vec::new(), Vec::new());
-        for slot in round.participants() {
-            match (round.rows.get(&slot), round.other_rows.get(&slot)) {
-                (Some((own, _)), Some(other)) if own == other => rows.push((slot, *own)),
-                _ => late.push(slot),
-            }
-        }
-        rows.sort_unstable();
-        if round.start(&rows).is_err() {
-            return;
-        }
-        self.heard = now.instant;
-        for (slot, _) in &rows {
-            if let Some(member) = self.members.get_mut(slot) {
-                member.missed = 0;
-            }
-        }
-        self.tell_other(&Between::Evaluate { seq, rows });
-        for slot in late {
-            self.late(slot);
-        }
-    }
-
-    fn late(&mut self, slot: u32) {
-        self.counters.missed_rankings += 1;
-        self.event(PartyEvent::MissedRanking { slot });
-        self.resync.insert(slot);
-        let Some(member) = self.members.get_mut(&slot) else { return };
-        member.missed += 1;
-        if member.missed >= MAX_MISSED {
-            let link = member.link;
-            self.close(link, "three rankings in a row did not come in time");
         }
     }
 
@@ -304,8 +251,7 @@ impl Party {
         } else {
             running.demand += demand;
             let inputs = inputs(job, &round.groups[job.group], &running.rows, &program, |handle| {
-                let slot = self.table.announcer(handle)?;
-                (self.config.number == Number::One).then(|| self.recommendation.get(&slot).copied())?
+                self.recommendation.get(&self.table.announcer(handle)?).copied()
             });
             engine.evaluate(&program, &inputs)
         };
@@ -339,7 +285,7 @@ impl Party {
         let Some(running) = round.running else { return };
         self.counters.rounds += 1;
         for (slot, share) in running.results {
-            self.tell_member(slot, &ToMember::Outcome { seq: round.seq, first: 0, share });
+            self.send_to_member(slot, &ToMember::Outcome { seq: round.seq, first: 0, share });
         }
         if let Some(engine) = &mut self.engine {
             engine.keep(&running.demand);
@@ -360,40 +306,6 @@ impl Party {
         let program = engine.program(engine.widest);
         let lane = Demand::of(&program, 1);
         engine.keep(&(lane * (members * READY_PREFIXES).min(MAX_TARGET / lane.total().max(1))));
-    }
-
-    /// Whether the pool holds what it should, and no refill is under way: for those who wait for that.
-    #[must_use]
-    pub fn is_stocked(&self) -> bool {
-        let short = |engine: &engine::Engine| engine.short_of(&engine.target).total() > 0;
-        let lacks = self.is_one() && self.engine.as_ref().is_some_and(short);
-        !(lacks || matches!(self.stage, Stage::Refill))
-    }
-
-    /// When party 1 next fills the pool, if nothing comes in between.
-    pub(super) fn refill_deadline(&self) -> Option<Instant> {
-        let may = self.is_one() && matches!(self.stage, Stage::Idle) && self.other_ready() && !self.has_work();
-        (may && !self.is_stocked()).then_some(self.refill_at)
-    }
-
-    /// Party 1 fills the pool while nothing else is to do.
-    fn refill_if_idle(&mut self, now: Now) {
-        if self.config.number != Number::One || !matches!(self.stage, Stage::Idle) || !self.other_ready() {
-            return;
-        }
-        if now.instant < self.refill_at || (self.has_work() && now.instant >= self.next_tick) {
-            return;
-        }
-        let Some(engine) = self.engine.as_mut().filter(|engine| engine.is_idle()) else { return };
-        let short = engine.short_of(&engine.target);
-        let chunks = engine::refill_chunks(&short);
-        if chunks.is_empty() || engine.fill(&chunks).is_err() {
-            return;
-        }
-        self.heard = now.instant;
-        self.tell_other(&Between::Refill { demand: engine::to_frame(&chunks) });
-        self.stage = Stage::Refill;
-        self.run_round(now);
     }
 }
 

@@ -1,11 +1,12 @@
-//! What a party keeps over a restart: live objects, dead places, the highest version of each slot, epoch and batch number.
+//! What a party keeps over a restart: live objects, their dead prefixes, the highest version of each slot, epoch and batch
+//! number.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Number;
+use super::PartyNumber;
 use crate::object::{Header, MAX_BLOB, MAX_PREFIXES, ShareOne};
-use crate::table::{Effects, Entry, Part, Table};
+use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part};
 use crate::wire::{Malformed, Reader, Writer};
 use wayleave_crypto::secret::Seed;
 
@@ -13,7 +14,7 @@ use wayleave_crypto::secret::Seed;
 pub const META: &str = "meta";
 /// Table of objects: key `slot 32 || version 64`.
 pub(super) const OBJECTS: &str = "objects";
-/// Table of dead places, with the row's width: key as above.
+/// Table of dead prefixes by index, with the row's width: key as above.
 pub(super) const MARKS: &str = "marks";
 /// Table of the highest version of each slot: key `slot 32`.
 pub(super) const VERSIONS: &str = "versions";
@@ -23,7 +24,6 @@ pub(super) const VERSIONS: &str = "versions";
 pub struct Change {
     /// One of the tables of this module.
     pub table: &'static str,
-    /// The key.
     pub key: Vec<u8>,
     /// The value; `None` to remove it.
     pub value: Option<Vec<u8>>,
@@ -31,12 +31,9 @@ pub struct Change {
 
 /// One record that the store held at start.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Stored {
-    /// The table.
+pub struct StoredRecord {
     pub table: String,
-    /// The key.
     pub key: Vec<u8>,
-    /// The value.
     pub value: Vec<u8>,
 }
 
@@ -44,7 +41,7 @@ pub struct Stored {
 pub(super) struct Loaded {
     pub epoch: u64,
     pub seq: u64,
-    pub table: Table,
+    pub table: ObjectTable,
 }
 
 fn object_key(slot: u32, version: u64) -> Vec<u8> {
@@ -52,7 +49,7 @@ fn object_key(slot: u32, version: u64) -> Vec<u8> {
 }
 
 /// What makes the store equal to the table again after `effects`.
-pub(super) fn changes(table: &Table, effects: &Effects, epoch: u64, seq: u64) -> Vec<Change> {
+pub(super) fn changes(table: &ObjectTable, effects: &Effects, epoch: u64, seq: u64) -> Vec<Change> {
     let number = |key: &str, value: u64| Change {
         table: META,
         key: key.as_bytes().to_vec(),
@@ -68,8 +65,8 @@ pub(super) fn changes(table: &Table, effects: &Effects, epoch: u64, seq: u64) ->
     for (slot, version) in &effects.marked {
         let Some(entry) = table.entry(*slot, *version) else { continue };
         let mut w = Writer::new();
-        w.u32(entry.width).list(&entry.dead_places(), |w, place| {
-            w.u16(*place);
+        w.u32(entry.width).list(&entry.dead_indices(), |w, index| {
+            w.u16(*index);
         });
         out.push(Change { table: MARKS, key: object_key(*slot, *version), value: Some(w.finish()) });
     }
@@ -84,7 +81,7 @@ pub(super) fn changes(table: &Table, effects: &Effects, epoch: u64, seq: u64) ->
     out
 }
 
-fn encode(entry: &Entry) -> Vec<u8> {
+fn encode(entry: &ObjectEntry) -> Vec<u8> {
     let mut w = Writer::new();
     entry.header.write(&mut w);
     w.u32(entry.width);
@@ -95,20 +92,20 @@ fn encode(entry: &Entry) -> Vec<u8> {
     w.finish()
 }
 
-fn decode(number: Number, exchange: &str, bytes: &[u8]) -> Result<Entry, Malformed> {
+fn decode(number: PartyNumber, exchange: &str, bytes: &[u8]) -> Result<ObjectEntry, Malformed> {
     let mut r = Reader::new(bytes);
     let header = Arc::new(Header::read(&mut r)?);
     let width = r.u32()?;
     let part = match (r.u8()?, number) {
-        (1, Number::One) => Part::One {
+        (1, PartyNumber::One) => Part::One {
             share: ShareOne { opening: r.array()?, seed: Seed::new(r.array()?) },
             blob: r.blob(MAX_BLOB)?.into(),
         },
-        (2, Number::Two) => Part::Two { row: r.blob(bytes.len())?.to_vec() },
+        (2, PartyNumber::Two) => Part::Two { row: r.blob(bytes.len())?.to_vec() },
         _ => return Err(Malformed::Value("party")),
     };
     r.end()?;
-    Ok(Entry {
+    Ok(ObjectEntry {
         digest: header.digest(exchange),
         handle: header.description.handle(exchange),
         header,
@@ -119,8 +116,8 @@ fn decode(number: Number, exchange: &str, bytes: &[u8]) -> Result<Entry, Malform
 }
 
 /// Reads the store back.
-pub(super) fn load(number: Number, exchange: &str, stored: Vec<Stored>) -> Result<Loaded, Malformed> {
-    let mut loaded = Loaded { epoch: 0, seq: 0, table: Table::new() };
+pub(super) fn load(number: PartyNumber, exchange: &str, stored: Vec<StoredRecord>) -> Result<Loaded, Malformed> {
+    let mut loaded = Loaded { epoch: 0, seq: 0, table: ObjectTable::new() };
     let mut entries = std::collections::BTreeMap::new();
     let mut marks = std::collections::BTreeMap::new();
     for record in stored {

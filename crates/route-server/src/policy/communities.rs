@@ -1,4 +1,4 @@
-//! Communities by which a member tells the route server who may have a route.
+//! Communities by which a member controls who may have a route.
 //!
 //! What operators already write, relative to the route server's AS `rs`:
 //!
@@ -27,61 +27,53 @@ use std::fmt;
 use wayleave_bgp::{Attributes, Community, ExtendedCommunity, LargeCommunity};
 use wayleave_core::Asn;
 
-/// What one community asks of the route server.
+/// What one community demands of the route server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Control {
-    /// Not to this AS.
     Deny(Asn),
-    /// To this AS; alone, only to it.
+    /// Without a statement about all others, only to the ASes so named.
     Allow(Asn),
-    /// To nobody that is not named.
     None,
-    /// To everybody that is not named.
     All,
 }
 
-/// Why a receiver may or may not have a route, as far as communities say.
+/// Why a receiver may or may not have a route, as far as communities decide.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Because {
-    /// NO_ADVERTISE is there.
+pub enum CommunityReason {
+    /// The route has NO_ADVERTISE.
     NoAdvertise,
-    /// The receiver is denied by name.
     Denied,
-    /// The receiver is allowed by name.
     Allowed,
-    /// Nobody is allowed but by name.
     ToNobody,
-    /// Everybody is allowed.
     ToEverybody,
-    /// Others are allowed by name, and nothing is said of the rest.
+    /// Other ASes are allowed by name, and no community decides about the rest.
     OnlyOthers,
-    /// No community says anything.
     Unrestricted,
 }
 
-impl Because {
+impl CommunityReason {
     /// Whether the receiver may have the route.
     #[must_use]
     pub fn permits(self) -> bool {
-        matches!(self, Because::Allowed | Because::ToEverybody | Because::Unrestricted)
+        matches!(self, CommunityReason::Allowed | CommunityReason::ToEverybody | CommunityReason::Unrestricted)
     }
 }
 
-impl fmt::Display for Because {
+impl fmt::Display for CommunityReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Because::NoAdvertise => "NO_ADVERTISE lets nobody have it",
-            Because::Denied => "a community denies it to this AS",
-            Because::Allowed => "a community allows it to this AS",
-            Because::ToNobody => "a community announces it to nobody that is not named",
-            Because::ToEverybody => "a community announces it to everybody",
-            Because::OnlyOthers => "communities announce it to others only",
-            Because::Unrestricted => "nothing restricts it",
+            CommunityReason::NoAdvertise => "NO_ADVERTISE lets nobody have it",
+            CommunityReason::Denied => "a community denies it to this AS",
+            CommunityReason::Allowed => "a community allows it to this AS",
+            CommunityReason::ToNobody => "a community announces it to nobody that is not named",
+            CommunityReason::ToEverybody => "a community announces it to everybody",
+            CommunityReason::OnlyOthers => "communities announce it to others only",
+            CommunityReason::Unrestricted => "nothing restricts it",
         })
     }
 }
 
-/// What all communities of a route ask together.
+/// What all communities of a route demand together.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Controls {
     denied: BTreeSet<Asn>,
@@ -108,21 +100,21 @@ impl Controls {
 
     /// Whether the members of `receiver` may have the route, and why.
     #[must_use]
-    pub fn decide(&self, receiver: Asn) -> Because {
+    pub fn decide(&self, receiver: Asn) -> CommunityReason {
         if self.no_advertise {
-            Because::NoAdvertise
+            CommunityReason::NoAdvertise
         } else if self.denied.contains(&receiver) {
-            Because::Denied
+            CommunityReason::Denied
         } else if self.allowed.contains(&receiver) {
-            Because::Allowed
+            CommunityReason::Allowed
         } else if self.to_nobody {
-            Because::ToNobody
+            CommunityReason::ToNobody
         } else if self.to_everybody {
-            Because::ToEverybody
+            CommunityReason::ToEverybody
         } else if self.allowed.is_empty() {
-            Because::Unrestricted
+            CommunityReason::Unrestricted
         } else {
-            Because::OnlyOthers
+            CommunityReason::OnlyOthers
         }
     }
 
@@ -142,14 +134,14 @@ impl Controls {
     }
 }
 
-/// What a standard community asks of the route server of AS `rs`, if it is one of its own.
+/// What a standard community demands of the route server of AS `rs`, if it is one of its own.
 #[must_use]
 pub fn of_standard(community: Community, rs: Asn) -> Option<Control> {
     let (upper, lower) = (Asn(community.upper().into()), Asn(community.lower().into()));
     of_pair(upper, lower, rs)
 }
 
-/// What a large community asks of the route server of AS `rs`, if it is one of its own. Other functions than 0 and 1
+/// What a large community demands of the route server of AS `rs`, if it is one of its own. Other functions than 0 and 1
 /// (prepending, information) are not export control.
 #[must_use]
 pub fn of_large(community: LargeCommunity, rs: Asn) -> Option<Control> {
@@ -162,7 +154,7 @@ pub fn of_large(community: LargeCommunity, rs: Asn) -> Option<Control> {
     }
 }
 
-/// What an extended community asks of the route server of AS `rs`, if it is one of its own: a transitive route target
+/// What an extended community demands of the route server of AS `rs`, if it is one of its own: a transitive route target
 /// or route origin of the two-octet-AS (RFC 4360) or four-octet-AS specific type (RFC 5668).
 #[must_use]
 pub fn of_extended(community: ExtendedCommunity, rs: Asn) -> Option<Control> {

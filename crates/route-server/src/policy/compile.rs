@@ -17,41 +17,25 @@ pub const MAX_RULES: usize = 1024;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{problem}")]
 pub struct PolicyError {
-    /// What is wrong.
     pub problem: PolicyProblem,
-    /// Octets of the configuration's text that it is about, where known.
+    /// Byte range of the configuration's text, where known.
     pub span: Option<Range<usize>>,
 }
 
 /// What is wrong with a configuration.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PolicyProblem {
-    /// A rule names a group that is not defined.
     #[error("no group `{name}` in [groups], which has: {}", known.join(", "))]
-    UnknownGroup {
-        /// The name.
-        name: String,
-        /// Those that are defined.
-        known: Vec<String>,
-    },
-    /// A group's name reads as something else.
+    UnknownGroup { name: String, known: Vec<String> },
+    /// A group's name could be read as something else.
     #[error("`{0}` cannot name a group: it reads as an AS number, `all` or `none`")]
     GroupName(String),
-    /// `all` or `none` stands where ASes must be named.
     #[error("`{0}` may stand only by itself, and only in `announce`")]
     AllOrNone(String),
-    /// A rule has what only the other direction has.
     #[error("`{field}` has no meaning in an {direction} rule")]
-    WrongDirection {
-        /// The rule's direction.
-        direction: Direction,
-        /// The field.
-        field: &'static str,
-    },
-    /// A rule does nothing.
+    WrongDirection { direction: Direction, field: &'static str },
     #[error("the rule does nothing: give it {0}")]
     NoAction(&'static str),
-    /// A rule both rejects and does something else.
     #[error("a rule that rejects the route cannot also have `{0}`")]
     RejectAnd(&'static str),
     /// `ignore_communities` without anything that permits.

@@ -1,4 +1,4 @@
-//! A member's policy as it stands in the configuration.
+//! A member's policy as the configuration has it.
 //!
 //! ```toml
 //! [groups]
@@ -34,13 +34,10 @@ use super::pattern::{AnyCommunity, CommunityPattern, PathPattern, PeerName, Pref
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyConfig {
-    /// AS numbers by group name.
     #[serde(default)]
     pub groups: BTreeMap<String, Vec<Asn>>,
-    /// Rules in order.
     #[serde(default, rename = "rule")]
     pub rules: Vec<Spanned<RuleConfig>>,
-    /// How routes are ranked.
     pub ranking: Option<Spanned<RankingConfig>>,
 }
 
@@ -48,7 +45,6 @@ pub struct PolicyConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleConfig {
-    /// Which routes it is about.
     pub direction: Direction,
 
     /// Condition: the prefix.
@@ -74,7 +70,7 @@ pub struct RuleConfig {
     pub announce: Option<Spanned<Announce>>,
     /// Export: who may not have the route.
     pub hide_from: Option<Spanned<OneOrMany<PeerName>>>,
-    /// Export: what `announce` permits is permitted whatever the route's communities say.
+    /// Export: what `announce` permits is permitted whatever the route's communities.
     pub ignore_communities: Option<bool>,
 
     /// Import: the route is not used.
@@ -96,20 +92,15 @@ pub struct RuleConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// Those that the member announces.
     Export,
-    /// Those that it gets.
     Import,
 }
 
 /// Who may have a route.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Announce {
-    /// `"all"`.
     All,
-    /// `"none"`.
     None,
-    /// Only these.
     Only(Vec<PeerName>),
 }
 

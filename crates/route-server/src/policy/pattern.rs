@@ -19,22 +19,13 @@ const MAX_NESTING: u32 = 32;
 /// The text is no prefix pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParsePrefixPatternError {
-    /// Not of a form that we read.
     #[error("`{0}` is not a prefix pattern: PREFIX, PREFIX+, PREFIX{{16,24}}, PREFIX ge 16 le 24, PREFIX orlonger")]
     Form(String),
-    /// The prefix in it is none.
     #[error(transparent)]
     Prefix(#[from] ParsePrefixError),
     /// The lengths are not ordered, or not between the prefix's own and the family's.
     #[error("lengths {least} to {most} of {prefix}: must rise, from {own} to {limit}", own = prefix.len(), limit = prefix.afi().bits())]
-    Lengths {
-        /// The prefix.
-        prefix: Prefix,
-        /// The least length asked for.
-        least: u8,
-        /// The greatest length asked for.
-        most: u8,
-    },
+    Lengths { prefix: Prefix, least: u8, most: u8 },
 }
 
 /// A prefix and the lengths of the prefixes inside it that match.
@@ -99,12 +90,7 @@ pub enum ParsePathPatternError {
     TooLong(usize),
     /// Not a regular expression, or one that compiles to too much.
     #[error("`{expression}` is not an AS path expression: {reason}")]
-    Expression {
-        /// The text.
-        expression: String,
-        /// What the compiler says.
-        reason: String,
-    },
+    Expression { expression: String, reason: String },
 }
 
 /// A regular expression over the AS path as routers print it: numbers with one space between them, sets as `{1,2}`,
@@ -216,19 +202,11 @@ pub fn path_text(path: AsPath<'_>) -> String {
 /// The text is no community, or no community pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseCommunityPatternError {
-    /// Not of a form that we read.
     #[error("`{0}` is not a community: 64496:1, 64496:1:2, rt:64496:1, ro:64496:1, or a name such as no-export")]
     Form(String),
     /// A part is not a number that fits.
     #[error("`{part}` in community `{text}` must be {allowed}")]
-    Part {
-        /// The whole text.
-        text: String,
-        /// The part at fault.
-        part: String,
-        /// What it may be.
-        allowed: &'static str,
-    },
+    Part { text: String, part: String, allowed: &'static str },
 }
 
 /// A community with `*` for any number: `64496:*` (standard), `64496:*:*` (large), `rt:64496:*` or `ro:*:*` (extended),
@@ -325,11 +303,8 @@ fn part_of<T: FromStr>(text: &str, part: &str, allowed: &'static str) -> Result<
 /// One community of any kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum AnyCommunity {
-    /// RFC 1997.
     Standard(Community),
-    /// RFC 8092.
     Large(LargeCommunity),
-    /// RFC 4360.
     Extended(ExtendedCommunity),
 }
 
@@ -352,9 +327,7 @@ impl FromStr for AnyCommunity {
 /// Which ASes a rule speaks of: one AS, or a group of `[groups]`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PeerName {
-    /// One AS.
     As(Asn),
-    /// A group's name.
     Group(String),
 }
 

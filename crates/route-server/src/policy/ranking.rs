@@ -30,21 +30,18 @@ use wayleave_core::{Prefix, VerdictKind};
 use super::rules::{Changes, Imported, Policy, Rejection, Route};
 use crate::directory::Slot;
 
-/// Where a route stands to which no rule gives a class.
+/// The class of a route to which no rule gives one.
 pub const DEFAULT_CLASS: u8 = 128;
 
 /// One of the routes that a member holds for a prefix: opened, and valid by [`super::validate`].
 #[derive(Clone, Copy, Debug)]
 pub struct RankInput<'a> {
-    /// The prefix, the same for all.
     pub prefix: Prefix,
     /// The attributes from the blob.
     pub attributes: &'a Attributes,
-    /// The announcer's slot.
     pub announcer: &'a Slot,
     /// Path identifier of the announcement; 0 without ADD-PATH.
     pub path_id: u32,
-    /// What validation concluded.
     pub verdict: VerdictKind,
 }
 
@@ -58,26 +55,25 @@ impl<'a> RankInput<'a> {
 
 /// Why a route is not in the best class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Behind {
+pub enum RankLoss {
     /// Import policy rejects it.
     Rejected(Rejection),
     /// Rules give it a lower class than the best route's; [`DEFAULT_CLASS`] where none does.
     Class {
         /// Its own class by rules.
         own: u8,
-        /// The best route's.
         best: u8,
     },
     /// It loses to the best at this step of the decision process.
     Step(Step),
 }
 
-impl fmt::Display for Behind {
+impl fmt::Display for RankLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Behind::Rejected(rejection) => rejection.fmt(f),
-            Behind::Class { own, best } => write!(f, "rules give it class {own}, and {best} to the best"),
-            Behind::Step(step) => write!(f, "{step}"),
+            RankLoss::Rejected(rejection) => rejection.fmt(f),
+            RankLoss::Class { own, best } => write!(f, "rules give it class {own}, and {best} to the best"),
+            RankLoss::Step(step) => write!(f, "{step}"),
         }
     }
 }
@@ -105,8 +101,8 @@ pub fn rank(policy: &Policy, routes: &[RankInput<'_>]) -> Vec<Option<u8>> {
     classes
 }
 
-/// Where one route stands by itself in the order that is not strict: bigger is better, and what is equal shares a class.
-/// So it can be worked out once for a route, whatever it is compared with.
+/// The standing of one route by itself in the order that is not strict: bigger is better, and equal ones share a class.
+/// It is computed once per route, whatever the route is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Standing {
     class: u8,
@@ -115,7 +111,7 @@ pub struct Standing {
     nearness: Reverse<u32>,
 }
 
-/// How a route stands; `None` if import rules reject it.
+/// The standing of a route; `None` if import rules reject it.
 #[must_use]
 pub fn standing(policy: &Policy, route: &RankInput<'_>) -> Option<Standing> {
     let Imported::Accepted(changes) = policy.import(&route.route()) else { return None };
@@ -148,22 +144,22 @@ fn best_class(policy: &Policy) -> u8 {
 
 /// Why `routes[loser]` is not in the best class; `None` if it is.
 #[must_use]
-pub fn explain(policy: &Policy, routes: &[RankInput<'_>], loser: usize) -> Option<Behind> {
+pub fn explain(policy: &Policy, routes: &[RankInput<'_>], loser: usize) -> Option<RankLoss> {
     if let Imported::Rejected(rejection) = policy.import(&routes.get(loser)?.route()) {
-        return Some(Behind::Rejected(rejection));
+        return Some(RankLoss::Rejected(rejection));
     }
     let groups = groups(policy, routes);
     let (&(best, by_rule), group) = groups.last_key_value()?;
     let Some(at) = group.iter().position(|(index, _)| *index == loser) else {
         let (&(own, _), _) = groups.iter().find(|(_, group)| group.iter().any(|(index, _)| *index == loser))?;
-        return Some(Behind::Class { own, best });
+        return Some(RankLoss::Class { own, best });
     };
     let strict = policy.ranking().strict;
     if by_rule && !strict {
         return None;
     }
     let (candidates, options) = compared(group, strict);
-    decision::explain(&candidates, at, &options).map(|explanation| Behind::Step(explanation.step))
+    decision::explain(&candidates, at, &options).map(|explanation| RankLoss::Step(explanation.step))
 }
 
 fn groups(policy: &Policy, routes: &[RankInput<'_>]) -> Groups {

@@ -1,4 +1,4 @@
-//! A member's rules, compiled: what they say of a route.
+//! A member's rules, compiled.
 //!
 //! Rules are read in order. They match a route as it was announced, never as an earlier rule changed it.
 //!
@@ -19,7 +19,7 @@ use std::fmt;
 use wayleave_bgp::Attributes;
 use wayleave_core::{Afi, Asn, Prefix, VerdictKind};
 
-use super::communities::{Because, Controls};
+use super::communities::{CommunityReason, Controls};
 use super::compile::{PolicyError, compile};
 use super::config::{PolicyConfig, RankingConfig};
 use super::pattern::{AnyCommunity, CommunityPattern, PathPattern, PrefixPattern, path_text};
@@ -27,19 +27,15 @@ use super::pattern::{AnyCommunity, CommunityPattern, PathPattern, PrefixPattern,
 /// A route as rules look at it.
 #[derive(Clone, Debug)]
 pub struct Route<'a> {
-    /// The prefix.
     pub prefix: Prefix,
-    /// The attributes as announced.
     pub attributes: &'a Attributes,
-    /// The AS that announced it to the exchange.
     pub announcer: Asn,
-    /// What validation concluded.
     pub verdict: VerdictKind,
     path_text: OnceCell<String>,
 }
 
 impl<'a> Route<'a> {
-    /// A route of which validation has said nothing.
+    /// A route without a verdict of validation.
     #[must_use]
     pub fn new(prefix: Prefix, attributes: &'a Attributes, announcer: Asn) -> Self {
         Self { prefix, attributes, announcer, verdict: VerdictKind::default(), path_text: OnceCell::new() }
@@ -70,7 +66,7 @@ pub(super) struct Match {
     pub(super) prefixes: Vec<PrefixPattern>,
     pub(super) as_paths: Vec<PathPattern>,
     pub(super) communities: Vec<CommunityPattern>,
-    /// `None`: the rule does not ask. An empty set holds for nobody.
+    /// `None`: the rule has no such condition. An empty set matches nobody.
     pub(super) peers: Option<BTreeSet<Asn>>,
     pub(super) family: Option<Afi>,
     pub(super) verdicts: Vec<VerdictKind>,
@@ -111,7 +107,7 @@ pub enum Exported {
     /// This rule permits the receiver and ignores communities.
     PermittedByRule(usize),
     /// Rules permit (or none speaks), and communities settle it.
-    Communities(Because),
+    Communities(CommunityReason),
 }
 
 impl Exported {
@@ -238,7 +234,7 @@ impl Policy {
         self.import.iter().any(|rule| !rule.conditions.verdicts.is_empty())
     }
 
-    /// The export rules that match `route`, to be asked about each receiver.
+    /// The export rules that match `route`, for a decision about each receiver.
     #[must_use]
     pub fn export_rules(&self, route: &Route<'_>) -> ExportRules<'_> {
         ExportRules(self.export.iter().filter(|rule| rule.conditions.hold_for_route(route)).collect())
@@ -311,7 +307,7 @@ fn any_or_none<T>(conditions: &[T], holds: impl Fn(&T) -> bool) -> bool {
 }
 
 impl ExportRule {
-    /// What the rule says of `receiver`, if anything.
+    /// The rule's decision about `receiver`, if it makes one.
     fn decide(&self, receiver: Asn) -> Option<bool> {
         if self.hide_from.contains(&receiver) {
             return Some(false);

@@ -15,7 +15,6 @@ pub enum Invalid {
     /// The AS path does not begin with the announcer's AS (RFC 4271 section 6.3, RFC 7948 section 4.5).
     #[error("the AS path begins with {found:?}, the announcer is {announcer}")]
     FirstAs {
-        /// The leftmost AS, if there is one.
         found: Option<Asn>,
         /// The announcer's AS.
         announcer: Asn,
@@ -29,7 +28,6 @@ pub enum Invalid {
     /// The prefix is special: [`Martians`].
     #[error("{prefix} lies in {block}, which is not routed")]
     Martian {
-        /// The prefix.
         prefix: Prefix,
         /// The block that it lies in.
         block: Prefix,

@@ -5,14 +5,14 @@ use proptest::prelude::*;
 use wayleave_bgp::{Attributes, Community, ExtendedCommunity, LargeCommunity};
 use wayleave_core::Asn;
 use wayleave_route_server::policy::communities::{
-    Because, Control, Controls, of_extended, of_large, of_standard, strip,
+    CommunityReason, Control, Controls, of_extended, of_large, of_standard, strip,
 };
 use wayleave_route_server::policy::{Policy, export_set, sealed_attributes};
 
 /// A member with a four-octet AS number.
 const WIDE: u32 = 4_200_000_001;
 
-fn decide(rs: Asn, communities: &[&str], receiver: u32) -> Because {
+fn decide(rs: Asn, communities: &[&str], receiver: u32) -> CommunityReason {
     Controls::read(&with_communities(&[64497], 0, communities), rs).decide(Asn(receiver))
 }
 
@@ -69,24 +69,24 @@ fn a_four_octet_route_server_is_named_by_large_and_extended_forms_only() {
 
 #[test]
 fn precedence_is_deny_then_allow_then_nobody_then_everybody() {
-    let table: [(&[&str], u32, Because); 17] = [
-        (&[], 64500, Because::Unrestricted),
-        (&["64511:1", "no-export"], 64500, Because::Unrestricted),
-        (&["0:64500"], 64500, Because::Denied),
-        (&["0:64500"], 64501, Because::Unrestricted),
-        (&["64496:64500"], 64500, Because::Allowed),
-        (&["64496:64500"], 64501, Because::OnlyOthers),
-        (&["0:64496"], 64500, Because::ToNobody),
-        (&["64496:64496"], 64500, Because::ToEverybody),
-        (&["0:64496", "64496:64500"], 64500, Because::Allowed),
-        (&["0:64496", "64496:64500"], 64501, Because::ToNobody),
-        (&["64496:64496", "0:64500"], 64500, Because::Denied),
-        (&["64496:64496", "64496:64500"], 64501, Because::ToEverybody),
-        (&["64496:64496", "0:64496"], 64500, Because::ToNobody),
-        (&["0:64500", "64496:64500"], 64500, Because::Denied),
-        (&["64496:64500", "64496:0:64500"], 64500, Because::Denied),
-        (&["0:64496", "64496:1:64500"], 64500, Because::Allowed),
-        (&["64496:64500", "64496:64496", "no-advertise"], 64500, Because::NoAdvertise),
+    let table: [(&[&str], u32, CommunityReason); 17] = [
+        (&[], 64500, CommunityReason::Unrestricted),
+        (&["64511:1", "no-export"], 64500, CommunityReason::Unrestricted),
+        (&["0:64500"], 64500, CommunityReason::Denied),
+        (&["0:64500"], 64501, CommunityReason::Unrestricted),
+        (&["64496:64500"], 64500, CommunityReason::Allowed),
+        (&["64496:64500"], 64501, CommunityReason::OnlyOthers),
+        (&["0:64496"], 64500, CommunityReason::ToNobody),
+        (&["64496:64496"], 64500, CommunityReason::ToEverybody),
+        (&["0:64496", "64496:64500"], 64500, CommunityReason::Allowed),
+        (&["0:64496", "64496:64500"], 64501, CommunityReason::ToNobody),
+        (&["64496:64496", "0:64500"], 64500, CommunityReason::Denied),
+        (&["64496:64496", "64496:64500"], 64501, CommunityReason::ToEverybody),
+        (&["64496:64496", "0:64496"], 64500, CommunityReason::ToNobody),
+        (&["0:64500", "64496:64500"], 64500, CommunityReason::Denied),
+        (&["64496:64500", "64496:0:64500"], 64500, CommunityReason::Denied),
+        (&["0:64496", "64496:1:64500"], 64500, CommunityReason::Allowed),
+        (&["64496:64500", "64496:64496", "no-advertise"], 64500, CommunityReason::NoAdvertise),
     ];
     for (communities, receiver, because) in table {
         assert_eq!(decide(RS, communities, receiver), because, "{communities:?} to {receiver}");
@@ -95,15 +95,15 @@ fn precedence_is_deny_then_allow_then_nobody_then_everybody() {
 
 #[test]
 fn the_kinds_of_communities_are_read_together() {
-    assert_eq!(decide(RS, &["64496:0:0", "rt:64496:4200000001"], WIDE), Because::Allowed);
-    assert_eq!(decide(RS, &["64496:0:0", "rt:64496:4200000001"], 64500), Because::ToNobody);
-    assert_eq!(decide(RS, &["64496:1:4200000001", "ro:0:4200000001"], WIDE), Because::Denied);
+    assert_eq!(decide(RS, &["64496:0:0", "rt:64496:4200000001"], WIDE), CommunityReason::Allowed);
+    assert_eq!(decide(RS, &["64496:0:0", "rt:64496:4200000001"], 64500), CommunityReason::ToNobody);
+    assert_eq!(decide(RS, &["64496:1:4200000001", "ro:0:4200000001"], WIDE), CommunityReason::Denied);
 }
 
 #[test]
 fn no_export_belongs_to_the_receiver_and_stays() {
     let route = with_communities(&[64497], 0, &["no-export", "65535:65284", "0:64500"]);
-    assert_eq!(Controls::read(&route, RS).decide(Asn(64501)), Because::Unrestricted);
+    assert_eq!(Controls::read(&route, RS).decide(Asn(64501)), CommunityReason::Unrestricted);
     let left: Vec<_> = strip(&route, RS).communities().collect();
     assert_eq!(left, [Community::NO_EXPORT, Community::new(65535, 65284)]);
 }

@@ -6,7 +6,7 @@ use wayleave_bgp::decision::Step;
 use wayleave_bgp::{Attributes, Origin};
 use wayleave_core::VerdictKind;
 use wayleave_route_server::directory::Slot;
-use wayleave_route_server::policy::ranking::{Behind, RankInput, explain, rank};
+use wayleave_route_server::policy::ranking::{RankInput, RankLoss, explain, rank};
 use wayleave_route_server::policy::{Policy, Rejection};
 
 /// A route of the member in slot `place`, whose AS is 64500 plus its place.
@@ -148,15 +148,15 @@ fn a_route_that_is_not_best_says_why() {
     );
     let routes = [held(0, &[]), held(1, &[]), held(2, &[1, 1]), held(3, &[1]), held(4, &[2])];
     let why = |policy: &Policy, at| explain(policy, &inputs(&routes), at);
-    assert_eq!(why(&rules, 0), Some(Behind::Rejected(Rejection::Rule(0))));
-    assert_eq!(why(&rules, 1), Some(Behind::Class { own: 5, best: 128 }));
-    assert_eq!(why(&rules, 2), Some(Behind::Step(Step::AsPathLength)));
+    assert_eq!(why(&rules, 0), Some(RankLoss::Rejected(Rejection::Rule(0))));
+    assert_eq!(why(&rules, 1), Some(RankLoss::Class { own: 5, best: 128 }));
+    assert_eq!(why(&rules, 2), Some(RankLoss::Step(Step::AsPathLength)));
     assert_eq!(why(&rules, 3), None);
     assert_eq!(why(&rules, 4), None);
     let strict =
         policy("ranking = { strict = true }\nrule = [{ direction = 'import', peer = [64500, 64501], reject = true }]");
     assert_eq!(why(&strict, 3), None);
-    assert_eq!(why(&strict, 4), Some(Behind::Step(Step::RouterId)));
+    assert_eq!(why(&strict, 4), Some(RankLoss::Step(Step::RouterId)));
     assert_eq!(why(&strict, 9), None);
 }
 

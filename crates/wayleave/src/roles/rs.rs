@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tracing::info;
 use wayleave_core::Machine;
-use wayleave_route_server::party::{Number, Party, PartyConfig, PartyInput};
+use wayleave_route_server::party::{Party, PartyConfig, PartyInput, PartyNumber};
 use wayleave_runtime::identity::{Fingerprint, Identity};
 use wayleave_runtime::links::{Connecting, Limits, Links, Listening};
 use wayleave_runtime::tls::{Pin, PinVerifier, Pins, Role as PeerRole};
@@ -131,7 +131,7 @@ async fn reload(config: &RsConfig, source: &Source, events: &mpsc::Sender<Event>
 fn machine_config(config: &RsConfig) -> PartyConfig {
     let party = &config.party;
     PartyConfig {
-        number: if *party.number.get_ref() == 1 { Number::One } else { Number::Two },
+        number: if *party.number.get_ref() == 1 { PartyNumber::One } else { PartyNumber::Two },
         exchange: party.exchange.get_ref().clone(),
         operator: party.operator.get_ref().0.0,
         tick: Duration::from_millis(*party.tick_ms.get_ref()),

@@ -3,19 +3,19 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use wayleave_route_server::party::{Change, Stored};
+use wayleave_route_server::party::{Change, StoredRecord};
 use wayleave_runtime::store::{self, FileStore, Store, StoreError};
 
 /// The tables of either machine.
 const TABLES: [&str; 4] = ["meta", "objects", "marks", "versions"];
 
 /// Opens a role's state and reads all of it.
-pub fn open(path: &Path) -> Result<(Arc<FileStore>, Vec<Stored>), StoreError> {
+pub fn open(path: &Path) -> Result<(Arc<FileStore>, Vec<StoredRecord>), StoreError> {
     let store = FileStore::open(path)?;
     let mut all = Vec::new();
     for table in TABLES {
         let records = store.load(table)?.into_iter();
-        all.extend(records.map(|(key, value)| Stored { table: table.to_owned(), key, value }));
+        all.extend(records.map(|(key, value)| StoredRecord { table: table.to_owned(), key, value }));
     }
     Ok((Arc::new(store), all))
 }

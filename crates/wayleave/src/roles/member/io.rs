@@ -8,7 +8,7 @@ use tracing::{error, info, warn};
 use wayleave_bgp::peer::PeerEvent;
 use wayleave_member::{Input, MemberProxy, Output};
 use wayleave_route_server::member::MemberEvent;
-use wayleave_route_server::party::Number;
+use wayleave_route_server::party::PartyNumber;
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{LinkEvent, Links};
 use wayleave_runtime::store::{FileStore, Store};
@@ -66,7 +66,7 @@ impl Io<MemberProxy> for MemberIo {
     fn step(&mut self, event: Event) -> Step<MemberProxy> {
         Step::Input(match event {
             Event::Link(LinkEvent::Up { link, pin, .. }) => {
-                Input::LinkUp { link, party: if pin.id == 1 { Number::One } else { Number::Two } }
+                Input::LinkUp { link, party: if pin.id == 1 { PartyNumber::One } else { PartyNumber::Two } }
             }
             Event::Link(LinkEvent::Frame { link, bytes, .. }) => Input::Frame { link, bytes },
             Event::Link(LinkEvent::Down { link, .. }) => Input::LinkDown { link },

@@ -58,7 +58,7 @@ impl Io<Party> for PartyIo {
         Step::Input(match event {
             Event::Link(LinkEvent::Up { link, pin, .. }) => {
                 let peer = match pin.role {
-                    Role::Party => PeerId::Other,
+                    Role::Party => PeerId::Party,
                     Role::Member => PeerId::Member(pin.id),
                 };
                 PartyInput::LinkUp { link, peer }
@@ -101,7 +101,7 @@ fn log(event: &PartyEvent) {
         PartyEvent::Agreed { objects, dropped } => {
             info!(objects, dropped, "link to the peer party up: both parties store the same objects");
         }
-        PartyEvent::OtherGone => {
+        PartyEvent::PeerPartyDown => {
             warn!("link to the peer party down: nothing is computed until it is up; members keep their routes");
         }
         PartyEvent::BadFrame { slot: Some(slot), what } => {

@@ -10,27 +10,23 @@ use wayleave_bgp::Nlri;
 use wayleave_core::Prefix;
 use wayleave_crypto::hash::hash;
 
-use crate::frames::{Body, Candidate, Step, Stored};
+use crate::frames::{Body, Candidate, InventoryRow, Step};
 use crate::object::{Handle, Header, Kind, ShareOne, expand};
 use crate::wire::Writer;
 
 const LABEL_VIEW: &str = "wayleave/route-server/view/v1";
 
-/// What a party holds of an announcement besides its header. What is party 1's never meets what is party 2's.
+/// What a party holds of an announcement besides its header. The two parties' parts are never in one process.
 #[derive(Clone)]
 pub enum Part {
     /// Party 1: the seed of its row, and the blob.
     One {
-        /// Its share.
         share: ShareOne,
         /// The sealed route.
         blob: Arc<[u8]>,
     },
     /// Party 2: its row, 16 bytes a slot.
-    Two {
-        /// Its share.
-        row: Vec<u8>,
-    },
+    Two { row: Vec<u8> },
 }
 
 impl fmt::Debug for Part {
@@ -44,22 +40,20 @@ impl fmt::Debug for Part {
 
 /// A stored object.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct ObjectEntry {
     /// As the announcer signed it.
     pub header: Arc<Header>,
     /// [`Header::digest`].
     pub digest: [u8; 32],
-    /// Its name.
     pub handle: Handle,
     /// Slots that its row covers.
     pub width: u32,
     /// Which of its prefixes are dead: superseded or withdrawn.
     pub dead: BTreeSet<u16>,
-    /// This party's part.
     pub part: Part,
 }
 
-impl Entry {
+impl ObjectEntry {
     /// This party's share of the key for `slot`; `None` if the row does not cover the slot.
     #[must_use]
     pub fn key_share(&self, slot: u32) -> Option<[u8; 16]> {
@@ -84,16 +78,16 @@ impl Entry {
     /// Prefixes that it still owns, in order.
     pub fn live(&self) -> impl Iterator<Item = &Nlri> {
         let prefixes = self.header.description.prefixes().iter();
-        (0u16..).zip(prefixes).filter(|(place, _)| !self.dead.contains(place)).map(|(_, nlri)| nlri)
+        (0u16..).zip(prefixes).filter(|(index, _)| !self.dead.contains(index)).map(|(_, nlri)| nlri)
     }
 
-    /// Dead places, ascending.
+    /// Indices of dead prefixes, ascending.
     #[must_use]
-    pub fn dead_places(&self) -> Vec<u16> {
+    pub fn dead_indices(&self) -> Vec<u16> {
         self.dead.iter().copied().collect()
     }
 
-    /// This party's row from slot 0, for display: what it sees of the policy.
+    /// This party's row from slot 0, for display: all that it sees of the policy.
     #[must_use]
     pub fn row(&self) -> Vec<u8> {
         match &self.part {
@@ -108,9 +102,9 @@ impl Entry {
 pub struct Effects {
     /// New objects, (slot, version).
     pub added: Vec<(u32, u64)>,
-    /// Objects of which nothing lives any more.
+    /// Objects without a live prefix.
     pub removed: Vec<(u32, u64, Handle)>,
-    /// Objects whose set of dead places grew, and which still live.
+    /// Live objects with newly dead prefixes.
     pub marked: BTreeSet<(u32, u64)>,
     /// Objects that a column widened: (slot, version, old width, new width).
     pub widened: Vec<(u32, u64, u32, u32)>,
@@ -118,19 +112,19 @@ pub struct Effects {
     pub dead: Vec<Candidate>,
     /// Prefixes whose candidates changed.
     pub touched: BTreeSet<Prefix>,
-    /// Prefixes of the objects in `widened`: news to the new slots only.
+    /// Prefixes of the objects in `widened`, which are new to the new slots only.
     pub opened: BTreeSet<Prefix>,
     /// Versions applied, per slot.
     pub applied: BTreeMap<u32, Vec<u64>>,
 }
 
-/// The live routes of a prefix in number order: by (slot, path identifier) the object's version and the place in it.
+/// The live routes of a prefix in number order: by (slot, path identifier) the object's version and the prefix's index.
 type Routes = BTreeMap<(u32, u32), (u64, u16)>;
 
 /// The objects of one exchange at one party.
 #[derive(Default)]
-pub struct Table {
-    objects: BTreeMap<(u32, u64), Entry>,
+pub struct ObjectTable {
+    objects: BTreeMap<(u32, u64), ObjectEntry>,
     by_handle: HashMap<Handle, (u32, u64)>,
     by_prefix: BTreeMap<Prefix, Routes>,
     prefixes_of: BTreeMap<u32, usize>,
@@ -138,7 +132,7 @@ pub struct Table {
     view: [u8; 32],
 }
 
-impl Table {
+impl ObjectTable {
     /// An empty table.
     #[must_use]
     pub fn new() -> Self {
@@ -147,12 +141,12 @@ impl Table {
 
     /// A stored object.
     #[must_use]
-    pub fn entry(&self, slot: u32, version: u64) -> Option<&Entry> {
+    pub fn entry(&self, slot: u32, version: u64) -> Option<&ObjectEntry> {
         self.objects.get(&(slot, version))
     }
 
     /// All objects by (slot, version).
-    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub fn entries(&self) -> impl Iterator<Item = &ObjectEntry> {
         self.objects.values()
     }
 
@@ -186,13 +180,13 @@ impl Table {
         self.high_water.get(&slot).copied().unwrap_or(0)
     }
 
-    /// Notes that `version` was seen from `slot`; it will never be taken again.
+    /// Notes that `version` was seen from `slot`, so that it is never accepted again.
     pub fn saw(&mut self, slot: u32, version: u64) {
         let mark = self.high_water.entry(slot).or_default();
         *mark = (*mark).max(version);
     }
 
-    /// All marks.
+    /// The highest version of each slot.
     #[must_use]
     pub fn high_waters(&self) -> Vec<(u32, u64)> {
         self.high_water.iter().map(|(slot, version)| (*slot, *version)).collect()
@@ -214,8 +208,8 @@ impl Table {
     #[must_use]
     pub fn candidates(&self, prefix: &Prefix, most: usize) -> Vec<Candidate> {
         let Some(routes) = self.by_prefix.get(prefix) else { return Vec::new() };
-        let named = |((slot, _), (version, place)): (&(u32, u32), &(u64, u16))| {
-            (self.objects[&(*slot, *version)].handle, *place)
+        let named = |((slot, _), (version, index)): (&(u32, u32), &(u64, u16))| {
+            (self.objects[&(*slot, *version)].handle, *index)
         };
         if routes.len() <= most {
             return routes.iter().map(named).collect();
@@ -248,7 +242,7 @@ impl Table {
     }
 
     /// Applies an announcement. `version` must be above every version of that slot that was applied.
-    pub fn announce(&mut self, entry: Entry, effects: &mut Effects) {
+    pub fn announce(&mut self, entry: ObjectEntry, effects: &mut Effects) {
         let description = &entry.header.description;
         let (slot, version) = (description.slot, description.version);
         self.applied(slot, version, effects);
@@ -256,9 +250,9 @@ impl Table {
         let prefixes: Vec<Nlri> = description.prefixes().to_vec();
         self.by_handle.insert(entry.handle, (slot, version));
         self.objects.insert((slot, version), entry);
-        for (place, nlri) in (0u16..).zip(prefixes) {
+        for (index, nlri) in (0u16..).zip(prefixes) {
             self.supersede(slot, &nlri, effects);
-            self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, place));
+            self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, index));
             *self.prefixes_of.entry(slot).or_default() += 1;
             effects.touched.insert(nlri.prefix);
         }
@@ -294,7 +288,7 @@ impl Table {
         }
     }
 
-    /// Every object of `slot` dies.
+    /// Removes every object of `slot`.
     pub fn expire(&mut self, slot: u32, effects: &mut Effects) {
         let of_slot = self.objects.range((slot, 0)..=(slot, u64::MAX));
         let live: Vec<Nlri> = of_slot.flat_map(|(_, entry)| entry.live()).copied().collect();
@@ -308,24 +302,24 @@ impl Table {
         effects.applied.entry(slot).or_default().push(version);
     }
 
-    /// Takes `nlri` from the object of `slot` that owns it, if any.
+    /// Removes `nlri` from the object of `slot` that owns it, if any.
     fn supersede(&mut self, slot: u32, nlri: &Nlri, effects: &mut Effects) {
         let Some(routes) = self.by_prefix.get_mut(&nlri.prefix) else { return };
-        let Some((version, place)) = routes.remove(&(slot, nlri.path_id)) else { return };
+        let Some((version, index)) = routes.remove(&(slot, nlri.path_id)) else { return };
         if routes.is_empty() {
             self.by_prefix.remove(&nlri.prefix);
         }
         effects.touched.insert(nlri.prefix);
-        self.kill(slot, version, place, effects);
+        self.kill(slot, version, index, effects);
     }
 
-    fn kill(&mut self, slot: u32, version: u64, place: u16, effects: &mut Effects) {
+    fn kill(&mut self, slot: u32, version: u64, index: u16, effects: &mut Effects) {
         if let Some(count) = self.prefixes_of.get_mut(&slot) {
             *count = count.saturating_sub(1);
         }
         let Some(entry) = self.objects.get_mut(&(slot, version)) else { return };
-        entry.dead.insert(place);
-        effects.dead.push((entry.handle, place));
+        entry.dead.insert(index);
+        effects.dead.push((entry.handle, index));
         if entry.dead.len() == entry.header.description.prefixes().len() {
             let handle = entry.handle;
             self.objects.remove(&(slot, version));
@@ -337,16 +331,16 @@ impl Table {
         }
     }
 
-    /// Puts a stored object back after a restart; its dead places are already marked.
-    pub fn restore(&mut self, entry: Entry) {
+    /// Restores an object after a restart; its dead prefixes are already marked.
+    pub fn restore(&mut self, entry: ObjectEntry) {
         let description = &entry.header.description;
         let (slot, version) = (description.slot, description.version);
         self.saw(slot, version);
-        for (place, nlri) in (0u16..).zip(description.prefixes()) {
-            if entry.dead.contains(&place) {
+        for (index, nlri) in (0u16..).zip(description.prefixes()) {
+            if entry.dead.contains(&index) {
                 continue;
             }
-            self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, place));
+            self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, index));
             *self.prefixes_of.entry(slot).or_default() += 1;
         }
         self.by_handle.insert(entry.handle, (slot, version));
@@ -355,31 +349,31 @@ impl Table {
 
     /// The inventory that the parties compare when their link comes up.
     #[must_use]
-    pub fn inventory(&self) -> Vec<Stored> {
-        let row = |((slot, version), entry): (&(u32, u64), &Entry)| Stored {
+    pub fn inventory(&self) -> Vec<InventoryRow> {
+        let row = |((slot, version), entry): (&(u32, u64), &ObjectEntry)| InventoryRow {
             slot: *slot,
             version: *version,
             digest: entry.digest,
             width: entry.width,
-            dead: entry.dead_places(),
+            dead: entry.dead_indices(),
         };
         self.objects.iter().map(row).collect()
     }
 
-    /// Drops an object that the other party does not have.
+    /// Drops an object that the peer party does not have.
     pub fn drop_object(&mut self, slot: u32, version: u64, effects: &mut Effects) {
         let Some(entry) = self.objects.get(&(slot, version)) else { return };
-        let places = u16::try_from(entry.header.description.prefixes().len()).unwrap_or(u16::MAX);
-        let all: Vec<u16> = (0..places).collect();
+        let indices = u16::try_from(entry.header.description.prefixes().len()).unwrap_or(u16::MAX);
+        let all: Vec<u16> = (0..indices).collect();
         self.mark_dead(slot, version, &all, effects);
     }
 
-    /// Marks places of an object dead.
-    pub fn mark_dead(&mut self, slot: u32, version: u64, places: &[u16], effects: &mut Effects) {
-        for &place in places {
+    /// Marks prefixes of an object dead, by index.
+    pub fn mark_dead(&mut self, slot: u32, version: u64, indices: &[u16], effects: &mut Effects) {
+        for &index in indices {
             let Some(entry) = self.objects.get(&(slot, version)) else { return };
-            let Some(nlri) = entry.header.description.prefixes().get(usize::from(place)).copied() else { continue };
-            if !entry.dead.contains(&place) {
+            let Some(nlri) = entry.header.description.prefixes().get(usize::from(index)).copied() else { continue };
+            if !entry.dead.contains(&index) {
                 self.supersede(slot, &nlri, effects);
             }
         }
@@ -394,12 +388,12 @@ impl Table {
         }
     }
 
-    /// Starts a view over from the inventory, after both parties agreed on it.
+    /// Starts a new view from the inventory, after both parties agreed on it.
     pub fn reset_view(&mut self, epoch: u64, set: &[u8]) {
         let mut w = Writer::new();
         w.u64(epoch).blob(set).list(&self.inventory(), |w, row| {
-            w.u32(row.slot).u64(row.version).bytes(&row.digest).u32(row.width).list(&row.dead, |w, place| {
-                w.u16(*place);
+            w.u32(row.slot).u64(row.version).bytes(&row.digest).u32(row.width).list(&row.dead, |w, index| {
+                w.u16(*index);
             });
         });
         self.view = hash(LABEL_VIEW, &[&w.finish()]);

@@ -1,0 +1,97 @@
+//! What the two parties do differently: party 1 sequences ([`Sequencer`](super::sequencer::Sequencer)), party 2 follows
+//! ([`Follower`](super::follower::Follower)).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use wayleave_core::{Instant, Now};
+
+use super::batch::Applied;
+use super::state::{Departure, PendingObject, Stage, State};
+use crate::frames::{PartyFrame, SessionId};
+
+/// A party's part in the protocol between the two. Each method that does nothing by default concerns one party only.
+pub(super) trait Role: Send {
+    /// A frame of the peer party, other than its hello and the engine's. `Err` says how the peer party erred.
+    fn peer_frame(&mut self, party: &mut State, frame: PartyFrame, now: Now) -> Result<(), &'static str>;
+
+    /// Before the inventories were compared, only frames that compare them may come.
+    fn peer_frame_before_ready(&mut self, party: &mut State, frame: PartyFrame, now: Now) -> Result<(), &'static str>;
+
+    /// The hello to the peer party has gone out.
+    fn peer_greeted(&mut self, _party: &mut State) {}
+
+    fn member_greeted(&mut self, _party: &mut State, _slot: u32, _session: SessionId, _select_best: bool) {}
+
+    fn departed(&mut self, party: &mut State, departure: Departure);
+
+    /// This party took a member's object, which waits for its other half now.
+    fn object_submitted(&mut self, _party: &mut State, _slot: u32, _version: u64, _digest: [u8; 32]) {}
+
+    /// This party took a member's ranking.
+    fn ranking_submitted(&mut self, _party: &mut State, _seq: u64, _slot: u32, _row: [u8; 16]) {}
+
+    /// A member requested everything again.
+    fn resync(&mut self, _slot: u32) {}
+
+    /// The operator's new member set, which has been checked.
+    fn new_member_set(&mut self, _set: Arc<[u8]>) {}
+
+    fn new_recommendation(&mut self, _party: &mut State, _recommendation: BTreeMap<u32, u8>) {}
+
+    /// The object that a step of a batch names.
+    fn take_object(&mut self, party: &mut State, slot: u32, version: u64) -> Option<PendingObject> {
+        party.take_pending(slot, version)
+    }
+
+    /// A batch made the member active.
+    fn member_synced(&mut self, _slot: u32) {}
+
+    /// A batch made the member inactive.
+    fn member_inactive(&mut self, _slot: u32, _now: Now) {}
+
+    /// A batch began an epoch; returns the recommendation for it, if that changes.
+    fn epoch_began(&mut self) -> Option<BTreeMap<u32, u8>> {
+        None
+    }
+
+    /// The store holds what the batch changed.
+    fn batch_persisted(&mut self, party: &mut State, seq: u64, applied: Box<Applied>, now: Now);
+
+    /// Proposes a batch, if it is time.
+    fn propose(&mut self, _party: &mut State, _now: Now) {}
+
+    /// Starts the evaluation of a round, if it is time.
+    fn start_evaluation(&mut self, _party: &mut State, _now: Now) {}
+
+    /// Starts to fill the pool of correlations, if nothing else is to do. Returns whether it did.
+    fn refill(&mut self, _party: &mut State, _now: Now) -> bool {
+        false
+    }
+
+    /// Does what is due by the clock alone.
+    fn sweep(&mut self, _party: &mut State, _now: Now) {}
+
+    /// When this role next has something to do by the clock.
+    fn deadline(&self, _party: &State) -> Option<Instant> {
+        None
+    }
+
+    /// Whether this party can go on only when the peer party sends something.
+    fn awaits_peer(&self, party: &State) -> bool {
+        match &party.stage {
+            Stage::Idle | Stage::Persisting { .. } => party.peer.as_ref().is_some_and(|peer| !peer.ready),
+            Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Refill | Stage::Round(_) => true,
+        }
+    }
+
+    /// Whether everything that was given to this role has had its effect.
+    fn is_at_rest(&self, _party: &State) -> bool {
+        true
+    }
+
+    /// Whether the pool of correlations holds what it should.
+    fn is_stocked(&self, _party: &State) -> bool {
+        true
+    }
+}

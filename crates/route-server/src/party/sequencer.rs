@@ -1,0 +1,546 @@
+//! Party 1's own task: it gives batches, evaluations and refills their order.
+//!
+//! Everything here happens at party 1 alone. Party 2 reports what it holds ([`Between::Holding`], [`Between::Joined`],
+//! [`Between::Ranked`]); the sequencer proposes what both parties can do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wayleave_core::{Instant, Now};
+
+use super::batch::Applied;
+use super::role::Role;
+use super::state::{Departure, PendingObject, Stage, State};
+use super::{PartyEvent, engine};
+use crate::frames::{InventoryRow, PartyFrame, Refusal, SessionId, Step};
+use crate::object::Kind;
+use crate::object_table::Effects;
+
+/// Objects of one batch: our own limit, so that a batch stays a bounded amount of work.
+const MAX_BATCH: usize = 1024;
+/// How often objects without their other half, and routes of absent members, are looked for.
+const SWEEP: Duration = Duration::from_millis(250);
+/// Rankings that a member may miss in a row before its link is closed.
+const MAX_MISSED: u32 = 3;
+/// Rows of a whole inventory: our own limit.
+const MAX_INVENTORY: usize = 4 << 20;
+
+/// What only party 1 keeps.
+pub(super) struct Sequencer {
+    /// Objects of the batch that is proposed. They are applied even if their member goes meanwhile.
+    proposed: BTreeMap<(u32, u64), PendingObject>,
+    /// Objects that wait at party 2: digest, and since when this party knows.
+    peer_holds: BTreeMap<(u32, u64), ([u8; 32], Instant)>,
+    /// Members connected to party 2: session, and whether they take part in Select-Best.
+    peer_joined: BTreeMap<u32, (SessionId, bool)>,
+    /// Members that get everything again with the next batch.
+    resync: BTreeSet<u32>,
+    /// Announcers that are not connected, and since when.
+    absent_since: BTreeMap<u32, Instant>,
+    /// Steps for the next batch.
+    queued: Vec<Step>,
+    /// The recommendation from the next epoch on.
+    next_recommendation: Option<BTreeMap<u32, u8>>,
+    next_tick: Instant,
+    next_sweep: Instant,
+}
+
+impl Sequencer {
+    /// A sequencer for a party whose store holds routes of `announcers`.
+    pub(super) fn new(announcers: BTreeSet<u32>, now: Now) -> Self {
+        Self {
+            proposed: BTreeMap::new(),
+            peer_holds: BTreeMap::new(),
+            peer_joined: BTreeMap::new(),
+            resync: BTreeSet::new(),
+            absent_since: announcers.into_iter().map(|slot| (slot, now.instant)).collect(),
+            queued: Vec::new(),
+            next_recommendation: None,
+            next_tick: now.instant,
+            next_sweep: now.instant,
+        }
+    }
+
+    /// Whether there is something to propose.
+    fn has_work(&self, party: &State) -> bool {
+        party.peer_ready() && (!self.queued.is_empty() || self.has_sync(party) || self.has_matched_object(party))
+    }
+
+    /// Whether there is a member whose two links are up and to which not everything was sent.
+    fn has_sync(&self, party: &State) -> bool {
+        party.members.keys().any(|slot| self.sync_of(party, *slot).is_some())
+    }
+
+    fn sync_of(&self, party: &State, slot: u32) -> Option<Step> {
+        party.set.active(slot)?;
+        let member = party.members.get(&slot)?;
+        let session = member.session?;
+        let (peer_session, select_best) = *self.peer_joined.get(&slot)?;
+        let is_active = party.active.get(&slot).is_some_and(|active| active.session == session);
+        let is_due = !is_active || self.resync.contains(&slot);
+        (session == peer_session && select_best == member.select_best && is_due).then_some(Step::Sync {
+            slot,
+            session,
+            select_best,
+        })
+    }
+
+    /// Whether party 2 holds the same object.
+    fn is_matched(&self, slot: u32, version: u64, object: &PendingObject) -> bool {
+        self.peer_holds.get(&(slot, version)).is_some_and(|(digest, _)| *digest == object.digest)
+    }
+
+    fn has_matched_object(&self, party: &State) -> bool {
+        party.pending.iter().any(|(slot, waiting)| {
+            waiting.first_key_value().is_some_and(|(version, object)| self.is_matched(*slot, *version, object))
+        })
+    }
+
+    /// The steps that take the objects of which both parties hold their half, and the objects that are over their
+    /// announcer's prefix limit.
+    fn object_steps(&self, party: &State) -> (Vec<Step>, Vec<(u32, u64)>) {
+        // One member's flood leaves room for the others' objects.
+        let quota = (MAX_BATCH / party.pending.len().max(1)).max(1);
+        let (mut steps, mut over_limit) = (Vec::new(), Vec::new());
+        for (slot, waiting) in &party.pending {
+            let (mut new, mut taken) = (0, 0);
+            // In order within a slot: what waits for its other half holds back what comes after it.
+            for (version, object) in waiting {
+                if !self.is_matched(*slot, *version, object) || taken == quota {
+                    break;
+                }
+                let more = new_prefixes(party, *slot, &object.header.description.kind);
+                if more > 0 && new + more > prefixes_left(party, *slot) {
+                    // What goes before it in this batch may make room: then it is considered again in the next.
+                    if taken > 0 {
+                        break;
+                    }
+                    over_limit.push((*slot, *version));
+                    continue;
+                }
+                new += more;
+                taken += 1;
+                steps.push(Step::Object { slot: *slot, version: *version, digest: object.digest });
+            }
+        }
+        (steps, over_limit)
+    }
+
+    /// A proposed batch came to nothing: its objects wait again, if their members are still there.
+    fn take_back_proposed(&mut self, party: &mut State) {
+        for ((slot, version), object) in std::mem::take(&mut self.proposed) {
+            if party.members.contains_key(&slot) {
+                party.pending.entry(slot).or_default().insert(version, object);
+            }
+        }
+    }
+
+    fn queue_gone(&mut self, party: &State, slot: u32) {
+        let joins = |step: &Step| matches!(step, Step::Sync { slot: joining, .. } if *joining == slot);
+        let is_joining = matches!(&party.stage, Stage::Proposed { steps, .. } if steps.iter().any(joins));
+        let is_active = is_joining || party.active.contains_key(&slot);
+        if is_active && !self.queued.contains(&Step::Gone { slot }) {
+            self.queued.push(Step::Gone { slot });
+        }
+    }
+
+    /// Drops waiting objects at both parties and reports it to their members.
+    fn drop_at_both(&mut self, party: &mut State, objects: &[(u32, u64)], reason: Refusal) {
+        if objects.is_empty() {
+            return;
+        }
+        for (slot, version) in objects {
+            party.take_pending(*slot, *version);
+            self.peer_holds.remove(&(*slot, *version));
+            party.refuse(*slot, *version, reason);
+        }
+        party.send_to_peer(&PartyFrame::Drop { objects: objects.to_vec() });
+    }
+
+    /// Asks members again for objects that only one party got, or that the parties got different halves of.
+    fn expire_unmatched(&mut self, party: &mut State, now: Now) {
+        let is_overdue = |since| now.instant.since(since) >= party.config.match_wait;
+        let mut unmatched = BTreeSet::new();
+        for (slot, waiting) in &party.pending {
+            for (version, object) in waiting {
+                if !self.is_matched(*slot, *version, object) && is_overdue(object.since) {
+                    unmatched.insert((*slot, *version));
+                }
+            }
+        }
+        for ((slot, version), (_, since)) in &self.peer_holds {
+            let pending = party.pending.get(slot).is_some_and(|waiting| waiting.contains_key(version));
+            if !pending && is_overdue(*since) {
+                unmatched.insert((*slot, *version));
+            }
+        }
+        if matches!(party.stage, Stage::Idle | Stage::Round(_)) {
+            for (slot, version) in &unmatched {
+                party.event(PartyEvent::Mismatch { slot: *slot, version: *version });
+            }
+            self.drop_at_both(party, &unmatched.into_iter().collect::<Vec<_>>(), Refusal::Mismatch);
+        }
+    }
+
+    /// Removes the routes of members that have been away for longer than the stale timer.
+    fn expire_absent(&mut self, party: &mut State, now: Now) {
+        let is_due = |slot: &u32, since: Instant| {
+            !party.active.contains_key(slot) && now.instant.since(since) >= party.config.stale
+        };
+        let due: Vec<u32> =
+            self.absent_since.iter().filter(|(slot, since)| is_due(slot, **since)).map(|(slot, _)| *slot).collect();
+        for slot in due {
+            self.absent_since.remove(&slot);
+            if party.table.prefixes_of(slot) > 0 {
+                self.queued.push(Step::Expire { slot });
+                party.event(PartyEvent::Expired { slot });
+            }
+        }
+    }
+
+    /// Party 2 lacks objects of the batch: it is proposed again without them.
+    fn rejected(&mut self, party: &mut State, seq: u64, missing: &[(u32, u64)]) -> Result<(), &'static str> {
+        let steps = take_proposal(party, seq).map_err(|stage| match stage {
+            NotProposed::Nothing => "a rejection of nothing",
+            NotProposed::Another => "a rejection of another batch",
+        })?;
+        party.stage = Stage::Idle;
+        // What was queued meanwhile comes after it.
+        let again = steps.into_iter().filter(|s| !matches!(s, Step::Object { .. } | Step::Sync { .. }));
+        self.queued = again.chain(std::mem::take(&mut self.queued)).collect();
+        self.take_back_proposed(party);
+        for (slot, version) in missing {
+            self.peer_holds.remove(&(*slot, *version));
+        }
+        Ok(())
+    }
+
+    /// Party 2 applied the batch, with this view as the result.
+    fn accepted(&mut self, party: &mut State, seq: u64, view: [u8; 32], now: Now) -> Result<(), &'static str> {
+        let steps = take_proposal(party, seq).map_err(|stage| match stage {
+            NotProposed::Nothing => "an acceptance of nothing",
+            NotProposed::Another => "an acceptance of another batch",
+        })?;
+        party.apply(self, seq, &steps, now)?;
+        if party.table.view() == view { Ok(()) } else { Err("its view differs from ours") }
+    }
+
+    /// Part of party 2's inventory; with the last part, concludes what both parties keep.
+    fn inventory(
+        &mut self,
+        party: &mut State,
+        rows: Vec<InventoryRow>,
+        high_water: &[(u32, u64)],
+        more: bool,
+        now: Now,
+    ) -> Result<(), &'static str> {
+        let peer = party.peer.as_mut().filter(|peer| !peer.ready).ok_or("an inventory out of turn")?;
+        let hello = peer.hello.as_ref().ok_or("an inventory before the hello")?;
+        let (their_epoch, their_set) = (hello.epoch, Arc::clone(&hello.set));
+        if peer.rows.len() + rows.len() > MAX_INVENTORY {
+            return Err("an inventory that is too long");
+        }
+        peer.rows.extend(rows);
+        if more {
+            return Ok(());
+        }
+        let theirs = std::mem::take(&mut peer.rows);
+        let mut effects = Effects::default();
+        party.adopt_newer_set(&their_set, &mut effects);
+        party.epoch = party.epoch.max(their_epoch);
+        for (slot, version) in high_water {
+            party.table.saw(*slot, *version);
+        }
+        let (drop, differ) = party.compare(&theirs, &mut effects);
+        party.table.reset_view(party.epoch, &party.set_bytes);
+        let frame = PartyFrame::Reconciled {
+            epoch: party.epoch,
+            set: Arc::clone(&party.set_bytes),
+            drop,
+            differ,
+            high_water: party.table.high_waters(),
+            view: party.table.view(),
+        };
+        party.send_to_peer(&frame);
+        party.agreed(&effects);
+        // What waits here is given time again: party 2 reports only now what it holds.
+        for object in party.pending.values_mut().flat_map(BTreeMap::values_mut) {
+            object.since = now.instant;
+        }
+        self.absent_since = party.announcers().into_iter().map(|slot| (slot, now.instant)).collect();
+        Ok(())
+    }
+
+    /// The member's ranking did not come in time at both parties.
+    fn missed_ranking(&mut self, party: &mut State, slot: u32) {
+        party.counters.missed_rankings += 1;
+        party.event(PartyEvent::MissedRanking { slot });
+        self.resync.insert(slot);
+        let Some(member) = party.members.get_mut(&slot) else { return };
+        member.missed += 1;
+        if member.missed >= MAX_MISSED {
+            let link = member.link;
+            party.close(link, "three rankings in a row did not come in time");
+            for departure in std::mem::take(&mut party.departures) {
+                self.departed(party, departure);
+            }
+        }
+    }
+
+    /// When the pool is next filled, if nothing comes in between.
+    fn refill_deadline(&self, party: &State) -> Option<Instant> {
+        let may = matches!(party.stage, Stage::Idle) && party.peer_ready() && !self.has_work(party);
+        (may && !self.is_stocked(party)).then_some(party.refill_at)
+    }
+}
+
+impl Role for Sequencer {
+    fn peer_frame_before_ready(&mut self, party: &mut State, frame: PartyFrame, now: Now) -> Result<(), &'static str> {
+        match frame {
+            PartyFrame::Inventory { .. } => self.peer_frame(party, frame, now),
+            _ => Err("a frame before the inventories were compared"),
+        }
+    }
+
+    fn peer_frame(&mut self, party: &mut State, frame: PartyFrame, now: Now) -> Result<(), &'static str> {
+        match frame {
+            PartyFrame::Inventory { rows, high_water, more } => self.inventory(party, rows, &high_water, more, now),
+            PartyFrame::Holding { objects } => {
+                for (slot, version, digest) in objects {
+                    self.peer_holds.insert((slot, version), (digest, now.instant));
+                }
+                Ok(())
+            }
+            PartyFrame::Joined { slot, session, select_best } => {
+                self.peer_joined.insert(slot, (session, select_best));
+                Ok(())
+            }
+            PartyFrame::Left { slot, session } => {
+                if self.peer_joined.get(&slot).is_some_and(|(s, _)| *s == session) {
+                    self.peer_joined.remove(&slot);
+                    self.peer_holds.retain(|(s, _), _| *s != slot);
+                    self.queue_gone(party, slot);
+                }
+                Ok(())
+            }
+            PartyFrame::Accept { seq, view } => self.accepted(party, seq, view, now),
+            PartyFrame::Reject { seq, missing } => self.rejected(party, seq, &missing),
+            PartyFrame::Ranked { seq, slot, row } => {
+                if let Stage::Round(round) = &mut party.stage {
+                    round.peer_ranked(seq, slot, row);
+                }
+                Ok(())
+            }
+            _ => Err("a frame that only party 2 may get"),
+        }
+    }
+
+    fn departed(&mut self, party: &mut State, departure: Departure) {
+        match departure {
+            Departure::Member { slot, .. } => self.queue_gone(party, slot),
+            Departure::Peer { steps } => {
+                self.queued.extend(steps);
+                self.take_back_proposed(party);
+                self.peer_holds.clear();
+                self.peer_joined.clear();
+                // What comes from the operator stays to be done; everything else is reported again after the next hello.
+                self.queued.retain(|step| matches!(step, Step::Set { .. } | Step::Epoch { .. }));
+            }
+        }
+    }
+
+    fn resync(&mut self, slot: u32) {
+        self.resync.insert(slot);
+    }
+
+    fn new_member_set(&mut self, set: Arc<[u8]>) {
+        self.queued.retain(|step| !matches!(step, Step::Set { .. }));
+        self.queued.push(Step::Set { set });
+    }
+
+    fn new_recommendation(&mut self, party: &mut State, recommendation: BTreeMap<u32, u8>) {
+        if recommendation == *self.next_recommendation.as_ref().unwrap_or(&party.recommendation) {
+            return;
+        }
+        if party.recommendation.is_empty() && party.table.is_empty() {
+            party.recommendation = recommendation;
+            return;
+        }
+        // Fixed for an epoch: it counts from the batch that starts the next one.
+        self.next_recommendation = Some(recommendation);
+        if !self.queued.iter().any(|s| matches!(s, Step::Epoch { .. })) {
+            self.queued.push(Step::Epoch { epoch: party.epoch.saturating_add(1) });
+        }
+    }
+
+    fn take_object(&mut self, party: &mut State, slot: u32, version: u64) -> Option<PendingObject> {
+        self.peer_holds.remove(&(slot, version));
+        self.proposed.remove(&(slot, version)).or_else(|| party.take_pending(slot, version))
+    }
+
+    fn member_synced(&mut self, slot: u32) {
+        self.absent_since.remove(&slot);
+        self.resync.remove(&slot);
+    }
+
+    fn member_inactive(&mut self, slot: u32, now: Now) {
+        self.absent_since.insert(slot, now.instant);
+    }
+
+    fn epoch_began(&mut self) -> Option<BTreeMap<u32, u8>> {
+        self.next_recommendation.take()
+    }
+
+    fn batch_persisted(&mut self, party: &mut State, seq: u64, applied: Box<Applied>, now: Now) {
+        party.send_to_peer(&PartyFrame::Go { seq });
+        party.deliver(seq, &applied, now);
+    }
+
+    /// Proposes the next batch, if the last one is done and the tick has come.
+    fn propose(&mut self, party: &mut State, now: Now) {
+        if !matches!(party.stage, Stage::Idle) || now.instant < self.next_tick || !self.has_work(party) {
+            return;
+        }
+        self.next_tick = now.instant + party.tick;
+        let mut steps = std::mem::take(&mut self.queued);
+        for step in &mut steps {
+            if let Step::Epoch { epoch } = step {
+                *epoch = party.epoch.saturating_add(1);
+            }
+        }
+        steps.extend(party.members.keys().filter_map(|slot| self.sync_of(party, *slot)));
+        // A new member set may end the slots of objects that wait: those are checked under it, in the next batch.
+        if !steps.iter().any(|step| matches!(step, Step::Set { .. })) {
+            let (objects, over_limit) = self.object_steps(party);
+            steps.extend(objects);
+            self.drop_at_both(party, &over_limit, Refusal::MaxPrefix);
+        }
+        if steps.is_empty() {
+            return;
+        }
+        party.seq += 1;
+        let seq = party.seq;
+        party.heard = now.instant;
+        for step in &steps {
+            if let Step::Object { slot, version, .. } = step
+                && let Some(object) = party.take_pending(*slot, *version)
+            {
+                self.proposed.insert((*slot, *version), object);
+            }
+        }
+        party.send_to_peer(&PartyFrame::Propose { seq, steps: steps.clone() });
+        party.stage = Stage::Proposed { seq, steps };
+    }
+
+    /// Starts the evaluation when all rankings are there, or at the deadline with those that are.
+    fn start_evaluation(&mut self, party: &mut State, now: Now) {
+        let Stage::Round(round) = &mut party.stage else { return };
+        if round.is_running() || !(round.is_complete() || round.deadline().is_some_and(|at| now.instant >= at)) {
+            return;
+        }
+        let seq = round.seq();
+        let (rows, missed) = round.matched_rankings();
+        if round.start(&rows).is_err() {
+            return;
+        }
+        party.heard = now.instant;
+        for (slot, _) in &rows {
+            if let Some(member) = party.members.get_mut(slot) {
+                member.missed = 0;
+            }
+        }
+        party.send_to_peer(&PartyFrame::Evaluate { seq, rows });
+        for slot in missed {
+            self.missed_ranking(party, slot);
+        }
+    }
+
+    fn refill(&mut self, party: &mut State, now: Now) -> bool {
+        if !matches!(party.stage, Stage::Idle) || !party.peer_ready() {
+            return false;
+        }
+        if now.instant < party.refill_at || (self.has_work(party) && now.instant >= self.next_tick) {
+            return false;
+        }
+        let Some(engine) = party.engine.as_mut().filter(|engine| engine.is_idle()) else { return false };
+        let short = engine.short_of(&engine.target);
+        let chunks = engine::refill_chunks(&short);
+        if chunks.is_empty() || engine.fill(&chunks).is_err() {
+            return false;
+        }
+        party.heard = now.instant;
+        party.send_to_peer(&PartyFrame::Refill { demand: engine::to_frame(&chunks) });
+        party.stage = Stage::Refill;
+        true
+    }
+
+    fn sweep(&mut self, party: &mut State, now: Now) {
+        if now.instant >= self.next_sweep {
+            self.next_sweep = now.instant + SWEEP;
+            self.expire_unmatched(party, now);
+            self.expire_absent(party, now);
+        }
+    }
+
+    fn deadline(&self, party: &State) -> Option<Instant> {
+        let round = match &party.stage {
+            Stage::Round(round) => round.deadline(),
+            _ => None,
+        };
+        let tick = (matches!(party.stage, Stage::Idle) && self.has_work(party)).then_some(self.next_tick);
+        let unmatched = !(party.pending.is_empty() && self.peer_holds.is_empty());
+        // Nothing is to be swept for an absent member before its routes die: that may be hours.
+        let absent = self.absent_since.iter().filter(|(slot, _)| !party.active.contains_key(slot));
+        let dies = absent.map(|(_, since)| self.next_sweep.max(*since + party.config.stale)).min();
+        let sweep = if unmatched { Some(self.next_sweep) } else { dies };
+        let sweep = sweep.filter(|_| party.peer_ready());
+        [round, tick, sweep, self.refill_deadline(party)].into_iter().flatten().min()
+    }
+
+    /// In a round party 1 waits for members first, and for party 2 once the evaluation runs.
+    fn awaits_peer(&self, party: &State) -> bool {
+        match &party.stage {
+            Stage::Idle | Stage::Persisting { .. } => party.peer.as_ref().is_some_and(|peer| !peer.ready),
+            Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Refill => true,
+            Stage::Round(round) => round.is_running(),
+        }
+    }
+
+    fn is_at_rest(&self, party: &State) -> bool {
+        !self.has_work(party) && self.peer_holds.is_empty()
+    }
+
+    fn is_stocked(&self, party: &State) -> bool {
+        !party.engine.as_ref().is_some_and(|engine| engine.short_of(&engine.target).total() > 0)
+    }
+}
+
+/// Why a proposal cannot be taken.
+enum NotProposed {
+    Nothing,
+    Another,
+}
+
+/// The steps of the proposal `seq`, which party 2 answers.
+fn take_proposal(party: &mut State, seq: u64) -> Result<Vec<Step>, NotProposed> {
+    match &mut party.stage {
+        Stage::Proposed { seq: proposed, steps } if *proposed == seq => Ok(std::mem::take(steps)),
+        Stage::Proposed { .. } => Err(NotProposed::Another),
+        _ => Err(NotProposed::Nothing),
+    }
+}
+
+/// Prefixes that an object adds to those of its announcer.
+fn new_prefixes(party: &State, slot: u32, kind: &Kind) -> usize {
+    let Kind::Announce { prefixes } = kind else { return 0 };
+    prefixes.iter().filter(|nlri| !party.table.owns(slot, nlri)).count()
+}
+
+/// Prefixes that a member may announce beyond those it does; a limit of 0 is none.
+fn prefixes_left(party: &State, slot: u32) -> usize {
+    match party.set.slot(slot).map_or(0, |s| s.max_prefix as usize) {
+        0 => usize::MAX,
+        most => most.saturating_sub(party.table.prefixes_of(slot)),
+    }
+}

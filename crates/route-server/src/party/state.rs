@@ -1,0 +1,370 @@
+//! What both parties hold and do alike: links, members, objects that wait, what is sent and what is refused.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wayleave_core::{Instant, Now};
+use wayleave_crypto::sign::VerifyingKey;
+
+use super::engine::Engine;
+use super::reconcile::PeerHello;
+use super::round::Round;
+use super::{Counters, LinkId, PartyConfig, PartyEvent, PartyNumber, PartyOutput, PeerId, PersistId, batch, store};
+use crate::directory::MemberSet;
+use crate::frames::{InventoryRow, PART, PROTOCOL, PartyFrame, Refusal, SessionId, Step, ToMember};
+use crate::object::{Header, Kind, MAX_BLOB};
+use crate::object_table::{Effects, ObjectTable, Part};
+use crate::rng::Rng;
+
+/// Objects that one member may have waiting: our own limit.
+const MAX_PENDING: usize = 8192;
+/// How long the peer party may take to answer.
+const PEER_WAIT: Duration = Duration::from_secs(15);
+
+/// A member's link at this party.
+#[derive(Clone, Debug)]
+pub(super) struct MemberLink {
+    pub link: LinkId,
+    /// Set by the member's hello.
+    pub session: Option<SessionId>,
+    pub select_best: bool,
+    /// Rankings missed in a row.
+    pub missed: u32,
+}
+
+/// A member to which both parties deliver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ActiveMember {
+    pub session: SessionId,
+    pub select_best: bool,
+}
+
+/// An object that waits to be applied.
+pub(super) struct PendingObject {
+    pub header: Arc<Header>,
+    pub digest: [u8; 32],
+    pub part: Option<Part>,
+    pub column: Option<Arc<[u8]>>,
+    pub since: Instant,
+}
+
+/// The link to the peer party.
+pub(super) struct PeerParty {
+    pub link: LinkId,
+    /// Whether the inventories have been compared.
+    pub ready: bool,
+    pub hello: Option<PeerHello>,
+    pub nonce: [u8; 16],
+    /// Rows of an inventory that comes in several frames.
+    pub rows: Vec<InventoryRow>,
+}
+
+/// The stage of the current batch.
+pub(super) enum Stage {
+    Idle,
+    /// Party 1 awaits the answer to its proposal.
+    Proposed {
+        seq: u64,
+        steps: Vec<Step>,
+    },
+    /// Applied; the store is writing. Party 1 then says go, party 2 accepts.
+    Persisting {
+        seq: u64,
+        id: PersistId,
+        applied: Box<batch::Applied>,
+    },
+    /// Party 2 accepted and awaits the go.
+    Accepted {
+        seq: u64,
+        applied: Box<batch::Applied>,
+    },
+    /// Rankings are awaited, or the evaluation runs.
+    Round(Box<Round>),
+    /// The pool of correlations is being filled.
+    Refill,
+}
+
+/// A link that is gone, as the party's role has to know it.
+pub(super) enum Departure {
+    Member {
+        slot: u32,
+        session: SessionId,
+    },
+    /// The peer party, with the steps of a proposal that it had not answered.
+    Peer {
+        steps: Vec<Step>,
+    },
+}
+
+/// The state of a party, without what only party 1 needs ([`super::sequencer::Sequencer`]).
+pub(super) struct State {
+    pub config: PartyConfig,
+    pub set: MemberSet,
+    pub keys: Vec<Option<VerifyingKey>>,
+    pub set_bytes: Arc<[u8]>,
+    pub epoch: u64,
+    pub seq: u64,
+    pub tick: Duration,
+    /// Slots of each member set so far.
+    pub widths: BTreeMap<u64, u32>,
+    pub table: ObjectTable,
+    pub pending: BTreeMap<u32, BTreeMap<u64, PendingObject>>,
+    pub links: BTreeMap<LinkId, PeerId>,
+    pub members: BTreeMap<u32, MemberLink>,
+    pub active: BTreeMap<u32, ActiveMember>,
+    pub peer: Option<PeerParty>,
+    pub stage: Stage,
+    pub engine: Option<Engine>,
+    /// The exchange's recommendation of this epoch by announcer's slot; empty at party 2.
+    pub recommendation: BTreeMap<u32, u8>,
+    /// From when on the pool may be filled.
+    pub refill_at: Instant,
+    /// When the peer party was last heard, or last had to answer something new.
+    pub heard: Instant,
+    /// Links that went since the role last looked.
+    pub departures: Vec<Departure>,
+    pub counters: Counters,
+    pub rng: Rng,
+    pub output: VecDeque<PartyOutput>,
+    pub next_persist: PersistId,
+}
+
+impl State {
+    pub(super) fn event(&mut self, event: PartyEvent) {
+        self.output.push_back(PartyOutput::Event(event));
+    }
+
+    fn send(&mut self, link: LinkId, frame: Vec<u8>) {
+        self.counters.bytes_sent += frame.len() as u64;
+        self.output.push_back(PartyOutput::Send { link, frame: frame.into() });
+    }
+
+    pub(super) fn send_to_peer(&mut self, frame: &PartyFrame) {
+        if let Some(link) = self.peer.as_ref().map(|peer| peer.link) {
+            self.send(link, frame.encode());
+        }
+    }
+
+    pub(super) fn send_to_member(&mut self, slot: u32, frame: &ToMember) {
+        let Some(link) = self.members.get(&slot).map(|member| member.link) else { return };
+        let bytes = frame.encode();
+        if bytes.len() <= PART {
+            self.send(link, bytes);
+            return;
+        }
+        let parts = bytes.len().div_ceil(PART);
+        for (i, part) in bytes.chunks(PART).enumerate() {
+            self.send(link, ToMember::Part { last: i + 1 == parts, bytes: part.to_vec() }.encode());
+        }
+    }
+
+    pub(super) fn persist(&mut self, changes: Vec<store::Change>) -> PersistId {
+        self.next_persist += 1;
+        let id = self.next_persist;
+        self.output.push_back(PartyOutput::Persist { id, changes });
+        id
+    }
+
+    pub(super) fn peer_ready(&self) -> bool {
+        self.peer.as_ref().is_some_and(|peer| peer.ready)
+    }
+
+    pub(super) fn link_up(&mut self, link: LinkId, peer: PeerId, now: Now) {
+        self.links.insert(link, peer);
+        match peer {
+            PeerId::Member(slot) => {
+                if let Some(old) = self.members.get(&slot).map(|m| m.link) {
+                    self.close(old, "the member connected again");
+                }
+                self.members.insert(slot, MemberLink { link, session: None, select_best: false, missed: 0 });
+            }
+            PeerId::Party => {
+                self.heard = now.instant;
+                if let Some(old) = self.peer.as_ref().map(|peer| peer.link) {
+                    self.close(old, "the peer party connected again");
+                }
+                let nonce = self.rng.bytes();
+                self.peer = Some(PeerParty { link, ready: false, hello: None, nonce, rows: Vec::new() });
+                self.greet_peer();
+            }
+        }
+    }
+
+    pub(super) fn close(&mut self, link: LinkId, reason: impl Into<String>) {
+        self.output.push_back(PartyOutput::Close { link, reason: reason.into() });
+        self.unlink(link);
+    }
+
+    pub(super) fn close_peer(&mut self, reason: impl Into<String>) {
+        if let Some(link) = self.peer.as_ref().map(|peer| peer.link) {
+            self.close(link, reason);
+        }
+    }
+
+    /// Forgets a link that is down or being closed.
+    pub(super) fn unlink(&mut self, link: LinkId) {
+        match self.links.remove(&link) {
+            Some(PeerId::Member(slot)) if self.members.get(&slot).is_some_and(|m| m.link == link) => {
+                self.pending.remove(&slot);
+                let session = self.members.remove(&slot).and_then(|member| member.session);
+                self.departures.extend(session.map(|session| Departure::Member { slot, session }));
+            }
+            Some(PeerId::Party) if self.peer.as_ref().is_some_and(|peer| peer.link == link) => {
+                self.peer = None;
+                self.engine = None;
+                self.active.clear();
+                let steps = match std::mem::replace(&mut self.stage, Stage::Idle) {
+                    Stage::Proposed { steps, .. } => steps,
+                    _ => Vec::new(),
+                };
+                self.departures.push(Departure::Peer { steps });
+                self.event(PartyEvent::PeerPartyDown);
+            }
+            _ => {}
+        }
+    }
+
+    /// Counts a frame that breaks the protocol and closes its sender's link. `slot` names the member that sent it;
+    /// `None` is the peer party.
+    pub(super) fn bad_frame(&mut self, slot: Option<u32>, link: LinkId, what: String) {
+        self.counters.bad_frames += 1;
+        self.event(PartyEvent::BadFrame { slot, what: what.clone() });
+        self.close(link, what);
+    }
+
+    /// The same of a member, by its slot.
+    pub(super) fn bad_member_frame(&mut self, slot: u32, what: String) {
+        if let Some(link) = self.members.get(&slot).map(|member| member.link) {
+            self.bad_frame(Some(slot), link, what);
+        }
+    }
+
+    /// Answers a member's hello.
+    pub(super) fn welcome(&mut self, slot: u32, session: SessionId, select_best: bool) {
+        let Some(member) = self.members.get_mut(&slot) else { return };
+        member.session = Some(session);
+        member.select_best = select_best;
+        let welcome = ToMember::Welcome {
+            protocol: PROTOCOL,
+            session,
+            epoch: self.epoch,
+            high_water: self.table.high_water(slot),
+            tick_ms: u32::try_from(self.tick.as_millis()).unwrap_or(u32::MAX),
+            set: Arc::clone(&self.set_bytes),
+        };
+        self.send_to_member(slot, &welcome);
+    }
+
+    pub(super) fn refuse(&mut self, slot: u32, version: u64, reason: Refusal) {
+        self.counters.refused += 1;
+        self.event(PartyEvent::Refused { slot, version, reason });
+        self.send_to_member(slot, &ToMember::Refused { version, reason });
+    }
+
+    /// Checks an object as far as one party can, and lets it wait for its other half. Returns its digest, or `None` if
+    /// it was refused.
+    pub(super) fn submit(
+        &mut self,
+        slot: u32,
+        header: Arc<Header>,
+        part: Option<Part>,
+        column: Option<Arc<[u8]>>,
+        now: Now,
+    ) -> Option<[u8; 32]> {
+        let version = header.description.version;
+        if let Err(reason) = self.check(slot, &header, part.as_ref(), column.as_deref()) {
+            self.refuse(slot, version, reason);
+            return None;
+        }
+        self.table.saw(slot, version);
+        self.counters.objects += 1;
+        let digest = header.digest(&self.config.exchange);
+        let object = PendingObject { header, digest, part, column, since: now.instant };
+        self.pending.entry(slot).or_default().insert(version, object);
+        Some(digest)
+    }
+
+    fn check(&self, slot: u32, header: &Header, part: Option<&Part>, column: Option<&[u8]>) -> Result<(), Refusal> {
+        let description = &header.description;
+        if self.set.active(slot).is_none() {
+            return Err(Refusal::Set);
+        }
+        if description.slot != slot {
+            return Err(Refusal::Proof);
+        }
+        if description.version <= self.table.high_water(slot) {
+            return Err(Refusal::OldVersion);
+        }
+        if description.epoch != self.epoch {
+            return Err(Refusal::Epoch);
+        }
+        if description.set != self.set.number {
+            return Err(Refusal::Set);
+        }
+        if self.pending.get(&slot).is_some_and(|waiting| waiting.len() >= MAX_PENDING) {
+            return Err(Refusal::Busy);
+        }
+        let width = width(&self.set);
+        match (&description.kind, part) {
+            (Kind::Announce { .. }, Some(part)) => match part {
+                Part::One { share, blob } => {
+                    if blob.len() > MAX_BLOB || !blob.len().is_power_of_two() || blob.len() < 512 {
+                        return Err(Refusal::Size);
+                    }
+                    if !share.matches(header) || crate::object::blob_hash(blob) != header.blob_hash {
+                        return Err(Refusal::Proof);
+                    }
+                }
+                Part::Two { row } if row.len() != width as usize * 16 => return Err(Refusal::Size),
+                Part::Two { .. } => {}
+            },
+            (Kind::Withdraw { .. }, None) if column.is_none() => {}
+            (Kind::Column { from, to, versions }, None) => {
+                let expected = versions.len() * (to - from) as usize * 16;
+                // Only party 2 gets the shares of a column: party 1 derives its own from the seed that it holds.
+                let fits = match (self.config.number, column) {
+                    (PartyNumber::Two, Some(row)) => row.len() == expected,
+                    (number, None) => number == PartyNumber::One,
+                    (PartyNumber::One, Some(_)) => false,
+                };
+                if !fits || *to != width {
+                    return Err(Refusal::Size);
+                }
+            }
+            _ => return Err(Refusal::Size),
+        }
+        let key = self.keys.get(slot as usize).and_then(Option::as_ref).ok_or(Refusal::Proof)?;
+        if header.is_signed_by(&self.config.exchange, key) { Ok(()) } else { Err(Refusal::Proof) }
+    }
+
+    pub(super) fn take_pending(&mut self, slot: u32, version: u64) -> Option<PendingObject> {
+        let of_slot = self.pending.get_mut(&slot)?;
+        let object = of_slot.remove(&version);
+        if of_slot.is_empty() {
+            self.pending.remove(&slot);
+        }
+        object
+    }
+
+    /// How long the peer party may take to answer; party 1 may itself be waiting for members.
+    pub(super) fn peer_wait(&self) -> Duration {
+        PEER_WAIT + self.tick + self.config.rank_wait
+    }
+
+    /// Removes the routes of members that left while this party was down.
+    pub(super) fn expire_leavers(&mut self) {
+        let mut effects = Effects::default();
+        for (slot, _) in self.set.iter().filter(|(_, slot)| !slot.active) {
+            self.table.expire(slot, &mut effects);
+        }
+        if !effects.removed.is_empty() {
+            self.persist(store::changes(&self.table, &effects, self.epoch, self.seq));
+        }
+    }
+}
+
+/// Slots of a set.
+pub(super) fn width(set: &MemberSet) -> u32 {
+    u32::try_from(set.slots.len()).expect("the directory bounds the slots of a set")
+}
