@@ -1,4 +1,4 @@
-//! BIRD 2 as a member's router, or as any other: its configuration, its control socket, its table.
+//! BIRD 2 as a router: configuration, control socket, table.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,14 +17,14 @@ use crate::table::{Announcement, LearnedRoute, Peering, Router, RouterError};
 /// How long BIRD may take to open its control socket.
 const START: Duration = Duration::from_secs(10);
 
-/// What a BIRD is for.
+/// Which configuration a BIRD gets.
 #[derive(Debug)]
 enum Role {
     Member(Peering),
     Site(Site),
 }
 
-/// A BIRD that peers with the exchange, or with the neighbours of a site.
+/// A BIRD that peers with the exchange, or with a list of neighbours.
 #[derive(Debug)]
 pub struct Bird {
     installation: Installation,
@@ -78,7 +78,7 @@ impl Bird {
         }
     }
 
-    /// Asks BIRD by `birdcl` and returns its answer without the greeting.
+    /// Runs a `birdcl` command and returns the reply without the greeting.
     fn ask(&self, question: &str) -> Result<String, RouterError> {
         let mut command = self.place.command(self.installation.program("birdcl"));
         self.installation.prepare(command.arg("-s").arg(self.socket()));
@@ -152,7 +152,7 @@ impl Router for Bird {
 
     fn show(&mut self, prefix: Prefix) -> Result<String, RouterError> {
         let question = format!("show route {prefix} {}", self.learned());
-        // BIRD calls an absent route an error; for the person who looks it is the answer.
+        // BIRD reports an absent route as an error; here it is a reply like any other.
         let answer = match self.ask(&question) {
             Err(RouterError::Refused { answer, .. }) => answer,
             other => other?,
@@ -270,7 +270,7 @@ fn static_protocol(name: &str, afi: Afi, routes: &[Announcement]) -> String {
     text + "}\n"
 }
 
-/// Reads `show route all`; an error holds the first line that makes no sense.
+/// Parses `show route all`; an error is the first line that cannot be parsed.
 fn read_table(text: &str) -> Result<Vec<LearnedRoute>, String> {
     let mut routes: Vec<LearnedRoute> = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with("Table ")) {
@@ -305,7 +305,7 @@ fn read_route_line(line: &str, before: Option<Prefix>) -> Option<LearnedRoute> {
 }
 
 fn read_attribute(line: &str, route: &mut LearnedRoute) -> Option<()> {
-    // Lines without a colon say where packets go: `via 192.0.2.2 on eth0`.
+    // Lines without a colon are next hops: `via 192.0.2.2 on eth0`.
     let Some((name, value)) = line.split_once(": ") else { return Some(()) };
     match name {
         "BGP.as_path" => {

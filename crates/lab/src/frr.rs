@@ -1,4 +1,4 @@
-//! FRR (`zebra` and `bgpd`) as a member's router, or as any other: its configuration, `vtysh`, its table.
+//! FRR (`zebra` and `bgpd`) as a router: configuration, `vtysh`, table.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::table::{Announcement, LearnedRoute, Peering, Router, RouterError};
 /// How long a daemon may take to open its sockets.
 const START: Duration = Duration::from_secs(10);
 
-/// What an FRR is for.
+/// Which configuration an FRR gets.
 #[derive(Debug)]
 enum Role {
     Member(Peering),
@@ -33,7 +33,7 @@ impl Role {
     }
 }
 
-/// An FRR that peers with the exchange, or with the neighbours of a site.
+/// An FRR that peers with the exchange, or with a list of neighbours.
 #[derive(Debug)]
 pub struct Frr {
     installation: Installation,
@@ -68,8 +68,8 @@ impl Frr {
         }
     }
 
-    /// Starts one daemon with its sockets in this router's own folder. FRR must neither change its user nor look for
-    /// one of that name: it is root of its namespaces only.
+    /// Starts one daemon with its sockets in this router's own folder. FRR must neither change
+    /// its user nor look one up: it is root inside its namespaces only.
     fn start_daemon(&self, name: &str, as_user: &[&str]) -> Result<Daemon, RouterError> {
         let mut command = self.place.command(self.installation.program(name));
         self.installation.prepare(&mut command);
@@ -124,7 +124,7 @@ impl Frr {
     }
 
     fn routes_of(&self, afi: Afi) -> Result<Vec<LearnedRoute>, RouterError> {
-        // `detail` is what brings the communities.
+        // Without `detail` the output has no communities.
         let family = family(afi);
         let value = self.ask_json(&format!("show bgp {family} unicast json detail"))?;
         let peer = match &self.role {
@@ -146,7 +146,7 @@ impl Router for Frr {
 
     fn start(&mut self) -> Result<(), RouterError> {
         self.write_configuration()?;
-        // bgpd asks zebra for its interfaces as it starts.
+        // bgpd queries zebra for interfaces when it starts.
         let zebra = self.start_daemon("zebra", &["-u", "root", "-g", "root"])?;
         self.daemons.push(zebra);
         let socket = self.folder.join("zserv.api");
@@ -178,7 +178,7 @@ impl Router for Frr {
         if lines.len() == 1 {
             return Ok(());
         }
-        // A route-map that does not exist yet cannot be removed; FRR says so and goes on.
+        // Removing a route-map that does not exist is an error, which FRR reports before it goes on.
         match self.ask(&lines) {
             Err(RouterError::Refused { answer, .. }) if answer.lines().all(is_harmless) => Ok(()),
             other => other.map(drop),
@@ -352,13 +352,13 @@ fn in_family(asn: Asn, prefix: Prefix, no: &str) -> [String; 5] {
     ]
 }
 
-/// Reads `show bgp ... json detail`; keeps what came from `peer`, or from anyone. An error names what makes no sense.
+/// Parses `show bgp ... json detail`; keeps the routes of `peer`, or all. An error is what cannot be parsed.
 fn read_table(value: &Value, peer: Option<&str>) -> Result<Vec<LearnedRoute>, String> {
     let Some(prefixes) = value["routes"].as_object() else { return Ok(Vec::new()) };
     let mut routes = Vec::new();
     for (text, entry) in prefixes {
         let prefix: Prefix = text.parse().map_err(|_| text.clone())?;
-        // A list of paths, or an object that holds one, by version.
+        // A list of paths, or an object with one, depending on the version.
         let paths = entry.as_array().or_else(|| entry["paths"].as_array()).ok_or_else(|| text.clone())?;
         let of_peer = |path: &&Value| match (path["peer"]["peerId"].as_str(), peer) {
             (from, Some(peer)) => from == Some(peer),

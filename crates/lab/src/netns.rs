@@ -1,8 +1,8 @@
-//! Namespaces that hold a whole exchange and vanish with the process that entered them.
+//! Network namespaces for a whole exchange, which end with the process that created them.
 //!
 //! The laboratory runs as the first process of its own mount, pid and network namespaces. Inside, one bridge is the
 //! exchange's LAN and every router, proxy and party has a network namespace of its own. When the first process ends,
-//! for whatever reason, the kernel ends every other process and takes the namespaces away.
+//! for whatever reason, the kernel kills every other process and removes the namespaces.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -13,21 +13,21 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Tells the laboratory, inside, which rung it stands on.
+/// Environment variable with the rung, inside the namespaces.
 const RUNG_VARIABLE: &str = "WAYLEAVE_LAB_RUNG";
 
-/// Where `ip netns` keeps its names; on a private tmpfs.
+/// The directory of `ip netns`; on a private tmpfs.
 const NAMES: &str = "/run/netns";
 
-/// How real a laboratory is, from the highest to the lowest.
+/// How much of a laboratory is real, from the highest rung to the lowest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rung {
-    /// Real routers in namespaces that root made.
+    /// Real routers in namespaces created by root.
     Root,
-    /// Real routers in namespaces inside a user namespace; needs no privilege.
+    /// Real routers in namespaces inside a user namespace; needs no privileges.
     Rootless,
-    /// Speakers of our own on loopback addresses; real daemons and TLS.
+    /// The laboratory's own BGP speakers on loopback; the daemons and TLS are real.
     Simulated,
 }
 
@@ -57,13 +57,12 @@ impl std::str::FromStr for Rung {
 /// The highest rung that works here, and why the higher ones do not.
 #[derive(Debug, Clone)]
 pub struct Detection {
-    /// The rung to use.
     pub rung: Rung,
-    /// Rungs that were tried, with what the system said.
+    /// Rungs that are not available, with the system's reason.
     pub refused: Vec<(Rung, String)>,
 }
 
-/// Tries the rungs from the highest down by making a small network on each.
+/// Tries the rungs from the highest down by creating a small network on each.
 #[must_use]
 pub fn detect() -> Detection {
     let mut refused = Vec::new();
@@ -76,7 +75,7 @@ pub fn detect() -> Detection {
     Detection { rung: Rung::Simulated, refused }
 }
 
-/// The smallest network that uses all the laboratory needs.
+/// Creates the smallest network that uses everything that the laboratory needs.
 const PROBE: &str = "set -e; mount -t tmpfs tmpfs /run; mkdir /run/netns; ip netns add probe
 ip link add bridge0 type bridge; ip link add probe0 type veth peer name eth0 netns probe
 ip link set probe0 master bridge0; ip -n probe addr add 192.0.2.1/24 dev eth0
@@ -97,8 +96,8 @@ fn probe(rung: Rung) -> Result<(), String> {
     Err(if reason.contains("ip: not found") { reason + "; install the package iproute2" } else { reason })
 }
 
-/// A command that makes a rung's namespaces and runs what its further arguments say as their first process. It ends
-/// with the calling thread.
+/// A command that creates a rung's namespaces and runs its further arguments as their first process. It ends with the
+/// calling thread.
 fn unshare(rung: Rung) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "unshare"]);
@@ -109,9 +108,9 @@ fn unshare(rung: Rung) -> Command {
     command
 }
 
-/// Runs this very program with `arguments` as the first process of a rung's namespaces, and waits for its end.
+/// Runs this program with `arguments` as the first process of a rung's namespaces, and waits for its end.
 ///
-/// The calling thread must live until then; if it dies, so does all inside.
+/// Everything inside is killed if the calling thread ends earlier.
 pub fn enter<I, S>(rung: Rung, arguments: I) -> io::Result<ExitStatus>
 where
     I: IntoIterator<Item = S>,
@@ -120,46 +119,49 @@ where
     entering(rung)?.args(arguments).status()
 }
 
-/// A command that runs this very program in a rung's namespaces; arguments are to be added.
+/// A command that runs this program in a rung's namespaces, without arguments so far.
 fn entering(rung: Rung) -> io::Result<Command> {
     let mut command = unshare(rung);
     command.arg(std::env::current_exe()?).env(RUNG_VARIABLE, rung.to_string());
     Ok(command)
 }
 
-/// The rung whose namespaces this process was started in by [`enter`]; `None` outside.
+/// The rung of the namespaces in which [`enter`] started this process; `None` outside.
 #[must_use]
 pub fn inside() -> Option<Rung> {
     let first = rustix::process::getpid().as_raw_nonzero().get() == 1;
     std::env::var(RUNG_VARIABLE).ok().filter(|_| first)?.parse().ok()
 }
 
-/// Plays a test inside namespaces, from a test function named `name`: outside it runs this test binary again for that
-/// one test inside, and returns `None`; inside it returns the rung, and the test goes on.
+/// Runs a test inside namespaces. `name` is the test's name with its modules, as the test harness prints it. Outside, this
+/// runs the test binary again for that one test inside, and returns `None`; inside it returns the rung.
 ///
-/// Where no namespaces can be made it says so loudly and returns `None`.
+/// Where namespaces are not available it reports the test as skipped and returns `None`.
 ///
 /// # Panics
-/// If the test fails inside.
+/// If the test fails inside, or no test has this name.
 pub fn enter_for_test(name: &str) -> Option<Rung> {
     if let Some(rung) = inside() {
         return Some(rung);
     }
     let Detection { rung, refused } = detect();
     if rung == Rung::Simulated {
-        skipped(&format!("{name}: namespaces cannot be made here: {refused:?}"));
+        skipped(&format!("{name}: network namespaces are not available: {refused:?}"));
         return None;
     }
     let mut command = entering(rung).expect("this program has a path");
     let output = command.args(["--exact", name, "--nocapture", "--test-threads=1"]).output();
     let output = output.expect("unshare runs, as it just did");
-    // Printed by this process, so that the test harness shows it only when it matters.
+    // Printed by this process, so that the test harness captures it.
     print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{name} failed inside ({rung})");
+    // With a wrong name the harness runs no test and succeeds.
+    let ran = String::from_utf8_lossy(&output.stdout).contains("1 passed");
+    assert!(ran, "no test is named {name}: nothing ran inside ({rung})");
     None
 }
 
-/// Says that a test is skipped, past the test harness, which would keep it to itself.
+/// Reports a skipped test on the standard error itself, since the test harness captures what tests print.
 pub fn skipped(what: &str) {
     let _ = writeln!(std::io::stderr(), "\n*** SKIPPED {what} ***");
 }
@@ -167,22 +169,10 @@ pub fn skipped(what: &str) {
 /// Why a network could not be laid out.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// A command failed.
     #[error("`{command}`: {detail}")]
-    Command {
-        /// The command line.
-        command: String,
-        /// What it printed.
-        detail: String,
-    },
-    /// A system call failed.
+    Command { command: String, detail: String },
     #[error("{what}: {error}")]
-    System {
-        /// What was tried.
-        what: String,
-        /// Why not.
-        error: io::Error,
-    },
+    System { what: String, error: io::Error },
 }
 
 impl NetworkError {
@@ -192,17 +182,17 @@ impl NetworkError {
     }
 }
 
-/// Where a process runs: in a namespace of the laboratory's network, or beside the laboratory.
+/// Where a process runs: in a namespace of the laboratory's network, or in the laboratory's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A network namespace by its name.
     Namespace(String),
-    /// The network that the laboratory itself sees.
+    /// The network of the laboratory's own process.
     Here,
 }
 
 impl Place {
-    /// A command that will run in this place. The started process is the program itself, so that a signal meets it.
+    /// A command that runs in this namespace. The started process is the program itself, so that signals reach it.
     #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         match self {
@@ -215,8 +205,8 @@ impl Place {
         }
     }
 
-    /// Calls `task` on a thread of its own in this place; sockets that it opens belong here and may leave with its
-    /// result.
+    /// Calls `task` on a thread of its own in this namespace. Sockets that it opens belong to the namespace and may be
+    /// returned.
     pub fn within<T: Send>(&self, task: impl FnOnce() -> T + Send) -> io::Result<T> {
         let Place::Namespace(name) = self else { return Ok(task()) };
         let namespace = fs::File::open(Path::new(NAMES).join(name))?;
@@ -237,7 +227,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Makes the LAN. Call once, inside.
+    /// Creates the LAN. To be called once, inside the namespaces.
     pub fn new() -> Result<Self, NetworkError> {
         make_private_folders().map_err(NetworkError::system("private /run"))?;
         ip(&["link set lo up", "link add lan type bridge", "link set lan up"])?;
@@ -250,14 +240,14 @@ impl Network {
         &self.state
     }
 
-    /// Makes a namespace whose `eth0` is on the LAN with the given addresses (`192.0.2.1/24`).
+    /// Creates a namespace whose `eth0` is on the LAN with the given addresses (`192.0.2.1/24`).
     pub fn attach(&self, name: &str, addresses: &[String]) -> Result<Place, NetworkError> {
         let mut lines = vec![
             format!("netns add {name}"),
             format!("link add {name} type veth peer name eth0 netns {name}"),
             format!("link set {name} master lan up"),
             format!("-n {name} link set lo up"),
-            // Without link-local addresses next hops are the addresses given here and no others.
+            // Without link-local addresses no next hop can be other than the addresses given here.
             format!("-n {name} link set eth0 addrgenmode none"),
             format!("-n {name} link set eth0 up"),
         ];
@@ -272,7 +262,7 @@ impl Network {
         ip(&lines.collect::<Vec<_>>())
     }
 
-    /// Makes a namespace that is attached to nothing yet.
+    /// Creates a namespace without links.
     pub fn apart(&self, name: &str) -> Result<Place, NetworkError> {
         ip(&[format!("netns add {name}"), format!("-n {name} link set lo up")])?;
         Ok(Place::Namespace(name.to_owned()))
@@ -290,7 +280,7 @@ impl Network {
         ])
     }
 
-    /// Cuts a namespace off the LAN, or connects it again.
+    /// Takes a namespace's LAN interface down, or up again.
     pub fn set_link(&self, name: &str, up: bool) -> Result<(), NetworkError> {
         ip(&[format!("link set {name} {}", if up { "up" } else { "down" })])
     }
@@ -301,7 +291,8 @@ fn without_dad(address: &str) -> &'static str {
     if address.contains(':') { " nodad" } else { "" }
 }
 
-/// Hides from the world what the routers write: `/run`, `/var/tmp`, and the group file, where FRR looks for its group.
+/// Mounts private copies of what the routers write or read: `/run`, `/var/tmp`, and the group file, where FRR looks for
+/// its group.
 fn make_private_folders() -> io::Result<()> {
     for folder in ["/run", "/var/tmp"] {
         mount(&["-t", "tmpfs", "tmpfs", folder])?;

@@ -1,4 +1,4 @@
-//! Addresses of the loopback for processes that are yet to start.
+//! Free loopback ports for processes that are about to start.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::ops::{Range, RangeInclusive};
@@ -7,17 +7,18 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, io, process};
 
-/// Ports that are given out, where the system does not lend them.
+/// Ports that this module may choose from.
 const OWN: Range<u16> = 12_000..30_000;
-/// Fewer ports than these come again too soon.
+/// With fewer ports the same one would be returned again too soon.
 const FEW: u16 = 1_000;
 
-/// A port of 127.0.0.1 that nothing uses, for TCP and for UDP, in the network namespace of the caller's thread.
+/// A free port of 127.0.0.1, for TCP and UDP, in the network namespace of the calling thread.
 ///
-/// A port that the system chooses (a bind to port 0) it may lend again the moment it is let go, to whoever connects or
-/// binds next; the process that was to have it then finds it taken. So this one is not among those that the system lends
-/// (`net.ipv4.ip_local_port_range`), and no other call of this process gets it again within hundreds. Only a program that
-/// asks for the very port can take it in between. Where the system lends nearly all ports, it chooses.
+/// A port chosen by the kernel (a bind to port 0) can be assigned to another socket as soon as it is released, and the
+/// process that was to have it then fails to bind. So this port is outside the kernel's ephemeral range
+/// (`net.ipv4.ip_local_port_range`), and no other call of this process returns it again within hundreds of calls. Only a
+/// program that binds to this port explicitly can take it in between. Where the ephemeral range covers nearly all ports,
+/// the kernel chooses.
 ///
 /// # Errors
 /// If no port is free.
@@ -26,7 +27,7 @@ pub fn free_address() -> io::Result<SocketAddr> {
     let Some(ports) = lent().map_or(Some(OWN), |lent| beside(&lent)) else {
         return TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr();
     };
-    // Processes that run beside each other begin in different places.
+    // Processes that run at the same time begin at different ports.
     let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
     static BEGIN: OnceLock<u32> = OnceLock::new();
     let begin = *BEGIN.get_or_init(|| process::id().wrapping_mul(0x9e37_79b1) >> 16 ^ time >> 8);
@@ -46,14 +47,14 @@ fn search(ports: &Range<u16>, begin: u32, calls: &AtomicU16) -> io::Result<Socke
     Err(io::Error::new(io::ErrorKind::AddrInUse, format!("all ports of {ports:?} are in use")))
 }
 
-/// Ports that the system does not lend: below those that it does, else above; `None` if there are few.
+/// Ports outside the ephemeral range: below it, else above; `None` if there are few.
 fn beside(lent: &RangeInclusive<u16>) -> Option<Range<u16>> {
     let below = OWN.start..OWN.end.min(*lent.start());
     let above = lent.end().saturating_add(1)..u16::MAX;
     [below, above].into_iter().find(|ports| ports.len() >= usize::from(FEW))
 }
 
-/// The ports that the system lends to clients (ip(7), `ip_local_port_range`).
+/// The ephemeral range (ip(7), `ip_local_port_range`).
 fn lent() -> Option<RangeInclusive<u16>> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
     let mut ends = text.split_whitespace().map(str::parse);

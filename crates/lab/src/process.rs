@@ -1,4 +1,4 @@
-//! A process that ends with its guard, and whose output is kept for the person who asks why.
+//! Child processes that are killed on drop and whose output goes to a log.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How often [`wait_until`] looks again.
+/// Interval between the attempts of [`wait_until`].
 const POLL: Duration = Duration::from_millis(40);
 
-/// A running process; dropped, it is killed and reaped.
+/// A running process; killed and reaped on drop.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
@@ -34,9 +34,9 @@ impl Daemon {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// `kill -9`, and waits for the end.
+    /// Kills the process (`kill -9`) and waits for its end.
     pub fn kill(&mut self) {
-        // An error means that it has ended already.
+        // An error means that it has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -48,10 +48,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Asks it to end, waits up to `patience`, then kills it. Returns whether it ended by itself.
-    pub fn stop(&mut self, patience: Duration) -> bool {
+    /// Sends SIGTERM, waits up to `timeout`, then kills the process. Returns whether it exited by itself.
+    pub fn stop(&mut self, timeout: Duration) -> bool {
         let asked = self.signal(Signal::TERM).is_ok();
-        let ended = asked && wait_until(patience, || (!self.is_running()).then_some(())).is_some();
+        let ended = asked && wait_until(timeout, || (!self.is_running()).then_some(())).is_some();
         self.kill();
         ended
     }
@@ -72,11 +72,11 @@ impl Drop for Daemon {
     }
 }
 
-/// Asks `look` until it answers, for at most `patience`; asks at least once.
-pub fn wait_until<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
-    let end = Instant::now() + patience;
+/// Calls `attempt` until it returns a value, at least once and for at most `timeout`.
+pub fn wait_until<T>(timeout: Duration, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + timeout;
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = attempt() {
             return Some(found);
         }
         if Instant::now() >= end {

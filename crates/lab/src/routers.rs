@@ -1,4 +1,4 @@
-//! Where the routers' binaries come from: this system, or Debian packages unpacked into a cache without root.
+//! The routers' binaries: those of the system, or Debian packages unpacked into a cache without root.
 //!
 //! Nothing is installed. `apt-get download` and `dpkg -x` fill the cache, with the library packages that the system
 //! lacks; the binaries then run with `LD_LIBRARY_PATH` set. The second run uses what the first one fetched.
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// How often a missing library may bring another one to light.
+/// How often a fetched library may need further ones.
 const LIBRARY_ROUNDS: usize = 6;
 
 /// One router's binaries and what they need to run.
@@ -18,7 +18,6 @@ pub struct Installation {
     binaries: Vec<PathBuf>,
     /// Directories of libraries that the system lacks; empty if it has all.
     libraries: Vec<PathBuf>,
-    /// Version as the router prints it.
     pub version: String,
     /// Whether the binaries are the system's own.
     pub from_system: bool,
@@ -45,7 +44,7 @@ impl Installation {
     }
 }
 
-/// The routers that a laboratory with real members uses.
+/// The routers of a laboratory.
 #[derive(Debug, Clone)]
 pub struct Routers {
     /// BIRD 2: `bird`, `birdcl`.
@@ -54,59 +53,35 @@ pub struct Routers {
     pub frr: Installation,
 }
 
-/// Why a router could not be had.
+/// Why a router is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum RoutersError {
-    /// Neither on this system nor to be fetched.
     #[error(
         "{name} is not on this system, and it cannot be fetched because `{tool}` is missing; install {name} with your \
          package manager, or run on Debian or Ubuntu"
     )]
-    NoPackages {
-        /// The router.
-        name: &'static str,
-        /// The program that would have fetched it.
-        tool: &'static str,
-    },
-    /// A tool failed.
+    NoPackages { name: &'static str, tool: &'static str },
     #[error(
         "{name}: {action} failed: {detail}; check that a Debian mirror can be reached, or install the package yourself"
     )]
-    Tool {
-        /// The router.
-        name: &'static str,
-        /// What was tried.
-        action: String,
-        /// The tool's last lines.
-        detail: String,
-    },
-    /// The binaries lack a library that no package of theirs offers.
-    #[error("{name} needs {libraries}, which neither this system nor a package it depends on has")]
-    Libraries {
-        /// The router.
-        name: &'static str,
-        /// Names of the shared objects.
-        libraries: String,
-    },
+    Tool { name: &'static str, action: String, detail: String },
+    /// The binaries need a library that none of their packages has.
+    #[error("{name} needs {libraries}, which neither this system nor the packages of {name} provide")]
+    Libraries { name: &'static str, libraries: String },
     /// The cache could not be written.
-    #[error("the cache {}: {error}", path.display())]
-    Cache {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
+    #[error("the cache {} cannot be written: {error}", path.display())]
+    Cache { path: PathBuf, error: std::io::Error },
 }
 
-/// What must be known of a router to find or fetch it.
+/// How to find or fetch a router.
 struct Wanted {
     name: &'static str,
     package: &'static str,
     /// Programs that the laboratory runs.
     programs: &'static [&'static str],
-    /// Where a package puts them.
+    /// Directories of a package that contain them.
     directories: &'static [&'static str],
-    /// The program that prints the version, and how it is asked.
+    /// The program that prints the version, and its argument.
     version: (&'static str, &'static str),
 }
 
@@ -127,7 +102,7 @@ const FRR: Wanted = Wanted {
 };
 
 /// Finds BIRD and FRR on this system, else in `cache`, else fetches them into `cache`. `progress` gets one line before
-/// anything that takes longer than a moment.
+/// each step that takes long.
 pub fn locate_or_fetch(cache: &Path, progress: &mut dyn FnMut(&str)) -> Result<Routers, RoutersError> {
     let bird = locate_or_fetch_one(&BIRD, cache, progress)?;
     let frr = locate_or_fetch_one(&FRR, cache, progress)?;
@@ -150,7 +125,7 @@ fn locate_or_fetch_one(
     if let Some(found) = on_this_system(wanted) {
         return Ok(found);
     }
-    // A filled cache may belong to someone else; only to fill it must it be ours to write.
+    // A complete cache may be read-only; only filling it needs write access.
     if let Some(found) = fs::canonicalize(cache).ok().and_then(|path| Cache { path }.installation(wanted)) {
         return Ok(found);
     }
@@ -219,7 +194,7 @@ impl Cache {
         RoutersError::Cache { path: self.path.clone(), error }
     }
 
-    /// Keeps two processes from filling the cache at once; held until dropped.
+    /// Locks the cache against other processes until dropped.
     fn lock(&self) -> Result<fs::File, RoutersError> {
         let file = fs::File::create(self.path.join("lock")).map_err(|error| self.error(error))?;
         file.lock().map_err(|error| self.error(error))?;
@@ -234,7 +209,7 @@ impl Cache {
         wanted.directories.iter().map(|directory| self.root().join(directory)).collect()
     }
 
-    /// Marks that all of a router is unpacked.
+    /// Marks a router as completely unpacked.
     fn stamp(&self, wanted: &Wanted) -> PathBuf {
         self.root().join(format!(".{}-complete", wanted.package))
     }

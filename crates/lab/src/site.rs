@@ -1,43 +1,38 @@
-//! A router anywhere in an internet of the laboratory: who it is, and its neighbours.
+//! The configuration of a router in an internet of the laboratory.
 
 use std::net::Ipv4Addr;
 
 use wayleave_bgp::LargeCommunity;
 use wayleave_core::{Asn, Prefix};
 
-/// A router with any number of sessions, which passes on what it learns.
+/// A router with any number of sessions that propagates what it learns.
 #[derive(Debug, Clone)]
 pub struct Site {
     /// Name for files and logs.
     pub name: String,
-    /// Its AS.
     pub asn: Asn,
     /// Its BGP identifier.
     pub router_id: Ipv4Addr,
-    /// With whom it speaks.
     pub neighbours: Vec<Neighbour>,
-    /// Routes with this tag are used only where there is no other (a BIRD's; an FRR takes no notice).
+    /// Routes with this community are least preferred (BIRD only; FRR ignores this).
     pub lowers: Option<LargeCommunity>,
 }
 
 /// One session of a [`Site`].
 #[derive(Debug, Clone)]
 pub struct Neighbour {
-    /// A name of letters and digits.
     pub name: String,
-    /// Our address on the way there.
+    /// The own address of the session.
     pub local: Ipv4Addr,
-    /// The neighbour's address.
     pub address: Ipv4Addr,
-    /// The port at which it waits.
+    /// The port on which the neighbour listens.
     pub port: u16,
-    /// The neighbour's AS; our own makes the session internal, with ourselves as next hop.
+    /// The neighbour's AS. The own AS makes the session internal, with next-hop-self.
     pub asn: Asn,
-    /// Wait for the neighbour to connect.
     pub passive: bool,
-    /// Offer messages of up to 65,535 octets, where that is a choice (RFC 8654).
+    /// Whether to offer extended messages where the router can be configured (RFC 8654).
     pub extended_messages: bool,
-    /// A MED for each of these prefixes on the way out, so that no two of them share an UPDATE.
+    /// A different MED for each of these prefixes, so that no two of them share an UPDATE.
     pub meds: Vec<(Prefix, u32)>,
 }
 
@@ -48,7 +43,7 @@ impl Site {
         Self { name: name.to_owned(), asn, router_id, neighbours: Vec::new(), lowers: None }
     }
 
-    /// The same with one neighbour more, reached from the router identifier's own address.
+    /// Adds a neighbour, reached from the address that is also the router identifier.
     #[must_use]
     pub fn with(mut self, name: &str, address: Ipv4Addr, asn: Asn) -> Self {
         let (name, local) = (name.to_owned(), self.router_id);
@@ -58,7 +53,7 @@ impl Site {
         self
     }
 
-    /// The same, where the neighbour added last waits at this port.
+    /// Sets the port of the neighbour added last.
     #[must_use]
     pub fn at_port(mut self, port: u16) -> Self {
         if let Some(last) = self.neighbours.last_mut() {
@@ -67,7 +62,7 @@ impl Site {
         self
     }
 
-    /// The same, where the neighbour added last gets each of `prefixes` in an UPDATE of its own.
+    /// Sends each of `prefixes` in an UPDATE of its own to the neighbour added last.
     #[must_use]
     pub fn one_by_one(mut self, prefixes: &[Prefix]) -> Self {
         if let Some(last) = self.neighbours.last_mut() {
@@ -76,7 +71,7 @@ impl Site {
         self
     }
 
-    /// The same, where the neighbour added last is offered no extended messages.
+    /// Offers no extended messages to the neighbour added last.
     #[must_use]
     pub fn short_messages(mut self) -> Self {
         if let Some(last) = self.neighbours.last_mut() {

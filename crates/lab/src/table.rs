@@ -1,4 +1,4 @@
-//! A router's table as data, whichever router it was read from.
+//! Routers as the laboratory controls them: announcements, learned routes, and the trait that every router implements.
 
 use std::net::IpAddr;
 
@@ -10,29 +10,26 @@ use crate::speaker::Routes;
 /// A route that a member's router originates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announcement {
-    /// The prefix.
     pub prefix: Prefix,
-    /// Standard communities to attach.
     pub communities: Vec<Community>,
-    /// Large communities to attach.
     pub large_communities: Vec<LargeCommunity>,
 }
 
 impl Announcement {
-    /// A route without communities: everyone may have it.
+    /// A route without communities, for all members.
     #[must_use]
     pub fn of(prefix: Prefix) -> Self {
         Self { prefix, communities: Vec::new(), large_communities: Vec::new() }
     }
 
-    /// The same with a standard community more.
+    /// Adds a standard community.
     #[must_use]
     pub fn with(mut self, community: Community) -> Self {
         self.communities.push(community);
         self
     }
 
-    /// The same with a large community more.
+    /// Adds a large community.
     #[must_use]
     pub fn with_large(mut self, community: LargeCommunity) -> Self {
         self.large_communities.push(community);
@@ -40,22 +37,18 @@ impl Announcement {
     }
 }
 
-/// A route that a router learned from the exchange, as the router itself tells it.
+/// A route that a router has learned, as the router reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LearnedRoute {
-    /// The prefix.
     pub prefix: Prefix,
-    /// Where packets would go; the global address, if the router also knows a link-local one.
+    /// The next hop; the global address if there is also a link-local one.
     pub next_hop: Option<IpAddr>,
-    /// AS_PATH, leftmost first; the members of a set in the order shown.
+    /// AS_PATH, leftmost first; an AS_SET in the order in which the router prints it.
     pub as_path: Vec<Asn>,
-    /// Standard communities.
     pub communities: Vec<Community>,
-    /// Large communities.
     pub large_communities: Vec<LargeCommunity>,
     /// MULTI_EXIT_DISC, if the route has one.
     pub med: Option<u32>,
-    /// Whether the router uses it.
     pub best: bool,
 }
 
@@ -67,95 +60,77 @@ impl LearnedRoute {
     }
 }
 
-/// Why a router did not do or say what it was asked.
+/// Why a router could not be controlled.
 #[derive(Debug, thiserror::Error)]
 pub enum RouterError {
-    /// Its files could not be written, or its programs not started.
     #[error("{router}: {error}")]
-    System {
-        /// The member's name.
-        router: String,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// It refused a command.
+    System { router: String, error: std::io::Error },
     #[error("{router}: `{command}`: {answer}")]
-    Refused {
-        /// The member's name.
-        router: String,
-        /// What it was asked.
-        command: String,
-        /// What it said.
-        answer: String,
-    },
-    /// What it printed is not what its version should print.
-    #[error("{router}: cannot read its answer: {line}")]
+    Refused { router: String, command: String, answer: String },
+    /// Its output is not in the format of its version.
+    #[error("{router}: unexpected output: {line}")]
     Answer {
-        /// The member's name.
         router: String,
-        /// The first line that makes no sense.
+        /// The first line that could not be parsed.
         line: String,
     },
 }
 
-/// A member's router: unmodified software, or a speaker that stands for it.
+/// A router: unmodified software, or the laboratory's own speaker.
 pub trait Router {
     /// The member's name.
     fn name(&self) -> &str;
 
-    /// What it is: `BIRD 2.0.12`.
+    /// Name and version, such as `BIRD 2.0.12`.
     fn software(&self) -> String;
 
     /// Starts it with the routes set so far.
     fn start(&mut self) -> Result<(), RouterError>;
 
-    /// Ends it at once.
+    /// Kills it.
     fn kill(&mut self);
 
-    /// Announces exactly these routes from now on; what was announced and is not among them is withdrawn.
+    /// Announces exactly these routes; withdraws all others that were announced.
     fn announce(&mut self, routes: &[Announcement]) -> Result<(), RouterError>;
 
-    /// Routes to announce besides its own, where nothing stands behind it that could bring them. A real router has a
-    /// customer for that, and does nothing here.
+    /// Routes of a customer to announce besides the own ones. A real router learns them from a customer's session instead,
+    /// and does nothing here.
     fn pass_on(&mut self, _routes: Routes) {}
 
     /// Whether the session to the exchange is up.
     fn is_established(&mut self) -> Result<bool, RouterError>;
 
-    /// What it learned from the exchange, in order of prefixes.
+    /// The routes that it has learned, in order of prefixes.
     fn table(&mut self) -> Result<Vec<LearnedRoute>, RouterError>;
 
-    /// The command a person would type to see that table, and one prefix's answer, as the router prints it.
+    /// The router's command that shows one prefix, and its output.
     fn show(&mut self, prefix: Prefix) -> Result<String, RouterError>;
 
     /// The last lines of its log.
     fn log_tail(&self) -> String;
 }
 
-/// Who a member's router is and with whom it speaks.
+/// A member's router and its session with the exchange.
 #[derive(Debug, Clone)]
 pub struct Peering {
     /// The member's name, used for files and logs.
     pub name: String,
-    /// Its AS number.
     pub asn: Asn,
-    /// Its address on the LAN, also its router id.
+    /// Its address on the LAN; also its BGP identifier.
     pub address: std::net::Ipv4Addr,
-    /// The other side's AS number (the exchange).
+    /// The exchange's AS number.
     pub peer_asn: Asn,
-    /// The other side's address (the member's proxy).
+    /// The address of the member's proxy.
     pub peer_address: std::net::Ipv4Addr,
-    /// A neighbour behind the exchange session, whose routes are passed on to the exchange.
+    /// A customer whose routes are announced to the exchange.
     pub customer: Option<Customer>,
 }
 
-/// A neighbour of a member, not at the exchange.
+/// A customer of a member.
 #[derive(Debug, Clone)]
 pub struct Customer {
-    /// Its AS number.
     pub asn: Asn,
-    /// Its address.
     pub address: std::net::Ipv4Addr,
-    /// Ours on that link.
+    /// The member's address on that link.
     pub local_address: std::net::Ipv4Addr,
 }

@@ -1,4 +1,4 @@
-//! A wire between two BGP speakers that keeps what passes: evidence of what was, and was not, said on a link.
+//! A relay between two BGP speakers that records all octets of a link.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,13 +10,13 @@ use crate::netns::Place;
 
 /// How long a connection to the far end may take to open.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often the tap looks whether it shall end.
+/// Interval at which the tap checks whether it is to stop.
 const POLL: Duration = Duration::from_millis(20);
 
 /// Octets of one connection in one direction.
 pub type Said = Arc<Mutex<Vec<u8>>>;
 
-/// A relay that listens at one address and passes every connection on to another, octet for octet.
+/// A relay that listens at one address and forwards every connection to another.
 #[derive(Debug)]
 pub struct Tap {
     said: Arc<Mutex<Vec<Said>>>,
@@ -37,20 +37,20 @@ impl Tap {
         Ok(Self { said, ends, address })
     }
 
-    /// All that was said, connection by connection, each direction by itself.
+    /// The recorded octets, one entry for each direction of each connection.
     #[must_use]
     pub fn said(&self) -> Vec<Vec<u8>> {
         let all = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().map(|one| one.lock().unwrap_or_else(PoisonError::into_inner).clone()).collect()
     }
 
-    /// Octets said.
+    /// Octets recorded.
     #[must_use]
     pub fn octets(&self) -> usize {
         self.said().iter().map(Vec::len).sum()
     }
 
-    /// How often `needle` was said.
+    /// How often `needle` occurs.
     #[must_use]
     pub fn count(&self, needle: &[u8]) -> usize {
         self.said().iter().map(|said| said.windows(needle.len()).filter(|window| *window == needle).count()).sum()

@@ -1,4 +1,4 @@
-//! Real BGP traces made into announcements of members of a simulated exchange.
+//! Recorded BGP traces as announcements of members of a simulated exchange.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -12,15 +12,11 @@ use crate::sim::{member_address, member_address6, member_asn};
 /// One UPDATE of a trace.
 #[derive(Clone, Debug)]
 pub struct TraceUpdate {
-    /// When it was recorded.
     pub time: UnixTime,
     /// The collector's peer, numbered in order of appearance.
     pub peer: usize,
-    /// Prefixes withdrawn.
     pub withdrawn: Vec<Nlri>,
-    /// Prefixes announced.
     pub announced: Vec<Nlri>,
-    /// Their attributes.
     pub attributes: Option<Attributes>,
 }
 
@@ -56,8 +52,8 @@ fn update_of(record: &RecordedMessage, peer: usize) -> Option<TraceUpdate> {
     Some(TraceUpdate { time: record.time, peer, withdrawn, announced, attributes: update.attributes })
 }
 
-/// The attributes as the member in `slot` announces them: its AS in front, its own next hops, and nothing that only
-/// routers of one AS tell each other.
+/// The attributes as the member in `slot` announces them: its AS in front, its own next hops, and no attribute that is
+/// for internal sessions only.
 #[must_use]
 pub fn as_member(attributes: &Attributes, slot: u32) -> Attributes {
     let mut editor = attributes.edit();

@@ -1,4 +1,4 @@
-//! What each member's table must hold, worked out in plain sight from what was announced.
+//! The expected contents of each member's table, computed in plaintext from what is announced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,35 +14,35 @@ pub const EXCHANGE: Asn = Asn(64496);
 /// At most this many differences are printed.
 const MOST_SHOWN: usize = 4;
 
-/// Everything that members announce at a moment.
+/// What members announce at present, and what follows for each table.
 #[derive(Debug, Clone, Default)]
-pub struct World {
+pub struct ExpectedTables {
     routes: Vec<(Asn, Announcement)>,
     /// Announcer's address on the LAN, by AS.
     addresses: BTreeMap<Asn, Ipv4Addr>,
-    /// If set, who must win each prefix that several announce, where the receiver may have that route.
+    /// The announcer whose route must win wherever several announce a prefix and the receiver may have that route.
     favourite: Option<Asn>,
 }
 
-impl World {
-    /// Nothing is announced yet.
+impl ExpectedTables {
+    /// Without announcements.
     #[must_use]
     pub fn new(addresses: BTreeMap<Asn, Ipv4Addr>) -> Self {
         Self { addresses, ..Self::default() }
     }
 
-    /// `announcer` announces exactly `routes`.
+    /// Replaces the routes of `announcer`.
     pub fn announce(&mut self, announcer: Asn, routes: &[Announcement]) {
         self.routes.retain(|(asn, _)| *asn != announcer);
         self.routes.extend(routes.iter().map(|route| (announcer, route.clone())));
     }
 
-    /// Among several routes, that of `favourite` wins, if it is among them.
+    /// Sets the announcer that wins among several.
     pub fn set_favourite(&mut self, favourite: Asn) {
         self.favourite = Some(favourite);
     }
 
-    /// By prefix, whose route `receiver` may get.
+    /// By prefix, the announcers whose route `receiver` may have.
     #[must_use]
     pub fn expected(&self, receiver: Asn) -> BTreeMap<Prefix, BTreeSet<Asn>> {
         let mut expected: BTreeMap<Prefix, BTreeSet<Asn>> = BTreeMap::new();
@@ -59,7 +59,7 @@ impl World {
         expected
     }
 
-    /// How a table differs from what is expected of `receiver`; `None` if it does not.
+    /// How a table differs from the one expected of `receiver`; `None` if it does not.
     #[must_use]
     pub fn difference(&self, receiver: Asn, table: &[LearnedRoute]) -> Option<String> {
         let expected = self.expected(receiver);
@@ -71,7 +71,7 @@ impl World {
             }
         }
         let foreign = table.iter().filter(|route| !expected.contains_key(&route.prefix));
-        differences.extend(foreign.map(|route| format!("{} should not be there", route.prefix)));
+        differences.extend(foreign.map(|route| format!("{} is unexpected", route.prefix)));
         if differences.is_empty() {
             return None;
         }
@@ -82,22 +82,22 @@ impl World {
         Some(text)
     }
 
-    /// A transparent route server leaves the announcer first in the path and its router as next hop (RFC 7947).
+    /// A transparent route server keeps the announcer first in the path and the announcer's router as next hop (RFC 7947).
     fn wrong(&self, route: &LearnedRoute, announcers: &BTreeSet<Asn>) -> Option<String> {
         let prefix = route.prefix;
         let Some(first) = route.first_as() else { return Some(format!("{prefix} has an empty path")) };
         if !announcers.contains(&first) {
-            return Some(format!("{prefix} comes from {first}, not from {announcers:?}"));
+            return Some(format!("{prefix} is from {first}, not from {announcers:?}"));
         }
         let next_hop = self.addresses.get(&first).map(|address| (*address).into());
         if prefix.address().is_ipv4() && route.next_hop != next_hop {
-            return Some(format!("{prefix} leads to {:?}, not to {next_hop:?}", route.next_hop));
+            return Some(format!("{prefix} has next hop {:?}, not {next_hop:?}", route.next_hop));
         }
         None
     }
 }
 
-/// Whether a route-server community of the announcer says: not to this receiver.
+/// Whether a route-server community hides the route from this receiver.
 fn is_hidden(route: &Announcement, receiver: Asn) -> bool {
     let standard = route.communities.iter().any(|c| c.upper() == 0 && u32::from(c.lower()) == receiver.0);
     let large =
@@ -113,11 +113,11 @@ mod tests {
 
     const PREFIX: &str = "203.0.113.0/24";
 
-    fn world() -> World {
-        let mut world = World::new(BTreeMap::from([(Asn(1), Ipv4Addr::new(192, 0, 2, 1))]));
+    fn tables() -> ExpectedTables {
+        let mut tables = ExpectedTables::new(BTreeMap::from([(Asn(1), Ipv4Addr::new(192, 0, 2, 1))]));
         let route = Announcement::of(PREFIX.parse().expect("a prefix"));
-        world.announce(Asn(1), &[route.with(Community::new(0, 3)).with_large(LargeCommunity::new(EXCHANGE.0, 0, 4))]);
-        world
+        tables.announce(Asn(1), &[route.with(Community::new(0, 3)).with_large(LargeCommunity::new(EXCHANGE.0, 0, 4))]);
+        tables
     }
 
     fn learned(next_hop: [u8; 4]) -> LearnedRoute {
@@ -134,17 +134,17 @@ mod tests {
 
     #[test]
     fn a_hidden_route_is_expected_nowhere_else() {
-        let world = world();
-        assert!(world.difference(Asn(2), &[]).is_some_and(|text| text.contains("missing")));
-        assert_eq!(world.difference(Asn(2), &[learned([192, 0, 2, 1])]), None);
+        let tables = tables();
+        assert!(tables.difference(Asn(2), &[]).is_some_and(|text| text.contains("missing")));
+        assert_eq!(tables.difference(Asn(2), &[learned([192, 0, 2, 1])]), None);
         for hidden_from in [Asn(1), Asn(3), Asn(4)] {
-            assert_eq!(world.difference(hidden_from, &[]), None);
-            assert!(world.difference(hidden_from, &[learned([192, 0, 2, 1])]).is_some());
+            assert_eq!(tables.difference(hidden_from, &[]), None);
+            assert!(tables.difference(hidden_from, &[learned([192, 0, 2, 1])]).is_some());
         }
     }
 
     #[test]
     fn a_changed_next_hop_is_a_difference() {
-        assert!(world().difference(Asn(2), &[learned([192, 0, 2, 9])]).is_some_and(|text| text.contains("leads to")));
+        assert!(tables().difference(Asn(2), &[learned([192, 0, 2, 9])]).is_some_and(|text| text.contains("next hop")));
     }
 }

@@ -1,4 +1,4 @@
-//! Keys, member set and configurations of the demonstration, made with the program's own commands.
+//! Keys, member set and configurations of the demonstration, made with `wayleave` commands.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::expect::EXCHANGE;
-use super::layout::{Layout, MemberSeat, PartySeat};
+use super::layout::{Layout, MemberLayout, PartyLayout};
 use crate::netns::Rung;
 
 /// The exchange's name.
@@ -14,14 +14,14 @@ const NAME: &str = "demo-ix";
 
 /// The public parts of a key file.
 #[derive(Debug, Clone)]
-struct Public {
+struct PublicKeys {
     /// Fingerprint of the certificate, `sha256:...`.
     tls: String,
     /// The signing key, `ed25519:...`.
     sign: String,
 }
 
-/// Where everything lies, and what all configurations share.
+/// Paths of the files, and what all configurations share.
 #[derive(Debug)]
 pub struct Files {
     folder: PathBuf,
@@ -32,7 +32,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Makes all keys, the member set and the configurations in the layout's state folder.
+    /// Creates all keys, the member set and the configurations in the layout's state folder.
     pub fn write(layout: &Layout, binary: &Path) -> Result<Self, String> {
         let folder = layout.state.join("etc");
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -68,7 +68,7 @@ impl Files {
         self.folder.join(format!("{name}.toml"))
     }
 
-    /// Writes the exchange's recommendation: `favourite` before all others.
+    /// Writes a recommendation that prefers `favourite` to all others.
     pub fn recommend(&self, favourite: &str) -> Result<(), String> {
         self.put("recommendation.toml", &format!("[recommendation]\n{favourite} = 10\n"))
     }
@@ -92,29 +92,29 @@ impl Files {
         Err(format!("wayleave {}: {text}{}", arguments.join(" "), String::from_utf8_lossy(&output.stderr)))
     }
 
-    fn new_key(&self, name: &str) -> Result<Public, String> {
+    fn new_key(&self, name: &str) -> Result<PublicKeys, String> {
         let file = self.path(&format!("{name}.key"));
         self.tool(&["keys", "new", &file, "--name", name])?;
         self.public(&file)
     }
 
-    fn public(&self, file: &str) -> Result<Public, String> {
+    fn public(&self, file: &str) -> Result<PublicKeys, String> {
         let text = self.tool(&["keys", "show", file])?;
         let part = |kind: &str| {
             let found =
                 text.split(|c: char| c.is_whitespace() || "\",".contains(c)).find(|word| word.starts_with(kind));
             found.map(str::to_owned).ok_or_else(|| format!("wayleave keys show {file} prints no {kind}: {text}"))
         };
-        Ok(Public { tls: part("sha256:")?, sign: part("ed25519:")? })
+        Ok(PublicKeys { tls: part("sha256:")?, sign: part("ed25519:")? })
     }
 
-    /// The operator's key signs the set; each member is appended in the order of slots.
+    /// Signs the member set with the operator's key, members in the order of slots.
     fn make_member_set(&mut self, layout: &Layout) -> Result<(), String> {
         let (set, operator) = (self.path("members"), self.path("operator.key"));
         self.tool(&["members", "init", &set, "--exchange", NAME, "--operator", &operator])?;
         self.operator = self.public(&operator)?.sign;
         for member in &layout.members {
-            let Public { tls, sign } = self.new_key(&member.name)?;
+            let PublicKeys { tls, sign } = self.new_key(&member.name)?;
             let (asn, address) = (member.asn.0.to_string(), member.router.to_string());
             let address6 = member.router6().to_string();
             let mut arguments = vec!["members", "add", &set, "--operator", &operator, "--asn", &asn];
@@ -125,8 +125,8 @@ impl Files {
         Ok(())
     }
 
-    /// Party 1 waits for party 2; only party 1 has the recommendation.
-    fn party_configuration(&self, layout: &Layout, party: &PartySeat) -> String {
+    /// Party 1 listens for party 2. Only party 1 has the recommendation.
+    fn party_configuration(&self, layout: &Layout, party: &PartyLayout) -> String {
         let number = party.number;
         let folder = self.folder.display();
         let (direction, pin, recommendation) = match number {
@@ -155,18 +155,18 @@ shares = true
             state = self.state.display(),
             operator = self.operator,
             link = layout.link,
-            status = party.seat.status,
+            status = party.process.status,
         )
     }
 
-    fn member_configuration(&self, layout: &Layout, member: &MemberSeat, slot: usize) -> String {
+    fn member_configuration(&self, layout: &Layout, member: &MemberLayout, slot: usize) -> String {
         let folder = self.folder.display();
         let name = &member.name;
         let party = |index: usize| {
             let address: SocketAddr = layout.parties[index].listen;
             format!("{{ address = \"{address}\", pin = \"{}\" }}", self.pins[index])
         };
-        // On loopback all routers have one address.
+        // On loopback all routers have the same address.
         let only = match layout.rung {
             Rung::Simulated => String::new(),
             Rung::Root | Rung::Rootless => format!("address = \"{}\"\n", member.router),
@@ -178,7 +178,7 @@ slot = {slot}
 key = \"{folder}/{name}.key\"
 state = \"{state}/{name}.redb\"
 settle_secs = 3
-lab = true  # documentation prefixes are routes here
+lab = true  # accepts documentation prefixes
 
 [exchange]
 name = \"{NAME}\"

@@ -1,4 +1,4 @@
-//! What an AS that lies, or that is late, says: paths that are not so, attestations of others and of yesterday.
+//! Routes of a dishonest AS: forged paths, copied and expired attestations.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::speaker::Identity;
 /// The attestation's attribute.
 pub const ATTRIBUTE: AttributeCode = AttributeCode(wayleave_attestation::chain::TYPE_CODE);
 
-/// A route as `identity` tells it: any path, any attestation or none.
+/// A route of `identity` with any path and any attestation, or none.
 #[must_use]
 pub fn route(identity: &Identity, path: &[Asn], attestation: Option<&[u8]>) -> Attributes {
     let mut edit = Attributes::builder();
@@ -38,7 +38,7 @@ pub fn attestation(route: &Attributes) -> Option<Vec<u8>> {
 /// key, from `ago` before now and for an hour.
 ///
 /// # Errors
-/// If the file is none, or a key does not sign.
+/// If the file is not a key file, or the key cannot sign.
 pub fn attest(file: &Path, origin: Asn, prefix: Prefix, neighbour: Asn, ago: Duration) -> Result<Vec<u8>, String> {
     let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let word = |name: &str| {
@@ -65,7 +65,7 @@ fn seed(hex: &str) -> Option<[u8; 32]> {
     octets?.try_into().ok()
 }
 
-/// The seeds of a key file, as octets and as it spells them: what must never be said on a link.
+/// The seeds of a key file, as bytes and as the file spells them: these must never appear on a link.
 ///
 /// # Errors
 /// If the file cannot be read.

@@ -1,4 +1,4 @@
-//! The smallest HTTP client that reads a status page from inside a namespace.
+//! A minimal HTTP client that reads status pages from inside a network namespace.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::netns::Place;
 
-const PATIENCE: Duration = Duration::from_secs(5);
-/// No status page is longer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit on the length of a status page.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// Reads `http://address/path` as JSON, from `place`.
@@ -30,10 +30,10 @@ pub fn get(place: &Place, address: SocketAddr, path: &str) -> io::Result<String>
 }
 
 fn ask(address: SocketAddr, path: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    // HTTP/1.0 keeps the answer in one piece.
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    // With HTTP/1.0 the server sends no chunked encoding.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n")?;
     let mut answer = Vec::new();
     stream.take(MOST_BYTES).read_to_end(&mut answer)?;

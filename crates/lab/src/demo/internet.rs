@@ -1,7 +1,7 @@
-//! An internet of routers, some behind attesting proxies: who is where, what connects them, and the running whole.
+//! An internet of routers, some behind attesting proxies: plan, layout and running processes.
 //!
-//! Every site has one router. A site that attests has a proxy between its router and each of its neighbours; to both it
-//! passes for the other. A site without stands for all that know nothing of attestations.
+//! Every site has one router. At a site that attests, a proxy stands between the router and each of its neighbours and
+//! appears to each as the other. A site without a proxy represents networks that do not know attestation.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use serde_json::Value;
 use wayleave_bgp::LargeCommunity;
 use wayleave_core::{Asn, Prefix};
 
+use super::exchange::RoleProcess;
 use super::http;
 use super::layout::Software;
-use super::world::Role;
 use crate::bird::Bird;
 use crate::frr::Frr;
 use crate::netns::{Network, NetworkError, Place};
@@ -25,64 +25,61 @@ use crate::table::{Announcement, LearnedRoute, Router, RouterError};
 use crate::tap::Tap;
 use crate::transit::Transit;
 
-/// Where a proxy waits for its own router, in a namespace of its own.
+/// Port at which a proxy listens for its own router, in a namespace of its own.
 const INSIDE: u16 = 179;
-/// Where it waits for the neighbour.
+/// Port at which it listens for the neighbour.
 const OUTSIDE: u16 = 1790;
-/// Where a tap waits in front of it.
+/// Port of a tap in front of it.
 const TAPPED: u16 = 1791;
-/// Hosts between the routers' addresses, those of proxies, and those of guests.
+/// HostAllocator between the routers' addresses, those of proxies, and those of injectors.
 const STRIDE: u8 = 20;
 
-/// What an origin's record says of routes without an attestation.
+/// What an origin's signed record demands of its routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Since {
-    /// They are invalid.
+pub enum OriginPolicy {
+    /// Its unattested routes are invalid.
     Strict,
-    /// They are worse.
+    /// Its unattested routes are less preferred.
     Prefer,
-    /// Nothing: there is a record of prefixes and no more.
+    /// Its profile lists prefixes only.
     Unlisted,
 }
 
 /// A site as planned.
 #[derive(Debug, Clone)]
 pub struct PlannedSite {
-    /// Name.
     pub name: String,
-    /// AS number.
     pub asn: Asn,
-    /// Its router.
     pub software: Software,
-    /// Lines of its proxy's configuration from `[policy]` on; `None`: it has no proxy.
-    pub proxy: Option<Proxied>,
+    /// `None`: the site has no proxy.
+    pub proxy: Option<ProxyPlan>,
 }
 
-/// What a site's proxy is told.
+/// A site's proxy as planned.
 #[derive(Debug, Clone)]
-pub struct Proxied {
+pub struct ProxyPlan {
     /// Lines of `[policy]`.
     pub policy: String,
     /// Suites of its keys, the preferred first.
     pub suites: Vec<String>,
-    /// What its record says.
-    pub since: Since,
-    /// Prefixes that it may originate, and what lies within them.
+    /// What the AS's record demands.
+    pub since: OriginPolicy,
+    /// Prefixes that the AS may originate, with everything inside them.
     pub originates: Vec<Prefix>,
-    /// Whether its proxy takes the key of another site of the same AS.
+    /// Another site of the same AS whose key the proxy uses.
     pub key_of: Option<String>,
 }
 
-impl Proxied {
-    /// With the default suite, everything by default, and a strict record for `originates`.
+impl ProxyPlan {
+    /// Default suite and policy, and a strict record for `originates`.
     #[must_use]
     pub fn strict(originates: &[Prefix]) -> Self {
         let (policy, suites) = (String::new(), vec!["kc-ed25519".to_owned()]);
-        Self { policy, suites, since: Since::Strict, originates: originates.to_vec(), key_of: None }
+        Self { policy, suites, since: OriginPolicy::Strict, originates: originates.to_vec(), key_of: None }
     }
 }
 
-/// Who speaks with whom.
+/// A BGP session between two sites.
 #[derive(Debug, Clone)]
 pub struct Link {
     left: String,
@@ -93,12 +90,12 @@ pub struct Link {
     extended_messages: bool,
 }
 
-/// Everything before anything runs.
+/// Sites and links before anything runs.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     sites: Vec<PlannedSite>,
     links: Vec<Link>,
-    guests: Vec<(String, Asn, String)>,
+    injectors: Vec<(String, Asn, String)>,
     lowers: Vec<(String, LargeCommunity)>,
 }
 
@@ -110,24 +107,24 @@ impl Plan {
         self
     }
 
-    /// A site without a proxy.
+    /// Adds a site without a proxy.
     #[must_use]
     pub fn legacy(self, name: &str, asn: u32, software: Software) -> Self {
         self.site(name, asn, software, None)
     }
 
-    /// A site with one.
+    /// Adds a site with a proxy.
     #[must_use]
-    pub fn attesting(self, name: &str, asn: u32, software: Software, proxied: Proxied) -> Self {
-        self.site(name, asn, software, Some(proxied))
+    pub fn attesting(self, name: &str, asn: u32, software: Software, proxy_plan: ProxyPlan) -> Self {
+        self.site(name, asn, software, Some(proxy_plan))
     }
 
-    fn site(mut self, name: &str, asn: u32, software: Software, proxy: Option<Proxied>) -> Self {
+    fn site(mut self, name: &str, asn: u32, software: Software, proxy: Option<ProxyPlan>) -> Self {
         self.sites.push(PlannedSite { name: name.to_owned(), asn: Asn(asn), software, proxy });
         self
     }
 
-    /// A session between two sites; of one AS, an internal one that passes no proxy.
+    /// Adds a session between two sites. Within one AS the session is internal and has no proxy.
     #[must_use]
     pub fn link(mut self, left: &str, right: &str) -> Self {
         let (left, right) = (left.to_owned(), right.to_owned());
@@ -135,7 +132,7 @@ impl Plan {
         self
     }
 
-    /// What passes on the last link, which needs a proxy at one end and none at the other, is kept.
+    /// Records the traffic of the last link, which needs a proxy at one end and none at the other.
     #[must_use]
     pub fn tapped(mut self) -> Self {
         self.links.iter_mut().last().into_iter().for_each(|link| link.tapped = true);
@@ -156,75 +153,69 @@ impl Plan {
         self
     }
 
-    /// A speaker of ours as a neighbour of a site: one that says whatever it is told to.
+    /// Adds a BGP speaker as a neighbour of a site, which announces arbitrary routes.
     #[must_use]
-    pub fn guest(mut self, name: &str, asn: u32, at: &str) -> Self {
-        self.guests.push((name.to_owned(), Asn(asn), at.to_owned()));
+    pub fn injector(mut self, name: &str, asn: u32, at: &str) -> Self {
+        self.injectors.push((name.to_owned(), Asn(asn), at.to_owned()));
         self
     }
 }
 
-/// One end of a pair of a proxy.
-struct PairEnd {
+/// One session pair of a proxy.
+struct ProxyPair {
     name: String,
     inside: SocketAddr,
     outside: SocketAddr,
-    /// Where to connect outside; otherwise the neighbour connects.
+    /// The neighbour's address if the proxy connects; `None` if the neighbour does.
     connect: Option<SocketAddr>,
     neighbour: Asn,
 }
 
-/// A site that can run.
+/// A site with its processes.
 pub struct RunningSite {
-    /// What was planned.
     pub plan: PlannedSite,
-    /// Its router's address.
     pub address: Ipv4Addr,
-    /// Its router.
     pub router: Box<dyn Router>,
-    /// Its proxy's process.
-    pub proxy: Option<Role>,
+    pub proxy: Option<RoleProcess>,
     proxy_place: Place,
     status: SocketAddr,
 }
 
 impl RunningSite {
-    /// A status page of its proxy.
+    /// Reads a status page of its proxy.
     pub fn ask(&self, path: &str) -> Result<Value, String> {
         let answer = http::get_json(&self.proxy_place, self.status, path);
         answer.map_err(|error| format!("{} {path}: {error}", self.plan.name))
     }
 
-    /// What its router has learned and uses.
+    /// Routes that its router has learned and selected as best.
     pub fn best(&mut self) -> Result<Vec<LearnedRoute>, RouterError> {
         Ok(self.router.table()?.into_iter().filter(|route| route.best).collect())
     }
 }
 
-/// A speaker of ours next to a site.
-pub struct Guest {
-    /// Who it is.
+/// A BGP speaker next to a site that announces arbitrary routes.
+pub struct Injector {
     pub identity: Identity,
     place: Place,
-    /// It, once it runs.
     pub speaker: Option<Speaker>,
 }
 
-impl Guest {
-    /// Starts it.
+impl Injector {
+    /// Starts the speaker, if it does not run.
     pub fn start(&mut self) -> &Speaker {
         let (identity, place) = (self.identity.clone(), self.place.clone());
         self.speaker.get_or_insert_with(|| Speaker::start(identity, place))
     }
 }
 
-/// The whole.
+/// Sites, injectors and taps as they run.
 pub struct Internet {
-    /// Sites in the order planned.
+    /// In the order planned.
     pub sites: Vec<RunningSite>,
-    /// Guests in the order planned.
-    pub guests: Vec<Guest>,
-    /// Wires that keep what passes, in the order of links.
+    /// In the order planned.
+    pub injectors: Vec<Injector>,
+    /// Recording taps, in the order of links.
     pub taps: Vec<Tap>,
     /// Keys, objects and configurations.
     pub folder: PathBuf,
@@ -232,16 +223,16 @@ pub struct Internet {
     tapped: Vec<(Place, SocketAddr, SocketAddr)>,
 }
 
-/// On what an internet stands.
+/// Where an internet is laid out.
 #[derive(Clone, Copy)]
-pub enum Ground<'a> {
-    /// Real routers on the LAN of a network, from this host on.
+pub enum Testbed<'a> {
+    /// Real routers on the LAN of a network, with host numbers from this one on.
     Lan(&'a Network, &'a Routers, u8),
-    /// Routers of ours on loopback; files go to this folder.
+    /// The laboratory's own routers on loopback; files go to this folder.
     Loopback(&'a Path),
 }
 
-impl Ground<'_> {
+impl Testbed<'_> {
     fn first(self) -> u8 {
         match self {
             Self::Lan(_, _, first) => first,
@@ -258,12 +249,12 @@ impl Ground<'_> {
 
     fn attach(self, name: &str, addresses: &[String]) -> Result<Place, String> {
         match self {
-            Self::Lan(network, ..) => network.attach(name, addresses).map_err(laid_out),
+            Self::Lan(network, ..) => network.attach(name, addresses).map_err(network_error),
             Self::Loopback(_) => Ok(Place::Here),
         }
     }
 
-    /// Where a process serves its status page.
+    /// An address for a status page.
     fn status(self) -> Result<SocketAddr, String> {
         match self {
             Self::Lan(..) => Ok(([127, 0, 0, 1], 8485).into()),
@@ -272,77 +263,77 @@ impl Ground<'_> {
     }
 }
 
-/// A port that nothing uses.
+/// A free address on loopback.
 fn free_address() -> Result<SocketAddr, String> {
     ports::free_address().map_err(|error| error.to_string())
 }
 
-/// Where a proxy waits on a link.
+/// Where a proxy listens on one link.
 #[derive(Clone, Copy)]
-struct Seat {
+struct ProxyEndpoints {
     inside: SocketAddr,
     outside: SocketAddr,
     tapped: SocketAddr,
 }
 
-/// What laying out needs to know of each site.
-struct Laid {
+/// Addresses and sessions of a site.
+struct SiteLayout {
     place: Place,
     proxy_place: Place,
     address: Ipv4Addr,
     site: Site,
-    pairs: Vec<PairEnd>,
+    pairs: Vec<ProxyPair>,
 }
 
 impl Internet {
-    /// Lays `plan` out; files go to the folder `name` of the ground's.
-    pub fn new(plan: Plan, ground: Ground<'_>, binary: &Path, name: &str) -> Result<Self, String> {
-        let first = ground.first();
-        let mut laid = lay_sites(&plan, ground)?;
-        let mut hosts = Hosts { ground, next: first + STRIDE };
+    /// Lays `plan` out. Files go to `name` in the testbed's folder.
+    pub fn new(plan: Plan, testbed: Testbed<'_>, binary: &Path, name: &str) -> Result<Self, String> {
+        let first = testbed.first();
+        let mut layouts = lay_out_sites(&plan, testbed)?;
+        let mut hosts = HostAllocator { testbed, next: first + STRIDE };
         let mut tapped = Vec::new();
         for link in &plan.links {
-            lay_link(&plan, link, &mut laid, &mut hosts, &mut tapped)?;
+            lay_out_link(&plan, link, &mut layouts, &mut hosts, &mut tapped)?;
         }
-        let mut guests = Vec::new();
-        for ((name, asn, at), host) in plan.guests.iter().zip(first + 2 * STRIDE + STRIDE / 2..) {
-            guests.extend(lay_guest(&plan, (name, *asn, at), host, &mut laid, &mut hosts)?);
+        let mut injectors = Vec::new();
+        for ((name, asn, at), host) in plan.injectors.iter().zip(first + 2 * STRIDE + STRIDE / 2..) {
+            injectors.extend(lay_out_injector(&plan, (name, *asn, at), host, &mut layouts, &mut hosts)?);
         }
-        let folder = ground.state().join(name);
+        let folder = testbed.state().join(name);
         std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let mut internet =
-            Self { sites: Vec::new(), guests, taps: Vec::new(), folder, binary: binary.to_path_buf(), tapped };
-        for (site, laid) in plan.sites.iter().zip(laid) {
-            internet.add_site(site, laid, ground)?;
+            Self { sites: Vec::new(), injectors, taps: Vec::new(), folder, binary: binary.to_path_buf(), tapped };
+        for (site, layout) in plan.sites.iter().zip(layouts) {
+            internet.add_site(site, layout, testbed)?;
         }
         internet.make_keys()?;
         Ok(internet)
     }
 
-    fn add_site(&mut self, site: &PlannedSite, laid: Laid, ground: Ground<'_>) -> Result<(), String> {
+    fn add_site(&mut self, site: &PlannedSite, layout: SiteLayout, testbed: Testbed<'_>) -> Result<(), String> {
         let name = &site.name;
-        let router: Box<dyn Router> = match (ground, site.software) {
-            (Ground::Lan(network, routers, _), Software::Bird) => {
-                Box::new(Bird::of_site(&routers.bird, laid.place, laid.site, network.state()))
+        let router: Box<dyn Router> = match (testbed, site.software) {
+            (Testbed::Lan(network, routers, _), Software::Bird) => {
+                Box::new(Bird::of_site(&routers.bird, layout.place, layout.site, network.state()))
             }
-            (Ground::Lan(network, routers, _), Software::Frr) => {
-                Box::new(Frr::of_site(&routers.frr, laid.place, laid.site, network.state()))
+            (Testbed::Lan(network, routers, _), Software::Frr) => {
+                Box::new(Frr::of_site(&routers.frr, layout.place, layout.site, network.state()))
             }
-            (Ground::Loopback(_), _) => Box::new(Transit::new(laid.site, laid.place)),
+            (Testbed::Loopback(_), _) => Box::new(Transit::new(layout.site, layout.place)),
         };
-        let status = ground.status()?;
+        let status = testbed.status()?;
         let proxy = match &site.proxy {
-            Some(proxied) => {
+            Some(proxy_plan) => {
                 let config = self.folder.join(format!("{name}.toml"));
-                let text = self.proxy_configuration(site, proxied, &laid.pairs, status);
+                let text = self.proxy_configuration(site, proxy_plan, &layout.pairs, status);
                 std::fs::write(&config, text).map_err(|error| format!("{}: {error}", config.display()))?;
                 let log = self.folder.join(format!("{name}-proxy.log"));
                 let name = format!("{name}-proxy");
-                Some(Role::new(name, &laid.proxy_place, &self.binary, "attest", config, log))
+                Some(RoleProcess::new(name, &layout.proxy_place, &self.binary, "attest", config, log))
             }
             None => None,
         };
-        let (plan, address, proxy_place) = (site.clone(), laid.address, laid.proxy_place);
+        let (plan, address, proxy_place) = (site.clone(), layout.address, layout.proxy_place);
         self.sites.push(RunningSite { plan, address, router, proxy, proxy_place, status });
         Ok(())
     }
@@ -350,12 +341,12 @@ impl Internet {
     fn proxy_configuration(
         &self,
         site: &PlannedSite,
-        proxied: &Proxied,
-        pairs: &[PairEnd],
+        proxy_plan: &ProxyPlan,
+        pairs: &[ProxyPair],
         status: SocketAddr,
     ) -> String {
         let folder = self.folder.display();
-        let key = proxied.key_of.as_ref().unwrap_or(&site.name);
+        let key = proxy_plan.key_of.as_ref().unwrap_or(&site.name);
         let mut text = format!(
             "[attest]
 asn = {asn}
@@ -373,9 +364,9 @@ listen = \"{status}\"
 ",
             asn = site.asn.0,
             name = site.name,
-            policy = proxied.policy,
+            policy = proxy_plan.policy,
         );
-        for PairEnd { name, inside, outside, connect, neighbour } in pairs {
+        for ProxyPair { name, inside, outside, connect, neighbour } in pairs {
             let outside = match connect {
                 Some(to) => format!("connect = \"{to}\", bind = \"{}\"", outside.ip()),
                 None => format!("listen = \"{outside}\""),
@@ -388,7 +379,7 @@ listen = \"{status}\"
         text
     }
 
-    /// The site of that name.
+    /// The site `name`.
     ///
     /// # Panics
     /// If there is none.
@@ -396,12 +387,12 @@ listen = \"{status}\"
         self.sites.iter_mut().find(|site| site.plan.name == name).expect("a name of the plan")
     }
 
-    /// The guest of that name.
+    /// The injector `name`.
     ///
     /// # Panics
     /// If there is none.
-    pub fn guest(&mut self, name: &str) -> &mut Guest {
-        self.guests.iter_mut().find(|guest| guest.identity.name == name).expect("a name of the plan")
+    pub fn injector(&mut self, name: &str) -> &mut Injector {
+        self.injectors.iter_mut().find(|injector| injector.identity.name == name).expect("a name of the plan")
     }
 
     /// `name` originates exactly `routes`.
@@ -423,13 +414,13 @@ listen = \"{status}\"
         for site in &mut self.sites {
             site.router.start().map_err(|error| error.to_string())?;
         }
-        for guest in &mut self.guests {
-            guest.start();
+        for injector in &mut self.injectors {
+            injector.start();
         }
         Ok(())
     }
 
-    /// Whose sessions are not all up; `None` if all are.
+    /// The first site whose sessions are not all up, with its logs.
     pub fn first_missing(&mut self) -> Option<String> {
         self.sites.iter_mut().find_map(|site| match site.router.is_established() {
             Ok(true) => None,
@@ -438,19 +429,19 @@ listen = \"{status}\"
         })
     }
 
-    /// Ends all proxies in order; false if one had to be killed.
-    pub fn stop(&mut self, patience: Duration) -> bool {
+    /// Stops all proxies; false if one had to be killed.
+    pub fn stop(&mut self, timeout: Duration) -> bool {
         let proxies = self.sites.iter_mut().filter_map(|site| site.proxy.as_mut());
-        proxies.map(|proxy| proxy.stop(patience)).filter(|in_order| !in_order).count() == 0
+        proxies.map(|proxy| proxy.stop(timeout)).filter(|in_order| !in_order).count() == 0
     }
 
-    /// Proxies that should run and do not, with what they said last.
-    pub fn dead(&mut self) -> Vec<String> {
+    /// Log ends of proxies that have exited.
+    pub fn exited(&mut self) -> Vec<String> {
         let proxies = self.sites.iter_mut().filter_map(|site| site.proxy.as_mut());
         proxies.filter_map(|proxy| (!proxy.is_running()).then(|| proxy.log_tail())).collect()
     }
 
-    /// Runs a command of the program; what it printed.
+    /// Runs a command of `wayleave` and returns its standard output.
     pub fn tool(&self, arguments: &[&str]) -> Result<String, String> {
         let output = std::process::Command::new(&self.binary).args(arguments).output();
         let output = output.map_err(|error| format!("{}: {error}", self.binary.display()))?;
@@ -465,29 +456,29 @@ listen = \"{status}\"
         self.folder.join(name).display().to_string()
     }
 
-    /// A trust anchor, the keys of each AS, its profile and its record.
+    /// Creates the trust anchor, and for each AS keys, profile and record.
     fn make_keys(&self) -> Result<(), String> {
         let (anchor, objects) = (self.path("anchor.key"), self.path("objects"));
         self.tool(&["keys", "anchor", &anchor])?;
         for site in &self.sites {
-            let Some(proxied) = &site.plan.proxy else { continue };
-            if proxied.key_of.is_some() {
+            let Some(proxy_plan) = &site.plan.proxy else { continue };
+            if proxy_plan.key_of.is_some() {
                 continue;
             }
             let (key, asn) = (self.path(&format!("{}.key", site.plan.name)), site.plan.asn.0.to_string());
             let mut arguments = vec!["keys", "attest", &key, "--asn", &asn];
-            proxied.suites.iter().for_each(|suite| arguments.extend(["--suite", suite]));
+            proxy_plan.suites.iter().for_each(|suite| arguments.extend(["--suite", suite]));
             self.tool(&arguments)?;
             self.tool(&["keys", "profile", "--anchor", &anchor, "--objects", &objects, "--attest", &key])?;
-            self.record(&site.plan.name, proxied.since)?;
+            self.record(&site.plan.name, proxy_plan.since)?;
         }
         Ok(())
     }
 
-    /// Writes the record of `name` anew.
-    pub fn record(&self, name: &str, since: Since) -> Result<(), String> {
+    /// Signs a new record for the AS of site `name`.
+    pub fn record(&self, name: &str, since: OriginPolicy) -> Result<(), String> {
         let site = self.sites.iter().find(|site| site.plan.name == name).ok_or("no such site")?;
-        let prefixes = site.plan.proxy.iter().flat_map(|proxied| &proxied.originates);
+        let prefixes = site.plan.proxy.iter().flat_map(|proxy_plan| &proxy_plan.originates);
         let prefixes: Vec<String> =
             prefixes.map(|p| format!("{p}-{}", if p.address().is_ipv4() { 32 } else { 128 })).collect();
         let (anchor, objects) = (self.path("anchor.key"), self.path("objects"));
@@ -495,21 +486,21 @@ listen = \"{status}\"
         let mut arguments = vec!["keys", "record", "--anchor", &anchor, "--objects", &objects, "--asn", &asn];
         prefixes.iter().for_each(|prefix| arguments.extend(["--prefix", prefix]));
         match since {
-            Since::Strict => arguments.extend(["--attested", "strict"]),
-            Since::Prefer => arguments.extend(["--attested", "prefer"]),
-            Since::Unlisted => {}
+            OriginPolicy::Strict => arguments.extend(["--attested", "strict"]),
+            OriginPolicy::Prefer => arguments.extend(["--attested", "prefer"]),
+            OriginPolicy::Unlisted => {}
         }
         self.tool(&arguments).map(drop)
     }
 }
 
 fn proxy_log(site: &RunningSite) -> String {
-    site.proxy.as_ref().map(Role::log_tail).unwrap_or_default()
+    site.proxy.as_ref().map(RoleProcess::log_tail).unwrap_or_default()
 }
 
-/// Addresses of proxies.
-struct Hosts<'a> {
-    ground: Ground<'a>,
+/// Hands out addresses to proxies.
+struct HostAllocator<'a> {
+    testbed: Testbed<'a>,
     next: u8,
 }
 
@@ -521,41 +512,41 @@ fn addresses(host: u8) -> [String; 2] {
     [format!("192.0.2.{host}/24"), format!("2001:db8::{host}/64")]
 }
 
-fn laid_out(error: NetworkError) -> String {
+fn network_error(error: NetworkError) -> String {
     error.to_string()
 }
 
-fn lay_sites(plan: &Plan, ground: Ground<'_>) -> Result<Vec<Laid>, String> {
+fn lay_out_sites(plan: &Plan, testbed: Testbed<'_>) -> Result<Vec<SiteLayout>, String> {
     let lay = |(site, host): (&PlannedSite, u8)| {
-        let place = ground.attach(&site.name, &addresses(host))?;
+        let place = testbed.attach(&site.name, &addresses(host))?;
         let proxy_place = match site.proxy {
-            Some(_) => ground.attach(&format!("{}-proxy", site.name), &[])?,
+            Some(_) => testbed.attach(&format!("{}-proxy", site.name), &[])?,
             None => Place::Here,
         };
         let (address, pairs) = (lan(host), Vec::new());
         let mut router = Site::new(&site.name, site.asn, address);
         router.lowers = plan.lowers.iter().find(|(name, _)| *name == site.name).map(|(_, tag)| *tag);
-        Ok(Laid { place, proxy_place, address, site: router, pairs })
+        Ok(SiteLayout { place, proxy_place, address, site: router, pairs })
     };
-    plan.sites.iter().zip(ground.first()..).map(lay).collect()
+    plan.sites.iter().zip(testbed.first()..).map(lay).collect()
 }
 
-impl Hosts<'_> {
-    /// An address of the LAN more for a proxy's place, or ports of loopback.
-    fn give(&mut self, place: &Place) -> Result<Seat, String> {
-        let (Ground::Lan(network, ..), Place::Namespace(name)) = (self.ground, place) else {
-            return Ok(Seat { inside: free_address()?, outside: free_address()?, tapped: free_address()? });
+impl HostAllocator<'_> {
+    /// A further LAN address for a proxy's namespace, or loopback ports.
+    fn allocate(&mut self, place: &Place) -> Result<ProxyEndpoints, String> {
+        let (Testbed::Lan(network, ..), Place::Namespace(name)) = (self.testbed, place) else {
+            return Ok(ProxyEndpoints { inside: free_address()?, outside: free_address()?, tapped: free_address()? });
         };
         let host = self.next;
         self.next += 1;
-        network.add_addresses(name, &addresses(host)).map_err(laid_out)?;
+        network.add_addresses(name, &addresses(host)).map_err(network_error)?;
         let at = |port| (lan(host), port).into();
-        Ok(Seat { inside: at(INSIDE), outside: at(OUTSIDE), tapped: at(TAPPED) })
+        Ok(ProxyEndpoints { inside: at(INSIDE), outside: at(OUTSIDE), tapped: at(TAPPED) })
     }
 }
 
 fn index(plan: &Plan, name: &str) -> Result<usize, String> {
-    plan.sites.iter().position(|site| site.name == name).ok_or_else(|| format!("no site is named {name}"))
+    plan.sites.iter().position(|site| site.name == name).ok_or_else(|| format!("the plan has no site {name}"))
 }
 
 fn neighbour(name: &str, local: Ipv4Addr, at: SocketAddr, asn: Asn, link: &Link) -> Neighbour {
@@ -575,77 +566,78 @@ fn neighbour(name: &str, local: Ipv4Addr, at: SocketAddr, asn: Asn, link: &Link)
     }
 }
 
-fn lay_link(
+fn lay_out_link(
     plan: &Plan,
     link: &Link,
-    laid: &mut [Laid],
-    hosts: &mut Hosts<'_>,
+    layouts: &mut [SiteLayout],
+    hosts: &mut HostAllocator<'_>,
     tapped: &mut Vec<(Place, SocketAddr, SocketAddr)>,
 ) -> Result<(), String> {
     let ends = [index(plan, &link.left)?, index(plan, &link.right)?];
     let is_internal = plan.sites[ends[0]].asn == plan.sites[ends[1]].asn;
-    // Where each end's proxy is, if it has one on this link.
+    // The endpoints of each side's proxy, if it has one on this link.
     let mut proxies = [None; 2];
     for (end, at) in proxies.iter_mut().zip(ends) {
         if plan.sites[at].proxy.is_some() && !is_internal {
-            *end = Some(hosts.give(&laid[at].proxy_place)?);
+            *end = Some(hosts.allocate(&layouts[at].proxy_place)?);
         }
     }
     for side in [0, 1] {
         let (me, other) = (ends[side], ends[1 - side]);
         let (name, asn) = (plan.sites[other].name.clone(), plan.sites[other].asn);
-        let local = laid[me].address;
+        let local = layouts[me].address;
         let at: SocketAddr = match (proxies[side], proxies[1 - side]) {
             (Some(own), far) => {
-                // Of two proxies the right one connects; a legacy router connects itself.
+                // Between two proxies the right one connects; a router without a proxy connects by itself.
                 let connect = far.filter(|_| side == 1).map(|far| far.outside);
-                let Seat { inside, outside, .. } = own;
-                laid[me].pairs.push(PairEnd { name: name.clone(), inside, outside, connect, neighbour: asn });
+                let ProxyEndpoints { inside, outside, .. } = own;
+                layouts[me].pairs.push(ProxyPair { name: name.clone(), inside, outside, connect, neighbour: asn });
                 inside
             }
             (None, Some(far)) if link.tapped => {
-                tapped.push((laid[other].proxy_place.clone(), far.tapped, far.outside));
+                tapped.push((layouts[other].proxy_place.clone(), far.tapped, far.outside));
                 far.tapped
             }
             (None, Some(far)) => far.outside,
-            (None, None) => (laid[other].address, INSIDE).into(),
+            (None, None) => (layouts[other].address, INSIDE).into(),
         };
         let mut neighbour = neighbour(&name, local, at, asn, link);
         if side == 0 {
             neighbour.meds = link.one_by_one.iter().copied().zip(1..).collect();
         }
-        laid[me].site.neighbours.push(neighbour);
+        layouts[me].site.neighbours.push(neighbour);
     }
     Ok(())
 }
 
-/// A guest at a site without a proxy needs a router that listens, which ours does not: it is left out on loopback.
-fn lay_guest(
+/// An injector at a site without a proxy needs a router that listens. The laboratory's own router does not, so that such
+/// an injector is left out on loopback.
+fn lay_out_injector(
     plan: &Plan,
     (name, asn, at): (&str, Asn, &str),
     host: u8,
-    laid: &mut [Laid],
-    hosts: &mut Hosts<'_>,
-) -> Result<Option<Guest>, String> {
+    layouts: &mut [SiteLayout],
+    hosts: &mut HostAllocator<'_>,
+) -> Result<Option<Injector>, String> {
     let site = index(plan, at)?;
     let is_proxied = plan.sites[site].proxy.is_some();
-    if !is_proxied && matches!(hosts.ground, Ground::Loopback(_)) {
+    if !is_proxied && matches!(hosts.testbed, Testbed::Loopback(_)) {
         return Ok(None);
     }
-    let place = hosts.ground.attach(name, &addresses(host))?;
-    let local = laid[site].address;
+    let place = hosts.testbed.attach(name, &addresses(host))?;
+    let local = layouts[site].address;
     let (peer, seen_at): (SocketAddr, SocketAddr) = if is_proxied {
-        let Seat { inside, outside, .. } = hosts.give(&laid[site].proxy_place)?;
-        laid[site].pairs.push(PairEnd { name: name.to_owned(), inside, outside, connect: None, neighbour: asn });
+        let ProxyEndpoints { inside, outside, .. } = hosts.allocate(&layouts[site].proxy_place)?;
+        layouts[site].pairs.push(ProxyPair { name: name.to_owned(), inside, outside, connect: None, neighbour: asn });
         (outside, inside)
     } else {
         ((local, INSIDE).into(), (lan(host), INSIDE).into())
     };
     let link = Plan::default().link(at, name).links.remove(0);
     let mut neighbour = neighbour(&name.replace('-', ""), local, seen_at, asn, &link);
-    // A guest connects and does not listen.
+    // An injector connects and does not listen.
     neighbour.passive = !is_proxied;
-    laid[site].site.neighbours.push(neighbour);
+    layouts[site].site.neighbours.push(neighbour);
     let identity = Identity {
         name: name.to_owned(),
         asn,
@@ -654,5 +646,5 @@ fn lay_guest(
         peer_asn: plan.sites[site].asn,
         peer,
     };
-    Ok(Some(Guest { identity, place, speaker: None }))
+    Ok(Some(Injector { identity, place, speaker: None }))
 }

@@ -1,4 +1,4 @@
-//! Who is where: addresses, ports and places of the demonstration on each rung.
+//! The demonstration's members, and their addresses, ports and namespaces on each rung.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,16 +9,14 @@ use wayleave_core::Asn;
 use crate::netns::{Network, NetworkError, Place, Rung};
 use crate::ports::free_address;
 
-/// What software a member's router is.
+/// Router software.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Software {
-    /// BIRD 2.
     Bird,
-    /// FRR.
     Frr,
 }
 
-/// The cast, in the order of slots. The last has a customer whose real table it passes on.
+/// The members, in the order of slots. The last one has a customer with a recorded table.
 pub const MEMBERS: [(&str, u32, Software); 6] = [
     ("alpha", 64497, Software::Bird),
     ("bravo", 64498, Software::Frr),
@@ -28,38 +26,34 @@ pub const MEMBERS: [(&str, u32, Software); 6] = [
     ("foxtrot", 64502, Software::Bird),
 ];
 
-/// The neighbour behind foxtrot that has a real table.
+/// The customer behind foxtrot that announces a recorded table.
 pub const CUSTOMER: (&str, Asn) = ("west", Asn(64503));
 
-/// A listening socket of the demonstration, and from where it can be asked.
+/// Where a `wayleave` process runs.
 #[derive(Debug, Clone)]
-pub struct Seat {
-    /// Where the process runs.
+pub struct ProcessLayout {
     pub place: Place,
-    /// Its status page, seen from that place.
+    /// Its status page, as seen from `place`.
     pub status: SocketAddr,
 }
 
 /// One member's addresses.
 #[derive(Debug, Clone)]
-pub struct MemberSeat {
-    /// Name.
+pub struct MemberLayout {
     pub name: String,
-    /// AS number.
     pub asn: Asn,
-    /// What its router is, where routers are real.
+    /// Its router's software, where routers are real.
     pub software: Software,
-    /// Its router's address on the LAN, its BGP identifier and next hop.
+    /// Its router's address on the LAN; also BGP identifier and next hop.
     pub router: Ipv4Addr,
     /// Where the router runs.
     pub router_place: Place,
-    /// Where the proxy waits for the router.
+    /// Where the proxy listens for the router.
     pub bgp: SocketAddr,
-    /// The proxy.
-    pub proxy: Seat,
+    pub proxy: ProcessLayout,
 }
 
-impl MemberSeat {
+impl MemberLayout {
     /// Its router's IPv6 address on the LAN, the next hop of its IPv6 routes.
     #[must_use]
     pub fn router6(&self) -> Ipv6Addr {
@@ -79,40 +73,36 @@ impl MemberSeat {
 
 /// One party's addresses.
 #[derive(Debug, Clone)]
-pub struct PartySeat {
-    /// 1 or 2.
+pub struct PartyLayout {
     pub number: u8,
     /// Where members connect.
     pub listen: SocketAddr,
-    /// The process.
-    pub seat: Seat,
+    pub process: ProcessLayout,
 }
 
-/// Every place and address.
+/// All namespaces and addresses.
 #[derive(Debug)]
 pub struct Layout {
-    /// The rung.
     pub rung: Rung,
     /// The namespaces' network, where there is one.
     pub network: Option<Network>,
     /// Folder for configurations, keys, state and logs.
     pub state: PathBuf,
     /// Party 1 and party 2.
-    pub parties: [PartySeat; 2],
-    /// Where party 1 waits for party 2.
+    pub parties: [PartyLayout; 2],
+    /// Where party 1 listens for party 2.
     pub link: SocketAddr,
-    /// The members by slot.
-    pub members: Vec<MemberSeat>,
+    pub members: Vec<MemberLayout>,
 }
 
 impl Layout {
-    /// Lays the exchange out in the namespaces that this process stands in.
+    /// Lays the exchange out in the namespaces of this process.
     pub fn real(rung: Rung) -> Result<Self, NetworkError> {
         let network = Network::new()?;
         let members = MEMBERS.iter().zip(1..).map(|(member, n)| real_member(&network, member, n));
         let members = members.collect::<Result<_, _>>()?;
         let parties = [real_party(&network, 1)?, real_party(&network, 2)?];
-        // The parties' own line carries nothing but their computation.
+        // The link between the parties carries nothing but their computation.
         network.join("between", ("party1", "198.51.100.1/30"), ("party2", "198.51.100.2/30"))?;
         let (customer, behind) = (CUSTOMER.0, MEMBERS[MEMBERS.len() - 1].0);
         network.apart(customer)?;
@@ -121,7 +111,7 @@ impl Layout {
         Ok(Self { rung, state: network.state().to_path_buf(), network: Some(network), parties, link, members })
     }
 
-    /// Everything on loopback ports that are free now.
+    /// Lays the exchange out on free loopback ports.
     pub fn simulated(state: &Path) -> std::io::Result<Self> {
         let members = MEMBERS.iter().zip(1..).map(|(member, n)| simulated_member(member, n));
         let members = members.collect::<Result<_, _>>()?;
@@ -145,7 +135,7 @@ fn lan_addresses(host: u8) -> [String; 2] {
     [format!("192.0.2.{host}/24"), format!("2001:db8::{host}/64")]
 }
 
-/// Inside a namespace of its own every status page may have the same address.
+/// Status pages in different namespaces can have the same address.
 fn own_status() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 8480))
 }
@@ -155,38 +145,42 @@ fn real_member(
     network: &Network,
     (name, asn, software): &(&str, u32, Software),
     n: u8,
-) -> Result<MemberSeat, NetworkError> {
+) -> Result<MemberLayout, NetworkError> {
     let router_place = network.attach(name, &lan_addresses(n))?;
     let place = network.attach(&format!("{name}-proxy"), &lan_addresses(100 + n))?;
-    Ok(MemberSeat {
+    Ok(MemberLayout {
         name: (*name).to_owned(),
         asn: Asn(*asn),
         software: *software,
         router: lan(n),
         router_place,
         bgp: (lan(100 + n), 179).into(),
-        proxy: Seat { place, status: own_status() },
+        proxy: ProcessLayout { place, status: own_status() },
     })
 }
 
-fn real_party(network: &Network, number: u8) -> Result<PartySeat, NetworkError> {
+fn real_party(network: &Network, number: u8) -> Result<PartyLayout, NetworkError> {
     let host = 250 + number;
     let place = network.attach(&format!("party{number}"), &lan_addresses(host))?;
-    Ok(PartySeat { number, listen: (lan(host), 7001).into(), seat: Seat { place, status: own_status() } })
+    Ok(PartyLayout { number, listen: (lan(host), 7001).into(), process: ProcessLayout { place, status: own_status() } })
 }
 
-fn simulated_member((name, asn, software): &(&str, u32, Software), n: u8) -> std::io::Result<MemberSeat> {
-    Ok(MemberSeat {
+fn simulated_member((name, asn, software): &(&str, u32, Software), n: u8) -> std::io::Result<MemberLayout> {
+    Ok(MemberLayout {
         name: (*name).to_owned(),
         asn: Asn(*asn),
         software: *software,
         router: lan(n),
         router_place: Place::Here,
         bgp: free_address()?,
-        proxy: Seat { place: Place::Here, status: free_address()? },
+        proxy: ProcessLayout { place: Place::Here, status: free_address()? },
     })
 }
 
-fn simulated_party(number: u8) -> std::io::Result<PartySeat> {
-    Ok(PartySeat { number, listen: free_address()?, seat: Seat { place: Place::Here, status: free_address()? } })
+fn simulated_party(number: u8) -> std::io::Result<PartyLayout> {
+    Ok(PartyLayout {
+        number,
+        listen: free_address()?,
+        process: ProcessLayout { place: Place::Here, status: free_address()? },
+    })
 }

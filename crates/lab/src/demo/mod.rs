@@ -1,9 +1,10 @@
-//! The demonstration: a whole exchange with real routers, played step by step; also the end-to-end test.
+//! The demonstration: an exchange with real routers, step by step; also the end-to-end test.
 //!
-//! Real processes of the one binary, real BGP routers where namespaces can be made, and the fault of a killed party.
-//! Every step looks at the routers' own tables.
+//! It runs processes of the `wayleave` binary, real BGP routers where network namespaces are available, and kills
+//! processes. Every step checks the routers' own tables.
 
 mod attested;
+pub mod exchange;
 pub mod expect;
 mod explore;
 pub mod files;
@@ -13,81 +14,80 @@ pub mod internet;
 pub mod layout;
 pub mod report;
 mod steps;
-pub mod world;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use self::exchange::DemoExchange;
 use self::layout::Layout;
 use self::report::Report;
 use self::steps::STEPS;
-use self::world::World;
 use crate::netns::{self, Rung};
 use crate::routers::{Routers, default_cache, locate_or_fetch};
 
-/// How the demonstration is played.
+/// How the demonstration runs.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// The rung to use; the highest that works here if not given.
     pub rung: Option<Rung>,
-    /// Never ask: without it a person at a terminal may look around before all ends.
+    /// Never prompt. Otherwise an operator at a terminal may explore the network before it is taken down.
     pub headless: bool,
-    /// End at the first step that does not hold.
+    /// Stop at the first step that fails.
     pub assert: bool,
-    /// Objects to the standard output, words to the standard error.
+    /// Write JSON to the standard output and text to the standard error.
     pub json: bool,
     /// How many prefixes of a recorded table one member announces; [`DEFAULT_PREFIXES`] if not given.
     pub prefixes: Option<usize>,
     /// A recorded table (MRT, also compressed); the one that comes with the sources if not given.
     pub table: Option<PathBuf>,
-    /// Leave configurations, state and logs in this folder (else they vanish).
+    /// Keep configurations, state and logs in this folder.
     pub keep: Option<PathBuf>,
 }
 
-/// Prefixes of the recorded table unless told otherwise.
+/// Prefixes of the recorded table by default.
 pub const DEFAULT_PREFIXES: usize = 1_000;
 
-/// Plays the demonstration with the running program as the binary of all roles. `arguments` are those with which this
-/// very demonstration was asked for, since on the upper rungs the program runs itself again inside its namespaces.
+/// Runs the demonstration with the running program as the binary of all roles. `arguments` are those of this process: on
+/// the upper rungs the program runs itself again inside its namespaces.
 ///
-/// Call it on the main thread: when the thread that calls it ends, so does everything that it started.
+/// Call it on the main thread: the processes that it starts end with the thread that calls it.
 pub fn run(options: &Options, arguments: &[OsString]) -> ExitCode {
     match netns::inside() {
-        Some(rung) => play(options, rung),
-        None => choose_and_play(options, arguments),
+        Some(rung) => run_steps(options, rung),
+        None => choose_and_run(options, arguments),
     }
 }
 
-fn choose_and_play(options: &Options, arguments: &[OsString]) -> ExitCode {
+fn choose_and_run(options: &Options, arguments: &[OsString]) -> ExitCode {
     let rung = choose(options.rung);
     if rung == Rung::Simulated {
-        return play(options, rung);
+        return run_steps(options, rung);
     }
     match netns::enter(rung, arguments) {
         Ok(status) => ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)),
         Err(error) => {
-            eprintln!("cannot enter the {rung} rung: {error}");
+            eprintln!("cannot enter the namespaces of rung {rung}: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// The rung to play on; says which, and why none higher. What was asked for is not second-guessed.
+/// The rung to run on, reported with the reason why no higher one works. A rung that was given is not questioned.
 fn choose(wanted: Option<Rung>) -> Rung {
     if let Some(rung) = wanted {
-        eprintln!("rung: {rung}, as asked");
+        eprintln!("rung: {rung} (given)");
         return rung;
     }
     let detection = netns::detect();
     for (rung, reason) in &detection.refused {
-        eprintln!("the {rung} rung does not work here: {reason}");
+        eprintln!("rung {rung} is not available: {reason}");
     }
     if detection.rung != Rung::Simulated
         && let Err(error) = locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}"))
     {
-        eprintln!("real routers cannot be had: {error}");
-        eprintln!("rung: simulated (speakers of our own stand for the routers)");
+        eprintln!("real routers are not available: {error}");
+        eprintln!("rung: simulated (the laboratory's own BGP speakers take the routers' part)");
         return Rung::Simulated;
     }
     eprintln!("rung: {} ({})", detection.rung, meaning(detection.rung));
@@ -96,55 +96,55 @@ fn choose(wanted: Option<Rung>) -> Rung {
 
 fn meaning(rung: Rung) -> &'static str {
     match rung {
-        Rung::Root => "real routers in namespaces; nothing is left behind",
-        Rung::Rootless => "real routers in namespaces, without root; nothing is left behind",
-        Rung::Simulated => "real processes on loopback; speakers of our own stand for the routers",
+        Rung::Root => "real routers in network namespaces; nothing is left behind",
+        Rung::Rootless => "real routers in network namespaces, without root; nothing is left behind",
+        Rung::Simulated => "real processes on loopback; the laboratory's own BGP speakers take the routers' part",
     }
 }
 
-fn play(options: &Options, rung: Rung) -> ExitCode {
+fn run_steps(options: &Options, rung: Rung) -> ExitCode {
     let mut report = Report::new(options.json, STEPS.len());
     let folder = StateFolder::new(options.keep.as_deref());
-    let mut world = match prepare(rung, &folder) {
-        Ok(world) => world,
+    let mut exchange = match prepare(rung, &folder) {
+        Ok(exchange) => exchange,
         Err(error) => {
-            report.say(&format!("cannot prepare: {error}"));
+            report.print_line(&format!("preparation failed: {error}"));
             let _ = report.finish(&rung.to_string());
             return ExitCode::FAILURE;
         }
     };
     for step in STEPS {
         if step.is_last && !options.headless && !options.json {
-            explore::look_around(&mut world);
+            explore::explore(&mut exchange);
         }
-        let held = report.step(step.name, |facts| (step.play)(&mut world, options, facts));
-        if !held {
-            for dead in world.dead() {
-                report.say(&format!("    not running: {dead}"));
+        let passed = report.step(step.name, |facts| (step.play)(&mut exchange, options, facts));
+        if !passed {
+            for exited in exchange.exited() {
+                report.print_line(&format!("    not running: {exited}"));
             }
         }
-        if !held && options.assert {
+        if !passed && options.assert {
             break;
         }
     }
-    drop(world);
-    folder.keep_if_asked(&report);
+    drop(exchange);
+    folder.copy_if_kept(&report);
     if report.finish(&rung.to_string()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn prepare(rung: Rung, folder: &StateFolder) -> Result<World, String> {
+fn prepare(rung: Rung, folder: &StateFolder) -> Result<DemoExchange, String> {
     let binary = std::env::current_exe().map_err(|error| error.to_string())?;
     if rung == Rung::Simulated {
         let layout = Layout::simulated(&folder.path).map_err(|error| error.to_string())?;
-        return World::new(layout, &binary, None);
+        return DemoExchange::new(layout, &binary, None);
     }
     let routers: Routers =
         locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}")).map_err(|error| error.to_string())?;
     let layout = Layout::real(rung).map_err(|error| error.to_string())?;
-    World::new(layout, &binary, Some(&routers))
+    DemoExchange::new(layout, &binary, Some(&routers))
 }
 
-/// Where the recorded table that comes with the sources lies.
+/// The recorded table that comes with the sources.
 fn default_table() -> PathBuf {
     let file = Path::new("test-data/bgp/ris.2015-10-23.first-50000-prefixes.updates.bz2");
     let program = std::env::current_exe().unwrap_or_default();
@@ -152,11 +152,11 @@ fn default_table() -> PathBuf {
     beside.unwrap_or_else(|| file.to_path_buf())
 }
 
-/// The folder for configurations, keys, state and logs; gone with its owner.
+/// The folder for configurations, keys, state and logs; removed on drop.
 struct StateFolder {
     path: PathBuf,
     keep: Option<PathBuf>,
-    /// Inside namespaces it lies on a private tmpfs, which the kernel takes away.
+    /// Inside namespaces it is on a private tmpfs, which the kernel removes.
     remove: bool,
 }
 
@@ -167,19 +167,19 @@ impl StateFolder {
             return Self { path: PathBuf::from("/run/lab"), keep, remove: false };
         }
         let path = std::env::temp_dir().join(format!("wayleave-demo-{}", std::process::id()));
-        // If it cannot be made, writing the configurations says why.
+        // If this fails, writing the configurations reports it.
         let _ = std::fs::create_dir_all(&path);
         Self { path, keep, remove: true }
     }
 
-    fn keep_if_asked(&self, report: &Report) {
+    fn copy_if_kept(&self, report: &Report) {
         let Some(keep) = &self.keep else { return };
         let made = std::fs::create_dir_all(keep);
         let copied =
             made.and_then(|()| Command::new("cp").arg("-r").arg("--").arg(self.path.join(".")).arg(keep).status());
         match copied {
-            Ok(status) if status.success() => report.say(&format!("state and logs are in {}", keep.display())),
-            _ => report.say(&format!("state and logs could not be copied to {}", keep.display())),
+            Ok(status) if status.success() => report.print_line(&format!("state and logs are in {}", keep.display())),
+            _ => report.print_line(&format!("state and logs could not be copied to {}", keep.display())),
         }
     }
 }

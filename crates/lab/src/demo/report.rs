@@ -1,39 +1,32 @@
-//! What the demonstration says: a tick a step for people, an object a step for programs.
+//! The demonstration's output: text for people, one JSON object per step for programs.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// One step as a program reads it.
+/// One step, as JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct StepRecord {
-    /// Of this form: 1.
+    /// Version of this object: 1.
     pub version: u8,
-    /// Its number, from 1.
     pub step: usize,
-    /// What it shows.
     pub name: String,
-    /// Whether it held.
     pub ok: bool,
-    /// Seconds it took.
     pub seconds: f64,
-    /// What was seen, or why it did not hold.
     pub facts: Vec<String>,
 }
 
-/// The end as a program reads it.
+/// The end, as JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
-    /// Version of these objects.
+    /// Version of this object: 1.
     pub version: u32,
     /// Which rung was played.
     pub rung: String,
-    /// Steps that held.
     pub passed: usize,
-    /// Steps that did not, or were not reached.
+    /// Steps that failed or were not reached.
     pub failed: usize,
-    /// Seconds from start to end.
     pub seconds: f64,
 }
 
@@ -48,7 +41,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report of `planned` steps. With `json`, objects go to the standard output and words to the standard error.
+    /// A report of `planned` steps. With `json`, objects go to the standard output and text to the standard error.
     #[must_use]
     pub fn new(json: bool, planned: usize) -> Self {
         let terminal = if json { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
@@ -56,9 +49,9 @@ impl Report {
         Self { json, colour, started: Instant::now(), steps: Vec::new(), planned }
     }
 
-    /// A line for people.
-    pub fn say(&self, line: &str) {
-        // A closed pipe must not end the processes that are under way.
+    /// Prints a line of text.
+    pub fn print_line(&self, line: &str) {
+        // A closed pipe must not end the demonstration with its processes running.
         let _ = if self.json { writeln!(io::stderr(), "{line}") } else { writeln!(io::stdout(), "{line}") };
     }
 
@@ -66,14 +59,13 @@ impl Report {
         if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
-    /// Plays one step. Its facts are printed below its tick; an error is the reason why it does not hold. Returns whether
-    /// it held.
-    pub fn step(&mut self, name: &str, play: impl FnOnce(&mut Vec<String>) -> Result<(), String>) -> bool {
+    /// Runs one step and prints its facts; an error is printed as the reason why it failed. Returns whether it passed.
+    pub fn step(&mut self, name: &str, run: impl FnOnce(&mut Vec<String>) -> Result<(), String>) -> bool {
         let begin = Instant::now();
         let number = self.steps.len() + 1;
-        self.say(&format!("\n[{number}/{}] {name} ...", self.planned));
+        self.print_line(&format!("\n[{number}/{}] {name} ...", self.planned));
         let mut facts = Vec::new();
-        let outcome = play(&mut facts);
+        let outcome = run(&mut facts);
         let ok = outcome.is_ok();
         facts.extend(outcome.err());
         let record = StepRecord {
@@ -90,11 +82,11 @@ impl Report {
     }
 
     fn print(&self, record: &StepRecord) {
-        let mark = if record.ok { self.coloured("✓", 32) } else { self.coloured("✗ does not hold:", 31) };
+        let mark = if record.ok { self.coloured("✓", 32) } else { self.coloured("✗ failed:", 31) };
         for fact in &record.facts {
-            self.say(&format!("    {}", fact.replace('\n', "\n    ")));
+            self.print_line(&format!("    {}", fact.replace('\n', "\n    ")));
         }
-        self.say(&format!("  {mark} {} ({:.1} s)", record.name, record.seconds));
+        self.print_line(&format!("  {mark} {} ({:.1} s)", record.name, record.seconds));
         self.object(record);
     }
 
@@ -105,16 +97,16 @@ impl Report {
         }
     }
 
-    /// Prints the summary; true if every planned step was played and held.
+    /// Prints the summary; true if every planned step passed.
     #[must_use]
     pub fn finish(&self, rung: &str) -> bool {
         let passed = self.steps.iter().filter(|step| step.ok).count();
         let failed = self.planned - passed;
         let time = self.started.elapsed();
-        self.say(&format!("\n{passed} of {} steps hold, on the {rung} rung, in {:.1} s", self.planned, seconds(time)));
+        self.print_line(&format!("\n{passed} of {} steps passed, rung {rung}, {:.1} s", self.planned, seconds(time)));
         for step in &self.steps {
             let mark = if step.ok { self.coloured("✓", 32) } else { self.coloured("✗", 31) };
-            self.say(&format!("  {mark} {:5.1} s  {}", step.seconds, step.name));
+            self.print_line(&format!("  {mark} {:5.1} s  {}", step.seconds, step.name));
         }
         let rung = rung.to_owned();
         self.object(&Summary { version: 1, rung, passed, failed, seconds: seconds(time) });

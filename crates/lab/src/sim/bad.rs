@@ -1,6 +1,4 @@
-//! Members, parties and links that misbehave on purpose: what they send, and how a test hands it in.
-//!
-//! A misbehaviour is a value with a name. What it must come to is said by the test that uses it.
+//! Members, parties and links that misbehave on purpose, and how a test injects what they send.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,23 +15,18 @@ use wayleave_route_server::member::{Alarm, MemberEvent};
 use wayleave_route_server::object::{self, Description, Handle, Header, Kind, ShareOne, ShareTwo};
 use wayleave_route_server::wire::Writer;
 
-use super::{EXCHANGE, Fate, Node, PARTIES, Recorded, Sim, Tamper, member_key};
+use super::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Sim, Tamper, member_key};
 
-/// Steps that a bounded time may take: a simulation that takes more does not come to rest.
+/// Limit on the steps of [`Sim::run_for`]: a simulation that takes more does not come to rest.
 const MAX_STEPS: u64 = 5_000_000;
 
-/// All of a frame that an onlooker sees of a link that is encrypted, and its type.
+/// What an observer of an encrypted link sees of a frame, and the frame's type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// The sender.
     pub from: Node,
-    /// The receiver.
     pub to: Node,
-    /// When it was sent.
     pub at: Instant,
-    /// Its first octet.
     pub kind: u8,
-    /// Its length in bytes.
     pub len: usize,
 }
 
@@ -47,7 +40,7 @@ impl Recorded {
 }
 
 impl Sim {
-    /// Puts a frame on a link, behind what is on its way, as if `from` had sent it. `false` if there is no such link.
+    /// Appends a frame to a link as if `from` had sent it. `false` if there is no such link.
     pub fn inject(&mut self, from: Node, to: Node, bytes: &[u8]) -> bool {
         let ends = |(a, b): &(Node, Node)| (*a, *b) == (from, to) || (*a, *b) == (to, from);
         let Some(link) = self.links.iter().find(|(_, pair)| ends(pair)).map(|(link, _)| *link) else { return false };
@@ -55,7 +48,7 @@ impl Sim {
         true
     }
 
-    /// The test plays the member in `slot` from now on: its links are up, and nobody answers on them.
+    /// Replaces the member in `slot` by the test: its links are up, without answers.
     pub fn play_member(&mut self, slot: u32) {
         self.kill(Node::Member(slot));
         self.tables.remove(&slot);
@@ -64,13 +57,13 @@ impl Sim {
         }
     }
 
-    /// The test plays `party` on the link between the parties; members have no link to it.
+    /// Replaces `party` by the test on the link between the parties; members have no link to it.
     pub fn play_party(&mut self, party: Node) {
         self.kill(party);
         self.connect(PARTIES[0], PARTIES[1]);
     }
 
-    /// Takes every link down; [`Sim::settle`] makes them anew.
+    /// Takes every link down; [`Sim::settle`] connects them again.
     pub fn cut_all(&mut self) {
         let all: Vec<_> = self.links.keys().copied().collect();
         for link in all {
@@ -78,10 +71,10 @@ impl Sim {
         }
     }
 
-    /// Lets `time` pass and connects nobody.
+    /// Runs for `time` of virtual time without reconnecting links.
     ///
     /// # Panics
-    /// If that takes more steps than an exchange with little to do can need: someone sends without end.
+    /// If that takes more than [`MAX_STEPS`]: a process sends without end.
     pub fn run_for(&mut self, time: Duration) {
         let until = self.now.instant + time;
         let mut steps = 0;
@@ -100,7 +93,7 @@ impl Sim {
         })
     }
 
-    /// Forgets what processes told so far.
+    /// Clears the recorded events.
     pub fn forget_events(&mut self) {
         self.party_events.clear();
         self.member_events.clear();
@@ -108,16 +101,16 @@ impl Sim {
     }
 }
 
-/// Changes the first frame for which `change` gives something else; everything after it passes.
-pub fn once(mut change: impl FnMut(Node, Node, &[u8]) -> Option<Fate> + 'static) -> Tamper {
+/// Applies the first action that `change` returns; every later frame passes.
+pub fn once(mut change: impl FnMut(Node, Node, &[u8]) -> Option<FrameAction> + 'static) -> Tamper {
     let mut is_done = false;
     Box::new(move |from, to, bytes| {
         if is_done {
-            return Fate::Pass;
+            return FrameAction::Pass;
         }
-        let fate = change(from, to, bytes);
-        is_done = fate.is_some();
-        fate.unwrap_or(Fate::Pass)
+        let action = change(from, to, bytes);
+        is_done = action.is_some();
+        action.unwrap_or(FrameAction::Pass)
     })
 }
 
@@ -128,7 +121,7 @@ pub enum Split {
     OnlyToOne,
     /// Party 1 gets nothing.
     OnlyToTwo,
-    /// Both get a sound object of the same version; they are not the same object.
+    /// The parties get different valid objects of the same version.
     DifferentObjects,
     /// Party 1 gets version n, party 2 version n + 1.
     VersionsApart,
@@ -141,8 +134,7 @@ impl Split {
     pub const ALL: [Self; 5] =
         [Self::OnlyToOne, Self::OnlyToTwo, Self::DifferentObjects, Self::VersionsApart, Self::VersionsApartTheOtherWay];
 
-    /// Does it to the next object of the member in `slot`, whose key the simulation of this `seed` knows, and to none
-    /// after it.
+    /// Splits the next object of the member in `slot` of the simulation with this `seed`.
     #[must_use]
     pub fn tamper(self, seed: u64, slot: u32) -> Tamper {
         let victim = match self {
@@ -166,35 +158,34 @@ impl Split {
         })
     }
 
-    fn apply(self, header: &Header, key: &SigningKey, frame: impl Fn(Header) -> FromMember) -> Fate {
+    fn apply(self, header: &Header, key: &SigningKey, frame: impl Fn(Header) -> FromMember) -> FrameAction {
         let mut description = header.description.clone();
         match self {
-            Self::OnlyToOne | Self::OnlyToTwo => return Fate::Drop,
+            Self::OnlyToOne | Self::OnlyToTwo => return FrameAction::Drop,
             Self::DifferentObjects => description.salt[0] ^= 1,
             Self::VersionsApart | Self::VersionsApartTheOtherWay => description.version += 1,
         }
-        Fate::Change(frame(signed_again(header, description, key)).encode())
+        FrameAction::Change(frame(signed_again(header, description, key)).encode())
     }
 }
 
-/// The header with another description, signed by `key`: as sound as the first.
+/// The header with another description, validly signed by `key`.
 #[must_use]
 pub fn signed_again(header: &Header, description: Description, key: &SigningKey) -> Header {
     Header::sign(EXCHANGE, description, header.blob_hash, header.commitments, key)
 }
 
-/// An object as a member that breaks rules makes it: each field may be what it should not be.
+/// An object of a dishonest member; each field can be invalid.
 #[derive(Clone, Debug)]
 pub struct Draft {
     /// The exchange for which the header is signed.
     pub exchange: String,
     /// What both parties see.
     pub description: Description,
-    /// What the blob describes; honest if it is the same.
+    /// What the blob describes; the same in an honest object.
     pub inside: Description,
     /// Path attributes in the blob, in BGP's encoding.
     pub attributes: Vec<u8>,
-    /// The route key.
     pub key: [u8; 16],
     /// Who may have it, by slot.
     pub exported: Vec<bool>,
@@ -202,29 +193,25 @@ pub struct Draft {
     pub route_signer: u32,
     /// Whose key signs the header.
     pub header_signer: u32,
-    /// Bytes put behind the blob; an honest blob has a size class's length.
+    /// Bytes appended to the blob; an honest blob has the length of a size class.
     pub excess: usize,
     /// Whether the blob that is sent is not the one that the header names.
     pub other_blob: bool,
 }
 
-/// A member that makes objects by hand. Its randomness is of its own.
+/// A dishonest member that makes its own objects.
 pub struct Forger {
     seed: u64,
     slot: u32,
     drawn: u64,
-    /// The last version that it used.
     pub version: u64,
 }
 
 /// An object, ready to be sent.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// What both parties get.
     pub header: Header,
-    /// Party 1's part.
     pub one: Option<(ShareOne, Arc<[u8]>)>,
-    /// Party 2's part.
     pub two: Option<ShareTwo>,
 }
 
@@ -270,7 +257,7 @@ impl Forger {
         FromMember::Hello { protocol: PROTOCOL, exchange, slot: self.slot, session, select_best }.encode()
     }
 
-    /// A sound draft of the next version, for everyone in the set of `sim`.
+    /// A valid draft of the next version, exported to all members of `sim`.
     pub fn draft(&mut self, sim: &Sim, prefixes: &[Nlri], attributes: &wayleave_bgp::Attributes) -> Draft {
         let kind = Kind::Announce { prefixes: prefixes.to_vec() };
         let description = self.describe(sim, kind);
@@ -288,7 +275,7 @@ impl Forger {
         }
     }
 
-    /// A sound description of the next version.
+    /// A valid description of the next version.
     pub fn describe(&mut self, sim: &Sim, kind: Kind) -> Description {
         self.version = self.version.saturating_add(1);
         let epoch = sim.party(PARTIES[0]).map_or(1, |party| party.status().epoch);
@@ -302,7 +289,7 @@ impl Forger {
         Object { header, one: None, two: None }
     }
 
-    /// Makes an object of a draft, as `wayleave_route_server::object::announce` does of what is sound.
+    /// Makes an object of a draft, as `wayleave_route_server::object::announce` does of valid routes.
     pub fn seal(&mut self, draft: &Draft) -> Object {
         let handle = draft.description.handle(&draft.exchange);
         let key = Key128::new(draft.key);

@@ -1,8 +1,8 @@
 //! A whole exchange in one thread and in virtual time: both parties, all members, their stores and their routers.
 //!
-//! The machines are the ones that the daemons run. One seed gives one run: the order of messages between different pairs
-//! of processes varies with it, the order on one link does not. Any process can be killed at any step, with all it had
-//! not made durable, and started again from its store.
+//! The simulation runs the same machines as the daemons. The seed determines the run: it chooses the order of messages
+//! between different pairs of processes; the order on one link is fixed. Any process can be killed at any step, with the
+//! loss of everything that it has not made durable, and started again from its store.
 
 pub mod attestation;
 pub mod bad;
@@ -25,7 +25,7 @@ use wayleave_member::{Input as MemberInput, MemberProxy, Output as MemberOutput}
 use wayleave_route_server::directory::{MemberSet, Slot};
 use wayleave_route_server::member::{MemberConfig, MemberEvent};
 use wayleave_route_server::party::{
-    Change, LinkId, Number, Party, PartyConfig, PartyEvent, PartyInput, PartyOutput, PeerId, Stored,
+    Change, LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PartyOutput, PeerId, StoredRecord,
 };
 use wayleave_route_server::policy::{Policy, PolicyConfig};
 
@@ -34,83 +34,54 @@ pub const EXCHANGE: &str = "sim-ix";
 /// The AS number of its route server.
 pub const RS_ASN: Asn = Asn(64496);
 
-/// When every simulation begins.
+/// The time at which every simulation begins.
 const BEGIN: Now = Now { instant: Instant(1_000_000_000), unix: UnixTime(1_700_000_000_000_000) };
 
 /// A process of the simulation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Node {
-    /// Party 1 or 2.
-    Party(Number2),
+    Party(PartyNumber),
     /// The member in this slot.
     Member(u32),
 }
 
-/// Orderable twin of [`Number`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Number2 {
-    /// Party 1.
-    One,
-    /// Party 2.
-    Two,
-}
-
-impl Number2 {
-    fn number(self) -> Number {
-        match self {
-            Self::One => Number::One,
-            Self::Two => Number::Two,
-        }
-    }
-}
-
 /// Both parties.
-pub const PARTIES: [Node; 2] = [Node::Party(Number2::One), Node::Party(Number2::Two)];
+pub const PARTIES: [Node; 2] = [Node::Party(PartyNumber::One), Node::Party(PartyNumber::Two)];
 
-/// A frame on a link, as a recording keeps it: who sent it to whom, and its bytes.
+/// A recorded frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recorded {
-    /// The sender.
     pub from: Node,
-    /// The receiver.
     pub to: Node,
-    /// When it was sent.
     pub at: Instant,
-    /// The frame.
     pub bytes: Arc<[u8]>,
 }
 
-/// What one may do to a frame on its way.
-pub type Tamper = Box<dyn FnMut(Node, Node, &[u8]) -> Fate>;
+/// Decides what happens to each frame: sender, receiver, bytes.
+pub type Tamper = Box<dyn FnMut(Node, Node, &[u8]) -> FrameAction>;
 
-/// What becomes of a frame.
-pub enum Fate {
-    /// It arrives.
+/// What happens to a frame on its way.
+pub enum FrameAction {
     Pass,
-    /// It arrives changed.
     Change(Vec<u8>),
-    /// It does not arrive.
     Drop,
 }
 
-/// What a simulation is made of.
+/// The configuration of a simulation.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Members, in slot order.
     pub members: usize,
-    /// Interval between batches.
     pub tick: Duration,
-    /// How long routes of a member that is gone are kept.
+    /// How long routes of an absent member are kept.
     pub stale: Duration,
-    /// Gives keys, randomness and the order of events.
+    /// Determines keys, randomness and the order of events.
     pub seed: u64,
-    /// Slots that opt out of Select-Best.
     pub opted_out: BTreeSet<u32>,
     /// Prefixes that each member may announce.
     pub max_prefix: u32,
-    /// Whether routers are BGP speakers with sessions in octets; otherwise their tables are fed and read directly.
+    /// Whether routers are BGP speakers with sessions; otherwise routes are given and taken directly.
     pub speakers: bool,
-    /// Slots whose proxies attest and validate; the member set lists their keys.
+    /// Slots whose proxies sign and validate; the member set lists their keys.
     pub attesting: BTreeSet<u32>,
 }
 
@@ -135,14 +106,14 @@ enum Input {
 }
 
 /// A frame on its way, and the link that it is on.
-type OnTheWay = (LinkId, Arc<[u8]>);
+type InFlight = (LinkId, Arc<[u8]>);
 
 type Store = BTreeMap<(String, Vec<u8>), Vec<u8>>;
 
 /// A running simulation.
 pub struct Sim {
     setup: Setup,
-    /// The member set as the operator has it.
+    /// The newest member set.
     pub set: MemberSet,
     set_bytes: Vec<u8>,
     operator: SigningKey,
@@ -150,7 +121,7 @@ pub struct Sim {
     lives: u64,
     parties: BTreeMap<Node, Party>,
     members: BTreeMap<u32, MemberProxy>,
-    /// What is known of origins.
+    /// What is known of the origins of routes.
     view: Arc<View>,
     /// Jobs that a test holds back, by member.
     held_jobs: BTreeMap<u32, Vec<Job>>,
@@ -158,27 +129,24 @@ pub struct Sim {
     policies: BTreeMap<u32, Policy>,
     /// What each member's router announces.
     pub routers: BTreeMap<u32, BTreeMap<Nlri, Attributes>>,
-    /// What each member's router was given.
+    /// What each member's router has learned.
     pub tables: BTreeMap<u32, BTreeMap<Prefix, Attributes>>,
     links: BTreeMap<LinkId, (Node, Node)>,
     next_link: LinkId,
-    queues: BTreeMap<(Node, Node), VecDeque<OnTheWay>>,
+    queues: BTreeMap<(Node, Node), VecDeque<InFlight>>,
     inputs: VecDeque<(Node, Input)>,
     recommendation: BTreeMap<u32, u8>,
     ports: Option<bgp::Ports>,
     choices: Prg,
     chosen: u64,
-    /// The time that each process has worked, if that is measured.
+    /// Processor time of each process, if measured.
     pub work: Option<BTreeMap<Node, Duration>>,
     /// Frames so far, if recording.
     pub recording: Option<Vec<Recorded>>,
-    /// What is done to frames.
+    /// What happens to frames on their way.
     pub tamper: Option<Tamper>,
-    /// Events of parties.
     pub party_events: Vec<(Node, PartyEvent)>,
-    /// Events of members.
     pub member_events: Vec<(u32, MemberEvent)>,
-    /// Events of members' attestation.
     pub attestation_events: Vec<(u32, MemberAttestationEvent)>,
     /// Links closed by a process, and why.
     pub closed: Vec<(Node, Node, String)>,
@@ -238,7 +206,7 @@ impl Sim {
     /// An exchange with all processes started and connected.
     ///
     /// # Panics
-    /// If the setup is none that the directory allows.
+    /// If the member set would be invalid.
     #[must_use]
     pub fn new(setup: Setup) -> Self {
         let operator = SigningKey::from_seed(&seed_of(setup.seed, b"operator", 0));
@@ -295,7 +263,7 @@ impl Sim {
         self.now
     }
 
-    /// A party that runs.
+    /// A party, while it runs.
     #[must_use]
     pub fn party(&self, node: Node) -> Option<&Party> {
         self.parties.get(&node)
@@ -306,24 +274,24 @@ impl Sim {
         self.members.get_mut(&slot)
     }
 
-    /// Starts a process from its store and connects it to all that run.
+    /// Starts a process from its store and connects it to all running ones.
     ///
     /// # Panics
     /// If a party refuses its own store.
     pub fn start(&mut self, node: Node) {
         self.lives += 1;
         let seed = seed_of(self.setup.seed, b"life", self.lives);
-        let stored: Vec<Stored> = self
+        let stored: Vec<StoredRecord> = self
             .stores
             .entry(node)
             .or_default()
             .iter()
-            .map(|((table, key), value)| Stored { table: table.clone(), key: key.clone(), value: value.clone() })
+            .map(|((table, key), value)| StoredRecord { table: table.clone(), key: key.clone(), value: value.clone() })
             .collect();
         match node {
             Node::Party(number) => {
                 let config = PartyConfig {
-                    number: number.number(),
+                    number,
                     exchange: EXCHANGE.to_owned(),
                     operator: self.operator.verifying_key(),
                     tick: self.setup.tick,
@@ -333,7 +301,7 @@ impl Sim {
                 };
                 let party = Party::new(config, &seed, &self.set_bytes, stored, self.now).expect("a sound start");
                 self.parties.insert(node, party);
-                if number == Number2::One && !self.recommendation.is_empty() {
+                if number == PartyNumber::One && !self.recommendation.is_empty() {
                     let given = PartyInput::Recommendation(self.recommendation.clone());
                     self.inputs.push_back((node, Input::Party(given)));
                 }
@@ -387,7 +355,7 @@ impl Sim {
         self.inputs.push_back((Node::Member(slot), Input::Member(MemberInput::Router(event))));
     }
 
-    /// Kills a process: what it had not made durable is gone, and its links with it.
+    /// Kills a process: its links and everything that it has not made durable are lost.
     pub fn kill(&mut self, node: Node) {
         match node {
             Node::Party(_) => {
@@ -407,7 +375,7 @@ impl Sim {
         }
     }
 
-    /// Takes a link down; frames on their way are lost.
+    /// Takes a link down; frames in flight are lost.
     fn cut(&mut self, link: LinkId) {
         let Some((a, b)) = self.links.remove(&link) else { return };
         for ends in [(a, b), (b, a)] {
@@ -432,15 +400,15 @@ impl Sim {
         }
     }
 
-    /// Makes every link that two running processes should have.
+    /// Connects all running processes that should have a link and have none.
     pub fn connect_all(&mut self) {
-        let mut wanted = vec![(PARTIES[0], PARTIES[1])];
+        let mut pairs = vec![(PARTIES[0], PARTIES[1])];
         for slot in self.members.keys().filter(|slot| self.set.slots[**slot as usize].active) {
-            wanted.extend(PARTIES.map(|party| (Node::Member(*slot), party)));
+            pairs.extend(PARTIES.map(|party| (Node::Member(*slot), party)));
         }
-        let have: BTreeSet<(Node, Node)> = self.links.values().copied().collect();
-        for (a, b) in wanted {
-            if !have.contains(&(a, b)) && self.runs(a) && self.runs(b) {
+        let connected: BTreeSet<(Node, Node)> = self.links.values().copied().collect();
+        for (a, b) in pairs {
+            if !connected.contains(&(a, b)) && self.runs(a) && self.runs(b) {
                 self.connect(a, b);
             }
         }
@@ -459,13 +427,11 @@ impl Sim {
         self.links.insert(link, (a, b));
         for (end, other) in [(a, b), (b, a)] {
             let input = match (end, other) {
-                (Node::Party(_), Node::Party(_)) => Input::Party(PartyInput::LinkUp { link, peer: PeerId::Other }),
+                (Node::Party(_), Node::Party(_)) => Input::Party(PartyInput::LinkUp { link, peer: PeerId::Party }),
                 (Node::Party(_), Node::Member(slot)) => {
                     Input::Party(PartyInput::LinkUp { link, peer: PeerId::Member(slot) })
                 }
-                (Node::Member(_), Node::Party(number)) => {
-                    Input::Member(MemberInput::LinkUp { link, party: number.number() })
-                }
+                (Node::Member(_), Node::Party(number)) => Input::Member(MemberInput::LinkUp { link, party: number }),
                 (Node::Member(_), Node::Member(_)) => continue,
             };
             self.inputs.push_back((end, input));
@@ -527,7 +493,7 @@ impl Sim {
         slot
     }
 
-    /// A member leaves for ever.
+    /// A member leaves the exchange.
     pub fn leave(&mut self, slot: u32) {
         self.shut_router_for_good(slot);
         self.set.slots[slot as usize].active = false;
@@ -554,16 +520,16 @@ impl Sim {
         usize::try_from(number % below.max(1) as u64).expect("below a usize")
     }
 
-    /// The wall clock goes with the other one, to the microsecond however small the steps are.
+    /// Sets both clocks. The wall clock follows the monotonic one without rounding errors that would add up.
     fn set_instant(&mut self, instant: Instant) {
         let passed = u64::try_from(instant.since(BEGIN.instant).as_micros()).expect("a short time");
         self.now = Now { instant, unix: UnixTime(BEGIN.unix.0 + passed) };
     }
 
-    /// One step: one input, or else one frame, or else the next timer. `false` if nothing is to do for `horizon`.
+    /// Processes one input, or else one frame, or else the next timer. `false` if nothing is due within `horizon`.
     pub fn step(&mut self, horizon: Duration) -> bool {
         if let Some((node, input)) = self.inputs.pop_front() {
-            self.give(node, input);
+            self.deliver_input(node, input);
             return true;
         }
         self.queues.retain(|_, queue| !queue.is_empty());
@@ -606,20 +572,20 @@ impl Sim {
     }
 
     fn carry(&mut self, from: Node, to: Node, link: LinkId, bytes: &Arc<[u8]>) {
-        let fate = self.tamper.as_mut().map_or(Fate::Pass, |tamper| tamper(from, to, bytes));
-        let bytes = match fate {
-            Fate::Pass => bytes.to_vec(),
-            Fate::Change(bytes) => bytes,
-            Fate::Drop => return,
+        let action = self.tamper.as_mut().map_or(FrameAction::Pass, |tamper| tamper(from, to, bytes));
+        let bytes = match action {
+            FrameAction::Pass => bytes.to_vec(),
+            FrameAction::Change(bytes) => bytes,
+            FrameAction::Drop => return,
         };
         let input = match to {
             Node::Party(_) => Input::Party(PartyInput::Frame { link, bytes }),
             Node::Member(_) => Input::Member(MemberInput::Frame { link, bytes }),
         };
-        self.give(to, input);
+        self.deliver_input(to, input);
     }
 
-    fn give(&mut self, node: Node, input: Input) {
+    fn deliver_input(&mut self, node: Node, input: Input) {
         let now = self.now;
         let begin = std::time::Instant::now();
         match (node, input) {
@@ -742,8 +708,8 @@ impl Sim {
         self.link_down(other, link);
     }
 
-    /// Runs until every table can change no more, reconnecting what was closed. `false` if that did not come within
-    /// `limit` of virtual time.
+    /// Runs until no table can change any more, and reconnects closed links. `false` if that takes longer than `limit` of
+    /// virtual time.
     pub fn settle(&mut self, limit: Duration) -> bool {
         let until = self.now.instant + limit;
         let mut reconnect_at = self.now.instant;
@@ -768,7 +734,7 @@ impl Sim {
         }
     }
 
-    /// Lets time pass, with all that happens in it; what is closed is connected again.
+    /// Runs for `span` of virtual time and reconnects closed links.
     pub fn pass(&mut self, span: Duration) {
         let until = self.now.instant + span;
         while self.now.instant < until {
@@ -782,7 +748,7 @@ impl Sim {
         }
     }
 
-    /// Lets the parties make correlations ahead of need, as they do while nothing else is to do.
+    /// Runs until the parties have filled their pools of correlations.
     pub fn fill_pools(&mut self) {
         let filling = |sim: &Self| {
             let short = |node| sim.parties.get(node).is_some_and(|party| !party.is_stocked());
@@ -791,7 +757,7 @@ impl Sim {
         while filling(self) && self.step(Duration::from_millis(10)) {}
     }
 
-    /// Whether all are connected and nobody has anything left to do.
+    /// Whether all processes are connected and have nothing left to do.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let expected: Vec<u32> =

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "reads the workspace's manifests")]
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -187,4 +188,50 @@ fn every_room_is_there_and_there_are_not_too_many() {
         assert!(packages.contains_key(*name), "{name} is gone; take it out of ROOMS and of docs/ARCHITECTURE.md");
     }
     assert!(packages.len() <= MOST_CRATES, "{} crates", packages.len());
+}
+
+/// The Rust files of a folder of the workspace, with their folders.
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder)];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+            let path = entry.expect("a directory entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).expect("a source file");
+                files.push((path, text));
+            }
+        }
+    }
+    assert!(!files.is_empty(), "no source files in {folder}");
+    files
+}
+
+/// The names that a file imports from a module, by `use MODULE::NAME;` or `use MODULE::{NAMES};`.
+fn imported<'a>(text: &'a str, module: &str) -> Vec<&'a str> {
+    let imports = text.split(module).skip(1).filter_map(|rest| rest.split(';').next());
+    imports.flat_map(|names| names.split(|c: char| !c.is_alphanumeric() && c != '_')).collect()
+}
+
+#[test]
+fn the_simulator_runs_the_members_machine_and_connects_no_halves_of_it() {
+    for (path, text) in sources("lab/src/sim") {
+        for half in ["Member", "MemberInput", "MemberOutput"] {
+            let names = imported(&text, "use wayleave_route_server::member::");
+            assert!(!names.contains(&half), "{} uses route_server's {half}; wayleave_member has it", path.display());
+        }
+        let names = imported(&text, "use wayleave_attestation::member::");
+        assert!(!names.contains(&"MemberAttestation"), "{} runs the attestation of a member", path.display());
+    }
+}
+
+#[test]
+fn no_role_imports_a_command() {
+    for (path, text) in sources("wayleave/src/roles") {
+        // What stands after `mod tests` may use a command to make its files.
+        let code = text.split("mod tests {").next().unwrap_or_default();
+        assert!(!code.contains("crate::commands"), "{} imports a command", path.display());
+    }
 }

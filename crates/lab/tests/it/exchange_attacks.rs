@@ -5,7 +5,9 @@ use std::time::Duration;
 use crate::common::{Exchange, LIMIT, nlri, route};
 use wayleave_bgp::Nlri;
 use wayleave_lab::sim::bad::{Draft, Forger, Object, Split, once, signed_again};
-use wayleave_lab::sim::{EXCHANGE, Fate, Node, PARTIES, Recorded, Setup, Sim, member_address, member_asn, member_key};
+use wayleave_lab::sim::{
+    EXCHANGE, FrameAction, Node, PARTIES, Recorded, Setup, Sim, member_address, member_asn, member_key,
+};
 use wayleave_route_server::frames::{Body, FromMember, Refusal, ToMember};
 use wayleave_route_server::member::Suspect;
 use wayleave_route_server::object::{Kind, dummy_key};
@@ -265,7 +267,7 @@ fn change_deliveries(
             return None;
         }
         tick.deliver.iter_mut().for_each(&change);
-        Some(Fate::Change(ToMember::Tick(tick).encode()))
+        Some(FrameAction::Change(ToMember::Tick(tick).encode()))
     })
 }
 

@@ -9,7 +9,7 @@ use crate::common::{Exchange, LIMIT, nlri, route};
 use wayleave_bgp::Attributes;
 use wayleave_core::Prefix;
 use wayleave_lab::sim::bad::once;
-use wayleave_lab::sim::{Fate, Node, PARTIES, Recorded, Setup, Sim};
+use wayleave_lab::sim::{FrameAction, Node, PARTIES, Recorded, Setup, Sim};
 use wayleave_route_server::frames::{Body, Deliver, FromMember, ToMember};
 use wayleave_route_server::member::Suspect;
 use wayleave_route_server::party::PartyEvent;
@@ -29,7 +29,7 @@ fn flip_delivery(party: Node, what: impl Fn(&mut Deliver) + 'static) -> wayleave
             return None;
         }
         tick.deliver.iter_mut().for_each(&what);
-        Some(Fate::Change(ToMember::Tick(tick).encode()))
+        Some(FrameAction::Change(ToMember::Tick(tick).encode()))
     })
 }
 
@@ -103,7 +103,7 @@ fn each_flipped_byte_of_a_submission_is_refused_before_delivery() {
                 is_submission(from, to, bytes).then(|| {
                     let mut bytes = bytes.to_vec();
                     flip(&mut bytes, byte * 8 + byte % 8);
-                    Fate::Change(bytes)
+                    FrameAction::Change(bytes)
                 })
             }));
             exchange.announce(0, &[prefix], &route(0, &[64500], &["64496:0:65002"]));
@@ -176,9 +176,9 @@ fn play(flip_at: Option<Flip>, name: &str) -> Vec<(Node, Node, Vec<u8>)> {
             Some(one) if one.frame == count - 1 => {
                 let mut bytes = bytes.to_vec();
                 flip(&mut bytes, one.bit);
-                Fate::Change(bytes)
+                FrameAction::Change(bytes)
             }
-            _ => Fate::Pass,
+            _ => FrameAction::Pass,
         }
     }));
     let mut exchange = Exchange::of(sim);

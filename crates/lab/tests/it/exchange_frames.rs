@@ -6,8 +6,8 @@ use crate::common::{Exchange, LIMIT, nlri, route};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use wayleave_lab::sim::bad::Forger;
-use wayleave_lab::sim::{EXCHANGE, Fate, Node, PARTIES, Recorded, Setup};
-use wayleave_route_server::frames::{Between, FromMember, PROTOCOL, Refusal, SessionId, Tick, ToMember};
+use wayleave_lab::sim::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Setup};
+use wayleave_route_server::frames::{FromMember, PROTOCOL, PartyFrame, Refusal, SessionId, Tick, ToMember};
 use wayleave_route_server::party::PartyEvent;
 
 const BAD: u32 = 0;
@@ -72,7 +72,7 @@ fn bad_frames(exchange: &Exchange, forger: &mut Forger, party: usize) -> Vec<(&'
         ("the other party's ranking", ranks[1 - party].clone(), After::Closed),
         ("a ranking of a batch to come", ranks[party].clone(), After::Ignored),
         ("a party's tick", ToMember::Tick(Box::default()).encode(), After::Closed),
-        ("a party's go", Between::Go { seq: 1 }.encode(), After::Closed),
+        ("a party's go", PartyFrame::Go { seq: 1 }.encode(), After::Closed),
         ("an object without its part", header_only(&submission), After::Refused),
         ("everything again", FromMember::Resync.encode(), After::Ignored),
     ]
@@ -190,12 +190,9 @@ fn a_partys_bad_frame_ends_the_members_link_and_its_routes_stay() {
             }
             exchange.check();
             if !is_welcomed {
-                exchange.sim.tamper =
-                    Some(Box::new(
-                        move |from, to, _| {
-                            if (from, to) == (party, Node::Member(2)) { Fate::Drop } else { Fate::Pass }
-                        },
-                    ));
+                exchange.sim.tamper = Some(Box::new(move |from, to, _| {
+                    if (from, to) == (party, Node::Member(2)) { FrameAction::Drop } else { FrameAction::Pass }
+                }));
                 exchange.sim.cut_all();
                 exchange.sim.connect_all();
                 exchange.sim.run_for(Duration::from_millis(100));
@@ -274,7 +271,7 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
     let hello = |protocol, exchange: &str, party, seq| {
         let exchange = exchange.to_owned();
         let set = [].into();
-        Between::Hello { protocol, exchange, party, nonce: [3; 16], epoch: 1, seq, set, tick_ms: 0 }.encode()
+        PartyFrame::Hello { protocol, exchange, party, nonce: [3; 16], epoch: 1, seq, set, tick_ms: 0 }.encode()
     };
     let good = hello(PROTOCOL, EXCHANGE, from_number, 0);
     vec![
@@ -289,19 +286,19 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
         ("a hello of a third party", hello(PROTOCOL, EXCHANGE, 3, 0)),
         ("a hello with the highest batch", hello(PROTOCOL, EXCHANGE, from_number, u64::MAX)),
         ("an inventory with a count of 2^32 - 1", [vec![2], vec![255; 600]].concat()),
-        ("a go for nothing", Between::Go { seq: 7 }.encode()),
-        ("an acceptance of nothing", Between::Accept { seq: 7, view: [0; 32] }.encode()),
-        ("a rejection of nothing", Between::Reject { seq: 7, missing: vec![(1, 1)] }.encode()),
-        ("a batch of the past", Between::Propose { seq: 0, steps: vec![] }.encode()),
-        ("the highest batch", Between::Propose { seq: u64::MAX, steps: vec![] }.encode()),
-        ("an evaluation of nothing", Between::Evaluate { seq: 7, rows: vec![(0, [0; 16])] }.encode()),
-        ("an engine message of step 2^64 - 1", Between::Engine { step: u64::MAX, bytes: vec![] }.encode()),
-        ("a refill of 2^64 - 1", Between::Refill { demand: vec![(1, u64::MAX)] }.encode()),
-        ("a refill of no width", Between::Refill { demand: vec![(3, 1)] }.encode()),
-        ("a refill of nothing", Between::Refill { demand: vec![] }.encode()),
+        ("a go for nothing", PartyFrame::Go { seq: 7 }.encode()),
+        ("an acceptance of nothing", PartyFrame::Accept { seq: 7, view: [0; 32] }.encode()),
+        ("a rejection of nothing", PartyFrame::Reject { seq: 7, missing: vec![(1, 1)] }.encode()),
+        ("a batch of the past", PartyFrame::Propose { seq: 0, steps: vec![] }.encode()),
+        ("the highest batch", PartyFrame::Propose { seq: u64::MAX, steps: vec![] }.encode()),
+        ("an evaluation of nothing", PartyFrame::Evaluate { seq: 7, rows: vec![(0, [0; 16])] }.encode()),
+        ("an engine message of step 2^64 - 1", PartyFrame::Engine { step: u64::MAX, bytes: vec![] }.encode()),
+        ("a refill of 2^64 - 1", PartyFrame::Refill { demand: vec![(1, u64::MAX)] }.encode()),
+        ("a refill of no width", PartyFrame::Refill { demand: vec![(3, 1)] }.encode()),
+        ("a refill of nothing", PartyFrame::Refill { demand: vec![] }.encode()),
         (
             "a second conclusion",
-            Between::Reconciled {
+            PartyFrame::Reconciled {
                 epoch: 0,
                 set: [].into(),
                 drop: vec![],
@@ -416,7 +413,7 @@ proptest! {
     fn any_bytes_decode_or_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         drop(FromMember::decode(&bytes));
         drop(ToMember::decode(&bytes));
-        drop(Between::decode(&bytes));
+        drop(PartyFrame::decode(&bytes));
     }
 
     #[test]
@@ -429,7 +426,7 @@ proptest! {
             if let Ok(frame) = ToMember::decode(&bytes) {
                 prop_assert_eq!(frame.encode(), bytes.clone());
             }
-            if let Ok(frame) = Between::decode(&bytes) {
+            if let Ok(frame) = PartyFrame::decode(&bytes) {
                 prop_assert_eq!(frame.encode(), bytes);
             }
             Ok::<(), TestCaseError>(())

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::{Exchange, nlri, route};
 use wayleave_bgp::Nlri;
 use wayleave_lab::sim::{Node, PARTIES, Setup};
-use wayleave_route_server::frames::Between;
+use wayleave_route_server::frames::PartyFrame;
 
 fn prefixes(numbers: std::ops::Range<u8>) -> Vec<Nlri> {
     numbers.map(|n| nlri(&format!("20.{n}.0.0/16"))).collect()
@@ -92,9 +92,9 @@ fn a_member_that_goes_while_it_joins_is_not_waited_for() {
 fn setup_seen(exchange: &mut Exchange) -> (usize, usize) {
     let recorded = exchange.sim.recording.take().expect("it records");
     let between = recorded.iter().filter(|frame| PARTIES.contains(&frame.from) && PARTIES.contains(&frame.to));
-    let frames: Vec<Between> = between.map(|frame| Between::decode(&frame.bytes).expect("a frame")).collect();
-    let refills = frames.iter().filter(|frame| matches!(frame, Between::Refill { .. })).count();
-    let length = |frame: &Between| if let Between::Engine { bytes, .. } = frame { bytes.len() } else { 0 };
+    let frames: Vec<PartyFrame> = between.map(|frame| PartyFrame::decode(&frame.bytes).expect("a frame")).collect();
+    let refills = frames.iter().filter(|frame| matches!(frame, PartyFrame::Refill { .. })).count();
+    let length = |frame: &PartyFrame| if let PartyFrame::Engine { bytes, .. } = frame { bytes.len() } else { 0 };
     (refills, frames.iter().map(length).max().unwrap_or(0))
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::common::{Exchange, LIMIT, nlri, route};
 use wayleave_lab::sim::bad::{Forger, once};
-use wayleave_lab::sim::{Fate, Node, PARTIES, Setup, Sim};
-use wayleave_route_server::frames::{Between, FromMember};
+use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim};
+use wayleave_route_server::frames::{FromMember, PartyFrame};
 use wayleave_route_server::member::{MemberEvent, Suspect};
 use wayleave_route_server::party::PartyEvent;
 
@@ -46,7 +46,7 @@ impl Engine {
         Self::Flipped,
     ];
 
-    fn apply(self, step: u64, bytes: &[u8]) -> Option<Between> {
+    fn apply(self, step: u64, bytes: &[u8]) -> Option<PartyFrame> {
         let mut bytes = bytes.to_vec();
         match self {
             Self::Short => drop(bytes.pop()),
@@ -65,7 +65,7 @@ impl Engine {
             Self::FromThePast => step.wrapping_sub(1),
             _ => step,
         };
-        Some(Between::Engine { step, bytes })
+        Some(PartyFrame::Engine { step, bytes })
     }
 }
 
@@ -79,17 +79,17 @@ fn a_wrong_engine_message_ends_the_link_and_the_next_link_is_right() {
                 let mut count = 0;
                 exchange.sim.tamper = Some(once(move |from, to, bytes| {
                     let is_between = matches!(to, Node::Party(_)) && from == sender;
-                    let Ok(Between::Engine { step, bytes }) = Between::decode(bytes) else { return None };
+                    let Ok(PartyFrame::Engine { step, bytes }) = PartyFrame::decode(bytes) else { return None };
                     count += usize::from(is_between);
                     (is_between && count == nth + 1).then(|| match how.apply(step, &bytes) {
-                        Some(frame) => Fate::Change(frame.encode()),
-                        None => Fate::Drop,
+                        Some(frame) => FrameAction::Change(frame.encode()),
+                        None => FrameAction::Drop,
                     })
                 }));
                 announce_two(&mut exchange, 64500);
                 if how == Engine::Twice {
                     exchange.sim.run_for(Duration::from_millis(1));
-                    let message = Between::Engine { step: nth as u64, bytes: vec![1; 8] };
+                    let message = PartyFrame::Engine { step: nth as u64, bytes: vec![1; 8] };
                     let to = if sender == PARTIES[0] { PARTIES[1] } else { PARTIES[0] };
                     exchange.sim.inject(sender, to, &message.encode());
                 }
@@ -126,7 +126,7 @@ fn a_party_that_stops_in_any_stage_is_dropped_and_the_next_link_is_right() {
             if is_between && bytes.first() == Some(&kind) {
                 stop.set(true);
             }
-            if is_between && stop.get() { Fate::Drop } else { Fate::Pass }
+            if is_between && stop.get() { FrameAction::Drop } else { FrameAction::Pass }
         }));
         announce_two(&mut exchange, 64501);
         exchange.sim.run_for(Duration::from_secs(3));
@@ -156,11 +156,11 @@ fn a_member_that_never_ranks_is_dropped_and_others_get_their_results() {
         exchange.sim.tamper = Some(Box::new(move |from, _, bytes| match (from, answers, FromMember::decode(bytes)) {
             (Node::Member(0), Answers::Nobody, Ok(FromMember::RankOne { .. } | FromMember::RankTwo { .. }))
             | (Node::Member(0), Answers::OnlyPartyOne, Ok(FromMember::RankTwo { .. }))
-            | (Node::Member(0), Answers::OnlyPartyTwo, Ok(FromMember::RankOne { .. })) => Fate::Drop,
+            | (Node::Member(0), Answers::OnlyPartyTwo, Ok(FromMember::RankOne { .. })) => FrameAction::Drop,
             (Node::Member(0), Answers::WithTwoIds, Ok(FromMember::RankTwo { seq, share, .. })) => {
-                Fate::Change(FromMember::RankTwo { seq, row: [1; 16], share }.encode())
+                FrameAction::Change(FromMember::RankTwo { seq, row: [1; 16], share }.encode())
             }
-            _ => Fate::Pass,
+            _ => FrameAction::Pass,
         }));
         announce_two(&mut exchange, 64500);
         exchange.sim.run_for(Duration::from_secs(2));
@@ -289,10 +289,10 @@ fn the_highest_epoch_of_the_other_party_wraps_nothing() {
         let mut exchange = exchange(3, 870);
         exchange.announce(1, &[nlri("20.0.0.0/16")], &route(1, &[64500], &[]));
         exchange.check();
-        exchange.sim.tamper = Some(once(move |from, _, bytes| match (from == PARTIES[1], Between::decode(bytes)) {
-            (true, Ok(Between::Hello { protocol, exchange, party, nonce, seq, set, tick_ms, .. })) => {
-                let hello = Between::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms };
-                Some(Fate::Change(hello.encode()))
+        exchange.sim.tamper = Some(once(move |from, _, bytes| match (from == PARTIES[1], PartyFrame::decode(bytes)) {
+            (true, Ok(PartyFrame::Hello { protocol, exchange, party, nonce, seq, set, tick_ms, .. })) => {
+                let hello = PartyFrame::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms };
+                Some(FrameAction::Change(hello.encode()))
             }
             _ => None,
         }));
@@ -316,7 +316,7 @@ fn a_route_of_a_lower_class_is_no_result() {
         is_outcome.then(|| {
             let mut bytes = bytes.to_vec();
             *bytes.last_mut().expect("it has bytes") ^= 1;
-            Fate::Change(bytes)
+            FrameAction::Change(bytes)
         })
     }));
     exchange.announce(1, &[nlri("20.0.0.0/16")], &route(1, &[64500], &[]));

@@ -16,7 +16,7 @@ use wayleave_lab::routers::{default_cache, locate_or_fetch};
 use wayleave_lab::speaker::{Identity, Speaker, routes_of_mrt};
 use wayleave_lab::table::{Customer, Peering, Router};
 
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 const TABLE: &str = "../../test-data/bgp/ris.2015-10-23.first-50000-prefixes.updates.bz2";
 
 /// Sends a word from one place to an address in another.
@@ -37,13 +37,16 @@ fn members_reach_both_parties_and_the_parties_each_other() {
     for member in &layout.members {
         for party in [one, two] {
             let address = party.listen.ip().to_string();
-            assert!(reaches(&member.proxy.place, &party.seat.place, &address), "{} {address}", member.name);
+            assert!(reaches(&member.proxy.place, &party.process.place, &address), "{} {address}", member.name);
         }
         let proxy = member.bgp.ip().to_string();
         assert!(reaches(&member.router_place, &member.proxy.place, &proxy), "{}'s router", member.name);
     }
-    assert!(reaches(&two.seat.place, &one.seat.place, "198.51.100.1"));
-    assert!(!reaches(&layout.members[0].proxy.place, &one.seat.place, "198.51.100.1"), "the parties' line is theirs");
+    assert!(reaches(&two.process.place, &one.process.place, "198.51.100.1"));
+    assert!(
+        !reaches(&layout.members[0].proxy.place, &one.process.place, "198.51.100.1"),
+        "the parties' line is theirs"
+    );
 }
 
 #[test]
@@ -87,7 +90,7 @@ fn a_recorded_table_passes_through_a_bird() {
     assert_eq!(routes.len(), 1000);
     let speaker = Speaker::start(identity, west);
     speaker.announce(routes.clone());
-    let table = wait_until(PATIENCE, || right.table().ok().filter(|table| table.len() == routes.len()));
+    let table = wait_until(TIMEOUT, || right.table().ok().filter(|table| table.len() == routes.len()));
     let table = table.unwrap_or_else(|| panic!("{}\n{}", speaker.last_failure(), left.log_tail()));
     for (learned, (prefix, attributes)) in table.iter().zip(&routes) {
         assert_eq!(learned.prefix, *prefix);

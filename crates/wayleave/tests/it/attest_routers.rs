@@ -6,14 +6,14 @@ use std::time::Duration;
 use wayleave_bgp::LargeCommunity;
 use wayleave_core::{Asn, Prefix};
 use wayleave_lab::demo::forge;
-use wayleave_lab::demo::internet::{Ground, Internet, Plan, Proxied, Since};
+use wayleave_lab::demo::internet::{Internet, OriginPolicy, Plan, ProxyPlan, Testbed};
 use wayleave_lab::demo::layout::Software::{Bird, Frr};
 use wayleave_lab::netns::{Network, enter_for_test};
 use wayleave_lab::process::wait_until;
 use wayleave_lab::routers::{default_cache, locate_or_fetch};
 use wayleave_lab::speaker::Routes;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn prefix(text: &str) -> Prefix {
     text.parse().expect("a prefix")
@@ -36,14 +36,15 @@ fn internet(test: &str, plan: impl FnOnce() -> Plan) -> Option<Internet> {
     enter_for_test(&format!("attest_routers::{test}"))?;
     let network = Network::new().expect("a network");
     let binary = Path::new(env!("CARGO_BIN_EXE_wayleave"));
-    let mut internet = Internet::new(plan(), Ground::Lan(&network, &routers, 1), binary, "internet").expect("laid out");
+    let mut internet =
+        Internet::new(plan(), Testbed::Lan(&network, &routers, 1), binary, "internet").expect("laid out");
     internet.start().expect("started");
     let mut missing = None;
-    let up = wait_until(PATIENCE, || {
+    let up = wait_until(TIMEOUT, || {
         missing = internet.first_missing();
         missing.is_none().then_some(())
     });
-    up.unwrap_or_else(|| panic!("not up: {missing:?}\n{:?}", internet.dead()));
+    up.unwrap_or_else(|| panic!("not up: {missing:?}\n{:?}", internet.exited()));
     Some(internet)
 }
 
@@ -52,7 +53,7 @@ fn uses(internet: &mut Internet, name: &str, wanted: &[(Prefix, &[u32])]) {
     let wanted: Vec<(Prefix, Vec<Asn>)> =
         wanted.iter().map(|(prefix, path)| (*prefix, path.iter().map(|asn| Asn(*asn)).collect())).collect();
     let mut last = Vec::new();
-    let found = wait_until(PATIENCE, || {
+    let found = wait_until(TIMEOUT, || {
         let table = internet.site(name).best().expect("a table");
         last = table.into_iter().map(|route| (route.prefix, route.as_path)).collect();
         (last == wanted).then_some(())
@@ -73,9 +74,9 @@ fn why(internet: &mut Internet, name: &str, of: Prefix) -> serde_json::Value {
 fn thirty_prefixes_signed_together_verify_after_a_router_sent_each_by_itself() {
     let plan = || {
         Plan::default()
-            .attesting("golf", 64505, Bird, Proxied::strict(&[prefix("198.51.100.0/24")]))
-            .attesting("hotel", 64506, Bird, Proxied::strict(&[]))
-            .attesting("india", 64507, Frr, Proxied::strict(&[]))
+            .attesting("golf", 64505, Bird, ProxyPlan::strict(&[prefix("198.51.100.0/24")]))
+            .attesting("hotel", 64506, Bird, ProxyPlan::strict(&[]))
+            .attesting("india", 64507, Frr, ProxyPlan::strict(&[]))
             .link("golf", "hotel")
             .link("hotel", "india")
             .one_by_one(&thirty())
@@ -95,7 +96,7 @@ fn classes(internet: &mut Internet, name: &str, of: Prefix) -> Vec<String> {
     let own = internet.site(name).plan.asn.0;
     let is_loop =
         |route: &serde_json::Value| route["as_path"].as_array().is_some_and(|path| path.iter().any(|asn| *asn == own));
-    let answer = wait_until(PATIENCE, || {
+    let answer = wait_until(TIMEOUT, || {
         let why = why(internet, name, of);
         let routes: Vec<_> = why["routes"]
             .as_array()
@@ -114,7 +115,7 @@ fn classes(internet: &mut Internet, name: &str, of: Prefix) -> Vec<String> {
 /// Waits until the proxy of `name` has a route to `of` of each of these classes.
 fn has_classes(internet: &mut Internet, name: &str, of: Prefix, wanted: &[&str]) {
     let mut last = Vec::new();
-    let found = wait_until(PATIENCE, || {
+    let found = wait_until(TIMEOUT, || {
         last = classes(internet, name, of);
         last.sort();
         (last == wanted).then_some(())
@@ -125,12 +126,12 @@ fn has_classes(internet: &mut Internet, name: &str, of: Prefix, wanted: &[&str])
 #[test]
 fn what_came_in_at_one_border_router_is_signed_at_the_other() {
     let plan = || {
-        let other = Proxied { key_of: Some("west".to_owned()), ..Proxied::strict(&[]) };
+        let other = ProxyPlan { key_of: Some("west".to_owned()), ..ProxyPlan::strict(&[]) };
         Plan::default()
-            .attesting("golf", 64505, Bird, Proxied::strict(&[prefix("198.51.100.0/24")]))
-            .attesting("west", 64506, Bird, Proxied::strict(&[]))
+            .attesting("golf", 64505, Bird, ProxyPlan::strict(&[prefix("198.51.100.0/24")]))
+            .attesting("west", 64506, Bird, ProxyPlan::strict(&[]))
             .attesting("east", 64506, Frr, other)
-            .attesting("india", 64507, Bird, Proxied::strict(&[]))
+            .attesting("india", 64507, Bird, ProxyPlan::strict(&[]))
             .link("golf", "west")
             .link("west", "east")
             .link("east", "india")
@@ -150,11 +151,11 @@ fn what_came_in_at_one_border_router_is_signed_at_the_other() {
 fn a_router_that_knows_nothing_carries_the_chain_and_hears_no_secret() {
     let plan = || {
         Plan::default()
-            .attesting("golf", 64505, Bird, Proxied::strict(&[prefix("198.51.100.0/24")]))
-            .attesting("hotel", 64506, Frr, Proxied::strict(&[]))
+            .attesting("golf", 64505, Bird, ProxyPlan::strict(&[prefix("198.51.100.0/24")]))
+            .attesting("hotel", 64506, Frr, ProxyPlan::strict(&[]))
             .legacy("india", 64507, Frr)
-            .attesting("juliet", 64508, Bird, Proxied::strict(&[]))
-            .attesting("kilo", 64509, Frr, Proxied::strict(&[]))
+            .attesting("juliet", 64508, Bird, ProxyPlan::strict(&[]))
+            .attesting("kilo", 64509, Frr, ProxyPlan::strict(&[]))
             .link("golf", "hotel")
             .link("hotel", "india")
             .tapped()
@@ -191,27 +192,27 @@ fn a_router_that_knows_nothing_carries_the_chain_and_hears_no_secret() {
 fn a_missing_attestation_counts_as_the_origins_record_says() {
     let tag: LargeCommunity = "64508:1:3".parse().expect("a large community");
     let plan = || {
-        let of = |text: &str, since| Proxied { since, ..Proxied::strict(&[prefix(text)]) };
+        let of = |text: &str, since| ProxyPlan { since, ..ProxyPlan::strict(&[prefix(text)]) };
         let judge =
-            Proxied { policy: format!("missing = {{ large_community = \"{tag}\" }}\n"), ..Proxied::strict(&[]) };
+            ProxyPlan { policy: format!("missing = {{ large_community = \"{tag}\" }}\n"), ..ProxyPlan::strict(&[]) };
         Plan::default()
-            .attesting("golf", 64505, Bird, of("198.51.100.0/26", Since::Strict))
-            .attesting("hotel", 64506, Bird, of("198.51.100.64/26", Since::Prefer))
-            .attesting("india", 64507, Bird, of("198.51.100.128/26", Since::Unlisted))
+            .attesting("golf", 64505, Bird, of("198.51.100.0/26", OriginPolicy::Strict))
+            .attesting("hotel", 64506, Bird, of("198.51.100.64/26", OriginPolicy::Prefer))
+            .attesting("india", 64507, Bird, of("198.51.100.128/26", OriginPolicy::Unlisted))
             .attesting("juliet", 64508, Bird, judge)
             .link("golf", "hotel")
             .link("hotel", "india")
             .link("india", "golf")
             .link("golf", "juliet")
-            .guest("mallory", 64511, "juliet")
+            .injector("mallory", 64511, "juliet")
             .lowering("juliet", tag)
     };
     let Some(mut internet) = internet("a_missing_attestation_counts_as_the_origins_record_says", plan) else { return };
     let [strict, prefer, unlisted] = ["198.51.100.0/26", "198.51.100.64/26", "198.51.100.128/26"].map(prefix);
-    let mallory = internet.guest("mallory").identity.clone();
+    let mallory = internet.injector("mallory").identity.clone();
     let stripped = [(strict, 64505), (prefer, 64506), (unlisted, 64507)]
         .map(|(prefix, origin)| (prefix, forge::route(&mallory, &[Asn(64511), Asn(origin)], None)));
-    internet.guest("mallory").start().announce(Routes::from(stripped));
+    internet.injector("mallory").start().announce(Routes::from(stripped));
     has_classes(&mut internet, "juliet", strict, &["invalid"]);
     has_classes(&mut internet, "juliet", prefer, &["missing"]);
     has_classes(&mut internet, "juliet", unlisted, &["unattested"]);
@@ -230,19 +231,19 @@ fn a_missing_attestation_counts_as_the_origins_record_says() {
 /// Golf behind hotel behind india, all attesting; mallory is india's neighbour.
 fn with_mallory() -> Plan {
     Plan::default()
-        .attesting("golf", 64505, Frr, Proxied::strict(&[prefix("198.51.100.0/24")]))
-        .attesting("hotel", 64506, Bird, Proxied::strict(&[]))
-        .attesting("india", 64507, Frr, Proxied::strict(&[]))
+        .attesting("golf", 64505, Frr, ProxyPlan::strict(&[prefix("198.51.100.0/24")]))
+        .attesting("hotel", 64506, Bird, ProxyPlan::strict(&[]))
+        .attesting("india", 64507, Frr, ProxyPlan::strict(&[]))
         .link("golf", "hotel")
         .link("hotel", "india")
-        .guest("mallory", 64511, "india")
+        .injector("mallory", 64511, "india")
 }
 
 #[test]
 fn a_forged_path_shorter_than_the_real_one_is_not_used() {
     let plan = || {
         with_mallory()
-            .attesting("juliet", 64508, Bird, Proxied::strict(&[]))
+            .attesting("juliet", 64508, Bird, ProxyPlan::strict(&[]))
             .link("hotel", "juliet")
             .link("juliet", "india")
     };
@@ -250,10 +251,10 @@ fn a_forged_path_shorter_than_the_real_one_is_not_used() {
     let route = prefix("198.51.100.0/24");
     internet.announce("golf", &[route]).expect("announced");
     uses(&mut internet, "india", &[(route, &[64506, 64505])]);
-    let mallory = internet.guest("mallory");
+    let mallory = internet.injector("mallory");
     let identity = mallory.identity.clone();
     let speaker = mallory.start();
-    let heard = wait_until(PATIENCE, || speaker.learned().get(&route).and_then(forge::attestation));
+    let heard = wait_until(TIMEOUT, || speaker.learned().get(&route).and_then(forge::attestation));
     let copied = heard.expect("an attested route");
     // By mallory alone, next to golf; then as if golf were mallory; then golf's own signature cut from its path.
     let one_hop = copied.len() / 3;
@@ -265,8 +266,8 @@ fn a_forged_path_shorter_than_the_real_one_is_not_used() {
         (vec![64511], None),
     ] {
         let path: Vec<Asn> = path.into_iter().map(Asn).collect();
-        internet.guest("mallory").start().announce(Routes::from([(route, forge::route(&identity, &path, value))]));
-        let refused = wait_until(PATIENCE, || {
+        internet.injector("mallory").start().announce(Routes::from([(route, forge::route(&identity, &path, value))]));
+        let refused = wait_until(TIMEOUT, || {
             let why = why(&mut internet, "india", route);
             let mut routes = why["routes"].as_array().cloned().unwrap_or_default().into_iter();
             let from_mallory = routes.find(|route| route["pair"] == "mallory" && route["direction"] == "in")?;
@@ -285,11 +286,11 @@ fn an_expired_attestation_is_refused_and_the_same_one_in_time_is_not() {
     let Some(mut internet) = internet(test, with_mallory) else { return };
     let lent = prefix("198.51.100.128/25");
     let key = internet.folder.join("golf.key");
-    let identity = internet.guest("mallory").identity.clone();
+    let identity = internet.injector("mallory").identity.clone();
     for (ago, class) in [(60, "gap"), (3 * 3600, "expired"), (120, "gap")] {
         let value = forge::attest(&key, Asn(64505), lent, Asn(64511), Duration::from_secs(ago)).expect("signed");
         let route = forge::route(&identity, &[Asn(64511), Asn(64505)], Some(&value));
-        internet.guest("mallory").start().announce(Routes::from([(lent, route)]));
+        internet.injector("mallory").start().announce(Routes::from([(lent, route)]));
         has_classes(&mut internet, "india", lent, &[class]);
         let expected: &[(Prefix, &[u32])] = if class == "gap" { &[(lent, &[64511, 64505])] } else { &[] };
         uses(&mut internet, "india", expected);
@@ -310,9 +311,9 @@ fn lengths(said: &[u8]) -> Vec<usize> {
 
 /// Four ASes that sign with RSA, one after the other, and at the end a BIRD that takes 4,096 octets and no more.
 fn long_chain(last: &[&str]) -> Plan {
-    let rsa = |suites: &[&str]| Proxied {
+    let rsa = |suites: &[&str]| ProxyPlan {
         suites: suites.iter().map(|suite| (*suite).to_owned()).collect(),
-        ..Proxied::strict(&[prefix("198.51.100.0/24")])
+        ..ProxyPlan::strict(&[prefix("198.51.100.0/24")])
     };
     Plan::default()
         .attesting("golf", 64505, Bird, rsa(&["kc-rsa"]))
@@ -339,7 +340,7 @@ fn an_attestation_too_long_for_a_bird_is_not_sent() {
     let route = prefix("198.51.100.0/24");
     internet.announce("golf", &[route]).expect("announced");
     uses(&mut internet, "juliet", &[(route, &[64507, 64506, 64505])]);
-    let counted = wait_until(PATIENCE, || {
+    let counted = wait_until(TIMEOUT, || {
         let status = internet.site("juliet").ask("/api/v1/status").expect("an answer");
         (status["counts"]["too_long"].as_u64() > Some(0)).then_some(())
     });

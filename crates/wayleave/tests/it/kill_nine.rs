@@ -7,13 +7,13 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use wayleave_core::{Asn, Prefix};
+use wayleave_lab::demo::exchange::{DemoExchange, RoleProcess};
 use wayleave_lab::demo::layout::Layout;
-use wayleave_lab::demo::world::{Role, World};
 use wayleave_lab::process::wait_until;
 use wayleave_lab::table::Announcement;
 
 const KILLS: usize = 30;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Hidden from the member in the first column by whoever announces it, always.
 const HIDDEN: [(&str, u32); 3] = [("203.0.113.0/26", 64500), ("203.0.113.64/26", 64497), ("203.0.113.128/26", 64501)];
 const OPEN: [&str; 4] = ["198.51.100.0/26", "198.51.100.64/26", "198.51.100.128/26", "198.51.100.192/26"];
@@ -40,19 +40,19 @@ fn announcement(dice: &mut Dice) -> Announcement {
 }
 
 /// A random member announces one thing more, or one thing less.
-fn change(world: &mut World, dice: &mut Dice) {
-    let names: Vec<String> = world.members.iter().map(|member| member.at.name.clone()).collect();
+fn change(exchange: &mut DemoExchange, dice: &mut Dice) {
+    let names: Vec<String> = exchange.members.iter().map(|member| member.at.name.clone()).collect();
     let name = &names[dice.below(names.len())];
     let route = announcement(dice);
-    world.withdraw(name, route.prefix).expect("a router that takes routes");
+    exchange.withdraw(name, route.prefix).expect("a router that takes routes");
     if dice.below(3) > 0 {
-        world.announce_also(name, route).expect("a router that takes routes");
+        exchange.announce_also(name, route).expect("a router that takes routes");
     }
 }
 
 /// Nobody has a route that is always hidden from it, at any moment.
-fn assert_nothing_forbidden(world: &mut World) {
-    for member in &mut world.members {
+fn assert_nothing_forbidden(exchange: &mut DemoExchange) {
+    for member in &mut exchange.members {
         for route in member.router.table().unwrap_or_default() {
             let forbidden = |(prefix, from): &&(&str, u32)| {
                 prefix.parse::<Prefix>() == Ok(route.prefix) && Asn(*from) == member.at.asn
@@ -63,10 +63,10 @@ fn assert_nothing_forbidden(world: &mut World) {
 }
 
 /// Party 1, party 2, then the members by slot.
-fn role(world: &mut World, number: usize) -> &mut Role {
+fn role(exchange: &mut DemoExchange, number: usize) -> &mut RoleProcess {
     match number {
-        party @ 0..=1 => &mut world.parties[party].role,
-        member => &mut world.members[member - 2].role,
+        party @ 0..=1 => &mut exchange.parties[party].role,
+        member => &mut exchange.members[member - 2].role,
     }
 }
 
@@ -77,38 +77,38 @@ fn thirty_kills_lose_resurrect_and_forbid_nothing() {
     std::fs::create_dir_all(&state).expect("a folder");
     let layout = Layout::simulated(&state).expect("free ports");
     let binary = Path::new(env!("CARGO_BIN_EXE_wayleave"));
-    let mut world = World::new(layout, binary, None).expect("keys and configurations");
-    for party in &mut world.parties {
+    let mut exchange = DemoExchange::new(layout, binary, None).expect("keys and configurations");
+    for party in &mut exchange.parties {
         party.role.start().expect("a party that starts");
     }
-    for member in &mut world.members {
+    for member in &mut exchange.members {
         member.role.start().expect("a member that starts");
         member.router.start().expect("a speaker");
     }
-    let up = wait_until(PATIENCE, || {
-        world.members.iter_mut().all(|m| m.router.is_established().unwrap_or(false)).then_some(())
+    let up = wait_until(TIMEOUT, || {
+        exchange.members.iter_mut().all(|m| m.router.is_established().unwrap_or(false)).then_some(())
     });
-    assert!(up.is_some(), "sessions came up; {:?}", world.dead());
+    assert!(up.is_some(), "sessions came up; {:?}", exchange.exited());
 
     let mut dice = Dice(20_131_201);
     for kill in 0..KILLS {
         for _ in 0..1 + dice.below(3) {
-            change(&mut world, &mut dice);
+            change(&mut exchange, &mut dice);
         }
         sleep(Duration::from_millis(dice.below(150) as u64));
-        let members = world.members.len();
+        let members = exchange.members.len();
         let victim = dice.below(2 + members);
-        role(&mut world, victim).kill();
+        role(&mut exchange, victim).kill();
         sleep(Duration::from_millis(dice.below(300) as u64));
-        change(&mut world, &mut dice);
-        role(&mut world, victim).start().expect("it starts again");
-        assert_nothing_forbidden(&mut world);
+        change(&mut exchange, &mut dice);
+        role(&mut exchange, victim).start().expect("it starts again");
+        assert_nothing_forbidden(&mut exchange);
         if kill % 6 == 5
-            && let Err(wrong) = world.settle()
+            && let Err(wrong) = exchange.settle()
         {
-            panic!("after kill {kill} (victim {victim}): {wrong}\n{:?}", world.dead());
+            panic!("after kill {kill} (victim {victim}): {wrong}\n{:?}", exchange.exited());
         }
     }
-    world.settle().expect("every table right in the end");
-    assert!(world.dead().is_empty(), "{:?}", world.dead());
+    exchange.settle().expect("every table right in the end");
+    assert!(exchange.exited().is_empty(), "{:?}", exchange.exited());
 }

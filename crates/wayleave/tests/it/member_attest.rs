@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 use wayleave_core::Prefix;
+use wayleave_lab::demo::exchange::DemoExchange;
 use wayleave_lab::demo::layout::Layout;
-use wayleave_lab::demo::world::World;
 use wayleave_lab::process::wait_until;
 use wayleave_lab::table::Announcement;
 
 use crate::common::metrics::assert_named_by_the_rule;
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 const PREFIX: &str = "203.0.113.0/24";
 
 /// The folder of configurations, and the program.
@@ -60,24 +60,24 @@ fn prefix() -> Prefix {
 }
 
 /// What the member finds of the routes, by announcer's AS.
-fn attested(world: &World, member: usize) -> Vec<(u64, String)> {
-    let why = world.members[member].ask(&format!("/api/v1/why?prefix={PREFIX}")).unwrap_or(Value::Null);
+fn attested(exchange: &DemoExchange, member: usize) -> Vec<(u64, String)> {
+    let why = exchange.members[member].ask(&format!("/api/v1/why?prefix={PREFIX}")).unwrap_or(Value::Null);
     let routes = why["routes"].as_array().cloned().unwrap_or_default();
     let found = |route: &Value| Some((route["asn"].as_u64()?, route["attested"].as_str()?.to_owned()));
     routes.iter().filter_map(found).collect()
 }
 
-fn has(world: &mut World, member: usize) -> bool {
-    let table = world.members[member].router.table().unwrap_or_default();
+fn has(exchange: &mut DemoExchange, member: usize) -> bool {
+    let table = exchange.members[member].router.table().unwrap_or_default();
     table.iter().any(|route| route.prefix == prefix())
 }
 
-fn eventually(what: &str, world: &mut World, mut holds: impl FnMut(&mut World) -> bool) {
-    if wait_until(PATIENCE, || holds(world).then_some(())).is_none() {
-        let whys: Vec<Value> = (0..world.members.len())
-            .map(|member| world.members[member].ask(&format!("/api/v1/why?prefix={PREFIX}")).unwrap_or(Value::Null))
+fn eventually(what: &str, exchange: &mut DemoExchange, mut holds: impl FnMut(&mut DemoExchange) -> bool) {
+    if wait_until(TIMEOUT, || holds(exchange).then_some(())).is_none() {
+        let whys: Vec<Value> = (0..exchange.members.len())
+            .map(|member| exchange.members[member].ask(&format!("/api/v1/why?prefix={PREFIX}")).unwrap_or(Value::Null))
             .collect();
-        panic!("never: {what}; {:?}\n{whys:#?}", world.dead());
+        panic!("never: {what}; {:?}\n{whys:#?}", exchange.exited());
     }
 }
 
@@ -87,12 +87,12 @@ fn members_sign_for_all_and_refuse_a_hijack_and_what_a_new_record_forbids() {
     let _ = fs::remove_dir_all(&state);
     fs::create_dir_all(&state).expect("a folder");
     let layout = Layout::simulated(&state).expect("free ports");
-    let mut world =
-        World::new(layout, Path::new(env!("CARGO_BIN_EXE_wayleave")), None).expect("keys and configurations");
+    let mut exchange =
+        DemoExchange::new(layout, Path::new(env!("CARGO_BIN_EXE_wayleave")), None).expect("keys and configurations");
     let tools = Tools { folder: state.join("etc") };
     tools.ok(&["keys", "anchor", "anchor.key", "--name", "lab"]);
     let names: Vec<(String, String)> =
-        world.members.iter().map(|member| (member.at.name.clone(), member.at.asn.0.to_string())).collect();
+        exchange.members.iter().map(|member| (member.at.name.clone(), member.at.asn.0.to_string())).collect();
     let asns: Vec<u64> = names.iter().map(|(_, asn)| asn.parse().expect("a number")).collect();
     let last = names.len() - 1;
     assert!(last >= 3, "four members: three that attest, and one that does not");
@@ -100,48 +100,52 @@ fn members_sign_for_all_and_refuse_a_hijack_and_what_a_new_record_forbids() {
         tools.attests(name, asn);
     }
     tools.sign(&["record", "--asn", &names[0].1, "--prefix", PREFIX, "--attested", "strict"]);
-    for party in &mut world.parties {
+    for party in &mut exchange.parties {
         party.role.start().expect("a party that starts");
     }
-    for member in &mut world.members {
+    for member in &mut exchange.members {
         member.role.start().expect("a member that starts");
         member.router.start().expect("a speaker");
     }
-    world.announce(&names[0].0.clone(), &[Announcement::of(prefix())]).expect("a router that takes routes");
+    exchange.announce(&names[0].0.clone(), &[Announcement::of(prefix())]).expect("a router that takes routes");
     let valid = vec![(asns[0], "valid".to_owned())];
-    eventually("the route is valid at others, and there at all", &mut world, |world| {
-        attested(world, 1) == valid && attested(world, 2) == valid && has(world, 1) && has(world, 2) && has(world, last)
+    eventually("the route is valid at others, and there at all", &mut exchange, |exchange| {
+        attested(exchange, 1) == valid
+            && attested(exchange, 2) == valid
+            && has(exchange, 1)
+            && has(exchange, 2)
+            && has(exchange, last)
     });
-    let url = world.members[1].at.proxy.status.to_string();
+    let url = exchange.members[1].at.proxy.status.to_string();
     let why = tools.ok(&["why", PREFIX, "--url", &url]);
     assert!(why.contains("signed with kc-ed25519 and its registered key: proved"), "{why}");
     assert!(why.contains(" valid: installed"), "{why}");
-    let url = world.members[0].at.proxy.status.to_string();
+    let url = exchange.members[0].at.proxy.status.to_string();
     let sent = tools.ok(&["why", PREFIX, "--url", &url]);
     assert!(sent.contains("to the exchange") && sent.contains("signed as origin"), "{sent}");
-    for party in &world.parties {
-        assert_named_by_the_rule("rs", &party.at.seat.place, party.at.seat.status);
+    for party in &exchange.parties {
+        assert_named_by_the_rule("rs", &party.at.process.place, party.at.process.status);
     }
-    let proxy = &world.members[0].at.proxy;
+    let proxy = &exchange.members[0].at.proxy;
     assert_named_by_the_rule("member", &proxy.place, proxy.status);
-    let status = world.members[0].ask("/api/v1/status").expect("a page");
+    let status = exchange.members[0].ask("/api/v1/status").expect("a page");
     assert_eq!(status["attestation"]["members"], serde_json::json!([last, last + 1]));
     // The member without keys hijacks the prefix.
-    world.announce(&names[last].0.clone(), &[Announcement::of(prefix())]).expect("a router that takes routes");
-    world.withdraw(&names[0].0.clone(), prefix()).expect("a router that takes routes");
+    exchange.announce(&names[last].0.clone(), &[Announcement::of(prefix())]).expect("a router that takes routes");
+    exchange.withdraw(&names[0].0.clone(), prefix()).expect("a router that takes routes");
     let invalid = vec![(asns[last], "invalid".to_owned())];
-    eventually("the hijack is refused", &mut world, |world| {
-        attested(world, 1) == invalid && attested(world, 2) == invalid && !has(world, 1) && !has(world, 2)
+    eventually("the hijack is refused", &mut exchange, |exchange| {
+        attested(exchange, 1) == invalid && attested(exchange, 2) == invalid && !has(exchange, 1) && !has(exchange, 2)
     });
     // A new record gives the prefix to the hijacker: nobody announces anew, and all look again.
     tools.sign(&["record", "--asn", &names[0].1, "--prefix", "198.51.100.0/24"]);
     tools.sign(&["record", "--asn", &names[last].1, "--prefix", PREFIX]);
-    for member in &world.members[1..last] {
+    for member in &exchange.members[1..last] {
         member.role.reload().expect("it runs");
     }
     let unattested = vec![(asns[last], "unattested".to_owned())];
-    eventually("the route is taken now", &mut world, |world| {
-        attested(world, 1) == unattested && has(world, 1) && has(world, 2)
+    eventually("the route is taken now", &mut exchange, |exchange| {
+        attested(exchange, 1) == unattested && has(exchange, 1) && has(exchange, 2)
     });
-    assert!(world.dead().is_empty(), "{:?}", world.dead());
+    assert!(exchange.exited().is_empty(), "{:?}", exchange.exited());
 }

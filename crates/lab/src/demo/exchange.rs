@@ -1,4 +1,4 @@
-//! The running exchange: parties, proxies, routers, and what everyone announces.
+//! The demonstration's exchange: processes of parties and proxies, routers, and the routes that they announce.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,8 +14,8 @@ use wayleave_route_server::policy::validate::Martians;
 use super::expect;
 use super::files::Files;
 use super::http;
-use super::internet::{Ground, Internet};
-use super::layout::{CUSTOMER, Layout, MemberSeat, PartySeat, Software};
+use super::internet::{Internet, Testbed};
+use super::layout::{CUSTOMER, Layout, MemberLayout, PartyLayout, Software};
 use crate::bird::Bird;
 use crate::frr::Frr;
 use crate::netns::{Place, Rung};
@@ -24,13 +24,12 @@ use crate::routers::Routers;
 use crate::speaker::{Identity, Routes, Speaker, SpeakingRouter, routes_of_mrt};
 use crate::table::{Announcement, Customer, LearnedRoute, Peering, Router, RouterError};
 
-/// How long anything may take before it counts as not happening.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+/// Limit on each wait of a step.
+pub const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A process and how to start it again.
+/// A `wayleave run` process that can be killed and started again.
 #[derive(Debug)]
-pub struct Role {
-    /// Name for logs.
+pub struct RoleProcess {
     name: String,
     place: Place,
     binary: PathBuf,
@@ -39,7 +38,7 @@ pub struct Role {
     daemon: Option<Daemon>,
 }
 
-impl Role {
+impl RoleProcess {
     /// `binary run KIND` with a configuration, in `place`; not started yet.
     #[must_use]
     pub fn new(name: String, place: &Place, binary: &Path, kind: &str, config: PathBuf, log: PathBuf) -> Self {
@@ -56,7 +55,7 @@ impl Role {
         Ok(())
     }
 
-    /// In a namespace the kernel ends it with the laboratory; on loopback it must be told to.
+    /// In a namespace the process ends with the PID namespace. On loopback `setpriv` makes the kernel kill it with its parent.
     fn command(&self) -> Command {
         let tool = Path::new("/usr/bin/setpriv");
         if self.place != Place::Here || !tool.exists() {
@@ -77,15 +76,15 @@ impl Role {
         self.daemon.as_mut().is_some_and(Daemon::is_running)
     }
 
-    /// Asks it to read its configuration again.
+    /// Sends SIGHUP, so that the process reloads its configuration.
     pub fn reload(&self) -> Result<(), String> {
-        let daemon = self.daemon.as_ref().ok_or_else(|| format!("{} does not run", self.name))?;
+        let daemon = self.daemon.as_ref().ok_or_else(|| format!("{} is not running", self.name))?;
         daemon.signal(Signal::HUP).map_err(|error| format!("{}: {error}", self.name))
     }
 
-    /// Asks it to end in order; false if it had to be killed.
-    pub fn stop(&mut self, patience: Duration) -> bool {
-        self.daemon.as_mut().is_none_or(|daemon| daemon.stop(patience))
+    /// Sends SIGTERM; false if the process had to be killed after `timeout`.
+    pub fn stop(&mut self, timeout: Duration) -> bool {
+        self.daemon.as_mut().is_none_or(|daemon| daemon.stop(timeout))
     }
 
     /// The last lines of its log.
@@ -98,71 +97,64 @@ impl Role {
 /// A party of the route server.
 #[derive(Debug)]
 pub struct Party {
-    /// Where it is.
-    pub at: PartySeat,
-    /// Its process.
-    pub role: Role,
+    pub at: PartyLayout,
+    pub role: RoleProcess,
 }
 
 impl Party {
-    /// A status page.
+    /// Reads a status page.
     pub fn ask(&self, path: &str) -> Result<Value, String> {
-        let answer = http::get_json(&self.at.seat.place, self.at.seat.status, path);
+        let answer = http::get_json(&self.at.process.place, self.at.process.status, path);
         answer.map_err(|error| format!("party {} {path}: {error}", self.at.number))
     }
 }
 
 /// A member: its router and its proxy.
 pub struct Member {
-    /// Where it is.
-    pub at: MemberSeat,
-    /// Its router.
+    pub at: MemberLayout,
     pub router: Box<dyn Router>,
-    /// Its proxy's process.
-    pub role: Role,
+    pub role: RoleProcess,
     announced: Vec<Announcement>,
 }
 
 impl Member {
-    /// A status page of its proxy.
+    /// Reads a status page of its proxy.
     pub fn ask(&self, path: &str) -> Result<Value, String> {
         let answer = http::get_json(&self.at.proxy.place, self.at.proxy.status, path);
         answer.map_err(|error| format!("{} {path}: {error}", self.at.name))
     }
 }
 
-/// All that runs, and what should be the case.
-pub struct World {
-    /// Which rung.
+/// The processes and routers of the exchange, and the tables that are expected of them.
+pub struct DemoExchange {
     pub rung: Rung,
     /// Configurations and keys.
     pub files: Files,
     /// Party 1, party 2.
     pub parties: [Party; 2],
-    /// The members by slot.
     pub members: Vec<Member>,
-    /// What each member's table must hold.
-    pub expected: expect::World,
-    /// The neighbour behind the last member, once it speaks.
+    /// Expected contents of each member's table.
+    pub expected: expect::ExpectedTables,
+    /// The customer behind the last member's real router, once it announces.
     customer: Option<Speaker>,
     customer_routes: Vec<Announcement>,
-    /// The second internet, once it runs.
+    /// The internet of attesting sites, once it runs.
     pub attested: Option<Internet>,
     routers: Option<Routers>,
     binary: PathBuf,
     layout: Layout,
 }
 
-impl World {
-    /// Makes keys and configurations; nothing runs yet.
+impl DemoExchange {
+    /// Creates keys and configurations; starts nothing.
     pub fn new(layout: Layout, binary: &Path, routers: Option<&Routers>) -> Result<Self, String> {
         let files = Files::write(&layout, binary)?;
         let role = |name: String, place: &Place, kind: &str, config: PathBuf| {
             let log = layout.state.join(format!("{name}.log"));
-            Role::new(name, place, binary, kind, config, log)
+            RoleProcess::new(name, place, binary, kind, config, log)
         };
         let parties = layout.parties.clone().map(|at| Party {
-            role: role(format!("party{}", at.number), &at.seat.place, "rs", files.party(at.number)),
+            role: role(format!("party{}", at.number), &at.process.place, "rs", files.party(at.number)),
             at,
         });
         let members = layout.members.iter().map(|at| Member {
@@ -175,7 +167,7 @@ impl World {
             rung: layout.rung,
             members: members.collect(),
             parties,
-            expected: expect::World::new(layout.next_hops()),
+            expected: expect::ExpectedTables::new(layout.next_hops()),
             customer: None,
             customer_routes: Vec::new(),
             attested: None,
@@ -186,15 +178,15 @@ impl World {
         })
     }
 
-    /// On what a second internet may stand, beside the exchange.
-    pub(super) fn ground(&self) -> Ground<'_> {
+    /// Where the internet of attesting sites is laid out.
+    pub(super) fn testbed(&self) -> Testbed<'_> {
         match (&self.layout.network, &self.routers) {
-            (Some(network), Some(routers)) => Ground::Lan(network, routers, 20),
-            _ => Ground::Loopback(&self.layout.state),
+            (Some(network), Some(routers)) => Testbed::Lan(network, routers, 20),
+            _ => Testbed::Loopback(&self.layout.state),
         }
     }
 
-    /// The program that plays all roles.
+    /// The `wayleave` binary.
     pub(super) fn binary(&self) -> &Path {
         &self.binary
     }
@@ -204,33 +196,33 @@ impl World {
     /// # Panics
     /// If there is none.
     pub fn member(&mut self, name: &str) -> &mut Member {
-        self.members.iter_mut().find(|member| member.at.name == name).expect("a name of the cast")
+        self.members.iter_mut().find(|member| member.at.name == name).expect("a member of the layout")
     }
 
-    /// `name` announces exactly `routes` from now on.
+    /// Makes `name` announce exactly `routes`.
     pub fn announce(&mut self, name: &str, routes: &[Announcement]) -> Result<(), String> {
         let member = self.member(name);
         member.announced = routes.to_vec();
         member.router.announce(routes).map_err(text)?;
-        self.expect_again(name);
+        self.update_expected(name);
         Ok(())
     }
 
-    /// `name` announces one route more.
+    /// Makes `name` announce one more route.
     pub fn announce_also(&mut self, name: &str, route: Announcement) -> Result<(), String> {
         let mut routes = self.member(name).announced.clone();
         routes.push(route);
         self.announce(name, &routes)
     }
 
-    /// `name` withdraws a prefix.
+    /// Makes `name` withdraw a prefix.
     pub fn withdraw(&mut self, name: &str, prefix: Prefix) -> Result<(), String> {
         let mut routes = self.member(name).announced.clone();
         routes.retain(|route| route.prefix != prefix);
         self.announce(name, &routes)
     }
 
-    fn expect_again(&mut self, name: &str) {
+    fn update_expected(&mut self, name: &str) {
         let member = self.member(name);
         let (asn, mut routes) = (member.at.asn, member.announced.clone());
         if self.members.last().is_some_and(|last| last.at.name == name) {
@@ -239,18 +231,18 @@ impl World {
         self.expected.announce(asn, &routes);
     }
 
-    /// The last member's customer announces up to `most` prefixes of a recorded table. Returns how many may pass, and
-    /// those that no route server takes (RFC 7948 section 4: the default route, special prefixes).
+    /// Makes the last member's customer announce up to `most` prefixes of a recorded table. Returns how many are valid, and
+    /// the prefixes that every route server refuses (RFC 7948 section 4: default route, special prefixes).
     pub fn announce_table(&mut self, file: &Path, most: usize) -> Result<(usize, Vec<Prefix>), String> {
         let identity = self.customer_identity();
         let members: Vec<Asn> = self.members.iter().map(|member| member.at.asn).collect();
         let routes = routes_of_mrt(file, &identity, most, &members);
         let routes = routes.map_err(|error| format!("{}: {error}", file.display()))?;
-        let (refused, taken): (Vec<Prefix>, Vec<Prefix>) = routes.keys().copied().partition(is_refused);
-        let count = taken.len();
-        self.customer_routes = taken.into_iter().map(Announcement::of).collect();
+        let (refused, valid): (Vec<Prefix>, Vec<Prefix>) = routes.keys().copied().partition(is_refused);
+        let count = valid.len();
+        self.customer_routes = valid.into_iter().map(Announcement::of).collect();
         let name = self.members[self.members.len() - 1].at.name.clone();
-        self.expect_again(&name);
+        self.update_expected(&name);
         self.start_customer(identity, routes);
         Ok((count, refused))
     }
@@ -267,7 +259,7 @@ impl World {
         }
     }
 
-    /// With a real router the customer is a speaker behind it; a simulated one passes the routes on itself.
+    /// With a real router the customer is a speaker behind it; a simulated router announces the routes itself.
     fn start_customer(&mut self, identity: Identity, routes: Routes) {
         let Some(last) = self.members.last_mut() else { return };
         if self.rung == Rung::Simulated {
@@ -279,27 +271,27 @@ impl World {
         self.customer = Some(speaker);
     }
 
-    /// The exchange recommends `favourite` before all others.
+    /// Makes the exchange recommend `favourite` over all others.
     pub fn recommend(&mut self, favourite: &str) -> Result<(), String> {
         self.files.recommend(favourite)?;
         self.parties[0].role.reload()
     }
 
-    /// Waits until every member's router holds exactly what it should; returns how long it took, or what is wrong.
+    /// Waits until every member's table is as expected. Returns the time that took, or the first difference.
     pub fn settle(&mut self) -> Result<Duration, String> {
         let begin = Instant::now();
         let mut wrong = String::new();
-        let settled = wait_until(PATIENCE, || match self.first_difference() {
+        let settled = wait_until(TIMEOUT, || match self.first_difference() {
             None => Some(()),
             Some(difference) => {
                 wrong = difference;
                 None
             }
         });
-        settled.map(|()| begin.elapsed()).ok_or_else(|| format!("after {} s: {wrong}", PATIENCE.as_secs()))
+        settled.map(|()| begin.elapsed()).ok_or_else(|| format!("after {} s: {wrong}", TIMEOUT.as_secs()))
     }
 
-    /// What the first wrong table differs in; `None` if all are right.
+    /// The first difference between a member's table and the expected one.
     fn first_difference(&mut self) -> Option<String> {
         let expected = &self.expected;
         self.members.iter_mut().find_map(|member| {
@@ -316,13 +308,13 @@ impl World {
         self.members.iter_mut().map(|member| member.router.table().map_err(text)).collect()
     }
 
-    /// Processes that should run and do not, with what they said last.
-    pub fn dead(&mut self) -> Vec<String> {
+    /// Processes that have exited, with the ends of their logs.
+    pub fn exited(&mut self) -> Vec<String> {
         let parties = self.parties.iter_mut().map(|party| &mut party.role);
         let roles = parties.chain(self.members.iter_mut().map(|member| &mut member.role));
-        let dead =
+        let exited =
             roles.filter_map(|role| (!role.is_running()).then(|| format!("{}:\n{}", role.name, role.log_tail())));
-        dead.collect()
+        exited.collect()
     }
 }
 
@@ -334,8 +326,8 @@ fn text(error: RouterError) -> String {
     error.to_string()
 }
 
-/// A real router where there are routers, else a speaker.
-fn router(layout: &Layout, at: &MemberSeat, routers: Option<&Routers>) -> Box<dyn Router> {
+/// A real router, or the laboratory's own where there is none.
+fn router(layout: &Layout, at: &MemberLayout, routers: Option<&Routers>) -> Box<dyn Router> {
     let behind = layout.members.last().is_some_and(|last| last.name == at.name);
     let customer = Customer { asn: CUSTOMER.1, address: [198, 18, 0, 1].into(), local_address: [198, 18, 0, 2].into() };
     let peering = Peering {
