@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_attestation::attest::{KeyRing, Pair};
 use wayleave_attestation::chain::TYPE_CODE;
 use wayleave_attestation::member::MemberAttestationConfig;
+use wayleave_attestation::pipeline::PipelineConfig;
 use wayleave_attestation::pipeline::policy::Policy as AttestationPolicy;
 use wayleave_attestation::pki::View;
+use wayleave_attestation::sign::{KeyPair, KeyRing};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::Rules;
 use wayleave_bgp::peer::PeerEvent;
@@ -32,16 +33,18 @@ fn attestation() -> AttestationConfig {
     let key = suite::of(suite).expect("it is built in").generate(&seed(3));
     AttestationConfig {
         settings: MemberAttestationConfig {
-            asn: ASN,
-            attribute: AttributeCode(TYPE_CODE),
-            rules: Rules::default(),
-            uncertainty: 600,
-            lifetime: 24 * 60,
-            policy: AttestationPolicy::default(),
-            own: None,
-            most: 2048,
+            pipeline: PipelineConfig {
+                asn: ASN,
+                attribute: AttributeCode(TYPE_CODE),
+                rules: Rules::default(),
+                uncertainty: 600,
+                lifetime: 24 * 60,
+                policy: AttestationPolicy::default(),
+                own: None,
+            },
+            max_octets: 2048,
         },
-        key_ring: KeyRing { pairs: vec![Pair { suite, key, registered: false }] },
+        key_ring: KeyRing { pairs: vec![KeyPair { suite, key, registered: false }] },
         signatures_used: HashMap::new(),
         view: Arc::new(View::new(0)),
     }
