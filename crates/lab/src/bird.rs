@@ -8,10 +8,10 @@ use std::time::Duration;
 use wayleave_bgp::{Community, LargeCommunity};
 use wayleave_core::{Afi, Asn, Prefix};
 
-use crate::netns::Place;
+use crate::netns::NetworkNamespace;
 use crate::process::{Daemon, wait_until};
+use crate::router_config::RouterConfig;
 use crate::routers::Installation;
-use crate::site::Site;
 use crate::table::{Announcement, LearnedRoute, Peering, Router, RouterError};
 
 /// How long BIRD may take to open its control socket.
@@ -21,14 +21,14 @@ const START: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 enum Role {
     Member(Peering),
-    Site(Site),
+    RouterConfig(RouterConfig),
 }
 
 /// A BIRD that peers with the exchange, or with a list of neighbours.
 #[derive(Debug)]
 pub struct Bird {
     installation: Installation,
-    place: Place,
+    namespace: NetworkNamespace,
     name: String,
     role: Role,
     folder: PathBuf,
@@ -38,18 +38,23 @@ pub struct Bird {
 
 impl Bird {
     /// A router that is not started yet; its files go to `state/NAME-router`.
-    pub fn new(installation: &Installation, place: Place, peering: Peering, state: &Path) -> Self {
-        Self::with(installation, place, peering.name.clone(), Role::Member(peering), state)
+    pub fn new(installation: &Installation, namespace: NetworkNamespace, peering: Peering, state: &Path) -> Self {
+        Self::with(installation, namespace, peering.name.clone(), Role::Member(peering), state)
     }
 
     /// The router of a site, not started yet.
-    pub fn of_site(installation: &Installation, place: Place, site: Site, state: &Path) -> Self {
-        Self::with(installation, place, site.name.clone(), Role::Site(site), state)
+    pub fn with_config(
+        installation: &Installation,
+        namespace: NetworkNamespace,
+        site: RouterConfig,
+        state: &Path,
+    ) -> Self {
+        Self::with(installation, namespace, site.name.clone(), Role::RouterConfig(site), state)
     }
 
-    fn with(installation: &Installation, place: Place, name: String, role: Role, state: &Path) -> Self {
+    fn with(installation: &Installation, namespace: NetworkNamespace, name: String, role: Role, state: &Path) -> Self {
         let folder = state.join(format!("{name}-router"));
-        Self { installation: installation.clone(), place, name, role, folder, routes: Vec::new(), daemon: None }
+        Self { installation: installation.clone(), namespace, name, role, folder, routes: Vec::new(), daemon: None }
     }
 
     fn socket(&self) -> PathBuf {
@@ -66,7 +71,7 @@ impl Bird {
     fn configuration(&self) -> String {
         match &self.role {
             Role::Member(peering) => configuration(peering, &self.routes),
-            Role::Site(site) => site_configuration(site, &self.routes),
+            Role::RouterConfig(site) => site_configuration(site, &self.routes),
         }
     }
 
@@ -74,13 +79,13 @@ impl Bird {
     fn learned(&self) -> &'static str {
         match self.role {
             Role::Member(_) => "protocol exchange",
-            Role::Site(_) => "where source = RTS_BGP",
+            Role::RouterConfig(_) => "where source = RTS_BGP",
         }
     }
 
     /// Runs a `birdcl` command and returns the reply without the greeting.
     fn ask(&self, question: &str) -> Result<String, RouterError> {
-        let mut command = self.place.command(self.installation.program("birdcl"));
+        let mut command = self.namespace.command(self.installation.program("birdcl"));
         self.installation.prepare(command.arg("-s").arg(self.socket()));
         let output = command.args(question.split(' ')).output().map_err(|error| self.system(error))?;
         let text = String::from_utf8_lossy(&output.stdout);
@@ -112,7 +117,7 @@ impl Router for Bird {
 
     fn start(&mut self) -> Result<(), RouterError> {
         let configuration = self.write_configuration()?;
-        let mut command = self.place.command(self.installation.program("bird"));
+        let mut command = self.namespace.command(self.installation.program("bird"));
         self.installation.prepare(&mut command);
         command.arg("-f").arg("-c").arg(configuration).arg("-s").arg(self.socket());
         let daemon = Daemon::start(&mut command, &self.folder.join("log")).map_err(|error| self.system(error))?;
@@ -207,7 +212,7 @@ protocol bgp exchange {{
 }
 
 /// BIRD's configuration at a site: its sessions, each with what goes out to whom.
-fn site_configuration(site: &Site, routes: &[Announcement]) -> String {
+fn site_configuration(site: &RouterConfig, routes: &[Announcement]) -> String {
     let mut text = format!(
         "# {}: written by the laboratory.
 log stderr {{ info, remote, warning, error, auth, fatal, bug }};

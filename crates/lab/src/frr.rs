@@ -8,10 +8,10 @@ use serde_json::Value;
 use wayleave_bgp::{Community, LargeCommunity};
 use wayleave_core::{Afi, Asn, Prefix};
 
-use crate::netns::Place;
+use crate::netns::NetworkNamespace;
 use crate::process::{Daemon, wait_until};
+use crate::router_config::RouterConfig;
 use crate::routers::Installation;
-use crate::site::Site;
 use crate::table::{Announcement, LearnedRoute, Peering, Router, RouterError};
 
 /// How long a daemon may take to open its sockets.
@@ -21,14 +21,14 @@ const START: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 enum Role {
     Member(Peering),
-    Site(Site),
+    RouterConfig(RouterConfig),
 }
 
 impl Role {
     fn asn(&self) -> Asn {
         match self {
             Self::Member(peering) => peering.asn,
-            Self::Site(site) => site.asn,
+            Self::RouterConfig(site) => site.asn,
         }
     }
 }
@@ -37,7 +37,7 @@ impl Role {
 #[derive(Debug)]
 pub struct Frr {
     installation: Installation,
-    place: Place,
+    namespace: NetworkNamespace,
     name: String,
     role: Role,
     folder: PathBuf,
@@ -47,31 +47,44 @@ pub struct Frr {
 
 impl Frr {
     /// A router that is not started yet; its files go to `state/NAME-router`. A customer is not supported.
-    pub fn new(installation: &Installation, place: Place, peering: Peering, state: &Path) -> Self {
-        Self::with(installation, place, peering.name.clone(), Role::Member(peering), state)
+    pub fn new(installation: &Installation, namespace: NetworkNamespace, peering: Peering, state: &Path) -> Self {
+        Self::with(installation, namespace, peering.name.clone(), Role::Member(peering), state)
     }
 
     /// The router of a site, not started yet.
-    pub fn of_site(installation: &Installation, place: Place, site: Site, state: &Path) -> Self {
-        Self::with(installation, place, site.name.clone(), Role::Site(site), state)
+    pub fn with_config(
+        installation: &Installation,
+        namespace: NetworkNamespace,
+        site: RouterConfig,
+        state: &Path,
+    ) -> Self {
+        Self::with(installation, namespace, site.name.clone(), Role::RouterConfig(site), state)
     }
 
-    fn with(installation: &Installation, place: Place, name: String, role: Role, state: &Path) -> Self {
+    fn with(installation: &Installation, namespace: NetworkNamespace, name: String, role: Role, state: &Path) -> Self {
         let folder = state.join(format!("{name}-router"));
-        Self { installation: installation.clone(), place, name, role, folder, routes: Vec::new(), daemons: Vec::new() }
+        Self {
+            installation: installation.clone(),
+            namespace,
+            name,
+            role,
+            folder,
+            routes: Vec::new(),
+            daemons: Vec::new(),
+        }
     }
 
     fn configuration(&self) -> String {
         match &self.role {
             Role::Member(peering) => configuration(peering, &self.routes),
-            Role::Site(site) => site_configuration(site, &self.routes),
+            Role::RouterConfig(site) => site_configuration(site, &self.routes),
         }
     }
 
     /// Starts one daemon with its sockets in this router's own folder. FRR must neither change
     /// its user nor look one up: it is root inside its namespaces only.
     fn start_daemon(&self, name: &str, as_user: &[&str]) -> Result<Daemon, RouterError> {
-        let mut command = self.place.command(self.installation.program(name));
+        let mut command = self.namespace.command(self.installation.program(name));
         self.installation.prepare(&mut command);
         command.args(as_user).args(["-P", "0", "--log", "stdout", "--log-level", "notifications"]);
         command.arg("-f").arg(self.folder.join(format!("{name}.conf")));
@@ -91,7 +104,7 @@ impl Frr {
 
     /// Runs commands in one `vtysh` and returns what it printed.
     fn ask<S: AsRef<str>>(&self, lines: &[S]) -> Result<String, RouterError> {
-        let mut command = self.place.command(self.installation.program("vtysh"));
+        let mut command = self.namespace.command(self.installation.program("vtysh"));
         self.installation.prepare(&mut command);
         command.arg("--vty_socket").arg(&self.folder).arg("--config_dir").arg(&self.folder);
         for line in lines {
@@ -129,7 +142,7 @@ impl Frr {
         let value = self.ask_json(&format!("show bgp {family} unicast json detail"))?;
         let peer = match &self.role {
             Role::Member(peering) => Some(peering.peer_address.to_string()),
-            Role::Site(_) => None,
+            Role::RouterConfig(_) => None,
         };
         read_table(&value, peer.as_deref()).map_err(|line| RouterError::Answer { router: self.name.clone(), line })
     }
@@ -269,7 +282,7 @@ bgp as-path access-list own permit ^$
 }
 
 /// bgpd's configuration at a site.
-fn site_configuration(site: &Site, routes: &[Announcement]) -> String {
+fn site_configuration(site: &RouterConfig, routes: &[Announcement]) -> String {
     let maps: String = routes.iter().flat_map(route_map_lines).map(|line| line + "\n").collect();
     let mut text = format!(
         "! {name}: written by the laboratory.

@@ -184,20 +184,20 @@ impl NetworkError {
 
 /// Where a process runs: in a namespace of the laboratory's network, or in the laboratory's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum NetworkNamespace {
     /// A network namespace by its name.
-    Namespace(String),
+    Named(String),
     /// The network of the laboratory's own process.
-    Here,
+    Own,
 }
 
-impl Place {
+impl NetworkNamespace {
     /// A command that runs in this namespace. The started process is the program itself, so that signals reach it.
     #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         match self {
-            Place::Here => Command::new(program),
-            Place::Namespace(name) => {
+            NetworkNamespace::Own => Command::new(program),
+            NetworkNamespace::Named(name) => {
                 let mut command = Command::new("nsenter");
                 command.arg(format!("--net={NAMES}/{name}")).arg("--").arg(program);
                 command
@@ -208,7 +208,7 @@ impl Place {
     /// Calls `task` on a thread of its own in this namespace. Sockets that it opens belong to the namespace and may be
     /// returned.
     pub fn within<T: Send>(&self, task: impl FnOnce() -> T + Send) -> io::Result<T> {
-        let Place::Namespace(name) = self else { return Ok(task()) };
+        let NetworkNamespace::Named(name) = self else { return Ok(task()) };
         let namespace = fs::File::open(Path::new(NAMES).join(name))?;
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
@@ -241,7 +241,7 @@ impl Network {
     }
 
     /// Creates a namespace whose `eth0` is on the LAN with the given addresses (`192.0.2.1/24`).
-    pub fn attach(&self, name: &str, addresses: &[String]) -> Result<Place, NetworkError> {
+    pub fn attach(&self, name: &str, addresses: &[String]) -> Result<NetworkNamespace, NetworkError> {
         let mut lines = vec![
             format!("netns add {name}"),
             format!("link add {name} type veth peer name eth0 netns {name}"),
@@ -253,7 +253,7 @@ impl Network {
         ];
         lines.extend(addresses.iter().map(|a| format!("-n {name} addr add {a} dev eth0{}", without_dad(a))));
         ip(&lines)?;
-        Ok(Place::Namespace(name.to_owned()))
+        Ok(NetworkNamespace::Named(name.to_owned()))
     }
 
     /// Gives `eth0` of a namespace further addresses.
@@ -263,9 +263,9 @@ impl Network {
     }
 
     /// Creates a namespace without links.
-    pub fn apart(&self, name: &str) -> Result<Place, NetworkError> {
+    pub fn apart(&self, name: &str) -> Result<NetworkNamespace, NetworkError> {
         ip(&[format!("netns add {name}"), format!("-n {name} link set lo up")])?;
-        Ok(Place::Namespace(name.to_owned()))
+        Ok(NetworkNamespace::Named(name.to_owned()))
     }
 
     /// Joins two namespaces by a link of their own, named `interface` at both ends.

@@ -16,7 +16,7 @@ use wayleave_bgp::session::{Config, PeerAsn};
 use wayleave_bgp::{AsPathBuf, Attributes, Ipv6NextHop, Message, Origin, Update, mrt};
 use wayleave_core::{Afi, Asn, Machine, Prefix};
 
-use crate::netns::Place;
+use crate::netns::NetworkNamespace;
 use crate::peer_tcp::{Clock, TcpEvent, TcpPeer, with_short_timers};
 use crate::table::{Announcement, LearnedRoute, Peering, Router, RouterError};
 
@@ -107,7 +107,7 @@ pub struct Speaker {
 impl Speaker {
     /// Starts a speaker that connects from `place` and keeps trying.
     #[must_use]
-    pub fn start(identity: Identity, place: Place) -> Self {
+    pub fn start(identity: Identity, namespace: NetworkNamespace) -> Self {
         let (events, inbox) = channel();
         let view = Arc::new(Mutex::new(View::default()));
         let thread = {
@@ -115,7 +115,7 @@ impl Speaker {
             std::thread::spawn(move || {
                 // The threads that read and connect are started from here, and so run in the same network namespace.
                 let seen = Arc::clone(&view);
-                let ran = place.within(move || Driver::new(&identity, events, view).run(&inbox));
+                let ran = namespace.within(move || Driver::new(&identity, events, view).run(&inbox));
                 if let Err(error) = ran {
                     lock(&seen).last_failure = error.to_string();
                 }
@@ -273,7 +273,7 @@ fn routes_of_record(record: Record) -> Vec<(Prefix, Attributes)> {
 #[derive(Debug)]
 pub struct SpeakingRouter {
     identity: Identity,
-    place: Place,
+    namespace: NetworkNamespace,
     routes: Vec<Announcement>,
     /// Routes besides its own, such as a customer's.
     more: Routes,
@@ -283,7 +283,7 @@ pub struct SpeakingRouter {
 impl SpeakingRouter {
     /// A router that is not started yet and will connect to `port` of its peer.
     #[must_use]
-    pub fn new(place: Place, peering: &Peering, port: u16) -> Self {
+    pub fn new(namespace: NetworkNamespace, peering: &Peering, port: u16) -> Self {
         let identity = Identity {
             name: peering.name.clone(),
             asn: peering.asn,
@@ -292,7 +292,7 @@ impl SpeakingRouter {
             peer_asn: peering.peer_asn,
             peer: (peering.peer_address, port).into(),
         };
-        Self { identity, place, routes: Vec::new(), more: Routes::new(), speaker: None }
+        Self { identity, namespace, routes: Vec::new(), more: Routes::new(), speaker: None }
     }
 
     /// Who it is.
@@ -320,7 +320,7 @@ impl Router for SpeakingRouter {
     }
 
     fn start(&mut self) -> Result<(), RouterError> {
-        self.speaker = Some(Speaker::start(self.identity.clone(), self.place.clone()));
+        self.speaker = Some(Speaker::start(self.identity.clone(), self.namespace.clone()));
         self.announce_all();
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::netns::Place;
+use crate::netns::NetworkNamespace;
 
 /// How long a connection to the far end may take to open.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,13 +27,13 @@ pub struct Tap {
 
 impl Tap {
     /// Listens at `listen` in `place` and connects to `to` from there.
-    pub fn start(place: &Place, listen: SocketAddr, to: SocketAddr) -> io::Result<Self> {
+    pub fn start(namespace: &NetworkNamespace, listen: SocketAddr, to: SocketAddr) -> io::Result<Self> {
         let (said, ends) = (Arc::default(), Arc::new(AtomicBool::new(false)));
-        let listener = place.within(|| TcpListener::bind(listen))??;
+        let listener = namespace.within(|| TcpListener::bind(listen))??;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let (kept, ended, place) = (Arc::clone(&said), Arc::clone(&ends), place.clone());
-        std::thread::spawn(move || place.within(move || accept(&listener, to, &kept, &ended)));
+        let (kept, ended, namespace) = (Arc::clone(&said), Arc::clone(&ends), namespace.clone());
+        std::thread::spawn(move || namespace.within(move || accept(&listener, to, &kept, &ended)));
         Ok(Self { said, ends, address })
     }
 

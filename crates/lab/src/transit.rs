@@ -13,9 +13,9 @@ use wayleave_bgp::session::{Config, PeerAsn, State};
 use wayleave_bgp::{AsPathBuf, Attributes, Ipv6NextHop, Nlri, Origin, Update};
 use wayleave_core::{Afi, Machine, Prefix};
 
-use crate::netns::Place;
+use crate::netns::NetworkNamespace;
 use crate::peer_tcp::{Clock, TcpEvent, TcpPeer, with_short_timers};
-use crate::site::Site;
+use crate::router_config::RouterConfig;
 use crate::speaker::learned_route;
 use crate::table::{Announcement, LearnedRoute, Router, RouterError};
 
@@ -42,8 +42,8 @@ struct View {
 /// A site's router, speaking from our own code.
 #[derive(Debug)]
 pub struct Transit {
-    site: Site,
-    place: Place,
+    site: RouterConfig,
+    namespace: NetworkNamespace,
     routes: Vec<Announcement>,
     view: Arc<Mutex<View>>,
     running: Option<(Sender<Event>, JoinHandle<()>)>,
@@ -52,8 +52,8 @@ pub struct Transit {
 impl Transit {
     /// A router that is not started yet; it will connect to all its neighbours.
     #[must_use]
-    pub fn new(site: Site, place: Place) -> Self {
-        Self { site, place, routes: Vec::new(), view: Arc::default(), running: None }
+    pub fn new(site: RouterConfig, namespace: NetworkNamespace) -> Self {
+        Self { site, namespace, routes: Vec::new(), view: Arc::default(), running: None }
     }
 
     fn stop(&mut self) {
@@ -85,12 +85,12 @@ impl Router for Transit {
 
     fn start(&mut self) -> Result<(), RouterError> {
         let (events, inbox) = channel();
-        let (site, view, place) = (self.site.clone(), Arc::clone(&self.view), self.place.clone());
+        let (site, view, namespace) = (self.site.clone(), Arc::clone(&self.view), self.namespace.clone());
         let to = events.clone();
         let thread = std::thread::spawn(move || {
             let seen = Arc::clone(&view);
             // The threads that read and connect are started from here, and so run in the same network namespace.
-            if let Err(error) = place.within(move || Driver::new(site, &to, view).run(&inbox)) {
+            if let Err(error) = namespace.within(move || Driver::new(site, &to, view).run(&inbox)) {
                 lock(&seen).last_failure = error.to_string();
             }
         });
@@ -138,7 +138,7 @@ impl Router for Transit {
 
 /// Owns the peers and the routes of a router.
 struct Driver {
-    site: Site,
+    site: RouterConfig,
     /// In the order of the site's neighbours.
     peers: Vec<TcpPeer<Event>>,
     rib: LocRib,
@@ -148,9 +148,9 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(site: Site, events: &Sender<Event>, view: Arc<Mutex<View>>) -> Self {
+    fn new(site: RouterConfig, events: &Sender<Event>, view: Arc<Mutex<View>>) -> Self {
         let clock = Clock::start();
-        let peer = |(at, neighbour): (usize, &crate::site::Neighbour)| {
+        let peer = |(at, neighbour): (usize, &crate::router_config::Neighbour)| {
             let mut config = Config::new(site.asn, site.router_id, PeerAsn::Exactly(neighbour.asn));
             config.offer.extended_message = neighbour.extended_messages;
             let seed = u64::from(u32::from(site.router_id)) << 8 | at as u64;
@@ -291,8 +291,8 @@ impl Driver {
         view.up = self.peers.iter().map(|peer| peer.peer.state() == State::Established).collect();
         view.table.clear();
         for (prefix, _) in self.rib.iter() {
-            for (place, route) in self.rib.candidates(prefix).iter().enumerate() {
-                let best = place == 0 && !self.own.contains_key(prefix);
+            for (namespace, route) in self.rib.candidates(prefix).iter().enumerate() {
+                let best = namespace == 0 && !self.own.contains_key(prefix);
                 view.table.push(LearnedRoute { best, ..learned_route(*prefix, &route.attributes) });
             }
         }

@@ -18,7 +18,7 @@ use super::internet::{Internet, Testbed};
 use super::layout::{CUSTOMER, Layout, MemberLayout, PartyLayout, Software};
 use crate::bird::Bird;
 use crate::frr::Frr;
-use crate::netns::{Place, Rung};
+use crate::netns::{NetworkNamespace, Rung};
 use crate::process::{Daemon, wait_until};
 use crate::routers::Routers;
 use crate::speaker::{Identity, Routes, Speaker, SpeakingRouter, routes_of_mrt};
@@ -31,7 +31,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(90);
 #[derive(Debug)]
 pub struct RoleProcess {
     name: String,
-    place: Place,
+    namespace: NetworkNamespace,
     binary: PathBuf,
     arguments: Vec<OsString>,
     log: PathBuf,
@@ -41,9 +41,16 @@ pub struct RoleProcess {
 impl RoleProcess {
     /// `binary run KIND` with a configuration, in `place`; not started yet.
     #[must_use]
-    pub fn new(name: String, place: &Place, binary: &Path, kind: &str, config: PathBuf, log: PathBuf) -> Self {
+    pub fn new(
+        name: String,
+        namespace: &NetworkNamespace,
+        binary: &Path,
+        kind: &str,
+        config: PathBuf,
+        log: PathBuf,
+    ) -> Self {
         let arguments = vec!["run".into(), kind.into(), "--config".into(), config.into()];
-        Self { name, place: place.clone(), binary: binary.to_path_buf(), arguments, log, daemon: None }
+        Self { name, namespace: namespace.clone(), binary: binary.to_path_buf(), arguments, log, daemon: None }
     }
 
     /// Starts the process.
@@ -58,8 +65,8 @@ impl RoleProcess {
     /// In a namespace the process ends with the PID namespace. On loopback `setpriv` makes the kernel kill it with its parent.
     fn command(&self) -> Command {
         let tool = Path::new("/usr/bin/setpriv");
-        if self.place != Place::Here || !tool.exists() {
-            return self.place.command(&self.binary);
+        if self.namespace != NetworkNamespace::Own || !tool.exists() {
+            return self.namespace.command(&self.binary);
         }
         let mut command = Command::new(tool);
         command.args(["--pdeathsig", "KILL"]).arg(&self.binary);
@@ -104,7 +111,7 @@ pub struct Party {
 impl Party {
     /// Reads a status page.
     pub fn ask(&self, path: &str) -> Result<Value, String> {
-        let answer = http::get_json(&self.at.process.place, self.at.process.status, path);
+        let answer = http::get_json(&self.at.process.namespace, self.at.process.status, path);
         answer.map_err(|error| format!("party {} {path}: {error}", self.at.number))
     }
 }
@@ -120,7 +127,7 @@ pub struct Member {
 impl Member {
     /// Reads a status page of its proxy.
     pub fn ask(&self, path: &str) -> Result<Value, String> {
-        let answer = http::get_json(&self.at.proxy.place, self.at.proxy.status, path);
+        let answer = http::get_json(&self.at.proxy.namespace, self.at.proxy.status, path);
         answer.map_err(|error| format!("{} {path}: {error}", self.at.name))
     }
 }
@@ -149,17 +156,17 @@ impl DemoExchange {
     /// Creates keys and configurations; starts nothing.
     pub fn new(layout: Layout, binary: &Path, routers: Option<&Routers>) -> Result<Self, String> {
         let files = Files::write(&layout, binary)?;
-        let role = |name: String, place: &Place, kind: &str, config: PathBuf| {
+        let role = |name: String, namespace: &NetworkNamespace, kind: &str, config: PathBuf| {
             let log = layout.state.join(format!("{name}.log"));
-            RoleProcess::new(name, place, binary, kind, config, log)
+            RoleProcess::new(name, namespace, binary, kind, config, log)
         };
         let parties = layout.parties.clone().map(|at| Party {
-            role: role(format!("party{}", at.number), &at.process.place, "rs", files.party(at.number)),
+            role: role(format!("party{}", at.number), &at.process.namespace, "rs", files.party(at.number)),
             at,
         });
         let members = layout.members.iter().map(|at| Member {
             router: router(&layout, at, routers),
-            role: role(format!("{}-proxy", at.name), &at.proxy.place, "member", files.member(&at.name)),
+            role: role(format!("{}-proxy", at.name), &at.proxy.namespace, "member", files.member(&at.name)),
             at: at.clone(),
             announced: Vec::new(),
         });
@@ -266,7 +273,7 @@ impl DemoExchange {
             last.router.pass_on(routes);
             return;
         }
-        let speaker = Speaker::start(identity, Place::Namespace(CUSTOMER.0.to_owned()));
+        let speaker = Speaker::start(identity, NetworkNamespace::Named(CUSTOMER.0.to_owned()));
         speaker.announce(routes);
         self.customer = Some(speaker);
     }
@@ -343,11 +350,11 @@ fn router(layout: &Layout, at: &MemberLayout, routers: Option<&Routers>) -> Box<
     };
     match (routers, at.software) {
         (Some(routers), Software::Bird) => {
-            Box::new(Bird::new(&routers.bird, at.router_place.clone(), peering, &layout.state))
+            Box::new(Bird::new(&routers.bird, at.router_namespace.clone(), peering, &layout.state))
         }
         (Some(routers), Software::Frr) => {
-            Box::new(Frr::new(&routers.frr, at.router_place.clone(), peering, &layout.state))
+            Box::new(Frr::new(&routers.frr, at.router_namespace.clone(), peering, &layout.state))
         }
-        (None, _) => Box::new(SpeakingRouter::new(at.router_place.clone(), &peering, at.bgp.port())),
+        (None, _) => Box::new(SpeakingRouter::new(at.router_namespace.clone(), &peering, at.bgp.port())),
     }
 }

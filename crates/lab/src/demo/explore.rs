@@ -62,7 +62,7 @@ fn answer(exchange: &mut DemoExchange, line: &str) -> Result<String, String> {
             Ok(format!("{why:#}"))
         }
         "exec" => {
-            let status = member.at.router_place.command("sh").args(["-c", argument]).status();
+            let status = member.at.router_namespace.command("sh").args(["-c", argument]).status();
             status.map(|status| status.to_string()).map_err(|error| error.to_string())
         }
         _ => Err("unknown command".to_owned()),

@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::netns::Place;
+use crate::netns::NetworkNamespace;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit on the length of a status page.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// Reads `http://address/path` as JSON, from `place`.
-pub fn get_json(place: &Place, address: SocketAddr, path: &str) -> io::Result<Value> {
-    let body = get(place, address, path)?;
+pub fn get_json(namespace: &NetworkNamespace, address: SocketAddr, path: &str) -> io::Result<Value> {
+    let body = get(namespace, address, path)?;
     serde_json::from_str(&body).map_err(io::Error::other)
 }
 
 /// Reads `http://address/path` as text, from `place`.
-pub fn get(place: &Place, address: SocketAddr, path: &str) -> io::Result<String> {
-    let answer = place.within(|| ask(address, path))??;
+pub fn get(namespace: &NetworkNamespace, address: SocketAddr, path: &str) -> io::Result<String> {
+    let answer = namespace.within(|| ask(address, path))??;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
     let status = head.split_whitespace().nth(1).unwrap_or_default();
     if status != "200" {

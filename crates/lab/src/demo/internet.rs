@@ -16,10 +16,10 @@ use super::http;
 use super::layout::Software;
 use crate::bird::Bird;
 use crate::frr::Frr;
-use crate::netns::{Network, NetworkError, Place};
+use crate::netns::{Network, NetworkError, NetworkNamespace};
 use crate::ports;
+use crate::router_config::{Neighbour, RouterConfig};
 use crate::routers::Routers;
-use crate::site::{Neighbour, Site};
 use crate::speaker::{Identity, Speaker};
 use crate::table::{Announcement, LearnedRoute, Router, RouterError};
 use crate::tap::Tap;
@@ -177,14 +177,14 @@ pub struct RunningSite {
     pub address: Ipv4Addr,
     pub router: Box<dyn Router>,
     pub proxy: Option<RoleProcess>,
-    proxy_place: Place,
+    proxy_namespace: NetworkNamespace,
     status: SocketAddr,
 }
 
 impl RunningSite {
     /// Reads a status page of its proxy.
     pub fn ask(&self, path: &str) -> Result<Value, String> {
-        let answer = http::get_json(&self.proxy_place, self.status, path);
+        let answer = http::get_json(&self.proxy_namespace, self.status, path);
         answer.map_err(|error| format!("{} {path}: {error}", self.plan.name))
     }
 
@@ -197,15 +197,15 @@ impl RunningSite {
 /// A BGP speaker next to a site that announces arbitrary routes.
 pub struct Injector {
     pub identity: Identity,
-    place: Place,
+    namespace: NetworkNamespace,
     pub speaker: Option<Speaker>,
 }
 
 impl Injector {
     /// Starts the speaker, if it does not run.
     pub fn start(&mut self) -> &Speaker {
-        let (identity, place) = (self.identity.clone(), self.place.clone());
-        self.speaker.get_or_insert_with(|| Speaker::start(identity, place))
+        let (identity, namespace) = (self.identity.clone(), self.namespace.clone());
+        self.speaker.get_or_insert_with(|| Speaker::start(identity, namespace))
     }
 }
 
@@ -220,7 +220,7 @@ pub struct Internet {
     /// Keys, objects and configurations.
     pub folder: PathBuf,
     binary: PathBuf,
-    tapped: Vec<(Place, SocketAddr, SocketAddr)>,
+    tapped: Vec<(NetworkNamespace, SocketAddr, SocketAddr)>,
 }
 
 /// Where an internet is laid out.
@@ -247,10 +247,10 @@ impl Testbed<'_> {
         }
     }
 
-    fn attach(self, name: &str, addresses: &[String]) -> Result<Place, String> {
+    fn attach(self, name: &str, addresses: &[String]) -> Result<NetworkNamespace, String> {
         match self {
             Self::Lan(network, ..) => network.attach(name, addresses).map_err(network_error),
-            Self::Loopback(_) => Ok(Place::Here),
+            Self::Loopback(_) => Ok(NetworkNamespace::Own),
         }
     }
 
@@ -278,10 +278,10 @@ struct ProxyEndpoints {
 
 /// Addresses and sessions of a site.
 struct SiteLayout {
-    place: Place,
-    proxy_place: Place,
+    namespace: NetworkNamespace,
+    proxy_namespace: NetworkNamespace,
     address: Ipv4Addr,
-    site: Site,
+    site: RouterConfig,
     pairs: Vec<ProxyPair>,
 }
 
@@ -314,12 +314,12 @@ impl Internet {
         let name = &site.name;
         let router: Box<dyn Router> = match (testbed, site.software) {
             (Testbed::Lan(network, routers, _), Software::Bird) => {
-                Box::new(Bird::of_site(&routers.bird, layout.place, layout.site, network.state()))
+                Box::new(Bird::with_config(&routers.bird, layout.namespace, layout.site, network.state()))
             }
             (Testbed::Lan(network, routers, _), Software::Frr) => {
-                Box::new(Frr::of_site(&routers.frr, layout.place, layout.site, network.state()))
+                Box::new(Frr::with_config(&routers.frr, layout.namespace, layout.site, network.state()))
             }
-            (Testbed::Loopback(_), _) => Box::new(Transit::new(layout.site, layout.place)),
+            (Testbed::Loopback(_), _) => Box::new(Transit::new(layout.site, layout.namespace)),
         };
         let status = testbed.status()?;
         let proxy = match &site.proxy {
@@ -329,12 +329,12 @@ impl Internet {
                 std::fs::write(&config, text).map_err(|error| format!("{}: {error}", config.display()))?;
                 let log = self.folder.join(format!("{name}-proxy.log"));
                 let name = format!("{name}-proxy");
-                Some(RoleProcess::new(name, &layout.proxy_place, &self.binary, "attest", config, log))
+                Some(RoleProcess::new(name, &layout.proxy_namespace, &self.binary, "attest", config, log))
             }
             None => None,
         };
-        let (plan, address, proxy_place) = (site.clone(), layout.address, layout.proxy_place);
-        self.sites.push(RunningSite { plan, address, router, proxy, proxy_place, status });
+        let (plan, address, proxy_namespace) = (site.clone(), layout.address, layout.proxy_namespace);
+        self.sites.push(RunningSite { plan, address, router, proxy, proxy_namespace, status });
         Ok(())
     }
 
@@ -408,8 +408,8 @@ listen = \"{status}\"
                 proxy.start()?;
             }
         }
-        for (place, listen, to) in &self.tapped {
-            self.taps.push(Tap::start(place, *listen, *to).map_err(|error| format!("tap at {listen}: {error}"))?);
+        for (namespace, listen, to) in &self.tapped {
+            self.taps.push(Tap::start(namespace, *listen, *to).map_err(|error| format!("tap at {listen}: {error}"))?);
         }
         for site in &mut self.sites {
             site.router.start().map_err(|error| error.to_string())?;
@@ -518,23 +518,23 @@ fn network_error(error: NetworkError) -> String {
 
 fn lay_out_sites(plan: &Plan, testbed: Testbed<'_>) -> Result<Vec<SiteLayout>, String> {
     let lay = |(site, host): (&PlannedSite, u8)| {
-        let place = testbed.attach(&site.name, &addresses(host))?;
-        let proxy_place = match site.proxy {
+        let namespace = testbed.attach(&site.name, &addresses(host))?;
+        let proxy_namespace = match site.proxy {
             Some(_) => testbed.attach(&format!("{}-proxy", site.name), &[])?,
-            None => Place::Here,
+            None => NetworkNamespace::Own,
         };
         let (address, pairs) = (lan(host), Vec::new());
-        let mut router = Site::new(&site.name, site.asn, address);
+        let mut router = RouterConfig::new(&site.name, site.asn, address);
         router.lowers = plan.lowers.iter().find(|(name, _)| *name == site.name).map(|(_, tag)| *tag);
-        Ok(SiteLayout { place, proxy_place, address, site: router, pairs })
+        Ok(SiteLayout { namespace, proxy_namespace, address, site: router, pairs })
     };
     plan.sites.iter().zip(testbed.first()..).map(lay).collect()
 }
 
 impl HostAllocator<'_> {
     /// A further LAN address for a proxy's namespace, or loopback ports.
-    fn allocate(&mut self, place: &Place) -> Result<ProxyEndpoints, String> {
-        let (Testbed::Lan(network, ..), Place::Namespace(name)) = (self.testbed, place) else {
+    fn allocate(&mut self, namespace: &NetworkNamespace) -> Result<ProxyEndpoints, String> {
+        let (Testbed::Lan(network, ..), NetworkNamespace::Named(name)) = (self.testbed, namespace) else {
             return Ok(ProxyEndpoints { inside: free_address()?, outside: free_address()?, tapped: free_address()? });
         };
         let host = self.next;
@@ -571,7 +571,7 @@ fn lay_out_link(
     link: &Link,
     layouts: &mut [SiteLayout],
     hosts: &mut HostAllocator<'_>,
-    tapped: &mut Vec<(Place, SocketAddr, SocketAddr)>,
+    tapped: &mut Vec<(NetworkNamespace, SocketAddr, SocketAddr)>,
 ) -> Result<(), String> {
     let ends = [index(plan, &link.left)?, index(plan, &link.right)?];
     let is_internal = plan.sites[ends[0]].asn == plan.sites[ends[1]].asn;
@@ -579,7 +579,7 @@ fn lay_out_link(
     let mut proxies = [None; 2];
     for (end, at) in proxies.iter_mut().zip(ends) {
         if plan.sites[at].proxy.is_some() && !is_internal {
-            *end = Some(hosts.allocate(&layouts[at].proxy_place)?);
+            *end = Some(hosts.allocate(&layouts[at].proxy_namespace)?);
         }
     }
     for side in [0, 1] {
@@ -595,7 +595,7 @@ fn lay_out_link(
                 inside
             }
             (None, Some(far)) if link.tapped => {
-                tapped.push((layouts[other].proxy_place.clone(), far.tapped, far.outside));
+                tapped.push((layouts[other].proxy_namespace.clone(), far.tapped, far.outside));
                 far.tapped
             }
             (None, Some(far)) => far.outside,
@@ -624,10 +624,10 @@ fn lay_out_injector(
     if !is_proxied && matches!(hosts.testbed, Testbed::Loopback(_)) {
         return Ok(None);
     }
-    let place = hosts.testbed.attach(name, &addresses(host))?;
+    let namespace = hosts.testbed.attach(name, &addresses(host))?;
     let local = layouts[site].address;
     let (peer, seen_at): (SocketAddr, SocketAddr) = if is_proxied {
-        let ProxyEndpoints { inside, outside, .. } = hosts.allocate(&layouts[site].proxy_place)?;
+        let ProxyEndpoints { inside, outside, .. } = hosts.allocate(&layouts[site].proxy_namespace)?;
         layouts[site].pairs.push(ProxyPair { name: name.to_owned(), inside, outside, connect: None, neighbour: asn });
         (outside, inside)
     } else {
@@ -646,5 +646,5 @@ fn lay_out_injector(
         peer_asn: plan.sites[site].asn,
         peer,
     };
-    Ok(Some(Injector { identity, place, speaker: None }))
+    Ok(Some(Injector { identity, namespace, speaker: None }))
 }

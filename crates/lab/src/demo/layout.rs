@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use wayleave_core::Asn;
 
-use crate::netns::{Network, NetworkError, Place, Rung};
+use crate::netns::{Network, NetworkError, NetworkNamespace, Rung};
 use crate::ports::free_address;
 
 /// Router software.
@@ -32,7 +32,7 @@ pub const CUSTOMER: (&str, Asn) = ("west", Asn(64503));
 /// Where a `wayleave` process runs.
 #[derive(Debug, Clone)]
 pub struct ProcessLayout {
-    pub place: Place,
+    pub namespace: NetworkNamespace,
     /// Its status page, as seen from `place`.
     pub status: SocketAddr,
 }
@@ -47,7 +47,7 @@ pub struct MemberLayout {
     /// Its router's address on the LAN; also BGP identifier and next hop.
     pub router: Ipv4Addr,
     /// Where the router runs.
-    pub router_place: Place,
+    pub router_namespace: NetworkNamespace,
     /// Where the proxy listens for the router.
     pub bgp: SocketAddr,
     pub proxy: ProcessLayout,
@@ -146,23 +146,27 @@ fn real_member(
     (name, asn, software): &(&str, u32, Software),
     n: u8,
 ) -> Result<MemberLayout, NetworkError> {
-    let router_place = network.attach(name, &lan_addresses(n))?;
-    let place = network.attach(&format!("{name}-proxy"), &lan_addresses(100 + n))?;
+    let router_namespace = network.attach(name, &lan_addresses(n))?;
+    let namespace = network.attach(&format!("{name}-proxy"), &lan_addresses(100 + n))?;
     Ok(MemberLayout {
         name: (*name).to_owned(),
         asn: Asn(*asn),
         software: *software,
         router: lan(n),
-        router_place,
+        router_namespace,
         bgp: (lan(100 + n), 179).into(),
-        proxy: ProcessLayout { place, status: own_status() },
+        proxy: ProcessLayout { namespace, status: own_status() },
     })
 }
 
 fn real_party(network: &Network, number: u8) -> Result<PartyLayout, NetworkError> {
     let host = 250 + number;
-    let place = network.attach(&format!("party{number}"), &lan_addresses(host))?;
-    Ok(PartyLayout { number, listen: (lan(host), 7001).into(), process: ProcessLayout { place, status: own_status() } })
+    let namespace = network.attach(&format!("party{number}"), &lan_addresses(host))?;
+    Ok(PartyLayout {
+        number,
+        listen: (lan(host), 7001).into(),
+        process: ProcessLayout { namespace, status: own_status() },
+    })
 }
 
 fn simulated_member((name, asn, software): &(&str, u32, Software), n: u8) -> std::io::Result<MemberLayout> {
@@ -171,9 +175,9 @@ fn simulated_member((name, asn, software): &(&str, u32, Software), n: u8) -> std
         asn: Asn(*asn),
         software: *software,
         router: lan(n),
-        router_place: Place::Here,
+        router_namespace: NetworkNamespace::Own,
         bgp: free_address()?,
-        proxy: ProcessLayout { place: Place::Here, status: free_address()? },
+        proxy: ProcessLayout { namespace: NetworkNamespace::Own, status: free_address()? },
     })
 }
 
@@ -181,6 +185,6 @@ fn simulated_party(number: u8) -> std::io::Result<PartyLayout> {
     Ok(PartyLayout {
         number,
         listen: free_address()?,
-        process: ProcessLayout { place: Place::Here, status: free_address()? },
+        process: ProcessLayout { namespace: NetworkNamespace::Own, status: free_address()? },
     })
 }

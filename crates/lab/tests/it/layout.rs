@@ -1,6 +1,6 @@
 //! The demonstration's network stands, and a recorded table passes through a real router in it.
 
-#![allow(clippy::disallowed_methods, reason = "a test of the laboratory touches the world")]
+#![allow(clippy::disallowed_methods, reason = "a test of the laboratory does I/O")]
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use wayleave_core::Asn;
 use wayleave_lab::bird::Bird;
 use wayleave_lab::demo::layout::{CUSTOMER, Layout};
-use wayleave_lab::netns::{Network, Place, enter_for_test};
+use wayleave_lab::netns::{Network, NetworkNamespace, enter_for_test};
 use wayleave_lab::process::wait_until;
 use wayleave_lab::routers::{default_cache, locate_or_fetch};
 use wayleave_lab::speaker::{Identity, Speaker, routes_of_mrt};
@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(40);
 const TABLE: &str = "../../test-data/bgp/ris.2015-10-23.first-50000-prefixes.updates.bz2";
 
 /// Sends a word from one place to an address in another.
-fn reaches(from: &Place, to: &Place, address: &str) -> bool {
+fn reaches(from: &NetworkNamespace, to: &NetworkNamespace, address: &str) -> bool {
     let listener = to.within(|| TcpListener::bind((address, 0))).expect("the place").expect("its address");
     let at = listener.local_addr().expect("bound");
     let sent =
@@ -37,14 +37,14 @@ fn members_reach_both_parties_and_the_parties_each_other() {
     for member in &layout.members {
         for party in [one, two] {
             let address = party.listen.ip().to_string();
-            assert!(reaches(&member.proxy.place, &party.process.place, &address), "{} {address}", member.name);
+            assert!(reaches(&member.proxy.namespace, &party.process.namespace, &address), "{} {address}", member.name);
         }
         let proxy = member.bgp.ip().to_string();
-        assert!(reaches(&member.router_place, &member.proxy.place, &proxy), "{}'s router", member.name);
+        assert!(reaches(&member.router_namespace, &member.proxy.namespace, &proxy), "{}'s router", member.name);
     }
-    assert!(reaches(&two.process.place, &one.process.place, "198.51.100.1"));
+    assert!(reaches(&two.process.namespace, &one.process.namespace, "198.51.100.1"));
     assert!(
-        !reaches(&layout.members[0].proxy.place, &one.process.place, "198.51.100.1"),
+        !reaches(&layout.members[0].proxy.namespace, &one.process.namespace, "198.51.100.1"),
         "the parties' line is theirs"
     );
 }

@@ -1,6 +1,6 @@
 //! Real BIRD and FRR exchange routes in namespaces, without an exchange between them.
 
-#![allow(clippy::disallowed_methods, reason = "a test of the laboratory touches the world")]
+#![allow(clippy::disallowed_methods, reason = "a test of the laboratory does I/O")]
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Real BIRD and FRR carry an attribute that they do not know, whatever else they do to UPDATEs.
 
-#![allow(clippy::disallowed_methods, reason = "a test of the laboratory touches the world")]
+#![allow(clippy::disallowed_methods, reason = "a test of the laboratory does I/O")]
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,10 +10,10 @@ use wayleave_bgp::{AsPathBuf, AttributeCode, AttributeFlags, Attributes, Origin}
 use wayleave_core::{Asn, Prefix};
 use wayleave_lab::bird::Bird;
 use wayleave_lab::frr::Frr;
-use wayleave_lab::netns::{Network, Place, enter_for_test};
+use wayleave_lab::netns::{Network, NetworkNamespace, enter_for_test};
 use wayleave_lab::process::wait_until;
+use wayleave_lab::router_config::RouterConfig;
 use wayleave_lab::routers::{Routers, default_cache, locate_or_fetch};
-use wayleave_lab::site::Site;
 use wayleave_lab::speaker::{Identity, Routes, Speaker};
 use wayleave_lab::table::Router;
 use wayleave_lab::tap::Tap;
@@ -35,7 +35,7 @@ fn lan(host: u8) -> Ipv4Addr {
     Ipv4Addr::new(192, 0, 2, host)
 }
 
-fn attach(network: &Network, host: u8) -> Place {
+fn attach(network: &Network, host: u8) -> NetworkNamespace {
     let addresses = [format!("192.0.2.{host}/24"), format!("2001:db8::{host}/64")];
     network.attach(&format!("r{host}"), &addresses).expect("attached")
 }
@@ -65,15 +65,15 @@ fn route(host: u8, value: &[u8]) -> Attributes {
 fn carried(value: &[u8]) -> Option<(usize, BTreeSet<Option<Vec<u8>>>)> {
     let routers = routers()?;
     let network = Network::new().expect("a network");
-    let places: Vec<Place> = (1..=4).map(|host| attach(&network, host)).collect();
+    let places: Vec<NetworkNamespace> = (1..=4).map(|host| attach(&network, host)).collect();
     let state = network.state();
-    let first = Site::new("first", asn(2), lan(2))
+    let first = RouterConfig::new("first", asn(2), lan(2))
         .with("origin", lan(1), asn(1))
         .with("second", lan(3), asn(3))
         .one_by_one(&prefixes());
-    let second = Site::new("second", asn(3), lan(3)).with("first", lan(2), asn(2)).with("last", lan(4), asn(4));
-    let mut bird = Bird::of_site(&routers.bird, places[1].clone(), first, state);
-    let mut frr = Frr::of_site(&routers.frr, places[2].clone(), second, state);
+    let second = RouterConfig::new("second", asn(3), lan(3)).with("first", lan(2), asn(2)).with("last", lan(4), asn(4));
+    let mut bird = Bird::with_config(&routers.bird, places[1].clone(), first, state);
+    let mut frr = Frr::with_config(&routers.frr, places[2].clone(), second, state);
     bird.start().expect("BIRD starts");
     frr.start().expect("FRR starts");
     let origin = Speaker::start(identity(1, 2, (lan(2), 179).into()), places[0].clone());

@@ -10,7 +10,7 @@ use crate::common::{Folder, eventually, free, text};
 use wayleave_attestation::proxy::handover::HANDOVER;
 use wayleave_bgp::AttributeCode;
 use wayleave_core::Asn;
-use wayleave_lab::netns::Place;
+use wayleave_lab::netns::NetworkNamespace;
 use wayleave_runtime::store::{Change, FileStore, Store};
 
 const ORIGIN: u32 = 64_496;
@@ -49,7 +49,7 @@ fn two_proxies_attest_between_two_speakers_and_survive_a_kill() {
     let status = b.json(&["show", "status"]);
     assert_eq!((&status["classes"]["valid"], &status["pairs"][0]["inside"]["up"]), (&1.into(), &true.into()));
     let peers = text(&b.ask(&["show", "peers"]).stdout);
-    assert_named_by_the_rule("attest", &Place::Here, a.page.parse().expect("an address"));
+    assert_named_by_the_rule("attest", &NetworkNamespace::Own, a.page.parse().expect("an address"));
     assert!(peers.contains("there inside") && peers.contains("Established"), "{peers}");
     let routes = text(&b.ask(&["show", "routes"]).stdout);
     assert!(routes.contains("192.0.2.0/24") && routes.contains("valid"), "{routes}");

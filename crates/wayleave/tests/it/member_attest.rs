@@ -124,10 +124,10 @@ fn members_sign_for_all_and_refuse_a_hijack_and_what_a_new_record_forbids() {
     let sent = tools.ok(&["why", PREFIX, "--url", &url]);
     assert!(sent.contains("to the exchange") && sent.contains("signed as origin"), "{sent}");
     for party in &exchange.parties {
-        assert_named_by_the_rule("rs", &party.at.process.place, party.at.process.status);
+        assert_named_by_the_rule("rs", &party.at.process.namespace, party.at.process.status);
     }
     let proxy = &exchange.members[0].at.proxy;
-    assert_named_by_the_rule("member", &proxy.place, proxy.status);
+    assert_named_by_the_rule("member", &proxy.namespace, proxy.status);
     let status = exchange.members[0].ask("/api/v1/status").expect("a page");
     assert_eq!(status["attestation"]["members"], serde_json::json!([last, last + 1]));
     // The member without keys hijacks the prefix.

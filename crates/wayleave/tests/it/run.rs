@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use wayleave_lab::netns::Place;
+use wayleave_lab::netns::NetworkNamespace;
 use wayleave_lab::ports;
 
 use crate::common::metrics::assert_named_by_the_rule;
@@ -148,7 +148,7 @@ fn a_role_shows_itself_and_says_why_it_is_not_ready() {
     assert_eq!((&peers["version"], &peers["peers"][2]["up"]), (&1.into(), &false.into()));
     assert_eq!(proxy.show("keys")["keys"][0]["of"], "this member");
     assert_eq!(proxy.show("events")["version"], 1);
-    assert_named_by_the_rule("member", &Place::Here, proxy.page.parse().expect("an address"));
+    assert_named_by_the_rule("member", &NetworkNamespace::Own, proxy.page.parse().expect("an address"));
     assert_eq!(proxy.show("routes")["routes"], serde_json::json!([]));
     let why = wayleave(&proxy.folder, &["why", "192.0.2.0/24", "--url", &proxy.page]);
     assert!(text(&why.stdout).contains("no member exports a route"), "{}", text(&why.stdout));

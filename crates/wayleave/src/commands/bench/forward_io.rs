@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use wayleave_crypto::secret::{Key128, Seed};
-use wayleave_lab::netns::{self, Network, Place, Rung};
+use wayleave_lab::netns::{self, Network, NetworkNamespace, Rung};
 use wayleave_lab::ports;
 use wayleave_packet::icing::header::{Hop as IcingHop, Part, Path as IcingPath, Tag, Version};
 use wayleave_packet::icing::mint::{
@@ -154,9 +154,9 @@ pub fn run(bench: &Bench) -> Outcome<Option<Report>> {
 /// Generator, router and sink, each in a namespace, in a row.
 struct Laboratory {
     network: Network,
-    generator: Place,
-    router: Place,
-    sink: Place,
+    generator: NetworkNamespace,
+    router: NetworkNamespace,
+    sink: NetworkNamespace,
 }
 
 /// A running router; gone when dropped.
@@ -280,7 +280,7 @@ impl Laboratory {
             format!("role = \"router\"\nformat = \"{format}\"\n[[key]]\nfrom = 0\nsecret = \"{secret}\"\n"),
         )?;
         write("router.toml", format!("{config}[status]\nlisten = \"{page}\"\n"))?;
-        shell(&Place::Here, &format!("chmod 600 {}", folder.join("router.key").display()));
+        shell(&NetworkNamespace::Own, &format!("chmod 600 {}", folder.join("router.key").display()));
         let _ = fs::remove_file(folder.join("router.redb"));
         let program = std::env::current_exe().map_err(failed)?;
         let log = fs::File::create(folder.join("router.log")).map_err(failed)?;
@@ -304,7 +304,7 @@ impl Laboratory {
     }
 }
 
-fn is_ready(place: &Place, program: &FilePath, page: &str) -> bool {
+fn is_ready(place: &NetworkNamespace, program: &FilePath, page: &str) -> bool {
     let mut command = place.command(program);
     let output = command.args(["show", "status", "--json", "--url", page]).output();
     // A refusal is an object with a version too.
@@ -315,7 +315,7 @@ fn is_ready(place: &Place, program: &FilePath, page: &str) -> bool {
 }
 
 /// Runs a line in a place; what it cannot do shows in the measurement.
-fn shell(place: &Place, line: &str) {
+fn shell(place: &NetworkNamespace, line: &str) {
     let _ = place.command("sh").args(["-c", line]).stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output};
 use serde_json::Value;
 use wayleave_bgp::{AsPathBuf, Attributes, Origin};
 use wayleave_core::{Asn, Prefix};
-use wayleave_lab::netns::Place;
+use wayleave_lab::netns::NetworkNamespace;
 use wayleave_lab::speaker::{Identity, Routes, Speaker};
 
 use super::{Folder, free};
@@ -112,7 +112,7 @@ pub fn speaker_at(asn: u32, peer_asn: u32, number: u8, at: &str) -> Speaker {
         peer_asn: Asn(peer_asn),
         peer: at.parse().expect("an address"),
     };
-    Speaker::start(identity, Place::Here)
+    Speaker::start(identity, NetworkNamespace::Own)
 }
 
 pub fn prefix() -> Prefix {

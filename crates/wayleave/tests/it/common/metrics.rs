@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use wayleave_lab::demo::http::get;
-use wayleave_lab::netns::Place;
+use wayleave_lab::netns::NetworkNamespace;
 
 /// Units that end a name. A new one belongs to `wayleave_runtime::http::Unit` and here.
 const UNITS: [&str; 30] = [
@@ -40,7 +40,7 @@ const UNITS: [&str; 30] = [
 ];
 
 /// Asserts that every name on the metrics page of `role` at `address` follows the rule.
-pub fn assert_named_by_the_rule(role: &str, place: &Place, address: SocketAddr) {
+pub fn assert_named_by_the_rule(role: &str, place: &NetworkNamespace, address: SocketAddr) {
     let page = get(place, address, "/metrics").expect("a page");
     assert!(page.contains("# EOF"), "a whole page: {page}");
     let mut names = 0;

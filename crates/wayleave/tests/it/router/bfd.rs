@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroU32;
 
 use wayleave_dataplane::bfd::{ControlPacket, Diagnostic, State};
-use wayleave_lab::netns::Place;
+use wayleave_lab::netns::NetworkNamespace;
 use wayleave_packet::scion::{
     Direction, ForwardingKey, Header, HostAddress, Packet, Path, hop_expiry, mac_input, next_header, scmp::Message,
 };
@@ -51,8 +51,11 @@ fn a_dead_router_is_noticed_told_to_senders_and_taken_back() {
         with_bfd(&config(2, &c, "", &[(UP, "parent", 1, &cb, &bc)]), ""),
     ];
     let names = ["a", "b1", "b2", "c"];
-    let mut routers: Vec<Router> =
-        names.iter().zip(&configs).map(|(name, config)| Router::start(&folder, name, Place::Here, config)).collect();
+    let mut routers: Vec<Router> = names
+        .iter()
+        .zip(&configs)
+        .map(|(name, config)| Router::start(&folder, name, NetworkNamespace::Own, config))
+        .collect();
     let (alice, bob) = (host(), host());
     let (here, there) = (alice.local_addr().expect("bound"), bob.local_addr().expect("bound"));
     let segment = segment(now() - 60, KEYS);
@@ -114,7 +117,7 @@ fn a_neighbour_gets_bfd_in_one_hop_paths_and_silence_takes_the_link_down() {
     let (inside, own) = (free(), free());
     let remote = neighbor.local_addr().expect("bound").to_string();
     let config = with_bfd(&config(1, &inside, "", &[(UP, "parent", 0, &own, &remote)]), "");
-    let router = Router::start(&folder, "router", Place::Here, &config);
+    let router = Router::start(&folder, "router", NetworkNamespace::Own, &config);
     let (octets, from) = receive(&neighbor);
     let got = Packet::decode(&octets).expect("sound");
     assert_eq!(from, own.parse::<SocketAddr>().expect("an address"));

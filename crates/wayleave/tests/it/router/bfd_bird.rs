@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::json;
-use wayleave_lab::netns::{self, Network, Place};
+use wayleave_lab::netns::{self, Network, NetworkNamespace};
 use wayleave_lab::process::Daemon;
 use wayleave_lab::routers::{Installation, default_cache, locate_or_fetch};
 use wayleave_packet::scion::{ForwardingKey, Header, HostAddress, Packet, Path, next_header};
@@ -23,7 +23,7 @@ const TTL: u32 = 255;
 
 struct Bird {
     installation: Installation,
-    place: Place,
+    place: NetworkNamespace,
     folder: PathBuf,
     daemon: Option<Daemon>,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use wayleave_core::{Instant, Now};
 use wayleave_dataplane::frame::{Action, Frame, Ingress};
 use wayleave_dataplane::scion::{Config, Interface, Keys, Link, Owner, Router as Model};
-use wayleave_lab::netns::Place;
+use wayleave_lab::netns::NetworkNamespace;
 use wayleave_packet::scion::{ForwardingKey, Hop, HostAddress, IsdAs, Packet, Path};
 use wayleave_runtime::clock::unix_now;
 
@@ -130,7 +130,7 @@ impl As {
             answers_burst: 100,
         };
         let model = Model::new(&config).expect("a sound configuration");
-        let router = Router::start(folder, asn, Place::Here, &text);
+        let router = Router::start(folder, asn, NetworkNamespace::Own, &text);
         Self { router, model, inside, inner: socket("127.0.0.1:0"), links }
     }
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use wayleave_lab::netns::Place;
+use wayleave_lab::netns::NetworkNamespace;
 use wayleave_lab::ports::free_address;
 
 use crate::common::metrics::assert_named_by_the_rule;
@@ -72,14 +72,14 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 pub(crate) struct Router {
     name: String,
     folder: PathBuf,
-    place: Place,
+    place: NetworkNamespace,
     pub(crate) child: Option<Child>,
     page: String,
 }
 
 impl Router {
     /// Starts a router with this configuration, which has no `[status]` yet, and waits until it is ready.
-    pub(crate) fn start(folder: &Folder, name: &str, place: Place, config: &str) -> Self {
+    pub(crate) fn start(folder: &Folder, name: &str, place: NetworkNamespace, config: &str) -> Self {
         let page = place.within(free_address);
         let page = page.expect("in its place").expect("a port").to_string();
         folder.write(&format!("{name}.toml"), &format!("{config}[status]\nlisten = \"{page}\"\n"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Seed;
-use wayleave_lab::netns::Place;
+use wayleave_lab::netns::NetworkNamespace;
 use wayleave_packet::icing::header::{Hop, NodeId, Packet, Part, Path, Tag, Version};
 use wayleave_packet::icing::mint::{Consent, Form, NodeSecret, Nonce, Sender, TagMaster, encapsulate};
 use wayleave_runtime::clock::unix_now;
@@ -116,7 +116,7 @@ impl Chain {
             head(3, &last) + &link(1, &cb, &bc, Some(2)),
         ];
         let start = |(index, config): (usize, &String)| {
-            Router::start(&folder, &format!("node{}", index + 1), Place::Here, config)
+            Router::start(&folder, &format!("node{}", index + 1), NetworkNamespace::Own, config)
         };
         let nodes = configs.iter().enumerate().map(start).collect();
         Self { nodes, service, before: [(first, entry), (second, side)], _folder: folder }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::icing::{Count, Report, WINDOW};
-use wayleave_lab::netns::{self, Network, Place};
+use wayleave_lab::netns::{self, Network, NetworkNamespace};
 use wayleave_packet::icing::header::{ETHERTYPE, Handle, Packet, Tag, Version};
 use wayleave_packet::icing::mint::Sender;
 use wayleave_runtime::clock::unix_now;
@@ -48,7 +48,7 @@ impl Node {
              services = [{{ id = 7, address = \"{service_at}\" }}]\n{more}{}",
             link(1, &entry, &host_at, None)
         );
-        let router = Router::start(&folder, "node", Place::Here, &config);
+        let router = Router::start(&folder, "node", NetworkNamespace::Own, &config);
         Self { router, service, host, entry, folder }
     }
 
@@ -297,7 +297,7 @@ fn ethernet_link(id: u16, device: &str, neighbor: &str, nodes: &str) -> String {
     format!("[[link]]\nid = {id}\nbackend = \"ethernet\"\ndevice = \"{device}\"\nneighbor = \"{neighbor}\"\n{nodes}\n")
 }
 
-fn set_address(place: &Place, device: &str, address: &str) {
+fn set_address(place: &NetworkNamespace, device: &str, address: &str) {
     let line = ["link", "set", device, "address", address];
     assert!(place.command("ip").args(line).status().expect("ip").success());
 }
@@ -336,8 +336,8 @@ fn packets_pass_two_nodes_straight_over_ethernet() {
         ) + &ethernet_link(1, "mid", FIRST[1], &behind(1)),
     ];
     let nodes = [
-        Router::start(&folder, "first", Place::Namespace("first".to_owned()), &configs[0]),
-        Router::start(&folder, "second", Place::Namespace("second".to_owned()), &configs[1]),
+        Router::start(&folder, "first", NetworkNamespace::Named("first".to_owned()), &configs[0]),
+        Router::start(&folder, "second", NetworkNamespace::Named("second".to_owned()), &configs[1]),
     ];
     let place = ethernet::Place { interface: "in".to_owned(), neighbor: [2, 0, 0, 0, 0, 2], ether_type: ETHERTYPE };
     let mut port = host.within(|| Ethernet::open(&place)).expect("in its place").expect("a packet socket");

@@ -9,7 +9,7 @@ use wayleave_crypto::secret::Key128;
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
-use wayleave_lab::netns::{self, Network, Place};
+use wayleave_lab::netns::{self, Network, NetworkNamespace};
 use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_runtime::clock::unix_now;
@@ -111,7 +111,7 @@ pub(crate) fn config(which: usize, more: &str) -> String {
 
 pub(crate) fn start(folder: &Folder, which: usize, more: &str) -> Router {
     folder.keys(&format!("{which}.key"), "platypus", &[(0, KEYS[which])]);
-    Router::start(folder, &format!("waypoint{which}"), Place::Here, &config(which, more))
+    Router::start(folder, &format!("waypoint{which}"), NetworkNamespace::Own, &config(which, more))
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_large_filter_has_huge_pages_where_the_system_gives_them() {
     let folder = lay_out();
     folder.keys("0.key", "platypus", &[(0, KEYS[0])]);
     let large = config(0, "").replace("replay_capacity = 100000", "replay_capacity = 1000000");
-    let router = Router::start(&folder, "waypoint0", Place::Here, &large);
+    let router = Router::start(&folder, "waypoint0", NetworkNamespace::Own, &large);
     let smaps = format!("/proc/{}/smaps", router.child.as_ref().expect("running").id());
     let smaps = std::fs::read_to_string(smaps).expect("the process");
     // The flag `hg`: the system was asked (proc_pid_smaps(5)).
@@ -197,7 +197,7 @@ fn of_copies_that_reach_several_threads_one_passes() {
     folder.keys("0.key", "platypus", &[(0, KEYS[0])]);
     let text = config(0, &format!("[[link]]\nlocal = \"{here}\"\nremote = \"{there}\"\n"));
     let text = text.replace("[platypus]", "workers = 4\n[platypus]");
-    let router = Router::start(&folder, "threads", Place::Here, &text);
+    let router = Router::start(&folder, "threads", NetworkNamespace::Own, &text);
     let mut last = Socket::new(LAST, PLATYPUS);
     let (from, to) = (there.parse().expect("an address"), here.parse().expect("an address"));
     let mut neighbor = udp::open(from, 1, Intake::Single, None).expect("a socket").data.remove(0);

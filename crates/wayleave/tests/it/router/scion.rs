@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use wayleave_lab::netns::{self, Network, Place, Rung};
+use wayleave_lab::netns::{self, Network, NetworkNamespace, Rung};
 use wayleave_packet::scion::{
     Direction, ForwardingKey, Header, HostAddress, IsdAs, Packet, Path, PathBuilder, Segment, StandardPath, next_header,
 };
@@ -131,8 +131,9 @@ fn three_routers_in_a_chain_forward_both_ways() {
         config(1, &inside[1], "workers = 2\n", &[(UP, "parent", 0, &ba, &ab), (DOWN, "child", 2, &bc, &cb)]),
         config(2, &inside[2], "", &[(UP, "parent", 1, &cb, &bc)]) + "backend = \"udp-batch\"\n",
     ];
-    let routers: Vec<Router> =
-        (0..3).map(|index| Router::start(&folder, &format!("router{index}"), Place::Here, &routers[index])).collect();
+    let routers: Vec<Router> = (0..3)
+        .map(|index| Router::start(&folder, &format!("router{index}"), NetworkNamespace::Own, &routers[index]))
+        .collect();
     let (alice, bob) = (host(), host());
     let (here, there) = (alice.local_addr().expect("bound"), bob.local_addr().expect("bound"));
     let segment = segment(now() - 60, KEYS);
@@ -175,7 +176,7 @@ impl Middle {
         let (inside, up, down) = (free(), free(), free());
         let (provider, customer) = (socket(&free()), socket(&free()));
         let config = Self::config(&inside, [&up, &down], [&provider, &customer]);
-        let router = Router::start(folder, "middle", Place::Here, &config);
+        let router = Router::start(folder, "middle", NetworkNamespace::Own, &config);
         Self { router, inside, up, provider, customer, count: AtomicUsize::new(0) }
     }
 
@@ -366,7 +367,7 @@ fn af_xdp_forwards_what_udp_does() {
         + "[[interface]]\nid = 2\nlink = \"child\"\nneighbor = \"1-3\"\nlocal = \"10.2.0.1:5000\"\nremote = \"10.2.0.2:5000\"\n\
            backend = \"af-xdp\"\ndevice = \"south\"\n";
     let mut router = Router::start(&folder, "xdp", router, &config);
-    let bind = |place: &Place, address: &str| place.within(|| socket(address)).expect("in its place");
+    let bind = |place: &NetworkNamespace, address: &str| place.within(|| socket(address)).expect("in its place");
     let (provider, customer) = (bind(&neighbors[0], "10.1.0.2:5000"), bind(&neighbors[1], "10.2.0.2:5000"));
     let segment = segment(now() - 60, KEYS);
     for number in 0..300u32 {

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use serde_json::Value;
-use wayleave_lab::netns::{self, Place};
+use wayleave_lab::netns::{self, NetworkNamespace};
 
 use super::common::{Folder, Router, eventually, free};
 use super::platypus::{HOST, KEYS, LAST, PLATYPUS, Socket, WAYPOINTS, lay_out, packet, start};
@@ -88,7 +88,7 @@ fn packets_are_stamped_on_their_way_and_pass_a_waypoint() {
         )
     };
     let rules = "{ to = \"203.0.113.0/24\", route = \"through\" }, { to = \"203.0.113.192/26\" }";
-    let stamper = Router::start(&folder, "stamper", Place::Here, &config(rules));
+    let stamper = Router::start(&folder, "stamper", NetworkNamespace::Own, &config(rules));
     let mut last = Socket::new(LAST, PLATYPUS);
     let send = |packet: &[u8]| assert_eq!(host.send_to(packet, &inside).expect("sent"), packet.len());
     let left = |why: &str| stamper.count("left", why);

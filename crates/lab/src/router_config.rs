@@ -7,7 +7,7 @@ use wayleave_core::{Asn, Prefix};
 
 /// A router with any number of sessions that propagates what it learns.
 #[derive(Debug, Clone)]
-pub struct Site {
+pub struct RouterConfig {
     /// Name for files and logs.
     pub name: String,
     pub asn: Asn,
@@ -36,7 +36,7 @@ pub struct Neighbour {
     pub meds: Vec<(Prefix, u32)>,
 }
 
-impl Site {
+impl RouterConfig {
     /// A router without neighbours.
     #[must_use]
     pub fn new(name: &str, asn: Asn, router_id: Ipv4Addr) -> Self {
