@@ -1,7 +1,7 @@
 //! The driver of one BGP peer: TCP, the clock, the log and the view, around [`wayleave_bgp::peer`].
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,12 +10,15 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::sleep_until;
 use tracing::{debug, info, warn};
 pub use wayleave_bgp::peer::PeerEvent;
-use wayleave_bgp::peer::{self, Input, Output, TcpRequest};
-use wayleave_bgp::session::{self, Config, ConnectionId, Ended, Erred, Stop, StopReason};
+use wayleave_bgp::peer::{self, Input, Output};
+use wayleave_bgp::session::{self, Cause, Config, Ended, Erred, PeerAsn, Stop, StopReason};
 use wayleave_bgp::{Attributes, Update};
 use wayleave_core::{Machine, Prefix};
 use wayleave_runtime::Clock;
-use wayleave_runtime::bgp_tcp::{Sockets, TcpEvent, TcpOptions};
+use wayleave_runtime::bgp_tcp::TcpEvent;
+
+pub use super::peer_tcp::Endpoint;
+use super::peer_tcp::{PeerTcp, TcpInput};
 
 /// TCP events that may wait; then connections wait.
 const TCP_QUEUE: usize = 256;
@@ -29,18 +32,6 @@ const LOGGED_MALFORMED: u32 = 10;
 const LOGGED_CAUSES: usize = 16;
 /// How often unused attributes are freed.
 const SWEEP: Duration = Duration::from_secs(60);
-
-/// Where the peer is.
-#[derive(Clone, Debug)]
-pub struct Endpoint {
-    /// Listen for it here.
-    pub listen: Option<SocketAddr>,
-    /// Connect to it there.
-    pub connect: Option<SocketAddr>,
-    /// Only this address may connect.
-    pub only: Option<IpAddr>,
-    pub options: TcpOptions,
-}
 
 /// Routes on their way to a peer: the latest for each prefix, in the order in which prefixes were set.
 ///
@@ -119,11 +110,9 @@ impl Peer {
         E: From<PeerEvent> + Send + 'static,
     {
         let (to, tcp) = mpsc::channel(TCP_QUEUE);
-        let mut sockets = Sockets::new(to, endpoint.options);
-        let address = match endpoint.listen {
-            Some(address) => Some(sockets.listen(address).await?),
-            None => None,
-        };
+        let router = endpoint.only.or(endpoint.connect.map(|address| address.ip()));
+        let connections = PeerTcp::open(endpoint, to).await?;
+        let address = connections.address;
         let routes = RouteQueue::default();
         let (replay, replayed) = mpsc::channel(REPLAY_QUEUE);
         let (stop, stopped) = oneshot::channel();
@@ -131,10 +120,11 @@ impl Peer {
         let mut seed = [0u8; 8];
         getrandom::fill(&mut seed).map_err(std::io::Error::other)?;
         let driver = Driver {
+            router: router.map_or_else(|| "the router".to_owned(), |address| address.to_string()),
+            expected: config.peer_asn,
             peer: peer::Peer::new(config, u64::from_be_bytes(seed), clock.now()),
-            endpoint,
+            connections,
             clock,
-            sockets,
             events,
             routes: routes.clone(),
             view: view.clone(),
@@ -154,10 +144,12 @@ impl Peer {
 }
 
 struct Driver<E> {
+    /// The router's address, for the log.
+    router: String,
+    expected: PeerAsn,
     peer: peer::Peer,
-    endpoint: Endpoint,
+    connections: PeerTcp,
     clock: Clock,
-    sockets: Sockets<TcpEvent>,
     events: mpsc::Sender<E>,
     routes: RouteQueue,
     view: PeerView,
@@ -212,32 +204,14 @@ impl<E: From<PeerEvent>> Driver<E> {
     }
 
     async fn tcp(&mut self, event: TcpEvent) {
-        match event {
-            TcpEvent::Accepted { connection, address } => {
-                let ip = address.ip().to_canonical();
-                if self.endpoint.only.is_some_and(|only| only != ip) {
-                    warn!(%address, "BGP connection from {ip} refused: [router] address names another router");
-                    self.sockets.close(connection);
-                    return;
-                }
-                debug!(%address, "the router has connected");
-                self.handle(session::Input::Connected { connection: ConnectionId(connection), outgoing: false }).await;
-            }
-            TcpEvent::Connected { connection, .. } => {
-                self.handle(session::Input::Connected { connection: ConnectionId(connection), outgoing: true }).await;
-            }
-            TcpEvent::ConnectFailed { attempt, error } => {
+        match self.connections.translate(event) {
+            TcpInput::Session(input) => self.handle(input).await,
+            TcpInput::ConnectFailed(input, error) => {
                 self.last_end = format!("cannot connect: {error}");
-                self.handle(session::Input::ConnectFailed { attempt }).await;
+                self.handle(input).await;
             }
-            TcpEvent::Bytes { connection, bytes } => {
-                self.handle(session::Input::Bytes { connection: ConnectionId(connection), bytes }).await;
-            }
-            TcpEvent::Closed { connection } => {
-                self.handle(session::Input::Closed { connection: ConnectionId(connection) }).await;
-            }
-            TcpEvent::Writable { connection } => {
-                self.handle(session::Input::Writable { connection: ConnectionId(connection) }).await;
+            TcpInput::Refused(ip) => {
+                warn!(address = %ip, "BGP connection from {ip} refused: [router] address names another router");
             }
         }
     }
@@ -246,7 +220,11 @@ impl<E: From<PeerEvent>> Driver<E> {
     async fn act(&mut self) {
         while let Some(output) = self.peer.poll() {
             match output {
-                Output::Tcp(request) => self.request(request),
+                Output::Tcp(request) => {
+                    if let Some(input) = self.connections.perform(request) {
+                        self.input(Input::Session(input));
+                    }
+                }
                 Output::Event(event) => {
                     if let PeerEvent::Update(update) = &event {
                         self.log_problems(update);
@@ -278,31 +256,15 @@ impl<E: From<PeerEvent>> Driver<E> {
         }
     }
 
-    fn request(&mut self, request: TcpRequest) {
-        match request {
-            TcpRequest::Connect { attempt } => match self.endpoint.connect {
-                Some(to) => self.sockets.connect(attempt, to),
-                None => self.session(session::Input::ConnectFailed { attempt }),
-            },
-            TcpRequest::Send { connection, bytes } => {
-                if !self.sockets.send(connection.0, bytes) {
-                    self.session(session::Input::Blocked { connection });
-                }
-            }
-            TcpRequest::Close { connection } => self.sockets.close(connection.0),
-        }
-    }
-
-    fn session(&mut self, input: session::Input) {
-        self.peer.handle(Input::Session(input), self.clock.now());
-    }
-
     /// Logs why there is no session, each cause once until there is one: routers try again and again.
     fn log_failed(&mut self, ended: &Ended) {
         let cause = ended.cause.to_string();
         let is_new = self.logged_causes.len() < LOGGED_CAUSES && self.logged_causes.insert(cause.clone());
         if !is_new {
             debug!("no BGP session with the router: {cause}");
+        } else if let (Cause::UnexpectedAs { announced, .. }, PeerAsn::Exactly(asn)) = (&ended.cause, self.expected) {
+            let router = &self.router;
+            warn!("BGP session to {router} refused: the router says {announced}, [router] asn is {}", asn.0);
         } else if matches!(ended.cause.erred(), Erred::Peer | Erred::We) {
             warn!("no BGP session with the router: {cause}; compare its configuration with [router]");
         } else {

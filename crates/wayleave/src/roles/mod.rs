@@ -8,6 +8,7 @@ mod daemon;
 mod events;
 mod member;
 mod origins;
+mod peer_tcp;
 mod router;
 mod rs;
 mod state;
