@@ -1,7 +1,6 @@
 //! The I/O of an attesting proxy: the sockets of its pairs, the store, jobs, the log.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,16 +11,16 @@ use wayleave_attestation::pipeline::explain::reason;
 use wayleave_attestation::pipeline::{ProcessEvent, Reserve, RouteEvent};
 use wayleave_attestation::proxy::session_pair::{self, Side};
 use wayleave_attestation::proxy::{Event as ProxyEvent, Input, Output, PairEvent, Proxy};
-use wayleave_bgp::peer::TcpRequest;
-use wayleave_bgp::session::{self, ConnectionId};
-use wayleave_runtime::bgp_tcp::{Sockets, TcpEvent, TcpOptions};
+use wayleave_bgp::session;
+use wayleave_runtime::bgp_tcp::{TcpEvent, TcpOptions};
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::store::{FileStore, Store};
 
-use crate::config::attest::{AttestFile, PairSection};
+use crate::config::attest::{AttestFile, EndSection};
 use crate::failure::{Failure, Outcome};
 use crate::roles::Events;
 use crate::roles::attestation::{self, KEYS_EXHAUSTED, count};
+use crate::roles::peer_tcp::{Endpoint, PeerTcp, TcpInput};
 
 /// How long NOTIFICATIONs may take to leave at shutdown.
 pub const SHUTDOWN_TIME: Duration = Duration::from_millis(500);
@@ -50,39 +49,35 @@ impl From<Query<Proxy>> for Event {
     }
 }
 
-/// One end of a pair: where it is, and who may connect.
-#[derive(Clone, Copy)]
-struct Endpoint {
-    connect: Option<SocketAddr>,
-    only: Option<IpAddr>,
+fn endpoint(end: &EndSection) -> Endpoint {
+    Endpoint {
+        listen: end.listen.as_ref().map(|listen| listen.get_ref().0),
+        connect: end.connect.as_ref().map(|address| address.0),
+        only: end.address.map(|address| address.0),
+        options: TcpOptions { bind: end.bind.map(|bind| bind.0), ttl: end.ttl.map(u32::from) },
+    }
 }
 
-fn endpoints(pair: &PairSection) -> [Endpoint; 2] {
-    [&pair.inside, &pair.outside].map(|end| {
-        let end = end.get_ref();
-        let only = end.address.map(|address| address.0);
-        Endpoint { connect: end.connect.map(|address| address.0), only }
-    })
-}
+/// The connections of both ends of each pair, inside then outside.
+pub type PairConnections = Vec<[PeerTcp; 2]>;
 
-/// Opens the sockets of each pair's ends, whose events reach the machine's loop with pair and side.
-pub async fn listen(file: &AttestFile, events: &mpsc::Sender<Event>) -> Outcome<Vec<[Sockets<TcpEvent>; 2]>> {
+/// Listens for the peers of all pairs. What happens to their connections reaches the machine's loop with pair and side.
+pub async fn listen(file: &AttestFile, events: &mpsc::Sender<Event>) -> Outcome<PairConnections> {
     let mut all = Vec::new();
     for (number, pair) in file.pair.iter().enumerate() {
         let pair = pair.get_ref();
         let mut ends = Vec::new();
         for (side, section) in [(Side::Inside, &pair.inside), (Side::Outside, &pair.outside)] {
-            let section = section.get_ref();
             let (to, mut tcp) = mpsc::channel(TCP_QUEUE);
-            let options = TcpOptions { bind: section.bind.map(|bind| bind.0), ttl: section.ttl.map(u32::from) };
-            let mut sockets = Sockets::new(to, options);
-            if let Some(listen) = &section.listen {
-                let address = listen.get_ref().0;
-                let bound = sockets.listen(address).await.map_err(|error| {
-                    let what = format!("pair {}: cannot listen for the {} peer at {address}", pair.name, side.name());
-                    Failure::listen_bgp(what, &error)
-                })?;
-                info!(pair = pair.name, side = side.name(), address = %bound, "listening for the {} peer at {bound}", side.name());
+            let endpoint = endpoint(section.get_ref());
+            let wanted = endpoint.listen;
+            let connections = PeerTcp::open(endpoint, to).await.map_err(|error| {
+                let at = wanted.map(|address| format!(" at {address}")).unwrap_or_default();
+                let what = format!("pair {}: cannot listen for the {} peer{at}", pair.name, side.name());
+                Failure::listen_bgp(what, &error)
+            })?;
+            if let Some(address) = connections.address {
+                info!(pair = pair.name, side = side.name(), %address, "listening for the {} peer at {address}", side.name());
             }
             let events = events.clone();
             tokio::spawn(async move {
@@ -92,19 +87,15 @@ pub async fn listen(file: &AttestFile, events: &mpsc::Sender<Event>) -> Outcome<
                     }
                 }
             });
-            ends.push(sockets);
+            ends.push(connections);
         }
         all.push(ends.try_into().map_err(|_| Failure::new("a pair has two ends"))?);
     }
     Ok(all)
 }
 
-/// All sockets, by pair and side.
-type PairSockets = Vec<[Sockets<TcpEvent>; 2]>;
-
 pub struct ProxyIo {
-    sockets: PairSockets,
-    endpoints: Vec<[Endpoint; 2]>,
+    connections: PairConnections,
     names: Vec<String>,
     events: mpsc::Sender<Event>,
     store: Arc<FileStore>,
@@ -129,22 +120,10 @@ impl Io<Proxy> for ProxyIo {
     }
 
     fn perform(&mut self, output: Output, feedback: &mut VecDeque<Input>) -> Result<(), Failure> {
-        let mut wire =
-            |pair, side, input| feedback.push_back(Input::Pair(pair, session_pair::Input::Wire(side, input)));
         match output {
             Output::Tcp { pair, side, request } => {
-                let sockets = &mut self.sockets[pair][side as usize];
-                match request {
-                    TcpRequest::Connect { attempt } => match self.endpoints[pair][side as usize].connect {
-                        Some(to) => sockets.connect(attempt, to),
-                        None => wire(pair, side, session::Input::ConnectFailed { attempt }),
-                    },
-                    TcpRequest::Send { connection, bytes } => {
-                        if !sockets.send(connection.0, bytes) {
-                            wire(pair, side, session::Input::Blocked { connection });
-                        }
-                    }
-                    TcpRequest::Close { connection } => sockets.close(connection.0),
+                if let Some(input) = self.connections[pair][side as usize].perform(request) {
+                    feedback.push_back(Input::Pair(pair, session_pair::Input::Wire(side, input)));
                 }
             }
             Output::Job(job) => attestation::work(move || Input::JobDone(job.run()), &self.events),
@@ -162,13 +141,12 @@ impl Io<Proxy> for ProxyIo {
 impl ProxyIo {
     pub fn new(
         file: &AttestFile,
-        sockets: PairSockets,
+        connections: PairConnections,
         (store, log): (Arc<FileStore>, Events),
         events: &mpsc::Sender<Event>,
     ) -> Self {
         Self {
-            sockets,
-            endpoints: file.pair.iter().map(|pair| endpoints(pair.get_ref())).collect(),
+            connections,
             names: file.pair.iter().map(|pair| pair.get_ref().name.clone()).collect(),
             events: events.clone(),
             store,
@@ -178,34 +156,18 @@ impl ProxyIo {
     }
 
     fn tcp(&mut self, pair: usize, side: Side, event: TcpEvent) -> Option<session::Input> {
-        Some(match event {
-            TcpEvent::Accepted { connection, address } => {
-                let ip = address.ip().to_canonical();
-                if self.endpoints[pair][side as usize].only.is_some_and(|only| only != ip) {
-                    let (pair_name, side_name) = (&self.names[pair], side.name());
-                    warn!(
-                        pair = pair_name,
-                        side = side_name,
-                        "BGP connection from {ip} refused: `address` names another speaker"
-                    );
-                    self.sockets[pair][side as usize].close(connection);
-                    return None;
-                }
-                session::Input::Connected { connection: ConnectionId(connection), outgoing: false }
-            }
-            TcpEvent::Connected { connection, .. } => {
-                session::Input::Connected { connection: ConnectionId(connection), outgoing: true }
-            }
-            TcpEvent::ConnectFailed { attempt, error } => {
+        match self.connections[pair][side as usize].translate(event) {
+            TcpInput::Session(input) => Some(input),
+            TcpInput::ConnectFailed(input, error) => {
                 self.log_no_session(pair, format!("cannot connect to the {} peer: {error}", side.name()));
-                session::Input::ConnectFailed { attempt }
+                Some(input)
             }
-            TcpEvent::Bytes { connection, bytes } => {
-                session::Input::Bytes { connection: ConnectionId(connection), bytes }
+            TcpInput::Refused(ip) => {
+                let (pair, side) = (&self.names[pair], side.name());
+                warn!(pair, side, "BGP connection from {ip} refused: `address` names another speaker");
+                None
             }
-            TcpEvent::Closed { connection } => session::Input::Closed { connection: ConnectionId(connection) },
-            TcpEvent::Writable { connection } => session::Input::Writable { connection: ConnectionId(connection) },
-        })
+        }
     }
 
     /// Logs why a pair has no session, each cause once until it has one: speakers try again and again.
