@@ -1,24 +1,18 @@
 //! `run member`: a member's proxy between its own router and the two parties.
 
+mod config;
 mod io;
 mod views;
-
-use std::time::Duration;
 
 use tokio::sync::mpsc;
 use toml::Spanned;
 use tracing::info;
-use wayleave_bgp::peer::PeerEvent;
-use wayleave_member::{Input, MemberProxy, router_session};
-use wayleave_route_server::member::MemberConfig as MachineConfig;
-use wayleave_runtime::Clock;
-use wayleave_runtime::bgp_tcp::TcpOptions;
+use wayleave_member::{Input, MemberProxy};
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::links::{Connecting, Limits, Links};
-use wayleave_runtime::tls::{Pin, PinVerifier, Pins, Role as PeerRole};
 
 use super::attestation;
-use super::bgp_peer::{Endpoint, Peer};
+use super::bgp_peer::Peer;
 use super::daemon::{Daemon, QUEUE, Role, Running, seed};
 use super::origins::Origins;
 use super::state;
@@ -72,13 +66,13 @@ impl Role for MemberRole {
         let (attestation, following) = started.unzip();
         let (policy, signing) = (Box::new(config.policy.clone()), signing_key(&identity));
         let machine =
-            MemberProxy::new(machine_config(&config), policy, signing, &seed()?, &stored, attestation, clock.now());
+            MemberProxy::new(config::machine(&config), policy, signing, &seed()?, &stored, attestation, clock.now());
 
         let (events, inbox) = mpsc::channel(QUEUE);
         let links = Links::new(Limits::default());
-        let router = start_router(&config, clock, events.clone()).await?;
+        let router = config::start_router(&config, clock, events.clone()).await?;
         let connect = |number, party: &PartyAt| {
-            links.connect(party.address.0.to_string(), &identity, verifier(number, party), events.clone())
+            links.connect(party.address.0.to_string(), &identity, config::verifier(number, party), events.clone())
         };
         let parties = [connect(1, &file.exchange.party1)?, connect(2, &file.exchange.party2)?];
         let view = MemberView::new(&config, &identity, (&links, &store), &router.view, &events);
@@ -126,49 +120,4 @@ impl Role for MemberRole {
         self.router.stop().await;
         self.running.stop(Event::Stop).await;
     }
-}
-
-fn machine_config(config: &MemberConfig) -> MachineConfig {
-    let (member, exchange) = (&config.file.member, &config.file.exchange);
-    MachineConfig {
-        exchange: exchange.name.get_ref().clone(),
-        rs_asn: *exchange.asn.get_ref(),
-        operator: exchange.operator.get_ref().0.0,
-        slot: member.slot,
-        select_best: config.file.select_best.is_none_or(|section| section.enabled),
-        stale: Duration::from_secs(*member.stale_secs.get_ref()),
-        settle: Duration::from_secs(*member.settle_secs.get_ref()),
-        lab: member.lab,
-        validates: false, // set with the attestation that `MemberProxy::new` gets
-    }
-}
-
-fn verifier(number: u32, party: &PartyAt) -> PinVerifier {
-    let pin = Pin { name: format!("party {number}"), role: PeerRole::Party, id: number };
-    PinVerifier::new(Pins::new([(party.pin.get_ref().0, pin)]), PeerRole::Party)
-}
-
-async fn start_router<E>(config: &MemberConfig, clock: Clock, events: mpsc::Sender<E>) -> Outcome<Peer>
-where
-    E: From<PeerEvent> + Send + 'static,
-{
-    let (router, exchange) = (config.file.router.get_ref(), &config.file.exchange);
-    let mut session = router_session(*exchange.asn.get_ref(), router.router_id.get_ref().0, *router.asn.get_ref());
-    session.hold_time = config.hold_time;
-    session.passive = router.connect.is_none();
-    let endpoint = Endpoint {
-        listen: router.listen.as_ref().map(|address| address.0),
-        connect: router.connect.as_ref().map(|address| address.0),
-        only: router.address.as_ref().map(|address| address.0),
-        options: TcpOptions { bind: None, ttl: router.ttl.map(u32::from) },
-    };
-    let listen = endpoint.listen;
-    let peer = Peer::start(session, endpoint, clock, events).await.map_err(|error| match listen {
-        Some(address) => Failure::listen_bgp(format!("cannot listen for the router at {address}"), &error),
-        None => Failure::system("cannot start the router's session", &error),
-    })?;
-    if let Some(address) = peer.address {
-        info!(%address, "listening for the router at {address}");
-    }
-    Ok(peer)
 }

@@ -1,18 +1,17 @@
 //! `run rs`: one party of the route server.
 
+mod config;
 mod io;
 mod member_set;
 mod views;
 
-use std::time::Duration;
-
 use tokio::sync::{mpsc, watch};
 use tracing::info;
 use wayleave_core::Machine;
-use wayleave_route_server::party::{Party, PartyConfig, PartyInput, PartyNumber};
-use wayleave_runtime::identity::{Fingerprint, Identity};
+use wayleave_route_server::party::{Party, PartyInput};
+use wayleave_runtime::identity::Identity;
 use wayleave_runtime::links::{Connecting, Limits, Links, Listening};
-use wayleave_runtime::tls::{Pin, PinVerifier, Pins, Role as PeerRole};
+use wayleave_runtime::tls::{PinVerifier, Pins, Role as PeerRole};
 
 use super::daemon::{Daemon, QUEUE, Role, Running, seed};
 use super::state;
@@ -57,7 +56,7 @@ impl Role for Rs {
         let recommendation = member_set::recommendation(&config, source, &set)?;
         let (store, stored) = state::open(&source.beside(&party.state))?;
         let mut machine =
-            Party::new(machine_config(&config), &seed()?, &octets, stored, clock.now()).map_err(|error| {
+            Party::new(config::machine(&config), &seed()?, &octets, stored, clock.now()).map_err(|error| {
                 let set = source.beside(party.members.get_ref());
                 Failure::from_error(&error).help(format!("see {} and {}", path.display(), set.display()))
             })?;
@@ -66,7 +65,7 @@ impl Role for Rs {
         let (events, inbox) = mpsc::channel(QUEUE);
         let links = Links::new(Limits::default());
         let members = PinVerifier::new(Pins::new(member_set::pins(&set)), PeerRole::Member);
-        let peer_party = PinVerifier::new(Pins::new([peer_pin(&config)]), PeerRole::Party);
+        let peer_party = PinVerifier::new(Pins::new([config::peer_pin(&config)]), PeerRole::Party);
         let cannot_listen = |who: &str, at, error| Failure::system(format!("cannot listen for {who} at {at}"), &error);
         let at = party.listen.0;
         let listening = links.listen(at, &identity, members.clone(), events.clone()).await;
@@ -121,30 +120,11 @@ impl Role for Rs {
 async fn reload(config: &RsConfig, source: &Source, events: &mpsc::Sender<Event>, peer_party: &Pins) -> Outcome {
     let (octets, set) = member_set::read(config, source)?;
     let recommendation = member_set::recommendation(config, source, &set)?;
-    peer_party.replace([peer_pin(config)]);
+    peer_party.replace([config::peer_pin(config)]);
     let _ = events.send(Event::Input(PartyInput::Members(octets))).await;
     // Also if it is empty: a recommendation that the configuration no longer names is withdrawn.
     let _ = events.send(Event::Input(PartyInput::Recommendation(recommendation))).await;
     Ok(())
-}
-
-fn machine_config(config: &RsConfig) -> PartyConfig {
-    let party = &config.party;
-    PartyConfig {
-        number: if *party.number.get_ref() == 1 { PartyNumber::One } else { PartyNumber::Two },
-        exchange: party.exchange.get_ref().clone(),
-        operator: party.operator.get_ref().0.0,
-        tick: Duration::from_millis(*party.tick_ms.get_ref()),
-        stale: Duration::from_secs(*party.stale_secs.get_ref()),
-        rank_wait: Duration::from_millis(*party.rank_wait_ms.get_ref()),
-        match_wait: Duration::from_secs(2),
-    }
-}
-
-/// The certificate of the peer party.
-fn peer_pin(config: &RsConfig) -> (Fingerprint, Pin) {
-    let id = if *config.party.number.get_ref() == 1 { 2 } else { 1 };
-    (config.link.get_ref().pin.get_ref().0, Pin { name: format!("party {id}"), role: PeerRole::Party, id })
 }
 
 #[cfg(test)]

@@ -43,8 +43,8 @@ async fn a_recommendation_that_the_configuration_no_longer_names_is_withdrawn() 
     let folder = folder("reload");
     let path = folder.join("party.toml");
     let before = Source::read(&path).expect("a configuration");
-    let config = RsConfig::parse(&before).expect("a sound one");
-    let peer_party = Pins::new([peer_pin(&config)]);
+    let file = RsConfig::parse(&before).expect("a sound one");
+    let peer_party = Pins::new([config::peer_pin(&file)]);
     let (events, mut inbox) = mpsc::channel(8);
     let mut recommended = async || {
         let source = Source::read(&path).expect("a configuration");

@@ -1,0 +1,63 @@
+//! The member's machine configuration, its parties and its router, from its file.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tracing::info;
+use wayleave_bgp::peer::PeerEvent;
+use wayleave_member::router_session;
+use wayleave_route_server::member::MemberConfig as MachineConfig;
+use wayleave_runtime::Clock;
+use wayleave_runtime::bgp_tcp::TcpOptions;
+use wayleave_runtime::tls::{Pin, PinVerifier, Pins, Role};
+
+use crate::config::member::{MemberConfig, PartyAt};
+use crate::failure::{Failure, Outcome};
+use crate::roles::bgp_peer::{Endpoint, Peer};
+
+pub fn machine(config: &MemberConfig) -> MachineConfig {
+    let (member, exchange) = (&config.file.member, &config.file.exchange);
+    MachineConfig {
+        exchange: exchange.name.get_ref().clone(),
+        rs_asn: *exchange.asn.get_ref(),
+        operator: exchange.operator.get_ref().0.0,
+        slot: member.slot,
+        select_best: config.file.select_best.is_none_or(|section| section.enabled),
+        stale: Duration::from_secs(*member.stale_secs.get_ref()),
+        settle: Duration::from_secs(*member.settle_secs.get_ref()),
+        lab: member.lab,
+        validates: false, // set with the attestation that `MemberProxy::new` gets
+    }
+}
+
+/// Accepts the certificate of party `number` alone.
+pub fn verifier(number: u32, party: &PartyAt) -> PinVerifier {
+    let pin = Pin { name: format!("party {number}"), role: Role::Party, id: number };
+    PinVerifier::new(Pins::new([(party.pin.get_ref().0, pin)]), Role::Party)
+}
+
+/// Starts the driver of the router's session.
+pub async fn start_router<E>(config: &MemberConfig, clock: Clock, events: mpsc::Sender<E>) -> Outcome<Peer>
+where
+    E: From<PeerEvent> + Send + 'static,
+{
+    let (router, exchange) = (config.file.router.get_ref(), &config.file.exchange);
+    let mut session = router_session(*exchange.asn.get_ref(), router.router_id.get_ref().0, *router.asn.get_ref());
+    session.hold_time = config.hold_time;
+    session.passive = router.connect.is_none();
+    let endpoint = Endpoint {
+        listen: router.listen.as_ref().map(|address| address.0),
+        connect: router.connect.as_ref().map(|address| address.0),
+        only: router.address.as_ref().map(|address| address.0),
+        options: TcpOptions { bind: None, ttl: router.ttl.map(u32::from) },
+    };
+    let listen = endpoint.listen;
+    let peer = Peer::start(session, endpoint, clock, events).await.map_err(|error| match listen {
+        Some(address) => Failure::listen_bgp(format!("cannot listen for the router at {address}"), &error),
+        None => Failure::system("cannot start the router's session", &error),
+    })?;
+    if let Some(address) = peer.address {
+        info!(%address, "listening for the router at {address}");
+    }
+    Ok(peer)
+}
