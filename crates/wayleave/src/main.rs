@@ -1,6 +1,6 @@
 //! The `wayleave` binary: commands, and the roles that run as daemons.
 #![allow(clippy::disallowed_methods, reason = "the binary is where clocks, files, sockets and threads are used")]
-#![allow(unreachable_pub, reason = "nothing depends on a binary; `pub` says what a module is for")]
+#![allow(unreachable_pub, reason = "nothing depends on a binary; `pub` marks a module's interface")]
 
 mod commands;
 mod config;

@@ -81,13 +81,13 @@ pub fn mint(command: &CapabilityKeys) -> Outcome {
 
 /// Delegates capabilities, or a delegation further.
 pub fn delegate(command: &DelegateKeys) -> Outcome {
-    let held = Capabilities::load(&command.of)?;
+    let parent = Capabilities::load(&command.of)?;
     let too_long = |id| Failure::usage(format!("{id} is not a delegation's number, which has 24 bits"));
     let id = match command.id {
         Some(id) => Some(DelegationId::new(id).ok_or_else(|| too_long(id))?),
         None => None,
     };
-    let delegated = held.delegate(command.prefix, id)?;
+    let delegated = parent.delegate(command.prefix, id)?;
     delegated.save(&command.file, command.replace)?;
     show(&command.file, &delegated, command.json);
     Ok(())

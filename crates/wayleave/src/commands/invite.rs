@@ -38,7 +38,7 @@ pub fn run(invite: &Invite) -> Outcome {
     let config = RsConfig::parse(&source)?;
     let party = &config.party;
     let operator = &party.operator.get_ref().0;
-    let file = source.beside(party.members.get_ref());
+    let file = source.resolve(party.members.get_ref());
     let (_, set) = member_set::verified(&file, operator)?;
     let unknown = || {
         Failure::new(format!("no active member `{}` in {}", invite.name, file.display()))
@@ -47,7 +47,7 @@ pub fn run(invite: &Invite) -> Outcome {
     let slot = set.slot_by_name(&invite.name).ok_or_else(unknown)?;
     let member = set.slot(slot).ok_or_else(unknown)?;
 
-    let own_pin = Identity::load(&source.beside(party.key.get_ref()))?.fingerprint();
+    let own_pin = Identity::load(&source.resolve(party.key.get_ref()))?.fingerprint();
     let other_pin = config.link.get_ref().pin.get_ref().0;
     let listen = party.listen.0;
     let is_reached = !listen.ip().is_unspecified() && !listen.ip().is_loopback();

@@ -105,7 +105,7 @@ fn speak(command: &Speak) -> Outcome {
         let name = command.mrt.display().to_string();
         std::thread::spawn(move || {
             if let Err(error) = read(file, as_ours, &to) {
-                let _ = to.blocking_send(Err(Failure::new(format!("{name}: {error}")))); // fails if nobody waits for it
+                let _ = to.blocking_send(Err(Failure::new(format!("{name}: {error}")))); // fails if the receiver has gone
             }
         })
     };

@@ -46,7 +46,7 @@ pub struct AnchorKeys {
 /// The anchor that signs, and the folder of the object.
 #[derive(Args, Debug)]
 pub struct ObjectKeys {
-    /// The anchor's private file, with the public one beside it.
+    /// The anchor's private file; the public file must be in the same folder.
     #[arg(long)]
     pub anchor: PathBuf,
     /// The folder of signed objects.
@@ -142,7 +142,7 @@ impl std::str::FromStr for OwnedPrefix {
 
 const DAY: u64 = 86_400;
 
-/// Makes an AS's private attestation keys.
+/// Creates an AS's private attestation keys.
 pub fn attest(command: &AttestKeys) -> Outcome {
     let mut suites = Vec::new();
     for name in &command.suite {
@@ -163,7 +163,7 @@ pub fn attest(command: &AttestKeys) -> Outcome {
     Ok(())
 }
 
-/// Makes an AS's identity key.
+/// Creates an AS's identity key.
 pub fn identity(file: &Path, asn: Asn, json: bool) -> Outcome {
     let keys = Keys::generate(Some(asn), &[SuiteId::KcEd25519])?;
     keys.save("identity", file)?;
@@ -188,7 +188,7 @@ fn spell(suite: SuiteId, key: &dyn SuiteKey) -> String {
     format!("{}:{}", suite.name(), to_hex(key.public()))
 }
 
-/// Makes a trust anchor: a private file, and a public one beside it.
+/// Creates a trust anchor: a private and a public file.
 pub fn anchor(command: &AnchorKeys) -> Outcome {
     let public_file = command.file.with_extension("pub");
     if public_file.exists() {
@@ -206,11 +206,13 @@ pub fn anchor(command: &AnchorKeys) -> Outcome {
         not_after: now + u64::from(command.days) * DAY,
     };
     save_anchor(&anchor, &public_file)?;
-    let shown = format!("ed25519:{}", to_hex(&anchor.public));
+    let key_text = format!("ed25519:{}", to_hex(&anchor.public));
     if command.json {
-        print_json(json!({ "file": command.file, "public": public_file, "key": shown, "not_after": anchor.not_after }));
+        print_json(
+            json!({ "file": command.file, "public": public_file, "key": key_text, "not_after": anchor.not_after }),
+        );
     } else {
-        print(&format!("file    {}\npublic  {}\nkey     {shown}\n", command.file.display(), public_file.display()));
+        print(&format!("file    {}\npublic  {}\nkey     {key_text}\n", command.file.display(), public_file.display()));
     }
     Ok(())
 }
@@ -376,7 +378,7 @@ pub fn list(anchor: &Path, folder: &Path, json: bool) -> Outcome {
 
 /// Lists the router keys of a folder of certificates.
 pub fn routers(anchors: &[PathBuf], folder: &Path, json: bool) -> Outcome {
-    let router_keys::Read { keys, mut refused, .. } = router_keys::read(anchors, folder, unix_now())?;
+    let router_keys::Imported { keys, mut refused, .. } = router_keys::read(anchors, folder, unix_now())?;
     let mut rows = Vec::new();
     for found in keys {
         match router_keys::registered(&found.key, found.not_before, found.not_after) {

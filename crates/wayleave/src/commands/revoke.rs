@@ -12,7 +12,7 @@ use wayleave_runtime::identity::Identity;
 
 use crate::config::PublicKey;
 use crate::failure::{Failure, Outcome};
-use crate::key_files::revocation::{self, Entry, Replacement};
+use crate::key_files::revocation::{self, Replacement, RevocationEntry};
 use crate::key_files::signing_key;
 use crate::output::{print, print_json};
 use clap::Args;
@@ -27,13 +27,13 @@ pub struct RevokeKeys {
     pub key: PathBuf,
     /// Entries to revoke: PRINCIPAL, PRINCIPAL/DELEGATION or PRINCIPAL/DELEGATION/SUB-DELEGATION, in all key epochs, or with
     /// @INTERVAL:EPOCH in one.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<RevocationEntry>,
     /// A file of further entries, one on a line; - is the standard input.
     #[arg(long)]
     pub from: Option<PathBuf>,
     /// An entry to remove from the list (may be repeated).
     #[arg(long, value_name = "ENTRY")]
-    pub lift: Vec<Entry>,
+    pub lift: Vec<RevocationEntry>,
     /// Start from an empty list instead of the existing one.
     #[arg(long)]
     pub replace: bool,
@@ -66,9 +66,11 @@ pub fn revoke(command: &RevokeKeys) -> Outcome {
         Some(list) if !command.replace => list.entries.into_iter().collect(),
         _ => BTreeSet::new(),
     };
-    for Entry(entry) in &command.lift {
+    for RevocationEntry(entry) in &command.lift {
         if !entries.remove(entry) {
-            return Err(Failure::usage(format!("{} is not in {}", Entry(*entry), command.file.display())).into());
+            return Err(
+                Failure::usage(format!("{} is not in {}", RevocationEntry(*entry), command.file.display())).into()
+            );
         }
     }
     entries.extend(command.entries.iter().map(|entry| entry.0));
@@ -81,7 +83,7 @@ pub fn revoke(command: &RevokeKeys) -> Outcome {
     if entries.len() > MAX_ENTRIES {
         return Err(Failure::new(format!("{} entries; a router accepts at most {MAX_ENTRIES}", entries.len())).into());
     }
-    // By the clock, so that a list made anew after a loss is no older than the one that was lost.
+    // At least the time, so that a list that is created again after a loss is newer than the one that was lost.
     let sequence = now.secs().max(last + 1);
     let entries: Vec<Revocation> = entries.into_iter().collect();
     let (list, signature) = sign_list(&key, sequence, now, ListKind::Whole, &entries);
@@ -121,7 +123,7 @@ fn take_lines(path: &Path, entries: &mut BTreeSet<Revocation>) -> Outcome {
         if text.is_empty() || text.starts_with('#') {
             continue;
         }
-        let entry: Entry =
+        let entry: RevocationEntry =
             text.parse().map_err(|why| Failure::new(format!("{}, line {number}: {why}", path.display())))?;
         entries.insert(entry.0);
         if entries.len() > MAX_ENTRIES {
@@ -138,12 +140,12 @@ pub fn revoked(command: &RevokedKeys) -> Outcome {
     let RevocationList { sequence, issued, entries, .. } =
         found.ok_or_else(|| Failure::new(format!("{} does not exist", command.file.display())))?;
     if command.json {
-        let entries: Vec<String> = entries.into_iter().map(|entry| Entry(entry).to_string()).collect();
+        let entries: Vec<String> = entries.into_iter().map(|entry| RevocationEntry(entry).to_string()).collect();
         print_json(json!({ "file": command.file, "sequence": sequence, "issued": issued, "entries": entries }));
         return Ok(());
     }
     let mut text = format!("# sequence {sequence}\n# issued {issued}\n# entries {}\n", entries.len());
-    entries.into_iter().for_each(|entry| text.extend([&Entry(entry).to_string(), "\n"]));
+    entries.into_iter().for_each(|entry| text.extend([&RevocationEntry(entry).to_string(), "\n"]));
     print(&text);
     Ok(())
 }

@@ -198,19 +198,19 @@ impl KeysSection {
         ];
         for (file, command) in named {
             let Some(file) = file else { continue };
-            let path = source.beside(file.get_ref());
+            let path = source.resolve(file.get_ref());
             if !path.exists() {
                 let fault = Fault::at(file.span(), format!("{} does not exist yet", path.display()));
                 faults.push(FileFault::Missing(fault.help(format!("`{command}` creates it"))));
             }
         }
-        if let Some(file) = self.signing.as_ref().filter(|file| source.beside(file.get_ref()).exists())
-            && let Err(failure) = Keys::load("attest", &source.beside(file.get_ref()))
+        if let Some(file) = self.signing.as_ref().filter(|file| source.resolve(file.get_ref()).exists())
+            && let Err(failure) = Keys::load("attest", &source.resolve(file.get_ref()))
         {
             faults.push(FileFault::Unusable(Fault::of(file.span(), &failure)));
         }
         let (Some(anchor), Some(objects)) = (&self.anchor, &self.objects) else { return faults };
-        let (path, folder) = (source.beside(anchor.get_ref()), source.beside(objects.get_ref()));
+        let (path, folder) = (source.resolve(anchor.get_ref()), source.resolve(objects.get_ref()));
         if path.exists()
             && folder.exists()
             && let Err(failure) = set(&path, &folder, unix_now().secs())

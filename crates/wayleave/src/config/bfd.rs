@@ -1,4 +1,4 @@
-//! How a SCION router asks whether its neighbours live.
+//! The configuration of BFD sessions of a SCION router.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -11,13 +11,13 @@ use super::rs::range;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BfdSection {
-    /// The least interval at which this router sends.
+    /// Desired minimum transmit interval.
     #[serde(default = "default_interval")]
     pub transmit_ms: Spanned<u64>,
-    /// The least interval at which it takes packets.
+    /// Required minimum receive interval.
     #[serde(default = "default_interval")]
     pub receive_ms: Spanned<u64>,
-    /// Packets in a row that may be missed, the last one being the end.
+    /// Detection multiplier: lost packets in a row after which the session is down.
     #[serde(default = "default_multiplier")]
     pub multiplier: Spanned<u64>,
 }

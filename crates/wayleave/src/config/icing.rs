@@ -1,4 +1,4 @@
-//! What an ICING node is told beside its links: meanings of tags, services, bounds.
+//! The configuration of an ICING node without its links: meaning of tags, services, accounts, limits.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -185,7 +185,7 @@ impl RouterFile {
     /// What is wrong with the key that signs reports, if one is named.
     pub(super) fn identity_fault(&self, source: &Source) -> Option<FileFault> {
         let named = self.icing.as_ref()?.get_ref().identity.as_ref()?;
-        let path = source.beside(named.get_ref());
+        let path = source.resolve(named.get_ref());
         if !path.exists() {
             let fault = Fault::at(named.span(), format!("{} does not exist yet", path.display()));
             return Some(FileFault::Missing(fault.help("`wayleave keys new FILE` makes it")));

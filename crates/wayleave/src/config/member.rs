@@ -193,8 +193,7 @@ fn policy_fault(error: &PolicyError) -> Fault {
         }
         PolicyProblem::RejectAnd(_) => format!("{problem}, expected `reject` without other actions"),
         PolicyProblem::IgnoreWithoutAnnounce => {
-            "`ignore_communities` permits nothing by itself, expected `announce` with \"all\" or a list beside it"
-                .into()
+            "`ignore_communities` permits nothing by itself, expected `announce` with \"all\" or a list as well".into()
         }
         _ => problem.to_string(),
     };

@@ -70,7 +70,7 @@ impl Source {
     }
 
     /// The path of a file that the configuration names, which is relative to the configuration's own folder.
-    pub fn beside(&self, path: &Path) -> PathBuf {
+    pub fn resolve(&self, path: &Path) -> PathBuf {
         self.path.parent().unwrap_or(Path::new("")).join(path)
     }
 

@@ -1,4 +1,4 @@
-//! What a Platypus router is told beside its links: waypoints, what may pass, accounts and lists.
+//! The configuration of a Platypus router without its links: waypoints, networks, accounts, revocations.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};

@@ -289,7 +289,7 @@ impl RouterFile {
         if let Some(fault) = self.stamper.as_ref().and_then(|stamper| stamper.get_ref().file_fault(source)) {
             return Some(fault);
         }
-        let path = source.beside(named.get_ref());
+        let path = source.resolve(named.get_ref());
         if !path.exists() {
             let fault = Fault::at(named.span(), format!("{} does not exist yet", path.display()));
             let make = format!("`wayleave keys forwarding FILE --format {}` creates it", self.forwarding.format.name());

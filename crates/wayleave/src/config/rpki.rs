@@ -71,14 +71,14 @@ impl RpkiSection {
     pub(super) fn file_faults(&self, source: &Source) -> Vec<FileFault> {
         let mut faults = Vec::new();
         for file in self.anchors.iter().chain(&self.certificates) {
-            let path = source.beside(file.get_ref());
+            let path = source.resolve(file.get_ref());
             if !path.exists() {
                 let message = format!("{} does not exist yet", path.display());
                 faults.push(FileFault::Missing(Fault::at(file.span(), message)));
             }
         }
         if let Some(section) = &self.tls {
-            let path = source.beside(&section.get_ref().authorities);
+            let path = source.resolve(&section.get_ref().authorities);
             if !path.exists() {
                 let message = format!("{} does not exist yet", path.display());
                 faults.push(FileFault::Missing(Fault::at(section.span(), message)));
@@ -91,7 +91,7 @@ impl RpkiSection {
 }
 
 fn read_tls(section: &TlsSection, source: &Source) -> Result<rtr::Tls, Failure> {
-    let path = source.beside(&section.authorities);
+    let path = source.resolve(&section.authorities);
     let pem = std::fs::read(&path).map_err(|error| Failure::system(path.display(), &error))?;
     rtr::tls(&section.name, &pem).map_err(|why| Failure::new(format!("{}: {why}", path.display())))
 }

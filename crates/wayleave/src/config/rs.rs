@@ -125,7 +125,7 @@ impl RsConfig {
     /// Faults of the files that it names.
     fn file_faults(&self, source: &Source) -> Vec<FileFault> {
         let mut faults: Vec<FileFault> = key_fault(&self.party.key, source).into_iter().collect();
-        let members = source.beside(self.party.members.get_ref());
+        let members = source.resolve(self.party.members.get_ref());
         if !members.exists() {
             let message = format!("{} does not exist yet", members.display());
             let fault = Fault::at(self.party.members.span(), message).help("`wayleave members init` creates it");
@@ -202,7 +202,7 @@ impl FileFault {
 
 pub(super) fn key_fault(key: &Spanned<PathBuf>, source: &Source) -> Option<FileFault> {
     use wayleave_runtime::identity::Identity;
-    let path = source.beside(key.get_ref());
+    let path = source.resolve(key.get_ref());
     let error = Identity::load(&path).err()?;
     let fault = Fault::at(key.span(), error.to_string());
     if path.exists() {

@@ -1,4 +1,4 @@
-//! What a Platypus router is told that stamps packets on their way: routes of waypoints, and which destinations take them.
+//! The configuration of a stamping Platypus router: routes of waypoints, and the destinations that use them.
 
 use std::path::PathBuf;
 
@@ -86,7 +86,7 @@ impl StamperSection {
     pub(super) fn file_fault(&self, source: &Source) -> Option<FileFault> {
         let named = self.routes.iter().flat_map(|route| &route.get_ref().capabilities);
         for named in named {
-            let path = source.beside(named.get_ref());
+            let path = source.resolve(named.get_ref());
             if !path.exists() {
                 let fault = Fault::at(named.span(), format!("{} does not exist yet", path.display()));
                 let make = "`wayleave keys capability FILE` or `wayleave keys delegate FILE` makes it";

@@ -113,7 +113,7 @@ impl Keys {
         Ok(Self { asn: file.asn, seeds: seeds.collect::<Result<_, Failure>>()? })
     }
 
-    /// The pairs, made anew from their seeds.
+    /// The key pairs, derived from their seeds.
     pub fn pairs(&self) -> Vec<(SuiteId, Box<dyn SuiteKey>)> {
         self.pairs_of(Part::WHOLE)
     }
@@ -178,28 +178,28 @@ pub fn load_anchor(path: &Path) -> Result<Anchor, Failure> {
     Ok(Anchor { name: file.name, public, not_before: file.not_before, not_after: file.not_after })
 }
 
-/// What the files of objects held, as far as their names, sizes and times tell, and when a view of them ends.
+/// Names, sizes and times of files, by which changes are noticed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Stamp(Vec<(PathBuf, u64, i64, i64)>);
+pub struct FileSnapshot(Vec<(PathBuf, u64, i64, i64)>);
 
-/// Looks at the files, and at `more`, without reading them.
-pub fn stamp(keys: &KeysSection, source: &Source, more: Vec<PathBuf>) -> Stamp {
-    let mut files: Vec<PathBuf> = keys.anchor.iter().map(|anchor| source.beside(anchor.get_ref())).collect();
+/// The files that the section names, and `more`; nothing is read.
+pub fn snapshot(keys: &KeysSection, source: &Source, more: Vec<PathBuf>) -> FileSnapshot {
+    let mut files: Vec<PathBuf> = keys.anchor.iter().map(|anchor| source.resolve(anchor.get_ref())).collect();
     if let Some(folder) = &keys.objects {
-        files.extend(object_files(&source.beside(folder.get_ref())).unwrap_or_default());
+        files.extend(object_files(&source.resolve(folder.get_ref())).unwrap_or_default());
     }
     files.extend(more);
-    let stamp = files.into_iter().map(|file| match fs::metadata(&file) {
+    let snapshot = files.into_iter().map(|file| match fs::metadata(&file) {
         Ok(meta) => (file, meta.len(), meta.mtime(), meta.mtime_nsec()),
         Err(_) => (file, 0, 0, 0),
     });
-    Stamp(stamp.collect())
+    FileSnapshot(snapshot.collect())
 }
 
 /// The objects that the anchor has signed, and what was refused; `Ok(None)` without an anchor.
 pub fn objects(keys: &KeysSection, source: &Source) -> Result<Option<(Vec<String>, ObjectSet)>, Failure> {
     let (Some(anchor), Some(folder)) = (&keys.anchor, &keys.objects) else { return Ok(None) };
-    let known = set(&source.beside(anchor.get_ref()), &source.beside(folder.get_ref()), unix_now().secs());
+    let known = set(&source.resolve(anchor.get_ref()), &source.resolve(folder.get_ref()), unix_now().secs());
     known.map(Some).map_err(|failure| source.failure(Fault::of(anchor.span(), &failure)))
 }
 
@@ -254,19 +254,19 @@ pub fn save_object(folder: &Path, object: &Object, octets: &[u8]) -> Outcome<Pat
     let path = folder.join(format!("{kind}-{}.{OBJECT}", object.asn().0));
     let system = |error| Failure::system(path.display(), &error);
     fs::create_dir_all(folder).map_err(system)?;
-    // Whole or not at all, whoever reads meanwhile.
-    let beside = path.with_extension("new");
-    fs::write(&beside, octets).and_then(|()| fs::rename(&beside, &path)).map_err(system)?;
+    // In one step, so that a reader never sees half of an object.
+    let temporary = path.with_extension("new");
+    fs::write(&temporary, octets).and_then(|()| fs::rename(&temporary, &path)).map_err(system)?;
     Ok(path)
 }
 
 /// The keys that a proxy signs with; none without a file.
 pub fn ring(keys: &KeysSection, asn: Asn, source: &Source) -> Outcome<KeyRing> {
     let Some(file) = &keys.signing else { return Ok(KeyRing::default()) };
-    let loaded = Keys::load("attest", &source.beside(file.get_ref()));
+    let loaded = Keys::load("attest", &source.resolve(file.get_ref()));
     let loaded = loaded.map_err(|failure| source.failure(Fault::of(file.span(), &failure)))?;
     if loaded.asn != Some(asn) {
-        let whose = loaded.asn.map_or("nobody".to_owned(), |asn| asn.to_string());
+        let whose = loaded.asn.map_or("no AS".to_owned(), |asn| asn.to_string());
         let message = format!("these are keys of {whose}, expected keys of {asn}");
         return Err(source.failure(Fault::at(file.span(), message)).into());
     }

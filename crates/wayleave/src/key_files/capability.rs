@@ -18,7 +18,7 @@ use crate::failure::{Failure, Outcome};
 use crate::key_files::forwarding::{ForwardingKeys, read_secret};
 use crate::key_files::private;
 
-/// What such a file says of itself.
+/// The role in a file's header.
 pub const ROLE: &str = "capability";
 /// Key epochs of a file, at most.
 pub const MOST_EPOCHS: u32 = 4_096;
@@ -102,9 +102,9 @@ impl Capabilities {
                     );
                 }
                 (None, Some(id)) => TemporalSecret::new(key.clone(), self.afi()).delegate(id, prefix),
-                (Some(held), None) => DelegatedSecret::new(key.clone(), held).narrow(prefix),
-                (Some(held), Some(id)) => {
-                    DelegatedSecret::new(key.clone(), held).hand_on(id).and_then(|next| next.narrow(prefix))
+                (Some(existing), None) => DelegatedSecret::new(key.clone(), existing).narrow(prefix),
+                (Some(existing), Some(id)) => {
+                    DelegatedSecret::new(key.clone(), existing).hand_on(id).and_then(|next| next.narrow(prefix))
                 }
             };
             let next = next.map_err(refused)?;

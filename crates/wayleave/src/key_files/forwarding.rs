@@ -14,7 +14,7 @@ use crate::key_files::private;
 
 /// Keys of a file, at most: the previous, the current and the next one.
 const MOST: usize = 3;
-/// What such a file says of itself.
+/// The role in a file's header.
 const ROLE: &str = "router";
 
 #[derive(Serialize, Deserialize)]
@@ -93,15 +93,15 @@ impl ForwardingKeys {
         let text = private::read(path)?;
         // The reader's own words would show the line, which is secret.
         let table: toml::Table = toml::from_str(&text).unwrap_or_default();
-        let said = |name: &str| table.get(name).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
+        let field = |name: &str| table.get(name).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
         let refused = |what: String| Failure::new(format!("{} {what}", path.display()));
-        match said("role") {
+        match field("role") {
             role if role == ROLE => {}
             role if role.is_empty() => return Err(refused("is no file of forwarding keys".to_owned())),
             role => return Err(refused(format!("has keys for `{role}`, not for `{ROLE}`"))),
         }
-        if said("format") != format.name() {
-            return Err(refused(format!("has keys for {} packets, not for {}", said("format"), format.name())));
+        if field("format") != format.name() {
+            return Err(refused(format!("has keys for {} packets, not for {}", field("format"), format.name())));
         }
         let malformed = || refused("is a damaged file of forwarding keys".to_owned());
         let file: KeyFile = toml::from_str(&text).map_err(|_| malformed())?;

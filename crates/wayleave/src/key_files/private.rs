@@ -47,7 +47,7 @@ pub fn create(path: &Path, text: &str) -> Outcome {
 }
 
 /// Where the next file is written before it takes the place of the one at `path`.
-pub fn beside(path: &Path) -> PathBuf {
+pub fn temporary(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     path.with_file_name(name)
@@ -55,9 +55,9 @@ pub fn beside(path: &Path) -> PathBuf {
 
 /// Puts a file in the place of the one before in one step: who reads meanwhile finds the old one or the new one.
 pub fn replace(path: &Path, text: &str) -> Outcome {
-    let beside = beside(path);
-    create(&beside, text)?;
-    fs::rename(&beside, path).map_err(|error| Failure::system(path.display(), &error))?;
+    let temporary = temporary(path);
+    create(&temporary, text)?;
+    fs::rename(&temporary, path).map_err(|error| Failure::system(path.display(), &error))?;
     sync_folder(path)
 }
 

@@ -13,7 +13,7 @@ use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
 
-/// Octets of the signature, which stands in front of the list.
+/// Octets of the signature, which precedes the list.
 pub const SIGNATURE: usize = 64;
 /// Octets of the longest list, with 15 for each entry.
 const MOST_OCTETS: u64 = (SIGNATURE + 17 + 15 * MAX_ENTRIES) as u64;
@@ -45,7 +45,7 @@ pub fn open(path: &Path, key: &VerifyingKey) -> Outcome<Option<RevocationList>> 
 /// old list stays.
 pub struct Replacement {
     path: PathBuf,
-    beside: PathBuf,
+    temporary: PathBuf,
     file: File,
     is_placed: bool,
 }
@@ -53,23 +53,23 @@ pub struct Replacement {
 impl Replacement {
     /// Begins a new list in place of the one at `path`, which is read afterwards.
     pub fn begin(path: &Path) -> Outcome<Self> {
-        let beside = private::beside(path);
-        let made = OpenOptions::new().write(true).create_new(true).open(&beside);
+        let temporary = private::temporary(path);
+        let made = OpenOptions::new().write(true).create_new(true).open(&temporary);
         let file = made.map_err(|error| {
-            let failure = Failure::system(beside.display(), &error);
+            let failure = Failure::system(temporary.display(), &error);
             let help = format!(
                 "another command may be writing this list; if none is, an earlier one was interrupted: remove {}",
-                beside.display()
+                temporary.display()
             );
             if error.kind() == ErrorKind::AlreadyExists { failure.help(help) } else { failure }
         })?;
-        Ok(Self { path: path.to_owned(), beside, file, is_placed: false })
+        Ok(Self { path: path.to_owned(), temporary, file, is_placed: false })
     }
 
     /// Writes the parts one after the other, and puts the new list in the old one's place in one step.
     pub fn finish(mut self, parts: &[&[u8]]) -> Outcome {
         let written = parts.iter().try_for_each(|part| self.file.write_all(part)).and_then(|()| self.file.sync_all());
-        let placed = written.and_then(|()| fs::rename(&self.beside, &self.path));
+        let placed = written.and_then(|()| fs::rename(&self.temporary, &self.path));
         placed.map_err(|error| Failure::system(self.path.display(), &error))?;
         self.is_placed = true;
         private::sync_folder(&self.path)
@@ -80,7 +80,7 @@ impl Drop for Replacement {
     fn drop(&mut self) {
         if !self.is_placed {
             // What cannot be removed is named by the next command.
-            let _ = fs::remove_file(&self.beside);
+            let _ = fs::remove_file(&self.temporary);
         }
     }
 }
@@ -88,9 +88,9 @@ impl Drop for Replacement {
 /// An entry as text: `PRINCIPAL`, `PRINCIPAL/DELEGATION` or `PRINCIPAL/DELEGATION/SUB-DELEGATION`, and with
 /// `@INTERVAL:EPOCH` for one key epoch alone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Entry(pub Revocation);
+pub struct RevocationEntry(pub Revocation);
 
-impl fmt::Display for Entry {
+impl fmt::Display for RevocationEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.principal.number())?;
         if let Some((id, sub)) = self.0.delegation {
@@ -101,7 +101,7 @@ impl fmt::Display for Entry {
     }
 }
 
-impl FromStr for Entry {
+impl FromStr for RevocationEntry {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         parse(text).map(Self).ok_or_else(|| {
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn entries_are_read_as_they_are_written_and_nothing_else_is_an_entry() {
         for text in ["7", "0/0", "16777215/3/9", "7@12:424242", "7/3/9@24:4294967295"] {
-            assert_eq!(text.parse::<Entry>().expect("an entry").to_string(), text);
+            assert_eq!(text.parse::<RevocationEntry>().expect("an entry").to_string(), text);
         }
         let wrong = [
             "",
@@ -163,7 +163,7 @@ mod tests {
             "7 ",
         ];
         for text in wrong {
-            assert!(text.parse::<Entry>().is_err(), "{text}");
+            assert!(text.parse::<RevocationEntry>().is_err(), "{text}");
         }
     }
 }

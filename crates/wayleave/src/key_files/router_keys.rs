@@ -16,8 +16,8 @@ const MOST_FILES: usize = 200_000;
 /// Largest file that is read, in octets.
 const MOST_OCTETS: u64 = 16 << 20;
 
-/// The key for attestations that a router key is, which holds between these times in seconds since 1970. `Err` says why
-/// it is none.
+/// A router key as attestation key, valid between these times in seconds since 1970. `Err` is the reason why it cannot be
+/// used.
 pub fn registered(key: &RouterKey, not_before: u64, not_after: u64) -> Result<(Asn, RegisteredKey), String> {
     let wrong = |why: &dyn std::fmt::Display| format!("a router key of {}: {why}", key.asn);
     let (suite, public) = match key.public_key().map_err(|error| wrong(&error))? {
@@ -32,18 +32,18 @@ pub fn registered(key: &RouterKey, not_before: u64, not_after: u64) -> Result<(A
     Ok((key.asn, RegisteredKey { suite, public, not_before, not_after }))
 }
 
-/// What a folder of certificates gives.
+/// The content of a folder of certificates.
 #[derive(Default)]
-pub struct Read {
+pub struct Imported {
     pub keys: Vec<CertifiedKey>,
-    /// What does not count, with its reason.
+    /// Refused files, each with the reason.
     pub refused: Vec<String>,
-    /// When the time of something begins that does not count yet, in seconds since 1970: the first such moment.
+    /// When the first certificate that is not valid yet begins, in seconds since 1970.
     pub begins: Option<u64>,
 }
 
 /// The router keys of a folder's certificates under these trust anchors.
-pub fn read(anchors: &[PathBuf], folder: &Path, now: UnixTime) -> Result<Read, Failure> {
+pub fn read(anchors: &[PathBuf], folder: &Path, now: UnixTime) -> Result<Imported, Failure> {
     let mut unreadable = Vec::new();
     let mut load = |paths: &[PathBuf]| -> Vec<File> {
         let mut files = Vec::new();
@@ -70,7 +70,7 @@ pub fn read(anchors: &[PathBuf], folder: &Path, now: UnixTime) -> Result<Read, F
     let begins = begins.min();
     let described = |(name, error): (String, CertificateError)| format!("{name}: {error}");
     unreadable.extend(refused.into_iter().map(described));
-    Ok(Read { keys, refused: unreadable, begins })
+    Ok(Imported { keys, refused: unreadable, begins })
 }
 
 /// The files of a folder with this ending, in order.

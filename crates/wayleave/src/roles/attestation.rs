@@ -30,7 +30,7 @@ use crate::key_files::attestation as files;
 
 /// How often unused records are freed, and the time recorded.
 const SWEEP: Duration = Duration::from_secs(30);
-/// Seconds by which the clock may stand before a time that it has shown.
+/// Seconds by which the clock may be earlier than a time that it has shown.
 const CLOCK_TOLERANCE: u64 = 600;
 /// The table of few-time keys' counts, and that of the last time seen.
 const COUNTS: &str = "counts";
@@ -130,7 +130,7 @@ pub async fn maintain<M, E>(
     }
 }
 
-/// The latest time that the clock has shown. A clock that stands before it is wrong, and with it every expiry.
+/// The latest time that the clock has shown. If the clock is earlier now, it is wrong, and with it every expiry.
 pub fn check_clock(store: &FileStore, clock: Clock) -> Outcome<u64> {
     let last = store.load(TIMES)?.into_iter().find(|(key, _)| key == LAST);
     let last = last.and_then(|(_, value)| Some(u64::from_be_bytes(value.try_into().ok()?))).unwrap_or(0);
@@ -139,7 +139,7 @@ pub fn check_clock(store: &FileStore, clock: Clock) -> Outcome<u64> {
         error!(
             now,
             last,
-            "this machine's clock stands before a time that it has shown earlier; expiries are wrong until it is set"
+            "this machine's clock is earlier than a time that it has shown before; expiries are wrong until it is set"
         );
     }
     Ok(last)

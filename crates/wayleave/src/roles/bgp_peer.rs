@@ -39,10 +39,10 @@ const SWEEP: Duration = Duration::from_secs(60);
 /// event for it. So this queue never refuses a route. Its bound is the number of prefixes: a route replaces the one that
 /// waits for the same prefix, which the peer need not hear of any more.
 #[derive(Clone, Debug, Default)]
-pub struct RouteQueue(Arc<(Mutex<Waiting>, Notify)>);
+pub struct RouteQueue(Arc<(Mutex<WaitingRoutes>, Notify)>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitingRoutes {
     order: Vec<Prefix>,
     routes: HashMap<Prefix, Option<Attributes>>,
 }
@@ -66,7 +66,7 @@ impl RouteQueue {
     /// Takes all that wait.
     fn take(&self) -> impl Iterator<Item = (Prefix, Option<Attributes>)> + use<> {
         let waiting = std::mem::take(&mut *self.0.0.lock().unwrap_or_else(PoisonError::into_inner));
-        let Waiting { order, mut routes } = waiting;
+        let WaitingRoutes { order, mut routes } = waiting;
         order.into_iter().filter_map(move |prefix| routes.remove_entry(&prefix))
     }
 }
@@ -176,7 +176,7 @@ impl<E: From<PeerEvent>> Driver<E> {
                     Some(event) => self.tcp(event).await,
                     None => return,
                 },
-                _ = &mut stopped => break, // also when nobody holds the handle any more
+                _ = &mut stopped => break, // also when the handle was dropped
                 () = self.routes.changed() => {}
                 update = replayed.recv(), if writable => if let Some(update) = update { self.input(Input::Once(update)) },
                 () = sleep_until(due), if deadline.is_some() => self.peer.handle_timeout(self.clock.now()),

@@ -263,7 +263,7 @@ impl<E: Send + 'static> Running<E> {
         Self { events, thread }
     }
 
-    /// Waits for the end of the machine, which nobody asked for, and returns why it ended. Cancel safe.
+    /// Waits until the machine ends without being stopped, and returns why. Cancel safe.
     pub async fn failed(&mut self) -> Failure {
         match (&mut self.thread).await {
             Ok(Err(failure)) => failure,

@@ -7,25 +7,25 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use wayleave_runtime::clock::unix_now;
 
-/// Events that are kept.
-const MOST: usize = 1000;
+/// Events in the list; older ones are dropped.
+const MAX_EVENTS: usize = 1000;
 
 /// A bounded list of events, the newest last.
 #[derive(Clone, Debug, Default)]
 pub struct Events(Arc<Mutex<VecDeque<Value>>>);
 
 impl Events {
-    /// Notes an event with the time.
+    /// Adds an event with the time.
     pub fn note(&self, event: &impl Serialize) {
         let event = json!({ "unix": unix_now().secs(), "what": event });
         let mut events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if events.len() == MOST {
+        if events.len() == MAX_EVENTS {
             events.pop_front();
         }
         events.push_back(event);
     }
 
-    /// All that are kept.
+    /// The list as JSON.
     pub fn list(&self) -> Value {
         let events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         json!({ "version": 1, "events": events.iter().collect::<Vec<_>>() })

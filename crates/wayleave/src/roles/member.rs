@@ -56,8 +56,8 @@ impl Role for MemberRole {
         }
         let Daemon { clock, source, events: log, .. } = daemon;
         let (file, clock) = (&config.file, *clock);
-        let identity = Identity::load(&source.beside(file.member.key.get_ref()))?;
-        let (store, stored) = state::open(&source.beside(&file.member.state))?;
+        let identity = Identity::load(&source.resolve(file.member.key.get_ref()))?;
+        let (store, stored) = state::open(&source.resolve(&file.member.state))?;
         let asn = *file.router.get_ref().asn.get_ref();
         let started = match file.attestation.as_ref().map(Spanned::get_ref) {
             Some(section) => Some(attestation::start(section, asn, source, &store, clock).await?),

@@ -19,7 +19,7 @@ use wayleave_runtime::rpki::RpkiData;
 use wayleave_runtime::rpki::certificates::CertifiedKey;
 use wayleave_runtime::rpki::rtr::CacheState;
 
-use self::cache::{Answer, Followed};
+use self::cache::{Answer, FollowedCache};
 use crate::config::Source;
 use crate::config::attest::KeysSection;
 use crate::config::rpki::RpkiSection;
@@ -98,12 +98,12 @@ pub struct Origins {
 impl Origins {
     /// Reads everything once, and follows it from then on. Fails where something cannot be read at the start.
     pub async fn follow(sources: OriginSources) -> Outcome<Self> {
-        let mut cache = Followed::start(sources.rpki.cache(&sources.source)?);
+        let mut cache = FollowedCache::start(sources.rpki.cache(&sources.source)?);
         if let Some(cache) = &mut cache {
             // The sessions need not wait longer: a later answer is taken over when it comes.
             let _ = timeout(FIRST_ANSWER, cache.changed()).await;
         }
-        let (first, answer) = (sources.clone(), cache.as_mut().map(Followed::answer));
+        let (first, answer) = (sources.clone(), cache.as_mut().map(FollowedCache::answer));
         let read = spawn_blocking(move || {
             let mut reader = Reader::default();
             reader.read(&first, unix_now())?;
@@ -136,14 +136,14 @@ impl Drop for Origins {
 }
 
 /// Waits until something else counts of the cache; for ever without a cache.
-async fn cache_changed(cache: &mut Option<Followed>) {
+async fn cache_changed(cache: &mut Option<FollowedCache>) {
     match cache {
         Some(followed) => followed.changed().await,
         None => std::future::pending().await,
     }
 }
 
-async fn follow(reader: Reader, mut sources: watch::Receiver<OriginSources>, mut cache: Option<Followed>) {
+async fn follow(reader: Reader, mut sources: watch::Receiver<OriginSources>, mut cache: Option<FollowedCache>) {
     let reader = Arc::new(Mutex::new(reader));
     let mut ticks = tokio::time::interval(CHECK_INTERVAL);
     loop {
@@ -159,7 +159,7 @@ async fn follow(reader: Reader, mut sources: watch::Receiver<OriginSources>, mut
             () = cache_changed(&mut cache) => {}
             _ = ticks.tick() => {}
         };
-        let answer = cache.as_mut().map(Followed::answer);
+        let answer = cache.as_mut().map(FollowedCache::answer);
         let (sources, reader) = (sources.borrow().clone(), Arc::clone(&reader));
         let update = move || {
             let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
@@ -174,9 +174,9 @@ async fn follow(reader: Reader, mut sources: watch::Receiver<OriginSources>, mut
 }
 
 /// Follows the cache that the configuration names now, if it is another one.
-fn follow_other_cache(cache: &mut Option<Followed>, sources: &OriginSources) {
+fn follow_other_cache(cache: &mut Option<FollowedCache>, sources: &OriginSources) {
     match sources.rpki.cache(&sources.source) {
-        Ok(new) => Followed::follow(cache, new),
+        Ok(new) => FollowedCache::follow(cache, new),
         Err(failures) => {
             failures.0.iter().for_each(|failure| error!("reload: {failure}; the RTR cache of before stays in use"))
         }
@@ -196,7 +196,7 @@ fn name(standing: CacheState) -> &'static str {
 struct Reader {
     generation: u64,
     /// The files' names, sizes and times when they were last read.
-    stamp: files::Stamp,
+    snapshot: files::FileSnapshot,
     /// When the view changes by time alone (something begins or ends), in seconds since 1970.
     until: Option<u64>,
     /// `None` without a trust anchor.
@@ -217,7 +217,7 @@ impl Reader {
         let now = unix_now();
         let is_over = self.until.is_some_and(|until| until <= now.secs());
         let mut changed = self.take_over(answer);
-        if is_requested || is_over || self.stamp != stamp(sources) {
+        if is_requested || is_over || self.snapshot != snapshot(sources) {
             match self.read(sources, now) {
                 Ok(()) => changed = true,
                 Err(failure) => {
@@ -275,22 +275,22 @@ impl Reader {
 
     /// Reads the files. Changes nothing if it fails.
     fn read(&mut self, sources: &OriginSources, now: UnixTime) -> Result<(), Failure> {
-        let stamp = stamp(sources);
+        let snapshot = snapshot(sources);
         let (mut refused, set) = match files::objects(&sources.keys, &sources.source)? {
             Some((refused, set)) => (refused, Some(set)),
             None => (Vec::new(), None),
         };
         let certified = match &sources.rpki.certificates {
             Some(folder) => {
-                let beside = |path: &toml::Spanned<std::path::PathBuf>| sources.source.beside(path.get_ref());
-                let anchors: Vec<_> = sources.rpki.anchors.iter().map(beside).collect();
-                router_keys::read(&anchors, &beside(folder), now)?
+                let resolve = |path: &toml::Spanned<std::path::PathBuf>| sources.source.resolve(path.get_ref());
+                let anchors: Vec<_> = sources.rpki.anchors.iter().map(resolve).collect();
+                router_keys::read(&anchors, &resolve(folder), now)?
             }
-            None => router_keys::Read::default(),
+            None => router_keys::Imported::default(),
         };
         refused.extend(certified.refused);
         refused.iter().for_each(refuse);
-        (self.stamp, self.set, self.refused) = (stamp, set, refused.len());
+        (self.snapshot, self.set, self.refused) = (snapshot, set, refused.len());
         (self.certified, self.begins) = (certified.keys, certified.begins);
         Ok(())
     }
@@ -340,7 +340,7 @@ impl Default for Reader {
     fn default() -> Self {
         Self {
             generation: 0,
-            stamp: files::Stamp::default(),
+            snapshot: files::FileSnapshot::default(),
             until: None,
             set: None,
             certified: Vec::new(),
@@ -359,15 +359,15 @@ fn refuse(refused: &String) {
 }
 
 /// The files' names, sizes and times, by which a change is noticed.
-fn stamp(sources: &OriginSources) -> files::Stamp {
-    let mut more: Vec<_> = sources.rpki.anchors.iter().map(|anchor| sources.source.beside(anchor.get_ref())).collect();
+fn snapshot(sources: &OriginSources) -> files::FileSnapshot {
+    let mut more: Vec<_> = sources.rpki.anchors.iter().map(|anchor| sources.source.resolve(anchor.get_ref())).collect();
     if let Some(folder) = &sources.rpki.certificates {
-        let folder = sources.source.beside(folder.get_ref());
+        let folder = sources.source.resolve(folder.get_ref());
         for ending in ["cer", "crl"] {
             more.extend(router_keys::files(&folder, ending).unwrap_or_default());
         }
     }
-    files::stamp(&sources.keys, &sources.source, more)
+    files::snapshot(&sources.keys, &sources.source, more)
 }
 
 #[cfg(test)]

@@ -51,13 +51,13 @@ impl Role for Rs {
         }
         let Daemon { clock, source, path, events: log } = daemon;
         let party = &config.party;
-        let identity = Identity::load(&source.beside(party.key.get_ref()))?;
+        let identity = Identity::load(&source.resolve(party.key.get_ref()))?;
         let (octets, set) = member_set::read(&config, source)?;
         let recommendation = member_set::recommendation(&config, source, &set)?;
-        let (store, stored) = state::open(&source.beside(&party.state))?;
+        let (store, stored) = state::open(&source.resolve(&party.state))?;
         let mut machine =
             Party::new(config::machine(&config), &seed()?, &octets, stored, clock.now()).map_err(|error| {
-                let set = source.beside(party.members.get_ref());
+                let set = source.resolve(party.members.get_ref());
                 Failure::from_error(&error).help(format!("see {} and {}", path.display(), set.display()))
             })?;
         machine.handle(PartyInput::Recommendation(recommendation), clock.now());

@@ -8,7 +8,7 @@ use tracing::error;
 use wayleave_runtime::rpki::rtr::{self, CacheState, Snapshot};
 
 /// A cache in use.
-pub(super) struct Followed {
+pub(super) struct FollowedCache {
     cache: rtr::Cache,
     snapshots: watch::Receiver<Snapshot>,
     task: JoinHandle<()>,
@@ -32,7 +32,7 @@ impl Answer {
     }
 }
 
-impl Followed {
+impl FollowedCache {
     pub(super) fn start(cache: Option<rtr::Cache>) -> Option<Self> {
         let cache = cache?;
         let (snapshots, task) = rtr::follow(cache.clone());
@@ -83,7 +83,7 @@ impl Followed {
     }
 }
 
-impl Drop for Followed {
+impl Drop for FollowedCache {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -111,14 +111,14 @@ mod tests {
         -----END CERTIFICATE-----\n";
 
     /// A cache with data; no connection is made.
-    fn followed(cache: rtr::Cache) -> (Option<Followed>, watch::Sender<Snapshot>) {
+    fn followed(cache: rtr::Cache) -> (Option<FollowedCache>, watch::Sender<Snapshot>) {
         let vrp = Vrp { prefix: "192.0.2.0/24".parse().expect("a prefix"), max_length: 24, asn: Asn(64_496) };
         let validated = Arc::new(RpkiData { vrps: [vrp].into(), ..RpkiData::default() });
         let expires = Some(Instant::now() + Duration::from_secs(600));
         let (sender, snapshots) =
             watch::channel(Snapshot { generation: 1, standing: CacheState::Current, validated, expires });
         let task = tokio::spawn(std::future::pending());
-        (Some(Followed { cache, snapshots, task, before: None }), sender)
+        (Some(FollowedCache { cache, snapshots, task, before: None }), sender)
     }
 
     /// A cache that does not answer.
@@ -127,7 +127,7 @@ mod tests {
         rtr::Cache { address: format!("127.0.0.1:{port}"), tls }
     }
 
-    fn heard(followed: &mut Option<Followed>) -> (String, CacheState, usize) {
+    fn heard(followed: &mut Option<FollowedCache>) -> (String, CacheState, usize) {
         let heard = followed.as_mut().expect("followed").answer();
         (heard.address, heard.snapshot.standing, heard.snapshot.validated.vrps.len())
     }
@@ -135,20 +135,20 @@ mod tests {
     #[tokio::test]
     async fn a_session_over_tls_survives_a_reload_of_the_same_configuration() {
         let (mut followed, sender) = followed(cache(1, Some("cache.example")));
-        Followed::follow(&mut followed, Some(cache(1, Some("cache.example"))));
+        FollowedCache::follow(&mut followed, Some(cache(1, Some("cache.example"))));
         assert_eq!(sender.receiver_count(), 1, "still the same session");
         assert_eq!(heard(&mut followed), ("127.0.0.1:1".to_owned(), CacheState::Current, 1));
-        Followed::follow(&mut followed, Some(cache(1, Some("other.example"))));
+        FollowedCache::follow(&mut followed, Some(cache(1, Some("other.example"))));
         assert_eq!(sender.receiver_count(), 0, "another name is demanded");
     }
 
     #[tokio::test]
     async fn data_of_a_cache_counts_until_the_next_cache_answers_or_it_expires() {
         let (mut old, _sender) = followed(cache(1, None));
-        Followed::follow(&mut old, Some(cache(2, None)));
+        FollowedCache::follow(&mut old, Some(cache(2, None)));
         assert_eq!(heard(&mut old), ("127.0.0.1:1".to_owned(), CacheState::Stale, 1));
         // Also over a second change.
-        Followed::follow(&mut old, Some(cache(3, None)));
+        FollowedCache::follow(&mut old, Some(cache(3, None)));
         assert_eq!(heard(&mut old), ("127.0.0.1:1".to_owned(), CacheState::Stale, 1));
         let waiting = old.as_mut().expect("followed");
         waiting.before.as_mut().expect("held").snapshot.expires = Some(Instant::now());
@@ -159,7 +159,7 @@ mod tests {
         let before = answered.as_mut().expect("followed").answer().remaining();
         answered.as_mut().expect("followed").before = before.map(|heard| Answer { address: "old".to_owned(), ..heard });
         assert_eq!(heard(&mut answered).0, "127.0.0.1:1", "the new cache has answered");
-        Followed::follow(&mut answered, None);
+        FollowedCache::follow(&mut answered, None);
         assert!(answered.is_none(), "without a cache nothing of it counts");
     }
 }

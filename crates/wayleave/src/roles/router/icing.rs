@@ -101,7 +101,7 @@ pub fn identity(file: &RouterFile, source: &Source) -> Result<Option<SigningKey>
     let Some(named) = file.icing.as_ref().and_then(|section| section.get_ref().identity.as_ref()) else {
         return Ok(None);
     };
-    let loaded = Identity::load(&source.beside(named.get_ref()));
+    let loaded = Identity::load(&source.resolve(named.get_ref()));
     let key = loaded.map(|identity| signing_key(&identity)).map_err(|error| Failure::from_error(&error));
     key.map(Some).map_err(|failure| source.failure(Fault::of(named.span(), &failure)))
 }

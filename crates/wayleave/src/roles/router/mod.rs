@@ -114,7 +114,7 @@ pub async fn run(path: &Path) -> Outcome {
     let keys = load_keys(&file, &source)?;
     let held = Held::load(&file, &source)?;
     let store = match &file.forwarding.state {
-        Some(state) => Some(Arc::new(FileStore::open(&source.beside(state))?)),
+        Some(state) => Some(Arc::new(FileStore::open(&source.resolve(state))?)),
         None => None,
     };
     let journal = restored(store.as_deref())?;
@@ -177,7 +177,7 @@ pub async fn run(path: &Path) -> Outcome {
 
 fn load_keys(file: &RouterFile, source: &Source) -> Result<ForwardingKeys, Failure> {
     let named = &file.forwarding.keys;
-    ForwardingKeys::load(file.forwarding.format, &source.beside(named.get_ref()))
+    ForwardingKeys::load(file.forwarding.format, &source.resolve(named.get_ref()))
         .map_err(|failure| source.failure(Fault::of(named.span(), &failure)))
 }
 

@@ -38,7 +38,7 @@ pub struct Watched {
 impl Watched {
     pub fn new(file: &RouterFile, source: &Source, store: Option<Arc<FileStore>>) -> Outcome<Self> {
         let section = file.platypus.as_ref().and_then(|section| section.get_ref().revocations.as_ref());
-        let named = section.map(|list| (source.beside(&list.get_ref().file), list.get_ref().key.0.0));
+        let named = section.map(|list| (source.resolve(&list.get_ref().file), list.get_ref().key.0.0));
         let records = store.as_ref().map_or(Ok(Vec::new()), |store| store.load(TABLE))?;
         let last = records.into_iter().find(|(key, _)| key == SEQUENCE);
         let sequence = last.and_then(|(_, value)| Some(u64::from_be_bytes(value.try_into().ok()?))).unwrap_or(0);

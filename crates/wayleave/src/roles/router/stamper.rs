@@ -39,7 +39,7 @@ impl Held {
     pub fn load(file: &RouterFile, source: &Source) -> Result<Option<Self>, Failure> {
         let Some(section) = &file.stamper else { return Ok(None) };
         let one = |named: &Spanned<std::path::PathBuf>| {
-            let path = source.beside(named.get_ref());
+            let path = source.resolve(named.get_ref());
             let loaded = Capabilities::load(&path);
             let loaded = loaded.map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?;
             Ok((loaded, path.display().to_string()))

@@ -19,13 +19,13 @@ use crate::key_files::member_set;
 
 /// The set in the file that the configuration names: its octets and its content, signed by the operator.
 pub fn read(config: &RsConfig, source: &Source) -> Outcome<(Vec<u8>, MemberSet)> {
-    member_set::verified(&source.beside(config.party.members.get_ref()), &config.party.operator.get_ref().0)
+    member_set::verified(&source.resolve(config.party.members.get_ref()), &config.party.operator.get_ref().0)
 }
 
 /// The exchange's recommendation by slot; empty if the configuration names none.
 pub fn recommendation(config: &RsConfig, source: &Source, set: &MemberSet) -> Outcome<BTreeMap<u32, u8>> {
     let Some(file) = &config.party.recommendation else { return Ok(BTreeMap::new()) };
-    Recommendation::read(&source.beside(file.get_ref()), set)
+    Recommendation::read(&source.resolve(file.get_ref()), set)
 }
 
 /// The certificates of all active members.
@@ -54,7 +54,7 @@ pub async fn save(events: mpsc::Sender<Event>, configuration: PathBuf) {
 pub fn write_if_newer(configuration: &Path, octets: &[u8]) -> Outcome<Option<u64>> {
     let source = Source::read(configuration)?;
     let config = RsConfig::parse(&source)?;
-    let file = source.beside(config.party.members.get_ref());
+    let file = source.resolve(config.party.members.get_ref());
     let new = SignedMemberSet::decode(octets).map_err(|error| Failure::from_error(&error))?;
     let new = new.verify(&config.party.operator.get_ref().0.0).map_err(|error| Failure::from_error(&error))?;
     let is_newer = !file.exists() || read(&config, &source)?.1.number < new.number;

@@ -13,7 +13,7 @@ use super::*;
 use crate::config::{EXAMPLE_OPERATOR, PublicKey};
 use crate::key_files;
 
-/// A party's configuration beside a signed set of one member and a recommendation.
+/// A folder with a party's configuration, a signed set of one member and a recommendation.
 fn folder(name: &str) -> std::path::PathBuf {
     let folder = std::env::temp_dir().join(format!("wayleave-rs-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&folder);
