@@ -6,55 +6,61 @@ use clap::{Args, ValueEnum};
 
 #[derive(Args, Debug)]
 pub struct Bench {
-    /// Which; see --list.
+    /// The benchmark to run; --list names all.
     #[arg(required_unless_present = "list")]
     pub name: Option<String>,
-    /// Name all benchmarks.
+    /// List the names of all benchmarks.
     #[arg(long)]
     pub list: bool,
-    /// One JSON object on one line.
+    /// Print the results as one JSON object on one line.
     #[arg(long)]
     pub json: bool,
-    /// A minute at most.
+    /// The short form, which takes a minute at most.
     #[arg(long)]
     pub short: bool,
+    /// Members of the exchange.
     #[arg(long)]
     pub members: Option<usize>,
+    /// Routes of the prefix, in select-best.
     #[arg(long)]
     pub routes: Option<usize>,
+    /// What select-best returns to a member: the index of the route, or its key.
     #[arg(long, value_enum)]
     pub output: Option<BenchOutput>,
+    /// How export-all computes: direct by default.
     #[arg(long, value_enum)]
     pub mode: Option<BenchMode>,
+    /// MRT file with the trace or table to measure; the trace that comes with the sources by default.
     #[arg(long)]
     pub mrt: Option<PathBuf>,
-    /// Milliseconds; 0 evaluates at once.
+    /// Milliseconds between evaluations in exchange-trace; 0 evaluates every UPDATE at once.
     #[arg(long)]
     pub tick: Option<u64>,
-    /// Prefixes of the trace that are played.
+    /// Prefixes of the trace or table to use, at most.
     #[arg(long)]
     pub prefixes: Option<usize>,
+    /// Repetitions of each measurement.
     #[arg(long)]
     pub repetitions: Option<usize>,
-    /// Of forward and stamp: packets begin with their slots of 2 KiB, instead of a cache line further each.
+    /// forward and stamp: let all packets begin at the same offset of their 2 KiB slots, not each one cache line further.
     #[arg(long)]
     pub aligned: bool,
-    /// Attestation suites, or baselines, to measure; may be given several times. All if not given.
+    /// Attestation suite or baseline to measure; may be given several times. All by default.
     #[arg(long)]
     pub suite: Vec<String>,
-    /// Of attest-trace: all but `table` if not given.
+    /// attest-trace: the workload; all but `table` by default.
     #[arg(long, value_enum)]
     pub workload: Option<AttestWorkload>,
-    /// Of attest-trace: whether verdicts are kept.
+    /// attest-trace: whether the router caches verdicts.
     #[arg(long, value_parser = clap::builder::BoolishValueParser::new())]
     pub cache: Option<bool>,
-    /// Of forward and stamp: cores of the results that end in `.cores`; all if not given.
+    /// forward and stamp: cores used for the results that end in `.cores`; all by default.
     #[arg(long)]
     pub threads: Option<usize>,
-    /// Of forward, stamp and forward-io: only results whose names begin so; may be given several times.
+    /// forward, stamp and forward-io: measure only results whose names begin with this; may be given several times.
     #[arg(long)]
     pub only: Vec<String>,
-    /// Draw what the paper drew into this SVG file, with its points beside ours.
+    /// SVG file for the paper's figures, with its points beside ours.
     #[arg(long)]
     pub plot: Option<PathBuf>,
 }
