@@ -1,5 +1,5 @@
-//! `bench forward-io`: `run router` between two other network namespaces, by each backend, beside the kernel's own IP
-//! forwarding in the same run. The generator has a core of its own and sends packets that were built before.
+//! `bench forward-io`: `run router` between two network namespaces with each backend, compared with the kernel's own IP
+//! forwarding in the same run. The generator runs on its own core and sends prepared packets.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -41,20 +41,20 @@ const TO: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 2);
 const PORT: u16 = 50_000;
 const WAYPOINT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 const LAST: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
-/// Octets of Ethernet, IPv4 and UDP, which a device counts once for each message.
+/// Octets of Ethernet, IPv4 and UDP headers, which a device counts once for each message.
 const CARRIED_BY: u64 = 14 + 20 + 8;
-/// Nodes of an ICING path, its sender among them, which is in every packet: 64 octets of header for each.
+/// Nodes of an ICING path, including its sender. Every packet carries the path: 64 octets of header for each node.
 const ICING_NODES: usize = 8;
-/// Packets built before, and those of one flow in a row.
+/// Prepared packets, and consecutive packets of one flow.
 const BUILT: usize = 1024;
 const FLOW: usize = 128;
-/// Before a measurement, and one measurement.
+/// Time before a measurement, and time of one measurement.
 const WARM: Duration = Duration::from_millis(300);
 const LASTS: Duration = Duration::from_millis(700);
-/// How long a router may take to start.
+/// Time that a router may take to start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What forwards.
+/// The forwarder that a case measures; a router's backend.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Forwarder {
     /// The system's own IP forwarding.
@@ -68,9 +68,9 @@ enum Forwarder {
 struct Case {
     name: &'static str,
     forwarder: Forwarder,
-    /// Octets of a packet without what carries it.
+    /// Octets of a packet without Ethernet, IPv4 and UDP.
     length: usize,
-    /// Each packet leaves the generator alone, and not many as one message.
+    /// Whether each packet leaves the generator as a message of its own.
     singles: bool,
     threads: usize,
 }
@@ -102,21 +102,25 @@ const CASES: [Case; 14] = [
     case("udp-gso.icing", Forwarder::Icing("udp-gso"), 64 * ICING_NODES + 64, false),
 ];
 
-/// Measures inside namespaces, which this very program enters anew; `None` outside, where what it printed is all there is.
+/// Runs this program again inside namespaces, which measures and prints; returns `None` in the outer process.
 pub fn run(bench: &Bench) -> Outcome<Option<Report>> {
     check_only(bench, CASES.iter().map(|case| case.name.to_owned()).chain(["overload".to_owned()]))?;
     let Some(rung) = netns::inside() else {
         let detection = netns::detect();
         if detection.rung == Rung::Simulated {
             let why: Vec<&str> = detection.refused.iter().map(|(_, why)| why.as_str()).collect();
-            return Err(Failure::new(format!("no namespaces can be made here: {}", why.join("; "))).into());
+            return Err(Failure::new(format!("network namespaces cannot be created: {}", why.join("; "))).into());
         }
         let ended = netns::enter(detection.rung, std::env::args_os().skip(1));
-        let ended = ended.map_err(|error| Failure::new(format!("no namespaces: {error}")))?;
-        return if ended.success() { Ok(None) } else { Err(Failure::new("the benchmark failed inside").into()) };
+        let ended = ended.map_err(|error| Failure::new(format!("network namespaces: {error}")))?;
+        return if ended.success() {
+            Ok(None)
+        } else {
+            Err(Failure::new("the benchmark failed inside its namespaces; its own message is above").into())
+        };
     };
     let repetitions = bench.repetitions.unwrap_or(if bench.short { 3 } else { 9 });
-    let lab = Laboratory::new().map_err(|error| Failure::new(format!("no network: {error}")))?;
+    let lab = Laboratory::new().map_err(|error| Failure::new(format!("the network of the benchmark: {error}")))?;
     let mut refused = serde_json::Map::new();
     let mut results = Vec::new();
     for case in CASES.iter().filter(|case| bench.wants(case.name)) {
@@ -151,7 +155,7 @@ pub fn run(bench: &Bench) -> Outcome<Option<Report>> {
     Ok(Some(report))
 }
 
-/// Generator, router and sink, each in a namespace, in a row.
+/// Generator, router and sink in namespaces that are connected in a row.
 struct Laboratory {
     network: Network,
     generator: NetworkNamespace,
@@ -159,10 +163,10 @@ struct Laboratory {
     sink: NetworkNamespace,
 }
 
-/// A running router; gone when dropped.
-struct Running(Child);
+/// A router process, which is killed when this is dropped.
+struct RouterProcess(Child);
 
-impl Drop for Running {
+impl Drop for RouterProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -189,13 +193,13 @@ impl Laboratory {
         Ok(lab)
     }
 
-    /// Packets a second that arrive at the sink, for each repetition, at the generator's maximum.
+    /// Packets per second that arrive at the sink in each repetition, at the generator's maximum rate.
     fn measure(&self, case: &Case, repetitions: usize) -> Result<Vec<f64>, String> {
         let (_router, pace) = (self.start(case)?, AtomicU64::new(0));
         self.play(case, &pace, || (0..repetitions).map(|_| self.rate(case)).collect())
     }
 
-    /// Packets a second at the generator's maximum, and the most at any rate up to it.
+    /// Packets per second at the generator's maximum rate, and the most at any rate up to it.
     fn overload(&self, repetitions: usize) -> Result<(f64, f64), String> {
         let case = case("overload", Forwarder::Scion("udp-batch"), 172, true);
         let (_router, pace) = (self.start(&case)?, AtomicU64::new(0));
@@ -245,13 +249,13 @@ impl Laboratory {
         thread::sleep(LASTS);
         let (after, took) = (self.arrived(case.length)?, begin.elapsed());
         if after == before {
-            Err("nothing arrived".to_owned())
+            Err("no packet arrived at the sink".to_owned())
         } else {
             Ok((after - before) as f64 / took.as_secs_f64())
         }
     }
 
-    /// Packets that have come to the sink's device: its octets without those of headers, which each message has once.
+    /// Packets that arrived at the sink's device: its octets without the headers, of which each message has one set.
     fn arrived(&self, length: usize) -> Result<u64, String> {
         let table = self.sink.within(|| fs::read_to_string("/proc/thread-self/net/dev"));
         let table = table.and_then(|table| table).map_err(|error| error.to_string())?;
@@ -261,8 +265,8 @@ impl Laboratory {
         Ok(octets.saturating_sub(messages * CARRIED_BY) / length as u64)
     }
 
-    /// Starts a router for this case; the kernel needs none.
-    fn start(&self, case: &Case) -> Result<Option<Running>, String> {
+    /// Starts a router for this case, unless the kernel forwards.
+    fn start(&self, case: &Case) -> Result<Option<RouterProcess>, String> {
         let (format, config) = match case.forwarder {
             Forwarder::Kernel => return Ok(None),
             Forwarder::Scion(backend) => ("scion", scion_config(backend, case.threads)),
@@ -290,7 +294,7 @@ impl Laboratory {
             .current_dir(folder)
             .stdout(Stdio::null())
             .stderr(log);
-        let mut running = Running(command.spawn().map_err(failed)?);
+        let mut running = RouterProcess(command.spawn().map_err(failed)?);
         let begin = Instant::now();
         while !is_ready(&self.router, &program, &page.to_string()) {
             let ended = running.0.try_wait().map_err(failed)?.is_some();
@@ -307,26 +311,26 @@ impl Laboratory {
 fn is_ready(place: &NetworkNamespace, program: &FilePath, page: &str) -> bool {
     let mut command = place.command(program);
     let output = command.args(["show", "status", "--json", "--url", page]).output();
-    // A refusal is an object with a version too.
+    // An error is also an object with a version, but the command fails.
     let answer = output.ok().filter(|output| output.status.success());
     answer.is_some_and(|answer| {
         serde_json::from_slice::<Value>(&answer.stdout).is_ok_and(|status| status["version"] == 1)
     })
 }
 
-/// Runs a line in a place; what it cannot do shows in the measurement.
+/// Runs a shell line in a namespace. Its errors are ignored: they show in the measurement.
 fn shell(place: &NetworkNamespace, line: &str) {
     let _ = place.command("sh").args(["-c", line]).stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
-/// On which cores (as a mask) the router's namespace takes in what comes; 0: on the one that sent it.
+/// Sets the cores (a mask) on which the router's namespace receives packets; 0 means the core that sent them.
 fn steer(mask: u32) {
     let line = format!("echo {mask} > /sys/class/net/in/queues/rx-0/rps_cpus");
     let mut command = Command::new("ip");
     let _ = command.args(["netns", "exec", "router", "sh", "-c", &line]).stderr(Stdio::null()).status();
 }
 
-/// Sends packets that were built before, at `pace` a second, or as fast as it goes if that is zero.
+/// Sends prepared packets at `pace` per second, or at the maximum rate if it is zero.
 fn generate(case: &Case, port: &mut dyn Port, to: SocketAddr, pace: &AtomicU64, is_done: &AtomicBool) {
     if case.threads == 1 {
         let mut cores = rustix::thread::CpuSet::new();
@@ -339,7 +343,7 @@ fn generate(case: &Case, port: &mut dyn Port, to: SocketAddr, pace: &AtomicU64, 
     let mut packet = builder(case);
     let (mut begin, mut sent, mut at) = (Instant::now(), 0u64, 0);
     while !is_done.load(Ordering::Acquire) {
-        // Platypus and ICING packets carry their second.
+        // Platypus and ICING packets carry a time stamp and are rebuilt before it is too old.
         if built.is_none_or(|built| case.forwarder != Forwarder::Kernel && built.elapsed() > Duration::from_secs(10)) {
             burst.clear();
             for number in 0..BUILT {
@@ -362,7 +366,7 @@ fn generate(case: &Case, port: &mut dyn Port, to: SocketAddr, pace: &AtomicU64, 
     }
 }
 
-/// Makes the packets of a case by their number.
+/// Returns a function that makes the packets of a case by number.
 fn builder(case: &Case) -> Box<dyn FnMut(usize) -> Vec<u8>> {
     let length = case.length;
     match case.forwarder {
@@ -383,12 +387,12 @@ fn builder(case: &Case) -> Box<dyn FnMut(usize) -> Vec<u8>> {
     }
 }
 
-/// The secret of a node of the path; the router is the first behind the sender.
+/// The secret of a node of the path. The router is node 1, the first after the sender.
 fn icing_node(index: usize) -> NodeSecret {
     if index == 1 { icing_secret(&KEY) } else { NodeSecret::derive(&Seed::new([index as u8; 32]), 0) }
 }
 
-/// A sender of its own on a path over the same nodes, with every node's consent.
+/// Sender `number` with its own path over the same nodes and every node's consent.
 fn icing_sender(number: usize) -> Sender {
     let secret = NodeSecret::derive(&Seed::new([0xf0; 32]), number as u32);
     let expiry = unix_now().secs() as u32 + 8_000;
@@ -488,7 +492,7 @@ fn platypus_config(backend: &str) -> String {
     )
 }
 
-/// Every packet comes again and again: nothing is refused for that.
+/// Without a replay filter, since the prepared packets are sent repeatedly.
 fn icing_config(backend: &str) -> String {
     let next: String = icing_node(2).id().to_bytes().iter().map(|octet| format!("{octet:02x}")).collect();
     let link = |id, (local, remote), device, behind: &str| {
