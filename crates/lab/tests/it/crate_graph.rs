@@ -1,4 +1,5 @@
-//! The walls between the crates hold: dependencies point one way only, and pure crates have nothing that is not pure.
+//! The rules between the crates: dependencies point one way only, pure crates do no I/O, the simulator runs the member's
+//! machine, and roles import no commands.
 
 #![allow(clippy::disallowed_methods, reason = "reads the workspace's manifests")]
 
@@ -8,8 +9,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Each crate, and the crates of the workspace it may depend on (`docs/ARCHITECTURE.md`, Rooms).
-const ROOMS: &[(&str, &[&str])] = &[
+/// Each crate, and the crates of the workspace it may depend on (`docs/ARCHITECTURE.md`).
+const ALLOWED: &[(&str, &[&str])] = &[
     ("wayleave-core", &[]),
     ("wayleave-crypto", &[]),
     ("wayleave-bgp", &["wayleave-core"]),
@@ -93,8 +94,8 @@ const PURE: &[&str] = &[
     "wayleave-papers",
 ];
 
-/// What a pure crate must not depend on: each is a way to the world.
-const WORLDLY: &[&str] = &[
+/// Crates for I/O or randomness, which a pure crate must not depend on.
+const IO_CRATES: &[&str] = &[
     "axum",
     "getrandom",
     "hyper",
@@ -113,7 +114,7 @@ const WORLDLY: &[&str] = &[
     "tracing-subscriber",
 ];
 
-/// The ceiling of the design.
+/// The limit of the design.
 const MOST_CRATES: usize = 14;
 
 struct Package {
@@ -140,8 +141,8 @@ fn package(value: &Value) -> (String, Package) {
 }
 
 fn allowed(name: &str) -> &'static [&'static str] {
-    let room = ROOMS.iter().find(|(room, _)| *room == name);
-    room.unwrap_or_else(|| panic!("{name} has no room; give it one in ROOMS and in docs/ARCHITECTURE.md")).1
+    let entry = ALLOWED.iter().find(|(of, _)| *of == name);
+    entry.unwrap_or_else(|| panic!("{name} is not in ALLOWED; add it there and to docs/ARCHITECTURE.md")).1
 }
 
 #[test]
@@ -151,7 +152,7 @@ fn dependencies_point_one_way() {
         for dependency in inner {
             assert!(allowed(&name).contains(&dependency.as_str()), "{name} must not depend on {dependency}");
         }
-        // A test may look at its neighbours above, but no lower room's test needs the world's rooms.
+        // A pure crate's tests may use other pure crates, but no crate that does I/O.
         if PURE.contains(&name.as_str()) {
             for dependency in ["wayleave-runtime", "wayleave-lab", "wayleave"] {
                 assert!(!package.test_dependencies.iter().any(|d| d == dependency), "{name}'s tests use {dependency}");
@@ -172,25 +173,28 @@ fn nothing_but_the_laboratory_and_the_program_depends_on_papers() {
 }
 
 #[test]
-fn pure_crates_have_no_way_to_the_world() {
+fn pure_crates_depend_on_no_crate_for_io() {
     let packages = packages();
     for name in PURE {
         for dependency in &packages[*name].dependencies {
-            assert!(!WORLDLY.contains(&dependency.as_str()), "{name} is pure and must not depend on {dependency}");
+            assert!(!IO_CRATES.contains(&dependency.as_str()), "{name} is pure and must not depend on {dependency}");
         }
     }
 }
 
 #[test]
-fn every_room_is_there_and_there_are_not_too_many() {
+fn every_crate_is_listed_and_there_are_not_too_many() {
     let packages = packages();
-    for (name, _) in ROOMS {
-        assert!(packages.contains_key(*name), "{name} is gone; take it out of ROOMS and of docs/ARCHITECTURE.md");
+    for (name, _) in ALLOWED {
+        assert!(
+            packages.contains_key(*name),
+            "{name} does not exist; remove it from ALLOWED and from docs/ARCHITECTURE.md"
+        );
     }
     assert!(packages.len() <= MOST_CRATES, "{} crates", packages.len());
 }
 
-/// The Rust files of a folder of the workspace, with their folders.
+/// The Rust files of a folder of the workspace, by path.
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder)];
     let mut files = Vec::new();
@@ -230,7 +234,7 @@ fn the_simulator_runs_the_members_machine_and_connects_no_halves_of_it() {
 #[test]
 fn no_role_imports_a_command() {
     for (path, text) in sources("wayleave/src/roles") {
-        // What stands after `mod tests` may use a command to make its files.
+        // Unit tests may use a command to create their files.
         let code = text.split("mod tests {").next().unwrap_or_default();
         assert!(!code.contains("crate::commands"), "{} imports a command", path.display());
     }

@@ -1,34 +1,14 @@
 //! The exchange in virtual time against a plaintext route server.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::{Asn, Prefix};
-use wayleave_lab::sim::{RS_ASN, Setup, Sim, member_address, member_asn};
+use wayleave_bgp::Attributes;
+use wayleave_core::Prefix;
+use wayleave_lab::sim::{RS_ASN, Setup, Sim, member_asn};
 use wayleave_route_server::oracle::Oracle;
 use wayleave_route_server::policy::validate::Martians;
 
-const LIMIT: Duration = Duration::from_secs(600);
-
-fn nlri(text: &str) -> Nlri {
-    Nlri::new(text.parse().expect("a prefix"))
-}
-
-fn route(slot: u32, tail: &[u32], communities: &[&str]) -> Attributes {
-    let mut path = vec![member_asn(slot)];
-    path.extend(tail.iter().map(|asn| Asn(*asn)));
-    let communities: Vec<_> = communities.iter().map(|c| c.parse().expect("a community")).collect();
-    let mut editor = Attributes::builder();
-    for asn in path.iter().rev() {
-        editor.prepend(*asn, 1);
-    }
-    editor.origin(wayleave_bgp::Origin::Igp).ipv4_next_hop(member_address(slot));
-    if !communities.is_empty() {
-        editor.large_communities(&communities);
-    }
-    editor.finish()
-}
+use crate::common::{LIMIT, nlri, route};
 
 fn settle(sim: &mut Sim) {
     assert!(sim.settle(LIMIT), "the exchange did not come to rest");

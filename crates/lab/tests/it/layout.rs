@@ -12,11 +12,11 @@ use wayleave_lab::bird::Bird;
 use wayleave_lab::demo::layout::{CUSTOMER, Layout};
 use wayleave_lab::netns::{Network, NetworkNamespace, enter_for_test};
 use wayleave_lab::process::wait_until;
-use wayleave_lab::routers::{default_cache, locate_or_fetch};
 use wayleave_lab::speaker::{Identity, Speaker, routes_of_mrt};
 use wayleave_lab::table::{Customer, Peering, Router};
 
-const TIMEOUT: Duration = Duration::from_secs(40);
+use crate::common::routers::{ROUTER_TIMEOUT, routers};
+
 const TABLE: &str = "../../test-data/bgp/ris.2015-10-23.first-50000-prefixes.updates.bz2";
 
 /// Sends a word from one place to an address in another.
@@ -51,10 +51,7 @@ fn members_reach_both_parties_and_the_parties_each_other() {
 
 #[test]
 fn a_recorded_table_passes_through_a_bird() {
-    let routers = match locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}")) {
-        Ok(routers) => routers,
-        Err(error) => return wayleave_lab::netns::skipped(&error.to_string()),
-    };
+    let Some(routers) = routers() else { return };
     if enter_for_test("layout::a_recorded_table_passes_through_a_bird").is_none() {
         return;
     }
@@ -90,7 +87,7 @@ fn a_recorded_table_passes_through_a_bird() {
     assert_eq!(routes.len(), 1000);
     let speaker = Speaker::start(identity, west);
     speaker.announce(routes.clone());
-    let table = wait_until(TIMEOUT, || right.table().ok().filter(|table| table.len() == routes.len()));
+    let table = wait_until(ROUTER_TIMEOUT, || right.table().ok().filter(|table| table.len() == routes.len()));
     let table = table.unwrap_or_else(|| panic!("{}\n{}", speaker.last_failure(), left.log_tail()));
     for (learned, (prefix, attributes)) in table.iter().zip(&routes) {
         assert_eq!(learned.prefix, *prefix);

@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test of the laboratory does I/O")]
 
 use std::net::Ipv4Addr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use wayleave_bgp::{Community, LargeCommunity};
 use wayleave_core::{Asn, Prefix};
@@ -11,21 +11,10 @@ use wayleave_lab::bird::Bird;
 use wayleave_lab::frr::Frr;
 use wayleave_lab::netns::{Network, enter_for_test};
 use wayleave_lab::process::wait_until;
-use wayleave_lab::routers::{Routers, default_cache, locate_or_fetch};
 use wayleave_lab::speaker::SpeakingRouter;
 use wayleave_lab::table::{Announcement, LearnedRoute, Peering, Router};
 
-const PATIENCE: Duration = Duration::from_secs(40);
-
-fn routers() -> Option<Routers> {
-    match locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}")) {
-        Ok(routers) => Some(routers),
-        Err(error) => {
-            wayleave_lab::netns::skipped(&error.to_string());
-            None
-        }
-    }
-}
+use crate::common::routers::{ROUTER_TIMEOUT, routers};
 
 fn prefix(text: &str) -> Prefix {
     text.parse().expect("a prefix")
@@ -53,7 +42,7 @@ fn addresses(host: u8) -> [String; 2] {
 fn learns(router: &mut dyn Router, prefixes: &[&str]) -> Vec<LearnedRoute> {
     let wanted: Vec<Prefix> = prefixes.iter().map(|text| prefix(text)).collect();
     let mut last = Vec::new();
-    let found = wait_until(PATIENCE, || {
+    let found = wait_until(ROUTER_TIMEOUT, || {
         last = router.table().expect("a table");
         let used = last.iter().filter(|route| route.best).map(|route| route.prefix);
         (used.collect::<Vec<_>>() == wanted).then(|| last.clone())
@@ -83,7 +72,8 @@ fn exchange_routes(left: &mut dyn Router, right: &mut dyn Router) {
     left.announce(&[Announcement::of(prefix("203.0.113.0/25")), Announcement::of(prefix("203.0.113.128/25"))])
         .expect("announced at run time");
     learns(right, &["203.0.113.0/25", "203.0.113.128/25"]);
-    let unmarked = wait_until(PATIENCE, || right.table().expect("a table")[0].communities.is_empty().then_some(()));
+    let unmarked =
+        wait_until(ROUTER_TIMEOUT, || right.table().expect("a table")[0].communities.is_empty().then_some(()));
     assert!(unmarked.is_some(), "the communities went with the change");
     assert!(right.show(prefix("203.0.113.0/25")).expect("shown").contains("64497"));
     right.announce(&[]).expect("withdrawn");

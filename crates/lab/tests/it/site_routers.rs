@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
 
 use wayleave_bgp::{AsPathBuf, AttributeCode, AttributeFlags, Attributes, Origin};
 use wayleave_core::{Asn, Prefix};
@@ -13,23 +12,13 @@ use wayleave_lab::frr::Frr;
 use wayleave_lab::netns::{Network, NetworkNamespace, enter_for_test};
 use wayleave_lab::process::wait_until;
 use wayleave_lab::router_config::RouterConfig;
-use wayleave_lab::routers::{Routers, default_cache, locate_or_fetch};
 use wayleave_lab::speaker::{Identity, Routes, Speaker};
 use wayleave_lab::table::Router;
 use wayleave_lab::tap::Tap;
 
-const PATIENCE: Duration = Duration::from_secs(40);
-const CODE: AttributeCode = AttributeCode(255);
+use crate::common::routers::{ROUTER_TIMEOUT, routers};
 
-fn routers() -> Option<Routers> {
-    match locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}")) {
-        Ok(routers) => Some(routers),
-        Err(error) => {
-            wayleave_lab::netns::skipped(&error.to_string());
-            None
-        }
-    }
-}
+const CODE: AttributeCode = AttributeCode(255);
 
 fn lan(host: u8) -> Ipv4Addr {
     Ipv4Addr::new(192, 0, 2, host)
@@ -80,7 +69,7 @@ fn carried(value: &[u8]) -> Option<(usize, BTreeSet<Option<Vec<u8>>>)> {
     let tap = Tap::start(&places[3], (Ipv4Addr::LOCALHOST, 1790).into(), (lan(3), 179).into()).expect("a tap");
     let last = Speaker::start(identity(4, 3, tap.address), places[3].clone());
     origin.announce(prefixes().into_iter().map(|prefix| (prefix, route(1, value))).collect::<Routes>());
-    let learned = wait_until(PATIENCE, || Some(last.learned()).filter(|learned| learned.len() == 30));
+    let learned = wait_until(ROUTER_TIMEOUT, || Some(last.learned()).filter(|learned| learned.len() == 30));
     let learned =
         learned.unwrap_or_else(|| panic!("{}\n{}\n{}", last.learned().len(), bird.log_tail(), frr.log_tail()));
     let value_of = |attributes: &Attributes| attributes.get(CODE).map(|attribute| attribute.value.to_vec());

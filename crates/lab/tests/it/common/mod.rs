@@ -1,8 +1,9 @@
 //! A simulated exchange beside its plaintext reference: every change goes to both.
 
-#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
+#![allow(unreachable_pub, reason = "shared by the modules of this test")]
 
 pub mod attested;
+pub mod routers;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
