@@ -184,7 +184,12 @@ impl Driver {
 
     /// Does what the peers want done, until none has anything left: a route of one makes work for the others.
     fn act_all(&mut self) {
-        while (0..self.peers.len()).fold(false, |busy, at| self.act(at) || busy) {}
+        let mut busy = true;
+        while std::mem::take(&mut busy) {
+            for at in 0..self.peers.len() {
+                busy |= self.act(at);
+            }
+        }
     }
 
     /// Returns whether there was anything to do.

@@ -512,7 +512,7 @@ impl Role for Sequencer {
     }
 
     fn is_stocked(&self, party: &State) -> bool {
-        !party.engine.as_ref().is_some_and(|engine| engine.short_of(&engine.target).total() > 0)
+        party.engine.as_ref().is_none_or(|engine| engine.short_of(&engine.target).total() == 0)
     }
 }
 
