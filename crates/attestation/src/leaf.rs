@@ -111,7 +111,7 @@ impl<'a> LeafView<'a> {
     pub fn decode(octets: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let count = usize::from(octets.first()? >> 5);
         let (leaf, rest) = octets.split_at_checked(1 + count * ENTRY_LEN)?;
-        // Without keys nothing else is to be said; with keys their suites ascend.
+        // Without keys all other bits are zero; with keys their suites ascend.
         let canonical = match count {
             0 => leaf[0] == 0,
             1..=MAX_LEAF_KEYS => leaf[1..].chunks_exact(ENTRY_LEN).is_sorted_by(|a, b| a[0] < b[0]),

@@ -52,8 +52,8 @@ impl Winternitz {
         };
         let mut out: Vec<u8> = (0..self.message_digits()).map(digit).collect();
         let checksum: u32 = out.iter().map(|digit| u32::from(self.longest() - digit)).sum();
-        for place in (0..self.checksum_digits() as u32).rev() {
-            out.push((checksum >> (place * self.bits)) as u8 & self.longest());
+        for digit in (0..self.checksum_digits() as u32).rev() {
+            out.push((checksum >> (digit * self.bits)) as u8 & self.longest());
         }
         out
     }
@@ -61,14 +61,14 @@ impl Winternitz {
 
 /// Which tree of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct TreeId {
     /// 0 signs messages, 1 the roots of 0.
     pub layer: u8,
     /// Its number among the trees of its layer.
     pub tree: u64,
 }
 
-impl Place {
+impl TreeId {
     fn address(self, kind: Use, words: [u32; 3]) -> Address {
         Address { layer: self.layer, tree: self.tree, kind, words }
     }
@@ -85,9 +85,9 @@ pub struct Seeds {
 
 impl Seeds {
     /// The starts of the chains of some key pairs.
-    fn starts(&self, place: Place, pairs: std::ops::Range<u32>, chains: usize) -> Zeroizing<Vec<Node>> {
+    fn starts(&self, tree_id: TreeId, pairs: std::ops::Range<u32>, chains: usize) -> Zeroizing<Vec<Node>> {
         let jobs: Vec<Job<'_>> = pairs
-            .flat_map(|pair| (0..chains as u32).map(move |chain| place.address(Use::Secret, [pair, chain, 0])))
+            .flat_map(|pair| (0..chains as u32).map(move |chain| tree_id.address(Use::Secret, [pair, chain, 0])))
             .map(|address| Job { seed: &self.public, address, input: self.secret.expose() })
             .collect();
         Zeroizing::new(hash_all(&jobs))
@@ -95,8 +95,8 @@ impl Seeds {
 
     /// The W-OTS signature of `message` with one key pair, which must sign nothing else ever.
     #[must_use]
-    pub fn sign(&self, winternitz: Winternitz, place: Place, pair: u32, message: &Node) -> Vec<u8> {
-        let starts = self.starts(place, pair..pair + 1, winternitz.chains());
+    pub fn sign(&self, winternitz: Winternitz, tree_id: TreeId, pair: u32, message: &Node) -> Vec<u8> {
+        let starts = self.starts(tree_id, pair..pair + 1, winternitz.chains());
         let walks: Vec<Walk<'_>> = winternitz
             .digits(message)
             .into_iter()
@@ -104,7 +104,7 @@ impl Seeds {
             .zip(0..)
             .map(|((steps, start), chain)| Walk {
                 seed: &self.public,
-                address: place.address(Use::Chain, [pair, chain, 0]),
+                address: tree_id.address(Use::Chain, [pair, chain, 0]),
                 from: 0,
                 steps,
                 value: *start,
@@ -125,18 +125,18 @@ pub struct Tree {
 impl Tree {
     /// Makes the tree: `2^height` key pairs, all chains walked to their ends.
     #[must_use]
-    pub fn new(seeds: &Seeds, winternitz: Winternitz, place: Place, height: u32) -> Self {
+    pub fn new(seeds: &Seeds, winternitz: Winternitz, tree_id: TreeId, height: u32) -> Self {
         let mut nodes = Vec::with_capacity(2 << height);
         for first in (0..1u32 << height).step_by(GROUP as usize) {
             let pairs = first..(first + GROUP).min(1 << height);
-            let starts = seeds.starts(place, pairs.clone(), winternitz.chains());
+            let starts = seeds.starts(tree_id, pairs.clone(), winternitz.chains());
             let walks: Vec<Walk<'_>> = pairs
                 .clone()
                 .flat_map(|pair| (0..winternitz.chains() as u32).map(move |chain| [pair, chain, 0]))
                 .zip(starts.iter())
                 .map(|(words, start)| Walk {
                     seed: &seeds.public,
-                    address: place.address(Use::Chain, words),
+                    address: tree_id.address(Use::Chain, words),
                     from: 0,
                     steps: winternitz.longest(),
                     value: *start,
@@ -147,7 +147,7 @@ impl Tree {
                 .zip(ends.chunks_exact(winternitz.chains()))
                 .map(|(pair, ends)| Job {
                     seed: &seeds.public,
-                    address: place.address(Use::Leaf, [pair, 0, 0]),
+                    address: tree_id.address(Use::Leaf, [pair, 0, 0]),
                     input: ends.as_flattened(),
                 })
                 .collect();
@@ -161,7 +161,7 @@ impl Tree {
                 .zip(&pairs)
                 .map(|(index, pair)| Job {
                     seed: &seeds.public,
-                    address: place.address(Use::Inner, [0, level, index]),
+                    address: tree_id.address(Use::Inner, [0, level, index]),
                     input: pair.as_flattened(),
                 })
                 .collect();
@@ -194,7 +194,7 @@ pub struct Claimed<'a> {
     /// The key.
     pub seed: &'a PublicSeed,
     /// The tree.
-    pub place: Place,
+    pub tree_id: TreeId,
     /// The leaf.
     pub pair: u32,
     /// What the leaf's key pair signed.
@@ -214,7 +214,7 @@ pub fn roots(winternitz: Winternitz, claims: &[Claimed<'_>]) -> Vec<Node> {
         for ((digit, value), chain) in winternitz.digits(&claim.message).into_iter().zip(claim.chains).zip(0..) {
             walks.push(Walk {
                 seed: claim.seed,
-                address: claim.place.address(Use::Chain, [claim.pair, chain, 0]),
+                address: claim.tree_id.address(Use::Chain, [claim.pair, chain, 0]),
                 from: digit,
                 steps: winternitz.longest() - digit,
                 value: *value,
@@ -227,7 +227,7 @@ pub fn roots(winternitz: Winternitz, claims: &[Claimed<'_>]) -> Vec<Node> {
         .zip(ends.chunks_exact(winternitz.chains()))
         .map(|(claim, ends)| Job {
             seed: claim.seed,
-            address: claim.place.address(Use::Leaf, [claim.pair, 0, 0]),
+            address: claim.tree_id.address(Use::Leaf, [claim.pair, 0, 0]),
             input: ends.as_flattened(),
         })
         .collect();
@@ -247,7 +247,7 @@ pub fn roots(winternitz: Winternitz, claims: &[Claimed<'_>]) -> Vec<Node> {
             .zip(&pairs)
             .map(|(claim, pair)| Job {
                 seed: claim.seed,
-                address: claim.place.address(Use::Inner, [0, level as u32 + 1, claim.pair >> (level + 1)]),
+                address: claim.tree_id.address(Use::Inner, [0, level as u32 + 1, claim.pair >> (level + 1)]),
                 input: pair.as_flattened(),
             })
             .collect();
@@ -295,14 +295,14 @@ mod tests {
         let seeds = Seeds { secret: Secret::new([1; NODE]), public: PublicSeed::new(&[2; NODE]) };
         for bits in [4, 5, 7] {
             let winternitz = Winternitz { bits };
-            let place = Place { layer: 0, tree: 3 };
-            let tree = Tree::new(&seeds, winternitz, place, 3);
+            let tree_id = TreeId { layer: 0, tree: 3 };
+            let tree = Tree::new(&seeds, winternitz, tree_id, 3);
             for pair in 0..8 {
                 let message = [pair as u8 * 31; NODE];
-                let (chains, path) = (seeds.sign(winternitz, place, pair, &message), tree.path(pair));
+                let (chains, path) = (seeds.sign(winternitz, tree_id, pair, &message), tree.path(pair));
                 let claimed = Claimed {
                     seed: &seeds.public,
-                    place,
+                    tree_id,
                     pair,
                     message,
                     chains: chains.as_chunks().0,

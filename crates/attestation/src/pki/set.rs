@@ -75,7 +75,7 @@ pub enum Omitted {
     Shared(Asn, Asn),
     /// An addition lists a key of another AS's profile.
     #[error("{0} added a key that {1} has registered: it does not count for {0}")]
-    Taken(Asn, Asn),
+    OthersKey(Asn, Asn),
 }
 
 /// Verified objects, the latest of each kind and AS.
@@ -236,7 +236,7 @@ fn add_keys(
         match owners.get(key.public.as_slice()) {
             Some(None) => continue,
             Some(Some(owner)) if *owner != asn => {
-                omitted.push(Omitted::Taken(asn, *owner));
+                omitted.push(Omitted::OthersKey(asn, *owner));
                 continue;
             }
             _ => {}

@@ -86,9 +86,9 @@ pub(super) fn without_grant(attributes: &Attributes) -> Option<(Attributes, Zero
 /// The pairs that a neighbour has made for us.
 #[derive(Default)]
 pub(super) struct ReceivedGrants {
-    /// What was looked at in this session: most UPDATEs bring the same.
+    /// What was read in this session: most UPDATEs bring the same.
     seen: Vec<[u8; 32]>,
-    /// Whether one was refused in this session, which is told once.
+    /// Whether one was refused in this session, which is reported once.
     is_refused: bool,
     /// Good ones that are not in the ring yet.
     waiting: Vec<KeyPair>,

@@ -407,7 +407,7 @@ impl SessionPair {
                 self.withdraw(side, gone.into_iter().map(|(nlri, _)| nlri));
                 self.outputs.push_back(Output::EndOfRib { from: side, afi });
             }
-            // Said above already, or only of UPDATEs that a pair does not send.
+            // Known from the outputs above, or only of UPDATEs that a pair does not send.
             peer::Output::Event(PeerEvent::Up | PeerEvent::Down | PeerEvent::EndOfRib)
             | peer::Output::Unsendable(_) => {}
         }
@@ -420,7 +420,7 @@ impl SessionPair {
         self.notify(PairEvent::Up(side, established));
     }
 
-    /// One side is gone: the other side is told the reason and ends too.
+    /// One side is gone: the other side gets the reason and ends too.
     fn fall(&mut self, side: Side, cause: &Cause) {
         let gone = self.end_mut(side).rib_in.clear();
         self.withdraw(side, gone.into_iter().map(|(nlri, _)| nlri));

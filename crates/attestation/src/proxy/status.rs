@@ -114,7 +114,7 @@ pub struct WhyRoute {
     pub reason: String,
     /// Why it is not wholly proved.
     pub lack: Option<Lack>,
-    /// When it is looked at again, in seconds since 1970.
+    /// When it is validated again, in seconds since 1970.
     pub until: Option<UnixTime>,
     /// Octets of the attestation that it came with.
     pub octets: usize,

@@ -16,7 +16,7 @@ use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 
 use super::{Claim, KeyRefused, SignError, Suite, SuiteId, SuiteKey};
-use crate::hash::tree::{Claimed, Place, Seeds, Tree, Winternitz, roots};
+use crate::hash::tree::{Claimed, Seeds, Tree, TreeId, Winternitz, roots};
 use crate::hash::{NODE, Node, PublicSeed};
 
 /// Height of each of the two levels.
@@ -87,26 +87,26 @@ impl Suite for KcHbs {
         let lower_roots = roots(LOWER, &lower);
         // A signer's messages in a burst mostly carry one and the same upper part: it is computed once for all of them.
         let mut upper: Vec<Claimed<'_>> = Vec::with_capacity(parsed.len());
-        let mut places: HashMap<(&[u8], u32, Node), usize> = HashMap::with_capacity(parsed.len());
+        let mut indices: HashMap<(&[u8], u32, Node), usize> = HashMap::with_capacity(parsed.len());
         let shared: Vec<usize> = parsed
             .iter()
             .zip(lower_roots)
             .map(|(parsed, lower_root)| {
                 let claimed = parsed.upper(lower_root);
-                let place = places.get(&(parsed.public, claimed.pair, lower_root)).copied();
-                let same = |place: &usize| (upper[*place].chains, upper[*place].path) == (claimed.chains, claimed.path);
-                place.filter(same).unwrap_or_else(|| {
+                let index = indices.get(&(parsed.public, claimed.pair, lower_root)).copied();
+                let same = |index: &usize| (upper[*index].chains, upper[*index].path) == (claimed.chains, claimed.path);
+                index.filter(same).unwrap_or_else(|| {
                     upper.push(claimed);
-                    places.insert((parsed.public, claimed.pair, lower_root), upper.len() - 1);
+                    indices.insert((parsed.public, claimed.pair, lower_root), upper.len() - 1);
                     upper.len() - 1
                 })
             })
             .collect();
         let mut publics: Vec<&[u8]> = vec![&[]; upper.len()];
-        parsed.iter().zip(&shared).for_each(|(parsed, place)| publics[*place] = parsed.public);
+        parsed.iter().zip(&shared).for_each(|(parsed, index)| publics[*index] = parsed.public);
         let right = upper_parts(&upper, &publics);
-        for (number, place) in numbers.into_iter().zip(shared) {
-            verdicts[number] = right[place];
+        for (number, index) in numbers.into_iter().zip(shared) {
+            verdicts[number] = right[index];
         }
         verdicts
     }
@@ -116,7 +116,7 @@ impl Suite for KcHbs {
 const KNOWN: usize = 1 << 13;
 
 thread_local! {
-    /// Hashes of upper parts that were right. Each has one place, which the next one that falls on it takes.
+    /// Hashes of upper parts that were right. Each has one slot, which the next one with that slot takes.
     static KNOWN_PARTS: RefCell<Vec<[u8; 32]>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -128,12 +128,12 @@ fn upper_parts(upper: &[Claimed<'_>], publics: &[&[u8]]) -> Vec<bool> {
     KNOWN_PARTS.with_borrow_mut(|known| {
         known.resize(KNOWN, [0; 32]);
         let mut right: Vec<bool> = hashes.iter().map(|hash| known[slot(hash)] == *hash).collect();
-        let new: Vec<usize> = (0..upper.len()).filter(|place| !right[*place]).collect();
-        let claims: Vec<Claimed<'_>> = new.iter().map(|place| upper[*place]).collect();
-        for (place, root) in new.into_iter().zip(roots(UPPER, &claims)) {
-            right[place] = publics[place].ends_with(&root);
-            if right[place] {
-                known[slot(&hashes[place])] = hashes[place];
+        let new: Vec<usize> = (0..upper.len()).filter(|index| !right[*index]).collect();
+        let claims: Vec<Claimed<'_>> = new.iter().map(|index| upper[*index]).collect();
+        for (index, root) in new.into_iter().zip(roots(UPPER, &claims)) {
+            right[index] = publics[index].ends_with(&root);
+            if right[index] {
+                known[slot(&hashes[index])] = hashes[index];
             }
         }
         right
@@ -195,7 +195,7 @@ impl<'a> Parsed<'a> {
         let (tree, pair) = split(self.index);
         Claimed {
             seed: &self.seed,
-            place: lower_place(tree),
+            tree_id: lower_tree_id(tree),
             pair,
             message: self.digest,
             chains: self.lower_chains,
@@ -207,7 +207,7 @@ impl<'a> Parsed<'a> {
         let (pair, _) = split(self.index);
         Claimed {
             seed: &self.seed,
-            place: UPPER_PLACE,
+            tree_id: UPPER_TREE,
             pair,
             message,
             chains: self.upper_chains,
@@ -221,10 +221,10 @@ fn split(index: u32) -> (u32, u32) {
     (index >> HEIGHT, index & ((1 << HEIGHT) - 1))
 }
 
-const UPPER_PLACE: Place = Place { layer: 1, tree: 0 };
+const UPPER_TREE: TreeId = TreeId { layer: 1, tree: 0 };
 
-fn lower_place(tree: u32) -> Place {
-    Place { layer: 0, tree: u64::from(tree) }
+fn lower_tree_id(tree: u32) -> TreeId {
+    TreeId { layer: 0, tree: u64::from(tree) }
 }
 
 /// What a leaf signs: a hash of label, public key, index, randomiser and message, all but the last of fixed width.
@@ -268,7 +268,7 @@ impl Part {
 /// A private key with the index of its next signature.
 ///
 /// Each lower tree is made when its first signature comes, or before by [`SuiteKey::make_ahead`], and the upper tree's
-/// signature of its root is kept with it.
+/// signature of its root is stored with it.
 pub struct HbsKey {
     seeds: Seeds,
     /// From which the randomisers come.
@@ -298,7 +298,7 @@ impl HbsKey {
         let third = |number: usize| secrets.expose().as_chunks::<NODE>().0[number];
         let public_seed = third(2);
         let seeds = Seeds { secret: Secret::new(third(0)), public: PublicSeed::new(&public_seed) };
-        let upper = Tree::new(&seeds, UPPER, UPPER_PLACE, HEIGHT);
+        let upper = Tree::new(&seeds, UPPER, UPPER_TREE, HEIGHT);
         let mut public = [0; PUBLIC_KEY];
         public[..NODE].copy_from_slice(&public_seed);
         public[NODE..].copy_from_slice(&upper.root());
@@ -309,8 +309,8 @@ impl HbsKey {
     }
 
     fn make(&self, number: u32) -> LowerTree {
-        let tree = Tree::new(&self.seeds, LOWER, lower_place(number), HEIGHT);
-        let mut signed = self.seeds.sign(UPPER, UPPER_PLACE, number, &tree.root());
+        let tree = Tree::new(&self.seeds, LOWER, lower_tree_id(number), HEIGHT);
+        let mut signed = self.seeds.sign(UPPER, UPPER_TREE, number, &tree.root());
         signed.extend(self.upper.path(number));
         LowerTree { number, tree, signed }
     }
@@ -348,7 +348,7 @@ impl SuiteKey for HbsKey {
         let mut signature = Vec::with_capacity(SIGNATURE);
         signature.extend_from_slice(&index.to_be_bytes());
         signature.extend_from_slice(randomiser.expose());
-        signature.extend(self.seeds.sign(LOWER, lower_place(tree), pair, &digest));
+        signature.extend(self.seeds.sign(LOWER, lower_tree_id(tree), pair, &digest));
         signature.extend(lower.tree.path(pair));
         signature.extend_from_slice(&lower.signed);
         Ok(signature)

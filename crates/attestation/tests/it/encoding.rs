@@ -13,7 +13,7 @@ use wayleave_crypto::secret::Secret;
 
 /// Everything that a signed input says, in a form that can be compared.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Said {
+struct Content {
     suite: u8,
     index: u8,
     signer: u8,
@@ -29,7 +29,7 @@ struct Said {
     skipped: Vec<u32>,
 }
 
-impl Said {
+impl Content {
     fn encode(&self) -> Vec<u8> {
         let leaf = Leaf::keyless();
         let skipped: Vec<Asn> = self.skipped.iter().copied().map(Asn).collect();
@@ -64,14 +64,14 @@ impl Said {
 
 prop_compose! {
     /// Few values for each field, so that near misses are common.
-    fn said()(
+    fn content()(
         suite in 1u8..3, index in 0u8..3, registered in any::<bool>(), tree in any::<bool>(), prepend in 1u8..3,
         asn in 1u32..3, sequence in 0u64..2, start in 0u64..2, lifetime in 1u64..3, previous in 0u8..2,
         commitment in 0u8..2, ipv6 in any::<bool>(), nlri in proptest::collection::vec(0u8..2, 0..6),
         skipped in proptest::collection::vec(0u32..2, 0..4),
-    ) -> Said {
+    ) -> Content {
         let skipped = if registered { skipped } else { Vec::new() };
-        Said {
+        Content {
             suite, index, signer: if registered { 1 + u8::from(!skipped.is_empty()) } else { 0 }, tree, prepend, asn, sequence,
             times: (start, lifetime), previous: [previous; 32], commitment: [commitment; 32],
             afi: if ipv6 { Afi::Ipv6 } else { Afi::Ipv4 }, nlri, skipped,
@@ -173,11 +173,11 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn two_different_inputs_are_never_signed_alike(many in proptest::collection::vec(said(), 2..60)) {
-        let mut seen: HashMap<Vec<u8>, Said> = HashMap::new();
-        for said in many {
-            if let Some(other) = seen.insert(said.encode(), said.clone()) {
-                prop_assert_eq!(other, said);
+    fn two_different_inputs_are_never_signed_alike(many in proptest::collection::vec(content(), 2..60)) {
+        let mut seen: HashMap<Vec<u8>, Content> = HashMap::new();
+        for content in many {
+            if let Some(other) = seen.insert(content.encode(), content.clone()) {
+                prop_assert_eq!(other, content);
             }
         }
     }

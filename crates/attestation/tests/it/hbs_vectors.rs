@@ -1,7 +1,7 @@
 //! `kc-hbs` against vectors of a plain model in another language, and its trees against SLH-DSA.
 
 use wayleave_attestation::Suite;
-use wayleave_attestation::hash::tree::{Claimed, Place, Seeds, Tree, Winternitz, roots};
+use wayleave_attestation::hash::tree::{Claimed, Seeds, Tree, TreeId, Winternitz, roots};
 use wayleave_attestation::hash::{Node, PublicSeed};
 use wayleave_attestation::suite::SuiteKey;
 use wayleave_attestation::suite::hbs::{HbsKey, KcHbs, Part};
@@ -44,12 +44,12 @@ fn trees_and_chains_are_those_of_slh_dsa() {
     let (mut tree, mut pair): (u64, u32) = (of("tree").parse().expect("a number"), of("leaf").parse().expect("one"));
     let mut message = node("message");
     for (layer, part) in (0u8..).zip(layers) {
-        let place = Place { layer, tree };
+        let tree_id = TreeId { layer, tree };
         let (chains, path) = part.split_at(winternitz.chains());
-        let ours = Tree::new(&seeds, winternitz, place, height);
-        assert_eq!(seeds.sign(winternitz, place, pair, &message), chains.as_flattened(), "layer {layer}");
+        let ours = Tree::new(&seeds, winternitz, tree_id, height);
+        assert_eq!(seeds.sign(winternitz, tree_id, pair, &message), chains.as_flattened(), "layer {layer}");
         assert_eq!(ours.path(pair), path.as_flattened(), "layer {layer}");
-        message = roots(winternitz, &[Claimed { seed: &seeds.public, place, pair, message, chains, path }])[0];
+        message = roots(winternitz, &[Claimed { seed: &seeds.public, tree_id, pair, message, chains, path }])[0];
         assert_eq!(message, ours.root(), "layer {layer}");
         (pair, tree) = ((tree & 7) as u32, tree >> height);
     }

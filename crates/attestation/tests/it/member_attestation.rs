@@ -1,4 +1,4 @@
-//! The attestor of a member, driven by hand: what becomes of work that is in flight when something changes.
+//! The attestation of a member, driven by hand: what becomes of jobs that are in flight when something changes.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -84,18 +84,18 @@ fn path(asns: &[Asn]) -> Attributes {
 }
 
 /// What went to the exchange at once.
-struct Said {
+struct Announcement {
     withdrawn: usize,
     announced: usize,
     /// The first octet of what names those for whom it was signed.
     under: Option<u8>,
 }
 
-/// An attestor, its clock, and what it wants done that nobody did yet.
+/// The attestation of a member, its clock, and its jobs that nobody has run yet.
 struct Driven {
-    attestor: MemberAttestation,
+    member: MemberAttestation,
     now: Now,
-    said: Vec<Said>,
+    announcements: Vec<Announcement>,
     events: Vec<MemberAttestationEvent>,
     work: Vec<Job>,
 }
@@ -115,25 +115,29 @@ impl Driven {
             max_octets: MAX_OCTETS,
         };
         let now = Now { instant: Instant(1_000_000_000), unix: UnixTime(BEGIN * 1_000_000) };
-        let attestor = MemberAttestation::new(config, ring, &HashMap::new(), now);
-        let mut driven = Self { attestor, now, said: Vec::new(), events: Vec::new(), work: Vec::new() };
+        let member = MemberAttestation::new(config, ring, &HashMap::new(), now);
+        let mut driven = Self { member, now, announcements: Vec::new(), events: Vec::new(), work: Vec::new() };
         driven.members(1, &[MEMBER, Asn(65_002)]);
         driven
     }
 
-    fn tell(&mut self, input: Input) {
-        self.attestor.handle(input, self.now);
+    fn give(&mut self, input: Input) {
+        self.member.handle(input, self.now);
         self.drain();
     }
 
     fn drain(&mut self) {
-        while let Some(output) = self.attestor.poll() {
+        while let Some(output) = self.member.poll() {
             match output {
                 Output::Announce { withdrawn, announced, under, .. } => {
                     let under = under.map(|digest| digest[0]);
-                    self.said.push(Said { withdrawn: withdrawn.len(), announced: announced.len(), under });
+                    self.announcements.push(Announcement {
+                        withdrawn: withdrawn.len(),
+                        announced: announced.len(),
+                        under,
+                    });
                 }
-                Output::Persist(reserve) => self.attestor.handle(Input::Persisted(reserve.id), self.now),
+                Output::Persist(reserve) => self.member.handle(Input::Persisted(reserve.id), self.now),
                 Output::Job(job) => self.work.push(job),
                 Output::Event(event) => self.events.push(event),
                 Output::EndOfRib | Output::Findings { .. } => {}
@@ -143,12 +147,12 @@ impl Driven {
 
     fn members(&mut self, set: u64, asns: &[Asn]) {
         let neighbours = asns.iter().map(|asn| (*asn, Vec::<LeafKey>::new())).collect();
-        self.tell(Input::Members { set, digest: [set as u8; 32], neighbours });
+        self.give(Input::Members { set, digest: [set as u8; 32], neighbours });
     }
 
     fn announce(&mut self, prefix: &str, attributes: Attributes) {
         let announced = vec![Nlri::new(p(prefix))];
-        self.tell(Input::RouterUpdate { withdrawn: Vec::new(), announced, attributes: Some(attributes) });
+        self.give(Input::RouterUpdate { withdrawn: Vec::new(), announced, attributes: Some(attributes) });
     }
 
     /// The one thing that is being worked on.
@@ -158,18 +162,18 @@ impl Driven {
     }
 
     fn finish(&mut self, job: Job) {
-        self.tell(Input::JobDone(job.run()));
+        self.give(Input::JobDone(job.run()));
     }
 
     /// Sleeps until `unix`, as a driver does, and does all work at once.
     fn sleep_until(&mut self, unix: u64) {
-        while let Some(at) = self.attestor.deadline() {
+        while let Some(at) = self.member.deadline() {
             let passed = at.since(self.now.instant).as_micros() as u64;
             if self.now.unix.0 + passed > unix * 1_000_000 {
                 break;
             }
             self.now = Now { instant: at, unix: UnixTime(self.now.unix.0 + passed) };
-            self.attestor.handle_timeout(self.now);
+            self.member.handle_timeout(self.now);
             self.drain();
             while let Some(job) = self.work.pop() {
                 self.finish(job);
@@ -181,7 +185,11 @@ impl Driven {
 
     /// For whom each announcement so far was signed; withdrawals are none.
     fn signed_for(&self) -> Vec<Option<u8>> {
-        self.said.iter().filter(|said| said.announced > 0).map(|said| said.under).collect()
+        self.announcements
+            .iter()
+            .filter(|announcement| announcement.announced > 0)
+            .map(|announcement| announcement.under)
+            .collect()
     }
 }
 
@@ -258,20 +266,20 @@ fn a_customers_chain_that_a_member_without_keys_passes_on_is_withdrawn_when_it_e
     let public = pair(CUSTOMER).key.public().to_vec();
     view.add_key(CUSTOMER, RegisteredKey { suite: SuiteId::KcEd25519, public, not_before, not_after });
     view.add_vrp(Vrp { prefix: p("10.1.0.0/16"), max_length: 16, asn: CUSTOMER });
-    driven.tell(Input::View(view.into()));
+    driven.give(Input::View(view.into()));
     driven.announce("10.1.0.0/16", customers_route());
     let look = driven.only_work();
     driven.finish(look);
-    assert_eq!(driven.said.len(), 1);
+    assert_eq!(driven.announcements.len(), 1);
     driven.sleep_until(BEGIN + 3600);
-    assert_eq!(driven.said.len(), 1, "it holds");
+    assert_eq!(driven.announcements.len(), 1, "it holds");
     driven.sleep_until(BEGIN + 3601);
-    let said = driven.said.last().expect("said");
-    assert_eq!((said.withdrawn, said.announced), (1, 0));
+    let last = driven.announcements.last().expect("a withdrawal");
+    assert_eq!((last.withdrawn, last.announced), (1, 0));
     assert!(matches!(
         driven.events.last(),
         Some(MemberAttestationEvent::Route { event: RouteEvent::Refused { class: VerdictClass::Expired, .. }, .. })
     ));
     driven.sleep_until(BEGIN + 7200);
-    assert_eq!(driven.said.len(), 2, "once");
+    assert_eq!(driven.announcements.len(), 2, "once");
 }

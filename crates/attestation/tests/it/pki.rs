@@ -89,7 +89,7 @@ fn an_as_that_adds_anothers_key_takes_it_from_nobody() {
     let addition = Object::Addition(Addition { asn: Asn(6), span: span(1), keys });
     set.insert(&signed(addition, 40), NOW).expect("taken");
     let (_, omitted) = set.view(1, NOW);
-    assert_eq!(omitted, [Omitted::Taken(Asn(6), Asn(5))]);
+    assert_eq!(omitted, [Omitted::OthersKey(Asn(6), Asn(5))]);
     assert!(knows(&set, 5, 50) && !knows(&set, 6, 50) && knows(&set, 6, 51));
 }
 

@@ -81,17 +81,17 @@ impl NeighbourTree {
 impl SharedTree {
     /// What was signed for `key`, if it need not be signed again at `now`.
     pub(crate) fn find(&self, key: &[u8; 32], now: u64) -> Option<SharedHop> {
-        let kept = self.hops.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.get(key).filter(|kept| kept.renew > now).cloned()
+        let hops = self.hops.lock().unwrap_or_else(PoisonError::into_inner);
+        hops.get(key).filter(|hop| hop.renew > now).cloned()
     }
 
     /// Keeps what was signed for the other neighbours.
-    pub(crate) fn keep(&self, key: [u8; 32], kept: SharedHop) {
-        let mut all = self.hops.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= MAX_SHARED_HOPS {
-            all.clear();
+    pub(crate) fn keep(&self, key: [u8; 32], hop: SharedHop) {
+        let mut hops = self.hops.lock().unwrap_or_else(PoisonError::into_inner);
+        if hops.len() >= MAX_SHARED_HOPS {
+            hops.clear();
         }
-        all.insert(key, kept);
+        hops.insert(key, hop);
     }
 }
 
