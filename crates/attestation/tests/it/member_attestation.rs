@@ -224,7 +224,7 @@ fn what_is_being_signed_when_members_change_is_signed_again_and_never_announced(
 }
 
 #[test]
-fn a_route_over_which_signing_panicked_is_told_and_tried_again_ten_minutes_later() {
+fn a_route_over_which_signing_panicked_is_reported_and_tried_again_ten_minutes_later() {
     // Once in its burst, once alone.
     let mut driven = Driven::new(faulty(2));
     driven.announce("10.1.0.0/16", path(&[MEMBER]));

@@ -477,7 +477,7 @@ fn an_attestation_too_long_for_the_peer_is_not_sent_and_never_cut() {
 }
 
 #[test]
-fn a_clock_that_is_set_is_told_and_everything_looked_at_again() {
+fn a_clock_that_is_set_is_reported_and_everything_is_validated_again() {
     let mut line = three();
     line.net.announce(0, PREFIX);
     line.net.now.unix.0 += 5 * 86_400 * 1_000_000;

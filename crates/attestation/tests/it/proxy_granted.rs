@@ -160,7 +160,7 @@ fn a_grant_that_was_not_asked_for_goes_nowhere() {
     assert!(!net.events.iter().any(|(_, event)| matches!(event, Event::GrantRefused(..))));
     let sent = &net.seen[&At::Proxy(1, 1, Side::Outside)];
     assert!(!sent.windows(6).any(|octets| octets == [0x80, HANDOVER.0, 3, 1, 2, 3]));
-    // From the neighbour that may hand over, what is no grant is told, and the session stays.
+    // From the neighbour that may hand over, what is no grant is reported, and the session stays.
     let value = [&[0x80, HANDOVER.0, 3][..], &[9, 9, 9]].concat();
     let mut attributes = net.speakers[1].learned[&(0, p(PREFIX))].as_octets().to_vec();
     attributes.extend_from_slice(&value);
@@ -170,7 +170,7 @@ fn a_grant_that_was_not_asked_for_goes_nowhere() {
 }
 
 #[test]
-fn bad_grants_without_end_are_told_once_in_a_session_and_the_good_pair_stays() {
+fn bad_grants_without_end_are_reported_once_in_a_session_and_the_good_key_stays() {
     let mut net = line(GRANTS, TAKES, &[ORIGIN]);
     let attributes = net.speakers[1].learned[&(0, p(PREFIX))].as_octets().to_vec();
     for number in 0..20 {

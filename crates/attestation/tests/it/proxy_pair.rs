@@ -169,7 +169,7 @@ fn one_end_alone_is_heard_and_not_answered() {
 }
 
 #[test]
-fn a_stranger_is_told_and_the_other_end_hears_nothing_of_it() {
+fn a_stranger_is_refused_and_the_other_end_learns_nothing_of_it() {
     let mut net = Net::new();
     net.speaker(64_999);
     net.speaker(64_498);
@@ -179,7 +179,7 @@ fn a_stranger_is_told_and_the_other_end_hears_nothing_of_it() {
     net.link(a, At::Proxy(proxy, 0, Side::Inside));
     net.link(b, At::Proxy(proxy, 0, Side::Outside));
     net.start();
-    let Cause::PeerEnded(notification) = &net.speakers[0].failed[0].cause else { panic!("told") };
+    let Cause::PeerEnded(notification) = &net.speakers[0].failed[0].cause else { panic!("no notification") };
     assert_eq!((notification.code, notification.subcode), (2, 2));
     assert!(net.speakers[1].ups.is_empty() && net.speakers[1].failed.is_empty());
     assert!(!net.seen.contains_key(&At::Proxy(0, 0, Side::Outside)));
@@ -222,12 +222,12 @@ fn octets_may_come_one_by_one() {
 }
 
 #[test]
-fn a_stop_is_told_to_both_ends_and_nobody_is_taken_any_more() {
+fn a_stop_reaches_both_ends_and_no_connection_is_accepted_any_more() {
     let mut net = plain();
     net.tell(0, Input::Pair(0, session_pair::Input::Stop("wayleave is stopping".to_owned())));
     net.settle();
     for speaker in &net.speakers {
-        let Cause::PeerEnded(notification) = &speaker.ends[0].cause else { panic!("told") };
+        let Cause::PeerEnded(notification) = &speaker.ends[0].cause else { panic!("no notification") };
         assert_eq!(notification.shutdown_text(), Some("wayleave is stopping"));
     }
     net.wait(Duration::from_secs(10));

@@ -170,7 +170,7 @@ impl SuiteKey for Hundred {
 }
 
 #[test]
-fn a_few_time_key_is_told_to_end_before_it_does() {
+fn a_warning_comes_before_a_few_time_key_ends() {
     let mut net = Net::new();
     net.speaker(ORIGIN);
     net.speaker(LAST);
@@ -186,7 +186,7 @@ fn a_few_time_key_is_told_to_end_before_it_does() {
     net.link(a, At::Proxy(0, 0, Side::Inside));
     net.link(b, At::Proxy(0, 0, Side::Outside));
     net.start();
-    let told = |net: &Net| -> Vec<u64> {
+    let warned = |net: &Net| -> Vec<u64> {
         let of = |(_, event): &(usize, Event)| match event {
             Event::Process(ProcessEvent::KeyEnds(left)) => Some(left.left),
             _ => None,
@@ -200,17 +200,17 @@ fn a_few_time_key_is_told_to_end_before_it_does() {
         }
     };
     announce(&mut net, 14);
-    assert_eq!(told(&net), [0; 0]);
+    assert_eq!(warned(&net), [0; 0]);
     announce(&mut net, 1);
-    assert_eq!(told(&net), [25]);
+    assert_eq!(warned(&net), [25]);
     announce(&mut net, 14);
-    assert_eq!(told(&net), [25], "once");
+    assert_eq!(warned(&net), [25], "once");
     announce(&mut net, 1);
-    assert_eq!(told(&net), [25, 10]);
+    assert_eq!(warned(&net), [25, 10]);
     assert_eq!(net.proxies[0].status().few_time_left, Some(0.1));
     assert_eq!(net.proxies[0].own_keys()[0].left, Some(10));
     announce(&mut net, 9);
-    assert_eq!(told(&net), [25, 10, 1]);
+    assert_eq!(warned(&net), [25, 10, 1]);
     announce(&mut net, 2);
     assert!(
         net.events

@@ -65,7 +65,7 @@ struct Wire {
     ids: [ConnectionId; 2],
     to: [VecDeque<u8>; 2],
     closed: [bool; 2],
-    told: [bool; 2],
+    notified: [bool; 2],
 }
 
 /// All of it.
@@ -180,7 +180,7 @@ impl Net {
         let (from, to) = self.links[link];
         let ids = [ConnectionId(self.next), ConnectionId(self.next + 1)];
         self.next += 2;
-        let wire = Wire { ends: [from, to], ids, to: Default::default(), closed: [false; 2], told: [false; 2] };
+        let wire = Wire { ends: [from, to], ids, to: Default::default(), closed: [false; 2], notified: [false; 2] };
         self.wires.push(wire);
         let outgoing = matches!(from, At::Proxy(..));
         self.give(from, session::Input::Connected { connection: ids[0], outgoing });
@@ -444,8 +444,8 @@ impl Net {
                     self.give(end, session::Input::Bytes { connection, bytes });
                     return true;
                 }
-                if wire.closed[1 - side] && !wire.told[side] {
-                    wire.told[side] = true;
+                if wire.closed[1 - side] && !wire.notified[side] {
+                    wire.notified[side] = true;
                     wire.closed[side] = true;
                     self.give(end, session::Input::Closed { connection });
                     return true;
