@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_end_says_is_said_to_the_other_but_for_what_cannot_be_kept() {
+    fn the_open_of_one_end_goes_to_the_other_but_for_what_a_proxy_cannot_keep() {
         let open = Open {
             asn: Asn(70_000),
             hold_time: 30,

@@ -135,7 +135,7 @@ fn a_path_cannot_be_cut_short() {
 }
 
 #[test]
-fn a_stripped_route_is_judged_by_its_origins_record() {
+fn the_origins_record_decides_about_a_stripped_route() {
     let mut world = World::new(3, ED25519);
     let strip = |world: &World| world.judge(&prefixes(), &travel(&[1, 2]), Carried::Absent, 3);
     let report = strip(&world);
@@ -189,7 +189,7 @@ fn a_suite_taken_out_of_a_leaf_or_below_its_strength_is_refused() {
 }
 
 #[test]
-fn times_are_judged_by_rule_and_our_own_doubt_is_said() {
+fn times_are_validated_by_rule_and_doubt_of_our_clock_is_reported() {
     let mut world = World::new(3, ED25519);
     let (value, path) = world.chain(&prefixes(), &[1, 2], 3);
     let day = 24 * 3600;

@@ -40,7 +40,7 @@ fn a_signature_from_a_clock_that_is_fast_is_not_verified_again_and_again() {
 }
 
 #[test]
-fn a_key_at_its_end_is_not_looked_at_again_and_again() {
+fn a_key_at_its_end_is_not_validated_again_and_again() {
     let mut world = world();
     let (value, path) = world.chain(&[p("192.0.2.0/24")], &[1, 2], 9);
     let public = world.nodes[&Asn(1)].ring.pairs[0].key.public().to_vec();

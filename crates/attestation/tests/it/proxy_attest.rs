@@ -192,7 +192,7 @@ fn a_neighbour_that_leaves_itself_out_is_refused() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_signs_what_went_out_anew() {
+fn a_clock_that_is_set_back_signs_all_sent_routes_again() {
     let mut line = three();
     line.net.announce(0, PREFIX);
     let before = line.net.has(2, PREFIX).and_then(|route| route.get(ATTRIBUTE)).map(|value| value.value.to_vec());
@@ -326,7 +326,7 @@ fn one_prefix_outside_the_list_does_not_harm_the_others_of_its_update() {
 }
 
 #[test]
-fn verdicts_are_looked_at_again_when_a_record_changes() {
+fn routes_are_validated_again_when_a_record_changes() {
     let mut line = three();
     line.net.announce(0, PREFIX);
     let proxy = line.proxies[2].expect("a proxy");
@@ -339,7 +339,7 @@ fn verdicts_are_looked_at_again_when_a_record_changes() {
 }
 
 #[test]
-fn verdicts_are_looked_at_again_when_a_chain_expires_and_origins_sign_again_before() {
+fn routes_are_validated_again_when_a_chain_expires_and_origins_sign_again_before() {
     let mut line = Line::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, MIDDLE, LAST], |config| {
         config.pipeline.policy.set(VerdictClass::Valid, Treatment { large_community: tag(1), ..Treatment::default() });
     });

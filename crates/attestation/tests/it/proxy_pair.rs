@@ -153,7 +153,7 @@ fn a_lost_connection_takes_the_other_down_and_both_come_back() {
 }
 
 #[test]
-fn one_end_alone_is_heard_and_not_answered() {
+fn one_end_alone_gets_no_answer() {
     let mut net = Net::new();
     net.speaker(64_497);
     let a = net.session(0, |_| ());
@@ -186,7 +186,7 @@ fn a_stranger_is_refused_and_the_other_end_learns_nothing_of_it() {
 }
 
 #[test]
-fn a_refresh_is_asked_of_the_other_end_and_answered_at_once() {
+fn a_refresh_goes_to_the_other_end_and_is_answered_at_once() {
     let mut net = plain();
     net.announce(0, "192.0.2.0/24");
     let before = net.speakers[1].updates.len();

@@ -139,7 +139,7 @@ fn long_prepend(world: &mut World, prefixes: &[Prefix]) -> Value {
 }
 
 #[test]
-fn the_published_vectors_are_made_and_judged_alike() {
+fn the_published_vectors_are_made_and_validated_alike() {
     let made = vectors();
     if std::env::var("WAYLEAVE_WRITE_VECTORS").is_ok() {
         std::fs::write(FILE, format!("{made:#}\n")).expect("writes");
