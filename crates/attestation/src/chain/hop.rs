@@ -5,7 +5,7 @@ use crate::SuiteId;
 use crate::leaf::{LEAF_KEY_LEN, LeafView, MAX_DEPTH, SALT_LEN};
 use crate::suite::ed25519;
 
-/// With which of its keys an AS signed a hop.
+/// Which key of an AS signed a hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Signer {
     /// A key that the hop before listed for it.
@@ -19,20 +19,20 @@ pub enum Signer {
     },
 }
 
-/// What a hop says of the AS that may come next.
+/// The next AS, as a hop names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next<'a> {
     /// The hop is for one neighbour, whose leaf is signed as it stands.
     Direct(LeafView<'a>),
-    /// A root is signed; this is the way to it from the neighbour's leaf.
+    /// A root is signed; this leads to it from the neighbour's leaf.
     Opening {
         /// The neighbour's leaf.
         leaf: LeafView<'a>,
         /// What hides it from whoever sees only its hash.
         salt: &'a [u8; SALT_LEN],
-        /// Its place in the tree.
+        /// Its position in the tree.
         index: u16,
-        /// The nodes beside the way, 32 bytes each, the lowest first.
+        /// The siblings of the nodes from the leaf to the root, 32 bytes each, the lowest first.
         siblings: &'a [u8],
     },
     /// A root over the slots of a directory is signed, and each receiver computes its own opening.
@@ -55,7 +55,6 @@ impl<'a> Next<'a> {
 pub struct Hop<'a> {
     /// The number of the suite of `signature`; it may be one that this verifier does not know.
     pub suite: u8,
-    /// With which key.
     pub signer: Signer,
     /// How many times the AS appears in AS_PATH: 1 to 255.
     pub prepend: u8,

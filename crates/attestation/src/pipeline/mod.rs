@@ -21,7 +21,7 @@ use wayleave_core::{Asn, Instant, Now, Prefix};
 pub use self::counts::Counts;
 pub use self::event::{ProcessEvent, RouteEvent};
 pub use self::jobs::{Job, JobResult};
-use self::jobs::{PeerReports, RouteGroup, Signer, SigningJob, Target, Validated, ValidationJob, Validator, Work};
+use self::jobs::{PeerReports, RouteGroup, RouteSigner, SigningJob, Target, Validated, ValidationJob, Validator, Work};
 use self::keys::SigningKeys;
 pub use self::keys::{Reserve, SignaturesLeft};
 use self::policy::Policy;
@@ -136,9 +136,9 @@ impl<K: Ord + Copy> Pipeline<K> {
     }
 
     /// Signs a burst for `target` with the keys of now, in at most `max_octets`; `None` without keys.
-    pub(crate) fn signer(&mut self, target: Target, max_octets: usize) -> Option<Signer> {
+    pub(crate) fn signer(&mut self, target: Target, max_octets: usize) -> Option<RouteSigner> {
         let sequence = self.keys.sequence(self.now.unix, SIGNING_BURST);
-        (!self.keys.is_empty()).then(|| Signer {
+        (!self.keys.is_empty()).then(|| RouteSigner {
             ring: self.keys.ring.clone(),
             asn: self.config.asn,
             target,

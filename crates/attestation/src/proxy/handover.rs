@@ -1,8 +1,8 @@
-//! GrantedKey keys in the proxy (the paper's way, section III-A): the AS before makes its neighbour's pair and hands the
-//! private half down the session, if both operators say that the session is protected.
+//! Granted keys in the proxy (the paper's way, section III-A): an AS makes its neighbour's key pair and hands the private
+//! half over in the session, if both operators say that the session is protected.
 //!
-//! A grant stands in an optional non-transitive attribute of each UPDATE whose last hop names the key. A router that
-//! does not know it drops it (RFC 4271 section 5); a proxy takes it off whatever comes in, on whichever side.
+//! A grant is in an optional non-transitive attribute of each UPDATE whose last hop names the key. A router that does
+//! not know it drops it (RFC 4271 section 5); a proxy removes it from every route that it receives, on either side.
 
 use wayleave_bgp::{AttributeCode, AttributeFlags, Attributes};
 use wayleave_core::Asn;
@@ -19,14 +19,14 @@ use crate::suite;
 
 /// The attribute that carries a grant; the same in all networks that grant.
 pub const HANDOVER: AttributeCode = AttributeCode(254);
-/// Pairs of one neighbour's making that are held at once, as routes that came with an earlier one may still go out, and
-/// that are read in one session.
+/// Keys of one neighbour that are held at once, since routes that came with an earlier one may still go out; and grants
+/// that are read in one session, since each costs a check.
 const MAX_GRANTS: usize = 4;
 
 /// Whether keys are handed over on the outside session of a pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Handover {
-    /// We make the neighbour's pair if it asks for one.
+    /// We make the neighbour's key pair if it asks for one.
     pub grants: bool,
     /// We ask the neighbour to make ours.
     pub takes: bool,
@@ -45,14 +45,14 @@ impl Handover {
     }
 }
 
-/// A pair that we made for the neighbour: what we say of it, and what it gets.
+/// A key that we made for the neighbour: the leaf that names it, and the grant that hands it over.
 pub(super) struct GrantedKey {
     pub(super) leaf: Leaf,
     handed: Zeroizing<Vec<u8>>,
 }
 
 impl GrantedKey {
-    /// The neighbour's pair, the same for each of its sessions as long as `secret` is the same.
+    /// The neighbour's key, the same for each of its sessions as long as `secret` is the same.
     pub(super) fn make(secret: &Seed, issuer: Asn, holder: Asn, least_strength: u16) -> Option<Self> {
         let id = SuiteId::KcEd25519;
         let seed = kdf::derive("wayleave/attestation/granted/v1", secret.expose(), &holder.0.to_be_bytes());

@@ -30,7 +30,7 @@ impl Side {
         }
     }
 
-    /// Its name for people.
+    /// Its name in the log and in status pages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl Side {
 /// How one end is reached and whom it expects.
 #[derive(Clone, Debug)]
 pub struct EndConfig {
-    /// Whose OPEN is welcome.
+    /// The AS whose OPEN is accepted.
     pub peer_asn: PeerAsn,
     /// The peer may connect.
     pub listens: bool,
@@ -65,7 +65,7 @@ pub struct EndConfig {
 pub struct PairConfig {
     /// Inside, then outside.
     pub ends: [EndConfig; 2],
-    /// What our OPEN says beyond the other end's, inside and outside.
+    /// Capabilities of our OPEN beyond those of the other end's, inside and outside.
     pub more: [Vec<Capability>; 2],
 }
 
@@ -83,25 +83,19 @@ pub enum Input {
 pub enum Output {
     /// For the driver of this side's connections.
     Tcp { side: Side, request: TcpRequest },
-    /// A route came in, or went: [`super::SessionPair::route`] passes it on.
+    /// A route was announced or withdrawn: [`super::SessionPair::route`] passes it on.
     Route {
-        /// Where it came in.
         from: Side,
         nlri: Nlri,
         /// As it came; `None`: it is withdrawn.
         attributes: Option<Arc<Attributes>>,
     },
     /// This side has sent all routes of a family: [`super::SessionPair::end_of_rib`] passes it on, behind the routes.
-    EndOfRib {
-        from: Side,
-        /// The family.
-        afi: Afi,
-    },
-    /// For people, counters, and whoever judges routes.
+    EndOfRib { from: Side, afi: Afi },
+    /// For the log, counters, and whoever validates and signs routes.
     Event(PairEvent),
 }
 
-/// What happened.
 #[derive(Debug)]
 pub enum PairEvent {
     /// This side's session is up.
@@ -114,6 +108,6 @@ pub enum PairEvent {
     Malformed(Side, Vec<Problem>),
     /// Routes that this side's session cannot carry.
     Rejected(Side, RejectedRoutes),
-    /// A prefix beyond the limit was not taken.
+    /// A prefix beyond the limit was not accepted.
     OverLimit(Side, Nlri),
 }

@@ -11,7 +11,7 @@ use wayleave_bgp::{AttributeCode, Attributes, Nlri};
 use wayleave_core::{Asn, Prefix};
 
 pub(crate) use self::shared_tree::NeighbourTree;
-pub(crate) use self::sign::{SignedGroup, Signer, SigningJob, SigningOutcome, SigningResults, Target};
+pub(crate) use self::sign::{RouteSigner, SignedGroup, SigningJob, SigningOutcome, SigningResults, Target};
 pub(crate) use self::validate::{
     ANNOUNCER_REPORTS, PEER_REPORTS, PeerReports, PolicyCheck, Validated, ValidationJob, Validator, peer_reports,
 };

@@ -52,7 +52,7 @@ impl Target {
 }
 
 /// Signs routes for one target.
-pub(crate) struct Signer {
+pub(crate) struct RouteSigner {
     pub(crate) ring: SharedKeyRing,
     pub(crate) asn: Asn,
     pub(crate) target: Target,
@@ -75,7 +75,7 @@ pub(crate) struct SigningJob {
     /// How chains with these attributes were extended before, where that still holds.
     pub(crate) known: HashMap<Arc<Attributes>, SigningOutcome>,
     /// `None`: this AS has no key, and routes leave as they came.
-    pub(crate) signer: Option<Signer>,
+    pub(crate) signer: Option<RouteSigner>,
     pub(crate) groups: Vec<RouteGroup>,
 }
 
@@ -214,7 +214,7 @@ fn checked(
     (passed, failed)
 }
 
-impl Signer {
+impl RouteSigner {
     fn sign(&mut self, groups: Vec<RouteGroup>) -> Vec<SignedGroup> {
         let ring = self.ring.clone();
         let mut ring = ring.lock();
