@@ -41,7 +41,6 @@ pub enum ViewError {
 /// What a metric counts or measures, always in base units. The list is closed, so that names follow one rule:
 /// `wayleave_<role>_<thing>_<unit>`, with `_total` for counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs, reason = "the names are the units")]
 pub enum Unit {
     Alarms,
     Attestations,

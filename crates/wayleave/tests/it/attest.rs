@@ -60,14 +60,14 @@ fn two_proxies_attest_between_two_speakers_and_survive_a_kill() {
     a.start();
     eventually("the route is back", attested);
     assert_eq!(b.class(), "valid");
-    // An end is told when the proxy stops.
+    // The peers learn of the shutdown.
     a.signal("-TERM");
     eventually("the route is gone again", || right.learned().is_empty());
     assert!(a.log().contains("stopping"));
 }
 
 #[test]
-fn records_and_policy_count_without_a_restart_and_without_a_new_update() {
+fn records_and_policy_take_effect_without_a_restart_or_a_new_update() {
     let folder = with_keys("reload");
     let meet = free();
     let a = Proxy::new(&folder, ORIGIN, &format!("connect = \"{meet}\""), "");
@@ -104,7 +104,7 @@ fn records_and_policy_count_without_a_restart_and_without_a_new_update() {
 }
 
 #[test]
-fn keys_are_made_shown_signed_for_and_kept_from_others() {
+fn keys_are_created_listed_signed_and_refused_if_others_can_read_them() {
     let folder = Folder::new("attest-keys");
     let made = folder.ok(&["keys", "attest", "a.key", "--asn", "64496"]);
     assert!(made.contains("asn     AS64496") && made.contains("attest  kc-ed25519:"), "{made}");
@@ -165,7 +165,7 @@ fn keys_are_made_shown_signed_for_and_kept_from_others() {
 }
 
 #[test]
-fn loose_permissions_a_stranger_s_keys_and_an_expired_anchor_are_refused_with_what_to_do() {
+fn loose_permissions_another_as_s_keys_and_an_expired_anchor_are_refused_with_a_remedy() {
     let folder = with_keys("refused");
     folder.write("p.toml", "[attest]\nasn = 64496\nstate = \"p.redb\"\n[keys]\nsigning = \"64496.key\"\nanchor = \"anchor.pub\"\nobjects = \"objects\"\n");
     let chmod = |mode: &str, file: &str| {
@@ -197,7 +197,7 @@ fn loose_permissions_a_stranger_s_keys_and_an_expired_anchor_are_refused_with_wh
 }
 
 #[test]
-fn check_knows_the_keys_of_an_attesting_proxy_and_init_prints_a_sound_one() {
+fn check_reports_faults_of_an_attesting_proxy_and_init_prints_a_valid_configuration() {
     let folder = Folder::new("attest-check");
     let text = folder.ok(&["init", "attest"]);
     folder.write("a.toml", &text);
@@ -242,7 +242,7 @@ fn check_knows_the_keys_of_an_attesting_proxy_and_init_prints_a_sound_one() {
 }
 
 #[test]
-fn no_few_time_signature_is_made_twice_however_often_the_proxy_is_killed() {
+fn no_few_time_signature_is_used_twice_however_often_the_proxy_is_killed() {
     let lives: usize = std::env::var("WAYLEAVE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(10);
     let folder = Folder::new("attest-kills");
     folder.ok(&["keys", "anchor", "anchor.key"]);
@@ -282,7 +282,7 @@ fn no_few_time_signature_is_made_twice_however_often_the_proxy_is_killed() {
 }
 
 #[test]
-fn a_granted_pair_goes_from_process_to_process_and_signs_there_what_goes_on() {
+fn a_granted_key_pair_is_handed_over_and_signs_at_the_neighbour() {
     let folder = Folder::new("attest-granted");
     folder.ok(&["keys", "anchor", "anchor.key"]);
     folder.ok(&["keys", "attest", "64496.key", "--asn", "64496"]);
@@ -323,7 +323,7 @@ fn a_granted_pair_goes_from_process_to_process_and_signs_there_what_goes_on() {
 }
 
 #[test]
-fn an_operator_is_told_before_a_few_time_key_ends_and_when_it_has() {
+fn a_few_time_key_that_runs_out_is_logged_before_and_after() {
     let folder = Folder::new("attest-ending");
     folder.ok(&["keys", "anchor", "anchor.key"]);
     folder.ok(&["keys", "attest", "64496.key", "--asn", "64496", "--suite", "kc-hbs"]);
@@ -336,7 +336,7 @@ fn an_operator_is_told_before_a_few_time_key_ends_and_when_it_has() {
     assert!(!a.log().contains("ERROR"), "{}", a.log());
     // As if it had signed so often in earlier lives.
     let all = 1u64 << 20;
-    for (left_over, told) in [(9, "left=9 of=1048576"), (0, "left=0 of=1048576")] {
+    for (left_over, logged) in [(9, "left=9 of=1048576"), (0, "left=0 of=1048576")] {
         a.kill();
         eventually("the route is gone", || right.learned().is_empty());
         let store = FileStore::open(&folder.0.join("as64496.redb")).expect("a store");
@@ -347,7 +347,7 @@ fn an_operator_is_told_before_a_few_time_key_ends_and_when_it_has() {
         store.submit(vec![change], Box::new(|| ())).expect("taken");
         store.close();
         a.start();
-        eventually("the warning", || a.log().contains(told));
+        eventually("the warning", || a.log().contains(logged));
         if left_over > 0 {
             eventually("the route arrives again", || right.learned().contains_key(&prefix()));
             assert_eq!(a.json(&["show", "keys"])["keys"][0]["left"], left_over - 1);

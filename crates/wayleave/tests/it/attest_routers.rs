@@ -124,7 +124,7 @@ fn has_classes(internet: &mut Internet, name: &str, of: Prefix, wanted: &[&str])
 }
 
 #[test]
-fn what_came_in_at_one_border_router_is_signed_at_the_other() {
+fn routes_received_at_one_border_router_are_signed_at_the_other() {
     let plan = || {
         let other = ProxyPlan { key_of: Some("west".to_owned()), ..ProxyPlan::strict(&[]) };
         Plan::default()
@@ -136,7 +136,9 @@ fn what_came_in_at_one_border_router_is_signed_at_the_other() {
             .link("west", "east")
             .link("east", "india")
     };
-    let Some(mut internet) = internet("what_came_in_at_one_border_router_is_signed_at_the_other", plan) else { return };
+    let Some(mut internet) = internet("routes_received_at_one_border_router_are_signed_at_the_other", plan) else {
+        return;
+    };
     let route = prefix("198.51.100.0/24");
     internet.announce("golf", &[route]).expect("announced");
     uses(&mut internet, "east", &[(route, &[64505])]);
@@ -148,7 +150,7 @@ fn what_came_in_at_one_border_router_is_signed_at_the_other() {
 }
 
 #[test]
-fn a_router_that_knows_nothing_carries_the_chain_and_hears_no_secret() {
+fn a_legacy_router_carries_the_chain_and_receives_no_secret() {
     let plan = || {
         Plan::default()
             .attesting("golf", 64505, Bird, ProxyPlan::strict(&[prefix("198.51.100.0/24")]))
@@ -163,7 +165,7 @@ fn a_router_that_knows_nothing_carries_the_chain_and_hears_no_secret() {
             .tapped()
             .link("juliet", "kilo")
     };
-    let test = "a_router_that_knows_nothing_carries_the_chain_and_hears_no_secret";
+    let test = "a_legacy_router_carries_the_chain_and_receives_no_secret";
     let Some(mut internet) = internet(test, plan) else { return };
     let route = prefix("198.51.100.0/24");
     internet.announce("golf", &[route]).expect("announced");
@@ -189,7 +191,7 @@ fn a_router_that_knows_nothing_carries_the_chain_and_hears_no_secret() {
 }
 
 #[test]
-fn a_missing_attestation_counts_as_the_origins_record_says() {
+fn a_missing_attestation_is_treated_as_the_origins_record_states() {
     let tag: LargeCommunity = "64508:1:3".parse().expect("a large community");
     let plan = || {
         let of = |text: &str, since| ProxyPlan { since, ..ProxyPlan::strict(&[prefix(text)]) };
@@ -207,7 +209,9 @@ fn a_missing_attestation_counts_as_the_origins_record_says() {
             .injector("mallory", 64511, "juliet")
             .lowering("juliet", tag)
     };
-    let Some(mut internet) = internet("a_missing_attestation_counts_as_the_origins_record_says", plan) else { return };
+    let Some(mut internet) = internet("a_missing_attestation_is_treated_as_the_origins_record_states", plan) else {
+        return;
+    };
     let [strict, prefer, unlisted] = ["198.51.100.0/26", "198.51.100.64/26", "198.51.100.128/26"].map(prefix);
     let mallory = internet.injector("mallory").identity.clone();
     let stripped = [(strict, 64505), (prefer, 64506), (unlisted, 64507)]

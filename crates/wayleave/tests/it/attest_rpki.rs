@@ -116,7 +116,7 @@ fn serve(mut client: impl Read + Write, inner: &Mutex<Inner>) {
                 let end = [inner.serial, 3600, 600, 7200].map(u32::to_be_bytes).concat();
                 [pdu(3, 7, &[]), inner.items.clone(), pdu(7, 7, &end)].concat()
             }
-            // A serial query: begin anew.
+            // A serial query: start with a full answer.
             1 => pdu(8, 0, &[]),
             _ => return,
         };
@@ -133,7 +133,7 @@ fn public_key(shown: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_cache_names_origins_and_router_keys_and_is_heeded_without_a_new_update() {
+fn origins_and_router_keys_of_a_cache_take_effect_without_a_new_update() {
     let folder = Folder::new("attest-rtr");
     let shown = folder.ok(&["keys", "attest", "64496.key", "--asn", "64496", "--suite", "kc-p256"]);
     folder.ok(&["keys", "attest", "64497.key", "--asn", "64497"]);
@@ -174,7 +174,7 @@ fn a_cache_names_origins_and_router_keys_and_is_heeded_without_a_new_update() {
 }
 
 #[test]
-fn a_cache_behind_tls_counts_under_the_name_and_authority_of_the_configuration_alone() {
+fn a_cache_over_tls_is_accepted_only_with_the_configured_name_and_authority() {
     let folder = Folder::new("attest-rtr-tls");
     let issued = rcgen::generate_simple_self_signed(vec!["cache.example".to_owned()]).expect("a certificate");
     folder.write("cache-ca.pem", &issued.cert.pem());
@@ -197,7 +197,7 @@ fn a_cache_behind_tls_counts_under_the_name_and_authority_of_the_configuration_a
     folder.write("as64497.toml", &config.replace("cache.example", "other.example"));
     proxy.signal("-HUP");
     eventually("the other name is missed", || known()["cache"]["standing"] == "stale");
-    eventually("it is told why", || proxy.log().contains("certificate not valid for name \"other.example\""));
+    eventually("the reason is logged", || proxy.log().contains("certificate not valid for name \"other.example\""));
     assert_eq!(known()["vrps"], 1);
     folder.write("as64497.toml", &config);
     proxy.signal("-HUP");
@@ -205,7 +205,7 @@ fn a_cache_behind_tls_counts_under_the_name_and_authority_of_the_configuration_a
 }
 
 #[test]
-fn a_router_s_certificate_that_appears_is_replaced_or_breaks_counts_as_it_lies_there() {
+fn a_router_certificate_that_appears_is_replaced_or_breaks_takes_effect_at_once() {
     let folder = Folder::new("attest-certificates");
     let keys = ["64496", "other"].map(|name| {
         public_key(&folder.ok(&["keys", "attest", &format!("{name}.key"), "--asn", "64496", "--suite", "kc-p256"]))
@@ -247,12 +247,12 @@ fn a_router_s_certificate_that_appears_is_replaced_or_breaks_counts_as_it_lies_t
     // Where nothing can be read, what was known counts.
     fs::rename(folder.0.join("rpki"), folder.0.join("away")).expect("renamed");
     b.signal("-HUP");
-    eventually("it is told", || b.log().contains("what was known before still counts until it expires"));
+    eventually("it is logged", || b.log().contains("what was known before still counts until it expires"));
     assert_eq!(b.class(), "valid");
 }
 
 #[test]
-fn check_knows_the_rpki_s_keys() {
+fn check_reports_faults_in_the_rpki_section() {
     let folder = Folder::new("attest-rpki-check");
     let check = |rpki: &str| {
         folder.write("a.toml", &format!("[attest]\nasn = 64496\nstate = \"a.redb\"\n[keys]\n[rpki]\n{rpki}\n"));

@@ -17,7 +17,7 @@ fn field<'a>(text: &'a str, name: &str) -> &'a str {
 }
 
 #[test]
-fn help_names_every_command_and_a_wrong_one_is_usage() {
+fn help_lists_every_command_and_an_unknown_one_is_a_usage_error() {
     let folder = Folder::new("cli-help");
     let help = folder.ok(&["--help"]);
     let commands =
@@ -33,7 +33,7 @@ fn help_names_every_command_and_a_wrong_one_is_usage() {
 }
 
 #[test]
-fn what_init_prints_passes_check() {
+fn configurations_printed_by_init_pass_check() {
     let folder = Folder::new("cli-init");
     for (name, arguments) in [("1.toml", &["rs"][..]), ("2.toml", &["rs", "--party", "2"]), ("m.toml", &["member"])] {
         let text = folder.ok(&[&["init"], arguments].concat());
@@ -108,7 +108,7 @@ fn check_shows_the_line_the_column_a_caret_and_what_was_expected() {
 }
 
 #[test]
-fn check_says_the_same_to_programs() {
+fn check_reports_the_same_as_json() {
     let folder = Folder::new("cli-check-json");
     wrong(&folder, "m.toml", &["member"], "#hold_time = 90", "hold_time = 2");
     let output = folder.run(&["check", "m.toml", "--json"]);
@@ -155,7 +155,7 @@ fn a_recording_that_cannot_be_read_is_an_error() {
 }
 
 #[test]
-fn commands_that_change_files_answer_programs_too() {
+fn commands_that_change_files_answer_in_json() {
     let folder = Folder::new("cli-json");
     assert_eq!(json(&folder.ok(&["init", "member", "--out", "m.toml", "--json"]))["file"], "m.toml");
     let output = folder.run(&["init", "member", "--out", "m.toml", "--json"]);
@@ -175,7 +175,7 @@ fn commands_that_change_files_answer_programs_too() {
 }
 
 #[test]
-fn keys_are_made_once_shown_in_public_parts_and_kept_from_others() {
+fn keys_are_created_once_and_only_their_public_parts_are_printed() {
     let folder = Folder::new("cli-keys");
     let made = folder.ok(&["keys", "new", "a.key"]);
     assert_eq!(folder.ok(&["key", "show", "a.key"]), made);
@@ -198,7 +198,7 @@ fn add(folder: &Folder, name: &str, asn: &str, address: &str) {
 }
 
 #[test]
-fn members_join_and_leave_and_an_invitation_is_a_sound_configuration() {
+fn members_join_and_leave_and_an_invitation_is_a_valid_configuration() {
     let folder = Folder::new("cli-members");
     let operator = folder.ok(&["members", "init", "m.signed", "--exchange", "test-ix", "--operator", "op.key"]);
     let operator = field(&operator, "operator").to_owned();
@@ -254,7 +254,7 @@ fn party_of(folder: &Folder, operator: &str) -> String {
 }
 
 #[test]
-fn show_and_why_say_plainly_when_nobody_answers() {
+fn show_and_why_report_a_role_that_does_not_answer() {
     let folder = Folder::new("cli-show");
     for arguments in
         [&["show", "status", "--url", "http://127.0.0.1:1"][..], &["why", "192.0.2.0/24", "--url", "127.0.0.1:1"]]
@@ -271,7 +271,7 @@ fn show_and_why_say_plainly_when_nobody_answers() {
 }
 
 #[test]
-fn benchmarks_are_listed_and_report_by_the_contract() {
+fn benchmarks_are_listed_and_report_in_the_common_form() {
     let folder = Folder::new("cli-bench");
     let list = folder.ok(&["bench", "--list"]);
     let exchange = ["bgp-codec", "export-all", "select-best", "exchange-trace"];

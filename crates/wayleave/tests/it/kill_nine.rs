@@ -71,7 +71,7 @@ fn role(exchange: &mut DemoExchange, number: usize) -> &mut RoleProcess {
 }
 
 #[test]
-fn thirty_kills_lose_resurrect_and_forbid_nothing() {
+fn after_thirty_kills_no_route_is_lost_resurrected_or_forbidden() {
     let state = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kill-nine");
     let _ = std::fs::remove_dir_all(&state);
     std::fs::create_dir_all(&state).expect("a folder");

@@ -137,7 +137,7 @@ fn members_sign_for_all_and_refuse_a_hijack_and_what_a_new_record_forbids() {
     eventually("the hijack is refused", &mut exchange, |exchange| {
         attested(exchange, 1) == invalid && attested(exchange, 2) == invalid && !has(exchange, 1) && !has(exchange, 2)
     });
-    // A new record gives the prefix to the hijacker: nobody announces anew, and all look again.
+    // A new record gives the prefix to the hijacker: without a new announcement all members validate again.
     tools.sign(&["record", "--asn", &names[0].1, "--prefix", "198.51.100.0/24"]);
     tools.sign(&["record", "--asn", &names[last].1, "--prefix", PREFIX]);
     for member in &exchange.members[1..last] {

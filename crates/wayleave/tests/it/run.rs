@@ -111,7 +111,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn systemd_hears_ready_reloading_and_stopping_and_a_bad_reload_changes_nothing() {
+fn systemd_is_notified_of_ready_reloading_and_stopping_and_a_bad_reload_changes_nothing() {
     let mut proxy = Proxy::start("systemd");
     assert_eq!(proxy.notice(), "READY=1");
     let good = fs::read_to_string(proxy.folder.join("alpha.toml")).expect("a configuration");
@@ -140,7 +140,7 @@ fn systemd_hears_ready_reloading_and_stopping_and_a_bad_reload_changes_nothing()
 }
 
 #[test]
-fn a_role_shows_itself_and_says_why_it_is_not_ready() {
+fn status_pages_show_the_role_and_why_it_is_not_ready() {
     let proxy = Proxy::start("show");
     assert_eq!(proxy.notice(), "READY=1");
     assert_eq!(proxy.show("status")["parties"], serde_json::json!([false, false]));
@@ -160,7 +160,7 @@ fn a_role_shows_itself_and_says_why_it_is_not_ready() {
 }
 
 #[test]
-fn a_recorded_table_is_spoken_to_a_members_proxy() {
+fn a_recorded_table_is_replayed_to_a_members_proxy() {
     let proxy = Proxy::start("speak");
     assert_eq!(proxy.notice(), "READY=1");
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/bgp/routeviews.2013-12-01.updates.bz2");
