@@ -22,7 +22,7 @@ pub const ROLE: RoleConfig = RoleConfig {
     sections: "[party] and [link]",
     check: RsConfig::checked,
     status: |source| Ok(RsConfig::parse(source)?.status),
-    template: template,
+    template,
 };
 
 /// The file.
