@@ -9,7 +9,7 @@ use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_dataplane::frame::{Frame, Ingress};
 use wayleave_dataplane::icing::{Action, Config, Link, Meaning, Output, Policy, Router, TagRule};
-use wayleave_packet::icing::header::{Ethernet, Held, Hop, Packet, Part, Path, Tag, Version};
+use wayleave_packet::icing::header::{Ethernet, PathHolders, Hop, Packet, Part, Path, Tag, Version};
 use wayleave_packet::icing::mint::{Form, NodeSecret, Nonce, Sender, TagMaster, encapsulate};
 use wayleave_packet::icing::verify::check_inner;
 
@@ -71,7 +71,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(again, data);
     }
     let _ = Ethernet::decode(data);
-    let _ = Held::decode(data);
+    let _ = PathHolders::decode(data);
     let _ = check_inner(4, data, &[], &[]);
     let _ = check_inner(41, data, &[], &[]);
     WORLD.with_borrow_mut(|(router, honest)| {

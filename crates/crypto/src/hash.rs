@@ -21,6 +21,16 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
+/// SHA-256 of `parts` one after another, without a label and without their lengths.
+#[must_use]
+pub fn sha256_of_parts(parts: &[&[u8]]) -> [u8; 32] {
+    let mut state = Sha256::new();
+    for part in parts {
+        state.update(part);
+    }
+    state.finalize().into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

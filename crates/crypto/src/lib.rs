@@ -1,6 +1,6 @@
-//! Secrets, hashes, encryption and signatures: one place for every primitive.
+//! Secrets, hashes, encryption and signatures: the one place for cryptographic primitives.
 //!
-//! Each use of a primitive has a label of its own, `wayleave/<room>/<purpose>/v1`. Randomness comes in as arguments.
+//! Each use of a primitive has its own label, `wayleave/<subject>/<purpose>/v1`. Randomness comes in as arguments.
 
 pub mod commit;
 pub mod dh;

@@ -1,7 +1,7 @@
 //! SHA-256's compression function over sixteen independent blocks at once, for hash trees and chains.
 //!
-//! With AVX-512 the sixteen lanes are the sixteen words of one register; elsewhere the lanes go one after another through
-//! the `sha2` crate, which uses the machine's SHA instructions. Both give the same words, which a test shows.
+//! With AVX-512 the sixteen lanes are the sixteen words of a register. Elsewhere the `sha2` crate computes one lane after
+//! another, with the machine's SHA instructions. A test shows that both give the same words.
 
 use sha2::block_api::compress256;
 
@@ -10,10 +10,10 @@ pub use crate::lanes::LANES;
 /// One 32-bit word of each lane.
 pub type Word = [u32; LANES];
 
-/// SHA-256's eight words of state, of each lane.
+/// SHA-256's eight words of state, each of all lanes.
 pub type State = [Word; 8];
 
-/// The sixteen big-endian words of a 64-byte block, of each lane.
+/// The sixteen big-endian words of a 64-byte block, each of all lanes.
 pub type Block = [Word; 16];
 
 /// SHA-256's initial state (FIPS 180-4 section 5.3.3).
@@ -34,7 +34,7 @@ pub fn compress_lanes(state: &mut State, block: &Block) {
     compress_each(state, block);
 }
 
-/// The words of sixteen blocks of octets, each lane's from the block at its place.
+/// Reads the words of sixteen blocks of octets, one block for each lane.
 pub fn load(blocks: &[&[u8; 64]; LANES], words: &mut Block) {
     #[cfg(target_arch = "x86_64")]
     if wide::available() {
@@ -43,7 +43,6 @@ pub fn load(blocks: &[&[u8; 64]; LANES], words: &mut Block) {
     load_each(blocks, words);
 }
 
-/// The portable form: word after word.
 fn load_each(blocks: &[&[u8; 64]; LANES], words: &mut Block) {
     for (lane, block) in blocks.iter().enumerate() {
         for (word, octets) in words.iter_mut().zip(block.as_chunks::<4>().0) {
@@ -52,7 +51,7 @@ fn load_each(blocks: &[&[u8; 64]; LANES], words: &mut Block) {
     }
 }
 
-/// Whether the lanes run at once on this machine; without, several lanes take as long as one after another.
+/// Whether this machine computes all lanes at once. If not, sixteen lanes take sixteen times as long as one.
 #[must_use]
 pub fn lanes_run_at_once() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -65,7 +64,6 @@ pub fn lanes_run_at_once() -> bool {
     }
 }
 
-/// The portable form: lane after lane.
 fn compress_each(state: &mut State, block: &Block) {
     for lane in 0..LANES {
         let mut words = state.map(|word| word[lane]);
@@ -107,7 +105,7 @@ mod wide {
         unsafe { load_avx512(blocks, words) }
     }
 
-    /// Sixteen rows of sixteen words, transposed: within quarters of the registers, then the quarters.
+    /// Transposes sixteen rows of sixteen words: within quarters of registers first, and then the quarters.
     #[target_feature(enable = "avx512f,avx512bw")]
     fn load_avx512(blocks: &[&[u8; 64]; LANES], words: &mut Block) {
         let reversed = {

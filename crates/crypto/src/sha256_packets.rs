@@ -1,39 +1,35 @@
-//! SHA-256 (FIPS 180-4) of a burst of packets: sixteen at once where lanes run at once and enough packets are of like
-//! length, one after another with the machine's SHA instructions elsewhere.
+//! SHA-256 (FIPS 180-4) of a burst of packets: sixteen at once where the machine has the lanes and enough packets are of
+//! similar length, one after another with the machine's SHA instructions elsewhere.
 
 use sha2::block_api::compress256;
 
-use crate::lanes::{Columns, CpuKernel, rows};
-use crate::sha256_lanes::{Block, INITIAL, LANES, State, compress_lanes, lanes_run_at_once, load};
+use crate::lanes::{BURST, Columns, CpuKernel, LANES, rows};
+use crate::sha256_lanes::{Block, INITIAL, State, compress_lanes, lanes_run_at_once, load};
 
 /// Octets of a message's head.
 pub const HEAD: usize = 48;
-/// Messages that are sorted by length at a time.
-pub const BURST: usize = 64;
 
-/// One message: a head that was laid out apart, and the octets after it.
+/// One message in two parts, so that a head can be built apart from the payload that follows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// Its first octets.
     pub head: &'a [u8; HEAD],
-    /// The octets after them.
     pub tail: &'a [u8],
 }
 
 impl Message<'_> {
-    /// Blocks with the padding.
+    /// The number of blocks, with the padding.
     fn blocks(&self) -> usize {
         (HEAD + self.tail.len() + 9).div_ceil(64)
     }
 }
 
-/// The hash of each of `messages`, into `hashes`; as many as the shorter slice has.
+/// Writes the hash of each message into `hashes`: as many as the shorter slice has.
 pub fn hash_each(messages: &[Message<'_>], hashes: &mut [[u8; 32]]) {
     let count = messages.len().min(hashes.len());
     for (messages, hashes) in messages[..count].chunks(BURST).zip(hashes[..count].chunks_mut(BURST)) {
         let mut order = [(0u32, 0u8); BURST];
-        for (index, (place, message)) in order.iter_mut().zip(messages).enumerate() {
-            *place = (message.blocks() as u32, index as u8);
+        for (index, (entry, message)) in order.iter_mut().zip(messages).enumerate() {
+            *entry = (message.blocks() as u32, index as u8);
         }
         let order = &mut order[..messages.len()];
         if !order.is_sorted() {
@@ -52,8 +48,8 @@ pub fn hash_each(messages: &[Message<'_>], hashes: &mut [[u8; 32]]) {
     }
 }
 
-/// Whether sixteen lanes over the longest message take less than all messages one after another. A block in sixteen
-/// lanes takes as long as seven with SHA instructions, or two without.
+/// Whether sixteen lanes over the longest message are quicker than one message after another. Measured: a block in sixteen
+/// lanes takes as long as seven blocks with SHA instructions, or two without.
 fn lanes_are_quicker(group: &[(u32, u8)]) -> bool {
     #[cfg(target_arch = "x86_64")]
     let worth = if is_x86_feature_detected!("sha") { 7 } else { 2 };
@@ -63,13 +59,13 @@ fn lanes_are_quicker(group: &[(u32, u8)]) -> bool {
     lanes_run_at_once() && group.iter().map(|(blocks, _)| blocks).sum::<u32>() > worth * longest
 }
 
-/// A message cut into blocks: the first, those that lie in the tail, and the last one or two with the padding.
+/// A message as blocks: the first one, those that lie in the tail, and the last one or two, with the padding.
 #[derive(Clone, Copy)]
 struct Blocks<'a> {
     first: [u8; 64],
     inner: &'a [[u8; 64]],
     last: [[u8; 64]; 2],
-    /// Blocks in front of the last.
+    /// The number of blocks without padding.
     whole: usize,
     count: usize,
 }
@@ -77,7 +73,7 @@ struct Blocks<'a> {
 impl<'a> Blocks<'a> {
     const BLANK: Self = Self { first: [0; 64], inner: &[], last: [[0; 64]; 2], whole: 0, count: 0 };
 
-    /// Takes another message, in place.
+    /// Changes to another message in place, without copying all octets of this value.
     fn set(&mut self, message: &Message<'a>) {
         let length = HEAD + message.tail.len();
         (self.whole, self.count) = (length / 64, message.blocks());
@@ -88,10 +84,10 @@ impl<'a> Blocks<'a> {
             last[..HEAD].copy_from_slice(message.head);
             message.tail
         } else {
-            let (front, behind) = message.tail.split_at(64 - HEAD);
+            let (front, rest_of_tail) = message.tail.split_at(64 - HEAD);
             self.first[..HEAD].copy_from_slice(message.head);
             self.first[HEAD..].copy_from_slice(front);
-            let (inner, remainder) = behind.as_chunks();
+            let (inner, remainder) = rest_of_tail.as_chunks();
             self.inner = inner;
             remainder
         };
@@ -102,7 +98,7 @@ impl<'a> Blocks<'a> {
         last[end - 8..].copy_from_slice(&(8 * length as u64).to_be_bytes());
     }
 
-    /// Block `index`; the last one again beyond the end.
+    /// Block `index`, or the last one if there are fewer: lanes whose message has ended compute on, and nobody reads them.
     #[inline]
     fn block(&self, index: usize) -> &[u8; 64] {
         match index {
@@ -125,7 +121,8 @@ fn hash_one(message: &Message<'_>) -> [u8; 32] {
     octets(&state)
 }
 
-/// The messages that `group` names by (blocks, index), at most sixteen, in order of length; `lanes` is scratch.
+/// Hashes the messages of `group`, which has (blocks, index) of at most sixteen messages in order of length. `lanes` is
+/// working memory.
 fn hash_in_lanes<'a>(
     group: &[(u32, u8)],
     messages: &[Message<'a>],
@@ -133,7 +130,7 @@ fn hash_in_lanes<'a>(
     hashes: &mut [[u8; 32]],
 ) {
     for (lane, blocks) in lanes.iter_mut().enumerate() {
-        // Lanes beyond the last repeat it.
+        // Lanes behind the last message repeat it.
         blocks.set(&messages[usize::from(group[lane.min(group.len() - 1)].1)]);
     }
     let mut state: State = INITIAL.map(|word| [word; LANES]);
@@ -142,7 +139,7 @@ fn hash_in_lanes<'a>(
         load(&lanes.each_ref().map(|lane| lane.block(index)), &mut words);
         compress_lanes(&mut state, &words);
         let ending = || group.iter().enumerate().filter(|(_, (blocks, _))| *blocks as usize == index + 1);
-        // Taking all out at once pays from a few on.
+        // The state lies in columns. Transposing all of it pays from five messages on.
         if ending().count() > LANES / 4 {
             let mut columns: Columns = [[0; LANES]; LANES];
             for (column, words) in columns.iter_mut().zip(&state) {

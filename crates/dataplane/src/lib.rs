@@ -1,12 +1,13 @@
-//! The router, the stamper and the gateway: verified forwarding over bursts of packets.
+//! Verified forwarding: the routers of all formats, the stamper, and what they share.
 //!
-//! A forwarding path is a plain function over a burst: packets in place, an action for each. It neither allocates nor
-//! locks, and takes no branch on a secret.
+//! A router is a plain function over a burst of packets in place, which returns an action for each. It neither allocates nor
+//! locks, and takes no branch on a secret. For each format, `router` decides what happens to a packet that
+//! [`wayleave_packet`] verifies, and `lanes` is its vector path: an optimisation that could be deleted.
 
 pub mod bfd;
-pub mod counters;
 pub mod frame;
 pub mod icing;
+pub mod lanes;
 pub mod limit;
 pub mod platypus;
 pub mod replay;

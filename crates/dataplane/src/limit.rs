@@ -1,8 +1,8 @@
-//! A token bucket, told the time.
+//! A token bucket, which is given the time.
 
 use wayleave_core::Instant;
 
-/// Lets `rate` events a second pass, and at most `burst` at once.
+/// Allows `rate` events a second, and at most `burst` at once.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     /// Nanoseconds of one event.
@@ -15,7 +15,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Full at first. A `rate` of zero lets only the first `burst` pass.
+    /// A full bucket. A `rate` of zero allows only the first `burst` events.
     #[must_use]
     pub fn new(rate: u32, burst: u32) -> Self {
         let cost = 1_000_000_000u64.checked_div(rate.into()).unwrap_or(u64::MAX >> 32).max(1);
@@ -23,7 +23,7 @@ impl TokenBucket {
         Self { cost, depth, credit: depth, last: Instant(0) }
     }
 
-    /// Takes another rate and burst. As many events may pass at once as before, if the new burst has room for them.
+    /// Changes rate and burst. As many events may happen at once as before, if the new burst is no less.
     pub fn retune(&mut self, rate: u32, burst: u32) {
         let next = Self::new(rate, burst);
         let credit = u128::from(self.credit) * u128::from(next.cost) / u128::from(self.cost);
@@ -31,14 +31,14 @@ impl TokenBucket {
         (self.cost, self.depth) = (next.cost, next.depth);
     }
 
-    /// Whether one more event may pass at `now`; it is not taken yet.
+    /// Whether one more event may happen at `now`, without taking it.
     pub fn ready(&mut self, now: Instant) -> bool {
         self.credit = self.credit_at(now);
         self.last = self.last.max(now);
         self.credit >= self.cost
     }
 
-    /// [`TokenBucket::ready`] without a note of it.
+    /// [`TokenBucket::ready`] of a bucket that cannot be changed.
     #[must_use]
     pub fn is_ready(&self, now: Instant) -> bool {
         self.credit_at(now) >= self.cost
@@ -48,12 +48,12 @@ impl TokenBucket {
         self.credit.saturating_add(now.0.saturating_sub(self.last.0)).min(self.depth)
     }
 
-    /// Takes one more event if it may pass at `now`.
+    /// Takes one more event if it may happen at `now`; returns whether it did.
     pub fn take(&mut self, now: Instant) -> bool {
         self.take_all(1, now)
     }
 
-    /// Takes `count` more events at once, or none of them.
+    /// Takes `count` more events, or none of them; returns whether it did.
     pub fn take_all(&mut self, count: u32, now: Instant) -> bool {
         let cost = self.cost.saturating_mul(count.into());
         let pass = count == 0 || self.ready(now) && self.credit >= cost;

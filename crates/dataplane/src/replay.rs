@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use wayleave_core::UnixTime;
-use wayleave_crypto::lanes::{Aes128, prefetch};
+use wayleave_crypto::lanes::Aes128;
+
+use crate::lanes::prefetch;
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::platypus::verify::MAX_FRESHNESS;
 

@@ -1,9 +1,8 @@
-//! The laboratory: a simulated exchange in virtual time ([`sim`]), real routers in network namespaces, and the
-//! demonstration that `wayleave demo` runs with them.
+//! The laboratory: real routers in network namespaces, and the scenario that `wayleave demo` plays with them.
 //!
-//! This crate does I/O. It fetches BIRD and FRR ([`routers`]), creates network namespaces that end with the process
-//! ([`netns`]), writes the routers' configurations and reads their tables ([`bird`], [`frr`]), and runs the demonstration,
-//! which is also the end-to-end test ([`demo`]).
+//! This crate touches the world. It fetches BIRD and FRR ([`routers`]), lays out an exchange in namespaces that vanish
+//! with the process ([`netns`]), writes the routers' configurations and reads their tables back ([`bird`], [`frr`]),
+//! and plays the demonstration, which is also the end-to-end test ([`demo`]).
 
 #![allow(
     clippy::disallowed_methods,

@@ -123,7 +123,7 @@ impl MemberProxy {
         now: Now,
     ) -> Self {
         let validates = attestation.is_some();
-        let member = Member::new(config, policy, signing, seed, stored, validates, now);
+        let member = Member::new(MemberConfig { validates, ..config }, policy, signing, seed, stored, now);
         let attestor = attestation.map(|AttestationConfig { settings, key_ring, signatures_used, view }| {
             let mut attestor = MemberAttestation::new(settings, key_ring, &signatures_used, now);
             attestor.handle(attestation::Input::View(view), now);

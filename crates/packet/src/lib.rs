@@ -1,6 +1,8 @@
-//! Verified packets: for each format its header, what is minted into it, and what a hop verifies.
+//! Verified packets. Each format has three parts of one shape: `header` decodes and encodes, `mint` is what the control plane
+//! and senders compute, and `verify` has a named check for each rule by which a hop accepts a packet.
 //!
-//! Every format is written down bit by bit in `docs/wire/`, with vectors in `test-data/wire/`.
+//! This crate is the specification in code: scalar, total, and without state. How bursts of packets are processed fast is
+//! the data plane's. `docs/wire/` says where every bit of a format lies, and `test-data/wire/` has test vectors.
 
 pub mod icing;
 pub mod platypus;

@@ -1,18 +1,17 @@
-//! AES-128 in one direction (FIPS 197): one key over many blocks, or a key of its own for each block.
+//! AES-128 encryption (FIPS 197): many blocks under one key, or each under a key of its own.
 
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use super::{Block, Code, CpuKernel, xor_into};
 
-/// The round keys, the first one first.
 pub(super) type RoundKeys = [Block; 11];
 
-/// One key, expanded. It has no printable form and is wiped when dropped.
+/// An expanded key. It has no printable form and is wiped when dropped.
 #[derive(Clone)]
 pub struct Aes128 {
     kernel: CpuKernel,
-    /// Exclusive-ored into the input first; zero for plain AES.
+    /// Added to every input first; zero for plain AES. The round keys have it already, the portable cipher does not.
     pub(super) whitening: Block,
     round_keys: RoundKeys,
     portable: aes::Aes128,
@@ -45,7 +44,7 @@ impl Aes128 {
         Self { kernel, whitening: [0; 16], round_keys, portable: aes::Aes128::new(&(*key).into()) }
     }
 
-    /// The same key, for which `encrypt` is `E_key(whitening ^ block)`.
+    /// The same key with `whitening` added to every input: it encrypts to `E_key(whitening ^ block)`.
     pub(super) fn whitened(&self, whitening: &Block) -> Self {
         let mut other = self.clone();
         xor_into(&mut other.whitening, whitening);
@@ -53,7 +52,6 @@ impl Aes128 {
         other
     }
 
-    /// The code that computes with it.
     #[must_use]
     pub fn kernel(&self) -> CpuKernel {
         self.kernel
@@ -79,7 +77,6 @@ impl Aes128 {
         }
     }
 
-    /// The encryption of one block.
     #[must_use]
     pub fn encrypt_one(&self, block: &Block) -> Block {
         let mut out = *block;
@@ -88,7 +85,7 @@ impl Aes128 {
     }
 }
 
-/// Encrypts each of `blocks` in place under the key at the same place; as many as the shorter slice has.
+/// Encrypts each block in place under the key with the same index: as many as the shorter slice has.
 pub fn encrypt_each(kernel: CpuKernel, keys: &[Block], blocks: &mut [Block]) {
     match kernel.0 {
         Code::Portable => {
@@ -101,9 +98,9 @@ pub fn encrypt_each(kernel: CpuKernel, keys: &[Block], blocks: &mut [Block]) {
     }
 }
 
-/// Replaces each of `first` by the CBC-MAC of itself and its fellow of `second`, `E(E(first) ^ second)`, under the key at
-/// the same place; as many as the shortest slice has. It is a pseudorandom function where no message under a key is
-/// another's beginning.
+/// Replaces each block of `first` by the CBC-MAC of itself and the block of `second` with the same index,
+/// `E(E(first) ^ second)`, under the key with that index: as many as the shortest slice has. This is a pseudorandom
+/// function as long as no message under a key is the beginning of another.
 pub fn cbc_pair_each(kernel: CpuKernel, keys: &[Block], first: &mut [Block], second: &[Block]) {
     match kernel.0 {
         Code::Portable => {

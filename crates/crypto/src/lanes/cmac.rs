@@ -1,34 +1,30 @@
-//! AES-CMAC (RFC 4493) of a burst of messages, with one key for all or a key for each.
+//! AES-CMAC (RFC 4493) of a burst of messages, under one key for all or a key for each.
 
 use subtle::{Choice, ConstantTimeEq};
 
-use super::{Aes128, Block, Code, CpuKernel, double, xor_into};
+use super::{Aes128, BURST, Block, Code, CpuKernel, double, xor_into};
 
-/// Messages computed at a time; more are taken burst by burst.
-pub const BURST: usize = 64;
-
-/// One message: whole blocks, and octets after them. It lets a header be laid out apart from the payload that follows.
+/// One message in two parts, so that a header can be built apart from the payload that follows it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Parts<'a> {
-    /// The first blocks.
     pub head: &'a [Block],
-    /// The octets after them.
+    /// What follows the head.
     pub tail: &'a [u8],
 }
 
 impl<'a> Parts<'a> {
-    /// A message that lies in one piece.
+    /// A message in one piece.
     #[must_use]
     pub fn whole(octets: &'a [u8]) -> Self {
         Self { head: &[], tail: octets }
     }
 
-    /// Length in blocks, the last one perhaps incomplete; one for an empty message.
+    /// The number of blocks, the last one perhaps incomplete; one for an empty message.
     pub(super) fn blocks(&self) -> usize {
         (self.head.len() + self.tail.len().div_ceil(16)).max(1)
     }
 
-    /// Block `index` where it is complete and not the last.
+    /// Block `index`, which must be complete.
     #[inline(always)]
     pub(super) fn block(&self, index: usize) -> &'a Block {
         match self.head.get(index) {
@@ -37,7 +33,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The last block with the subkey that its length asks for (RFC 4493 section 2.4); lengths are no secret.
+    /// The last block, padded if it is incomplete, under the subkey for its case (RFC 4493 section 2.4).
     fn closed(&self, k1: &Block, k2: &Block) -> Block {
         let (whole, rest) = self.tail.as_chunks();
         let complete = if rest.is_empty() { whole.last().or(self.head.last()) } else { None };
@@ -47,7 +43,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Fewer than 16 octets, a one bit, and zeros.
+/// Fewer than 16 octets, then a one bit and zeros.
 pub(super) fn padded(octets: &[u8]) -> Block {
     let mut out = [0; 16];
     out[..octets.len()].copy_from_slice(octets);
@@ -55,7 +51,7 @@ pub(super) fn padded(octets: &[u8]) -> Block {
     out
 }
 
-/// The two subkeys of `zero`, the encryption of the zero block.
+/// K1 and K2, of the encryption of the zero block (RFC 4493 section 2.3).
 fn subkeys(zero: &Block) -> (Block, Block) {
     let k1 = double(zero);
     (k1, double(&k1))
@@ -65,7 +61,7 @@ fn subkeys(zero: &Block) -> (Block, Block) {
 #[derive(Clone)]
 pub struct CmacKey {
     aes: Aes128,
-    /// Computes the tag of one complete block: K1 is in its first round key.
+    /// The same key with K1 in its first round key: it tags a message of one complete block by one encryption.
     single: Aes128,
     k1: Block,
     k2: Block,
@@ -94,19 +90,18 @@ impl CmacKey {
         Self { aes, single, k1, k2 }
     }
 
-    /// What computes the tag of one complete block.
+    /// The key that tags a message of one complete block by one encryption.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn single(&self) -> &Aes128 {
         &self.single
     }
 
-    /// Replaces every block by the tag of a message that is this one block: one AES operation each.
+    /// Replaces every block by the tag of the message that is this one block, at one AES operation each.
     #[inline]
     pub fn tag_blocks(&self, blocks: &mut [Block]) {
         self.single.encrypt(blocks);
     }
 
-    /// The code that computes.
     #[must_use]
     pub fn kernel(&self) -> CpuKernel {
         self.aes.kernel()
@@ -120,7 +115,7 @@ impl CmacKey {
         tag[0]
     }
 
-    /// The tags of `messages`, into `tags`; as many as the shorter slice has.
+    /// Writes the tags of `messages` into `tags`: as many as the shorter slice has.
     pub fn tag_burst(&self, messages: &[Parts<'_>], tags: &mut [Block]) {
         for (messages, tags) in messages.chunks(BURST).zip(tags.chunks_mut(BURST)) {
             let count = messages.len().min(tags.len());
@@ -141,7 +136,7 @@ impl CmacKey {
         }
     }
 
-    /// Whether `tag` is that of `message`, in constant time; a shorter `tag` is compared with as many octets.
+    /// Whether `tag` is that of `message`, in constant time. A `tag` of fewer than 16 octets is compared with the first ones.
     #[must_use]
     pub fn verify(&self, message: &[u8], tag: &[u8]) -> Choice {
         self.tag(message)[..tag.len().min(16)].ct_eq(tag)

@@ -1,30 +1,43 @@
-//! AES-128, CMAC and PMAC over a burst of packets at once: VAES-512, AES-NI and portable kernels chosen at run time.
+//! AES-128, CMAC and PMAC of many messages at once, on the fastest kernel of the machine: VAES-512, AES-NI or portable.
 //!
-//! All kernels take the same time for the same lengths, whatever the keys and octets, and none allocates.
+//! A kernel's time depends on the lengths of messages alone, never on keys or octets: there is no table that a secret
+//! indexes and no branch on one. No kernel allocates. All of them are tested against the same known answers and against
+//! each other.
 
 mod aes128;
 mod cmac;
 mod columns;
+mod derived_cmac;
 mod pmac;
-mod rows;
 #[cfg(target_arch = "x86_64")]
-#[allow(unsafe_code, reason = "vector kernels: functions for processor features that `CpuKernel` has checked")]
+#[allow(unsafe_code, reason = "vector instructions: functions for processor features that `CpuKernel` has checked")]
 mod x86;
 
 pub use aes128::{Aes128, cbc_pair_each, encrypt_each};
-pub use cmac::{BURST, CmacKey, Parts, cmac_each};
-pub use columns::{Columns, LANES, Work, columns, fill, first_halves, join, rows, zeros};
+pub use cmac::{CmacKey, Parts, cmac_each};
+pub use columns::{Columns, columns, rows};
+pub use derived_cmac::{Row, tag_columns, tag_rows};
 pub use pmac::PmacKey;
-pub use rows::{Row, tag_columns, tag_rows};
+
+/// Messages that are computed in one call, and packets that a router processes in one call. A burst is long enough to fill
+/// all lanes several times, and short enough that its headers stay in the nearest cache. More messages are taken burst by
+/// burst.
+pub const BURST: usize = 64;
+
+/// Messages side by side: as many as the widest vectors have words of 32 bits.
+pub const LANES: usize = 16;
 
 /// One AES block.
 pub type Block = [u8; 16];
 
-/// The code that computes; only those that this machine can run exist as values.
+/// The processor features that code is compiled for.
+///
+/// Only kernels that this machine can run exist as values, so that having one is the permission to run its code. The type
+/// stands here and not with the forwarding code, which dispatches on it too, because ciphers are below that code and a
+/// burst must be processed on one kernel throughout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CpuKernel(pub(super) Code);
 
-/// What a [`CpuKernel`] runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Code {
     Portable,
@@ -35,7 +48,7 @@ pub(crate) enum Code {
 }
 
 impl CpuKernel {
-    /// The `aes` crate, block after block; constant time on every machine.
+    /// The `aes` crate, block after block: constant time on every machine.
     pub const PORTABLE: Self = Self(Code::Portable);
 
     /// The fastest kernel of this machine.
@@ -54,7 +67,17 @@ impl CpuKernel {
         std::iter::once(Self::PORTABLE).chain(vector)
     }
 
-    /// Its name, for reports.
+    /// Whether the processor has AVX-512 (F, BW and VL), BMI1 and BMI2, and code may be compiled for them.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_avx512(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return matches!(self.0, Code::Vaes512);
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// The name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.0 {
@@ -67,25 +90,6 @@ impl CpuKernel {
     }
 }
 
-/// Begins to bring the cache line of `place` nearer; a hint that changes nothing.
-#[inline(always)]
-pub fn prefetch<T>(place: &T) {
-    #[cfg(target_arch = "x86_64")]
-    x86::prefetch(std::ptr::from_ref(place).cast());
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
-}
-
-/// The same for octet `at` of `octets`, which need not be there.
-#[inline(always)]
-pub fn prefetch_octet(octets: &[u8], at: usize) {
-    #[cfg(target_arch = "x86_64")]
-    x86::prefetch(octets.as_ptr().wrapping_add(at));
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (octets, at);
-}
-
-/// `a ^= b`.
 fn xor_into(a: &mut Block, b: &Block) {
     *a = (u128::from_ne_bytes(*a) ^ u128::from_ne_bytes(*b)).to_ne_bytes();
 }

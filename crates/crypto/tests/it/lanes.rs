@@ -1,8 +1,8 @@
 //! AES-128, CMAC and PMAC in lanes: known answers, and every kernel equal to every other.
 
 use wayleave_crypto::lanes::{
-    Aes128, BURST, Block, CmacKey, Columns, CpuKernel, LANES, Parts, PmacKey, Work, cbc_pair_each, cmac_each, columns,
-    encrypt_each, fill, first_halves, join, rows, tag_columns, tag_rows, zeros,
+    Aes128, BURST, Block, CmacKey, Columns, CpuKernel, LANES, Parts, PmacKey, cbc_pair_each, cmac_each, columns,
+    encrypt_each, rows, tag_columns, tag_rows,
 };
 use wayleave_crypto::prg::Prg;
 
@@ -203,47 +203,6 @@ fn columns_are_the_words_of_each_packet_and_rows_are_those_packets() {
 }
 
 #[test]
-fn lanes_are_found_filled_joined_and_halved() {
-    let octets = random(5, 64);
-    for kernel in CpuKernel::available() {
-        for bits in (0..=u16::MAX).step_by(7).chain([u16::MAX]) {
-            let lanes: [u32; LANES] = std::array::from_fn(|lane| u32::from(bits >> lane & 1) << (lane + 3));
-            assert_eq!(zeros(kernel, &lanes), !bits, "{kernel:?}");
-            let mut filled = [5; LANES];
-            fill(kernel, bits, 0xdead_beef, &mut filled);
-            for (lane, word) in filled.into_iter().enumerate() {
-                assert_eq!(word, if bits >> lane & 1 != 0 { 0xdead_beef } else { 5 }, "{kernel:?}");
-            }
-        }
-        let half = |at: usize| u64::from_ne_bytes(*octets.as_flattened()[8 * at..].first_chunk().expect("there"));
-        let (first, second) =
-            (std::array::from_fn(|lane| half(3 * lane)), std::array::from_fn(|lane| half(100 - lane)));
-        let mut blocks = [[0; 16]; LANES];
-        join(kernel, &first, &second, &mut blocks);
-        for (lane, block) in blocks.iter().enumerate() {
-            assert_eq!(block[..8], first[lane].to_ne_bytes(), "{kernel:?} {lane}");
-            assert_eq!(block[8..], second[lane].to_ne_bytes(), "{kernel:?} {lane}");
-        }
-        assert_eq!(first_halves(kernel, &blocks), first, "{kernel:?}");
-    }
-}
-
-#[test]
-fn work_gives_the_same_on_every_kernel() {
-    struct Sum<'a>(&'a [u32]);
-    impl Work for Sum<'_> {
-        type Output = u32;
-        #[inline(always)]
-        fn run(self) -> u32 {
-            self.0.iter().fold(0, |sum, word| sum.wrapping_add(word.swap_bytes()))
-        }
-    }
-    let words: Vec<u32> = (0..1_000u32).map(|word| word.wrapping_mul(0x9e37_79b9)).collect();
-    let sums: Vec<u32> = CpuKernel::available().map(|kernel| kernel.run(Sum(&words))).collect();
-    assert!(sums.iter().all(|sum| *sum == sums[0]));
-}
-
-#[test]
 fn rows_have_the_tags_of_their_messages_under_derived_keys() {
     let octets = random(11, 16 * 100);
     let rows: [[Block; 4]; LANES] = std::array::from_fn(|lane| *octets[lane * 5..].first_chunk().expect("four blocks"));
@@ -261,7 +220,7 @@ fn rows_have_the_tags_of_their_messages_under_derived_keys() {
                 let tails: [&[u8]; LANES] =
                     std::array::from_fn(|lane| &octets.as_flattened()[lane * 1_200 % 9_999..][..length(lane)]);
                 let mut tags = [[0; 16]; LANES];
-                // At the places left over the key is there already.
+                // The other lanes have the key itself in their rows.
                 let other = !lanes & 0x7bbf;
                 let both = [(&keys[0], lanes), (&keys[1], other)];
                 assert!(tag_rows(kernel, &both, &rows, &tails, &mut tags));

@@ -1,6 +1,6 @@
-//! Bidirectional Forwarding Detection in asynchronous mode (RFC 5880): whether the router at the other end of a link lives.
+//! Bidirectional Forwarding Detection in asynchronous mode (RFC 5880): whether the router at the other end of a link is up.
 //!
-//! What carries the control packets is the driver's affair; SCION routers send them in SCION packets (`docs/wire/scion.md`).
+//! The driver carries the control packets; SCION routers send them in SCION packets (`docs/wire/scion.md`).
 
 mod packet;
 mod session;

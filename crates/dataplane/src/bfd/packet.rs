@@ -26,18 +26,18 @@ const MULTIPOINT: u8 = 0x01;
 pub enum State {
     /// Held down by its administrator.
     AdminDown,
-    /// Nothing is heard, or the other end hears nothing.
+    /// No packets arrive, or the other end receives none.
     Down,
-    /// The other end is heard, and is down.
+    /// Packets of the other end arrive, and it is down.
     Init,
-    /// Each end hears the other.
+    /// Each end receives the packets of the other.
     Up,
 }
 
 impl State {
     const ALL: [Self; 4] = [Self::AdminDown, Self::Down, Self::Init, Self::Up];
 
-    /// Its name for people.
+    /// The name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -56,12 +56,11 @@ pub struct Diagnostic(u8);
 impl Diagnostic {
     /// No reason.
     pub const NONE: Self = Self(0);
-    /// Nothing was heard for the detection time.
+    /// No packet arrived within the detection time.
     pub const TIME_EXPIRED: Self = Self(1);
-    /// The other end said that it is down.
+    /// The other end reported that it is down.
     pub const NEIGHBOR_DOWN: Self = Self(3);
 
-    /// Its number.
     #[must_use]
     pub fn number(self) -> u8 {
         self.0
@@ -71,47 +70,41 @@ impl Diagnostic {
 /// A control packet. Intervals are in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ControlPacket {
-    /// Why the sender's state changed last.
+    /// Why the sender's state last changed.
     pub diagnostic: Diagnostic,
-    /// The sender's state.
     pub state: State,
     /// The sender waits for a packet with `is_final`.
     pub poll: bool,
-    /// It answers one with `poll`.
+    /// The packet answers one with `poll`.
     pub is_final: bool,
-    /// The sender's forwarding does not share the fate of its control plane.
+    /// The sender's forwarding goes on when its control plane fails.
     pub is_independent: bool,
     /// The sender wants no periodic packets.
     pub demand: bool,
     /// How many packets may be missed; never zero.
     pub detect_multiplier: u8,
-    /// The sender's name of the session.
+    /// The sender's discriminator.
     pub mine: NonZeroU32,
-    /// The receiver's, once the sender has heard it.
+    /// The receiver's discriminator, once the sender has received it.
     pub yours: Option<NonZeroU32>,
-    /// The least interval at which the sender would send.
+    /// The least interval at which the sender wants to send.
     pub desired_min_tx: u32,
-    /// The least interval at which it can receive; zero if it wants no periodic packets.
+    /// The least interval at which the sender can receive; zero if it wants no periodic packets.
     pub required_min_rx: u32,
-    /// The same of echo packets; zero if it takes none.
+    /// The same for echo packets; zero if it does not receive them.
     pub required_min_echo_rx: u32,
 }
 
-/// Why octets are no control packet that may be processed (RFC 5880, section 6.8.6).
+/// Why octets are not a control packet that may be processed (RFC 5880, section 6.8.6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Malformed {
-    /// Fewer octets than a packet has, or than it says.
+    /// Fewer octets than a packet has, or than its length field says.
     #[error("{have} octets where {need} are needed")]
-    Truncated {
-        /// What is needed at least.
-        need: usize,
-        /// What is there.
-        have: usize,
-    },
+    Truncated { need: usize, have: usize },
     /// Not version 1.
     #[error("version {0}")]
     Version(u8),
-    /// A length below that of the fields.
+    /// A length field below the length of the fields.
     #[error("a length of {0}")]
     Length(u8),
     /// A detection multiplier of zero.
@@ -123,16 +116,16 @@ pub enum Malformed {
     /// No discriminator of the sender, or none of the receiver in a state that needs one.
     #[error("no discriminator")]
     Discriminator,
-    /// It is authenticated, and no session here is.
+    /// The packet is authenticated, which no session here is.
     #[error("authentication")]
     Authenticated,
 }
 
 impl ControlPacket {
-    /// Octets without authentication.
+    /// Octets of a packet without authentication.
     pub const LENGTH: usize = 24;
 
-    /// Reads a packet, with the checks that need no session; what stands behind it is passed over.
+    /// Decodes a packet, with the checks that need no session. Octets behind the packet are ignored.
     ///
     /// # Errors
     /// The first reason for which it must be discarded, in the order of the RFC.
@@ -181,7 +174,6 @@ impl ControlPacket {
         })
     }
 
-    /// The packet's octets.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LENGTH] {
         let flag = |is_set, bit| if is_set { bit } else { 0 };

@@ -11,14 +11,14 @@ use super::packet::{ControlPacket, Diagnostic, State};
 /// The least interval of transmission while a session is not up (section 6.8.3). Microseconds.
 const SLOW: u32 = 1_000_000;
 
-/// How a session is set up. Intervals are in microseconds.
+/// What a session is set up with. Intervals are in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Our name of the session: unlike that of any other of this router.
+    /// Identifies the session among all of this router.
     pub discriminator: NonZeroU32,
-    /// The least interval at which we send.
+    /// The least interval at which this end sends.
     pub desired_min_tx: u32,
-    /// The least interval at which we can receive.
+    /// The least interval at which this end can receive.
     pub required_min_rx: u32,
     /// How many packets the other end may miss; never zero.
     pub detect_multiplier: u8,
@@ -26,12 +26,12 @@ pub struct Config {
     pub seed: u64,
 }
 
-/// What follows from an input.
+/// What the driver must do after an input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Output {
-    /// This packet leaves.
+    /// Send this packet.
     Send(ControlPacket),
-    /// The state is another.
+    /// The state has changed.
     Changed(State, Diagnostic),
 }
 
@@ -42,18 +42,18 @@ pub struct Session {
     state: State,
     diagnostic: Diagnostic,
     remote: Remote,
-    /// What other ends are told that we desire: more while the session is not up.
+    /// `bfd.DesiredMinTxInterval`, which is longer while the session is not up.
     desired_min_tx: u32,
-    /// A change of our timers waits for the other end's answer.
+    /// A change of this end's timers waits for the other end's answer.
     is_polling: bool,
     random: u64,
-    /// When the next periodic packet leaves; none while the other end wants none.
+    /// When the next periodic packet is due; none while the other end wants none.
     next_tx: Option<Instant>,
     /// The next packet leaves ahead of its time, and whether one may between two periodic packets: if every change made
     /// one, a link that doubles packets and mixes them up could make two ends send without end.
     is_early: bool,
     may_be_early: bool,
-    /// When the other end has been silent for too long.
+    /// When the detection time ends.
     detected: Option<Instant>,
     outputs: VecDeque<Output>,
 }
@@ -88,13 +88,13 @@ impl Session {
         }
     }
 
-    /// The state at hand.
+    /// The current state.
     #[must_use]
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Takes a packet that came on this session's link (section 6.8.6); one that names another session is passed over.
+    /// Processes a packet that came on this session's link (section 6.8.6). One for another session is ignored.
     pub fn receive(&mut self, packet: &ControlPacket, now: Instant) {
         if packet.yours.is_some_and(|yours| yours != self.config.discriminator) {
             return;
@@ -127,7 +127,7 @@ impl Session {
         self.handle_timeout(now);
     }
 
-    /// Sends what is due, and goes down when the other end has been silent for too long.
+    /// Sends the packets that are due, and goes down when the detection time has ended.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.detected.is_some_and(|detected| detected <= now) {
             self.detected = None;
@@ -145,7 +145,7 @@ impl Session {
         }
     }
 
-    /// What came of it, in order; call until `None` after every input.
+    /// The next output; call until `None` after every input.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }

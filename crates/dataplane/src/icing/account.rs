@@ -1,4 +1,4 @@
-//! Who sends how much: totals of each account that tags name, and the rate that it is held to.
+//! Who sends how much: totals of each account that tags name, and the rate that it is state to.
 //!
 //! The journal holds totals, not differences, so that a record read twice counts once.
 
@@ -11,86 +11,86 @@ const NANOS: u128 = 1_000_000_000;
 /// What an account has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Total {
-    /// Packets.
     pub packets: u64,
-    /// Octets of packets, headers included.
+    /// Of whole packets, headers included.
     pub octets: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct AccountState {
     limit: Account,
     total: Total,
-    /// In the last record of the journal.
+    /// The total in the journal's last record.
     recorded: Total,
-    /// Octets times 10^9.
+    /// Octets that may be sent at once, times 10^9.
     credit: u128,
     last: Instant,
 }
 
-/// One core's accounts: first those of the policy, in its order, then those that it names no more.
+/// One core's accounts: those of the policy in its order, and then those that the policy no longer has.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Accounts(Vec<Held>);
+pub(super) struct Accounts(Vec<AccountState>);
 
 impl Accounts {
-    /// Takes these accounts; the totals of accounts that were there, or restored, stay with their numbers.
+    /// Sets the policy's accounts. Totals, also restored ones, stay with the numbers of their accounts.
     pub(super) fn set(&mut self, limits: &[Account]) {
         let mut before = std::mem::take(&mut self.0);
         for limit in limits {
-            let place = before.iter().position(|held| held.limit.id == limit.id);
-            let mut held = place.map_or_else(|| Held::new(*limit), |place| before.swap_remove(place));
-            (held.limit, held.credit) = (*limit, held.credit.min(limit.full()));
-            self.0.push(held);
+            let index = before.iter().position(|state| state.limit.id == limit.id);
+            let mut state = index.map_or_else(|| AccountState::new(*limit), |index| before.swap_remove(index));
+            (state.limit, state.credit) = (*limit, state.credit.min(limit.full()));
+            self.0.push(state);
         }
         self.0.append(&mut before);
     }
 
-    /// Takes over a record of the journal, unless more is known.
+    /// Takes over a record of the journal, unless the account's total is greater already.
     pub(super) fn restore(&mut self, id: u16, total: Total) {
-        let place = self.0.iter().position(|held| held.limit.id == id);
-        let place = place.unwrap_or_else(|| {
-            self.0.push(Held::new(Account { id, rate: 0, depth: 0 }));
+        let index = self.0.iter().position(|state| state.limit.id == id);
+        let index = index.unwrap_or_else(|| {
+            self.0.push(AccountState::new(Account { id, rate: 0, depth: 0 }));
             self.0.len() - 1
         });
-        let held = &mut self.0[place];
-        if held.total.packets < total.packets {
-            (held.total, held.recorded) = (total, total);
+        let state = &mut self.0[index];
+        if state.total.packets < total.packets {
+            (state.total, state.recorded) = (total, total);
         }
     }
 
-    /// Totals that changed since this was last called, by the accounts' numbers: the next records of the journal.
+    /// The totals that have changed since the last call, by the accounts' numbers: the journal's next records.
     pub(super) fn journal(&mut self) -> Vec<(u16, Total)> {
-        let changed = self.0.iter_mut().filter(|held| held.total != held.recorded);
+        let changed = self.0.iter_mut().filter(|state| state.total != state.recorded);
         changed
-            .map(|held| {
-                held.recorded = held.total;
-                (held.limit.id, held.total)
+            .map(|state| {
+                state.recorded = state.total;
+                (state.limit.id, state.total)
             })
             .collect()
     }
 
-    /// Charges one packet, unless the account may not send it.
+    /// Charges one packet to the account at this index of the policy. Returns false, and charges nothing, if the account may
+    /// not send it now.
     pub(super) fn charge(&mut self, account: u16, octets: usize, now: Instant) -> bool {
-        // The configuration was checked for this.
-        let Some(held) = self.0.get_mut(usize::from(account)) else { return true };
-        if held.limit.rate > 0 {
-            let elapsed = u128::from(now.0.saturating_sub(held.last.0));
-            held.credit = (held.credit + elapsed * u128::from(held.limit.rate)).min(held.limit.full());
-            held.last = held.last.max(now);
-            let Some(credit) = held.credit.checked_sub(octets as u128 * NANOS) else { return false };
-            held.credit = credit;
+        // The policy was checked: there is such an account.
+        let Some(state) = self.0.get_mut(usize::from(account)) else { return true };
+        if state.limit.rate > 0 {
+            let elapsed = u128::from(now.0.saturating_sub(state.last.0));
+            state.credit = (state.credit + elapsed * u128::from(state.limit.rate)).min(state.limit.full());
+            state.last = state.last.max(now);
+            let Some(credit) = state.credit.checked_sub(octets as u128 * NANOS) else { return false };
+            state.credit = credit;
         }
-        held.total.packets += 1;
-        held.total.octets += octets as u64;
+        state.total.packets += 1;
+        state.total.octets += octets as u64;
         true
     }
 
     pub(super) fn total(&self, id: u16) -> Option<Total> {
-        self.0.iter().find(|held| held.limit.id == id).map(|held| held.total)
+        self.0.iter().find(|state| state.limit.id == id).map(|state| state.total)
     }
 }
 
-impl Held {
+impl AccountState {
     /// An account that may send its depth at once.
     fn new(limit: Account) -> Self {
         let (total, recorded) = (Total::default(), Total::default());
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_stay_with_their_accounts_whatever_a_policy_leaves_out_or_puts_elsewhere() {
+    fn totals_stay_with_their_accounts_when_a_policy_drops_or_reorders_them() {
         let mut accounts = Accounts::default();
         accounts.set(&[account(7), account(9)]);
         assert!(accounts.charge(0, 100, Instant(0)) && accounts.charge(1, 50, Instant(0)));

@@ -1,29 +1,27 @@
-//! What becomes of a packet, why one is dropped, and what a core counts.
+//! What an ICING router does with a packet, why it drops one, and what a core counts.
 
-/// What becomes of a packet. Forwarded ones are rewritten for the next node.
+use wayleave_packet::icing::verify;
+
+/// What happens to a packet. Forwarded packets are rewritten for the next node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
-    /// Nothing more.
+    /// It is dropped.
     Drop(Reason),
-    /// Out of this link, to the next node.
+    /// It leaves by this link, to the next node.
     Forward {
-        /// The link.
         link: u16,
         /// The queue in which it waits for the link.
         queue: u8,
     },
-    /// To a service of this node, which sends it on out of this link.
+    /// It goes to a service of this node, which sends it on by this link.
     Service {
-        /// The service.
         service: u16,
-        /// The link behind it.
         link: u16,
         /// The queue in which it waits for the service.
         queue: u8,
     },
-    /// This node is the receiver: to a service of it; zero is the one that takes inner packets out.
+    /// This node is the receiver: the packet goes to a service of it. Service zero takes inner packets out.
     Deliver {
-        /// The service.
         service: u16,
         /// The queue in which it waits for the service.
         queue: u8,
@@ -40,19 +38,19 @@ impl Default for Action {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Reason {
-    /// No check was made: the value before processing.
+    /// The packet was not processed: the default.
     Unprocessed,
     /// Lengths, version, flags, count, index or nodes.
     Malformed,
-    /// A handle without its path, which this node does not hold.
+    /// A handle without its path, which this node does not know.
     UnknownHandle,
-    /// The handle is not that of the path, or of as many nodes.
+    /// The handle is not that of the path, or of a path with as many nodes.
     Handle,
     /// The node at the packet's index is not this one, under any of its keys.
     NotForUs,
-    /// It came in elsewhere than from the node before.
+    /// It did not come in by the link to the node in front.
     Ingress,
-    /// The tag means nothing here.
+    /// The tag has no meaning here.
     UnknownTag,
     /// No link leads to the next node.
     NoRoute,
@@ -64,22 +62,22 @@ pub enum Reason {
     Stale,
     /// The pre-check is wrong: this node, or its delegate, did not consent.
     Consent,
-    /// A node of the path is no key of the curve.
+    /// A node of the path has an ID that is not a key of the curve.
     Node,
-    /// Its neighbour brings more new nodes than agreements may be computed.
+    /// The path has new nodes, and the link's rate of agreements is used up.
     Busy,
     /// The verifier is wrong: no consent, or the packet did not come the way that its path says.
     Verifier,
     /// It came before.
     Replayed,
-    /// The replay filter is full: traffic waits for the next turn.
+    /// The replay filter is full until its next turn.
     ReplayFull,
     /// Its account sends more than it may.
     Rate,
 }
 
 impl Reason {
-    /// All reasons in the order of their numbers.
+    /// All reasons, in the order of their discriminants.
     pub const ALL: [Self; 18] = [
         Self::Unprocessed,
         Self::Malformed,
@@ -101,7 +99,7 @@ impl Reason {
         Self::Rate,
     ];
 
-    /// Its name in metrics.
+    /// The name in metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -127,17 +125,32 @@ impl Reason {
     }
 }
 
-/// One core's counters, on cache lines of their own.
+impl From<verify::Reason> for Reason {
+    #[inline]
+    fn from(reason: verify::Reason) -> Self {
+        match reason {
+            verify::Reason::Handle => Self::Handle,
+            verify::Reason::NotForUs => Self::NotForUs,
+            verify::Reason::Expired => Self::Expired,
+            verify::Reason::Future => Self::Future,
+            verify::Reason::Stale => Self::Stale,
+            verify::Reason::Consent => Self::Consent,
+            verify::Reason::Node => Self::Node,
+            verify::Reason::Verifier => Self::Verifier,
+        }
+    }
+}
+
+/// One core's counters. The alignment gives each core cache lines of its own: two, since processors fetch lines in pairs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[repr(align(128))]
 pub struct Counters {
-    /// Sent on to next nodes.
     pub forwarded: u64,
-    /// Given to services that send them on.
+    /// Given to services of this node that send them on.
     pub served: u64,
-    /// Given to services of this node as the receiver.
+    /// Given to services of this node, which is the receiver.
     pub delivered: u64,
-    /// Agreements (X25519) computed.
+    /// Agreements (X25519) that were computed.
     pub agreements: u64,
     reasons: [u64; Reason::ALL.len()],
 }

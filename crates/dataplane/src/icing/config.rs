@@ -1,4 +1,4 @@
-//! How a router is set up: keys, neighbours, what tags mean.
+//! An ICING router's configuration: its keys, its neighbours, and what tags mean.
 
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::icing::header::{NodeId, Tag, Version};
@@ -7,61 +7,59 @@ use wayleave_packet::icing::mint::{MAX_DEPTH, NodeSecret, TagMaster};
 /// Keys of a node that are in use at a time: of the previous, current and next epoch.
 pub const MAX_KEYS: usize = 3;
 
-/// How a router is set up.
+/// What a router is set up with.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Standard, or the paper's for the laboratory.
+    /// The standard version, or the paper's for the laboratory.
     pub version: Version,
-    /// What may change while packets flow.
     pub policy: Policy,
-    /// Agreements (X25519) a second for packets from one neighbour, and as many at once, or what one packet may need.
+    /// The rate of agreements (X25519) for packets of one link. As many may be computed at once, but never fewer than one
+    /// packet may need.
     pub agreements_per_second: u32,
-    /// Paths kept.
+    /// Paths that are kept.
     pub paths: usize,
-    /// Other nodes' keys kept.
+    /// Keys shared with other nodes that are kept.
     pub peers: usize,
-    /// Packets that one replay filter takes in a turn of 32 seconds; with zero, repeated packets pass.
+    /// Packets that the replay filter takes in a turn of 32 seconds. With zero there is no filter, and repeated packets pass.
     pub replay_capacity: usize,
-    /// Key of the replay filter: random, of this router alone.
+    /// Random, and known to this router alone.
     pub replay_key: Key128,
-    /// Random: makes the tables unforeseeable.
+    /// Random: senders cannot foresee which paths share a set of the caches.
     pub seed: u64,
 }
 
-/// What may change while packets flow.
+/// The part of a configuration that may change between two bursts.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// The node's secrets, at most [`MAX_KEYS`]: a packet may name the node by any of them.
+    /// At most [`MAX_KEYS`]: a packet may name the node by any of them.
     pub secrets: Vec<NodeSecret>,
-    /// Masters of tag keys, each from an epoch on.
+    /// Masters of tag keys, each with the epoch from which on it is used.
     pub masters: Vec<(u32, TagMaster)>,
-    /// Neighbours.
     pub links: Vec<Link>,
-    /// What tags mean; the longest prefix counts.
+    /// What tags mean; of several rules for a tag, that with the longest prefix applies.
     pub rules: Vec<TagRule>,
-    /// Accounts; meanings name them by their place.
+    /// Rules name accounts by their index here.
     pub accounts: Vec<Account>,
 }
 
 /// A link to neighbours.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Link {
-    /// Its number, which [`crate::frame::Ingress::External`] has too.
+    /// The number that [`crate::frame::Ingress::External`] has.
     pub id: u16,
-    /// The nodes behind it, under each of their keys in use.
+    /// The nodes at its other end, under each of their keys in use.
     pub nodes: Vec<NodeId>,
-    /// Packets of other nodes may come in: senders are behind it.
+    /// Packets of nodes that are not neighbours may come in: there are senders at its other end.
     pub is_open: bool,
 }
 
 /// What the tags with these first bits mean.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TagRule {
-    /// The bits, from the left; the others are zero.
+    /// The first bits of the tags; the others are zero.
     pub bits: u32,
-    /// How many.
+    /// The number of first bits.
     pub depth: u8,
-    /// What is done.
     pub meaning: Meaning,
 }
 
@@ -74,11 +72,9 @@ impl TagRule {
 /// What a tag selects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Meaning {
-    /// The queue.
     pub queue: u8,
-    /// Where to.
     pub output: Output,
-    /// The account that packets are charged to, by its place in the policy.
+    /// The account that packets are charged to, by its index in the policy.
     pub account: Option<u16>,
 }
 
@@ -87,7 +83,7 @@ pub struct Meaning {
 pub enum Output {
     /// To the next node over the link that leads to it; at the receiver, to service 0.
     Next,
-    /// To the next node over this link, whatever is known of who is behind it.
+    /// To the next node over this link, whoever is at its other end.
     Link(u16),
     /// Through this service of the node, and then to the next node.
     Service(u16),
@@ -96,34 +92,34 @@ pub enum Output {
 /// How much an account may send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Account {
-    /// Its number, under which its total stays from policy to policy.
+    /// Identifies the account, and its total, from policy to policy.
     pub id: u16,
-    /// Octets a second; without end if zero.
+    /// Octets a second; zero for no limit.
     pub rate: u64,
-    /// Octets at once.
+    /// Octets that may be sent at once.
     pub depth: u64,
 }
 
-/// Why a router cannot be set up. Who wrote the configuration erred.
+/// Why a configuration is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigError {
     /// None, or more than [`MAX_KEYS`].
-    #[error("{0} node keys")]
+    #[error("{0} node keys, not one to three")]
     Keys(usize),
     /// Link 0, or two links of one number.
-    #[error("link {0} is zero or occurs twice")]
+    #[error("link number {0} is zero or configured twice")]
     Link(u16),
-    /// One node is behind two links, or is this one.
-    #[error("{0:?} is behind link {1} and elsewhere")]
+    /// A neighbour is at two links, or is this node itself.
+    #[error("{0:?} at link {1} is this node itself, or at another link too")]
     Node(NodeId, u16),
     /// Bits beyond the depth, or two rules for the same bits.
-    #[error("tag rule {0:#x}/{1}")]
+    #[error("tag rule {0:#x}/{1} has bits beyond its length, or there are two")]
     Rule(u32, u8),
-    /// A rule names a link or account that is not there.
-    #[error("tag rule {0:#x}/{1} names what is not there")]
+    /// A rule names a link or an account that is not configured.
+    #[error("tag rule {0:#x}/{1} names a link or an account that is not configured")]
     Missing(u32, u8),
     /// Two accounts of one number.
-    #[error("account {0} occurs twice")]
+    #[error("account {0} is configured twice")]
     Account(u16),
 }
 
@@ -133,8 +129,8 @@ impl Policy {
             return Err(ConfigError::Keys(self.secrets.len()));
         }
         let mut nodes: Vec<NodeId> = self.secrets.iter().map(NodeSecret::id).collect();
-        for (place, link) in self.links.iter().enumerate() {
-            if link.id == 0 || self.links[..place].iter().any(|other| other.id == link.id) {
+        for (index, link) in self.links.iter().enumerate() {
+            if link.id == 0 || self.links[..index].iter().any(|other| other.id == link.id) {
                 return Err(ConfigError::Link(link.id));
             }
             for node in &link.nodes {
@@ -144,13 +140,13 @@ impl Policy {
                 nodes.push(*node);
             }
         }
-        for (place, account) in self.accounts.iter().enumerate() {
-            if self.accounts[..place].iter().any(|other| other.id == account.id) {
+        for (index, account) in self.accounts.iter().enumerate() {
+            if self.accounts[..index].iter().any(|other| other.id == account.id) {
                 return Err(ConfigError::Account(account.id));
             }
         }
-        for (place, rule) in self.rules.iter().enumerate() {
-            self.check_rule(rule, &self.rules[..place])?;
+        for (index, rule) in self.rules.iter().enumerate() {
+            self.check_rule(rule, &self.rules[..index])?;
         }
         Ok(())
     }
@@ -169,7 +165,7 @@ impl Policy {
         if has_link && has_account { Ok(()) } else { Err(ConfigError::Missing(rule.bits, rule.depth)) }
     }
 
-    /// The secret under which this node is `id`.
+    /// The secret of the key by which this node is called `id`.
     pub(super) fn secret(&self, id: &NodeId) -> Option<&NodeSecret> {
         self.secrets.iter().find(|secret| secret.id() == *id)
     }

@@ -1,42 +1,42 @@
-//! What a router keeps of a path: its keys, and what is decided for every packet on it.
+//! A path on which the router verified a packet: its keys, and what is decided for every packet on it.
 
 use wayleave_packet::icing::header::{Handle, MAX_PATH, NodeId, Path, Version};
 use wayleave_packet::icing::mint::tag_epoch;
 use wayleave_packet::icing::verify::PathKeys;
 
 use super::action::{Action, Reason};
+use super::cache::CacheKey;
 use super::config::{Output, Policy};
 use super::report::Windows;
-use super::table::Name;
 
-impl Name for Handle {
+impl CacheKey for Handle {
     fn word(&self) -> u64 {
         u64::from_ne_bytes(*self.0.first_chunk().expect("8 of 16"))
     }
 }
 
-/// Two nodes: this one under one of its keys, and another.
+/// This node under one of its keys, and another node.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Pair(pub(super) NodeId, pub(super) NodeId);
+pub(super) struct NodePair(pub(super) NodeId, pub(super) NodeId);
 
-impl Name for Pair {
+impl CacheKey for NodePair {
     fn word(&self) -> u64 {
         let word = |node: &NodeId| u64::from_ne_bytes(*node.to_bytes().first_chunk().expect("8 of 32"));
         word(&self.0).rotate_left(32) ^ word(&self.1)
     }
 }
 
-/// Where packets on a path may come in, and what is done with those that are verified.
+/// Where packets on a path may come in, and what happens to those that are verified.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Decision {
-    /// The link of the node before; from any open link if none leads to it.
+    /// The link to the node in front. If there is none, packets may come in by any open link.
     pub(super) from: Option<u16>,
     pub(super) action: Result<Action, Reason>,
     pub(super) account: Option<u16>,
 }
 
 impl Decision {
-    /// For node `index` of `path`.
+    /// The decision of node `index` of `path`.
     pub(super) fn new(policy: &Policy, path: &Path, index: usize) -> Self {
         let from = policy.link_to(path.node(index - 1));
         let Some(meaning) = policy.meaning(path.hop(index).tag) else {
@@ -58,17 +58,17 @@ impl Decision {
 }
 
 /// A path on which a packet was verified.
-pub(super) struct Known {
+pub(super) struct KnownPath {
     pub(super) keys: PathKeys,
     pub(super) decision: Decision,
-    /// When this node's consent ends.
+    /// The Unix second at which this node's consent ends.
     pub(super) expiry: u32,
     pub(super) windows: Windows,
     octets: [u8; MAX_PATH],
     length: u16,
 }
 
-impl Known {
+impl KnownPath {
     /// `octets` are the path's, as decoded.
     pub(super) fn new(keys: PathKeys, decision: Decision, expiry: u32, octets: &[u8], windows: Windows) -> Self {
         let mut copy = [0; MAX_PATH];
@@ -82,8 +82,8 @@ impl Known {
         &self.octets[..usize::from(self.length)]
     }
 
-    /// What the policy decides for this path; `None` if it has no key any more by which the path names this node, or
-    /// another master of tag keys than the one under which this node consented.
+    /// What the policy decides for this path; `None` if the path names this node by a key that the policy lacks, or if the
+    /// node consented under another master of tag keys.
     pub(super) fn decide(&self, policy: &Policy, version: Version) -> Option<Decision> {
         let path = Path::decode(self.octets()).ok()?;
         let index = self.keys.index();

@@ -1,15 +1,24 @@
-//! The ICING router: `router` decides what happens to a packet; paths on which it verified one are kept in a table.
+//! The ICING router and stamper: `router` decides what happens to a packet, `lanes` is its vector path.
+//!
+//! A node keeps the paths on which it verified a packet (`cache`, `known_path`), each with the keys that it shares with
+//! the other nodes.
 
 mod account;
 mod action;
+mod cache;
 mod config;
+#[cfg(test)]
+mod forgery;
 mod known_path;
+mod lanes;
 mod report;
 mod router;
-mod table;
+mod stamper;
 
 pub use account::Total;
 pub use action::{Action, Counters, Reason};
 pub use config::{Account, Config, ConfigError, Link, MAX_KEYS, Meaning, Output, Policy, TagRule};
 pub use report::{Count, Loss, REPORTED, Report, WINDOW, closed, locate};
-pub use router::{MAX_CONSENT, Router};
+pub use router::Router;
+pub use stamper::{Stamp, Stamper};
+pub use wayleave_packet::icing::verify::MAX_CONSENT;

@@ -1,7 +1,7 @@
-//! Which packets of a path arrived here, told to others under this node's signature, so that they find where packets vanish.
+//! Signed reports of how many packets of a path arrived here, from which others find where packets vanish.
 //!
-//! Packets are counted by the seconds that their sender stamped into them, 16 to a window: the same packets make the same
-//! window at every node, whenever they came by. Only verified packets count, once each where replays are dropped.
+//! Packets are counted by the second that their sender wrote into them, 16 seconds to a window: so the same packets are in the
+//! same window at every node, whenever they arrive. Only verified packets count, and once each where replays are dropped.
 
 use wayleave_core::UnixTime;
 use wayleave_crypto::sign::{BadSignature, Signature, SigningKey, VerifyingKey};
@@ -10,18 +10,17 @@ use wayleave_packet::icing::verify::MAX_FRESHNESS;
 
 /// A window has `2^4` seconds.
 pub const WINDOW: u32 = 4;
-/// Windows kept of each path.
+/// Windows that are kept of each path.
 const KEPT: usize = 8;
-/// The last closed windows that are sure to be among those that are kept: a packet's time may be ahead of ours.
+/// So many of the last closed windows are certainly kept, although a packet's time may be ahead of the node's.
 pub const REPORTED: u32 = 3;
 const LABEL: &str = "wayleave/icing/report/v1";
 
-/// What came in one window.
+/// What arrived in one window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Count {
-    /// Verified packets.
     pub packets: u64,
-    /// Octets of their payloads.
+    /// Of the packets' payloads.
     pub octets: u64,
 }
 
@@ -50,9 +49,9 @@ impl Windows {
         count.octets += octets as u64;
     }
 
-    /// What came in window `number`, if it was counted from its begin.
+    /// What arrived in window `number`, if it was counted from its beginning.
     pub(super) fn of(&self, number: u32) -> Option<Count> {
-        // A packet's time may be ahead of ours by the freshness.
+        // A packet's time may be ahead of the node's by this much.
         let begin = (number << WINDOW).wrapping_sub(MAX_FRESHNESS);
         let is_whole = begin.wrapping_sub(self.since).cast_signed() >= 0;
         let (window, count) = self.counts[number as usize % KEPT];
@@ -66,16 +65,15 @@ pub fn closed(now: UnixTime) -> u32 {
     (now.secs() as u32).wrapping_sub(MAX_FRESHNESS + (1 << WINDOW)) >> WINDOW
 }
 
-/// What a node says of one window of a path.
+/// A node's report of one window of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// The path.
+    /// Stands for the path.
     pub handle: Handle,
-    /// The node's place in it.
+    /// The node's index on the path.
     pub index: u8,
-    /// The window: Unix seconds shifted right by [`WINDOW`].
+    /// Unix seconds shifted right by [`WINDOW`].
     pub window: u32,
-    /// What arrived.
     pub count: Count,
 }
 
@@ -107,7 +105,7 @@ impl Report {
     /// The report of the node whose long-term key is `identity`.
     ///
     /// # Errors
-    /// If it is not its report.
+    /// If the signature is not that of this key.
     pub fn verify(octets: &[u8; Self::LENGTH], identity: &VerifyingKey) -> Result<Self, BadSignature> {
         let (fields, signature) = octets.split_first_chunk::<{ Self::FIELDS }>().ok_or(BadSignature)?;
         let signature = Signature::try_from(signature).map_err(|_| BadSignature)?;
@@ -127,14 +125,13 @@ impl Report {
 pub struct Loss {
     /// The last node that had them; 0 is the sender.
     pub from: u8,
-    /// The first that reports and did not have them.
+    /// The first node behind it that reports, and did not have them.
     pub to: u8,
-    /// How many.
     pub packets: u64,
 }
 
-/// Where packets of one window of one path vanished, by what the sender sent and nodes report. A node that reports more
-/// than one in front of it reported lies, or that one does: the pair of them is what this shows in any case.
+/// Where packets of one window of one path vanished, by what the sender sent and what nodes report. A false report moves a
+/// loss only between the two places next to the node that made it.
 #[must_use]
 pub fn locate(sent: u64, reports: &[Report]) -> Vec<Loss> {
     let mut by_index: Vec<(u8, u64)> = reports.iter().map(|report| (report.index, report.count.packets)).collect();

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
+use crate::lanes::{CpuKernel, LANES, VectorCode};
 use wayleave_core::Now;
-use wayleave_crypto::lanes::{CpuKernel, LANES, Work};
 use wayleave_packet::platypus::header::Packet;
 use wayleave_packet::platypus::verify::{self, Charge, Forward, IcmpError, Verdict, Waypoint, icmp, verify};
 
@@ -225,7 +225,8 @@ impl Router {
     /// Processes at most [`BURST`] packets in place; actions beyond them are the default.
     pub fn process(&mut self, frames: &mut [Frame<'_>], now: Now) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
-        self.kernel.run(ProcessBurst { router: self, frames, actions: &mut actions, now });
+        let kernel = self.kernel;
+        ProcessBurst { router: self, frames, actions: &mut actions, now }.run_on(kernel);
         actions
     }
 
@@ -519,7 +520,7 @@ struct ProcessBurst<'a, 'f> {
     now: Now,
 }
 
-impl Work for ProcessBurst<'_, '_> {
+impl VectorCode for ProcessBurst<'_, '_> {
     type Output = ();
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher};
 
-use wayleave_crypto::lanes::prefetch;
+use crate::lanes::prefetch;
 
 use super::account::Total;
 use super::revocation::MixHasher;

@@ -1,60 +1,43 @@
-//! What a SCION router is told about itself, its links and its keys.
+//! A SCION router's configuration: its AS, interfaces and keys.
 
 use thiserror::Error;
 use wayleave_crypto::lanes::CpuKernel;
-use wayleave_packet::scion::{ForwardingKey, HostAddress, IsdAs};
-
-/// What a link is to this AS.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Link {
-    /// Between core ASes.
-    Core,
-    /// The neighbour is our provider.
-    Parent,
-    /// The neighbour is our customer.
-    Child,
-    /// The neighbour is our peer.
-    Peer,
-}
+use wayleave_packet::scion::{ForwardingKey, HostAddress, IsdAs, Link};
 
 /// Which router of the AS has an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Owner {
-    /// This one.
     This,
-    /// Another one, by its place among our siblings.
+    /// Another router of the AS, by its index among the siblings.
     Sibling(u16),
 }
 
 /// An interface of the AS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interface {
-    /// Its number in the AS; never zero.
+    /// Unique within the AS; never zero.
     pub id: u16,
-    /// What its link is.
     pub link: Link,
     /// The AS at the other end.
     pub neighbor: IsdAs,
-    /// Which router has it.
     pub owner: Owner,
 }
 
-/// A key and since when segments are minted with it.
+/// A key, and the time from which segments are minted with it.
 #[derive(Clone, Debug)]
 pub struct EpochKey {
-    /// Segments whose timestamp (Unix seconds) is this or later use this key, unless a later key takes them.
+    /// In Unix seconds. Segments whose timestamp is this or later use this key, up to the time of the next key.
     pub from: u32,
-    /// The key.
     pub key: ForwardingKey,
 }
 
-/// The one or two keys that are live. Which of them a hop field uses follows from its segment's timestamp, so that a
-/// rotation loses no packet and costs no second try.
+/// The one or two keys that are live. The timestamp of a segment tells which one its hop fields are under, so that a
+/// rotation of keys loses no packet, and no MAC is tried under both.
 #[derive(Clone, Debug)]
 pub struct Keys {
-    pub(crate) old: ForwardingKey,
-    pub(crate) new: ForwardingKey,
-    pub(crate) new_from: u32,
+    pub(super) old: ForwardingKey,
+    pub(super) new: ForwardingKey,
+    pub(super) new_from: u32,
 }
 
 impl Keys {
@@ -64,7 +47,7 @@ impl Keys {
         Self { old: key.clone(), new: key, new_from: 0 }
     }
 
-    /// `next` for segments from its time on, and what was the newer key until now for those before.
+    /// `next` for segments from its time on, and the key that was the newer one until now for those before.
     #[must_use]
     pub fn rotated(&self, next: EpochKey) -> Self {
         Self { old: self.new.clone(), new: next.key, new_from: next.from }
@@ -72,82 +55,71 @@ impl Keys {
 
     /// Whether a segment of `timestamp` is under the newer key.
     #[inline]
-    pub(crate) fn newer(&self, timestamp: u32) -> bool {
+    pub(super) fn newer(&self, timestamp: u32) -> bool {
         timestamp >= self.new_from
     }
 
-    /// The code that computes with the newer key, and whose instructions other checks may have.
+    /// The kernel of the newer key, for which the router's other code is compiled too.
     #[inline]
-    pub(crate) fn kernel(&self) -> CpuKernel {
+    pub(super) fn kernel(&self) -> CpuKernel {
         self.new.kernel()
     }
 
-    /// The key a segment of `timestamp` is under.
-    pub(crate) fn of(&self, timestamp: u32) -> &ForwardingKey {
+    /// The key that segments of `timestamp` are under.
+    pub(super) fn of(&self, timestamp: u32) -> &ForwardingKey {
         if self.newer(timestamp) { &self.new } else { &self.old }
     }
 }
 
-/// All of it.
+/// What a router is set up with.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// This AS.
+    /// The AS that the router belongs to.
     pub isd_as: IsdAs,
-    /// This router, as the source of its answers.
+    /// The router's own address: the source of its SCMP messages.
     pub address: HostAddress,
-    /// Other routers of this AS.
+    /// How many other routers the AS has.
     pub siblings: u16,
     /// All interfaces of the AS, those of its other routers too.
     pub interfaces: Vec<Interface>,
-    /// The keys.
     pub keys: Keys,
-    /// SCMP answers a second.
+    /// The rate limit of SCMP messages.
     pub answers_per_second: u32,
-    /// SCMP answers at once.
+    /// How many SCMP messages may be sent at once.
     pub answers_burst: u32,
 }
 
-/// Why a configuration makes no router.
+/// Why a configuration is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ConfigError {
     /// Zero stands for the AS itself.
-    #[error("an interface has the number 0")]
+    #[error("an interface has number 0; interface numbers begin at 1")]
     InterfaceZero,
-    /// Two interfaces have one number.
-    #[error("interface {0} is there twice")]
+    /// Two interfaces have the same number.
+    #[error("interface {0} is configured twice")]
     Duplicate(u16),
-    /// An interface belongs to a router that is not there.
-    #[error("interface {interface} belongs to sibling {sibling}, which is not there")]
-    NoSuchSibling {
-        /// The interface.
-        interface: u16,
-        /// The sibling's place.
-        sibling: u16,
-    },
+    /// An interface belongs to a router that is not configured.
+    #[error("interface {interface} belongs to sibling {sibling}, which is not configured")]
+    NoSuchSibling { interface: u16, sibling: u16 },
     /// A link from the AS to itself, or to no AS.
-    #[error("the neighbour {neighbor} of interface {interface} cannot be one")]
-    Neighbor {
-        /// The interface.
-        interface: u16,
-        /// What is given as its neighbour.
-        neighbor: IsdAs,
-    },
-    /// The AS itself is a wildcard.
-    #[error("{0} is no AS")]
+    #[error("interface {interface} has neighbour {neighbor}, which is a wildcard or this AS itself")]
+    Neighbor { interface: u16, neighbor: IsdAs },
+    /// The router's own AS is a wildcard.
+    #[error("{0} is a wildcard, not an AS")]
     IsdAs(IsdAs),
 }
 
-/// An interface as the fast path looks it up.
+/// An interface as the router looks it up, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Port {
-    pub(crate) link: Link,
-    pub(crate) owner: Owner,
-    pub(crate) up: bool,
-    pub(crate) neighbor: IsdAs,
+pub(super) struct Port {
+    pub(super) link: Link,
+    pub(super) owner: Owner,
+    pub(super) up: bool,
+    pub(super) neighbor: IsdAs,
 }
 
 /// The ports of an AS by interface number.
-pub(crate) fn ports(config: &Config) -> Result<Box<[Option<Port>]>, ConfigError> {
+pub(super) fn ports(config: &Config) -> Result<Box<[Option<Port>]>, ConfigError> {
     if config.isd_as.isd() == 0 || config.isd_as.asn() == 0 {
         return Err(ConfigError::IsdAs(config.isd_as));
     }
@@ -170,62 +142,4 @@ pub(crate) fn ports(config: &Config) -> Result<Box<[Option<Port>]>, ConfigError>
         }
     }
     Ok(ports)
-}
-
-/// Which links may follow each other within a segment: no valley and no U-turn. From and to core, parent, child, peer.
-pub(crate) const WITHIN: [[bool; 4]; 4] =
-    [[true, false, false, false], [false, false, true, false], [false, true, false, true], [false, false, true, false]];
-
-/// What a plain transit packet meets at an interface, a bit for each kind of link.
-#[derive(Clone, Copy, Debug, Default)]
-struct Way {
-    /// Of the link itself.
-    link: u8,
-    /// Of the links from which packets may leave here: none if another router has the interface, or the link is down.
-    from: u8,
-}
-
-impl Way {
-    fn of(port: &Port) -> Self {
-        let leaves = port.up && port.owner == Owner::This;
-        let from = (0..4).filter(|link| leaves && WITHIN[*link][port.link as usize]);
-        Self { link: 1 << port.link as u8, from: from.fold(0, |bits, link| bits | 1 << link) }
-    }
-}
-
-/// All interfaces in that form.
-#[derive(Clone, Debug)]
-pub(crate) struct Ways(Box<[Way]>);
-
-impl Ways {
-    pub(crate) fn new(ports: &[Option<Port>]) -> Self {
-        Self(ports.iter().map(|port| port.as_ref().map_or(Way::default(), Way::of)).collect())
-    }
-
-    /// Takes what `interface` now is.
-    pub(crate) fn set(&mut self, interface: u16, port: &Port) {
-        if let Some(way) = self.0.get_mut(usize::from(interface)) {
-            *way = Way::of(port);
-        }
-    }
-
-    /// For packets that come in by `interface`.
-    #[inline(always)]
-    pub(crate) fn entering(&self, interface: u16) -> WayIn {
-        WayIn { interface, link: self.0.get(usize::from(interface)).map_or(0, |way| way.link) }
-    }
-
-    /// Whether such a packet may leave by `egress` within its segment, here and now.
-    #[inline(always)]
-    pub(crate) fn may_leave(&self, by: WayIn, egress: u16) -> bool {
-        self.0.get(usize::from(egress)).map_or(0, |way| way.from) & by.link != 0
-    }
-}
-
-/// A way in.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WayIn {
-    pub(crate) interface: u16,
-    /// The bit of its link; none if there is no such interface.
-    link: u8,
 }

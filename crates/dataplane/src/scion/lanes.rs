@@ -1,157 +1,118 @@
-//! Packets of the commonest kind beside each other: from a neighbour, in transit within one segment, out of an interface
-//! of this router, with nothing to look at on the way. Their fields are compared sixteen at a time; whatever is not like
-//! that, or is not right, goes the general way, which knows the reason.
+//! The vector path: packets in transit, sixteen at a time.
+//!
+//! It takes the commonest packets: from a neighbour, in transit within one segment, out of an interface of this router, with
+//! no flag that asks for more. Each rule of `verify.rs` is computed for all lanes without a branch; a lane whose result is
+//! not zero is refused here, and the router's general path, which knows the reason, takes the packet from the beginning.
+//! Nothing else depends on this file: without it all packets take the general path, with the same results.
 
-use wayleave_crypto::lanes::{CpuKernel, first_halves, join, zeros};
-use wayleave_packet::scion::{Hop, IsdAs, MacInput, addresses};
+use wayleave_packet::scion::verify::{self, HopTime};
+use wayleave_packet::scion::{Hop, IsdAs, Link, MacInput, addresses};
 
-use super::config::{Keys, Ways};
-use super::flow_class::{Kin, Offsets};
-use super::router::RUN;
-use super::router::Time;
-use crate::frame::Action;
+use super::action::Action;
+use super::config::{Keys, Owner, Port};
+use super::flow_class::{FlowClass, Offsets};
+use crate::lanes::{CpuKernel, LANES, first_halves, join, zeros};
 
-/// One run's packets, field by field.
-pub(super) struct Beside {
-    read: Read,
-    leaving: Leaving,
-    /// A bit for each whose segment is under the newer key.
+/// Sixteen packets, field by field; a bit mask over lanes has the first packet in its lowest bit.
+pub(super) struct Lanes {
+    fields: Fields,
+    rewrite: Rewrite,
+    /// The lanes whose segment is under the newer key.
     newer: u16,
-    offsets: [Offsets; RUN],
-    /// What the MACs are computed of, and then the MACs.
-    blocks: [MacInput; RUN],
+    offsets: [Offsets; LANES],
+    /// The inputs of the MACs, and then the MACs.
+    blocks: [MacInput; LANES],
 }
 
 /// Fields as they lie in the packets.
-struct Read {
-    info: [u64; RUN],
-    field: [u64; RUN],
-    mac: [u32; RUN],
-    /// Where the packet came in; zero if there is none.
-    interface: [u16; RUN],
-    destination: [u64; RUN],
-    source: [u64; RUN],
+struct Fields {
+    info: [u64; LANES],
+    hop: [u64; LANES],
+    mac: [u32; LANES],
+    /// The interface where the packet came in; zero marks an empty lane, and no check passes there.
+    interface: [u16; LANES],
+    destination: [u64; LANES],
+    source: [u64; LANES],
 }
 
-/// How the packets leave.
-struct Leaving {
-    egress: [u16; RUN],
-    /// The accumulator.
-    seg_id: [u16; RUN],
+/// What verified packets leave with.
+struct Rewrite {
+    egress: [u16; LANES],
+    seg_id: [u16; LANES],
 }
 
-impl Read {
+impl Fields {
     #[inline(always)]
     fn hop(&self, lane: usize) -> Hop {
-        Hop::from_words(u64::from_be(self.info[lane]), u64::from_be(self.field[lane]), u32::from_be(self.mac[lane]))
+        Hop::from_words(u64::from_be(self.info[lane]), u64::from_be(self.hop[lane]), u32::from_be(self.mac[lane]))
     }
 }
 
-/// Which of the packets pass the checks before the MAC, apart from their way out.
-struct Check<'a> {
-    kernel: CpuKernel,
-    read: &'a Read,
-    leaving: &'a mut Leaving,
-    blocks: &'a mut [MacInput; RUN],
-    time: &'a Time,
-    here: IsdAs,
-    /// Since when segments are under the newer key.
-    new_from: u32,
-}
-
-impl Check<'_> {
-    /// A bit for each that passes, and for each whose segment is under the newer key.
-    #[inline(always)]
-    fn run(self) -> (u16, u16) {
-        let Self { kernel, read, leaving, blocks, time, here, new_from } = self;
-        let (mut refused, mut older) = ([0; RUN], [0; RUN]);
-        let (mut first, mut second) = ([0; RUN], [0; RUN]);
-        let here = here.0.to_be();
-        for lane in 0..RUN {
-            let hop = read.hop(lane);
-            refused[lane] = u32::from(hop.peering())
-                | u32::from(hop.has_alert())
-                | u32::from(read.interface[lane] == 0)
-                | u32::from(hop.ingress() != read.interface[lane])
-                | u32::from(read.source[lane] == here)
-                | u32::from(read.destination[lane] == here)
-                | u32::from(!time.holds(&hop));
-            older[lane] = u32::from(hop.timestamp() < new_from);
-            // Of a segment without a peering link: the MAC is taken out of the accumulator where the packet comes in
-            // against construction, and put in where it leaves in construction direction.
-            let next = hop.next_seg_id();
-            let verified = if hop.construction() { hop } else { hop.with_seg_id(next) };
-            [first[lane], second[lane]] = verified.mac_input_halves();
-            leaving.egress[lane] = hop.egress();
-            leaving.seg_id[lane] = next;
-        }
-        join(kernel, &first, &second, blocks);
-        (zeros(kernel, &refused), zeros(kernel, &older))
-    }
-}
-
-impl Beside {
+impl Lanes {
     pub(super) const EMPTY: Self = Self {
-        read: Read {
-            info: [0; RUN],
-            field: [0; RUN],
-            mac: [0; RUN],
-            interface: [0; RUN],
-            destination: [0; RUN],
-            source: [0; RUN],
+        fields: Fields {
+            info: [0; LANES],
+            hop: [0; LANES],
+            mac: [0; LANES],
+            interface: [0; LANES],
+            destination: [0; LANES],
+            source: [0; LANES],
         },
-        leaving: Leaving { egress: [0; RUN], seg_id: [0; RUN] },
+        rewrite: Rewrite { egress: [0; LANES], seg_id: [0; LANES] },
         newer: 0,
-        offsets: [Offsets::NONE; RUN],
-        blocks: [[0; 16]; RUN],
+        offsets: [Offsets::NONE; LANES],
+        blocks: [[0; 16]; LANES],
     };
 
-    /// Begins with a new run.
+    /// Empties all lanes. What else is in them stays, since an empty lane passes no check.
     #[inline(always)]
     pub(super) fn clear(&mut self) {
-        self.read.interface = [0; RUN];
+        self.fields.interface = [0; LANES];
     }
 
-    /// Takes the plain packet of `lane`, which came in by `interface`.
+    /// Puts a packet of `class`, which is in transit and came in by `interface`, into `lane`.
     #[inline(always)]
-    pub(super) fn put(&mut self, lane: usize, packet: &[u8], interface: u16, kin: &Kin) {
-        let (info, field) = (usize::from(kin.offsets.info), usize::from(kin.offsets.field));
+    pub(super) fn load(&mut self, lane: usize, packet: &[u8], interface: u16, class: &FlowClass) {
+        let (info, hop) = (usize::from(class.offsets.info), usize::from(class.offsets.hop));
         let info = packet.get(info..info + 8).and_then(<[u8]>::first_chunk::<8>);
-        let field = packet.get(field..field + 12).and_then(<[u8]>::first_chunk::<12>);
-        let (Some(info), Some(field)) = (info, field) else { return };
-        let lane = lane % RUN;
-        let [f0, f1, f2, f3, f4, f5, f6, f7, m0, m1, m2, m3] = *field;
-        self.read.info[lane] = u64::from_ne_bytes(*info);
-        self.read.field[lane] = u64::from_ne_bytes([f0, f1, f2, f3, f4, f5, f6, f7]);
-        self.read.mac[lane] = u32::from_ne_bytes([m0, m1, m2, m3]);
+        let hop = packet.get(hop..hop + 12).and_then(<[u8]>::first_chunk::<12>);
+        // A class contains only packets that are long enough; were one not, its lane would stay empty.
+        let (Some(info), Some(hop)) = (info, hop) else { return };
+        let lane = lane % LANES;
+        let [h0, h1, h2, h3, h4, h5, h6, h7, m0, m1, m2, m3] = *hop;
+        self.fields.info[lane] = u64::from_ne_bytes(*info);
+        self.fields.hop[lane] = u64::from_ne_bytes([h0, h1, h2, h3, h4, h5, h6, h7]);
+        self.fields.mac[lane] = u32::from_ne_bytes([m0, m1, m2, m3]);
         let (destination, source) = addresses(packet);
-        (self.read.destination[lane], self.read.source[lane]) = (destination.0.to_be(), source.0.to_be());
-        self.read.interface[lane] = interface;
-        self.offsets[lane] = kin.offsets;
+        (self.fields.destination[lane], self.fields.source[lane]) = (destination.0.to_be(), source.0.to_be());
+        self.fields.interface[lane] = interface;
+        self.offsets[lane] = class.offsets;
     }
 
-    /// Which of them pass all checks but that of the MAC, a bit for each. The others go the general way.
+    /// The lanes that pass all checks but that of the MAC.
     #[inline(always)]
-    pub(super) fn check(&mut self, time: &Time, here: IsdAs, keys: &Keys, ways: &Ways) -> u16 {
-        let Self { read, leaving, blocks, newer, .. } = self;
+    pub(super) fn check(&mut self, time: &HopTime, here: IsdAs, keys: &Keys, links: &TransitLinks) -> u16 {
+        let Self { fields, rewrite, blocks, newer, .. } = self;
         let (kernel, new_from) = (keys.kernel(), keys.new_from);
         let passed;
-        (passed, *newer) = Check { kernel, read, leaving, blocks, time, here, new_from }.run();
-        let (mut leaves, mut by) = ([0; RUN], ways.entering(0));
-        for (leaves, (interface, egress)) in leaves.iter_mut().zip(read.interface.iter().zip(&leaving.egress)) {
-            if *interface != by.interface {
-                by = ways.entering(*interface);
+        (passed, *newer) = HopChecks { kernel, fields, rewrite, blocks, time, here, new_from }.run();
+        // verify.rs: check_direction. The packets of a burst often come in by one interface, which is looked up once.
+        let (mut may_leave, mut entry) = ([0; LANES], links.entering(0));
+        for (may_leave, (interface, egress)) in may_leave.iter_mut().zip(fields.interface.iter().zip(&rewrite.egress)) {
+            if *interface != entry.interface {
+                entry = links.entering(*interface);
             }
-            *leaves = u32::from(ways.may_leave(by, *egress));
+            *may_leave = u32::from(links.may_leave(entry, *egress));
         }
-        passed & !zeros(kernel, &leaves)
+        passed & !zeros(kernel, &may_leave)
     }
 
-    /// Which MACs are wrong, a bit for each of those that `passed`.
+    /// The lanes among those that `passed` whose MAC is wrong. `mac_mask` has the MAC's bits that count: all of them outside
+    /// of a test.
     #[inline(always)]
-    pub(super) fn wrong(&mut self, passed: u16, keys: &Keys, compared: u64) -> u16 {
-        let Self { read, blocks, newer, .. } = self;
-        let kernel = keys.kernel();
+    pub(super) fn check_macs(&mut self, passed: u16, keys: &Keys, mac_mask: u64) -> u16 {
+        let Self { fields, blocks, newer, .. } = self;
+        // Blocks behind the last lane that passed need no tag; those between are computed for nothing.
         let count = (u16::BITS - passed.leading_zeros()) as usize;
         let tags = &mut blocks[..count];
         if passed & !*newer == 0 {
@@ -159,36 +120,90 @@ impl Beside {
         } else if passed & *newer == 0 {
             keys.old.tag_blocks(tags);
         } else {
-            tag_both(tags, *newer, keys);
+            tag_under_both_keys(tags, *newer, keys);
         }
-        let mut differ = [0; RUN];
+        // verify.rs: check_mac. Constant time up to `zeros`: no lane's bits are looked at before all lanes are computed.
+        let kernel = keys.kernel();
+        let mut differences = [0; LANES];
         for (lane, computed) in first_halves(kernel, blocks).into_iter().enumerate() {
-            let bits = (read.hop(lane).mac() ^ Hop::computed_mac(computed)) & compared;
-            differ[lane] = bits as u32 | (bits >> 32) as u32;
+            let difference = verify::mac_difference(&fields.hop(lane), Hop::computed_mac(computed)) & mac_mask;
+            differences[lane] = difference as u32 | (difference >> 32) as u32;
         }
-        passed & !zeros(kernel, &differ)
+        passed & !zeros(kernel, &differences)
     }
 
-    /// Rewrites the packet of `lane`, which is right; to where it leaves.
+    /// Rewrites the packet of `lane`, which is verified, for the next AS.
     #[inline(always)]
-    pub(super) fn leave(&self, lane: usize, packet: &mut [u8]) -> Action {
-        let lane = lane % RUN;
-        let Offsets { path, info, pointer, .. } = self.offsets[lane];
+    pub(super) fn rewrite(&self, lane: usize, packet: &mut [u8]) -> Action {
+        let lane = lane % LANES;
+        let Offsets { path, info, next_pointer, .. } = self.offsets[lane];
         let info = usize::from(info);
         if let Some(seg_id) = packet.get_mut(info + 2..info + 4) {
-            seg_id.copy_from_slice(&self.leaving.seg_id[lane].to_be_bytes());
+            seg_id.copy_from_slice(&self.rewrite.seg_id[lane].to_be_bytes());
         }
-        if let Some(place) = packet.get_mut(usize::from(path)) {
-            *place = pointer;
+        if let Some(pointer) = packet.get_mut(usize::from(path)) {
+            *pointer = next_pointer;
         }
-        Action::Forward(self.leaving.egress[lane])
+        Action::Forward(self.rewrite.egress[lane])
     }
 }
 
-/// The MACs of segments under either key, by the bits of those under the newer one.
+/// The checks of hop fields and addresses, and the inputs of the MACs.
+struct HopChecks<'a> {
+    kernel: CpuKernel,
+    fields: &'a Fields,
+    rewrite: &'a mut Rewrite,
+    blocks: &'a mut [MacInput; LANES],
+    time: &'a HopTime,
+    here: IsdAs,
+    /// The timestamp from which on segments are under the newer key.
+    new_from: u32,
+}
+
+impl HopChecks<'_> {
+    /// The lanes that pass, and the lanes whose segment is under the newer key.
+    #[inline(always)]
+    fn run(self) -> (u16, u16) {
+        let Self { kernel, fields, rewrite, blocks, time, here, new_from } = self;
+        let (mut refused, mut older) = ([0; LANES], [0; LANES]);
+        let (mut first, mut second) = ([0; LANES], [0; LANES]);
+        let here = here.0.to_be();
+        // Every lane computes everything, without a branch, so that the compiler makes vector instructions of the loop.
+        for lane in 0..LANES {
+            let hop = fields.hop(lane);
+            // verify.rs: check_peering. A hop with the P flag takes the general path, though it may be right.
+            refused[lane] = u32::from(hop.peering())
+                // A router alert takes the general path too.
+                | u32::from(hop.has_alert())
+                // verify.rs: check_ingress
+                | u32::from(fields.interface[lane] == 0)
+                | u32::from(hop.ingress() != fields.interface[lane])
+                // verify.rs: check_addresses_from_neighbor, at a hop that is not the last
+                | u32::from(fields.source[lane] == here)
+                | u32::from(fields.destination[lane] == here)
+                // verify.rs: check_expiry, check_timestamp
+                | u32::from(verify::check_expiry(&hop, time).is_err())
+                | u32::from(verify::check_timestamp(&hop, time).is_err());
+            older[lane] = u32::from(hop.timestamp() < new_from);
+            // verify.rs: hop_as_minted, seg_id_at_egress. Without a peering link exactly one of the two puts this hop's MAC
+            // into the accumulator: the first against construction, the second in construction direction. So the packet
+            // leaves with it put in either way.
+            let next = hop.next_seg_id();
+            let minted = if hop.construction() { hop } else { hop.with_seg_id(next) };
+            [first[lane], second[lane]] = minted.mac_input_halves();
+            rewrite.egress[lane] = hop.egress();
+            rewrite.seg_id[lane] = next;
+        }
+        join(kernel, &first, &second, blocks);
+        (zeros(kernel, &refused), zeros(kernel, &older))
+    }
+}
+
+/// Tags segments under either key: all blocks under both, then the right one of each is chosen. This lasts only as long as
+/// segments of the older key live.
 #[cold]
-fn tag_both(blocks: &mut [MacInput], newer: u16, keys: &Keys) {
-    let mut old = [[0; 16]; RUN];
+fn tag_under_both_keys(blocks: &mut [MacInput], newer: u16, keys: &Keys) {
+    let mut old = [[0; 16]; LANES];
     let old = &mut old[..blocks.len()];
     old.copy_from_slice(blocks);
     keys.old.tag_blocks(old);
@@ -197,5 +212,58 @@ fn tag_both(blocks: &mut [MacInput], newer: u16, keys: &Keys) {
         if newer >> lane & 1 == 0 {
             *block = *old;
         }
+    }
+}
+
+/// Which link a packet in transit may take after which: the rules of [`verify::check_direction`] for each interface, as bits
+/// over the four kinds of link, together with who owns the interface and whether its link is up.
+#[derive(Clone, Debug)]
+pub(super) struct TransitLinks(Box<[TransitLink]>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct TransitLink {
+    /// The bit of the interface's own kind of link.
+    kind: u8,
+    /// The kinds of link from which packets may leave here; none if another router has the interface or the link is down.
+    from: u8,
+}
+
+impl TransitLink {
+    fn new(port: &Port) -> Self {
+        let leaves = port.up && port.owner == Owner::This;
+        let allowed = |from: &Link| leaves && verify::check_direction(*from, port.link).is_ok();
+        let from = [Link::Core, Link::Parent, Link::Child, Link::Peer].into_iter().filter(allowed);
+        Self { kind: 1 << port.link as u8, from: from.fold(0, |bits, link| bits | 1 << link as u8) }
+    }
+}
+
+/// An interface where packets come in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    interface: u16,
+    /// The bit of its kind of link; none if there is no such interface.
+    kind: u8,
+}
+
+impl TransitLinks {
+    pub(super) fn new(ports: &[Option<Port>]) -> Self {
+        Self(ports.iter().map(|port| port.as_ref().map_or(TransitLink::default(), TransitLink::new)).collect())
+    }
+
+    /// Follows a change of the interface's link.
+    pub(super) fn set(&mut self, interface: u16, port: &Port) {
+        if let Some(link) = self.0.get_mut(usize::from(interface)) {
+            *link = TransitLink::new(port);
+        }
+    }
+
+    #[inline(always)]
+    fn entering(&self, interface: u16) -> Entry {
+        Entry { interface, kind: self.0.get(usize::from(interface)).map_or(0, |link| link.kind) }
+    }
+
+    #[inline(always)]
+    fn may_leave(&self, entry: Entry, egress: u16) -> bool {
+        self.0.get(usize::from(egress)).map_or(0, |link| link.from) & entry.kind != 0
     }
 }

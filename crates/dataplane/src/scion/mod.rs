@@ -1,9 +1,15 @@
-//! The SCION router: `router` decides, `lanes` does the commonest packets sixteen at a time.
+//! The SCION router: `router` decides what happens to a packet, `lanes` is its vector path.
 
+mod action;
 mod config;
 mod flow_class;
+#[cfg(test)]
+mod forgery;
 mod lanes;
 mod router;
 
-pub use config::{Config, ConfigError, EpochKey, Interface, Keys, Link, Owner};
-pub use router::{Router, SKEW};
+pub use action::{Action, Counters, Reason};
+pub use config::{Config, ConfigError, EpochKey, Interface, Keys, Owner};
+pub use router::Router;
+pub use wayleave_packet::scion::Link;
+pub use wayleave_packet::scion::verify::MAX_CLOCK_SKEW;

@@ -5,13 +5,14 @@
 use std::net::IpAddr;
 
 use wayleave_core::Afi;
-use wayleave_crypto::lanes::{Block, CpuKernel, LANES, Parts, Row, Work, cmac_each, prefetch_octet, tag_rows};
+use wayleave_crypto::lanes::{Block, Parts, Row, cmac_each, tag_rows};
 use wayleave_packet::platypus::header::offsets::{IPV4, PROTOCOL, SOURCE, VERSION, WORD, half};
 use wayleave_packet::platypus::header::{CapabilityOctets, IPV4_HEADER, Malformed, Width, fold, v4};
 use wayleave_packet::platypus::mint::{Hop, MintError, Nonce, PURPOSE_BINDING, label};
 use zeroize::Zeroize;
 
 use crate::frame::BURST;
+use crate::lanes::{CpuKernel, LANES, VectorCode, prefetch_octet};
 
 /// Blocks of the masked head of any IPv4 packet that is not sealed.
 const HEAD: usize = 3;
@@ -116,7 +117,8 @@ impl BurstStamper {
     /// Stamps at most [`BURST`] packets in place. The outcome of the same index is where the stamped packet begins, or why
     /// the packet was left as it is.
     pub fn stamp(&mut self, packets: &mut [StampInput<'_>], outcomes: &mut [Result<usize, MintError>]) {
-        self.kernel.run(StampBurst { stamper: self, packets, outcomes });
+        let kernel = self.kernel;
+        StampBurst { stamper: self, packets, outcomes }.run_on(kernel);
     }
 
     /// First all headers are written, then all bindings: a MAC in lanes needs sixteen messages, and headers are written at
@@ -196,7 +198,7 @@ struct StampBurst<'a, 'p> {
     outcomes: &'a mut [Result<usize, MintError>],
 }
 
-impl Work for StampBurst<'_, '_> {
+impl VectorCode for StampBurst<'_, '_> {
     type Output = ();
 
     #[inline(always)]

@@ -316,6 +316,7 @@ impl Sim {
                     stale: Duration::from_secs(3600),
                     settle: Duration::from_secs(5),
                     lab: true,
+                    validates: false, // set with the attestation that `MemberProxy::new` gets
                 };
                 let policy = Box::new(self.policy(slot));
                 let key = member_key(self.setup.seed, slot);

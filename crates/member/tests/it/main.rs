@@ -60,6 +60,7 @@ fn proxy(attestation: Option<AttestationConfig>) -> MemberProxy {
         stale: Duration::from_secs(3600),
         settle: Duration::from_secs(5),
         lab: true,
+        validates: false,
     };
     let policy = Policy::compile(&PolicyConfig::default()).expect("the default policy");
     MemberProxy::new(config, Box::new(policy), SigningKey::from_seed(&seed(2)), &seed(4), &[], attestation, NOW)

@@ -26,20 +26,19 @@ impl ForwardingKey {
         Self(CmacKey::new(key))
     }
 
-    /// From its expanded form, which may have a kernel chosen.
+    /// From an expanded key, which may be of a certain kernel.
     #[must_use]
     pub fn from_cmac(key: CmacKey) -> Self {
         Self(key)
     }
 
-    /// The code that computes with it.
     #[inline]
     #[must_use]
     pub fn kernel(&self) -> CpuKernel {
         self.0.kernel()
     }
 
-    /// The MACs of all `inputs`, in their place: one AES operation each.
+    /// Replaces each input by its tag, of which the MAC is the first six octets, at one AES operation each.
     #[inline]
     pub fn tag_blocks(&self, inputs: &mut [MacInput]) {
         self.0.tag_blocks(inputs);
@@ -141,14 +140,14 @@ pub enum BuildError {
     #[error("more than three segments")]
     TooManySegments,
     /// More hop fields than a path or a segment can count.
-    #[error("{0} hop fields")]
+    #[error("{0} hop fields are more than a path can have")]
     TooManyHops(usize),
-    /// The hops asked for are not in the segment, or are none.
-    #[error("no such hops in the segment")]
+    /// The range is empty, or the segment does not have these hops.
+    #[error("the segment does not have these hops")]
     NoSuchHops,
 }
 
-/// Joins segments to a path, in the order of travel. It does not ask whether routers will accept what is joined.
+/// Joins segments to a path, in the order of travel. Whether routers accept the joined path is not checked.
 #[derive(Clone, Debug, Default)]
 pub struct PathBuilder {
     infos: Vec<InfoField>,
@@ -157,7 +156,7 @@ pub struct PathBuilder {
 }
 
 impl PathBuilder {
-    /// A path of nothing.
+    /// A builder without segments.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

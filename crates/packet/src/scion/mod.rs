@@ -1,10 +1,11 @@
-//! Today's SCION wire: common and address headers, paths of info and hop fields, extension headers, SCMP.
+//! SCION as deployed: `header` decodes and encodes, `mint` is what control plane and senders compute, [`verify`] is what
+//! a router checks.
 //!
-//! After the SCION header reference and draft-dekater-scion-dataplane; the bits are in `docs/wire/scion.md`.
+//! Sources are the SCION header reference and draft-dekater-scion-dataplane; `docs/wire/scion.md` says where every bit lies.
 
-mod header;
-mod mint;
-mod verify;
+pub mod header;
+pub mod mint;
+pub mod verify;
 
 pub use header::{
     Extension, ExtensionError, Extensions, Header, HeaderError, HopField, HostAddress, InfoField, IsdAs, Layout,
@@ -12,4 +13,4 @@ pub use header::{
     StandardPath, addresses, next_header, scmp,
 };
 pub use mint::{AsHop, BuildError, Direction, ForwardingKey, PathBuilder, PeerHop, Segment};
-pub use verify::{Hop, MacInput, hop_expiry, mac_input};
+pub use verify::{Hop, Link, MacInput, hop_expiry, mac_input};

@@ -5,8 +5,8 @@ use std::time::Duration;
 use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_crypto::lanes::{Aes128, CmacKey, CpuKernel};
 use wayleave_crypto::prg::Prg;
-use wayleave_dataplane::frame::{Action, BURST, Frame, Ingress};
-use wayleave_dataplane::scion::{Config, Interface, Keys, Link, Owner, Router};
+use wayleave_dataplane::frame::{BURST, Frame, Ingress};
+use wayleave_dataplane::scion::{Action, Config, Interface, Keys, Link, Owner, Router};
 use wayleave_packet::scion::{
     Direction, ForwardingKey, Header, HostAddress, IsdAs, Packet, Path, PathBuilder, Segment, next_header,
 };

@@ -9,9 +9,11 @@ use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
-use wayleave_dataplane::icing::{Account, Action, Config, Link, Meaning, Output, Policy, Router, TagRule};
+use wayleave_dataplane::icing::{
+    Account, Action, Config, Link, Meaning, Output, Policy, Router, Stamp, Stamper, TagRule,
+};
 use wayleave_packet::icing::header::{Hop, Part, Path, Tag, Version};
-use wayleave_packet::icing::mint::{Form, NodeSecret, Nonce, Sender, Stamp, Stamper, TagMaster, encapsulate};
+use wayleave_packet::icing::mint::{Form, Front, NodeSecret, Nonce, Sender, TagMaster, encapsulate};
 
 use super::slots::{Headroom, Slots};
 
@@ -105,7 +107,7 @@ impl IcingBench {
         let stamp = |octets| {
             counter += 1;
             let (sender, nonce) = (&senders[counter as usize % senders.len()], Nonce::new(now(0).unix, counter));
-            Stamp { sender, form, part: Part::Whole, protocol: 4, nonce, octets }
+            Stamp { sender, front: Front { form, part: Part::Whole, protocol: 4, nonce }, octets }
         };
         for mut stamps in self.slots.bursts(stamp) {
             stamped += if self.stamper.stamp(&mut stamps).is_ok() { BURST } else { 0 };

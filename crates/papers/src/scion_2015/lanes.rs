@@ -2,8 +2,9 @@
 //! change of halves. Every other packet, and every packet that fails a check, takes the general path in `switch.rs`, which
 //! knows the reason. Deleting this file loses speed and nothing else; a test compares both paths with a model.
 
-use wayleave_crypto::lanes::{Block, first_halves, join, zeros};
-use wayleave_dataplane::frame::Action;
+use wayleave_crypto::lanes::Block;
+use wayleave_dataplane::lanes::{first_halves, join, zeros};
+use wayleave_dataplane::scion::Action;
 
 use super::switch::RUN;
 use super::{FIXED_LEN, Layout, OPAQUE_LEN, OpaqueKey, Step};

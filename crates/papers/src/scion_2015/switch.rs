@@ -1,8 +1,8 @@
 //! The switch of the paper of 2015 (sections 3.2 and 4.1): checks the interface and the MAC, and moves the pointer on.
 
-use wayleave_crypto::lanes::Work;
-use wayleave_dataplane::counters::{Counters, Reason};
-use wayleave_dataplane::frame::{Action, BURST, Frame, Ingress, fetch};
+use wayleave_dataplane::frame::{BURST, Frame, Ingress};
+use wayleave_dataplane::lanes::{VectorCode, prefetch_headers};
+use wayleave_dataplane::scion::{Action, Counters, Reason};
 
 use super::lanes::Lanes;
 use super::{Layout, OpaqueKey, step};
@@ -61,12 +61,9 @@ impl Switch {
         let mut actions = [Action::default(); BURST];
         let mut lanes = self.lanes.take().unwrap_or_default();
         let count = frames.len().min(BURST);
-        self.key.kernel().run(Burst {
-            switch: self,
-            frames: &mut frames[..count],
-            actions: &mut actions,
-            lanes: &mut lanes,
-        });
+        let kernel = self.key.kernel();
+        let burst = Burst { switch: self, frames: &mut frames[..count], actions: &mut actions, lanes: &mut lanes };
+        burst.run_on(kernel);
         self.lanes = Some(lanes);
         actions
     }
@@ -81,13 +78,13 @@ impl Switch {
         [this, next]: &mut [Lanes; 2],
     ) {
         let (mut this, mut next) = (this, next);
-        fetch::<HEADER_LINES>(&frames[..frames.len().min(2 * RUN)]);
+        prefetch_headers::<HEADER_LINES>(&frames[..frames.len().min(2 * RUN)]);
         put(this, &frames[..frames.len().min(RUN)]);
         let (mut rest, mut actions) = (frames, &mut actions[..]);
         while !rest.is_empty() {
             let (run, behind) = rest.split_at_mut(rest.len().min(RUN));
             let (run_actions, behind_actions) = actions.split_at_mut(run.len());
-            fetch::<HEADER_LINES>(&behind[behind.len().min(RUN)..behind.len().min(2 * RUN)]);
+            prefetch_headers::<HEADER_LINES>(&behind[behind.len().min(RUN)..behind.len().min(2 * RUN)]);
             put(next, &behind[..behind.len().min(RUN)]);
             self.process_run(run, run_actions, this);
             std::mem::swap(&mut this, &mut next);
@@ -194,7 +191,7 @@ struct Burst<'a, 'f> {
     lanes: &'a mut [Lanes; 2],
 }
 
-impl Work for Burst<'_, '_> {
+impl VectorCode for Burst<'_, '_> {
     type Output = ();
 
     #[inline(always)]

@@ -1,8 +1,8 @@
 //! The switch of the paper of 2015: up to the core and down again, a model that it equals, and its known weaknesses.
 
 use wayleave_crypto::lanes::{Aes128, CpuKernel};
-use wayleave_dataplane::counters::Reason;
-use wayleave_dataplane::frame::{Action, BURST, Frame, Ingress};
+use wayleave_dataplane::frame::{BURST, Frame, Ingress};
+use wayleave_dataplane::scion::{Action, Reason};
 use wayleave_papers::scion_2015::{FIXED_LEN, HalfPath, Header, OpaqueField, OpaqueKey, Switch, join};
 
 use crate::random::{Random, times};

@@ -58,6 +58,9 @@ pub struct MemberConfig {
     pub settle: Duration,
     /// Whether documentation and private prefixes are taken, as a lab needs.
     pub lab: bool,
+    /// Whether routes are validated before they are used. If not, no validation is requested and every route counts as
+    /// unattested. `wayleave_member::MemberProxy` sets this.
+    pub validates: bool,
 }
 
 /// What a driver gives a member.
@@ -162,8 +165,6 @@ pub enum MemberOutput {
 /// One member proxy.
 pub struct Member {
     config: MemberConfig,
-    /// Whether routes are validated before they are used.
-    validates: bool,
     policy: Box<Policy>,
     signing: SigningKey,
     rng: Rng,
@@ -199,8 +200,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// A member with what its store held, and fresh randomness in `seed`. Unless it `validates` routes, no validation is
-    /// requested and every route counts as unattested.
+    /// A member with what its store held, and fresh randomness in `seed`.
     #[must_use]
     pub fn new(
         config: MemberConfig,
@@ -208,7 +208,6 @@ impl Member {
         signing: SigningKey,
         seed: &Seed,
         stored: &[StoredRecord],
-        validates: bool,
         now: Now,
     ) -> Self {
         let used = stored
@@ -218,7 +217,6 @@ impl Member {
             .map_or(0, u64::from_be_bytes);
         Self {
             config,
-            validates,
             policy,
             signing,
             rng: Rng::new(seed),
@@ -398,7 +396,7 @@ impl Member {
         }
         self.keys = crate::directory::keys(&set);
         self.neighbours = set.neighbours_digest();
-        if self.validates {
+        if self.config.validates {
             self.output.push_back(MemberOutput::Members(Arc::new(set.clone())));
         }
         self.set = Some(set);

@@ -290,23 +290,22 @@ impl Member {
 
     /// Assesses a candidate; `None` if this member may not open it, or it is dead.
     pub(super) fn assessment(&mut self, (handle, prefix_index): &Candidate) -> Option<Assessment> {
-        let Self { routes, set, policy, config, validates, .. } = self;
+        let Self { routes, set, policy, config, .. } = self;
         let route = routes.get_mut(handle)?;
         let open = route.opened.as_ref()?;
         if route.dead.contains(prefix_index) {
             return None;
         }
-        let assessment = route
-            .assessment
-            .get_or_insert_with(|| assess(open, validates.then_some(&route.validation), set.as_ref(), policy, config));
+        let assessment =
+            route.assessment.get_or_insert_with(|| assess(open, &route.validation, set.as_ref(), policy, config));
         assessment.get(usize::from(*prefix_index)).copied()
     }
 }
 
-/// Assesses each prefix of a route. `validation` is `None` if this member validates nothing.
+/// Validates and ranks each prefix of a route.
 fn assess(
     open: &OpenRoute,
-    validation: Option<&Validation>,
+    validation: &Validation,
     set: Option<&MemberSet>,
     policy: &Policy,
     config: &MemberConfig,
@@ -323,11 +322,11 @@ fn assess(
             return assessment;
         }
         let stands = |verdict| standing(policy, &open.rank_input(nlri, announcer, verdict));
-        let known = validation.map_or(Some(verdict), |validation| Some(validation.of(prefix_index)?.verdict));
+        let known =
+            if config.validates { validation.of(prefix_index).map(|finding| finding.verdict) } else { Some(verdict) };
         match known {
             Some(verdict) => {
-                let finding = validation.and_then(|validation| validation.of(prefix_index));
-                let refused = finding.is_some_and(|finding| finding.attributes.is_none());
+                let refused = validation.of(prefix_index).is_some_and(|finding| finding.attributes.is_none());
                 assessment.standing = if refused { None } else { stands(verdict) };
                 (assessment.usable, assessment.verdict) = (true, verdict);
             }

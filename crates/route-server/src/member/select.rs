@@ -245,7 +245,7 @@ impl Member {
 
     /// Installs in the router what follows from the member's state for a prefix.
     pub(super) fn install(&mut self, prefix: Prefix, now: Now) {
-        if self.validates {
+        if self.config.validates {
             self.request_validations(prefix);
         }
         let Some(wanted) = self.selected(&prefix, now) else { return };
@@ -283,7 +283,7 @@ impl Member {
         let Some(choice) = self.choices.get(prefix) else { return Some(None) };
         let (awaits, chosen) = (choice.awaits.is_some(), choice.chosen);
         if choice.candidates.len() > 1 && self.config.select_best {
-            if awaits && !(self.validates && self.is_refused(prefix)) {
+            if awaits && !(self.config.validates && self.is_refused(prefix)) {
                 // Between a tick and its outcome the installed route stays, unless it is gone and nothing replaced it.
                 let (installed, choice) = (self.installed.get(prefix)?, self.choices.get(prefix)?);
                 let stays = self.lives_or_is_replaced(&installed.handle, installed.announcer, &choice.candidates);
@@ -295,7 +295,7 @@ impl Member {
                 return Some(Some(chosen));
             }
         }
-        if self.validates && self.waits_for_successor(prefix, now) {
+        if self.config.validates && self.waits_for_successor(prefix, now) {
             return None;
         }
         let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
@@ -328,7 +328,7 @@ impl Member {
         let nlri = open.prefixes.get(usize::from(prefix_index)).filter(|nlri| nlri.prefix == prefix)?;
         let announcer = self.set.as_ref()?.slot(open.slot)?;
         let (mut verdict, mut attributes) = (VerdictKind::default(), &open.attributes);
-        if self.validates {
+        if self.config.validates {
             let finding = self.routes.get(handle)?.validation.of(usize::from(prefix_index))?;
             (verdict, attributes) = (finding.verdict, finding.attributes.as_ref()?);
         }

@@ -201,7 +201,7 @@ impl Member {
 
     fn verdicts(&self) -> BTreeMap<String, usize> {
         let mut verdicts = BTreeMap::new();
-        let open = self.routes.values().filter(|route| self.validates && route.opened.is_some());
+        let open = self.routes.values().filter(|route| self.config.validates && route.opened.is_some());
         for route in open {
             let words: Vec<&str> = match &route.validation {
                 Validation::NotRequested => vec!["not-validated"],
@@ -243,7 +243,7 @@ impl Member {
             let assessment = self.assessment(&(*handle, *prefix_index));
             let is_usable = assessment.is_some_and(|assessment| assessment.usable);
             let verdict = assessment
-                .filter(|assessment| assessment.usable && self.validates)
+                .filter(|assessment| assessment.usable && self.config.validates)
                 .map(|assessment| assessment.verdict);
             let outcome = match (&open, class) {
                 _ if winner == Some(*handle) => "installed",

@@ -95,7 +95,7 @@ impl Member {
     /// Whether the choice of Select-Best is still right: it is while it is in the best class. Without validation nothing can
     /// change in between.
     pub(super) fn is_still_best(&mut self, prefix: &Prefix, chosen: Candidate) -> bool {
-        if !self.validates {
+        if !self.config.validates {
             return matches!(self.classes(&[chosen]).as_slice(), [(_, _, Some(_))]);
         }
         let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();

@@ -39,7 +39,7 @@ impl Party {
         self.state.set.number
     }
 
-    /// The changes of the batch are durable.
+    /// The store has what the batch changed.
     pub(super) fn persisted(&mut self, id: PersistId, now: Now) {
         match std::mem::replace(&mut self.state.stage, Stage::Idle) {
             Stage::Persisting { seq, id: awaited, applied } if awaited == id => {
@@ -52,7 +52,7 @@ impl Party {
 }
 
 impl State {
-    /// Applies steps and writes the changes to the store.
+    /// Applies steps and hands what changed to the store.
     pub(super) fn apply(
         &mut self,
         role: &mut dyn Role,
@@ -179,7 +179,7 @@ impl State {
         } else {
             applied.effects.touched.iter().map(|prefix| self.instance(prefix)).filter(|i| !i.is_empty()).collect()
         };
-        // Slots that a column added to an object also get the prefixes of that object.
+        // Slots that columns opened objects to also look at the prefixes of those.
         let both = applied.effects.touched.union(&applied.effects.opened);
         let opened = if applied.effects.widened.is_empty() {
             Vec::new()

@@ -1,4 +1,4 @@
-//! The two-party evaluation over the link between the parties: one task at a time, and the parties send in turn.
+//! The two-party engine on the link between the parties: one piece of work at a time, one message each in turn.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,19 +12,19 @@ use super::PartyNumber;
 const POOL_LIMIT: usize = 256 << 20;
 /// Correlations of one setup message.
 pub(super) const CHUNK: usize = 1 << 14;
-/// Limit on the correlations that are kept ahead of need: our own.
+/// Correlations that are kept ahead at most: our own limit.
 pub(super) const MAX_TARGET: usize = 8 << 20;
-/// Messages that may wait. The parties send in turn, so that an honest peer is at most one ahead.
+/// Messages that may wait: the peer is at most one ahead.
 const MAX_WAITING: usize = 4;
 
-/// What the engine is doing.
+/// What the engine does.
 enum EngineTask {
     Idle,
     Fill,
     Evaluate(Box<Evaluation>),
 }
 
-/// What the engine has completed.
+/// What the engine has done.
 pub(super) enum Finished {
     Filled,
     Evaluated(BitRows),
@@ -40,7 +40,7 @@ pub(super) struct Engine {
     waiting: VecDeque<Vec<u8>>,
     sent: u64,
     received: u64,
-    /// What the pool should hold between batches.
+    /// What the pool should hold while nothing is to do.
     pub(super) target: Demand,
     /// The most routes of one prefix so far, padded to a power of two.
     pub(super) widest: usize,
@@ -85,7 +85,7 @@ impl Engine {
         self.pool.missing_for(demand)
     }
 
-    /// Raises the pool's target to `demand` at least, within [`MAX_TARGET`].
+    /// From now on the pool should hold `demand` at least.
     pub(super) fn keep(&mut self, demand: &Demand) {
         let raised = self.target + demand.beyond(&self.target);
         if raised.total() <= MAX_TARGET {
@@ -99,7 +99,7 @@ impl Engine {
         matches!(self.task, EngineTask::Idle)
     }
 
-    /// Starts the setup of these chunks.
+    /// Begins to make these chunks.
     pub(super) fn fill(&mut self, chunks: &[Chunk]) -> Result<(), String> {
         for chunk in chunks {
             self.setup.request(*chunk).map_err(|error| error.to_string())?;
@@ -109,7 +109,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Starts an evaluation. The pool must hold the correlations that it needs.
+    /// Begins an evaluation; the pool holds what it needs.
     pub(super) fn evaluate(&mut self, program: &Program, inputs: &BitRows) -> Result<(), String> {
         let evaluation = Evaluation::new(program, inputs, &mut self.pool).map_err(|error| error.to_string())?;
         self.task = EngineTask::Evaluate(Box::new(evaluation));
@@ -117,20 +117,20 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a message of the peer party; `step` must be the next number.
+    /// Takes a message in; its number must be the next.
     pub(super) fn receive(&mut self, step: u64, bytes: Vec<u8>) -> Result<(), String> {
         if step != self.received {
-            return Err(format!("evaluation message {step}, expected {}", self.received));
+            return Err(format!("engine message {step} where {} is next", self.received));
         }
         if self.waiting.len() >= MAX_WAITING {
-            return Err("evaluation messages out of turn".to_owned());
+            return Err("engine messages out of turn".to_owned());
         }
         self.received += 1;
         self.waiting.push_back(bytes);
         Ok(())
     }
 
-    /// Continues the task as far as possible. Returns messages to send with their numbers, and what is completed.
+    /// Goes on as far as it can: messages to send with their numbers, and what is done.
     #[expect(clippy::type_complexity, reason = "messages and, at the end, the result")]
     pub(super) fn pump(&mut self) -> Result<(Vec<(u64, Vec<u8>)>, Option<Finished>), String> {
         let mut out = Vec::new();
@@ -177,23 +177,23 @@ impl Engine {
     }
 }
 
-/// Chunks of one refill between batches: one only, so that the next batch does not wait long.
+/// Chunks of one refill while nothing is to do: few, so that a batch never waits long.
 pub(super) fn refill_chunks(short: &Demand) -> Vec<Chunk> {
     short.chunks(CHUNK).into_iter().take(1).collect()
 }
 
-/// Encodes chunks for a frame.
+/// The frame's form of chunks.
 pub(super) fn to_frame(chunks: &[Chunk]) -> Vec<(u32, u64)> {
     let bits = |chunk: &Chunk| u32::try_from(chunk.width.bits()).expect("at most 128");
     chunks.iter().map(|chunk| (bits(chunk), chunk.count as u64)).collect()
 }
 
-/// Decodes chunks of a frame.
+/// Chunks from a frame.
 pub(super) fn from_frame(demand: &[(u32, u64)]) -> Result<Vec<Chunk>, &'static str> {
     demand
         .iter()
         .map(|(bits, count)| {
-            let width = Width::ALL.into_iter().find(|w| w.bits() == *bits as usize).ok_or("unknown width")?;
+            let width = Width::ALL.into_iter().find(|w| w.bits() == *bits as usize).ok_or("no such width")?;
             let count = usize::try_from(*count).map_err(|_| "too many correlations")?;
             if count > CHUNK { Err("too many correlations") } else { Ok(Chunk { width, count }) }
         })

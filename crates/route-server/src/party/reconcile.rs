@@ -71,7 +71,7 @@ impl State {
         Ok(())
     }
 
-    /// Drops what the peer party lacks. Returns what the peer party must drop, and where widths or dead prefixes differ.
+    /// Drops here what they lack; returns what they must drop, and where widths or dead places differ.
     #[expect(clippy::type_complexity, reason = "the two lists of the frame `Reconciled`")]
     pub(super) fn compare(
         &mut self,

@@ -1,5 +1,4 @@
-//! The round of a batch: members send rankings, both parties evaluate Select-Best, each member gets its shares of the
-//! result.
+//! The round of a batch: rankings come in, both parties evaluate Select-Best, each member gets its shares of the result.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -19,7 +18,7 @@ use crate::rng::stream;
 pub(super) const CLASS_BITS: usize = 8;
 /// Bytes of a ranking for each candidate: the valid bit, the class.
 pub(super) const RANK_BYTES: usize = 2;
-/// Comparators times lanes of one evaluation: our own limit, which bounds the memory of an evaluation.
+/// Comparators times lanes of one evaluation: our own limit on what is in memory at once.
 const JOB_COMPARATORS: usize = 1 << 16;
 
 /// A member's share of a ranking.
@@ -77,7 +76,7 @@ impl Round {
         self.running.is_none().then_some(self.deadline)
     }
 
-    /// Whether the evaluation runs.
+    /// Whether the engine is at work.
     pub(super) fn is_running(&self) -> bool {
         self.running.is_some()
     }
@@ -204,7 +203,7 @@ impl State {
 
     /// Takes the evaluation, or a refill, as far as it can go.
     pub(super) fn run_engine(&mut self, now: Now) {
-        while self.next_task(now) {
+        while self.next_work(now) {
             let Some(engine) = &mut self.engine else { return };
             let (messages, finished) = match engine.pump() {
                 Ok(done) => done,
@@ -231,8 +230,8 @@ impl State {
         }
     }
 
-    /// Gives the engine its next task, if it is idle. `false` if there is none.
-    fn next_task(&mut self, now: Now) -> bool {
+    /// Gives the engine its next work, if it has none. `false` if there is nothing to do.
+    fn next_work(&mut self, now: Now) -> bool {
         let Some(engine) = &mut self.engine else { return false };
         if !engine.is_idle() {
             return true;
@@ -263,7 +262,7 @@ impl State {
         true
     }
 
-    /// Adds a job's results to those of its members.
+    /// Puts the results of a job to those of its members.
     fn job_done(&mut self, outputs: &BitRows) {
         let Stage::Round(round) = &mut self.stage else { return };
         let Some(running) = &mut round.running else { return };
@@ -294,9 +293,8 @@ impl State {
         self.refill_at = now.instant + REFILL_PAUSE;
     }
 
-    /// Raises the pool's target to [`READY_PREFIXES`] prefixes for every member that ranks, with as many candidates as any
-    /// prefix has had so far, so that a burst of announcements need not wait for setup. The target depends on public
-    /// information alone.
+    /// Raises the pool's target to a burst of [`READY_PREFIXES`] for all who rank, at the widest class so far: a batch
+    /// that comes then finds it full. It follows from public shape alone.
     pub(super) fn expect_rounds(&mut self, widest: usize, now: Now) {
         self.refill_at = now.instant + REFILL_PAUSE;
         let members = self.active.values().filter(|active| active.select_best).count();
@@ -311,9 +309,9 @@ impl State {
     }
 }
 
-/// Prefixes for which correlations are kept ahead of need.
+/// Prefixes of one batch for which correlations are kept ahead.
 const READY_PREFIXES: usize = 128;
-/// Delay between a batch and a refill of the pool, so that the next batch and members on the same machine go first.
+/// How long after a batch the pool is filled, so that members on the same machine, and the next batch, go first.
 const REFILL_PAUSE: Duration = Duration::from_millis(2);
 
 /// This party's shares of a job's inputs. Lane `i * members + m` is instance `i` for member `m`.

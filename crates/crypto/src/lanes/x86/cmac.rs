@@ -1,4 +1,8 @@
-//! CMAC of a burst: messages of like length side by side, each with its key or all with one.
+//! CMAC of a burst: messages of similar length in lanes, under one key for all or a key for each.
+//!
+//! Every lane computes the chain of its own message, and a vector holds one or four lanes; several vectors run side by side,
+//! since an AES round takes several cycles but can begin every cycle. Branches depend on lengths and on the order of
+//! messages alone.
 
 use super::super::{BURST, Block, LANES, Parts};
 use super::{Keys, Vector, encrypt_vectors, schedule, splat_all};
@@ -9,21 +13,22 @@ pub(super) unsafe fn cmac_in<V: Vector>(keys: Keys<'_>, messages: &[Parts<'_>], 
     // SAFETY: the caller has the features.
     unsafe {
         if V::BLOCKS == 4 {
-            // Sixteen messages: more of them push each other out of the nearest cache where they lie 2 KiB apart.
-            cmac_beside::<V, 4>(keys, messages, tags);
+            // Sixteen messages: where messages lie 2 KiB apart, more of them push each other out of the nearest cache.
+            cmac_with::<V, 4>(keys, messages, tags);
         } else {
-            cmac_beside::<V, 8>(keys, messages, tags);
+            cmac_with::<V, 8>(keys, messages, tags);
         }
     }
 }
 
-/// With `VECTORS` vectors side by side.
+/// With `VECTORS` vectors at a time.
 #[inline(always)]
-unsafe fn cmac_beside<V: Vector, const VECTORS: usize>(keys: Keys<'_>, messages: &[Parts<'_>], tags: &mut [Block]) {
-    // Messages of like length go side by side; the order is by public lengths only. A length stands above an index.
+unsafe fn cmac_with<V: Vector, const VECTORS: usize>(keys: Keys<'_>, messages: &[Parts<'_>], tags: &mut [Block]) {
+    // Sorting by length puts messages of similar length into one group. The length is in the high bits of a number and the
+    // message's index in the low eight, so that one sort moves both.
     let mut order = [0u64; BURST];
-    for (index, (place, message)) in order.iter_mut().zip(messages).enumerate() {
-        *place = (message.blocks() as u64) << 8 | index as u64;
+    for (index, (entry, message)) in order.iter_mut().zip(messages).enumerate() {
+        *entry = (message.blocks() as u64) << 8 | index as u64;
     }
     let order = &mut order[..messages.len()];
     if !order.is_sorted() {
@@ -41,20 +46,20 @@ unsafe fn cmac_beside<V: Vector, const VECTORS: usize>(keys: Keys<'_>, messages:
                 }
                 Keys::Each(keys) => {
                     let mut own = [V::zero(); VECTORS];
-                    for (side, own) in own.iter_mut().enumerate() {
-                        *own = V::gather(|lane| &keys[group.lanes[side * V::BLOCKS + lane]]);
+                    for (number, own) in own.iter_mut().enumerate() {
+                        *own = V::gather(|lane| &keys[group.lanes[number * V::BLOCKS + lane]]);
                     }
                     let own = schedule(own);
                     let mut once = [V::zero(); VECTORS];
-                    encrypt_vectors(&mut once, |round, side| own[round][side]);
+                    encrypt_vectors(&mut once, |round, number| own[round][number]);
                     for once in &mut once {
                         *once = once.double();
                     }
                     group.compute::<V, VECTORS>(
                         messages,
                         tags,
-                        |side| (once[side], once[side].double()),
-                        |round, side| own[round][side],
+                        |number| (once[number], once[number].double()),
+                        |round, number| own[round][number],
                     );
                 }
             }
@@ -62,27 +67,27 @@ unsafe fn cmac_beside<V: Vector, const VECTORS: usize>(keys: Keys<'_>, messages:
     }
 }
 
-/// Messages that are computed side by side.
+/// Messages that are computed together.
 struct Group<'a> {
-    /// Length above index, in ascending order.
+    /// Length and index of each message, in ascending order.
     order: &'a [u64],
-    /// The message of each lane; lanes beyond the last message repeat it.
+    /// The index of each lane's message; lanes behind the last message repeat it, and their results are not written.
     lanes: [usize; LANES],
 }
 
 impl<'a> Group<'a> {
     fn new(order: &'a [u64]) -> Self {
-        let place = |lane: usize| (order[lane.min(order.len() - 1)] & 0xff) as usize;
-        Self { order, lanes: std::array::from_fn(place) }
+        let index = |lane: usize| (order[lane.min(order.len() - 1)] & 0xff) as usize;
+        Self { order, lanes: std::array::from_fn(index) }
     }
 
-    /// Blocks of the message of `lane`.
+    /// The number of blocks of the lane's message.
     #[inline(always)]
     fn length(&self, lane: usize) -> usize {
         (self.order[lane.min(self.order.len() - 1)] >> 8) as usize
     }
 
-    /// The first of the messages, if they stand one after another and fill `lanes` lanes.
+    /// The index of the first message, if the messages follow one another and fill `lanes` lanes.
     #[inline(always)]
     fn run(&self, lanes: usize) -> Option<usize> {
         let (first, last) = (self.lanes[0], self.lanes[lanes - 1]);
@@ -90,7 +95,7 @@ impl<'a> Group<'a> {
         is_run.then_some(first)
     }
 
-    /// `subkeys` are both of each side's, `key` is the round key of a round and a side.
+    /// Computes the tags. `subkeys` gives K1 and K2 of a vector, `key` the key of a round for a vector.
     #[inline(always)]
     unsafe fn compute<V: Vector, const VECTORS: usize>(
         &self,
@@ -117,35 +122,35 @@ impl<'a> Group<'a> {
             };
         }
         let (shortest, longest) = (self.length(0), self.length(used - 1));
-        // Up to here every message has whole blocks that are not its last one, and all have them in the same place.
+        // So many blocks every message has complete, before its last one, and in the same part: these need no choice.
         let whole = if is_even { shortest - 1 } else { 0 };
-        // SAFETY: the caller has the features. A message of `length` blocks has at least `length - 1` whole ones in head
-        // and tail together, `head` of them in its head if all heads are even; no index below reaches beyond
+        // SAFETY: the caller has the features. A message of `length` blocks has at least `length - 1` complete ones in head
+        // and tail together, `head` of them in its head if all heads are of one length; no index below reaches beyond
         // `shortest - 1`.
         unsafe {
             let mut last = [V::zero(); VECTORS];
-            for (side, last) in last.iter_mut().enumerate() {
-                let ends = &ends[side * V::BLOCKS..][..V::BLOCKS];
+            for (number, last) in last.iter_mut().enumerate() {
+                let ends = &ends[number * V::BLOCKS..][..V::BLOCKS];
                 let bits = (0..V::BLOCKS).fold(0, |bits, lane| bits | u8::from(ends[lane].len() == 16) << lane);
-                let (k1, k2) = subkeys(side);
+                let (k1, k2) = subkeys(number);
                 *last = V::gather_padded(|lane| ends[lane]).xor(V::choose(bits, k1, k2));
             }
             let mut state = [V::zero(); VECTORS];
             for index in 0..whole.min(head) {
-                for (side, vector) in state.iter_mut().enumerate() {
-                    *vector = vector.xor(V::gather(|lane| heads[side * V::BLOCKS + lane].get_unchecked(index)));
+                for (number, vector) in state.iter_mut().enumerate() {
+                    *vector = vector.xor(V::gather(|lane| heads[number * V::BLOCKS + lane].get_unchecked(index)));
                 }
                 encrypt_vectors(&mut state, key);
             }
-            // Where a vector holds four blocks, four of each message at a time as far as that goes: a cache line that many
-            // others push out is read once.
+            // Where a vector holds four blocks, four blocks of each message at a time as long as there are as many: so a
+            // cache line is read once, though the messages push each other's lines out of the cache.
             let (mut index, fours) = (head, if V::BLOCKS == 4 { whole.saturating_sub(head) / 4 } else { 0 });
             for _ in 0..fours {
                 let mut four = [[V::zero(); 4]; VECTORS];
-                for (side, four) in four.iter_mut().enumerate() {
+                for (number, four) in four.iter_mut().enumerate() {
                     let begin = index - head;
                     *four = V::gather_four(|lane| {
-                        let blocks = tails[side * V::BLOCKS + lane].get_unchecked(begin..begin + 4);
+                        let blocks = tails[number * V::BLOCKS + lane].get_unchecked(begin..begin + 4);
                         &*blocks.as_ptr().cast()
                     });
                 }
@@ -158,8 +163,9 @@ impl<'a> Group<'a> {
                 index += 4;
             }
             for index in index..whole {
-                for (side, vector) in state.iter_mut().enumerate() {
-                    *vector = vector.xor(V::gather(|lane| tails[side * V::BLOCKS + lane].get_unchecked(index - head)));
+                for (number, vector) in state.iter_mut().enumerate() {
+                    *vector =
+                        vector.xor(V::gather(|lane| tails[number * V::BLOCKS + lane].get_unchecked(index - head)));
                 }
                 encrypt_vectors(&mut state, key);
             }
@@ -171,14 +177,16 @@ impl<'a> Group<'a> {
                 self.put(&state, longest, tags);
                 return;
             }
+            // Messages end at different blocks: each lane takes its own blocks, its padded last one, and whatever it had
+            // before from then on. A tag is written when its message has ended.
             let mut lasts = [[0; 16]; LANES];
-            for (side, last) in last.iter().enumerate() {
-                last.store(&mut lasts[side * V::BLOCKS..]);
+            for (number, last) in last.iter().enumerate() {
+                last.store(&mut lasts[number * V::BLOCKS..]);
             }
             for index in whole..longest {
-                for (side, vector) in state.iter_mut().enumerate() {
+                for (number, vector) in state.iter_mut().enumerate() {
                     *vector = vector.xor(V::gather(|lane| {
-                        let lane = side * V::BLOCKS + lane;
+                        let lane = number * V::BLOCKS + lane;
                         let is_inner = index + 1 < self.length(lane);
                         if is_inner { messages[self.lanes[lane]].block(index) } else { &lasts[lane] }
                     }));
@@ -191,7 +199,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Hands out the tags of the messages of `length` blocks.
+    /// Writes the tags of the messages of `length` blocks.
     #[inline(always)]
     unsafe fn put<V: Vector, const VECTORS: usize>(&self, state: &[V; VECTORS], length: usize, tags: &mut [Block]) {
         let used = VECTORS * V::BLOCKS;
@@ -203,12 +211,12 @@ impl<'a> Group<'a> {
             return;
         }
         let mut out = [[0; 16]; LANES];
-        for (side, vector) in state.iter().enumerate() {
+        for (number, vector) in state.iter().enumerate() {
             // SAFETY: the caller has the features; slicing checks that there is room.
-            unsafe { vector.store(&mut out[side * V::BLOCKS..]) };
+            unsafe { vector.store(&mut out[number * V::BLOCKS..]) };
         }
-        for (lane, place) in self.order.iter().enumerate() {
-            if (place >> 8) as usize == length {
+        for (lane, entry) in self.order.iter().enumerate() {
+            if (entry >> 8) as usize == length {
                 tags[self.lanes[lane]] = out[lane];
             }
         }

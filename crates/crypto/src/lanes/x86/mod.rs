@@ -1,8 +1,12 @@
-//! The kernels of x86-64: one generic text over vectors of one block (AES-NI) or of four (VAES with AVX-512).
+//! The kernels of x86-64, generic over vectors of one block (AES-NI) or of four (VAES with AVX-512).
+//!
+//! An operation of a vector is sound only where the processor has its features. So the operations are `unsafe` and
+//! `#[inline(always)]`; `dispatch!` inlines them into functions that are compiled for those features, and calls these only
+//! with a kernel that was made after the processor had been asked for them.
 
 mod cmac;
 mod columns;
-mod rows;
+mod derived_cmac;
 
 use std::arch::x86_64::{
     __m128i, __m512i, _mm_aesenc_si128, _mm_aesenclast_si128, _mm_and_si128, _mm_loadu_si128, _mm_maskz_loadu_epi8,
@@ -18,8 +22,8 @@ use std::arch::x86_64::{
 use super::aes128::RoundKeys;
 use super::{Block, Code, CpuKernel, Parts};
 use cmac::cmac_in;
-pub(super) use columns::{columns, fill, first_halves, join, rows, run, zeros};
-pub(super) use rows::{tag_columns, tag_rows};
+pub(super) use columns::{columns, rows};
+pub(super) use derived_cmac::{tag_columns, tag_rows};
 
 pub(super) fn has_aes() -> bool {
     is_x86_feature_detected!("aes") && is_x86_feature_detected!("ssse3")
@@ -35,7 +39,7 @@ pub(super) fn has_vaes512() -> bool {
         && is_x86_feature_detected!("bmi2")
 }
 
-/// Calls `$generic` for the vectors of `$kernel`, inside a function that has their processor features.
+/// Calls `$generic` with the vectors of `$kernel`, inside a function that is compiled for their processor features.
 macro_rules! dispatch {
     ($kernel:expr, $generic:ident, ($($argument:ident: $kind:ty),*) $(-> $result:ty)?) => {{
         #[target_feature(enable = "aes,ssse3")]
@@ -57,14 +61,6 @@ macro_rules! dispatch {
     }};
 }
 
-/// Begins to bring the cache line of `place` nearer.
-#[inline(always)]
-pub(super) fn prefetch(place: *const u8) {
-    // SAFETY: every x86-64 processor has this instruction; it neither reads nor writes what a program sees, and takes any
-    // address.
-    unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(place.cast()) };
-}
-
 /// The round keys of `key`.
 pub(super) fn expand(kernel: CpuKernel, key: &Block) -> RoundKeys {
     debug_assert!(kernel != CpuKernel::PORTABLE);
@@ -82,20 +78,20 @@ pub(super) fn encrypt(kernel: CpuKernel, keys: &RoundKeys, blocks: &mut [Block])
     dispatch!(kernel, encrypt_in, (keys: &RoundKeys, blocks: &mut [Block]));
 }
 
-/// Encrypts each block in place under its own key.
+/// See [`super::encrypt_each`].
 pub(super) fn encrypt_each(kernel: CpuKernel, keys: &[Block], blocks: &mut [Block]) {
     dispatch!(kernel, encrypt_each_in, (keys: &[Block], blocks: &mut [Block]));
 }
 
-/// Replaces each of `first` by the CBC-MAC of itself and its fellow of `second`, under its own key.
+/// See [`super::cbc_pair_each`].
 pub(super) fn cbc_pair_each(kernel: CpuKernel, keys: &[Block], first: &mut [Block], second: &[Block]) {
     dispatch!(kernel, cbc_pair_each_in, (keys: &[Block], first: &mut [Block], second: &[Block]));
 }
 
-/// What a burst of messages is tagged with.
+/// The keys of a burst of messages.
 #[derive(Clone, Copy)]
 pub(super) enum Keys<'a> {
-    /// One key for all: its round keys and both subkeys.
+    /// One key for all messages: its round keys, K1 and K2.
     One(&'a RoundKeys, &'a Block, &'a Block),
     /// A key for each.
     Each(&'a [Block]),
@@ -106,17 +102,17 @@ pub(super) fn cmac(kernel: CpuKernel, keys: Keys<'_>, messages: &[Parts<'_>], ta
     dispatch!(kernel, cmac_in, (keys: Keys<'_>, messages: &[Parts<'_>], tags: &mut [Block]));
 }
 
-/// One or more blocks in a register. Every operation needs the processor features of its vector.
+/// One or more blocks in a register. Every operation requires the processor features of its vector.
 trait Vector: Copy {
     /// Blocks in one vector.
     const BLOCKS: usize;
     unsafe fn zero() -> Self;
-    /// The same block everywhere.
+    /// The block in every position.
     unsafe fn splat(block: &Block) -> Self;
-    /// `BLOCKS` blocks that lie one after another.
+    /// `BLOCKS` consecutive blocks.
     unsafe fn load(blocks: &[Block]) -> Self;
     unsafe fn store(self, blocks: &mut [Block]);
-    /// Blocks that lie anywhere.
+    /// Blocks from anywhere in memory.
     unsafe fn gather<'a>(block: impl FnMut(usize) -> &'a Block) -> Self;
     unsafe fn first(self) -> Block;
     unsafe fn xor(self, other: Self) -> Self;
@@ -127,11 +123,11 @@ trait Vector: Copy {
     unsafe fn next_key(self, rcon: u8) -> Self;
     /// Twice each block in GF(2^128) (RFC 4493 section 2.3).
     unsafe fn double(self) -> Self;
-    /// Four blocks of each message, by their places in it.
+    /// Four consecutive blocks of each message; the first vector has the first block of each, and so on.
     unsafe fn gather_four<'a>(blocks: impl FnMut(usize) -> &'a [Block; 4]) -> [Self; 4];
-    /// At most 16 octets for each block; where fewer, a one bit behind them, and zeros (RFC 4493 section 2.4).
+    /// At most 16 octets for each block; fewer are padded by a one bit and zeros (RFC 4493 section 2.4).
     unsafe fn gather_padded<'a>(octets: impl FnMut(usize) -> &'a [u8]) -> Self;
-    /// Of each block that of `one` where its bit is set, else that of `other`.
+    /// Each block from `one` where its bit is set, and from `other` where it is not.
     unsafe fn choose(bits: u8, one: Self, other: Self) -> Self;
 }
 
@@ -350,7 +346,7 @@ impl Vector for __m512i {
         unsafe {
             let mut one = |lane: usize| {
                 let octets = octets(lane);
-                // Behind the last octet; nowhere if there are sixteen.
+                // The bit behind the last octet, which leaves the sixteen bits of a block that is complete.
                 let end = 1u32 << octets.len().min(16);
                 ends |= u64::from(end as u16) << (16 * lane);
                 _mm_maskz_loadu_epi8((end - 1) as u16, octets.as_ptr().cast())
@@ -365,34 +361,34 @@ impl Vector for __m512i {
 
     #[inline(always)]
     unsafe fn choose(bits: u8, one: Self, other: Self) -> Self {
-        /// Two bits for each of four.
+        /// Each of four bits twice: a block has two words of 64 bits.
         const TWICE: [u8; 16] = [0, 3, 12, 15, 48, 51, 60, 63, 192, 195, 204, 207, 240, 243, 252, 255];
         // SAFETY: the caller has the features.
         unsafe { _mm512_mask_blend_epi64(TWICE[usize::from(bits % 16)], other, one) }
     }
 }
 
-/// Rows of four blocks become columns: the first blocks of all, the second ones, and so on.
+/// Transposes four rows of four blocks: the first blocks of all rows, the second ones, and so on.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn across(a: __m512i, b: __m512i, c: __m512i, d: __m512i) -> [__m512i; 4] {
-    // First by pairs of rows, then all.
-    let (ab, cd) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0x44>(c, d));
-    let (ab_behind, cd_behind) = (_mm512_shuffle_i32x4::<0xee>(a, b), _mm512_shuffle_i32x4::<0xee>(c, d));
+    // Halves of two rows at a time, and then every other block of two such pairs.
+    let (ab_low, cd_low) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0x44>(c, d));
+    let (ab_high, cd_high) = (_mm512_shuffle_i32x4::<0xee>(a, b), _mm512_shuffle_i32x4::<0xee>(c, d));
     [
-        _mm512_shuffle_i32x4::<0x88>(ab, cd),
-        _mm512_shuffle_i32x4::<0xdd>(ab, cd),
-        _mm512_shuffle_i32x4::<0x88>(ab_behind, cd_behind),
-        _mm512_shuffle_i32x4::<0xdd>(ab_behind, cd_behind),
+        _mm512_shuffle_i32x4::<0x88>(ab_low, cd_low),
+        _mm512_shuffle_i32x4::<0xdd>(ab_low, cd_low),
+        _mm512_shuffle_i32x4::<0x88>(ab_high, cd_high),
+        _mm512_shuffle_i32x4::<0xdd>(ab_high, cd_high),
     ]
 }
 
-/// The round keys of the key in each block of `keys` (FIPS 197 section 5.2), side by side; the round comes first.
+/// The round keys of the key in each block of `keys` (FIPS 197 section 5.2), indexed by round and then by vector.
 #[inline(always)]
 unsafe fn schedule<V: Vector, const R: usize>(keys: [V; R]) -> [[V; R]; 11] {
     let mut rounds = [keys; 11];
-    // One key after the other, each in a register all the way; the processor runs several beside each other. Written out,
-    // so that the constants of the rounds are constants of the instructions.
+    // One key after the other, each of which stays in a register; the processor overlaps their chains. The rounds are
+    // written out, so that their constants are immediate operands.
     macro_rules! expand {
         ($lane:ident, $($round:literal $rcon:literal),*) => {{
             let key = keys[$lane];
@@ -407,8 +403,8 @@ unsafe fn schedule<V: Vector, const R: usize>(keys: [V; R]) -> [[V; R]; 11] {
     rounds
 }
 
-/// The same, with two blocks for each key encrypted on the way: the units of the processor that shuffle and the one that
-/// encrypts work at the same time.
+/// [`schedule`], and the encryption of two blocks under each key, each round as soon as its key is there: the processor
+/// expands keys and encrypts in different execution units, which so work at the same time.
 #[inline(always)]
 unsafe fn schedule_and_encrypt<V: Vector, const R: usize>(
     keys: [V; R],
@@ -452,7 +448,7 @@ unsafe fn splat_all<V: Vector>(round_keys: &RoundKeys) -> [V; 11] {
     }
 }
 
-/// Encrypts `R` vectors side by side, so that the rounds of one fill the waits of another.
+/// Encrypts `R` vectors together: while a round of one is under way, rounds of the others begin.
 #[inline(always)]
 unsafe fn encrypt_vectors<V: Vector, const R: usize>(state: &mut [V; R], key: impl Fn(usize, usize) -> V) {
     // SAFETY: the caller has the features.

@@ -1,71 +1,80 @@
-//! The first packet of a path: its keys are found or agreed on, and kept only if the packet is verified with them.
+//! Packets one by one: those on paths that the router does not know, whose keys it finds or agrees on, and those that the
+//! lanes do not take.
 
 use wayleave_core::Now;
-use wayleave_packet::icing::header::{MAX_NODES, Packet, Path, Version};
+use wayleave_packet::icing::header::{MAX_NODES, Packet, Path};
 use wayleave_packet::icing::mint::{NodeSecret, PairKey, tag_epoch};
-use wayleave_packet::icing::verify::{PathKeys, Proved};
+use wayleave_packet::icing::verify::{self, PathKeys, ProofTags};
 
 use super::super::action::{Action, Reason};
-use super::super::known_path::{Decision, Known, Pair};
+use super::super::known_path::{Decision, KnownPath, NodePair};
 use super::super::report::Windows;
 use super::Router;
 use crate::frame::{Frame, Ingress};
 
 impl Router {
-    /// Processes a packet on a path that was not kept when the burst began.
-    pub(super) fn process_new(&mut self, frame: &mut Frame<'_>, now: Now) -> Result<Action, Reason> {
+    /// Processes a packet by itself, on a path that is known or not.
+    pub(super) fn process_one(&mut self, frame: &mut Frame<'_>, now: Now) -> Result<Action, Reason> {
         let packet = Packet::decode(frame.octets, self.version).map_err(|_| Reason::Malformed)?;
-        let (slot, proved) = match self.paths.find(&packet.handle()) {
-            // A packet in front of it in the burst was the first.
-            Some(slot) => (slot, self.verify_kept(slot, &packet, frame.ingress, now)?),
+        let (slot, proof) = match self.paths.find(&packet.handle()) {
+            Some(slot) => (slot, self.check_on_known_path(slot, &packet, frame.ingress, now)?),
             None => self.learn(&packet, frame.ingress, now)?,
         };
         let known = self.paths.at_mut(slot).ok_or(Reason::UnknownHandle)?;
-        self.admission.admit(known, &proved, frame, now)
+        self.admission.admit(known, &proof, frame, now)
     }
 
-    fn verify_kept(&self, slot: usize, packet: &Packet<'_>, ingress: Ingress, now: Now) -> Result<Proved, Reason> {
+    fn check_on_known_path(
+        &self,
+        slot: usize,
+        packet: &Packet<'_>,
+        ingress: Ingress,
+        now: Now,
+    ) -> Result<ProofTags, Reason> {
         let known = self.paths.at(slot).ok_or(Reason::UnknownHandle)?;
-        self.check(packet, known, ingress, now.unix)?;
-        self.check_consent(&known.keys, packet)?;
-        known.keys.verify(packet, self.verifier.compared()).ok_or(Reason::Verifier)
+        self.check_without_keys(packet, known, ingress, now.unix)?;
+        verify::check_consent(self.version, packet, &known.keys)?;
+        self.check_verifier(packet, &known.keys)
     }
 
-    fn learn(&mut self, packet: &Packet<'_>, ingress: Ingress, now: Now) -> Result<(usize, Proved), Reason> {
+    /// [`verify::check_verifier`], under the mask of verifier bits that a unit test may narrow.
+    fn check_verifier(&self, packet: &Packet<'_>, keys: &PathKeys) -> Result<ProofTags, Reason> {
+        let proof = keys.proof_tags(packet);
+        let difference = proof.verifier_difference(keys.index(), packet.verifier(keys.index()));
+        if difference & self.verifier_mask == 0 { Ok(proof) } else { Err(Reason::Verifier) }
+    }
+
+    /// Checks the first packet on a path. The path and the keys that were agreed on are kept only if the packet is verified
+    /// with them, so that forged packets leave nothing behind.
+    fn learn(&mut self, packet: &Packet<'_>, ingress: Ingress, now: Now) -> Result<(usize, ProofTags), Reason> {
         let octets = packet.path().ok_or(Reason::UnknownHandle)?;
         let path = Path::decode(octets).map_err(|_| Reason::Malformed)?;
         let (index, route) = (packet.index(), path.route(self.version));
-        if route.handle() != packet.handle() {
-            return Err(Reason::Handle);
-        }
+        verify::check_handle(packet, &route)?;
         let secret = self.policy.secret(path.node(index)).ok_or(Reason::NotForUs)?.clone();
         let decision = Decision::new(&self.policy, &path, index);
         self.check_ingress(&decision, ingress)?;
         decision.action?;
         let hop = path.hop(index);
-        self.check_time(packet, hop.expiry, now.unix)?;
+        verify::check_expiry(self.version, hop.expiry, now.unix)?;
+        verify::check_freshness(self.version, packet, now.unix)?;
         let master = self.policy.master(tag_epoch(hop.expiry)).ok_or(Reason::Consent)?;
         let consent = master.consent(&path.hash(self.version), index, hop.tag, hop.expiry);
         let mut keys = PathKeys::new(route, index, path.count(), &consent);
-        self.check_consent(&keys, packet)?;
+        verify::check_consent(self.version, packet, &keys)?;
         let agreed = self.agree(&path, index, &secret, &mut keys, ingress, now)?;
-        let proved = keys.verify(packet, self.verifier.compared()).ok_or(Reason::Verifier)?;
+        let proof = self.check_verifier(packet, &keys)?;
         for (other, key) in agreed.into_iter().enumerate() {
             if let Some(key) = key {
-                self.peers.insert(Pair(secret.id(), *path.node(other)), key);
+                self.peers.insert(NodePair(secret.id(), *path.node(other)), key);
             }
         }
-        let known = Known::new(keys, decision, hop.expiry, octets, Windows::new(now.unix));
-        Ok((self.paths.insert(packet.handle(), known), proved))
+        let known = KnownPath::new(keys, decision, hop.expiry, octets, Windows::new(now.unix));
+        Ok((self.paths.insert(packet.handle(), known), proof))
     }
 
-    /// The paper has no pre-check: consent shows in the verifier alone.
-    fn check_consent(&self, keys: &PathKeys, packet: &Packet<'_>) -> Result<(), Reason> {
-        if self.version == Version::Paper || keys.is_consented(packet) { Ok(()) } else { Err(Reason::Consent) }
-    }
-
-    /// Gives `keys` what this node shares with every other node of `path`. What had to be computed comes back; it is kept
-    /// once the packet is verified.
+    /// Adds to `keys` the key that this node shares with every other node of `path`. Agreements (X25519) are computed within
+    /// the rate of the link where the packet came in, all that it needs or none; those computed are returned.
     fn agree(
         &mut self,
         path: &Path,
@@ -77,7 +86,7 @@ impl Router {
     ) -> Result<[Option<PairKey>; MAX_NODES], Reason> {
         let mut missing = 0u16;
         for other in (0..path.count()).filter(|other| *other != index) {
-            match self.peers.get(&Pair(secret.id(), *path.node(other))) {
+            match self.peers.get(&NodePair(secret.id(), *path.node(other))) {
                 Some(key) => keys.set_pair(other, key),
                 None => missing |= 1 << other,
             }
@@ -91,7 +100,8 @@ impl Router {
         for other in (0..path.count()).filter(|other| missing >> other & 1 != 0) {
             let node = path.node(other);
             self.counters.agreements += 1;
-            let key = secret.pair(node, self.version).ok().filter(|_| node.is_on_curve()).ok_or(Reason::Node)?;
+            verify::check_node(node)?;
+            let key = secret.pair(node, self.version).map_err(|_| Reason::Node)?;
             keys.set_pair(other, &key);
             agreed[other] = Some(key);
         }

@@ -1,42 +1,42 @@
-//! The ICING router: consent and provenance of a burst in lanes, then replay and accounting, in that order.
+//! One core's ICING router: consent and provenance of a burst, then replays and accounts, in that order.
 //!
-//! A node keeps the paths on which it verified a packet, each with the keys that it shares with the other nodes. Packets on
-//! a kept path go the fast way; the first packet of any other goes through `learn`, which may compute agreements.
+//! Packets on known paths are verified in lanes. All others are taken one by one (`learn`): the first packet of a path may
+//! cost agreements, and it makes the path known.
 
 mod learn;
 
 use wayleave_core::{Now, UnixTime};
-use wayleave_crypto::lanes::{CpuKernel, Work};
 use wayleave_packet::icing::header::{Handle, MAX_NODES, Packet, Version};
 use wayleave_packet::icing::mint::PairKey;
-use wayleave_packet::icing::verify::{Candidate, Compared, MAX_FRESHNESS, Proved, Verifier};
-
-use crate::frame::{BURST, Frame, Ingress};
-use crate::limit::TokenBucket;
-use crate::replay::{ReplayFilter, ReplayOutcome};
+use wayleave_packet::icing::verify::{self, ProofTags};
 
 use super::account::{Accounts, Total};
 use super::action::{Action, Counters, Reason};
+use super::cache::Cache;
 use super::config::{Config, ConfigError, Policy};
-use super::known_path::{Decision, Known, Pair};
+use super::known_path::{Decision, KnownPath, NodePair};
+use super::lanes::{Candidate, Lanes};
 use super::report::Report;
-use super::table::Table;
+use crate::frame::{BURST, Frame, Ingress};
+use crate::lanes::{CpuKernel, VectorCode};
+use crate::limit::TokenBucket;
+use crate::replay::{ReplayFilter, ReplayOutcome};
 
-/// Consent may end this many seconds from now, and no later: two epochs of tag keys.
-pub const MAX_CONSENT: u32 = 2 << wayleave_packet::icing::mint::TAG_EPOCH;
-
-/// Agreements that one packet may need: a bucket that holds fewer would never let a path of new nodes pass.
+/// Agreements that one packet may need. A bucket with room for fewer would never let a path of new nodes pass.
 const MOST_AGREEMENTS: u32 = MAX_NODES as u32 - 1;
 
 /// One core's router.
 pub struct Router {
     version: Version,
     policy: Policy,
-    paths: Table<Handle, Known>,
-    peers: Table<Pair, PairKey>,
-    verifier: Verifier,
-    pub(super) admission: Admission,
-    /// Agreements for packets of each link.
+    paths: Cache<Handle, KnownPath>,
+    peers: Cache<NodePair, PairKey>,
+    lanes: Lanes,
+    has_lanes: bool,
+    /// The bits of verifiers that are compared: all of them, but in the unit test of the comparison.
+    verifier_mask: u128,
+    admission: Admission,
+    /// The limit of agreements for packets of each link.
     agreements: Vec<(u16, TokenBucket)>,
     agreements_per_second: u32,
     counters: Counters,
@@ -48,17 +48,17 @@ impl std::fmt::Debug for Router {
     }
 }
 
-/// What a packet is, before any tag is computed.
+/// A packet after the checks that need no key.
 enum Sorted<'a> {
-    /// On a path that is kept at this place.
-    Kept(usize, Packet<'a>),
-    /// On a path that is not kept, unless a packet in front of it in the burst brings it.
-    New,
-    Drop(Reason),
+    /// On the path in this slot of the cache.
+    Known(usize, Packet<'a>),
+    /// On a path that was not known when the burst began.
+    Unknown,
+    Refused(Reason),
 }
 
 impl Router {
-    /// A router of `config`, which keeps no path yet.
+    /// A router of `config` that knows no path yet.
     ///
     /// # Errors
     /// If the configuration contradicts itself.
@@ -73,31 +73,40 @@ impl Router {
         let mut router = Self {
             version: config.version,
             policy: config.policy,
-            paths: Table::new(config.paths, config.seed),
-            peers: Table::new(config.peers, config.seed.rotate_left(32)),
-            verifier: Verifier::new(kernel, Compared::All),
+            paths: Cache::new(config.paths, config.seed),
+            peers: Cache::new(config.peers, config.seed.rotate_left(32)),
+            lanes: Lanes::new(kernel),
+            has_lanes: true,
+            verifier_mask: u128::MAX,
             admission,
             agreements: Vec::new(),
             agreements_per_second: config.agreements_per_second,
             counters: Counters::default(),
         };
-        router.set_agreements();
+        router.set_agreement_limits();
         Ok(router)
     }
 
-    /// The same router comparing only the first 16 bits of each verifier: shows in a test that all bits are compared.
-    #[doc(hidden)]
+    /// The same router with every packet taken by itself: for comparing the lanes with it. The results are the same, and take
+    /// longer.
     #[must_use]
-    pub fn with_16_bit_verifiers(mut self) -> Self {
-        self.verifier = Verifier::new(CpuKernel::best(), Compared::Two);
+    pub fn without_lanes(mut self) -> Self {
+        self.has_lanes = false;
         self
     }
 
-    /// Takes another policy between two bursts: keys, neighbours, meanings of tags, accounts. Kept paths stay, except those
-    /// that name this node by a key that it has no more, or to which it consented under a master that is another now.
+    /// The same router comparing only the first 16 bits of each verifier.
+    #[cfg(test)]
+    pub(super) fn with_16_bit_verifiers(mut self) -> Self {
+        self.verifier_mask = 0xffff << 112;
+        self
+    }
+
+    /// Sets the policy between two bursts. Known paths stay, except those that name this node by a key that the policy lacks,
+    /// and those to which it consented under another master of tag keys.
     ///
     /// # Errors
-    /// If the policy contradicts itself; then the old one stays.
+    /// If the policy contradicts itself; the router stays as it was.
     pub fn set_policy(&mut self, policy: Policy) -> Result<(), ConfigError> {
         policy.check()?;
         self.paths.retain(|_, known| match known.decide(&policy, self.version) {
@@ -107,14 +116,14 @@ impl Router {
             }
             None => false,
         });
-        self.peers.retain(|Pair(own, _), _| policy.secret(own).is_some());
+        self.peers.retain(|NodePair(own, _), _| policy.secret(own).is_some());
         self.admission.accounts.set(&policy.accounts);
         self.policy = policy;
-        self.set_agreements();
+        self.set_agreement_limits();
         Ok(())
     }
 
-    fn set_agreements(&mut self) {
+    fn set_agreement_limits(&mut self) {
         let rate = self.agreements_per_second;
         let links = self.policy.links.iter();
         let bucket = |id| self.agreements.iter().find(|(other, _)| *other == id).map(|(_, bucket)| bucket.clone());
@@ -123,16 +132,19 @@ impl Router {
             .collect();
     }
 
-    /// Processes at most [`BURST`] packets in place; actions beyond them are the default.
+    /// Processes at most [`BURST`] packets in place; actions behind them are the default.
     pub fn process(&mut self, frames: &mut [Frame<'_>], now: Now) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
         let count = frames.len().min(BURST);
         let frames = &mut frames[..count];
-        touch(frames);
-        let kernel = self.verifier.kernel();
-        let new = kernel.run(Kept { router: self, frames: &mut *frames, now, actions: &mut actions });
-        for place in (0..count).filter(|place| new >> place & 1 != 0) {
-            actions[place] = self.process_new(&mut frames[place], now).unwrap_or_else(Action::Drop);
+        read_headers(frames);
+        let mut remaining = u64::MAX;
+        if self.has_lanes {
+            let kernel = self.lanes.kernel();
+            remaining = KnownPaths { router: self, frames: &mut *frames, now, actions: &mut actions }.run_on(kernel);
+        }
+        for index in (0..count).filter(|index| remaining >> index & 1 != 0) {
+            actions[index] = self.process_one(&mut frames[index], now).unwrap_or_else(Action::Drop);
         }
         for action in &actions[..count] {
             self.counters.count(*action);
@@ -140,79 +152,85 @@ impl Router {
         actions
     }
 
-    /// Processes the packets on kept paths; the others come back, a bit each.
+    /// Processes the packets on known paths in lanes. Returns a mask of the others.
+    ///
+    /// Packets that pass a step are moved together before the next one, so that lanes stay full: `indices` has the index in
+    /// the burst of each candidate, `slots` that of its path in the cache.
     #[inline(always)]
-    fn process_kept(&mut self, frames: &mut [Frame<'_>], now: Now, actions: &mut [Action; BURST]) -> u64 {
-        let mut new = 0;
+    fn process_known(&mut self, frames: &mut [Frame<'_>], now: Now, actions: &mut [Action; BURST]) -> u64 {
+        let mut unknown = 0;
         let mut right = 0;
-        let (mut places, mut slots, mut used) = ([0u8; BURST], [0usize; BURST], 0);
+        let (mut indices, mut slots, mut used) = ([0u8; BURST], [0usize; BURST], 0);
         {
             let mut candidates: [Option<Candidate<'_>>; BURST] = [None; BURST];
-            for (place, frame) in frames.iter().enumerate() {
+            for (index, frame) in frames.iter().enumerate() {
                 match self.sort(frame, now.unix) {
-                    Sorted::Kept(slot, packet) => {
+                    Sorted::Known(slot, packet) => {
                         let Some(known) = self.paths.at(slot) else { continue };
-                        (places[used], slots[used]) = (place as u8, slot);
-                        candidates[used] = Some(Candidate { packet, path: &known.keys });
+                        (indices[used], slots[used]) = (index as u8, slot);
+                        candidates[used] = Some(Candidate { packet, keys: &known.keys });
                         used += 1;
                     }
-                    Sorted::New => new |= 1 << place,
-                    Sorted::Drop(reason) => actions[place] = Action::Drop(reason),
+                    Sorted::Unknown => unknown |= 1 << index,
+                    Sorted::Refused(reason) => actions[index] = Action::Drop(reason),
                 }
             }
             if self.version == Version::Standard {
-                let consented = self.verifier.consented(&candidates[..used]);
+                let consented = self.lanes.check_consents(&candidates[..used]);
                 let all = used;
                 used = 0;
                 for slot in 0..all {
                     if consented >> slot & 1 == 0 {
-                        actions[usize::from(places[slot])] = Action::Drop(Reason::Consent);
+                        actions[usize::from(indices[slot])] = Action::Drop(Reason::Consent);
                         continue;
                     }
-                    (places[used], slots[used], candidates[used]) = (places[slot], slots[slot], candidates[slot]);
+                    (indices[used], slots[used], candidates[used]) = (indices[slot], slots[slot], candidates[slot]);
                     used += 1;
                 }
             }
-            right |= self.verifier.verify(&candidates[..used]);
+            right |= self.lanes.check_verifiers(&candidates[..used], self.verifier_mask);
         }
-        for (number, (place, slot)) in places[..used].iter().zip(slots).enumerate() {
-            let (Some(known), place) = (self.paths.at_mut(slot), usize::from(*place)) else { continue };
-            actions[place] = if right >> number & 1 == 0 {
+        for (number, (index, slot)) in indices[..used].iter().zip(slots).enumerate() {
+            let (Some(known), index) = (self.paths.at_mut(slot), usize::from(*index)) else { continue };
+            actions[index] = if right >> number & 1 == 0 {
                 Action::Drop(Reason::Verifier)
             } else {
-                let admitted = self.admission.admit(known, self.verifier.proved(number), &mut frames[place], now);
+                let admitted = self.admission.admit(known, self.lanes.proof(number), &mut frames[index], now);
                 admitted.unwrap_or_else(Action::Drop)
             };
         }
-        new
+        unknown
     }
 
-    /// Every check of a packet on a kept path that needs no key.
     #[inline(always)]
     fn sort<'a>(&self, frame: &'a Frame<'_>, now: UnixTime) -> Sorted<'a> {
-        let Ok(packet) = Packet::decode(frame.octets, self.version) else { return Sorted::Drop(Reason::Malformed) };
-        let Some(slot) = self.paths.find(&packet.handle()) else { return Sorted::New };
-        match self.paths.at(slot).map(|known| self.check(&packet, known, frame.ingress, now)) {
-            Some(Ok(())) => Sorted::Kept(slot, packet),
-            Some(Err(reason)) => Sorted::Drop(reason),
-            None => Sorted::New,
+        let Ok(packet) = Packet::decode(frame.octets, self.version) else { return Sorted::Refused(Reason::Malformed) };
+        let Some(slot) = self.paths.find(&packet.handle()) else { return Sorted::Unknown };
+        match self.paths.at(slot).map(|known| self.check_without_keys(&packet, known, frame.ingress, now)) {
+            Some(Ok(())) => Sorted::Known(slot, packet),
+            Some(Err(reason)) => Sorted::Refused(reason),
+            None => Sorted::Unknown,
         }
     }
 
+    /// The checks of a packet on a known path that need no key.
     #[inline(always)]
-    fn check(&self, packet: &Packet<'_>, known: &Known, ingress: Ingress, now: UnixTime) -> Result<(), Reason> {
-        let is_same = packet.count() == known.keys.count() && packet.path().is_none_or(|path| path == known.octets());
-        if !is_same {
-            return Err(Reason::Handle);
-        }
-        if packet.index() != known.keys.index() {
-            return Err(Reason::NotForUs);
-        }
+    fn check_without_keys(
+        &self,
+        packet: &Packet<'_>,
+        known: &KnownPath,
+        ingress: Ingress,
+        now: UnixTime,
+    ) -> Result<(), Reason> {
+        verify::check_same_path(packet, known.keys.count(), known.octets())?;
+        verify::check_index(packet, known.keys.index())?;
         self.check_ingress(&known.decision, ingress)?;
         known.decision.action?;
-        self.check_time(packet, known.expiry, now)
+        verify::check_expiry(self.version, known.expiry, now)?;
+        Ok(verify::check_freshness(self.version, packet, now)?)
     }
 
+    /// The packet came in by the link to the node in front of this one; from a node that is not a neighbour, by an open link.
     fn check_ingress(&self, decision: &Decision, ingress: Ingress) -> Result<(), Reason> {
         let Ingress::External(link) = ingress else { return Err(Reason::Ingress) };
         let is_right = match decision.from {
@@ -222,63 +240,46 @@ impl Router {
         if is_right { Ok(()) } else { Err(Reason::Ingress) }
     }
 
-    fn check_time(&self, packet: &Packet<'_>, expiry: u32, now: UnixTime) -> Result<(), Reason> {
-        if self.version == Version::Paper {
-            return Ok(());
-        }
-        let now = now.secs() as u32;
-        // Times have 32 bits, which wrap in 2106; a difference has a sign.
-        let ahead = expiry.wrapping_sub(now).cast_signed();
-        if ahead < 0 {
-            return Err(Reason::Expired);
-        }
-        if ahead.cast_unsigned() > MAX_CONSENT {
-            return Err(Reason::Future);
-        }
-        let off = packet.seconds().wrapping_sub(now).cast_signed().unsigned_abs();
-        if off > MAX_FRESHNESS { Err(Reason::Stale) } else { Ok(()) }
-    }
-
     /// What this core has counted.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// What account `id` has sent.
+    /// The total of account `id`.
     #[must_use]
     pub fn account(&self, id: u16) -> Option<Total> {
         self.admission.accounts.total(id)
     }
 
-    /// Totals that changed since this was last called, by the accounts' numbers: the next records of a journal.
+    /// The totals that have changed since the last call, by the accounts' numbers: the journal's next records.
     pub fn journal(&mut self) -> Vec<(u16, Total)> {
         self.admission.accounts.journal()
     }
 
-    /// Takes over a journal's records after a start, in any order.
+    /// Takes over the journal's records after a start, in any order.
     pub fn restore(&mut self, records: impl IntoIterator<Item = (u16, Total)>) {
         records.into_iter().for_each(|(id, total)| self.admission.accounts.restore(id, total));
     }
 
-    /// Empties the replay filter, so that a benchmark may process the same packets again.
-    pub fn clear_replay(&mut self) {
-        self.admission.replay.iter_mut().for_each(ReplayFilter::clear);
-    }
-
-    /// The replay filter, to see how full it is.
+    /// The replay filter, which tells how full it is.
     #[must_use]
     pub fn replay(&self) -> Option<&ReplayFilter> {
         self.admission.replay.as_ref()
     }
 
-    /// Paths kept.
+    /// Empties the replay filter, as after a restart: packets that came before pass again.
+    pub fn clear_replay(&mut self) {
+        self.admission.replay.iter_mut().for_each(ReplayFilter::clear);
+    }
+
+    /// The number of known paths.
     #[must_use]
     pub fn paths(&self) -> usize {
         self.paths.iter().count()
     }
 
-    /// What to tell others of window `window`: a report for every kept path that was counted through all of it.
+    /// The reports of window `window`: one for every known path whose packets were counted through all of it.
     pub fn reports(&self, window: u32) -> impl Iterator<Item = Report> {
         self.paths.iter().filter_map(move |(handle, known)| {
             let count = known.windows.of(window)?;
@@ -288,47 +289,55 @@ impl Router {
     }
 }
 
-/// The packets on kept paths of a burst, for one router.
-struct Kept<'a, 'f> {
+/// The packets of a burst, for one router.
+struct KnownPaths<'a, 'f> {
     router: &'a mut Router,
     frames: &'a mut [Frame<'f>],
     now: Now,
     actions: &'a mut [Action; BURST],
 }
 
-impl Work for Kept<'_, '_> {
-    /// A bit for each of the others.
+impl VectorCode for KnownPaths<'_, '_> {
+    /// A mask of the packets that are not on known paths.
     type Output = u64;
 
     #[inline(always)]
     fn run(self) -> u64 {
         let Self { router, frames, now, actions } = self;
-        router.process_kept(frames, now, actions)
+        router.process_known(frames, now, actions)
     }
 }
 
-/// Reads an octet of every cache line of the headers, so that the lines of all packets are fetched side by side.
+/// Reads an octet of every cache line of the headers before any of them is needed, so that the lines of all packets are
+/// loaded side by side, and not one after another as the checks come to them.
 #[inline]
-fn touch(frames: &[Frame<'_>]) {
+fn read_headers(frames: &[Frame<'_>]) {
     /// Lines of a header of eight nodes, with the beginning of the payload.
     const LINES: usize = 9;
     let lines = |frame: &Frame<'_>| frame.octets.iter().step_by(64).take(LINES).fold(0, |sum, octet| sum ^ octet);
     std::hint::black_box(frames.iter().fold(0, |sum, frame| sum ^ lines(frame)));
 }
 
-/// What depends on other packets than this one.
-pub(super) struct Admission {
-    pub(super) replay: Option<ReplayFilter>,
+/// The checks that depend on other packets: replays and accounts.
+struct Admission {
+    replay: Option<ReplayFilter>,
     accounts: Accounts,
 }
 
 impl Admission {
-    /// Replay and accounting of a verified packet; then it is written for the next node.
+    /// Admits a verified packet and rewrites it for the next node. Replays come before accounts, so that a repeated packet costs
+    /// its account nothing.
     #[inline(always)]
-    fn admit(&mut self, known: &mut Known, proved: &Proved, frame: &mut Frame<'_>, now: Now) -> Result<Action, Reason> {
+    fn admit(
+        &mut self,
+        known: &mut KnownPath,
+        proof: &ProofTags,
+        frame: &mut Frame<'_>,
+        now: Now,
+    ) -> Result<Action, Reason> {
         let action = known.decision.action?;
         if let Some(replay) = &mut self.replay {
-            match replay.insert(proved.fingerprint(), now.unix) {
+            match replay.insert(proof.fingerprint(), now.unix) {
                 ReplayOutcome::Fresh => {}
                 ReplayOutcome::Repeated => return Err(Reason::Replayed),
                 ReplayOutcome::Full => return Err(Reason::ReplayFull),
@@ -341,7 +350,7 @@ impl Admission {
         }
         let [_, _, _, _, high, low, _, _, s0, s1, s2, s3, ..] = *frame.octets else { return Err(Reason::Malformed) };
         known.windows.add(u32::from_be_bytes([s0, s1, s2, s3]), usize::from(u16::from_be_bytes([high, low])));
-        proved.advance(frame.octets);
+        proof.advance(frame.octets);
         Ok(action)
     }
 }

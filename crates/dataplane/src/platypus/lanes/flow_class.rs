@@ -3,8 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::lanes::{Columns, CpuKernel, LANES, VectorCode, zeros};
 use wayleave_core::UnixTime;
-use wayleave_crypto::lanes::{Columns, CpuKernel, LANES, Work, zeros};
 use wayleave_packet::platypus::header::offsets::{FLAG_REPLY, PROTOCOL, VERSION, WORD};
 use wayleave_packet::platypus::header::{Interval, Width, kind, v4};
 use wayleave_packet::platypus::mint::{WaypointKey, epoch};
@@ -175,7 +175,7 @@ impl<'k> FlowClasses<'k> {
         // The last bits of waypoint and epoch, and the bit of the binding's width.
         let slot = word(word::CAPABILITY) ^ word(word::EPOCH) << 1 ^ (word(word::PRINCIPAL) & 0xff) >> 3;
         let slot = &mut self.slots[slot as usize % SLOTS];
-        let members = |class: &FlowClass<'_>| kernel.run(Members { kernel, packets, words: &class.words });
+        let members = |class: &FlowClass<'_>| Members { kernel, packets, words: &class.words }.run_on(kernel);
         let mut bits = slot.as_ref().map_or(0, members);
         if bits >> lane & 1 == 0 {
             *slot = Some(FlowClass::of(packets, lane, waypoints, now)?);
@@ -192,7 +192,7 @@ struct Members<'a> {
     words: &'a [u32; WORDS],
 }
 
-impl Work for Members<'_> {
+impl VectorCode for Members<'_> {
     type Output = u16;
 
     #[inline(always)]

@@ -18,12 +18,13 @@ mod verdicts;
 use std::hint::black_box;
 
 use wayleave_core::UnixTime;
-use wayleave_crypto::lanes::{Block, CpuKernel, LANES, Parts, Row, Work, cmac_each, prefetch_octet};
+use wayleave_crypto::lanes::{Block, Parts, Row, cmac_each};
 use wayleave_packet::platypus::header::Packet;
 use wayleave_packet::platypus::mint::{HEAD_BLOCKS, WaypointKey, write_head};
 use wayleave_packet::platypus::verify::{Forward, Reason, Verdict, Waypoint, find_waypoint};
 
 use crate::frame::BURST;
+use crate::lanes::{CpuKernel, LANES, VectorCode, prefetch_octet};
 use delegation_keys::DelegationKeys;
 use sixteen::{Passed, Scratch, Sixteen};
 use verdicts::GROUPS;
@@ -97,7 +98,8 @@ impl BurstVerifier {
     /// Decides on up to [`BURST`] IP packets for any of `waypoints`. Decisions beyond the packets are stale.
     #[inline(always)]
     pub fn verify(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut Verdicts) {
-        self.kernel.run(VerifyBurst { verifier: self, waypoints, datagrams, now, verdicts });
+        let kernel = self.kernel;
+        VerifyBurst { verifier: self, waypoints, datagrams, now, verdicts }.run_on(kernel);
     }
 
     /// The bits of a tag's halves that count: all. The test of forgeries weakens its own verifier.
@@ -221,7 +223,7 @@ struct VerifyBurst<'a, 'd> {
     verdicts: &'a mut Verdicts,
 }
 
-impl Work for VerifyBurst<'_, '_> {
+impl VectorCode for VerifyBurst<'_, '_> {
     type Output = ();
 
     #[inline(always)]

@@ -7,9 +7,9 @@ use std::hint::black_box;
 use std::net::Ipv4Addr;
 
 use wayleave_core::{Afi, UnixTime};
-use wayleave_crypto::lanes::{
-    Block, CmacKey, Columns, CpuKernel, LANES, Row, Work, columns, fill, rows, tag_columns, zeros,
-};
+use wayleave_crypto::lanes::{Block, CmacKey, Row, tag_columns};
+
+use crate::lanes::{Columns, CpuKernel, LANES, VectorCode, columns, fill, rows, zeros};
 use wayleave_packet::platypus::mint::{PURPOSE_BINDING, PURPOSE_SECRET, WaypointKey, label};
 use wayleave_packet::platypus::verify::Waypoint;
 
@@ -46,7 +46,7 @@ struct Check<'a> {
     rewritten: &'a mut [u32; LANES],
 }
 
-impl Work for Check<'_> {
+impl VectorCode for Check<'_> {
     /// A bit for each packet that obeys every rule.
     type Output = u16;
 
@@ -215,7 +215,7 @@ impl<'s, 'k> Sixteen<'s, 'k> {
         }
         let now = now.secs() as u32;
         *passed =
-            known & kernel.run(Check { kernel: *kernel, packets, bounds, now, rows: laid_out, lengths, rewritten });
+            known & Check { kernel: *kernel, packets, bounds, now, rows: laid_out, lengths, rewritten }.run_on(*kernel);
         // verify: check_own_networks, one by one: few waypoints have such networks.
         for lane in set_bits(self.passed & refusing) {
             let last = Ipv4Addr::from(u32::from_be(self.scratch.packets[word::DESTINATION][lane]));

@@ -1,23 +1,23 @@
-//! SCMP answers, made in place of the packet they answer: under a rate limit, and never longer than it.
+//! SCMP messages, written over the packet that they answer: under a rate limit, and never longer than that packet.
 //!
-//! Only here the router allocates, as often as the rate limit lets an answer be made.
+//! Only this code allocates, and only as often as the rate limit allows an answer.
 
 use wayleave_core::Now;
 use wayleave_packet::scion::scmp::{Message, Problem, checksum};
 use wayleave_packet::scion::{Extensions, Header, Path, StandardPath, next_header};
 
+use super::super::action::{Action, Reason};
 use super::super::config::Owner;
 use super::Router;
-use crate::counters::Reason;
-use crate::frame::{Action, Frame, Ingress};
+use crate::frame::{Frame, Ingress};
 
-/// Octets that an error may quote of what it answers; the whole message stays below 1,280 octets.
+/// Octets that an error may quote of the packet; the whole message has at most 1,280 octets, the least MTU of IPv6.
 const QUOTE_MAX: usize = 1_232;
-/// Octets of the largest packet that is answered in full; of a longer one only this much is looked at.
+/// Octets of the longest packet that is answered when its length is wrong: its header is repaired in a copy on the stack.
 const SCRATCH: usize = 4_096;
 
 impl Router {
-    /// Counts a refusal, and tells the sender if it may be told.
+    /// Counts a refusal, and writes the SCMP message for the sender if there is one and the rate limit allows it.
     #[cold]
     pub(super) fn refuse(&mut self, frame: &mut Frame<'_>, reason: Reason, now: Now) -> Action {
         if let (Reason::BadMac, Ingress::External(interface)) = (reason, frame.ingress)
@@ -42,11 +42,11 @@ impl Router {
         Action::Answer(reason)
     }
 
-    /// What `reason` is called in SCMP, and the header of the answer; `None` where there is no answer.
+    /// The SCMP message for `reason` and the header that carries it; `None` if there is none.
     fn message(&self, frame: &Frame<'_>, reason: Reason) -> Option<(Message, Header)> {
         let mut copy = [0; SCRATCH];
         let octets = match reason {
-            // With the length as it is, the rest of the header can be read.
+            // The rest of the header can be decoded once the payload's length is the actual one.
             Reason::PacketSize => {
                 let copy = copy.get_mut(..frame.octets.len())?;
                 copy.copy_from_slice(frame.octets);
@@ -103,7 +103,7 @@ impl Router {
         }
     }
 
-    /// The header of an answer to a packet with `header`: back along its path, which is as it came in.
+    /// The header of an answer to a packet with `header`: back along its path, which has not been rewritten yet.
     fn answer_header(&self, header: Header, ingress: Ingress) -> Option<Header> {
         let Path::Standard(path) = &header.path else { return None };
         let path = way_back(path, ingress)?;
@@ -118,7 +118,8 @@ impl Router {
         })
     }
 
-    /// Answers the traceroute request in `frame`, about `interface`; whether it was one, and could be answered.
+    /// Writes the reply over a traceroute request, for `interface`. Returns false if the packet is no such request or the
+    /// reply does not fit into it.
     #[cold]
     pub(super) fn traceroute(&mut self, frame: &mut Frame<'_>, interface: u16) -> bool {
         let Ok((header, payload)) = Header::decode(frame.octets) else { return false };
@@ -135,7 +136,8 @@ impl Router {
     }
 }
 
-/// The path back from here. The accumulators are as the packet came in, so that the way back finds what it left behind.
+/// The path back from here. The accumulators are those with which the packet came in, which is what the hops on the way
+/// back verify.
 fn way_back(path: &StandardPath, ingress: Ingress) -> Option<StandardPath> {
     let mut back = path.reversed();
     let peering = |path: &StandardPath| {
@@ -149,7 +151,7 @@ fn way_back(path: &StandardPath, ingress: Ingress) -> Option<StandardPath> {
         path.meta.current_info = path.meta.segment_of(hop.into()) as u8;
         (usize::from(hop) < path.hops.len()).then_some(())
     };
-    // A change of segment that another router of this AS has made is undone.
+    // If another router of this AS has already changed the segment, the packet goes back into the segment that it left.
     let next = usize::from(back.meta.current_hop) + 1;
     let changes = next < back.hops.len() && back.meta.segment_of(next) != usize::from(back.meta.current_info);
     if changes && !peering(&back) {
@@ -161,17 +163,19 @@ fn way_back(path: &StandardPath, ingress: Ingress) -> Option<StandardPath> {
     Some(back)
 }
 
-/// Whether a payload is an SCMP error, or something that calls itself SCMP and cannot be read: neither is answered.
+/// Whether a payload is an SCMP error, or SCMP that cannot be read. Neither is answered, so that two routers never answer
+/// each other's errors.
 fn is_scmp_error(next: u8, payload: &[u8]) -> bool {
     match Extensions::decode(next, payload) {
         Ok(inner) if inner.next_header == next_header::SCMP => inner.rest.first().is_none_or(|&kind| kind < 128),
         Ok(_) => false,
-        // What an unsound extension header hides is not known; its sender may be told of that alone.
+        // What a malformed extension header hides is unknown. Its only answer is the error about that header.
         Err(_) => false,
     }
 }
 
-/// Writes `message` under `header` over the packet, quoting what fits; `false` and nothing written if it does not fit.
+/// Writes `message` with `header` over the packet, with as much of the packet as fits if it `quotes`. Returns false and
+/// writes nothing if even the message alone does not fit.
 fn write(frame: &mut Frame<'_>, header: &Header, message: Message, quotes: bool) -> bool {
     let room = frame.octets.len();
     let fixed = header.wire_len() + message.wire_len();

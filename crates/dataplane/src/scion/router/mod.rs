@@ -1,25 +1,33 @@
-//! The SCION router: checks in one order, MACs of sixteen packets at once, then what becomes of each packet.
+//! One core's SCION router: the checks of a burst in one order, then what happens to each packet.
+//!
+//! Packets are taken in groups of [`LANES`]. The lanes take those in transit; all others, and those that the lanes refuse,
+//! take the general path: all checks before the MAC (`before_mac`), the MACs of the group together (`macs`), and what
+//! follows from them (`after_mac`).
 
+mod after_mac;
 mod answer;
-mod check;
-mod decide;
+mod before_mac;
+mod macs;
 mod one_hop;
 
-use wayleave_core::Now;
-use wayleave_crypto::lanes::Work;
-use wayleave_packet::scion::{Hop, HostAddress, IsdAs, Layout, MacInput, PathType, next_header};
+use wayleave_core::{Instant, Now};
+use wayleave_packet::scion::verify::HopTime;
+use wayleave_packet::scion::{HostAddress, IsdAs};
 
-use super::config::{self, Config, ConfigError, Keys, Port, Ways};
-use super::flow_class::{Kin, Kins, slot_of};
-use super::lanes::Beside;
-use crate::counters::{Counters, Reason};
-use crate::frame::{Action, BURST, Frame, Ingress, fetch};
+use super::action::{Action, Counters, Reason};
+use super::config::{self, Config, ConfigError, Keys, Port};
+use super::flow_class::FlowClasses;
+use super::lanes::{Lanes, TransitLinks};
+use crate::frame::{BURST, Frame, Ingress};
+use crate::lanes::{LANES, VectorCode, prefetch_headers};
 use crate::limit::TokenBucket;
-use check::Pending;
-pub(super) use check::Time;
+use before_mac::PendingPacket;
+use macs::MacBatch;
 
-/// How far a segment's timestamp may lie in the future: the clocks of ASes differ. Microseconds.
-pub const SKEW: u64 = 337_500_000;
+/// Cache lines that hold a header of a few hops.
+const HEADER_LINES: usize = 2;
+/// The 48 bits of a hop field's MAC.
+const ALL_MAC_BITS: u64 = 0xffff_ffff_ffff;
 
 /// One core's router of one AS.
 #[derive(Clone, Debug)]
@@ -27,27 +35,27 @@ pub struct Router {
     isd_as: IsdAs,
     address: HostAddress,
     ports: Box<[Option<Port>]>,
-    /// What the ports say, for plain packets in transit.
-    ways: Ways,
+    /// The ports once more, in the form that the lanes use.
+    transit_links: TransitLinks,
     keys: Keys,
     answers: TokenBucket,
     counters: Counters,
-    /// Wrong MACs by the interface where they came in: who lets forgeries pass, or makes them.
+    /// Wrong MACs by the interface where they came in: they show which neighbour makes forgeries or lets them pass.
     bad_macs: Box<[u64]>,
-    /// By the interface where packets come in: how many wrong MACs it may let pass before none of its MACs is checked.
-    bad_mac_limits: Option<Limits>,
-    /// Of the MAC's 48 bits those that are compared; fewer only in a test of the comparison.
-    compared: u64,
+    bad_mac_limits: Option<BadMacLimits>,
+    /// The bits of MACs that are compared: all of them, but in the unit test of the comparison.
+    mac_mask: u64,
+    has_lanes: bool,
 }
 
-/// A limit of its own for every interface.
+/// How many wrong MACs each interface may still bring before its packets are dropped unchecked.
 #[derive(Clone, Debug)]
-struct Limits {
+struct BadMacLimits {
     full: TokenBucket,
     buckets: Box<[TokenBucket]>,
 }
 
-impl Limits {
+impl BadMacLimits {
     fn resize(&mut self, interfaces: usize) {
         let mut buckets = std::mem::take(&mut self.buckets).into_vec();
         buckets.resize(interfaces, self.full.clone());
@@ -55,129 +63,103 @@ impl Limits {
     }
 }
 
-/// Packets that are taken through all checks together: few enough that their headers stay in the nearest cache.
-pub(super) const RUN: usize = 16;
-
-/// Cache lines that hold a header of a few hops.
-const HEADER_LINES: usize = 2;
-
-/// Each packet has one hop to verify, or two where it changes from one segment to another.
-const HOPS: usize = 2 * RUN;
-
-/// The MACs of a run: inputs under the older key and then those under the newer one, tags in their place afterwards.
-struct Tags {
-    blocks: [MacInput; 2 * HOPS],
-    count: [usize; 2],
+/// The time of a burst.
+struct Clock {
+    now: Instant,
+    hop_time: HopTime,
 }
 
-/// Where a hop's tag will be.
-#[derive(Clone, Copy, Default)]
-struct Slot(u8);
-
-impl Tags {
-    const NONE: Self = Self { blocks: [[0; 16]; 2 * HOPS], count: [0; 2] };
-
-    #[inline(always)]
-    fn push(&mut self, newer: bool, input: MacInput) -> Slot {
-        let key = usize::from(newer);
-        let place = (key * HOPS + self.count[key]) % (2 * HOPS);
-        self.blocks[place] = input;
-        self.count[key] += 1;
-        Slot(place as u8)
-    }
-
-    /// Computes them all; returns how many there were.
-    fn compute(&mut self, keys: &Keys) -> usize {
-        let (older, newer) = self.blocks.split_at_mut(HOPS);
-        if self.count[0] != 0 {
-            keys.old.tag_blocks(&mut older[..self.count[0]]);
-        }
-        if self.count[1] != 0 {
-            keys.new.tag_blocks(&mut newer[..self.count[1]]);
-        }
-        let [old, new] = std::mem::take(&mut self.count);
-        old + new
-    }
-
-    /// The tag's first six octets, in the low bits.
-    #[inline(always)]
-    fn tag(&self, slot: Slot) -> u64 {
-        let [a, b, c, d, e, f, g, h, ..] = self.blocks[usize::from(slot.0) % (2 * HOPS)];
-        Hop::computed_mac(u64::from_ne_bytes([a, b, c, d, e, f, g, h]))
-    }
-}
-
-/// Room for the packets of a burst, and what they have in common.
+/// Working memory for the packets of a burst, a group at a time. The classes last for the burst.
 struct Scratch {
-    tags: Tags,
-    kins: Kins,
-    beside: Beside,
-    checked: [Checked; RUN],
-    pending: [Pending; RUN],
+    macs: MacBatch,
+    classes: FlowClasses,
+    lanes: Lanes,
+    stages: [Stage; LANES],
+    pending: [PendingPacket; LANES],
 }
 
-/// One run of packets for one router.
-struct Run<'a, 'f> {
+/// How far the checks of a packet have come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Its header is sound, its path a standard one.
+    Classified,
+    /// The lanes have verified it.
+    Verified,
+    /// It has passed all checks but that of its MAC.
+    AwaitsMac,
+    /// It is refused; an SCMP message may tell the sender.
+    Refused(Reason),
+    /// It has a one-hop path. Those are few, and taken one by one.
+    OneHop,
+    /// It is control traffic of this router.
+    Control,
+}
+
+/// The lanes that passed all checks before the MAC, and those among them whose MAC is wrong.
+#[derive(Clone, Copy, Default)]
+struct LaneResult {
+    passed: u16,
+    wrong: u16,
+}
+
+impl LaneResult {
+    /// The stage of a classified packet: still that, unless the lanes took it.
+    #[inline(always)]
+    fn stage(self, lane: usize) -> Stage {
+        match (self.passed >> lane & 1, self.wrong >> lane & 1) {
+            (0, _) => Stage::Classified,
+            (_, 0) => Stage::Verified,
+            _ => Stage::Refused(Reason::BadMac),
+        }
+    }
+}
+
+/// One group of packets, for one router.
+struct Group<'a, 'f> {
     router: &'a mut Router,
     frames: &'a mut [Frame<'f>],
     actions: &'a mut [Action],
     scratch: &'a mut Scratch,
-    time: &'a Time,
+    clock: &'a Clock,
     now: Now,
 }
 
-impl Work for Run<'_, '_> {
+impl VectorCode for Group<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        let Self { router, frames, actions, scratch, time, now } = self;
-        router.process_run(frames, actions, scratch, time, now);
+        let Self { router, frames, actions, scratch, clock, now } = self;
+        router.process_group(frames, actions, scratch, clock, now);
     }
 }
 
-/// A packet after the checks that need no MAC.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Checked {
-    /// Its header is sound, its path a standard one.
-    Sound,
-    /// It is good, as was found beside others.
-    Good,
-    /// It waits for its MAC.
-    Pending,
-    /// It is refused, and the sender may be told.
-    Refused(Reason),
-    /// One of the few with a one-hop path, which are taken one by one.
-    OneHop,
-    /// Control traffic of this router.
-    Control,
-}
-
 impl Router {
-    /// A router of `config`, all links up.
+    /// A router of `config`, with all links up.
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// If the configuration contradicts itself.
     pub fn new(config: &Config) -> Result<Self, ConfigError> {
         let ports = config::ports(config)?;
         Ok(Self {
             isd_as: config.isd_as,
             address: config.address,
             bad_macs: vec![0; ports.len()].into(),
-            ways: Ways::new(&ports),
+            transit_links: TransitLinks::new(&ports),
             ports,
             keys: config.keys.clone(),
             answers: TokenBucket::new(config.answers_per_second, config.answers_burst),
             bad_mac_limits: None,
             counters: Counters::default(),
-            compared: 0xffff_ffff_ffff,
+            mac_mask: ALL_MAC_BITS,
+            has_lanes: true,
         })
     }
 
     /// The same router with a limit on wrong MACs for every interface to a neighbour: `burst` at once and `per_second`
     /// afterwards. Beyond it no MAC of what comes in there is checked: those packets are dropped unanswered, good ones
-    /// too, and guessing gets no faster. Other interfaces, hosts and routers of the AS do not notice; nor does BFD. A run
-    /// of packets is looked at together, so that up to 15 wrong MACs more are checked than the limit says. Without this
+    /// too, so that guessing gets no faster. Other interfaces, hosts and routers of the AS are not affected, nor is BFD.
+    /// A group of packets is checked together, so that up to 15 wrong MACs more than the limit may be checked. Without this
     /// call there is no such limit.
     #[must_use]
     pub fn with_bad_mac_limit(mut self, per_second: u32, burst: u32) -> Self {
@@ -185,131 +167,147 @@ impl Router {
         self
     }
 
-    /// Sets that limit between two bursts, or takes it away; what each interface may still let pass stays.
+    /// The same router with all packets on the general path: for comparing the lanes with it. The results are the same,
+    /// and take longer.
+    #[must_use]
+    pub fn without_lanes(mut self) -> Self {
+        self.has_lanes = false;
+        self
+    }
+
+    /// The same router comparing only the first 16 bits of each MAC.
+    #[cfg(test)]
+    pub(super) fn with_16_bit_macs(mut self) -> Self {
+        self.mac_mask = 0xffff_0000_0000;
+        self
+    }
+
+    /// Sets or removes the limit on wrong MACs between two bursts. What each interface has used of it stays used.
     pub fn set_bad_mac_limit(&mut self, limit: Option<(u32, u32)>) {
         let Some((per_second, burst)) = limit else {
             self.bad_mac_limits = None;
             return;
         };
         let full = TokenBucket::new(per_second, burst);
-        let limits = self.bad_mac_limits.get_or_insert_with(|| Limits { full: full.clone(), buckets: Box::default() });
+        let limits =
+            self.bad_mac_limits.get_or_insert_with(|| BadMacLimits { full: full.clone(), buckets: Box::default() });
         limits.full = full;
         limits.buckets.iter_mut().for_each(|bucket| bucket.retune(per_second, burst));
         limits.resize(self.ports.len());
     }
 
-    /// The same router comparing only the first 16 bits of each MAC: shows in a test that all bits are compared.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_16_bit_tags(mut self) -> Self {
-        self.compared = 0xffff_0000_0000;
-        self
-    }
-
-    /// Processes at most [`BURST`] packets in place; the rest is left alone, with the default action.
+    /// Processes at most [`BURST`] packets in place; packets behind them stay as they are, with the default action.
     pub fn process(&mut self, frames: &mut [Frame<'_>], now: Now) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
-        let time = Time::new(now);
+        let clock = Clock { now: now.instant, hop_time: HopTime::new(now.unix) };
         let mut scratch = Scratch {
-            tags: Tags::NONE,
-            kins: [None; 8],
-            beside: Beside::EMPTY,
-            checked: [Checked::Sound; RUN],
-            pending: [Pending::default(); RUN],
+            macs: MacBatch::EMPTY,
+            classes: [None; 8],
+            lanes: Lanes::EMPTY,
+            stages: [Stage::Classified; LANES],
+            pending: [PendingPacket::default(); LANES],
         };
         let kernel = self.keys.kernel();
-        fetch::<HEADER_LINES>(&frames[..frames.len().min(RUN)]);
-        for (number, actions) in actions.chunks_mut(RUN).enumerate() {
-            let Some((_, frames)) = frames.split_at_mut_checked(number * RUN) else { break };
+        prefetch_headers::<HEADER_LINES>(&frames[..frames.len().min(LANES)]);
+        for (number, actions) in actions.chunks_mut(LANES).enumerate() {
+            let Some((_, frames)) = frames.split_at_mut_checked(number * LANES) else { break };
             if frames.is_empty() {
                 break;
             }
-            let (run, behind) = frames.split_at_mut(frames.len().min(RUN));
-            fetch::<HEADER_LINES>(&behind[..behind.len().min(RUN)]);
-            kernel.run(Run { router: self, frames: run, actions, scratch: &mut scratch, time: &time, now });
+            let (group, rest) = frames.split_at_mut(frames.len().min(LANES));
+            // While this group is processed, the headers of the next one arrive.
+            prefetch_headers::<HEADER_LINES>(&rest[..rest.len().min(LANES)]);
+            let group = Group { router: self, frames: group, actions, scratch: &mut scratch, clock: &clock, now };
+            group.run_on(kernel);
         }
         actions
     }
 
-    /// One run: plain packets beside each other, with their MACs computed at once, and then all others likewise.
+    /// One group: the lanes first, and then the general path for what they leave.
     #[inline(always)]
-    fn process_run(
+    fn process_group(
         &mut self,
         frames: &mut [Frame<'_>],
         actions: &mut [Action],
         scratch: &mut Scratch,
-        time: &Time,
+        clock: &Clock,
         now: Now,
     ) {
-        let Scratch { kins, beside, checked, .. } = scratch;
-        beside.clear();
-        let mut plain = 0;
-        for (lane, (frame, checked)) in frames.iter().zip(checked.iter_mut()).enumerate() {
-            *checked = match (self.kin(frame, kins), frame.ingress) {
-                (Ok(kin), Ingress::External(interface)) if kin.is_plain => {
-                    beside.put(lane, frame.octets, interface, kin);
-                    plain += 1;
-                    Checked::Sound
-                }
-                (Ok(_), _) => Checked::Sound,
-                (Err(checked), _) => checked,
-            };
-        }
-        let (mut passed, mut wrong) = (0, 0);
-        if plain != 0 {
-            passed = beside.check(time, self.isd_as, &self.keys, &self.ways);
-            if self.bad_mac_limits.is_some() {
-                passed &= !self.throttled(frames, time);
-            }
-        }
-        if passed != 0 {
-            wrong = beside.wrong(passed, &self.keys, self.compared);
-            self.counters.macs += u64::from(passed.count_ones());
-        }
-        if passed.count_ones() as usize != frames.len() || wrong != 0 {
-            return self.process_others(frames, actions, scratch, (passed, wrong), time, now);
+        let result = self.process_lanes(frames, scratch, clock);
+        if result.passed.count_ones() as usize != frames.len() || result.wrong != 0 {
+            return self.process_general(frames, actions, scratch, result, clock, now);
         }
         self.counters.forwarded += frames.len() as u64;
         for (lane, (frame, action)) in frames.iter_mut().zip(actions).enumerate() {
-            *action = beside.leave(lane, frame.octets);
+            *action = scratch.lanes.rewrite(lane, frame.octets);
         }
     }
 
-    /// A run of which not all packets were good beside each other.
+    /// Classifies the packets of a group, and verifies those in transit in lanes.
+    #[inline(always)]
+    fn process_lanes(&mut self, frames: &[Frame<'_>], scratch: &mut Scratch, clock: &Clock) -> LaneResult {
+        let Scratch { classes, lanes, stages, .. } = scratch;
+        lanes.clear();
+        let mut loaded = 0;
+        for (lane, (frame, stage)) in frames.iter().zip(stages.iter_mut()).enumerate() {
+            *stage = match (self.classify(frame, classes), frame.ingress) {
+                (Ok(class), Ingress::External(interface)) if class.is_transit && self.has_lanes => {
+                    lanes.load(lane, frame.octets, interface, class);
+                    loaded += 1;
+                    Stage::Classified
+                }
+                (Ok(_), _) => Stage::Classified,
+                (Err(stage), _) => stage,
+            };
+        }
+        let mut result = LaneResult::default();
+        if loaded != 0 {
+            result.passed = lanes.check(&clock.hop_time, self.isd_as, &self.keys, &self.transit_links);
+            if self.bad_mac_limits.is_some() {
+                result.passed &= !self.throttled_lanes(frames, clock);
+            }
+        }
+        if result.passed != 0 {
+            result.wrong = lanes.check_macs(result.passed, &self.keys, self.mac_mask);
+            self.counters.macs += u64::from(result.passed.count_ones());
+        }
+        result
+    }
+
+    /// A group of which the lanes did not verify every packet.
     #[inline(never)]
-    fn process_others(
+    fn process_general(
         &mut self,
         frames: &mut [Frame<'_>],
         actions: &mut [Action],
         scratch: &mut Scratch,
-        (passed, wrong): (u16, u16),
-        time: &Time,
+        result: LaneResult,
+        clock: &Clock,
         now: Now,
     ) {
-        let Scratch { tags, kins, beside, checked, pending } = scratch;
-        let packets = frames.iter().zip(checked.iter_mut().zip(pending.iter_mut()));
-        for (lane, (frame, (checked, pending))) in packets.enumerate() {
-            if *checked == Checked::Sound {
-                *checked = match (passed >> lane & 1, wrong >> lane & 1) {
-                    (0, _) => self.check(frame, kins, time, tags, pending),
-                    (_, 0) => Checked::Good,
-                    _ => Checked::Refused(Reason::BadMac),
+        let Scratch { macs, classes, lanes, stages, pending } = scratch;
+        let packets = frames.iter().zip(stages.iter_mut().zip(pending.iter_mut()));
+        for (lane, (frame, (stage, pending))) in packets.enumerate() {
+            if *stage == Stage::Classified {
+                *stage = match result.stage(lane) {
+                    Stage::Classified => self.check_before_mac(frame, classes, clock, macs, pending),
+                    stage => stage,
                 };
             }
         }
-        self.counters.macs += tags.compute(&self.keys) as u64;
-        let packets = frames.iter_mut().zip(&*checked).zip(&*pending);
-        for (lane, (action, ((frame, checked), pending))) in actions.iter_mut().zip(packets).enumerate() {
-            let decided = match *checked {
-                Checked::Good => {
-                    *action = beside.leave(lane, frame.octets);
+        self.counters.macs += macs.compute(&self.keys) as u64;
+        let packets = frames.iter_mut().zip(&*stages).zip(&*pending);
+        for (lane, (action, ((frame, stage), pending))) in actions.iter_mut().zip(packets).enumerate() {
+            let decided = match *stage {
+                Stage::Verified => {
+                    *action = lanes.rewrite(lane, frame.octets);
                     Ok(())
                 }
-                Checked::Pending => self.decide(frame, pending, tags, action),
-                Checked::Sound => Err(Reason::Unprocessed),
-                Checked::Refused(reason) => Err(reason),
-                Checked::OneHop => self.one_hop(frame, now).map(|done| *action = done),
-                Checked::Control => {
+                Stage::AwaitsMac => self.decide(frame, pending, macs, action),
+                Stage::Classified => Err(Reason::Unprocessed),
+                Stage::Refused(reason) => Err(reason),
+                Stage::OneHop => self.one_hop(frame, now).map(|done| *action = done),
+                Stage::Control => {
                     *action = Action::Control;
                     Ok(())
                 }
@@ -333,32 +331,32 @@ impl Router {
         self.bad_macs.get(usize::from(interface)).copied().unwrap_or(0)
     }
 
-    /// Says whether the link behind `interface` works; an unknown interface is passed over.
+    /// Sets whether the link at `interface` works; an unknown interface is ignored.
     pub fn set_link(&mut self, interface: u16, up: bool) {
         if let Some(Some(port)) = self.ports.get_mut(usize::from(interface)) {
             port.up = up;
-            self.ways.set(interface, port);
+            self.transit_links.set(interface, port);
         }
     }
 
-    /// Takes new keys; packets already in flight verify as before.
+    /// Sets the keys. Packets in flight verify as before if the older of the new keys is the one that they are under.
     pub fn set_keys(&mut self, keys: Keys) {
         self.keys = keys;
     }
 
-    /// Takes new interfaces and addresses between two bursts, keeping counters; links that stay are as they were, others up.
+    /// Sets interfaces and addresses between two bursts. Counters stay; links that stay keep their state, new ones are up.
     ///
     /// # Errors
-    /// What is wrong with the configuration; the router stays as it was.
+    /// If the configuration contradicts itself; the router stays as it was.
     pub fn reload(&mut self, config: &Config) -> Result<(), ConfigError> {
         let mut ports = config::ports(config)?;
-        for (now, then) in ports.iter_mut().zip(&self.ports) {
-            if let (Some(now), Some(then)) = (now, then) {
-                now.up = then.up;
+        for (new, old) in ports.iter_mut().zip(&self.ports) {
+            if let (Some(new), Some(old)) = (new, old) {
+                new.up = old.up;
             }
         }
         self.ports = ports;
-        self.ways = Ways::new(&self.ports);
+        self.transit_links = TransitLinks::new(&self.ports);
         let mut bad_macs = std::mem::take(&mut self.bad_macs).into_vec();
         bad_macs.resize(self.ports.len(), 0);
         self.bad_macs = bad_macs.into();
@@ -375,75 +373,17 @@ impl Router {
         self.ports.get(usize::from(interface))?.as_ref()
     }
 
-    /// Lengths, pointers and bounds first, which a packet may have in common with one before; then by kind of path.
-    #[inline(always)]
-    fn check(
-        &self,
-        frame: &Frame<'_>,
-        kins: &mut Kins,
-        time: &Time,
-        tags: &mut Tags,
-        pending: &mut Pending,
-    ) -> Checked {
-        let kin = match self.kin(frame, kins) {
-            Ok(kin) => kin,
-            Err(checked) => return checked,
-        };
-        if self.is_throttled(frame.ingress, time) {
-            return Checked::Refused(Reason::Throttled);
-        }
-        match self.check_hops(frame, kin, time, tags, pending) {
-            Ok(()) => Checked::Pending,
-            Err(reason) => Checked::Refused(reason),
-        }
-    }
-
-    /// The kin of a packet, if its header is sound and its path a standard one; otherwise what becomes of it.
-    #[inline(always)]
-    fn kin<'k>(&self, frame: &Frame<'_>, kins: &'k mut Kins) -> Result<&'k Kin, Checked> {
-        let kin = &mut kins[slot_of(frame.octets)];
-        if kin.as_ref().is_none_or(|kin| !kin.holds(frame.octets)) {
-            *kin = Some(self.lay_out(frame)?);
-        }
-        kin.as_ref().ok_or(Checked::Refused(Reason::Unprocessed))
-    }
-
-    /// Where the fields of a packet with a standard path lie; or what becomes of one with another path, or none.
-    #[inline(never)]
-    fn lay_out(&self, frame: &Frame<'_>) -> Result<Kin, Checked> {
-        let layout = Layout::decode(frame.octets).map_err(|error| Checked::Refused(check::reason(error)))?;
-        if matches!(layout.next_header, next_header::HOP_BY_HOP | next_header::END_TO_END)
-            && !check::extensions_are_sound(layout.next_header, &frame.octets[layout.header_len..])
-        {
-            return Err(Checked::Refused(Reason::Extension));
-        }
-        match layout.path_type {
-            PathType::Standard => Kin::of(frame.octets, &layout).ok_or(Checked::Refused(Reason::Malformed)),
-            PathType::OneHop => Err(Checked::OneHop),
-            PathType::Empty => Err(self.empty_path(frame.ingress, layout.src, layout.dst, layout.next_header)),
-        }
-    }
-
-    /// Whether too many wrong MACs have come in here.
+    /// Whether the interface has brought more wrong MACs than its limit allows.
     #[inline]
-    fn is_throttled(&self, ingress: Ingress, time: &Time) -> bool {
+    fn is_throttled(&self, ingress: Ingress, now: Instant) -> bool {
         let (Some(limits), Ingress::External(interface)) = (&self.bad_mac_limits, ingress) else { return false };
-        limits.buckets.get(usize::from(interface)).is_some_and(|bucket| !bucket.is_ready(time.instant))
+        limits.buckets.get(usize::from(interface)).is_some_and(|bucket| !bucket.is_ready(now))
     }
 
-    /// A bit for each packet of which that is so.
+    /// The lanes whose packets came in by a throttled interface.
     #[inline(never)]
-    fn throttled(&self, frames: &[Frame<'_>], time: &Time) -> u16 {
-        let lanes = frames.iter().enumerate().take(RUN);
-        lanes.fold(0, |bits, (lane, frame)| bits | u16::from(self.is_throttled(frame.ingress, time)) << lane)
-    }
-
-    /// Within the AS only control traffic of its routers comes without a path.
-    fn empty_path(&self, ingress: Ingress, src: IsdAs, dst: IsdAs, next_header: u8) -> Checked {
-        let ours = dst == self.isd_as && src == self.isd_as;
-        match ingress {
-            Ingress::Sibling(_) if ours && next_header == next_header::BFD => Checked::Control,
-            _ => Checked::Refused(Reason::PathType),
-        }
+    fn throttled_lanes(&self, frames: &[Frame<'_>], clock: &Clock) -> u16 {
+        let lanes = frames.iter().enumerate().take(LANES);
+        lanes.fold(0, |bits, (lane, frame)| bits | u16::from(self.is_throttled(frame.ingress, clock.now)) << lane)
     }
 }

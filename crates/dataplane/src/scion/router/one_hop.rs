@@ -1,16 +1,16 @@
-//! One-hop paths: how two neighbours speak before there is a segment between them.
+//! One-hop paths: how neighbours reach each other before there is a segment between them.
 
-use subtle::ConstantTimeEq;
 use wayleave_core::Now;
-use wayleave_packet::scion::{HopField, InfoField, Layout, OneHopPath, Path, hop_expiry, mac_input, next_header};
+use wayleave_packet::scion::verify::{self, HopTime};
+use wayleave_packet::scion::{Hop, HopField, InfoField, Layout, OneHopPath, Path, mac_input, next_header};
 
-use super::super::config::Owner;
+use super::super::action::{Action, Reason};
+use super::super::config::{Keys, Owner};
 use super::Router;
-use crate::counters::Reason;
-use crate::frame::{Action, Frame, Ingress};
+use crate::frame::{Frame, Ingress};
 
 impl Router {
-    /// Never answered: its sender is this AS or a neighbour.
+    /// Decides on a packet with a one-hop path. A refused one is not answered: its path is no way back yet.
     #[cold]
     pub(super) fn one_hop(&self, frame: &mut Frame<'_>, now: Now) -> Result<Action, Reason> {
         let layout = Layout::decode(frame.octets).map_err(|_| Reason::Malformed)?;
@@ -27,7 +27,7 @@ impl Router {
         }
     }
 
-    /// From a host or service of this AS to the neighbour.
+    /// A packet from a host or service of this AS to the neighbour, with a first hop field that this AS minted.
     fn one_hop_out(
         &self,
         frame: &mut Frame<'_>,
@@ -44,23 +44,19 @@ impl Router {
         if layout.dst != port.neighbor {
             return Err(Reason::DestinationAddress);
         }
-        if hop_expiry(info.timestamp, first.exp_time) <= now.unix {
-            return Err(Reason::Expired);
-        }
-        let input = mac_input(info.seg_id, info.timestamp, first.exp_time, first.cons_ingress, first.cons_egress);
-        let tag = self.keys.of(info.timestamp).hop_mac(&input);
-        if !bool::from(tag.ct_eq(&first.mac)) {
-            return Err(Reason::BadMac);
-        }
+        let hop = Hop::new(&info, &first);
+        verify::check_expiry(&hop, &HopTime::new(now.unix))?;
+        verify::check_mac(&hop, computed_mac(&self.keys, &hop))?;
         if !port.up {
             return Err(Reason::LinkDown);
         }
-        let seg_id = info.seg_id ^ u16::from_be_bytes([first.mac[0], first.mac[1]]);
+        let seg_id = verify::seg_id_at_egress(&hop, false);
         frame.octets[layout.path + 2..layout.path + 4].copy_from_slice(&seg_id.to_be_bytes());
         Ok(Action::Forward(first.cons_egress))
     }
 
-    /// From the neighbour: the second hop field is ours to write, so that an answer finds its way.
+    /// A packet from the neighbour. This router writes the second hop field, which makes the path one that an answer can
+    /// take back.
     fn one_hop_in(
         &self,
         frame: &mut Frame<'_>,
@@ -77,9 +73,7 @@ impl Router {
         if layout.src != port.neighbor {
             return Err(Reason::SourceAddress);
         }
-        if hop_expiry(info.timestamp, first.exp_time) <= now.unix {
-            return Err(Reason::Expired);
-        }
+        verify::check_expiry(&Hop::new(&info, &first), &HopTime::new(now.unix))?;
         if layout.next_header == next_header::BFD {
             return Ok(Action::Control);
         }
@@ -89,4 +83,10 @@ impl Router {
         frame.octets[layout.path + 20..layout.path + 32].copy_from_slice(&second.octets());
         Ok(Action::Deliver)
     }
+}
+
+/// The MAC that this AS mints for `hop`, in the low 48 bits.
+fn computed_mac(keys: &Keys, hop: &Hop) -> u64 {
+    let [a, b, c, d, e, f] = keys.of(hop.timestamp()).hop_mac(&hop.mac_input());
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }

@@ -6,18 +6,18 @@ use wayleave_dataplane::icing::{Account, Action, Config, Policy, Reason, Router}
 use wayleave_packet::icing::header::{Hop, Path, Tag, Version};
 use wayleave_packet::icing::mint::{Form, NodeSecret, Sender};
 
-use super::world::{self, EXPIRY, LINK, OPEN, TAGS, TIME, at_micros, mesh, packet, process, process_at, sender};
+use super::network::{self, EXPIRY, LINK, OPEN, TAGS, TIME, at_micros, mesh, packet, process, process_at, sender};
 
 /// A path of a sender that nobody has seen, to whom everybody consents or nobody.
 fn stranger(number: u32, is_consented: bool) -> Sender {
     let mut seed = [0x5a; 32];
     seed[..4].copy_from_slice(&number.to_be_bytes());
     let secret = NodeSecret::from_seed(&Seed::new(seed));
-    let hop = |node| Hop { node: world::id(node), tag: Tag(TAGS), expiry: EXPIRY };
+    let hop = |node| Hop { node: network::id(node), tag: Tag(TAGS), expiry: EXPIRY };
     let path = Path::new(secret.id(), &[hop(1), hop(2)]).unwrap();
     let hash = path.hash(Version::Standard);
     let consent = |index: usize| {
-        let master = if is_consented { world::master(index) } else { world::master(9) };
+        let master = if is_consented { network::master(index) } else { network::master(9) };
         master.consent(&hash, index, Tag(TAGS), EXPIRY)
     };
     Sender::new(Version::Standard, &path, &secret, &[consent(1), consent(2)]).unwrap()
@@ -28,7 +28,7 @@ fn stranger(number: u32, is_consented: bool) -> Sender {
 fn new_nodes_cost_a_hundred_agreements_a_second_and_good_packets_pass_beside_them() {
     const FLOOD: u32 = 2_000;
     for is_consented in [false, true] {
-        let config = Config { agreements_per_second: 100, ..world::config(1, 4) };
+        let config = Config { agreements_per_second: 100, ..network::config(1, 4) };
         let mut router = Router::new(config, CpuKernel::best()).unwrap();
         let good = sender(&[3, 1, 2]);
         let start = u64::from(TIME) * 1_000_000;
@@ -63,7 +63,7 @@ fn new_nodes_cost_a_hundred_agreements_a_second_and_good_packets_pass_beside_the
 /// Only nodes of verified packets are kept: whoever spoils the proofs fills no table.
 #[test]
 fn a_packet_that_is_not_verified_leaves_nothing_behind() {
-    let mut router = world::router(1, 4);
+    let mut router = network::router(1, 4);
     for number in 0..50 {
         let mut octets = packet(&stranger(number, true), Form::Path, 1, b"payload");
         *octets.last_mut().unwrap() ^= 1;
@@ -79,13 +79,13 @@ fn a_packet_that_is_not_verified_leaves_nothing_behind() {
 /// The paper has no pre-check (threat I3) and no defence against replays (I5).
 #[test]
 fn the_papers_profile_agrees_with_every_stranger_and_forwards_replays() {
-    let config = Config { version: Version::Paper, ..world::config(1, 4) };
+    let config = Config { version: Version::Paper, ..network::config(1, 4) };
     let mut router = Router::new(config, CpuKernel::best()).unwrap();
     let honest = {
         let order = [0, 1, 2];
-        let path = world::path(&order);
-        let consents = world::consents(&order, &path, Version::Paper);
-        Sender::new(Version::Paper, &path, &world::secret(0), &consents).unwrap()
+        let path = network::path(&order);
+        let consents = network::consents(&order, &path, Version::Paper);
+        Sender::new(Version::Paper, &path, &network::secret(0), &consents).unwrap()
     };
     let octets = packet(&honest, Form::Path, 1, b"");
     for _ in 0..3 {
@@ -105,7 +105,7 @@ fn the_papers_profile_agrees_with_every_stranger_and_forwards_replays() {
 
 #[test]
 fn more_paths_than_there_is_room_for_push_each_other_out_and_never_more() {
-    let config = Config { paths: 16, peers: 16, replay_capacity: 0, ..world::config(1, 4) };
+    let config = Config { paths: 16, peers: 16, replay_capacity: 0, ..network::config(1, 4) };
     let mut router = Router::new(config, CpuKernel::best()).unwrap();
     for number in 0..200 {
         let octets = packet(&stranger(number, true), Form::Path, 1, b"");
@@ -117,9 +117,10 @@ fn more_paths_than_there_is_room_for_push_each_other_out_and_never_more() {
 
 #[test]
 fn an_account_sends_no_more_than_its_rate_and_is_charged_for_what_passes() {
-    let mut policy = Policy { accounts: vec![Account { id: 4, rate: 100_000, depth: 20_000 }], ..world::policy(1, 3) };
+    let mut policy =
+        Policy { accounts: vec![Account { id: 4, rate: 100_000, depth: 20_000 }], ..network::policy(1, 3) };
     policy.rules[0].meaning.account = Some(0);
-    let mut router = world::router(1, 3);
+    let mut router = network::router(1, 3);
     router.set_policy(policy).unwrap();
     let sender = sender(&[0, 1, 2]);
     let payload = [0; 808];
@@ -142,7 +143,7 @@ fn an_account_sends_no_more_than_its_rate_and_is_charged_for_what_passes() {
 #[test]
 fn a_path_of_sixteen_new_nodes_passes_at_the_lowest_rate_of_agreements() {
     let order: Vec<usize> = (0..16).collect();
-    let config = Config { agreements_per_second: 1, ..world::config(1, 16) };
+    let config = Config { agreements_per_second: 1, ..network::config(1, 16) };
     let mut router = Router::new(config, CpuKernel::best()).unwrap();
     let octets = packet(&sender(&order), Form::Path, 1, b"");
     assert!(matches!(process(&mut router, &octets, LINK).0, Action::Forward { .. }));

@@ -5,34 +5,34 @@ use wayleave_packet::icing::header::{Hop, NodeId, Path, Tag, Version};
 use wayleave_packet::icing::mint::{Consent, Form, Sender, TAG_EPOCH, tag_epoch};
 
 use super::model::{Crafted, Who};
-use super::world::{self, EXPIRY, LINK, Random, TAGS, TIME, at, packet, packet_at, process, process_at, sender};
+use super::network::{self, EXPIRY, LINK, Random, TAGS, TIME, at, packet, packet_at, process, process_at, sender};
 
 const ORDER: [usize; 3] = [0, 1, 2];
 
 fn sender_with(path: &Path, consents: &[Consent]) -> Sender {
-    Sender::new(Version::Standard, path, &world::secret(0), consents).unwrap()
+    Sender::new(Version::Standard, path, &network::secret(0), consents).unwrap()
 }
 
 /// ICD-05.
 #[test]
 fn consent_to_another_path_tag_epoch_or_time_or_half_of_it_is_none() {
-    let path = world::path(&ORDER);
+    let path = network::path(&ORDER);
     let hash = path.hash(Version::Standard);
     let tag = Tag(TAGS);
-    let right = world::consents(&ORDER, &path, Version::Standard);
-    let other_path = world::path(&[0, 1, 3]).hash(Version::Standard);
+    let right = network::consents(&ORDER, &path, Version::Standard);
+    let other_path = network::path(&[0, 1, 3]).hash(Version::Standard);
     let mut half = *right[0].key().expose();
     half[8..].fill(0);
     let wrong = [
-        world::master(1).consent(&other_path, 1, tag, EXPIRY),
-        world::master(1).consent(&hash, 1, Tag(TAGS + 1), EXPIRY),
-        world::master(1).consent(&hash, 2, tag, EXPIRY),
-        world::master(1).consent(&hash, 1, tag, EXPIRY + 1),
-        world::master(1).consent(&hash, 1, tag, EXPIRY + (1 << TAG_EPOCH)),
-        world::master(2).consent(&hash, 1, tag, EXPIRY),
+        network::master(1).consent(&other_path, 1, tag, EXPIRY),
+        network::master(1).consent(&hash, 1, Tag(TAGS + 1), EXPIRY),
+        network::master(1).consent(&hash, 2, tag, EXPIRY),
+        network::master(1).consent(&hash, 1, tag, EXPIRY + 1),
+        network::master(1).consent(&hash, 1, tag, EXPIRY + (1 << TAG_EPOCH)),
+        network::master(2).consent(&hash, 1, tag, EXPIRY),
         Consent::new(wayleave_crypto::secret::Key128::new(half)),
     ];
-    let mut router = world::router(1, 4);
+    let mut router = network::router(1, 4);
     for (number, consent) in wrong.into_iter().enumerate() {
         let octets = packet(&sender_with(&path, &[consent, right[1].clone()]), Form::Path, 1, b"");
         assert_eq!(process(&mut router, &octets, LINK).0, Action::Drop(Reason::Consent), "{number}");
@@ -42,7 +42,7 @@ fn consent_to_another_path_tag_epoch_or_time_or_half_of_it_is_none() {
     let octets = packet(&sender_with(&path, &right), Form::Path, 1, b"");
     assert!(matches!(process(&mut router, &octets, LINK).0, Action::Forward { .. }));
     // A delegate of the tag's prefix in this epoch consents as well as the node itself.
-    let branch = world::master(1).root(tag_epoch(EXPIRY)).descend(tag, 8).unwrap();
+    let branch = network::master(1).root(tag_epoch(EXPIRY)).descend(tag, 8).unwrap();
     assert_eq!(branch.consent(&hash, 1, tag, EXPIRY).as_ref(), Some(&right[0]));
 }
 
@@ -60,14 +60,14 @@ fn consent_ends_at_its_second_and_may_not_end_too_late() {
     for now in [TIME, u32::MAX - 3, 5_000] {
         for (ahead, expected) in cases {
             let expiry = now.wrapping_add_signed(ahead);
-            let path = world::path_with(&ORDER, Tag(TAGS), expiry);
-            let sender = sender_with(&path, &world::consents(&ORDER, &path, Version::Standard));
+            let path = network::path_with(&ORDER, Tag(TAGS), expiry);
+            let sender = sender_with(&path, &network::consents(&ORDER, &path, Version::Standard));
             let octets = packet_at(&sender, Form::Path, 1, now, b"");
-            let (action, _) = process_at(&mut world::router(1, 3), &octets, LINK, at(now));
+            let (action, _) = process_at(&mut network::router(1, 3), &octets, LINK, at(now));
             let found = if let Action::Drop(reason) = action { Some(reason) } else { None };
             assert_eq!(found, expected, "{ahead} ahead of {now}");
             // On a kept path as on a new one.
-            let mut router = world::router(1, 3);
+            let mut router = network::router(1, 3);
             let early = if ahead < 0 { now.wrapping_add_signed(ahead) } else { now };
             let first = packet_at(&sender, Form::Path, 2, early, b"");
             process_at(&mut router, &first, LINK, at(early));
@@ -92,7 +92,7 @@ fn nodes_that_are_no_keys_are_refused() {
         octets
     };
     let with_top_bit = {
-        let mut octets = world::id(2).to_bytes();
+        let mut octets = network::id(2).to_bytes();
         octets[31] |= 0x80;
         octets
     };
@@ -116,11 +116,11 @@ fn nodes_that_are_no_keys_are_refused() {
             let mut hops: Vec<_> = ORDER.iter().map(|node| (Who::Node(*node), TAGS, EXPIRY)).collect();
             hops[place].0 = Who::Id(octets);
             let crafted = Crafted::new(1, &hops);
-            let from = if place == 0 { world::OPEN } else { LINK };
-            let mut policy = world::policy(1, 3);
+            let from = if place == 0 { network::OPEN } else { LINK };
+            let mut policy = network::policy(1, 3);
             // The next node is anybody.
-            policy.rules[0].meaning.output = wayleave_dataplane::icing::Output::Link(world::OPEN);
-            let mut router = world::router(1, 3);
+            policy.rules[0].meaning.output = wayleave_dataplane::icing::Output::Link(network::OPEN);
+            let mut router = network::router(1, 3);
             router.set_policy(policy).unwrap();
             let octets = crafted.packet(1, 0, u64::from(TIME) << 32, b"");
             assert_eq!(process(&mut router, &octets, from).0, Action::Drop(reason), "{octets:02x?}");
@@ -136,7 +136,7 @@ fn nodes_that_are_no_keys_are_refused() {
 fn a_packet_passes_once_within_the_window_and_not_at_all_beyond() {
     let sender = sender(&ORDER);
     for offset in -32i32..=32 {
-        let mut router = world::router(1, 3);
+        let mut router = network::router(1, 3);
         let octets = packet(&sender, Form::Path, 1, b"payload");
         let now = at(TIME.wrapping_add_signed(offset));
         let first = process_at(&mut router, &octets, LINK, now).0;
@@ -162,7 +162,7 @@ fn a_packet_passes_once_within_the_window_and_not_at_all_beyond() {
 
 #[test]
 fn an_attacker_who_sends_a_packet_again_and_again_gets_it_counted_once() {
-    let mut router = world::router(1, 3);
+    let mut router = network::router(1, 3);
     let octets = packet(&sender(&ORDER), Form::Path, 1, b"payload");
     for _ in 0..1_000 {
         process(&mut router, &octets, LINK);
@@ -174,7 +174,7 @@ fn an_attacker_who_sends_a_packet_again_and_again_gets_it_counted_once() {
 #[test]
 fn counts_indices_and_lengths_that_lie_are_refused() {
     let octets = packet(&sender(&ORDER), Form::Path, 1, b"payload");
-    let mut router = world::router(1, 3);
+    let mut router = network::router(1, 3);
     for length in 0..octets.len() {
         assert_eq!(process(&mut router, &octets[..length], LINK).0, Action::Drop(Reason::Malformed), "{length}");
     }
@@ -220,25 +220,28 @@ fn counts_indices_and_lengths_that_lie_are_refused() {
 
 #[test]
 fn a_path_of_one_node_or_of_seventeen_is_none() {
-    let hop = Hop { node: world::id(1), tag: Tag(TAGS), expiry: EXPIRY };
-    assert!(Path::new(world::id(0), &[]).is_err());
-    let hops: Vec<Hop> = (1..=16).map(|node| Hop { node: world::id(node), ..hop }).collect();
-    assert!(Path::new(world::id(0), &hops[..15]).is_ok());
-    assert!(Path::new(world::id(0), &hops).is_err());
-    assert!(Path::new(world::id(1), &[hop]).is_err());
+    let hop = Hop { node: network::id(1), tag: Tag(TAGS), expiry: EXPIRY };
+    assert!(Path::new(network::id(0), &[]).is_err());
+    let hops: Vec<Hop> = (1..=16).map(|node| Hop { node: network::id(node), ..hop }).collect();
+    assert!(Path::new(network::id(0), &hops[..15]).is_ok());
+    assert!(Path::new(network::id(0), &hops).is_err());
+    assert!(Path::new(network::id(1), &[hop]).is_err());
 }
 
 #[test]
 fn a_policy_that_contradicts_itself_is_refused_and_the_old_one_stays() {
-    let good = world::policy(1, 3);
-    let mut router = world::router(1, 3);
+    let good = network::policy(1, 3);
+    let mut router = network::router(1, 3);
     let rule = |bits, depth| TagRule { bits, depth, ..good.rules[0] };
     let link = |id, node| Link { id, nodes: vec![node], is_open: false };
     let bad = [
         (Policy { secrets: Vec::new(), ..good.clone() }, ConfigError::Keys(0)),
-        (Policy { links: vec![link(0, world::id(3))], ..good.clone() }, ConfigError::Link(0)),
-        (Policy { links: vec![link(1, world::id(3)), link(1, world::id(4))], ..good.clone() }, ConfigError::Link(1)),
-        (Policy { links: vec![link(5, world::id(1))], ..good.clone() }, ConfigError::Node(world::id(1), 5)),
+        (Policy { links: vec![link(0, network::id(3))], ..good.clone() }, ConfigError::Link(0)),
+        (
+            Policy { links: vec![link(1, network::id(3)), link(1, network::id(4))], ..good.clone() },
+            ConfigError::Link(1),
+        ),
+        (Policy { links: vec![link(5, network::id(1))], ..good.clone() }, ConfigError::Node(network::id(1), 5)),
         (Policy { rules: vec![rule(1, 31)], ..good.clone() }, ConfigError::Rule(1, 31)),
         (Policy { rules: vec![rule(0, 33)], ..good.clone() }, ConfigError::Rule(0, 33)),
         (Policy { rules: vec![rule(TAGS, 8), rule(TAGS, 8)], ..good.clone() }, ConfigError::Rule(TAGS, 8)),

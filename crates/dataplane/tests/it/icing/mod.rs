@@ -1,11 +1,10 @@
 //! ICING from senders through routers to receivers.
 
 mod flood;
-mod forgery;
 mod limits;
 mod model;
+mod network;
 mod provenance;
 mod random;
 mod reports;
 mod walk;
-mod world;

@@ -1,27 +1,39 @@
-//! ICING in plain code, by `docs/wire/icing.md` alone: what a node does with one packet, and what a sender sends.
+//! ICING restated in plain code, by `docs/wire/icing.md` alone: what a node does with one packet, and what a sender sends.
+//!
+//! Hashes, MACs and key derivations are those of public crates, not of the code that is tested. Only X25519 and the rules of
+//! node IDs are taken from there; the tests of `dh.rs` and of ICD-07 show those.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
+use aes::cipher::{BlockCipherEncrypt, KeyInit};
+use cmac::Mac;
+use hkdf::Hkdf;
+use sha2::{Digest, Sha256};
 use wayleave_crypto::dh::{DhPublic, DhSecret};
-use wayleave_crypto::hash::sha256;
-use wayleave_crypto::kdf;
-use wayleave_crypto::lanes::{Aes128, CmacKey, CpuKernel};
 use wayleave_crypto::secret::Secret;
 use wayleave_dataplane::icing::{Action, Reason};
 use wayleave_packet::icing::header::{NodeId, Part, Tag, Version};
 use wayleave_packet::icing::mint::{Form, Nonce, encapsulate};
 
-use super::world::{self, LINK, OPEN, TAGS, TIME};
+use super::network::{self, LINK, OPEN, TAGS, TIME};
 
 pub type Block = [u8; 16];
 
 fn aes(key: &Block, block: &[u8]) -> Block {
-    Aes128::with_kernel(key, CpuKernel::PORTABLE).encrypt_one(block.try_into().unwrap())
+    let mut block: aes::Block = Block::try_from(block).unwrap().into();
+    aes::Aes128::new(&(*key).into()).encrypt_block(&mut block);
+    block.into()
 }
 
 fn cmac(key: &Block, message: &[u8]) -> Block {
-    CmacKey::with_kernel(key, CpuKernel::PORTABLE).tag(message)
+    let mut mac = cmac::Cmac::<aes::Aes128>::new(&(*key).into());
+    mac.update(message);
+    mac.finalize().into_bytes().into()
+}
+
+fn sha256(message: &[u8]) -> [u8; 32] {
+    Sha256::digest(message).into()
 }
 
 fn xor(a: &[u8], b: &[u8]) -> Block {
@@ -57,7 +69,9 @@ fn agree(seed: &[u8; 32], peer: &[u8; 32], version: u8) -> Option<Block> {
     let shared = secret.agree(&DhPublic::from_bytes(*peer).ok()?).ok()?;
     let own = secret.public().to_bytes();
     let info = [&[version][..], &own.min(*peer), &own.max(*peer)].concat();
-    Some(*kdf::derive::<16>("wayleave/icing/pair/v1", shared.expose(), &info).expose())
+    let mut key = [0; 16];
+    Hkdf::<Sha256>::new(Some(b"wayleave/icing/pair/v1"), shared.expose()).expand(&info, &mut key).unwrap();
+    Some(key)
 }
 
 pub fn consent(master: &Block, path_hash: &[u8; 32], index: usize, tag: u32, expiry: u32) -> Block {
@@ -108,7 +122,7 @@ pub fn tag(key: &Block, from: usize, to: usize, hash: &[u8; 32]) -> Block {
     aes(key, &xor(&first, &hash[15..31]))
 }
 
-/// One node of the mesh of `world`.
+/// One node of the mesh of `network`.
 pub struct Model {
     node: usize,
     nodes: usize,
@@ -126,11 +140,11 @@ impl Model {
     }
 
     fn link_to(&self, id: &[u8]) -> Option<u16> {
-        let other = (0..self.nodes).find(|other| world::id(*other).to_bytes() == id)?;
+        let other = (0..self.nodes).find(|other| network::id(*other).to_bytes() == id)?;
         (other != self.node).then_some(LINK + other as u16)
     }
 
-    /// What becomes of `packet`, which came in by link `from`, and its octets afterwards.
+    /// What happens to `packet`, which came in by link `from`, and its octets afterwards.
     pub fn process(&mut self, packet: &[u8], from: u16, now: u32) -> (Action, Vec<u8>) {
         match self.decide(packet, from, now) {
             Ok((action, after)) => (action, after),
@@ -179,7 +193,7 @@ impl Model {
         if route[..16] != *handle {
             return Err(Reason::Handle);
         }
-        if ids[index] != world::id(self.node).to_bytes() {
+        if ids[index] != network::id(self.node).to_bytes() {
             return Err(Reason::NotForUs);
         }
         match self.link_to(&ids[index - 1]) {
@@ -198,7 +212,7 @@ impl Model {
         let granted = *self
             .consents
             .entry(name)
-            .or_insert_with(|| consent(&world::master_octets(node), &path_hash, index, label, expiry));
+            .or_insert_with(|| consent(&network::master_octets(node), &path_hash, index, label, expiry));
         let proof = |n: usize| &packet[proofs + 24 * (n - 1)..][..24];
         if self.version == 1 && pre_check(&granted, &route, &packet[8..16])[..8] != proof(index)[..8] {
             return Err(Reason::Consent);
@@ -233,11 +247,11 @@ impl Model {
         let (node, version) = (self.node, self.version);
         *self.pairs.entry(*id).or_insert_with(|| {
             let is_on_curve = NodeId::from_bytes(*id).is_some_and(|id| id.is_on_curve());
-            pair(world::seed(node).expose(), id, version).filter(|_| is_on_curve)
+            pair(network::seed(node).expose(), id, version).filter(|_| is_on_curve)
         })
     }
 
-    /// What `world`'s rules make of a tag.
+    /// What `network`'s rules make of a tag.
     fn action(&self, tag: u32, next: Option<&[u8; 32]>) -> Result<Action, Reason> {
         let link = || next.and_then(|id| self.link_to(id)).ok_or(Reason::NoRoute);
         match (tag >> 24, tag >> 16 & 0xff, next) {
@@ -262,7 +276,7 @@ fn check_time(expiry: u32, seconds: u32, now: u32) -> Result<(), Reason> {
     if seconds.wrapping_sub(now).cast_signed().unsigned_abs() > 30 { Err(Reason::Stale) } else { Ok(()) }
 }
 
-/// A node of a made-up path: one of `world`'s, or an ID alone.
+/// A node of a made-up path: one of `network`'s, or an ID alone.
 #[derive(Clone, Copy)]
 pub enum Who {
     Node(usize),
@@ -276,7 +290,7 @@ pub struct Crafted {
     pub who: Vec<Who>,
     route: [u8; 32],
     consents: Vec<Block>,
-    /// Between any two nodes of which one is `world`'s; zero otherwise.
+    /// Between any two nodes of which one is `network`'s; zero otherwise.
     pairs: Vec<Vec<Block>>,
 }
 
@@ -284,7 +298,7 @@ impl Crafted {
     /// A path over `hops`: who, tag, expiry; the sender's tag and expiry are not used.
     pub fn new(version: u8, hops: &[(Who, u32, u32)]) -> Self {
         let id = |who: &Who| match who {
-            Who::Node(node) => world::id(*node).to_bytes(),
+            Who::Node(node) => network::id(*node).to_bytes(),
             Who::Id(id) => *id,
         };
         let mut path = Vec::new();
@@ -297,12 +311,12 @@ impl Crafted {
         }
         let (path_hash, route) = path_hashes(version, &path);
         let consents = hops.iter().enumerate().map(|(index, (who, tag, expiry))| match who {
-            Who::Node(node) => consent(&world::master_octets(*node), &path_hash, index, *tag, *expiry),
+            Who::Node(node) => consent(&network::master_octets(*node), &path_hash, index, *tag, *expiry),
             Who::Id(_) => [0; 16],
         });
         let shared = |a: &Who, b: &Who| match (a, b) {
             (Who::Node(node), other) | (other, Who::Node(node)) => {
-                pair(world::seed(*node).expose(), &id(other), version).unwrap_or_default()
+                pair(network::seed(*node).expose(), &id(other), version).unwrap_or_default()
             }
             _ => [0; 16],
         };
@@ -339,8 +353,8 @@ impl Crafted {
 #[test]
 fn a_senders_packets_are_those_of_the_model() {
     for order in [&[0, 1][..], &[3, 1, 2], &[0, 1, 2, 3, 4, 5, 6, 7]] {
-        let sender = world::sender(order);
-        let hops: Vec<(Who, u32, u32)> = order.iter().map(|n| (Who::Node(*n), TAGS, world::EXPIRY)).collect();
+        let sender = network::sender(order);
+        let hops: Vec<(Who, u32, u32)> = order.iter().map(|n| (Who::Node(*n), TAGS, network::EXPIRY)).collect();
         let crafted = Crafted::new(1, &hops);
         for length in [0, 15, 64, 333] {
             for (form, part, flags) in
@@ -353,10 +367,10 @@ fn a_senders_packets_are_those_of_the_model() {
                 assert_eq!(out, crafted.packet(1, flags, nonce.0, &payload));
             }
         }
-        let path = world::path(order);
+        let path = network::path(order);
         assert_eq!(crafted.route, path.route(Version::Standard).0);
         let hash = path.hash(Version::Standard);
-        let granted = world::master(order[1]).consent(&hash, 1, Tag(TAGS), world::EXPIRY);
+        let granted = network::master(order[1]).consent(&hash, 1, Tag(TAGS), network::EXPIRY);
         assert_eq!(*granted.key().expose(), crafted.consents[1]);
     }
 }

@@ -6,14 +6,14 @@ use wayleave_packet::icing::header::{Packet, Version};
 use wayleave_packet::icing::mint::{Form, Sender};
 
 use super::model;
-use super::world::{self, LINK, carry, mesh, packet, process, sender};
+use super::network::{self, LINK, carry, mesh, packet, process, sender};
 
 /// Routers that do not look at where packets come from, nor whether they came before: provenance alone decides.
 fn blind(count: usize) -> Vec<Router> {
     let open = |node: usize| {
-        let mut config = Config { replay_capacity: 0, ..world::config(node, count) };
+        let mut config = Config { replay_capacity: 0, ..network::config(node, count) };
         // Packets come by one link, from nobody that is known, and go by another.
-        config.policy.links.retain(|link| link.id == world::OPEN);
+        config.policy.links.retain(|link| link.id == network::OPEN);
         config.policy.links.push(Link { id: 7, nodes: Vec::new(), is_open: false });
         for rule in &mut config.policy.rules {
             rule.meaning.output = Output::Link(7);
@@ -27,7 +27,7 @@ fn blind(count: usize) -> Vec<Router> {
 fn ask(router: &mut Router, octets: &[u8], place: usize) -> (Action, Vec<u8>) {
     let mut octets = octets.to_vec();
     octets[3] = place as u8;
-    process(router, &octets, world::OPEN)
+    process(router, &octets, network::OPEN)
 }
 
 /// ICD-02: every set of nodes skipped in front of every node, on every length up to eight. Only the whole way passes.
@@ -63,11 +63,11 @@ fn dropped(action: Action) -> Option<Reason> {
 /// The packet with the proofs that node `place` gives, whatever it received.
 fn mark(octets: &[u8], order: &[usize], place: usize) -> Vec<u8> {
     let mut out = octets.to_vec();
-    let path = world::path(order);
+    let path = network::path(order);
     let hash = model::hash_of(octets, &path.route(Version::Standard).0);
     let begin = 32 + 32 + 40 * (order.len() - 1);
     for other in place + 1..order.len() {
-        let key = model::pair(world::seed(order[place]).expose(), &path.node(other).to_bytes(), 1).unwrap();
+        let key = model::pair(network::seed(order[place]).expose(), &path.node(other).to_bytes(), 1).unwrap();
         let tag = model::tag(&key, place, other, &hash);
         for (octet, tag) in out[begin + 24 * (other - 1) + 8..].iter_mut().zip(tag) {
             *octet ^= tag;
@@ -101,7 +101,7 @@ fn a_path_that_was_changed_is_no_path_that_anybody_consented_to() {
         [([0, 1, 4, 3], false), ([0, 1, 4, 3], true), ([0, 1, 3, 2], true), ([4, 1, 2, 3], true)]
     {
         let mut octets = honest.clone();
-        let path = world::path(&other);
+        let path = network::path(&other);
         let mut wire = Vec::new();
         path.encode(&mut wire);
         octets[32..32 + wire.len()].copy_from_slice(&wire);
@@ -127,16 +127,16 @@ fn a_path_that_was_changed_is_no_path_that_anybody_consented_to() {
 #[test]
 fn a_packet_in_the_name_of_another_sender_is_dropped_though_all_nodes_consented() {
     let order = [0, 1, 2];
-    let path = world::path(&order);
-    let consents = world::consents(&order, &path, Version::Standard);
-    assert!(Sender::new(Version::Standard, &path, &world::secret(4), &consents).is_err());
+    let path = network::path(&order);
+    let consents = network::consents(&order, &path, Version::Standard);
+    assert!(Sender::new(Version::Standard, &path, &network::secret(4), &consents).is_err());
     let octets = packet(&sender(&order), Form::Path, 1, b"payload");
     // Node 4 has the consents but not node 0's key: it makes the proofs with its own.
     let mut forged = octets.clone();
     let hash = model::hash_of(&octets, &path.route(Version::Standard).0);
     for (place, node) in [(1, 1), (2, 2)] {
-        let right = model::pair(world::seed(0).expose(), &world::id(node).to_bytes(), 1).unwrap();
-        let wrong = model::pair(world::seed(4).expose(), &world::id(node).to_bytes(), 1).unwrap();
+        let right = model::pair(network::seed(0).expose(), &network::id(node).to_bytes(), 1).unwrap();
+        let wrong = model::pair(network::seed(4).expose(), &network::id(node).to_bytes(), 1).unwrap();
         let at = 32 + 32 + 80 + 24 * (place - 1) + 8;
         for key in [right, wrong] {
             for (octet, tag) in forged[at..].iter_mut().zip(model::tag(&key, 0, place, &hash)) {
@@ -155,7 +155,7 @@ fn a_packet_with_any_bit_flipped_is_dropped_by_the_next_node_or_by_the_one_whose
     let order = [0, 1, 2, 3];
     let mut routers = blind(4);
     // The receiver has no link to go on by.
-    routers[3] = world::router(3, 4);
+    routers[3] = network::router(3, 4);
     let sender = sender(&order);
     for form in [Form::Path, Form::Handle] {
         let octets = packet(&sender, form, 1, b"some octets of payload");
@@ -169,13 +169,13 @@ fn a_packet_with_any_bit_flipped_is_dropped_by_the_next_node_or_by_the_one_whose
             let octet = bit / 8;
             let mut changed = octets.clone();
             changed[octet] ^= 1 << (bit % 8);
-            let first = process(&mut routers[1], &changed, world::OPEN);
+            let first = process(&mut routers[1], &changed, network::OPEN);
             let later = (begin + 24..begin + 72).contains(&octet);
             if (6..8).contains(&octet) {
                 assert_eq!(dropped(first.0), None, "bit {bit}");
             } else if later {
                 assert_eq!(dropped(first.0), None, "bit {bit}");
-                let second = process(&mut routers[2], &first.1, world::OPEN);
+                let second = process(&mut routers[2], &first.1, network::OPEN);
                 let is_its = octet < begin + 48;
                 assert_eq!(dropped(second.0).is_some(), is_its, "bit {bit}");
                 if !is_its {
@@ -194,14 +194,14 @@ fn a_packet_with_any_bit_flipped_is_dropped_by_the_next_node_or_by_the_one_whose
 fn two_nodes_that_work_together_cannot_leave_out_the_one_between_them() {
     let order = [0, 1, 2, 3, 4];
     let mut routers = blind(6);
-    routers[4] = world::router(4, 5);
-    let path = world::path(&order);
+    routers[4] = network::router(4, 5);
+    let path = network::path(&order);
     let honest = packet(&sender(&order), Form::Path, 1, b"payload");
     let hash = model::hash_of(&honest, &path.route(Version::Standard).0);
     let mut tags = Vec::new();
     for own in [1usize, 3] {
         for other in (0..5).filter(|other| *other != own) {
-            let key = model::pair(world::seed(own).expose(), &path.node(other).to_bytes(), 1).unwrap();
+            let key = model::pair(network::seed(own).expose(), &path.node(other).to_bytes(), 1).unwrap();
             tags.push(model::tag(&key, own.min(other), own.max(other), &hash));
         }
     }

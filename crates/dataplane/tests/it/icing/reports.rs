@@ -5,7 +5,7 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::icing::{Loss, Report, WINDOW, closed, locate};
 use wayleave_packet::icing::mint::Form;
 
-use super::world::{LINK, TIME, at, mesh, packet_at, process_at, sender};
+use super::network::{LINK, TIME, at, mesh, packet_at, process_at, sender};
 
 fn identity(node: usize) -> SigningKey {
     SigningKey::from_seed(&Seed::new([0xa0 | node as u8; 32]))

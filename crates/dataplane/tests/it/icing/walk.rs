@@ -3,11 +3,11 @@
 use wayleave_core::Instant;
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
-use wayleave_dataplane::icing::{Action, Policy, Reason, Router};
-use wayleave_packet::icing::header::{Held, Packet, Part, Tag, Version};
-use wayleave_packet::icing::mint::{Form, Forms, Joiner, NodeSecret, Nonce, Sender, Stamp, Stamper, cut, encapsulate};
+use wayleave_dataplane::icing::{Action, Policy, Reason, Router, Stamp, Stamper};
+use wayleave_packet::icing::header::{Packet, Part, PathHolders, Tag, Version};
+use wayleave_packet::icing::mint::{Form, Forms, Front, Joiner, NodeSecret, Nonce, Sender, cut, encapsulate};
 
-use super::world::{self, LINK, Random, TAGS, TIME, at, carry, mesh, packet, process, process_at, sender};
+use super::network::{self, LINK, Random, TAGS, TIME, at, carry, mesh, packet, process, process_at, sender};
 
 /// ICD-01.
 #[test]
@@ -63,8 +63,8 @@ fn the_sender_sends_handles_once_the_receiver_says_that_all_nodes_hold_the_path(
     let form = forms.next(instant(0));
     let delivered = carry(&mut routers, &order, 1, &packet(&sender, form, 1, b"x")).unwrap();
     let held = Packet::decode(&delivered, Version::Standard).unwrap().held();
-    let answer = Held { handle: sender.handle(), nodes: held }.encode();
-    forms.acknowledge(&Held::decode(&answer).unwrap());
+    let answer = PathHolders { handle: sender.handle(), nodes: held }.encode();
+    forms.acknowledge(&PathHolders::decode(&answer).unwrap());
     assert_eq!(forms.next(instant(1)), Form::Handle);
     let octets = packet(&sender, Form::Handle, 2, b"x");
     assert!(
@@ -72,7 +72,7 @@ fn the_sender_sends_handles_once_the_receiver_says_that_all_nodes_hold_the_path(
     );
     assert!(carry(&mut routers, &order, 1, &octets).is_ok());
     // A node that starts anew knows the path again once it has been repeated.
-    routers[2] = world::router(2, 4);
+    routers[2] = network::router(2, 4);
     assert_eq!(carry(&mut routers, &order, 1, &packet(&sender, Form::Handle, 3, b"")), Err((2, Reason::UnknownHandle)));
     assert_eq!(forms.next(instant(1_001)), Form::Path);
     assert!(carry(&mut routers, &order, 1, &packet(&sender, Form::Path, 4, b"")).is_ok());
@@ -130,10 +130,7 @@ fn many_packets_stamped_together_are_those_stamped_one_by_one_on_every_kernel() 
                 .enumerate()
                 .map(|(place, ((which, form, _), octets))| Stamp {
                     sender: &senders[*which],
-                    form: *form,
-                    part: Part::Whole,
-                    protocol: 4,
-                    nonce: nonce(place),
+                    front: Front { form: *form, part: Part::Whole, protocol: 4, nonce: nonce(place) },
                     octets,
                 })
                 .collect();
@@ -151,8 +148,8 @@ fn a_burst_of_packets_meets_what_each_alone_meets() {
     let sender = sender(&order);
     let mut random = Random(9);
     for kernel in CpuKernel::available() {
-        let mut together = Router::new(world::config(1, 3), kernel).unwrap();
-        let mut alone = world::router(1, 3);
+        let mut together = Router::new(network::config(1, 3), kernel).unwrap();
+        let mut alone = network::router(1, 3);
         let mut packets: Vec<Vec<u8>> = (0..BURST as u32)
             .map(|n| {
                 let form = if n < 2 { Form::Path } else { Form::Handle };
@@ -179,9 +176,9 @@ fn a_burst_of_packets_meets_what_each_alone_meets() {
 
 fn service_path(tag: u32) -> Sender {
     let order = [0, 1, 2];
-    let path = world::path_with(&order, Tag(tag), world::EXPIRY);
-    let consents = world::consents(&order, &path, Version::Standard);
-    Sender::new(Version::Standard, &path, &world::secret(0), &consents).unwrap()
+    let path = network::path_with(&order, Tag(tag), network::EXPIRY);
+    let consents = network::consents(&order, &path, Version::Standard);
+    Sender::new(Version::Standard, &path, &network::secret(0), &consents).unwrap()
 }
 
 #[test]
@@ -190,16 +187,16 @@ fn tags_choose_queue_link_and_service() {
     let cases = [
         (TAGS, Action::Forward { link: next, queue: 1 }),
         (TAGS | 0x00ff_ffff, Action::Service { service: 7, link: next, queue: 2 }),
-        (TAGS | 0x0040_1234, Action::Forward { link: world::OPEN, queue: 3 }),
+        (TAGS | 0x0040_1234, Action::Forward { link: network::OPEN, queue: 3 }),
         (TAGS | 0x0041_0000, Action::Forward { link: next, queue: 1 }),
         (TAGS ^ 0x0100_0000, Action::Drop(Reason::UnknownTag)),
     ];
     for (tag, expected) in cases {
         let octets = packet(&service_path(tag), Form::Path, 1, b"payload");
-        let (action, after) = process(&mut world::router(1, 3), &octets, LINK);
+        let (action, after) = process(&mut network::router(1, 3), &octets, LINK);
         assert_eq!(action, expected, "{tag:#x}");
         if tag == TAGS | 0x00ff_ffff {
-            let last = process(&mut world::router(2, 3), &after, LINK + 1).0;
+            let last = process(&mut network::router(2, 3), &after, LINK + 1).0;
             assert_eq!(last, Action::Deliver { service: 7, queue: 2 });
         }
     }
@@ -208,17 +205,17 @@ fn tags_choose_queue_link_and_service() {
 /// The previous, current and next epoch's keys are in use together, so that rotation loses no packet.
 #[test]
 fn a_node_changes_its_keys_and_policy_without_losing_a_packet() {
-    let seed = world::seed(1);
+    let seed = network::seed(1);
     let keys = |epochs: std::ops::RangeInclusive<u32>| epochs.map(|epoch| NodeSecret::derive(&seed, epoch)).collect();
-    let policy = |epochs| Policy { secrets: keys(epochs), ..world::policy(1, 3) };
-    let mut router = world::router(1, 3);
+    let policy = |epochs| Policy { secrets: keys(epochs), ..network::policy(1, 3) };
+    let mut router = network::router(1, 3);
     router.set_policy(policy(9..=11)).unwrap();
     let sender = |epoch: u32| {
-        let hop = |node, _| wayleave_packet::icing::header::Hop { node, tag: Tag(TAGS), expiry: world::EXPIRY };
-        let hops = [hop(NodeSecret::derive(&seed, epoch).id(), 0), hop(world::id(2), 0)];
-        let path = wayleave_packet::icing::header::Path::new(world::id(0), &hops).unwrap();
-        let consents = world::consents(&[0, 1, 2], &path, Version::Standard);
-        Sender::new(Version::Standard, &path, &world::secret(0), &consents).unwrap()
+        let hop = |node, _| wayleave_packet::icing::header::Hop { node, tag: Tag(TAGS), expiry: network::EXPIRY };
+        let hops = [hop(NodeSecret::derive(&seed, epoch).id(), 0), hop(network::id(2), 0)];
+        let path = wayleave_packet::icing::header::Path::new(network::id(0), &hops).unwrap();
+        let consents = network::consents(&[0, 1, 2], &path, Version::Standard);
+        Sender::new(Version::Standard, &path, &network::secret(0), &consents).unwrap()
     };
     let (old, new) = (sender(10), sender(11));
     let forwarded = |action| matches!(action, Action::Forward { .. });
@@ -244,24 +241,24 @@ fn a_node_changes_its_keys_and_policy_without_losing_a_packet() {
 
 #[test]
 fn a_master_of_tag_keys_is_replaced_from_an_epoch_on() {
-    let epoch = wayleave_packet::icing::mint::tag_epoch(world::EXPIRY);
-    let mut router = world::router(1, 3);
-    let new = (epoch + 1, world::master(9));
-    let masters = vec![(0, world::master(1)), new];
-    router.set_policy(Policy { masters, ..world::policy(1, 3) }).unwrap();
+    let epoch = wayleave_packet::icing::mint::tag_epoch(network::EXPIRY);
+    let mut router = network::router(1, 3);
+    let new = (epoch + 1, network::master(9));
+    let masters = vec![(0, network::master(1)), new];
+    router.set_policy(Policy { masters, ..network::policy(1, 3) }).unwrap();
     assert!(matches!(
         process(&mut router, &packet(&sender(&[0, 1, 2]), Form::Path, 1, b""), LINK).0,
         Action::Forward { .. }
     ));
     let later = (epoch + 1) << 12;
-    let path = world::path_with(&[0, 1, 2], Tag(TAGS), later + 10);
+    let path = network::path_with(&[0, 1, 2], Tag(TAGS), later + 10);
     for (node, expected) in [(9, true), (1, false)] {
         let consent = |(index, node): (usize, usize)| {
-            world::master(node).consent(&path.hash(Version::Standard), index, Tag(TAGS), later + 10)
+            network::master(node).consent(&path.hash(Version::Standard), index, Tag(TAGS), later + 10)
         };
         let consents = [(1, node), (2, 2)].map(consent);
-        let sender = Sender::new(Version::Standard, &path, &world::secret(0), &consents).unwrap();
-        let octets = world::packet_at(&sender, Form::Path, node as u32, later, b"");
+        let sender = Sender::new(Version::Standard, &path, &network::secret(0), &consents).unwrap();
+        let octets = network::packet_at(&sender, Form::Path, node as u32, later, b"");
         let (action, _) = process_at(&mut router, &octets, LINK, at(later));
         assert_eq!(matches!(action, Action::Forward { .. }), expected);
     }
@@ -270,12 +267,12 @@ fn a_master_of_tag_keys_is_replaced_from_an_epoch_on() {
 /// Kept paths end with the master that consented to them.
 #[test]
 fn another_master_of_the_same_epoch_ends_the_paths_kept_under_the_old_one() {
-    let mut router = world::router(1, 3);
+    let mut router = network::router(1, 3);
     let sender = sender(&[0, 1, 2]);
     assert!(matches!(process(&mut router, &packet(&sender, Form::Path, 1, b""), LINK).0, Action::Forward { .. }));
-    router.set_policy(world::policy(1, 3)).unwrap();
+    router.set_policy(network::policy(1, 3)).unwrap();
     assert_eq!(router.paths(), 1);
-    router.set_policy(Policy { masters: vec![(0, world::master(9))], ..world::policy(1, 3) }).unwrap();
+    router.set_policy(Policy { masters: vec![(0, network::master(9))], ..network::policy(1, 3) }).unwrap();
     assert_eq!(router.paths(), 0);
     assert_eq!(process(&mut router, &packet(&sender, Form::Path, 2, b""), LINK).0, Action::Drop(Reason::Consent));
 }

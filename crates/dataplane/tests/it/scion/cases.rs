@@ -1,12 +1,12 @@
 //! SCI-01: the classes of cases by which border routers are accepted, each as one packet and what becomes of it.
 
-use crate::common::packets::{crossing, inbound, mint, outbound, path, peering, template, transit};
-use crate::common::{
+use super::fixture::{
     CHILD_1, CHILD_2, CHILD_SIBLING, CORE_1, CORE_2, HERE, PARENT_1, PARENT_2, PEER_1, TIME, key, neighbor, now,
     process, router,
 };
-use wayleave_dataplane::counters::Reason;
-use wayleave_dataplane::frame::{Action, Ingress};
+use super::packets::{crossing, inbound, mint, outbound, path, peering, template, transit};
+use wayleave_dataplane::frame::Ingress;
+use wayleave_dataplane::scion::{Action, Reason};
 use wayleave_packet::scion::scmp::{Message, Problem, checksum};
 use wayleave_packet::scion::{HostAddress, Packet, Path, PathMeta, Service, next_header};
 
@@ -77,13 +77,13 @@ fn a_way_out_at_another_router_takes_the_packet_there_and_on() {
     let after = expect(&packet, Ingress::External(PARENT_1), Action::Sibling(1));
     assert_eq!(after, packet, "only the last router of the AS rewrites");
     let ingress = Ingress::Sibling(0);
-    let packet2 = transit(crate::common::PARENT_SIBLING, CHILD_1, true, ingress);
+    let packet2 = transit(super::fixture::PARENT_SIBLING, CHILD_1, true, ingress);
     expect(&packet2, ingress, Action::Forward(CHILD_1));
     // Not from the sibling that does not have the way in, and not from a host.
     expect(&packet2, Ingress::Sibling(1), Action::Drop(Reason::TransitSource));
     expect(&packet2, Ingress::Internal, Action::Drop(Reason::TransitSource));
     // What came from within does not go around within.
-    let around = transit(crate::common::PARENT_SIBLING, CHILD_SIBLING, true, ingress);
+    let around = transit(super::fixture::PARENT_SIBLING, CHILD_SIBLING, true, ingress);
     let unknown = problem(Problem::UnknownHopFieldEgress, hop_at(&around, 1));
     expect_answer(&with_payload(around, 80), ingress, Reason::UnknownEgress, unknown);
     path(&mut packet).meta.current_hop = 2;

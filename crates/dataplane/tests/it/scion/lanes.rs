@@ -1,16 +1,16 @@
-//! SCI-02: packets that are checked beside each other are decided and rewritten as the model does it one by one: runs of
-//! good ones in every place, and one among them that is not.
+//! SCI-02: packets in lanes are decided and rewritten as on the general path, and as the model does it one by one: groups of
+//! good packets in every lane, and one among them that is not.
 
-use crate::common::model::{Model, Verdict};
-use crate::common::packets::{ELSEWHERE, mint, path, template};
-use crate::common::{
-    CHILD_1, CHILD_2, CHILD_SIBLING, CORE_1, CORE_2, HERE, PARENT_1, PARENT_2, PEER_1, PEER_2, Random, TIME, at,
-    config, key, now, router,
+use super::fixture::{
+    CHILD_1, CHILD_2, CHILD_SIBLING, CORE_1, CORE_2, HERE, PARENT_1, PARENT_2, PEER_1, PEER_2, TIME, at, config, key,
+    now, router,
 };
+use super::model::{Model, Verdict};
+use super::packets::{ELSEWHERE, mint, path, template};
+use crate::common::Random;
 use wayleave_crypto::lanes::{CmacKey, CpuKernel};
-use wayleave_dataplane::counters::Reason;
-use wayleave_dataplane::frame::{Action, BURST, Frame, Ingress};
-use wayleave_dataplane::scion::{EpochKey, Interface, Keys, Link, Owner, Router};
+use wayleave_dataplane::frame::{BURST, Frame, Ingress};
+use wayleave_dataplane::scion::{Action, EpochKey, Interface, Keys, Link, Owner, Reason, Router};
 use wayleave_packet::scion::{ForwardingKey, HostAddress, Packet, next_header};
 
 /// Ways through the AS that a packet may take.
@@ -58,7 +58,7 @@ impl Way {
     }
 }
 
-/// Kinds of packets that are not good, or not plain.
+/// Kinds of packets that are not good, or that the lanes do not take.
 const KINDS: usize = 17;
 
 /// One of them, and where it comes in.
@@ -107,8 +107,17 @@ fn odd(kind: usize, source: &mut Random) -> (Vec<u8>, Ingress) {
     (octets, ingress)
 }
 
-/// What `router` does with a burst, and the packets afterwards.
+/// What `router` does with a burst, and the packets afterwards: the same with lanes and without.
 fn process(router: &mut Router, burst: &[(Vec<u8>, Ingress)]) -> Vec<(Action, Vec<u8>)> {
+    let mut general = router.clone().without_lanes();
+    let expected = process_once(&mut general, burst);
+    let found = process_once(router, burst);
+    assert_eq!(found, expected);
+    assert_eq!(router.counters(), general.counters());
+    found
+}
+
+fn process_once(router: &mut Router, burst: &[(Vec<u8>, Ingress)]) -> Vec<(Action, Vec<u8>)> {
     let mut burst = burst.to_vec();
     let mut frames: Vec<Frame<'_>> =
         burst.iter_mut().map(|(octets, ingress)| Frame { octets, ingress: *ingress }).collect();
@@ -116,7 +125,7 @@ fn process(router: &mut Router, burst: &[(Vec<u8>, Ingress)]) -> Vec<(Action, Ve
     actions.into_iter().zip(&frames).map(|(action, frame)| (action, frame.octets.to_vec())).collect()
 }
 
-fn assert_is_models(model: &Model, packet: &(Vec<u8>, Ingress), got: &(Action, Vec<u8>)) {
+fn assert_as_the_model(model: &Model, packet: &(Vec<u8>, Ingress), got: &(Action, Vec<u8>)) {
     let (mut expected, ingress) = packet.clone();
     let verdict = match model.process(&mut expected, ingress, now()) {
         Verdict::Forward(interface) => Action::Forward(interface),
@@ -153,7 +162,7 @@ fn bursts_of_every_size_of_good_packets_are_rewritten_as_the_model_does() {
                 .collect();
             for (packet, got) in burst.iter().zip(process(&mut router, &burst)) {
                 assert!(matches!(got.0, Action::Forward(_)), "{kernel:?} {size} {got:?}");
-                assert_is_models(&model, packet, &got);
+                assert_as_the_model(&model, packet, &got);
             }
             let counters = router.counters();
             assert_eq!((counters.macs, counters.forwarded, counters.refused()), (size as u64, size as u64, 0));
@@ -185,7 +194,7 @@ fn one_that_is_not_like_the_others_is_found_in_every_place() {
                     refused.insert(reason.name());
                 }
                 traced += usize::from(got.0 == Action::Answer(Reason::Traceroute));
-                assert_is_models(&model, packet, &got);
+                assert_as_the_model(&model, packet, &got);
             }
         }
     }
@@ -220,7 +229,7 @@ fn packets_under_two_keys_are_rewritten_under_their_own() {
         let mut keys = Vec::new();
         while burst.len() < BURST {
             let way = Way::random(&mut source);
-            // Where they are not mixed, whole runs are under one key.
+            // Where they are not mixed, whole groups are under one key.
             let is_new = if mixed { source.one_in(2) } else { burst.len() / 16 % 2 == 0 };
             let way = Way { timestamp: if is_new { from } else { from - 1 }, ..way };
             let wrong = mixed && source.one_in(20);
@@ -229,7 +238,7 @@ fn packets_under_two_keys_are_rewritten_under_their_own() {
             keys.push(if is_new { new.clone() } else { old.clone() });
         }
         for ((packet, got), key) in burst.iter().zip(process(&mut router, &burst)).zip(keys) {
-            assert_is_models(&Model { here: HERE, key, down: Vec::new() }, packet, &got);
+            assert_as_the_model(&Model { here: HERE, key, down: Vec::new() }, packet, &got);
         }
     }
 }
@@ -292,7 +301,7 @@ fn an_interface_over_its_limit_takes_no_other_with_it() {
     let last = 36 + 4 + 8 + 2 * 12 - 1;
     forged.0[last] ^= 1;
     for _ in 0..3 {
-        let (action, _) = crate::common::process(&mut router, &forged.0, forged.1, at(60_000_000));
+        let (action, _) = super::fixture::process(&mut router, &forged.0, forged.1, at(60_000_000));
         assert!(matches!(action, Action::Answer(Reason::BadMac) | Action::Drop(Reason::BadMac)), "{action:?}");
     }
     let before = router.counters().macs;

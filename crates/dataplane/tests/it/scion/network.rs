@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::{Random, TIME, at, times};
+use super::fixture::{TIME, at};
+use crate::common::{Random, times};
 use wayleave_core::Now;
-use wayleave_dataplane::frame::{Action, Frame, Ingress};
-use wayleave_dataplane::scion::{Config, Interface, Keys, Link, Owner, Router};
+use wayleave_dataplane::frame::{Frame, Ingress};
+use wayleave_dataplane::scion::{Action, Config, Interface, Keys, Link, Owner, Router};
 use wayleave_packet::scion::{
     Direction, ForwardingKey, Header, HostAddress, IsdAs, Packet, Path, PathBuilder, Segment, StandardPath, next_header,
 };

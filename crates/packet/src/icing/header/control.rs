@@ -1,20 +1,20 @@
-//! What nodes tell each other inside packets: that a path's handle is known.
+//! What nodes report to each other inside packets: that they hold a path.
 
 use super::{HANDLE, Handle};
 
 /// The protocol number of control payloads: RFC 3692's second number for experiments.
 pub const CONTROL: u8 = 254;
 
-/// A receiver tells a sender which nodes hold a path, as the last packet with the whole path said.
+/// A receiver reports to a sender which nodes hold a path, as of the last packet with the whole path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Held {
+pub struct PathHolders {
     /// The path's handle.
     pub handle: Handle,
     /// A bit for each node, the least significant for node 0.
     pub nodes: u16,
 }
 
-impl Held {
+impl PathHolders {
     /// Octets: kind 1, zero, nodes, handle.
     pub const LENGTH: usize = 4 + HANDLE;
 

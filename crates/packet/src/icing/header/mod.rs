@@ -1,14 +1,14 @@
-//! The ICING header, decoded once at the door.
+//! The ICING header. A decoded [`Packet`] borrows its octets.
 //!
-//! A [`Packet`] borrows its octets. Its lengths, counts and index are sound; the path's nodes are checked by
-//! [`Path::decode`], which a router does once for each path. Decoding allocates nothing.
+//! Lengths, counts and index of a [`Packet`] are checked. The nodes of its path are checked by [`Path::decode`], which a
+//! router calls once for each path. Decoding allocates nothing.
 
 mod carriage;
 mod control;
 mod path;
 
 pub use carriage::{ETHERTYPE, Ethernet, UDP_PORT};
-pub use control::{CONTROL, Held};
+pub use control::{CONTROL, PathHolders};
 pub use path::{Handle, Hop, NodeId, Path, PathHash, RouteHash, Tag};
 
 /// Octets in front of the handle.
@@ -34,7 +34,7 @@ pub const MAX_NODES: usize = 16;
 /// Octets of the longest path.
 pub const MAX_PATH: usize = NODE + (MAX_NODES - 1) * HOP;
 
-/// Places of the fixed fields.
+/// Offsets of the fixed fields.
 pub(crate) mod at {
     pub(crate) const PROTOCOL: usize = 1;
     pub(crate) const COUNT: usize = 2;
@@ -73,46 +73,36 @@ pub enum Part {
     Second,
 }
 
-/// Why octets are no ICING packet, or no path. The sender erred; the packet is dropped.
+/// Why octets are not an ICING packet, or not a path: an error of the sender. The packet is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
     /// Fewer octets than a header needs.
-    #[error("{need} octets needed, {have} there")]
-    Truncated {
-        /// Octets needed.
-        need: usize,
-        /// Octets there.
-        have: usize,
-    },
+    #[error("{have} octets where a header needs {need}")]
+    Truncated { need: usize, have: usize },
     /// Not the version that this node speaks.
-    #[error("version {0}")]
+    #[error("version {0} is not the one that this node speaks")]
     Version(u8),
     /// A flag that is not defined, or both parts at once.
-    #[error("flags {0:#x}")]
+    #[error("flags {0:#x} contradict each other or are not defined")]
     Flags(u8),
     /// Fewer than two nodes or more than sixteen.
-    #[error("{0} nodes")]
+    #[error("{0} nodes, not 2 to 16")]
     Count(u8),
     /// The index names the sender, or no node.
-    #[error("index {0}")]
+    #[error("index {0} is not that of a node behind the sender")]
     Index(u8),
     /// Header and payload do not make the packet's length.
-    #[error("{said} octets said, {have} there")]
-    Length {
-        /// Octets by the header.
-        said: usize,
-        /// Octets there.
-        have: usize,
-    },
+    #[error("the header says {declared} octets, the packet has {have}")]
+    Length { declared: usize, have: usize },
     /// A node's ID is of small order or not in canonical form.
-    #[error("node {0} is no key")]
+    #[error("the ID of node {0} is not a canonical key")]
     Node(u8),
     /// Two nodes have one ID.
-    #[error("node {0} occurs before")]
+    #[error("node {0} occurs twice")]
     Repeated(u8),
 }
 
-/// An ICING packet whose lengths, count and index are sound.
+/// An ICING packet whose lengths, count and index have been checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     octets: &'a [u8],
@@ -145,9 +135,9 @@ impl<'a> Packet<'a> {
         let has_path = flags & FLAG_HANDLE == 0;
         let proofs = FRONT + if has_path { path_length(usize::from(count)) } else { 0 };
         let payload = usize::from(u16::from_be_bytes([fixed[at::LENGTH], fixed[at::LENGTH + 1]]));
-        let said = proofs + (usize::from(count) - 1) * PROOF + payload;
-        if said != octets.len() {
-            return Err(Malformed::Length { said, have: octets.len() });
+        let declared = proofs + (usize::from(count) - 1) * PROOF + payload;
+        if declared != octets.len() {
+            return Err(Malformed::Length { declared, have: octets.len() });
         }
         // A path of 16 nodes ends at octet 664.
         Ok(Self { octets, count, index, proofs: proofs as u16 })
@@ -193,7 +183,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Nodes that hold the path for this handle, a bit each, as those in front said; nothing authenticates it on the way.
+    /// The nodes in front that hold the path for this handle, a bit each. Nothing authenticates it on the way.
     #[must_use]
     pub fn held(&self) -> u16 {
         u16::from_be_bytes([self.octets[at::HELD], self.octets[at::HELD + 1]])
@@ -211,7 +201,7 @@ impl<'a> Packet<'a> {
         u32::from_be_bytes(*self.front_chunk(at::NONCE))
     }
 
-    /// What stands for the path.
+    /// The handle that stands for the path.
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle(*self.front_chunk(FIXED))

@@ -12,15 +12,15 @@ use super::{HANDLE, HOP, MAX_NODES, MIN_NODES, Malformed, NODE, Version, path_le
 pub struct NodeId(DhPublic);
 
 impl NodeId {
-    /// From 32 octets; `None` if they are not in canonical form or of small order. Whether the key is on the curve itself
-    /// costs more and is asked before the key is used, see [`NodeId::is_on_curve`].
+    /// From 32 octets; `None` if they are not in canonical form or of small order. Whether the key is on the curve costs more
+    /// and is checked before the key is used, see [`NodeId::is_on_curve`].
     #[must_use]
     pub fn from_bytes(bytes: [u8; NODE]) -> Option<Self> {
         let public = DhPublic::from_bytes(bytes).ok()?;
         (!public.is_small_order()).then_some(Self(public))
     }
 
-    /// Whether the key is on the curve itself and not on its twist; no honest node's is there.
+    /// Whether the key is on the curve and not on its twist, as that of every honest node is.
     #[must_use]
     pub fn is_on_curve(&self) -> bool {
         self.0.is_on_curve()
@@ -44,7 +44,7 @@ impl NodeId {
 }
 
 impl fmt::Debug for NodeId {
-    /// Its first octets, for people.
+    /// The first octets, to tell nodes apart in reports.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, ..] = self.to_bytes();
         write!(f, "NodeId({a:02x}{b:02x}{c:02x}{d:02x}..)")
@@ -55,16 +55,15 @@ impl fmt::Debug for NodeId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Tag(pub u32);
 
-/// What stands for a path: the first half of a hash over nodes, tags and expiries.
+/// Stands for a path: the first half of a hash over nodes, tags and expiries.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Handle(pub [u8; HANDLE]);
 
 /// A node of a path behind the sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hop {
-    /// Which node.
     pub node: NodeId,
-    /// What it is to do.
+    /// Selects what the node does.
     pub tag: Tag,
     /// The last Unix second, modulo 2^32, for which it consents.
     pub expiry: u32,
@@ -102,7 +101,7 @@ impl Path {
         let (hops, rest) = rest.as_chunks::<HOP>();
         let count = hops.len() + 1;
         if !rest.is_empty() {
-            return Err(Malformed::Length { said: path_length(count), have: octets.len() });
+            return Err(Malformed::Length { declared: path_length(count), have: octets.len() });
         }
         if !(MIN_NODES..=MAX_NODES).contains(&count) {
             return Err(Malformed::Count(count.min(255) as u8));

@@ -1,8 +1,8 @@
 //! Tag keys and proofs of consent (paper, section 2.5).
 //!
-//! Tag keys are the leaves of a tree over the bits of tags, one tree an epoch (Goldreich, Goldwasser and Micali, 1986): who
-//! holds an inner node of the tree makes the keys of all tags under it, in this epoch, and no others. That delegates a
-//! prefix of tags.
+//! Tag keys are the leaves of a tree over the bits of tags, one tree for each epoch (Goldreich, Goldwasser and Micali, 1986).
+//! The holder of an inner node computes the keys of all tags under it, in this epoch, and no others. So a prefix of tags can be
+//! delegated.
 
 use std::fmt;
 
@@ -34,7 +34,6 @@ impl fmt::Debug for TagMaster {
 }
 
 impl TagMaster {
-    /// Takes the key in.
     #[must_use]
     pub fn new(key: Key128) -> Self {
         Self(key)
@@ -140,7 +139,7 @@ impl TagBranch {
     }
 }
 
-/// `PoC_j`: node `j` consents to a path until an expiry (paper, section 2.5). A key: who holds it can send.
+/// `PoC_j`: node `j` consents to a path until an expiry (paper, section 2.5). It is a key: its holder can send.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Consent(Key128);
 
@@ -151,7 +150,7 @@ impl fmt::Debug for Consent {
 }
 
 impl Consent {
-    /// One that a consent server sent.
+    /// A consent that a consent server sent.
     #[must_use]
     pub fn new(key: Key128) -> Self {
         Self(key)

@@ -1,4 +1,4 @@
-//! A node's key of one epoch, signed by the node's long-term key: who holds an old epoch's secret speaks for no other epoch.
+//! A node's key of one epoch, signed by its long-term key: the secret of an old epoch is of no use in another.
 
 use wayleave_core::UnixTime;
 use wayleave_crypto::sign::{Signature, SigningKey, VerifyingKey};
@@ -7,23 +7,23 @@ use super::super::header::{NODE, NodeId};
 
 const LABEL: &str = "wayleave/icing/epoch-key/v1";
 
-/// Why an epoch key is not used. Who sent it erred.
+/// Why an epoch key is refused: an error of whoever sent it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EpochKeyError {
     /// Not [`EpochKey::LENGTH`] octets.
-    #[error("{0} octets")]
+    #[error("{0} octets, not those of a signed epoch key")]
     Length(usize),
     /// The node's ID is no key of the curve.
-    #[error("the ID is no key")]
+    #[error("the ID is not a key of the curve")]
     Node,
     /// The validity ends before it begins.
     #[error("valid from {0} until {1}")]
     Validity(u32, u32),
     /// The signature is not the long-term key's.
-    #[error("the signature is not valid")]
+    #[error("the signature is not that of the node's long-term key")]
     Signature,
     /// Not valid at this time.
-    #[error("not valid now")]
+    #[error("the epoch key is not valid at this time")]
     Time,
 }
 

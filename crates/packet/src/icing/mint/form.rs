@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wayleave_core::Instant;
 
-use super::super::header::{Handle, Held};
+use super::super::header::{Handle, PathHolders};
 
 /// The whole path is repeated this often, for nodes that have forgotten it.
 pub const REPEAT: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub struct Forms {
 }
 
 impl Forms {
-    /// Of a path of `count` nodes, which no node holds yet.
+    /// For a path of `count` nodes, which no node holds yet.
     #[must_use]
     pub fn new(handle: Handle, count: usize) -> Self {
         let all = ((1u32 << count.min(16)) - 2) as u16;
@@ -46,8 +46,8 @@ impl Forms {
         Form::Handle
     }
 
-    /// What the receiver says; what it says of other paths is left alone.
-    pub fn acknowledge(&mut self, held: &Held) {
+    /// Takes a receiver's report; reports of other paths are ignored.
+    pub fn acknowledge(&mut self, held: &PathHolders) {
         if held.handle == self.handle {
             self.held = held.nodes;
         }
@@ -64,17 +64,17 @@ mod tests {
         let mut forms = Forms::new(handle, 4);
         let at = |ms: u64| Instant(ms * 1_000_000);
         assert_eq!(forms.next(at(0)), Form::Path);
-        forms.acknowledge(&Held { handle, nodes: 0b0110 });
+        forms.acknowledge(&PathHolders { handle, nodes: 0b0110 });
         assert_eq!(forms.next(at(1)), Form::Path);
-        forms.acknowledge(&Held { handle: Handle([6; 16]), nodes: 0b1110 });
+        forms.acknowledge(&PathHolders { handle: Handle([6; 16]), nodes: 0b1110 });
         assert_eq!(forms.next(at(2)), Form::Path);
-        forms.acknowledge(&Held { handle, nodes: 0b1110 });
+        forms.acknowledge(&PathHolders { handle, nodes: 0b1110 });
         assert_eq!(forms.next(at(3)), Form::Handle);
         assert_eq!(forms.next(at(1_001)), Form::Handle);
         assert_eq!(forms.next(at(1_002)), Form::Path);
         assert_eq!(forms.next(at(1_003)), Form::Handle);
         // A node that lost the path takes the sender back.
-        forms.acknowledge(&Held { handle, nodes: 0b1010 });
+        forms.acknowledge(&PathHolders { handle, nodes: 0b1010 });
         assert_eq!(forms.next(at(1_004)), Form::Path);
     }
 }

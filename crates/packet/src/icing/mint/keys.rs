@@ -1,4 +1,5 @@
-//! Keys between nodes: each node has an X25519 key, any two derive what they share from one's secret and the other's ID.
+//! Keys between nodes: each node has an X25519 key, and any two derive a common key from the secret of one and the ID of the
+//! other.
 
 use std::fmt;
 
@@ -11,7 +12,7 @@ use super::super::header::{NodeId, Version};
 /// The label of [`PairKey`]s.
 const PAIR_LABEL: &str = "wayleave/icing/pair/v1";
 
-/// A node's secret: for ever in the paper's profile, for one epoch in the standard one.
+/// A node's secret: permanent in the paper's profile, for one epoch in the standard one.
 #[derive(Clone)]
 pub struct NodeSecret {
     secret: DhSecret,

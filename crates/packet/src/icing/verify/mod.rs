@@ -1,39 +1,125 @@
-//! What a node checks of a packet, given the keys that it shares with the path's other nodes.
+//! The rules of ICING for one packet at one node: a named check for each, in the order in which a node applies them.
+//!
+//! This is the specification in code: scalar, total, and free of a node's state. `docs/wire/icing.md` states the same rules
+//! in words. What depends on a node's configuration (its IDs, its links, what tags mean) or on other packets (replays,
+//! accounts) is decided by the router.
 
-mod burst;
-mod inner;
+mod inner_packet;
 
 use subtle::ConstantTimeEq;
-use wayleave_crypto::lanes::{Block, CpuKernel, cbc_pair_each, encrypt_each};
-use wayleave_crypto::sha256_packets::{Message, hash_each};
+use wayleave_core::UnixTime;
+use wayleave_crypto::lanes::Block;
 use zeroize::Zeroize;
 
-use super::header::{CONSENT, FLAG_HANDLE, MAX_NODES, PROOF, Packet, RouteHash, VERIFIER, at, header_length};
-use super::mint::{Consent, PairKey};
-use super::proof::{consent_block, hash_head, proof_blocks, xor_into};
+use super::header::{
+    CONSENT, FLAG_HANDLE, MAX_NODES, NodeId, PROOF, Packet, RouteHash, VERIFIER, Version, at, header_length,
+};
+use super::mint::{Consent, PairKey, TAG_EPOCH};
+use super::proof::{consent_tag, packet_hash, proof_tag, xor_into};
 
-pub use burst::{BURST, Candidate, Verifier};
-pub use inner::{InnerError, MAX_DEPTH, check_inner};
+pub use inner_packet::{InnerError, MAX_DEPTH, check_inner};
 
-/// The longest that a packet's time may be off, in seconds: what a replay filter must remember.
+/// A packet's time may differ from the node's by this many seconds: what a replay filter must remember.
 pub const MAX_FRESHNESS: u32 = 30;
 
-/// Octets of a verifier that are compared.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Compared {
-    /// All 16.
-    All,
-    /// The first two: shows in tests that all others count.
-    Two,
+/// Consent may end this many seconds from now, and no later: two epochs of tag keys.
+pub const MAX_CONSENT: u32 = 2 << TAG_EPOCH;
+
+/// The rule that a packet breaks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Reason {
+    /// The handle is not that of the path, or of a path with as many nodes.
+    Handle,
+    /// The node at the packet's index is not this one.
+    NotForUs,
+    /// The consent has ended.
+    Expired,
+    /// The consent ends later than any may.
+    Future,
+    /// The packet's time is too far off.
+    Stale,
+    /// The pre-check is wrong: this node, or its delegate, did not consent.
+    Consent,
+    /// A node of the path has an ID that is not a key of the curve.
+    Node,
+    /// The verifier is wrong: no consent, or the packet did not come the way that its path says.
+    Verifier,
 }
 
-/// What a node knows of a path in which it has a place: what packets are bound to, and a key for each node.
+/// The handle is that of the packet's path, which is bound to `route`.
+pub fn check_handle(packet: &Packet<'_>, route: &RouteHash) -> Result<(), Reason> {
+    if route.handle() == packet.handle() { Ok(()) } else { Err(Reason::Handle) }
+}
+
+/// The packet is on the path that is remembered for its handle, which has `count` nodes and these octets: a handle alone
+/// agrees in the count, a path in every octet.
+#[inline(always)]
+pub fn check_same_path(packet: &Packet<'_>, count: usize, octets: &[u8]) -> Result<(), Reason> {
+    let is_same = packet.count() == count && packet.path().is_none_or(|path| path == octets);
+    if is_same { Ok(()) } else { Err(Reason::Handle) }
+}
+
+/// The packet is on its way to the node at `index`.
+#[inline(always)]
+pub fn check_index(packet: &Packet<'_>, index: usize) -> Result<(), Reason> {
+    if packet.index() == index { Ok(()) } else { Err(Reason::NotForUs) }
+}
+
+/// The node's consent, which ends at `expiry`, has not ended, and ends no later than any may. Times have 32 bits, which wrap
+/// in 2106; their difference has a sign. The paper's version knows no time.
+#[inline(always)]
+pub fn check_expiry(version: Version, expiry: u32, now: UnixTime) -> Result<(), Reason> {
+    let ahead = expiry.wrapping_sub(now.secs() as u32).cast_signed();
+    match version {
+        Version::Paper => Ok(()),
+        Version::Standard if ahead < 0 => Err(Reason::Expired),
+        Version::Standard if ahead.cast_unsigned() > MAX_CONSENT => Err(Reason::Future),
+        Version::Standard => Ok(()),
+    }
+}
+
+/// The packet was made at most [`MAX_FRESHNESS`] seconds from now, in either direction. The paper's version knows no time.
+#[inline(always)]
+pub fn check_freshness(version: Version, packet: &Packet<'_>, now: UnixTime) -> Result<(), Reason> {
+    let off = packet.seconds().wrapping_sub(now.secs() as u32).cast_signed().unsigned_abs();
+    if version == Version::Standard && off > MAX_FRESHNESS { Err(Reason::Stale) } else { Ok(()) }
+}
+
+/// The pre-check is right: the sender holds this node's consent. It costs one AES block, and no key of any other node. The
+/// paper's version has none; there the verifier alone shows consent.
+pub fn check_consent(version: Version, packet: &Packet<'_>, keys: &PathKeys) -> Result<(), Reason> {
+    let tag = consent_tag(keys.own_key(), keys.route(), &packet.nonce());
+    let is_right = version == Version::Paper || is_consent(&tag, packet.consent(keys.index()));
+    if is_right { Ok(()) } else { Err(Reason::Consent) }
+}
+
+/// Whether a [`consent_tag`] begins with the `presented` pre-check, without a branch on any octet.
+#[inline]
+#[must_use]
+pub fn is_consent(tag: &Block, presented: &[u8; CONSENT]) -> bool {
+    let expected: &[u8; CONSENT] = tag.first_chunk().expect("eight of sixteen");
+    u64::from_ne_bytes(*expected) ^ u64::from_ne_bytes(*presented) == 0
+}
+
+/// The node's ID is a point of the curve and not of its twist: only then is what it shares with us a secret.
+pub fn check_node(node: &NodeId) -> Result<(), Reason> {
+    if node.is_on_curve() { Ok(()) } else { Err(Reason::Node) }
+}
+
+/// The verifier is right: this node consented, and the packet passed every node in front of it.
+pub fn check_verifier(packet: &Packet<'_>, keys: &PathKeys) -> Result<ProofTags, Reason> {
+    let tags = keys.proof_tags(packet);
+    let difference = tags.verifier_difference(keys.index(), packet.verifier(keys.index()));
+    if difference == 0 { Ok(tags) } else { Err(Reason::Verifier) }
+}
+
+/// What a node knows of a path on which it has a place: what packets are bound to, and a key for each node.
 #[derive(Clone)]
 pub struct PathKeys {
     route: RouteHash,
     index: u8,
     count: u8,
-    /// At place `k` what this node shares with node `k`; at its own place its consent.
+    /// At index `k` the key shared with node `k`; at the node's own index its consent.
     keys: [Block; MAX_NODES],
 }
 
@@ -50,10 +136,10 @@ impl std::fmt::Debug for PathKeys {
 }
 
 impl PathKeys {
-    /// Of node `index` of a path of `count` nodes, which gives `consent`; the other nodes' keys are still missing.
+    /// Of node `index` of a path of `count` nodes, which gives `consent`. The keys shared with other nodes are still missing.
     ///
     /// # Panics
-    /// If the path has more than 16 nodes or `index` is none behind the sender.
+    /// If the path has more than 16 nodes, or `index` is not one behind the sender.
     #[must_use]
     pub fn new(route: RouteHash, index: usize, count: usize, consent: &Consent) -> Self {
         assert!(0 < index && index < count && count <= MAX_NODES);
@@ -62,117 +148,121 @@ impl PathKeys {
         Self { route, index: index as u8, count: count as u8, keys }
     }
 
-    /// Takes what is shared with node `other`, which is not this one.
+    /// Sets the key shared with node `other`; the node's own index is left alone.
     pub fn set_pair(&mut self, other: usize, key: &PairKey) {
         if other != self.index() {
             self.keys[other] = *key.key().expose();
         }
     }
 
-    /// Whether this node's consent is this one, compared in constant time.
+    /// Whether the node's consent is this one, compared in constant time.
     #[must_use]
     pub fn is_under(&self, consent: &Consent) -> bool {
-        self.keys[self.index()].ct_eq(consent.key().expose()).into()
+        self.own_key().ct_eq(consent.key().expose()).into()
     }
 
-    /// This node's place in the path.
+    /// The node's index on the path.
+    #[inline]
     #[must_use]
     pub fn index(&self) -> usize {
         usize::from(self.index)
     }
 
-    /// Nodes of the path.
+    /// The number of nodes.
+    #[inline]
     #[must_use]
     pub fn count(&self) -> usize {
         usize::from(self.count)
     }
 
     /// What packets on the path are bound to.
+    #[inline]
     #[must_use]
     pub fn route(&self) -> &RouteHash {
         &self.route
     }
 
-    /// Whether the pre-check is right: the sender holds this node's consent. Needs no key of any other node.
-    #[must_use]
-    pub fn is_consented(&self, packet: &Packet<'_>) -> bool {
-        let mut block = [consent_block(&self.route, &packet.nonce())];
-        encrypt_each(CpuKernel::PORTABLE, &self.keys[self.index()..], &mut block);
-        is_consent(&block[0], packet.consent(self.index()))
-    }
-
-    /// The verdict on one packet, whose path this is.
-    #[must_use]
-    pub fn verify(&self, packet: &Packet<'_>, compared: Compared) -> Option<Proved> {
-        let front = packet.octets().first_chunk().expect("a packet has its front");
-        let head = hash_head(front, &self.route);
-        let mut hash = [[0; 32]];
-        hash_each(&[Message { head: &head, tail: packet.payload() }], &mut hash);
-        let [hash] = hash;
-        let (mut tags, mut second) = ([[0; 16]; MAX_NODES], [[0; 16]; MAX_NODES]);
-        for (other, (first, second)) in tags.iter_mut().zip(&mut second).enumerate().take(self.count()) {
-            [*first, *second] = self.blocks(other, &hash);
-        }
-        let count = self.count();
-        cbc_pair_each(CpuKernel::PORTABLE, &self.keys[..count], &mut tags[..count], &second[..count]);
-        let proved = Proved { hash, tags };
-        proved.is_proof(self.index(), packet.verifier(self.index()), compared).then_some(proved)
-    }
-
-    /// The two blocks for the tag between this node and node `other`, or for its own consent.
+    /// The key shared with each node of the path, and the node's consent at its own index: for computing tags, and for
+    /// nothing else.
     #[inline]
-    fn blocks(&self, other: usize, hash: &[u8; 32]) -> [Block; 2] {
+    #[must_use]
+    pub fn keys(&self) -> &[Block] {
+        &self.keys[..self.count()]
+    }
+
+    /// The node's consent, as a key.
+    #[inline]
+    #[must_use]
+    pub fn own_key(&self) -> &Block {
+        &self.keys[self.index()]
+    }
+
+    /// The hash of a packet on this path, and the tags between this node and all nodes.
+    #[must_use]
+    pub fn proof_tags(&self, packet: &Packet<'_>) -> ProofTags {
+        let front = packet.octets().first_chunk().expect("a packet has its fixed fields");
+        let mut proof = ProofTags { hash: packet_hash(front, &self.route, packet.payload()), ..ProofTags::BLANK };
         let here = self.index();
-        proof_blocks(other.min(here), other.max(here), hash)
+        for (other, (tag, key)) in proof.tags.iter_mut().zip(self.keys()).enumerate() {
+            *tag = proof_tag(key, other.min(here), other.max(here), &proof.hash);
+        }
+        proof
     }
 }
 
-/// Whether a pre-check's first octets are those presented, without a branch on any of them.
-#[inline]
-fn is_consent(tag: &Block, presented: &[u8; CONSENT]) -> bool {
-    let expected: &[u8; CONSENT] = tag.first_chunk().expect("eight of sixteen");
-    u64::from_ne_bytes(*expected) ^ u64::from_ne_bytes(*presented) == 0
-}
-
-/// What a node computed of a packet. Its tags are secret until they are sent, and not printed.
+/// What a node computes of a packet. The tags are secret until they are sent, and are not printed.
 #[derive(Clone)]
-pub struct Proved {
-    /// `H`: no two packets have one.
-    pub hash: [u8; 32],
-    /// At place `k` the tag between this node and node `k`.
+pub struct ProofTags {
+    /// `H`, which no two packets share.
+    hash: [u8; 32],
+    /// At index `k` the tag between this node and node `k`; at the node's own index `A_i`.
     tags: [Block; MAX_NODES],
 }
 
-impl std::fmt::Debug for Proved {
+impl std::fmt::Debug for ProofTags {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Proved(..)")
+        f.write_str("ProofTags(..)")
     }
 }
 
-impl Proved {
-    const BLANK: Self = Self { hash: [0; 32], tags: [[0; 16]; MAX_NODES] };
+impl ProofTags {
+    /// Of no packet yet.
+    pub const BLANK: Self = Self { hash: [0; 32], tags: [[0; 16]; MAX_NODES] };
 
-    /// Whether `V_i = A_i ^ XOR_{k<i} PoP_ki`, without a branch on any octet.
+    /// Sets the hash of a packet, and the tags of the nodes of its path: at most 16.
     #[inline]
-    fn is_proof(&self, here: usize, presented: &[u8; VERIFIER], compared: Compared) -> bool {
-        let mut difference = *presented;
-        for tag in &self.tags[..=here] {
-            xor_into(&mut difference, tag);
-        }
-        let beyond = match compared {
-            Compared::All => 0,
-            Compared::Two => 112,
-        };
-        u128::from_be_bytes(difference) >> beyond == 0
+    pub fn set(&mut self, hash: &[u8; 32], tags: &[Block]) {
+        self.hash = *hash;
+        self.tags[..tags.len()].copy_from_slice(tags);
     }
 
-    /// Octets that no two packets share.
+    /// `H` of the packet.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self) -> &[u8; 32] {
+        &self.hash
+    }
+
+    /// What a replay filter remembers of the packet: the first half of `H`.
+    #[inline]
     #[must_use]
     pub fn fingerprint(&self) -> [u8; 16] {
         *self.hash.first_chunk().expect("16 of 32")
     }
 
-    /// Writes into a verified packet that it passed here: proofs for the nodes behind, the bit of who holds the path, and
+    /// `V_i ^ A_i ^ XOR_{k<i} PoP_ki` for the `presented` verifier of node `here`: zero if it is right. All octets are
+    /// compared at once, without a branch.
+    #[inline]
+    #[must_use]
+    pub fn verifier_difference(&self, here: usize, presented: &[u8; VERIFIER]) -> u128 {
+        let mut difference = *presented;
+        for tag in &self.tags[..=here] {
+            xor_into(&mut difference, tag);
+        }
+        u128::from_be_bytes(difference)
+    }
+
+    /// Writes into a verified packet that it passed here: the proofs for the nodes behind, the bit of who holds the path, and
     /// the next index unless this is the last node. `octets` are the packet's.
     #[inline]
     pub fn advance(&self, octets: &mut [u8]) {
@@ -186,5 +276,46 @@ impl Proved {
         let held = u16::from_be_bytes([octets[at::HELD], octets[at::HELD + 1]]) | 1 << index;
         octets[at::HELD..at::NONCE].copy_from_slice(&held.to_be_bytes());
         octets[at::INDEX] += u8::from(index + 1 < count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wayleave_crypto::secret::{Key128, Seed};
+
+    use super::super::header::{Hop, Part, Path, Tag};
+    use super::super::mint::{Form, NodeSecret, Nonce, Sender, TagMaster, encapsulate, tag_epoch};
+    use super::*;
+
+    const NOW: u32 = 1_800_000_000;
+
+    #[test]
+    fn every_bit_of_the_verifier_counts() {
+        let secret = |node: u8| NodeSecret::from_seed(&Seed::new([node; 32]));
+        let master = TagMaster::new(Key128::new([7; 16]));
+        let hop = |node: u8| Hop { node: secret(node).id(), tag: Tag(5), expiry: NOW };
+        let path = Path::new(secret(1).id(), &[hop(2), hop(3)]).expect("three nodes");
+        let hash = path.hash(Version::Standard);
+        assert_eq!(tag_epoch(NOW), NOW >> TAG_EPOCH);
+        let consents: Vec<Consent> = (1..3).map(|index| master.consent(&hash, index, Tag(5), NOW)).collect();
+        let sender = Sender::new(Version::Standard, &path, &secret(1), &consents).expect("a consent of each");
+        let mut octets = Vec::new();
+        let nonce = Nonce::new(UnixTime(u64::from(NOW) * 1_000_000), 1);
+        encapsulate(&sender, (Form::Path, Part::Whole), 4, nonce, b"payload", &mut octets).expect("it fits");
+        let mut keys = PathKeys::new(path.route(Version::Standard), 1, 3, &consents[0]);
+        for other in [0, 2] {
+            keys.set_pair(other, &secret(2).pair(path.node(other), Version::Standard).expect("honest keys"));
+        }
+        let check = |octets: &[u8]| {
+            let packet = Packet::decode(octets, Version::Standard).expect("well-formed");
+            check_verifier(&packet, &keys).map(drop)
+        };
+        assert_eq!(check(&octets), Ok(()));
+        let verifier = header_length(3, true) - 2 * PROOF + CONSENT;
+        for bit in 0..8 * VERIFIER {
+            octets[verifier + bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(check(&octets), Err(Reason::Verifier), "bit {bit}");
+            octets[verifier + bit / 8] ^= 1 << (bit % 8);
+        }
     }
 }

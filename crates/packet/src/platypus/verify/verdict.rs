@@ -35,7 +35,7 @@ pub enum Reason {
     Stale,
     /// The binding is wrong.
     Binding,
-    /// Never met in version 1, whose delegations are chained; the name stays in the metrics.
+    /// This router does not do delegation by exclusive or.
     XorDelegation,
 }
 

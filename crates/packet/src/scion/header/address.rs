@@ -10,7 +10,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct IsdAs(pub u64);
 
-/// The text is not `ISD-AS`.
+/// A text that is not an ISD-AS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("an ISD-AS is like 1-64512 or 1-ff00:0:110")]
 pub struct ParseIsdAsError;

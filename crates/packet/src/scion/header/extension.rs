@@ -9,12 +9,7 @@ use super::next_header;
 pub enum ExtensionError {
     /// An extension header or an option ends after the packet or after its header.
     #[error("an extension header of {need} octets where {have} are left")]
-    Truncated {
-        /// What its length asks for.
-        need: usize,
-        /// What is left.
-        have: usize,
-    },
+    Truncated { need: usize, have: usize },
     /// A second header of the same kind, or hop-by-hop after end-to-end.
     #[error("extension headers in a wrong order")]
     Order,
@@ -27,13 +22,13 @@ pub struct Extension<'a> {
 }
 
 impl<'a> Extension<'a> {
-    /// The options that are no padding: type and value.
+    /// The type and value of every option that is not padding.
     pub fn options(&self) -> impl Iterator<Item = (u8, &'a [u8])> + use<'a> {
         Options(self.options).map_while(Result::ok).filter(|(kind, _)| *kind > 1)
     }
 }
 
-/// Walks options; padding of one octet is type 0, of more type 1.
+/// All options. Padding of one octet has type 0, longer padding type 1.
 struct Options<'a>(&'a [u8]);
 
 impl<'a> Iterator for Options<'a> {
@@ -60,9 +55,7 @@ impl<'a> Iterator for Options<'a> {
 /// The extension headers of a packet, and what comes after them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extensions<'a> {
-    /// Hop-by-hop options.
     pub hop_by_hop: Option<Extension<'a>>,
-    /// End-to-end options.
     pub end_to_end: Option<Extension<'a>>,
     /// The protocol of the rest.
     pub next_header: u8,
@@ -75,7 +68,7 @@ impl<'a> Extensions<'a> {
     /// octets each.
     ///
     /// # Errors
-    /// If one is malformed.
+    /// If a header is malformed.
     pub fn decode(next: u8, payload: &'a [u8]) -> Result<Self, ExtensionError> {
         let mut all = Self { hop_by_hop: None, end_to_end: None, next_header: next, rest: payload };
         while matches!(all.next_header, next_header::HOP_BY_HOP | next_header::END_TO_END) {
@@ -91,8 +84,8 @@ impl<'a> Extensions<'a> {
             if all.end_to_end.is_some() || (hop_by_hop && all.hop_by_hop.is_some()) {
                 return Err(ExtensionError::Order);
             }
-            let place = if hop_by_hop { &mut all.hop_by_hop } else { &mut all.end_to_end };
-            *place = Some(Extension { options });
+            let extension = if hop_by_hop { &mut all.hop_by_hop } else { &mut all.end_to_end };
+            *extension = Some(Extension { options });
             (all.next_header, all.rest) = (next, rest);
         }
         Ok(all)

@@ -1,4 +1,4 @@
-//! The SCION header: common part, addresses, path; decoded whole, or only as far as a router needs.
+//! The SCION header: common header, addresses and path. [`Header`] decodes all of it, [`Layout`] only what a router reads.
 
 mod address;
 mod extension;
@@ -27,13 +27,9 @@ pub(crate) mod field {
 
 /// Numbers of the protocols that follow the header.
 pub mod next_header {
-    /// UDP.
     pub const UDP: u8 = 17;
-    /// Hop-by-hop options.
     pub const HOP_BY_HOP: u8 = 200;
-    /// End-to-end options.
     pub const END_TO_END: u8 = 201;
-    /// SCMP.
     pub const SCMP: u8 = 202;
     /// BFD between routers.
     pub const BFD: u8 = 203;
@@ -50,28 +46,23 @@ pub enum PathType {
     OneHop,
 }
 
-/// Why the octets are no SCION packet.
+/// Why octets are not a SCION packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum HeaderError {
     /// Fewer octets than the fixed part or the header's own length.
-    #[error("{have} octets where {need} are needed")]
-    Truncated {
-        /// What is needed at least.
-        need: usize,
-        /// What is there.
-        have: usize,
-    },
+    #[error("{have} octets where a header needs {need}")]
+    Truncated { need: usize, have: usize },
     /// Not version 0.
-    #[error("version {0}")]
+    #[error("SCION version {0}, not 0")]
     Version(u8),
     /// The header length is less than its parts.
     #[error("a header of {0} octets is shorter than its parts")]
     HeaderLength(usize),
     /// The payload is longer or shorter than the header says.
-    #[error("a payload of {said} octets is said, {have} are there")]
+    #[error("the header says {declared} octets of payload, {have} follow it")]
     PayloadLength {
         /// `PayloadLen`.
-        said: usize,
+        declared: usize,
         /// What follows the header.
         have: usize,
     },
@@ -80,22 +71,20 @@ pub enum HeaderError {
     Path(#[from] PathError),
 }
 
-/// What a router reads of a header before it looks at the path's fields: all lengths are checked against the packet.
+/// Where the parts of a packet lie, and what a router reads before it looks at hop fields. All lengths have been checked
+/// against the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// Octets of the whole header.
     pub header_len: usize,
     /// Where the path begins.
     pub path: usize,
-    /// Its kind.
     pub path_type: PathType,
     /// What follows the header.
     pub next_header: u8,
     /// Type and length bits of both hosts: destination's in the high nibble.
     pub address_types: u8,
-    /// Destination.
     pub dst: IsdAs,
-    /// Source.
     pub src: IsdAs,
     /// Pointers and lengths of a standard path; zero otherwise.
     pub position: Position,
@@ -105,7 +94,7 @@ impl Layout {
     /// Checks lengths, pointers and bounds of `packet`, in that order.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first rule that the octets break.
     #[inline(always)]
     pub fn decode(packet: &[u8]) -> Result<Self, HeaderError> {
         let have = packet.len();
@@ -120,7 +109,7 @@ impl Layout {
         }
         let payload = usize::from(u16::from_be_bytes([fixed[6], fixed[7]]));
         if header_len + payload != have {
-            return Err(HeaderError::PayloadLength { said: payload, have: have - header_len });
+            return Err(HeaderError::PayloadLength { declared: payload, have: have - header_len });
         }
         let address_types = fixed[field::ADDRESS_TYPES];
         let hosts = 8 + 4 * usize::from(address_types >> 4 & 3) + 4 * usize::from(address_types & 3);
@@ -188,15 +177,10 @@ pub struct Header {
     pub flow_id: u32,
     /// What follows the header, one of [`next_header`] or another protocol number.
     pub next_header: u8,
-    /// Destination AS.
     pub dst: IsdAs,
-    /// Source AS.
     pub src: IsdAs,
-    /// Destination host.
     pub dst_host: HostAddress,
-    /// Source host.
     pub src_host: HostAddress,
-    /// The path.
     pub path: Path,
 }
 
@@ -204,7 +188,7 @@ impl Header {
     /// Decodes the header of `packet`, and gives the payload.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first rule that the octets break.
     pub fn decode(packet: &[u8]) -> Result<(Self, &[u8]), HeaderError> {
         let layout = Layout::decode(packet)?;
         let word = u32::from_be_bytes([packet[0], packet[1], packet[2], packet[3]]);
@@ -225,7 +209,7 @@ impl Header {
         Ok((header, &packet[layout.header_len..]))
     }
 
-    /// Octets of the header.
+    /// Octets on the wire.
     #[must_use]
     pub fn wire_len(&self) -> usize {
         field::HOSTS + self.dst_host.wire_len() + self.src_host.wire_len() + self.path.wire_len()
@@ -253,7 +237,6 @@ impl Header {
 /// A header and what follows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// The header.
     pub header: Header,
     /// At most 65,535 octets.
     pub payload: Vec<u8>,
@@ -263,7 +246,7 @@ impl Packet {
     /// Decodes all of `packet`.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first rule that the octets break.
     pub fn decode(packet: &[u8]) -> Result<Self, HeaderError> {
         let (header, payload) = Header::decode(packet)?;
         Ok(Self { header, payload: payload.to_vec() })

@@ -12,7 +12,7 @@ pub(crate) const INFO_LEN: usize = 8;
 /// Octets of a hop field.
 pub(crate) const HOP_LEN: usize = 12;
 
-/// Why the octets are no path.
+/// Why octets are not a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum PathError {
     /// The header ends before the path does, or after it.
@@ -37,7 +37,7 @@ pub enum PathError {
         /// `CurrHF`.
         hop: u8,
     },
-    /// A path type that we do not know.
+    /// An unknown path type.
     #[error("path type {0}")]
     UnknownType(u8),
 }
@@ -54,7 +54,7 @@ pub struct PathMeta {
 }
 
 impl PathMeta {
-    /// Reads the four octets; the six reserved bits are passed over.
+    /// Reads the four octets; the six reserved bits are ignored.
     #[inline]
     #[must_use]
     pub fn read(octets: [u8; 4]) -> Self {
@@ -75,7 +75,7 @@ impl PathMeta {
     /// pointers agree.
     ///
     /// # Errors
-    /// What the counts or the pointers break.
+    /// The rule that counts or pointers break.
     pub fn check(self) -> Result<(usize, usize), PathError> {
         let position = Position::read(self.octets())?;
         Ok((position.segments, position.hops))
@@ -112,7 +112,7 @@ impl Position {
     /// that the pointers agree.
     ///
     /// # Errors
-    /// What the counts or the pointers break.
+    /// The rule that counts or pointers break.
     #[inline(always)]
     pub fn read(octets: [u8; 4]) -> Result<Self, PathError> {
         let word = u32::from_be_bytes(octets) as usize;
@@ -155,7 +155,7 @@ pub struct InfoField {
 }
 
 impl InfoField {
-    /// Reads the eight octets; reserved bits are passed over.
+    /// Reads the eight octets; reserved bits are ignored.
     #[inline]
     #[must_use]
     pub fn read(octets: &[u8; 8]) -> Self {
@@ -195,7 +195,7 @@ pub struct HopField {
 }
 
 impl HopField {
-    /// Reads the twelve octets; reserved bits are passed over.
+    /// Reads the twelve octets; reserved bits are ignored.
     #[inline]
     #[must_use]
     pub fn read(octets: &[u8; 12]) -> Self {

@@ -26,6 +26,7 @@ pub fn machine(config: &MemberConfig) -> MachineConfig {
         stale: Duration::from_secs(*member.stale_secs.get_ref()),
         settle: Duration::from_secs(*member.settle_secs.get_ref()),
         lab: member.lab,
+        validates: false, // set with the attestation that `MemberProxy::new` gets
     }
 }
 

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use wayleave_core::Now;
-use wayleave_dataplane::frame::{Action, BURST, Frame, Ingress};
-use wayleave_dataplane::scion::{Config, ConfigError, EpochKey, Interface, Keys, Link, Owner, Router};
+use wayleave_dataplane::frame::{BURST, Frame, Ingress};
+use wayleave_dataplane::scion::{Action, Config, ConfigError, EpochKey, Interface, Keys, Link, Owner, Router};
 use wayleave_packet::platypus::verify::is_martian;
 use wayleave_packet::scion::{ForwardingKey, HostAddress, Layout, Service, next_header};
 use wayleave_runtime::packets::Burst;

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use wayleave_core::{Instant, Now};
-use wayleave_dataplane::frame::{Action, Frame, Ingress};
-use wayleave_dataplane::scion::{Config, Interface, Keys, Link, Owner, Router as Model};
+use wayleave_dataplane::frame::{Frame, Ingress};
+use wayleave_dataplane::scion::{Action, Config, Interface, Keys, Link, Owner, Router as Model};
 use wayleave_lab::netns::NetworkNamespace;
 use wayleave_packet::scion::{ForwardingKey, Hop, HostAddress, IsdAs, Packet, Path};
 use wayleave_runtime::clock::unix_now;

@@ -1,5 +1,5 @@
-//! CMAC of sixteen messages under a key for each, which may be derived from another one, as a capability's secret is from a
-//! waypoint's key.
+//! CMAC of sixteen messages, each under a key of its own that is derived from a common key on the way, as a capability's
+//! secret is from a waypoint's key.
 
 use zeroize::Zeroizing;
 
@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 use super::Code;
 use super::{Block, CmacKey, Columns, CpuKernel, LANES, Parts, cmac_each, rows};
 
-/// Of how many blocks all of them are, the last one perhaps incomplete; `None` if they differ.
+/// The number of blocks that every tail has, the last one perhaps incomplete; `None` if they differ.
 #[inline(always)]
 pub(super) fn common_blocks(tails: &[&[u8]; LANES]) -> Option<usize> {
     let blocks = |tail: &[u8]| tail.len().div_ceil(16);
@@ -15,10 +15,10 @@ pub(super) fn common_blocks(tails: &[&[u8]; LANES]) -> Option<usize> {
     (differ == 0).then(|| blocks(tails[0]))
 }
 
-/// A key or what it is derived from, and the first three blocks of a message.
+/// The input of a key's derivation, or the key itself, and then the first three blocks of a message.
 pub type Row = [Block; 4];
 
-/// As [`tag_rows`], for rows that lie by columns: word `w` of row `p` is `columns[w][p]`.
+/// [`tag_rows`] of rows in columns: word `w` of row `p` is `columns[w][p]`.
 pub fn tag_columns(
     kernel: CpuKernel,
     keys: &[(&CmacKey, u16)],
@@ -35,9 +35,13 @@ pub fn tag_columns(
     tag_rows(kernel, keys, &out, tails, tags)
 }
 
-/// The tags of [`LANES`] messages, each made of the last three blocks of a row and of a tail. The key of a message is
-/// the CMAC of its row's first block under the one of `keys` whose bit is set at the message's place, or that block itself
-/// where none is. Returns whether it did: tails must be of as many blocks each.
+/// Computes the tags of [`LANES`] messages, each of which consists of the last three blocks of its row and of its tail.
+///
+/// Every one of `keys` has a mask of lanes. The key of a lane's message is the CMAC of the row's first block under the key
+/// whose mask has the lane, or that block itself if no mask has it. Masks and lengths are public; the time depends on
+/// nothing else.
+///
+/// Returns false, without tags, unless all tails have the same number of blocks.
 pub fn tag_rows(
     kernel: CpuKernel,
     keys: &[(&CmacKey, u16)],

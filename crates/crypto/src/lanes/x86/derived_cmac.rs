@@ -1,5 +1,5 @@
-//! CMAC under derived keys of sixteen messages of as many blocks each, everything in registers from the key's input to the
-//! tag.
+//! CMAC under derived keys of sixteen messages of equal numbers of blocks. Everything stays in registers, from the input of
+//! the keys to the tags.
 
 use std::arch::x86_64::{
     __m512i, _mm_maskz_loadu_epi8, _mm256_storeu_si256, _mm512_castsi128_si512, _mm512_cvtepi32_epi16,
@@ -8,21 +8,23 @@ use std::arch::x86_64::{
     _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
-use super::super::rows::common_blocks;
+use super::super::derived_cmac::common_blocks;
 use super::super::{Block, CmacKey, Code, Columns, CpuKernel, LANES, Row};
 use super::{Vector, across, encrypt_vectors, schedule_and_encrypt, splat_all};
 
-/// Vectors side by side.
+/// Vectors of four blocks each, one block for every message.
 const VECTORS: usize = 4;
 
-/// Which message is in block `lane` of vector `side`: the next one after the block before it, or after the same block of the
-/// vector before where vectors are `TURNED`.
+/// The message in block `block` of vector `vector`. Messages that come in rows fill one vector after the other. Messages that
+/// come in columns are `TRANSPOSED` only within quarters of vectors, which saves four permutations a block: they fill block 0
+/// of each vector, then block 1, and so on.
 #[inline(always)]
-fn place<const TURNED: bool>(side: usize, lane: usize) -> usize {
-    if TURNED { VECTORS * lane + side } else { VECTORS * side + lane }
+fn message_of<const TRANSPOSED: bool>(vector: usize, block: usize) -> usize {
+    if TRANSPOSED { VECTORS * block + vector } else { VECTORS * vector + block }
 }
 
-/// See [`super::super::tag_rows`]. Of the wide kernel, as all `keys` are of a vector kernel.
+/// See [`super::super::tag_rows`]; for the VAES-512 kernel. All `keys` are of a vector kernel: a portable one has no round
+/// keys.
 pub(crate) fn tag_rows(
     kernel: CpuKernel,
     keys: &[(&CmacKey, u16)],
@@ -37,10 +39,10 @@ pub(crate) fn tag_rows(
         // SAFETY: this function has the features, a row has 64 octets, and every tail has as many blocks.
         unsafe {
             let mut heads = [[__m512i::zero(); VECTORS]; 4];
-            for (side, rows) in rows.as_chunks::<VECTORS>().0.iter().enumerate() {
+            for (vector, rows) in rows.as_chunks::<VECTORS>().0.iter().enumerate() {
                 let [a, b, c, d] = rows.each_ref().map(|row| _mm512_loadu_si512(row.as_ptr().cast()));
                 for (head, block) in heads.iter_mut().zip(across(a, b, c, d)) {
-                    head[side] = block;
+                    head[vector] = block;
                 }
             }
             let state = tag::<false>(keys, heads, tails, blocks);
@@ -55,7 +57,7 @@ pub(crate) fn tag_rows(
     unsafe { wide(keys, rows, tails, tags) }
 }
 
-/// See [`super::super::tag_columns`]; kernels as of [`tag_rows`].
+/// See [`super::super::tag_columns`]; the same kernels as for [`tag_rows`].
 pub(crate) fn tag_columns(
     kernel: CpuKernel,
     keys: &[(&CmacKey, u16)],
@@ -71,7 +73,7 @@ pub(crate) fn tag_columns(
             let mut heads = [[__m512i::zero(); VECTORS]; 4];
             for (head, words) in heads.iter_mut().zip(columns.as_chunks::<4>().0) {
                 let [a, b, c, d] = words.each_ref().map(|word| _mm512_loadu_si512(word.as_ptr().cast()));
-                *head = within(a, b, c, d);
+                *head = blocks_within_quarters(a, b, c, d);
             }
             let [a, b, c, d] = tag::<true>(keys, heads, tails, blocks);
             for (state, tags) in across(a, b, c, d).iter().zip(tags.as_chunks_mut::<VECTORS>().0) {
@@ -85,10 +87,13 @@ pub(crate) fn tag_columns(
     unsafe { wide(keys, columns, tails, tags) }
 }
 
-/// The tags of messages whose first blocks, keys or their inputs among them, lie in vectors. The caller has the features, and
-/// every tail as many blocks.
+/// The tags of messages whose keys' inputs and first three blocks lie in vectors.
+///
+/// Constant time: branches depend on the number of blocks and on the masks of `keys` alone, which are public (packets carry
+/// them in clear). Keys, octets and tags only pass through vector arithmetic. The caller has the features, and all tails
+/// have `blocks` blocks.
 #[inline(always)]
-unsafe fn tag<const TURNED: bool>(
+unsafe fn tag<const TRANSPOSED: bool>(
     keys: &[(&CmacKey, u16)],
     [inputs, first, second, third]: [[__m512i; VECTORS]; 4],
     tails: &[&[u8]; LANES],
@@ -101,34 +106,38 @@ unsafe fn tag<const TURNED: bool>(
             let round_keys: [__m512i; 11] = splat_all(key.single().round_keys());
             let mut out = inputs;
             encrypt_vectors(&mut out, |round, _| round_keys[round]);
+            // The common case: all lanes are under one key, and nothing is chosen.
             if *lanes == u16::MAX {
                 secrets = out;
                 continue;
             }
-            for side in 0..VECTORS {
-                let bit = |lane: usize| ((lanes >> place::<TURNED>(side, lane)) as u8 & 1) << lane;
+            for vector in 0..VECTORS {
+                let bit = |lane: usize| ((lanes >> message_of::<TRANSPOSED>(vector, lane)) as u8 & 1) << lane;
                 let bits = (0..VECTORS).fold(0, |bits, lane| bits | bit(lane));
-                secrets[side] = __m512i::choose(bits, out[side], secrets[side]);
+                secrets[vector] = __m512i::choose(bits, out[vector], secrets[vector]);
             }
         }
+        // `once` becomes the encryption of the zero block, of which the subkeys are made (RFC 4493 section 2.3).
         let (mut once, mut state) = ([__m512i::zero(); VECTORS], first);
         let own = schedule_and_encrypt(secrets, &mut once, &mut state);
-        let key = |round: usize, side: usize| own[round][side];
-        for side in 0..VECTORS {
-            state[side] = state[side].xor(second[side]);
+        let key = |round: usize, vector: usize| own[round][vector];
+        for vector in 0..VECTORS {
+            state[vector] = state[vector].xor(second[vector]);
         }
         encrypt_vectors(&mut state, key);
-        for side in 0..VECTORS {
-            state[side] = state[side].xor(third[side]);
+        for vector in 0..VECTORS {
+            state[vector] = state[vector].xor(third[vector]);
         }
+        // All blocks of the tails but the last, four at a time while there are as many: so a cache line of each message is
+        // read once, though sixteen messages push each other out of the cache.
         let mut index = 0;
         while index + 1 < blocks {
             encrypt_vectors(&mut state, key);
             if index + 4 < blocks {
                 let mut four = [[__m512i::zero(); 4]; VECTORS];
-                for (side, four) in four.iter_mut().enumerate() {
+                for (vector, four) in four.iter_mut().enumerate() {
                     *four = __m512i::gather_four(|lane| {
-                        let tail = tails[place::<TURNED>(side, lane)];
+                        let tail = tails[message_of::<TRANSPOSED>(vector, lane)];
                         &*tail.get_unchecked(16 * index..16 * index + 64).as_ptr().cast()
                     });
                 }
@@ -142,9 +151,9 @@ unsafe fn tag<const TURNED: bool>(
                 }
                 index += 4;
             } else {
-                for (side, state) in state.iter_mut().enumerate() {
+                for (vector, state) in state.iter_mut().enumerate() {
                     *state = state.xor(__m512i::gather(|lane| {
-                        let tail = tails[place::<TURNED>(side, lane)];
+                        let tail = tails[message_of::<TRANSPOSED>(vector, lane)];
                         &*tail.get_unchecked(16 * index..16 * index + 16).as_ptr().cast()
                     }));
                 }
@@ -154,13 +163,14 @@ unsafe fn tag<const TURNED: bool>(
         if blocks > 0 {
             encrypt_vectors(&mut state, key);
         }
-        let ends = Ends::of::<TURNED>(tails, blocks);
-        for (side, state) in state.iter_mut().enumerate() {
-            let single = once[side].double();
+        // The last block, padded, and K1 where it is complete or K2 where it is not (RFC 4493 section 2.4).
+        let ends = Ends::of::<TRANSPOSED>(tails, blocks);
+        for (vector, state) in state.iter_mut().enumerate() {
+            let single = once[vector].double();
             if blocks > 0 {
-                *state = state.xor(ends.gather::<TURNED>(tails, side));
+                *state = state.xor(ends.gather::<TRANSPOSED>(tails, vector));
             }
-            let complete = (ends.complete >> (VECTORS * side)) as u8 & 0xf;
+            let complete = (ends.complete >> (VECTORS * vector)) as u8 & 0xf;
             *state = state.xor(__m512i::choose(complete, single, single.double()));
         }
         encrypt_vectors(&mut state, key);
@@ -168,28 +178,28 @@ unsafe fn tag<const TURNED: bool>(
     }
 }
 
-/// Four columns of words become blocks of four words within their quarters of the vectors: the first vector has blocks 0, 4,
-/// 8 and 12, the next one 1, 5, 9 and 13, and so on.
+/// Four columns of words become blocks of four words, each within its quarter of the vectors: the first vector has messages
+/// 0, 4, 8 and 12, the next one 1, 5, 9 and 13, and so on.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn within(a: __m512i, b: __m512i, c: __m512i, d: __m512i) -> [__m512i; VECTORS] {
-    let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
-    let (ab_behind, cd_behind) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
+fn blocks_within_quarters(a: __m512i, b: __m512i, c: __m512i, d: __m512i) -> [__m512i; VECTORS] {
+    let (ab_low, cd_low) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
+    let (ab_high, cd_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
     [
-        _mm512_unpacklo_epi64(ab, cd),
-        _mm512_unpackhi_epi64(ab, cd),
-        _mm512_unpacklo_epi64(ab_behind, cd_behind),
-        _mm512_unpackhi_epi64(ab_behind, cd_behind),
+        _mm512_unpacklo_epi64(ab_low, cd_low),
+        _mm512_unpackhi_epi64(ab_low, cd_low),
+        _mm512_unpacklo_epi64(ab_high, cd_high),
+        _mm512_unpackhi_epi64(ab_high, cd_high),
     ]
 }
 
-/// Where the last blocks of tails begin and end; all in the order of [`place`].
+/// Where the last blocks of tails begin and end, in the order of [`message_of`].
 struct Ends {
     begin: usize,
     /// A bit for each octet that a last block has.
     octets: [u16; LANES],
-    /// A bit for the place behind the last octet of each; none where there are sixteen.
-    behind: [u64; VECTORS],
+    /// A bit for the octet behind the last one of each, where the padding begins; none where there are sixteen octets.
+    padding: [u64; VECTORS],
     /// A bit for each tail whose last block is complete, or that has none.
     complete: u16,
 }
@@ -197,20 +207,21 @@ struct Ends {
 impl Ends {
     /// Of tails of as many `blocks`. The caller has the features.
     #[inline(always)]
-    unsafe fn of<const TURNED: bool>(tails: &[&[u8]; LANES], blocks: usize) -> Self {
+    unsafe fn of<const TRANSPOSED: bool>(tails: &[&[u8]; LANES], blocks: usize) -> Self {
         let begin = 16 * blocks.saturating_sub(1);
-        let lengths: [u32; LANES] =
-            std::array::from_fn(|at| (tails[place::<TURNED>(at / VECTORS, at % VECTORS)].len() - begin) as u32);
-        let mut ends = Self { begin, octets: [0; LANES], behind: [0; VECTORS], complete: u16::MAX };
+        let lengths: [u32; LANES] = std::array::from_fn(|at| {
+            (tails[message_of::<TRANSPOSED>(at / VECTORS, at % VECTORS)].len() - begin) as u32
+        });
+        let mut ends = Self { begin, octets: [0; LANES], padding: [0; VECTORS], complete: u16::MAX };
         // SAFETY: the caller has the features; sixteen words have 64 octets, and as many halves have 32.
         unsafe {
             let one = _mm512_set1_epi32(1);
-            let behind = _mm512_sllv_epi32(one, _mm512_loadu_si512(lengths.as_ptr().cast()));
-            let octets = _mm512_cvtepi32_epi16(_mm512_sub_epi32(behind, one));
+            let padding = _mm512_sllv_epi32(one, _mm512_loadu_si512(lengths.as_ptr().cast()));
+            let octets = _mm512_cvtepi32_epi16(_mm512_sub_epi32(padding, one));
             _mm256_storeu_si256(ends.octets.as_mut_ptr().cast(), octets);
-            _mm256_storeu_si256(ends.behind.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(behind));
+            _mm256_storeu_si256(ends.padding.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(padding));
             if blocks > 0 {
-                ends.complete = _mm512_testn_epi32_mask(behind, _mm512_set1_epi32(0xffff));
+                ends.complete = _mm512_testn_epi32_mask(padding, _mm512_set1_epi32(0xffff));
             }
         }
         ends
@@ -219,18 +230,18 @@ impl Ends {
     /// The last blocks of the tails of a vector, padded (RFC 4493 section 2.4). The caller has the features; `tails` are
     /// those that these ends are of, in the same order, and have a block.
     #[inline(always)]
-    unsafe fn gather<const TURNED: bool>(&self, tails: &[&[u8]; LANES], side: usize) -> __m512i {
+    unsafe fn gather<const TRANSPOSED: bool>(&self, tails: &[&[u8]; LANES], vector: usize) -> __m512i {
         // SAFETY: the caller has the features; only as many octets are read as there are.
         unsafe {
             let one = |lane: usize| {
-                let tail = tails[place::<TURNED>(side, lane)];
-                _mm_maskz_loadu_epi8(self.octets[VECTORS * side + lane], tail.as_ptr().add(self.begin).cast())
+                let tail = tails[message_of::<TRANSPOSED>(vector, lane)];
+                _mm_maskz_loadu_epi8(self.octets[VECTORS * vector + lane], tail.as_ptr().add(self.begin).cast())
             };
-            let vector = _mm512_castsi128_si512(one(0));
-            let vector = _mm512_inserti32x4::<1>(vector, one(1));
-            let vector = _mm512_inserti32x4::<2>(vector, one(2));
-            let vector = _mm512_inserti32x4::<3>(vector, one(3));
-            _mm512_mask_blend_epi8(self.behind[side], vector, _mm512_set1_epi8(-0x80))
+            let blocks = _mm512_castsi128_si512(one(0));
+            let blocks = _mm512_inserti32x4::<1>(blocks, one(1));
+            let blocks = _mm512_inserti32x4::<2>(blocks, one(2));
+            let blocks = _mm512_inserti32x4::<3>(blocks, one(3));
+            _mm512_mask_blend_epi8(self.padding[vector], blocks, _mm512_set1_epi8(-0x80))
         }
     }
 }

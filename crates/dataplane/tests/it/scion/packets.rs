@@ -6,7 +6,8 @@ use wayleave_packet::scion::{
     next_header,
 };
 
-use super::{HERE, INTERFACES, Random, TIME, key, neighbor};
+use super::fixture::{HERE, INTERFACES, TIME, key, neighbor};
+use crate::common::Random;
 
 pub const ELSEWHERE: IsdAs = IsdAs(0x0002_ff00_0000_0222);
 pub const FARAWAY: IsdAs = IsdAs(0x0003_ff00_0000_0333);

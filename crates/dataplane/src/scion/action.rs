@@ -1,10 +1,35 @@
-//! What a core counts: what became of packets, each drop with its reason.
+//! What a SCION router does with a packet, why it does not forward one, and what a core counts.
+
+use wayleave_packet::scion::verify;
+
+/// What happens to a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// It is dropped.
+    Drop(Reason),
+    /// It leaves by this interface of this router.
+    Forward(u16),
+    /// It goes to another router of this AS, by its index in the configuration: that one has the egress interface.
+    Sibling(u16),
+    /// It goes to the host of this AS that the header names.
+    Deliver,
+    /// It is control traffic of this router (BFD).
+    Control,
+    /// The octets are now an SCMP message, which goes back to where the packet came from; the reason says why.
+    Answer(Reason),
+}
+
+impl Default for Action {
+    fn default() -> Self {
+        Self::Drop(Reason::Unprocessed)
+    }
+}
 
 /// Why a packet was not forwarded.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Reason {
-    /// No check was made: the value before processing.
+    /// The packet was not processed: the default.
     Unprocessed,
     /// Lengths, version or counts of the header.
     Malformed,
@@ -16,13 +41,13 @@ pub enum Reason {
     Extension,
     /// A path type that is not routed.
     PathType,
-    /// The packet came in elsewhere than its hop field says.
+    /// The packet came in by another interface than its hop field names.
     WrongIngress,
-    /// A packet in transit that does not come from the router that owns its way in.
+    /// A packet in transit that does not come from the router by which it entered the AS.
     TransitSource,
-    /// The source AS cannot be here.
+    /// A packet with this source AS cannot be here.
     SourceAddress,
-    /// The destination AS cannot be here.
+    /// A packet with this destination AS cannot be here.
     DestinationAddress,
     /// The hop field has expired.
     Expired,
@@ -30,7 +55,7 @@ pub enum Reason {
     Future,
     /// The MAC is wrong.
     BadMac,
-    /// The way out is no interface of this AS, or not one that this packet may take.
+    /// The egress interface does not exist, or this packet may not use it.
     UnknownEgress,
     /// These two links may not be used one after the other within a segment.
     Direction,
@@ -38,18 +63,18 @@ pub enum Reason {
     SegmentChange,
     /// The path ends before its destination.
     PathEnd,
-    /// The link behind the way out is down.
+    /// The link at the egress interface is down.
     LinkDown,
     /// A one-hop path that does not fit its link.
     OneHop,
-    /// Not dropped: a traceroute request that was answered.
+    /// A traceroute request; it was answered.
     Traceroute,
-    /// So many wrong MACs came in by the same interface that none of its MACs is checked for now.
+    /// The interface brought so many wrong MACs that its packets are dropped unchecked for now.
     Throttled,
 }
 
 impl Reason {
-    /// All reasons in the order of their numbers.
+    /// All reasons, in the order of their discriminants.
     pub const ALL: [Self; 21] = [
         Self::Unprocessed,
         Self::Malformed,
@@ -74,7 +99,7 @@ impl Reason {
         Self::Throttled,
     ];
 
-    /// Its name in metrics.
+    /// The name in metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -103,29 +128,48 @@ impl Reason {
     }
 }
 
-/// One core's counters, on cache lines of their own.
+impl From<verify::Reason> for Reason {
+    #[inline]
+    fn from(reason: verify::Reason) -> Self {
+        match reason {
+            verify::Reason::Malformed => Self::Malformed,
+            verify::Reason::PacketSize => Self::PacketSize,
+            verify::Reason::MalformedPath => Self::MalformedPath,
+            verify::Reason::Extension => Self::Extension,
+            verify::Reason::PathType => Self::PathType,
+            verify::Reason::WrongIngress => Self::WrongIngress,
+            verify::Reason::TransitSource => Self::TransitSource,
+            verify::Reason::SourceAddress => Self::SourceAddress,
+            verify::Reason::DestinationAddress => Self::DestinationAddress,
+            verify::Reason::Expired => Self::Expired,
+            verify::Reason::Future => Self::Future,
+            verify::Reason::BadMac => Self::BadMac,
+            verify::Reason::Direction => Self::Direction,
+            verify::Reason::SegmentChange => Self::SegmentChange,
+            verify::Reason::PathEnd => Self::PathEnd,
+        }
+    }
+}
+
+/// One core's counters. The alignment gives each core cache lines of its own: two, since processors fetch lines in pairs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[repr(align(128))]
 pub struct Counters {
-    /// Sent to neighbours.
     pub forwarded: u64,
-    /// Sent to other routers of this AS.
     pub to_siblings: u64,
-    /// Sent to hosts of this AS.
     pub delivered: u64,
-    /// Control traffic of this router.
     pub control: u64,
-    /// Answers sent; the packets they answer are counted by their reason too.
+    /// SCMP messages sent; the packets that they answer are counted by their reasons too.
     pub answered: u64,
-    /// Answers that the rate limit, the question's length or its kind forbade.
+    /// SCMP messages not sent: over the rate limit, or longer than the packet.
     pub unanswered: u64,
-    /// Hop fields whose MAC was checked: one AES block each, apart from lanes that are computed because others are.
+    /// Hop fields whose MAC was checked, at one AES block each. Lanes without a packet that needs it are not counted.
     pub macs: u64,
     reasons: [u64; Reason::ALL.len()],
 }
 
 impl Counters {
-    /// Packets that were not forwarded for `reason`.
+    /// Packets that were not forwarded, for this reason.
     #[must_use]
     pub fn of(&self, reason: Reason) -> u64 {
         self.reasons[reason as usize]
@@ -137,9 +181,8 @@ impl Counters {
         self.reasons.iter().sum()
     }
 
-    /// Counts what became of a packet.
-    pub fn count(&mut self, action: crate::frame::Action) {
-        use crate::frame::Action;
+    /// Counts what happened to one packet.
+    pub fn count(&mut self, action: Action) {
         match action {
             Action::Forward(_) => self.forwarded += 1,
             Action::Sibling(_) => self.to_siblings += 1,

@@ -1,12 +1,8 @@
-//! What the tests of the SCION router share: an AS, packets for it, and the model.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
-
-pub mod model;
-pub mod packets;
+//! What the tests of the SCION router share: an AS with interfaces of every kind, and a router of it.
 
 use wayleave_core::{Instant, Now, UnixTime};
-use wayleave_dataplane::frame::{Action, Frame, Ingress};
-use wayleave_dataplane::scion::{Config, Interface, Keys, Link, Owner, Router};
+use wayleave_dataplane::frame::{Frame, Ingress};
+use wayleave_dataplane::scion::{Action, Config, Interface, Keys, Link, Owner, Router};
 use wayleave_packet::scion::{ForwardingKey, HostAddress, IsdAs};
 
 /// Unix seconds at which packets are valid unless a test says otherwise.
@@ -90,35 +86,4 @@ pub fn process(router: &mut Router, packet: &[u8], ingress: Ingress, now: Now) -
     let mut frames = [Frame { octets: &mut octets, ingress }];
     let action = router.process(&mut frames, now)[0];
     (action, frames[0].octets.to_vec())
-}
-
-/// A generator of random numbers for tests (splitmix64).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-
-    pub fn one_in(&mut self, bound: usize) -> bool {
-        self.below(bound) == 0
-    }
-
-    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
-    }
-}
-
-/// How often the environment asks a test to repeat, or `default`.
-#[allow(clippy::disallowed_methods, reason = "a test's length is told by its environment")]
-pub fn times(variable: &str, default: usize) -> usize {
-    std::env::var(variable).ok().and_then(|count| count.parse().ok()).unwrap_or(default)
 }
