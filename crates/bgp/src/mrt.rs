@@ -141,9 +141,12 @@ struct CommonHeader {
 
 /// Reads a record's header and body; `None` where the source ends between two records.
 fn read_record(source: &mut impl Read) -> io::Result<Option<(CommonHeader, Vec<u8>)>> {
-    let Some(first) = source.by_ref().bytes().next().transpose()? else { return Ok(None) };
-    let mut octets = [first; 12];
-    source.read_exact(&mut octets[1..])?;
+    let mut header = Vec::with_capacity(12);
+    source.by_ref().take(12).read_to_end(&mut header)?;
+    if header.is_empty() {
+        return Ok(None);
+    }
+    let octets: [u8; 12] = header.try_into().map_err(|_| io::ErrorKind::UnexpectedEof)?;
     let word = |at: usize| u32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]);
     let (seconds, kind, subtype, length) = (word(0), (word(4) >> 16) as u16, word(4) as u16, word(8));
     if length > MAX_RECORD {
