@@ -1,6 +1,7 @@
-//! Times forwarding in memory on one core: packets a second and nanoseconds a packet, the best and the median pass.
-//! Arguments: passes, and which (`scion,platypus.64`: all whose names begin so, on the fastest
-//! kernel), and `aligned` where packets are to begin with their slots.
+//! Times forwarding in memory on one core: packets per second and nanoseconds per packet, in the best and the median pass.
+//!
+//! Arguments: passes; the names to measure (`scion,platypus.64`: all that begin so, with the best processor features only);
+//! `aligned` to let all packets begin with their slots.
 #![allow(clippy::disallowed_methods, reason = "an example times; the crate does not")]
 
 use std::time::Instant;

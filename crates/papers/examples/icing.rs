@@ -1,4 +1,4 @@
-//! Times ICING in memory on one core: packets a second and nanoseconds a packet, the best and the median pass.
+//! Times ICING in memory on one core: packets per second and nanoseconds per packet, in the best and the median pass.
 #![allow(clippy::disallowed_methods, reason = "an example times; the crate does not")]
 
 use std::time::Instant;

@@ -38,7 +38,7 @@ pub struct ExchangeTrace {
     pub member_link_bytes: u64,
     /// Time of the whole replay, without setup ahead of need.
     pub elapsed: Duration,
-    /// Time of the setup that the parties did while nothing else was to do.
+    /// Time of the setup that the parties did while they were idle.
     pub setup: Duration,
     /// Routes in all tables at the end.
     pub routes: usize,

@@ -1,5 +1,5 @@
-//! `bench forward`: packets verified and rewritten in memory, beside no processing and beside IPv4 lookup in a full table.
-//! `bench stamp`: headers and bindings put in front of packets in memory.
+//! `bench forward`: verifies and rewrites packets in memory, compared with no processing and with IPv4 lookup in a full table.
+//! `bench stamp`: puts headers and bindings in front of packets in memory.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ const RECOMPUTED: [[&str; 2]; 3] = [
 
 /// What to measure, and how long.
 pub struct Options<'a> {
-    /// Whether the result of a name is asked for.
+    /// Whether a result is to be measured, by name.
     pub wants: &'a (dyn Fn(&str) -> bool + Sync),
     pub headroom: Headroom,
     pub repetitions: usize,

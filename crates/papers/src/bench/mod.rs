@@ -1,4 +1,4 @@
-//! What the benchmarks run, without a clock of its own: the caller's closure says what time it is.
+//! The work of the benchmarks. It has no clock of its own: the caller's closure returns the time.
 
 pub mod attestation;
 pub mod circuits;

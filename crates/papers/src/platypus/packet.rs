@@ -206,7 +206,7 @@ impl<'a> PaperPacket<'a> {
         &self.datagram[start..binding]
     }
 
-    /// Where the binding of capability `index` lies in the datagram.
+    /// The range of the binding of capability `index` in the datagram.
     #[must_use]
     pub fn binding_range(&self, index: usize) -> Range<usize> {
         let (_, binding) = self.capabilities[..self.count][index];

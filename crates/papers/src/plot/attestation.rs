@@ -30,7 +30,7 @@ fn names() -> Vec<String> {
     names
 }
 
-/// One pair of axes with a named place for each of `places`.
+/// A pair of axes with the named `places` from left to right.
 struct Places<'a> {
     title: &'a str,
     measure: &'a str,

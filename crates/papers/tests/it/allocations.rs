@@ -1,4 +1,4 @@
-//! The fast path takes no memory: a burst allocates nothing, forwarded or stamped, in every format.
+//! Forwarding and stamping a burst allocates no memory, in every format.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -19,7 +19,7 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: everything is done by the system's allocator; a thread's own counter is counted up beside it.
+// SAFETY: the system's allocator does the work; only a counter of the calling thread is incremented.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.with(|count| count.set(count.get() + 1));
@@ -61,7 +61,7 @@ fn bursts_are_forwarded_and_stamped_without_an_allocation() {
     }
 }
 
-/// With revocations, replay filter and accounts, and stamped.
+/// Forwarded with and without revocations, replay filter and accounts; and stamped.
 #[test]
 fn bursts_of_platypus_are_forwarded_and_stamped_without_an_allocation() {
     for kernel in CpuKernel::available() {
@@ -75,7 +75,7 @@ fn bursts_of_platypus_are_forwarded_and_stamped_without_an_allocation() {
         let mut bench = PlatypusStampBench::new(348, kernel, Headroom::Staggered);
         let before = COUNT.with(Cell::get);
         let mut within = 0;
-        // The clock is asked before and after; the packets are put back behind it.
+        // The clock is read before and after the work; restoring the packets comes later.
         let mut clock = || {
             within = COUNT.with(Cell::get) - before;
             Duration::ZERO
@@ -85,7 +85,7 @@ fn bursts_of_platypus_are_forwarded_and_stamped_without_an_allocation() {
     }
 }
 
-/// One by one and together, first and again.
+/// One capability and two, first stamped and then appended.
 #[test]
 fn bursts_are_stamped_by_rule_without_an_allocation() {
     use wayleave_core::{Prefix, UnixTime};

@@ -1,5 +1,5 @@
-//! The published attacks on KC-RSA as the paper has it: each succeeds, which is why only the lab runs it. What the
-//! standard chain makes of the same attacks is in `attacks.rs`.
+//! The published attacks on KC-RSA in the paper's form, where they succeed (KCX-03). The tests of `wayleave-attestation` run
+//! the same attacks against the standard chain, where they fail.
 
 use wayleave_core::Asn;
 use wayleave_crypto::secret::Secret;
@@ -20,7 +20,7 @@ fn scheme(mode: Mode) -> KcRsa {
     scheme
 }
 
-/// A vector that names `to`, as anyone can write one: neighbour lists are public.
+/// A vector that includes `to`. Anyone can write one, since neighbour lists are public.
 fn naming(certificates: &Certificates, from: u32, to: u32) -> BitVector {
     let list = certificates.neighbours(Asn(from));
     let mut vector = BitVector::zeros(u16::try_from(list.len()).expect("a short list"));
@@ -33,7 +33,7 @@ fn own_pair(mode: Mode) -> RawPrivate {
     RawPrivate::generate(&Secret::new([0xad; 32]), mode.moduli())
 }
 
-/// A hop that the holder of `leaked`, a key of the last AS before, signs as the last AS of `path`.
+/// A hop of the last AS of `path`, signed with `leaked`, a key that the AS before it granted.
 fn forge(
     scheme: &KcRsa,
     mode: Mode,
@@ -55,14 +55,14 @@ fn a_sibling_signs_as_its_sibling() {
         let received = chain(&mut scheme, &["192.0.2.0/24"], &[1, 2], 4);
         let received = Attestation::decode(&received).expect("decodes");
         let leaked = RawPrivate::decode(&received.granted, Moduli::Any).expect("the granted key");
-        // AS 4 makes the hop that AS 3 never made. Its export policy is bypassed, and AS 3 drops the route for a loop.
+        // AS 4 signs a hop for AS 3. AS 3's export policy is bypassed, and AS 3 itself drops the route because of the loop.
         let forged = forge(&scheme, mode, &received, &leaked, &[1, 2, 3], 5);
         let verdict = scheme.verify(&announcement(&["192.0.2.0/24"], &[1, 2, 3]), &forged.encode(), Asn(5));
-        // It can go on from there under its own name, since it chose the key that "AS 3" granted.
+        // It can continue under its own name, since it chose the key that "AS 3" granted.
         let forged = forge(&scheme, mode, &received, &leaked, &[1, 2, 3], 4);
         let onward = forge(&scheme, mode, &forged, &own_pair(mode), &[1, 2, 3, 4], 5);
         let onward = scheme.verify(&announcement(&["192.0.2.0/24"], &[1, 2, 3, 4]), &onward.encode(), Asn(5));
-        // A literal chain may fail by its domain; here it does not.
+        // A literal chain may fail because of its domain; this one does not.
         assert!(verdict && onward, "{mode:?}");
     }
 }
@@ -71,21 +71,21 @@ fn a_sibling_signs_as_its_sibling() {
 fn a_leaked_key_claims_a_shorter_path() {
     let mode = Mode::FullDomain;
     let mut scheme = scheme(mode);
-    // The true way from AS 2 to AS 9 has two ASes more.
+    // The true path from AS 2 to AS 9 has two more ASes.
     let true_path = [1, 2, 4, 7, 8];
     let received = chain(&mut scheme, &["192.0.2.0/24"], &true_path, 9);
     assert!(scheme.verify(&announcement(&["192.0.2.0/24"], &true_path), &received, Asn(9)));
-    // AS 9 knows the key that AS 2 granted: in an optional transitive attribute it travels in clear.
+    // AS 9 knows the key that AS 2 granted, since an optional transitive attribute carries it in clear.
     let early = chain(&mut scheme, &["192.0.2.0/24"], &[1, 2], 4);
     let early = Attestation::decode(&early).expect("decodes");
     let leaked = RawPrivate::decode(&early.granted, mode.moduli()).expect("the granted key");
-    // AS 3 lies between AS 2 and AS 9; it announced nothing.
+    // AS 3 is between AS 2 and AS 9 and announced nothing.
     let as_3 = forge(&scheme, mode, &early, &leaked, &[1, 2, 3], 9);
     let as_9 = forge(&scheme, mode, &as_3, &own_pair(mode), &[1, 2, 3, 9], 10);
     let shorter = announcement(&["192.0.2.0/24"], &[1, 2, 3, 9]);
     assert!(shorter.path.len() < true_path.len() + 1);
     assert!(scheme.verify(&shorter, &as_9.encode(), Asn(10)));
-    // Neighbour lists are all that holds it back: AS 2 and AS 9 are none.
+    // Only neighbour lists prevent a direct link: AS 2 and AS 9 are not neighbours.
     let vector = BitVector::zeros(8);
     let path = [Asn(1), Asn(2), Asn(9)];
     let direct = Attestation::extend(mode, Some(&early), &path, vector, &own_pair(mode), &leaked).expect("signs");
@@ -97,7 +97,7 @@ fn one_signature_serves_every_prefix() {
     let mut scheme = scheme(Mode::FullDomain);
     let path = [1, 2, 3];
     let received = chain(&mut scheme, &["192.0.2.0/24"], &path, 5);
-    // Neither prefix nor time is in the formulas: cut from one UPDATE and pasted into another, for all time.
+    // The formulas contain neither prefix nor time: a signature can be pasted into any other UPDATE, for ever.
     assert!(scheme.verify(&announcement(&["203.0.113.0/24"], &path), &received, Asn(5)));
     assert!(scheme.verify(&announcement(&["192.0.2.128/25"], &path), &received, Asn(5)));
 }

@@ -17,7 +17,7 @@ fn scheme() -> KcMt {
     KcMt::new(&Secret::new([4; 32]), OriginStatement::EachTime)
 }
 
-/// What AS `to` receives over `path`.
+/// The attestation that AS `to` receives over `path`.
 fn received(scheme: &mut KcMt, path: &[u32], to: u32) -> Attestation {
     Attestation::decode(&chain(scheme, &["192.0.2.0/24"], path, to)).expect("honest")
 }
@@ -35,7 +35,7 @@ fn forge_hop(scheme: &mut KcMt, path: &[u32], to: u32, seed: &[u8; 16], grants: 
 
 #[test]
 fn a_sibling_forges_as_its_sibling() {
-    // F2: 3 and 4 both hear from 2, and so both hold t_2^-. 3 claims that 4 passed the route on to 5.
+    // F2: 3 and 4 both receive the route from 2, and with it t_2^-. 3 claims that 4 sent the route to 5.
     let mut scheme = scheme();
     scheme.certificates_mut().connect(Asn(2), Asn(4));
     let heard_by_3 = received(&mut scheme, &[1, 2], 3);
@@ -48,8 +48,8 @@ fn a_sibling_forges_as_its_sibling() {
 
 #[test]
 fn who_holds_a_leaked_key_shortens_the_path() {
-    // F3: the real path is 1 2 3 4 and leads to 6. t_1^-, which 2 holds, leaks to 6; 5 neighbours both 1 and 6. So 6
-    // claims 1 5 6, which no one but 1 has signed.
+    // F3: the real path to 6 is 1 2 3 4. t_1^-, which 2 holds, leaks to 6; 5 is a neighbour of 1 and 6. So 6 claims the path
+    // 1 5 6, of which only 1 has signed a hop.
     let mut scheme = scheme();
     scheme.certificates_mut().connect(Asn(1), Asn(5));
     scheme.certificates_mut().connect(Asn(5), Asn(6));
@@ -65,14 +65,14 @@ fn who_holds_a_leaked_key_shortens_the_path() {
 
 #[test]
 fn a_signature_for_one_prefix_serves_another() {
-    // F5: what is signed has no prefix in it.
+    // F5: the signed formula contains no prefix.
     let mut scheme = scheme();
     let attestation = received(&mut scheme, &[1, 2], 3).encode();
     assert!(scheme.verify(&announcement(&["192.0.2.0/24"], &[1, 2]), &attestation, Asn(3)));
     assert!(scheme.verify(&announcement(&["198.51.100.0/24"], &[1, 2]), &attestation, Asn(3)));
 }
 
-/// Everything that an observer of signatures under one tree knows of it.
+/// What an observer of signatures under one tree knows of it.
 #[derive(Default)]
 struct Observed {
     values: HashMap<usize, Value>,
@@ -80,7 +80,7 @@ struct Observed {
 }
 
 impl Observed {
-    /// Learns from a signature: the disclosed values, the nodes beside them, and all that can be computed from them.
+    /// Learns from a signature: the disclosed values, their sibling nodes, and all nodes that follow from them.
     fn learn(&mut self, chosen: &[usize], hors: &[u8]) {
         let mmo = Mmo::default();
         let (values, nodes) = hors.split_at(16 * chosen.len());
@@ -106,7 +106,7 @@ impl Observed {
         }
     }
 
-    /// The signature of a message that names only observed leaves.
+    /// The signature of a message that selects only observed leaves.
     fn forge(&self, chosen: &[usize]) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         for leaf in chosen {
@@ -126,16 +126,17 @@ impl Observed {
     }
 }
 
-/// Grinds for a shorter path after `signatures` observed ones; says after how many tries it verifies, if within `most`.
+/// Grinds for a shorter path after `signatures` observed signatures; returns the number of tries until it verifies, if it is
+/// at most `most`.
 fn grind(signatures: u32, most: u64) -> Option<u64> {
-    // The real path is 1 2 3, and leads to 6, who sees what 2 signs with t_1. 6 is a neighbour of 2, which does not
-    // export to it. So 6 tries keys of its own as t_2 until the hash of 2's message names observed leaves only.
+    // The real path to 6 is 1 2 3, so that 6 sees what 2 signs with t_1. 6 is a neighbour of 2, which does not export to it.
+    // So 6 tries its own keys as t_2 until the hash of 2's message selects only observed leaves.
     let mut scheme = scheme();
     scheme.certificates_mut().connect(Asn(2), Asn(6));
     let mut observed = Observed::default();
     let mut origin = None;
     for number in 0..signatures {
-        // A new neighbour changes 2's vector, and so what it signs.
+        // A new neighbour changes 2's vector, and so its message.
         scheme.certificates_mut().connect(Asn(2), Asn(100 + number));
         let heard = received(&mut scheme, &[1, 2], 3);
         assert!(origin.as_ref().is_none_or(|before: &TreeHop| before.key == heard.hops[0].key), "still one tree");
@@ -163,7 +164,7 @@ fn grind(signatures: u32, most: u64) -> Option<u64> {
 
 #[test]
 fn grinding_forges_after_as_many_signatures_as_the_paper_allows() {
-    // The paper's own figure is a probability of 2^-11 a try; it did not let the forger try offline.
+    // The paper's number is a probability of 2^-11 for each try; it did not consider a forger who tries offline.
     let tried = grind(SIGMA, 40_000).expect("forged");
     assert!(tried < 40_000, "{tried}");
 }

@@ -1,4 +1,4 @@
-//! What all the public-key schemes share: honest chains verify for their receivers, and nothing else does.
+//! Properties of all paper suites and baselines: only honest chains verify, and only for their receivers.
 
 use wayleave_attestation::SuiteId;
 use wayleave_core::Asn;

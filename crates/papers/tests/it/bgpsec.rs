@@ -80,7 +80,7 @@ fn both_published_updates_verify_hop_by_hop() {
     for (path, prefix) in examples() {
         assert_eq!(path.ases().collect::<Vec<_>>(), [Asn(64_496), Asn(65_536)]);
         assert!(keys.verify(&path, &prefix, RECEIVER));
-        // The first hop alone, as AS 65536 received it.
+        // The first hop alone, which AS 65536 received.
         let mut first = path.clone();
         first.segments.remove(0);
         first.blocks[0].signatures.remove(0);
@@ -215,7 +215,7 @@ fn a_world_attests_paths_of_several_prefixes_and_hops() {
 proptest! {
     #[test]
     fn what_decodes_encodes_to_the_same_octets(mut bytes in prop::collection::vec(any::<u8>(), 0..300), cut in 0..210usize) {
-        // Half of the octets are of a good attribute, so that deep paths of the decoder are reached.
+        // Half of the inputs are changed valid attributes, which reach deeper parts of the decoder.
         let good = value(UPDATE_IPV4);
         bytes.splice(0..0, good[..cut.min(good.len())].iter().copied());
         if let Ok(path) = BgpsecPath::decode(&bytes) {

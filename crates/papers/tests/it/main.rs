@@ -1,4 +1,4 @@
-//! The paper suites, baselines and benchmarks' workloads from outside.
+//! The tests of paper suites, baselines and benchmarks, in one binary.
 
 mod allocations;
 mod attacks_paper;

@@ -29,7 +29,7 @@ fn no_mutation_of_path_vector_key_or_signature_verifies() {
     let path = [1, 2, 3];
     let attestation = chain(&mut scheme, &PREFIXES, &path, 4);
     let good = announcement(&PREFIXES, &path);
-    // The granted private key is the next hop's, not the verifier's: its 128 bytes stand last.
+    // The last 128 bytes are the private key granted to the next hop, which the verifier does not use.
     for index in 0..attestation.len() - 128 {
         let mut bad = attestation.clone();
         bad[index] ^= 1 << (index % 8);
@@ -46,8 +46,9 @@ const MOST_LITERAL: u32 = 2_000;
 
 #[test]
 fn the_full_domain_never_fails_and_the_literal_equations_do() {
-    // What fails depends on how moduli are spread: with primes whose two top bits are set, 6 % for each exclusive or.
-    // `WAYLEAVE_KC_RSA_CHAINS` says how many chains (KCX-05). One key for each of 40 ASes; every chain of four takes a random walk among them.
+    // The rate depends on the distribution of moduli: with primes whose two top bits are set, 6 % for each exclusive or.
+    // There is one key for each of 40 ASes; every chain is a random walk over four of them. `WAYLEAVE_KC_RSA_CHAINS` sets the
+    // number of chains (KCX-05).
     let chains = std::env::var_os("WAYLEAVE_KC_RSA_CHAINS");
     let chains: u32 = chains.and_then(|count| count.to_str()?.parse().ok()).unwrap_or(200);
     let mut failures = Vec::new();
@@ -55,7 +56,7 @@ fn the_full_domain_never_fails_and_the_literal_equations_do() {
         let mut scheme = KcRsa::new(&Secret::new([3; 32]), mode);
         let mut state = 1u32;
         let mut failed = 0;
-        // Of the literal equations a few chains show enough.
+        // A few chains suffice for the literal equations.
         let chains = if mode == Mode::Literal { chains.min(MOST_LITERAL) } else { chains };
         for _ in 0..chains {
             let mut path = Vec::new();

@@ -1,4 +1,4 @@
-//! PLA-05: Platypus as published works as published; what breaks it does not break ours.
+//! PLA-05: version 0 works as published; the attacks that break it fail against version 1.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -132,7 +132,7 @@ fn paper_delegation(address: [u8; 4], length: u8, id: u32, kind: DelegationKind)
     PaperDelegation { prefix: PaperPrefix { address: Ipv4Addr::from(address), length }, id: delegation_id(id), kind }
 }
 
-/// Nothing that a router can be told makes it take the paper's protocol, with its UMAC and exclusive-or delegation.
+/// No policy makes a waypoint accept version 0, with its UMAC and its delegation by exclusive or.
 #[test]
 fn a_waypoint_takes_no_packet_of_the_papers_protocol_under_any_policy() {
     for algorithm in [Algorithm::Umac, Algorithm::Cmac] {
@@ -206,24 +206,24 @@ fn standard_passes(here: &Waypoint, hop: Hop, to: [u8; 4], now: u64) -> bool {
     matches!(verdict(here, &stamp(&inner, &route), now), Verdict::Forward(_))
 }
 
-/// P1: at an epoch whose number ends in 0, the previous key ID stands for an epoch to come, and is refused; with the
-/// comparison mended, a secret of fifteen epochs ago passes at an epoch that ends in 15.
+/// P1: in an epoch whose number ends in 0, the previous key ID stands for a future epoch and is refused. With a corrected
+/// comparison, a secret of fifteen epochs ago passes in an epoch that ends in 15.
 #[test]
 fn break_1_a_key_id_that_wraps_stands_for_the_wrong_epoch() {
     let wrap: u64 = (NOW >> N & !0xf) + 16;
-    // Right after the wrap, who still stamps with the previous epoch's secret is not served.
+    // Right after the wrap, packets stamped with the previous epoch's secret are refused.
     let now = wrap << N;
     let previous = paper_secret(Algorithm::Cmac, wrap as u32 - 1);
     let capability = paper_capability(15, None);
     assert!(!paper_passes(&mut paper_router(Algorithm::Cmac), capability, &previous, [203, 0, 113, 9], now));
     let mut mended = paper_router(Algorithm::Cmac).with_modular_id_check();
     assert!(!paper_passes(&mut mended, capability, &previous, [203, 0, 113, 9], now));
-    // At the epoch before the next wrap, the secret of fifteen epochs ago passes as the next one.
+    // In the epoch before the next wrap, the secret of fifteen epochs ago passes as that of the next epoch.
     let last = wrap + 15;
     let expired = paper_secret(Algorithm::Cmac, wrap as u32);
     assert!(paper_passes(&mut mended, paper_capability(0, None), &expired, [203, 0, 113, 9], last << N));
 
-    // Ours: the previous epoch passes beside every wrap, and what is fifteen or sixteen epochs old passes nowhere.
+    // Version 1: the previous epoch passes around every wrap; fifteen or sixteen epochs later it never passes.
     for (stamped, now, passes) in [
         (wrap - 1, wrap, true),
         (wrap + 16, last, true),
@@ -238,7 +238,7 @@ fn break_1_a_key_id_that_wraps_stands_for_the_wrong_epoch() {
     }
 }
 
-/// P6: one holder changes the delegation ID, so that tracking and revocation by ID are gone.
+/// P6: one holder changes the delegation ID, which defeats tracking and revocation by ID.
 #[test]
 fn break_2_a_holder_of_an_xor_delegation_changes_its_number() {
     let (id, forged) = (delegation_id(5), delegation_id(6));
@@ -260,7 +260,7 @@ fn break_2_a_holder_of_an_xor_delegation_changes_its_number() {
     }
 }
 
-/// P6: the holder of any /8 lifts a stranger's /24 to the stranger's whole /8.
+/// P6: the holder of any /8 widens another holder's /24 to that holder's whole /8.
 #[test]
 fn break_3_two_holders_of_xor_delegations_widen_a_prefix() {
     let id = delegation_id(5);
@@ -270,7 +270,7 @@ fn break_3_two_holders_of_xor_delegations_widen_a_prefix() {
     let colluder = XorKeys::begin(&s, delegation_id(99)).step(0, &mine);
     let theirs = PaperPrefix { address: Ipv4Addr::new(203, 0, 113, 0), length: 24 };
     let stranger = XorKeys::begin(&s, id).step(0, &theirs);
-    // The colluder's s_8 is everybody's: it gives the stranger's bits 9 to 24, which come off again.
+    // s_8 is the same for all holders: it gives the terms of bits 9 to 24, which the colluder removes.
     let bits = XorKeys { d: Key128::new([0; 16]), s: colluder.s }.step(8, &theirs).d;
     let lifted = stranger.d.xor(&bits);
     let delegation = paper_delegation([203, 0, 0, 0], 8, 5, DelegationKind::Xor);
@@ -281,7 +281,7 @@ fn break_3_two_holders_of_xor_delegations_widen_a_prefix() {
     let held = |text: &str| secret.delegate(id, text.parse().expect("a prefix")).expect("of the family");
     let (colluder, stranger) = (held("10.0.0.0/8"), held("203.0.113.0/24"));
     let wide: Prefix = "203.0.0.0/8".parse().expect("a prefix");
-    // What the colluder can compute about the stranger's bits: steps from his own secret.
+    // The colluder can compute steps for the other holder's bits from its own secret.
     let along = colluder.narrow("10.0.113.0/24".parse().expect("a prefix")).expect("within");
     let xor = |a: &[u8; 16], b: &[u8; 16]| Key128::new(std::array::from_fn(|i| a[i] ^ b[i]));
     for key in [
@@ -296,7 +296,7 @@ fn break_3_two_holders_of_xor_delegations_widen_a_prefix() {
     }
 }
 
-/// P6: three quarters of a prefix give the fourth.
+/// P6: the keys of three quarters of a prefix give that of the fourth.
 #[test]
 fn break_4_three_quarters_of_an_xor_delegation_give_the_fourth() {
     let id = delegation_id(5);
@@ -321,7 +321,7 @@ fn break_4_three_quarters_of_an_xor_delegation_give_the_fourth() {
     }
 }
 
-/// P7: who was delegated the empty prefix by chaining computes `s`, and is the principal.
+/// P7: the holder of the empty prefix under chaining computes `s` and can act as the principal.
 #[test]
 fn break_5_chaining_to_the_empty_prefix_gives_the_secret_away() {
     let id = delegation_id(5);
@@ -342,7 +342,7 @@ fn break_5_chaining_to_the_empty_prefix_gives_the_secret_away() {
     assert!(standard_passes(&here, Hop { capability, key: held.stamp_key() }, [203, 0, 113, 9], NOW));
 }
 
-/// P3: the published binding leaves the encapsulated protocol open; ours does not.
+/// P3: the published binding does not cover the encapsulated protocol; that of version 1 does.
 #[test]
 fn the_encapsulated_protocol_is_bound_since_version_1() {
     let time = platypus::get_time(N, platypus::key_id(N, NOW), NOW);

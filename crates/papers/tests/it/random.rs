@@ -1,4 +1,4 @@
-//! Random numbers that follow from a seed, and how often a test repeats.
+//! Seeded random numbers, and the number of repetitions of a test.
 
 /// A generator of random numbers for tests (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
@@ -21,7 +21,7 @@ impl Random {
     }
 }
 
-/// How often the environment asks a test to repeat, or `default`.
+/// The repetitions that the environment variable sets, or `default`.
 #[allow(clippy::disallowed_methods, reason = "a test reads its count from the environment")]
 pub(crate) fn times(variable: &str, default: usize) -> usize {
     std::env::var(variable).ok().and_then(|count| count.parse().ok()).unwrap_or(default)

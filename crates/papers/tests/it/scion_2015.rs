@@ -65,7 +65,7 @@ fn the_way_in_and_the_way_out_may_be_two_switches_and_both_verify() {
     assert_eq!(Header::decode(&packet).unwrap().0.pointer, 5);
 }
 
-/// The paper's rules, one packet at a time.
+/// A model: the paper's rules for one packet.
 fn model(key: &OpaqueKey, own: &[u16], octets: &mut [u8], ingress: Ingress) -> Result<Action, Reason> {
     let (header, _) = Header::decode(octets).map_err(|_| Reason::Malformed)?;
     let up = usize::from(header.up);
@@ -116,7 +116,7 @@ fn transit(source: &mut Random, key: &OpaqueKey) -> (Vec<u8>, Ingress) {
     let half = if against { &mut up } else { &mut down };
     let place = 1 + source.below(half.fields.len() - 2);
     half.fields.truncate(place);
-    // Against construction the packet comes in where the beacon went out.
+    // Against construction the packet enters where the beacon left.
     if against {
         half.extend(key, leaves, enters)
     } else {
@@ -130,7 +130,7 @@ fn transit(source: &mut Random, key: &OpaqueKey) -> (Vec<u8>, Ingress) {
 }
 
 #[test]
-fn good_packets_beside_each_other_and_one_that_is_not_equal_the_model() {
+fn runs_of_good_packets_with_one_bad_packet_equal_the_model() {
     let mut source = Random(4);
     let own: Vec<u16> = (1..=9).collect();
     let key = key(7);
@@ -148,7 +148,7 @@ fn good_packets_beside_each_other_and_one_that_is_not_equal_the_model() {
                     4 => octets[2] = octets[1] + 1,
                     5 => octets[3] = octets[1],
                     6 => octets.push(0),
-                    // The field before or behind, which is under the MAC.
+                    // The previous or next field, one of which the MAC covers.
                     7 => octets[field - 8] ^= 1,
                     8 => octets[field + 8] ^= 1,
                     _ => {}
@@ -181,7 +181,7 @@ fn the_switch_equals_its_model_on_random_and_mutated_packets() {
     for _ in 0..times("WAYLEAVE_SCION_PACKETS", 1_000_000) / BURST / 4 {
         let mut arrivals: Vec<(Vec<u8>, Ingress)> = (0..BURST)
             .map(|_| {
-                // All fields are this AS's, so that any pointer may verify.
+                // All fields are those of this AS, so that every pointer may verify.
                 let mut half = || {
                     let mut half = HalfPath::default();
                     for _ in 0..source.below(4) {
@@ -225,7 +225,7 @@ fn the_switch_equals_its_model_on_random_and_mutated_packets() {
 
 #[test]
 fn an_opaque_field_is_good_for_ever_and_in_either_half() {
-    // What today's wire mends: no time is under the MAC, and nothing says in which direction a field is travelled.
+    // Today's SCION corrects this: the MAC covers no time and no direction of travel.
     let mut down = HalfPath::default();
     down.extend(&key(1), 0, 14);
     down.extend(&key(4), 41, 45);

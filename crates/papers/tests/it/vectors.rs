@@ -1,6 +1,6 @@
 //! The published vectors of the paper profiles are what this code computes.
 //!
-//! `WAYLEAVE_WRITE_VECTORS=1` writes those of Platypus anew.
+//! `WAYLEAVE_WRITE_VECTORS=1` writes those of Platypus to their file.
 #![allow(clippy::disallowed_methods, reason = "a test reads its data from files and writes them where it is asked to")]
 
 use std::path::{Path, PathBuf};

@@ -51,7 +51,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The suites asked for, of the hybrid in all its mixes.
+    /// The variants of the requested suites: of the hybrid all mixes.
     fn variants(&self) -> Vec<SuiteVariant> {
         let is_wanted = |one: &SuiteVariant| self.suites.is_empty() || self.suites.contains(&one.suite);
         SuiteVariant::all().into_iter().filter(is_wanted).collect()

@@ -203,7 +203,7 @@ fn travelled(path: AsPath<'_>) -> Option<Vec<Asn>> {
     (!asns.is_empty() && !looped && asns.len() <= 16).then_some(asns)
 }
 
-/// `bench attest-trace` over an MRT table that comes all at once to a router that knows nothing: every route is verified
+/// `bench attest-trace` over an MRT table that an empty router receives at once: every route is verified
 /// and signed onward. `name` is the file's.
 ///
 /// # Errors

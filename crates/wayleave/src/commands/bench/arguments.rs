@@ -66,7 +66,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Whether the result of this name is asked for.
+    /// Whether the result `name` is to be measured.
     pub fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|begin| name.starts_with(begin.as_str()))
     }
