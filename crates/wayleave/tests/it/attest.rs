@@ -214,7 +214,7 @@ fn check_reports_faults_of_an_attesting_proxy_and_init_prints_a_valid_configurat
     let said = wrong("#capability = 240", "capability = 3");
     assert!(said.contains("expected 239 to 254"), "{said}");
     let said = wrong("asn = 64498", "asn = 64497");
-    assert!(said.contains("within one AS there is nothing to attest"), "{said}");
+    assert!(said.contains("sessions within one AS are not attested"), "{said}");
     let said = wrong("invalid = { reject = true, log = true }", "invalid = { reject = true, med = 5 }");
     assert!(said.contains("a rejected route cannot be changed too"), "{said}");
     let said = wrong("invalid = {", "invald = {");

@@ -276,5 +276,5 @@ fn check_reports_faults_in_the_rpki_section() {
     folder.write("ca.pem", "nothing");
     let (code, said) = check("cache = \"127.0.0.1:3323\"\ntls = { name = \"a.example\", authorities = \"ca.pem\" }");
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("it holds no certificate"), "{said}");
+    assert!(said.contains("the file contains no certificate"), "{said}");
 }

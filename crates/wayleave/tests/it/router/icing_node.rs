@@ -280,12 +280,12 @@ fn reports_say_where_packets_vanished_and_a_forged_one_is_refused() {
     assert!(code == Some(0) && text.contains("no packets lost"), "{text}");
     // Another's report, and one whose number was changed.
     let (code, text) = locate(&[format!("{}=1.json", public(2))], &[]);
-    assert!(code == Some(1) && text.contains("did not sign"), "{text}");
+    assert!(code == Some(1) && text.contains("a report is not signed by"), "{text}");
     let mut changed = row(3, 100, 41)["signed"].as_str().expect("text").to_owned();
     changed.replace_range(56..58, "ff");
     write(3, &[serde_json::json!({ "signed": changed })]);
     let (code, text) = locate(&named, &[]);
-    assert!(code == Some(1) && text.contains("did not sign"), "{text}");
+    assert!(code == Some(1) && text.contains("a report is not signed by"), "{text}");
 }
 
 /// A node's addresses: towards the one before it, and towards the next.
