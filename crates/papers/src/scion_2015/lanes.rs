@@ -2,30 +2,29 @@
 //! change of halves. Every other packet, and every packet that fails a check, takes the general path in `switch.rs`, which
 //! knows the reason. Deleting this file loses speed and nothing else; a test compares both paths with a model.
 
-use wayleave_crypto::lanes::Block;
+use wayleave_crypto::lanes::{Block, LANES};
 use wayleave_dataplane::lanes::{first_halves, join, zeros};
 use wayleave_dataplane::scion::Action;
 
-use super::switch::RUN;
 use super::{FIXED_LEN, Layout, OPAQUE_LEN, OpaqueKey, Step};
 
-/// One field of each packet of a run, in the order of octets in which the packets have them.
+/// One field of each packet of a group, in the order of octets in which the packets have them.
 #[derive(Clone)]
 pub(super) struct Lanes {
     /// The first eight octets.
-    front: [u64; RUN],
+    front: [u64; LANES],
     /// The opaque fields at the pointer, before it and behind it.
-    field: [u64; RUN],
-    before: [u64; RUN],
-    behind: [u64; RUN],
-    length: [u32; RUN],
+    field: [u64; LANES],
+    before: [u64; LANES],
+    behind: [u64; LANES],
+    length: [u32; LANES],
     /// The ingress interface; zero marks an empty lane.
-    interface: [u16; RUN],
-    egress: [u16; RUN],
+    interface: [u16; LANES],
+    egress: [u16; LANES],
     /// The pointer's new value.
-    pointer: [u16; RUN],
+    pointer: [u16; LANES],
     /// The inputs of the MACs, replaced by the MACs.
-    blocks: [Block; RUN],
+    blocks: [Block; LANES],
 }
 
 impl std::fmt::Debug for Lanes {
@@ -42,21 +41,21 @@ impl Default for Lanes {
 
 impl Lanes {
     const EMPTY: Self = Self {
-        front: [0; RUN],
-        field: [0; RUN],
-        before: [0; RUN],
-        behind: [0; RUN],
-        length: [0; RUN],
-        interface: [0; RUN],
-        egress: [0; RUN],
-        pointer: [0; RUN],
-        blocks: [[0; 16]; RUN],
+        front: [0; LANES],
+        field: [0; LANES],
+        before: [0; LANES],
+        behind: [0; LANES],
+        length: [0; LANES],
+        interface: [0; LANES],
+        egress: [0; LANES],
+        pointer: [0; LANES],
+        blocks: [[0; 16]; LANES],
     };
 
     /// Empties all lanes.
     #[inline(always)]
     pub(super) fn clear(&mut self) {
-        self.interface = [0; RUN];
+        self.interface = [0; LANES];
     }
 
     /// Puts a packet that came in by `interface` into `lane`. The lane stays empty if the packet is too short for three
@@ -67,7 +66,7 @@ impl Lanes {
         let at = Layout::field(front[Layout::POINTER]);
         let Some(fields) = packet.get(at - 8..at + 16).and_then(<[u8]>::first_chunk::<24>) else { return };
         let ([before, field, behind], _) = fields.as_chunks::<8>() else { return };
-        let lane = lane % RUN;
+        let lane = lane % LANES;
         self.front[lane] = u64::from_ne_bytes(*front);
         self.before[lane] = u64::from_ne_bytes(*before);
         self.field[lane] = u64::from_ne_bytes(*field);
@@ -82,9 +81,9 @@ impl Lanes {
     #[inline(always)]
     pub(super) fn check(&mut self, key: &OpaqueKey, own: &[bool]) -> u16 {
         let Self { front, field, before, behind, length, interface, egress, pointer, blocks } = self;
-        let mut refused = [0; RUN];
-        let (mut first, mut second) = ([0; RUN], [0; RUN]);
-        for lane in 0..RUN {
+        let mut refused = [0; LANES];
+        let (mut first, mut second) = ([0; LANES], [0; LANES]);
+        for lane in 0..LANES {
             // All numbers have 64 bits, so that the compiler keeps the loop in vectors of one width.
             // header.rs: Layout::decode reads the same fields.
             let front = u64::from_be(front[lane]);
@@ -109,7 +108,7 @@ impl Lanes {
             [first[lane], second[lane]] = step.mac_input_halves();
         }
         join(key.kernel(), &first, &second, blocks);
-        let mut leaves = [0; RUN];
+        let mut leaves = [0; LANES];
         for (leaves, egress) in leaves.iter_mut().zip(&*egress) {
             *leaves = u32::from(own.get(usize::from(*egress)).is_some_and(|own| *own));
         }
@@ -121,7 +120,7 @@ impl Lanes {
     pub(super) fn wrong(&mut self, passed: u16, key: &OpaqueKey) -> u16 {
         let Self { field, blocks, .. } = self;
         key.tag_blocks(&mut blocks[..(u16::BITS - passed.leading_zeros()) as usize]);
-        let mut differ = [0; RUN];
+        let mut differ = [0; LANES];
         for (lane, computed) in first_halves(key.kernel(), blocks).into_iter().enumerate() {
             differ[lane] = (u64::from_be(computed) >> 32) as u32 ^ u64::from_be(field[lane]) as u32;
         }
@@ -131,7 +130,7 @@ impl Lanes {
     /// Moves the pointer of the verified packet in `lane` on and returns where it is sent.
     #[inline(always)]
     pub(super) fn leave(&self, lane: usize, packet: &mut [u8]) -> Action {
-        let lane = lane % RUN;
+        let lane = lane % LANES;
         if let Some(pointer) = packet.get_mut(Layout::POINTER) {
             *pointer = self.pointer[lane] as u8;
         }

@@ -1,5 +1,6 @@
 //! The switch of the paper of 2015 (sections 3.2 and 4.1): checks the interface and the MAC, and moves the pointer on.
 
+use wayleave_crypto::lanes::LANES;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::lanes::{VectorCode, prefetch_headers};
 use wayleave_dataplane::scion::{Action, Counters, Reason};
@@ -11,16 +12,13 @@ use super::{Layout, OpaqueKey, step};
 #[derive(Clone, Debug)]
 pub struct Switch {
     key: OpaqueKey,
-    /// Two runs: the fields of one are collected while the other is checked, so that stores reach the cache before vector
+    /// Two groups: the fields of one are collected while the other is checked, so that stores reach the cache before vector
     /// loads read them. `None` while a burst is processed.
     lanes: Option<Box<[Lanes; 2]>>,
     /// Indexed by interface: whether it is on this switch. All others are a sibling's.
     own: Box<[bool]>,
     counters: Counters,
 }
-
-/// Packets in lanes: they pass through all checks together.
-pub(super) const RUN: usize = 16;
 
 /// Cache lines that hold a header of a few fields.
 const HEADER_LINES: usize = 1;
@@ -68,8 +66,8 @@ impl Switch {
         actions
     }
 
-    /// Checks one run after the other; the fields of the next are collected first, and the cache lines of the one after it
-    /// prefetched, so that no run waits for memory.
+    /// Checks one group of packets after the other. The fields of the next group are collected first, and the cache lines of
+    /// the one after it prefetched, so that no group waits for memory.
     #[inline(always)]
     fn process_burst(
         &mut self,
@@ -78,22 +76,22 @@ impl Switch {
         [this, next]: &mut [Lanes; 2],
     ) {
         let (mut this, mut next) = (this, next);
-        prefetch_headers::<HEADER_LINES>(&frames[..frames.len().min(2 * RUN)]);
-        put(this, &frames[..frames.len().min(RUN)]);
+        prefetch_headers::<HEADER_LINES>(&frames[..frames.len().min(2 * LANES)]);
+        put(this, &frames[..frames.len().min(LANES)]);
         let (mut rest, mut actions) = (frames, &mut actions[..]);
         while !rest.is_empty() {
-            let (run, behind) = rest.split_at_mut(rest.len().min(RUN));
-            let (run_actions, behind_actions) = actions.split_at_mut(run.len());
-            prefetch_headers::<HEADER_LINES>(&behind[behind.len().min(RUN)..behind.len().min(2 * RUN)]);
-            put(next, &behind[..behind.len().min(RUN)]);
-            self.process_run(run, run_actions, this);
+            let (group, behind) = rest.split_at_mut(rest.len().min(LANES));
+            let (group_actions, behind_actions) = actions.split_at_mut(group.len());
+            prefetch_headers::<HEADER_LINES>(&behind[behind.len().min(LANES)..behind.len().min(2 * LANES)]);
+            put(next, &behind[..behind.len().min(LANES)]);
+            self.process_group(group, group_actions, this);
             std::mem::swap(&mut this, &mut next);
             (rest, actions) = (behind, behind_actions);
         }
     }
 
     #[inline(always)]
-    fn process_run(&mut self, frames: &mut [Frame<'_>], actions: &mut [Action], lanes: &mut Lanes) {
+    fn process_group(&mut self, frames: &mut [Frame<'_>], actions: &mut [Action], lanes: &mut Lanes) {
         let passed = lanes.check(&self.key, &self.own);
         let wrong = if passed == 0 { 0 } else { lanes.wrong(passed, &self.key) };
         if passed.count_ones() as usize != frames.len() || wrong != 0 {
@@ -105,7 +103,7 @@ impl Switch {
         }
     }
 
-    /// The general path, for a run in which some packet did not pass in lanes.
+    /// The general path, for a group in which some packet did not pass in lanes.
     #[inline(never)]
     fn process_others(
         &mut self,
@@ -114,12 +112,12 @@ impl Switch {
         lanes: &Lanes,
         (passed, wrong): (u16, u16),
     ) {
-        let mut refused = [None; RUN];
-        let mut pending = [PendingPacket::default(); RUN];
-        let mut blocks = [[0; 16]; RUN];
-        let mut seconds = [[0; 16]; RUN];
+        let mut refused = [None; LANES];
+        let mut pending = [PendingPacket::default(); LANES];
+        let mut blocks = [[0; 16]; LANES];
+        let mut seconds = [[0; 16]; LANES];
         let mut changes = false;
-        for (index, frame) in frames.iter().enumerate().take(RUN) {
+        for (index, frame) in frames.iter().enumerate().take(LANES) {
             let packet = &mut pending[index];
             if passed >> index & 1 != 0 {
                 refused[index] = (wrong >> index & 1 != 0).then_some(Reason::BadMac);
@@ -134,7 +132,7 @@ impl Switch {
         if changes {
             self.key.tag_blocks(&mut seconds);
         }
-        for (index, (frame, action)) in frames.iter_mut().zip(actions).enumerate().take(RUN) {
+        for (index, (frame, action)) in frames.iter_mut().zip(actions).enumerate().take(LANES) {
             let reason = match refused[index] {
                 None if passed >> index & 1 != 0 => {
                     *action = lanes.leave(index, frame.octets);
@@ -201,11 +199,11 @@ impl VectorCode for Burst<'_, '_> {
     }
 }
 
-/// Collects the fields of a run's packets.
+/// Collects the fields of a group's packets.
 #[inline(always)]
 fn put(lanes: &mut Lanes, frames: &[Frame<'_>]) {
     lanes.clear();
-    for (lane, frame) in frames.iter().enumerate().take(RUN) {
+    for (lane, frame) in frames.iter().enumerate().take(LANES) {
         if let Ingress::External(interface) = frame.ingress {
             lanes.put(lane, frame.octets, interface);
         }
