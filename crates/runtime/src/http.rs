@@ -353,7 +353,7 @@ mod tests {
         let at = serving.address;
         assert!(fetch(at, "/api/v1/echo?word=hi").await.ends_with("{\"word\":\"hi\"}"));
         assert!(fetch(at, "/api/v1/echo").await.starts_with("HTTP/1.0 400"));
-        assert!(fetch(at, "/nothing").await.ends_with("{\"error\":\"no such page of this role\"}"));
+        assert!(fetch(at, "/nothing").await.ends_with("{\"error\":\"this role has no such page\"}"));
         assert!(fetch(at, "/metrics").await.contains("wayleave_rs_link_received_bytes_total 3"));
         assert!(fetch(at, "/healthz").await.starts_with("HTTP/1.0 200"));
         let answer = fetch(at, "/readyz").await;
