@@ -44,7 +44,6 @@ pub enum PrefixError {
     TooLong {
         /// The length given, in bits.
         length: u8,
-        /// 32 or 128.
         most: u8,
     },
     /// A bit beyond the length is set.

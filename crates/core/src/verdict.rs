@@ -26,7 +26,6 @@ pub enum VerdictKind {
 /// The route server takes it as an input of local ranking and does not know who made it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The conclusion.
     pub kind: VerdictKind,
     /// When the route must be validated again; `None` if nothing in the verdict expires.
     pub until: Option<UnixTime>,

@@ -28,13 +28,11 @@ pub type Routes = BTreeMap<Prefix, Attributes>;
 pub struct Identity {
     /// Name for errors.
     pub name: String,
-    /// Its AS.
     pub asn: Asn,
     /// Its BGP identifier, and the next hop of its IPv4 routes.
     pub address: Ipv4Addr,
     /// The next hop of its IPv6 routes.
     pub address6: Ipv6Addr,
-    /// The peer's AS.
     pub peer_asn: Asn,
     /// Where the peer listens.
     pub peer: SocketAddr,

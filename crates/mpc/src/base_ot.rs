@@ -18,7 +18,6 @@ use crate::party::Role;
 
 /// Base OTs of one direction: the security parameter.
 pub(crate) const BASE_OTS: usize = 128;
-/// Bytes of a compressed point.
 pub(crate) const POINT_BYTES: usize = 32;
 
 const LABEL: &str = "wayleave/mpc/base-ot/v1";

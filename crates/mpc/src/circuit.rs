@@ -23,12 +23,20 @@ impl Wire {
 /// A gate that a party evaluates alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// Exclusive or.
-    Xor { left: Wire, right: Wire, out: Wire },
-    /// Negation.
-    Not { input: Wire, out: Wire },
+    Xor {
+        left: Wire,
+        right: Wire,
+        out: Wire,
+    },
+    Not {
+        input: Wire,
+        out: Wire,
+    },
     /// The same public bit in every lane.
-    Constant { bit: bool, out: Wire },
+    Constant {
+        bit: bool,
+        out: Wire,
+    },
 }
 
 impl Gate {

@@ -10,11 +10,7 @@ use crate::party::Role;
 pub enum Error {
     /// The peer sent what no honest peer sends; the link should be dropped.
     #[error("{peer}: {fault}")]
-    Peer {
-        /// The party that erred.
-        peer: Role,
-        fault: Fault,
-    },
+    Peer { peer: Role, fault: Fault },
     /// Our caller's mistake.
     #[error(transparent)]
     Caller(#[from] Misuse),
@@ -56,7 +52,6 @@ pub enum PointFault {
     /// Not the one canonical encoding of a Ristretto point (RFC 9496 section 4.3.1); covers points of low order.
     #[error("not canonical")]
     NotCanonical,
-    /// The identity.
     #[error("the identity")]
     Identity,
     /// A repetition: in this message, or of our own point.

@@ -12,7 +12,6 @@ pub enum Step<T> {
 
 /// A protocol in symmetric rounds. It never blocks and never owns a link.
 pub trait Rounds {
-    /// What comes out at the end.
     type Output;
 
     /// Takes the peer's message of the last round, `None` at the start, and returns the next step.
@@ -55,7 +54,6 @@ pub fn lockstep<A: Rounds, B: Rounds>(one: &mut A, two: &mut B) -> Result<(A::Ou
 
 /// A link to the peer that sends and receives at once.
 pub trait Link {
-    /// Why the link failed.
     type Error;
 
     /// Sends `message` and fills `answer`. Neither may wait for the other to be complete: both parties do this at the same
@@ -88,10 +86,8 @@ pub fn drive<R: Rounds, P: Link>(rounds: &mut R, pipe: &mut P) -> Result<R::Outp
 /// Why one end of a protocol did not finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriveError<E> {
-    /// The peer or the caller erred.
     #[error(transparent)]
     End(#[from] Error),
-    /// The link failed.
     #[error("the link failed: {0}")]
     Link(E),
 }
@@ -99,7 +95,6 @@ pub enum DriveError<E> {
 /// Why two ends did not finish together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LockstepError {
-    /// One end erred.
     #[error(transparent)]
     End(#[from] Error),
     /// One end was done before the other.

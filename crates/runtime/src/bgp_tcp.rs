@@ -43,7 +43,6 @@ pub enum TcpEvent {
     Connected {
         /// The caller's number of the attempt.
         attempt: u64,
-        /// The connection's number.
         connection: u64,
     },
     /// A connection requested with [`Sockets::connect`] could not be opened.
@@ -52,7 +51,6 @@ pub enum TcpEvent {
         attempt: u64,
         error: io::Error,
     },
-    /// Octets came in.
     Bytes {
         connection: u64,
         /// At least one.

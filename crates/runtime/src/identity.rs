@@ -100,10 +100,8 @@ pub enum IdentityError {
     /// A part of the file is missing or malformed.
     #[error("{0} is not a Wayleave key file: {1} is missing or malformed")]
     Malformed(PathBuf, &'static str),
-    /// The certificate could not be made.
     #[error("cannot make a certificate: {0}")]
     Certificate(#[from] rcgen::Error),
-    /// The system gave no randomness.
     #[error("the system gave no randomness: {0}")]
     Random(getrandom::Error),
 }

@@ -33,7 +33,6 @@ pub struct Change {
     pub value: Option<Vec<u8>>,
 }
 
-/// A key and its value.
 pub type Record = (Vec<u8>, Vec<u8>);
 
 /// Called once, from the writer's thread, when a batch is durable.
@@ -76,13 +75,10 @@ pub enum StoreError {
     /// The file was damaged from outside.
     #[error("{0} is damaged ({1}); move it away and start again: members send again the routes that a party lost")]
     Damaged(PathBuf, String),
-    /// Too many batches wait.
     #[error("{0}: the write queue is full ({QUEUE} batches); the disk is too slow or fails")]
     Busy(PathBuf),
-    /// The writer has stopped.
     #[error("{0}: the writer thread has stopped; restart the process")]
     Stopped(PathBuf),
-    /// Anything else.
     #[error("{0}: {1}")]
     Other(PathBuf, redb::Error),
 }
@@ -182,7 +178,6 @@ impl Store for FileStore {
     }
 }
 
-/// The writer thread.
 struct Writer {
     path: PathBuf,
     database: Arc<Mutex<Option<Database>>>,

@@ -31,7 +31,6 @@ pub enum CertificateError {
     /// Above one of our limits.
     #[error("above the limit: {0}")]
     TooMuch(&'static str),
-    /// Not well formed.
     #[error("malformed: {0}")]
     Malformed(String),
     /// No accepted authority has issued it.
@@ -52,7 +51,6 @@ pub enum CertificateError {
     /// The issuer's revocation list is out of date.
     #[error("its issuer's revocation list is out of date")]
     StaleRevocationList,
-    /// Its issuer has revoked it.
     #[error("revoked by its issuer")]
     Revoked,
 }
@@ -139,7 +137,6 @@ pub struct Authorities {
     revocation_lists: HashMap<KeyIdentifier, Crl>,
 }
 
-/// An accepted authority.
 struct Authority {
     certificate: ResourceCert,
     /// Until when it and all above it are valid, in seconds since 1970.
