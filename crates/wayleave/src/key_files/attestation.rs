@@ -22,9 +22,9 @@ use crate::config::{Fault, Source};
 use crate::failure::{Failure, Outcome};
 
 /// Largest file that is read, in octets.
-const MOST_OCTETS: u64 = 8 << 20;
-/// Objects that a folder may hold.
-const MOST_OBJECTS: usize = 200_000;
+const MAX_OCTETS: u64 = 8 << 20;
+/// Largest number of objects in a folder.
+const MAX_OBJECTS: usize = 200_000;
 /// The ending of an object's file name.
 const OBJECT: &str = "object";
 
@@ -32,11 +32,11 @@ const OBJECT: &str = "object";
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeyFile {
-    /// What the keys are for: `attest`, `anchor`.
+    /// The purpose of the keys: `attest`, `identity` or `anchor`.
     role: String,
     /// The AS; an anchor's file has none.
     asn: Option<Asn>,
-    /// Seeds in hexadecimal by suite, the preferred first.
+    /// Seeds in hexadecimal by suite, the preferred suite first.
     keys: Vec<KeyLine>,
 }
 
@@ -47,11 +47,11 @@ struct KeyLine {
     seed: Zeroizing<String>,
 }
 
-/// Private keys as they were read; they print as nothing.
+/// Private keys of a file. They are never printed.
 pub struct Keys {
     /// The AS; an anchor's file has none.
     pub asn: Option<Asn>,
-    /// Each suite with the seed that its pair follows from, the preferred first.
+    /// Each suite with the seed of its key pair, the preferred suite first.
     pub seeds: Vec<(SuiteId, Seed)>,
 }
 
@@ -62,7 +62,7 @@ impl fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// Fresh keys of these suites.
+    /// New keys of these suites.
     pub fn generate(asn: Option<Asn>, suites: &[SuiteId]) -> Outcome<Self> {
         let mut seeds = Vec::new();
         for suite in suites {
@@ -74,7 +74,7 @@ impl Keys {
         Ok(Self { asn, seeds })
     }
 
-    /// Writes them, readable by their owner alone. Refuses to overwrite.
+    /// Writes a new file that only its owner can read.
     pub fn save(&self, role: &str, path: &Path) -> Outcome {
         let line = |(suite, seed): &(SuiteId, Seed)| KeyLine {
             suite: suite.name().to_owned(),
@@ -89,7 +89,7 @@ impl Keys {
         Ok(written.map_err(|error| Failure::system(path.display(), &error))?)
     }
 
-    /// Reads keys for `role`, which only their owner may be able to read.
+    /// Reads the keys for `role`; the file must be readable by its owner alone.
     pub fn load(role: &str, path: &Path) -> Result<Self, Failure> {
         let system = |error| Failure::system(path.display(), &error);
         let meta = fs::metadata(path).map_err(system)?;
@@ -98,7 +98,7 @@ impl Keys {
                 .help(format!("run: chmod 600 {}; if others may have read it, create new keys", path.display())));
         }
         let text = Zeroizing::new(read(path)?);
-        // The reader's own words would show the line, which is secret.
+        // The parser's message would quote the line, which is secret.
         let malformed = || Failure::new(format!("{} is not a file of attestation keys", path.display()));
         let file: KeyFile = toml::from_str(&text).map_err(|_| malformed())?;
         if file.role != role {
@@ -118,7 +118,7 @@ impl Keys {
         self.pairs_of(Part::WHOLE)
     }
 
-    /// Likewise, of few-time keys only this part of the signatures.
+    /// The key pairs, with only this part of a few-time key's signatures.
     fn pairs_of(&self, part: Part) -> Vec<(SuiteId, Box<dyn SuiteKey>)> {
         let make = |(id, seed): &(SuiteId, Seed)| {
             let key: Box<dyn SuiteKey> = match id {
@@ -133,13 +133,13 @@ impl Keys {
 
 fn read(path: &Path) -> Result<String, Failure> {
     let system = |error| Failure::system(path.display(), &error);
-    if fs::metadata(path).map_err(system)?.len() > MOST_OCTETS {
+    if fs::metadata(path).map_err(system)?.len() > MAX_OCTETS {
         return Err(Failure::new(format!("{}: longer than 8 MiB", path.display())));
     }
     fs::read_to_string(path).map_err(system)
 }
 
-/// The public part of an anchor, as it is handed out.
+/// The public file of an anchor.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AnchorFile {
@@ -151,7 +151,7 @@ struct AnchorFile {
     not_after: u64,
 }
 
-/// Writes an anchor's public part. Refuses to overwrite.
+/// Writes an anchor's public file, which must not exist.
 pub fn save_anchor(anchor: &Anchor, path: &Path) -> Outcome {
     let file = AnchorFile {
         name: anchor.name.clone(),
@@ -165,7 +165,7 @@ pub fn save_anchor(anchor: &Anchor, path: &Path) -> Outcome {
     Ok(written.map_err(|error| Failure::system(path.display(), &error))?)
 }
 
-/// Reads an anchor's public part.
+/// Reads an anchor's public file.
 pub fn load_anchor(path: &Path) -> Result<Anchor, Failure> {
     let text = read(path)?;
     let malformed = |why: &dyn fmt::Display| {
@@ -218,7 +218,7 @@ pub fn set(anchor: &Path, folder: &Path, now: u64) -> Result<(Vec<String>, Objec
             Err(error) => refused.push(format!("{}: {error}", file.display())),
         }
     }
-    // Profiles first: additions count under them. The octet after the version is the kind.
+    // Profiles first, since additions belong to them. The octet after the version is the kind.
     objects.sort_by_key(|(_, octets)| octets.get(1).copied());
     for (file, octets) in objects {
         if let Err(error) = set.insert(&octets, now) {
@@ -236,15 +236,15 @@ fn object_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
         if path.extension().is_some_and(|extension| extension == OBJECT) {
             files.push(path);
         }
-        if files.len() > MOST_OBJECTS {
-            return Err(Failure::new(format!("{} holds more than {MOST_OBJECTS} objects", folder.display())));
+        if files.len() > MAX_OBJECTS {
+            return Err(Failure::new(format!("{} holds more than {MAX_OBJECTS} objects", folder.display())));
         }
     }
     files.sort();
     Ok(files)
 }
 
-/// Writes a signed object into a folder, in place of an earlier one of its kind and AS, and gives its path.
+/// Writes a signed object into a folder, replacing an earlier one of its kind and AS; returns its path.
 pub fn save_object(folder: &Path, object: &Object, octets: &[u8]) -> Outcome<PathBuf> {
     let kind = match object {
         Object::Profile(_) => "profile",
@@ -260,7 +260,7 @@ pub fn save_object(folder: &Path, object: &Object, octets: &[u8]) -> Outcome<Pat
     Ok(path)
 }
 
-/// The keys that a proxy signs with; none without a file.
+/// The keys that a proxy signs with; empty without a file.
 pub fn ring(keys: &KeysSection, asn: Asn, source: &Source) -> Outcome<KeyRing> {
     let Some(file) = &keys.signing else { return Ok(KeyRing::default()) };
     let loaded = Keys::load("attest", &source.resolve(file.get_ref()));
@@ -270,7 +270,7 @@ pub fn ring(keys: &KeysSection, asn: Asn, source: &Source) -> Outcome<KeyRing> {
         let message = format!("these are keys of {whose}, expected keys of {asn}");
         return Err(source.failure(Fault::at(file.span(), message)).into());
     }
-    // `check` has seen that there is such a part.
+    // `parse` has verified the part.
     let part = keys.part.as_ref().map_or(Some(Part::WHOLE), |part| Part::new(part.get_ref().number, part.get_ref().of));
     let pairs = loaded.pairs_of(part.unwrap_or(Part::WHOLE)).into_iter().map(|(suite, key)| KeyPair {
         suite,

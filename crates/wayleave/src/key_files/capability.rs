@@ -1,4 +1,5 @@
-//! Files of Platypus capabilities: what a principal or the holder of a delegation stamps with, one secret for each key epoch.
+//! Files of Platypus capabilities, for stamping by a principal or the holder of a delegation: one secret for each key
+//! epoch.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -20,7 +21,7 @@ use crate::key_files::private;
 
 /// The role in a file's header.
 pub const ROLE: &str = "capability";
-/// Key epochs of a file, at most.
+/// Largest number of key epochs in a file.
 pub const MOST_EPOCHS: u32 = 4_096;
 
 #[derive(Serialize, Deserialize)]
@@ -29,9 +30,9 @@ struct CapabilityFile {
     role: String,
     waypoint: IpAddr,
     principal: u32,
-    /// A key epoch lasts two to this power of seconds.
+    /// Binary logarithm of a key epoch's length in seconds.
     interval: u8,
-    /// Bindings have 64 bits.
+    /// Whether bindings have 64 bits.
     #[serde(default)]
     narrow: bool,
     delegation: Option<DelegationLine>,
@@ -67,12 +68,12 @@ pub struct Capabilities {
     pub interval: Interval,
     pub width: Width,
     pub delegation: Option<Delegation>,
-    /// By epoch, rising.
+    /// In ascending order of epochs.
     secrets: Vec<(u32, Key128)>,
 }
 
 impl Capabilities {
-    /// Mints those of `epochs` key epochs, from the one at `now` on, from the keys of a waypoint.
+    /// Creates capabilities for `epochs` key epochs, from the one at `now` on, from the keys of a waypoint.
     pub fn mint(
         keys: &ForwardingKeys,
         (waypoint, principal, interval, width): (IpAddr, Principal, Interval, Width),
@@ -88,8 +89,7 @@ impl Capabilities {
         Self { waypoint, principal, interval, width, delegation: None, secrets }
     }
 
-    /// The same for destinations in `prefix` alone, under number `id` of who hands it on; a delegation may be made narrower
-    /// without one.
+    /// A delegation for destinations in `prefix`, with the number `id`. Narrowing an existing delegation needs no number.
     pub fn delegate(&self, prefix: Prefix, id: Option<DelegationId>) -> Result<Self, Failure> {
         let refused = |error: DelegateError| Failure::usage(error);
         let mut delegation = None;
@@ -114,8 +114,8 @@ impl Capabilities {
         Ok(Self { delegation, secrets, ..*self })
     }
 
-    /// What a stamper needs for the key epoch at `now`; the next or the previous one if the file does not have it, which
-    /// waypoints accept too.
+    /// The stamping key for the key epoch at `now`, or for the next or previous one, which waypoints accept too, if the file
+    /// lacks it.
     pub fn hop(&self, now: UnixTime) -> Option<Hop> {
         let current = epoch::epoch_at(self.interval, now);
         let accepted = [Some(current), current.checked_add(1), current.checked_sub(1)];
@@ -132,9 +132,9 @@ impl Capabilities {
         Some(Hop { capability, key: self.stamp_key(key) })
     }
 
-    /// The same, or the one of the first epoch if none is accepted.
+    /// The stamping key, or that of the first epoch if none is accepted now.
     pub fn hop_or_first(&self, now: UnixTime) -> Hop {
-        // A file has at least one.
+        // A file has at least one epoch.
         self.hop(now).unwrap_or_else(|| Hop { capability: self.capability(), key: self.stamp_key(&self.secrets[0].1) })
     }
 
@@ -161,12 +161,12 @@ impl Capabilities {
         (u64::from(last) + 1 + epoch::EPOCHS_BESIDE) << self.interval.exponent()
     }
 
-    /// Reads a file, which only its owner may be able to read.
+    /// Reads a file, which must be readable by its owner alone.
     pub fn load(path: &Path) -> Result<Self, Failure> {
         let text = private::read(path)?;
-        // The reader's own words would show the line, which is secret.
+        // The parser's message would quote the line, which is secret.
         let refused = |what: &str| Failure::new(format!("{} {what}", path.display()));
-        let file: CapabilityFile = toml::from_str(&text).map_err(|_| refused("is no file of capabilities"))?;
+        let file: CapabilityFile = toml::from_str(&text).map_err(|_| refused("is not a file of capabilities"))?;
         if file.role != ROLE {
             return Err(refused(&format!("has keys for `{}`, not for `{ROLE}`", file.role)));
         }
@@ -215,7 +215,7 @@ impl Capabilities {
         }
     }
 
-    /// Writes a new file, or one in the place of the one before; readable by its owner alone.
+    /// Writes or replaces a file that only its owner can read.
     pub fn save(&self, path: &Path, replace: bool) -> Outcome {
         let secret = |(epoch, key): &(u32, Key128)| SecretLine {
             epoch: *epoch,

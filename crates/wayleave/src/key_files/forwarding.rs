@@ -1,4 +1,4 @@
-//! Files of forwarding keys: whose packets they verify, each key with the second from which it counts.
+//! Files of forwarding keys, each with the second from which it is valid.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::config::router::Format;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
 
-/// Keys of a file, at most: the previous, the current and the next one.
+/// Largest number of keys in a file: the previous, the current and the next one.
 const MOST: usize = 3;
 /// The role in a file's header.
 const ROLE: &str = "router";
@@ -36,7 +36,7 @@ struct KeyLine {
 /// The previous, current and next key of one format.
 pub struct ForwardingKeys {
     format: Format,
-    /// From the oldest on.
+    /// In ascending order of time.
     keys: Vec<(u64, [u8; 16])>,
 }
 
@@ -47,17 +47,17 @@ impl Drop for ForwardingKeys {
 }
 
 impl ForwardingKeys {
-    /// One fresh key, from the beginning of time on.
+    /// One new key, valid from second 0.
     pub fn generate(format: Format) -> Outcome<Self> {
         Ok(Self { format, keys: vec![(0, fresh()?)] })
     }
 
-    /// What they are for.
+    /// The packet format of the keys.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// Adds a fresh key that counts from `from` on; the oldest of more than three leaves.
+    /// Adds a new key that is valid from `from`; the oldest of more than three is dropped.
     pub fn add(&mut self, from: u64) -> Outcome {
         if let Some((newest, _)) = self.keys.last().filter(|(newest, _)| *newest >= from) {
             let message = format!("the newest key is valid from {newest}, which is not before {from}");
@@ -70,34 +70,34 @@ impl ForwardingKeys {
         Ok(())
     }
 
-    /// The keys that are live at `now`, from the older on, each with the second from which it counts: the current and the
-    /// previous one, or the next and the current one once the next is less than `ahead` seconds away.
+    /// The keys in use at `now`, the older first, each with the second from which it is valid: the previous and the current
+    /// one, or the current and the next one once the next is less than `ahead` seconds away.
     pub fn live(&self, now: u64, ahead: u64) -> &[(u64, [u8; 16])] {
         let known = self.keys.iter().take_while(|(from, _)| *from <= now.saturating_add(ahead)).count().max(1);
         &self.keys[known.saturating_sub(2)..known]
     }
 
-    /// The key that counts at `second`: what begins then is made with it.
+    /// The key that is valid at `second`.
     pub fn at(&self, second: u64) -> &[u8; 16] {
         let known = self.keys.iter().take_while(|(from, _)| *from <= second).count().max(1);
         &self.keys[known - 1].1
     }
 
-    /// The second from which each key counts, from the oldest on.
+    /// The second from which each key is valid, in ascending order.
     pub fn times(&self) -> impl Iterator<Item = u64> {
         self.keys.iter().map(|(from, _)| *from)
     }
 
-    /// Reads the keys of `format`, which only their owner may be able to read.
+    /// Reads the keys of `format`; the file must be readable by its owner alone.
     pub fn load(format: Format, path: &Path) -> Result<Self, Failure> {
         let text = private::read(path)?;
-        // The reader's own words would show the line, which is secret.
+        // The parser's message would quote the line, which is secret.
         let table: toml::Table = toml::from_str(&text).unwrap_or_default();
         let field = |name: &str| table.get(name).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
         let refused = |what: String| Failure::new(format!("{} {what}", path.display()));
         match field("role") {
             role if role == ROLE => {}
-            role if role.is_empty() => return Err(refused("is no file of forwarding keys".to_owned())),
+            role if role.is_empty() => return Err(refused("is not a file of forwarding keys".to_owned())),
             role => return Err(refused(format!("has keys for `{role}`, not for `{ROLE}`"))),
         }
         if field("format") != format.name() {
@@ -115,12 +115,12 @@ impl ForwardingKeys {
         Ok(Self { format, keys })
     }
 
-    /// Writes a new file, readable by its owner alone.
+    /// Writes a new file that only its owner can read.
     pub fn save(&self, path: &Path) -> Outcome {
         private::create(path, &self.text(path)?)
     }
 
-    /// Replaces the file in one step: a router that reads meanwhile finds the old keys or the new ones.
+    /// Replaces the file in one step: a router that reads it meanwhile sees the old keys or the new ones.
     pub fn replace(&self, path: &Path) -> Outcome {
         private::replace(path, &self.text(path)?)
     }

@@ -9,8 +9,8 @@ use zeroize::Zeroizing;
 
 use crate::failure::{Failure, Outcome};
 
-/// Octets of the longest such file.
-const MOST_OCTETS: u64 = 8 << 20;
+/// Largest file that is read, in octets.
+const MAX_OCTETS: u64 = 8 << 20;
 
 /// The text of a file that only its owner can read.
 pub fn read(path: &Path) -> Result<Zeroizing<String>, Failure> {
@@ -20,7 +20,7 @@ pub fn read(path: &Path) -> Result<Zeroizing<String>, Failure> {
         return Err(Failure::new(format!("{} can be read by others than its owner", path.display()))
             .help(format!("run: chmod 600 {}; if others may have read it, create new keys", path.display())));
     }
-    if meta.len() > MOST_OCTETS {
+    if meta.len() > MAX_OCTETS {
         return Err(Failure::new(format!("{}: longer than 8 MiB", path.display())));
     }
     fs::read_to_string(path).map(Zeroizing::new).map_err(system)
@@ -39,21 +39,21 @@ pub fn create(path: &Path, text: &str) -> Outcome {
     })?;
     let written = made.write_all(text.as_bytes()).and_then(|()| made.sync_all());
     if let Err(error) = written {
-        // Half a file would be in the way of the next one.
+        // A partial file would block the next attempt.
         let _ = fs::remove_file(path);
         return Err(Failure::system(path.display(), &error).into());
     }
     Ok(())
 }
 
-/// Where the next file is written before it takes the place of the one at `path`.
+/// The temporary file that replaces the one at `path`.
 pub fn temporary(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     path.with_file_name(name)
 }
 
-/// Puts a file in the place of the one before in one step: who reads meanwhile finds the old one or the new one.
+/// Replaces a file in one step: a reader sees the old one or the new one.
 pub fn replace(path: &Path, text: &str) -> Outcome {
     let temporary = temporary(path);
     create(&temporary, text)?;
@@ -61,7 +61,7 @@ pub fn replace(path: &Path, text: &str) -> Outcome {
     sync_folder(path)
 }
 
-/// Makes sure that a file keeps its place in its folder when the machine loses power.
+/// Makes a file's entry in its folder durable.
 pub fn sync_folder(path: &Path) -> Outcome {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let durable = File::open(folder).and_then(|folder| folder.sync_all());

@@ -15,7 +15,7 @@ use crate::key_files::private;
 
 /// Octets of the signature, which precedes the list.
 pub const SIGNATURE: usize = 64;
-/// Octets of the longest list, with 15 for each entry.
+/// Largest list in octets, with 15 for each entry.
 const MOST_OCTETS: u64 = (SIGNATURE + 17 + 15 * MAX_ENTRIES) as u64;
 
 /// The octets of a list's file, if it is not too long for one.
@@ -41,8 +41,8 @@ pub fn open(path: &Path, key: &VerifyingKey) -> Outcome<Option<RevocationList>> 
     Ok(Some(list))
 }
 
-/// A list that is about to take the place of another one. While it is there, no other may be begun; if it is not finished, the
-/// old list stays.
+/// A list that is being written to replace another. While it exists, no other can be started; if it is not finished, the old
+/// list stays.
 pub struct Replacement {
     path: PathBuf,
     temporary: PathBuf,
@@ -51,7 +51,7 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Begins a new list in place of the one at `path`, which is read afterwards.
+    /// Starts a new list to replace the one at `path`, which the caller reads afterwards.
     pub fn begin(path: &Path) -> Outcome<Self> {
         let temporary = private::temporary(path);
         let made = OpenOptions::new().write(true).create_new(true).open(&temporary);
@@ -66,7 +66,7 @@ impl Replacement {
         Ok(Self { path: path.to_owned(), temporary, file, is_placed: false })
     }
 
-    /// Writes the parts one after the other, and puts the new list in the old one's place in one step.
+    /// Writes the parts, and replaces the old list in one step.
     pub fn finish(mut self, parts: &[&[u8]]) -> Outcome {
         let written = parts.iter().try_for_each(|part| self.file.write_all(part)).and_then(|()| self.file.sync_all());
         let placed = written.and_then(|()| fs::rename(&self.temporary, &self.path));
@@ -79,14 +79,14 @@ impl Replacement {
 impl Drop for Replacement {
     fn drop(&mut self) {
         if !self.is_placed {
-            // What cannot be removed is named by the next command.
+            // If this fails, the next command names the file.
             let _ = fs::remove_file(&self.temporary);
         }
     }
 }
 
 /// An entry as text: `PRINCIPAL`, `PRINCIPAL/DELEGATION` or `PRINCIPAL/DELEGATION/SUB-DELEGATION`, and with
-/// `@INTERVAL:EPOCH` for one key epoch alone.
+/// `@INTERVAL:EPOCH` for one key epoch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct RevocationEntry(pub Revocation);
 
@@ -133,7 +133,7 @@ fn parse(text: &str) -> Option<Revocation> {
     Some(Revocation { principal, delegation, epoch })
 }
 
-/// A number of digits alone: no sign.
+/// A number of digits only, without a sign.
 fn number(text: &str) -> Option<u32> {
     text.bytes().all(|digit| digit.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }

@@ -11,10 +11,10 @@ use wayleave_runtime::rpki::{PublicKey, RouterKey};
 
 use crate::failure::Failure;
 
-/// Files that a folder may hold.
-const MOST_FILES: usize = 200_000;
+/// Largest number of files in a folder.
+const MAX_FILES: usize = 200_000;
 /// Largest file that is read, in octets.
-const MOST_OCTETS: u64 = 16 << 20;
+const MAX_OCTETS: u64 = 16 << 20;
 
 /// A router key as attestation key, valid between these times in seconds since 1970. `Err` is the reason why it cannot be
 /// used.
@@ -50,7 +50,7 @@ pub fn read(anchors: &[PathBuf], folder: &Path, now: UnixTime) -> Result<Importe
         for path in paths {
             let name = path.display().to_string();
             match fs::metadata(path) {
-                Ok(meta) if meta.len() > MOST_OCTETS => unreadable.push(format!("{name}: longer than 16 MiB")),
+                Ok(meta) if meta.len() > MAX_OCTETS => unreadable.push(format!("{name}: longer than 16 MiB")),
                 Ok(_) => match fs::read(path) {
                     Ok(octets) => files.push((name, octets)),
                     Err(error) => unreadable.push(format!("{name}: {error}")),
@@ -82,8 +82,8 @@ pub fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>, Failure> {
         if path.extension().is_some_and(|extension| extension == ending) {
             files.push(path);
         }
-        if files.len() > MOST_FILES {
-            return Err(Failure::new(format!("{} holds more than {MOST_FILES} files", folder.display())));
+        if files.len() > MAX_FILES {
+            return Err(Failure::new(format!("{} holds more than {MAX_FILES} files", folder.display())));
         }
     }
     files.sort();

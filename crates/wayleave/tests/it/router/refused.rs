@@ -106,7 +106,7 @@ fn a_key_file_that_is_not_this_routers_alone_is_refused() {
     refused("has keys for `attest`, not for `router`");
     fs::remove_file(&path).expect("removed");
     assert!(folder.run(&["keys", "new", "router.key"]).status.success());
-    refused("is no file of forwarding keys");
+    refused("is not a file of forwarding keys");
 }
 
 #[test]
