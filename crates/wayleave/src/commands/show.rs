@@ -111,7 +111,7 @@ pub fn show(command: &Show) -> Outcome {
         }
         Noun::Reports => objects(&list("reports"), &["handle", "index", "window", "packets", "octets"]),
         Noun::Keys => objects(
-            &list("keys"),
+            &list("keys").into_iter().map(key).collect::<Vec<_>>(),
             &["of", "from", "suite", "tls", "sign", "registered", "next_index", "left", "reload"],
         ),
     });
@@ -141,6 +141,14 @@ fn status(mut value: Value) -> String {
 fn peer(mut row: Value) -> Value {
     if row["peer"] == "other party" {
         row["peer"] = "peer party".into();
+    }
+    row
+}
+
+/// A row of `show keys`.
+fn key(mut row: Value) -> Value {
+    if row["of"] == "the other party" {
+        row["of"] = "the peer party".into();
     }
     row
 }
