@@ -1,4 +1,4 @@
-//! BFD sessions in virtual time: what RFC 5880 says of states, intervals, polls and silence.
+//! BFD sessions in virtual time: states, intervals, polls and detection as RFC 5880 has them.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -77,7 +77,7 @@ impl Pair {
         Self { ends, flying: Vec::new(), now: 0, sent: [Vec::new(), Vec::new()], changes: Vec::new() }
     }
 
-    /// Lets time pass until `end`; `fate` gives the delay of each packet, or loses it.
+    /// Runs until `end`; `fate` gives the delay of each packet, or none if the packet is lost.
     fn run(&mut self, end: u64, mut fate: impl FnMut(usize) -> Vec<u64>) {
         loop {
             let due = self.ends.iter().filter_map(Session::deadline).map(|due| due.0).min().unwrap_or(u64::MAX);
@@ -129,7 +129,7 @@ fn two_ends_come_up_in_three_steps_and_then_send_at_their_own_rate() {
         }
         assert!(settled.windows(3).any(|three| three[1].0 - three[0].0 != three[2].0 - three[1].0), "not spread");
     }
-    // The change from the slow interval was asked about, and answered.
+    // The change from the slow interval was polled, and answered.
     assert!(pair.sent.iter().all(|sent| sent.iter().any(|(_, packet)| packet.poll)));
     assert!(pair.sent.iter().all(|sent| sent.iter().any(|(_, packet)| packet.is_final)));
 }
@@ -168,7 +168,7 @@ fn silence_for_the_detection_time_ends_a_session_and_no_moment_less() {
 #[test]
 fn every_state_follows_from_the_other_ends_as_the_rfc_draws_it() {
     use State::{AdminDown, Down, Init, Up};
-    // RFC 5880, section 6.2: from Down, Init and Up by what is heard.
+    // RFC 5880, section 6.2: from Down, Init and Up by the state that is received.
     let table = [
         (Down, [(AdminDown, Down), (Down, Init), (Init, Up), (Up, Down)]),
         (Init, [(AdminDown, Down), (Down, Init), (Init, Up), (Up, Up)]),
@@ -233,8 +233,8 @@ fn who_wants_no_packets_gets_none_and_who_wants_fewer_gets_fewer() {
     assert!(intervals.len() >= 8 && intervals.iter().all(|interval| *interval >= Duration::from_millis(1_500)));
 }
 
-/// Links that lose, double and delay packets at random, then heal, then die: an end is up only while the other was heard,
-/// both are up once the link has healed, and down when it died.
+/// Links that lose, duplicate and delay packets at random, then recover, then fail: an end is up only while packets of the
+/// other arrive, both are up once the link has recovered, and down once it has failed.
 #[test]
 fn ends_agree_after_any_weather() {
     for seed in 1..200u64 {

@@ -1,4 +1,4 @@
-//! Many packets at once: new nodes, rates, crowds.
+//! Floods: new nodes, and rates.
 
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Seed;
@@ -8,7 +8,7 @@ use wayleave_packet::icing::mint::{Form, NodeSecret, Sender};
 
 use super::network::{self, EXPIRY, LINK, OPEN, TAGS, TIME, at_micros, mesh, packet, process, process_at, sender};
 
-/// A path of a sender that nobody has seen, to whom everybody consents or nobody.
+/// A path of an unknown sender, to whom all nodes consent or none.
 fn stranger(number: u32, is_consented: bool) -> Sender {
     let mut seed = [0x5a; 32];
     seed[..4].copy_from_slice(&number.to_be_bytes());
@@ -52,7 +52,7 @@ fn new_nodes_cost_a_hundred_agreements_a_second_and_good_packets_pass_beside_the
             assert_eq!(agreements, 0);
             assert_eq!(router.counters().of(Reason::Consent), u64::from(FLOOD));
         }
-        // A new path by another neighbour is not held up.
+        // A new path by another neighbour is not delayed.
         let other = sender(&[2, 1, 3]);
         let now = at_micros(start + 2_000_000);
         let (action, _) = process_at(&mut router, &packet(&other, Form::Path, 1, b""), LINK + 2, now);
@@ -60,7 +60,7 @@ fn new_nodes_cost_a_hundred_agreements_a_second_and_good_packets_pass_beside_the
     }
 }
 
-/// Only nodes of verified packets are kept: whoever spoils the proofs fills no table.
+/// Only nodes of verified packets are kept, so that packets with wrong proofs fill no cache.
 #[test]
 fn a_packet_that_is_not_verified_leaves_nothing_behind() {
     let mut router = network::router(1, 4);

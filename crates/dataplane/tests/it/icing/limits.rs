@@ -1,4 +1,4 @@
-//! What is refused for its shape, its keys, its time or its consent.
+//! Packets that are refused for their form, keys, time or consent.
 
 use wayleave_dataplane::icing::{Action, ConfigError, Link, Policy, Reason, TagRule};
 use wayleave_packet::icing::header::{Hop, NodeId, Path, Tag, Version};
@@ -66,7 +66,7 @@ fn consent_ends_at_its_second_and_may_not_end_too_late() {
             let (action, _) = process_at(&mut network::router(1, 3), &octets, LINK, at(now));
             let found = if let Action::Drop(reason) = action { Some(reason) } else { None };
             assert_eq!(found, expected, "{ahead} ahead of {now}");
-            // On a kept path as on a new one.
+            // On a known path as on a new one.
             let mut router = network::router(1, 3);
             let early = if ahead < 0 { now.wrapping_add_signed(ahead) } else { now };
             let first = packet_at(&sender, Form::Path, 2, early, b"");

@@ -52,7 +52,7 @@ fn half(octets: &[u8]) -> u16 {
 type Pairs = HashMap<([u8; 32], [u8; 32], u8), Option<Block>>;
 
 thread_local! {
-    /// Agreements computed before.
+    /// Agreements that were computed before.
     static PAIRS: RefCell<Pairs> = RefCell::default();
 }
 
@@ -251,7 +251,7 @@ impl Model {
         })
     }
 
-    /// What `network`'s rules make of a tag.
+    /// The action for a tag by the rules of `network`.
     fn action(&self, tag: u32, next: Option<&[u8; 32]>) -> Result<Action, Reason> {
         let link = || next.and_then(|id| self.link_to(id)).ok_or(Reason::NoRoute);
         match (tag >> 24, tag >> 16 & 0xff, next) {

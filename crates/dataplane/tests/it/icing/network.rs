@@ -18,7 +18,7 @@ pub const TIME: u32 = 1_800_000_000;
 pub const EXPIRY: u32 = TIME + 600;
 /// The tags that mean something everywhere have this first octet.
 pub const TAGS: u32 = 0x4900_0000;
-/// Links have the number of the node behind them, and this on top.
+/// A link to a node has the node's number plus this one.
 pub const LINK: u16 = 100;
 /// A link from which any sender may come.
 pub const OPEN: u16 = 99;
@@ -55,7 +55,7 @@ pub fn at_micros(micros: u64) -> Now {
     Now { instant: Instant(micros * 1_000), unix: UnixTime(micros) }
 }
 
-/// What node `node` of a mesh of `count` does.
+/// The policy of node `node` in a mesh of `count` nodes.
 pub fn policy(node: usize, count: usize) -> Policy {
     let link = |other: usize| Link { id: LINK + other as u16, nodes: vec![id(other)], is_open: false };
     let mut links: Vec<Link> = (0..count).filter(|other| *other != node).map(link).collect();
@@ -143,7 +143,8 @@ pub fn process(router: &mut Router, octets: &[u8], from: u16) -> (Action, Vec<u8
     process_at(router, octets, from, at(TIME))
 }
 
-/// Carries a packet over the rest of `order` from node `index` on; the octets as delivered, or where and why it ended.
+/// Carries a packet over the rest of `order` from node `index` on. Returns the octets as delivered, or where and why the packet
+/// was dropped.
 pub fn carry(routers: &mut [Router], order: &[usize], index: usize, octets: &[u8]) -> Result<Vec<u8>, (usize, Reason)> {
     let mut octets = octets.to_vec();
     for place in index..order.len() {

@@ -1,4 +1,4 @@
-//! A packet passes only where it came the whole way that its path says, in order, from the sender that it names.
+//! A packet passes only if it came over all nodes of its path in order, from the sender that it names.
 
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::icing::{Action, Config, Link, Output, Reason, Router};
@@ -8,11 +8,11 @@ use wayleave_packet::icing::mint::{Form, Sender};
 use super::model;
 use super::network::{self, LINK, carry, mesh, packet, process, sender};
 
-/// Routers that do not look at where packets come from, nor whether they came before: provenance alone decides.
+/// Routers that check neither the link nor replays: provenance alone decides.
 fn blind(count: usize) -> Vec<Router> {
     let open = |node: usize| {
         let mut config = Config { replay_capacity: 0, ..network::config(node, count) };
-        // Packets come by one link, from nobody that is known, and go by another.
+        // Packets come by an open link and leave by another.
         config.policy.links.retain(|link| link.id == network::OPEN);
         config.policy.links.push(Link { id: 7, nodes: Vec::new(), is_open: false });
         for rule in &mut config.policy.rules {
@@ -23,14 +23,14 @@ fn blind(count: usize) -> Vec<Router> {
     (0..count).map(open).collect()
 }
 
-/// What node `place` of the path says of a packet set to its index.
+/// What node `place` of the path does with a packet whose index is set to it.
 fn ask(router: &mut Router, octets: &[u8], place: usize) -> (Action, Vec<u8>) {
     let mut octets = octets.to_vec();
     octets[3] = place as u8;
     process(router, &octets, network::OPEN)
 }
 
-/// ICD-02: every set of nodes skipped in front of every node, on every length up to eight. Only the whole way passes.
+/// ICD-02: every set of nodes skipped in front of every node, on every length up to eight. Only packets over all nodes pass.
 #[test]
 fn a_packet_that_skipped_any_nodes_is_dropped_by_the_next_honest_one() {
     for count in 3..=8usize {
@@ -76,7 +76,7 @@ fn mark(octets: &[u8], order: &[usize], place: usize) -> Vec<u8> {
     out
 }
 
-/// ICD-02: a node that passes a packet through twice takes its own proofs away again.
+/// ICD-02: a node that processes a packet twice cancels its own proofs.
 #[test]
 fn a_packet_that_passed_a_node_twice_is_dropped_by_the_next() {
     let order = [0, 1, 2, 3, 4];

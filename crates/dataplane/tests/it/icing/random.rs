@@ -10,7 +10,7 @@ use super::network::{self, EXPIRY, LINK, OPEN, Random, TAGS, TIME, at, times};
 
 const NODES: usize = 6;
 
-/// Paths of every kind: honest ones, ends of consent, tags that mean nothing, nodes that are none or occur twice.
+/// Paths of every kind: honest ones, expiries around the limits, unknown tags, IDs that are not keys or occur twice.
 fn crafted(random: &mut Random, version: u8) -> Crafted {
     let count = 2 + random.below(6);
     let mut order: Vec<usize> = (0..NODES + 2).collect();
@@ -19,7 +19,7 @@ fn crafted(random: &mut Random, version: u8) -> Crafted {
         order.swap(place, other);
     }
     let mut hops: Vec<(Who, u32, u32)> = order[..count].iter().map(|node| (Who::Node(*node), TAGS, EXPIRY)).collect();
-    // The last two nodes of the order are no neighbours of anybody.
+    // The last two nodes of the order have no neighbours.
     let place = 1 + random.below(count - 1);
     match random.below(24) {
         0 => hops[place].1 = TAGS | 0x0080_0001,

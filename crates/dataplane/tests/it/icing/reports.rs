@@ -1,4 +1,4 @@
-//! Per-path counters and signed reports: they say between which two nodes packets vanish.
+//! Per-path counters and signed reports, which show between which two nodes packets vanish.
 
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
@@ -52,9 +52,9 @@ fn reports_of_a_window_say_between_which_nodes_packets_vanished() {
     reports.reverse();
     let losses = [Loss { from: 2, to: 3, packets: 32 }, Loss { from: 3, to: 4, packets: 1 }];
     assert_eq!(locate(sent, &reports), losses);
-    // Without node 3's report the place is known less exactly, but known.
+    // Without node 3's report the place is known less exactly.
     reports.retain(|report| report.index != 3);
     assert_eq!(locate(sent, &reports), [Loss { from: 2, to: 4, packets: 33 }]);
-    // The window in which the path was learnt was not counted whole.
+    // The window in which the path became known was not counted from its beginning.
     assert!(routers[1].reports(TIME >> WINDOW).next().is_none());
 }

@@ -30,7 +30,7 @@ fn honest_packets_are_accepted_on_paths_of_2_to_16_nodes_with_path_and_with_hand
             let packet = Packet::decode(&delivered, Version::Standard).unwrap();
             assert_eq!(packet.payload(), payload);
             assert!(packet.is_last());
-            // Every node behind the sender says that it holds the path.
+            // Every node behind the sender reports that it holds the path.
             assert_eq!(u32::from(packet.held()), (1 << count) - 2);
         }
     }
@@ -57,7 +57,7 @@ fn the_sender_sends_handles_once_the_receiver_says_that_all_nodes_hold_the_path(
     let sender = sender(&order);
     let mut forms = Forms::new(sender.handle(), sender.count());
     let instant = |ms: u64| Instant(ms * 1_000_000);
-    // A handle that nobody holds leads nowhere.
+    // A handle that no node holds is dropped.
     let lost = carry(&mut routers, &order, 1, &packet(&sender, Form::Handle, 0, b"x"));
     assert_eq!(lost, Err((1, Reason::UnknownHandle)));
     let form = forms.next(instant(0));
@@ -71,7 +71,7 @@ fn the_sender_sends_handles_once_the_receiver_says_that_all_nodes_hold_the_path(
         octets.len() + wayleave_packet::icing::header::path_length(4) == packet(&sender, Form::Path, 2, b"x").len()
     );
     assert!(carry(&mut routers, &order, 1, &octets).is_ok());
-    // A node that starts anew knows the path again once it has been repeated.
+    // A node that restarts knows the path again once the sender repeats it.
     routers[2] = network::router(2, 4);
     assert_eq!(carry(&mut routers, &order, 1, &packet(&sender, Form::Handle, 3, b"")), Err((2, Reason::UnknownHandle)));
     assert_eq!(forms.next(instant(1_001)), Form::Path);
@@ -232,7 +232,7 @@ fn a_node_changes_its_keys_and_policy_without_losing_a_packet() {
     assert_eq!(router.paths(), 1);
     assert_eq!(process(&mut router, &packet(&old, Form::Path, 20, b""), LINK).0, Action::Drop(Reason::NotForUs));
     assert!(forwarded(process(&mut router, &packet(&new, Form::Handle, 20, b""), LINK).0));
-    // Other meanings of tags hold for kept paths at once.
+    // A change of a tag's meaning applies to known paths at once.
     router.set_policy(Policy { rules: Vec::new(), ..policy(11..=13) }).unwrap();
     assert_eq!(process(&mut router, &packet(&new, Form::Handle, 21, b""), LINK).0, Action::Drop(Reason::UnknownTag));
     router.set_policy(policy(11..=13)).unwrap();
@@ -264,7 +264,7 @@ fn a_master_of_tag_keys_is_replaced_from_an_epoch_on() {
     }
 }
 
-/// Kept paths end with the master that consented to them.
+/// Known paths end with the master under which the node consented.
 #[test]
 fn another_master_of_the_same_epoch_ends_the_paths_kept_under_the_old_one() {
     let mut router = network::router(1, 3);

@@ -1,4 +1,4 @@
-//! SCI-01: the classes of cases by which border routers are accepted, each as one packet and what becomes of it.
+//! SCI-01: the classes of cases by which border routers are accepted, each as one packet and what happens to it.
 
 use super::fixture::{
     CHILD_1, CHILD_2, CHILD_SIBLING, CORE_1, CORE_2, HERE, PARENT_1, PARENT_2, PEER_1, TIME, key, neighbor, now,
@@ -10,14 +10,14 @@ use wayleave_dataplane::scion::{Action, Reason};
 use wayleave_packet::scion::scmp::{Message, Problem, checksum};
 use wayleave_packet::scion::{HostAddress, Packet, Path, PathMeta, Service, next_header};
 
-/// The packet must have `action`; what it is afterwards is returned.
+/// Checks the packet's action; returns the packet as it is afterwards.
 fn expect(packet: &Packet, ingress: Ingress, action: Action) -> Packet {
     let (got, octets) = process(&mut router(), &packet.encode(), ingress, now());
     assert_eq!(got, action, "{ingress:?} {packet:?}");
     Packet::decode(&octets).expect("what leaves can be decoded")
 }
 
-/// The packet must be answered because of `reason`, with `message`; the answer is returned.
+/// Checks that the packet is answered because of `reason`, with `message`; returns the answer.
 fn expect_answer(packet: &Packet, ingress: Ingress, reason: Reason, message: Message) -> Packet {
     let octets = packet.encode();
     let (action, answer) = process(&mut router(), &octets, ingress, now());
@@ -79,10 +79,10 @@ fn a_way_out_at_another_router_takes_the_packet_there_and_on() {
     let ingress = Ingress::Sibling(0);
     let packet2 = transit(super::fixture::PARENT_SIBLING, CHILD_1, true, ingress);
     expect(&packet2, ingress, Action::Forward(CHILD_1));
-    // Not from the sibling that does not have the way in, and not from a host.
+    // Not from a sibling that does not have the ingress interface, and not from a host.
     expect(&packet2, Ingress::Sibling(1), Action::Drop(Reason::TransitSource));
     expect(&packet2, Ingress::Internal, Action::Drop(Reason::TransitSource));
-    // What came from within does not go around within.
+    // A packet from within does not go to a sibling again.
     let around = transit(super::fixture::PARENT_SIBLING, CHILD_SIBLING, true, ingress);
     let unknown = problem(Problem::UnknownHopFieldEgress, hop_at(&around, 1));
     expect_answer(&with_payload(around, 80), ingress, Reason::UnknownEgress, unknown);
@@ -149,7 +149,7 @@ fn packets_for_hosts_and_services_here_are_delivered() {
     packet.header.dst_host = HostAddress::Service(Service::CONTROL);
     let after = expect(&packet, Ingress::External(PARENT_1), Action::Deliver);
     assert_eq!(after.header.dst_host, HostAddress::Service(Service::CONTROL));
-    // A shortcut ends in the middle of a segment: the hop field names a way out that is not taken.
+    // A shortcut ends in the middle of a segment: the hop field's egress interface is not used.
     let mut packet = template(&[3], 2);
     packet.header.dst = HERE;
     mint(&mut packet, 2, PARENT_1, CHILD_1, false, &key());
@@ -280,7 +280,7 @@ fn addresses_that_cannot_be_here_are_answered() {
     packet.header.dst = HERE;
     let message = problem(Problem::InvalidDestinationAddress, 12);
     expect_answer(&packet, Ingress::Internal, Reason::DestinationAddress, message);
-    // From outside nobody is from here.
+    // A packet from outside does not have this AS as source.
     let mut packet = with_payload(inbound(PARENT_1, true), 100);
     packet.header.src = HERE;
     let (action, _) = process(&mut router(), &packet.encode(), Ingress::External(PARENT_1), now());

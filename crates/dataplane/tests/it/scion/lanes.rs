@@ -13,7 +13,7 @@ use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::scion::{Action, EpochKey, Interface, Keys, Link, Owner, Reason, Router};
 use wayleave_packet::scion::{ForwardingKey, HostAddress, Packet, next_header};
 
-/// Ways through the AS that a packet may take.
+/// Pairs of ingress and egress that a packet in transit may use.
 const WAYS: [(u16, u16); 8] = [
     (PARENT_1, CHILD_1),
     (PARENT_2, CHILD_2),
@@ -25,7 +25,7 @@ const WAYS: [(u16, u16); 8] = [
     (CORE_2, CORE_1),
 ];
 
-/// What a packet in transit is made of.
+/// The fields of a packet in transit.
 #[derive(Clone, Copy)]
 struct Way {
     enters: u16,
@@ -61,7 +61,7 @@ impl Way {
 /// Kinds of packets that are not good, or that the lanes do not take.
 const KINDS: usize = 17;
 
-/// One of them, and where it comes in.
+/// A packet of this kind, and where it comes in.
 fn odd(kind: usize, source: &mut Random) -> (Vec<u8>, Ingress) {
     let mut way = Way::random(source);
     match kind {
@@ -184,7 +184,7 @@ fn one_that_is_not_like_the_others_is_found_in_every_place() {
                     if lane == place {
                         return odd(kind, &mut source);
                     }
-                    // Some of them to the link that is down.
+                    // Some of them leave by the link that is down.
                     let way = Way::random(&mut source);
                     (way.packet(&mut source, &key()).encode(), Ingress::External(way.enters))
                 })
@@ -243,7 +243,7 @@ fn packets_under_two_keys_are_rewritten_under_their_own() {
     }
 }
 
-/// A burst on two ways that take turns.
+/// A burst in two directions by turns.
 fn turns(source: &mut Random) -> Vec<(Vec<u8>, Ingress)> {
     let turn = |lane: usize| {
         let (enters, leaves) = if lane.is_multiple_of(2) { (PARENT_1, CHILD_1) } else { (CHILD_1, PARENT_1) };

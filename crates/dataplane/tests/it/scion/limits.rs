@@ -26,7 +26,7 @@ fn interface_zero_and_foreign_interfaces_lead_nowhere() {
     ] {
         assert_eq!(refused(process(&mut router(), &packet, ingress, now()).0), Some(reason));
     }
-    // A hop field that begins here does not come from outside, nor does one that ends here go on.
+    // A packet from outside is not at its path's first hop, and one at the last hop does not leave.
     let mut packet = template(&[3], 1);
     mint(&mut packet, 1, 0, CHILD_1, false, &key());
     assert_eq!(
@@ -77,7 +77,7 @@ fn a_segment_may_begin_up_to_337_5_seconds_ahead() {
     let packet = transit(PARENT_1, CHILD_1, true, IN).encode();
     assert_eq!(process(&mut router(), &packet, IN, at(-337_500_000)).0, Action::Forward(CHILD_1));
     assert_eq!(refused(process(&mut router(), &packet, IN, at(-337_500_001)).0), Some(Reason::Future));
-    // The end of 32-bit time is no end of the world.
+    // Timestamps of 32 bits end, and nothing overflows.
     let mut packet = template(&[3], 1);
     path(&mut packet).infos[0].timestamp = u32::MAX;
     path(&mut packet).hops[1].exp_time = 255;
@@ -144,7 +144,7 @@ fn paths_of_64_hops_pass_and_of_65_do_not() {
     let mut packet = template(&[33, 32], 40);
     mint(&mut packet, 40, PARENT_1, CHILD_1, false, &key());
     assert_eq!(process(&mut router(), &packet.encode(), IN, now()).0, Action::Drop(Reason::MalformedPath));
-    // At the end of the path there is nowhere to go.
+    // At the path's end there is no next hop.
     let mut packet = inbound(PARENT_1, true);
     mint(&mut packet, 2, PARENT_1, CHILD_1, false, &key());
     packet.header.dst = IsdAs::new(9, 9);
@@ -193,7 +193,7 @@ fn beyond_its_limit_of_wrong_macs_an_interface_is_not_checked_and_others_are() {
     // A second, a forged packet every 100 microseconds.
     for step in 0..10_000 {
         process(&mut router, &forged, IN, at(60_000_000 + step * 100));
-        // Whatever comes from elsewhere passes all the while.
+        // Packets from elsewhere pass all the while.
         for (packet, ingress, out) in [(&other, back, PARENT_1), (&own, Ingress::Internal, CHILD_1)] {
             let (action, _) = process(&mut router, packet, ingress, at(60_000_000 + step * 100));
             assert_eq!(action, Action::Forward(out));
@@ -203,13 +203,13 @@ fn beyond_its_limit_of_wrong_macs_an_interface_is_not_checked_and_others_are() {
     assert!((118..=121).contains(&counters.of(Reason::BadMac)), "{}", counters.of(Reason::BadMac));
     assert_eq!(counters.of(Reason::BadMac) + counters.of(Reason::Throttled), 10_000);
     assert_eq!(counters.macs, counters.of(Reason::BadMac) + 20_000);
-    // Good packets share the interface's fate until there is credit again.
+    // Good packets of that interface are dropped too until there is credit again.
     assert_eq!(process(&mut router, &good, IN, at(61_000_000 - 100)).0, Action::Drop(Reason::Throttled));
     assert_eq!(process(&mut router, &good, IN, at(61_020_000)).0, Action::Forward(CHILD_1));
     // New interfaces keep their neighbours' credit as it is.
     router.reload(&config()).unwrap();
     assert_eq!(process(&mut router, &good, IN, at(61_020_000)).0, Action::Forward(CHILD_1));
-    // Another limit keeps the credit as well; without one nothing is held back.
+    // Another limit keeps the credit as well; without a limit nothing is dropped.
     for _ in 0..3 {
         process(&mut router, &forged, IN, at(61_020_000));
     }

@@ -1,4 +1,4 @@
-//! SCI-03, 04, 08: packets through a network of routers, there and back, and what is spliced of its segments.
+//! SCI-03, 04, 08: packets through a network of routers, there and back, and paths spliced from its segments.
 
 use std::collections::BTreeMap;
 

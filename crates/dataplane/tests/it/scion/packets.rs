@@ -1,4 +1,4 @@
-//! Packets at one router: valid ones of every kind, random ones, and what mutation makes of them.
+//! Packets at one router: valid ones of every kind, random ones, and mutations of them.
 
 use wayleave_dataplane::frame::Ingress;
 use wayleave_packet::scion::{
@@ -209,7 +209,7 @@ pub fn mutate(random: &mut Random, (mut packet, mut ingress): Arrival) -> Arriva
             let at = (28 + hosts + random.below(4)).min(packet.len() - 1);
             packet[at] = random.next() as u8;
         }
-        // Cut, with or without telling.
+        // Cut, with or without a change of the length.
         6 => {
             packet.truncate(random.below(packet.len()));
         }

@@ -77,7 +77,7 @@ fn compare(seed: u64, count: usize) -> std::collections::BTreeMap<String, usize>
 fn the_router_equals_the_model_on_random_and_mutated_packets() {
     let count = times("WAYLEAVE_SCION_PACKETS", 1_000_000);
     let verdicts = compare(1, count);
-    // Every way out is taken often enough to mean something.
+    // Every verdict occurs often enough to mean something.
     for verdict in ["Forward", "Sibling", "Deliver", "Control", "Traceroute"] {
         assert!(verdicts.get(verdict).is_some_and(|n| *n > count / 20_000), "{verdict} {verdicts:?}");
     }

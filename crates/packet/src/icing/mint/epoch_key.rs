@@ -13,7 +13,7 @@ pub enum EpochKeyError {
     /// Not [`EpochKey::LENGTH`] octets.
     #[error("{0} octets, not those of a signed epoch key")]
     Length(usize),
-    /// The node's ID is no key of the curve.
+    /// The node's ID is not a key of the curve.
     #[error("the ID is not a key of the curve")]
     Node,
     /// The validity ends before it begins.

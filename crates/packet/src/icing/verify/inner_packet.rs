@@ -1,4 +1,4 @@
-//! What a receiver asks of an IP packet that came in an ICING one, before it goes anywhere (threats I10, X3).
+//! The checks of an IP packet that came in an ICING packet, before the receiver lets it out (threats I10, X3).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,24 +17,24 @@ const IP_IN_IP: [u8; 2] = [4, 41];
 /// IPv6 extension headers: hop-by-hop, routing, fragment, authentication, destination options, mobility, HIP, shim6.
 const EXTENSIONS: [u8; 8] = [0, 43, 44, 51, 60, 135, 139, 140];
 
-/// Why an inner packet goes nowhere.
+/// Why an inner packet is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InnerError {
     /// Not a whole IP packet of the protocol and length that the header says, without options or extension headers, or one
     /// around such.
-    #[error("not a plain IP packet")]
+    #[error("not a plain IP packet of the length and protocol that the header says")]
     NotIp,
-    /// Its source is none that the sender may use.
+    /// Its source is not one that the sender may use.
     #[error("the sender may not use this source")]
     Source,
-    /// Its destination is no host's: loopback, multicast, link-local, reserved.
-    #[error("the destination is a martian")]
+    /// Its destination is not that of a host: loopback, multicast, link-local, reserved.
+    #[error("the destination is not that of a host (martian)")]
     Martian,
-    /// Its destination is none that may be reached from here.
+    /// Its destination is not one that may be reached from here.
     #[error("the destination is not allowed")]
     Destination,
     /// Verified formats are nested deeper than [`MAX_DEPTH`].
-    #[error("nested too deep")]
+    #[error("verified formats are nested deeper than two")]
     Nested,
 }
 
@@ -113,12 +113,12 @@ impl<'a> Ip<'a> {
     }
 }
 
-/// How many verified formats lie within each other, this one counted; counting ends beyond the limit.
+/// How many verified formats are nested, this one counted; counting ends beyond the limit.
 fn depth(mut protocol: u8, mut octets: &[u8]) -> Result<usize, InnerError> {
     let mut depth = 1;
     // Every turn takes a header off.
     while depth <= MAX_DEPTH && IP_IN_IP.contains(&protocol) {
-        // What cannot be looked into might hide another.
+        // A packet that cannot be decoded might hide another.
         let ip = Ip::decode(protocol, octets)?;
         (protocol, octets) = match ip.protocol {
             PLATYPUS => return Ok(depth + 1),
@@ -136,7 +136,8 @@ fn depth(mut protocol: u8, mut octets: &[u8]) -> Result<usize, InnerError> {
     Ok(depth)
 }
 
-/// Whether a UDP datagram goes to a verified format's port, and the ICING packet in it.
+/// The ICING packet in a UDP datagram to a verified format's port: `None` if the port is another's, `Some(None)` if there is
+/// no ICING packet that can be decoded.
 fn icing_inside(datagram: &[u8]) -> Option<Option<Packet<'_>>> {
     let (udp, payload) = datagram.split_first_chunk::<8>()?;
     match u16::from_be_bytes([udp[2], udp[3]]) {
@@ -220,7 +221,7 @@ mod tests {
         assert_eq!(check(&(protocol, with_options)), Err(InnerError::NotIp));
     }
 
-    /// An ICING packet over UDP around `inner`; its path and proofs are not looked at.
+    /// An ICING packet over UDP around `inner`; its path and proofs are not checked.
     fn icing((protocol, inner): &(u8, Vec<u8>)) -> Vec<u8> {
         let mut packet = vec![0x18, *protocol, 2, 1];
         packet.extend((inner.len() as u16).to_be_bytes());

@@ -106,7 +106,7 @@ pub enum Message {
     },
 }
 
-/// Why the octets are no SCMP message.
+/// Why octets are not an SCMP message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ScmpError {
     /// Too few octets for its type.

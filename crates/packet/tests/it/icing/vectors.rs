@@ -1,6 +1,6 @@
 //! The published test vectors of ICING hold.
 //!
-//! `WAYLEAVE_WRITE_VECTORS=1` writes the file anew.
+//! `WAYLEAVE_WRITE_VECTORS=1` writes a new file.
 
 use std::path::{Path as FilePath, PathBuf};
 
@@ -111,7 +111,7 @@ fn packets(version: Version, count: usize) -> Value {
     })
 }
 
-/// What node `node` does with a packet; its hash.
+/// Verifies a packet at node `node` and rewrites it; returns its hash.
 fn pass(version: Version, path: &Path, node: usize, consent: &Consent, octets: &mut [u8]) -> [u8; 32] {
     let mut keys = PathKeys::new(path.route(version), node, path.count(), consent);
     for other in (0..path.count()).filter(|other| *other != node) {
