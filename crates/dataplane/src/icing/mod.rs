@@ -11,6 +11,7 @@ mod config;
 mod forgery;
 mod known_path;
 mod lanes;
+pub mod record;
 mod report;
 mod router;
 mod stamper;

@@ -3,6 +3,8 @@
 pub mod account;
 pub mod journal;
 pub mod lanes;
+pub mod outer;
+pub mod record;
 pub mod revocation;
 mod router;
 mod totals;

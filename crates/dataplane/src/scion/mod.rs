@@ -1,7 +1,9 @@
 //! The SCION router: `router` decides what happens to a packet, `lanes` is its vector path.
 
 mod action;
+pub mod classify;
 mod config;
+pub mod delivery;
 mod flow_class;
 #[cfg(test)]
 mod forgery;

@@ -6,6 +6,7 @@
 pub mod lanes;
 mod rules;
 mod traffic;
+pub mod transit;
 
 pub use rules::{Rule, RuleAction, Rules};
 

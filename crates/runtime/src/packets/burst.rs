@@ -1,33 +1,33 @@
-//! Packets of a burst in one piece of memory, each with where it came from.
+//! The packets of a burst in one piece of memory, each with its sender.
 
 use std::net::SocketAddr;
 use std::ops::Range;
 
 /// Packets of a burst, at most.
-pub const MOST: usize = 2048;
+pub const MAX_PACKETS: usize = 2048;
 
-/// Octets of memory for a burst: sixteen messages of the greatest length of a datagram.
-const ROOM: usize = 16 * MESSAGE;
+/// Bytes of memory for a burst: sixteen messages, each of the greatest length of a datagram.
+const MEMORY: usize = 16 * MESSAGE;
 
-/// Octets of memory for one message that holds many packets. Not a power of two, so that the beginnings of messages do
-/// not share the sets of a cache.
+/// Bytes of memory for one message that holds many packets. Not a power of two, so that the beginnings of messages do not
+/// compete for the same sets of a cache.
 pub(super) const MESSAGE: usize = 65_536 + 192;
 
-/// Where a packet lies.
+/// Where a packet is in the memory.
 #[derive(Clone, Copy, Debug)]
 struct Packet {
     at: u32,
     length: u32,
-    /// The place of its sender's address.
+    /// The index of its sender's address.
     from: u32,
 }
 
 /// Packets in memory of their own, in the order of their arrival.
 pub struct Burst {
     octets: Box<[u8]>,
-    /// Never more than [`MOST`]; each begins behind the end of the one before.
+    /// Never more than [`MAX_PACKETS`]; each begins behind the end of the one before.
     packets: Vec<Packet>,
-    /// Where packets came from; neighbours from one place share an entry.
+    /// Packets in a row from one sender share an entry.
     senders: Vec<SocketAddr>,
 }
 
@@ -39,24 +39,28 @@ impl std::fmt::Debug for Burst {
 
 impl Default for Burst {
     fn default() -> Self {
-        Self { octets: vec![0; ROOM].into(), packets: Vec::with_capacity(MOST), senders: Vec::with_capacity(MOST) }
+        Self {
+            octets: vec![0; MEMORY].into(),
+            packets: Vec::with_capacity(MAX_PACKETS),
+            senders: Vec::with_capacity(MAX_PACKETS),
+        }
     }
 }
 
 impl Burst {
-    /// Packets that are there.
+    /// The number of packets.
     #[must_use]
     pub fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// Whether none is.
+    /// Whether there is no packet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Where a packet came from.
+    /// The sender of a packet.
     #[must_use]
     pub fn from(&self, packet: usize) -> SocketAddr {
         self.senders[self.packets[packet].from as usize]
@@ -69,8 +73,8 @@ impl Burst {
         &self.octets[at as usize..(at + length) as usize]
     }
 
-    /// The packets from `first` on, each with where it came from, to be changed in place. Neighbours from one place may have
-    /// one address in common: who looks it up need not do so for each.
+    /// The packets from `first` on, each with its sender, to be changed in place. Packets in a row from one sender borrow the
+    /// same address: a caller that looks it up may compare pointers and do so once.
     pub fn packets_mut(&mut self, first: usize) -> impl Iterator<Item = (&SocketAddr, &mut [u8])> {
         let Self { octets, packets, senders } = self;
         let (mut rest, senders) = (&mut **octets, &**senders);
@@ -84,13 +88,13 @@ impl Burst {
         })
     }
 
-    /// Cuts a packet to `length` octets; one that is no longer stays as it is.
+    /// Cuts a packet to `length` octets; a packet that is not longer stays as it is.
     pub fn shorten(&mut self, packet: usize, length: usize) {
         let packet = &mut self.packets[packet];
         packet.length = packet.length.min(u32::try_from(length).unwrap_or(u32::MAX));
     }
 
-    /// Forgets all packets.
+    /// Removes all packets.
     pub fn clear(&mut self) {
         self.packets.clear();
         self.senders.clear();
@@ -104,16 +108,16 @@ impl Burst {
         true
     }
 
-    /// Appends a copy of a packet with room in front of it, where it may grow, if there is memory for both. Room and packet
-    /// are one packet until [`Self::trim`]; what is in the room does not matter.
-    pub fn push_behind(&mut self, room: usize, octets: &[u8], from: SocketAddr) -> bool {
-        let Some(place) = self.room(room + octets.len()) else { return false };
-        place[room..].copy_from_slice(octets);
-        self.claim(room + octets.len(), from);
+    /// Appends a copy of a packet with headroom, into which it may grow, if there is memory for both. Headroom and packet are
+    /// one packet until [`Self::trim`]; the headroom's content is arbitrary.
+    pub fn push_behind(&mut self, headroom: usize, octets: &[u8], from: SocketAddr) -> bool {
+        let Some(memory) = self.room(headroom + octets.len()) else { return false };
+        memory[headroom..].copy_from_slice(octets);
+        self.claim(headroom + octets.len(), from);
         true
     }
 
-    /// Leaves only the octets in `range` of a packet, as far as it has them.
+    /// Keeps only the octets in `range` of a packet, as far as it has them.
     pub fn trim(&mut self, packet: usize, range: Range<usize>) {
         let Packet { at, length, .. } = &mut self.packets[packet];
         let (begin, end) = (range.start.min(*length as usize), range.end.min(*length as usize));
@@ -121,10 +125,10 @@ impl Burst {
         *length = end.saturating_sub(begin) as u32;
     }
 
-    /// Memory behind the last packet, `length` octets of it, if there is room for one more packet.
+    /// `length` bytes of memory behind the last packet, if there is room for one more packet.
     pub(super) fn room(&mut self, length: usize) -> Option<&mut [u8]> {
         let end = self.end();
-        if self.packets.len() == MOST { None } else { self.octets.get_mut(end..end + length) }
+        if self.packets.len() == MAX_PACKETS { None } else { self.octets.get_mut(end..end + length) }
     }
 
     /// Makes a packet of the memory that [`Self::room`] gave.
@@ -134,7 +138,7 @@ impl Burst {
         self.packets.push(Packet { at, length: length as u32, from });
     }
 
-    /// The place of a sender's address, which is the last one's if that is the same.
+    /// The index of a sender's address: the last one's if that is the same.
     fn sender(&mut self, from: SocketAddr) -> u32 {
         if self.senders.last() != Some(&from) {
             self.senders.push(from);
@@ -143,33 +147,33 @@ impl Burst {
     }
 
     fn end(&self) -> usize {
-        // Begins on cache lines of their own, and not all in the same set.
+        // Each packet begins on a cache line of its own.
         self.packets.last().map_or(0, |last| (last.at + last.length) as usize).next_multiple_of(64)
     }
 
-    /// All memory, for messages that are received in place; packets must have been forgotten.
+    /// All memory, for messages that are received in place; there must be no packets.
     pub(super) fn memory(&mut self) -> &mut [u8] {
         debug_assert!(self.packets.is_empty());
         &mut self.octets
     }
 
-    /// All memory, where packets on their way out lie.
+    /// All memory, which holds the packets on their way out.
     pub(super) fn all(&self) -> &[u8] {
         &self.octets
     }
 
     /// Makes packets of a message received at `at`: one of `segment` octets after the other, the last one with the
-    /// remainder. What exceeds [`MOST`] is left out; returns how many packets that are.
+    /// remainder. Returns how many packets are left out, being more than [`MAX_PACKETS`].
     pub(super) fn split(&mut self, at: usize, length: usize, segment: usize, from: SocketAddr) -> usize {
         let segment = if segment == 0 { length.max(1) } else { segment };
-        if self.packets.len() == MOST {
+        if self.packets.len() == MAX_PACKETS {
             return length.div_ceil(segment).max(1);
         }
         let from = self.sender(from);
         let mut begin = 0;
         while begin < length || (begin == 0 && length == 0) {
             let this = segment.min(length - begin);
-            if self.packets.len() == MOST {
+            if self.packets.len() == MAX_PACKETS {
                 return (length - begin).div_ceil(segment);
             }
             self.packets.push(Packet { at: (at + begin) as u32, length: this as u32, from });
@@ -203,24 +207,24 @@ mod tests {
     }
 
     #[test]
-    fn every_packet_has_its_sender_and_neighbours_from_one_place_have_it_in_common() {
-        let place = |port| SocketAddr::from(([192, 0, 2, 1], port));
+    fn every_packet_has_its_sender_and_packets_in_a_row_share_it() {
+        let sender = |port| SocketAddr::from(([192, 0, 2, 1], port));
         let mut burst = Burst::default();
         for round in 0..2 {
             burst.clear();
-            assert_eq!(burst.split(0, 4, 2, place(round)), 0);
+            assert_eq!(burst.split(0, 4, 2, sender(round)), 0);
             for port in [7, 7, 8, 7] {
-                assert!(burst.push(b"x", place(port)));
+                assert!(burst.push(b"x", sender(port)));
             }
             let from: Vec<SocketAddr> = (0..burst.len()).map(|packet| burst.from(packet)).collect();
-            assert_eq!(from, [round, round, 7, 7, 8, 7].map(place));
+            assert_eq!(from, [round, round, 7, 7, 8, 7].map(sender));
             let from: Vec<*const SocketAddr> = burst.packets_mut(2).map(|(from, _)| std::ptr::from_ref(from)).collect();
             assert!(from[0] == from[1] && from[1] != from[2] && from[2] != from[3]);
         }
     }
 
     #[test]
-    fn a_packet_grows_into_the_room_in_front_of_it() {
+    fn a_packet_grows_into_its_headroom() {
         let mut burst = Burst::default();
         assert!(burst.push_behind(10, b"one", NOWHERE) && burst.push_behind(10, b"two", NOWHERE));
         for (_, octets) in burst.packets_mut(0) {
@@ -232,19 +236,19 @@ mod tests {
         let left = [&b"a one"[..], b"two", b"three"];
         assert_eq!((0..burst.len()).map(|packet| burst.octets(packet)).collect::<Vec<_>>(), left);
         assert_eq!(burst.packets_mut(0).map(|(_, octets)| octets.to_vec()).collect::<Vec<_>>(), left);
-        assert!(!burst.push_behind(ROOM, b"x", NOWHERE));
+        assert!(!burst.push_behind(MEMORY, b"x", NOWHERE));
     }
 
     #[test]
-    fn a_burst_takes_in_no_more_than_its_limits() {
+    fn a_burst_holds_no_more_than_its_limits() {
         let mut burst = Burst::default();
-        assert_eq!((0..MOST + 10).filter(|_| burst.push(b"x", NOWHERE)).count(), MOST);
+        assert_eq!((0..MAX_PACKETS + 10).filter(|_| burst.push(b"x", NOWHERE)).count(), MAX_PACKETS);
         burst.clear();
-        assert_eq!(burst.split(0, 60_000, 10, NOWHERE), 6_000 - MOST);
+        assert_eq!(burst.split(0, 60_000, 10, NOWHERE), 6_000 - MAX_PACKETS);
         burst.clear();
         let big = vec![0; 60_000];
         let taken = (0..100).filter(|_| burst.push(&big, NOWHERE)).count();
-        assert_eq!(taken, ROOM / big.len().next_multiple_of(64));
+        assert_eq!(taken, MEMORY / big.len().next_multiple_of(64));
         burst.clear();
         // An empty datagram is a packet too.
         assert_eq!((burst.split(0, 0, 0, NOWHERE), burst.len()), (0, 1));

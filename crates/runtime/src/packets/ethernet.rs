@@ -1,4 +1,4 @@
-//! Packets straight over Ethernet, by packet sockets: a socket knows one neighbour on one network interface, and takes what
+//! Packets straight over Ethernet, by packet sockets: a socket has one neighbour on one network interface, and receives what
 //! that one sends to this machine's own address there.
 
 use std::io;
@@ -13,18 +13,19 @@ use super::system::{interfaces, options};
 use super::udp::has_no_room;
 use super::{Burst, Outgoing, Port};
 
-/// Octets of memory in the system for what waits on a socket.
+/// Bytes that the system may queue on a socket.
 const BUFFERS: i32 = 8 << 20;
 /// Messages received at a time.
 const MESSAGES: usize = 64;
-/// Octets of a packet, at most: a jumbo frame. Odd in cache lines.
-const ROOM: usize = 9_280;
-/// What stands for the neighbour in a burst: it has no address of the Internet.
+/// Octets of a packet, at most: a jumbo frame. An odd number of cache lines, so that packets do not compete for the same
+/// sets of a cache.
+const MAX_LENGTH: usize = 9_280;
+/// Stands for the neighbour in a burst, since it has no IP address.
 pub const NEIGHBOR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// Where a socket stands, and who is at the other end.
+/// Where a socket is bound, and its neighbour.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Place {
+pub struct Endpoint {
     /// The network interface, as in `eth0`.
     pub interface: String,
     /// The neighbour's Ethernet address.
@@ -40,8 +41,8 @@ pub struct Ethernet {
     sender: Sender,
     to: LinkAddress,
     lost: u64,
-    place: Place,
-    /// The interface's number and its own address, as they were.
+    endpoint: Endpoint,
+    /// The interface's number and its own address when the socket was opened.
     here: (u32, [u8; 6]),
 }
 
@@ -52,22 +53,22 @@ impl std::fmt::Debug for Ethernet {
 }
 
 impl Ethernet {
-    /// Receives frames of the neighbour to this interface's own address; to groups and to others not.
+    /// Receives frames of the neighbour to this interface's own address, not those to groups or to others.
     ///
     /// # Errors
     /// What the system said: packet sockets need CAP_NET_RAW, and the interface must be an Ethernet.
-    pub fn open(place: &Place) -> io::Result<Self> {
-        // Nothing comes in before the filter stands, and the socket is bound.
+    pub fn open(endpoint: &Endpoint) -> io::Result<Self> {
+        // Without a protocol, nothing comes in before the filter is attached and the socket is bound.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None)?;
-        let here = interfaces::ethernet_address(socket.as_fd(), &place.interface)?;
-        options::filter_by(socket.as_fd(), &filter(here, place.neighbor))?;
+        let here = interfaces::ethernet_address(socket.as_fd(), &endpoint.interface)?;
+        options::filter_by(socket.as_fd(), &filter(here, endpoint.neighbor))?;
         options::buffers(socket.as_fd(), BUFFERS)?;
-        let index = interfaces::index(&place.interface)?;
-        let to = LinkAddress::new(index, place.ether_type, place.neighbor);
+        let index = interfaces::index(&endpoint.interface)?;
+        let to = LinkAddress::new(index, endpoint.ether_type, endpoint.neighbor);
         link::bind(socket.as_fd(), &to)?;
         let (receiver, sender) = (Receiver::new(MESSAGES), Sender::default());
-        Ok(Self { socket, receiver, sender, to, lost: 0, place: place.clone(), here: (index, here) })
+        Ok(Self { socket, receiver, sender, to, lost: 0, endpoint: endpoint.clone(), here: (index, here) })
     }
 
     /// Packets that were longer than a jumbo frame; they are lost.
@@ -86,14 +87,14 @@ impl AsFd for Ethernet {
 impl Port for Ethernet {
     fn receive(&mut self, burst: &mut Burst) -> io::Result<usize> {
         burst.clear();
-        let count = self.receiver.receive(self.socket.as_fd(), burst.memory(), ROOM, ROOM)?;
+        let count = self.receiver.receive(self.socket.as_fd(), burst.memory(), MAX_LENGTH, MAX_LENGTH)?;
         for index in 0..count {
             let message = self.receiver.message(index);
             if message.is_cut {
                 self.lost += 1;
                 continue;
             }
-            burst.split(index * ROOM, message.length, 0, NEIGHBOR);
+            burst.split(index * MAX_LENGTH, message.length, 0, NEIGHBOR);
         }
         Ok(burst.len())
     }
@@ -109,7 +110,7 @@ impl Port for Ethernet {
             match self.sender.send(self.socket.as_fd(), burst.all(), first) {
                 Ok(count) => (first, sent) = (first + count, sent + count),
                 Err(error) if has_no_room(&error) => break,
-                // This one cannot go, being longer than the link's MTU perhaps.
+                // This one cannot be sent; perhaps it is longer than the link's MTU. The others may.
                 Err(error) => {
                     failed.get_or_insert(error);
                     first += 1;
@@ -122,19 +123,20 @@ impl Port for Ethernet {
         }
     }
 
-    /// A socket stays with the interface that it was bound to, and its filter with the address of then.
+    /// A socket stays bound to the interface of its time, and its filter to that interface's address, even when another
+    /// interface of that name has come.
     fn renew(&mut self) -> io::Result<bool> {
-        let name = &self.place.interface;
+        let name = &self.endpoint.interface;
         let here = (interfaces::index(name)?, interfaces::ethernet_address(self.socket.as_fd(), name)?);
         if here == self.here && link::bound(self.socket.as_fd())? == Some(here.0) {
             return Ok(false);
         }
-        *self = Self { lost: self.lost, ..Self::open(&self.place)? };
+        *self = Self { lost: self.lost, ..Self::open(&self.endpoint)? };
         Ok(true)
     }
 }
 
-/// Classic BPF: frames from `there` to `here` pass whole.
+/// Classic BPF: frames from `there` to `here` pass as a whole, all others are dropped.
 fn filter(here: [u8; 6], there: [u8; 6]) -> Vec<[u32; 2]> {
     const LOAD_WORD: u32 = 0x20 << 16;
     const LOAD_HALF: u32 = 0x28 << 16;

@@ -1,4 +1,4 @@
-//! IP packets of some protocols as they are, by raw sockets: the system routes, and fills in nothing but what is empty.
+//! IP packets as they are, by raw sockets: the system routes them, and fills in only header fields that are zero.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,21 +8,22 @@ use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, bind, socket
 
 use super::system::messages::Receiver;
 use super::system::options;
-use super::udp::Run;
+use super::udp::Batcher;
 use super::{Burst, Outgoing, Port};
 
-/// Octets of memory in the system for what waits on a socket.
+/// Bytes that the system may queue on a socket.
 const BUFFERS: i32 = 8 << 20;
 /// Messages received at a time.
 const MESSAGES: usize = 16;
-/// Octets of the greatest IP packet. Odd in cache lines.
-const ROOM: usize = 65_536 + 192;
+/// Bytes for the greatest IP packet: an odd number of cache lines, so that packets do not compete for the same sets of a
+/// cache.
+const MAX_LENGTH: usize = 65_536 + 192;
 
 /// A raw socket for IPv4 packets of one protocol to one address; it sends any IPv4 packet.
 pub struct Ip {
     socket: OwnedFd,
     receiver: Receiver,
-    run: Run,
+    batcher: Batcher,
 }
 
 impl std::fmt::Debug for Ip {
@@ -44,7 +45,7 @@ impl Ip {
         options::set(socket.as_fd(), libc::IPPROTO_IP, libc::IP_HDRINCL, 1)?;
         options::buffers(socket.as_fd(), BUFFERS)?;
         bind(&socket, &SocketAddr::new(IpAddr::V4(address), 0))?;
-        Ok(Self { socket, receiver: Receiver::new(MESSAGES), run: Run::alone() })
+        Ok(Self { socket, receiver: Receiver::new(MESSAGES), batcher: Batcher::without_segments() })
     }
 }
 
@@ -57,15 +58,15 @@ impl AsFd for Ip {
 impl Port for Ip {
     fn receive(&mut self, burst: &mut Burst) -> io::Result<usize> {
         burst.clear();
-        let count = self.receiver.receive(self.socket.as_fd(), burst.memory(), ROOM, ROOM)?;
+        let count = self.receiver.receive(self.socket.as_fd(), burst.memory(), MAX_LENGTH, MAX_LENGTH)?;
         for index in 0..count {
             let message = self.receiver.message(index);
-            burst.split(index * ROOM, message.length, 0, message.from);
+            burst.split(index * MAX_LENGTH, message.length, 0, message.from);
         }
         Ok(burst.len())
     }
 
     fn send(&mut self, burst: &Burst, out: &[Outgoing]) -> io::Result<usize> {
-        self.run.send(self.socket.as_fd(), burst, out)
+        self.batcher.send(self.socket.as_fd(), burst, out)
     }
 }

@@ -1,4 +1,4 @@
-//! Two rings in memory between two ports of the same process: for tests, and for chains of routers on one machine.
+//! Two queues in memory between two ports of the same process: for tests, and for chains of routers on one machine.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,20 +10,20 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::{Burst, Outgoing, Port};
 
-/// Packets that wait on one way, at most.
+/// Packets that wait in one direction, at most.
 const DEPTH: usize = 1024;
 
-/// One way: what waits, and a descriptor that is readable as long as something does.
-struct Way {
+/// One direction: packets that wait, and a descriptor that is readable while any does.
+struct Direction {
     waiting: Mutex<VecDeque<Vec<u8>>>,
-    bell: OwnedFd,
+    readable: OwnedFd,
 }
 
-/// One end.
+/// One port of a pair.
 pub struct Memory {
     here: SocketAddr,
-    incoming: Arc<Way>,
-    outgoing: Arc<Way>,
+    incoming: Arc<Direction>,
+    outgoing: Arc<Direction>,
     there: SocketAddr,
 }
 
@@ -33,16 +33,16 @@ impl std::fmt::Debug for Memory {
     }
 }
 
-/// Both ends, which bear these addresses: what one sends, the other receives.
+/// Two ports with these addresses: what one sends, the other receives.
 ///
 /// # Errors
 /// If the system gives no descriptor.
 pub fn pair(one: SocketAddr, other: SocketAddr) -> io::Result<(Memory, Memory)> {
-    let way = || {
-        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        io::Result::Ok(Arc::new(Way { waiting: Mutex::default(), bell }))
+    let direction = || {
+        let readable = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        io::Result::Ok(Arc::new(Direction { waiting: Mutex::default(), readable }))
     };
-    let (there, back) = (way()?, way()?);
+    let (there, back) = (direction()?, direction()?);
     Ok((
         Memory { here: one, incoming: Arc::clone(&back), outgoing: Arc::clone(&there), there: other },
         Memory { here: other, incoming: there, outgoing: back, there: one },
@@ -51,7 +51,7 @@ pub fn pair(one: SocketAddr, other: SocketAddr) -> io::Result<(Memory, Memory)> 
 
 impl AsFd for Memory {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.incoming.bell.as_fd()
+        self.incoming.readable.as_fd()
     }
 }
 
@@ -66,8 +66,8 @@ impl Port for Memory {
             waiting.pop_front();
         }
         if waiting.is_empty() {
-            // Fails only where it had not been rung.
-            let _ = rustix::io::read(&self.incoming.bell, &mut [0; 8]);
+            // Fails only if the descriptor was not readable.
+            let _ = rustix::io::read(&self.incoming.readable, &mut [0; 8]);
         }
         Ok(burst.len())
     }
@@ -77,7 +77,7 @@ impl Port for Memory {
         let taken = out.len().min(DEPTH - waiting.len());
         waiting.extend(out[..taken].iter().map(|out| burst.octets(out.packet as usize).to_vec()));
         if taken > 0 {
-            rustix::io::write(&self.outgoing.bell, &1u64.to_ne_bytes())?;
+            rustix::io::write(&self.outgoing.readable, &1u64.to_ne_bytes())?;
         }
         Ok(taken)
     }

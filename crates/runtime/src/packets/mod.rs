@@ -1,9 +1,10 @@
-//! Packets in and out, a burst at a time: one trait with two verbs is all that stands between a router and the system.
+//! Packets in and out, a burst at a time: one trait with two verbs is the whole boundary between a router and the system.
 
 mod burst;
 pub mod ethernet;
 pub mod ip;
 pub mod memory;
+pub mod steering;
 mod system;
 pub mod udp;
 pub mod xdp;
@@ -15,36 +16,35 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-pub use burst::{Burst, MOST};
+pub use burst::{Burst, MAX_PACKETS};
 
 /// A packet of a burst on its way out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outgoing {
-    /// Its place in the burst.
+    /// Its index in the burst.
     pub packet: u32,
-    /// Where to; a port that knows only one place takes no notice.
+    /// The destination; a port with only one neighbour ignores it.
     pub to: SocketAddr,
 }
 
-/// A way in and out for packets: a socket, a queue of a network card, a ring in memory.
+/// Receives and sends packets: a socket, a queue of a network card, a ring in memory.
 ///
-/// Neither verb waits; the descriptor becomes readable when there is something to receive.
+/// Neither verb blocks; the descriptor becomes readable when there is something to receive.
 pub trait Port: AsFd + Send {
-    /// Empties `burst` and takes in what has come, at most one burst. Returns how many packets that are; zero if none
-    /// wait.
+    /// Empties `burst` and receives at most one burst of packets. Returns how many; zero if none waits.
     ///
     /// # Errors
     /// What the system said. The port may be used again.
     fn receive(&mut self, burst: &mut Burst) -> io::Result<usize>;
 
-    /// Sends these packets of `burst`, in order. Returns how many the system took; there was no room for the others.
+    /// Sends these packets of `burst`, in order. Returns how many the system accepted; it had no room for the others.
     ///
     /// # Errors
-    /// What the system said of the first that it did not take for another reason than want of room.
+    /// What the system said of the first packet that it refused for another reason than want of room.
     fn send(&mut self, burst: &Burst, out: &[Outgoing]) -> io::Result<usize>;
 
-    /// Opens anew what the system has taken away, a network interface that was removed and is there again; returns whether
-    /// there was such a thing. To be called now and then, not for every burst.
+    /// Reopens the port if its network interface was removed and is there again; returns whether it was. Meant to be called
+    /// about once a second, not for every burst.
     ///
     /// # Errors
     /// What the system said: the interface is not there now.

@@ -1,5 +1,5 @@
-//! UDP in batches. Runs of packets of one length to one place leave as one message that the system cuts (UDP_SEGMENT); what
-//! came as one such message is taken in whole (UDP_GRO), and each of its packets stands in its place.
+//! UDP in batches. Packets in a row of one length to one destination leave as one message that the system cuts
+//! (UDP_SEGMENT); what was sent so is received as one message (UDP_GRO), and its packets are processed in place.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -8,25 +8,25 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
 use super::burst::MESSAGE;
+use super::steering::Steering;
 use super::system::messages::{Receiver, Sender};
 use super::system::options;
 use super::{Burst, Outgoing, Port};
 
-/// Octets of memory in the system for what waits on a socket.
+/// Bytes that the system may queue on a socket.
 const BUFFERS: i32 = 8 << 20;
-/// Messages received at a time, where each may hold many packets.
+/// Messages received in one call, where each may hold many packets, and where each is one packet.
 const MERGED: usize = 16;
-/// And where each is one packet.
 const SINGLE: usize = 64;
-/// Octets of a packet that came alone, at most: a jumbo frame. Odd in cache lines, as [`MESSAGE`] is.
-const SINGLE_ROOM: usize = 9_280;
+/// Octets of a packet that came as one message, at most: a jumbo frame. An odd number of cache lines, as [`MESSAGE`] is.
+const SINGLE_LENGTH: usize = 9_280;
 /// Octets of a message that is cut into packets, at most: what an IPv6 datagram holds.
-const MESSAGE_MOST: usize = 65_487;
+const MAX_MESSAGE: usize = 65_487;
 /// Packets of such a message, at most; older systems take half as many.
 const SEGMENTS: usize = 128;
 const SEGMENTS_OLDER: usize = 64;
 
-/// How a socket takes packets in.
+/// How a socket receives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Intake {
     /// As one message what a batching sender sent as one (UDP_GRO).
@@ -40,8 +40,9 @@ pub struct Udp {
     socket: OwnedFd,
     intake: Intake,
     receiver: Receiver,
-    run: Run,
-    cut: u64,
+    batcher: Batcher,
+    /// Packets longer than the memory for them, and packets too many for a burst.
+    truncated: u64,
     left_out: u64,
 }
 
@@ -51,99 +52,35 @@ impl std::fmt::Debug for Udp {
     }
 }
 
-/// Sockets that wait at one address: one for each of some threads, and one more for control traffic.
+/// Sockets at one address: one for the data of each thread, and one for control traffic.
 #[derive(Debug)]
 pub struct Group {
-    /// For data, in the order of the threads.
+    /// In the order of the threads.
     pub data: Vec<Udp>,
-    /// For control traffic.
     pub control: Option<Udp>,
 }
 
-/// Which packets of a group are control traffic, and which of the others go together: what one flow sends stays in order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sorting {
-    /// SCION: packets to routers (BFD), SCMP and one-hop paths are control traffic; flows by the header's flow ID.
-    Scion,
-    /// IP packets in UDP: ICMP and ICMPv6 are control traffic; flows by addresses.
-    Ip,
-}
-
-/// Opens a group of `threads` sockets at `address`. Sorted groups have one more for control traffic.
+/// Opens a group of `threads` sockets at `address`; with `steering`, one more for control traffic.
 ///
 /// # Errors
 /// What the system said; the address is in use, or not one of this machine.
-pub fn open(address: SocketAddr, threads: usize, intake: Intake, sorting: Option<Sorting>) -> io::Result<Group> {
-    // Another process at this address would take a share of the packets: a socket that does not share comes first.
+pub fn open(address: SocketAddr, threads: usize, intake: Intake, steering: Option<Steering>) -> io::Result<Group> {
+    // Sockets of a group share their address, and another process could join and receive a share of the packets. A socket
+    // that does not share it shows whether one is there.
     drop(UdpSocket::bind(address)?);
     let mut data: Vec<Udp> = Vec::new();
     for _ in 0..threads {
         data.push(Udp::open(address, intake)?);
     }
-    let control = match (sorting, data.first()) {
-        (Some(sorting), Some(first)) => {
+    let control = match (steering, data.first()) {
+        (Some(steering), Some(first)) => {
             let control = Udp::open(address, Intake::Single)?;
-            options::choose_by(first.socket.as_fd(), &sorting.program(threads as u32))?;
+            options::choose_by(first.socket.as_fd(), &steering.program(threads as u32))?;
             Some(control)
         }
         _ => None,
     };
     Ok(Group { data, control })
-}
-
-impl Sorting {
-    /// Classic BPF over the UDP payload; the answer is a socket's place in the order of binding, `threads` for control.
-    fn program(self, threads: u32) -> Vec<[u32; 2]> {
-        const fn op(code: u32, yes: u32, no: u32) -> u32 {
-            code << 16 | yes << 8 | no
-        }
-        const LOAD_WORD: u32 = op(0x20, 0, 0);
-        const LOAD_OCTET: u32 = op(0x30, 0, 0);
-        const AND: u32 = op(0x54, 0, 0);
-        const MODULO: u32 = op(0x94, 0, 0);
-        const EXCLUSIVE_OR: u32 = op(0xac, 0, 0);
-        const TO_X: u32 = op(0x07, 0, 0);
-        const RETURN: u32 = op(0x06, 0, 0);
-        const RETURN_A: u32 = op(0x16, 0, 0);
-        const EQUAL: u32 = 0x15;
-        match self {
-            // Next header 203 (BFD) or 202 (SCMP), path type 2 (one-hop); else the lower 20 bits of the first word.
-            Self::Scion => vec![
-                [LOAD_OCTET, 4],
-                [op(EQUAL, 7, 0), 203],
-                [op(EQUAL, 6, 0), 202],
-                [LOAD_OCTET, 8],
-                [op(EQUAL, 4, 0), 2],
-                [LOAD_WORD, 0],
-                [AND, 0x000f_ffff],
-                [MODULO, threads],
-                [RETURN_A, 0],
-                [RETURN, threads],
-            ],
-            // ICMP inside is control traffic; else source and destination. IPv4 first, IPv6 from the twelfth on.
-            Self::Ip => {
-                let mut all = vec![
-                    [LOAD_OCTET, 0],
-                    [AND, 0xf0],
-                    [op(EQUAL, 8, 0), 0x60],
-                    [LOAD_OCTET, 9],
-                    [op(EQUAL, 32, 0), 1],
-                    [LOAD_WORD, 12],
-                    [TO_X, 0],
-                    [LOAD_WORD, 16],
-                    [EXCLUSIVE_OR, 0],
-                    [MODULO, threads],
-                    [RETURN_A, 0],
-                    [LOAD_OCTET, 6],
-                    [op(EQUAL, 24, 0), 58],
-                    [LOAD_WORD, 8],
-                ];
-                all.extend((12..40).step_by(4).flat_map(|word| [[TO_X, 0], [LOAD_WORD, word], [EXCLUSIVE_OR, 0]]));
-                all.extend([[MODULO, threads], [RETURN_A, 0], [RETURN, threads]]);
-                all
-            }
-        }
-    }
 }
 
 impl Udp {
@@ -161,10 +98,17 @@ impl Udp {
             options::set(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1)?;
         }
         let most = if intake == Intake::Merged { MERGED } else { SINGLE };
-        Ok(Self { socket, intake, receiver: Receiver::new(most), run: Run::default(), cut: 0, left_out: 0 })
+        Ok(Self {
+            socket,
+            intake,
+            receiver: Receiver::new(most),
+            batcher: Batcher::default(),
+            truncated: 0,
+            left_out: 0,
+        })
     }
 
-    /// The address where it waits.
+    /// The address that it is bound to.
     ///
     /// # Errors
     /// What the system said.
@@ -176,7 +120,7 @@ impl Udp {
     /// Packets that were longer than a jumbo frame, or too many for a burst; they are lost.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.cut + self.left_out
+        self.truncated + self.left_out
     }
 }
 
@@ -191,13 +135,13 @@ impl Port for Udp {
         burst.clear();
         let (stride, size) = match self.intake {
             Intake::Merged => (MESSAGE, MESSAGE),
-            Intake::Single => (SINGLE_ROOM, SINGLE_ROOM),
+            Intake::Single => (SINGLE_LENGTH, SINGLE_LENGTH),
         };
         let count = self.receiver.receive(self.socket.as_fd(), burst.memory(), stride, size)?;
         for index in 0..count {
             let message = self.receiver.message(index);
             if message.is_cut {
-                self.cut += 1;
+                self.truncated += 1;
                 continue;
             }
             self.left_out += burst.split(index * stride, message.length, message.segment, message.from) as u64;
@@ -206,27 +150,28 @@ impl Port for Udp {
     }
 
     fn send(&mut self, burst: &Burst, out: &[Outgoing]) -> io::Result<usize> {
-        self.run.send(self.socket.as_fd(), burst, out)
+        self.batcher.send(self.socket.as_fd(), burst, out)
     }
 }
 
-/// Puts packets together into messages.
-pub(super) struct Run {
+/// Gathers packets into messages, and sends them.
+pub(super) struct Batcher {
     sender: Sender,
     /// Packets of each message.
     counts: Vec<usize>,
+    /// Packets that the system cuts a message into, at most.
     segments: usize,
 }
 
-impl Default for Run {
+impl Default for Batcher {
     fn default() -> Self {
         Self { sender: Sender::default(), counts: Vec::new(), segments: SEGMENTS }
     }
 }
 
-impl Run {
-    /// Raw sockets have no segments.
-    pub(super) fn alone() -> Self {
+impl Batcher {
+    /// For raw sockets, which cut no messages.
+    pub(super) fn without_segments() -> Self {
         Self { segments: 1, ..Self::default() }
     }
 
@@ -248,7 +193,7 @@ impl Run {
         }
     }
 
-    /// Sends what was gathered; a message that fails alone is left behind.
+    /// Sends what was gathered; a message that the system refuses is left out.
     fn flush(&mut self, socket: BorrowedFd<'_>, burst: &Burst, progress: &mut Progress<'_>) -> Halt {
         let mut first = 0;
         while first < self.sender.len() {
@@ -273,8 +218,8 @@ impl Run {
         Halt::End
     }
 
-    /// Sends the `count` packets of one message that cannot go as it is, in shorter messages or each alone: a route or a card
-    /// takes no segments, or not so many. Those after them are not concerned.
+    /// Sends the `count` packets of a refused message in shorter messages, or each as its own: some routes and network cards
+    /// take no segments, and older systems take fewer. The packets behind them are not concerned.
     fn send_in_pieces(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -303,7 +248,8 @@ impl Run {
         halt
     }
 
-    /// Packets in their order, up to `together` of one length and one destination in a message; its last one may be shorter.
+    /// Gathers packets in their order, up to `together` of one length and one destination into a message, whose last one may
+    /// be shorter.
     fn gather(&mut self, burst: &Burst, out: &[Outgoing], together: usize) {
         self.sender.clear();
         self.counts.clear();
@@ -311,14 +257,14 @@ impl Run {
         while let Some(first) = rest.first() {
             let length = burst.octets(first.packet as usize).len();
             self.sender.begin(first.to);
-            let most = together.min(MESSAGE_MOST.checked_div(length).unwrap_or(1)).max(1);
+            let most = together.min(MAX_MESSAGE.checked_div(length).unwrap_or(1)).max(1);
             let mut count = 0;
             for next in rest.iter().take(most) {
                 let octets = burst.octets(next.packet as usize);
                 if next.to != first.to
                     || octets.len() > length
                     || octets.is_empty() && count > 0
-                    || !self.has_place(count)
+                    || !self.has_room(count)
                 {
                     break;
                 }
@@ -329,19 +275,19 @@ impl Run {
                 }
             }
             if count > 1 {
-                self.sender.cut(length as u16); // at most MESSAGE_MOST
+                self.sender.cut(length as u16); // at most MAX_MESSAGE
             }
             self.counts.push(count);
             rest = &rest[count..];
         }
     }
 
-    fn has_place(&self, count: usize) -> bool {
-        count == 0 || self.sender.has_place()
+    fn has_room(&self, count: usize) -> bool {
+        count == 0 || self.sender.has_room()
     }
 }
 
-/// What is still to send, and what became of the rest.
+/// What is still to be sent, and what became of the rest.
 struct Progress<'a> {
     rest: &'a [Outgoing],
     sent: usize,
@@ -350,20 +296,19 @@ struct Progress<'a> {
 
 /// Why no more messages were sent.
 enum Halt {
-    /// There are no more.
     End,
-    /// What the system holds already has no end.
+    /// The system's queue is full.
     NoRoom,
-    /// The next message, of so many packets, cannot go as one.
+    /// The system refused a message of so many packets, which may go in pieces.
     Refused(usize),
 }
 
-/// Whether a message may go if it is not cut into segments, or into fewer.
+/// Whether a message may be sent if it is not cut into segments, or into fewer.
 fn refuses_segments(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EMSGSIZE | libc::EIO | libc::EOPNOTSUPP))
 }
 
-/// Whether the system took a message not, because what it holds already has no end.
+/// Whether the system refused a message because its queue is full.
 pub(super) fn has_no_room(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
 }
@@ -396,6 +341,9 @@ mod tests {
         }
         all
     }
+
+    /// SCION's common header: next header BFD or SCMP, one-hop path type; the flow ID in the first word.
+    const HEADER: Steering = Steering::Header { control: &[(4, 203), (4, 202), (8, 2)], flow: (0, 0x000f_ffff) };
 
     fn one(intake: Intake) -> (Udp, SocketAddr) {
         let address = loopback();
@@ -430,11 +378,11 @@ mod tests {
         (0..300u32).for_each(|number| assert!(burst.push(&[number as u8; 64], loopback_of(1))));
         let out: Vec<Outgoing> =
             (0..300).filter(|n| n % 10 != 0).map(|packet| Outgoing { packet, to: loopback_of(9) }).collect();
-        let mut run = Run::default();
-        run.gather(&burst, &out, SEGMENTS);
-        assert_eq!(run.counts, [128, 128, 14]);
-        run.gather(&burst, &out[..3], 1);
-        assert_eq!(run.counts, [1, 1, 1]);
+        let mut batcher = Batcher::default();
+        batcher.gather(&burst, &out, SEGMENTS);
+        assert_eq!(batcher.counts, [128, 128, 14]);
+        batcher.gather(&burst, &out[..3], 1);
+        assert_eq!(batcher.counts, [1, 1, 1]);
     }
 
     fn loopback_of(port: u16) -> SocketAddr {
@@ -442,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_reached_costs_its_own_packets_only() {
+    fn a_destination_that_cannot_be_reached_costs_only_its_own_packets() {
         let ((mut sender, here), (mut receiver, there)) = (one(Intake::Single), one(Intake::Single));
         let mut burst = Burst::default();
         (0..9u8).for_each(|number| assert!(burst.push(&[number; 100], here)));
@@ -456,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn one_message_that_cannot_go_leaves_the_others_together() {
+    fn a_refused_message_leaves_the_others_together() {
         let (mut sender, here) = one(Intake::Single);
         let (_receiver, there) = one(Intake::Merged);
         let mut burst = Burst::default();
@@ -466,15 +414,15 @@ mod tests {
             let to = |packet: u32| if packet < 60 { nowhere } else { there };
             let out: Vec<Outgoing> = (0..120).map(|packet| Outgoing { packet, to: to(packet) }).collect();
             assert_eq!(sender.send(&burst, &out).expect("sent"), 60, "{nowhere}");
-            assert_eq!(sender.run.segments, SEGMENTS);
-            assert_eq!(sender.run.counts.last(), Some(&60), "{nowhere}");
+            assert_eq!(sender.batcher.segments, SEGMENTS);
+            assert_eq!(sender.batcher.counts.last(), Some(&60), "{nowhere}");
         }
     }
 
     #[test]
-    fn ip_in_udp_is_sorted_by_the_version_of_its_header() {
+    fn ip_in_udp_is_steered_by_the_version_of_its_header() {
         let address = loopback();
-        let Group { mut data, control } = open(address, 2, Intake::Single, Some(Sorting::Ip)).expect("sockets");
+        let Group { mut data, control } = open(address, 2, Intake::Single, Some(Steering::Ip)).expect("sockets");
         let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         let v4 = |protocol: u8, last: u8| {
             let mut packet = [0; 20];
@@ -482,16 +430,16 @@ mod tests {
             packet.to_vec()
         };
         // A source in 2001::/16, whose second octet stands where IPv4 names its protocol.
-        let v6 = |next: u8, place: usize| {
+        let v6 = |next: u8, changed: usize| {
             let mut packet = [0; 40];
             (packet[0], packet[6], packet[8], packet[9]) = (0x60, next, 0x20, 1);
-            packet[place] ^= 1;
+            packet[changed] ^= 1;
             packet.to_vec()
         };
         for packet in [v4(1, 0), v6(58, 39), v4(1, 1)] {
             sender.send_to(&packet, address).expect("sent");
         }
-        assert_eq!(receive(&mut control.expect("sorted"), 3), [v4(1, 0), v6(58, 39), v4(1, 1)]);
+        assert_eq!(receive(&mut control.expect("steered"), 3), [v4(1, 0), v6(58, 39), v4(1, 1)]);
         // Every word of both addresses counts: 0x2001_0000 is even, so that one bit more makes it odd.
         for packet in [v4(17, 0), v4(17, 1), v6(17, 24), v6(17, 11), v6(17, 39), v6(17, 27), v6(1, 15)] {
             sender.send_to(&packet, address).expect("sent");
@@ -503,10 +451,10 @@ mod tests {
     #[test]
     fn control_traffic_has_a_queue_of_its_own_and_a_flow_stays_on_one_thread() {
         let address = loopback();
-        let Group { mut data, control } = open(address, 3, Intake::Merged, Some(Sorting::Scion)).expect("sockets");
-        let mut control = control.expect("sorted");
+        let Group { mut data, control } = open(address, 3, Intake::Merged, Some(HEADER)).expect("sockets");
+        let mut control = control.expect("steered");
         let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-        // Version and flow ID, next header, header's length, payload's length, path type.
+        // As SCION: flow ID in the first word, next header, lengths, path type.
         let packet = |flow: u8, next: u8, path: u8| [0, 0, 0, flow, next, 9, 0, 8, path, 0, 0, 0];
         for flow in 0..30 {
             sender.send_to(&packet(flow, 17, 1), address).expect("sent");

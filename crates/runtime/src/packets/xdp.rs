@@ -1,5 +1,5 @@
-//! AF_XDP by plain system calls: packets of one UDP port bypass the system's network stack. Everything else takes its usual
-//! way. IPv4 over Ethernet.
+//! AF_XDP by plain system calls: packets to one UDP port bypass the system's network stack; all others pass through it as
+//! usual. IPv4 over Ethernet.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -13,22 +13,24 @@ use super::{Burst, Outgoing, Port};
 
 /// Ethernet, IPv4 without options, UDP.
 const HEADERS: usize = 14 + 20 + 8;
-/// Packets taken in at a time.
-const TAKEN: usize = 64;
-/// Tries to learn a neighbour's Ethernet address, and the pause after each.
-const ASKED: usize = 40;
-const ASK_EVERY: Duration = Duration::from_millis(50);
-/// Tries to take an interface that is busy, and the pause after each.
-const TRIES: usize = 80;
-const TRY_EVERY: Duration = Duration::from_millis(25);
-/// The port of the datagram that makes the system ask for that address (discard, RFC 863).
+/// Packets received in one call.
+const RECEIVED: usize = 64;
+/// Tries to learn a neighbour's Ethernet address, and the pause after each: two seconds, in which the system repeats its
+/// ARP request.
+const ARP_TRIES: usize = 40;
+const ARP_PAUSE: Duration = Duration::from_millis(50);
+/// Tries to bind to a busy interface, and the pause after each: two seconds, since the kernel takes its time to remove what
+/// a process that has just ended left there.
+const BIND_TRIES: usize = 80;
+const BIND_PAUSE: Duration = Duration::from_millis(25);
+/// The port of the datagram that makes the system send an ARP request (discard, RFC 863).
 const DISCARD: u16 = 9;
-/// Kicks of the kernel for what it does not take at once.
+/// Wake-ups of the kernel for one burst: in copy mode it sends a part of the ring at each.
 const KICKS: usize = 64;
 
-/// Where a socket stands.
+/// Where a socket is bound, and its neighbour.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Place {
+pub struct Endpoint {
     /// The network interface, as in `eth0`.
     pub interface: String,
     /// Its queue.
@@ -42,7 +44,7 @@ pub struct Place {
 /// A socket on one queue of one interface.
 pub struct Xdp {
     rings: Rings,
-    /// The headers of what is sent, with zeros where packets differ.
+    /// The headers of packets to send, with zeros where packets differ.
     headers: [u8; HEADERS],
     attached: Attach,
     identification: u16,
@@ -59,49 +61,49 @@ impl std::fmt::Debug for Xdp {
 }
 
 impl Xdp {
-    /// Puts a program at the interface, in its driver or else behind it, and a socket on the queue. Where another one is, it
-    /// tries again for two seconds: the kernel takes its time to remove what a process left that has just ended.
+    /// Attaches a program to the interface, in its driver if that is possible, and binds a socket to the queue. Tries for two
+    /// seconds if another program is attached there.
     ///
     /// # Errors
     /// What the system said: it needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF outside of user namespaces, and no other XDP
-    /// program at the interface; or the neighbour does not say its Ethernet address.
-    pub fn open(place: &Place) -> io::Result<Self> {
-        for _ in 0..TRIES {
-            match Self::open_now(place) {
+    /// program at the interface; or the neighbour does not answer ARP.
+    pub fn open(endpoint: &Endpoint) -> io::Result<Self> {
+        for _ in 0..BIND_TRIES {
+            match Self::open_now(endpoint) {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
-                    std::thread::sleep(TRY_EVERY);
+                    std::thread::sleep(BIND_PAUSE);
                 }
                 opened => return opened,
             }
         }
-        Self::open_now(place)
+        Self::open_now(endpoint)
     }
 
-    fn open_now(place: &Place) -> io::Result<Self> {
-        let index = interfaces::index(&place.interface)?;
+    fn open_now(endpoint: &Endpoint) -> io::Result<Self> {
+        let index = interfaces::index(&endpoint.interface)?;
         let rings = Rings::new()?;
-        let map = bpf::socket_map(place.queue + 1)?;
-        let program = bpf::load(&program(place.local, &map))?;
+        let map = bpf::socket_map(endpoint.queue + 1)?;
+        let program = bpf::load(&program(endpoint.local, &map))?;
         let driver = bpf::attach(program.as_fd(), index, Attach::Driver).map(|link| (link, Attach::Driver));
         let (link, attached) = match driver {
             Ok(attached) => attached,
             Err(_) => (bpf::attach(program.as_fd(), index, Attach::Generic)?, Attach::Generic),
         };
-        rings.bind(index, place.queue)?;
-        bpf::put(map.as_fd(), place.queue, rings.as_fd())?;
-        let here = interfaces::ethernet_address(UdpSocket::bind("0.0.0.0:0")?.as_fd(), &place.interface)?;
-        let there = ethernet_address_of(place.neighbor)?;
-        let headers = headers(here, there, place.local);
+        rings.bind(index, endpoint.queue)?;
+        bpf::put(map.as_fd(), endpoint.queue, rings.as_fd())?;
+        let here = interfaces::ethernet_address(UdpSocket::bind("0.0.0.0:0")?.as_fd(), &endpoint.interface)?;
+        let there = ethernet_address_of(endpoint.neighbor)?;
+        let headers = headers(here, there, endpoint.local);
         Ok(Self { rings, headers, attached, identification: 0, lost: 0, _map: map, _program: program, _link: link })
     }
 
-    /// Whether the program stands in the driver, and not behind it.
+    /// Whether the program runs in the driver; the generic mode behind it is slower.
     #[must_use]
     pub fn is_in_driver(&self) -> bool {
         self.attached == Attach::Driver
     }
 
-    /// Packets that did not fit a frame, or were no sound UDP.
+    /// Received frames that were dropped: malformed, or too many for a burst.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
@@ -117,7 +119,7 @@ impl AsFd for Xdp {
 impl Port for Xdp {
     fn receive(&mut self, burst: &mut Burst) -> io::Result<usize> {
         burst.clear();
-        for _ in 0..TAKEN {
+        for _ in 0..RECEIVED {
             let take = |frame: &[u8]| payload(frame).is_some_and(|(octets, from)| burst.push(octets, from));
             match self.rings.receive(take) {
                 Some(true) => {}
@@ -140,7 +142,6 @@ impl Port for Xdp {
             self.identification = self.identification.wrapping_add(1);
             sent += usize::from(self.rings.transmit(write));
         }
-        // In copy mode the kernel sends a part at each call.
         for _ in 0..KICKS {
             self.rings.kick()?;
             if !self.rings.is_sending() {
@@ -197,18 +198,18 @@ fn write(
     Some(length)
 }
 
-/// Asks the system for a neighbour's Ethernet address until it is known.
+/// Returns a neighbour's Ethernet address, which the system learns by ARP if it does not know it yet.
 fn ethernet_address_of(neighbor: Ipv4Addr) -> io::Result<[u8; 6]> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
-    for _ in 0..ASKED {
+    for _ in 0..ARP_TRIES {
         let table = std::fs::read_to_string("/proc/net/arp")?;
         if let Some(address) = table.lines().find_map(|line| arp_entry(line, neighbor)) {
             return Ok(address);
         }
         socket.send_to(&[], (neighbor, DISCARD))?;
-        std::thread::sleep(ASK_EVERY);
+        std::thread::sleep(ARP_PAUSE);
     }
-    Err(io::Error::new(io::ErrorKind::HostUnreachable, format!("{neighbor} does not say its Ethernet address")))
+    Err(io::Error::new(io::ErrorKind::HostUnreachable, format!("{neighbor} does not answer ARP")))
 }
 
 /// A line of /proc/net/arp: address, type, flags (2: complete), Ethernet address, mask, interface.
@@ -240,7 +241,7 @@ const fn instruction(operation: u8, destination: u8, source: u8, offset: i16, va
         | (value as u32 as u64) << 32
 }
 
-/// The XDP program: UDP packets to `local` go to the socket of their queue in `map`, all others pass on.
+/// The XDP program: UDP packets to `local` go to the socket of their queue in `map`, all others to the network stack.
 fn program(local: SocketAddrV4, map: &OwnedFd) -> Vec<u64> {
     use std::os::fd::AsRawFd;
     // Operations by the names of RFC 9669: loads of 1, 2, 4 octets; 64-bit moves and additions; jumps.
@@ -259,7 +260,7 @@ fn program(local: SocketAddrV4, map: &OwnedFd) -> Vec<u64> {
     const MAP_BY_DESCRIPTOR: u8 = 1;
     const REDIRECT_MAP: i32 = 51;
     const PASS: i32 = 2;
-    // Numbers as a load finds them: in the network's order in memory.
+    // A load reads memory in the machine's order, and packets are in the network's.
     let wire = |number: u16| i32::from(u16::from_ne_bytes(number.to_be_bytes()));
     let address = i32::from_ne_bytes(local.ip().octets());
     let checks: [(u8, i16, Option<i32>, i32); 6] = [

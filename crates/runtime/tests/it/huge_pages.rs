@@ -1,7 +1,7 @@
 //! Large allocations have huge pages once a role has asked for them, and small ones do not.
 #![allow(clippy::disallowed_methods, reason = "a test of a driver reads files")]
 
-use wayleave_runtime::huge_pages::{Allocator, ask};
+use wayleave_runtime::huge_pages::{Allocator, enable};
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
@@ -33,7 +33,7 @@ fn large_tables_have_huge_pages_once_they_are_asked_for() {
     let before = vec![1u8; LENGTH];
     // The system's allocator may be configured to request them by itself.
     assert!(!is_advised(middle(&before)) || std::env::var_os("GLIBC_TUNABLES").is_some());
-    ask();
+    enable();
     let (filled, zeroed, small) = (vec![1u8; LENGTH], vec![0u8; LENGTH], vec![1u8; 1 << 16]);
     let mut grown = filled.clone();
     grown.resize(5 * LENGTH, 2);

@@ -6,7 +6,7 @@ use serde_json::json;
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal, Width};
 use wayleave_runtime::clock::unix_now;
 
-use crate::config::router::Format;
+use crate::config::router::FormatName;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::capability::MOST_EPOCHS;
 use crate::key_files::capability::{Capabilities, ROLE};
@@ -66,7 +66,7 @@ pub struct DelegateKeys {
 
 /// Creates capabilities from a waypoint's key.
 pub fn mint(command: &CapabilityKeys) -> Outcome {
-    let keys = ForwardingKeys::load(Format::Platypus, &command.key)?;
+    let keys = ForwardingKeys::load(FormatName::Platypus, &command.key)?;
     let principal = Principal::new(command.principal)
         .ok_or_else(|| Failure::usage(format!("{} is not a principal, which has 24 bits", command.principal)))?;
     let interval = Interval::new(command.interval)

@@ -11,14 +11,14 @@ use super::pki::{AdditionKeys, AnchorKeys, AttestKeys, ProfileKeys, RecordKeys};
 use super::revoke::{RevokeKeys, RevokedKeys};
 use super::{capability, pki, revoke};
 use crate::config::PublicKey;
-use crate::config::router::Format;
+use crate::config::router::FormatName;
 use crate::failure::Outcome;
 use crate::key_files::attestation;
 use crate::key_files::capability::Capabilities;
 use crate::key_files::forwarding;
 use crate::key_files::signing_key;
 use crate::output::{print, print_json};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use wayleave_core::Asn;
 
@@ -105,13 +105,6 @@ pub struct ForwardingKeys {
     pub json: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum FormatName {
-    Scion,
-    Platypus,
-    Icing,
-}
-
 pub fn run(command: &Keys) -> Outcome {
     match command {
         Keys::New { file, name, days, json } => {
@@ -150,11 +143,7 @@ pub fn run(command: &Keys) -> Outcome {
 /// Creates forwarding keys, or adds one.
 fn forwarding(command: &ForwardingKeys) -> Outcome {
     let ForwardingKeys { file, format, next, json } = command;
-    let format = match format {
-        FormatName::Scion => Format::Scion,
-        FormatName::Platypus => Format::Platypus,
-        FormatName::Icing => Format::Icing,
-    };
+    let format = *format;
     let keys = match next {
         None => {
             let keys = forwarding::ForwardingKeys::generate(format)?;
@@ -181,7 +170,7 @@ fn forwarding(command: &ForwardingKeys) -> Outcome {
 
 /// The node IDs of ICING keys, in the order of the keys; neighbours and senders use them as the node's name.
 fn icing_nodes(keys: &forwarding::ForwardingKeys) -> Vec<String> {
-    if keys.format() != Format::Icing {
+    if keys.format() != FormatName::Icing {
         return Vec::new();
     }
     let hex = |node: [u8; 32]| node.iter().map(|octet| format!("{octet:02x}")).collect();

@@ -2,16 +2,12 @@
 
 pub mod attest;
 pub mod attestation;
-pub mod bfd;
 mod check;
-pub mod icing;
 pub mod member;
 mod parse;
-pub mod platypus;
 pub mod router;
 pub mod rpki;
 pub mod rs;
-pub mod stamper;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,7 +18,7 @@ use miette::NamedSource;
 use serde::de::DeserializeOwned;
 
 pub use check::{ROLES, check, role_of};
-pub use parse::{EthernetAddress, HostPort, PublicKey, Text};
+pub use parse::{HostPort, PublicKey, Text};
 
 use crate::failure::{Failure, Failures};
 

@@ -246,12 +246,12 @@ mod tests {
     use wayleave_packet::platypus::mint::WaypointKeys;
 
     use super::*;
-    use crate::config::router::Format;
+    use crate::config::router::FormatName;
 
     const SECOND: u64 = 1_800_000_000;
 
     fn minted(epochs: u32) -> (ForwardingKeys, Capabilities) {
-        let keys = ForwardingKeys::generate(Format::Platypus).expect("randomness");
+        let keys = ForwardingKeys::generate(FormatName::Platypus).expect("randomness");
         let interval = Interval::new(12).expect("in range");
         let waypoint = "198.51.100.1".parse().expect("an address");
         let principal = Principal::new(7).expect("24 bits");

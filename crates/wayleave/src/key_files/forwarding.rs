@@ -8,7 +8,7 @@ use wayleave_crypto::secret::Seed;
 use wayleave_packet::icing::mint::{NodeSecret, TagMaster};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::config::router::Format;
+use crate::config::router::FormatName;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
 
@@ -35,7 +35,7 @@ struct KeyLine {
 
 /// The previous, current and next key of one format.
 pub struct ForwardingKeys {
-    format: Format,
+    format: FormatName,
     /// In ascending order of time.
     keys: Vec<(u64, [u8; 16])>,
 }
@@ -48,7 +48,7 @@ impl Drop for ForwardingKeys {
 
 impl ForwardingKeys {
     /// One new key, valid from second 0.
-    pub fn generate(format: Format) -> Outcome<Self> {
+    pub fn generate(format: FormatName) -> Outcome<Self> {
         Ok(Self { format, keys: vec![(0, fresh()?)] })
     }
 
@@ -89,7 +89,7 @@ impl ForwardingKeys {
     }
 
     /// Reads the keys of `format`; the file must be readable by its owner alone.
-    pub fn load(format: Format, path: &Path) -> Result<Self, Failure> {
+    pub fn load(format: FormatName, path: &Path) -> Result<Self, Failure> {
         let text = private::read(path)?;
         // The parser's message would quote the line, which is secret.
         let table: toml::Table = toml::from_str(&text).unwrap_or_default();
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn the_next_key_is_taken_ahead_and_the_previous_one_kept_until_then() {
         let keys =
-            ForwardingKeys { format: Format::Scion, keys: vec![(10, [1; 16]), (1_000, [2; 16]), (2_000, [3; 16])] };
+            ForwardingKeys { format: FormatName::Scion, keys: vec![(10, [1; 16]), (1_000, [2; 16]), (2_000, [3; 16])] };
         let live = |now| keys.live(now, 400).iter().map(|(from, _)| *from).collect::<Vec<_>>();
         assert_eq!(live(0), [10]);
         assert_eq!(live(599), [10]);

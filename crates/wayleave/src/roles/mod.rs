@@ -16,18 +16,11 @@ mod state;
 use std::path::Path;
 
 use clap::ValueEnum;
-use tokio::sync::watch;
-use tracing::warn;
-use wayleave_runtime::http::{Parameters, ViewError};
 
-use crate::config::Source;
 use crate::failure::{Failure, Outcome};
 
 use daemon::Role;
 pub use events::Events;
-
-/// Routes that a view shows unless asked for more.
-const ROUTES_SHOWN: usize = 1000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum RoleName {
@@ -65,26 +58,4 @@ pub fn run(role: RoleName, configuration: &Path) -> Outcome {
             RoleName::Router => router::run(configuration).await,
         }
     })
-}
-
-/// How many routes a view is asked for.
-fn most_of(parameters: &Parameters) -> Result<usize, ViewError> {
-    let Some(text) = parameters.get("most") else { return Ok(ROUTES_SHOWN) };
-    text.parse().map_err(|_| ViewError::Request("`most` is no number".to_owned()))
-}
-
-/// Names what differs from the configuration that the role started with and that a reload, which takes in `live`, leaves
-/// as it is.
-fn warn_of_restart(started: &Source, now: &Source, live: &[&str]) {
-    let keys = started.changed(now, live);
-    if !keys.is_empty() {
-        warn!(keys = keys.join(", "), "reload: these changed and count after a restart only");
-    }
-}
-
-/// Whether a role does its work, and if not, why.
-type Ready = watch::Sender<Result<(), String>>;
-
-fn not_ready_yet() -> (Ready, watch::Receiver<Result<(), String>>) {
-    watch::channel(Err("starting".to_owned()))
 }

@@ -1,4 +1,5 @@
-//! The few commands of bpf(2) that an AF_XDP socket needs: a map of sockets, a program, and its place at an interface.
+//! The few commands of bpf(2) that an AF_XDP socket needs: create a map of sockets, load a program, attach it to an
+//! interface.
 
 use std::ffi::c_void;
 use std::io;
@@ -14,12 +15,12 @@ const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_TYPE_XDP: u32 = 37;
 
-/// How a program stands at an interface.
+/// How a program is attached to an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum Attach {
     /// In the driver.
     Driver = 4,
-    /// Behind it, in the kernel's own path: works with every driver.
+    /// Behind the driver, in the kernel's own path: works with every driver, and is slower.
     Generic = 2,
 }
 
@@ -53,7 +54,7 @@ struct Update {
     flags: u64,
 }
 
-/// Puts `socket` in the map's place `queue`.
+/// Sets the map's entry `queue` to `socket`.
 pub(in super::super) fn put(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
     let value = socket.as_raw_fd() as u32;
     let (key_at, value_at) = (std::ptr::from_ref(&queue) as u64, std::ptr::from_ref(&value) as u64);
@@ -91,7 +92,7 @@ pub(in super::super) fn load(instructions: &[u64]) -> io::Result<OwnedFd> {
     bpf(PROG_LOAD, &mut attributes).map(descriptor)
 }
 
-/// Puts a program at an interface, until the answer is dropped.
+/// Attaches a program to an interface, until the answer is dropped.
 pub(in super::super) fn attach(program: BorrowedFd<'_>, interface: u32, how: Attach) -> io::Result<OwnedFd> {
     let mut attributes = [program.as_raw_fd() as u32, interface, ATTACH_TYPE_XDP, how as u32, 0, 0];
     bpf(LINK_CREATE, &mut attributes).map(descriptor)

@@ -1,4 +1,4 @@
-//! What the system knows of a network interface.
+//! Numbers and addresses of network interfaces.
 
 use std::ffi::CString;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::checked;
 
-/// An interface's number.
+/// Returns an interface's number.
 pub(in super::super) fn index(name: &str) -> io::Result<u32> {
     let name = CString::new(name)?;
     // SAFETY: a string that ends with zero and lives across the call.
@@ -17,7 +17,7 @@ pub(in super::super) fn index(name: &str) -> io::Result<u32> {
     }
 }
 
-/// An interface's own Ethernet address; `socket` is any one in its namespace.
+/// Returns an interface's own Ethernet address; `socket` is any socket in its network namespace.
 pub(in super::super) fn ethernet_address(socket: BorrowedFd<'_>, name: &str) -> io::Result<[u8; 6]> {
     // SAFETY: all zeros is a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { zeroed() };
@@ -32,7 +32,7 @@ pub(in super::super) fn ethernet_address(socket: BorrowedFd<'_>, name: &str) -> 
     // SAFETY: the call has written this member of the union; any octets are valid in it.
     let address = unsafe { request.ifr_ifru.ifru_hwaddr };
     if address.sa_family != libc::ARPHRD_ETHER {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, "this interface is no Ethernet"));
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "this network interface is no Ethernet"));
     }
     Ok(std::array::from_fn(|octet| address.sa_data[octet] as u8))
 }

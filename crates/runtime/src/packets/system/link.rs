@@ -9,7 +9,7 @@ use super::checked;
 #[derive(Clone, Copy)]
 pub(in super::super) struct LinkAddress(pub(super) [u8; LINK]);
 
-/// Octets of it.
+/// Bytes of a `sockaddr_ll`.
 pub(super) const LINK: usize = size_of::<libc::sockaddr_ll>();
 
 impl std::fmt::Debug for LinkAddress {
@@ -19,7 +19,7 @@ impl std::fmt::Debug for LinkAddress {
 }
 
 impl LinkAddress {
-    /// Who has the Ethernet address `to` behind the interface of number `index`.
+    /// The neighbour with the Ethernet address `to` at the interface of number `index`.
     pub(in super::super) fn new(index: u32, ether_type: u16, to: [u8; 6]) -> Self {
         let mut out = [0; LINK];
         out[..2].copy_from_slice(&(libc::AF_PACKET as u16).to_ne_bytes());
@@ -31,7 +31,7 @@ impl LinkAddress {
     }
 }
 
-/// The number of the interface that a packet socket takes from; none once that has been taken away.
+/// Returns the number of the interface that a packet socket is bound to; `None` if that was removed.
 pub(in super::super) fn bound(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     let mut address = [0u8; LINK];
     let mut length = LINK as libc::socklen_t;
@@ -41,7 +41,7 @@ pub(in super::super) fn bound(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     Ok(u32::try_from(index).ok().filter(|index| *index > 0))
 }
 
-/// Takes what comes in by the address's interface with its Ethertype.
+/// Binds a packet socket to the address's interface and Ethertype.
 pub(in super::super) fn bind(fd: BorrowedFd<'_>, address: &LinkAddress) -> io::Result<()> {
     let length = address.0.len() as libc::socklen_t;
     // SAFETY: the kernel reads `length` octets of the address, which lives across the call.

@@ -9,38 +9,39 @@ use std::ptr::null_mut;
 use super::checked;
 use super::link::{LINK, LinkAddress};
 
-/// Octets of an address of either family.
-const NAME: usize = size_of::<libc::sockaddr_in6>();
+/// Bytes of an address of either family.
+const ADDRESS: usize = size_of::<libc::sockaddr_in6>();
 
 /// An address as the kernel reads and writes it.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Name([u8; NAME]);
+struct RawAddress([u8; ADDRESS]);
 
-/// Room for one control message with a number in it.
+/// A buffer for one control message with a number in it.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; 32]);
 
-/// A message that was received: its length, its segments' length (zero if it is one packet), where it came from.
+/// A received message.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Received {
     pub(in super::super) length: usize,
+    /// The length of its packets; zero if it is one packet.
     pub(in super::super) segment: usize,
     pub(in super::super) from: SocketAddr,
     /// It was longer than the memory for it.
     pub(in super::super) is_cut: bool,
 }
 
-/// What `recvmmsg` needs, kept from call to call.
+/// The structures that `recvmmsg` needs, reused from call to call.
 pub(in super::super) struct Receiver {
     headers: Box<[libc::mmsghdr]>,
-    places: Box<[libc::iovec]>,
-    names: Box<[Name]>,
+    buffers: Box<[libc::iovec]>,
+    names: Box<[RawAddress]>,
     controls: Box<[Control]>,
 }
 
-// SAFETY: the pointers in `headers` and `places` are written anew at the beginning of each call, and not used after it.
+// SAFETY: the pointers in `headers` and `buffers` are written anew at the beginning of each call, and not used after it.
 unsafe impl Send for Receiver {}
 
 impl Receiver {
@@ -49,8 +50,8 @@ impl Receiver {
         Self {
             // SAFETY: all zeros is a valid `mmsghdr`: null pointers and lengths of zero.
             headers: vec![unsafe { zeroed() }; most].into(),
-            places: vec![libc::iovec { iov_base: null_mut(), iov_len: 0 }; most].into(),
-            names: vec![Name([0; NAME]); most].into(),
+            buffers: vec![libc::iovec { iov_base: null_mut(), iov_len: 0 }; most].into(),
+            names: vec![RawAddress([0; ADDRESS]); most].into(),
             controls: vec![Control([0; 32]); most].into(),
         }
     }
@@ -63,21 +64,21 @@ impl Receiver {
         stride: usize,
         size: usize,
     ) -> io::Result<usize> {
-        let places = memory.chunks_mut(stride).filter(|place| place.len() >= size);
+        let buffers = memory.chunks_mut(stride).filter(|buffer| buffer.len() >= size);
         let mut count = 0;
-        for (index, place) in places.enumerate().take(self.headers.len()) {
-            self.places[index] = libc::iovec { iov_base: place.as_mut_ptr().cast(), iov_len: size };
+        for (index, buffer) in buffers.enumerate().take(self.headers.len()) {
+            self.buffers[index] = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: size };
             let header = &mut self.headers[index].msg_hdr;
             header.msg_name = self.names[index].0.as_mut_ptr().cast();
-            header.msg_namelen = NAME as libc::socklen_t;
-            header.msg_iov = &raw mut self.places[index];
+            header.msg_namelen = ADDRESS as libc::socklen_t;
+            header.msg_iov = &raw mut self.buffers[index];
             header.msg_iovlen = 1;
             header.msg_control = self.controls[index].0.as_mut_ptr().cast();
             header.msg_controllen = size_of::<Control>() as _;
             header.msg_flags = 0;
             count = index + 1;
         }
-        // SAFETY: each of the `count` headers points to a name, a place and a control buffer of the lengths it says, which
+        // SAFETY: each of the `count` headers points to an address, a buffer and a control buffer of the lengths it says, which
         // are borrowed mutably across the call and do not overlap.
         let answer = checked(unsafe {
             libc::recvmmsg(fd.as_raw_fd(), self.headers.as_mut_ptr(), count as u32, libc::MSG_DONTWAIT as _, null_mut())
@@ -100,7 +101,7 @@ impl Receiver {
         }
     }
 
-    /// The number in the control message UDP_GRO, if there is one. It is the only one that our sockets ask for.
+    /// The number in the control message UDP_GRO, or zero. It is the only control message that our sockets request.
     fn segment(&self, index: usize) -> usize {
         let control = &self.controls[index].0;
         let length = self.headers[index].msg_hdr.msg_controllen;
@@ -115,9 +116,9 @@ impl Receiver {
     }
 }
 
-impl Name {
+impl RawAddress {
     fn write(address: SocketAddr) -> (Self, libc::socklen_t) {
-        let mut out = [0; NAME];
+        let mut out = [0; ADDRESS];
         out[2..4].copy_from_slice(&address.port().to_be_bytes());
         let (family, length) = match address {
             SocketAddr::V4(v4) => {
@@ -127,7 +128,7 @@ impl Name {
             SocketAddr::V6(v6) => {
                 out[8..24].copy_from_slice(&v6.ip().octets());
                 out[24..28].copy_from_slice(&v6.scope_id().to_ne_bytes());
-                (libc::AF_INET6, NAME)
+                (libc::AF_INET6, ADDRESS)
             }
         };
         out[..2].copy_from_slice(&(family as u16).to_ne_bytes());
@@ -145,17 +146,17 @@ impl Name {
     }
 }
 
-/// What `sendmmsg` needs, kept from call to call: messages are put together, and then sent at once.
+/// The structures that `sendmmsg` needs, reused from call to call: messages are gathered, and then sent at once.
 #[derive(Default)]
 pub(in super::super) struct Sender {
     messages: Vec<Message>,
-    places: Vec<libc::iovec>,
-    names: Vec<(Name, libc::socklen_t)>,
+    pieces: Vec<libc::iovec>,
+    names: Vec<(RawAddress, libc::socklen_t)>,
     controls: Vec<Control>,
     headers: Vec<libc::mmsghdr>,
 }
 
-/// The places of a message's octets in `Sender::places`, and its segments' length.
+/// The pieces of a message among `Sender::pieces`, and the length of the packets that it is cut into.
 struct Message {
     first: usize,
     count: usize,
@@ -166,41 +167,40 @@ struct Message {
 unsafe impl Send for Sender {}
 
 impl Sender {
-    /// Forgets the messages before.
+    /// Removes all messages.
     pub(in super::super) fn clear(&mut self) {
         self.messages.clear();
-        self.places.clear();
+        self.pieces.clear();
         self.names.clear();
     }
 
     /// Begins a message to `to`.
     pub(in super::super) fn begin(&mut self, to: SocketAddr) {
-        self.messages.push(Message { first: self.places.len(), count: 0, segment: 0 });
-        self.names.push(Name::write(to));
+        self.messages.push(Message { first: self.pieces.len(), count: 0, segment: 0 });
+        self.names.push(RawAddress::write(to));
     }
 
     /// Begins a message to a neighbour on a link.
     pub(in super::super) fn begin_on_link(&mut self, to: &LinkAddress) {
-        self.messages.push(Message { first: self.places.len(), count: 0, segment: 0 });
-        let mut name = [0; NAME];
+        self.messages.push(Message { first: self.pieces.len(), count: 0, segment: 0 });
+        let mut name = [0; ADDRESS];
         name[..LINK].copy_from_slice(&to.0);
-        self.names.push((Name(name), LINK as libc::socklen_t));
+        self.names.push((RawAddress(name), LINK as libc::socklen_t));
     }
 
-    /// Appends octets to the message. They must stay where they are, unchanged, until [`Self::send`] has returned: its
-    /// argument says so.
+    /// Appends octets to the message, by reference. [`Self::send`] checks that they lie in the memory that it borrows.
     pub(in super::super) fn append(&mut self, octets: &[u8]) {
         let Some(message) = self.messages.last_mut() else { return };
         let base = octets.as_ptr().cast_mut().cast();
         if message.count > 0
-            && let Some(last) = self.places.last_mut()
+            && let Some(last) = self.pieces.last_mut()
             && last.iov_base.wrapping_byte_add(last.iov_len) == base
         {
             last.iov_len += octets.len();
             return;
         }
         message.count += 1;
-        self.places.push(libc::iovec { iov_base: base, iov_len: octets.len() });
+        self.pieces.push(libc::iovec { iov_base: base, iov_len: octets.len() });
     }
 
     /// Lets the system cut the message into packets of `length` octets.
@@ -210,24 +210,24 @@ impl Sender {
         }
     }
 
-    /// Whether another piece fits the message at hand.
-    pub(in super::super) fn has_place(&self) -> bool {
+    /// Whether the message may have another piece (UIO_MAXIOV).
+    pub(in super::super) fn has_room(&self) -> bool {
         self.messages.last().is_some_and(|message| message.count < 1024)
     }
 
-    /// Sends the messages from number `first` on, whose octets lie in `memory`. Returns how many the system took, at least
-    /// one.
+    /// Sends the messages from number `first` on, whose octets lie in `memory`. Returns how many the system accepted, at
+    /// least one.
     pub(in super::super) fn send(&mut self, fd: BorrowedFd<'_>, memory: &[u8], first: usize) -> io::Result<usize> {
         let within = memory.as_ptr_range();
-        let lies_within = |place: &libc::iovec| {
-            let begin = place.iov_base.cast_const().cast::<u8>();
-            within.start <= begin && begin.wrapping_add(place.iov_len) <= within.end
+        let lies_within = |piece: &libc::iovec| {
+            let begin = piece.iov_base.cast_const().cast::<u8>();
+            within.start <= begin && begin.wrapping_add(piece.iov_len) <= within.end
         };
-        assert!(self.places.iter().all(lies_within), "a message's octets lie elsewhere");
-        self.lay_out();
+        assert!(self.pieces.iter().all(lies_within), "a message's octets lie elsewhere");
+        self.write_headers();
         let rest = &mut self.headers[first..];
-        // SAFETY: each header points to a name, places and a control buffer in vectors of ours that are not touched until the
-        // call returns; the places lie within `memory`, as was just asserted, which is borrowed across the call. The
+        // SAFETY: each header points to an address, pieces and a control buffer in vectors of ours that are not touched until
+        // the call returns; the pieces lie within `memory`, as was just asserted, which is borrowed across the call. The
         // kernel reads them only.
         let sent = checked(unsafe {
             libc::sendmmsg(fd.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, libc::MSG_DONTWAIT as _)
@@ -236,7 +236,7 @@ impl Sender {
     }
 
     /// Writes the headers, now that the vectors that they point into no longer move.
-    fn lay_out(&mut self) {
+    fn write_headers(&mut self) {
         self.headers.clear();
         self.controls.clear();
         self.controls.resize(self.messages.len(), Control([0; 32]));
@@ -246,7 +246,7 @@ impl Sender {
             let (name, length) = &mut self.names[index];
             header.msg_hdr.msg_name = name.0.as_mut_ptr().cast();
             header.msg_hdr.msg_namelen = *length;
-            header.msg_hdr.msg_iov = self.places[message.first..].as_mut_ptr();
+            header.msg_hdr.msg_iov = self.pieces[message.first..].as_mut_ptr();
             header.msg_hdr.msg_iovlen = message.count as _;
             if message.segment != 0 {
                 let control = &mut self.controls[index].0;
@@ -262,7 +262,7 @@ impl Sender {
         }
     }
 
-    /// Messages put together.
+    /// The number of messages.
     pub(in super::super) fn len(&self) -> usize {
         self.messages.len()
     }

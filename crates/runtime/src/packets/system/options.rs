@@ -28,22 +28,22 @@ pub(super) fn set_value<T: Copy>(
     Ok(())
 }
 
-/// Asks for `octets` of memory for what waits to be received and to be sent; as much as this user may have, if not all.
+/// Lets the system queue `octets` bytes to be received and as many to be sent; without privileges, up to its limit.
 pub(in super::super) fn buffers(fd: BorrowedFd<'_>, octets: libc::c_int) -> io::Result<()> {
-    for (forced, asked) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
+    for (forced, limited) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
         if set(fd, libc::SOL_SOCKET, forced, octets).is_err() {
-            set(fd, libc::SOL_SOCKET, asked, octets)?;
+            set(fd, libc::SOL_SOCKET, limited, octets)?;
         }
     }
     Ok(())
 }
 
-/// Lets a program of classic BPF choose among the sockets of a reuse-port group, by their order of binding.
+/// Lets a program of classic BPF choose among the sockets of a reuse-port group, by their index in the order of binding.
 pub(in super::super) fn choose_by(fd: BorrowedFd<'_>, program: &[[u32; 2]]) -> io::Result<()> {
     attach(fd, libc::SO_ATTACH_REUSEPORT_CBPF, program)
 }
 
-/// Lets a program of classic BPF decide what a socket takes.
+/// Lets a program of classic BPF decide what a socket receives.
 pub(in super::super) fn filter_by(fd: BorrowedFd<'_>, program: &[[u32; 2]]) -> io::Result<()> {
     attach(fd, libc::SO_ATTACH_FILTER, program)
 }

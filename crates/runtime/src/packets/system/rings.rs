@@ -10,11 +10,11 @@ use super::{checked, options};
 
 /// Octets of a frame.
 pub(in super::super) const FRAME: usize = 2048;
-/// Frames in all, and places of each ring; powers of two.
+/// Frames in all, and slots of each ring; powers of two.
 pub(in super::super) const FRAMES: u32 = 4096;
-const PLACES: u32 = 2048;
+const SLOTS: u32 = 2048;
 
-/// Memory from mmap.
+/// Memory from mmap(2).
 struct Mapped {
     at: NonNull<u8>,
     length: usize,
@@ -26,7 +26,7 @@ unsafe impl Send for Mapped {}
 impl Mapped {
     fn new(length: usize, flags: libc::c_int, fd: libc::c_int, offset: libc::off_t) -> io::Result<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at a place of the kernel's choice; no memory of ours is touched.
+        // SAFETY: a new mapping at an address of the kernel's choice; no memory of ours is touched.
         let at = unsafe { libc::mmap(null_mut(), length, access, flags | libc::MAP_POPULATE, fd, offset) };
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -39,7 +39,7 @@ impl Mapped {
         let offset = usize::try_from(offset).map_err(io::Error::other)?;
         let end = offset.checked_add(octets).filter(|end| *end <= self.length);
         end.ok_or_else(|| io::Error::other("a ring lies outside its mapping"))?;
-        // SAFETY: the place lies within the mapping, as was just checked.
+        // SAFETY: the offset lies within the mapping, as was just checked.
         Ok(unsafe { self.at.as_ptr().add(offset) })
     }
 }
@@ -51,13 +51,13 @@ impl Drop for Mapped {
     }
 }
 
-/// One ring: the kernel is at the other end.
+/// One ring between us and the kernel.
 struct Ring<T> {
     producer: *const AtomicU32,
     consumer: *const AtomicU32,
     flags: *const AtomicU32,
-    places: *mut T,
-    /// Our own index, ahead of what the kernel has been told.
+    slots: *mut T,
+    /// Our own index; the kernel sees it after `publish` or `release`.
     own: u32,
     _memory: Mapped,
 }
@@ -67,19 +67,19 @@ unsafe impl<T> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
     fn new(fd: libc::c_int, page: libc::off_t, offsets: &libc::xdp_ring_offset) -> io::Result<Self> {
-        let length = usize::try_from(offsets.desc).map_err(io::Error::other)? + PLACES as usize * size_of::<T>();
+        let length = usize::try_from(offsets.desc).map_err(io::Error::other)? + SLOTS as usize * size_of::<T>();
         let memory = Mapped::new(length, libc::MAP_SHARED, fd, page)?;
         Ok(Self {
             producer: memory.within(offsets.producer, 4)?.cast_const().cast(),
             consumer: memory.within(offsets.consumer, 4)?.cast_const().cast(),
             flags: memory.within(offsets.flags, 4)?.cast_const().cast(),
-            places: memory.within(offsets.desc, PLACES as usize * size_of::<T>())?.cast(),
+            slots: memory.within(offsets.desc, SLOTS as usize * size_of::<T>())?.cast(),
             own: 0,
             _memory: memory,
         })
     }
 
-    /// The kernel's word whether it must be woken.
+    /// Whether the kernel must be woken to go on.
     fn must_wake(&self) -> bool {
         // SAFETY: `flags` points into the mapping, which lives as long as `self`; the kernel writes it atomically.
         unsafe { (*self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0 }
@@ -89,12 +89,12 @@ impl<T: Copy> Ring<T> {
     fn produce(&mut self, item: T) -> bool {
         // SAFETY: as of `must_wake`. The kernel moves the consumer's index; what it has passed is ours again.
         let taken = unsafe { (*self.consumer).load(Ordering::Acquire) };
-        if self.own.wrapping_sub(taken) >= PLACES {
+        if self.own.wrapping_sub(taken) >= SLOTS {
             return false;
         }
-        // SAFETY: the index is below PLACES, and this place is between the producer's and the consumer's index: the kernel
+        // SAFETY: the index is below SLOTS, and this slot is between the producer's and the consumer's index: the kernel
         // does not read it before `publish`.
-        unsafe { self.places.add((self.own % PLACES) as usize).write(item) };
+        unsafe { self.slots.add((self.own % SLOTS) as usize).write(item) };
         self.own = self.own.wrapping_add(1);
         true
     }
@@ -104,15 +104,15 @@ impl<T: Copy> Ring<T> {
         unsafe { (*self.producer).store(self.own, Ordering::Release) };
     }
 
-    /// The next item that the kernel has put there; it may use the place again after [`Self::release`].
+    /// The next item of the kernel, which may use the slot again after [`Self::release`].
     fn consume(&mut self) -> Option<T> {
         // SAFETY: as of `must_wake`.
         let there = unsafe { (*self.producer).load(Ordering::Acquire) };
         if there == self.own {
             return None;
         }
-        // SAFETY: the place is before the producer's index, so the kernel has written it and leaves it alone until `release`.
-        let item = unsafe { self.places.add((self.own % PLACES) as usize).read() };
+        // SAFETY: the slot is before the producer's index, so the kernel has written it and leaves it alone until `release`.
+        let item = unsafe { self.slots.add((self.own % SLOTS) as usize).read() };
         self.own = self.own.wrapping_add(1);
         Some(item)
     }
@@ -123,9 +123,9 @@ impl<T: Copy> Ring<T> {
     }
 }
 
-/// An AF_XDP socket with its memory. A frame is in one place at a time: free, in a ring, or with the kernel.
+/// An AF_XDP socket with its memory. Each frame has one owner at a time: the free list, a ring, or the kernel.
 pub(in super::super) struct Rings {
-    // The socket goes first, and with it the kernel's use of the memory.
+    // Dropped first: closing the socket ends the kernel's use of the memory.
     socket: OwnedFd,
     fill: Ring<u64>,
     completion: Ring<u64>,
@@ -136,7 +136,7 @@ pub(in super::super) struct Rings {
 }
 
 impl Rings {
-    /// A socket that is bound to nothing yet, with half its frames given to the kernel to be filled.
+    /// A socket that is not bound yet; half of its frames are given to the kernel to be filled.
     pub(in super::super) fn new() -> io::Result<Self> {
         // SAFETY: no pointers are passed.
         let socket = checked(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
@@ -151,7 +151,7 @@ impl Rings {
         memory.chunk_size = FRAME as u32;
         options::set_value(socket.as_fd(), libc::SOL_XDP, libc::XDP_UMEM_REG, &memory)?;
         for ring in [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING] {
-            options::set_value(socket.as_fd(), libc::SOL_XDP, ring, &PLACES)?;
+            options::set_value(socket.as_fd(), libc::SOL_XDP, ring, &SLOTS)?;
         }
         let offsets = mapping_offsets(socket.as_fd())?;
         let fd = socket.as_raw_fd();
@@ -175,7 +175,7 @@ impl Rings {
         Ok(rings)
     }
 
-    /// Binds to a queue of an interface, copying in and out.
+    /// Binds to a queue of an interface, in copy mode, which every driver has.
     pub(in super::super) fn bind(&self, interface: u32, queue: u32) -> io::Result<()> {
         let address = libc::sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,
@@ -190,8 +190,8 @@ impl Rings {
         Ok(())
     }
 
-    /// Hands the next received frame to `take`, and gives its memory back to be filled; whether there was one and it was
-    /// taken. One that is not taken is lost.
+    /// Passes the next received frame to `take`, and gives its memory back to be filled. Returns what `take` returned, or
+    /// `None` if no frame waits. A frame that is not taken is lost.
     pub(in super::super) fn receive(&mut self, take: impl FnOnce(&[u8]) -> bool) -> Option<bool> {
         let descriptor = self.receive.consume()?;
         self.receive.release();
@@ -214,7 +214,8 @@ impl Rings {
         }
     }
 
-    /// Lets `write` put a packet into a free frame; it returns its length. `false` if there is no frame or no room.
+    /// Lets `write` put a packet into a free frame and return its length. Returns `false` if there is no free frame, the packet
+    /// does not fit, or the ring is full.
     pub(in super::super) fn transmit(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
         let Some(frame) = self.free.pop() else { return false };
         let length = self.frame(frame, FRAME).and_then(write);
@@ -228,7 +229,7 @@ impl Rings {
         sent
     }
 
-    /// Lets the kernel send what was put there.
+    /// Lets the kernel send what is in the ring.
     pub(in super::super) fn kick(&mut self) -> io::Result<()> {
         self.transmit.publish();
         if self.transmit.must_wake() {
@@ -246,14 +247,14 @@ impl Rings {
         Ok(())
     }
 
-    /// Whether the kernel has not yet taken all that was put there.
+    /// Whether the kernel has yet to send some of the ring.
     pub(in super::super) fn is_sending(&self) -> bool {
         // SAFETY: as of `Ring::must_wake`.
         let taken = unsafe { (*self.transmit.consumer).load(Ordering::Acquire) };
         taken != self.transmit.own
     }
 
-    /// Takes back the frames that were sent.
+    /// Frees the frames that were sent.
     pub(in super::super) fn reap(&mut self) {
         while let Some(frame) = self.completion.consume() {
             self.free.push(frame);

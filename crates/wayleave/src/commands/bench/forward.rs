@@ -19,7 +19,7 @@ use crate::commands::bench::Bench;
 use crate::failure::{Failure, Outcome};
 
 pub fn run(bench: &Bench) -> Outcome<Report> {
-    huge_pages::ask();
+    huge_pages::enable();
     check_only(bench, forward_names())?;
     let routes = bench.mrt.as_deref().map(recorded_routes).transpose()?;
     let report = forward::forward(&options(bench, &|name| bench.wants(name)), routes).map_err(Failure::new)?;
@@ -28,7 +28,7 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
 }
 
 pub fn stamp(bench: &Bench) -> Outcome<Report> {
-    huge_pages::ask();
+    huge_pages::enable();
     check_only(bench, stamp_names())?;
     let report = forward::stamp(&options(bench, &|name| bench.wants(name))).map_err(Failure::new)?;
     draw(bench, || plots::stamp(&report))?;

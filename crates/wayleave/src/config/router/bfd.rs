@@ -3,9 +3,9 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::Fault;
-use super::router::unplaced;
-use super::rs::range;
+use super::unplaced;
+use crate::config::Fault;
+use crate::config::rs::range;
 
 /// `[scion.bfd]`: intervals in milliseconds.
 #[derive(Clone, Debug, Deserialize)]

@@ -8,12 +8,13 @@ use toml::Spanned;
 use wayleave_packet::icing::header::NodeId;
 use wayleave_runtime::identity::Identity;
 
-use super::parse::{Text, TextValue};
-use super::router::{
-    Backend, LinkSection, RouterFile, default_answers, default_backend, default_replay, foreign, unplaced,
+use super::{
+    Backend, FormatSection, LinkSection, RouterFile, SocketAddresses, default_answers, default_backend, default_replay,
+    unplaced,
 };
-use super::rs::{FileFault, range};
-use super::{Fault, Source};
+use crate::config::parse::{Text, TextValue};
+use crate::config::rs::{FileFault, range};
+use crate::config::{Fault, Source};
 use crate::failure::Failure;
 
 /// Octets of a full-size packet, which every account must let pass.
@@ -106,8 +107,8 @@ impl TextValue for NodeId {
             return None;
         }
         let mut octets = [0; 32];
-        for (place, octet) in octets.iter_mut().enumerate() {
-            *octet = u8::from_str_radix(text.get(2 * place..2 * place + 2)?, 16).ok()?;
+        for (index, octet) in octets.iter_mut().enumerate() {
+            *octet = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
         }
         Self::from_bytes(octets).filter(Self::is_on_curve)
     }
@@ -117,17 +118,21 @@ fn default_kept() -> Spanned<u64> {
     unplaced(65_536)
 }
 
-impl RouterFile {
-    pub(super) fn icing_faults(&self, section: &IcingSection, faults: &mut Vec<Fault>) {
-        faults.extend(range(&section.agreements_per_second, 1, 100_000, "a second"));
-        faults.extend(range(&section.paths, 1, 1 << 24, "paths"));
-        faults.extend(range(&section.peers, 1, 1 << 24, "keys"));
-        faults.extend(range(&section.replay_capacity, 0, 1 << 30, "packets"));
-        if *self.forwarding.workers.get_ref() != 1 {
+impl FormatSection for IcingSection {
+    fn uses(&self) -> &'static [&'static str] {
+        &["link"]
+    }
+
+    fn faults(&self, file: &RouterFile, faults: &mut Vec<Fault>) {
+        faults.extend(range(&self.agreements_per_second, 1, 100_000, "a second"));
+        faults.extend(range(&self.paths, 1, 1 << 24, "paths"));
+        faults.extend(range(&self.peers, 1, 1 << 24, "keys"));
+        faults.extend(range(&self.replay_capacity, 0, 1 << 30, "packets"));
+        if *file.forwarding.workers.get_ref() != 1 {
             let message = "several threads, expected workers = 1: one thread keeps a node's accounts and reports";
-            faults.push(Fault::at(self.forwarding.workers.span(), message));
+            faults.push(Fault::at(file.forwarding.workers.span(), message));
         }
-        for link in &self.link {
+        for link in &file.link {
             let at = link.span();
             let link = link.get_ref();
             if link.id.is_none() {
@@ -137,7 +142,7 @@ impl RouterFile {
                 faults.push(Fault::at(at, "the link leads to no node, expected `nodes`, or `open = true` for senders"));
             }
             if *link.backend.get_ref() == Backend::Ethernet {
-                self.ethernet_faults(link, faults);
+                ethernet_faults(file, link, faults);
             } else if let Some(neighbor) = &link.neighbor {
                 faults.push(Fault::at(neighbor.span(), "`neighbor` belongs to backend = \"ethernet\""));
             }
@@ -146,45 +151,30 @@ impl RouterFile {
                 faults.push(Fault::at(link.backend.span(), message));
             }
         }
-        self.account_faults(section, faults);
-        for tag in &section.tags {
+        self.account_faults(file, faults);
+        for tag in &self.tags {
             if tag.link.is_some() && tag.service.is_some() {
                 faults.push(Fault::at(tag.prefix.span(), "both a link and a service, expected one of them"));
             }
             if let Some(id) = tag.service
-                && (section.internal.is_none() || section.services.iter().all(|service| service.id != id))
+                && (self.internal.is_none() || self.services.iter().all(|service| service.id != id))
             {
                 let message = format!("service {id} is not defined, expected it in `services`, and `internal`");
                 faults.push(Fault::at(tag.prefix.span(), message));
             }
         }
-        faults.extend(self.interface.first().map(|section| foreign(section.span(), "[[interface]]", "scion")));
     }
 
-    /// A link over Ethernet has a device and a neighbour, and no other addresses.
-    fn ethernet_faults(&self, link: &LinkSection, faults: &mut Vec<Fault>) {
-        let (Some(device), Some(neighbor)) = (&link.device, &link.neighbor) else {
-            let message = "backend ethernet is incomplete, expected `device` and `neighbor` with it";
-            return faults.push(Fault::at(link.backend.span(), message));
-        };
-        if !link.local.span().is_empty() || !link.remote.span().is_empty() {
-            let message = "`local` and `remote` with ethernet, expected `device` and `neighbor` alone";
-            faults.push(Fault::at(link.backend.span(), message));
-        }
-        let others = self.link.iter().map(Spanned::get_ref);
-        let is_same = |other: &&LinkSection| {
-            let there = other.neighbor.as_ref().map(|there| there.get_ref());
-            other.device.as_ref() == Some(device) && there == Some(neighbor.get_ref())
-        };
-        if others.filter(is_same).count() > 1 {
-            let message = format!("another link leads to {} as well, expected one", neighbor.get_ref().0);
-            faults.push(Fault::at(neighbor.span(), message));
-        }
+    fn sockets<'a>(&'a self, file: &'a RouterFile) -> Vec<SocketAddresses<'a>> {
+        let internal = self.internal.as_ref();
+        let internal =
+            internal.map(|local| SocketAddresses { local, remote: None, backend: &self.backend, device: None });
+        internal.into_iter().chain(file.link_sockets(true)).collect()
     }
 
     /// What is wrong with the key that signs reports, if one is named.
-    pub(super) fn identity_fault(&self, source: &Source) -> Option<FileFault> {
-        let named = self.icing.as_ref()?.get_ref().identity.as_ref()?;
+    fn file_fault(&self, _: &RouterFile, source: &Source) -> Option<FileFault> {
+        let named = self.identity.as_ref()?;
         let path = source.resolve(named.get_ref());
         if !path.exists() {
             let fault = Fault::at(named.span(), format!("{} does not exist yet", path.display()));
@@ -193,11 +183,13 @@ impl RouterFile {
         let failure = Failure::from_error(&Identity::load(&path).err()?);
         Some(FileFault::Unusable(Fault::of(named.span(), &failure)))
     }
+}
 
-    fn account_faults(&self, section: &IcingSection, faults: &mut Vec<Fault>) {
-        for (place, account) in section.accounts.iter().enumerate() {
+impl IcingSection {
+    fn account_faults(&self, file: &RouterFile, faults: &mut Vec<Fault>) {
+        for (index, account) in self.accounts.iter().enumerate() {
             let id = account.id.get_ref();
-            if section.accounts[..place].iter().any(|other| other.id.get_ref() == id) {
+            if self.accounts[..index].iter().any(|other| other.id.get_ref() == id) {
                 faults.push(Fault::at(
                     account.id.span(),
                     format!("account {id} exists already, expected another number"),
@@ -208,9 +200,9 @@ impl RouterFile {
                 faults.push(Fault::at(account.id.span(), message));
             }
         }
-        for tag in &section.tags {
+        for tag in &self.tags {
             if let Some(id) = tag.account
-                && section.accounts.iter().all(|account| *account.id.get_ref() != id)
+                && self.accounts.iter().all(|account| *account.id.get_ref() != id)
             {
                 faults.push(Fault::at(
                     tag.prefix.span(),
@@ -218,11 +210,64 @@ impl RouterFile {
                 ));
             }
         }
-        if let Some(first) = section.accounts.first()
-            && self.forwarding.state.is_none()
+        if let Some(first) = self.accounts.first()
+            && file.forwarding.state.is_none()
         {
             let message = "accounts without `state` in [forwarding]: counters would not survive a restart";
             faults.push(Fault::at(first.id.span(), message).help("name a file"));
         }
     }
 }
+
+/// A link over Ethernet has a device and a neighbour, and no other addresses.
+fn ethernet_faults(file: &RouterFile, link: &LinkSection, faults: &mut Vec<Fault>) {
+    let (Some(device), Some(neighbor)) = (&link.device, &link.neighbor) else {
+        let message = "backend ethernet is incomplete, expected `device` and `neighbor` with it";
+        return faults.push(Fault::at(link.backend.span(), message));
+    };
+    if !link.local.span().is_empty() || !link.remote.span().is_empty() {
+        let message = "`local` and `remote` with ethernet, expected `device` and `neighbor` alone";
+        faults.push(Fault::at(link.backend.span(), message));
+    }
+    let others = file.link.iter().map(Spanned::get_ref);
+    let is_same = |other: &&LinkSection| {
+        let there = other.neighbor.as_ref().map(|there| there.get_ref());
+        other.device.as_ref() == Some(device) && there == Some(neighbor.get_ref())
+    };
+    if others.filter(is_same).count() > 1 {
+        let message = format!("another link leads to {} as well, expected one", neighbor.get_ref().0);
+        faults.push(Fault::at(neighbor.span(), message));
+    }
+}
+
+/// The part of `wayleave init router` for this format.
+pub(super) const TEMPLATE: &str = "# For format = \"icing\", instead of [scion] and [[interface]]:\n\
+     #[icing]\n\
+     # The meaning of tags by their first bits: over the link to the next node; over the link given; to a service.\n\
+     #tags = [{ prefix = \"40000000/2\" }, { prefix = \"80000000/2\", queue = 1, link = 2 },\n\
+     #        { prefix = \"c0000000/2\", service = 1 }]\n\
+     # The address at which services reach this node, and the services' addresses.\n\
+     #internal = \"192.0.2.1:49253\"\n\
+     #services = [{ id = 1, address = \"192.0.2.9:7000\" }]\n\
+     # Accounts, charged by tags with `account = 1`: octets per second and burst; without `rate` packets are only counted.\n\
+     # Accounts need `state` in [forwarding].\n\
+     #accounts = [{ id = 1, rate = 12500000, depth = 1250000 }]\n\
+     # The node's long-term key, which signs reports. Made by: wayleave keys new node.identity\n\
+     #identity = \"node.identity\"\n\
+     # X25519 key agreements per second for packets of each link; cached paths and keys of other nodes.\n\
+     #agreements_per_second = 100\n\
+     #paths = 65536\n\
+     #peers = 65536\n\
+     #replay_capacity = 4194304\n\
+     # One for each link to other nodes, by the IDs that `wayleave keys forwarding FILE` prints, or to senders (open).\n\
+     #[[link]]\n\
+     #id = 1\n\
+     #local = \"192.0.2.1:49252\"\n\
+     #remote = \"192.0.2.2:49252\"\n\
+     #nodes = [\"64 hexadecimal digits\"]\n\
+     #open = false\n\
+     # Or, instead of local and remote, Ethernet frames to the station with this address:\n\
+     #backend = \"ethernet\"\n\
+     #device = \"eth0\"\n\
+     #neighbor = \"02:00:5e:10:00:02\"\n\
+     \n";

@@ -8,10 +8,10 @@ use serde::Deserialize;
 use toml::Spanned;
 use wayleave_core::Prefix;
 
-use super::Fault;
-use super::parse::{PublicKey, Text};
-use super::router::{RouterFile, default_answers, default_replay, default_true, foreign, unplaced};
-use super::rs::range;
+use super::{FormatSection, RouterFile, SocketAddresses, default_answers, default_replay, default_true, unplaced};
+use crate::config::Fault;
+use crate::config::parse::{PublicKey, Text};
+use crate::config::rs::range;
 
 /// Octets of the longest IPv4 packet, and of a common one: less at once would let nothing pass.
 const LONGEST: u64 = 65_535;
@@ -108,31 +108,40 @@ fn default_accounts() -> Spanned<u64> {
     unplaced(4_096)
 }
 
-impl RouterFile {
-    pub(super) fn platypus_faults(&self, section: &PlatypusSection, faults: &mut Vec<Fault>) {
-        faults.extend(range(&section.answers_per_second, 0, 100_000, "a second"));
-        faults.extend(range(&section.freshness_secs, 1, 30, "seconds"));
-        faults.extend(range(&section.replay_capacity, 1, 1 << 30, "packets"));
-        faults.extend(range(&section.accounts, 0, 1 << 22, "accounts"));
-        self.stamper_faults(faults);
-        if section.waypoints.get_ref().is_empty() && self.stamper.is_none() {
-            faults.push(Fault::at(section.waypoints.span(), "no waypoint address, expected at least one"));
-        }
-        if *section.accounts.get_ref() > 0 && self.forwarding.state.is_none() {
-            let message = "accounts without `state` in [forwarding]: counters would not survive a restart";
-            faults.push(Fault::at(section.accounts.span(), message).help("name a file, or set accounts = 0"));
-        }
-        self.rate_faults(section, faults);
-        faults.extend(self.interface.first().map(|section| foreign(section.span(), "[[interface]]", "scion")));
+impl FormatSection for PlatypusSection {
+    fn uses(&self) -> &'static [&'static str] {
+        &["link", "stamper"]
     }
 
-    fn rate_faults(&self, section: &PlatypusSection, faults: &mut Vec<Fault>) {
-        let threads = *self.forwarding.workers.get_ref();
+    fn faults(&self, file: &RouterFile, faults: &mut Vec<Fault>) {
+        faults.extend(range(&self.answers_per_second, 0, 100_000, "a second"));
+        faults.extend(range(&self.freshness_secs, 1, 30, "seconds"));
+        faults.extend(range(&self.replay_capacity, 1, 1 << 30, "packets"));
+        faults.extend(range(&self.accounts, 0, 1 << 22, "accounts"));
+        file.stamper_faults(faults);
+        if self.waypoints.get_ref().is_empty() && file.stamper.is_none() {
+            faults.push(Fault::at(self.waypoints.span(), "no waypoint address, expected at least one"));
+        }
+        if *self.accounts.get_ref() > 0 && file.forwarding.state.is_none() {
+            let message = "accounts without `state` in [forwarding]: counters would not survive a restart";
+            faults.push(Fault::at(self.accounts.span(), message).help("name a file, or set accounts = 0"));
+        }
+        self.rate_faults(file, faults);
+    }
+
+    fn sockets<'a>(&'a self, file: &'a RouterFile) -> Vec<SocketAddresses<'a>> {
+        file.link_sockets(false).collect()
+    }
+}
+
+impl PlatypusSection {
+    fn rate_faults(&self, file: &RouterFile, faults: &mut Vec<Fault>) {
+        let threads = *file.forwarding.workers.get_ref();
         let mut payers = HashSet::new();
-        if let Some(beyond) = section.rates.get(MOST_RATES) {
+        if let Some(beyond) = self.rates.get(MOST_RATES) {
             faults.push(Fault::at(beyond.span(), format!("more than {MOST_RATES} rates, expected fewer")));
         }
-        for rate in &section.rates {
+        for rate in &self.rates {
             let at = rate.span();
             let rate = rate.get_ref();
             faults.extend(range(&rate.principal, 0, MOST_NUMBER, ""));
@@ -144,10 +153,49 @@ impl RouterFile {
             if !payers.insert(payer) {
                 faults.push(Fault::at(at.clone(), "a second rate for the same principal or delegation, expected one"));
             }
-            if *section.accounts.get_ref() == 0 {
+            if *self.accounts.get_ref() == 0 {
                 let fault = Fault::at(at, "a rate without accounts: packets are not counted");
                 faults.push(fault.help("set `accounts` in [platypus]"));
             }
         }
     }
 }
+
+/// The part of `wayleave init router` for this format.
+pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scion] and [[interface]]:\n\
+     #[platypus]\n\
+     # Addresses of this machine to which packets are sent, in IP protocol 253.\n\
+     #waypoints = [\"198.51.100.1\"]\n\
+     # Bindings of 64 bits are accepted.\n\
+     #narrow = false\n\
+     #freshness_secs = 30\n\
+     # Networks that may not be reached through this router, and waypoints in them that may.\n\
+     #refused = [\"10.0.0.0/8\"]\n\
+     #allowed_waypoints = [\"10.0.0.1\"]\n\
+     # Repeated packets: drop, count-once, pass.\n\
+     #repeated = \"drop\"\n\
+     #replay_capacity = 4194304\n\
+     # Largest number of accounts (principal, delegation, key epoch); 0 disables accounting.\n\
+     #accounts = 4096\n\
+     # ICMP errors per second.\n\
+     #answers_per_second = 100\n\
+     # Rate in octets per second, and burst, of a principal with all its delegations, or of one delegation.\n\
+     #rates = [{ principal = 7, rate = 1250000 }, { principal = 7, delegation = 3, rate = 125000, burst = 65535 }]\n\
+     # A list signed by `wayleave keys revoke`; with `required`, no packet passes until it has been read.\n\
+     #revocations = { file = \"revoked\", key = \"ed25519:...\", required = true }\n\
+     # Packets to these destinations are sent in UDP, all others in IP.\n\
+     #[[link]]\n\
+     #local = \"192.0.2.1:49254\"\n\
+     #remote = \"192.0.2.2:49254\"\n\
+     #routes = [\"198.51.100.2/32\"]\n\
+     # Sources behind it whose packets are stamped by the rules of [stamper].\n\
+     #stamp = [\"192.0.2.128/25\"]\n\
+     # Files are created by: wayleave keys capability, and wayleave keys delegate. The longest prefix counts; a rule without a\n\
+     # route leaves packets unchanged. Position in packets that are stamped already: before the next capability, or \"last\".\n\
+     #[stamper]\n\
+     #position = \"next\"\n\
+     # The index of this stamper, and the number of stampers, that share the capabilities.\n\
+     #share = [0, 1]\n\
+     #routes = [{ name = \"transit\", capabilities = [\"desk.cap\"], sealed = false, udp = false, mtu = 1500 }]\n\
+     #rules = [{ to = \"203.0.113.0/24\", route = \"transit\" }, { to = \"203.0.113.200/32\" }]\n\
+     \n";

@@ -6,9 +6,9 @@ use serde::Deserialize;
 use toml::Spanned;
 use wayleave_core::Prefix;
 
-use super::router::RouterFile;
-use super::rs::{FileFault, range};
-use super::{Fault, Source};
+use super::RouterFile;
+use crate::config::rs::{FileFault, range};
+use crate::config::{Fault, Source};
 use crate::failure::Failure;
 use crate::key_files::capability::Capabilities;
 
@@ -68,7 +68,7 @@ pub struct RuleSection {
 }
 
 fn default_mtu() -> Spanned<u64> {
-    super::router::unplaced(1_500)
+    super::unplaced(1_500)
 }
 
 impl StamperSection {
@@ -123,10 +123,10 @@ impl RouterFile {
                 faults.push(Fault::at(share.span(), message));
             }
         }
-        for (place, route) in section.routes.iter().enumerate() {
+        for (index, route) in section.routes.iter().enumerate() {
             let (at, route) = (route.span(), route.get_ref());
             faults.extend(range(&route.mtu, 576, LONGEST, "octets"));
-            if section.route(&route.name) != Some(place) {
+            if section.route(&route.name) != Some(index) {
                 faults.push(Fault::at(at.clone(), format!("a second route `{}`, expected another name", route.name)));
             }
             if route.capabilities.is_empty() {

@@ -1,98 +1,194 @@
-//! What accounts have sent, on its way to the store: nothing is lost while that has no room, and what is over is known.
+//! The journal of accounts: totals on their way to the store. Nothing is lost while the store is busy.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tracing::error;
+use serde_json::Value;
+use tracing::{error, warn};
 use wayleave_core::UnixTime;
-use wayleave_dataplane::platypus::account::Total;
-use wayleave_packet::platypus::mint::epoch;
-use wayleave_runtime::store::{Change, Store};
+use wayleave_runtime::store::{Change, Store, StoreError};
 
-use super::accounts::{Account, Payer, record};
-use super::{ACCOUNTS, pages};
-
+const TABLE: &str = "accounts";
 /// How far a clock may go back before the end of an epoch counts as final.
 const MARGIN: Duration = Duration::from_secs(300);
-/// How often, and with which pause, the last totals are offered to a store without room.
+/// How often, and with which pause, the last totals are offered to a busy store: five seconds in all, well below the time
+/// that a supervisor gives a process to end.
 const LAST_TRIES: usize = 50;
 const LAST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Records that the store has not taken yet, and the accounts that threads hold open.
-pub struct Journal {
+/// Who pays for packets of a format.
+pub trait Account: Copy + PartialEq + Debug + Send + Sync + 'static {
+    /// The key of its records, which comes behind the thread's number.
+    fn key(&self) -> Vec<u8>;
+
+    /// Reads such a key; `None` for keys of other formats.
+    fn from_key(key: &[u8]) -> Option<Self>;
+
+    /// Whether no packet that is accepted at `now`, or later, is charged to it.
+    fn is_over(&self, now: UnixTime) -> bool;
+
+    /// Its members in the view of accounts.
+    fn json(&self) -> Value;
+}
+
+/// The account of formats that charge nobody.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum NoAccount {}
+
+impl Account for NoAccount {
+    fn key(&self) -> Vec<u8> {
+        match *self {}
+    }
+
+    fn from_key(_: &[u8]) -> Option<Self> {
+        None
+    }
+
+    fn is_over(&self, _: UnixTime) -> bool {
+        match *self {}
+    }
+
+    fn json(&self) -> Value {
+        match *self {}
+    }
+}
+
+/// What an account has sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Total {
+    pub packets: u128,
+    /// Octets of IP packets, headers included.
+    pub octets: u128,
+}
+
+/// The total that one thread counted for an account.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Record<A> {
+    pub thread: usize,
+    pub account: A,
+    pub total: Total,
+}
+
+impl<A: Account> Record<A> {
+    /// The thread's number (2 octets), then the account's own key.
+    fn key(&self) -> Vec<u8> {
+        [&(self.thread as u16).to_be_bytes()[..], &self.account.key()].concat()
+    }
+
+    /// Packets (16 octets) and octets (16).
+    fn value(&self) -> Vec<u8> {
+        [self.total.packets.to_be_bytes(), self.total.octets.to_be_bytes()].concat()
+    }
+
+    fn read(key: &[u8], value: &[u8]) -> Option<Self> {
+        let (thread, key) = key.split_first_chunk::<2>()?;
+        let (packets, octets) = value.split_first_chunk::<16>()?;
+        let total =
+            Total { packets: u128::from_be_bytes(*packets), octets: u128::from_be_bytes(octets.try_into().ok()?) };
+        Some(Self { thread: u16::from_be_bytes(*thread).into(), account: A::from_key(key)?, total })
+    }
+}
+
+/// Every account's latest record, by its key: what the view of accounts shows.
+#[derive(Clone)]
+pub struct Totals<A>(Arc<Mutex<BTreeMap<Vec<u8>, Record<A>>>>);
+
+impl<A: Account> Totals<A> {
+    fn insert(&self, record: Record<A>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(record.key(), record);
+    }
+
+    /// Totals by account, over all threads.
+    pub fn by_account(&self) -> Vec<(A, Total)> {
+        let mut sums: BTreeMap<Vec<u8>, (A, Total)> = BTreeMap::new();
+        for Record { account, total, .. } in self.0.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            let (_, sum) = sums.entry(account.key()).or_insert((*account, Total::default()));
+            sum.packets += total.packets;
+            sum.octets += total.octets;
+        }
+        sums.into_values().collect()
+    }
+}
+
+/// Records on their way to the store, and the accounts that are open in threads.
+pub struct Journal<A> {
     store: Option<Arc<dyn Store>>,
-    /// The latest record of each account, until the store takes it.
+    pub totals: Totals<A>,
+    /// The latest record of each account, until the store accepts it.
     unsent: BTreeMap<Vec<u8>, Vec<u8>>,
-    open: BTreeMap<Vec<u8>, (usize, Payer)>,
-    /// Batches that the store took, and the last of them that is durable.
-    taken: u64,
+    open: BTreeMap<Vec<u8>, (usize, A)>,
+    /// Batches that the store accepted, and the last of them that is durable.
+    submitted: u64,
     durable: Arc<AtomicU64>,
 }
 
-/// Whether no packet of this account's epoch is accepted any more. Without an interval, or an epoch, there is no end.
-pub fn is_over(payer: &Payer, now: UnixTime) -> bool {
-    let Payer::Platypus(charge) = payer else { return false };
-    let before = UnixTime(now.0.saturating_sub(MARGIN.as_micros() as u64));
-    charge
-        .interval
-        .is_some_and(|interval| u64::from(charge.epoch) + epoch::EPOCHS_BESIDE < before.secs() >> interval.exponent())
-}
-
-impl Journal {
-    /// A journal that `restored` was read from.
-    pub fn new(store: Option<Arc<dyn Store>>, restored: &[Account]) -> Self {
-        let mut journal =
-            Self { store, unsent: BTreeMap::new(), open: BTreeMap::new(), taken: 0, durable: Arc::default() };
-        for (worker, payer, total) in restored {
-            let (key, _) = record(*worker, payer, total);
-            journal.open.insert(key, (*worker, *payer));
+impl<A: Account> Journal<A> {
+    /// Reads all records that the store holds.
+    ///
+    /// # Errors
+    /// What is wrong with the store.
+    pub fn restore(store: Option<Arc<dyn Store>>) -> Result<(Self, Vec<Record<A>>), StoreError> {
+        let stored = store.as_ref().map_or(Ok(Vec::new()), |store| store.load(TABLE))?;
+        let records: Vec<Record<A>> = stored.iter().filter_map(|(key, value)| Record::read(key, value)).collect();
+        if records.len() < stored.len() {
+            warn!(
+                records = stored.len() - records.len(),
+                "the state file has account records of another format or version: they stay there, unchanged, and are not counted"
+            );
         }
-        journal
+        let totals = Totals(Arc::default());
+        records.iter().for_each(|record| totals.insert(*record));
+        let open = records.iter().map(|record| (record.key(), (record.thread, record.account))).collect();
+        let journal = Self { store, totals, unsent: BTreeMap::new(), open, submitted: 0, durable: Arc::default() };
+        Ok((journal, records))
+    }
+
+    /// Whether there is a store to write to.
+    pub fn is_kept(&self) -> bool {
+        self.store.is_some()
     }
 
     /// Takes over a thread's totals.
-    pub fn take(&mut self, worker: usize, totals: Vec<(Payer, Total)>, shown: &pages::Shown) {
-        for (payer, total) in totals {
-            self.note(worker, &payer, &total);
-            shown.note(worker, payer, total);
+    pub fn add(&mut self, thread: usize, totals: impl IntoIterator<Item = (A, Total)>) {
+        for (account, total) in totals {
+            let record = Record { thread, account, total };
+            self.open.insert(record.key(), (thread, account));
+            self.unsent.insert(record.key(), record.value());
+            self.totals.insert(record);
         }
     }
 
-    fn note(&mut self, worker: usize, payer: &Payer, total: &Total) {
-        let (key, value) = record(worker, payer, total);
-        self.open.insert(key.clone(), (worker, *payer));
-        self.unsent.insert(key, value);
-    }
-
-    /// Gives the store what waits; what it has no room for waits for the next time. Returns whether nothing waits.
+    /// Gives the store what waits. A store that is busy is tried again at the next call. Returns whether nothing waits.
     pub fn submit(&mut self) -> bool {
         let Some(store) = &self.store else { return true };
         if self.unsent.is_empty() {
             return true;
         }
-        let change = |(key, value): (&Vec<u8>, &Vec<u8>)| Change {
-            table: ACCOUNTS,
-            key: key.clone(),
-            value: Some(value.clone()),
-        };
-        let (number, durable) = (self.taken + 1, Arc::clone(&self.durable));
+        let change =
+            |(key, value): (&Vec<u8>, &Vec<u8>)| Change { table: TABLE, key: key.clone(), value: Some(value.clone()) };
+        let (number, durable) = (self.submitted + 1, Arc::clone(&self.durable));
         let written = Box::new(move || durable.store(number, Ordering::Release));
         match store.submit(self.unsent.iter().map(change).collect(), written) {
             Ok(()) => {
-                self.taken = number;
+                self.submitted = number;
                 self.unsent.clear();
                 true
             }
             Err(error) => {
-                error!(%error, "ALARM: the journal of accounts waits");
+                error!(
+                    %error, accounts = self.unsent.len(),
+                    "the state file does not take the accounts' totals: they wait in memory and would be lost in a crash; \
+                     check the disk"
+                );
                 false
             }
         }
     }
 
-    /// The last totals, for which the store may need a while.
+    /// Writes the last totals, for which a busy store is tried for five seconds.
     pub async fn finish(&mut self) {
         for _ in 0..LAST_TRIES {
             if self.submit() {
@@ -100,38 +196,44 @@ impl Journal {
             }
             tokio::time::sleep(LAST_PAUSE).await;
         }
-        error!(accounts = self.unsent.len(), "ALARM: the last totals of these accounts are not written down");
+        error!(
+            accounts = self.unsent.len(),
+            "the last totals of these accounts are lost: the state file took no writes"
+        );
     }
 
-    /// Open accounts whose epoch is over, by their records' keys; none while a record is not durable yet.
-    pub fn over(&self, now: UnixTime) -> Vec<(Vec<u8>, (usize, Payer))> {
-        if !self.unsent.is_empty() || self.durable.load(Ordering::Acquire) != self.taken {
+    /// Open accounts to which no packet is charged any more, by their records' keys. None while a record is not durable
+    /// yet: a closed account must be found in the store after a crash.
+    pub fn over(&self, now: UnixTime) -> Vec<(Vec<u8>, (usize, A))> {
+        if !self.unsent.is_empty() || self.durable.load(Ordering::Acquire) != self.submitted {
             return Vec::new();
         }
-        let is_over = |account: &(&Vec<u8>, &(usize, Payer))| is_over(&account.1.1, now);
-        self.open.iter().filter(is_over).map(|(key, account)| (key.clone(), *account)).collect()
+        let over = self.open.iter().filter(|(_, (_, account))| is_over(account, now));
+        over.map(|(key, account)| (key.clone(), *account)).collect()
     }
 
-    /// An account is closed: nothing more will come of it.
-    pub fn closed(&mut self, key: &[u8]) {
+    /// An account is closed: nothing more comes of it.
+    pub fn close(&mut self, key: &[u8]) {
         self.open.remove(key);
     }
+}
+
+/// Whether nothing more is charged to an account, even if the clock goes back by [`MARGIN`].
+pub fn is_over<A: Account>(account: &A, now: UnixTime) -> bool {
+    account.is_over(UnixTime(now.0.saturating_sub(MARGIN.as_micros() as u64)))
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
-    use std::sync::Mutex;
     use std::sync::atomic::AtomicBool;
 
     use tokio::sync::watch;
-    use wayleave_packet::platypus::header::{Interval, Principal};
-    use wayleave_packet::platypus::verify::Charge;
-    use wayleave_runtime::store::{Durable, Health, Record, StoreError};
+    use wayleave_runtime::store::{Durable, Health};
 
     use super::*;
 
-    /// Has room when it is told so, and is durable when it is told so.
+    /// Has room when it is given some, and is durable when the test says so.
     #[derive(Default)]
     struct Reluctant {
         has_room: AtomicBool,
@@ -147,7 +249,7 @@ mod tests {
             Ok(())
         }
 
-        fn load(&self, _: &'static str) -> Result<Vec<Record>, StoreError> {
+        fn load(&self, _: &'static str) -> Result<Vec<wayleave_runtime::store::Record>, StoreError> {
             Ok(Vec::new())
         }
 
@@ -156,47 +258,64 @@ mod tests {
         }
     }
 
-    fn payer(epoch: u32, interval: Option<Interval>) -> Payer {
-        let principal = Principal::new(7).expect("24 bits");
-        Payer::Platypus(Charge { principal, delegation: None, interval, epoch })
-    }
+    /// Is over when its second has passed.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    struct Until(u32);
 
-    fn charge(epoch: u32) -> Payer {
-        payer(epoch, Interval::new(12))
+    impl Account for Until {
+        fn key(&self) -> Vec<u8> {
+            self.0.to_be_bytes().to_vec()
+        }
+
+        fn from_key(key: &[u8]) -> Option<Self> {
+            Some(Self(u32::from_be_bytes(key.try_into().ok()?)))
+        }
+
+        fn is_over(&self, now: UnixTime) -> bool {
+            u64::from(self.0) < now.secs()
+        }
+
+        fn json(&self) -> Value {
+            Value::Null
+        }
     }
 
     #[test]
     fn records_wait_for_room_and_accounts_are_over_when_their_last_record_is_durable() {
         let store = Arc::new(Reluctant::default());
-        let mut journal = Journal::new(Some(store.clone()), &[]);
-        let now = UnixTime((102 << 12) * 1_000_000);
-        for (epoch, packets) in [(100, 1), (102, 1), (100, 2)] {
-            journal.note(0, &charge(epoch), &Total { packets, octets: 9 });
+        let (mut journal, _) = Journal::restore(Some(store.clone() as Arc<dyn Store>)).expect("empty");
+        let second = |second: u64| UnixTime(second * 1_000_000);
+        for (until, packets) in [(100, 1), (1_000, 1), (100, 2)] {
+            journal.add(0, [(Until(until), Total { packets, octets: 9 })]);
         }
         assert!(!journal.submit());
         store.has_room.store(true, Ordering::Relaxed);
         assert!(journal.submit());
         let (changes, durable) = store.batches.lock().expect("no panic").pop().expect("a batch");
-        let total = Total { packets: 2, octets: 9 };
+        let record = Record { thread: 0, account: Until(100), total: Total { packets: 2, octets: 9 } };
         assert_eq!(changes.len(), 2);
-        assert_eq!(changes[0].value, Some(record(0, &charge(100), &total).1));
-        assert!(journal.over(now).is_empty(), "not durable");
+        assert_eq!((&changes[0].key, &changes[0].value), (&record.key(), &Some(record.value())));
+        assert!(journal.over(second(401)).is_empty(), "not durable");
         durable();
-        let over = journal.over(now);
-        assert!(over.is_empty(), "the clock may go back by five minutes");
-        let now = UnixTime(now.0 + 300_000_000);
-        let over = journal.over(now);
-        assert_eq!(over.iter().map(|(_, (_, payer))| *payer).collect::<Vec<_>>(), [charge(100)]);
-        journal.closed(&over[0].0);
-        assert!(journal.over(now).is_empty());
+        assert!(journal.over(second(400)).is_empty(), "the clock may go back by five minutes");
+        let over = journal.over(second(401));
+        assert_eq!(over.iter().map(|(_, (_, account))| *account).collect::<Vec<_>>(), [Until(100)]);
+        journal.close(&over[0].0);
+        assert!(journal.over(second(401)).is_empty());
     }
 
     #[test]
-    fn an_epoch_is_over_when_it_is_accepted_no_more_and_never_while_it_is_to_come() {
-        let now = UnixTime(((100 << 12) + 301) * 1_000_000);
-        let over: Vec<u32> = (95..105).filter(|epoch| is_over(&charge(*epoch), now)).collect();
-        assert_eq!(over, [95, 96, 97, 98]);
-        assert!(!is_over(&payer(1, None), now));
-        assert!(!is_over(&Payer::Icing(1), now));
+    fn a_record_is_read_as_it_was_written_and_totals_are_over_all_threads() {
+        let total = Total { packets: 7, octets: u128::from(u64::MAX) * 9 };
+        let record = Record { thread: 300, account: Until(5), total };
+        let (key, value) = (record.key(), record.value());
+        assert_eq!(Record::read(&key, &value), Some(record));
+        assert_eq!(Record::<Until>::read(&key[1..], &value), None);
+        assert_eq!(Record::<Until>::read(&key, &value[1..]), None);
+        let (mut journal, _) = Journal::restore(None).expect("no store");
+        journal.add(1, [(Until(5), total)]);
+        journal.add(2, [(Until(5), total), (Until(6), total)]);
+        let twice = Total { packets: 14, octets: total.octets * 2 };
+        assert_eq!(journal.totals.by_account(), [(Until(5), twice), (Until(6), total)]);
     }
 }

@@ -136,7 +136,7 @@ impl Router {
 
     /// How often it says that it has read its configuration again.
     pub(crate) fn reloads(&self) -> usize {
-        self.log().matches("read again").count()
+        self.log().matches("configuration reloaded").count()
     }
 
     /// Lets it read its configuration again, and waits until it has.

@@ -139,7 +139,7 @@ fn accounts_that_are_not_there_or_would_not_last_are_refused() {
         (head(state, "", ethernet), "backend ethernet is incomplete"),
         (head(state, "", &format!("{ethernet}{mac}{ends}")), "`local` and `remote` with ethernet"),
         (head(state, "", &format!("{ethernet}neighbor = \"ff:ff:ff:ff:ff:ff\"\n")), "of one station"),
-        (head(state, "", &format!("{ethernet}{mac}")), "no packets from nothing0"),
+        (head(state, "", &format!("{ethernet}{mac}")), "cannot receive from device nothing0"),
     ];
     for (config, reason) in table {
         folder.write("node.toml", &config);
@@ -339,8 +339,9 @@ fn packets_pass_two_nodes_straight_over_ethernet() {
         Router::start(&folder, "first", NetworkNamespace::Named("first".to_owned()), &configs[0]),
         Router::start(&folder, "second", NetworkNamespace::Named("second".to_owned()), &configs[1]),
     ];
-    let place = ethernet::Place { interface: "in".to_owned(), neighbor: [2, 0, 0, 0, 0, 2], ether_type: ETHERTYPE };
-    let mut port = host.within(|| Ethernet::open(&place)).expect("in its place").expect("a packet socket");
+    let endpoint =
+        ethernet::Endpoint { interface: "in".to_owned(), neighbor: [2, 0, 0, 0, 0, 2], ether_type: ETHERTYPE };
+    let mut port = host.within(|| Ethernet::open(&endpoint)).expect("in its place").expect("a packet socket");
     let honest = sender(&[0, 1, 2], &path(&[0, 1, 2]));
     let mut burst = Burst::default();
     let mut send = |packets: &[Vec<u8>]| {
@@ -370,8 +371,8 @@ fn packets_pass_two_nodes_straight_over_ethernet() {
     set_address(&host, "in", "02:00:00:00:00:99");
     assert_eq!(send(&[packet(&honest, 203, b"stranger")]).expect("sent"), 1);
     set_address(&host, "in", SENDER);
-    let place = ethernet::Place { neighbor: [2, 0, 0, 0, 0, 0x77], ..place };
-    let mut elsewhere = host.within(|| Ethernet::open(&place)).expect("in its place").expect("a packet socket");
+    let endpoint = ethernet::Endpoint { neighbor: [2, 0, 0, 0, 0, 0x77], ..endpoint };
+    let mut elsewhere = host.within(|| Ethernet::open(&endpoint)).expect("in its place").expect("a packet socket");
     let mut other = Burst::default();
     assert!(other.push(&packet(&honest, 204, b"not for it"), ethernet::NEIGHBOR));
     let out = Outgoing { packet: 0, to: ethernet::NEIGHBOR };

@@ -300,7 +300,7 @@ fn a_list_of_revocations_is_taken_over_and_an_older_one_is_not() {
     router.kill();
     publish(1, &[]);
     router.again();
-    eventually("the older list is refused", || router.log().contains("which was held before"));
+    eventually("the older list is refused", || router.log().contains("which was in force before"));
     send(&mut host);
     eventually("nothing passes", || router.count("reasons", "revocations-unknown") > 0);
 }

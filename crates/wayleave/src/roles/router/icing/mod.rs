@@ -1,131 +1,124 @@
-//! ICING: packets in UDP over links; what each tag means says where they go.
+//! ICING: packets in UDP or Ethernet over links; the meaning of each tag says where they go.
+
+mod reports;
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use serde_json::{Value, json};
 use toml::Spanned;
-use wayleave_core::Now;
+use wayleave_core::{Now, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Key128;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_dataplane::frame::{BURST, Frame, Ingress};
+use wayleave_dataplane::frame::Ingress;
 use wayleave_dataplane::icing::{
-    Account, Action, Config, ConfigError, Link, Meaning, Output, Policy, Router, TagRule, Total,
+    self, Action, Config, ConfigError, Link, Meaning, Output, Policy, Reason, Router, TagRule, record,
 };
-use wayleave_dataplane::platypus::account::Total as Wide;
-use wayleave_packet::icing::header::Version;
+use wayleave_packet::icing::header::{ETHERTYPE, Version};
 use wayleave_packet::icing::mint::TAG_EPOCH;
+use wayleave_runtime::http::ViewError;
 use wayleave_runtime::identity::Identity;
-use wayleave_runtime::packets::Burst;
+use wayleave_runtime::store::FileStore;
 
-use super::accounts::{Account as Journalled, Payer};
-use super::worker::{Attached, Out, Tally, Way};
-use crate::config::icing::{AccountSection, IcingSection, TagSection};
-use crate::config::router::RouterFile;
-use crate::config::{Fault, Source};
+use super::batch::Batch;
+use super::counters::FormatCounters;
+use super::format::{Control, Format};
+use super::journal::{Account, Total};
+use super::output::OutputQueues;
+use super::ports::{AttachedPort, PortKind, PortSpec};
+use super::settings::{Settings, random};
+use super::view::RouterView;
+
+use crate::config::Fault;
+use crate::config::router::icing::{AccountSection, IcingSection, TagSection};
+use crate::config::router::{Backend, FormatName, LinkSection};
 use crate::failure::{Failure, Outcome};
-use crate::key_files::forwarding::{ForwardingKeys, icing_master, icing_secret};
+use crate::key_files::forwarding::{icing_master, icing_secret};
 use crate::key_files::signing_key;
+use crate::roles::daemon::Views;
+use reports::ReportQuery;
 
 /// Octets of the longest packet.
 const LONGEST: u64 = 65_535;
 
 /// The node's router.
-pub struct Engine {
-    pub router: Router,
-    table: Table,
+pub struct Icing {
+    router: Router,
+    addresses: Addresses,
     /// The port of each link, and the one of services.
     ports: Vec<Option<usize>>,
     internal: Option<usize>,
 }
 
+/// What the thread forwards by.
+#[derive(Clone)]
+pub struct Plan {
+    policy: Box<Policy>,
+    addresses: Addresses,
+}
+
 /// Where links and services are.
 #[derive(Clone, Default)]
-pub struct Table {
+struct Addresses {
     /// Number and other end, in the order of the configuration.
     links: Vec<(u16, SocketAddr)>,
     services: Vec<(u16, SocketAddr)>,
 }
 
-impl Table {
-    pub fn new(file: &RouterFile) -> Self {
-        let links = file.link.iter().map(Spanned::get_ref);
-        let services = file.icing.iter().flat_map(|section| &section.get_ref().services);
+impl Addresses {
+    fn new(settings: &Settings, section: &IcingSection) -> Self {
+        let links = settings.file.link.iter().map(Spanned::get_ref);
         Self {
             links: links.map(|link| (link.id.unwrap_or_default(), link.remote.get_ref().0)).collect(),
-            services: services.map(|service| (service.id, service.address.0)).collect(),
+            services: section.services.iter().map(|service| (service.id, service.address.0)).collect(),
         }
     }
 }
 
-/// What the file and the live keys say. A tag master counts from the epoch on that its key begins in.
-pub fn policy(file: &RouterFile, keys: &ForwardingKeys, now: u64, ahead: u64) -> Policy {
-    let live = keys.live(now, ahead);
-    let link = |section: &Spanned<crate::config::router::LinkSection>| {
-        let section = section.get_ref();
-        let nodes = section.nodes.iter().map(|node| node.0).collect();
-        Link { id: section.id.unwrap_or_default(), nodes, is_open: section.open }
-    };
-    let sections = file.icing.iter().map(Spanned::get_ref);
-    let accounts: Vec<Account> = sections.clone().flat_map(|section| &section.accounts).map(account).collect();
-    let tags = sections.flat_map(|section| &section.tags);
+fn section(settings: &Settings) -> Result<&IcingSection, Failure> {
+    let section = settings.file.icing.as_ref().map(Spanned::get_ref);
+    section.ok_or_else(|| Failure::new("no section [icing]"))
+}
+
+/// What the file and the live keys say. A tag master counts from the tag epoch on in which its key begins.
+fn policy(settings: &Settings, section: &IcingSection) -> Policy {
+    let live = settings.live_keys(IcingControl::KEYS_AHEAD);
+    let accounts: Vec<icing::Account> = section.accounts.iter().map(account).collect();
     Policy {
         secrets: live.iter().map(|(_, key)| icing_secret(key)).collect(),
         masters: live.iter().map(|(from, key)| ((*from >> TAG_EPOCH) as u32, icing_master(key))).collect(),
-        links: file.link.iter().map(link).collect(),
-        rules: tags.map(|tag| rule(tag, &accounts)).collect(),
+        links: settings.file.link.iter().map(|link| policy_link(link.get_ref())).collect(),
+        rules: section.tags.iter().map(|tag| rule(tag, &accounts)).collect(),
         accounts,
     }
 }
 
-/// `depth` octets at once are a second's, or the longest packet's, if the file does not say.
-fn account(section: &AccountSection) -> Account {
-    let rate = section.rate;
-    Account { id: *section.id.get_ref(), rate, depth: section.depth.unwrap_or(rate.max(LONGEST)) }
+fn policy_link(section: &LinkSection) -> Link {
+    let nodes = section.nodes.iter().map(|node| node.0).collect();
+    Link { id: section.id.unwrap_or_default(), nodes, is_open: section.open }
 }
 
-fn rule(tag: &TagSection, accounts: &[Account]) -> TagRule {
+/// If the file does not say, an account may send a second's octets at once, and the longest packet in any case.
+fn account(section: &AccountSection) -> icing::Account {
+    let rate = section.rate;
+    icing::Account { id: *section.id.get_ref(), rate, depth: section.depth.unwrap_or(rate.max(LONGEST)) }
+}
+
+fn rule(tag: &TagSection, accounts: &[icing::Account]) -> TagRule {
     let output = match (tag.link, tag.service) {
         (Some(link), _) => Output::Link(link),
         (None, Some(service)) => Output::Service(service),
         (None, None) => Output::Next,
     };
     let prefix = tag.prefix.get_ref().0;
-    let place = |id| accounts.iter().position(|account| account.id == id);
+    let index = |id| accounts.iter().position(|account| account.id == id);
     // The configuration was checked: it is there, and the number of accounts has 16 bits.
-    let account = tag.account.and_then(place).map(|place| place as u16);
+    let account = tag.account.and_then(index).map(|index| index as u16);
     TagRule { bits: prefix.0, depth: prefix.1, meaning: Meaning { queue: tag.queue, output, account } }
 }
 
-/// The key that signs reports, if the file names one.
-pub fn identity(file: &RouterFile, source: &Source) -> Result<Option<SigningKey>, Failure> {
-    let Some(named) = file.icing.as_ref().and_then(|section| section.get_ref().identity.as_ref()) else {
-        return Ok(None);
-    };
-    let loaded = Identity::load(&source.resolve(named.get_ref()));
-    let key = loaded.map(|identity| signing_key(&identity)).map_err(|error| Failure::from_error(&error));
-    key.map(Some).map_err(|failure| source.failure(Fault::of(named.span(), &failure)))
-}
-
-/// Whether a router would take the policy.
-pub fn tried(policy: &Policy) -> Result<(), Failure> {
-    let zero = Key128::new([0; 16]);
-    let least = Config {
-        version: Version::Standard,
-        policy: policy.clone(),
-        agreements_per_second: 1,
-        paths: 1,
-        peers: 1,
-        replay_capacity: 0,
-        replay_key: zero,
-        seed: 0,
-    };
-    Router::new(least, CpuKernel::best()).map(drop).map_err(|error| Failure::new(error.to_string()))
-}
-
 fn config(section: &IcingSection, policy: Policy) -> Outcome<Config> {
-    let mut random = [0; 24];
-    getrandom::fill(&mut random).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
-    let (key, seed) = random.split_at(16);
     let size = |number: &Spanned<u64>| usize::try_from(*number.get_ref()).unwrap_or(usize::MAX);
     Ok(Config {
         version: Version::Standard,
@@ -134,111 +127,218 @@ fn config(section: &IcingSection, policy: Policy) -> Outcome<Config> {
         paths: size(&section.paths),
         peers: size(&section.peers),
         replay_capacity: size(&section.replay_capacity),
-        replay_key: Key128::new(key.try_into().expect("sixteen octets")),
-        seed: u64::from_be_bytes(seed.try_into().expect("eight octets")),
+        replay_key: Key128::new(random()?),
+        seed: u64::from_be_bytes(random()?),
     })
 }
 
-impl Engine {
-    pub fn new(file: &RouterFile, policy: Policy, table: Table, ports: &[Attached]) -> Outcome<Self> {
-        let Some(section) = &file.icing else { return Err(Failure::new("no section for the format").into()) };
-        let router = Router::new(config(section.get_ref(), policy)?, CpuKernel::best());
-        let router = router.map_err(|error| Failure::new(error.to_string()))?;
-        let mut engine = Self { router, table: Table::default(), ports: Vec::new(), internal: None };
-        engine.take(table, ports);
-        Ok(engine)
+/// Whether a router would take the policy.
+fn try_policy(policy: &Policy) -> Result<(), Failure> {
+    let least = Config {
+        version: Version::Standard,
+        policy: policy.clone(),
+        agreements_per_second: 1,
+        paths: 1,
+        peers: 1,
+        replay_capacity: 0,
+        replay_key: Key128::new([0; 16]),
+        seed: 0,
+    };
+    Router::new(least, CpuKernel::best()).map(drop).map_err(|error| refused(&error))
+}
+
+fn refused(error: &ConfigError) -> Failure {
+    Failure::new(error.to_string())
+}
+
+impl Icing {
+    fn take_over(&mut self, addresses: Addresses, ports: &[AttachedPort]) {
+        let at = |kind| ports.iter().position(|attached| attached.kind == kind);
+        self.ports = (0..addresses.links.len()).map(|number| at(PortKind::Link(number))).collect();
+        self.internal = at(PortKind::Internal);
+        self.addresses = addresses;
     }
 
-    /// Takes another policy between two bursts; counters, filter, and paths that it still knows stay.
-    pub fn reload(&mut self, policy: Policy, table: Table, ports: &[Attached]) -> Result<(), ConfigError> {
-        self.router.set_policy(policy)?;
-        self.take(table, ports);
+    /// The port and address of the neighbour behind a link.
+    fn link(&self, link: u16) -> Option<(usize, SocketAddr)> {
+        let number = self.addresses.links.iter().position(|(id, _)| *id == link)?;
+        Some((self.ports[number]?, self.addresses.links[number].1))
+    }
+
+    fn service(&self, service: u16) -> Option<(usize, SocketAddr)> {
+        let (_, address) = self.addresses.services.iter().find(|(id, _)| *id == service)?;
+        Some((self.internal?, *address))
+    }
+}
+
+impl Format for Icing {
+    type Plan = Plan;
+    type Account = AccountId;
+    type Control = IcingControl;
+
+    fn open(
+        control: &mut IcingControl,
+        settings: &Settings,
+        _: usize,
+        ports: &[AttachedPort],
+        accounts: Vec<(AccountId, Total)>,
+    ) -> Outcome<Self> {
+        let Plan { policy, addresses } = control.plan(settings)?;
+        let router = Router::new(config(section(settings)?, *policy)?, CpuKernel::best());
+        let router = router.map_err(|error| refused(&error))?;
+        let mut icing = Self { router, addresses: Addresses::default(), ports: Vec::new(), internal: None };
+        icing.take_over(addresses, ports);
+        let narrow = |count| u64::try_from(count).unwrap_or(u64::MAX);
+        icing.router.restore(accounts.into_iter().map(|(account, total)| {
+            (account.0, icing::Total { packets: narrow(total.packets), octets: narrow(total.octets) })
+        }));
+        Ok(icing)
+    }
+
+    /// Paths that the policy still knows stay too.
+    fn reload(&mut self, plan: Plan, ports: &[AttachedPort], _: Now) -> Result<(), Failure> {
+        self.router.set_policy(*plan.policy).map_err(|error| refused(&error))?;
+        self.take_over(plan.addresses, ports);
         Ok(())
     }
 
-    /// Takes over what the journal holds.
-    pub fn restore(&mut self, journal: &[Journalled]) {
-        let narrow = |count| u64::try_from(count).unwrap_or(u64::MAX);
-        self.router.restore(journal.iter().filter_map(|(_, payer, total)| match payer {
-            Payer::Icing(id) => Some((*id, Total { packets: narrow(total.packets), octets: narrow(total.octets) })),
-            Payer::Platypus(_) => None,
-        }));
+    #[inline]
+    fn classify(&self, port: PortKind, from: &SocketAddr) -> Option<Ingress> {
+        let PortKind::Link(number) = port else { return None };
+        let (id, _) = self.addresses.links.get(number).filter(|(_, remote)| remote == from)?;
+        Some(Ingress::External(*id))
     }
 
-    /// Totals that are not written down yet.
-    pub fn journal(&mut self) -> Vec<(Payer, Wide)> {
-        let wide = |total: Total| Wide { packets: total.packets.into(), octets: total.octets.into() };
-        self.router.journal().into_iter().map(|(id, total)| (Payer::Icing(id), wide(total))).collect()
-    }
-
-    fn take(&mut self, table: Table, ports: &[Attached]) {
-        let at = |way| ports.iter().position(|attached| attached.way == way);
-        self.ports = (0..table.links.len()).map(|number| at(Way::Link(number))).collect();
-        self.internal = at(Way::Internal);
-        self.table = table;
-    }
-
-    /// As of the SCION engine.
-    pub fn process(
-        &mut self,
-        burst: &mut Burst,
-        first: usize,
-        (_, way): (usize, Way),
-        now: Now,
-        out: &mut Out,
-        tally: &mut Tally,
-    ) {
-        let mut count = 0;
-        let mut numbers = [0; BURST];
-        let actions = {
-            let mut frames: [Frame<'_>; BURST] =
-                std::array::from_fn(|_| Frame { octets: &mut [], ingress: Ingress::Internal });
-            let mut last = None;
-            for (number, (from, octets)) in burst.packets_mut(first).take(BURST).enumerate() {
-                let link = match last {
-                    Some((same, link)) if std::ptr::eq(same, from) => link,
-                    _ => self.link(way, from),
-                };
-                last = Some((from, link));
-                let Some(link) = link else {
-                    tally.strangers += 1;
-                    continue;
-                };
-                numbers[count] = first + number;
-                frames[count] = Frame { octets, ingress: Ingress::External(link) };
-                count += 1;
-            }
-            self.router.process(&mut frames[..count], now)
-        };
-        for (number, action) in numbers.into_iter().zip(actions).take(count) {
+    fn process(&mut self, batch: &mut Batch<'_>, now: Now, out: &mut OutputQueues) {
+        let actions = self.router.process(batch.frames(), now);
+        for ((packet, ..), action) in batch.packets().zip(actions) {
             let (next, queue) = match action {
                 Action::Drop(_) => continue,
-                Action::Forward { link, queue } => (self.behind(link), queue),
+                Action::Forward { link, queue } => (self.link(link), queue),
                 Action::Service { service, queue, .. } | Action::Deliver { service, queue } => {
                     (self.service(service), queue)
                 }
             };
             match next {
-                None => tally.unreachable += 1,
-                Some((port, to)) if queue > 0 => out.urgent(port, number, to),
-                Some((port, to)) => out.data(port, number, &to),
+                None => out.counters.unreachable += 1,
+                Some((port, to)) if queue > 0 => out.urgent(port, packet, to),
+                Some((port, to)) => out.data(port, packet, &to),
             }
         }
     }
 
-    /// The number of the link that a packet came by, if its other end sent it.
-    fn link(&self, way: Way, from: &SocketAddr) -> Option<u16> {
-        let Way::Link(number) = way else { return None };
-        self.table.links.get(number).filter(|(_, remote)| remote == from).map(|(id, _)| *id)
+    fn journal(&mut self) -> Vec<(AccountId, Total)> {
+        let wide = |total: icing::Total| Total { packets: total.packets.into(), octets: total.octets.into() };
+        self.router.journal().into_iter().map(|(id, total)| (AccountId(id), wide(total))).collect()
     }
 
-    fn behind(&self, link: u16) -> Option<(usize, SocketAddr)> {
-        let place = self.table.links.iter().position(|(id, _)| *id == link)?;
-        Some((self.ports[place]?, self.table.links[place].1))
+    fn counters(&self, now: UnixTime) -> FormatCounters {
+        let of = self.router.counters();
+        FormatCounters {
+            decided: [("forwarded", of.forwarded), ("served", of.served), ("delivered", of.delivered)].into(),
+            agreements: Some(of.agreements),
+            reasons: Reason::ALL.iter().map(|reason| (reason.name(), of.of(*reason))).collect(),
+            replay_filter_used: self.router.replay().map(|filter| filter.load(now)),
+            ..FormatCounters::default()
+        }
+    }
+}
+
+/// The account that a tag names. It has no end.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct AccountId(u16);
+
+impl Account for AccountId {
+    fn key(&self) -> Vec<u8> {
+        record::encode(self.0).to_vec()
     }
 
-    fn service(&self, service: u16) -> Option<(usize, SocketAddr)> {
-        let (_, address) = self.table.services.iter().find(|(id, _)| *id == service)?;
-        Some((self.internal?, *address))
+    fn from_key(key: &[u8]) -> Option<Self> {
+        record::decode(key).map(Self)
+    }
+
+    fn is_over(&self, _: UnixTime) -> bool {
+        false
+    }
+
+    fn json(&self) -> Value {
+        json!({ "account": self.0 })
+    }
+}
+
+/// The key that signs reports, if the file names one; a reload may change it.
+type SharedIdentity = Arc<Mutex<Option<Arc<SigningKey>>>>;
+
+/// What signs reports.
+pub struct IcingControl {
+    identity: SharedIdentity,
+}
+
+impl Control<Icing> for IcingControl {
+    const NAME: FormatName = FormatName::Icing;
+    const KEYS_AHEAD: u64 = 2 << TAG_EPOCH;
+    const LIVE: &'static [&'static str] =
+        &["forwarding.keys", "link", "icing.tags", "icing.services", "icing.accounts", "icing.identity"];
+    type View = SharedIdentity;
+
+    fn load(settings: &Settings, _: Option<&Arc<FileStore>>) -> Outcome<Self> {
+        let identity = match &section(settings)?.identity {
+            None => None,
+            Some(named) => {
+                let loaded = Identity::load(&settings.source.resolve(named.get_ref()));
+                let key = loaded.map(|identity| signing_key(&identity)).map_err(|error| Failure::from_error(&error));
+                let key = key.map_err(|failure| settings.source.failure(Fault::of(named.span(), &failure)))?;
+                Some(Arc::new(key))
+            }
+        };
+        Ok(Self { identity: Arc::new(Mutex::new(identity)) })
+    }
+
+    fn ports(settings: &Settings) -> Vec<PortSpec> {
+        let mut all = Vec::new();
+        let section = section(settings);
+        if let Some((section, local)) = section.ok().and_then(|section| Some((section, section.internal.as_ref()?))) {
+            let (local, backend) = (local.get_ref().0, *section.backend.get_ref());
+            all.push(PortSpec::udp(PortKind::Internal, local, backend, "the services' end".to_owned()));
+        }
+        for (number, section) in settings.file.link.iter().map(Spanned::get_ref).enumerate() {
+            let (kind, local) = (PortKind::Link(number), section.local.get_ref().0);
+            all.push(match (section.backend.get_ref(), &section.device, &section.neighbor) {
+                (Backend::Ethernet, Some(device), Some(neighbor)) => {
+                    let neighbor = neighbor.get_ref().0;
+                    let name = format!("link to {neighbor} at {device}");
+                    PortSpec::ethernet(kind, device, neighbor.0, ETHERTYPE, name)
+                }
+                (backend, ..) => PortSpec::udp(kind, local, *backend, format!("link {local}")),
+            });
+        }
+        all
+    }
+
+    fn plan(&self, settings: &Settings) -> Result<Plan, Failure> {
+        let section = section(settings)?;
+        let policy = policy(settings, section);
+        try_policy(&policy)?;
+        Ok(Plan { policy: Box::new(policy), addresses: Addresses::new(settings, section) })
+    }
+
+    fn reload(&mut self, next: Self) {
+        let identity = next.identity.lock().unwrap_or_else(PoisonError::into_inner).take();
+        *self.identity.lock().unwrap_or_else(PoisonError::into_inner) = identity;
+    }
+
+    fn view(&self) -> SharedIdentity {
+        Arc::clone(&self.identity)
+    }
+
+    fn pages(views: Views<RouterView<Icing>>) -> Views<RouterView<Icing>> {
+        views.page("reports", |view: RouterView<Icing>, parameters| async move {
+            let query = ReportQuery::read(&parameters)?;
+            let identity = view.format.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let identity = identity.ok_or_else(|| {
+                ViewError::NotFound("this node signs no reports: [icing] names no `identity`".to_owned())
+            })?;
+            query.answer(&view.threads, &identity).await
+        })
     }
 }

@@ -1,37 +1,53 @@
-//! What an ICING node tells others of the paths that it is on: counts of closed windows under its long-term key.
+//! What an ICING node reports of the paths that it is on: counts of closed windows, signed with its long-term key.
+
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wayleave_core::UnixTime;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::icing::{REPORTED, Report, Router, closed};
 use wayleave_packet::icing::header::Handle;
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Parameters, ViewError};
 use wayleave_runtime::identity::to_hex;
 
-use crate::roles::most_of;
+use super::Icing;
+use crate::roles::daemon::most;
+use crate::roles::router::threads::Threads;
 
 /// Reports of one answer, at most.
 const MOST: usize = 10_000;
 
-/// Which reports are asked for.
+/// Which reports are wanted.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct ReportQuery {
     /// The first digits of the path's handle, 0 to 15 each; of all paths if there are none.
     handle: Vec<u8>,
     most: usize,
 }
 
-impl Question {
+impl ReportQuery {
     /// Reads a request's parameters.
     pub fn read(parameters: &Parameters) -> Result<Self, ViewError> {
         let digits = parameters.get("handle").map_or("", String::as_str).chars();
         let handle: Option<Vec<u8>> = digits.map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
         let handle = handle.ok_or_else(|| ViewError::Request("`handle` is not hexadecimal".to_owned()))?;
-        Ok(Self { handle, most: most_of(parameters)?.min(MOST) })
+        Ok(Self { handle, most: most(parameters)?.min(MOST) })
     }
 
-    /// The reports of windows that are closed at `now`, the last window first, and one more than asked for if there are more.
-    pub fn answer(&self, router: &Router, now: UnixTime) -> Vec<Report> {
+    /// Collects the reports of all threads and signs them.
+    pub async fn answer(self, threads: &Threads<Icing>, identity: &Arc<SigningKey>) -> Result<Value, ViewError> {
+        let (query, now) = (self.clone(), unix_now());
+        let reports = threads.query_all(move |worker| query.select(&worker.format.router, now)).await;
+        let reports: Vec<Report> = reports.ok_or(ViewError::Unavailable)?.into_iter().flatten().collect();
+        let identity = Arc::clone(identity);
+        // Signatures take some tens of microseconds each.
+        let signed = tokio::task::spawn_blocking(move || self.sign(reports, &identity));
+        signed.await.map_err(|_| ViewError::Unavailable)
+    }
+
+    /// The reports of windows that are closed at `now`, the last window first; one more than wanted if there are more.
+    fn select(&self, router: &Router, now: UnixTime) -> Vec<Report> {
         let last = closed(now);
         let windows = (0..REPORTED).map(|before| last.wrapping_sub(before));
         let reports = windows.flat_map(|window| router.reports(window));
@@ -40,11 +56,11 @@ impl Question {
 
     fn is_about(&self, handle: &Handle) -> bool {
         let digits = handle.0.iter().flat_map(|octet| [octet >> 4, octet & 15]);
-        self.handle.len() <= 2 * handle.0.len() && digits.zip(&self.handle).all(|(digit, asked)| digit == *asked)
+        self.handle.len() <= 2 * handle.0.len() && digits.zip(&self.handle).all(|(digit, prefix)| digit == *prefix)
     }
 
     /// Reports under the node's signature.
-    pub fn sign(&self, mut reports: Vec<Report>, identity: &SigningKey) -> Value {
+    fn sign(&self, mut reports: Vec<Report>, identity: &SigningKey) -> Value {
         let more = reports.len() > self.most;
         reports.truncate(self.most);
         let rows: Vec<Value> = reports
@@ -77,25 +93,25 @@ mod tests {
         let count = Count { packets: 5, octets: 500 };
         let reports: Vec<Report> =
             (0..3).map(|window| Report { handle: Handle([7; 16]), index: 1, window, count }).collect();
-        let asked = |most: &str| Question::read(&Parameters::from([("most".to_owned(), most.to_owned())]));
-        let answer = asked("2").expect("a number").sign(reports.clone(), &identity);
+        let query = |most: &str| ReportQuery::read(&Parameters::from([("most".to_owned(), most.to_owned())]));
+        let answer = query("2").expect("a number").sign(reports.clone(), &identity);
         assert_eq!((answer["reports"].as_array().map(Vec::len), &answer["more"]), (Some(2), &json!(true)));
         assert_eq!(answer["reports"][0]["signed"], to_hex(&reports[0].sign(&identity)));
-        let answer = asked("3").expect("a number").sign(reports, &identity);
+        let answer = query("3").expect("a number").sign(reports, &identity);
         assert_eq!((answer["reports"].as_array().map(Vec::len), &answer["more"]), (Some(3), &json!(false)));
-        assert!(asked("many").is_err());
+        assert!(query("many").is_err());
     }
 
     #[test]
-    fn a_path_is_asked_for_by_the_first_digits_of_its_handle() {
-        let asked = |handle: &str| Question::read(&Parameters::from([("handle".to_owned(), handle.to_owned())]));
-        let handle = Handle(std::array::from_fn(|place| 0x1b + place as u8));
+    fn a_path_is_queried_by_the_first_digits_of_its_handle() {
+        let query = |handle: &str| ReportQuery::read(&Parameters::from([("handle".to_owned(), handle.to_owned())]));
+        let handle = Handle(std::array::from_fn(|index| 0x1b + index as u8));
         for (digits, is_about) in [("", true), ("1", true), ("1B1c1", true), ("1c", false), ("1b1d", false)] {
-            assert_eq!(asked(digits).expect("hexadecimal").is_about(&handle), is_about, "{digits}");
+            assert_eq!(query(digits).expect("hexadecimal").is_about(&handle), is_about, "{digits}");
         }
         let whole = to_hex(&handle.0);
-        assert!(asked(&whole).expect("hexadecimal").is_about(&handle));
-        assert!(!asked(&(whole + "0")).expect("hexadecimal").is_about(&handle));
-        assert!(asked("xyz").is_err());
+        assert!(query(&whole).expect("hexadecimal").is_about(&handle));
+        assert!(!query(&(whole + "0")).expect("hexadecimal").is_about(&handle));
+        assert!(query("xyz").is_err());
     }
 }

@@ -1,36 +1,63 @@
-//! Platypus: packets by IP as they are, or in UDP over configured links; where they go follows from their outer header.
+//! Platypus: packets by IP as they are, or in UDP over links; where they go follows from their outer header.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+mod rates;
+mod revocations;
+mod stamper;
 
-use wayleave_core::{Instant, Now, Prefix};
+use std::cmp::Reverse;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use toml::Spanned;
+use tracing::error;
+use wayleave_core::{Instant, Now, Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Key128;
-use wayleave_dataplane::frame::{BURST, Frame, Ingress};
-use wayleave_dataplane::platypus::account::Total;
-use wayleave_dataplane::platypus::{Action, Config, ReplayPolicy, Router};
+use wayleave_dataplane::frame::Ingress;
+use wayleave_dataplane::platypus::outer::{destination, is_icmp_error};
+use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router, account, record};
 use wayleave_dataplane::replay::ReplayFilter;
-use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
+use wayleave_packet::platypus::header::offsets::PROTOCOL;
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
-use wayleave_packet::platypus::verify::{Charge, Policy, Waypoint};
-use wayleave_runtime::packets::Burst;
+use wayleave_packet::platypus::verify::{self, Charge, Policy, Waypoint};
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::packets::steering::Steering;
+use wayleave_runtime::store::FileStore;
 
-use super::rates::Rates;
-use super::stamper::{Plan, Stamping};
-use super::worker::{Attached, Out, Tally, Way};
-use crate::config::router::{PlatypusSection, RepeatedName, RouterFile};
+use super::batch::Batch;
+use super::counters::FormatCounters;
+use super::format::{Context, Control, Format};
+use super::journal::{Account, Total};
+use super::output::OutputQueues;
+use super::ports::{AttachedPort, Carrier, PortKind, PortSpec};
+use super::settings::{Settings, random};
+use super::threads::Threads;
+use crate::config::router::FormatName;
+use crate::config::router::platypus::{PlatypusSection, RepeatedName};
 use crate::failure::{Failure, Outcome};
-use crate::key_files::forwarding::ForwardingKeys;
+use crate::roles::Events;
+use rates::Rates;
+use revocations::RevocationFile;
+use stamper::{CapabilityEpoch, RouteCapabilities, Stamping, StampingPlan};
 
 /// Stamping keys of delegations that a thread keeps.
 const DELEGATIONS: usize = 1024;
-/// Octets of an IPv4 header without options.
-const IPV4: usize = 20;
-/// ICMP errors that another router may send about a packet that a waypoint sent on (RFC 792).
-const ICMP_ERRORS: [u8; 3] = [3, 11, 12];
+const ICMP: u8 = 1;
+/// Reasons that follow from the router's state, and not from the packet alone.
+const AFTER_MAC: [Reason; 7] = [
+    Reason::Revoked,
+    Reason::RevocationsUnknown,
+    Reason::Replayed,
+    Reason::ReplayFull,
+    Reason::Rate,
+    Reason::AccountsFull,
+    Reason::Relayed,
+];
 
 /// One thread's router.
-pub struct Engine {
-    pub router: Router,
+pub struct Platypus {
+    router: Router,
     /// The other ends of links.
     remotes: Vec<SocketAddr>,
     /// What lies behind them, the longest prefix first.
@@ -41,27 +68,32 @@ pub struct Engine {
     stamping: Option<Stamping>,
 }
 
-/// What a reload changes.
+/// What threads forward by.
 #[derive(Clone)]
-pub struct Table {
-    pub waypoints: Vec<Waypoint>,
+pub struct Plan {
+    waypoints: Vec<Waypoint>,
     rates: Rates,
-    plan: Option<Plan>,
+    stamping: Option<StampingPlan>,
     remotes: Vec<SocketAddr>,
     routes: Vec<(Prefix, usize)>,
 }
 
 /// Where a packet goes.
 #[derive(Clone, Copy)]
-enum Next {
+enum NextHop {
     /// Over this link.
     Link(usize),
     /// By this port, to this address.
     Ip(usize, IpAddr),
 }
 
+fn section(settings: &Settings) -> Result<&PlatypusSection, Failure> {
+    let section = settings.file.platypus.as_ref().map(Spanned::get_ref);
+    section.ok_or_else(|| Failure::new("no section [platypus]"))
+}
+
 /// The waypoints with their live keys.
-pub fn waypoints(section: &PlatypusSection, keys: &ForwardingKeys, now: u64, ahead: u64) -> Vec<Waypoint> {
+fn waypoints(settings: &Settings, section: &PlatypusSection) -> Vec<Waypoint> {
     let policy = Policy {
         narrow: section.narrow,
         freshness: u32::try_from(*section.freshness_secs.get_ref()).unwrap_or(u32::MAX),
@@ -69,58 +101,24 @@ pub fn waypoints(section: &PlatypusSection, keys: &ForwardingKeys, now: u64, ahe
         refused: section.refused.clone(),
         waypoints: section.allowed_waypoints.iter().map(|address| address.0).collect(),
     };
-    let live = keys.live(now, ahead);
+    let live = settings.live_keys(PlatypusControl::KEYS_AHEAD);
     let key = |octets: &[u8; 16]| WaypointKey::new(&Key128::new(*octets));
-    let mut all = WaypointKeys::new(key(&live[0].1));
+    let mut keys = WaypointKeys::new(key(&live[0].1));
     for (from, octets) in &live[1..] {
         // The file's keys are in order, and only the first counts from the beginning.
-        let _ = all.rotate(key(octets), *from);
+        let _ = keys.rotate(key(octets), *from);
     }
-    section
-        .waypoints
-        .get_ref()
-        .iter()
-        .map(|address| Waypoint::new(IpAddr::V4(address.0), all.clone(), policy.clone()))
-        .collect()
-}
-
-impl Table {
-    pub fn new(file: &RouterFile, section: &PlatypusSection, waypoints: Vec<Waypoint>, plan: Option<Plan>) -> Self {
-        let links: Vec<_> = file.link.iter().map(toml::Spanned::get_ref).collect();
-        let remotes = links.iter().map(|link| link.remote.get_ref().0).collect();
-        let mut routes: Vec<(Prefix, usize)> =
-            links.iter().enumerate().flat_map(|(n, link)| link.routes.iter().map(move |prefix| (*prefix, n))).collect();
-        routes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
-        let rates = Rates::new(section, *file.forwarding.workers.get_ref());
-        Self { waypoints, rates, plan, remotes, routes }
-    }
-}
-
-/// The filter of repeated packets, which all threads share; a small one that nobody asks where there is none.
-pub fn replay(file: &RouterFile) -> Outcome<ReplayFilter> {
-    let section = file.platypus.as_ref().map(toml::Spanned::get_ref);
-    let section = section.filter(|section| section.repeated != RepeatedName::Pass);
-    let capacity = section.map_or(1, |section| *section.replay_capacity.get_ref());
-    Ok(ReplayFilter::new(&Key128::new(random()?), usize::try_from(capacity).unwrap_or(usize::MAX)))
-}
-
-fn random<const N: usize>() -> Outcome<[u8; N]> {
-    let mut octets = [0; N];
-    getrandom::fill(&mut octets).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
-    Ok(octets)
+    let waypoints = section.waypoints.get_ref().iter();
+    waypoints.map(|address| Waypoint::new(IpAddr::V4(address.0), keys.clone(), policy.clone())).collect()
 }
 
 /// The configuration of one thread's router.
-pub fn config(
-    file: &RouterFile,
+fn config(
+    settings: &Settings,
     section: &PlatypusSection,
     waypoints: Vec<Waypoint>,
     replay: ReplayFilter,
 ) -> Outcome<Config> {
-    let workers = (*file.forwarding.workers.get_ref()).max(1);
-    let answers = *section.answers_per_second.get_ref();
-    let share = (answers / workers).max(u64::from(answers > 0));
-    let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     Ok(Config {
         repeated: match section.repeated {
             RepeatedName::Pass => ReplayPolicy::Pass,
@@ -130,208 +128,341 @@ pub fn config(
         waypoints,
         replay,
         need_revocations: section.revocations.as_ref().is_some_and(|list| list.get_ref().required),
-        answers_per_second: u32::try_from(share).unwrap_or(u32::MAX),
-        accounts: size(*section.accounts.get_ref()),
+        answers_per_second: settings.share(*section.answers_per_second.get_ref()),
+        accounts: usize::try_from(*section.accounts.get_ref()).unwrap_or(usize::MAX),
         account_seed: u64::from_be_bytes(random()?),
         delegations: DELEGATIONS,
     })
 }
 
-impl Engine {
-    /// The engine of a thread.
-    ///
-    /// # Errors
-    /// What is wrong with what it stamps by.
-    pub fn new(config: Config, table: Table, ports: &[Attached], thread: usize) -> Outcome<Self> {
-        let router = Router::new(config, CpuKernel::best());
-        let thread = u32::try_from(thread).unwrap_or(u32::MAX);
-        let stamping = table.plan.as_ref().map(|plan| Stamping::new(plan, thread)).transpose()?;
-        let (remotes, routes, links) = (Vec::new(), Vec::new(), Vec::new());
-        let mut engine = Self { router, remotes, routes, links, ip: None, stamping };
-        // Every bucket is full whenever it begins.
-        engine.take(table, ports, Instant(0));
-        Ok(engine)
-    }
+/// The replay filter; a minimal one, which is not used, where repeated packets pass.
+fn replay(section: &PlatypusSection) -> Outcome<ReplayFilter> {
+    let capacity = if section.repeated == RepeatedName::Pass { 1 } else { *section.replay_capacity.get_ref() };
+    Ok(ReplayFilter::new(&Key128::new(random()?), usize::try_from(capacity).unwrap_or(usize::MAX)))
+}
 
-    /// Takes other waypoints, rates and links between two bursts; counters, accounts and filters stay.
-    pub fn reload(&mut self, table: Table, ports: &[Attached], now: Now) {
-        self.router.set_waypoints(table.waypoints.clone());
-        self.take(table, ports, now.instant);
-    }
-
-    fn take(&mut self, table: Table, ports: &[Attached], now: Instant) {
-        table.rates.set(self.router.accounts(), now);
-        if let (Some(stamping), Some(plan)) = (&mut self.stamping, &table.plan) {
+impl Platypus {
+    fn take_over(&mut self, plan: Plan, ports: &[AttachedPort], now: Instant) {
+        plan.rates.set(self.router.accounts(), now);
+        if let (Some(stamping), Some(plan)) = (&mut self.stamping, &plan.stamping) {
             stamping.reload(plan);
         }
         self.ip = None;
-        (self.remotes, self.routes) = (table.remotes, table.routes);
+        (self.remotes, self.routes) = (plan.remotes, plan.routes);
         self.links = vec![0; self.remotes.len()];
-        for (place, attached) in ports.iter().enumerate().filter(|(_, attached)| !attached.is_control) {
-            match attached.way {
-                Way::Link(number) => self.links[number] = place,
-                Way::Ip => self.ip = Some(place),
+        for (number, attached) in ports.iter().enumerate().filter(|(_, attached)| !attached.is_control) {
+            match attached.kind {
+                PortKind::Link(link) => self.links[link] = number,
+                PortKind::Ip => self.ip = Some(number),
                 _ => {}
             }
         }
     }
 
-    /// As of the SCION engine.
-    pub fn process(
-        &mut self,
-        burst: &mut Burst,
-        first: usize,
-        (_, way): (usize, Way),
-        now: Now,
-        out: &mut Out,
-        tally: &mut Tally,
-    ) {
-        let mut count = 0;
-        let mut numbers = [0; BURST];
-        let mut lengths = [0; BURST];
-        let actions = {
-            let mut frames: [Frame<'_>; BURST] =
-                std::array::from_fn(|_| Frame { octets: &mut [], ingress: Ingress::Internal });
-            let mut last = None;
-            for (number, (from, octets)) in burst.packets_mut(first).take(BURST).enumerate() {
-                let is_expected = match (way, last) {
-                    (Way::Link(_), Some((same, is_expected))) if std::ptr::eq(same, from) => is_expected,
-                    _ => self.is_expected(way, from, octets),
-                };
-                last = Some((from, is_expected));
-                if !is_expected {
-                    tally.strangers += u64::from(way != Way::Icmp);
-                    continue;
-                }
-                if let (Way::Link(link), Some(stamping)) = (way, &mut self.stamping)
-                    && stamping.is_for(link)
-                    && !self.router.is_waypoint(destination(octets))
-                {
-                    tally.unsent += u64::from(!stamping.take(link, octets, *from, &mut out.grown));
-                    continue;
-                }
-                numbers[count] = first + number;
-                frames[count] = Frame { octets, ingress: Ingress::Internal };
-                count += 1;
+    /// Takes out of the batch what the router does not process: ICMP messages that are no errors, and packets for others
+    /// that are stamped here.
+    fn sort_out(&mut self, batch: &mut Batch<'_>, out: &mut OutputQueues) {
+        let Self { router, stamping, .. } = self;
+        match batch.kind {
+            PortKind::Icmp => batch.retain(|octets, _| is_icmp_error(octets)),
+            PortKind::Link(link) => {
+                let Some(stamping) = stamping.as_mut().filter(|stamping| stamping.is_for(link)) else { return };
+                batch.retain(|octets, from| {
+                    let is_for_us = router.is_waypoint(destination(octets));
+                    if !is_for_us && !stamping.take(link, octets, *from, &mut out.grown) {
+                        out.counters.unsent += 1;
+                    }
+                    is_for_us
+                });
             }
-            let actions = self.router.process(&mut frames[..count], now);
-            for (length, frame) in lengths.iter_mut().zip(&frames[..count]) {
-                *length = frame.octets.len();
+            _ => {}
+        }
+    }
+
+    /// Stamps the packets of the batch that were for others, and sends them on.
+    fn stamp(&mut self, now: Now, out: &mut OutputQueues) {
+        let Some(stamping) = self.stamping.as_mut().filter(|_| !out.grown.is_empty()) else { return };
+        stamping.stamp(&mut out.grown, now);
+        for packet in 0..out.grown.len() {
+            let next = self.next_hop(destination(out.grown.octets(packet))).map(|next| match next {
+                NextHop::Link(link) => (self.links[link], self.remotes[link]),
+                NextHop::Ip(port, address) => (port, SocketAddr::new(address, 0)),
+            });
+            match next {
+                // Not back to where it came from: two stampers would send it to each other until its end.
+                Some((port, to)) if to != out.grown.from(packet) => out.grown_data(port, packet, to),
+                _ => out.counters.unreachable += 1,
             }
-            actions
+        }
+    }
+
+    /// Where a packet to this outer destination goes.
+    fn next_hop(&self, destination: Option<IpAddr>) -> Option<NextHop> {
+        let destination = destination?;
+        let host = Prefix::truncated(destination, if destination.is_ipv4() { 32 } else { 128 }).ok()?;
+        let is_behind = |prefix: &Prefix| prefix.afi() == host.afi() && prefix.contains(&host);
+        match self.routes.iter().find(|(prefix, _)| is_behind(prefix)) {
+            Some((_, link)) => Some(NextHop::Link(*link)),
+            // Raw sockets of IPv6 do not take a packet with its header.
+            None => self.ip.filter(|_| destination.is_ipv4()).map(|port| NextHop::Ip(port, destination)),
+        }
+    }
+}
+
+impl Format for Platypus {
+    type Plan = Plan;
+    type Account = Charge;
+    type Control = PlatypusControl;
+
+    fn open(
+        control: &mut PlatypusControl,
+        settings: &Settings,
+        thread: usize,
+        ports: &[AttachedPort],
+        accounts: Vec<(Charge, Total)>,
+    ) -> Outcome<Self> {
+        let (section, plan) = (section(settings)?, control.plan(settings)?);
+        let replay = match &control.replay {
+            Some(replay) => replay.share(),
+            None => control.replay.insert(replay(section)?).share(),
         };
-        // Neighbours often go to one place.
+        let mut config = config(settings, section, plan.waypoints.clone(), replay)?;
+        if config.accounts > 0 {
+            // There is room for every account of the journal: one without would begin at zero, and its next record would
+            // replace the greater total.
+            config.accounts = config.accounts.max(accounts.len());
+        }
+        let number = u32::try_from(thread).unwrap_or(u32::MAX);
+        let stamping = plan.stamping.as_ref().map(|plan| Stamping::new(plan, number)).transpose()?;
+        let router = Router::new(config, CpuKernel::best());
+        let (remotes, routes, links) = (Vec::new(), Vec::new(), Vec::new());
+        let mut platypus = Self { router, remotes, routes, links, ip: None, stamping };
+        // Every bucket is full whenever it begins.
+        platypus.take_over(plan, ports, Instant(0));
+        let totals = accounts
+            .into_iter()
+            .map(|(charge, Total { packets, octets })| (charge, account::Total { packets, octets }));
+        platypus.router.accounts().restore(totals);
+        Ok(platypus)
+    }
+
+    fn reload(&mut self, plan: Plan, ports: &[AttachedPort], now: Now) -> Result<(), Failure> {
+        self.router.set_waypoints(plan.waypoints.clone());
+        self.take_over(plan, ports, now.instant);
+        Ok(())
+    }
+
+    #[inline]
+    fn classify(&self, port: PortKind, from: &SocketAddr) -> Option<Ingress> {
+        match port {
+            PortKind::Link(number) if self.remotes[number] != *from => None,
+            _ => Some(Ingress::Internal),
+        }
+    }
+
+    fn process(&mut self, batch: &mut Batch<'_>, now: Now, out: &mut OutputQueues) {
+        self.sort_out(batch, out);
+        let actions = self.router.process(batch.frames(), now);
+        // Packets in a row often go to one destination.
         let mut last = None;
-        for ((number, length), action) in numbers.into_iter().zip(lengths).zip(actions).take(count) {
+        for ((packet, frame, _), action) in batch.packets().zip(actions) {
             if let Action::Drop(_) = action {
                 continue;
             }
-            burst.shorten(number, length);
-            let destination = destination(burst.octets(number));
+            let destination = destination(frame.octets);
             let next = match last {
                 Some((same, next)) if same == destination => next,
-                _ => self.next(destination),
+                _ => self.next_hop(destination),
             };
             last = Some((destination, next));
             let Some(next) = next else {
-                tally.unreachable += 1;
+                out.counters.unreachable += 1;
                 continue;
             };
             let direct;
             let (port, to) = match next {
-                Next::Link(link) => (self.links[link], &self.remotes[link]),
-                Next::Ip(port, address) => {
+                NextHop::Link(link) => (self.links[link], &self.remotes[link]),
+                NextHop::Ip(port, address) => {
                     direct = SocketAddr::new(address, 0);
                     (port, &direct)
                 }
             };
             match action {
-                Action::Answer(_) => out.urgent(port, number, *to),
-                _ => out.data(port, number, to),
+                Action::Answer(_) => out.urgent(port, packet, *to),
+                _ => out.data(port, packet, to),
             }
         }
-        self.stamp(now, out, tally);
+        self.stamp(now, out);
     }
 
-    /// Stamps what the burst had of packets for others, and sends it on.
-    fn stamp(&mut self, now: Now, out: &mut Out, tally: &mut Tally) {
-        let Some(stamping) = self.stamping.as_mut().filter(|_| !out.grown.is_empty()) else { return };
-        stamping.stamp(&mut out.grown, now);
-        for packet in 0..out.grown.len() {
-            let next = self.next(destination(out.grown.octets(packet))).map(|next| match next {
-                Next::Link(link) => (self.links[link], self.remotes[link]),
-                Next::Ip(port, address) => (port, SocketAddr::new(address, 0)),
-            });
-            match next {
-                // Not back to where it came from: two stampers would send it to each other until its end.
-                Some((port, to)) if to != out.grown.from(packet) => out.grown_data(port, packet, to),
-                _ => tally.unreachable += 1,
-            }
+    fn journal(&mut self) -> Vec<(Charge, Total)> {
+        let totals = self.router.accounts().journal().into_iter();
+        totals.map(|(charge, account::Total { packets, octets })| (charge, Total { packets, octets })).collect()
+    }
+
+    fn close(&mut self, account: &Charge) -> bool {
+        self.router.accounts().close(account)
+    }
+
+    fn counters(&self, now: UnixTime) -> FormatCounters {
+        let of = self.router.counters();
+        let packet = verify::Reason::ALL.into_iter().map(Reason::Packet);
+        let mut counters = FormatCounters {
+            decided: [("forwarded", of.forwarded), ("answered", of.answered), ("unanswered", of.unanswered)].into(),
+            reasons: packet.chain(AFTER_MAC).map(|reason| (reason.name(), of.of(reason))).collect(),
+            replay_filter_used: self.router.replay().map(|filter| filter.load(now)),
+            ..FormatCounters::default()
+        };
+        if let Some(stamping) = &self.stamping {
+            (counters.stamped, counters.unstamped) = stamping.counters();
         }
-    }
-
-    /// What the thread has stamped, if it does.
-    pub fn stamping(&self) -> Option<&Stamping> {
-        self.stamping.as_ref()
-    }
-
-    fn is_expected(&self, way: Way, from: &SocketAddr, octets: &[u8]) -> bool {
-        match way {
-            Way::Link(number) => self.remotes[number] == *from,
-            Way::Icmp => octets.get(IPV4).is_some_and(|kind| ICMP_ERRORS.contains(kind)),
-            _ => true,
-        }
-    }
-
-    /// Where a packet to this outer destination goes.
-    fn next(&self, destination: Option<IpAddr>) -> Option<Next> {
-        let destination = destination?;
-        let host = Prefix::truncated(destination, if destination.is_ipv4() { 32 } else { 128 }).ok()?;
-        let is_behind = |prefix: &Prefix| prefix.afi() == host.afi() && prefix.contains(&host);
-        match self.routes.iter().find(|(prefix, _)| is_behind(prefix)) {
-            Some((_, link)) => Some(Next::Link(*link)),
-            // Raw sockets of IPv6 do not take a packet with its header.
-            None => self.ip.filter(|_| destination.is_ipv4()).map(|port| Next::Ip(port, destination)),
-        }
+        counters
     }
 }
 
-/// An IP packet's destination.
-fn destination(octets: &[u8]) -> Option<IpAddr> {
-    match octets.first()? >> 4 {
-        4 => Some(IpAddr::V4(Ipv4Addr::from(*octets.get(16..20)?.first_chunk::<4>()?))),
-        6 => Some(IpAddr::from(*octets.get(24..40)?.first_chunk::<16>()?)),
-        _ => None,
+/// A principal, its delegation, a key epoch.
+impl Account for Charge {
+    fn key(&self) -> Vec<u8> {
+        record::encode(self).to_vec()
+    }
+
+    fn from_key(key: &[u8]) -> Option<Self> {
+        record::decode(key)
+    }
+
+    fn is_over(&self, now: UnixTime) -> bool {
+        record::is_over(self, now)
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "principal": self.principal.number(),
+            "delegation": self.delegation.map(|(id, _)| id.number()),
+            "sub_delegation": self.delegation.and_then(|(_, sub)| sub).map(|id| id.number()),
+            "epoch": self.epoch,
+        })
     }
 }
 
-/// A record of the journal: the key is the thread's number and the account, the value its totals.
-pub fn record(worker: usize, charge: &Charge, total: &Total) -> (Vec<u8>, Vec<u8>) {
-    let (id, sub) = charge.delegation.map_or((None, None), |(id, sub)| (Some(id), sub));
-    let mut key = (worker as u16).to_be_bytes().to_vec();
-    key.extend(charge.principal.octets());
-    key.push(u8::from(id.is_some()) | u8::from(sub.is_some()) << 1 | u8::from(charge.interval.is_some()) << 2);
-    key.extend(id.unwrap_or_default().octets());
-    key.extend(sub.unwrap_or_default().octets());
-    key.push(charge.interval.map_or(0, Interval::exponent));
-    key.extend(charge.epoch.to_be_bytes());
-    let value = [total.packets.to_be_bytes(), total.octets.to_be_bytes()].concat();
-    (key, value)
+/// The list of revocations, the capabilities to stamp with, and the filter that threads share.
+pub struct PlatypusControl {
+    revocations: RevocationFile,
+    capabilities: Option<RouteCapabilities>,
+    /// The key epochs of the capabilities that the threads have.
+    stamped: Vec<Option<CapabilityEpoch>>,
+    /// Made when the first thread opens.
+    replay: Option<ReplayFilter>,
 }
 
-/// Reads a record again.
-pub fn read_record(key: &[u8], value: &[u8]) -> Option<(usize, Charge, Total)> {
-    let key: &[u8; 17] = key.try_into().ok()?;
-    let (packets, octets) = value.split_first_chunk::<16>()?;
-    let number = |at: usize| u32::from_be_bytes([0, key[at], key[at + 1], key[at + 2]]);
-    let (flags, exponent) = (key[5], key[12]);
-    let sub = if flags & 2 != 0 { Some(DelegationId::new(number(9))?) } else { None };
-    let delegation = if flags & 1 != 0 { Some((DelegationId::new(number(6))?, sub)) } else { None };
-    let interval = if flags & 4 != 0 { Some(Interval::new(exponent)?) } else { None };
-    let epoch = u32::from_be_bytes(*key.last_chunk::<4>()?);
-    let charge = Charge { principal: Principal::new(number(2))?, delegation, interval, epoch };
-    let total = Total { packets: u128::from_be_bytes(*packets), octets: u128::from_be_bytes(octets.try_into().ok()?) };
-    Some((u16::from_be_bytes([key[0], key[1]]).into(), charge, total))
+impl PlatypusControl {
+    /// Notes the epochs that threads stamp with, and logs which capabilities end.
+    fn note_stamped(&mut self) {
+        let now = unix_now();
+        self.stamped = self.capabilities.as_ref().map_or(Vec::new(), |capabilities| {
+            capabilities.warn(now);
+            capabilities.epochs(now)
+        });
+    }
+}
+
+impl Control<Platypus> for PlatypusControl {
+    const NAME: FormatName = FormatName::Platypus;
+    const KEYS_AHEAD: u64 = 86_400;
+    const LIVE: &'static [&'static str] = &[
+        "forwarding.keys",
+        "link",
+        "platypus.waypoints",
+        "platypus.narrow",
+        "platypus.freshness_secs",
+        "platypus.refused",
+        "platypus.allowed_waypoints",
+        "platypus.rates",
+        "platypus.revocations.file",
+        "platypus.revocations.key",
+        "stamper.routes",
+        "stamper.rules",
+    ];
+    type View = ();
+
+    fn load(settings: &Settings, store: Option<&Arc<FileStore>>) -> Outcome<Self> {
+        Ok(Self {
+            revocations: RevocationFile::new(settings, store)?,
+            capabilities: RouteCapabilities::load(settings)?,
+            stamped: Vec::new(),
+            replay: None,
+        })
+    }
+
+    fn ports(settings: &Settings) -> Vec<PortSpec> {
+        let mut all = Vec::new();
+        for address in section(settings).iter().flat_map(|section| section.waypoints.get_ref()).map(|text| text.0) {
+            all.push(PortSpec::ip(PortKind::Ip, address, PROTOCOL, format!("waypoint {address}")));
+            all.push(PortSpec::ip(PortKind::Icmp, address, ICMP, format!("errors for waypoint {address}")));
+        }
+        for (number, section) in settings.file.link.iter().map(Spanned::get_ref).enumerate() {
+            let ends = [section.local.get_ref().0, section.remote.get_ref().0];
+            let carrier = Carrier {
+                backend: *section.backend.get_ref(),
+                device: section.device.as_ref(),
+                queue: section.queue,
+                gateway: section.gateway.as_ref().map(|gateway| gateway.0),
+            };
+            let name = format!("link {}", ends[0]);
+            all.push(PortSpec::neighbor(PortKind::Link(number), ends, &carrier, Steering::Ip, name));
+        }
+        all
+    }
+
+    fn plan(&self, settings: &Settings) -> Result<Plan, Failure> {
+        let section = section(settings)?;
+        let links = || settings.file.link.iter().map(Spanned::get_ref).enumerate();
+        let routes = |(number, link): (usize, &'_ crate::config::router::LinkSection)| {
+            link.routes.iter().map(|prefix| (*prefix, number)).collect::<Vec<_>>()
+        };
+        let mut routes: Vec<(Prefix, usize)> = links().flat_map(routes).collect();
+        routes.sort_by_key(|(prefix, _)| Reverse(prefix.len()));
+        Ok(Plan {
+            waypoints: waypoints(settings, section),
+            rates: Rates::new(section, *settings.file.forwarding.workers.get_ref()),
+            stamping: self.capabilities.as_ref().map(|files| StampingPlan::new(&settings.file, files, unix_now())),
+            remotes: links().map(|(_, link)| link.remote.get_ref().0).collect(),
+            routes,
+        })
+    }
+
+    fn start(&mut self, _: Context<'_, Platypus>) {
+        self.note_stamped();
+    }
+
+    fn check_reload(&self, next: &Self) -> Result<(), Failure> {
+        if next.capabilities.is_some() == self.capabilities.is_some() {
+            return Ok(());
+        }
+        Err(Failure::new("[stamper] was added or removed: that needs a restart"))
+    }
+
+    fn reload(&mut self, next: Self) {
+        self.revocations.watch(next.revocations);
+        self.capabilities = next.capabilities;
+    }
+
+    async fn planned(&mut self, _: &Settings) {
+        self.note_stamped();
+    }
+
+    fn is_stale(&self, now: UnixTime) -> bool {
+        self.capabilities.as_ref().is_some_and(|capabilities| capabilities.epochs(now) != self.stamped)
+    }
+
+    async fn maintain(&mut self, settings: &Settings, threads: &Threads<Platypus>, log: &Events) {
+        self.revocations.check(threads, log).await;
+        match section(settings) {
+            Ok(section) => Rates::new(section, threads.count() as u64).divide(threads).await,
+            Err(failure) => error!("{failure}"),
+        }
+    }
+
+    fn view(&self) {}
 }
 
 #[cfg(test)]
@@ -340,29 +471,8 @@ mod tests {
 
     #[test]
     fn a_router_without_waypoints_filters_repeated_packets_for_those_that_a_reload_brings() {
-        const FILE: &str = "[forwarding]\nformat = \"platypus\"\nkeys = \"k\"\n[platypus]\nwaypoints = []\n";
-        let file: RouterFile = toml::from_str(FILE).expect("a configuration");
-        let section = file.platypus.as_ref().expect("a section").get_ref();
-        assert_eq!(
-            config(&file, section, Vec::new(), replay(&file).expect("random octets")).expect("random octets").repeated,
-            ReplayPolicy::Drop
-        );
-    }
-
-    #[test]
-    fn a_record_of_the_journal_is_read_as_it_was_written() {
-        let principal = Principal::new(0x12_3456).expect("24 bits");
-        let id = |id| DelegationId::new(id).expect("24 bits");
-        let total = Total { packets: 7, octets: u128::from(u64::MAX) * 9 };
-        for delegation in [None, Some((id(1), None)), Some((id(0xff_ffff), Some(id(3))))] {
-            for interval in [None, Interval::new(12)] {
-                let charge = Charge { principal, delegation, interval, epoch: 0xfedc_ba98 };
-                let (key, value) = record(300, &charge, &total);
-                let (worker, again, totals) = read_record(&key, &value).expect("sound");
-                assert_eq!((worker, again, totals), (300, charge, total));
-                assert_eq!(read_record(&key[1..], &value), None);
-                assert_eq!(read_record(&key, &value[1..]), None);
-            }
-        }
+        let section: PlatypusSection = toml::from_str("waypoints = []\n").expect("a section");
+        assert_eq!(section.repeated, RepeatedName::Drop);
+        assert!(replay(&section).expect("random octets").memory() > 1 << 20);
     }
 }

@@ -1,12 +1,13 @@
-//! Rates that principals and delegations are held to, divided among threads by what is asked for at each.
+//! Rates of principals and delegations, divided among threads by the demand that each has met.
 
 use wayleave_core::Instant;
 use wayleave_dataplane::platypus::account::{Accounts, Payer, shares};
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 
-use super::Engine;
-use super::worker::{Handle, ask};
-use crate::config::platypus::{PlatypusSection, RateSection};
+use super::Platypus;
+use crate::config::router::platypus::{PlatypusSection, RateSection};
+use crate::roles::router::threads::Threads;
+use crate::roles::router::worker::Worker;
 
 /// A rate of all threads together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,11 +42,11 @@ impl Rates {
                 burst: section.burst(threads),
             })
         };
-        // The configuration has been checked: no number has more than 24 bits.
+        // The configuration was checked: no number has more than 24 bits.
         Self { all: section.rates.iter().filter_map(|section| rate(section.get_ref())).collect(), threads }
     }
 
-    /// Takes all rates over, evenly divided; what is left in each bucket stays.
+    /// Sets all rates, evenly divided; what is left in each bucket stays.
     pub fn set(&self, accounts: &mut Accounts, now: Instant) {
         accounts.retain_rates(|payer| self.all.iter().any(|rate| rate.payer == *payer));
         for rate in &self.all {
@@ -57,42 +58,39 @@ impl Rates {
         accounts.set_rate(rate.payer, share, rate.burst / self.threads, now);
     }
 
-    /// Divides the rates anew by what each thread was asked for since the last time.
-    pub async fn divide(self, workers: &[Handle]) {
-        if self.all.is_empty() || workers.len() < 2 {
+    /// Divides the rates by the demand that each thread has met since the last call. The system gives flows to threads, so
+    /// that a principal with one flow is served by one thread: with an even share it would get a fraction of its rate.
+    pub async fn divide(self, threads: &Threads<Platypus>) {
+        if self.all.is_empty() || threads.count() < 2 {
             return;
         }
-        let mut demands = Vec::new();
-        for worker in workers {
-            let payers: Vec<Payer> = self.all.iter().map(|rate| rate.payer).collect();
-            let demand = ask(&worker.tasks, move |worker| match &mut worker.engine {
-                Engine::Platypus(engine) => {
-                    payers.iter().map(|payer| engine.router.accounts().take_demand(payer)).collect()
-                }
-                Engine::Scion(_) | Engine::Icing(_) => Vec::new(),
-            });
-            demands.push(demand.await.unwrap_or_default());
+        let payers: Vec<Payer> = self.all.iter().map(|rate| rate.payer).collect();
+        let mut demands: Vec<Vec<u64>> = Vec::new();
+        for thread in 0..threads.count() {
+            let payers = payers.clone();
+            let demand = move |worker: &mut Worker<Platypus>| {
+                payers.iter().map(|payer| worker.format.router.accounts().take_demand(payer)).collect()
+            };
+            demands.push(threads.query(thread, demand).await.unwrap_or_default());
         }
-        for (worker, shares) in workers.iter().zip(self.shares(&demands)) {
+        for (thread, shares) in self.shares(&demands).into_iter().enumerate() {
             let rates = self.clone();
-            let set = move |worker: &mut super::worker::Worker| {
+            let set = move |worker: &mut Worker<Platypus>| {
                 let now = worker.clock.now().instant;
-                if let Engine::Platypus(engine) = &mut worker.engine {
-                    for (rate, share) in rates.all.iter().zip(shares) {
-                        rates.set_one(rate, share, engine.router.accounts(), now);
-                    }
+                for (rate, share) in rates.all.iter().zip(shares) {
+                    rates.set_one(rate, share, worker.format.router.accounts(), now);
                 }
             };
-            ask(&worker.tasks, set).await;
+            threads.query(thread, set).await;
         }
     }
 
-    /// For each thread its share of each rate, in their order; what each was asked for is in the same order.
+    /// For each thread its share of each rate, in their order; demands are in the same order.
     fn shares(&self, demands: &[Vec<u64>]) -> Vec<Vec<u64>> {
         let mut out = vec![Vec::new(); demands.len()];
-        for (place, rate) in self.all.iter().enumerate() {
-            let asked: Vec<u64> = demands.iter().map(|demand| demand.get(place).copied().unwrap_or(0)).collect();
-            out.iter_mut().zip(shares(rate.rate, &asked)).for_each(|(out, share)| out.push(share));
+        for (number, rate) in self.all.iter().enumerate() {
+            let demand: Vec<u64> = demands.iter().map(|demand| demand.get(number).copied().unwrap_or(0)).collect();
+            out.iter_mut().zip(shares(rate.rate, &demand)).for_each(|(out, share)| out.push(share));
         }
         out
     }
@@ -103,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_share_each_rate_by_what_they_are_asked_for() {
+    fn threads_share_each_rate_by_the_demand_that_they_meet() {
         let rate = |principal, rate| Rate {
             payer: Payer { principal: Principal::new(principal).expect("24 bits"), delegation: None },
             rate,
@@ -111,7 +109,7 @@ mod tests {
         };
         let rates = Rates { all: vec![rate(1, 100), rate(2, 1_000)], threads: 2 };
         assert_eq!(rates.shares(&[vec![500, 0], vec![30, 0]]), [[70, 500], [30, 500]]);
-        // A thread that has ended says nothing.
+        // A thread that has ended answers nothing.
         assert_eq!(rates.shares(&[vec![500, 7], Vec::new()]), [[100, 503], [0, 496]]);
     }
 }

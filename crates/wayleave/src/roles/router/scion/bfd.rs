@@ -1,14 +1,14 @@
-//! BFD sessions of a SCION router with the neighbour behind each of its interfaces, and with the AS's other routers: a link
-//! whose session is not up is down for the data plane.
+//! BFD sessions of a SCION router (RFC 5880): with the neighbour behind each of its interfaces, and with the AS's other
+//! routers. A link whose session is not up is down for the data plane.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
-use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use toml::Spanned;
 use tracing::{info, warn};
 use wayleave_core::{Instant, Now};
 use wayleave_dataplane::bfd::{Config, ControlPacket, Output, Session, State};
@@ -16,24 +16,31 @@ use wayleave_dataplane::frame::Ingress;
 use wayleave_packet::scion::{ForwardingKey, Header, HostAddress, IsdAs, Layout, Packet, Path, next_header};
 use wayleave_runtime::Clock;
 
-use super::Engine;
-use super::worker::{Control, Task, Way, Worker};
-use crate::config::router::{RouterFile, ScionSection};
-use crate::key_files::forwarding::ForwardingKeys;
+use super::Scion;
+use crate::config::Text;
+use crate::config::router::scion::{InterfaceSection, ScionSection};
 use crate::roles::Events;
+use crate::roles::router::format::Context;
+use crate::roles::router::output;
+use crate::roles::router::ports::PortKind;
+use crate::roles::router::settings::Settings;
+use crate::roles::router::threads::Threads;
 
 /// Expedited forwarding (RFC 3246).
 const TRAFFIC_CLASS: u8 = 0xb8;
 /// Not zero, which stands for no flow.
 const FLOW_ID: u32 = 1;
-/// How long a hop field of a packet lasts: six hours, which is a quarter of the most.
+/// The lifetime of a packet's hop field: six hours, a quarter of the greatest.
 const EXP_TIME: u8 = 63;
+/// Configurations that wait for the sessions: one. The next reload waits until this one is taken over; sessions do that at
+/// once, and no number of signals makes the queue grow.
+const RELOADS: usize = 1;
 
 /// The other end of a session.
 #[derive(Clone)]
 struct Peer {
     ingress: Ingress,
-    way: Way,
+    port: PortKind,
     to: SocketAddr,
     /// Interfaces that are down while the session is.
     interfaces: Vec<u16>,
@@ -51,8 +58,8 @@ impl Peer {
     }
 }
 
-/// What a configuration wants.
-pub struct Wanted {
+/// The sessions that a configuration asks for.
+pub struct SessionsSpec {
     peers: Vec<Peer>,
     /// All interfaces of the AS.
     interfaces: Vec<u16>,
@@ -68,28 +75,29 @@ struct Timers {
     detect_multiplier: u8,
 }
 
-impl Wanted {
-    /// Sessions that the file wants, with the key that is in force at `now` (Unix seconds).
-    pub fn new(file: &RouterFile, keys: &ForwardingKeys, now: u64) -> Self {
+impl SessionsSpec {
+    /// Sessions by the settings, with the key that is in force now.
+    pub fn new(settings: &Settings) -> Self {
+        let file = &settings.file;
         let interfaces = file.interface.iter().map(|section| *section.get_ref().id.get_ref()).collect();
         let none = Self { peers: Vec::new(), interfaces, timers: Timers::default(), key: None };
-        let Some(scion) = file.scion.as_ref().map(toml::Spanned::get_ref) else { return none };
-        let Some(bfd) = scion.bfd.as_ref().map(toml::Spanned::get_ref) else { return none };
-        // `check` has seen that they fit.
+        let Some(scion) = file.scion.as_ref().map(Spanned::get_ref) else { return none };
+        let Some(bfd) = scion.bfd.as_ref().map(Spanned::get_ref) else { return none };
+        // The configuration was checked: they fit.
         let micros = |milliseconds: u64| u32::try_from(milliseconds * 1_000).unwrap_or(u32::MAX);
         let timers = Timers {
             desired_min_tx: micros(*bfd.transmit_ms.get_ref()),
             required_min_rx: micros(*bfd.receive_ms.get_ref()),
             detect_multiplier: u8::try_from(*bfd.multiplier.get_ref()).unwrap_or(u8::MAX),
         };
-        let key = keys.live(now, 0).last().map(|(_, key)| ForwardingKey::new(key));
-        let mut peers = neighbors(file, scion);
-        peers.extend(siblings(file, scion));
+        let key = settings.live_keys(0).last().map(|(_, key)| ForwardingKey::new(key));
+        let mut peers = neighbors(settings, scion);
+        peers.extend(siblings(settings, scion));
         Self { peers, timers, key, ..none }
     }
 }
 
-/// From `src` to `dst`, whose router is `to`.
+/// The header of packets from `src` to `dst`, whose router is `to`.
 fn header(dst: IsdAs, src: IsdAs, [to, from]: [SocketAddr; 2]) -> Header {
     Header {
         traffic_class: TRAFFIC_CLASS,
@@ -110,15 +118,15 @@ fn host(address: SocketAddr) -> HostAddress {
     }
 }
 
-/// A session for each own interface that does not refuse it.
-fn neighbors(file: &RouterFile, scion: &ScionSection) -> Vec<Peer> {
-    let sections = file.interface.iter().map(toml::Spanned::get_ref).filter(|section| section.bfd);
-    let peer = |section: &crate::config::router::InterfaceSection| {
+/// A session for each interface of this router that does not refuse it.
+fn neighbors(settings: &Settings, scion: &ScionSection) -> Vec<Peer> {
+    let sections = settings.file.interface.iter().map(Spanned::get_ref).filter(|section| section.bfd);
+    let peer = |section: &InterfaceSection| {
         let (local, remote) = (section.local.as_ref()?.get_ref().0, section.remote.as_ref()?.get_ref().0);
         let id = *section.id.get_ref();
         Some(Peer {
             ingress: Ingress::External(id),
-            way: Way::Interface(id),
+            port: PortKind::Interface(id),
             to: remote,
             interfaces: vec![id],
             header: header(section.neighbor.get_ref().0, scion.isd_as.get_ref().0, [remote, local]),
@@ -127,16 +135,16 @@ fn neighbors(file: &RouterFile, scion: &ScionSection) -> Vec<Peer> {
     sections.filter_map(peer).collect()
 }
 
-/// A session for each other router of the AS, which all its interfaces hang on.
-fn siblings(file: &RouterFile, scion: &ScionSection) -> Vec<Peer> {
-    let peer = |(number, address): (usize, &toml::Spanned<crate::config::Text<SocketAddr>>)| {
+/// A session for each other router of the AS; all interfaces of that router depend on it.
+fn siblings(settings: &Settings, scion: &ScionSection) -> Vec<Peer> {
+    let peer = |(number, address): (usize, &Spanned<Text<SocketAddr>>)| {
         let number = number as u16; // interfaces name siblings by 16 bits
         let (local, remote) = (scion.internal.get_ref().0, address.get_ref().0);
-        let sections = file.interface.iter().map(toml::Spanned::get_ref);
-        let own = sections.filter(|section| section.sibling.as_ref().map(toml::Spanned::get_ref) == Some(&number));
+        let sections = settings.file.interface.iter().map(Spanned::get_ref);
+        let own = sections.filter(|section| section.sibling.as_ref().map(Spanned::get_ref) == Some(&number));
         Peer {
             ingress: Ingress::Sibling(number),
-            way: Way::Internal,
+            port: PortKind::Internal,
             to: remote,
             interfaces: own.map(|section| *section.id.get_ref()).collect(),
             header: header(scion.isd_as.get_ref().0, scion.isd_as.get_ref().0, [remote, local]),
@@ -145,58 +153,53 @@ fn siblings(file: &RouterFile, scion: &ScionSection) -> Vec<Peer> {
     scion.siblings.iter().enumerate().map(peer).collect()
 }
 
-/// What the sessions' task shows, and how it is told another configuration.
+/// The running sessions, as the rest of the process sees them.
 #[derive(Clone)]
 pub struct Sessions {
-    reloads: UnboundedSender<Wanted>,
-    shown: Arc<Mutex<Shown>>,
+    reloads: Sender<SessionsSpec>,
+    states: Arc<Mutex<States>>,
 }
 
+/// What the status view shows.
 #[derive(Default)]
-struct Shown {
-    states: BTreeMap<String, State>,
+struct States {
+    by_name: BTreeMap<String, State>,
     malformed: u64,
 }
 
 impl Sessions {
-    /// Starts the task. `control` brings this router's own control packets.
-    pub fn start(
-        wanted: Wanted,
-        control: Receiver<Control>,
-        workers: Vec<Sender<Task>>,
-        clock: Clock,
-        log: Events,
-    ) -> Self {
-        let (reloads, told) = unbounded_channel();
-        let shown = Arc::<Mutex<Shown>>::default();
+    /// Starts the task that runs all sessions.
+    pub fn start(context: Context<'_, Scion>) -> Self {
+        let (reloads, specs) = channel(RELOADS);
+        let states = Arc::<Mutex<States>>::default();
         let mut driver = Driver {
             live: HashMap::new(),
             timers: Timers::default(),
             key: None,
-            workers,
-            clock,
-            log,
-            shown: Arc::clone(&shown),
+            threads: context.threads.clone(),
+            clock: context.clock,
+            log: context.log.clone(),
+            states: Arc::clone(&states),
         };
-        driver.take(wanted);
-        drop(tokio::spawn(driver.run(control, told)));
-        Self { reloads, shown }
+        driver.take_over(SessionsSpec::new(context.settings));
+        drop(tokio::spawn(driver.run(context.received, specs)));
+        Self { reloads, states }
     }
 
-    /// Takes another configuration, which the threads have already. Their links are set anew.
-    pub fn reload(&self, wanted: Wanted) {
-        let _ = self.reloads.send(wanted); // the task ends with the process
+    /// Takes over another configuration, which the threads have already. The links of all threads are set again.
+    pub async fn reload(&self, spec: SessionsSpec) {
+        let _ = self.reloads.send(spec).await; // the task ends with the process
     }
 
-    /// The state of each session by its name, and packets that were none; null without sessions.
+    /// The state of each session by its name, and the number of malformed packets; null without sessions.
     pub fn json(&self) -> Value {
-        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        if shown.states.is_empty() {
+        let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        if states.by_name.is_empty() {
             return Value::Null;
         }
-        let states: serde_json::Map<String, Value> =
-            shown.states.iter().map(|(name, state)| (name.clone(), json!(state.name()))).collect();
-        json!({ "sessions": states, "malformed": shown.malformed })
+        let sessions: serde_json::Map<String, Value> =
+            states.by_name.iter().map(|(name, state)| (name.clone(), json!(state.name()))).collect();
+        json!({ "sessions": sessions, "malformed": states.malformed })
     }
 }
 
@@ -209,14 +212,14 @@ struct Driver {
     live: HashMap<Ingress, Live>,
     timers: Timers,
     key: Option<ForwardingKey>,
-    workers: Vec<Sender<Task>>,
+    threads: Threads<Scion>,
     clock: Clock,
     log: Events,
-    shown: Arc<Mutex<Shown>>,
+    states: Arc<Mutex<States>>,
 }
 
 impl Driver {
-    async fn run(mut self, mut control: Receiver<Control>, mut told: UnboundedReceiver<Wanted>) {
+    async fn run(mut self, mut received: Receiver<output::ControlPacket>, mut specs: Receiver<SessionsSpec>) {
         loop {
             let due = self.live.values().filter_map(|live| live.session.deadline()).min();
             let clock = self.clock;
@@ -227,12 +230,12 @@ impl Driver {
                 }
             };
             tokio::select! {
-                heard = control.recv() => match heard {
-                    Some(heard) => self.receive(&heard),
+                packet = received.recv() => match packet {
+                    Some(packet) => self.receive(&packet),
                     None => return,
                 },
-                wanted = told.recv() => match wanted {
-                    Some(wanted) => self.take(wanted),
+                spec = specs.recv() => match spec {
+                    Some(spec) => self.take_over(spec),
                     None => return,
                 },
                 () = wait => {}
@@ -241,25 +244,25 @@ impl Driver {
         }
     }
 
-    fn receive(&mut self, heard: &Control) {
+    fn receive(&mut self, packet: &output::ControlPacket) {
         let now = self.clock.now().instant;
-        // A session that a reload has ended, or never had.
-        let Some(live) = self.live.get_mut(&heard.ingress) else { return };
-        let payload = Layout::decode(&heard.octets).map(|layout| &heard.octets[layout.header_len..]);
+        // There is none where a reload has ended the session, or none is configured.
+        let Some(live) = self.live.get_mut(&packet.ingress) else { return };
+        let payload = Layout::decode(&packet.octets).map(|layout| &packet.octets[layout.header_len..]);
         match payload.ok().and_then(|payload| ControlPacket::decode(payload).ok()) {
             Some(packet) => live.session.receive(&packet, now),
-            None => self.shown.lock().unwrap_or_else(PoisonError::into_inner).malformed += 1,
+            None => self.states.lock().unwrap_or_else(PoisonError::into_inner).malformed += 1,
         }
     }
 
     /// Sessions that stay as they were go on; links without a session are up.
-    fn take(&mut self, wanted: Wanted) {
+    fn take_over(&mut self, spec: SessionsSpec) {
         let now = self.clock.now().instant;
-        let are_other = wanted.timers != self.timers;
-        (self.timers, self.key) = (wanted.timers, wanted.key);
+        let are_timers_new = spec.timers != self.timers;
+        (self.timers, self.key) = (spec.timers, spec.key);
         let mut before = std::mem::take(&mut self.live);
-        for peer in wanted.peers {
-            let kept = before.remove(&peer.ingress).filter(|live| live.peer.to == peer.to && !are_other);
+        for peer in spec.peers {
+            let kept = before.remove(&peer.ingress).filter(|live| live.peer.to == peer.to && !are_timers_new);
             let Some(session) = kept.map(|live| live.session).or_else(|| self.open(now)) else { continue };
             self.live.insert(peer.ingress, Live { peer, session });
         }
@@ -267,16 +270,17 @@ impl Driver {
             let mut of = self.live.values().filter(|live| live.peer.interfaces.contains(id));
             of.all(|live| live.session.state() == State::Up)
         };
-        let links: Vec<(u16, bool)> = wanted.interfaces.iter().map(|id| (*id, is_up(id))).collect();
-        self.set_links(links);
+        let links: Vec<(u16, bool)> = spec.interfaces.iter().map(|id| (*id, is_up(id))).collect();
+        self.set_links(&links);
         self.show();
     }
 
-    /// A session under a name that nobody foresees; none if the system gives no randomness.
+    /// A new session. Its discriminator is random, so that nobody off the path can forge its packets; `None` if the system
+    /// gives no randomness.
     fn open(&self, now: Instant) -> Option<Session> {
         let mut random = [0; 12];
         if let Err(error) = getrandom::fill(&mut random) {
-            warn!(%error, "no BFD session: the system gives no randomness");
+            warn!(%error, "a BFD session is not started, since the system gives no randomness: its link stays up unchecked");
             return None;
         }
         let (name, seed) = random.split_first_chunk::<4>()?;
@@ -286,7 +290,7 @@ impl Driver {
         Some(Session::new(Config { discriminator, desired_min_tx, required_min_rx, detect_multiplier, seed }, now))
     }
 
-    /// Lets every session do what is due, and does what follows.
+    /// Runs the timers of all sessions, sends their packets, and sets the links of those that changed.
     fn act(&mut self) {
         let now = self.clock.now();
         let (mut packets, mut links, mut has_changed) = (Vec::new(), Vec::new(), false);
@@ -297,7 +301,7 @@ impl Driver {
                     Output::Send(packet) => packets.push((live.peer.clone(), packet)),
                     Output::Changed(state, diagnostic) => {
                         let (peer, diagnostic) = (live.peer.name(), diagnostic.number());
-                        info!(peer, state = state.name(), diagnostic, "BFD");
+                        info!(peer, state = state.name(), diagnostic, "BFD session changed state");
                         let event =
                             json!({ "event": "bfd", "peer": peer, "state": state.name(), "diagnostic": diagnostic });
                         self.log.note(&event);
@@ -309,7 +313,7 @@ impl Driver {
         }
         packets.into_iter().for_each(|(peer, packet)| self.send(peer, &packet, now));
         if has_changed {
-            self.set_links(links);
+            self.set_links(&links);
             self.show();
         }
     }
@@ -320,27 +324,20 @@ impl Driver {
             header.path = Path::OneHop(key.one_hop(0, now.unix.secs() as u32, EXP_TIME, id));
         }
         let octets = Packet { header, payload: packet.encode().to_vec() }.encode();
-        let (way, to) = (peer.way, peer.to);
-        // The first thread has a port of every way.
-        if let Some(first) = self.workers.first() {
-            let _ = first.send(Box::new(move |worker: &mut Worker| worker.send_own(way, to, &octets))); // it has ended
-        }
+        let (port, to) = (peer.port, peer.to);
+        // The first thread has a port of every kind.
+        self.threads.request(0, move |worker| worker.send_own(port, to, &octets));
     }
 
-    fn set_links(&self, links: Vec<(u16, bool)>) {
-        for worker in &self.workers {
-            let links = links.clone();
-            let task = move |worker: &mut Worker| {
-                if let Engine::Scion(engine) = &mut worker.engine {
-                    links.iter().for_each(|(id, is_up)| engine.router.set_link(*id, *is_up));
-                }
-            };
-            let _ = worker.send(Box::new(task)); // it has ended
+    fn set_links(&self, links: &[(u16, bool)]) {
+        for thread in 0..self.threads.count() {
+            let links = links.to_vec();
+            self.threads.request(thread, move |worker| worker.format.set_links(&links));
         }
     }
 
     fn show(&self) {
-        let states = self.live.values().map(|live| (live.peer.name(), live.session.state())).collect();
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner).states = states;
+        let by_name = self.live.values().map(|live| (live.peer.name(), live.session.state())).collect();
+        self.states.lock().unwrap_or_else(PoisonError::into_inner).by_name = by_name;
     }
 }

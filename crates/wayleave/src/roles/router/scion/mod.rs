@@ -1,49 +1,125 @@
 //! SCION: which port and address each decision of the router means.
 
+mod bfd;
+
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use wayleave_core::Now;
-use wayleave_dataplane::frame::{BURST, Frame, Ingress};
-use wayleave_dataplane::scion::{Action, Config, ConfigError, EpochKey, Interface, Keys, Link, Owner, Router};
-use wayleave_packet::platypus::verify::is_martian;
-use wayleave_packet::scion::{ForwardingKey, HostAddress, Layout, Service, next_header};
-use wayleave_runtime::packets::Burst;
+use serde_json::{Map, Value};
+use toml::Spanned;
+use wayleave_core::{Now, UnixTime};
+use wayleave_dataplane::frame::Ingress;
+use wayleave_dataplane::scion::classify;
+use wayleave_dataplane::scion::delivery::LocalDelivery;
+use wayleave_dataplane::scion::{Action, Config, ConfigError, EpochKey, Interface, Keys, Link, Owner, Reason, Router};
+use wayleave_packet::scion::{ForwardingKey, HostAddress};
+use wayleave_runtime::packets::steering::Steering;
+use wayleave_runtime::store::FileStore;
 
-use super::worker::{Attached, Out, Tally, Way};
-use crate::config::router::{LinkKind, RouterFile, ScionSection};
-use crate::key_files::forwarding::ForwardingKeys;
+use super::batch::Batch;
+use super::counters::FormatCounters;
+use super::format::{Context, Control, Format};
+use super::journal::{NoAccount, Total};
+use super::output::OutputQueues;
+use super::ports::{AttachedPort, Carrier, PortKind, PortSpec};
+use super::settings::Settings;
+use crate::config::router::FormatName;
+use crate::config::router::scion::{InterfaceSection, LinkKind, ScionSection};
+use crate::failure::{Failure, Outcome};
+use bfd::{Sessions, SessionsSpec};
 
-/// Octets of the common header before the addresses.
-const COMMON: usize = 12 + 16;
-/// SCMP messages of these types and above are answers and questions; those below are errors.
-const INFORMATIONAL: u8 = 128;
+/// BFD, SCMP and one-hop paths come apart from data, whose flow IDs choose the thread.
+const STEERING: Steering = Steering::Header { control: &classify::CONTROL, flow: classify::FLOW };
 
 /// One thread's router.
-pub struct Engine {
-    pub router: Router,
-    table: Table,
-    /// The port of each interface, and the internal one, of this thread.
+pub struct Scion {
+    router: Router,
+    addresses: Addresses,
+    /// The port of each interface, by its number, and the internal one, of this thread.
     ports: Vec<Option<usize>>,
     internal: usize,
 }
 
+/// What threads forward by.
+#[derive(Clone)]
+pub struct Plan {
+    config: Box<Config>,
+    addresses: Addresses,
+}
+
 /// Addresses of what a decision can name.
 #[derive(Clone)]
-pub struct Table {
-    /// The neighbour's end of each interface that is this router's.
+struct Addresses {
+    /// The numbers of all interfaces of the AS.
+    interfaces: Vec<u16>,
+    /// The neighbour's end of each interface that is this router's, by the interface's number.
     remotes: Vec<Option<SocketAddr>>,
     siblings: Vec<SocketAddr>,
-    services: [Option<SocketAddr>; 2],
-    end_host_ports: [u16; 2],
-    shared_port: u16,
-    is_on_loopback: bool,
+    local: LocalDelivery,
     /// Wrong MACs of an interface a second, and at once, before this thread checks none of its MACs.
     bad_mac_limit: Option<(u32, u32)>,
 }
 
-/// The router's own configuration.
-pub fn config(file: &RouterFile, section: &ScionSection, keys: Keys) -> Config {
-    let interface = |section: &crate::config::router::InterfaceSection| Interface {
+impl Addresses {
+    fn new(settings: &Settings, section: &ScionSection) -> Self {
+        let interfaces = settings.file.interface.iter().map(Spanned::get_ref);
+        let mut remotes = Vec::new();
+        for section in interfaces.clone() {
+            let id = usize::from(*section.id.get_ref());
+            if remotes.len() <= id {
+                remotes.resize(id + 1, None);
+            }
+            remotes[id] = section.remote.as_ref().map(|remote| remote.get_ref().0);
+        }
+        Self {
+            interfaces: interfaces.map(|section| *section.id.get_ref()).collect(),
+            remotes,
+            siblings: section.siblings.iter().map(|sibling| sibling.get_ref().0).collect(),
+            local: LocalDelivery {
+                discovery: section.discovery.as_ref().map(|address| address.0),
+                control: section.control.as_ref().map(|address| address.0),
+                end_host_ports: *section.end_host_ports.get_ref(),
+                shared_port: section.shared_port,
+                is_on_loopback: section.internal.get_ref().0.ip().is_loopback(),
+            },
+            bad_mac_limit: bad_mac_limit(settings, section),
+        }
+    }
+}
+
+/// A thread's share of the limit on wrong MACs.
+fn bad_mac_limit(settings: &Settings, section: &ScionSection) -> Option<(u32, u32)> {
+    let rate = *section.bad_macs_per_second.as_ref()?.get_ref();
+    let burst = section.bad_macs_at_once.as_ref().map_or(rate, |burst| *burst.get_ref());
+    let share = |limit: u64| u32::try_from(limit / settings.workers()).unwrap_or(u32::MAX);
+    Some((share(rate), share(burst)))
+}
+
+fn section(settings: &Settings) -> Result<&ScionSection, Failure> {
+    let section = settings.file.scion.as_ref().map(Spanned::get_ref);
+    section.ok_or_else(|| Failure::new("no section [scion]"))
+}
+
+fn config(settings: &Settings, section: &ScionSection) -> Config {
+    let address = match section.internal.get_ref().0.ip() {
+        IpAddr::V4(v4) => HostAddress::V4(v4),
+        IpAddr::V6(v6) => HostAddress::V6(v6),
+    };
+    let answers = settings.share(*section.answers_per_second.get_ref());
+    Config {
+        isd_as: section.isd_as.get_ref().0,
+        address,
+        siblings: section.siblings.len() as u16,
+        interfaces: settings.file.interface.iter().map(|section| interface(section.get_ref())).collect(),
+        keys: keys(settings),
+        answers_per_second: answers,
+        // A tenth of a second's answers may come at once.
+        answers_burst: (answers / 10).max(u32::from(answers > 0)),
+    }
+}
+
+fn interface(section: &InterfaceSection) -> Interface {
+    Interface {
         id: *section.id.get_ref(),
         link: match section.link {
             LinkKind::Core => Link::Core,
@@ -53,292 +129,196 @@ pub fn config(file: &RouterFile, section: &ScionSection, keys: Keys) -> Config {
         },
         neighbor: section.neighbor.get_ref().0,
         owner: section.sibling.as_ref().map_or(Owner::This, |sibling| Owner::Sibling(*sibling.get_ref())),
-    };
-    let address = match section.internal.get_ref().0.ip() {
-        IpAddr::V4(v4) => HostAddress::V4(v4),
-        IpAddr::V6(v6) => HostAddress::V6(v6),
-    };
-    // `check` has seen that it fits. A tenth of a second's answers may come at once.
-    let answers = u32::try_from(*section.answers_per_second.get_ref()).unwrap_or(u32::MAX);
-    let share = answers / u32::try_from(*file.forwarding.workers.get_ref()).unwrap_or(1).max(1);
-    Config {
-        isd_as: section.isd_as.get_ref().0,
-        address,
-        siblings: section.siblings.len() as u16,
-        interfaces: file.interface.iter().map(|section| interface(section.get_ref())).collect(),
-        keys,
-        answers_per_second: share.max(u32::from(answers > 0)),
-        answers_burst: (share / 10).max(u32::from(answers > 0)),
     }
 }
 
-/// The live keys: which one a segment uses follows from its timestamp.
-pub fn keys(keys: &ForwardingKeys, now: u64, ahead: u64) -> Keys {
-    let live = keys.live(now, ahead);
+/// The live keys: which one verifies a segment follows from the segment's timestamp.
+fn keys(settings: &Settings) -> Keys {
+    let live = settings.live_keys(ScionControl::KEYS_AHEAD);
     let (_, first) = live[0];
-    let mut out = Keys::one(ForwardingKey::new(&first));
+    let mut keys = Keys::one(ForwardingKey::new(&first));
     for (from, key) in &live[1..] {
-        out = out.rotated(EpochKey { from: u32::try_from(*from).unwrap_or(u32::MAX), key: ForwardingKey::new(key) });
+        keys = keys.rotated(EpochKey { from: u32::try_from(*from).unwrap_or(u32::MAX), key: ForwardingKey::new(key) });
     }
-    out
+    keys
 }
 
-/// A thread's share of the limit on wrong MACs.
-fn bad_mac_limit(file: &RouterFile, section: &ScionSection) -> Option<(u32, u32)> {
-    let rate = *section.bad_macs_per_second.as_ref()?.get_ref();
-    let burst = section.bad_macs_at_once.as_ref().map_or(rate, |burst| *burst.get_ref());
-    let share = |limit: u64| u32::try_from(limit / *file.forwarding.workers.get_ref()).unwrap_or(u32::MAX);
-    Some((share(rate), share(burst)))
+fn refused(error: &ConfigError) -> Failure {
+    Failure::new(error.to_string())
 }
 
-impl Table {
-    pub fn new(file: &RouterFile, section: &ScionSection) -> Self {
-        let mut remotes = Vec::new();
-        for section in file.interface.iter().map(toml::Spanned::get_ref) {
-            let id = usize::from(*section.id.get_ref());
-            if remotes.len() <= id {
-                remotes.resize(id + 1, None);
+impl Scion {
+    fn take_over(&mut self, addresses: Addresses, ports: &[AttachedPort]) {
+        self.addresses = addresses;
+        self.router.set_bad_mac_limit(self.addresses.bad_mac_limit);
+        self.ports = vec![None; self.addresses.remotes.len()];
+        for (number, attached) in ports.iter().enumerate().filter(|(_, attached)| !attached.is_control) {
+            match attached.kind {
+                PortKind::Interface(id) => {
+                    if let Some(port) = self.ports.get_mut(usize::from(id)) {
+                        *port = Some(number);
+                    }
+                }
+                _ => self.internal = number,
             }
-            remotes[id] = section.remote.as_ref().map(|remote| remote.get_ref().0);
-        }
-        Self {
-            remotes,
-            siblings: section.siblings.iter().map(|sibling| sibling.get_ref().0).collect(),
-            services: [&section.discovery, &section.control].map(|service| service.as_ref().map(|address| address.0)),
-            end_host_ports: *section.end_host_ports.get_ref(),
-            shared_port: section.shared_port,
-            is_on_loopback: section.internal.get_ref().0.ip().is_loopback(),
-            bad_mac_limit: bad_mac_limit(file, section),
         }
     }
 
-    /// Where the host of this AS that the header names is reached. The header's address is never a martian, which this
-    /// machine would send to itself or to many; only a router that stands on loopback itself reaches hosts there.
-    fn host(&self, octets: &[u8]) -> Option<SocketAddr> {
-        let layout = Layout::decode(octets).ok()?;
-        let nibble = octets[9] >> 4;
-        let length = 4 * (usize::from(nibble & 3) + 1);
-        let host = octets.get(COMMON..COMMON + length)?;
-        match (nibble, host) {
-            (0, &[a, b, c, d]) => self.address([a, b, c, d].into(), octets, &layout),
-            (3, host) => self.address(<[u8; 16]>::try_from(host).ok()?.into(), octets, &layout),
-            (4, &[a, b, ..]) => match Service(u16::from_be_bytes([a, b]) & !Service::MULTICAST) {
-                Service::DISCOVERY => self.services[0],
-                Service::CONTROL => self.services[1],
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    fn address(&self, host: IpAddr, octets: &[u8], layout: &Layout) -> Option<SocketAddr> {
-        let is_refused = is_martian(host) && !(self.is_on_loopback && host.is_loopback());
-        (!is_refused).then(|| SocketAddr::new(host, self.port(octets, layout)))
-    }
-
-    /// UDP goes to its own port if that is one of end hosts; echo and traceroute replies to the one that asked, which is
-    /// their identifier; the rest to the shared port.
-    fn port(&self, octets: &[u8], layout: &Layout) -> u16 {
-        let payload = &octets[layout.header_len..];
-        let number = |at: usize| payload.get(at..at + 2).map(|two| u16::from_be_bytes([two[0], two[1]]));
-        let named = match layout.next_header {
-            next_header::UDP => number(2),
-            next_header::SCMP if payload.first().is_some_and(|kind| *kind > INFORMATIONAL && kind % 2 == 1) => {
-                number(4)
-            }
-            _ => None,
-        };
-        let [first, last] = self.end_host_ports;
-        named.filter(|port| (first..=last).contains(port)).unwrap_or(self.shared_port)
+    /// Sets whether links are up, by the numbers of their interfaces.
+    fn set_links(&mut self, links: &[(u16, bool)]) {
+        links.iter().for_each(|(id, is_up)| self.router.set_link(*id, *is_up));
     }
 }
 
-impl Engine {
-    /// An engine over a thread's ports.
-    ///
-    /// # Errors
-    /// What is wrong with the configuration.
-    pub fn new(config: &Config, table: Table, ports: &[Attached]) -> Result<Self, ConfigError> {
-        let mut engine = Self { router: Router::new(config)?, table, ports: Vec::new(), internal: 0 };
-        engine.take(ports);
-        Ok(engine)
+impl Format for Scion {
+    type Plan = Plan;
+    type Account = NoAccount;
+    type Control = ScionControl;
+
+    fn open(
+        control: &mut ScionControl,
+        settings: &Settings,
+        _: usize,
+        ports: &[AttachedPort],
+        _: Vec<(NoAccount, Total)>,
+    ) -> Outcome<Self> {
+        let Plan { config, addresses } = control.plan(settings)?;
+        let router = Router::new(&config).map_err(|error| refused(&error))?;
+        let mut scion = Self { router, addresses: addresses.clone(), ports: Vec::new(), internal: 0 };
+        scion.take_over(addresses, ports);
+        Ok(scion)
     }
 
-    /// Takes another configuration between two bursts; counters stay.
-    ///
-    /// # Errors
-    /// What is wrong with it; all stays as it was.
-    pub fn reload(&mut self, config: &Config, table: Table, ports: &[Attached]) -> Result<(), ConfigError> {
-        self.router.reload(config)?;
-        self.table = table;
-        self.take(ports);
+    fn reload(&mut self, plan: Plan, ports: &[AttachedPort], _: Now) -> Result<(), Failure> {
+        self.router.reload(&plan.config).map_err(|error| refused(&error))?;
+        self.take_over(plan.addresses, ports);
         Ok(())
     }
 
-    fn take(&mut self, ports: &[Attached]) {
-        self.router.set_bad_mac_limit(self.table.bad_mac_limit);
-        self.ports = vec![None; self.table.remotes.len()];
-        for (place, attached) in ports.iter().enumerate().filter(|(_, attached)| !attached.is_control) {
-            match attached.way {
-                Way::Interface(id) => {
-                    if let Some(port) = self.ports.get_mut(usize::from(id)) {
-                        *port = Some(place);
+    #[inline]
+    fn classify(&self, port: PortKind, from: &SocketAddr) -> Option<Ingress> {
+        if let PortKind::Interface(id) = port {
+            let remote = self.addresses.remotes.get(usize::from(id)).and_then(Option::as_ref);
+            return (remote == Some(from)).then_some(Ingress::External(id));
+        }
+        Some(match self.addresses.siblings.iter().position(|sibling| sibling == from) {
+            Some(sibling) => Ingress::Sibling(sibling as u16),
+            None => Ingress::Internal,
+        })
+    }
+
+    #[inline]
+    fn process(&mut self, batch: &mut Batch<'_>, now: Now, out: &mut OutputQueues) {
+        let actions = self.router.process(batch.frames(), now);
+        for ((packet, frame, from), action) in batch.packets().zip(actions) {
+            let to = match action {
+                Action::Drop(_) => continue,
+                Action::Forward(id) => {
+                    // The address is copied in one piece: put together from parts, it would be slow to read as a whole.
+                    let id = usize::from(id);
+                    if let (Some(Some(port)), Some(Some(to))) = (self.ports.get(id), self.addresses.remotes.get(id)) {
+                        out.data(*port, packet, to);
+                        continue;
                     }
+                    None
                 }
-                _ => self.internal = place,
-            }
-        }
-    }
-
-    /// Processes the packets of `burst` from `first` on, as many as a burst of the data plane holds.
-    #[inline]
-    pub fn process(
-        &mut self,
-        burst: &mut Burst,
-        first: usize,
-        (place, way): (usize, Way),
-        now: Now,
-        out: &mut Out,
-        tally: &mut Tally,
-    ) {
-        let mut count = 0;
-        let mut numbers = [0; BURST];
-        let mut lengths = [0; BURST];
-        let actions = {
-            let mut packets = burst.packets_mut(first).take(BURST).enumerate();
-            let mut frames: [Frame<'_>; BURST] =
-                std::array::from_fn(|_| Frame { octets: &mut [], ingress: Ingress::Internal });
-            let mut last = None;
-            for (number, (from, octets)) in &mut packets {
-                let ingress = match last {
-                    Some((same, ingress)) if std::ptr::eq(same, from) => ingress,
-                    _ => self.ingress(way, from),
-                };
-                last = Some((from, ingress));
-                let Some(ingress) = ingress else {
-                    tally.strangers += 1;
+                Action::Sibling(sibling) => self.addresses.siblings.get(usize::from(sibling)).copied(),
+                Action::Deliver => self.addresses.local.locate(frame.octets),
+                Action::Control => {
+                    out.control(frame.ingress, frame.octets);
                     continue;
-                };
-                numbers[count] = first + number;
-                frames[count] = Frame { octets, ingress };
-                count += 1;
-            }
-            let actions = self.router.process(&mut frames[..count], now);
-            for (length, frame) in lengths.iter_mut().zip(&frames[..count]) {
-                *length = frame.octets.len();
-            }
-            actions
-        };
-        for ((number, length), action) in numbers.into_iter().zip(lengths).zip(actions).take(count) {
-            self.route(burst, (number, length), (place, way), action, out, tally);
-        }
-    }
-
-    /// Where a packet came in; `None` if nobody may send from there.
-    #[inline]
-    fn ingress(&self, way: Way, from: &SocketAddr) -> Option<Ingress> {
-        match way {
-            Way::Interface(id) => {
-                let remote = self.table.remotes.get(usize::from(id)).and_then(Option::as_ref);
-                let is_neighbor = remote == Some(from);
-                is_neighbor.then_some(Ingress::External(id))
-            }
-            _ => Some(match self.table.siblings.iter().position(|sibling| sibling == from) {
-                Some(sibling) => Ingress::Sibling(sibling as u16),
-                None => Ingress::Internal,
-            }),
-        }
-    }
-
-    #[inline]
-    fn route(
-        &mut self,
-        burst: &mut Burst,
-        (number, length): (usize, usize),
-        (place, way): (usize, Way),
-        action: Action,
-        out: &mut Out,
-        tally: &mut Tally,
-    ) {
-        let to = match action {
-            Action::Drop(_) => return,
-            Action::Forward(id) => {
-                // The address goes from one place to the other at once: piece by piece it would be slow to read whole.
-                let id = usize::from(id);
-                if let (Some(Some(port)), Some(Some(to))) = (self.ports.get(id), self.table.remotes.get(id)) {
-                    return out.data(*port, number, to);
                 }
-                None
+                Action::Answer(_) => {
+                    out.urgent(batch.port, packet, *from);
+                    continue;
+                }
+            };
+            match to {
+                Some(to) => out.data(self.internal, packet, &to),
+                None => out.counters.unreachable += 1,
             }
-            Action::Sibling(sibling) => self.table.siblings.get(usize::from(sibling)).map(|to| (self.internal, *to)),
-            Action::Deliver => self.table.host(burst.octets(number)).map(|to| (self.internal, to)),
-            Action::Control => {
-                let ingress = self.ingress(way, &burst.from(number)).unwrap_or(Ingress::Internal);
-                return out.control(ingress, burst.octets(number), tally);
-            }
-            Action::Answer(_) => {
-                burst.shorten(number, length);
-                return out.urgent(place, number, burst.from(number));
-            }
-        };
-        match to {
-            Some((port, to)) => out.data(port, number, &to),
-            None => tally.unreachable += 1,
+        }
+    }
+
+    fn counters(&self, _: UnixTime) -> FormatCounters {
+        let of = self.router.counters();
+        FormatCounters {
+            decided: [
+                ("forwarded", of.forwarded),
+                ("to_siblings", of.to_siblings),
+                ("delivered", of.delivered),
+                ("answered", of.answered),
+                ("unanswered", of.unanswered),
+            ]
+            .into(),
+            reasons: Reason::ALL.iter().map(|reason| (reason.name(), of.of(*reason))).collect(),
+            bad_macs: self.addresses.interfaces.iter().map(|id| (*id, self.router.bad_macs(*id))).collect(),
+            ..FormatCounters::default()
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use wayleave_packet::scion::{Header, IsdAs, OneHopPath, Packet, Path};
+/// BFD sessions, which set the links of the threads.
+#[derive(Default)]
+pub struct ScionControl {
+    sessions: Option<Sessions>,
+}
 
-    use super::*;
+impl Control<Scion> for ScionControl {
+    const NAME: FormatName = FormatName::Scion;
+    const KEYS_AHEAD: u64 = 400;
+    const LIVE: &'static [&'static str] = &["forwarding.keys", "scion", "interface"];
+    type View = Option<Sessions>;
 
-    fn table() -> Table {
-        Table {
-            remotes: Vec::new(),
-            siblings: Vec::new(),
-            services: [None, Some(([10, 0, 0, 9], 30_252).into())],
-            end_host_ports: [31_000, 32_767],
-            shared_port: 30_041,
-            is_on_loopback: false,
-            bad_mac_limit: None,
+    fn load(_: &Settings, _: Option<&Arc<FileStore>>) -> Outcome<Self> {
+        Ok(Self::default())
+    }
+
+    fn ports(settings: &Settings) -> Vec<PortSpec> {
+        let mut all = Vec::new();
+        if let Ok(section) = section(settings) {
+            let (local, backend) = (section.internal.get_ref().0, *section.backend.get_ref());
+            let name = "the internal interface".to_owned();
+            all.push(PortSpec::udp_group(PortKind::Internal, local, backend, STEERING, name));
+        }
+        for section in settings.file.interface.iter().map(Spanned::get_ref) {
+            let (Some(local), Some(remote)) = (&section.local, &section.remote) else { continue };
+            let id = *section.id.get_ref();
+            let carrier = Carrier {
+                backend: *section.backend.get_ref(),
+                device: section.device.as_ref(),
+                queue: section.queue,
+                gateway: section.gateway.as_ref().map(|gateway| gateway.0),
+            };
+            let ends = [local.get_ref().0, remote.get_ref().0];
+            let name = format!("interface {id}");
+            all.push(PortSpec::neighbor(PortKind::Interface(id), ends, &carrier, STEERING, name));
+        }
+        all
+    }
+
+    fn plan(&self, settings: &Settings) -> Result<Plan, Failure> {
+        let section = section(settings)?;
+        let config = Box::new(config(settings, section));
+        Router::new(&config).map_err(|error| refused(&error))?;
+        Ok(Plan { config, addresses: Addresses::new(settings, section) })
+    }
+
+    fn start(&mut self, context: Context<'_, Scion>) {
+        self.sessions = Some(Sessions::start(context));
+    }
+
+    async fn planned(&mut self, settings: &Settings) {
+        if let Some(sessions) = &self.sessions {
+            sessions.reload(SessionsSpec::new(settings)).await;
         }
     }
 
-    fn to(host: HostAddress, next_header: u8, payload: Vec<u8>) -> Option<SocketAddr> {
-        let hop = OneHopPath { info: Default::default(), first: Default::default(), second: Default::default() };
-        let (dst, src) = (IsdAs::new(1, 1), IsdAs::new(1, 2));
-        let src_host = HostAddress::V4([10, 0, 0, 1].into());
-        let path = Path::OneHop(hop);
-        let header = Header { traffic_class: 0, flow_id: 1, next_header, dst, src, dst_host: host, src_host, path };
-        table().host(&Packet { header, payload }.encode())
+    fn view(&self) -> Option<Sessions> {
+        self.sessions.clone()
     }
 
-    #[test]
-    fn a_host_gets_packets_at_its_own_port_and_a_service_where_it_is() {
-        let host = HostAddress::V4([10, 0, 0, 7].into());
-        let udp = |port: u16| [&[0x80, 0][..], &port.to_be_bytes(), &[0, 8, 0, 0]].concat();
-        let port = |next, payload| to(host, next, payload).map(|address| address.port());
-        assert_eq!(to(host, next_header::UDP, udp(31_500)), Some(([10, 0, 0, 7], 31_500).into()));
-        assert_eq!(port(next_header::UDP, udp(53)), Some(30_041));
-        assert_eq!(port(next_header::UDP, vec![1]), Some(30_041));
-        // An echo reply, and an error.
-        assert_eq!(port(next_header::SCMP, vec![129, 0, 0, 0, 0x7d, 0, 0, 1]), Some(32_000));
-        assert_eq!(port(next_header::SCMP, vec![1, 0, 0, 0, 0x7d, 0, 0, 1]), Some(30_041));
-        let service = |service| to(HostAddress::Service(service), next_header::UDP, udp(1));
-        assert_eq!(service(Service::CONTROL), Some(([10, 0, 0, 9], 30_252).into()));
-        assert_eq!(service(Service::DISCOVERY), None);
-    }
-
-    #[test]
-    fn martians_are_no_hosts_of_this_as() {
-        let udp = vec![0x80, 0, 0x7b, 0x0c, 0, 8, 0, 0];
-        for host in ["127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "169.254.1.1"] {
-            assert_eq!(to(HostAddress::V4(host.parse().expect("IPv4")), next_header::UDP, udp.clone()), None, "{host}");
-        }
-        for host in ["::1", "::ffff:127.0.0.1", "ff02::1", "fe80::1"] {
-            assert_eq!(to(HostAddress::V6(host.parse().expect("IPv6")), next_header::UDP, udp.clone()), None, "{host}");
-        }
+    fn status(sessions: &Option<Sessions>, members: &mut Map<String, Value>) {
+        members.insert("bfd".to_owned(), sessions.as_ref().map_or(Value::Null, Sessions::json));
     }
 }

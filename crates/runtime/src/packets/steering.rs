@@ -1,0 +1,77 @@
+//! Which socket of a group receives a packet: a program of classic BPF that the kernel runs on each UDP payload.
+
+/// How packets of a group are told apart. Control traffic has a socket of its own, so that a flood of data does not delay
+/// it; what one flow sends stays on one socket, and so in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Steering {
+    /// IP packets: ICMP and ICMPv6 are control traffic; a flow is what has the same addresses.
+    Ip,
+    /// Packets with a fixed header.
+    Header {
+        /// A packet is control traffic if the octet at one of these offsets has this value.
+        control: &'static [(u32, u8)],
+        /// A flow is what has equal bits, under this mask, in the word at this offset.
+        flow: (u32, u32),
+    },
+}
+
+const fn instruction(code: u32, yes: u32, no: u32) -> u32 {
+    code << 16 | yes << 8 | no
+}
+const LOAD_WORD: u32 = instruction(0x20, 0, 0);
+const LOAD_OCTET: u32 = instruction(0x30, 0, 0);
+const AND: u32 = instruction(0x54, 0, 0);
+const MODULO: u32 = instruction(0x94, 0, 0);
+const EXCLUSIVE_OR: u32 = instruction(0xac, 0, 0);
+const TO_X: u32 = instruction(0x07, 0, 0);
+const RETURN: u32 = instruction(0x06, 0, 0);
+const RETURN_A: u32 = instruction(0x16, 0, 0);
+
+/// Skips so many instructions if A is the immediate value.
+const fn skip_if_equal(count: u32) -> u32 {
+    instruction(0x15, count, 0)
+}
+
+impl Steering {
+    /// A program that returns a socket's index in the order of binding; `threads` is the one for control traffic.
+    pub(super) fn program(self, threads: u32) -> Vec<[u32; 2]> {
+        match self {
+            Self::Ip => ip(threads),
+            Self::Header { control, flow } => header(control, flow, threads),
+        }
+    }
+}
+
+fn header(control: &[(u32, u8)], (offset, mask): (u32, u32), threads: u32) -> Vec<[u32; 2]> {
+    let mut program = Vec::new();
+    for (index, (offset, value)) in control.iter().enumerate() {
+        // Behind this comparison: those of the octets that follow, two instructions each, then four for the flow.
+        let left = (control.len() - index - 1) as u32;
+        program.extend([[LOAD_OCTET, *offset], [skip_if_equal(2 * left + 4), (*value).into()]]);
+    }
+    program.extend([[LOAD_WORD, offset], [AND, mask], [MODULO, threads], [RETURN_A, 0], [RETURN, threads]]);
+    program
+}
+
+/// IPv4 comes first, IPv6 from the twelfth instruction on. Flows are told by the exclusive or of all address words.
+fn ip(threads: u32) -> Vec<[u32; 2]> {
+    let mut program = vec![
+        [LOAD_OCTET, 0],
+        [AND, 0xf0],
+        [skip_if_equal(8), 0x60],
+        [LOAD_OCTET, 9],
+        [skip_if_equal(32), 1],
+        [LOAD_WORD, 12],
+        [TO_X, 0],
+        [LOAD_WORD, 16],
+        [EXCLUSIVE_OR, 0],
+        [MODULO, threads],
+        [RETURN_A, 0],
+        [LOAD_OCTET, 6],
+        [skip_if_equal(24), 58],
+        [LOAD_WORD, 8],
+    ];
+    program.extend((12..40).step_by(4).flat_map(|word| [[TO_X, 0], [LOAD_WORD, word], [EXCLUSIVE_OR, 0]]));
+    program.extend([[MODULO, threads], [RETURN_A, 0], [RETURN, threads]]);
+    program
+}

@@ -1,0 +1,145 @@
+//! What the role knows of a packet format. Everything else in this folder is generic over it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use tokio::sync::mpsc::Receiver;
+use wayleave_core::{Now, UnixTime};
+use wayleave_dataplane::frame::Ingress;
+use wayleave_runtime::Clock;
+use wayleave_runtime::store::FileStore;
+
+use super::batch::Batch;
+use super::counters::FormatCounters;
+use super::journal::{Account, Total};
+use super::output::{ControlPacket, OutputQueues};
+use super::ports::{AttachedPort, PortKind, PortSpec};
+use super::settings::Settings;
+use super::threads::Threads;
+use super::view::RouterView;
+use crate::config::router::FormatName;
+use crate::failure::{Failure, Outcome};
+use crate::roles::Events;
+use crate::roles::daemon::Views;
+
+/// A packet format as one forwarding thread runs it. The thread's loop is compiled for each format: no call in it is
+/// dynamic.
+pub trait Format: Sized + Send + 'static {
+    /// What a reload gives to every thread.
+    type Plan: Clone + Send + 'static;
+    /// Who pays for packets.
+    type Account: Account;
+    /// What the daemon does for the format in its own task.
+    type Control: Control<Self>;
+
+    /// Builds the router of thread number `thread` over its ports, with what the journal holds of that thread's accounts.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    fn open(
+        control: &mut Self::Control,
+        settings: &Settings,
+        thread: usize,
+        ports: &[AttachedPort],
+        accounts: Vec<(Self::Account, Total)>,
+    ) -> Outcome<Self>;
+
+    /// Takes another plan and other ports between two bursts; counters, accounts and filters stay.
+    ///
+    /// # Errors
+    /// What is wrong with the plan. All stays as it was. [`Control::plan`] has tried it before.
+    fn reload(&mut self, plan: Self::Plan, ports: &[AttachedPort], now: Now) -> Result<(), Failure>;
+
+    /// Returns where packets that `from` sends to a port come in; `None` if nobody may send from there.
+    fn classify(&self, port: PortKind, from: &SocketAddr) -> Option<Ingress>;
+
+    /// Verifies the packets of `batch` in place and puts those that leave into `out`.
+    fn process(&mut self, batch: &mut Batch<'_>, now: Now, out: &mut OutputQueues);
+
+    /// Returns the totals that changed since this was last called: the next records of the journal.
+    fn journal(&mut self) -> Vec<(Self::Account, Total)> {
+        Vec::new()
+    }
+
+    /// Frees the entry of an account that is over; returns whether it is free now.
+    fn close(&mut self, _account: &Self::Account) -> bool {
+        true
+    }
+
+    /// Returns what the thread counted since its start.
+    fn counters(&self, now: UnixTime) -> FormatCounters;
+}
+
+/// What the daemon does for a format in its own task: reads files, runs sessions, watches lists.
+pub trait Control<F: Format>: Sized {
+    const NAME: FormatName;
+    /// Seconds before its beginning at which threads take the next key: clocks of routers and senders differ.
+    const KEYS_AHEAD: u64;
+    /// Configuration keys that a reload applies, with all keys below them. All others need a restart.
+    const LIVE: &'static [&'static str];
+
+    /// What the status pages read beside the threads' counters.
+    type View: Clone + Send + Sync + 'static;
+
+    /// Reads the files that the configuration names.
+    ///
+    /// # Errors
+    /// What is wrong with a file; nothing has changed.
+    fn load(settings: &Settings, store: Option<&Arc<FileStore>>) -> Outcome<Self>;
+
+    /// Returns the sockets that the configuration asks for, in its order.
+    fn ports(settings: &Settings) -> Vec<PortSpec>;
+
+    /// Makes what threads forward by, and tries it.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    fn plan(&self, settings: &Settings) -> Result<F::Plan, Failure>;
+
+    /// Starts what runs beside the threads.
+    fn start(&mut self, _context: Context<'_, F>) {}
+
+    /// Checks whether a reload may put `next` in this one's place.
+    ///
+    /// # Errors
+    /// What needs a restart.
+    fn check_reload(&self, _next: &Self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Takes over what a reload has read.
+    fn reload(&mut self, _next: Self) {}
+
+    /// All threads have the plan that follows from `settings` now.
+    async fn planned(&mut self, _settings: &Settings) {}
+
+    /// Whether the time has made the threads' plan stale.
+    fn is_stale(&self, _now: UnixTime) -> bool {
+        false
+    }
+
+    /// Does what is due; called once a second.
+    async fn maintain(&mut self, _settings: &Settings, _threads: &Threads<F>, _log: &Events) {}
+
+    /// Returns what the status pages read.
+    fn view(&self) -> Self::View;
+
+    /// Adds the format's own members to the status view.
+    fn status(_view: &Self::View, _members: &mut Map<String, Value>) {}
+
+    /// Adds the format's own views.
+    fn pages(views: Views<RouterView<F>>) -> Views<RouterView<F>> {
+        views
+    }
+}
+
+/// What [`Control::start`] may use.
+pub struct Context<'a, F> {
+    pub settings: &'a Settings,
+    pub threads: &'a Threads<F>,
+    /// This router's own control traffic, from all threads.
+    pub received: Receiver<ControlPacket>,
+    pub clock: Clock,
+    pub log: &'a Events,
+}

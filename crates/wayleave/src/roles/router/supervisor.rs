@@ -1,0 +1,264 @@
+//! The process around the threads: it opens them, reloads them, keeps their journal, and stops them.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::{Interval, interval};
+use tracing::{error, info, warn};
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::store::{FileStore, Store};
+
+use super::format::{Context, Control, Format};
+use super::journal::{self, Journal, Record};
+use super::output::{CONTROL_QUEUE, OutputQueues};
+use super::ports::{AttachedPort, PortSpec};
+use super::settings::Settings;
+use super::threads::{self, Threads};
+use super::view::RouterView;
+use super::worker::Worker;
+use crate::config::Source;
+use crate::config::router::RouterFile;
+use crate::config::rs::StatusSection;
+use crate::failure::{Failure, Outcome};
+use crate::roles::Events;
+use crate::roles::daemon::{Daemon, Role};
+
+/// How often accounts go to the journal: a crash may lose this and the time of a commit.
+const JOURNAL_INTERVAL: Duration = Duration::from_millis(250);
+/// How often keys, lists and their files are checked.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A running router of one format.
+pub struct Supervisor<F: Format> {
+    settings: Settings,
+    control: F::Control,
+    store: Option<Arc<FileStore>>,
+    threads: Threads<F>,
+    joins: Vec<JoinHandle<F>>,
+    journal: Journal<F::Account>,
+    view: RouterView<F>,
+    log: Events,
+    /// The beginnings of the keys that the threads have.
+    live: Vec<u64>,
+    journal_due: Interval,
+    maintenance_due: Interval,
+}
+
+/// What is due.
+pub enum Task {
+    Journal,
+    Maintenance,
+}
+
+impl<F: Format> Role for Supervisor<F> {
+    const NAME: &'static str = "router";
+    const LIVE: &'static [&'static str] = F::Control::LIVE;
+    type Config = RouterFile;
+    type View = RouterView<F>;
+    type Event = Task;
+
+    fn parse(source: &Source) -> Outcome<RouterFile> {
+        let file = RouterFile::parse(source)?;
+        if file.forwarding.format != F::Control::NAME {
+            return Err(Failure::new("another `format` needs a restart").into());
+        }
+        Ok(file)
+    }
+
+    fn status(file: &RouterFile) -> Option<&StatusSection> {
+        file.status.as_ref()
+    }
+
+    /// Opens all ports and starts all threads, or none.
+    async fn start(file: RouterFile, daemon: &Daemon) -> Outcome<Self> {
+        let settings = Settings::load(file, &daemon.source)?;
+        let store = match &settings.file.forwarding.state {
+            Some(state) => Some(Arc::new(FileStore::open(&settings.source.resolve(state))?)),
+            None => None,
+        };
+        let mut control = F::Control::load(&settings, store.as_ref())?;
+        let (journal, restored) = Journal::restore(store.clone().map(|store| store as Arc<dyn Store>))?;
+        let (packets, received) = mpsc::channel(CONTROL_QUEUE);
+        let opened = open(&settings, &mut control, &restored)?;
+        let (threads, queries) = Threads::channels(opened.len());
+        let mut joins = Vec::new();
+        for (number, ((format, ports), queries)) in opened.into_iter().zip(queries).enumerate() {
+            let worker = Worker::new(format, ports, OutputQueues::new(packets.clone()), daemon.clock, queries);
+            let core = settings.file.forwarding.cores.as_ref().map(|cores| cores.get_ref()[number]);
+            let thread = threads::start(number, core, worker)
+                .map_err(|error| Failure::system("cannot start a forwarding thread", &error))?;
+            joins.push(thread);
+        }
+        let log = daemon.events.clone();
+        let clock = daemon.clock;
+        control.start(Context { settings: &settings, threads: &threads, received, clock, log: &log });
+        control.maintain(&settings, &threads, &log).await;
+        let view = RouterView::new(&settings, &control, threads.clone(), journal.totals.clone(), store.clone());
+        let live = settings.live_times(unix_now(), F::Control::KEYS_AHEAD);
+        let (journal_due, maintenance_due) = (interval(JOURNAL_INTERVAL), interval(MAINTENANCE_INTERVAL));
+        let format = settings.file.forwarding.format.name();
+        info!(format, threads = threads.count(), "forwarding");
+        Ok(Self { settings, control, store, threads, joins, journal, view, log, live, journal_due, maintenance_due })
+    }
+
+    fn view(&self) -> RouterView<F> {
+        self.view.clone()
+    }
+
+    async fn reload(&mut self, mut file: RouterFile, source: &Source) -> Outcome {
+        // The number of threads stays until a restart.
+        file.forwarding.workers = self.settings.file.forwarding.workers.clone();
+        let settings = Settings::load(file, source)?;
+        let control = F::Control::load(&settings, self.store.as_ref())?;
+        self.control.check_reload(&control)?;
+        control.plan(&settings)?;
+        let opened = self.open_new_ports(&settings)?;
+        self.settings = settings;
+        self.control.reload(control);
+        self.plan(opened).await;
+        self.log.note(&json!({ "event": "reload" }));
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Task {
+        tokio::select! {
+            _ = self.journal_due.tick() => Task::Journal,
+            _ = self.maintenance_due.tick() => Task::Maintenance,
+        }
+    }
+
+    /// # Errors
+    /// If a thread has ended: the process must end too, since its share of the packets is no longer forwarded.
+    async fn handle(&mut self, task: Task) -> Outcome {
+        match task {
+            Task::Journal => self.write_journal().await,
+            Task::Maintenance => {
+                if self.joins.iter().any(JoinHandle::is_finished) {
+                    let why = "a forwarding thread stopped: a bug, please report it with the lines above";
+                    return Err(Failure::new(why).into());
+                }
+                self.maintain().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forwards what still waits, writes the last totals, and ends the threads.
+    async fn stop(mut self) {
+        for thread in 0..self.threads.count() {
+            self.threads.query(thread, Worker::drain_all).await;
+        }
+        for (thread, join) in self.joins.into_iter().enumerate() {
+            self.threads.query(thread, Worker::stop).await;
+            match join.join() {
+                // A thread forwards to its end: what it counted then is known only now.
+                Ok(mut format) => self.journal.add(thread, format.journal()),
+                Err(_) => error!(thread, "a forwarding thread failed: what its accounts sent last is not counted"),
+            }
+        }
+        self.journal.finish().await;
+    }
+}
+
+impl<F: Format> Supervisor<F> {
+    /// Writes down what accounts have sent since the last time.
+    async fn write_journal(&mut self) {
+        if !self.journal.is_kept() {
+            return;
+        }
+        for thread in 0..self.threads.count() {
+            let totals = self.threads.query(thread, |worker| worker.format.journal()).await;
+            self.journal.add(thread, totals.unwrap_or_default());
+        }
+        self.journal.submit();
+    }
+
+    /// Does what is due: takes keys that begin, reads lists that are new, reopens ports whose interface was replaced.
+    async fn maintain(&mut self) {
+        let now = unix_now();
+        if self.control.is_stale(now) || self.settings.live_times(now, F::Control::KEYS_AHEAD) != self.live {
+            self.plan(Vec::new()).await;
+        }
+        for port in self.threads.query_all(Worker::renew_ports).await.into_iter().flatten().flatten() {
+            warn!(port, "the network interface of a port was replaced: port opened anew");
+        }
+        self.control.maintain(&self.settings, &self.threads, &self.log).await;
+        self.close_accounts().await;
+    }
+
+    /// Makes room where an account is over and its last record is durable.
+    async fn close_accounts(&mut self) {
+        for (key, (thread, account)) in self.journal.over(unix_now()) {
+            let close = move |worker: &mut Worker<F>| worker.format.close(&account);
+            if self.threads.query(thread, close).await == Some(true) {
+                self.journal.close(&key);
+            }
+        }
+    }
+
+    /// Opens the ports that `settings` has and the running configuration has not.
+    fn open_new_ports(&self, settings: &Settings) -> Result<Vec<(usize, AttachedPort)>, Failure> {
+        let before = F::Control::ports(&self.settings);
+        let mut opened = Vec::new();
+        let new = |spec: &PortSpec| before.iter().all(|then| then.key != spec.key);
+        for spec in F::Control::ports(settings).into_iter().filter(new) {
+            if before.iter().any(|then| then.address() == spec.address()) {
+                return Err(spec.needs_restart());
+            }
+            opened.extend(spec.open(self.threads.count())?);
+        }
+        Ok(opened)
+    }
+
+    /// Gives every thread the plan that follows from the settings at hand, and its share of the ports just opened.
+    async fn plan(&mut self, mut opened: Vec<(usize, AttachedPort)>) {
+        let plan = match self.control.plan(&self.settings) {
+            Ok(plan) => plan,
+            Err(failure) => return error!("{failure}; the forwarding threads go on as before"),
+        };
+        let specs = F::Control::ports(&self.settings);
+        for thread in 0..self.threads.count() {
+            let own = opened.extract_if(.., |(of, _)| *of == thread).map(|(_, attached)| attached).collect();
+            let (plan, specs) = (plan.clone(), specs.clone());
+            let reload = move |worker: &mut Worker<F>| worker.reload(plan, &specs, own);
+            if let Some(Err(failure)) = self.threads.query(thread, reload).await {
+                // The plan was tried before; threads differ now until the next reload.
+                error!(thread, "{failure}; this thread goes on with its old configuration: restart the router");
+            }
+        }
+        let live = self.settings.live_times(unix_now(), F::Control::KEYS_AHEAD);
+        if live != self.live {
+            info!(from = ?live, "forwarding keys in force, by the second from which each counts");
+            self.log.note(&json!({ "event": "keys", "from": live }));
+        }
+        self.live = live;
+        self.control.planned(&self.settings).await;
+        self.view.configure(&self.settings);
+    }
+}
+
+/// Opens all ports, and a format over those of each thread.
+fn open<F: Format>(
+    settings: &Settings,
+    control: &mut F::Control,
+    restored: &[Record<F::Account>],
+) -> Outcome<Vec<(F, Vec<AttachedPort>)>> {
+    let count = usize::try_from(settings.workers()).unwrap_or(1);
+    let mut ports: Vec<Vec<AttachedPort>> = (0..count).map(|_| Vec::new()).collect();
+    for spec in F::Control::ports(settings) {
+        for (thread, attached) in spec.open(count)? {
+            ports[thread].push(attached);
+        }
+    }
+    let mut all = Vec::new();
+    for (thread, ports) in ports.into_iter().enumerate() {
+        let own = restored.iter().filter(|record| record.thread == thread);
+        let own = own.filter(|record| !journal::is_over(&record.account, unix_now()));
+        let own = own.map(|record| (record.account, record.total)).collect();
+        all.push((F::open(control, settings, thread, &ports, own)?, ports));
+    }
+    Ok(all)
+}

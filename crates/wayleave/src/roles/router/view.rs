@@ -1,0 +1,224 @@
+//! What the status pages show of a router: views and metrics, from what threads count and what was configured.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::http::{Metric, Unit, ViewError};
+use wayleave_runtime::store::FileStore;
+
+use super::counters::{Counters, Named, ThreadCounters};
+use super::format::{Control, Format};
+use super::journal::{Account, Total, Totals};
+use super::settings::Settings;
+use super::threads::Threads;
+use super::worker::Worker;
+use crate::config::router::RouterFile;
+use crate::roles::daemon::{View, Views};
+
+/// A view of a running router.
+pub struct RouterView<F: Format> {
+    pub threads: Threads<F>,
+    /// What the format shows apart from its counters.
+    pub format: <F::Control as Control<F>>::View,
+    totals: Totals<F::Account>,
+    store: Option<Arc<FileStore>>,
+    configured: Arc<Mutex<Configured>>,
+}
+
+impl<F: Format> Clone for RouterView<F> {
+    fn clone(&self) -> Self {
+        Self {
+            threads: self.threads.clone(),
+            format: self.format.clone(),
+            totals: self.totals.clone(),
+            store: self.store.clone(),
+            configured: Arc::clone(&self.configured),
+        }
+    }
+}
+
+/// What follows from the configuration.
+#[derive(Clone)]
+struct Configured {
+    format: &'static str,
+    /// A row of the view of peers for each interface and link.
+    peers: Vec<Value>,
+    /// The beginning of each key of the file.
+    keys: Vec<u64>,
+}
+
+impl Configured {
+    fn new(settings: &Settings) -> Self {
+        let Settings { file, keys, .. } = settings;
+        Self { format: file.forwarding.format.name(), peers: peers(file), keys: keys.times().collect() }
+    }
+}
+
+fn peers(file: &RouterFile) -> Vec<Value> {
+    let end = |address: Option<SocketAddr>| json!(address.map(|address| address.to_string()));
+    let interfaces = file.interface.iter().map(|section| {
+        let section = section.get_ref();
+        json!({
+            "interface": section.id.get_ref(),
+            "neighbor": section.neighbor.get_ref().0.to_string(),
+            "local": end(section.local.as_ref().map(|local| local.get_ref().0)),
+            "remote": end(section.remote.as_ref().map(|remote| remote.get_ref().0)),
+            "sibling": section.sibling.as_ref().map(|sibling| *sibling.get_ref()),
+        })
+    });
+    let links = file.link.iter().map(|section| {
+        let section = section.get_ref();
+        let (local, remote) = match (&section.device, &section.neighbor) {
+            (Some(device), Some(neighbor)) => (device.clone(), neighbor.get_ref().0.to_string()),
+            _ => (section.local.get_ref().0.to_string(), section.remote.get_ref().0.to_string()),
+        };
+        json!({ "interface": "link", "local": local, "remote": remote })
+    });
+    interfaces.chain(links).collect()
+}
+
+impl<F: Format> RouterView<F> {
+    pub fn new(
+        settings: &Settings,
+        control: &F::Control,
+        threads: Threads<F>,
+        totals: Totals<F::Account>,
+        store: Option<Arc<FileStore>>,
+    ) -> Self {
+        let configured = Arc::new(Mutex::new(Configured::new(settings)));
+        Self { threads, format: control.view(), totals, store, configured }
+    }
+
+    /// Shows another configuration from now on.
+    pub fn configure(&self, settings: &Settings) {
+        *self.configured.lock().unwrap_or_else(PoisonError::into_inner) = Configured::new(settings);
+    }
+
+    fn configured(&self) -> Configured {
+        self.configured.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn counters(&self) -> Option<Counters> {
+        let of = |worker: &mut Worker<F>| (worker.out.counters, worker.format.counters(unix_now()));
+        let mut sum = Counters::default();
+        for (thread, format) in self.threads.query_all(of).await? {
+            sum.add(&thread, &format);
+        }
+        Some(sum)
+    }
+
+    async fn peers(&self) -> Result<Value, ViewError> {
+        let bad_macs = self.counters().await.ok_or(ViewError::Unavailable)?.format.bad_macs;
+        let mut rows = self.configured().peers;
+        for row in &mut rows {
+            let id = row["interface"].as_u64().and_then(|id| u16::try_from(id).ok());
+            if let Some(count) = id.and_then(|id| bad_macs.get(&id)) {
+                row["bad_macs"] = json!(count);
+            }
+        }
+        Ok(json!({ "version": 1, "peers": rows }))
+    }
+
+    fn accounts(&self) -> Value {
+        let row = |(account, total): (F::Account, Total)| {
+            let mut row = account.json();
+            row["packets"] = json!(total.packets.to_string());
+            row["octets"] = json!(total.octets.to_string());
+            row
+        };
+        json!({ "version": 1, "accounts": self.totals.by_account().into_iter().map(row).collect::<Vec<_>>() })
+    }
+
+    fn keys(&self) -> Value {
+        let keys: Vec<Value> = self.configured().keys.iter().map(|from| json!({ "from": from })).collect();
+        json!({ "version": 1, "keys": keys })
+    }
+}
+
+impl<F: Format> View for RouterView<F> {
+    async fn status(&self) -> Result<Value, ViewError> {
+        let Counters { thread, format, received_by_thread } = self.counters().await.ok_or(ViewError::Unavailable)?;
+        let ThreadCounters { bursts, received, sent, unsent, strangers, unreachable, control, control_lost, failures } =
+            thread;
+        let not_zero =
+            |counts: &Named| counts.iter().filter(|(_, n)| **n > 0).map(|(k, n)| (*k, *n)).collect::<Named>();
+        let agreements = format.agreements.map(|count| ("agreements", count));
+        let decided: Named = format.decided.into_iter().chain(agreements).collect();
+        let mut status = json!({
+            "role": "router",
+            "format": self.configured().format,
+            "threads": self.threads.count(),
+            "bursts": bursts,
+            "received": received,
+            "sent": sent,
+            "unsent": unsent,
+            "strangers": strangers,
+            "unreachable": unreachable,
+            "control": control,
+            "control_lost": control_lost,
+            "system_failures": failures,
+            "by_thread": received_by_thread.iter().map(|received| json!({ "received": received })).collect::<Value>(),
+            "replay_filter_taken": format.replay_filter_used,
+            "decided": decided,
+            "reasons": not_zero(&format.reasons),
+            "stamper": format.stamped,
+            "left": not_zero(&format.unstamped),
+            "bfd": null,
+        });
+        if let Value::Object(members) = &mut status {
+            F::Control::status(&self.format, members);
+        }
+        Ok(status)
+    }
+
+    async fn metrics(&self) -> Option<Vec<Metric>> {
+        Some(metrics(&self.counters().await?))
+    }
+
+    /// A router is ready once its threads run.
+    async fn readiness(&self) -> Option<Result<(), String>> {
+        self.threads.query(0, |_| ()).await.map(Ok)
+    }
+
+    fn store(&self) -> Option<&Arc<FileStore>> {
+        self.store.as_ref()
+    }
+
+    fn pages(views: Views<Self>) -> Views<Self> {
+        let views = views
+            .page("peers", |view: Self, _| async move { view.peers().await })
+            .page("accounts", |view: Self, _| async move { Ok(view.accounts()) })
+            .page("keys", |view: Self, _| async move { Ok(view.keys()) });
+        F::Control::pages(views)
+    }
+}
+
+fn metrics(counters: &Counters) -> Vec<Metric> {
+    let Counters { thread, format, .. } = counters;
+    let packets = |thing: &str, help, count| Metric::counter(thing, Unit::Packets, help, count);
+    let mut all = vec![
+        packets("received", "Packets received", thread.received),
+        packets("sent", "Packets sent", thread.sent),
+        packets("unsent", "Packets that the system had no room to send", thread.unsent),
+        packets("stranger", "Packets from addresses that are no neighbour's", thread.strangers),
+        packets("unreachable", "Packets to hosts or services that cannot be reached", thread.unreachable),
+        packets("control", "Control packets of this router", thread.control),
+        packets("control_lost", "Control packets of this router dropped for want of room", thread.control_lost),
+        Metric::counter("failed_system", Unit::Calls, "System calls that failed", thread.failures),
+    ];
+    let help = "Share of the replay filter's room that is taken";
+    all.extend(format.replay_filter_used.map(|used| Metric::gauge("replay_filter_taken", Unit::Ratio, help, used)));
+    let help = "Keys agreed with other nodes (X25519)";
+    all.extend(format.agreements.map(|count| Metric::counter("agreed", Unit::Keys, help, count)));
+    for (group, help, counts) in [
+        ("", "Packets by decision", &format.decided),
+        ("refused_", "Packets that were not forwarded, by reason", &format.reasons),
+        ("stamper_", "Packets that may be stamped, by what became of them", &format.stamped),
+        ("stamper_left_", "Packets that passed without a stamp, by reason", &format.unstamped),
+    ] {
+        all.extend(counts.iter().map(|(name, count)| packets(&format!("{group}{name}"), help, *count)));
+    }
+    all
+}
