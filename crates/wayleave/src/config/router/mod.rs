@@ -310,7 +310,8 @@ impl RouterFile {
                 continue;
             }
             if used.contains(&here) && here.port() != 0 {
-                let message = format!("{here} is in use by another interface or link, expected an address or port of its own");
+                let message =
+                    format!("{here} is in use by another interface or link, expected an address or port of its own");
                 faults.push(Fault::at(local.span(), message));
             }
             used.push(here);

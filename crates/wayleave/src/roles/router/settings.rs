@@ -3,8 +3,8 @@
 use wayleave_core::UnixTime;
 use wayleave_runtime::clock::unix_now;
 
-use crate::config::{Fault, Source};
 use crate::config::router::RouterFile;
+use crate::config::{Fault, Source};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::forwarding::ForwardingKeys;
 
