@@ -53,7 +53,7 @@ impl ForwardingKeys {
     }
 
     /// The packet format of the keys.
-    pub fn format(&self) -> Format {
+    pub fn format(&self) -> FormatName {
         self.format
     }
 
