@@ -144,36 +144,42 @@ impl<'a> Packet<'a> {
     }
 
     /// The whole packet.
+    #[inline]
     #[must_use]
     pub fn octets(&self) -> &'a [u8] {
         self.octets
     }
 
     /// The protocol of the payload, by its number in IP.
+    #[inline]
     #[must_use]
     pub fn protocol(&self) -> u8 {
         self.octets[at::PROTOCOL]
     }
 
     /// Nodes of the path, 2 to 16.
+    #[inline]
     #[must_use]
     pub fn count(&self) -> usize {
         usize::from(self.count)
     }
 
     /// The node that the packet is on its way to: 1 to the last.
+    #[inline]
     #[must_use]
     pub fn index(&self) -> usize {
         usize::from(self.index)
     }
 
     /// Whether the node that the packet is on its way to is the receiver.
+    #[inline]
     #[must_use]
     pub fn is_last(&self) -> bool {
         self.index + 1 == self.count
     }
 
     /// Whether the payload is whole.
+    #[inline]
     #[must_use]
     pub fn part(&self) -> Part {
         match self.octets[0] & (FLAG_FIRST | FLAG_SECOND) {
@@ -184,71 +190,83 @@ impl<'a> Packet<'a> {
     }
 
     /// The nodes in front that hold the path for this handle, a bit each. Nothing authenticates it on the way.
+    #[inline]
     #[must_use]
     pub fn held(&self) -> u16 {
         u16::from_be_bytes([self.octets[at::HELD], self.octets[at::HELD + 1]])
     }
 
     /// Unix seconds modulo 2^32, then a count.
+    #[inline]
     #[must_use]
     pub fn nonce(&self) -> [u8; 8] {
         *self.front_chunk(at::NONCE)
     }
 
     /// The Unix seconds, modulo 2^32, at which the packet was made.
+    #[inline]
     #[must_use]
     pub fn seconds(&self) -> u32 {
         u32::from_be_bytes(*self.front_chunk(at::NONCE))
     }
 
     /// The handle that stands for the path.
+    #[inline]
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle(*self.front_chunk(FIXED))
     }
 
     /// The octets of the path, if it is there; not checked, see [`Path::decode`].
+    #[inline]
     #[must_use]
     pub fn path(&self) -> Option<&'a [u8]> {
         (self.octets[0] & FLAG_HANDLE == 0).then(|| &self.octets[FRONT..usize::from(self.proofs)])
     }
 
     /// The consent pre-check of node `index`, which is at least 1 and below [`Packet::count`].
+    #[inline]
     #[must_use]
     pub fn consent(&self, index: usize) -> &'a [u8; CONSENT] {
         self.octets[self.proof_at(index)..].first_chunk().expect("the length was checked")
     }
 
     /// The verifier of node `index`, which is at least 1 and below [`Packet::count`].
+    #[inline]
     #[must_use]
     pub fn verifier(&self, index: usize) -> &'a [u8; VERIFIER] {
         self.octets[self.proof_at(index) + CONSENT..].first_chunk().expect("the length was checked")
     }
 
     /// Where the proof of node `index` begins.
+    #[inline]
     #[must_use]
     pub(crate) fn proof_at(&self, index: usize) -> usize {
         usize::from(self.proofs) + (index - 1) * PROOF
     }
 
     /// What the packet carries.
+    #[inline]
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         &self.octets[self.proof_at(self.count())..]
     }
 
+    #[inline]
     fn front_chunk<const N: usize>(&self, at: usize) -> &'a [u8; N] {
         self.octets[at..FRONT].first_chunk().expect("the front is there")
     }
 }
 
 /// Octets of a path of `count` nodes.
+#[inline]
 #[must_use]
 pub fn path_length(count: usize) -> usize {
     NODE + (count - 1) * HOP
 }
 
 /// Octets in front of the payload of a packet with `count` nodes.
+#[inline]
 #[must_use]
 pub fn header_length(count: usize, has_path: bool) -> usize {
     FRONT + if has_path { path_length(count) } else { 0 } + (count - 1) * PROOF

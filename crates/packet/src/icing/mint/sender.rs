@@ -105,24 +105,28 @@ impl Sender {
     }
 
     /// The handle that stands for the path.
+    #[inline]
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.route.handle()
     }
 
     /// The number of nodes, the sender among them.
+    #[inline]
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
     }
 
     /// The octets in front of a payload.
+    #[inline]
     #[must_use]
     pub fn header_length(&self, form: Form) -> usize {
         header_length(self.count, form == Form::Path)
     }
 
     /// What packets on the path are bound to.
+    #[inline]
     #[must_use]
     pub fn route(&self) -> &RouteHash {
         &self.route
