@@ -146,7 +146,7 @@ pub struct Broken {
     pub hop: Option<usize>,
     /// The AS whose hop it is.
     pub asn: Option<Asn>,
-    /// Every AS that handled the route after the last hop that is proved, the first first: one of them did it.
+    /// Every AS that handled the route after the last hop that is proved, in order of travel: one of them is the cause.
     pub suspects: Vec<Asn>,
 }
 
