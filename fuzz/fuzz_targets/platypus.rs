@@ -52,7 +52,8 @@ fn packet_destination(data: &[u8]) -> IpAddr {
 
 fn look_at(packet: &Packet<'_>) {
     for index in 0..packet.count() {
-        assert!(packet.capability(index).is_consistent());
+        let capability = packet.capability(index);
+        assert!(capability.is_consistent());
         assert!(packet.binding(index).len() == 8 || packet.binding(index).len() == 16);
         assert!(!packet.capability_octets(index).is_empty());
     }

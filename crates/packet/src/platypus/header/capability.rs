@@ -1,4 +1,4 @@
-//! A capability of version 1 as a value, and its octets.
+//! A capability as a value, and its octets.
 
 use std::net::IpAddr;
 
@@ -115,7 +115,7 @@ pub struct SubDelegation {
     pub id: DelegationId,
 }
 
-/// A capability of version 1: the right to pass `waypoint` at the cost of `principal` during a key epoch.
+/// A capability: the right to pass `waypoint` at the cost of `principal` during a key epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Capability {
     /// Where the packet must pass.
@@ -240,7 +240,7 @@ pub(crate) fn family(address: IpAddr) -> Afi {
     if address.is_ipv4() { Afi::Ipv4 } else { Afi::Ipv6 }
 }
 
-/// Octets of a capability of version 1 at the front of `octets`, without and with its binding, if it is sound and
+/// Octets of a capability at the front of `octets`, without and with its binding, if it is sound and
 /// whole.
 pub(crate) fn checked_length(octets: &[u8], table: &Offsets) -> Result<(usize, usize), Malformed> {
     let at = &table.capability;

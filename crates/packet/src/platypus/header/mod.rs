@@ -1,6 +1,7 @@
-//! The Platypus header of version 1 over IPv4 and IPv6, decoded once, when a packet arrives.
+//! The Platypus header of version 1, IPv4 and IPv6, over IP or UDP.
 //!
-//! A [`Packet`] borrows its octets; whatever it gives out has been checked. Decoding allocates nothing.
+//! Packets are decoded once, at the boundary: a [`Packet`] borrows its octets, and whatever it returns has been checked.
+//! Decoding never panics and allocates nothing. Version 0, the paper's, is not decoded here.
 
 mod capability;
 pub mod offsets;
@@ -19,69 +20,48 @@ pub use outer::{fold, v4};
 pub(crate) use capability::family;
 pub(crate) use outer::{ones_complement_sum, rewrite_ipv4, udp, v6, write_ipv4_checksum};
 
-use offsets::{MAX_CAPABILITIES, MAX_SAME_WAYPOINT, Offsets, WORD};
+use offsets::{MAX_CAPABILITIES, MAX_SAME_WAYPOINT, Offsets, VERSION, WORD};
 
 /// Why octets are not a Platypus packet. The sender erred; the packet is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
-    /// Fewer octets than a header needs or says.
-    #[error("{need} octets needed, {have} there")]
-    Truncated {
-        /// Octets needed.
-        need: usize,
-        /// Octets there.
-        have: usize,
-    },
-    /// Neither IPv4 nor IPv6.
-    #[error("not an IP packet")]
+    #[error("truncated: {need} octets needed, {have} present")]
+    Truncated { need: usize, have: usize },
+    #[error("neither IPv4 nor IPv6")]
     NotIp,
-    /// Another protocol or UDP port.
+    /// Another IP protocol or UDP port.
     #[error("not a Platypus packet")]
     NotPlatypus,
-    /// IPv4 options or IPv6 extension headers.
-    #[error("IP options are not forwarded")]
+    #[error("IPv4 options and IPv6 extension headers are not supported")]
     Options,
-    /// A fragment.
-    #[error("fragments are not forwarded")]
+    #[error("fragments are not supported")]
     Fragment,
-    /// The IPv4 header's checksum is wrong.
-    #[error("IPv4 header checksum")]
+    #[error("wrong IPv4 header checksum")]
     Checksum,
-    /// Not version 1.
-    #[error("version {0}")]
+    #[error("Platypus version {0} is not supported")]
     Version(u8),
-    /// A flag that version 1 does not have.
-    #[error("header flags {0:#x}")]
+    #[error("unknown header flags {0:#x}")]
     Flags(u8),
-    /// The header's addresses are not of the outer header's family.
-    #[error("address family")]
+    #[error("the Platypus header's addresses are of another family than the IP header's")]
     Family,
-    /// More than [`MAX_CAPABILITIES`].
-    #[error("more than eight capabilities")]
+    #[error("more than {MAX_CAPABILITIES} capabilities")]
     TooManyCapabilities,
-    /// The list's length does not end with a capability.
-    #[error("length of the capability list")]
+    #[error("the list's length does not end with a capability")]
     ListLength,
-    /// The pointer points into a capability.
-    #[error("the pointer is at no capability's first word")]
+    #[error("the pointer points into a capability")]
     PointerMisaligned,
-    /// The pointer points beyond the list.
-    #[error("the pointer is beyond the list")]
+    #[error("the pointer points beyond the list")]
     PointerBeyond,
-    /// A waypoint occurs more than [`MAX_SAME_WAYPOINT`] times.
-    #[error("a waypoint occurs more than twice")]
+    #[error("a waypoint occurs more than {MAX_SAME_WAYPOINT} times")]
     WaypointLoop,
     /// A prefix length beyond the family's, or bits set beyond it.
-    #[error("prefix of length {0}")]
+    #[error("invalid prefix of length {0}")]
     Prefix(u8),
-    /// An interval outside the range.
-    #[error("key interval {0}")]
+    #[error("key interval {0} is not between 4 and 24")]
     Interval(u8),
-    /// A sub-delegation without a delegation.
     #[error("a sub-delegation without a delegation")]
     SubDelegationAlone,
-    /// A sub-delegation that begins beyond the prefix.
-    #[error("a sub-delegation beyond the prefix")]
+    #[error("a sub-delegation that begins beyond its prefix")]
     SubDelegationBeyondPrefix,
 }
 
@@ -93,13 +73,13 @@ pub struct Packet<'a> {
     table: &'static Offsets,
     count: u8,
     current: u8,
-    places: [Place; MAX_CAPABILITIES],
+    extents: [Extent; MAX_CAPABILITIES],
     payload: u16,
 }
 
-/// Where a capability lies in the datagram.
+/// Where a capability lies in the datagram: offsets of its first octet, of its binding, and of what follows it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct Extent {
     start: u16,
     binding: u16,
     end: u16,
@@ -125,7 +105,7 @@ impl<'a> Packet<'a> {
         let header = &datagram[outer.length..];
         let truncated = |need| Malformed::Truncated { need, have: header.len() };
         let &[first, words, pointer, ..] = header else { return Err(truncated(WORD)) };
-        let table = table(first, outer.family())?;
+        let table = check_version(first, outer.family())?;
         let list_end = table.capabilities + usize::from(words) * WORD;
         if header.len() < list_end {
             return Err(truncated(list_end));
@@ -136,16 +116,16 @@ impl<'a> Packet<'a> {
             table,
             count: 0,
             current: 0,
-            places: [Place::default(); MAX_CAPABILITIES],
+            extents: [Extent::default(); MAX_CAPABILITIES],
             payload: (outer.length + list_end) as u16,
         };
-        packet.walk(&header[..list_end], usize::from(pointer) * WORD)?;
+        packet.decode_list(&header[..list_end], usize::from(pointer) * WORD)?;
         packet.check_loops()?;
         Ok(packet)
     }
 
     /// Finds every capability and the current one.
-    fn walk(&mut self, header: &[u8], pointer: usize) -> Result<(), Malformed> {
+    fn decode_list(&mut self, header: &[u8], pointer: usize) -> Result<(), Malformed> {
         let first = self.table.capabilities;
         let pointer = first + pointer;
         if pointer > header.len() {
@@ -164,8 +144,8 @@ impl<'a> Packet<'a> {
             }
             let start = self.outer.length + at;
             // The header ends below 40 + 8 + 44 + 255 * 4 octets.
-            self.places[index] =
-                Place { start: start as u16, binding: (start + bare) as u16, end: (start + whole) as u16 };
+            self.extents[index] =
+                Extent { start: start as u16, binding: (start + bare) as u16, end: (start + whole) as u16 };
             self.count += 1;
             at += whole;
         }
@@ -177,6 +157,7 @@ impl<'a> Packet<'a> {
         Ok(())
     }
 
+    /// Bounds how often a packet can visit one waypoint, and so what one packet can cost.
     fn check_loops(&self) -> Result<(), Malformed> {
         for index in MAX_SAME_WAYPOINT..self.count() {
             let waypoint = self.waypoint_octets(index);
@@ -248,7 +229,7 @@ impl<'a> Packet<'a> {
         self.address(self.table.destination)
     }
 
-    /// The nonce.
+    /// The nonce: seconds (4), counter (4).
     #[must_use]
     pub fn nonce(&self) -> [u8; 8] {
         let at = self.outer.length + self.table.nonce;
@@ -272,7 +253,7 @@ impl<'a> Packet<'a> {
     /// The waypoint of capability `index`, which is below [`Packet::count`].
     #[must_use]
     pub fn waypoint(&self, index: usize) -> IpAddr {
-        offsets::address(self.datagram, usize::from(self.place(index).start), self.table.family)
+        offsets::address(self.datagram, usize::from(self.extent(index).start), self.table.family)
     }
 
     /// Capability `index`, which is below [`Packet::count`].
@@ -284,33 +265,33 @@ impl<'a> Packet<'a> {
     /// The octets of capability `index` without its binding.
     #[must_use]
     pub fn capability_octets(&self, index: usize) -> &'a [u8] {
-        let place = self.place(index);
-        &self.datagram[usize::from(place.start)..usize::from(place.binding)]
+        let extent = self.extent(index);
+        &self.datagram[usize::from(extent.start)..usize::from(extent.binding)]
     }
 
     /// The binding of capability `index`: 8 or 16 octets.
     #[must_use]
     pub fn binding(&self, index: usize) -> &'a [u8] {
-        let place = self.place(index);
-        &self.datagram[usize::from(place.binding)..usize::from(place.end)]
+        let extent = self.extent(index);
+        &self.datagram[usize::from(extent.binding)..usize::from(extent.end)]
     }
 
     /// Where capability `index` begins in the datagram.
     pub(crate) fn capability_offset(&self, index: usize) -> usize {
-        self.place(index).start.into()
+        self.extent(index).start.into()
     }
 
     /// Where the binding of capability `index` lies in the datagram.
     pub fn binding_range(&self, index: usize) -> std::ops::Range<usize> {
-        let place = self.place(index);
-        usize::from(place.binding)..usize::from(place.end)
+        let extent = self.extent(index);
+        usize::from(extent.binding)..usize::from(extent.end)
     }
 
     /// The value of the pointer that names capability `index`, or the end of the list if there is no such capability.
     #[must_use]
     pub(crate) fn pointer_to(&self, index: usize) -> u8 {
         let first = self.outer.length + self.table.capabilities;
-        let start = if index < self.count() { self.place(index).start } else { self.payload };
+        let start = if index < self.count() { self.extent(index).start } else { self.payload };
         // The list is at most 255 words long.
         ((usize::from(start) - first) / WORD) as u8
     }
@@ -327,8 +308,8 @@ impl<'a> Packet<'a> {
         usize::from(self.payload)
     }
 
-    fn place(&self, index: usize) -> &Place {
-        &self.places[..self.count()][index]
+    fn extent(&self, index: usize) -> &Extent {
+        &self.extents[..self.count()][index]
     }
 
     fn waypoint_octets(&self, index: usize) -> &'a [u8] {
@@ -342,20 +323,21 @@ impl<'a> Packet<'a> {
 
 /// A capability of version 1 that stands alone, without its binding.
 pub(crate) fn read_bare(octets: &[u8], table: &'static Offsets) -> Result<Capability, Malformed> {
-    // The checks want a binding behind it.
+    // `checked_length` expects a binding behind the capability.
     let mut whole = octets.to_vec();
     whole.resize(octets.len() + 16, 0);
     let (bare, _) = capability::checked_length(&whole, table)?;
     if bare == octets.len() { Ok(Capability::read(octets, table)) } else { Err(Malformed::ListLength) }
 }
 
-/// The offsets for a first octet, if version, flags and family agree.
-fn table(first: u8, family: Afi) -> Result<&'static Offsets, Malformed> {
-    if first >> 4 != offsets::VERSION {
+/// The offsets of a family, if the header's first octet is of version 1 and of that family.
+fn check_version(first: u8, family: Afi) -> Result<&'static Offsets, Malformed> {
+    let flags = first & 0xf;
+    let known = offsets::FLAG_REPLY | offsets::FLAG_SEALED | offsets::FLAG_IPV6;
+    if first >> 4 != VERSION {
         return Err(Malformed::Version(first >> 4));
     }
-    let flags = first & 0xf;
-    if flags & !(offsets::FLAG_REPLY | offsets::FLAG_SEALED | offsets::FLAG_IPV6) != 0 {
+    if flags & !known != 0 {
         return Err(Malformed::Flags(flags));
     }
     match (family, flags & offsets::FLAG_IPV6 != 0) {

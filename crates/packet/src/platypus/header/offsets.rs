@@ -12,11 +12,10 @@ pub const UDP_PORT: u16 = 49_253;
 pub const MAX_CAPABILITIES: usize = 8;
 /// Our limit on one waypoint's occurrences in one packet.
 pub const MAX_SAME_WAYPOINT: usize = 2;
+/// The version that is decoded and encoded.
+pub const VERSION: u8 = 1;
 /// Pointer and length count words of 32 bits.
 pub const WORD: usize = 4;
-
-/// The version of the header. Version 0 is the paper's, which `wayleave-papers` has.
-pub const VERSION: u8 = 1;
 
 /// Octet of version (upper half) and flags (lower half).
 pub const VERSION_AND_FLAGS: usize = 0;
@@ -41,9 +40,9 @@ pub const FLAG_IPV6: u8 = 0x2;
 pub struct Offsets {
     /// The family of every address.
     pub family: Afi,
-    /// Final destination.
+    /// The final destination.
     pub destination: usize,
-    /// Nonce, eight octets.
+    /// The nonce, eight octets.
     pub nonce: usize,
     /// The first capability.
     pub capabilities: usize,
@@ -56,9 +55,9 @@ pub struct Offsets {
 pub struct CapabilityOffsets {
     /// Resource principal, three octets.
     pub principal: usize,
-    /// Flags and interval.
+    /// Flags ([`super::kind`]) and interval.
     pub kind: usize,
-    /// Full key epoch.
+    /// The full number of the key epoch.
     pub epoch: usize,
     /// Constraining prefix of a delegated capability.
     pub prefix: usize,
@@ -66,7 +65,7 @@ pub struct CapabilityOffsets {
     pub prefix_length: usize,
     /// Delegation ID, three octets.
     pub delegation_id: usize,
-    /// Prefix length at which a sub-delegation begins; its ID follows.
+    /// The prefix length at which a sub-delegation begins; its ID follows.
     pub sub_length: usize,
 }
 
@@ -103,6 +102,15 @@ pub static IPV6: Offsets = Offsets {
         sub_length: 44,
     },
 };
+
+/// The offsets of a family.
+#[must_use]
+pub fn of(family: Afi) -> &'static Offsets {
+    match family {
+        Afi::Ipv4 => &IPV4,
+        Afi::Ipv6 => &IPV6,
+    }
+}
 
 /// The address at `at`; the caller has checked the length.
 pub(crate) fn address(octets: &[u8], at: usize, family: Afi) -> IpAddr {

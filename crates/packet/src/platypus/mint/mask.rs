@@ -23,7 +23,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// The masked head of `packet` (version 1) for capability `index`.
+    /// The masked head of `packet` for capability `index`.
     pub(crate) fn of(packet: &Packet<'_>, index: usize) -> Self {
         let mut head = Self { blocks: [[0; 16]; HEAD_BLOCKS], used: 0 };
         head.used = write_head(packet, index, &mut head.blocks);

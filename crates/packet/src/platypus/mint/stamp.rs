@@ -148,6 +148,7 @@ pub fn encapsulate(inner: &[u8], route: &Route<'_>, out: &mut Vec<u8>) -> Result
     if let Some(index) = route.hops.iter().position(|hop| !sound(hop)) {
         return Err(MintError::Capability(index));
     }
+    let table = offsets::of(afi);
     let list: usize = route.hops.iter().map(|hop| hop.capability.wire_length()).sum();
 
     out.clear();
@@ -190,7 +191,7 @@ pub enum Position {
     Last,
 }
 
-/// Adds a capability to a packet of version 1 that is already stamped and not sealed.
+/// Adds a capability to a packet that is already stamped and not sealed.
 pub fn append(datagram: &mut Vec<u8>, hop: &Hop, position: Position) -> Result<(), MintError> {
     let packet = Packet::decode(datagram).map_err(MintError::Inner)?;
     if packet.is_sealed() {

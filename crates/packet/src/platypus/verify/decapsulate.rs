@@ -8,7 +8,6 @@ use wayleave_core::Afi;
 use super::super::header::offsets::PROTOCOL;
 use super::super::header::{Carriage, IPV4_HEADER, IPV6_HEADER, Packet, v4, v6, write_ipv4_checksum};
 use super::super::mint::reply::option_length;
-use super::forward::write_address;
 
 /// Takes the Platypus header off an IP packet that has passed its last waypoint: writes the inner IP header right in
 /// front of the payload (behind a reply option, if there is one), and returns where the inner packet lies. `datagram` is
@@ -80,4 +79,11 @@ pub fn decapsulate(packet: &Packet<'_>) -> Option<Vec<u8>> {
     let mut datagram = packet.datagram().to_vec();
     let range = strip(&mut datagram, &layout)?;
     Some(datagram[range].to_vec())
+}
+
+fn write_address(octets: &mut [u8], at: usize, address: IpAddr) {
+    match address {
+        IpAddr::V4(v4) => octets[at..at + 4].copy_from_slice(&v4.octets()),
+        IpAddr::V6(v6) => octets[at..at + 16].copy_from_slice(&v6.octets()),
+    }
 }

@@ -38,9 +38,9 @@ pub struct Charge {
     pub principal: Principal,
     /// The delegation, and the sub-delegation within it.
     pub delegation: Option<(DelegationId, Option<DelegationId>)>,
-    /// How long a key epoch lasts.
+    /// How long a key epoch lasts; `None` only in records of the paper's version 0, whose epoch is a key ID.
     pub interval: Option<Interval>,
-    /// The full epoch.
+    /// The full number of the key epoch.
     pub epoch: u32,
 }
 
@@ -67,24 +67,16 @@ impl Forward {
         let header = packet.outer().length;
         let is_last = index + 1 == packet.count();
         let next = if is_last { header + table.destination } else { packet.capability_offset(index + 1) };
-        let binding = packet.binding_range(index).start;
         Self {
             header: header as u16,
             capability: packet.capability_offset(index) as u16,
-            binding: binding as u16,
+            binding: packet.binding_range(index).start as u16,
             next: next as u16,
             pointer: packet.pointer_to(index + 1),
             ttl: packet.outer().ttl.saturating_sub(1),
             carriage: packet.outer().carriage,
             family: table.family,
             is_last,
-        }
-    }
-
-    fn offsets(&self) -> &'static Offsets {
-        match self.family {
-            Afi::Ipv4 => &offsets::IPV4,
-            Afi::Ipv6 => &offsets::IPV6,
         }
     }
 
@@ -117,17 +109,17 @@ impl Forward {
     #[must_use]
     #[inline(always)]
     pub fn charge(&self, datagram: &[u8]) -> Charge {
-        Charge::read(&datagram[usize::from(self.capability)..], self.offsets())
+        Charge::read(&datagram[usize::from(self.capability)..], offsets::of(self.family))
     }
 
-    /// Octets that no two packets share: the nonce and half of the binding just verified.
+    /// Octets that no two packets share: the nonce, and half of the binding that was verified.
     #[must_use]
     #[inline(always)]
     pub fn fingerprint(&self, datagram: &[u8]) -> [u8; 16] {
         let mut out = [0; 16];
         let binding = usize::from(self.binding);
         out[8..].copy_from_slice(&datagram[binding..binding + 8]);
-        let nonce = usize::from(self.header) + self.offsets().nonce;
+        let nonce = usize::from(self.header) + offsets::of(self.family).nonce;
         out[..8].copy_from_slice(&datagram[nonce..nonce + 8]);
         out
     }
@@ -153,12 +145,5 @@ impl Forward {
             let checksum = header - UDP_HEADER + udp::CHECKSUM;
             datagram[checksum..checksum + 2].fill(0);
         }
-    }
-}
-
-pub(super) fn write_address(octets: &mut [u8], at: usize, address: IpAddr) {
-    match address {
-        IpAddr::V4(v4) => octets[at..at + 4].copy_from_slice(&v4.octets()),
-        IpAddr::V6(v6) => octets[at..at + 16].copy_from_slice(&v6.octets()),
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use wayleave_core::Afi;
 
-use super::super::header::offsets::{self, IPV4, IPV6, PROTOCOL, UDP_PORT, WORD};
+use super::super::header::offsets::{self, PROTOCOL, UDP_PORT, WORD};
 use super::super::header::{
     Carriage, IPV4_HEADER, IPV6_HEADER, Packet, UDP_HEADER, family, ones_complement_sum, udp, v4, v6,
     write_ipv4_checksum,
@@ -97,7 +97,7 @@ pub fn relay(datagram: &[u8], here: IpAddr) -> Option<Vec<u8>> {
     } else if quoted_protocol != PROTOCOL {
         return None;
     }
-    let table = if afi == Afi::Ipv4 { &IPV4 } else { &IPV6 };
+    let table = offsets::of(afi);
     if behind.len() < table.destination {
         return None;
     }

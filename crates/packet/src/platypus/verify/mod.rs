@@ -117,7 +117,7 @@ impl Waypoint {
         &self.policy
     }
 
-    /// Decides on a packet of version 1.
+    /// Decides on a packet.
     #[must_use]
     pub fn verify(&self, packet: &Packet<'_>, now: UnixTime) -> Verdict {
         self.check(packet, now).map_or_else(Verdict::from, Verdict::Forward)

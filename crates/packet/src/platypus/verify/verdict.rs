@@ -35,13 +35,11 @@ pub enum Reason {
     Stale,
     /// The binding is wrong.
     Binding,
-    /// This router does not do delegation by exclusive or.
-    XorDelegation,
 }
 
 impl Reason {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 14] = [
         Self::Malformed,
         Self::NotForUs,
         Self::NothingLeft,
@@ -56,7 +54,6 @@ impl Reason {
         Self::KeyGone,
         Self::Stale,
         Self::Binding,
-        Self::XorDelegation,
     ];
 
     /// A name for counters.
@@ -77,7 +74,6 @@ impl Reason {
             Self::KeyGone => "key-gone",
             Self::Stale => "stale",
             Self::Binding => "binding",
-            Self::XorDelegation => "xor-delegation",
         }
     }
 
@@ -91,8 +87,7 @@ impl Reason {
             | Self::KeyEpoch
             | Self::KeyGone
             | Self::Stale
-            | Self::Binding
-            | Self::XorDelegation => Some(IcmpError::Prohibited),
+            | Self::Binding => Some(IcmpError::Prohibited),
             _ => None,
         }
     }
