@@ -11,7 +11,7 @@
 
 use wayleave_core::UnixTime;
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
-use wayleave_packet::platypus::mint::epoch::EPOCHS_BESIDE;
+use wayleave_packet::platypus::mint::epoch::ADJACENT_EPOCHS;
 use wayleave_packet::platypus::verify::Charge;
 
 /// Octets of a key.
@@ -53,7 +53,9 @@ pub fn decode(key: &[u8]) -> Option<Charge> {
 /// Whether no packet of this account's epoch is accepted at `now` or later. An account without an interval has no end.
 #[must_use]
 pub fn is_over(charge: &Charge, now: UnixTime) -> bool {
-    charge.interval.is_some_and(|interval| u64::from(charge.epoch) + EPOCHS_BESIDE < now.secs() >> interval.exponent())
+    charge
+        .interval
+        .is_some_and(|interval| u64::from(charge.epoch) + ADJACENT_EPOCHS < now.secs() >> interval.exponent())
 }
 
 #[cfg(test)]

@@ -158,7 +158,7 @@ impl Capabilities {
     /// The Unix second from which no waypoint accepts any of them.
     pub fn end(&self) -> u64 {
         let (_, last) = self.epochs();
-        (u64::from(last) + 1 + epoch::EPOCHS_BESIDE) << self.interval.exponent()
+        (u64::from(last) + 1 + epoch::ADJACENT_EPOCHS) << self.interval.exponent()
     }
 
     /// Reads a file, which must be readable by its owner alone.

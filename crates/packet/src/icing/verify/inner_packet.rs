@@ -6,7 +6,7 @@ use wayleave_core::Prefix;
 
 use super::super::super::platypus::header::offsets::{PROTOCOL as PLATYPUS, UDP_PORT as PLATYPUS_PORT};
 use super::super::super::platypus::verify::is_martian;
-use super::super::header::UDP_PORT;
+use super::super::header::{UDP_PORT, Version};
 use super::Packet;
 
 /// Verified formats within each other, this one counted.
@@ -142,7 +142,7 @@ fn icing_inside(datagram: &[u8]) -> Option<Option<Packet<'_>>> {
     let (udp, payload) = datagram.split_first_chunk::<8>()?;
     match u16::from_be_bytes([udp[2], udp[3]]) {
         PLATYPUS_PORT => Some(None),
-        UDP_PORT => Some(Packet::decode(payload).ok()),
+        UDP_PORT => Some(Packet::decode(payload, Version::Standard).ok()),
         _ => None,
     }
 }

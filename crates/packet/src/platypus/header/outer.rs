@@ -54,7 +54,7 @@ pub enum Carriage {
     Ip,
     /// UDP to port [`UDP_PORT`].
     Udp,
-    /// A socket that keeps IP and UDP headers to itself; the caller says what they held.
+    /// A socket that hides IP and UDP headers; the caller passes their fields.
     Socket,
 }
 
@@ -155,7 +155,7 @@ fn decode_ipv6(octets: &[u8]) -> Result<(Outer, u8, &[u8]), Malformed> {
     Ok((outer, next, &octets[..total]))
 }
 
-/// The UDP checksum is not looked at: the binding covers what it would, and a waypoint that rewrites sends zero
+/// The UDP checksum is not checked: the binding covers what it would, and a waypoint that rewrites sends zero
 /// (RFC 6935).
 fn check_udp(octets: &[u8]) -> Result<(), Malformed> {
     if octets.len() < UDP_HEADER {
@@ -187,16 +187,16 @@ pub(crate) fn ones_complement_sum(octets: &[u8]) -> u16 {
     sum as u16
 }
 
-/// The ones' complement sum over an IPv4 header of twenty octets, in this machine's order of octets: the sum of swapped
-/// words is the swapped sum (RFC 1071 section 2), and a right header's sum is all ones either way.
+/// The ones' complement sum over an IPv4 header of twenty octets, in this machine's byte order: the sum of swapped words is
+/// the swapped sum (RFC 1071 section 2), and a correct header's sum is all ones either way.
 #[inline(always)]
 pub(crate) fn ipv4_header_sum(header: &[u8; IPV4_HEADER]) -> u16 {
     let (words, _) = header.as_chunks::<4>();
     fold(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
 }
 
-/// Whether the checksum of an IPv4 header of twenty octets is right: the sum of its words, which are not all zero, is then a
-/// multiple of what ones' complement counts modulo.
+/// Whether the checksum of an IPv4 header of twenty octets is correct. Ones' complement counts modulo 0xffff, so the sum of
+/// all words, if they are not all zero, is then a multiple of it.
 #[inline(always)]
 fn ipv4_header_is_right(header: &[u8; IPV4_HEADER]) -> bool {
     let (words, _) = header.as_chunks::<4>();
@@ -208,7 +208,7 @@ fn ipv4_header_is_right(header: &[u8; IPV4_HEADER]) -> bool {
 #[inline(always)]
 #[must_use]
 pub fn fold(sum: u64) -> u16 {
-    // Each half is added to the other, and the carry comes in at the bottom of the upper one.
+    // Adding a word to itself with its halves swapped leaves the end-around carry in the upper half.
     let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
@@ -222,8 +222,8 @@ pub(crate) fn write_ipv4_checksum(octets: &mut [u8]) {
     header[v4::CHECKSUM..v4::CHECKSUM + 2].copy_from_slice(&checksum.to_ne_bytes());
 }
 
-/// Writes TTL, addresses and checksum of the IPv4 header at the front of `octets`, each octet once: what has just been
-/// written by halves is slow to read back whole.
+/// Writes TTL, addresses and checksum of the IPv4 header at the front of `octets`. The new header is built in a copy and
+/// written once: reading words back that were just written in parts would stall the processor.
 #[inline(always)]
 pub(crate) fn rewrite_ipv4(octets: &mut [u8], ttl: u8, source: [u8; 4], destination: [u8; 4]) {
     let Some(header) = octets.first_chunk_mut::<IPV4_HEADER>() else { return };

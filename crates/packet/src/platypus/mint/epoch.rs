@@ -1,11 +1,12 @@
-//! Key epochs by their full number: the last four bits of the paper's key ID wrap, and then name the wrong secret.
+//! Key epochs by their full numbers: the paper's key ID has the last four bits alone, which name a wrong secret after they
+//! wrap.
 
 use wayleave_core::UnixTime;
 
 use super::super::header::Interval;
 
 /// Epochs before and after the current one whose keys are accepted (paper, section 3.2).
-pub const EPOCHS_BESIDE: u64 = 1;
+pub const ADJACENT_EPOCHS: u64 = 1;
 
 /// The number of the key epoch at `now`: Unix seconds shifted right by the interval's exponent.
 #[must_use]
@@ -23,7 +24,7 @@ pub fn epoch_begin(interval: Interval, epoch: u32) -> u64 {
 /// Whether the key of `epoch` is accepted at `now`: it is the previous, current or next one.
 #[must_use]
 pub fn is_accepted(interval: Interval, epoch: u32, now: UnixTime) -> bool {
-    (now.secs() >> interval.exponent()).abs_diff(u64::from(epoch)) <= EPOCHS_BESIDE
+    (now.secs() >> interval.exponent()).abs_diff(u64::from(epoch)) <= ADJACENT_EPOCHS
 }
 
 #[cfg(test)]

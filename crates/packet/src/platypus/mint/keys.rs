@@ -37,9 +37,9 @@ pub const PURPOSE_BINDING: u8 = b'b';
 /// `k`: what the routers of one waypoint address and its key server share, expanded.
 #[derive(Clone)]
 pub struct WaypointKey {
-    /// For many secrets at once.
+    /// On the fastest kernel, for many secrets at once.
     lanes: CmacKey,
-    /// For one: a vector kernel would fill its other lanes in vain.
+    /// On the portable kernel, for a single secret.
     single: CmacKey,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Debug for WaypointKey {
 }
 
 impl WaypointKey {
-    /// Takes the key in.
+    /// Expands the key.
     #[must_use]
     pub fn new(key: &Key128) -> Self {
         let single = CmacKey::with_kernel(key.expose(), CpuKernel::PORTABLE);
@@ -76,15 +76,15 @@ impl WaypointKey {
         TemporalSecret { key: Key128::new(key), afi: family(waypoint) }
     }
 
-    /// The key for secrets in lanes.
+    /// The expanded key for computing many secrets in lanes.
     #[must_use]
     pub fn in_lanes(&self) -> &CmacKey {
         &self.lanes
     }
 }
 
-/// What `s` is the MAC of: label, waypoint, principal, interval, epoch. One block for IPv4, two (zero-padded) for IPv6;
-/// the number of blocks comes with them.
+/// The message whose MAC is `s`: label, waypoint, principal, interval, epoch. One block for IPv4, two (zero-padded) for
+/// IPv6; returns the blocks and how many are used.
 pub(crate) fn secret_input(
     waypoint: IpAddr,
     principal: Principal,
@@ -110,8 +110,8 @@ pub(crate) fn secret_input(
     (blocks, used)
 }
 
-/// The live versions of a waypoint's key. Which one makes the secrets of an epoch depends on when that epoch begins,
-/// so that routers and key servers change over together.
+/// The live versions of a waypoint's key. An epoch's beginning decides which version makes its secrets, so that routers and
+/// key servers change over together.
 #[derive(Clone, Debug)]
 pub struct WaypointKeys {
     /// Newest first, with the first second of the epochs that it serves.
@@ -168,27 +168,20 @@ pub struct TemporalSecret {
     afi: Afi,
 }
 
-/// Why a capability cannot be handed on like this. Our caller erred.
+/// Why a capability cannot be delegated or handed on. Our caller erred.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DelegateError {
-    /// The prefix is of another family than the waypoint.
-    #[error("the prefix is of another family than the waypoint")]
+    #[error("the prefix is of another address family than the waypoint")]
     Family,
     /// A delegation can only shrink.
-    #[error("{wanted} does not lie in {held}")]
-    OutsidePrefix {
-        /// The prefix held.
-        held: Prefix,
-        /// The prefix wanted.
-        wanted: Prefix,
-    },
-    /// One number of the holder's own is the limit.
-    #[error("this delegation already bears a number of its holder's own")]
+    #[error("prefix {wanted} does not lie in the delegated prefix {held}")]
+    OutsidePrefix { held: Prefix, wanted: Prefix },
+    #[error("this delegation was already handed on under a number of its holder, which is possible once")]
     HandedOnTwice,
 }
 
 impl TemporalSecret {
-    /// Takes in what a key server sent for a waypoint of family `afi`.
+    /// A secret that a key server sent, for a waypoint of family `afi`.
     #[must_use]
     pub fn new(key: Key128, afi: Afi) -> Self {
         Self { key, afi }
@@ -241,7 +234,7 @@ pub struct DelegatedSecret {
 }
 
 impl DelegatedSecret {
-    /// Takes in what the principal or another holder sent.
+    /// A delegated secret that the principal or another holder sent.
     #[must_use]
     pub fn new(key: Key128, delegation: Delegation) -> Self {
         let Delegation { prefix, id, sub } = delegation;
@@ -270,7 +263,8 @@ impl DelegatedSecret {
         Ok(next)
     }
 
-    /// The same prefix under a number of the holder's own, so that both delegations are told apart and revoked apart.
+    /// The same prefix under a number that the holder chooses, so that both delegations can be distinguished and revoked
+    /// separately.
     pub fn hand_on(&self, id: DelegationId) -> Result<Self, DelegateError> {
         if self.sub.is_some() {
             return Err(DelegateError::HandedOnTwice);
@@ -308,7 +302,7 @@ impl DelegatedSecret {
 pub struct StampKey(Key128);
 
 impl StampKey {
-    /// Takes in a stamping key.
+    /// A stamping key from its octets.
     #[must_use]
     pub fn new(key: Key128) -> Self {
         Self(key)
@@ -340,5 +334,5 @@ pub fn accepted_for(interval: Interval, epoch: u32, now: UnixTime) -> u64 {
     if !epoch::is_accepted(interval, epoch, now) {
         return 0;
     }
-    ((u64::from(epoch) + 1 + epoch::EPOCHS_BESIDE) << interval.exponent()) - now.secs()
+    ((u64::from(epoch) + 1 + epoch::ADJACENT_EPOCHS) << interval.exponent()) - now.secs()
 }

@@ -16,7 +16,7 @@ use super::keys::{PURPOSE_BINDING, label};
 /// Blocks of the longest head: 96 octets, and 1 + 8 * 48 for a sealed list, each padded.
 pub const HEAD_BLOCKS: usize = 6 + 1 + MAX_CAPABILITIES * 3;
 
-/// Everything in front of the payload.
+/// The masked head: everything in front of the payload.
 pub(crate) struct Head {
     blocks: [Block; HEAD_BLOCKS],
     used: usize,

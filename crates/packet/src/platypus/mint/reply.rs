@@ -33,35 +33,30 @@ const GRANT: u8 = 3;
 const FLAG_AUTHENTICATED: u8 = 1;
 const COOKIE: usize = 16;
 
-/// Why a reply capability was not taken over. `Malformed`, `Cookie`, `Key` and `Sealed` blame the peer.
+/// Why a reply capability was refused. `Malformed`, `Cookie`, `Key` and `Sealed` blame the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReplyError {
     /// Not an option, or another one than expected.
-    #[error("malformed reply option")]
+    #[error("malformed or unexpected reply option")]
     Malformed,
-    /// The cookie is too old, from the future, or not ours for these addresses and this key.
-    #[error("bad cookie")]
+    /// The cookie is too old, from the future, or not this server's for these addresses and this key.
+    #[error("the cookie has expired or is not for this connection")]
     Cookie,
-    /// A public key is not acceptable.
     #[error(transparent)]
     Key(#[from] DhError),
-    /// The grant does not open under this transcript.
-    #[error("the grant does not open")]
+    #[error("the grant cannot be decrypted with this exchange's key")]
     Sealed,
     /// The grant is authenticated for a long-term key that this server does not have, or the other way round.
     #[error("the grant is for another server identity")]
     Identity,
-    /// The capability reaches more, or other addresses, than the client's own.
-    #[error("the capability is not for the client's address alone")]
+    #[error("the granted capability reaches more than the client's own address")]
     Scope,
 }
 
 /// Who talks to whom, as the IP header of the client's packets has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Parties {
-    /// The client.
     pub client: IpAddr,
-    /// The server.
     pub server: IpAddr,
     /// The encapsulated protocol.
     pub protocol: u8,

@@ -1,4 +1,4 @@
-//! What a stamper does: puts a Platypus header and bound capabilities between an IP header and its payload.
+//! Stamping: a Platypus header and bound capabilities are put between an IP header and its payload.
 
 use std::net::IpAddr;
 
@@ -63,25 +63,20 @@ pub struct Route<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MintError {
     /// The inner packet is not one that can be stamped: truncated, with IP options, a fragment.
-    #[error("the inner packet: {0}")]
+    #[error("the inner packet cannot be stamped: {0}")]
     Inner(Malformed),
-    /// A capability contradicts itself or is of another family than the packet.
-    #[error("capability {0} is of another family or contradicts itself")]
+    #[error("capability {0} is inconsistent or of another address family than the packet")]
     Capability(usize),
-    /// None, or more than [`MAX_CAPABILITIES`].
-    #[error("{0} capabilities")]
+    #[error("{0} capabilities; a packet carries 1 to {MAX_CAPABILITIES}")]
     Count(usize),
-    /// The stamped packet would exceed what an IP header can say.
-    #[error("{0} octets are more than a datagram holds")]
+    #[error("the stamped packet would have {0} octets, more than an IP packet can have")]
     TooLong(usize),
-    /// A sealed list takes no more capabilities.
-    #[error("the list is sealed")]
+    #[error("the packet is sealed; no capability can be added")]
     Sealed,
-    /// Every waypoint has been passed.
-    #[error("no waypoint is left")]
+    #[error("the packet has passed all its waypoints; no capability can be added")]
     NothingLeft,
-    /// The stamped packet would not be decoded: a waypoint occurs more than twice.
-    #[error("the stamped packet: {0}")]
+    /// A waypoint would occur more than twice.
+    #[error("the stamped packet would be malformed: {0}")]
     Outcome(Malformed),
 }
 
@@ -230,7 +225,7 @@ fn bind(datagram: &mut [u8], index: usize, key: &StampKey) -> Result<(), MintErr
     Ok(())
 }
 
-/// Fills in what the outer headers say of length, protocol and destination.
+/// Writes length, protocol and destination of the outer headers.
 fn write_outer(datagram: &mut [u8], carriage: Carriage, destination: IpAddr) -> Result<(), MintError> {
     let total = datagram.len();
     let protocol = if carriage == Carriage::Udp { udp::PROTOCOL } else { PROTOCOL };

@@ -1,4 +1,4 @@
-//! What the last waypoint's neighbour does: takes the Platypus header off, so that the inner packet goes on.
+//! Removes the Platypus header behind the last waypoint, so that the inner packet continues.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -9,9 +9,9 @@ use super::super::header::offsets::PROTOCOL;
 use super::super::header::{Carriage, IPV4_HEADER, IPV6_HEADER, Packet, v4, v6, write_ipv4_checksum};
 use super::super::mint::reply::option_length;
 
-/// Takes the Platypus header off an IP packet that has passed its last waypoint: writes the inner IP header right in
-/// front of the payload (behind a reply option, if there is one), and returns where the inner packet lies. `datagram` is
-/// what the layout was made of.
+/// Removes the Platypus header of an IP packet that has passed its last waypoint: writes the inner IP header in front of
+/// the payload (behind a reply option, if there is one), and returns where the inner packet lies. `datagram` is the one
+/// that the layout was made from.
 pub fn strip(datagram: &mut [u8], layout: &Layout) -> Option<Range<usize>> {
     let Layout { family, payload, end, protocol, source, destination } = *layout;
     match family {
@@ -41,7 +41,7 @@ pub fn strip(datagram: &mut [u8], layout: &Layout) -> Option<Range<usize>> {
     }
 }
 
-/// What [`strip`] needs to know of a packet, which it cannot borrow while it writes.
+/// What [`strip`] needs of a packet: it writes to the datagram, and so cannot borrow the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     family: Afi,
@@ -53,8 +53,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// `None` if a waypoint is left, if the reply option is malformed, if the packet came through a socket, or if another
-    /// Platypus packet is inside.
+    /// `None` if a waypoint remains, if the reply option is malformed, if the packet came through a socket, or if the inner
+    /// packet is a Platypus packet too.
     #[must_use]
     pub fn of(packet: &Packet<'_>) -> Option<Self> {
         let option = if packet.has_reply_option() { option_length(packet.payload())? } else { 0 };

@@ -1,4 +1,4 @@
-//! How a packet leaves a waypoint: the next destination, the waypoint's own source, one hop less to live.
+//! A decision to forward, and how it rewrites the packet: next destination, the waypoint's address as source, one hop less.
 
 use std::net::IpAddr;
 
@@ -9,8 +9,8 @@ use super::super::header::{
     Carriage, DelegationId, Interval, Packet, Principal, UDP_HEADER, kind, rewrite_ipv4, udp, v6,
 };
 
-/// A decision to forward: where in the datagram lies what is to be written. It is small, since a router holds one for
-/// every packet of a burst; the datagram that was verified says the rest.
+/// A decision to forward: where in the datagram the fields lie that are read and written next. It is small, since a router
+/// keeps one for every packet of a burst; everything else is read from the datagram that was verified.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Forward {
     /// Where the Platypus header begins. All offsets are below 40 + 8 + 44 + 255 * 4 octets.
@@ -34,7 +34,6 @@ pub struct Forward {
 /// Who pays for a packet, and under which delegation and key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Charge {
-    /// The principal.
     pub principal: Principal,
     /// The delegation, and the sub-delegation within it.
     pub delegation: Option<(DelegationId, Option<DelegationId>)>,
@@ -45,7 +44,7 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Of a capability that has been decoded.
+    /// Reads the octets of a capability that has been decoded.
     #[inline]
     fn read(capability: &[u8], table: &Offsets) -> Self {
         let at = &table.capability;
@@ -80,7 +79,7 @@ impl Forward {
         }
     }
 
-    /// The new outer source: the waypoint. `datagram` is what was verified, as for all that follow.
+    /// The new outer source: the waypoint. Here and below, `datagram` is the one that was verified.
     #[must_use]
     pub fn source(&self, datagram: &[u8]) -> IpAddr {
         offsets::address(datagram, self.capability.into(), self.family)
@@ -98,7 +97,7 @@ impl Forward {
         &datagram[self.capability.into()..self.binding.into()]
     }
 
-    /// What was verified, from the binding on.
+    /// The octets from the verified binding on.
     #[inline(always)]
     #[must_use]
     pub fn binding<'a>(&self, datagram: &'a [u8]) -> &'a [u8] {

@@ -39,7 +39,7 @@ mod type6 {
     pub(super) const PROHIBITED_CODE: u8 = 1;
 }
 
-/// The error for a refused packet, from the waypoint at `here` to the original source. It quotes the packet as that
+/// The error about a refused packet, from the waypoint at `here` to the original source. It quotes the packet as that
 /// source sent it. `None` if the source is a martian or the error would be longer than the packet.
 #[must_use]
 pub fn error(packet: &Packet<'_>, error: IcmpError, here: IpAddr) -> Option<Vec<u8>> {
@@ -65,8 +65,8 @@ pub fn error(packet: &Packet<'_>, error: IcmpError, here: IpAddr) -> Option<Vec<
     write(here, [kind, code, 0, 0, 0, 0, 0, 0], &quote, packet.datagram().len())
 }
 
-/// An ICMP error that an ordinary router sent to the waypoint at `here` about a packet that it had forwarded, as the
-/// original source should see it. `None` if it is no such error, or if it does not quote enough.
+/// Translates an ICMP error that an ordinary router sent to the waypoint at `here`, about a packet that the waypoint had
+/// forwarded, into one for the original source. `None` if it is no such error, or if it does not quote enough.
 #[must_use]
 pub fn relay(datagram: &[u8], here: IpAddr) -> Option<Vec<u8>> {
     let afi = family(here);
@@ -122,7 +122,7 @@ pub fn relay(datagram: &[u8], here: IpAddr) -> Option<Vec<u8>> {
     }
 }
 
-/// An IP packet as its source sent it, as far as it is known.
+/// An IP packet as its source sent it, as far as an error quotes it.
 struct Quote<'a> {
     ip: &'a [u8],
     source: IpAddr,
@@ -132,7 +132,7 @@ struct Quote<'a> {
     payload_length: usize,
 }
 
-/// Writes an error with a quotation that fits `most` octets in all.
+/// Writes an error whose quotation is cut so that the whole takes at most `most` octets.
 fn write(here: IpAddr, icmp: [u8; ICMP_HEADER], quote: &Quote<'_>, most: usize) -> Option<Vec<u8>> {
     let afi = family(here);
     let ip = ip_header(afi);
@@ -148,7 +148,7 @@ fn write(here: IpAddr, icmp: [u8; ICMP_HEADER], quote: &Quote<'_>, most: usize) 
     Some(wrap(here, quote.source, icmp, &inner))
 }
 
-/// Sends the quotation on unchanged: it is too short to show the inner packet.
+/// Relays the quotation unchanged, since it is too short to show the inner packet.
 fn relay_as_it_is(here: IpAddr, source: IpAddr, icmp: [u8; ICMP_HEADER], quoted: &[u8]) -> Option<Vec<u8>> {
     let afi = family(here);
     let most = LONGEST[usize::from(afi == Afi::Ipv6)] - ip_header(afi) - ICMP_HEADER;
@@ -214,7 +214,7 @@ fn fields(header: &[u8], afi: Afi) -> Option<(usize, u8, IpAddr)> {
     }
 }
 
-/// Errors only: never an answer, a redirect or a request.
+/// Errors only: no replies, redirects or requests.
 fn is_relayed(kind: u8, afi: Afi) -> bool {
     match afi {
         Afi::Ipv4 => [type4::UNREACHABLE, type4::TIME_EXCEEDED, type4::PARAMETER_PROBLEM].contains(&kind),
@@ -224,7 +224,7 @@ fn is_relayed(kind: u8, afi: Afi) -> bool {
     }
 }
 
-/// A packet that was too big is too big without our header already by as much as that header takes.
+/// The original source does not know of the Platypus header, so that an MTU is reported without the octets that it takes.
 fn shrink_mtu(mut icmp: [u8; ICMP_HEADER], afi: Afi, added: usize) -> [u8; ICMP_HEADER] {
     match (afi, icmp[0], icmp[1]) {
         (Afi::Ipv4, type4::UNREACHABLE, type4::TOO_BIG_CODE) => {

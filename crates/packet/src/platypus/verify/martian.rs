@@ -1,8 +1,8 @@
-//! Addresses that a waypoint never sends a packet to, nor answers.
+//! Martians: addresses that a waypoint never forwards to or answers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether `address` is no unicast address of another host: unspecified, loopback, link-local, multicast, broadcast,
+/// Whether `address` cannot be a unicast address of another host: unspecified, loopback, link-local, multicast, broadcast,
 /// reserved, or an IPv6 address that only wraps an IPv4 one of those kinds.
 #[must_use]
 #[inline]
@@ -30,7 +30,7 @@ fn is_martian_v6(address: Ipv6Addr) -> bool {
     match segments {
         // ::/64 holds the unspecified address, loopback, IPv4-compatible and IPv4-mapped addresses.
         [0, 0, 0, 0, ..] => true,
-        // IPv4-translatable addresses of RFC 6052 and 6to4 (RFC 3056) are as good as what they hold.
+        // IPv4-translatable (RFC 6052) and 6to4 (RFC 3056) addresses are judged by the IPv4 address inside.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
         // Discard-only (RFC 6666).
         [0x100, 0, 0, 0, ..] => true,

@@ -7,7 +7,7 @@ use super::Forward;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Reason {
-    /// It was not decoded.
+    /// It could not be decoded.
     Malformed,
     /// Its outer destination or its current capability is not this waypoint's.
     NotForUs,
@@ -25,20 +25,19 @@ pub enum Reason {
     OutsidePrefix,
     /// The binding is of 64 bits, and the policy asks for 128.
     NarrowBinding,
-    /// Time to live exceeded.
     TtlExceeded,
     /// The key epoch is neither the previous, current nor next one.
     KeyEpoch,
-    /// The key of this epoch is not held any more.
+    /// The key version of this epoch was removed.
     KeyGone,
     /// The nonce's time is too far off.
     Stale,
-    /// The binding is wrong.
+    /// The binding is not the packet's MAC.
     Binding,
 }
 
 impl Reason {
-    /// Every reason, in the order of its number.
+    /// Every reason, in the order of their numbers.
     pub const ALL: [Self; 14] = [
         Self::Malformed,
         Self::NotForUs,
@@ -56,7 +55,7 @@ impl Reason {
         Self::Binding,
     ];
 
-    /// A name for counters.
+    /// Its name in metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -77,7 +76,8 @@ impl Reason {
         }
     }
 
-    /// The ICMP error that the original source may be told of, under the router's rate limit.
+    /// The ICMP error that may be sent to the original source, under the router's rate limit. Reasons that say that the
+    /// source address itself is doubtful get none.
     fn answer(self) -> Option<IcmpError> {
         match self {
             Self::TtlExceeded => Some(IcmpError::TimeExceeded),
@@ -96,7 +96,6 @@ impl Reason {
 /// An ICMP error that a waypoint may send to the original source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IcmpError {
-    /// Time exceeded in transit.
     TimeExceeded,
     /// Destination unreachable: administratively prohibited.
     Prohibited,
@@ -105,11 +104,10 @@ pub enum IcmpError {
 /// What becomes of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Rewritten and sent on, once revocation, replay and accounting agree.
+    /// To be rewritten and forwarded, unless revocation, replay or accounting forbids it.
     Forward(Forward),
-    /// Dropped; the original source may be told.
+    /// Dropped; an ICMP error may be sent to the original source.
     Answer(IcmpError, Reason),
-    /// Dropped.
     Drop(Reason),
 }
 

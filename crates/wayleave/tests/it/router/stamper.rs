@@ -181,9 +181,13 @@ fn capabilities_are_minted_and_handed_on_within_their_bounds_and_read_by_their_o
     let delegate = |more: &[&'static str]| [&["keys", "delegate", "new.cap"], more].concat();
     let table: [(Vec<&str>, i32, &str); 6] = [
         (delegate(&["--of", "own.cap", "--prefix", "203.0.0.0/8"]), 2, "the delegation has no number"),
-        (delegate(&["--of", "isp.cap", "--prefix", "192.0.2.0/24"]), 2, "192.0.2.0/24 does not lie in 203.0.0.0/8"),
-        (delegate(&["--of", "own.cap", "--prefix", "2001:db8::/32", "--id", "1"]), 2, "another family"),
-        (delegate(&["--of", "edge.cap", "--prefix", "203.0.113.0/25", "--id", "1"]), 2, "already bears a number"),
+        (
+            delegate(&["--of", "isp.cap", "--prefix", "192.0.2.0/24"]),
+            2,
+            "192.0.2.0/24 does not lie in the delegated prefix 203.0.0.0/8",
+        ),
+        (delegate(&["--of", "own.cap", "--prefix", "2001:db8::/32", "--id", "1"]), 2, "another address family"),
+        (delegate(&["--of", "edge.cap", "--prefix", "203.0.113.0/25", "--id", "1"]), 2, "was already handed on"),
         (delegate(&["--of", "0.key", "--prefix", "203.0.113.0/25", "--id", "1"]), 1, "is not a file of capabilities"),
         (vec!["keys", "delegate", "own.cap", "--of", "own.cap", "--prefix", "203.0.0.0/8", "--id", "1"], 1, "exists"),
     ];
