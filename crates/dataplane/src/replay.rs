@@ -418,7 +418,7 @@ mod tests {
             }
             moved.into_iter().for_each(|word| bits[word] += 1);
         }
-        // The lowest bits of a position's eleven matter only beside some of the others.
+        // The lowest bits of a position's eleven matter only together with some of the others.
         assert!(bits.iter().all(|count| (4..=11).contains(count)), "{bits:?}");
     }
 

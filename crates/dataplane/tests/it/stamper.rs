@@ -1,5 +1,5 @@
-//! Platypus' stamper: its packets are those of the plain mint, by the rule that fits best; what it must leave alone it
-//! leaves as it was.
+//! Platypus' stamper: its packets are those of the plain mint, by the rule that fits best; packets that it must not stamp are
+//! left unchanged.
 
 use std::net::IpAddr;
 

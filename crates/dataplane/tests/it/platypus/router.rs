@@ -283,7 +283,7 @@ fn a_router_that_keeps_nothing_of_others_counts_every_packet_that_it_forwards() 
         assert_eq!(actions[..size], vec![Action::Route; size]);
         assert_eq!(router.counters().forwarded, 2 * size as u64);
         assert!(frames.iter().zip(&alone).all(|(frame, alone)| *frame.octets == **alone), "{size}");
-        // One that is forged leaves the others as they were, in its own sixteen and beside them.
+        // One that is forged leaves the others as they were, in its own group of sixteen and in others.
         for forged in [0, size / 2, size - 1] {
             let mut sent: Vec<Vec<u8>> = (0..size as u32)
                 .map(|counter| packet(current_epoch(NOW) - counter % epochs, None, counter, NOW))

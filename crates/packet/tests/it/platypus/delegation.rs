@@ -41,7 +41,7 @@ fn passes(hop: Hop, destination: IpAddr) -> bool {
 }
 
 #[test]
-fn a_delegation_reaches_its_prefix_and_not_the_address_beside_it_for_every_length() {
+fn a_delegation_reaches_its_prefix_and_not_the_next_address_for_every_length() {
     for afi in [Afi::Ipv4, Afi::Ipv6] {
         let capability = world::capability(afi, 1);
         let destination = world::destination_address(afi);

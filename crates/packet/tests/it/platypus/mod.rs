@@ -1,4 +1,4 @@
-//! Platypus from outside: round trips, a plain model beside the waypoint, and attacks.
+//! Platypus: round trips, a waypoint compared with a plain model, and attacks.
 
 mod attacks;
 mod delegation;

@@ -1,4 +1,4 @@
-//! A waypoint in plain code: written from `docs/wire/platypus.md`, with another CMAC, and slow.
+//! A model of a waypoint: written from `docs/wire/platypus.md` alone, octet by octet, with another CMAC.
 
 use std::net::IpAddr;
 

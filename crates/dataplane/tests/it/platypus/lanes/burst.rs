@@ -1,4 +1,4 @@
-//! The vector path beside `verify`, on bursts of random packets.
+//! The vector path compared with `verify` on bursts of random packets.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! The stamper's vector path beside the plain mint.
+//! The stamper's vector path compared with the plain mint.
 
 use wayleave_core::Afi;
 use wayleave_crypto::lanes::{BURST, CpuKernel};
