@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use wayleave_core::Afi;
 use wayleave_crypto::lanes::{Block, Parts, Row, cmac_each, tag_rows};
 use wayleave_packet::platypus::header::offsets::{IPV4, PROTOCOL, SOURCE, VERSION, WORD, half};
-use wayleave_packet::platypus::header::{CapabilityOctets, IPV4_HEADER, Malformed, Width, fold, v4};
+use wayleave_packet::platypus::header::{CapabilityOctets, IPV4_HEADER, Malformed, Width, fold_checksum, v4};
 use wayleave_packet::platypus::mint::{Hop, MintError, Nonce, PURPOSE_BINDING, label};
 use zeroize::Zeroize;
 
@@ -248,7 +248,8 @@ fn write_headers<const LENGTH: usize>(packet: &mut StampInput<'_>, row: &mut Row
     let (first, second, third, source) = (words(0), words(4), words(8), words(v4::SOURCE));
     let (first, [ttl, protocol, ..]) = ([first[0], first[1], l0, l1], third);
     let sum = |words: [[u8; 4]; 5]| words.into_iter().map(|word| u64::from(u32::from_ne_bytes(word))).sum();
-    let [c0, c1] = (!fold(sum([first, second, [ttl, PROTOCOL, 0, 0], source, prepared.waypoint]))).to_ne_bytes();
+    let [c0, c1] =
+        (!fold_checksum(sum([first, second, [ttl, PROTOCOL, 0, 0], source, prepared.waypoint]))).to_ne_bytes();
     let third = [ttl, PROTOCOL, c0, c1];
     for (out, word) in ip.as_chunks_mut().0.iter_mut().zip([first, second, third, source, prepared.waypoint]) {
         *out = word;

@@ -104,8 +104,8 @@ pub enum LeaveReason {
     TooMany,
     /// It would be longer than the path takes; see [`Outcome::Unchanged`] for what it may be at most.
     TooLong,
-    /// There is no room in front of it.
-    NoRoom,
+    /// There is not enough headroom in its buffer.
+    NoHeadroom,
     /// The route's capabilities are of an epoch that no waypoint accepts now.
     Epoch,
 }
@@ -122,7 +122,7 @@ impl LeaveReason {
         Self::NothingLeft,
         Self::TooMany,
         Self::TooLong,
-        Self::NoRoom,
+        Self::NoHeadroom,
         Self::Epoch,
     ];
 
@@ -139,7 +139,7 @@ impl LeaveReason {
             Self::NothingLeft => "nothing_left",
             Self::TooMany => "too_many",
             Self::TooLong => "too_long",
-            Self::NoRoom => "no_room",
+            Self::NoHeadroom => "no_room",
             Self::Epoch => "epoch",
         }
     }
@@ -315,7 +315,7 @@ impl Stamper {
             });
         }
         if packet.begin < growth {
-            return Err(LeaveReason::NoRoom.into());
+            return Err(LeaveReason::NoHeadroom.into());
         }
         let nonce = if traffic.stamped.is_some() { Nonce::new(now, 0) } else { self.nonces.next(now) };
         Ok((usize::from(route), nonce, traffic.stamped))

@@ -361,7 +361,7 @@ fn without_room_in_front_a_packet_is_left_alone() {
             let mut packets = [OutgoingPacket { buffer: &mut buffer, begin: room, user: None, mark }];
             stamper.stamp(&mut packets, now(), &mut outcomes);
             let whole = 0..grows + web(V4).len();
-            let expected = if fits { Outcome::Stamped(whole) } else { Outcome::from(LeaveReason::NoRoom) };
+            let expected = if fits { Outcome::Stamped(whole) } else { Outcome::from(LeaveReason::NoHeadroom) };
             assert_eq!(outcomes[0], expected);
         }
     }

@@ -192,7 +192,7 @@ pub(crate) fn ones_complement_sum(octets: &[u8]) -> u16 {
 #[inline(always)]
 pub(crate) fn ipv4_header_sum(header: &[u8; IPV4_HEADER]) -> u16 {
     let (words, _) = header.as_chunks::<4>();
-    fold(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
+    fold_checksum(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
 }
 
 /// Whether the checksum of an IPv4 header of twenty octets is correct. Ones' complement counts modulo 0xffff, so the sum of
@@ -207,7 +207,7 @@ fn ipv4_header_is_right(header: &[u8; IPV4_HEADER]) -> bool {
 /// The ones' complement sum of sixteen bits of what `sum` is the sum of, at most 65,536 words of 32 bits.
 #[inline(always)]
 #[must_use]
-pub fn fold(sum: u64) -> u16 {
+pub fn fold_checksum(sum: u64) -> u16 {
     // Adding a word to itself with its halves swapped leaves the end-around carry in the upper half.
     let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
@@ -253,7 +253,7 @@ mod tests {
         for base in [0, 1 << 16, 0xffff, 7 * 0xffff, 1 << 32, 0xffff_ffff, 5 << 32, u64::MAX] {
             (0..70_000).for_each(|less| {
                 let sum = base.wrapping_sub(less);
-                assert_eq!(fold(sum), plain(sum), "{sum:x}");
+                assert_eq!(fold_checksum(sum), plain(sum), "{sum:x}");
             });
         }
         let mut state = 1u64;
