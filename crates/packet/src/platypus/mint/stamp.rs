@@ -143,7 +143,6 @@ pub fn encapsulate(inner: &[u8], route: &Route<'_>, out: &mut Vec<u8>) -> Result
     if let Some(index) = route.hops.iter().position(|hop| !sound(hop)) {
         return Err(MintError::Capability(index));
     }
-    let table = offsets::of(afi);
     let list: usize = route.hops.iter().map(|hop| hop.capability.wire_length()).sum();
 
     out.clear();
