@@ -38,8 +38,11 @@ pub const INTERFACES: [(u16, Link, Option<u16>); 12] = [
     (PEER_SIBLING, Link::Peer, Some(1)),
 ];
 
+/// The octets of [`key`].
+pub const KEY: [u8; 16] = *b"a forwarding key";
+
 pub fn key() -> ForwardingKey {
-    ForwardingKey::new(b"a forwarding key")
+    ForwardingKey::new(&KEY)
 }
 
 /// The AS behind `interface`.

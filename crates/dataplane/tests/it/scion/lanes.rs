@@ -2,8 +2,8 @@
 //! good packets in every lane, and one among them that is not.
 
 use super::fixture::{
-    CHILD_1, CHILD_2, CHILD_SIBLING, CORE_1, CORE_2, HERE, PARENT_1, PARENT_2, PEER_1, PEER_2, TIME, at, config, key,
-    now, router,
+    CHILD_1, CHILD_2, CHILD_SIBLING, CORE_1, CORE_2, HERE, KEY, PARENT_1, PARENT_2, PEER_1, PEER_2, TIME, at, config,
+    key, now, router,
 };
 use super::model::{Model, Verdict};
 use super::packets::{ELSEWHERE, mint, path, template};
@@ -148,9 +148,9 @@ fn assert_as_the_model(model: &Model, packet: &(Vec<u8>, Ingress), got: &(Action
 #[test]
 fn bursts_of_every_size_of_good_packets_are_rewritten_as_the_model_does() {
     let mut source = Random(21);
-    let model = Model { here: HERE, key: key(), down: Vec::new() };
+    let model = Model { here: HERE, key: KEY, down: Vec::new() };
     for kernel in CpuKernel::available() {
-        let keys = Keys::one(ForwardingKey::from_cmac(CmacKey::with_kernel(b"a forwarding key", kernel)));
+        let keys = Keys::one(ForwardingKey::from_cmac(CmacKey::with_kernel(&KEY, kernel)));
         for size in 0..=BURST {
             let mut router = router();
             router.set_keys(keys.clone());
@@ -173,7 +173,7 @@ fn bursts_of_every_size_of_good_packets_are_rewritten_as_the_model_does() {
 #[test]
 fn one_that_is_not_like_the_others_is_found_in_every_place() {
     let mut source = Random(22);
-    let model = Model { here: HERE, key: key(), down: vec![CHILD_2] };
+    let model = Model { here: HERE, key: KEY, down: vec![CHILD_2] };
     let mut router = router();
     router.set_link(CHILD_2, false);
     let (mut refused, mut traced) = (std::collections::BTreeSet::new(), 0);
@@ -221,7 +221,8 @@ fn one_that_is_not_like_the_others_is_found_in_every_place() {
 #[test]
 fn packets_under_two_keys_are_rewritten_under_their_own() {
     let mut source = Random(23);
-    let (old, new, from) = (key(), ForwardingKey::new(b"the following ke"), TIME - 1_800);
+    let next = *b"the following ke";
+    let (old, new, from) = (key(), ForwardingKey::new(&next), TIME - 1_800);
     let mut router = router();
     router.set_keys(Keys::one(old.clone()).rotated(EpochKey { from, key: new.clone() }));
     for mixed in [false, true, true, true] {
@@ -235,7 +236,7 @@ fn packets_under_two_keys_are_rewritten_under_their_own() {
             let wrong = mixed && source.one_in(20);
             let key = if is_new != wrong { &new } else { &old };
             burst.push((way.packet(&mut source, key).encode(), Ingress::External(way.enters)));
-            keys.push(if is_new { new.clone() } else { old.clone() });
+            keys.push(if is_new { next } else { KEY });
         }
         for ((packet, got), key) in burst.iter().zip(process(&mut router, &burst)).zip(keys) {
             assert_as_the_model(&Model { here: HERE, key, down: Vec::new() }, packet, &got);

@@ -1,6 +1,6 @@
 //! SCI-02: the router equals the model, and itself without lanes, on random, mutated and malformed packets.
 
-use super::fixture::{HERE, INTERFACES, key, now, router};
+use super::fixture::{HERE, INTERFACES, KEY, now, router};
 use super::model::{Model, Verdict};
 use super::packets::{mutate, random};
 use crate::common::{Random, times};
@@ -11,7 +11,7 @@ use wayleave_dataplane::scion::{Action, Reason};
 fn compare(seed: u64, count: usize) -> std::collections::BTreeMap<String, usize> {
     let mut source = Random(seed);
     let mut router = router();
-    let mut model = Model { here: HERE, key: key(), down: Vec::new() };
+    let mut model = Model { here: HERE, key: KEY, down: Vec::new() };
     let mut verdicts = std::collections::BTreeMap::new();
     for burst in 0..count.div_ceil(BURST) {
         if burst % 16 == 0 {
@@ -97,7 +97,7 @@ fn the_router_equals_the_model_on_100_million_packets() {
 #[test]
 fn noise_is_refused_as_the_model_refuses_it() {
     let mut source = Random(9);
-    let (mut router, model) = (router(), Model { here: HERE, key: key(), down: Vec::new() });
+    let (mut router, model) = (router(), Model { here: HERE, key: KEY, down: Vec::new() });
     for _ in 0..times("WAYLEAVE_SCION_PACKETS", 1_000_000) / 10 {
         let mut packet: Vec<u8> = (0..source.below(200)).map(|_| source.next() as u8).collect();
         if source.one_in(2) && packet.len() > 40 {
