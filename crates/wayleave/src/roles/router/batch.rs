@@ -18,55 +18,55 @@ pub struct Batch<'a> {
     pub kind: PortKind,
     frames: [Frame<'a>; BURST],
     senders: [&'a SocketAddr; BURST],
-    /// The index of each packet in its burst.
-    packets: [usize; BURST],
+    /// Each packet's index in its burst, and its length there.
+    packets: [(u32, u32); BURST],
     count: usize,
 }
 
-/// The length of each packet of a batch after it was processed.
-pub struct Lengths {
-    packets: [(usize, usize); BURST],
+/// The packets of a batch that processing made shorter, as answers are: index in the burst, and new length.
+pub struct Shortened {
+    packets: [(u32, u32); BURST],
     count: usize,
 }
 
 impl<'a> Batch<'a> {
-    /// Gathers the packets of `burst` from `first` on. Returns also how many were left out, since their senders may not send
-    /// to this port.
-    #[inline]
-    pub fn gather<F: Format>(
-        format: &F,
-        (port, kind): (usize, PortKind),
-        burst: &'a mut Burst,
-        first: usize,
-    ) -> (Self, u64) {
-        let mut batch = Self {
+    /// A batch without packets. It is filled in place: a batch is too large to be copied for every 64 packets.
+    #[inline(always)]
+    pub fn new(port: usize, kind: PortKind) -> Self {
+        Self {
             port,
             kind,
             frames: std::array::from_fn(|_| Frame { octets: &mut [], ingress: Ingress::Internal }),
             senders: [&NOWHERE; BURST],
-            packets: [0; BURST],
+            packets: [(0, 0); BURST],
             count: 0,
-        };
-        let mut unknown = 0;
+        }
+    }
+
+    /// Gathers the packets of `burst` from `first` on. Returns how many were left out, since their senders may not send to
+    /// this port.
+    #[inline]
+    pub fn gather<F: Format>(&mut self, format: &F, burst: &'a mut Burst, first: usize) -> u64 {
+        let mut strangers = 0;
         // Packets in a row from one sender share one address in the burst: comparing the pointer is enough to know that
         // the answer for the packet before holds for this one too.
         let mut last = None;
         for (number, (from, octets)) in burst.packets_mut(first).take(BURST).enumerate() {
             let ingress = match last {
                 Some((same, ingress)) if std::ptr::eq(same, from) => ingress,
-                _ => format.classify(kind, from),
+                _ => format.classify(self.kind, from),
             };
             last = Some((from, ingress));
             let Some(ingress) = ingress else {
-                unknown += 1;
+                strangers += 1;
                 continue;
             };
-            batch.frames[batch.count] = Frame { octets, ingress };
-            batch.senders[batch.count] = from;
-            batch.packets[batch.count] = first + number;
-            batch.count += 1;
+            self.packets[self.count] = ((first + number) as u32, octets.len() as u32);
+            self.frames[self.count] = Frame { octets, ingress };
+            self.senders[self.count] = from;
+            self.count += 1;
         }
-        (batch, unknown)
+        strangers
     }
 
     /// The packets, for a router to process.
@@ -79,7 +79,7 @@ impl<'a> Batch<'a> {
     #[inline]
     pub fn packets(&self) -> impl Iterator<Item = (usize, &Frame<'a>, &'a SocketAddr)> {
         let packets = self.packets.iter().zip(&self.frames).zip(&self.senders).take(self.count);
-        packets.map(|((packet, frame), from)| (*packet, frame, *from))
+        packets.map(|(((packet, _), frame), from)| (*packet as usize, frame, *from))
     }
 
     /// Leaves out the packets for which `is_kept` answers `false`; the others stay in order.
@@ -97,22 +97,26 @@ impl<'a> Batch<'a> {
     }
 
     /// Ends the use of the burst's memory.
-    #[inline]
-    pub fn into_lengths(self) -> Lengths {
-        let mut lengths = Lengths { packets: [(0, 0); BURST], count: self.count };
-        for (length, (packet, frame, _)) in lengths.packets.iter_mut().zip(self.packets()) {
-            *length = (packet, frame.octets.len());
+    #[inline(always)]
+    pub fn into_shortened(self) -> Shortened {
+        let mut shortened = Shortened { packets: [(0, 0); BURST], count: 0 };
+        for ((packet, before), frame) in self.packets.iter().zip(&self.frames).take(self.count) {
+            let length = frame.octets.len() as u32;
+            if length != *before {
+                shortened.packets[shortened.count] = (*packet, length);
+                shortened.count += 1;
+            }
         }
-        lengths
+        shortened
     }
 }
 
-impl Lengths {
-    /// Cuts the packets of the burst where processing made them shorter, as answers are.
-    #[inline]
+impl Shortened {
+    /// Cuts these packets of the burst.
+    #[inline(always)]
     pub fn apply(&self, burst: &mut Burst) {
         for (packet, length) in &self.packets[..self.count] {
-            burst.shorten(*packet, *length);
+            burst.shorten(*packet as usize, *length as usize);
         }
     }
 }

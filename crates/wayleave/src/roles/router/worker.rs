@@ -163,10 +163,10 @@ impl<F: Format> Worker<F> {
         let kind = self.ports[port].kind;
         for first in (0..count).step_by(BURST) {
             let Self { format, burst, out, .. } = self;
-            let (mut batch, strangers) = Batch::gather(format, (port, kind), burst, first);
+            let mut batch = Batch::new(port, kind);
+            out.counters.strangers += batch.gather(format, burst, first);
             format.process(&mut batch, now, out);
-            batch.into_lengths().apply(burst);
-            out.counters.strangers += strangers;
+            batch.into_shortened().apply(burst);
             // The memory for longer packets holds those of one batch.
             if !self.out.grown.is_empty() {
                 self.send();
