@@ -1,4 +1,4 @@
-//! BFD between SCION routers: what dies is noticed, told to senders, and taken back when it lives again.
+//! BFD between SCION routers: links of a dead router go down, senders get SCMP errors, and the links come up again.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroU32;
@@ -32,7 +32,7 @@ pub(crate) fn are(router: &Router, states: serde_json::Value) {
 
 /// Three ASes in a row, the middle one with a router for each of its neighbours.
 #[test]
-fn a_dead_router_is_noticed_told_to_senders_and_taken_back() {
+fn a_dead_router_takes_its_links_down_senders_get_scmp_errors_and_the_links_come_up_again() {
     let folder = Folder::new("bfd");
     (0..3).for_each(|index| folder.keys(&format!("{index}.key"), "scion", &[(0, KEYS[index])]));
     let errors = socket("127.0.0.1:0");
@@ -77,22 +77,22 @@ fn a_dead_router_is_noticed_told_to_senders_and_taken_back() {
     are(&routers[2], serde_json::json!({ "interface 2": "down", "sibling 0": "up" }));
     // An answer is never longer than the question.
     send(&[0; 100]);
-    let told = Message::ExternalInterfaceDown { isd_as: name(1), interface: DOWN.into() };
-    assert_eq!(error(&errors), told);
+    let expected = Message::ExternalInterfaceDown { isd_as: name(1), interface: DOWN.into() };
+    assert_eq!(error(&errors), expected);
     // And then the other router of the middle AS.
     routers[2].kill();
     are(&routers[1], serde_json::json!({ "interface 1": "up", "sibling 0": "down" }));
     send(&[0; 100]);
-    let told = Message::InternalConnectivityDown { isd_as: name(1), ingress: UP.into(), egress: DOWN.into() };
-    assert_eq!(error(&errors), told);
+    let expected = Message::InternalConnectivityDown { isd_as: name(1), ingress: UP.into(), egress: DOWN.into() };
+    assert_eq!(error(&errors), expected);
     // A reload neither ends sessions nor brings up what is down.
     routers[1].reload();
     are(&routers[1], serde_json::json!({ "interface 1": "up", "sibling 0": "down" }));
     send(&[0; 100]);
-    assert_eq!(error(&errors), told);
+    assert_eq!(error(&errors), expected);
     assert_eq!(routers[1].count("reasons", "link_down"), 2);
-    routers[2].again();
-    routers[3].again();
+    routers[2].start_process();
+    routers[3].start_process();
     all_up(&routers);
     send(b"last");
     assert_eq!(Packet::decode(&receive(&bob).0).expect("sound").payload[8..], *b"last");

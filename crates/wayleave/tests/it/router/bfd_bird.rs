@@ -1,4 +1,4 @@
-//! BFD with a program of another make: BIRD's, whose packets a relay takes out of UDP and puts into SCION, and back.
+//! BFD with BIRD, whose packets a relay moves between UDP and SCION.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -145,7 +145,7 @@ fn bird_and_a_router_keep_a_session_and_notice_each_others_end() {
         are(&router, session("up"));
         router.kill();
         eventually("BIRD notices", || bird.ask("show bfd sessions").contains("Down"));
-        router.again();
+        router.start_process();
         are(&router, session("up"));
         eventually("BIRD's session is up again", || bird.is(["Up", "0.300", "1.000"]));
         assert_eq!(router.status()["bfd"]["malformed"], 0);

@@ -1,4 +1,4 @@
-//! A running router, its folder and its page.
+//! A running router, its folder and its status page.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use crate::common::metrics::assert_named_by_the_rule;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder that is gone when the test ends well.
+/// A folder that is removed when the test passes.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -84,12 +84,12 @@ impl Router {
         let page = page.expect("in its place").expect("a port").to_string();
         folder.write(&format!("{name}.toml"), &format!("{config}[status]\nlisten = \"{page}\"\n"));
         let mut router = Self { name: name.to_owned(), folder: folder.0.clone(), place, child: None, page };
-        router.again();
+        router.start_process();
         router
     }
 
-    /// Starts it once more.
-    pub(crate) fn again(&mut self) {
+    /// Starts the process, for the first time or after a kill.
+    pub(crate) fn start_process(&mut self) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join(format!("{}.log", self.name)));
         let mut command = self.place.command(env!("CARGO_BIN_EXE_wayleave"));
         command.args(["run", "router", "--config", &format!("{}.toml", self.name)]).current_dir(&self.folder);
@@ -134,16 +134,16 @@ impl Router {
         fs::read_to_string(self.folder.join(format!("{}.log", self.name))).unwrap_or_default()
     }
 
-    /// How often it says that it has read its configuration again.
+    /// How often it has reloaded its configuration, by its log.
     pub(crate) fn reloads(&self) -> usize {
         self.log().matches("configuration reloaded").count()
     }
 
-    /// Lets it read its configuration again, and waits until it has.
+    /// Reloads the configuration, and waits until that is done.
     pub(crate) fn reload(&self) {
         let before = self.reloads();
         self.signal("-HUP");
-        eventually("the configuration is read again", || self.reloads() > before);
+        eventually("the configuration is reloaded", || self.reloads() > before);
     }
 }
 

@@ -1,4 +1,4 @@
-//! ICING packets over three nodes: the way that was agreed on, and what dies where it was left.
+//! ICING packets over three nodes: on the path that all consented to, and off it.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -140,7 +140,7 @@ impl Chain {
 }
 
 #[test]
-fn packets_pass_three_nodes_on_the_way_agreed_and_die_where_they_leave_it() {
+fn packets_pass_three_nodes_on_the_consented_path_and_are_dropped_where_they_leave_it() {
     let chain = Chain::start("icing");
     let (path, order) = (path(&[0, 1, 2, 3]), [0, 1, 2, 3]);
     let honest = sender(&order, &path);

@@ -78,7 +78,7 @@ fn sender_with(tag: Tag) -> Sender {
 }
 
 #[test]
-fn accounts_by_tag_are_never_over_after_a_kill_and_what_was_journalled_is_not_lost() {
+fn accounts_by_tag_are_never_too_high_after_a_kill_and_what_was_journalled_is_not_lost() {
     let mut node = Node::start("icing-accounts", "");
     let senders = TAGS.map(sender_with);
     let (mut sent, mut number) = (0, 0);
@@ -99,7 +99,7 @@ fn accounts_by_tag_are_never_over_after_a_kill_and_what_was_journalled_is_not_lo
         send(&node, 50);
         sent = before + 150;
         node.router.kill();
-        node.router.again();
+        node.router.start_process();
         let (restored, octets) = node.account(5);
         assert!((before + 100..=sent).contains(&restored), "{restored} of {}..={sent}", before + 100);
         assert_eq!(octets, restored * 200);
@@ -117,7 +117,7 @@ fn accounts_by_tag_are_never_over_after_a_kill_and_what_was_journalled_is_not_lo
 }
 
 #[test]
-fn accounts_that_are_not_there_or_would_not_last_are_refused() {
+fn accounts_that_are_not_defined_or_not_kept_are_refused() {
     let folder = Folder::new("icing-accounts-refused");
     folder.keys("1.key", "icing", &[(0, key(1))]);
     let head = |state: &str, icing: &str, link: &str| {
@@ -153,7 +153,7 @@ fn accounts_that_are_not_there_or_would_not_last_are_refused() {
 
 /// ICD-11: what a batching sender sent as one message is verified packet by packet; the least and the greatest payload pass.
 #[test]
-fn of_many_packets_in_one_message_each_is_verified_by_itself() {
+fn each_packet_of_a_merged_message_is_verified_by_itself() {
     let Node { router, service, host, entry, folder: _folder } = Node::start("icing-merged", "");
     let honest = sender(&[0, 1], &path(&[0, 1]));
     let from: SocketAddr = host.local_addr().expect("bound");
@@ -207,7 +207,7 @@ fn without_an_identity_a_node_reports_nothing() {
 /// its end.
 #[test]
 #[ignore = "waits two minutes for a window to be closed"]
-fn a_node_signs_what_came_on_each_path() {
+fn a_node_signs_what_it_received_on_each_path() {
     let node = Node::start("icing-reports", "identity = \"node.identity\"\n");
     let honest = sender(&[0, 1], &path(&[0, 1]));
     let mut number = 0;

@@ -187,8 +187,9 @@ fn two_waypoints_rewrite_and_answer_in_icmp() {
 
 /// A message goes to the thread of its first packet; the copies behind the first packets are of one packet.
 #[test]
-fn of_copies_that_reach_several_threads_one_passes() {
-    if netns::enter_for_test("router::platypus::of_copies_that_reach_several_threads_one_passes").is_none() {
+fn one_of_several_copies_passes_whichever_threads_receive_them() {
+    if netns::enter_for_test("router::platypus::one_of_several_copies_passes_whichever_threads_receive_them").is_none()
+    {
         return;
     }
     const MESSAGES: u32 = 200;
@@ -227,9 +228,9 @@ fn of_copies_that_reach_several_threads_one_passes() {
 }
 
 #[test]
-fn counters_are_never_over_after_a_kill_and_what_was_journalled_is_not_lost() {
+fn counters_are_never_too_high_after_a_kill_and_what_was_journalled_is_not_lost() {
     if netns::enter_for_test(
-        "router::platypus::counters_are_never_over_after_a_kill_and_what_was_journalled_is_not_lost",
+        "router::platypus::counters_are_never_too_high_after_a_kill_and_what_was_journalled_is_not_lost",
     )
     .is_none()
     {
@@ -256,7 +257,7 @@ fn counters_are_never_over_after_a_kill_and_what_was_journalled_is_not_lost() {
         }
         sent = before + 300;
         router.kill();
-        router.again();
+        router.start_process();
         let restored = account(&router);
         assert!((before + 200..=sent).contains(&restored), "{restored} of {}..={sent}", before + 200);
         sent = restored;
@@ -299,7 +300,7 @@ fn a_list_of_revocations_is_taken_over_and_an_older_one_is_not() {
     // Not even after a restart is an older list taken.
     router.kill();
     publish(1, &[]);
-    router.again();
+    router.start_process();
     eventually("the older list is refused", || router.log().contains("which was in force before"));
     send(&mut host);
     eventually("nothing passes", || router.count("reasons", "revocations-unknown") > 0);

@@ -62,7 +62,7 @@ fn a_misconfigured_router_does_not_start_and_says_why() {
 }
 
 #[test]
-fn limits_that_mean_nothing_are_refused() {
+fn limits_out_of_range_are_refused() {
     let folder = Folder::new("limits");
     folder.keys("router.key", "platypus", &[(0, [1; 16])]);
     let platypus = "[forwarding]\nformat = \"platypus\"\nkeys = \"router.key\"\nstate = \"s\"\n[platypus]\n\
@@ -110,7 +110,7 @@ fn a_key_file_that_is_not_this_routers_alone_is_refused() {
 }
 
 #[test]
-fn the_configuration_to_start_from_passes_check_and_keys_are_added_in_order() {
+fn the_template_passes_check_and_keys_are_added_in_order() {
     let folder = Folder::new("init");
     let run = |arguments: &[&str], code| {
         let output = folder.run(arguments);

@@ -61,7 +61,7 @@ fn a_list_is_added_to_and_printed_as_it_is_read() {
 }
 
 #[test]
-fn a_list_that_cannot_be_continued_stays_as_it_is() {
+fn a_list_that_cannot_be_continued_stays_unchanged() {
     let folder = Folder::new("revoke-refused");
     let (key, other) = (signer(&folder, "signer.key"), signer(&folder, "other.key"));
     revoke(&folder, &["7"]);

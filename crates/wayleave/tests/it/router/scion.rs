@@ -278,7 +278,7 @@ fn beyond_the_configured_limit_of_wrong_macs_no_mac_is_checked_until_a_reload_li
 }
 
 #[test]
-fn a_packet_from_a_strange_address_is_not_taken_for_a_neighbours() {
+fn a_packet_from_an_unknown_address_is_not_a_neighbours() {
     let folder = Folder::new("stranger");
     let middle = Middle::new(&folder);
     let packet = at_the_second_hop(&segment(now() - 60, KEYS), 1, Middle::hosts());
@@ -384,7 +384,7 @@ fn af_xdp_forwards_what_udp_does() {
     // The kernel may still be busy removing what a killed router left on the interfaces.
     for number in 0..20u32 {
         router.kill();
-        router.again();
+        router.start_process();
         provider.send_to(&at_the_second_hop(&segment, number, Middle::hosts()), "10.1.0.1:5000").expect("sent");
         assert_eq!(receive(&customer).0.last_chunk(), Some(&number.to_be_bytes()), "{}", router.log());
     }

@@ -164,7 +164,7 @@ fn packets_are_stamped_on_their_way_and_pass_a_waypoint() {
 }
 
 #[test]
-fn capabilities_are_minted_and_handed_on_within_their_bounds_and_read_by_their_owner_alone() {
+fn capabilities_are_minted_and_delegated_within_their_bounds_and_read_by_their_owner_alone() {
     let folder = Folder::new("capabilities");
     mint(&folder);
     let shown: Value = serde_json::from_str(&ok(&folder, &["keys", "show", "edge.cap", "--json"])).expect("JSON");
