@@ -10,7 +10,7 @@ use wayleave_crypto::lanes::{CpuKernel, LANES};
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::platypus::Forwarding;
 use wayleave_dataplane::platypus::lanes::{BurstVerifier, Decision, Verdicts};
-use wayleave_packet::platypus::header::{Packet};
+use wayleave_packet::platypus::header::Packet;
 use wayleave_packet::platypus::mint::reply::ReplyOption;
 use wayleave_packet::platypus::mint::{self, Hop, Position, StampKey, WaypointKey, WaypointKeys};
 use wayleave_packet::platypus::verify::{IcmpError, Policy, Verdict, Waypoint, decapsulate, icmp, verify};
