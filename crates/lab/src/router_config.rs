@@ -18,7 +18,7 @@ pub struct RouterConfig {
     pub lowers: Option<LargeCommunity>,
 }
 
-/// One session of a [`Site`].
+/// One session of a [`RouterConfig`].
 #[derive(Debug, Clone)]
 pub struct Neighbour {
     pub name: String,

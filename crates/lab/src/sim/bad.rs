@@ -74,7 +74,7 @@ impl Sim {
     /// Runs for `time` of virtual time without reconnecting links.
     ///
     /// # Panics
-    /// If that takes more than [`MAX_STEPS`]: a process sends without end.
+    /// If that takes more than `MAX_STEPS`: a process sends without end.
     pub fn run_for(&mut self, time: Duration) {
         let until = self.now.instant + time;
         let mut steps = 0;
