@@ -1,7 +1,7 @@
 //! What the attesting proxy and a route-server member share: queues of routes, the jobs that validate and sign them, keys,
 //! policy, and the clock.
 //!
-//! A machine names its routes as it likes (`K`), and decides where routes go; [`Pipeline`] decides with which keys, rules
+//! A machine names its routes as it likes (`K`), and decides where routes go; `Pipeline` decides with which keys, rules
 //! and times they are validated and signed.
 
 mod counts;

@@ -1,8 +1,8 @@
 //! Two BGP sessions, each of which passes for the far end of the other: what comes in at one goes out at the other, and
 //! they end together.
 //!
-//! A connection waits, read and not answered ([`super::open_timeout`]), until the OPENs of both ends are known. Then each
-//! end gets a [`bgp::peer`](wayleave_bgp::peer) whose OPEN is the other end's, rewritten ([`super::open_rewrite`]).
+//! A connection waits, read and not answered (`open_timeout`), until the OPENs of both ends are known. Then each
+//! end gets a [`bgp::peer`](wayleave_bgp::peer) whose OPEN is the other end's, rewritten (`open_rewrite`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
