@@ -1,4 +1,4 @@
-//! ClockDoubt of our own clock: when many origins seem to be wrong about the time, it is we who are.
+//! Doubt of our own clock: when many origins seem to be wrong about the time, it is we who are.
 
 use std::collections::BTreeMap;
 

@@ -63,7 +63,7 @@ pub struct Context<'a> {
     pub view: &'a View,
     pub rules: &'a Rules,
     pub clock: Clock,
-    /// The directories of the exchanges at which this receiver is, old and new while they change.
+    /// Trees over the members of the exchanges at which this receiver is (one for each member set), old and new while they change.
     pub directories: &'a [Tree],
 }
 

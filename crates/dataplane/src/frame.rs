@@ -9,7 +9,7 @@ pub enum Ingress {
     External(u16),
     /// From another router of this AS, by its index in the configuration.
     Sibling(u16),
-    /// From a host of this AS.
+    /// From a host of this AS. Also every Platypus packet: nothing in its checks depends on where it came in.
     Internal,
 }
 

@@ -1,4 +1,4 @@
-//! The verified objects as validation uses them.
+//! The verified objects as validation uses them: what is known of origins. Not a status view, and not the parties' view.
 
 use std::collections::{HashMap, HashSet};
 

@@ -53,7 +53,7 @@ pub enum Input {
     JobDone(JobResult),
     /// The PKI lists other keys, records or origins.
     View(Arc<View>),
-    /// The directories of the exchanges have changed.
+    /// The trees over the members of the exchanges (one for each member set, old and new) have changed. `run attest` gives none.
     Directories(Arc<Vec<Tree>>),
     Policy(Policy),
     /// The reserve with this id is durable.

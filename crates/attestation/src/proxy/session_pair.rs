@@ -176,7 +176,7 @@ impl SessionPair {
         self.pool.sweep();
     }
 
-    /// `to` is to have this route, or none with this key.
+    /// `to` is to have this route, or none for this prefix and path identifier.
     pub fn route(&mut self, to: Side, nlri: Nlri, attributes: Option<Arc<Attributes>>) {
         self.peer(to, peer::Input::Path { nlri, attributes });
     }

@@ -1,4 +1,5 @@
-//! Which packets a group of sockets receives apart, before any header is decoded: offsets into the common header.
+//! Steering: which packets the kernel puts into the queue for control traffic, and by which octets it chooses the socket for
+//! the others, before any header is decoded. Offsets are into the common header. Not the flow classes of `flow_class`.
 
 use wayleave_packet::scion::next_header;
 

@@ -109,7 +109,7 @@ pub enum ConfigError {
     IsdAs(IsdAs),
 }
 
-/// An interface as the router looks it up, by its number.
+/// An interface as the router looks it up, by its number; no `packets::Port`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Port {
     pub(super) link: Link,

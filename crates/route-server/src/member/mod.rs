@@ -2,8 +2,9 @@
 //! was chosen.
 //!
 //! A member has a link to each party and one session over both: when either link fails, both are connected again. It
-//! accepts a tick only when both parties sent the same. What it sends depends on public information alone: the prefixes
-//! that it announces, the size class of each route, the member set, and the instances that a tick lists.
+//! accepts a tick (one batch as one member sees it) only when both parties sent the same. What it sends depends on public
+//! information alone: the prefixes that it announces, the size class of each route, the member set, and the instances (the
+//! candidates of a prefix) that a tick lists.
 
 mod announce;
 mod receive;

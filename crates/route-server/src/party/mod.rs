@@ -6,8 +6,8 @@
 //! both hold and both *evaluate* Select-Best; each sends its share of the result to the member. Nothing is delivered or
 //! evaluated before the views were compared.
 //!
-//! What both parties do alike is in `State`; what only party 1 does in `Sequencer`, what only party 2 does in
-//! `Follower`.
+//! What both parties do alike is in `State` (`state`, `batch`, `round`); what only party 1 does in `Sequencer`, what only
+//! party 2 does in `Follower`. Both are called through the trait `Role` (`role`), which is not a role of `wayleave run`.
 
 mod batch;
 mod engine;

@@ -251,7 +251,7 @@ pub fn log_clock_stepped(seconds: i64) -> Value {
     json!({ "event": "clock", "stepped_secs": seconds })
 }
 
-/// Metrics of a member's attestor.
+/// Metrics of a member's attestation.
 pub fn metrics(status: &member::Status) -> Vec<Metric> {
     let (gauge, counter, counts) = (Metric::gauge, Metric::counter, &status.counts);
     let mut metrics = vec![

@@ -1,4 +1,5 @@
-//! The driver of one BGP peer: TCP, the clock, the log and the view, around [`wayleave_bgp::peer`].
+//! The driver of the BGP session with a member's router, also used by `wayleave lab`: TCP, the clock, the log and the view,
+//! around [`wayleave_bgp::peer`]. `run attest` drives its peers inside its machine.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;

@@ -60,7 +60,7 @@ impl SigningQueue {
         self.routes.next_burst(SIGNING_BURST)
     }
 
-    /// Whether the job in flight is stale. See [`SigningQueue::end_job`].
+    /// Whether the target, a key or the clock changed since the job in flight began.
     pub(crate) fn is_stale(&self) -> bool {
         self.is_stale
     }

@@ -35,7 +35,7 @@ pub struct Router {
     isd_as: IsdAs,
     address: HostAddress,
     ports: Box<[Option<Port>]>,
-    /// The ports once more, in the form that the lanes use.
+    /// The interfaces (`ports`) once more, in the form that the lanes use.
     transit_links: TransitLinks,
     keys: Keys,
     answers: TokenBucket,

@@ -70,7 +70,7 @@ impl MemberView {
         daemon::query(&self.events, query).await
     }
 
-    /// The member's status, and the attestor's if there is one.
+    /// The member's status, and that of its attestation if it is configured.
     async fn proxy(&self) -> Result<(MemberStatus, Option<member::Status>), ViewError> {
         self.query(|proxy| (proxy.status(), proxy.attestation_status())).await
     }

@@ -1,4 +1,5 @@
-//! The packets of one port that a format processes in one call.
+//! The packets of one port that a format processes in one call: at most [`BURST`], which is what `dataplane` calls a burst. What
+//! a port has received at once may be several batches.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -1,4 +1,7 @@
 //! `run router`: the verifying router. Threads forward; the rest of the process reaches them between two bursts.
+//!
+//! A packet's way: `worker` receives a burst, `batch` gathers 64 packets of it, the format's `process` decides (`format`, and
+//! the folder of each format), `output` queues what leaves. `supervisor` and `threads` are the process around that.
 
 mod batch;
 mod counters;
