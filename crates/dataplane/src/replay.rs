@@ -44,7 +44,7 @@ const QUOTAS: u64 = 1 << 12;
 /// One cache line, in which a packet has one position in each word of `positions`: one fetch tests all periods.
 #[derive(Default)]
 #[repr(align(64))]
-struct Line {
+struct CacheLine {
     /// The period up to which the positions are cleared, or [`LOCKED`].
     period: AtomicU64,
     positions: [AtomicU64; WORDS],
@@ -101,7 +101,7 @@ impl Shifts {
 /// What the threads share.
 struct SharedFilter {
     cipher: Aes128,
-    lines: Box<[Line]>,
+    lines: Box<[CacheLine]>,
     /// The latest period in the upper half, and in the lower half how much of its capacity has been handed out.
     taken: AtomicU64,
     capacity: u64,
@@ -123,7 +123,7 @@ impl ReplayFilter {
     pub fn new(key: &Key128, capacity: usize) -> Self {
         let capacity = capacity.clamp(1, u32::MAX as usize);
         let lines = (capacity * POSITIONS_PER_PACKET).div_ceil(WORDS * POSITIONS);
-        let lines = (0..lines).map(|_| Line::default()).collect();
+        let lines = (0..lines).map(|_| CacheLine::default()).collect();
         let cipher = Aes128::new(key.expose());
         let shared = SharedFilter { cipher, lines, taken: AtomicU64::new(0), capacity: capacity as u64 };
         Self { shared: Arc::new(shared), period: 0, quota: 0, is_full: false }
@@ -225,7 +225,7 @@ impl ReplayFilter {
 
 impl SharedFilter {
     #[inline(always)]
-    fn line(&self, hash: u128) -> &Line {
+    fn line(&self, hash: u128) -> &CacheLine {
         &self.lines[(((hash >> 96) as u64 * self.lines.len() as u64) >> 32) as usize]
     }
 
@@ -251,11 +251,11 @@ impl SharedFilter {
 
 /// A line that this thread alone reads and writes, until the guard is dropped.
 struct LineGuard<'a> {
-    line: &'a Line,
+    line: &'a CacheLine,
     period: u64,
 }
 
-impl Line {
+impl CacheLine {
     /// Without a lock, where there is no other thread.
     #[inline(always)]
     fn guard_alone(&self) -> LineGuard<'_> {

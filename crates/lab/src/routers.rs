@@ -74,7 +74,7 @@ pub enum RoutersError {
 }
 
 /// How to find or fetch a router.
-struct Wanted {
+struct RouterPackage {
     name: &'static str,
     package: &'static str,
     /// Programs that the laboratory runs.
@@ -85,7 +85,7 @@ struct Wanted {
     version: (&'static str, &'static str),
 }
 
-const BIRD: Wanted = Wanted {
+const BIRD: RouterPackage = RouterPackage {
     name: "BIRD",
     package: "bird2",
     programs: &["bird", "birdcl"],
@@ -93,7 +93,7 @@ const BIRD: Wanted = Wanted {
     version: ("bird", "--version"),
 };
 
-const FRR: Wanted = Wanted {
+const FRR: RouterPackage = RouterPackage {
     name: "FRR",
     package: "frr",
     programs: &["zebra", "bgpd", "vtysh"],
@@ -118,53 +118,53 @@ pub fn default_cache() -> PathBuf {
 }
 
 fn locate_or_fetch_one(
-    wanted: &Wanted,
+    router: &RouterPackage,
     cache: &Path,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Installation, RoutersError> {
-    if let Some(found) = on_this_system(wanted) {
+    if let Some(found) = on_this_system(router) {
         return Ok(found);
     }
     // A complete cache may be read-only; only filling it needs write access.
-    if let Some(found) = fs::canonicalize(cache).ok().and_then(|path| Cache { path }.installation(wanted)) {
+    if let Some(found) = fs::canonicalize(cache).ok().and_then(|path| Cache { path }.installation(router)) {
         return Ok(found);
     }
     let cache = Cache::open(cache)?;
     let _alone = cache.lock()?;
-    if let Some(found) = cache.installation(wanted) {
+    if let Some(found) = cache.installation(router) {
         return Ok(found);
     }
-    progress(&format!("fetching {} as a Debian package (nothing is installed)", wanted.name));
-    cache.fetch(wanted)?;
-    cache.installation(wanted).ok_or_else(|| RoutersError::Tool {
-        name: wanted.name,
+    progress(&format!("fetching {} as a Debian package (nothing is installed)", router.name));
+    cache.fetch(router)?;
+    cache.installation(router).ok_or_else(|| RoutersError::Tool {
+        name: router.name,
         action: "running the fetched binaries".to_owned(),
-        detail: format!("{} does not print its version", wanted.version.0),
+        detail: format!("{} does not print its version", router.version.0),
     })
 }
 
-fn on_this_system(wanted: &Wanted) -> Option<Installation> {
-    let mut binaries: Vec<PathBuf> = wanted.directories.iter().map(|d| Path::new("/").join(d)).collect();
+fn on_this_system(router: &RouterPackage) -> Option<Installation> {
+    let mut binaries: Vec<PathBuf> = router.directories.iter().map(|d| Path::new("/").join(d)).collect();
     binaries.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
-    installation(wanted, binaries, Vec::new(), true)
+    installation(router, binaries, Vec::new(), true)
 }
 
 fn installation(
-    wanted: &Wanted,
+    router: &RouterPackage,
     binaries: Vec<PathBuf>,
     libraries: Vec<PathBuf>,
     from_system: bool,
 ) -> Option<Installation> {
-    let complete = wanted.programs.iter().all(|name| find_program(name, &binaries).is_some());
+    let complete = router.programs.iter().all(|name| find_program(name, &binaries).is_some());
     let mut found = Installation { binaries, libraries, version: String::new(), from_system };
-    found.version = complete.then(|| version(wanted, &found))??;
+    found.version = complete.then(|| version(router, &found))??;
     Some(found)
 }
 
 /// The first version number that the router prints; `None` if it cannot run.
-fn version(wanted: &Wanted, installed: &Installation) -> Option<String> {
-    let mut command = Command::new(installed.program(wanted.version.0));
-    installed.prepare(command.arg(wanted.version.1));
+fn version(router: &RouterPackage, installed: &Installation) -> Option<String> {
+    let mut command = Command::new(installed.program(router.version.0));
+    installed.prepare(command.arg(router.version.1));
     let Output { stdout, stderr, status } = command.output().ok()?;
     let text = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
     let number = text.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
@@ -205,18 +205,18 @@ impl Cache {
         self.path.join("root")
     }
 
-    fn binaries(&self, wanted: &Wanted) -> Vec<PathBuf> {
-        wanted.directories.iter().map(|directory| self.root().join(directory)).collect()
+    fn binaries(&self, router: &RouterPackage) -> Vec<PathBuf> {
+        router.directories.iter().map(|directory| self.root().join(directory)).collect()
     }
 
     /// Marks a router as completely unpacked.
-    fn stamp(&self, wanted: &Wanted) -> PathBuf {
-        self.root().join(format!(".{}-complete", wanted.package))
+    fn stamp(&self, router: &RouterPackage) -> PathBuf {
+        self.root().join(format!(".{}-complete", router.package))
     }
 
-    fn installation(&self, wanted: &Wanted) -> Option<Installation> {
-        self.stamp(wanted).exists().then_some(())?;
-        installation(wanted, self.binaries(wanted), self.libraries(), false)
+    fn installation(&self, router: &RouterPackage) -> Option<Installation> {
+        self.stamp(router).exists().then_some(())?;
+        installation(router, self.binaries(router), self.libraries(), false)
     }
 
     /// Folders of the cache with shared objects: `usr/lib`, `lib` and what lies up to two levels below.
@@ -229,52 +229,52 @@ impl Cache {
         found
     }
 
-    fn fetch(&self, wanted: &Wanted) -> Result<(), RoutersError> {
+    fn fetch(&self, router: &RouterPackage) -> Result<(), RoutersError> {
         for tool in ["apt-get", "dpkg-deb", "ldd"] {
             let path = ["/usr/bin", "/bin", "/usr/sbin"].map(PathBuf::from);
-            find_program(tool, &path).ok_or(RoutersError::NoPackages { name: wanted.name, tool })?;
+            find_program(tool, &path).ok_or(RoutersError::NoPackages { name: router.name, tool })?;
         }
-        let mut depends = self.unpack(wanted, wanted.package)?;
+        let mut depends = self.unpack(router, router.package)?;
         for _ in 0..LIBRARY_ROUNDS {
-            let missing = self.missing_libraries(wanted);
+            let missing = self.missing_libraries(router);
             if missing.is_empty() {
-                return fs::write(self.stamp(wanted), "").map_err(|error| self.error(error));
+                return fs::write(self.stamp(router), "").map_err(|error| self.error(error));
             }
             let packages = packages_of(&missing, &depends);
             if packages.is_empty() {
-                return Err(RoutersError::Libraries { name: wanted.name, libraries: missing.join(", ") });
+                return Err(RoutersError::Libraries { name: router.name, libraries: missing.join(", ") });
             }
             for package in packages {
-                depends.extend(self.unpack(wanted, &package)?);
+                depends.extend(self.unpack(router, &package)?);
             }
         }
-        Err(RoutersError::Libraries { name: wanted.name, libraries: self.missing_libraries(wanted).join(", ") })
+        Err(RoutersError::Libraries { name: router.name, libraries: self.missing_libraries(router).join(", ") })
     }
 
     /// Downloads a package and unpacks it; returns the names of the packages that it depends on.
-    fn unpack(&self, wanted: &Wanted, package: &str) -> Result<Vec<String>, RoutersError> {
-        self.download(wanted, package)?;
+    fn unpack(&self, router: &RouterPackage, package: &str) -> Result<Vec<String>, RoutersError> {
+        self.download(router, package)?;
         let deb = self.newest_deb(package).ok_or_else(|| RoutersError::Tool {
-            name: wanted.name,
+            name: router.name,
             action: format!("apt-get download {package}"),
             detail: "no package file appeared".to_owned(),
         })?;
         let mut extract = Command::new("dpkg-deb");
-        run(wanted, extract.arg("-x").arg(&deb).arg(self.root()))?;
+        run(router, extract.arg("-x").arg(&deb).arg(self.root()))?;
         let mut fields = Command::new("dpkg-deb");
-        let depends = run(wanted, fields.arg("-f").arg(&deb).arg("Depends"))?;
+        let depends = run(router, fields.arg("-f").arg(&deb).arg("Depends"))?;
         Ok(names_of_dependencies(&depends))
     }
 
     /// Downloads with the system's package lists; if they are missing or too old, with fresh private ones.
-    fn download(&self, wanted: &Wanted, package: &str) -> Result<(), RoutersError> {
-        if run(wanted, self.apt_get().args(["download", package])).is_ok() {
+    fn download(&self, router: &RouterPackage, package: &str) -> Result<(), RoutersError> {
+        if run(router, self.apt_get().args(["download", package])).is_ok() {
             return Ok(());
         }
         let mut update = self.apt_get();
-        run(wanted, update.args(self.private_lists()).arg("update"))?;
+        run(router, update.args(self.private_lists()).arg("update"))?;
         let mut download = self.apt_get();
-        run(wanted, download.args(self.private_lists()).args(["download", package])).map(drop)
+        run(router, download.args(self.private_lists()).args(["download", package])).map(drop)
     }
 
     fn apt_get(&self) -> Command {
@@ -299,11 +299,11 @@ impl Cache {
         of_package.max_by_key(|deb| deb.metadata().and_then(|data| data.modified()).ok()).map(|deb| deb.path())
     }
 
-    /// Shared objects that the wanted programs need and neither the system nor the cache has.
-    fn missing_libraries(&self, wanted: &Wanted) -> Vec<String> {
+    /// Shared objects that the router's programs need and neither the system nor the cache has.
+    fn missing_libraries(&self, router: &RouterPackage) -> Vec<String> {
         let libraries = std::env::join_paths(self.libraries()).unwrap_or_default();
         let mut missing = Vec::new();
-        for program in wanted.programs.iter().filter_map(|name| find_program(name, &self.binaries(wanted))) {
+        for program in router.programs.iter().filter_map(|name| find_program(name, &self.binaries(router))) {
             let output = Command::new("ldd").arg(program).env("LD_LIBRARY_PATH", &libraries).output();
             let text = output.map(|output| output.stdout).unwrap_or_default();
             missing.extend(not_found(&String::from_utf8_lossy(&text)));
@@ -332,9 +332,9 @@ fn collect_library_folders(folder: &Path, depth: usize, found: &mut Vec<PathBuf>
 }
 
 /// Runs a tool to its end and returns what it printed.
-fn run(wanted: &Wanted, command: &mut Command) -> Result<String, RoutersError> {
+fn run(router: &RouterPackage, command: &mut Command) -> Result<String, RoutersError> {
     let action = format!("{command:?}").replace('"', "");
-    let failed = |detail: String| RoutersError::Tool { name: wanted.name, action: action.clone(), detail };
+    let failed = |detail: String| RoutersError::Tool { name: router.name, action: action.clone(), detail };
     let output = command.output().map_err(|error| failed(error.to_string()))?;
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr);

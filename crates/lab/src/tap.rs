@@ -9,51 +9,54 @@ use std::time::Duration;
 use crate::netns::NetworkNamespace;
 
 /// How long a connection to the far end may take to open.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which the tap checks whether it is to stop.
 const POLL: Duration = Duration::from_millis(20);
 
 /// Octets of one connection in one direction.
-pub type Said = Arc<Mutex<Vec<u8>>>;
+pub type Recording = Arc<Mutex<Vec<u8>>>;
 
 /// A relay that listens at one address and forwards every connection to another.
 #[derive(Debug)]
 pub struct Tap {
-    said: Arc<Mutex<Vec<Said>>>,
+    recordings: Arc<Mutex<Vec<Recording>>>,
     ends: Arc<AtomicBool>,
     /// Where it listens.
     pub address: SocketAddr,
 }
 
 impl Tap {
-    /// Listens at `listen` in `place` and connects to `to` from there.
+    /// Listens at `listen` in `namespace` and connects to `to` from there.
     pub fn start(namespace: &NetworkNamespace, listen: SocketAddr, to: SocketAddr) -> io::Result<Self> {
-        let (said, ends) = (Arc::default(), Arc::new(AtomicBool::new(false)));
+        let (recordings, ends) = (Arc::default(), Arc::new(AtomicBool::new(false)));
         let listener = namespace.within(|| TcpListener::bind(listen))??;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let (kept, ended, namespace) = (Arc::clone(&said), Arc::clone(&ends), namespace.clone());
-        std::thread::spawn(move || namespace.within(move || accept(&listener, to, &kept, &ended)));
-        Ok(Self { said, ends, address })
+        let (all, ended, namespace) = (Arc::clone(&recordings), Arc::clone(&ends), namespace.clone());
+        std::thread::spawn(move || namespace.within(move || accept(&listener, to, &all, &ended)));
+        Ok(Self { recordings, ends, address })
     }
 
     /// The recorded octets, one entry for each direction of each connection.
     #[must_use]
-    pub fn said(&self) -> Vec<Vec<u8>> {
-        let all = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn recorded(&self) -> Vec<Vec<u8>> {
+        let all = self.recordings.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().map(|one| one.lock().unwrap_or_else(PoisonError::into_inner).clone()).collect()
     }
 
     /// Octets recorded.
     #[must_use]
     pub fn octets(&self) -> usize {
-        self.said().iter().map(Vec::len).sum()
+        self.recorded().iter().map(Vec::len).sum()
     }
 
     /// How often `needle` occurs.
     #[must_use]
     pub fn count(&self, needle: &[u8]) -> usize {
-        self.said().iter().map(|said| said.windows(needle.len()).filter(|window| *window == needle).count()).sum()
+        self.recorded()
+            .iter()
+            .map(|octets| octets.windows(needle.len()).filter(|window| *window == needle).count())
+            .sum()
     }
 }
 
@@ -63,32 +66,32 @@ impl Drop for Tap {
     }
 }
 
-fn accept(listener: &TcpListener, to: SocketAddr, said: &Mutex<Vec<Said>>, ends: &Arc<AtomicBool>) {
+fn accept(listener: &TcpListener, to: SocketAddr, recordings: &Mutex<Vec<Recording>>, ends: &Arc<AtomicBool>) {
     while !ends.load(Ordering::Relaxed) {
         let Ok((near, _)) = listener.accept() else {
             std::thread::sleep(POLL);
             continue;
         };
-        let Ok(far) = TcpStream::connect_timeout(&to, PATIENCE) else { continue };
+        let Ok(far) = TcpStream::connect_timeout(&to, CONNECT_TIMEOUT) else { continue };
         let pairs = [(near.try_clone(), far.try_clone()), (Ok(far), Ok(near))];
         for (from, to) in pairs {
             let (Ok(from), Ok(to)) = (from, to) else { continue };
-            let kept = Said::default();
-            said.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&kept));
+            let recording = Recording::default();
+            recordings.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&recording));
             let ends = Arc::clone(ends);
-            std::thread::spawn(move || relay(from, to, &kept, &ends));
+            std::thread::spawn(move || relay(from, to, &recording, &ends));
         }
     }
 }
 
-fn relay(mut from: TcpStream, mut to: TcpStream, kept: &Mutex<Vec<u8>>, ends: &AtomicBool) {
+fn relay(mut from: TcpStream, mut to: TcpStream, recording: &Mutex<Vec<u8>>, ends: &AtomicBool) {
     let mut buffer = vec![0; 64 << 10];
     let set = from.set_nonblocking(false).and_then(|()| from.set_read_timeout(Some(POLL)));
     while set.is_ok() && !ends.load(Ordering::Relaxed) {
         match from.read(&mut buffer) {
             Ok(0) => break,
             Ok(count) => {
-                kept.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&buffer[..count]);
+                recording.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&buffer[..count]);
                 if to.write_all(&buffer[..count]).is_err() {
                     break;
                 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use wayleave_attestation::leaf::LeafKey;
 use wayleave_attestation::member::{
-    self as attestation, Explained, MemberAttestation, MemberAttestationConfig, MemberAttestationEvent, RouteId, Sent,
+    self as attestation, Explained, MemberAttestation, MemberAttestationConfig, MemberAttestationEvent, RouteId,
+    SentRoute,
 };
 use wayleave_attestation::pipeline::policy::Policy as AttestationPolicy;
 use wayleave_attestation::pipeline::{Job, JobResult, Reserve};
@@ -105,7 +106,7 @@ pub enum Output {
 /// A member's proxy.
 pub struct MemberProxy {
     pub(crate) member: Member,
-    pub(crate) attestor: Option<MemberAttestation>,
+    pub(crate) attestation: Option<MemberAttestation>,
     now: Now,
 }
 
@@ -124,12 +125,12 @@ impl MemberProxy {
     ) -> Self {
         let validates = attestation.is_some();
         let member = Member::new(MemberConfig { validates, ..config }, policy, signing, seed, stored, now);
-        let attestor = attestation.map(|AttestationConfig { settings, key_ring, signatures_used, view }| {
-            let mut attestor = MemberAttestation::new(settings, key_ring, &signatures_used, now);
-            attestor.handle(attestation::Input::View(view), now);
-            attestor
+        let attestation = attestation.map(|AttestationConfig { settings, key_ring, signatures_used, view }| {
+            let mut attestation = MemberAttestation::new(settings, key_ring, &signatures_used, now);
+            attestation.handle(attestation::Input::View(view), now);
+            attestation
         });
-        Self { member, attestor, now }
+        Self { member, attestation, now }
     }
 
     #[must_use]
@@ -140,7 +141,7 @@ impl MemberProxy {
     /// The state of attestation, if it is configured.
     #[must_use]
     pub fn attestation_status(&self) -> Option<attestation::Status> {
-        self.attestor.as_ref().map(MemberAttestation::status)
+        self.attestation.as_ref().map(MemberAttestation::status)
     }
 
     /// The routes that the member's router shall have: prefix, announcer's slot, attributes.
@@ -157,39 +158,39 @@ impl MemberProxy {
     /// The chain of another member's route for one of its prefixes, validated again to name the exact fault.
     #[must_use]
     pub fn explain(&self, route: &RouteId, prefix: Prefix) -> Option<Explained> {
-        self.attestor.as_ref()?.explain(route, prefix)
+        self.attestation.as_ref()?.explain(route, prefix)
     }
 
     /// How the member's own routes to a prefix were signed.
     #[must_use]
-    pub fn sent(&self, prefix: Prefix) -> Vec<Sent> {
-        self.attestor.as_ref().map(|attestor| attestor.sent(prefix)).unwrap_or_default()
+    pub fn sent(&self, prefix: Prefix) -> Vec<SentRoute> {
+        self.attestation.as_ref().map(|attestation| attestation.sent(prefix)).unwrap_or_default()
     }
 
     /// Frees what no route needs any more; to be called now and then.
     pub fn sweep(&mut self) {
-        if let Some(attestor) = &mut self.attestor {
-            attestor.sweep();
+        if let Some(attestation) = &mut self.attestation {
+            attestation.sweep();
         }
     }
 
     fn attest(&mut self, input: attestation::Input) {
-        if let Some(attestor) = &mut self.attestor {
-            attestor.handle(input, self.now);
+        if let Some(attestation) = &mut self.attestation {
+            attestation.handle(input, self.now);
         }
     }
 
     /// The router's announcements pass attestation first; without it they are cleared as they are.
     fn on_router(&mut self, event: PeerEvent) {
-        let input = match (event, &mut self.attestor) {
+        let input = match (event, &mut self.attestation) {
             (PeerEvent::Up, _) => MemberInput::RouterUp,
             (PeerEvent::Down, _) => {
                 self.attest(attestation::Input::RouterDown);
                 MemberInput::RouterDown
             }
-            (PeerEvent::Update(update), Some(attestor)) => {
+            (PeerEvent::Update(update), Some(attestation)) => {
                 let (withdrawn, announced, attributes) = (update.withdrawn, update.announced, update.attributes);
-                return attestor
+                return attestation
                     .handle(attestation::Input::RouterUpdate { withdrawn, announced, attributes }, self.now);
             }
             (PeerEvent::Update(update), None) => MemberInput::ClearedUpdate {
@@ -197,8 +198,8 @@ impl MemberProxy {
                 announced: update.announced,
                 attributes: update.attributes,
             },
-            (PeerEvent::EndOfRib, Some(attestor)) => {
-                return attestor.handle(attestation::Input::RouterEndOfRib, self.now);
+            (PeerEvent::EndOfRib, Some(attestation)) => {
+                return attestation.handle(attestation::Input::RouterEndOfRib, self.now);
             }
             (PeerEvent::EndOfRib, None) => MemberInput::ClearedEndOfRib,
         };
@@ -276,8 +277,8 @@ impl Machine for MemberProxy {
         if is_due(self.member.deadline()) {
             self.member.handle_timeout(now);
         }
-        if let Some(attestor) = self.attestor.as_mut().filter(|attestor| is_due(attestor.deadline())) {
-            attestor.handle_timeout(now);
+        if let Some(attestation) = self.attestation.as_mut().filter(|attestation| is_due(attestation.deadline())) {
+            attestation.handle_timeout(now);
         }
     }
 
@@ -290,7 +291,7 @@ impl Machine for MemberProxy {
                     None => continue,
                 }
             }
-            let output = self.attestor.as_mut()?.poll()?;
+            let output = self.attestation.as_mut()?.poll()?;
             if let Some(output) = self.on_attestor_output(output) {
                 return Some(output);
             }
@@ -298,7 +299,7 @@ impl Machine for MemberProxy {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let attestation = self.attestor.as_ref().and_then(Machine::deadline);
+        let attestation = self.attestation.as_ref().and_then(Machine::deadline);
         self.member.deadline().into_iter().chain(attestation).min()
     }
 }

@@ -1,7 +1,7 @@
 //! Why a prefix has the route that it has: the member's candidates, each with the chain that attestation validated.
 
 use serde::Serialize;
-use wayleave_attestation::member::{Explained, Sent};
+use wayleave_attestation::member::{Explained, SentRoute};
 use wayleave_attestation::pipeline::explain::WhyHop;
 use wayleave_attestation::pipeline::policy::VerdictClass;
 use wayleave_attestation::report::Broken;
@@ -19,7 +19,7 @@ pub struct Why {
     pub routes: Vec<WhyRoute>,
     /// How the own router's routes were signed; absent without attestation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub sent: Option<Vec<Sent>>,
+    pub sent: Option<Vec<SentRoute>>,
 }
 
 /// A candidate.
@@ -65,7 +65,7 @@ impl MemberProxy {
             WhyRoute { route, chain }
         };
         let routes = routes.into_iter().map(explain).collect();
-        let sent = self.attestor.as_ref().map(|attestor| attestor.sent(prefix));
+        let sent = self.attestation.as_ref().map(|attestation| attestation.sent(prefix));
         Why { prefix: text, summary, routes, sent }
     }
 }

@@ -13,4 +13,4 @@ mod status;
 
 pub use event::{Finding, Input, MemberAttestationConfig, MemberAttestationEvent, Output, RouteId};
 pub use machine::MemberAttestation;
-pub use status::{Explained, Sent, Status};
+pub use status::{Explained, SentRoute, Status};

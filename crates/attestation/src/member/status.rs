@@ -47,7 +47,7 @@ pub struct Explained {
 
 /// A route of the own router, and how it went to the exchange.
 #[derive(Clone, Debug, Serialize)]
-pub struct Sent {
+pub struct SentRoute {
     /// AS_PATH as the router sent it, the nearest first.
     pub as_path: Vec<Asn>,
     /// What became of it, in words.
@@ -107,7 +107,7 @@ impl MemberAttestation {
 
     /// How the own router's routes to a prefix went out.
     #[must_use]
-    pub fn sent(&self, prefix: Prefix) -> Vec<Sent> {
+    pub fn sent(&self, prefix: Prefix) -> Vec<SentRoute> {
         let sent = self.announced.routes.paths(prefix).map(|(_, route)| {
             let (outcome, octets) = match &route.result {
                 None => ("waits to be signed".to_owned(), 0),
@@ -117,7 +117,7 @@ impl MemberAttestation {
                     (outcome_words(outcome), carried_octets(sent, self.pipeline.config.attribute))
                 }
             };
-            Sent { as_path: route.attributes.as_path().asns().collect(), outcome, octets }
+            SentRoute { as_path: route.attributes.as_path().asns().collect(), outcome, octets }
         });
         sent.collect()
     }

@@ -21,7 +21,9 @@ use wayleave_core::{Asn, Instant, Now, Prefix};
 pub use self::counts::Counts;
 pub use self::event::{ProcessEvent, RouteEvent};
 pub use self::jobs::{Job, JobResult};
-use self::jobs::{PeerReports, RouteGroup, RouteSigner, SigningJob, Target, Validated, ValidationJob, Validator, Work};
+use self::jobs::{
+    JobKind, PeerReports, RouteGroup, RouteSigner, SigningJob, Target, Validated, ValidationJob, Validator,
+};
 use self::keys::SigningKeys;
 pub use self::keys::{Reserve, SignaturesLeft};
 use self::policy::Policy;
@@ -132,7 +134,7 @@ impl<K: Ord + Copy> Pipeline<K> {
 
     /// The job that validates routes of `source`.
     pub(crate) fn validation_job(&self, source: usize, validator: Validator, groups: Vec<RouteGroup>) -> Job {
-        Job { source, work: Work::Validate(ValidationJob { validator, groups }) }
+        Job { source, kind: JobKind::Validate(ValidationJob { validator, groups }) }
     }
 
     /// Signs a burst for `target` with the keys of now, in at most `max_octets`; `None` without keys.
@@ -154,7 +156,7 @@ impl<K: Ord + Copy> Pipeline<K> {
     /// The job that signs routes for `source`. No other signs until it is done.
     pub(crate) fn signing_job(&mut self, source: usize, job: SigningJob) -> Job {
         self.signing = true;
-        Job { source, work: Work::Sign(job) }
+        Job { source, kind: JobKind::Sign(job) }
     }
 
     /// The job that makes ready what few-time keys need for their next signatures; to be asked for where no route waits to be
@@ -164,7 +166,7 @@ impl<K: Ord + Copy> Pipeline<K> {
             return None;
         }
         self.signing = true;
-        Some(Job { source, work: Work::MakeKeysAhead(self.keys.ring.clone()) })
+        Some(Job { source, kind: JobKind::MakeKeysAhead(self.keys.ring.clone()) })
     }
 
     /// Learns from reports what other ASes' clocks say of ours. An event says that the conclusion has changed.

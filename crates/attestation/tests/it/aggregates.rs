@@ -1,6 +1,6 @@
 //! A route with an AS_SET proves nobody, whatever attestation it carries.
 
-use crate::common::world::{NOW, World, p};
+use crate::common::network::{NOW, Network, p};
 use proptest::prelude::*;
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pki::{AttestedSince, Strictness};
@@ -34,15 +34,15 @@ proptest! {
         at: prop::sample::Index,
         set in prop::collection::vec(1u32..=9, 1..=4),
     ) {
-        let mut world = World::new(6, &[SuiteId::KcEd25519]);
+        let mut network = Network::new(6, &[SuiteId::KcEd25519]);
         let ases: Vec<u32> = (1..=length).collect();
-        let (value, path) = world.chain(&[p(PART)], &ases, 99);
-        prop_assert_eq!(world.validate(&[p(PART)], &path, &value, 99).kind, VerdictKind::Valid);
+        let (value, path) = network.chain(&[p(PART)], &ases, 99);
+        prop_assert_eq!(network.validate(&[p(PART)], &path, &value, 99).kind, VerdictKind::Valid);
         let backwards: Vec<u32> = ases.iter().rev().copied().collect();
         let at = at.index(backwards.len() + 1);
         let aggregate = with_set(&backwards, at, &set);
         for prefix in [PART, WHOLE] {
-            let report = world.validate(&[p(prefix)], &aggregate, &value, 99);
+            let report = network.validate(&[p(prefix)], &aggregate, &value, 99);
             prop_assert!(report.hops.is_empty() && report.tail.is_empty());
             // A path that ends with a set has no origin that could be authorised; nobody registered the whole.
             if prefix == PART && at == backwards.len() {
@@ -56,11 +56,11 @@ proptest! {
 
 #[test]
 fn nobody_hides_a_stripped_attestation_in_a_set() {
-    let mut world = World::new(3, &[SuiteId::KcEd25519]);
+    let mut network = Network::new(3, &[SuiteId::KcEd25519]);
     let strict = AttestedSince { since: NOW - 1, strictness: Strictness::Strict, not_after: NOW + 1000 };
-    world.view.set_attested_since(Asn(1), strict);
+    network.view.set_attested_since(Asn(1), strict);
     let problem = |path: &Path| {
-        let report = world.judge(&[p(PART)], path, Carried::Absent, 9);
+        let report = network.judge(&[p(PART)], path, Carried::Absent, 9);
         report.broken.unwrap_or_else(|| panic!("{path:?}")).problem
     };
     // AS 2 makes a set of the origin, or of an AS on the way.

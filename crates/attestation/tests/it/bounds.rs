@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::world::{NOW, World, p};
+use crate::common::network::{NOW, Network, p};
 use wayleave_attestation::cache::ReportCache;
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pipeline::policy::VerdictClass;
@@ -13,52 +13,52 @@ use wayleave_attestation::validate::{Carried, Clock, Context, Route};
 use wayleave_bgp::{AsPathBuf, SegmentKind};
 use wayleave_core::{Asn, UnixTime, VerdictKind};
 
-fn world() -> World {
-    World::new(3, &[SuiteId::KcEd25519])
+fn network() -> Network {
+    Network::new(3, &[SuiteId::KcEd25519])
 }
 
 /// How often a route is looked at from `from` on until `to`, always when its last report ends.
-fn looks(world: &mut World, prefix: &str, path: &Path, value: &[u8], from: u64, to: u64) -> usize {
+fn looks(network: &mut Network, prefix: &str, path: &Path, value: &[u8], from: u64, to: u64) -> usize {
     let mut looks = 0;
-    world.now = from;
-    while world.now < to {
+    network.now = from;
+    while network.now < to {
         looks += 1;
-        let until = world.validate(&[p(prefix)], path, value, 9).until.expect("an end").secs();
-        assert!(until > world.now, "a report made at {} ends at {until}", world.now);
-        world.now = until;
+        let until = network.validate(&[p(prefix)], path, value, 9).until.expect("an end").secs();
+        assert!(until > network.now, "a report made at {} ends at {until}", network.now);
+        network.now = until;
     }
     looks
 }
 
 #[test]
 fn a_signature_from_a_clock_that_is_fast_is_not_verified_again_and_again() {
-    let mut world = world();
-    let (value, path) = world.chain(&[p("192.0.2.0/24")], &[1, 2], 9);
+    let mut network = network();
+    let (value, path) = network.chain(&[p("192.0.2.0/24")], &[1, 2], 9);
     // Too early, in doubt, in time.
-    assert_eq!(looks(&mut world, "192.0.2.0/24", &path, &value, NOW - 3600, NOW + 3600), 3);
-    assert_eq!(looks(&mut world, "192.0.2.0/24", &path, &value, NOW - 599, NOW + 3600), 2);
+    assert_eq!(looks(&mut network, "192.0.2.0/24", &path, &value, NOW - 3600, NOW + 3600), 3);
+    assert_eq!(looks(&mut network, "192.0.2.0/24", &path, &value, NOW - 599, NOW + 3600), 2);
 }
 
 #[test]
 fn a_key_at_its_end_is_not_validated_again_and_again() {
-    let mut world = world();
-    let (value, path) = world.chain(&[p("192.0.2.0/24")], &[1, 2], 9);
-    let public = world.nodes[&Asn(1)].ring.pairs[0].key.public().to_vec();
-    world.view = View::new(2);
+    let mut network = network();
+    let (value, path) = network.chain(&[p("192.0.2.0/24")], &[1, 2], 9);
+    let public = network.nodes[&Asn(1)].ring.pairs[0].key.public().to_vec();
+    network.view = View::new(2);
     let key = RegisteredKey { suite: SuiteId::KcEd25519, public, not_before: 0, not_after: NOW + 1000 };
-    world.view.add_key(Asn(1), key);
+    network.view.add_key(Asn(1), key);
     // While it holds, while our clock may be too fast, and after.
-    assert_eq!(looks(&mut world, "192.0.2.0/24", &path, &value, NOW, NOW + 1000 + 601), 2);
+    assert_eq!(looks(&mut network, "192.0.2.0/24", &path, &value, NOW, NOW + 1000 + 601), 2);
 }
 
 #[test]
 fn a_prefix_that_its_origin_may_not_announce_hides_nothing_of_the_prefix_beside_it() {
-    let mut world = world();
-    world.view.add_vrp(Vrp { prefix: p("198.51.100.0/24"), max_length: 24, asn: Asn(2) });
+    let mut network = network();
+    network.view.add_vrp(Vrp { prefix: p("198.51.100.0/24"), max_length: 24, asn: Asn(2) });
     let record = AttestedSince { since: 0, strictness: Strictness::Prefer, not_after: NOW * 2 };
-    world.view.set_attested_since(Asn(1), record);
+    network.view.set_attested_since(Asn(1), record);
     let (own, other) = (p("192.0.2.0/24"), p("198.51.100.0/24"));
-    let report = world.judge(&[own, other], &Path::from_travel(&[Asn(1), Asn(3)]), Carried::Absent, 9);
+    let report = network.judge(&[own, other], &Path::from_travel(&[Asn(1), Asn(3)]), Carried::Absent, 9);
     assert_eq!(report.kind, VerdictKind::Invalid);
     assert_eq!(
         (VerdictClass::of(&report, &own), VerdictClass::of(&report, &other)),
@@ -68,8 +68,8 @@ fn a_prefix_that_its_origin_may_not_announce_hides_nothing_of_the_prefix_beside_
 
 #[test]
 fn a_route_without_a_path_has_the_receivers_as_as_its_origin() {
-    let world = world();
-    let judge = |receiver| world.judge(&[p("192.0.2.0/24")], &Path::default(), Carried::Absent, receiver);
+    let network = network();
+    let judge = |receiver| network.judge(&[p("192.0.2.0/24")], &Path::default(), Carried::Absent, receiver);
     assert_eq!(judge(1).kind, VerdictKind::Unattested);
     let taken = judge(9);
     assert_eq!(taken.kind, VerdictKind::Invalid);
@@ -79,9 +79,9 @@ fn a_route_without_a_path_has_the_receivers_as_as_its_origin() {
 
 #[test]
 fn the_cache_knows_on_which_side_of_the_origin_a_set_stands() {
-    let mut world = world();
+    let mut network = network();
     let record = AttestedSince { since: 0, strictness: Strictness::Strict, not_after: NOW * 2 };
-    world.view.set_attested_since(Asn(1), record);
+    network.view.set_attested_since(Asn(1), record);
     let path = |segments: &[(SegmentKind, u32)]| {
         let mut path = AsPathBuf::new();
         segments.iter().for_each(|(kind, asn)| path.push_segment(*kind, &[Asn(*asn)]));
@@ -93,7 +93,7 @@ fn the_cache_knows_on_which_side_of_the_origin_a_set_stands() {
     ];
     let mut cache = ReportCache::new(10);
     let clock = Clock { now: UnixTime(NOW * 1_000_000), uncertainty: 600 };
-    let context = Context { view: &world.view, rules: &world.rules, clock, directories: &[] };
+    let context = Context { view: &network.view, rules: &network.rules, clock, directories: &[] };
     for path in &paths {
         let prefixes = [p("203.0.113.0/24")];
         let route = Route { prefixes: &prefixes, path, carried: Carried::Absent, receiver: Asn(9) };

@@ -18,7 +18,7 @@ use wayleave_bgp::{AsPathBuf, AttributeCode, AttributeFlags, Attributes, Nlri, O
 use wayleave_core::{Asn, Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::Secret;
 
-use crate::common::world::p;
+use crate::common::network::p;
 
 const MEMBER: Asn = Asn(65_001);
 const CUSTOMER: Asn = Asn(64_500);

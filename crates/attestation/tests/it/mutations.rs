@@ -3,7 +3,7 @@
 //! `WAYLEAVE_MUTATIONS` sets how many mutants are tried; `scripts/soak` tries ten million.
 #![allow(clippy::disallowed_methods, reason = "a test reads its count from the environment")]
 
-use crate::common::world::{NOW, Random, World, p};
+use crate::common::network::{NOW, Network, Random, p};
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pki::{AttestedSince, Strictness};
@@ -21,13 +21,13 @@ struct Received {
 }
 
 /// Honest routes of several lengths, suites and forms, to be mutated and to take parts from.
-fn honest(world: &mut World) -> Vec<Received> {
+fn honest(network: &mut Network) -> Vec<Received> {
     let lists = [vec![p("192.0.2.0/24")], vec![p("192.0.2.0/25"), p("192.0.2.128/25")], vec![p("2001:db8::/48")]];
     let paths: [&[u32]; 6] = [&[1], &[1, 2], &[1, 2, 3, 4], &[1, 3, 2], &[1, 2, 3, 4, 5, 6], &[1, 6, 4]];
     let mut routes = Vec::new();
     for prefixes in &lists {
         for path in paths {
-            let (value, path) = world.chain(prefixes, path, 7);
+            let (value, path) = network.chain(prefixes, path, 7);
             let path = path.entries().to_vec();
             routes.push(Received { prefixes: prefixes.clone(), path, value, receiver: Asn(7) });
         }
@@ -125,23 +125,23 @@ fn no_mutant_is_accepted() {
     let suites: Vec<SuiteId> =
         [SuiteId::KcEd25519, SuiteId::KcHbs].into_iter().filter(|suite| suite::of(*suite).is_some()).collect();
     // AS 7, the receiver, has keys too: what it was given it would have to sign before others may pass it on.
-    let mut world = World::new(7, &suites);
+    let mut network = Network::new(7, &suites);
     // Every second AS signs with the other suite.
-    for (number, node) in world.nodes.values_mut().enumerate() {
+    for (number, node) in network.nodes.values_mut().enumerate() {
         if number % 2 == 1 {
             node.ring.pairs.reverse();
         }
     }
     // Nothing that was attested may pass as unattested.
     let record = AttestedSince { since: 0, strictness: Strictness::Strict, not_after: NOW * 2 };
-    world.view.set_attested_since(Asn(1), record);
-    let honest = honest(&mut world);
+    network.view.set_attested_since(Asn(1), record);
+    let honest = honest(&mut network);
     for route in &honest {
-        let report = world.validate(&route.prefixes, &Path::from_travel(&route.path), &route.value, 7);
+        let report = network.validate(&route.prefixes, &Path::from_travel(&route.path), &route.value, 7);
         assert_eq!(report.kind, VerdictKind::Valid);
     }
     let mut random = Random(0x5eed);
-    let context = Context { view: &world.view, rules: &world.rules, clock: world.clock(), directories: &[] };
+    let context = Context { view: &network.view, rules: &network.rules, clock: network.clock(), directories: &[] };
     let mut tried = 0;
     while tried < count {
         let mutants: Vec<Received> =

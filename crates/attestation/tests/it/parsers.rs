@@ -5,7 +5,7 @@
 //! each. The fuzz targets do the same with a sense of which octets matter.
 #![allow(clippy::disallowed_methods, reason = "a test reads its count from the environment")]
 
-use crate::common::world::{Random, World, p};
+use crate::common::network::{Network, Random, p};
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::grant::Grant;
 use wayleave_attestation::leaf::LeafView;
@@ -66,13 +66,13 @@ fn look(octets: &[u8]) -> bool {
 
 #[test]
 fn no_octets_make_the_parsers_of_attestations_panic() {
-    let mut world = World::new(4, &[SuiteId::KcEd25519, SuiteId::KcHbs]);
+    let mut network = Network::new(4, &[SuiteId::KcEd25519, SuiteId::KcHbs]);
     let mut honest: Vec<Vec<u8>> = Vec::new();
     for path in [&[1][..], &[1, 2], &[1, 2, 3, 4]] {
-        honest.push(world.chain(&[p("192.0.2.0/24")], path, 9).0);
-        honest.push(world.chain(&[p("2001:db8::/48"), p("2001:db8:1::/48")], path, 9).0);
+        honest.push(network.chain(&[p("192.0.2.0/24")], path, 9).0);
+        honest.push(network.chain(&[p("2001:db8::/48"), p("2001:db8:1::/48")], path, 9).0);
     }
-    honest.push(world.leaf(Asn(2)).view().octets().to_vec());
+    honest.push(network.leaf(Asn(2)).view().octets().to_vec());
     let mut random = Random(0x5eed);
     let (mut octets, mut decoded) = (Vec::new(), 0);
     for _ in 0..count() {
@@ -86,8 +86,8 @@ fn no_octets_make_the_parsers_of_attestations_panic() {
 #[test]
 fn no_octets_make_the_parser_of_updates_panic_and_nothing_malformed_goes_on() {
     let params = SessionParams::new(Asn(9), Asn(3));
-    let mut world = World::new(3, &[SuiteId::KcEd25519]);
-    let (value, _) = world.chain(&[p("192.0.2.0/24")], &[1, 2, 3], 9);
+    let mut network = Network::new(3, &[SuiteId::KcEd25519]);
+    let (value, _) = network.chain(&[p("192.0.2.0/24")], &[1, 2, 3], 9);
     let mut edit = Attributes::builder();
     edit.origin(Origin::Igp).as_path(AsPathBuf::from_sequence(&[Asn(3), Asn(2), Asn(1)]).as_path());
     edit.ipv4_next_hop([192, 0, 2, 1].into()).set(AttributeCode(255), AttributeFlags::OPTIONAL_TRANSITIVE, &value);

@@ -23,13 +23,13 @@ const LAST: u32 = 64_498;
 const PREFIX: &str = "192.0.2.0/24";
 
 /// A line of ASes: speaker 0 is the origin's. Those in `attesting` have a proxy at each of their sessions.
-struct Line {
+struct AsChain {
     net: Net,
     /// By place in the line, the proxy's number.
     proxies: Vec<Option<usize>>,
 }
 
-impl Line {
+impl AsChain {
     fn new(asns: &[u32], attesting: &[u32], change: impl Fn(&mut ProxyConfig)) -> Self {
         Self::with(asns, attesting, change, |asn| ring(asn, ED))
     }
@@ -91,8 +91,8 @@ fn known() -> wayleave_attestation::pki::View {
     view(1, &[ORIGIN, MIDDLE, LAST], &[(ORIGIN, PREFIX), (ORIGIN, "10.0.0.0/8")])
 }
 
-fn three() -> Line {
-    let mut line = Line::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, MIDDLE, LAST], |_| ());
+fn three() -> AsChain {
+    let mut line = AsChain::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, MIDDLE, LAST], |_| ());
     line.start(known);
     line
 }
@@ -142,7 +142,7 @@ fn prepending_is_signed_for() {
 
 #[test]
 fn an_as_without_attestation_in_the_middle_is_a_gap_and_gets_no_private_key() {
-    let mut line = Line::new(&[ORIGIN, MIDDLE, LAST, 64_499], &[ORIGIN, LAST, 64_499], |_| ());
+    let mut line = AsChain::new(&[ORIGIN, MIDDLE, LAST, 64_499], &[ORIGIN, LAST, 64_499], |_| ());
     line.start(known);
     line.net.announce(0, PREFIX);
     assert_eq!(line.class(2, PREFIX), Some(VerdictClass::Gap));
@@ -177,7 +177,7 @@ fn a_path_shorter_than_the_real_one_is_refused() {
 fn a_neighbour_that_leaves_itself_out_is_refused() {
     // Nothing claims an attestation here, so that only the session knows who the neighbour is.
     for is_route_server in [false, true] {
-        let mut line = Line::new(&[ORIGIN, MIDDLE, LAST], &[LAST], |config| {
+        let mut line = AsChain::new(&[ORIGIN, MIDDLE, LAST], &[LAST], |config| {
             config.pairs.iter_mut().for_each(|pair| pair.ends[1].first_as = !is_route_server);
         });
         line.start(known);
@@ -220,7 +220,7 @@ fn a_stripped_attribute_is_invalid_worse_or_nothing_as_the_origin_says() {
         (None, VerdictClass::Unattested),
     ] {
         // The middle does not attest, and takes the attribute off.
-        let mut line = Line::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, LAST], |config| {
+        let mut line = AsChain::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, LAST], |config| {
             config.pipeline.policy.set(VerdictClass::Missing, Treatment { med: Some(900), ..Treatment::default() });
         });
         line.net.speakers[1].strips = true;
@@ -283,7 +283,7 @@ fn what_came_in_at_one_border_router_is_signed_at_the_other() {
 
 #[test]
 fn a_list_of_thirty_prefixes_that_a_router_splits_still_verifies() {
-    let mut line = Line::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, LAST], |_| ());
+    let mut line = AsChain::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, LAST], |_| ());
     line.net.speakers[1].strips = false;
     for i in 0..30 {
         line.net.announce(0, &format!("10.{i}.0.0/16"));
@@ -340,7 +340,7 @@ fn routes_are_validated_again_when_a_record_changes() {
 
 #[test]
 fn routes_are_validated_again_when_a_chain_expires_and_origins_sign_again_before() {
-    let mut line = Line::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, MIDDLE, LAST], |config| {
+    let mut line = AsChain::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, MIDDLE, LAST], |config| {
         config.pipeline.policy.set(VerdictClass::Valid, Treatment { large_community: tag(1), ..Treatment::default() });
     });
     line.start(known);
@@ -391,7 +391,7 @@ fn policy_tags_ranks_and_can_change_without_a_new_update() {
         edit.large_communities(&[tag(1).expect("a community")]);
     });
     let proxy = line.proxies[2].expect("a proxy");
-    let tags = |line: &Line| {
+    let tags = |line: &AsChain| {
         line.net.has(2, PREFIX).map(|route| route.large_communities().collect::<Vec<_>>()).unwrap_or_default()
     };
     let mut policy = config(LAST, 1, false).pipeline.policy;
@@ -455,7 +455,7 @@ fn malformed_attributes_cost_their_routes_and_no_session() {
 
 #[test]
 fn an_attestation_too_long_for_the_peer_is_not_sent_and_never_cut() {
-    let mut line = Line::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, MIDDLE, LAST], |config| {
+    let mut line = AsChain::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, MIDDLE, LAST], |config| {
         if config.pipeline.asn == Asn(MIDDLE) {
             config.pairs[1].max_octets_extended = 150;
             config.pairs[1].max_octets = 150;
@@ -490,7 +490,7 @@ fn a_clock_that_is_set_is_reported_and_everything_is_validated_again() {
 
 /// Announces `prefix` from the middle as a router does that aggregates the origin's routes, with `part` as the
 /// attestation that it took over from one of them.
-fn aggregate(line: &mut Line, prefix: &str, part: Option<&[u8]>) {
+fn aggregate(line: &mut AsChain, prefix: &str, part: Option<&[u8]>) {
     let mut path = AsPathBuf::new();
     path.push_segment(SegmentKind::Set, &[Asn(ORIGIN)]);
     line.net.announce_with(1, prefix, |edit| {
@@ -507,11 +507,11 @@ fn aggregate(line: &mut Line, prefix: &str, part: Option<&[u8]>) {
 fn an_aggregate_is_unattested_and_nobody_signs_for_it() {
     let mut line = three();
     line.net.announce(0, PREFIX);
-    let value_at = |line: &Line, place: usize, prefix: &str| {
+    let value_at = |line: &AsChain, place: usize, prefix: &str| {
         line.net.has(place, prefix).expect("it came").get(ATTRIBUTE).map(|found| found.value.to_vec())
     };
     let part = value_at(&line, 1, PREFIX).expect("attested");
-    let counts = |line: &mut Line, place: usize| {
+    let counts = |line: &mut AsChain, place: usize| {
         let counts = line.net.proxies[line.proxies[place].expect("a proxy")].status().counts;
         (counts.originated, counts.extended, counts.not_extended, counts.unattested)
     };

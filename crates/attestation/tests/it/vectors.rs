@@ -3,7 +3,7 @@
 //! `WAYLEAVE_WRITE_VECTORS=1` writes the file instead of comparing with it.
 #![allow(clippy::disallowed_methods, reason = "a test of a file")]
 
-use crate::common::world::{NOW, World, p};
+use crate::common::network::{NOW, Network, p};
 use serde_json::{Value, json};
 use wayleave_attestation::chain::{Attestation, SignedInput, Signer};
 use wayleave_attestation::leaf::{Leaf, Tree};
@@ -21,8 +21,8 @@ fn hex(octets: &[u8]) -> String {
 }
 
 /// One vector: what goes in, every hop's signed input and chain hash, the value, and the verdict.
-fn vector(world: &World, name: &str, prefixes: &[Prefix], path: &Path, value: &[u8], receiver: u32) -> Value {
-    let report = world.validate(prefixes, path, value, receiver);
+fn vector(network: &Network, name: &str, prefixes: &[Prefix], path: &Path, value: &[u8], receiver: u32) -> Value {
+    let report = network.validate(prefixes, path, value, receiver);
     let outcome = match (&report.broken, &report.lack) {
         (Some(broken), _) => json!(broken.problem),
         (_, Some(lack)) => json!(lack),
@@ -69,8 +69,8 @@ fn hops(path: &Path, value: &[u8], receiver: u32) -> Vec<Value> {
 }
 
 fn vectors() -> Value {
-    let mut world = World::new(6, &[SuiteId::KcEd25519]);
-    world.register(Asn(3));
+    let mut network = Network::new(6, &[SuiteId::KcEd25519]);
+    network.register(Asn(3));
     let v4 = [p("192.0.2.0/24")];
     let many = [p("10.0.0.0/8"), p("10.1.0.0/16"), p("192.0.2.0/25")];
     let v6 = [p("2001:db8::/32"), p("2001:db8:1::/48")];
@@ -83,24 +83,24 @@ fn vectors() -> Value {
         ("a gap of two legacy ASes that AS 3 closes", &v4, &[1, 2, 100, 101, 3], 5),
         ("a tail of one legacy AS", &v4, &[1, 2, 100], 5),
     ] {
-        let (value, path) = world.chain(prefixes, ases, receiver);
-        list.push(vector(&world, name, prefixes, &path, &value, receiver));
+        let (value, path) = network.chain(prefixes, ases, receiver);
+        list.push(vector(&network, name, prefixes, &path, &value, receiver));
     }
-    let (value, path) = world.chain(&many, &[1, 2], 5);
-    list.push(vector(&world, "a subset of the signed list", &many[1..2], &path, &value, 5));
-    list.push(vector(&world, "a prefix outside the list", &[p("10.2.0.0/16")], &path, &value, 5));
+    let (value, path) = network.chain(&many, &[1, 2], 5);
+    list.push(vector(&network, "a subset of the signed list", &many[1..2], &path, &value, 5));
+    list.push(vector(&network, "a prefix outside the list", &[p("10.2.0.0/16")], &path, &value, 5));
     let mut broken = value.clone();
     *broken.last_mut().expect("octets") ^= 1;
-    list.push(vector(&world, "a wrong signature", &many, &path, &broken, 5));
-    list.push(vector(&world, "another receiver", &many, &path, &value, 6));
+    list.push(vector(&network, "a wrong signature", &many, &path, &broken, 5));
+    list.push(vector(&network, "another receiver", &many, &path, &value, 6));
     let shorter = Path::from_travel(&[Asn(1), Asn(5)]);
-    list.push(vector(&world, "another path", &many, &shorter, &value, 6));
+    list.push(vector(&network, "another path", &many, &shorter, &value, 6));
     let mut later = value.clone();
     later[0] = 2;
-    list.push(vector(&world, "a later version", &many, &path, &later, 5));
-    list.push(vector(&world, "cut short", &many, &path, &value[..value.len() - 1], 5));
-    list.push(tree(&mut world, &v4));
-    list.push(long_prepend(&mut world, &v4));
+    list.push(vector(&network, "a later version", &many, &path, &later, 5));
+    list.push(vector(&network, "cut short", &many, &path, &value[..value.len() - 1], 5));
+    list.push(tree(&mut network, &v4));
+    list.push(long_prepend(&mut network, &v4));
     let ases = (1..=6u32).map(|asn| {
         let seed = hash("test/key", &[&asn.to_be_bytes(), &[1, 0]]);
         json!({ "asn": asn, "ed25519_seed": hex(&seed), "registered": asn == 1 || asn == 3 })
@@ -115,27 +115,27 @@ fn vectors() -> Value {
     })
 }
 
-fn tree(world: &mut World, prefixes: &[Prefix]) -> Value {
-    let neighbours: Vec<(Asn, Leaf)> = [2, 3, 4, 5].iter().map(|asn| (Asn(*asn), world.leaf(Asn(*asn)))).collect();
+fn tree(network: &mut Network, prefixes: &[Prefix]) -> Value {
+    let neighbours: Vec<(Asn, Leaf)> = [2, 3, 4, 5].iter().map(|asn| (Asn(*asn), network.leaf(Asn(*asn)))).collect();
     let tree = Tree::private(&Seed::new([9; 32]), 3, &neighbours).expect("a tree");
-    let speaker = world.speaker(Asn(1), 1);
-    let ring = &mut world.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
+    let speaker = network.speaker(Asn(1), 1);
+    let ring = &mut network.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
     let origination = Origination { prefixes, sequence: 1 };
     let attested = sign::originate(&origination, &speaker, ring, Recipient::Tree(&tree)).expect("signs");
     let value = attested.for_neighbour(Asn(4)).expect("a neighbour");
-    vector(world, "an opening in a tree of eight places", prefixes, &Path::from_travel(&[Asn(1)]), &value, 4)
+    vector(network, "an opening in a tree of eight places", prefixes, &Path::from_travel(&[Asn(1)]), &value, 4)
 }
 
-fn long_prepend(world: &mut World, prefixes: &[Prefix]) -> Value {
-    let (leaf, speaker) = (world.leaf(Asn(4)), world.speaker(Asn(1), 20));
-    let ring = &mut world.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
+fn long_prepend(network: &mut Network, prefixes: &[Prefix]) -> Value {
+    let (leaf, speaker) = (network.leaf(Asn(4)), network.speaker(Asn(1), 20));
+    let ring = &mut network.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
     let origination = Origination { prefixes, sequence: 1 };
     let onward = Recipient::Neighbour(Asn(4), leaf.view());
     let attested = sign::originate(&origination, &speaker, ring, onward).expect("signs");
     let value = attested.for_neighbour(Asn(4)).expect("the neighbour");
     let mut path = Path::default();
     path.push(Asn(1), 20);
-    vector(world, "twenty times in the path", prefixes, &path, &value, 4)
+    vector(network, "twenty times in the path", prefixes, &path, &value, 4)
 }
 
 #[test]

@@ -13,7 +13,7 @@ const USED: u128 = 1 << 127;
 /// An account's cache line, or a free one.
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(align(64))]
-struct Line {
+struct AccountLine {
     key: u128,
     /// Since the last record in the journal.
     packets: u64,
@@ -39,7 +39,7 @@ impl Recorded {
     }
 }
 
-impl Line {
+impl AccountLine {
     /// Whether this packet is the first one since the last record.
     #[inline(always)]
     fn add(&mut self, octets: u64) -> bool {
@@ -83,7 +83,7 @@ impl BuildHasher for SeededHash {
 /// next.
 #[derive(Clone, Debug)]
 pub(super) struct Totals {
-    lines: Box<[Line]>,
+    lines: Box<[AccountLine]>,
     hash: SeededHash,
     count: usize,
     most: usize,
@@ -93,7 +93,12 @@ impl Totals {
     /// A table of `most` keys, allocated at once; `seed` must be random.
     pub(super) fn new(most: usize, seed: u64) -> Self {
         let lines = (2 * most).next_power_of_two().max(2);
-        Self { lines: vec![Line::default(); lines].into_boxed_slice(), hash: SeededHash::new(seed), count: 0, most }
+        Self {
+            lines: vec![AccountLine::default(); lines].into_boxed_slice(),
+            hash: SeededHash::new(seed),
+            count: 0,
+            most,
+        }
     }
 
     /// Begins to fetch the line where the search for a key starts, and returns its index.
@@ -183,7 +188,7 @@ impl Totals {
             }
             index = (index + 1) & last;
         }
-        self.lines[free] = Line::default();
+        self.lines[free] = AccountLine::default();
     }
 
     #[inline(always)]
@@ -208,7 +213,7 @@ impl Totals {
     }
 
     #[inline(always)]
-    fn open(&mut self, key: u128) -> &mut Line {
+    fn open(&mut self, key: u128) -> &mut AccountLine {
         let index = self.find(key | USED);
         let line = &mut self.lines[index];
         if line.key == 0 {

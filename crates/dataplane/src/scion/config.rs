@@ -109,22 +109,22 @@ pub enum ConfigError {
     IsdAs(IsdAs),
 }
 
-/// An interface as the router looks it up, by its number; no `packets::Port`.
+/// An interface as the router looks it up, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Port {
+pub(super) struct RouterInterface {
     pub(super) link: Link,
     pub(super) owner: Owner,
     pub(super) up: bool,
     pub(super) neighbor: IsdAs,
 }
 
-/// The ports of an AS by interface number.
-pub(super) fn ports(config: &Config) -> Result<Box<[Option<Port>]>, ConfigError> {
+/// The interfaces of an AS by their numbers.
+pub(super) fn interfaces(config: &Config) -> Result<Box<[Option<RouterInterface>]>, ConfigError> {
     if config.isd_as.isd() == 0 || config.isd_as.asn() == 0 {
         return Err(ConfigError::IsdAs(config.isd_as));
     }
     let count = config.interfaces.iter().map(|interface| usize::from(interface.id) + 1).max().unwrap_or(0);
-    let mut ports = vec![None; count].into_boxed_slice();
+    let mut interfaces = vec![None; count].into_boxed_slice();
     for &Interface { id, link, neighbor, owner } in &config.interfaces {
         if id == 0 {
             return Err(ConfigError::InterfaceZero);
@@ -137,9 +137,9 @@ pub(super) fn ports(config: &Config) -> Result<Box<[Option<Port>]>, ConfigError>
         if neighbor == config.isd_as || neighbor.isd() == 0 || neighbor.asn() == 0 {
             return Err(ConfigError::Neighbor { interface: id, neighbor });
         }
-        if ports[usize::from(id)].replace(Port { link, owner, up: true, neighbor }).is_some() {
+        if interfaces[usize::from(id)].replace(RouterInterface { link, owner, up: true, neighbor }).is_some() {
             return Err(ConfigError::Duplicate(id));
         }
     }
-    Ok(ports)
+    Ok(interfaces)
 }

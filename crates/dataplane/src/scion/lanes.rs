@@ -9,7 +9,7 @@ use wayleave_packet::scion::verify::{self, HopTime};
 use wayleave_packet::scion::{Hop, IsdAs, Link, MacInput, addresses};
 
 use super::action::Action;
-use super::config::{Keys, Owner, Port};
+use super::config::{Keys, Owner, RouterInterface};
 use super::flow_class::{FlowClass, Offsets};
 use crate::lanes::{CpuKernel, LANES, first_halves, join, zeros};
 
@@ -229,11 +229,11 @@ struct TransitLink {
 }
 
 impl TransitLink {
-    fn new(port: &Port) -> Self {
-        let leaves = port.up && port.owner == Owner::This;
-        let allowed = |from: &Link| leaves && verify::check_direction(*from, port.link).is_ok();
+    fn new(interface: &RouterInterface) -> Self {
+        let leaves = interface.up && interface.owner == Owner::This;
+        let allowed = |from: &Link| leaves && verify::check_direction(*from, interface.link).is_ok();
         let from = [Link::Core, Link::Parent, Link::Child, Link::Peer].into_iter().filter(allowed);
-        Self { kind: 1 << port.link as u8, from: from.fold(0, |bits, link| bits | 1 << link as u8) }
+        Self { kind: 1 << interface.link as u8, from: from.fold(0, |bits, link| bits | 1 << link as u8) }
     }
 }
 
@@ -246,14 +246,19 @@ pub(super) struct Entry {
 }
 
 impl TransitLinks {
-    pub(super) fn new(ports: &[Option<Port>]) -> Self {
-        Self(ports.iter().map(|port| port.as_ref().map_or(TransitLink::default(), TransitLink::new)).collect())
+    pub(super) fn new(interfaces: &[Option<RouterInterface>]) -> Self {
+        Self(
+            interfaces
+                .iter()
+                .map(|interface| interface.as_ref().map_or(TransitLink::default(), TransitLink::new))
+                .collect(),
+        )
     }
 
     /// Follows a change of the interface's link.
-    pub(super) fn set(&mut self, interface: u16, port: &Port) {
-        if let Some(link) = self.0.get_mut(usize::from(interface)) {
-            *link = TransitLink::new(port);
+    pub(super) fn set(&mut self, number: u16, interface: &RouterInterface) {
+        if let Some(link) = self.0.get_mut(usize::from(number)) {
+            *link = TransitLink::new(interface);
         }
     }
 

@@ -1,7 +1,6 @@
 //! The SCION router: `router` decides what happens to a packet, `lanes` is its vector path.
 
 mod action;
-pub mod classify;
 mod config;
 pub mod delivery;
 mod flow_class;
@@ -9,6 +8,7 @@ mod flow_class;
 mod forgery;
 mod lanes;
 mod router;
+pub mod steering;
 
 pub use action::{Action, Counters, Reason};
 pub use config::{Config, ConfigError, EpochKey, Interface, Keys, Owner};

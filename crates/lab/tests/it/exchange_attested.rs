@@ -40,7 +40,7 @@ fn what_a_member_originates_is_valid_at_members_that_attest_and_passes_those_tha
         let key = attest_ring(SEED, member_asn(slot)).pairs[0].leaf_key();
         assert!(leaf.keys().any(|(suite, named)| suite == key.suite && *named == key.key));
     }
-    // A member without an attestor hands on what it got, which is for nobody in particular.
+    // A member without attestation hands on what it got, which is for nobody in particular.
     let legacy = value(&sim.table(LEGACY)[&p(&own(1))]).expect("attested");
     let attestation = Attestation::decode(&legacy).expect("well formed");
     assert!(matches!(attestation.last_hop().expect("a hop").next, Next::Directory));

@@ -102,7 +102,7 @@ fn variants() -> Vec<Secrets> {
 }
 
 /// All that the parties saw, and something to tell that the runs did differ.
-struct Seen {
+struct Observations {
     shapes: Vec<Shape>,
     events: Vec<(Node, PartyEvent)>,
     counters: Vec<Counters>,
@@ -123,7 +123,7 @@ fn announce(sim: &mut Sim, secrets: &Secrets, slot: u32, prefixes: &[u32]) {
 }
 
 /// The same public events for any secrets: UPDATEs, withdrawals, epochs, a new policy, kills, a join, a leave.
-fn play(secrets: &Secrets, tick: Duration, seed: u64) -> Seen {
+fn play(secrets: &Secrets, tick: Duration, seed: u64) -> Observations {
     let opted_out = BTreeSet::from([5]);
     let mut sim = Sim::new(Setup { members: MEMBERS as usize, tick, seed, opted_out, ..Setup::default() });
     sim.recording = Some(Vec::new());
@@ -172,10 +172,10 @@ fn play(secrets: &Secrets, tick: Duration, seed: u64) -> Seen {
     }
     let shapes = sim.recording.take().expect("it records").iter().map(|frame| frame.shape()).collect();
     let counters = PARTIES.iter().filter_map(|node| Some(sim.party(*node)?.counters().clone())).collect();
-    Seen { shapes, events: std::mem::take(&mut sim.party_events), counters, tables: in_the_middle }
+    Observations { shapes, events: std::mem::take(&mut sim.party_events), counters, tables: in_the_middle }
 }
 
-fn assert_same(plain: &Seen, other: &Seen, name: &str) {
+fn assert_same(plain: &Observations, other: &Observations, name: &str) {
     let differs = plain.shapes.iter().zip(&other.shapes).position(|(a, b)| a != b);
     if let Some(at) = differs {
         panic!("{name}: frame {at} is {:?} and {:?}", plain.shapes[at], other.shapes[at]);

@@ -11,17 +11,17 @@ use wayleave_route_server::policy::{Policy, Rejection};
 
 /// A route of the member in slot `place`, whose AS is 64500 plus its place.
 #[derive(Clone, Debug)]
-struct Held {
+struct TestRoute {
     announcer: Slot,
     attributes: Attributes,
     path_id: u32,
     verdict: VerdictKind,
 }
 
-fn held(place: u8, behind: &[u32]) -> Held {
+fn test_route(place: u8, behind: &[u32]) -> TestRoute {
     let asn = 64500 + u32::from(place);
     let path = [&[asn], behind].concat();
-    Held {
+    TestRoute {
         announcer: slot(place, asn),
         attributes: attributes(&path, place).finish(),
         path_id: 0,
@@ -29,7 +29,7 @@ fn held(place: u8, behind: &[u32]) -> Held {
     }
 }
 
-fn inputs(routes: &[Held]) -> Vec<RankInput<'_>> {
+fn inputs(routes: &[TestRoute]) -> Vec<RankInput<'_>> {
     routes
         .iter()
         .map(|held| RankInput {
@@ -42,19 +42,19 @@ fn inputs(routes: &[Held]) -> Vec<RankInput<'_>> {
         .collect()
 }
 
-fn classes(policy: &Policy, routes: &[Held]) -> Vec<Option<u8>> {
+fn classes(policy: &Policy, routes: &[TestRoute]) -> Vec<Option<u8>> {
     rank(policy, &inputs(routes))
 }
 
 #[test]
 fn nothing_held_has_no_class_and_a_lone_route_has_the_best() {
     assert_eq!(classes(&Policy::default(), &[]), []);
-    assert_eq!(classes(&Policy::default(), &[held(0, &[1, 2, 3])]), [Some(255)]);
+    assert_eq!(classes(&Policy::default(), &[test_route(0, &[1, 2, 3])]), [Some(255)]);
 }
 
 #[test]
 fn routes_of_equal_length_share_a_class_whatever_else_differs() {
-    let mut routes = [held(0, &[1]), held(1, &[2]), held(2, &[3, 3]), held(3, &[4])];
+    let mut routes = [test_route(0, &[1]), test_route(1, &[2]), test_route(2, &[3, 3]), test_route(3, &[4])];
     let mut worse = routes[1].attributes.edit();
     worse.origin(Origin::Incomplete).med(Some(500));
     routes[1].attributes = worse.finish();
@@ -64,7 +64,7 @@ fn routes_of_equal_length_share_a_class_whatever_else_differs() {
 
 #[test]
 fn local_pref_of_a_rule_goes_before_length_and_local_pref_as_received_counts_nothing() {
-    let mut routes = [held(0, &[]), held(1, &[2, 2]), held(2, &[])];
+    let mut routes = [test_route(0, &[]), test_route(1, &[2, 2]), test_route(2, &[])];
     let mut claims = routes[2].attributes.edit();
     claims.local_pref(Some(1000));
     routes[2].attributes = claims.finish();
@@ -91,14 +91,21 @@ fn a_class_of_a_rule_goes_before_all_and_makes_its_routes_equal() {
         peer = 64503
         class = 128",
     );
-    let routes = [held(0, &[]), held(1, &[1, 1, 1]), held(2, &[]), held(3, &[1, 1]), held(4, &[]), held(5, &[1])];
+    let routes = [
+        test_route(0, &[]),
+        test_route(1, &[1, 1, 1]),
+        test_route(2, &[]),
+        test_route(3, &[1, 1]),
+        test_route(4, &[]),
+        test_route(5, &[1]),
+    ];
     assert_eq!(classes(&rules, &routes), [Some(255), Some(255), Some(251), Some(254), Some(253), Some(252)]);
 }
 
 #[test]
 fn rejected_routes_have_no_class_and_move_no_other() {
     let rules = policy("rule = [{ direction = 'import', as_path = '_64511_', reject = true }]");
-    let mut routes = [held(0, &[64511]), held(1, &[1]), held(2, &[1])];
+    let mut routes = [test_route(0, &[64511]), test_route(1, &[1]), test_route(2, &[1])];
     routes[2].verdict = VerdictKind::Invalid;
     assert_eq!(classes(&rules, &routes), [None, Some(255), None]);
 }
@@ -106,7 +113,7 @@ fn rejected_routes_have_no_class_and_move_no_other() {
 #[test]
 fn strict_ranks_by_the_whole_decision_process() {
     let strict = policy("ranking = { strict = true }");
-    let mut routes = [held(0, &[1]), held(1, &[1]), held(2, &[]), held(3, &[1])];
+    let mut routes = [test_route(0, &[1]), test_route(1, &[1]), test_route(2, &[]), test_route(3, &[1])];
     let mut worse = routes[0].attributes.edit();
     worse.origin(Origin::Incomplete);
     routes[0].attributes = worse.finish();
@@ -120,7 +127,7 @@ fn strict_ranks_by_the_whole_decision_process() {
 fn strict_compares_med_within_one_neighbour_only() {
     let strict = policy("ranking = { strict = true }");
     let med = |place: u8, path_id: u32, med: u32| {
-        let mut route = held(place, &[1]);
+        let mut route = test_route(place, &[1]);
         let mut editor = route.attributes.edit();
         editor.med(Some(med));
         (route.attributes, route.path_id) = (editor.finish(), path_id);
@@ -132,7 +139,7 @@ fn strict_compares_med_within_one_neighbour_only() {
 
 #[test]
 fn a_narrow_width_tells_the_best_apart_and_lumps_the_rest() {
-    let routes: Vec<Held> = (0..6).map(|place| held(place, &vec![1; usize::from(place)])).collect();
+    let routes: Vec<TestRoute> = (0..6).map(|place| test_route(place, &vec![1; usize::from(place)])).collect();
     let two_bits = policy("ranking = { width = 2 }");
     assert_eq!(classes(&two_bits, &routes), [3, 2, 1, 0, 0, 0].map(Some));
     let one_bit = policy("ranking = { width = 1 }");
@@ -146,7 +153,8 @@ fn a_route_that_is_not_best_says_why() {
     let rules = policy(
         "rule = [{ direction = 'import', peer = 64500, reject = true }, { direction = 'import', peer = 64501, class = 5 }]",
     );
-    let routes = [held(0, &[]), held(1, &[]), held(2, &[1, 1]), held(3, &[1]), held(4, &[2])];
+    let routes =
+        [test_route(0, &[]), test_route(1, &[]), test_route(2, &[1, 1]), test_route(3, &[1]), test_route(4, &[2])];
     let why = |policy: &Policy, at| explain(policy, &inputs(&routes), at);
     assert_eq!(why(&rules, 0), Some(RankLoss::Rejected(Rejection::Rule(0))));
     assert_eq!(why(&rules, 1), Some(RankLoss::Class { own: 5, best: 128 }));
@@ -160,12 +168,12 @@ fn a_route_that_is_not_best_says_why() {
     assert_eq!(why(&strict, 9), None);
 }
 
-fn any_held() -> impl Strategy<Value = Held> {
+fn any_test_route() -> impl Strategy<Value = TestRoute> {
     let verdict = prop_oneof![3 => Just(VerdictKind::Valid), 1 => Just(VerdictKind::Invalid)];
     let med = prop::option::of(0u32..3);
     (0u8..4, prop::collection::vec(1u32..4, 0..4), med, 0u8..3, verdict).prop_map(
         |(place, behind, med, origin, verdict)| {
-            let mut route = held(place, &behind);
+            let mut route = test_route(place, &behind);
             let mut editor = route.attributes.edit();
             editor.med(med).origin(Origin::from_octet(origin).expect("an origin"));
             route.attributes = editor.finish();
@@ -175,8 +183,8 @@ fn any_held() -> impl Strategy<Value = Held> {
     )
 }
 
-fn any_routes() -> impl Strategy<Value = Vec<Held>> {
-    prop::collection::vec(any_held(), 0..12).prop_map(|mut routes| {
+fn any_routes() -> impl Strategy<Value = Vec<TestRoute>> {
+    prop::collection::vec(any_test_route(), 0..12).prop_map(|mut routes| {
         routes.iter_mut().zip(0..).for_each(|(route, path_id)| route.path_id = path_id);
         routes
     })

@@ -39,13 +39,13 @@ fn router_key() -> (SubjectKey, [u8; 65]) {
 }
 
 /// A trust anchor for all ASes, and an authority below it for 64496 to 64511.
-struct World {
+struct TestRpki {
     signer: SoftSigner,
     anchor: KeyId,
     authority: KeyId,
 }
 
-impl World {
+impl TestRpki {
     fn new() -> Self {
         let signer = SoftSigner::new();
         let [anchor, authority] = [(); 2].map(|()| signer.create_key(PublicKeyFormat::Rsa).expect("a key"));
@@ -124,8 +124,8 @@ impl World {
 
 #[test]
 fn a_router_certificate_gives_its_key_for_each_of_its_ases() {
-    let world = World::new();
-    let keys = world.authorities().router_keys(&world.router_certificate(3, |_| {}), at(NOW)).expect("valid");
+    let rpki = TestRpki::new();
+    let keys = rpki.authorities().router_keys(&rpki.router_certificate(3, |_| {}), at(NOW)).expect("valid");
     assert_eq!(keys.iter().map(|key| key.asn).collect::<Vec<_>>(), [Asn(64_496), Asn(64_499)]);
     for key in keys {
         assert_eq!(key.public_key(), Ok(PublicKey::EcdsaP256(router_key().1)));
@@ -134,28 +134,28 @@ fn a_router_certificate_gives_its_key_for_each_of_its_ases() {
 
 #[test]
 fn certificates_that_break_a_rule_are_refused() {
-    let world = World::new();
-    let authorities = world.authorities();
+    let rpki = TestRpki::new();
+    let authorities = rpki.authorities();
     let judge = |certificate: &[u8], now| authorities.router_keys(certificate, at(now)).expect_err("refused");
     let invalid = |error: CertificateError| assert!(matches!(error, CertificateError::Invalid(_)), "{error}");
-    let good = world.router_certificate(3, |_| {});
+    let good = rpki.router_certificate(3, |_| {});
     // Out of its dates; the list of the issuer is as well.
     assert!(authorities.router_keys(&good, at(NOW + 2 * DAY)).is_err());
     assert!(authorities.router_keys(&good, at(NOW - 2 * DAY)).is_err());
     // ASes that its issuer does not have.
     invalid(judge(
-        &world.router_certificate(3, |c| c.build_as_resource_blocks(|b| b.push(RpkiAsn::from_u32(65_000)))),
+        &rpki.router_certificate(3, |c| c.build_as_resource_blocks(|b| b.push(RpkiAsn::from_u32(65_000)))),
         NOW,
     ));
     // No router's.
-    invalid(judge(&world.router_certificate(3, |c| c.set_extended_key_usage(None)), NOW));
+    invalid(judge(&rpki.router_certificate(3, |c| c.set_extended_key_usage(None)), NOW));
     // A key that no router has.
-    let rsa = world.public(&world.anchor);
-    invalid(judge(&world.router_certificate(3, |c| c.set_subject_public_key(rsa)), NOW));
+    let rsa = rpki.public(&rpki.anchor);
+    invalid(judge(&rpki.router_certificate(3, |c| c.set_subject_public_key(rsa)), NOW));
     // Revoked.
-    assert_eq!(judge(&world.router_certificate(99, |_| {}), NOW), CertificateError::Revoked);
-    // Of an authority of another world.
-    let other = World::new().router_certificate(3, |_| {});
+    assert_eq!(judge(&rpki.router_certificate(99, |_| {}), NOW), CertificateError::Revoked);
+    // Of an authority of another trust anchor.
+    let other = TestRpki::new().router_certificate(3, |_| {});
     assert_eq!(judge(&other, NOW), CertificateError::UnknownIssuer);
     // A changed octet of the signature, and of the text.
     for from_end in [1, 400] {
@@ -171,41 +171,41 @@ fn certificates_that_break_a_rule_are_refused() {
 
 #[test]
 fn nothing_counts_without_a_fresh_revocation_list() {
-    let world = World::new();
+    let rpki = TestRpki::new();
     let mut authorities = Authorities::new();
-    let anchor = world.authority_certificate(&world.anchor, &world.anchor, 1, (0, u32::MAX));
+    let anchor = rpki.authority_certificate(&rpki.anchor, &rpki.anchor, 1, (0, u32::MAX));
     authorities.add_trust_anchor("test", &anchor, at(NOW)).expect("an anchor");
-    let authority = world.authority_certificate(&world.authority, &world.anchor, 2, (64_496, 64_511));
+    let authority = rpki.authority_certificate(&rpki.authority, &rpki.anchor, 2, (64_496, 64_511));
     let refused = authorities.add_authority(&authority, at(NOW));
     assert_eq!(refused, Err(CertificateError::NoRevocationList));
-    let stale = world.revocation_list(&world.anchor, &[], NOW - 2 * DAY);
+    let stale = rpki.revocation_list(&rpki.anchor, &[], NOW - 2 * DAY);
     authorities.add_revocation_list(&stale).expect("a list");
     assert_eq!(authorities.add_authority(&authority, at(NOW)), Err(CertificateError::StaleRevocationList));
-    let revoking = world.revocation_list(&world.anchor, &[2], NOW - 60);
+    let revoking = rpki.revocation_list(&rpki.anchor, &[2], NOW - 60);
     authorities.add_revocation_list(&revoking).expect("a list");
     // An older list does not bring it back.
     authorities.add_revocation_list(&stale).expect("a list");
     assert_eq!(authorities.add_authority(&authority, at(NOW)), Err(CertificateError::Revoked));
     // A list that another authority signed.
-    let forged = world.revocation_list(&world.authority, &[], NOW);
+    let forged = rpki.revocation_list(&rpki.authority, &[], NOW);
     assert_eq!(authorities.add_revocation_list(&forged), Err(CertificateError::UnknownIssuer));
 }
 
 #[test]
 fn a_folder_in_any_order_gives_its_keys_with_the_earliest_expiry() {
-    let world = World::new();
+    let rpki = TestRpki::new();
     let file = |name: &str, octets: Vec<u8>| (name.to_owned(), octets);
-    let anchors = [file("ta.cer", world.authority_certificate(&world.anchor, &world.anchor, 1, (0, u32::MAX)))];
+    let anchors = [file("ta.cer", rpki.authority_certificate(&rpki.anchor, &rpki.anchor, 1, (0, u32::MAX)))];
     let certificates = [
-        file("a-router.cer", world.router_certificate(3, |_| {})),
-        file("b-ca.cer", world.authority_certificate(&world.authority, &world.anchor, 2, (64_496, 64_511))),
-        file("c-revoked.cer", world.router_certificate(99, |_| {})),
+        file("a-router.cer", rpki.router_certificate(3, |_| {})),
+        file("b-ca.cer", rpki.authority_certificate(&rpki.authority, &rpki.anchor, 2, (64_496, 64_511))),
+        file("c-revoked.cer", rpki.router_certificate(99, |_| {})),
         file("d-nonsense.cer", vec![1, 2, 3]),
     ];
     let lists = [
-        file("ca.crl", world.revocation_list(&world.authority, &[99], NOW - 60)),
-        file("ta.crl", world.revocation_list(&world.anchor, &[], NOW - 7200)),
-        file("other.crl", World::new().revocation_list(&world.anchor, &[], NOW)),
+        file("ca.crl", rpki.revocation_list(&rpki.authority, &[99], NOW - 60)),
+        file("ta.crl", rpki.revocation_list(&rpki.anchor, &[], NOW - 7200)),
+        file("other.crl", TestRpki::new().revocation_list(&rpki.anchor, &[], NOW)),
     ];
     let (keys, refused) = import(&anchors, &certificates, &lists, at(NOW));
     assert_eq!(keys.iter().map(|found| found.key.asn).collect::<Vec<_>>(), [Asn(64_496), Asn(64_499)]);
@@ -224,18 +224,18 @@ fn a_folder_in_any_order_gives_its_keys_with_the_earliest_expiry() {
 
 #[test]
 fn a_certificate_that_is_not_yet_valid_is_refused_with_its_date() {
-    let world = World::new();
-    let anchor = world.authority_certificate(&world.anchor, &world.anchor, 1, (0, u32::MAX));
+    let rpki = TestRpki::new();
+    let anchor = rpki.authority_certificate(&rpki.anchor, &rpki.anchor, 1, (0, u32::MAX));
     let early = at(NOW - 2 * DAY);
     let begins = |from| Err(CertificateError::NotYet { from });
     assert_eq!(Authorities::new().add_trust_anchor("test", &anchor, early), begins(NOW - DAY));
-    let later = world.router_certificate(4, |certificate| {
+    let later = rpki.router_certificate(4, |certificate| {
         certificate.set_validity(Validity::new(time(NOW + 60), time(NOW + DAY)));
     });
-    assert_eq!(world.authorities().router_keys(&later, at(NOW)).map(|_| ()), begins(NOW + 60));
-    assert_eq!(world.authorities().router_keys(&later, at(NOW + 60)).map(|keys| keys.len()), Ok(2));
-    let mut authorities = world.authorities();
-    authorities.add_revocation_list(&world.revocation_list(&world.authority, &[], NOW + 90)).expect("a list");
-    let router = world.router_certificate(3, |_| {});
+    assert_eq!(rpki.authorities().router_keys(&later, at(NOW)).map(|_| ()), begins(NOW + 60));
+    assert_eq!(rpki.authorities().router_keys(&later, at(NOW + 60)).map(|keys| keys.len()), Ok(2));
+    let mut authorities = rpki.authorities();
+    authorities.add_revocation_list(&rpki.revocation_list(&rpki.authority, &[], NOW + 90)).expect("a list");
+    let router = rpki.router_certificate(3, |_| {});
     assert_eq!(authorities.router_keys(&router, at(NOW)).map(|_| ()), begins(NOW + 90));
 }

@@ -334,7 +334,7 @@ fn long_chain(last: &[&str]) -> Plan {
 }
 
 fn longest(internet: &Internet) -> usize {
-    internet.taps.iter().flat_map(|tap| tap.said()).flat_map(|said| lengths(&said)).max().unwrap_or(0)
+    internet.taps.iter().flat_map(|tap| tap.recorded()).flat_map(|octets| lengths(&octets)).max().unwrap_or(0)
 }
 
 #[test]

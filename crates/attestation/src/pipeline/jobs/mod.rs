@@ -79,10 +79,10 @@ pub(crate) fn received_path(path: &Path, asn: Asn) -> (Path, u8) {
 pub struct Job {
     /// The pair, or the announcer's slot, whose routes these are.
     pub(crate) source: usize,
-    pub(crate) work: Work,
+    pub(crate) kind: JobKind,
 }
 
-pub(crate) enum Work {
+pub(crate) enum JobKind {
     Validate(ValidationJob),
     Sign(SigningJob),
     /// Few-time keys compute what their next signatures need.
@@ -111,16 +111,16 @@ impl Job {
     /// caused it.
     #[must_use]
     pub fn run(self) -> JobResult {
-        let (results, failed) = match self.work {
-            Work::Validate(job) => {
+        let (results, failed) = match self.kind {
+            JobKind::Validate(job) => {
                 let (validated, failed) = job.run();
                 (Results::Validated(validated), failed)
             }
-            Work::Sign(job) => {
+            JobKind::Sign(job) => {
                 let (signed, failed) = job.run();
                 (Results::Signed(signed), failed)
             }
-            Work::MakeKeysAhead(ring) => (Results::KeysMade(ring.make_ahead()), Vec::new()),
+            JobKind::MakeKeysAhead(ring) => (Results::KeysMade(ring.make_ahead()), Vec::new()),
         };
         JobResult { source: self.source, results, failed }
     }
@@ -128,12 +128,12 @@ impl Job {
 
 impl std::fmt::Debug for Job {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let work = match self.work {
-            Work::Validate(_) => "validate",
-            Work::Sign(_) => "sign",
-            Work::MakeKeysAhead(_) => "make keys ahead",
+        let kind = match self.kind {
+            JobKind::Validate(_) => "validate",
+            JobKind::Sign(_) => "sign",
+            JobKind::MakeKeysAhead(_) => "make keys ahead",
         };
-        f.debug_struct("Job").field("source", &self.source).field("work", &work).finish()
+        f.debug_struct("Job").field("source", &self.source).field("kind", &kind).finish()
     }
 }
 

@@ -1,4 +1,4 @@
 //! Worlds of ASes and nets of speakers that several tests use.
 
+pub(crate) mod network;
 pub(crate) mod proxy_net;
-pub(crate) mod world;

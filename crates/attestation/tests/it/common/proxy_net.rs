@@ -21,7 +21,7 @@ use wayleave_bgp::{AttributeCode, Attributes, Origin, Update};
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
 use wayleave_crypto::secret::Secret;
 
-pub use super::world::p;
+pub use super::network::p;
 
 /// The attribute's type code in these tests.
 pub const ATTRIBUTE: AttributeCode = AttributeCode(255);

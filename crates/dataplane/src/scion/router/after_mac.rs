@@ -36,24 +36,24 @@ impl Router {
             return Ok(());
         }
         let egress = hop.egress();
-        let port = self.port(egress).ok_or(Reason::UnknownEgress)?;
+        let found = self.interface(egress).ok_or(Reason::UnknownEgress)?;
         match frame.ingress {
             Ingress::External(interface) => {
-                let from = self.port(interface).ok_or(Reason::WrongIngress)?.link;
+                let from = self.interface(interface).ok_or(Reason::WrongIngress)?.link;
                 if packet.changes_segment {
-                    verify::check_segment_change(from, port.link)?;
+                    verify::check_segment_change(from, found.link)?;
                 } else {
-                    verify::check_direction(from, port.link)?;
+                    verify::check_direction(from, found.link)?;
                 }
             }
             // Only the router where a packet enters the AS changes its segment.
             _ if packet.changes_segment => return Err(Reason::SegmentChange),
             // A packet from within leaves here: sent to a sibling again, it could go in circles.
-            _ if port.owner != Owner::This => return Err(Reason::UnknownEgress),
+            _ if found.owner != Owner::This => return Err(Reason::UnknownEgress),
             _ => {}
         }
-        let owner = port.owner;
-        if !port.up {
+        let owner = found.owner;
+        if !found.up {
             return Err(Reason::LinkDown);
         }
         match owner {

@@ -93,7 +93,7 @@ impl Router {
     }
 
     fn link_down(&self, ingress: u16, egress: u16) -> Message {
-        match self.port(egress).map(|port| port.owner) {
+        match self.interface(egress).map(|found| found.owner) {
             Some(Owner::Sibling(_)) => Message::InternalConnectivityDown {
                 isd_as: self.isd_as,
                 ingress: ingress.into(),

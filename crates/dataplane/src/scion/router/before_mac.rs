@@ -137,7 +137,7 @@ impl Router {
             Ingress::Internal => Err(Reason::TransitSource),
             Ingress::Sibling(sibling) => {
                 let entry = verify::entry_interface(frame.octets, hop, is_peering);
-                let owner = self.port(entry).map(|port| port.owner);
+                let owner = self.interface(entry).map(|found| found.owner);
                 if owner == Some(Owner::Sibling(sibling)) { Ok(()) } else { Err(Reason::TransitSource) }
             }
         }

@@ -15,7 +15,7 @@ use wayleave_packet::scion::verify::HopTime;
 use wayleave_packet::scion::{HostAddress, IsdAs};
 
 use super::action::{Action, Counters, Reason};
-use super::config::{self, Config, ConfigError, Keys, Port};
+use super::config::{self, Config, ConfigError, Keys, RouterInterface};
 use super::flow_class::FlowClasses;
 use super::lanes::{Lanes, TransitLinks};
 use crate::frame::{BURST, Frame, Ingress};
@@ -34,8 +34,8 @@ const ALL_MAC_BITS: u64 = 0xffff_ffff_ffff;
 pub struct Router {
     isd_as: IsdAs,
     address: HostAddress,
-    ports: Box<[Option<Port>]>,
-    /// The interfaces (`ports`) once more, in the form that the lanes use.
+    interfaces: Box<[Option<RouterInterface>]>,
+    /// The interfaces once more, in the form that the lanes use.
     transit_links: TransitLinks,
     keys: Keys,
     answers: TokenBucket,
@@ -140,13 +140,13 @@ impl Router {
     /// # Errors
     /// If the configuration contradicts itself.
     pub fn new(config: &Config) -> Result<Self, ConfigError> {
-        let ports = config::ports(config)?;
+        let interfaces = config::interfaces(config)?;
         Ok(Self {
             isd_as: config.isd_as,
             address: config.address,
-            bad_macs: vec![0; ports.len()].into(),
-            transit_links: TransitLinks::new(&ports),
-            ports,
+            bad_macs: vec![0; interfaces.len()].into(),
+            transit_links: TransitLinks::new(&interfaces),
+            interfaces,
             keys: config.keys.clone(),
             answers: TokenBucket::new(config.answers_per_second, config.answers_burst),
             bad_mac_limits: None,
@@ -193,7 +193,7 @@ impl Router {
             self.bad_mac_limits.get_or_insert_with(|| BadMacLimits { full: full.clone(), buckets: Box::default() });
         limits.full = full;
         limits.buckets.iter_mut().for_each(|bucket| bucket.retune(per_second, burst));
-        limits.resize(self.ports.len());
+        limits.resize(self.interfaces.len());
     }
 
     /// Processes at most [`BURST`] packets in place; packets behind them stay as they are, with the default action.
@@ -333,9 +333,9 @@ impl Router {
 
     /// Sets whether the link at `interface` works; an unknown interface is ignored.
     pub fn set_link(&mut self, interface: u16, up: bool) {
-        if let Some(Some(port)) = self.ports.get_mut(usize::from(interface)) {
-            port.up = up;
-            self.transit_links.set(interface, port);
+        if let Some(Some(found)) = self.interfaces.get_mut(usize::from(interface)) {
+            found.up = up;
+            self.transit_links.set(interface, found);
         }
     }
 
@@ -349,19 +349,19 @@ impl Router {
     /// # Errors
     /// If the configuration contradicts itself; the router stays as it was.
     pub fn reload(&mut self, config: &Config) -> Result<(), ConfigError> {
-        let mut ports = config::ports(config)?;
-        for (new, old) in ports.iter_mut().zip(&self.ports) {
+        let mut interfaces = config::interfaces(config)?;
+        for (new, old) in interfaces.iter_mut().zip(&self.interfaces) {
             if let (Some(new), Some(old)) = (new, old) {
                 new.up = old.up;
             }
         }
-        self.ports = ports;
-        self.transit_links = TransitLinks::new(&self.ports);
+        self.interfaces = interfaces;
+        self.transit_links = TransitLinks::new(&self.interfaces);
         let mut bad_macs = std::mem::take(&mut self.bad_macs).into_vec();
-        bad_macs.resize(self.ports.len(), 0);
+        bad_macs.resize(self.interfaces.len(), 0);
         self.bad_macs = bad_macs.into();
         if let Some(limits) = &mut self.bad_mac_limits {
-            limits.resize(self.ports.len());
+            limits.resize(self.interfaces.len());
         }
         self.answers.retune(config.answers_per_second, config.answers_burst);
         (self.isd_as, self.address, self.keys) = (config.isd_as, config.address, config.keys.clone());
@@ -369,8 +369,8 @@ impl Router {
     }
 
     #[inline]
-    fn port(&self, interface: u16) -> Option<&Port> {
-        self.ports.get(usize::from(interface))?.as_ref()
+    fn interface(&self, number: u16) -> Option<&RouterInterface> {
+        self.interfaces.get(usize::from(number))?.as_ref()
     }
 
     /// Whether the interface has brought more wrong MACs than its limit allows.

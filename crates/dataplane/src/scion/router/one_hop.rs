@@ -39,15 +39,15 @@ impl Router {
         if layout.src != self.isd_as {
             return Err(Reason::SourceAddress);
         }
-        let port = self.port(first.cons_egress).filter(|port| port.owner == Owner::This);
-        let port = port.ok_or(Reason::UnknownEgress)?;
-        if layout.dst != port.neighbor {
+        let found = self.interface(first.cons_egress).filter(|found| found.owner == Owner::This);
+        let found = found.ok_or(Reason::UnknownEgress)?;
+        if layout.dst != found.neighbor {
             return Err(Reason::DestinationAddress);
         }
         let hop = Hop::new(&info, &first);
         verify::check_expiry(&hop, &HopTime::new(now.unix))?;
         verify::check_mac(&hop, computed_mac(&self.keys, &hop))?;
-        if !port.up {
+        if !found.up {
             return Err(Reason::LinkDown);
         }
         let seg_id = verify::seg_id_at_egress(&hop, false);
@@ -69,8 +69,8 @@ impl Router {
         if layout.dst != self.isd_as {
             return Err(Reason::DestinationAddress);
         }
-        let port = self.port(interface).ok_or(Reason::WrongIngress)?;
-        if layout.src != port.neighbor {
+        let found = self.interface(interface).ok_or(Reason::WrongIngress)?;
+        if layout.src != found.neighbor {
             return Err(Reason::SourceAddress);
         }
         verify::check_expiry(&Hop::new(&info, &first), &HopTime::new(now.unix))?;

@@ -27,7 +27,7 @@ const WAYS: [(u16, u16); 8] = [
 
 /// The fields of a packet in transit.
 #[derive(Clone, Copy)]
-struct Way {
+struct TransitFields {
     enters: u16,
     leaves: u16,
     hops: u8,
@@ -36,7 +36,7 @@ struct Way {
     timestamp: u32,
 }
 
-impl Way {
+impl TransitFields {
     fn random(source: &mut Random) -> Self {
         let (enters, leaves) = source.pick(&WAYS);
         let hops = 3 + source.below(6) as u8;
@@ -63,7 +63,7 @@ const KINDS: usize = 17;
 
 /// A packet of this kind, and where it comes in.
 fn odd(kind: usize, source: &mut Random) -> (Vec<u8>, Ingress) {
-    let mut way = Way::random(source);
+    let mut way = TransitFields::random(source);
     match kind {
         0 => way.timestamp = TIME - 7 * 86_400,
         1 => way.timestamp = TIME + 86_400,
@@ -156,7 +156,7 @@ fn bursts_of_every_size_of_good_packets_are_rewritten_as_the_model_does() {
             router.set_keys(keys.clone());
             let burst: Vec<(Vec<u8>, Ingress)> = (0..size)
                 .map(|_| {
-                    let way = Way::random(&mut source);
+                    let way = TransitFields::random(&mut source);
                     (way.packet(&mut source, &key()).encode(), Ingress::External(way.enters))
                 })
                 .collect();
@@ -185,7 +185,7 @@ fn one_that_is_not_like_the_others_is_found_in_every_place() {
                         return odd(kind, &mut source);
                     }
                     // Some of them leave by the link that is down.
-                    let way = Way::random(&mut source);
+                    let way = TransitFields::random(&mut source);
                     (way.packet(&mut source, &key()).encode(), Ingress::External(way.enters))
                 })
                 .collect();
@@ -229,10 +229,10 @@ fn packets_under_two_keys_are_rewritten_under_their_own() {
         let mut burst = Vec::new();
         let mut keys = Vec::new();
         while burst.len() < BURST {
-            let way = Way::random(&mut source);
+            let way = TransitFields::random(&mut source);
             // Where they are not mixed, whole groups are under one key.
             let is_new = if mixed { source.one_in(2) } else { burst.len() / 16 % 2 == 0 };
-            let way = Way { timestamp: if is_new { from } else { from - 1 }, ..way };
+            let way = TransitFields { timestamp: if is_new { from } else { from - 1 }, ..way };
             let wrong = mixed && source.one_in(20);
             let key = if is_new != wrong { &new } else { &old };
             burst.push((way.packet(&mut source, key).encode(), Ingress::External(way.enters)));
@@ -248,7 +248,7 @@ fn packets_under_two_keys_are_rewritten_under_their_own() {
 fn turns(source: &mut Random) -> Vec<(Vec<u8>, Ingress)> {
     let turn = |lane: usize| {
         let (enters, leaves) = if lane.is_multiple_of(2) { (PARENT_1, CHILD_1) } else { (CHILD_1, PARENT_1) };
-        let way = Way { enters, leaves, hops: 3, current: 1, construction: true, timestamp: TIME };
+        let way = TransitFields { enters, leaves, hops: 3, current: 1, construction: true, timestamp: TIME };
         (way.packet(source, &key()).encode(), Ingress::External(enters))
     };
     (0..BURST).map(turn).collect()

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use toml::Spanned;
 use wayleave_core::{Now, UnixTime};
 use wayleave_dataplane::frame::Ingress;
-use wayleave_dataplane::scion::classify;
 use wayleave_dataplane::scion::delivery::LocalDelivery;
+use wayleave_dataplane::scion::steering;
 use wayleave_dataplane::scion::{Action, Config, ConfigError, EpochKey, Interface, Keys, Link, Owner, Reason, Router};
 use wayleave_packet::scion::{ForwardingKey, HostAddress};
 use wayleave_runtime::packets::steering::Steering;
@@ -29,7 +29,7 @@ use crate::failure::{Failure, Outcome};
 use bfd::{Sessions, SessionsSpec};
 
 /// BFD, SCMP and one-hop paths come apart from data, whose flow IDs choose the thread.
-const STEERING: Steering = Steering::Header { control: &classify::CONTROL, flow: classify::FLOW };
+const STEERING: Steering = Steering::Header { control: &steering::CONTROL, flow: steering::FLOW };
 
 /// One thread's router.
 pub struct Scion {

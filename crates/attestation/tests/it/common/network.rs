@@ -1,4 +1,4 @@
-//! A small world of ASes with keys of every standard suite, for the tests of chains.
+//! A small network of ASes with keys of every standard suite, for the tests of chains.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ pub struct Node {
 }
 
 /// What the ASes know, and their private keys.
-pub struct World {
+pub struct Network {
     pub nodes: BTreeMap<Asn, Node>,
     pub view: View,
     pub rules: Rules,
@@ -44,26 +44,26 @@ pub fn pair(asn: Asn, suite: SuiteId, life: u8) -> KeyPair {
     KeyPair { suite, key, registered: false }
 }
 
-impl World {
+impl Network {
     /// ASes 1 to `count` with a pair of each of `suites`, none registered but AS 1's; AS 1 may announce 192.0.2.0/24
     /// and 2001:db8::/32 and what lies within.
     pub fn new(count: u32, suites: &[SuiteId]) -> Self {
-        let mut world = Self { nodes: BTreeMap::new(), view: View::new(1), rules: Rules::default(), now: NOW };
+        let mut network = Self { nodes: BTreeMap::new(), view: View::new(1), rules: Rules::default(), now: NOW };
         for asn in 1..=count {
             let pairs = suites.iter().map(|suite| pair(Asn(asn), *suite, 0)).collect();
-            world.nodes.insert(Asn(asn), Node { ring: KeyRing { pairs } });
+            network.nodes.insert(Asn(asn), Node { ring: KeyRing { pairs } });
         }
-        world.register(Asn(1));
+        network.register(Asn(1));
         for prefix in ["192.0.2.0/24", "2001:db8::/32", "10.0.0.0/8"] {
             let prefix = p(prefix);
-            world.view.add_vrp(Vrp { prefix, max_length: prefix.afi().bits(), asn: Asn(1) });
+            network.view.add_vrp(Vrp { prefix, max_length: prefix.afi().bits(), asn: Asn(1) });
         }
-        world
+        network
     }
 
     /// Puts the keys of `asn` into the PKI.
     pub fn register(&mut self, asn: Asn) {
-        for pair in &mut self.nodes.get_mut(&asn).expect("an AS of the world").ring.pairs {
+        for pair in &mut self.nodes.get_mut(&asn).expect("an AS of the network").ring.pairs {
             pair.registered = true;
             let public = pair.key.public().to_vec();
             let key = RegisteredKey { suite: pair.suite, public, not_before: 0, not_after: NOW * 2 };
@@ -102,7 +102,7 @@ impl World {
         leaf: &Leaf,
     ) -> Vec<u8> {
         let speaker = self.speaker(asn, 1);
-        let ring = &mut self.nodes.get_mut(&asn).expect("an AS of the world").ring;
+        let ring = &mut self.nodes.get_mut(&asn).expect("an AS of the network").ring;
         let onward = Recipient::Neighbour(next, leaf.view());
         let attested = if received.is_empty() {
             sign::originate(&Origination { prefixes, sequence: 1 }, &speaker, ring, onward)
@@ -113,7 +113,7 @@ impl World {
         attested.expect("attests").for_neighbour(next).expect("for it")
     }
 
-    /// The attribute of `prefixes` along `ases` as `receiver` gets it, and its path. ASes not of the world are legacy:
+    /// The attribute of `prefixes` along `ases` as `receiver` gets it, and its path. ASes not of the network are legacy:
     /// they pass the attribute on.
     pub fn chain(&mut self, prefixes: &[Prefix], ases: &[u32], receiver: u32) -> (Vec<u8>, Path) {
         let mut value = Vec::new();
