@@ -1,10 +1,9 @@
-//! Leaves: the next AS with its keys and the least strength, as a hop signs them, alone or under a Merkle tree.
+//! Leaves: the next AS with its keys and what is required of it, as a hop signs them, alone or in the tree of a directory.
 //!
 //! The paper gives all neighbours one key; we name each neighbour and its own keys, so that one cannot sign as another.
 
 use wayleave_core::Asn;
 use wayleave_crypto::hash::hash;
-use wayleave_crypto::secret::Seed;
 
 use crate::SuiteId;
 
@@ -14,12 +13,14 @@ pub const MAX_LEAF_KEYS: usize = 4;
 pub const LEAF_KEY_LEN: usize = 32;
 /// Bytes of one key with its suite's number.
 const ENTRY_LEN: usize = 1 + LEAF_KEY_LEN;
-/// Levels of a tree, at most: 65,536 neighbours.
+/// Levels of a directory's tree, at most: 65,536 slots.
 pub const MAX_DEPTH: u8 = 16;
-/// Bytes that hide a leaf of a private tree from whoever sees its neighbour's opening.
-pub const SALT_LEN: usize = 16;
 /// Bits of strength that one unit of the encoding stands for.
 const STRENGTH_UNIT: u16 = 16;
+/// Octets before the keys of a leaf that has some.
+const HEAD_LEN: usize = 2;
+/// The bit of the second octet that requires post-quantum suites of all hops that follow.
+const POST_QUANTUM: u8 = 0x01;
 
 /// A key as a leaf names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -77,8 +78,9 @@ impl Leaf {
         }
         // Four keys at most fit three bits; units fit four.
         let head = (keys.len() as u8) << 5 | u8::from(granted) << 4 | units as u8;
-        let mut octets = Vec::with_capacity(1 + keys.len() * ENTRY_LEN);
+        let mut octets = Vec::with_capacity(HEAD_LEN + keys.len() * ENTRY_LEN);
         octets.push(head);
+        octets.extend((!keys.is_empty()).then_some(0));
         for key in keys {
             octets.push(key.suite);
             octets.extend_from_slice(&key.key);
@@ -90,6 +92,16 @@ impl Leaf {
     #[must_use]
     pub fn keyless() -> Self {
         Self { octets: vec![0] }
+    }
+
+    /// The leaf with the requirement that every hop from the neighbour's on is signed with a post-quantum suite. A leaf without
+    /// keys requires nothing.
+    #[must_use]
+    pub fn requiring_post_quantum(mut self) -> Self {
+        if let Some(flags) = self.octets.get_mut(1) {
+            *flags |= POST_QUANTUM;
+        }
+        self
     }
 
     /// The leaf, borrowed.
@@ -110,11 +122,14 @@ impl<'a> LeafView<'a> {
     #[must_use]
     pub fn decode(octets: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let count = usize::from(octets.first()? >> 5);
-        let (leaf, rest) = octets.split_at_checked(1 + count * ENTRY_LEN)?;
+        let head = if count > 0 { HEAD_LEN } else { 1 };
+        let (leaf, rest) = octets.split_at_checked(head + count * ENTRY_LEN)?;
         // Without keys all other bits are zero; with keys their suites ascend.
         let canonical = match count {
             0 => leaf[0] == 0,
-            1..=MAX_LEAF_KEYS => leaf[1..].chunks_exact(ENTRY_LEN).is_sorted_by(|a, b| a[0] < b[0]),
+            1..=MAX_LEAF_KEYS => {
+                leaf[1] <= POST_QUANTUM && leaf[HEAD_LEN..].chunks_exact(ENTRY_LEN).is_sorted_by(|a, b| a[0] < b[0])
+            }
             _ => false,
         };
         canonical.then_some((Self { octets: leaf }, rest))
@@ -144,9 +159,15 @@ impl<'a> LeafView<'a> {
         u16::from(self.octets[0] & 0x0f) * STRENGTH_UNIT
     }
 
+    /// Whether every hop from the next AS's on must be signed with a post-quantum suite.
+    #[must_use]
+    pub fn requires_post_quantum(self) -> bool {
+        self.octets.get(1).is_some_and(|flags| flags & POST_QUANTUM != 0)
+    }
+
     /// The keys with their suites' numbers.
     pub fn keys(self) -> impl Iterator<Item = (u8, &'a [u8; LEAF_KEY_LEN])> {
-        self.octets[1..].chunks_exact(ENTRY_LEN).filter_map(|entry| Some((entry[0], entry[1..].try_into().ok()?)))
+        self.octets.get(HEAD_LEN..).unwrap_or_default().chunks_exact(ENTRY_LEN).filter_map(|entry| Some((entry[0], entry[1..].try_into().ok()?)))
     }
 
     /// The leaf, owned.
@@ -155,22 +176,21 @@ impl<'a> LeafView<'a> {
         Leaf { octets: self.octets.to_vec() }
     }
 
-    /// What a hop signs that has this one neighbour in its leaf, and no tree.
+    /// What stands for a neighbour in what a hop signs.
     #[must_use]
-    pub fn direct_commitment(self, next: Asn) -> [u8; 32] {
-        hash("wayleave/attestation/direct/v1", &[&next.0.to_be_bytes(), self.octets])
+    pub fn commitment(self, next: Asn) -> [u8; 32] {
+        hash("wayleave/attestation/neighbour/v2", &[&next.0.to_be_bytes(), self.octets])
     }
 
-    /// Its hash in a tree.
-    #[must_use]
-    fn hash(self, next: Asn, salt: &[u8; SALT_LEN]) -> [u8; 32] {
-        hash("wayleave/attestation/leaf/v1", &[salt, &next.0.to_be_bytes(), self.octets])
+    /// Its hash in a directory.
+    fn hash(self, next: Asn) -> [u8; 32] {
+        hash("wayleave/attestation/slot/v2", &[&next.0.to_be_bytes(), self.octets])
     }
 
-    /// The root of the tree in which this leaf stands at `index` beside `siblings`, each 32 bytes, the lowest first.
+    /// The root of the directory in which this leaf is in slot `index` beside `siblings`, each 32 bytes, the lowest first.
     #[must_use]
-    pub fn root(self, next: Asn, salt: &[u8; SALT_LEN], index: u16, siblings: &[u8]) -> [u8; 32] {
-        let mut node = self.hash(next, salt);
+    pub fn root(self, next: Asn, index: u16, siblings: &[u8]) -> [u8; 32] {
+        let mut node = self.hash(next);
         for (level, sibling) in siblings.chunks_exact(32).enumerate() {
             node = if index >> level & 1 == 0 { parent(&node, sibling) } else { parent(sibling, &node) };
         }
@@ -179,29 +199,25 @@ impl<'a> LeafView<'a> {
 }
 
 fn parent(left: &[u8], right: &[u8]) -> [u8; 32] {
-    hash("wayleave/attestation/node/v1", &[left, right])
+    hash("wayleave/attestation/directory-node/v2", &[left, right])
 }
 
-/// Why a tree cannot be made.
+/// Why a directory's tree cannot be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TreeError {
-    /// More neighbours than leaves.
-    #[error("{neighbours} neighbours do not fit a tree of {places} leaves")]
-    Full {
-        /// Neighbours given.
-        neighbours: usize,
-        /// Leaves of the tree.
-        places: usize,
+    /// More slots than the format has room for.
+    #[error("a directory has at most {most} slots, not {slots}", most = 1 << MAX_DEPTH)]
+    Slots {
+        /// Slots given.
+        slots: usize,
     },
-    /// No level, or more than sixteen.
-    #[error("a tree has 1 to {MAX_DEPTH} levels, not {0}")]
-    Depth(u8),
     /// An AS is listed twice.
     #[error("{0} is listed twice")]
     Twice(Asn),
 }
 
-/// All neighbours of an AS under one root, which one signature serves.
+/// The tree over all slots of an exchange's directory, in its order, whether a route is exported to them or not: each receiver
+/// makes the same tree from the directory, so that no opening travels and exports do not show.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tree {
     depth: u8,
@@ -209,149 +225,93 @@ pub struct Tree {
     nodes: Vec<[u8; 32]>,
     /// By AS number: position and leaf.
     slots: Vec<Slot>,
-    is_directory: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Slot {
     asn: Asn,
-    place: u16,
-    salt: [u8; SALT_LEN],
+    index: u16,
     leaf: Leaf,
 }
 
-/// A neighbour's way from its leaf to the root.
+/// A slot's way from its leaf to the root.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Opening {
     pub leaf: Leaf,
     /// The position of the leaf.
     pub index: u16,
-    /// Hides the leaf from whoever sees another opening.
-    pub salt: [u8; SALT_LEN],
     /// The siblings of the nodes from the leaf to the root, the lowest first.
     pub siblings: Vec<u8>,
 }
 
 impl Tree {
-    /// A tree of `2^depth` leaves that shows a neighbour nothing of the others: positions, salts and padding follow from
-    /// `seed`. Keep `depth` constant for the AS, so that the number of neighbours does not show.
-    pub fn private(seed: &Seed, depth: u8, neighbours: &[(Asn, Leaf)]) -> Result<Self, TreeError> {
-        let places = places(depth)?;
-        if neighbours.len() > places {
-            return Err(TreeError::Full { neighbours: neighbours.len(), places });
-        }
-        let draw = |use_: &str, number: u32| hash(use_, &[seed.expose(), &number.to_be_bytes()]);
-        let mut taken = vec![false; places];
-        let mut slots = Vec::with_capacity(neighbours.len());
-        for (asn, leaf) in sorted(neighbours)? {
-            let drawn = draw("wayleave/attestation/place/v1", asn.0);
-            let start =
-                u64::from_be_bytes([drawn[0], drawn[1], drawn[2], drawn[3], drawn[4], drawn[5], drawn[6], drawn[7]]);
-            let start = (start % places as u64) as usize;
-            // There is a free place: neighbours are at most as many as places.
-            let place = (0..places).map(|step| (start + step) % places).find(|&place| !taken[place]).unwrap_or(start);
-            taken[place] = true;
-            let mut salt = [0; SALT_LEN];
-            salt.copy_from_slice(&draw("wayleave/attestation/salt/v1", asn.0)[..SALT_LEN]);
-            slots.push(Slot { asn, place: place as u16, salt, leaf });
-        }
-        let padding = |place: usize| draw("wayleave/attestation/padding/v1", place as u32);
-        Ok(Self::build(depth, slots, padding, false))
-    }
-
-    /// The tree over all slots of an exchange's directory, in its order, whether the route is exported to them or not:
-    /// each receiver makes the same tree from the directory, so that no opening travels and exports do not show.
+    /// The tree over these slots, each an AS and its leaf.
     pub fn directory(slots: &[(Asn, Leaf)]) -> Result<Self, TreeError> {
         let depth = slots.len().max(2).next_power_of_two().trailing_zeros();
+        // Sixteen levels at most.
         let depth = u8::try_from(depth).unwrap_or(u8::MAX);
-        places(depth)?;
-        sorted(slots)?;
-        let slots = slots.iter().enumerate().map(|(place, (asn, leaf))| Slot {
-            asn: *asn,
-            place: place as u16,
-            salt: [0; SALT_LEN],
-            leaf: leaf.clone(),
-        });
+        if depth > MAX_DEPTH {
+            return Err(TreeError::Slots { slots: slots.len() });
+        }
+        let empty = hash("wayleave/attestation/empty-slot/v2", &[]);
+        let mut nodes: Vec<[u8; 32]> = slots.iter().map(|(asn, leaf)| leaf.view().hash(*asn)).collect();
+        nodes.resize(1 << depth, empty);
+        // At most 65,536 slots.
+        let slots = slots
+            .iter()
+            .enumerate()
+            .map(|(index, (asn, leaf))| Slot { asn: *asn, index: index as u16, leaf: leaf.clone() });
         let mut slots: Vec<Slot> = slots.collect();
         slots.sort_unstable_by_key(|slot| slot.asn);
-        let empty = hash("wayleave/attestation/empty-slot/v1", &[]);
-        Ok(Self::build(depth, slots, |_| empty, true))
-    }
-
-    fn build(depth: u8, slots: Vec<Slot>, padding: impl Fn(usize) -> [u8; 32], is_directory: bool) -> Self {
-        let places = 1usize << depth;
-        let mut nodes: Vec<[u8; 32]> = (0..places).map(padding).collect();
-        for slot in &slots {
-            nodes[usize::from(slot.place)] = slot.leaf.view().hash(slot.asn, &slot.salt);
+        if let Some(pair) = slots.windows(2).find(|pair| pair[0].asn == pair[1].asn) {
+            return Err(TreeError::Twice(pair[0].asn));
         }
         let mut level = 0;
-        while nodes.len() < 2 * places - 1 {
+        while nodes.len() < (2 << depth) - 1 {
             let end = nodes.len();
             for left in (level..end).step_by(2) {
                 nodes.push(parent(&nodes[left], &nodes[left + 1]));
             }
             level = end;
         }
-        Self { depth, nodes, slots, is_directory }
+        Ok(Self { depth, nodes, slots })
     }
 
     /// What is signed.
     #[must_use]
     pub fn root(&self) -> [u8; 32] {
-        // `build` pushes the root last.
+        // `directory` pushes the root last.
         self.nodes[self.nodes.len() - 1]
     }
 
-    /// Whether receivers know every leaf.
-    #[must_use]
-    pub fn is_directory(&self) -> bool {
-        self.is_directory
-    }
-
-    /// The neighbours, by AS number.
-    pub fn neighbours(&self) -> impl Iterator<Item = Asn> {
+    /// The ASes of the slots, by number.
+    pub fn asns(&self) -> impl Iterator<Item = Asn> {
         self.slots.iter().map(|slot| slot.asn)
-    }
-
-    /// Octets of the longest opening of a leaf in it, the leaf included.
-    #[must_use]
-    pub fn longest_opening(&self) -> usize {
-        let longest = self.slots.iter().map(|slot| slot.leaf.view().octets().len()).max().unwrap_or(0);
-        longest + SALT_LEN + 1 + 2 + usize::from(self.depth) * 32
     }
 
     /// The leaf of `asn`.
     #[must_use]
     pub fn leaf(&self, asn: Asn) -> Option<LeafView<'_>> {
+        self.slot(asn).map(|slot| slot.leaf.view())
+    }
+
+    fn slot(&self, asn: Asn) -> Option<&Slot> {
         let slot = self.slots.binary_search_by_key(&asn, |slot| slot.asn).ok()?;
-        Some(self.slots[slot].leaf.view())
+        Some(&self.slots[slot])
     }
 
     /// The opening of `asn`'s leaf.
     #[must_use]
     pub fn opening(&self, asn: Asn) -> Option<Opening> {
-        let slot = &self.slots[self.slots.binary_search_by_key(&asn, |slot| slot.asn).ok()?];
+        let slot = self.slot(asn)?;
         let mut siblings = Vec::with_capacity(usize::from(self.depth) * 32);
-        let (mut base, mut place) = (0, usize::from(slot.place));
+        let (mut base, mut position) = (0, usize::from(slot.index));
         for level in 0..self.depth {
-            siblings.extend_from_slice(&self.nodes[base + (place ^ 1)]);
+            siblings.extend_from_slice(&self.nodes[base + (position ^ 1)]);
             base += 1 << (self.depth - level);
-            place >>= 1;
+            position >>= 1;
         }
-        Some(Opening { leaf: slot.leaf.clone(), index: slot.place, salt: slot.salt, siblings })
-    }
-}
-
-fn places(depth: u8) -> Result<usize, TreeError> {
-    if (1..=MAX_DEPTH).contains(&depth) { Ok(1 << depth) } else { Err(TreeError::Depth(depth)) }
-}
-
-fn sorted(neighbours: &[(Asn, Leaf)]) -> Result<Vec<(Asn, Leaf)>, TreeError> {
-    let mut sorted = neighbours.to_vec();
-    sorted.sort_unstable_by_key(|(asn, _)| *asn);
-    match sorted.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        Some(pair) => Err(TreeError::Twice(pair[0].0)),
-        None => Ok(sorted),
+        Some(Opening { leaf: slot.leaf.clone(), index: slot.index, siblings })
     }
 }
 
@@ -366,27 +326,14 @@ mod tests {
 
     #[test]
     fn every_opening_leads_to_the_root() {
-        let private = Tree::private(&Seed::new([1; 32]), 6, &neighbours(40)).expect("a tree");
-        let directory = Tree::directory(&neighbours(37)).expect("a tree");
-        for tree in [private, directory] {
-            for asn in tree.neighbours() {
-                let opening = tree.opening(asn).expect("listed");
-                let root = |asn| opening.leaf.view().root(asn, &opening.salt, opening.index, &opening.siblings);
-                assert_eq!(root(asn), tree.root());
-                assert_ne!(root(Asn(asn.0 + 1)), tree.root());
-            }
-            assert_eq!(tree.opening(Asn(99)), None);
+        let tree = Tree::directory(&neighbours(37)).expect("a tree");
+        for asn in tree.asns() {
+            let opening = tree.opening(asn).expect("listed");
+            let root = |asn| opening.leaf.view().root(asn, opening.index, &opening.siblings);
+            assert_eq!(root(asn), tree.root());
+            assert_ne!(root(Asn(asn.0 + 1)), tree.root());
         }
-    }
-
-    #[test]
-    fn a_tree_has_its_size_whatever_the_number_of_neighbours() {
-        let seed = Seed::new([2; 32]);
-        let size = |count| {
-            let tree = Tree::private(&seed, 8, &neighbours(count)).expect("a tree");
-            tree.opening(Asn(1)).map(|opening| opening.siblings.len())
-        };
-        assert_eq!(size(1), size(200));
+        assert_eq!(tree.opening(Asn(99)), None);
     }
 
     #[test]
@@ -397,7 +344,7 @@ mod tests {
         let leaf = neighbours(1)[0].1.clone();
         let mut twice = leaf.view().octets().to_vec();
         twice[0] = twice[0] & 0x1f | 2 << 5;
-        twice.extend_from_slice(&leaf.view().octets()[1..]);
+        twice.extend_from_slice(&leaf.view().octets()[HEAD_LEN..]);
         assert!(LeafView::decode(&twice).is_none(), "one key twice");
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Pure: no clock, socket, file, thread or randomness of its own. Seeds come in as arguments.
 
+pub mod burst;
 pub mod cache;
 pub mod chain;
 mod clock;

@@ -66,6 +66,10 @@ pub enum Problem {
     Malformed,
     /// A prefix of the UPDATE is not in the signed list.
     PrefixNotSigned { prefix: Prefix },
+    /// The hop does not pass a prefix of the UPDATE on, and the origin signed it.
+    PrefixNotExported { prefix: Prefix },
+    /// The hop passes a prefix on that the hop before does not.
+    ExportsMore,
     /// There are more hops than the path has ASes for.
     PathTooShort,
     /// The AS appears in the path more or less often than it signed.
@@ -90,6 +94,8 @@ pub enum Problem {
         /// Bits that are the least.
         least: u16,
     },
+    /// Post-quantum suites are required, and the hop has another although its AS has a key for one.
+    NotPostQuantum,
     /// A suite of the paper or a baseline, outside the lab.
     LabOnly,
     /// The hop holds longer than this verifier allows.
@@ -120,8 +126,12 @@ pub enum Lack {
     AsTrans,
     /// A later version of the format.
     Version,
-    /// A suite that this verifier does not know.
+    /// The origin signed with a suite that this verifier does not know.
+    OriginSuiteUnknown { suite: u8 },
+    /// A later hop has a suite that this verifier does not know: nothing from it on is proved.
     UnknownSuite { suite: u8 },
+    /// Post-quantum suites are required, and the AS has no key for one: nothing from its hop on is proved.
+    NotPostQuantum { asn: Asn },
     /// The origin registered no key.
     OriginUnregistered,
     /// The AS that re-anchors registered no key: nothing from the gap on is proved.
@@ -233,6 +243,8 @@ impl fmt::Display for Problem {
         match self {
             Self::Malformed => f.write_str("the attestation attribute cannot be decoded"),
             Self::PrefixNotSigned { prefix } => write!(f, "{prefix} is not in the signed list of prefixes"),
+            Self::PrefixNotExported { prefix } => write!(f, "the hop does not pass {prefix} on"),
+            Self::ExportsMore => f.write_str("the hop passes on a prefix that the hop before does not"),
             Self::PathTooShort => f.write_str("the attestation has more hops than the path has ASes"),
             Self::Prepend => f.write_str("the AS appears on the path more or less often than it signed"),
             Self::Loop { asn } => write!(f, "{asn} appears twice on the path"),
@@ -243,6 +255,7 @@ impl fmt::Display for Problem {
             Self::Downgrade { have, least } => {
                 write!(f, "the suite has a strength of {have} bits, at least {least} are required")
             }
+            Self::NotPostQuantum => f.write_str("a post-quantum signature is required, and this is none"),
             Self::LabOnly => f.write_str("the suite is for the laboratory only"),
             Self::LifetimeTooLong => f.write_str("the hop is valid for longer than this verifier allows"),
             Self::BadSignature => f.write_str("the signature is wrong"),
@@ -262,7 +275,12 @@ impl fmt::Display for Lack {
             Self::Aggregate => f.write_str("the route is an aggregate (AS_SET)"),
             Self::AsTrans => f.write_str("AS 23456 on the path stands for a number that was lost (RFC 6793)"),
             Self::Version => f.write_str("the attestation is of a later version of the format"),
-            Self::UnknownSuite { suite } => write!(f, "suite {suite} is not known to this version"),
+            Self::OriginSuiteUnknown { suite } | Self::UnknownSuite { suite } => {
+                write!(f, "suite {suite} is not known to this version")
+            }
+            Self::NotPostQuantum { asn } => {
+                write!(f, "post-quantum signatures are required, and {asn} has no key for them")
+            }
             Self::OriginUnregistered => f.write_str("the origin registered no key"),
             Self::AnchorUnregistered { asn } => write!(f, "{asn} signs after a gap, but registered no key"),
             Self::DirectoryUnknown => f.write_str("the exchange's member set is not known here"),

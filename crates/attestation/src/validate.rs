@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use wayleave_core::{Asn, Prefix};
 
-use crate::chain::{Attestation, Hop, Next, SignedInput, Signer};
+use crate::chain::{Attestation, Exports, Hop, Next, SignedInput, Signer};
 pub use crate::clock::{Clock, DEFAULT_UNCERTAINTY};
 use crate::leaf::{LeafKey, LeafView, Tree};
 use crate::path::Path;
@@ -110,6 +110,18 @@ struct Pending<'a> {
 }
 
 impl Claims<'_> {
+    /// What the signature of `hop` is over: its content or, in a burst, the root to which its opening leads.
+    fn signed(&mut self, hop: &Hop<'_>, content: Range<usize>) -> Range<usize> {
+        if hop.burst.is_none() {
+            return content;
+        }
+        let mut message = Vec::with_capacity(80);
+        hop.encode_signed(&self.messages[content], &mut message);
+        let start = self.messages.len();
+        self.messages.extend_from_slice(&message);
+        start..self.messages.len()
+    }
+
     /// Checks all, suite by suite, and calls `proved` with route and hop of each right one.
     fn check(&self, mut proved: impl FnMut(usize, usize)) {
         for id in SuiteId::ALL {
@@ -148,6 +160,8 @@ pub(crate) struct Walk {
     /// How many entries of the path the hops reach.
     pub(crate) reached: usize,
     has_gap: bool,
+    /// Whether the origin's record, or a leaf so far, requires post-quantum suites from here on.
+    requires_post_quantum: bool,
     /// Until when the keys and records hold that were used, in seconds since 1970.
     pub(crate) keys_until: u64,
     pub(crate) end: End,
@@ -155,7 +169,20 @@ pub(crate) struct Walk {
 
 impl Walk {
     fn of<'a>(context: &Context<'a>, route: &Route<'a>, number: usize, claims: &mut Claims<'a>) -> Self {
-        let mut walk = Self { hops: Vec::new(), reached: 0, has_gap: false, keys_until: u64::MAX, end: End::Whole };
+        let requires_post_quantum = route.path.origin().is_some_and(|origin| {
+            let record = context.view.attested_since(origin);
+            record.is_some_and(|record| {
+                record.post_quantum && context.clock.allows(record.since, record.not_after)
+            })
+        });
+        let mut walk = Self {
+            hops: Vec::new(),
+            reached: 0,
+            has_gap: false,
+            requires_post_quantum,
+            keys_until: u64::MAX,
+            end: End::Whole,
+        };
         walk.end = match route.attestation() {
             Err(end) => end,
             Ok(attestation) => walk.read(context, route, &attestation, number, claims),
@@ -171,22 +198,31 @@ impl Walk {
         number: usize,
         claims: &mut Claims<'a>,
     ) -> End {
-        if let Some(&prefix) = route.prefixes.iter().find(|prefix| !attestation.covers(prefix)) {
+        if let Some(&prefix) = route.prefixes.iter().find(|prefix| attestation.position(prefix).is_none()) {
             return End::Broken(Problem::PrefixNotSigned { prefix }, None);
         }
         if route.path.entries().contains(&route.receiver) {
             return End::Broken(Problem::Loop { asn: route.receiver }, None);
         }
         self.hops.reserve(attestation.hop_count());
-        let mut before = Before { leaf: None, hash: [0; 32] };
+        let mut before = Before { leaf: None, hash: [0; 32], exports: attestation.head().listed() };
         for (index, hop) in attestation.hops().enumerate() {
-            let step = Step { context, route, attestation, number, index };
+            let step = Step {
+                context,
+                route,
+                attestation,
+                number,
+                index,
+                requires_post_quantum: self.requires_post_quantum,
+            };
             match self.step(&step, &hop, before, claims) {
                 Ok(next) => before = next,
+                // What a hop does not pass on is not attested, whichever hop the chain reaches.
+                Err(End::Lacks(lack)) => return not_exported(route, attestation).unwrap_or(End::Lacks(lack)),
                 Err(end) => return end,
             }
         }
-        self.read_tail(route, before.leaf)
+        not_exported(route, attestation).unwrap_or_else(|| self.read_tail(route, before.leaf))
     }
 
     /// One hop: its position on the path, whether its AS may sign so, and the claim that it did.
@@ -199,8 +235,11 @@ impl Walk {
     ) -> Result<Before<'a>, End> {
         let broken = |problem| End::Broken(problem, Some(step.index));
         let position = PathPosition::of(hop, step.route, self.reached).map_err(broken)?;
+        if !hop.exports.is_subset(before.exports) {
+            return Err(broken(Problem::ExportsMore));
+        }
         step.may_sign(hop, &position, &before)?;
-        let suite = step.suite(hop)?;
+        let suite = step.suite(hop, position.asn, &before)?;
         let key = step.key(hop, suite, position.asn, &before)?;
         let commitments = step.commitments(hop, position.next)?;
         let base_time = step.attestation.head().base_time;
@@ -221,7 +260,7 @@ impl Walk {
             not_after: hop.not_after(base_time),
             proved: false,
         });
-        let mut last = 0..0;
+        let mut content = 0..0;
         for commitment in commitments.as_slice() {
             let start = claims.messages.len();
             // At most 64 hops.
@@ -229,21 +268,24 @@ impl Walk {
             let input =
                 SignedInput { index, asn: position.asn, skipped: position.skipped, previous: &before.hash, commitment };
             input.encode(step.attestation.head(), hop, &mut claims.messages);
-            last = start..claims.messages.len();
+            content = start..claims.messages.len();
+            let message = claims.signed(hop, content.clone());
             key.for_each(|public| {
                 claims.pending.push(Pending {
                     suite: suite.id(),
                     route: step.number,
                     hop: step.index,
                     public,
-                    message: last.clone(),
+                    message: message.clone(),
                     signature: hop.signature,
                 });
             });
         }
         let is_last = step.index + 1 == step.attestation.hop_count();
-        let hash = if is_last { [0; 32] } else { hop.chain_hash(&claims.messages[last]) };
-        Ok(Before { leaf: step.leaf(hop, position.next), hash })
+        let hash = if is_last { [0; 32] } else { hop.chain_hash(&claims.messages[content]) };
+        let leaf = step.leaf(hop, position.next);
+        self.requires_post_quantum |= leaf.is_some_and(LeafView::requires_post_quantum);
+        Ok(Before { leaf, hash, exports: hop.exports })
     }
 
     /// What follows the last hop: nothing, or ASes that attest nothing because none of them was given a key.
@@ -251,7 +293,7 @@ impl Walk {
         let tail = &route.path.entries()[self.reached..];
         match tail.first() {
             None => {}
-            Some(&asn) if leaf.is_none_or(|leaf| !leaf.is_keyless()) => {
+            Some(&asn) if leaf.is_none_or(|leaf| gives_keys(leaf, self.requires_post_quantum)) => {
                 return End::Broken(Problem::CapableSkipped { asn }, self.hops.len().checked_sub(1));
             }
             Some(_) => self.has_gap = true,
@@ -288,6 +330,26 @@ struct Before<'a> {
     /// The leaf that names the AS whose turn it is; `None` at the origin.
     leaf: Option<LeafView<'a>>,
     hash: [u8; 32],
+    /// The prefixes that it passes on.
+    exports: Exports,
+}
+
+/// The first prefix of the UPDATE that not every hop passes on, at the hop that left it out.
+fn not_exported(route: &Route<'_>, attestation: &Attestation<'_>) -> Option<End> {
+    let &prefix = route.prefixes.iter().find(|prefix| !attestation.is_exported(prefix))?;
+    let position = attestation.position(&prefix)?;
+    let hop = attestation.hops().position(|hop| !hop.exports.contains(position))?;
+    Some(End::Broken(Problem::PrefixNotExported { prefix }, Some(hop)))
+}
+
+/// Whether a leaf lets its AS sign: where post-quantum suites are required, one without such a key does not.
+fn gives_keys(leaf: LeafView<'_>, requires_post_quantum: bool) -> bool {
+    let may_sign = |(suite, _): (u8, _)| !requires_post_quantum || is_post_quantum(suite);
+    leaf.keys().any(may_sign)
+}
+
+fn is_post_quantum(suite: u8) -> bool {
+    SuiteId::from_byte(suite).and_then(suite::of).is_some_and(Suite::is_post_quantum)
 }
 
 /// The position of a hop on the path.
@@ -332,6 +394,7 @@ struct Step<'s, 'a> {
     attestation: &'s Attestation<'a>,
     number: usize,
     index: usize,
+    requires_post_quantum: bool,
 }
 
 impl<'a> Step<'_, 'a> {
@@ -340,15 +403,38 @@ impl<'a> Step<'_, 'a> {
     }
 
     /// The suite of the hop, if it is one that may be used here.
-    fn suite(&self, hop: &Hop<'_>) -> Result<&'static dyn Suite, End> {
-        let unknown = End::Lacks(Lack::UnknownSuite { suite: hop.suite });
-        let Some(id) = SuiteId::from_byte(hop.suite) else { return Err(unknown) };
-        if id.is_reserved() && !self.context.rules.lab {
+    fn suite(&self, hop: &Hop<'_>, asn: Asn, before: &Before<'_>) -> Result<&'static dyn Suite, End> {
+        let id = SuiteId::from_byte(hop.suite);
+        if id.is_some_and(SuiteId::is_reserved) && !self.context.rules.lab {
             return Err(self.broken(Problem::LabOnly));
         }
-        let suite = suite::of(id).ok_or(unknown)?;
+        let Some(suite) = id.and_then(suite::of) else { return Err(self.unknown_suite(hop)) };
+        if self.requires_post_quantum && !suite.is_post_quantum() {
+            return Err(self.classical(hop, asn, before));
+        }
         self.is_strong(suite, self.context.rules.least_strength)?;
         Ok(suite)
+    }
+
+    /// A suite that the hop before lists, or of a registered key: the chain is proved up to here. Where post-quantum suites are
+    /// required nobody knows whether it is one.
+    fn unknown_suite(&self, hop: &Hop<'_>) -> End {
+        match self.index {
+            _ if self.requires_post_quantum => self.broken(Problem::NotPostQuantum),
+            0 => End::Lacks(Lack::OriginSuiteUnknown { suite: hop.suite }),
+            _ => End::Lacks(Lack::UnknownSuite { suite: hop.suite }),
+        }
+    }
+
+    /// A classical signature where post-quantum ones are required: false of the origin and of an AS that was given a key for
+    /// one; else the AS counts as one that does not attest.
+    fn classical(&self, hop: &Hop<'_>, asn: Asn, before: &Before<'_>) -> End {
+        let has_key = hop.signer == Signer::Chained && before.leaf.is_none_or(|leaf| gives_keys(leaf, true));
+        if self.index == 0 || has_key {
+            self.broken(Problem::NotPostQuantum)
+        } else {
+            End::Lacks(Lack::NotPostQuantum { asn })
+        }
     }
 
     fn is_strong(&self, suite: &dyn Suite, least: u16) -> Result<(), End> {
@@ -359,8 +445,9 @@ impl<'a> Step<'_, 'a> {
     /// Whether the hop before lets this AS sign with this kind of key and this suite.
     fn may_sign(&self, hop: &Hop<'_>, position: &PathPosition<'_>, before: &Before<'_>) -> Result<(), End> {
         let gave_keys = before.leaf.is_some_and(|leaf| !leaf.is_keyless());
+        let must_sign = before.leaf.is_some_and(|leaf| gives_keys(leaf, self.requires_post_quantum));
         match (hop.signer, before.leaf) {
-            (Signer::Registered { .. }, _) if gave_keys => {
+            (Signer::Registered { .. }, _) if must_sign => {
                 let asn = position.skipped.first().copied().unwrap_or(position.asn);
                 Err(self.broken(Problem::CapableSkipped { asn }))
             }

@@ -86,13 +86,12 @@ impl Scheme for Standard {
             sign::originate(&origination, &speaker, ring, onward)
         } else {
             let received = Attestation::decode(received).map_err(|_| SchemeError::Malformed)?;
-            sign::extend(&received, &Path::from_travel(before), &speaker, ring, onward)
+            sign::extend(&received, &Path::from_travel(before), &announcement.prefixes, &speaker, ring, onward)
         };
-        let attested = attested.map_err(|error| match error {
+        attested.map(|attested| attested.value).map_err(|error| match error {
             AttestationError::Sign(SignError::Exhausted(_) | SignError::NotReserved(_)) => SchemeError::Exhausted(asn),
             _ => SchemeError::Malformed,
-        })?;
-        attested.for_neighbour(to).ok_or(SchemeError::Malformed)
+        })
     }
 
     fn verify(&self, announcement: &Announcement, attestation: &[u8], by: Asn) -> bool {

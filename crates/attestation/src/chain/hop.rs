@@ -1,8 +1,9 @@
 //! One hop of a chain on the wire.
 
-use super::{DecodeError, Reader};
+use super::{DecodeError, Exports, Head, Reader};
 use crate::SuiteId;
-use crate::leaf::{LEAF_KEY_LEN, LeafView, MAX_DEPTH, SALT_LEN};
+use crate::burst::{self, BurstOpening, SALT_LEN};
+use crate::leaf::{LEAF_KEY_LEN, LeafView, MAX_DEPTH};
 use crate::suite::ed25519;
 
 /// Which key of an AS signed a hop.
@@ -22,21 +23,18 @@ pub enum Signer {
 /// The next AS, as a hop names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next<'a> {
-    /// The hop is for one neighbour, whose leaf is signed as it stands.
-    Direct(LeafView<'a>),
-    /// A root is signed; this leads to it from the neighbour's leaf.
-    Opening {
-        /// The neighbour's leaf.
+    /// One neighbour, by its leaf.
+    Neighbour(LeafView<'a>),
+    /// The slots of a directory, whose root the receivers know.
+    Directory,
+    /// The slot of a directory whose holder passes the route on: it leads to the root that the hop signs.
+    Slot {
         leaf: LeafView<'a>,
-        /// What hides it from whoever sees only its hash.
-        salt: &'a [u8; SALT_LEN],
-        /// Its position in the tree.
+        /// The slot's position in the directory.
         index: u16,
         /// The siblings of the nodes from the leaf to the root, 32 bytes each, the lowest first.
         siblings: &'a [u8],
     },
-    /// A root over the slots of a directory is signed, and each receiver computes its own opening.
-    Directory,
 }
 
 impl<'a> Next<'a> {
@@ -44,9 +42,15 @@ impl<'a> Next<'a> {
     #[must_use]
     pub fn leaf(&self) -> Option<LeafView<'a>> {
         match self {
-            Next::Direct(leaf) | Next::Opening { leaf, .. } => Some(*leaf),
+            Next::Neighbour(leaf) | Next::Slot { leaf, .. } => Some(*leaf),
             Next::Directory => None,
         }
+    }
+
+    /// Whether the hop is for all slots of a directory.
+    #[must_use]
+    pub fn is_directory(&self) -> bool {
+        !matches!(self, Next::Neighbour(_))
     }
 }
 
@@ -62,8 +66,12 @@ pub struct Hop<'a> {
     pub not_before_offset: u16,
     /// Minutes from not-before to not-after; at least 1.
     pub lifetime: u16,
+    /// The prefixes of the signed list that the AS passes on: all in the first hop.
+    pub exports: Exports,
     /// The next AS.
     pub next: Next<'a>,
+    /// The way to what is signed, where one signature serves a burst of hops.
+    pub burst: Option<BurstOpening<'a>>,
     /// The signing key, where the hop before gave only its hash; else empty.
     pub public: &'a [u8],
     pub signature: &'a [u8],
@@ -74,9 +82,13 @@ pub struct Hop<'a> {
 const SIGNER_CHAINED: u8 = 0;
 const SIGNER_REGISTERED: u8 = 1;
 const SIGNER_AFTER_GAP: u8 = 2;
-const NEXT_DIRECT: u8 = 0;
-const NEXT_OPENING: u8 = 1;
-const NEXT_DIRECTORY: u8 = 2;
+const NEXT_NEIGHBOUR: u8 = 0;
+const NEXT_DIRECTORY: u8 = 1;
+const NEXT_SLOT: u8 = 2;
+/// The bit of the shape that says that the signature is over a burst.
+const BURST: u8 = 0x08;
+/// Prepend counts up to this one are part of the shape.
+const SHORT_PREPEND: u8 = 7;
 
 impl Hop<'_> {
     /// Seconds since 1970 from which the hop holds.
@@ -92,10 +104,11 @@ impl Hop<'_> {
     }
 
     /// Appends the encoding of the hop at `index`.
-    pub(crate) fn encode(&self, index: u8, out: &mut Vec<u8>) {
+    pub fn encode(&self, index: u8, out: &mut Vec<u8>) {
         let (signer, next) = (self.signer_number(), self.next_number());
-        let short = if self.prepend <= 15 { self.prepend } else { 0 };
-        out.extend_from_slice(&[self.suite, signer << 6 | next << 4 | short]);
+        let short = if self.prepend <= SHORT_PREPEND { self.prepend } else { 0 };
+        let burst = if self.burst.is_some() { BURST } else { 0 };
+        out.extend_from_slice(&[self.suite, signer << 6 | next << 4 | burst | short]);
         if short == 0 {
             out.push(self.prepend);
         }
@@ -109,17 +122,25 @@ impl Hop<'_> {
             out.extend_from_slice(&self.not_before_offset.to_be_bytes());
         }
         out.extend_from_slice(&self.lifetime.to_be_bytes());
+        if index > 0 {
+            out.extend_from_slice(&self.exports.0.to_be_bytes());
+        }
         match self.next {
-            Next::Direct(leaf) => out.extend_from_slice(leaf.octets()),
-            Next::Opening { leaf, salt, index, siblings } => {
+            Next::Neighbour(leaf) => out.extend_from_slice(leaf.octets()),
+            Next::Slot { leaf, index, siblings } => {
                 out.extend_from_slice(leaf.octets());
-                out.extend_from_slice(salt);
                 // At most sixteen levels.
                 out.push((siblings.len() / 32) as u8);
                 out.extend_from_slice(&index.to_be_bytes());
                 out.extend_from_slice(siblings);
             }
             Next::Directory => {}
+        }
+        if let Some(BurstOpening { salt, index, siblings }) = self.burst {
+            out.extend_from_slice(salt);
+            // At most eight levels.
+            out.extend_from_slice(&[(siblings.len() / 32) as u8, index]);
+            out.extend_from_slice(siblings);
         }
         if self.suite != SuiteId::KcEd25519 as u8 {
             // Suites keep keys and signatures below 64 KiB.
@@ -140,24 +161,24 @@ impl Hop<'_> {
 
     fn next_number(&self) -> u8 {
         match self.next {
-            Next::Direct(_) => NEXT_DIRECT,
-            Next::Opening { .. } => NEXT_OPENING,
+            Next::Neighbour(_) => NEXT_NEIGHBOUR,
             Next::Directory => NEXT_DIRECTORY,
+            Next::Slot { .. } => NEXT_SLOT,
         }
     }
 }
 
-/// Reads the hop at `index`.
-pub(super) fn decode<'a>(reader: &mut Reader<'a>, index: u8) -> Result<Hop<'a>, DecodeError> {
+/// Reads the hop at `index` of a chain with this head.
+pub(super) fn decode<'a>(reader: &mut Reader<'a>, head: &Head<'_>, index: u8) -> Result<Hop<'a>, DecodeError> {
     let start = reader.rest;
     let suite = reader.u8("suite")?;
     if suite == 0 {
         return Err(DecodeError::Field("suite", 0));
     }
     let shape = reader.u8("shape")?;
-    let prepend = match shape & 0x0f {
+    let prepend = match shape & SHORT_PREPEND {
         0 => match reader.u8("prepend count")? {
-            short @ 0..=15 => return Err(DecodeError::Field("long prepend count", u64::from(short))),
+            short @ 0..=SHORT_PREPEND => return Err(DecodeError::Field("long prepend count", u64::from(short))),
             long => long,
         },
         short => short,
@@ -168,7 +189,9 @@ pub(super) fn decode<'a>(reader: &mut Reader<'a>, index: u8) -> Result<Hop<'a>, 
     if lifetime == 0 {
         return Err(DecodeError::Field("lifetime", 0));
     }
+    let exports = if index > 0 { decode_exports(reader, head)? } else { head.listed() };
     let next = decode_next(reader, shape >> 4 & 3)?;
+    let burst = if shape & BURST == 0 { None } else { Some(decode_burst(reader)?) };
     let (public, signature) = if suite == SuiteId::KcEd25519 as u8 {
         (&[][..], reader.take(ed25519::SIGNATURE_LEN, "signature")?)
     } else {
@@ -181,7 +204,7 @@ pub(super) fn decode<'a>(reader: &mut Reader<'a>, index: u8) -> Result<Hop<'a>, 
         (public, reader.take(usize::from(length), "signature")?)
     };
     let octets = &start[..start.len() - reader.rest.len()];
-    Ok(Hop { suite, signer, prepend, not_before_offset, lifetime, next, public, signature, octets })
+    Ok(Hop { suite, signer, prepend, not_before_offset, lifetime, exports, next, burst, public, signature, octets })
 }
 
 fn decode_signer(reader: &mut Reader<'_>, number: u8, index: u8) -> Result<Signer, DecodeError> {
@@ -199,6 +222,15 @@ fn decode_signer(reader: &mut Reader<'_>, number: u8, index: u8) -> Result<Signe
     Ok(Signer::Registered { skipped, tag })
 }
 
+/// A bitmap of prefixes that the list has, at least one of them.
+fn decode_exports(reader: &mut Reader<'_>, head: &Head<'_>) -> Result<Exports, DecodeError> {
+    let exports = Exports(reader.u32("exported prefixes")?);
+    if exports == Exports::NONE || !exports.is_subset(head.listed()) {
+        return Err(DecodeError::Field("exported prefixes", u64::from(exports.0)));
+    }
+    Ok(exports)
+}
+
 fn decode_next<'a>(reader: &mut Reader<'a>, number: u8) -> Result<Next<'a>, DecodeError> {
     if number == NEXT_DIRECTORY {
         return Ok(Next::Directory);
@@ -206,20 +238,32 @@ fn decode_next<'a>(reader: &mut Reader<'a>, number: u8) -> Result<Next<'a>, Deco
     let (leaf, rest) = LeafView::decode(reader.rest).ok_or(DecodeError::NotCanonical("leaf"))?;
     reader.rest = rest;
     match number {
-        NEXT_DIRECT => Ok(Next::Direct(leaf)),
-        NEXT_OPENING => {
-            let salt = reader.array("salt")?;
-            let depth = reader.u8("depth")?;
-            if depth == 0 || depth > MAX_DEPTH {
-                return Err(DecodeError::Field("depth", u64::from(depth)));
-            }
-            let index = reader.u16("leaf index")?;
+        NEXT_NEIGHBOUR => Ok(Next::Neighbour(leaf)),
+        NEXT_SLOT => {
+            let depth = decode_depth(reader, MAX_DEPTH)?;
+            let index = reader.u16("slot")?;
             if u32::from(index) >> depth != 0 {
-                return Err(DecodeError::Field("leaf index", u64::from(index)));
+                return Err(DecodeError::Field("slot", u64::from(index)));
             }
-            let siblings = reader.take(usize::from(depth) * 32, "opening")?;
-            Ok(Next::Opening { leaf, salt, index, siblings })
+            Ok(Next::Slot { leaf, index, siblings: reader.take(usize::from(depth) * 32, "opening")? })
         }
-        other => Err(DecodeError::Field("kind of leaf", u64::from(other))),
+        other => Err(DecodeError::Field("kind of next AS", u64::from(other))),
+    }
+}
+
+fn decode_burst<'a>(reader: &mut Reader<'a>) -> Result<BurstOpening<'a>, DecodeError> {
+    let salt: &[u8; SALT_LEN] = reader.array("salt")?;
+    let depth = decode_depth(reader, burst::MAX_DEPTH)?;
+    let index = reader.u8("position in the burst")?;
+    if u32::from(index) >> depth != 0 {
+        return Err(DecodeError::Field("position in the burst", u64::from(index)));
+    }
+    Ok(BurstOpening { salt, index, siblings: reader.take(usize::from(depth) * 32, "opening")? })
+}
+
+fn decode_depth(reader: &mut Reader<'_>, most: u8) -> Result<u8, DecodeError> {
+    match reader.u8("depth")? {
+        depth if depth == 0 || depth > most => Err(DecodeError::Field("depth", u64::from(depth))),
+        depth => Ok(depth),
     }
 }

@@ -11,7 +11,9 @@ pub use hop::{Hop, Next, Signer};
 pub use signed::{ChainHash, SignedInput};
 
 /// The version of the format.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
+/// The version before, whose hops can be moved between routes and prefixes: refused, not passed over as unknown.
+const BROKEN_VERSION: u8 = 1;
 /// The attribute's type code where configuration says nothing else: reserved for development (RFC 2042).
 pub const TYPE_CODE: u8 = 255;
 /// Prefixes in the signed list, at most.
@@ -28,6 +30,7 @@ pub struct Attestation<'a> {
     head: Head<'a>,
     hop_count: u8,
     hops: &'a [u8],
+    exports: Exports,
 }
 
 /// What the origin announces; every hop signs it.
@@ -37,6 +40,8 @@ pub struct Head<'a> {
     pub afi: Afi,
     /// The encoded prefixes.
     pub nlri: &'a [u8],
+    /// How many they are: 1 to 32.
+    pub prefix_count: u8,
     /// The origin's sequence number.
     pub sequence: u64,
     /// The origin's not-before, seconds since 1970; the other hops' times count from it.
@@ -49,9 +54,12 @@ pub enum DecodeError {
     /// It ends too early.
     #[error("the value ends within {0}")]
     Truncated(&'static str),
-    /// Another version of the format; a later one is not an error of its sender.
+    /// A later version of the format: not an error of its sender.
     #[error("version {0} is not known")]
     Version(u8),
+    /// Version 1, which proves too little to be accepted beside this one.
+    #[error("version {BROKEN_VERSION} is not accepted any more: its hops can be moved between routes")]
+    BrokenVersion,
     /// Reserved bits are set, or a field has a value that the format does not allow.
     #[error("{0} is not allowed to be {1}")]
     Field(&'static str, u64),
@@ -71,11 +79,56 @@ impl DecodeError {
     }
 }
 
+/// Some prefixes of the origin's signed list, as a bitmap of 32 bits: the most significant bit stands for the first prefix.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Exports(pub u32);
+
+impl Exports {
+    /// None yet.
+    pub const NONE: Self = Self(0);
+
+    /// The first `count` prefixes.
+    fn first(count: u8) -> Self {
+        Self(u32::MAX.checked_shl(32 - u32::from(count)).unwrap_or(0))
+    }
+
+    /// With the prefix at `position`, below 32.
+    #[must_use]
+    pub fn with(self, position: u8) -> Self {
+        Self(self.0 | 1 << 31 >> position)
+    }
+
+    /// Whether the prefix at `position` is one of them.
+    #[must_use]
+    pub fn contains(self, position: u8) -> bool {
+        self.0 & 1 << 31 >> position != 0
+    }
+
+    /// Those that are in `other` as well.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Whether all of them are in `other`.
+    #[must_use]
+    pub fn is_subset(self, other: Self) -> bool {
+        self.0 & !other.0 == 0
+    }
+}
+
 impl<'a> Head<'a> {
+    /// All prefixes of the list: what the origin passes on.
+    #[must_use]
+    pub fn listed(&self) -> Exports {
+        Exports::first(self.prefix_count)
+    }
+
     /// Reads everything before the hop count.
     pub(crate) fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         match reader.u8("version")? {
             VERSION => {}
+            BROKEN_VERSION => return Err(DecodeError::BrokenVersion),
             version => return Err(DecodeError::Version(version)),
         }
         match reader.u8("flags")? {
@@ -91,10 +144,10 @@ impl<'a> Head<'a> {
             UNICAST => {}
             safi => return Err(DecodeError::Field("SAFI", u64::from(safi))),
         }
-        let nlri = reader.prefixes(afi)?;
+        let (nlri, prefix_count) = reader.prefixes(afi)?;
         let sequence = reader.u64("sequence")?;
         let base_time = reader.u64("base time")?;
-        Ok(Self { afi, nlri, sequence, base_time })
+        Ok(Self { afi, nlri, prefix_count, sequence, base_time })
     }
 }
 
@@ -108,8 +161,10 @@ impl<'a> Attestation<'a> {
             return Err(DecodeError::Field("hop count", u64::from(hop_count)));
         }
         let hops = reader.rest;
+        let mut exports = head.listed();
         for index in 0..hop_count {
-            let hop = hop::decode(&mut reader, index)?;
+            let hop = hop::decode(&mut reader, &head, index)?;
+            exports = exports.and(hop.exports);
             // Only the receivers of a directory know its root; the one that passes the route on opens its leaf.
             if matches!(hop.next, Next::Directory) && index + 1 < hop_count {
                 return Err(DecodeError::NotCanonical("directory"));
@@ -118,7 +173,7 @@ impl<'a> Attestation<'a> {
         if !reader.rest.is_empty() {
             return Err(DecodeError::Trailing(reader.rest.len()));
         }
-        Ok(Self { octets, head, hop_count, hops })
+        Ok(Self { octets, head, hop_count, hops, exports })
     }
 
     /// The encoding.
@@ -151,10 +206,23 @@ impl<'a> Attestation<'a> {
         })
     }
 
-    /// Whether `prefix` is in the signed list.
+    /// The position of `prefix` in the signed list.
     #[must_use]
-    pub fn covers(&self, prefix: &Prefix) -> bool {
-        prefix.afi() == self.head.afi && self.prefixes().any(|listed| listed == *prefix)
+    pub fn position(&self, prefix: &Prefix) -> Option<u8> {
+        // At most 32 prefixes.
+        self.prefixes().position(|listed| listed == *prefix).map(|position| position as u8)
+    }
+
+    /// The prefixes that every hop passes on, whether or not it can be verified: in a sound chain those of the last hop.
+    #[must_use]
+    pub fn exports(&self) -> Exports {
+        self.exports
+    }
+
+    /// Whether every hop passes `prefix` on.
+    #[must_use]
+    pub fn is_exported(&self, prefix: &Prefix) -> bool {
+        self.position(prefix).is_some_and(|position| self.exports.contains(position))
     }
 
     /// How many hops there are: 1 to 64.
@@ -165,9 +233,9 @@ impl<'a> Attestation<'a> {
 
     /// The hops, the origin's first.
     pub fn hops(&self) -> impl Iterator<Item = Hop<'a>> + use<'a> {
-        let mut reader = Reader { rest: self.hops };
+        let (mut reader, head) = (Reader { rest: self.hops }, self.head);
         // `decode` has read them all once.
-        (0..self.hop_count).map_while(move |index| hop::decode(&mut reader, index).ok())
+        (0..self.hop_count).map_while(move |index| hop::decode(&mut reader, &head, index).ok())
     }
 
     /// The hop of the AS that sent the route last.
@@ -206,7 +274,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self, what: &'static str) -> Result<&'a [u8; N], DecodeError> {
+    pub(crate) fn array<const N: usize>(&mut self, what: &'static str) -> Result<&'a [u8; N], DecodeError> {
         let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(DecodeError::Truncated(what))?;
         self.rest = rest;
         Ok(taken)
@@ -220,12 +288,16 @@ impl<'a> Reader<'a> {
         self.array(what).map(|octets| u16::from_be_bytes(*octets))
     }
 
+    pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
+        self.array(what).map(|octets| u32::from_be_bytes(*octets))
+    }
+
     pub(crate) fn u64(&mut self, what: &'static str) -> Result<u64, DecodeError> {
         self.array(what).map(|octets| u64::from_be_bytes(*octets))
     }
 
-    /// The encoded prefixes: 1 to 32, ascending, without bits beyond their lengths.
-    fn prefixes(&mut self, afi: Afi) -> Result<&'a [u8], DecodeError> {
+    /// The encoded prefixes and their number: 1 to 32, ascending, without bits beyond their lengths.
+    fn prefixes(&mut self, afi: Afi) -> Result<(&'a [u8], u8), DecodeError> {
         let count = self.u8("prefix count")?;
         if count == 0 || usize::from(count) > MAX_PREFIXES {
             return Err(DecodeError::Field("prefix count", u64::from(count)));
@@ -248,6 +320,6 @@ impl<'a> Reader<'a> {
             }
             before = Some(prefix);
         }
-        Ok(&start[..start.len() - self.rest.len()])
+        Ok((&start[..start.len() - self.rest.len()], count))
     }
 }

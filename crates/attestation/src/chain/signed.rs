@@ -5,7 +5,7 @@ use wayleave_crypto::hash::hash;
 
 use super::{Head, Hop, Next, UNICAST, VERSION};
 
-const LABEL: &[u8] = b"wayleave/attestation/hop/v1";
+const LABEL: &[u8] = b"wayleave/attestation/hop/v2";
 
 /// The hash of a chain up to a hop; zero before the first.
 pub type ChainHash = [u8; 32];
@@ -21,22 +21,23 @@ pub struct SignedInput<'a> {
     pub skipped: &'a [Asn],
     /// The hash of the chain before this hop.
     pub previous: &'a ChainHash,
-    /// The next AS's leaf with its name, or the root: see [`Hop::commitment`].
+    /// The next AS's leaf with its name, or the root of a directory: see [`Hop::commitment`].
     pub commitment: &'a [u8; 32],
 }
 
 impl SignedInput<'_> {
-    /// Appends the octets that `hop` signs. Every field has one width, or its length in front; no two different
+    /// Appends the content of `hop`: what it signs, by itself or in a burst. Every field has one width, or its length in front; no two different
     /// inputs have the same octets.
     pub fn encode(&self, head: &Head<'_>, hop: &Hop<'_>, out: &mut Vec<u8>) {
-        let is_tree = !matches!(hop.next, Next::Direct(_));
         out.extend_from_slice(&(LABEL.len() as u16).to_be_bytes());
         out.extend_from_slice(LABEL);
-        out.extend_from_slice(&[VERSION, hop.suite, self.index, hop.signer_number(), u8::from(is_tree), hop.prepend]);
+        let is_directory = u8::from(hop.next.is_directory());
+        out.extend_from_slice(&[VERSION, hop.suite, self.index, hop.signer_number(), is_directory, hop.prepend]);
         out.extend_from_slice(&self.asn.0.to_be_bytes());
         out.extend_from_slice(&head.sequence.to_be_bytes());
         out.extend_from_slice(&hop.not_before(head.base_time).to_be_bytes());
         out.extend_from_slice(&hop.not_after(head.base_time).to_be_bytes());
+        out.extend_from_slice(&hop.exports.0.to_be_bytes());
         out.extend_from_slice(self.previous);
         out.extend_from_slice(self.commitment);
         out.extend_from_slice(&head.afi.code().to_be_bytes());
@@ -50,20 +51,28 @@ impl SignedInput<'_> {
 }
 
 impl Hop<'_> {
-    /// What stands for the next AS in the signed input: its leaf with its name, or the root above it. `None` where the
+    /// What stands for the next AS in the content: its leaf with its name, or the root above all slots. `None` where the
     /// hop is for a directory's receivers, who know the root.
     #[must_use]
     pub fn commitment(&self, next: Asn) -> Option<[u8; 32]> {
         match self.next {
-            Next::Direct(leaf) => Some(leaf.direct_commitment(next)),
-            Next::Opening { leaf, salt, index, siblings } => Some(leaf.root(next, salt, index, siblings)),
+            Next::Neighbour(leaf) => Some(leaf.commitment(next)),
+            Next::Slot { leaf, index, siblings } => Some(leaf.root(next, index, siblings)),
             Next::Directory => None,
         }
     }
 
-    /// The hash of the chain up to this hop, whose signed input is `input`.
+    /// Appends what the signature is over, where the hop's content is `content`.
+    pub fn encode_signed(&self, content: &[u8], out: &mut Vec<u8>) {
+        match self.burst {
+            Some(opening) => opening.encode_signed(VERSION, self.suite, content, out),
+            None => out.extend_from_slice(content),
+        }
+    }
+
+    /// The hash of the chain up to this hop, whose content is `content`.
     #[must_use]
-    pub fn chain_hash(&self, input: &[u8]) -> ChainHash {
-        hash("wayleave/attestation/chain/v1", &[input, self.octets])
+    pub fn chain_hash(&self, content: &[u8]) -> ChainHash {
+        hash("wayleave/attestation/chain/v2", &[content, self.octets])
     }
 }

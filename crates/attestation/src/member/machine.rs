@@ -12,10 +12,10 @@ use super::received::{ReceivedRoutes, opened};
 use crate::leaf::LeafKey;
 use crate::pipeline::jobs::{
     JobResult, PEER_REPORTS, PeerReports, PolicyCheck, Results, RouteGroup, SignedGroup, SigningJob, SigningOutcome,
-    SigningResults, Target, Validated, peer_reports,
+    SigningResults, Target, TargetRoutes, Validated, peer_reports,
 };
 use crate::pipeline::policy::Policy;
-use crate::pipeline::queue::{PendingRoute, RETRY_FAILED, SigningQueue, not_in_the_past};
+use crate::pipeline::queue::{PendingRoute, RETRY_FAILED, SIGNING_BURST, SigningQueue, not_in_the_past};
 use crate::pipeline::{Counts, Pipeline, RouteEvent, ViewChange};
 use crate::pki::View;
 use crate::sign::KeyRing;
@@ -61,11 +61,6 @@ impl MemberAttestation {
         };
         member.reserve();
         member
-    }
-
-    /// Frees what no route needs any more; to be called now and then.
-    pub fn sweep(&mut self) {
-        self.announced.sweep();
     }
 
     fn notify(&mut self, event: MemberAttestationEvent) {
@@ -150,19 +145,16 @@ impl MemberAttestation {
         let Some(target) = self.directories.newest().map(|newest| Target::Directory(Arc::clone(&newest.tree))) else {
             return;
         };
-        let unix = self.pipeline.unix();
-        let groups = self.announced.next_burst();
+        let groups = self.announced.next_burst(SIGNING_BURST);
         if groups.is_empty() {
             return;
         }
         self.announced.routes.in_flight = true;
-        let known =
-            |group: &RouteGroup| Some((Arc::clone(&group.attributes), self.announced.known(&group.attributes, unix)?));
-        let known: HashMap<_, _> = groups.iter().filter_map(known).collect();
         let validator = self.pipeline.validator(&self.cache, Arc::default());
         let check = Some(PolicyCheck { validator, policy: self.pipeline.config.policy.clone() });
-        let signer = self.pipeline.signer(target, self.max_octets);
-        let job = self.pipeline.signing_job(OWN_ROUTER, SigningJob { check, known, signer, groups });
+        let signer = self.pipeline.signer(SIGNING_BURST, None);
+        let targets = vec![TargetRoutes { source: OWN_ROUTER, target, max_octets: self.max_octets, groups }];
+        let job = self.pipeline.signing_job(OWN_ROUTER, SigningJob { check, signer, targets });
         self.outputs.push_back(Output::Job(job));
     }
 
@@ -170,7 +162,7 @@ impl MemberAttestation {
         let JobResult { source, results, failed } = result;
         match results {
             Results::Validated(validated) => self.on_validated(source, validated, failed),
-            Results::Signed(results) => self.on_signing_done(results, failed),
+            Results::Signed(targets) => targets.into_iter().for_each(|results| self.on_signing_done(results)),
             Results::KeysMade(made) => {
                 self.pipeline.signing = false;
                 if !made {
@@ -189,11 +181,10 @@ impl MemberAttestation {
         clock_news.into_iter().for_each(|event| self.notify(MemberAttestationEvent::Process(event)));
     }
 
-    fn on_signing_done(&mut self, results: SigningResults, failed: Vec<RouteGroup>) {
+    fn on_signing_done(&mut self, results: SigningResults) {
+        let SigningResults { groups, failed, checked_until, .. } = results;
         self.pipeline.signing = false;
-        for signed in results.groups {
-            self.on_signed(signed, &results.checked_until);
-        }
+        groups.into_iter().for_each(|signed| self.on_signed(signed, &checked_until));
         self.withdraw_failed(&failed);
         self.on_failed("signing", failed);
         self.announced.end_job();
@@ -282,7 +273,7 @@ impl MemberAttestation {
         let routes = self.announced.record(&signed, unix, &mut self.counts);
         let SignedGroup { group, outcome } = signed;
         for nlri in &routes {
-            let due = outcome.due().into_iter().chain(checked_until.get(nlri).copied()).min();
+            let due = outcome.due(unix).into_iter().chain(checked_until.get(nlri).copied()).min();
             self.reschedule(*nlri, due.map(|due| not_in_the_past(due, unix)));
         }
         // What was signed for other members is signed again, and is announced then. A refusal is the same for all.

@@ -68,7 +68,7 @@ impl MemberAttestation {
         }
         let members = self.directories.newest().map_or([0; 2], |newest| {
             let attests = |asn: &Asn| newest.tree.leaf(*asn).is_some_and(|leaf| !leaf.is_keyless());
-            [newest.tree.neighbours().filter(attests).count(), newest.tree.neighbours().count()]
+            [newest.tree.asns().filter(attests).count(), newest.tree.asns().count()]
         });
         let waiting = [self.received.waiting(), self.announced.routes.waiting()];
         Status { classes, waiting, counts: self.counts, members, clock: clock_words(self.pipeline.doubt) }

@@ -29,6 +29,8 @@ pub struct Counts {
     pub too_long: u64,
     /// Routes not sent because keys are exhausted.
     pub exhausted: u64,
+    /// Routes not sent because what was signed did not verify.
+    pub faulty: u64,
     /// Routes that a session's message size did not take.
     pub oversize: u64,
     /// Malformed UPDATEs (RFC 7606).
@@ -54,6 +56,7 @@ impl Counts {
             smaller,
             too_long,
             exhausted,
+            faulty,
             oversize,
             malformed_updates,
             older,
@@ -72,6 +75,7 @@ impl Counts {
         self.smaller += smaller;
         self.too_long += too_long;
         self.exhausted += exhausted;
+        self.faulty += faulty;
         self.oversize += oversize;
         self.malformed_updates += malformed_updates;
     }
@@ -87,6 +91,7 @@ impl Counts {
             SigningOutcome::NotExtended(_) => self.not_extended += 1,
             SigningOutcome::TooLong { .. } => self.too_long += 1,
             SigningOutcome::Exhausted => self.exhausted += 1,
+            SigningOutcome::Faulty(_) => self.faulty += 1,
             SigningOutcome::Refused { .. } => self.rejected += 1,
             SigningOutcome::NotReserved => {}
         }

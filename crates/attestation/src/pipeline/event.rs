@@ -6,6 +6,7 @@ use wayleave_bgp::Nlri;
 
 use super::keys::SignaturesLeft;
 use super::policy::VerdictClass;
+use crate::SuiteId;
 use crate::clock_doubt::ClockDoubt;
 use crate::report::Report;
 use crate::sign::AttestationError;
@@ -23,6 +24,8 @@ pub enum RouteEvent {
     TooLong { routes: Vec<Nlri>, need: usize },
     /// Routes were not sent: no key has a signature left.
     Exhausted { routes: Vec<Nlri> },
+    /// Routes were not sent: what the key of this suite signed did not verify. They are tried again later.
+    Faulty { routes: Vec<Nlri>, suite: SuiteId },
     /// A job panicked: a bug. Its routes are not used and not sent, and are tried again later.
     Failed { task: &'static str, routes: Vec<Nlri> },
 }

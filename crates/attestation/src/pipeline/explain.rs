@@ -160,6 +160,7 @@ pub(crate) fn outcome_words(outcome: &SigningOutcome) -> String {
         SigningOutcome::TooLong { need } => format!("not sent: the attestation of {need} octets is too long"),
         SigningOutcome::NotReserved => "waits until the key's next signatures are recorded on disk".to_owned(),
         SigningOutcome::Exhausted => "not sent: the keys are exhausted".to_owned(),
+        SigningOutcome::Faulty(suite) => format!("not sent: what the key of {suite} signs does not verify"),
         SigningOutcome::Refused { class, report } => {
             format!("{}, and not announced by policy: {}", class.name(), reason(report))
         }

@@ -17,17 +17,18 @@ use std::sync::{Arc, MutexGuard};
 
 use wayleave_bgp::{AttributeCode, Attributes};
 use wayleave_core::{Asn, Instant, Now, Prefix};
+use wayleave_crypto::secret::Seed;
 
 pub use self::counts::Counts;
 pub use self::event::{ProcessEvent, RouteEvent};
 pub use self::jobs::{Job, JobResult};
 use self::jobs::{
-    JobKind, PeerReports, RouteGroup, RouteSigner, SigningJob, Target, Validated, ValidationJob, Validator,
+    JobKind, PeerReports, RouteGroup, RouteSigner, SigningJob, Validated, ValidationJob, Validator,
 };
 use self::keys::SigningKeys;
 pub use self::keys::{Reserve, SignaturesLeft};
 use self::policy::Policy;
-use self::queue::{RevalidationSchedule, SIGNING_BURST};
+use self::queue::RevalidationSchedule;
 use crate::clock::{stepped, wake};
 use crate::clock_doubt::{ClockDoubt, ClockWatch};
 use crate::leaf::Tree;
@@ -137,19 +138,19 @@ impl<K: Ord + Copy> Pipeline<K> {
         Job { source, kind: JobKind::Validate(ValidationJob { validator, groups }) }
     }
 
-    /// Signs a burst for `target` with the keys of now, in at most `max_octets`; `None` without keys.
-    pub(crate) fn signer(&mut self, target: Target, max_octets: usize) -> Option<RouteSigner> {
-        let sequence = self.keys.sequence(self.now.unix, SIGNING_BURST);
+    /// Signs a burst of at most `routes` routes with the keys of now; `None` without keys. `burst`: one signature serves all,
+    /// with salts from this secret.
+    pub(crate) fn signer(&mut self, routes: usize, burst: Option<&Seed>) -> Option<RouteSigner> {
+        let sequence = self.keys.sequence(self.now.unix, routes);
         (!self.keys.is_empty()).then(|| RouteSigner {
             ring: self.keys.ring.clone(),
             asn: self.config.asn,
-            target,
             now: self.now.unix.secs(),
             lifetime: self.config.lifetime,
             sequence,
             attribute: self.config.attribute,
-            max_octets,
             own: self.own.clone(),
+            burst: burst.cloned(),
         })
     }
 

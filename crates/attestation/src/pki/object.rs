@@ -114,7 +114,7 @@ impl Record {
     #[must_use]
     pub fn attested(&self) -> Option<AttestedSince> {
         let (since, strictness) = self.attested_since?;
-        Some(AttestedSince { since, strictness, not_after: self.span.not_after })
+        Some(AttestedSince { since, strictness, post_quantum: false, not_after: self.span.not_after })
     }
 }
 

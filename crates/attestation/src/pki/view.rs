@@ -59,6 +59,9 @@ pub struct AttestedSince {
     pub since: u64,
     /// What a missing one means.
     pub strictness: Strictness,
+    /// Whether every hop must be signed with a post-quantum suite.
+    #[serde(default)]
+    pub post_quantum: bool,
     /// Seconds since 1970 until which the record holds.
     pub not_after: u64,
 }

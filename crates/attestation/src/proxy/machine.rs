@@ -15,13 +15,14 @@ use super::handover::{GrantedKey, Handover, ReceivedGrants};
 use super::offer::{ask, offer, offered};
 use super::sequences::Sequences;
 use super::session_pair::{self, PairConfig, PairEvent, SessionPair, Side};
+use crate::burst::MAX_BURST;
 use crate::leaf::{Leaf, LeafKey, Tree};
 use crate::pipeline::jobs::{
-    JobResult, NeighbourTree, PEER_REPORTS, PeerReports, Results, SignedGroup, SigningJob, SigningOutcome, Target,
-    Validated, peer_reports,
+    JobResult, PEER_REPORTS, PeerReports, Results, SignedGroup, SigningJob, SigningOutcome, SigningResults, Target,
+    TargetRoutes, Validated, peer_reports,
 };
 use crate::pipeline::policy::VerdictClass;
-use crate::pipeline::queue::{PendingRoutes, SigningQueue};
+use crate::pipeline::queue::{PendingRoutes, SIGNING_BURST, SigningQueue};
 use crate::pipeline::{Counts, Pipeline, RouteEvent};
 use crate::report::Report;
 use crate::sign::KeyRing;
@@ -70,8 +71,8 @@ pub struct Proxy {
     pub(super) pipeline: Pipeline<RouteKey>,
     pub(super) pairs: Vec<PairState>,
     pub(super) directories: Arc<Vec<Tree>>,
-    /// Where one signature serves all neighbours.
-    tree: Option<NeighbourTree>,
+    /// Where one signature serves a burst of routes to all neighbours: the secret from which its salts come.
+    burst_salts: Option<Seed>,
     secret: Option<Seed>,
     /// The code of the capability that offers keys.
     capability: u8,
@@ -114,7 +115,7 @@ impl Proxy {
             pairs: pairs.collect(),
             pipeline: Pipeline::new(config.pipeline, ring, used, now),
             directories: Arc::default(),
-            tree: None,
+            burst_salts: None,
             secret: None,
             capability: config.capability,
             least_strength: config.least_strength,
@@ -141,7 +142,6 @@ impl Proxy {
     pub fn sweep(&mut self) {
         let unix = self.pipeline.unix();
         for pair in &mut self.pairs {
-            pair.outgoing.sweep();
             pair.sessions.sweep();
             pair.sequences.sweep(unix);
         }
@@ -160,7 +160,6 @@ impl Proxy {
     fn on_now(&mut self, now: Now) {
         let Some(stepped) = self.pipeline.set_now(now) else { return };
         self.notify(Event::Process(stepped));
-        self.tree.iter_mut().for_each(NeighbourTree::forget_signed);
         for pair in &mut self.pairs {
             pair.incoming.queue_all();
             pair.outgoing.sign_all_again();
@@ -198,7 +197,7 @@ impl Proxy {
             PairEvent::Down(Side::Outside, _) => {
                 (pair.leaf, pair.granted) = (None, None);
                 pair.offered.clear();
-                pair.outgoing.forget_signed();
+                pair.outgoing.set_stale();
                 pair.incoming.forget_ends_of_rib();
             }
             PairEvent::Down(Side::Inside, _) => pair.outgoing.routes.forget_ends_of_rib(),
@@ -243,13 +242,8 @@ impl Proxy {
         for index in 0..self.pairs.len() {
             self.validate(index);
         }
-        for _ in 0..self.pairs.len() {
-            if self.pipeline.signing {
-                break;
-            }
-            let index = self.turn;
-            self.turn = (self.turn + 1) % self.pairs.len();
-            self.sign(index);
+        if !self.pipeline.signing {
+            self.sign();
         }
         for pair in &mut self.pairs {
             for afi in pair.incoming.take_ends_of_rib() {
@@ -275,37 +269,45 @@ impl Proxy {
         self.outputs.push_back(Output::Job(self.pipeline.validation_job(index, validator, groups)));
     }
 
-    fn sign(&mut self, index: usize) {
-        let unix = self.pipeline.unix();
-        let pair = &mut self.pairs[index];
-        let Some(established) = pair.sessions.established(Side::Outside) else { return };
-        let Some(leaf) = pair.leaf.clone() else { return };
-        let neighbour = established.peer_asn;
-        let max_octets = pair.max_octets[usize::from(established.params.extended_message)];
-        let burst = pair.outgoing.next_burst();
-        let has_keys = !self.pipeline.keys.is_empty();
-        let mut groups = Vec::new();
-        for group in burst {
-            let known = match has_keys {
-                true => self.pairs[index].outgoing.known(&group.attributes, unix),
-                false => Some(SigningOutcome::AsReceived),
-            };
-            match known {
-                Some(outcome) => self.on_signed(index, SignedGroup { group, outcome }),
-                None => groups.push(group),
+    /// Signs the next routes of one pair or, where one signature serves a burst, of several.
+    fn sign(&mut self) {
+        let burst = if self.burst_salts.is_some() { MAX_BURST } else { SIGNING_BURST };
+        let mut left = burst;
+        let mut targets: Vec<TargetRoutes> = Vec::new();
+        for _ in 0..self.pairs.len() {
+            let index = self.turn;
+            self.turn = (self.turn + 1) % self.pairs.len();
+            let routes = self.routes_to_sign(index, left);
+            left -= routes.as_ref().map_or(0, |routes| routes.groups.iter().map(|group| group.routes.len()).sum());
+            targets.extend(routes);
+            if left == 0 || (self.burst_salts.is_none() && !targets.is_empty()) {
+                break;
             }
         }
+        let Some(source) = targets.first().map(|target| target.source) else { return };
+        let signer = self.pipeline.signer(burst, self.burst_salts.as_ref());
+        let job = SigningJob { check: None, signer, targets };
+        self.outputs.push_back(Output::Job(self.pipeline.signing_job(source, job)));
+    }
+
+    /// Takes at most `max` routes of a pair off its queue; without keys they leave as they came.
+    fn routes_to_sign(&mut self, index: usize, max: usize) -> Option<TargetRoutes> {
+        let pair = &mut self.pairs[index];
+        let established = pair.sessions.established(Side::Outside)?;
+        let target = Target::Neighbour(established.peer_asn, pair.leaf.clone()?);
+        let max_octets = pair.max_octets[usize::from(established.params.extended_message)];
+        let groups = pair.outgoing.next_burst(max);
+        if self.pipeline.keys.is_empty() {
+            for group in groups {
+                self.on_signed(index, SignedGroup { group, outcome: SigningOutcome::AsReceived });
+            }
+            return None;
+        }
         if groups.is_empty() {
-            return;
+            return None;
         }
         self.pairs[index].outgoing.routes.in_flight = true;
-        let target = match self.tree.as_mut().and_then(|tree| tree.shared(neighbour, &leaf)) {
-            Some(shared) => Target::SharedTree(neighbour, leaf, shared),
-            None => Target::Neighbour(neighbour, leaf),
-        };
-        let signer = self.pipeline.signer(target, max_octets);
-        let job = SigningJob { check: None, known: HashMap::new(), signer, groups };
-        self.outputs.push_back(Output::Job(self.pipeline.signing_job(index, job)));
+        Some(TargetRoutes { source: index, target, max_octets, groups })
     }
 
     fn on_job_done(&mut self, result: JobResult) {
@@ -321,11 +323,13 @@ impl Proxy {
                 self.on_failed(index, Side::Outside, result.failed);
                 clock_news.into_iter().for_each(|event| self.notify(Event::Process(event)));
             }
-            Results::Signed(signed) => {
+            Results::Signed(targets) => {
                 self.pipeline.signing = false;
-                signed.groups.into_iter().for_each(|signed| self.on_signed(index, signed));
-                self.on_failed(index, Side::Inside, result.failed);
-                self.pairs[index].outgoing.end_job();
+                for SigningResults { source, groups, failed, .. } in targets {
+                    groups.into_iter().for_each(|signed| self.on_signed(source, signed));
+                    self.on_failed(source, Side::Inside, failed);
+                    self.pairs[source].outgoing.end_job();
+                }
                 self.reserve();
                 self.make_keys_ahead(index);
             }
@@ -388,7 +392,7 @@ impl Proxy {
             pair.sessions.route(Side::Outside, *nlri, sent.clone());
         }
         for nlri in &routes {
-            self.reschedule(index, Side::Inside, *nlri, outcome.due());
+            self.reschedule(index, Side::Inside, *nlri, outcome.due(unix));
         }
         self.notify_of_routes(index, outcome.event(routes));
     }

@@ -276,6 +276,7 @@ fn short_outcome(outcome: &SigningOutcome) -> &'static str {
         SigningOutcome::TooLong { .. } => "not sent: too long",
         SigningOutcome::NotReserved => "waits until the key's next signatures are recorded on disk",
         SigningOutcome::Exhausted => "not sent: the keys are exhausted",
+        SigningOutcome::Faulty(_) => "not sent: the key signs wrongly",
         SigningOutcome::Refused { .. } => "not sent: rejected by policy",
     }
 }

@@ -54,6 +54,10 @@ impl Suite for KcHbs {
         128
     }
 
+    fn is_post_quantum(&self) -> bool {
+        true
+    }
+
     fn public_key_len(&self) -> usize {
         PUBLIC_KEY
     }

@@ -119,6 +119,10 @@ pub trait Suite: Send + Sync {
     fn id(&self) -> SuiteId;
     /// Bits of security against forgery, as claimed for the whole life of a key.
     fn strength(&self) -> u16;
+    /// Whether it withstands quantum computers.
+    fn is_post_quantum(&self) -> bool {
+        false
+    }
     /// Bytes of an encoded public key.
     fn public_key_len(&self) -> usize;
     /// Bytes of the longest signature.

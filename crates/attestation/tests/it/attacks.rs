@@ -1,14 +1,16 @@
 //! The published attacks on keychain attestations, and what the standard chain makes of them.
 
 use crate::common::network::{NOW, Network, p, pair};
-use wayleave_attestation::chain::Attestation;
+use wayleave_attestation::chain::{Attestation, Hop};
 use wayleave_attestation::clock_doubt::{ClockDoubt, ClockWatch};
 use wayleave_attestation::grant::Grant;
-use wayleave_attestation::leaf::{Leaf, LeafKey, Tree};
+use wayleave_attestation::leaf::{Leaf, Tree};
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pki::{AttestedSince, Strictness, Vrp};
 use wayleave_attestation::report::{KeyOrigin, Lack, Problem, Report};
-use wayleave_attestation::sign::{self, AttestationError, KeyPair, KeyRing, Origination, Recipient};
+use wayleave_attestation::sign::{
+    self, AttestationError, Draft, KeyPair, KeyRing, Origination, Recipient, Signatures,
+};
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::{Carried, Context, Route, validate};
 use wayleave_core::{Asn, Prefix, UnixTime, VerdictKind};
@@ -24,6 +26,10 @@ fn travel(ases: &[u32]) -> Path {
     Path::from_travel(&ases.iter().copied().map(Asn).collect::<Vec<_>>())
 }
 
+/// Octets of an origin's hop and of a later one, with `kc-ed25519` and a leaf of one key.
+const FIRST_HOP: usize = 105;
+const LATER_HOP: usize = 109;
+
 fn problem(report: &Report) -> Problem {
     report.broken.as_ref().unwrap_or_else(|| panic!("{report:?}")).problem
 }
@@ -34,10 +40,8 @@ fn forge(network: &Network, value: &[u8], path: &Path, asn: u32, pair: KeyPair, 
     let received = Attestation::decode(value).expect("decodes");
     let leaf = network.leaf(Asn(next));
     let onward = Recipient::Neighbour(Asn(next), leaf.view());
-    sign::extend(&received, path, &network.speaker(Asn(asn), 1), &mut ring, onward)
-        .expect("signs")
-        .for_neighbour(Asn(next))
-        .expect("for it")
+    let exports: Vec<Prefix> = received.prefixes().filter(|prefix| received.is_exported(prefix)).collect();
+    sign::extend(&received, path, &exports, &network.speaker(Asn(asn), 1), &mut ring, onward).expect("signs").value
 }
 
 #[test]
@@ -59,7 +63,7 @@ fn a_sibling_cannot_sign_as_its_sibling() {
     forged.truncate(0);
     forged.extend_from_slice(&to_3);
     forged.extend_from_slice(&last);
-    let count = forged.len() - last.len() - 104 - 1;
+    let count = forged.len() - last.len() - FIRST_HOP - 1;
     forged[count] = 2;
     let report = network.validate(&prefixes(), &travel(&[1, 3]), &forged, 5);
     assert_eq!(problem(&report), Problem::BadSignature);
@@ -75,7 +79,7 @@ fn a_leaked_key_signs_for_no_other_neighbour() {
     let mut ring = KeyRing { pairs: vec![leaked()] };
     let leaf = network.leaf(Asn(6));
     let onward = Recipient::Neighbour(Asn(6), leaf.view());
-    let refused = sign::extend(&received, &travel(&[1]), &network.speaker(Asn(5), 1), &mut ring, onward);
+    let refused = sign::extend(&received, &travel(&[1]), &prefixes(), &network.speaker(Asn(5), 1), &mut ring, onward);
     assert_eq!(refused.err(), Some(AttestationError::NotOurs(Asn(5))));
     // The paper's mode would take 1 5 4 and 1 2 4 alike; here the key is good for AS 2's own place alone.
     let (to_2, _) = network.chain(&prefixes(), &[1], 2);
@@ -99,7 +103,7 @@ fn parts_of_two_attestations_make_none() {
     let (value, path) = network.chain(&prefixes(), &[1, 2], 3);
     let (of_other, _) = network.chain(&other, &[1, 2], 3);
     // The signature of one list with the other list.
-    let (head, other_head) = (value.len() - 2 * 104, of_other.len() - 2 * 104);
+    let (head, other_head) = (value.len() - FIRST_HOP - LATER_HOP, of_other.len() - FIRST_HOP - LATER_HOP);
     let mut pasted = of_other[..other_head].to_vec();
     pasted.extend_from_slice(&value[head..]);
     assert_eq!(problem(&network.validate(&other, &path, &pasted, 3)), Problem::BadSignature);
@@ -109,8 +113,8 @@ fn parts_of_two_attestations_make_none() {
         Problem::PrefixNotSigned { prefix: p("192.0.2.0/25") }
     );
     // The last hop of another chain.
-    let mut pasted = value[..head + 104].to_vec();
-    pasted.extend_from_slice(&of_other[other_head + 104..]);
+    let mut pasted = value[..head + FIRST_HOP].to_vec();
+    pasted.extend_from_slice(&of_other[other_head + FIRST_HOP..]);
     assert_eq!(problem(&network.validate(&prefixes(), &path, &pasted, 3)), Problem::BadSignature);
 }
 
@@ -118,9 +122,9 @@ fn parts_of_two_attestations_make_none() {
 fn a_path_cannot_be_cut_short() {
     let mut network = Network::new(6, ED25519);
     let (value, _) = network.chain(&prefixes(), &[1, 2, 3], 4);
-    let head = value.len() - 3 * 104;
+    let head = value.len() - FIRST_HOP - 2 * LATER_HOP;
     let cut = |hops: usize| {
-        let mut cut = value[..head + hops * 104].to_vec();
+        let mut cut = value[..head + FIRST_HOP + (hops - 1) * LATER_HOP].to_vec();
         cut[head - 1] = hops as u8;
         cut
     };
@@ -140,7 +144,7 @@ fn the_origins_record_decides_about_a_stripped_route() {
     let strip = |network: &Network| network.judge(&prefixes(), &travel(&[1, 2]), Carried::Absent, 3);
     let report = strip(&network);
     assert_eq!((report.kind, report.lack), (VerdictKind::Unattested, Some(Lack::NoAttribute)));
-    let record = |strictness| AttestedSince { since: NOW - 1, strictness, not_after: NOW + 1000 };
+    let record = |strictness| AttestedSince { since: NOW - 1, strictness, post_quantum: false, not_after: NOW + 1000 };
     network.view.set_attested_since(Asn(1), record(Strictness::Prefer));
     let report = strip(&network);
     assert_eq!((report.kind, report.lack), (VerdictKind::Unattested, Some(Lack::PreferredMissing)));
@@ -148,7 +152,7 @@ fn the_origins_record_decides_about_a_stripped_route() {
     assert_eq!(problem(&strip(&network)), Problem::Stripped);
     // So is what cannot be checked: a later version, an aggregate, a lost AS number.
     let mut later = network.chain(&prefixes(), &[1, 2], 3).0;
-    later[0] = 2;
+    later[0] = 3;
     assert_eq!(problem(&network.validate(&prefixes(), &travel(&[1, 2]), &later, 3)), Problem::Stripped);
     // Before its time the record says nothing, and the report says when to look again.
     network.now = NOW - 10;
@@ -169,18 +173,18 @@ fn a_suite_taken_out_of_a_leaf_or_below_its_strength_is_refused() {
     let onward_leaf = Leaf::keyless();
     let onward = Recipient::Neighbour(Asn(3), onward_leaf.view());
     let speaker = sign::Speaker { asn: Asn(2), prepend: 1, not_before: NOW, lifetime: 60 };
-    let refused = sign::extend(&received, &travel(&[1]), &speaker, ring, onward);
+    let refused = sign::extend(&received, &travel(&[1]), &prefixes(), &speaker, ring, onward);
     assert_eq!(refused.err(), Some(AttestationError::NotOurs(Asn(2))), "an honest signer does not");
     // In flight, somebody lowers the least strength, or puts a suite of their own into the list.
     let (honest, path) = network.chain(&prefixes(), &[1, 2], 3);
-    let head = honest.len() - 2 * 104;
+    let head = honest.len() - FIRST_HOP - LATER_HOP;
     let leaf_head = head + 2 + 2 + 2;
     assert_eq!(honest[leaf_head], 1 << 5 | 7, "the first hop's leaf");
     let mut lowered = honest.clone();
     lowered[leaf_head] = 1 << 5 | 1;
     assert_eq!(problem(&network.validate(&prefixes(), &path, &lowered, 3)), Problem::BadSignature);
     let mut renamed = honest.clone();
-    renamed[leaf_head + 1] = SuiteId::KcHbs as u8;
+    renamed[leaf_head + 2] = SuiteId::KcHbs as u8;
     assert_eq!(problem(&network.validate(&prefixes(), &path, &renamed, 3)), Problem::KeyNotListed);
     // A verifier that asks for more takes nothing less.
     network.rules.least_strength = 192;
@@ -274,8 +278,7 @@ fn loops_and_other_prepending_are_refused() {
         let ring = &mut network.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
         let origination = Origination { prefixes: &prefixes(), sequence: 1 };
         let onward = Recipient::Neighbour(Asn(4), leaf.view());
-        let attested = sign::originate(&origination, &speaker, ring, onward).expect("signs");
-        let value = attested.for_neighbour(Asn(4)).expect("for it");
+        let value = sign::originate(&origination, &speaker, ring, onward).expect("signs").value;
         let mut path = Path::default();
         path.push(Asn(1), prepend);
         assert_eq!(network.validate(&prefixes(), &path, &value, 4).kind, VerdictKind::Valid);
@@ -332,7 +335,7 @@ fn a_keyless_neighbour_that_is_registered_closes_the_chain_without_a_gap() {
     let to_4 = network.send(&prefixes(), &travel(&[1, 2]), &to_3, Asn(3), Asn(4));
     let report = network.validate(&prefixes(), &travel(&[1, 2, 3]), &to_4, 4);
     assert_eq!(report.kind, VerdictKind::Valid);
-    assert!(to_4.len() <= to_2.len() + 2 * 104, "{} of {}", to_4.len(), to_2.len());
+    assert!(to_4.len() <= to_2.len() + 2 * LATER_HOP, "{} of {}", to_4.len(), to_2.len());
 }
 
 #[test]
@@ -397,7 +400,7 @@ fn what_the_format_cannot_say_is_not_signed() {
 fn suspects_are_those_after_the_last_proved_hop() {
     let mut network = Network::new(6, ED25519);
     let (mut value, path) = network.chain(&prefixes(), &[1, 2, 3, 4], 5);
-    let third = value.len() - 104 - 1;
+    let third = value.len() - LATER_HOP - 1;
     value[third] ^= 1;
     let suspects = |network: &Network, path: &Path, value: &[u8]| {
         let broken = network.validate(&prefixes(), path, value, 5).broken.expect("broken");
@@ -444,30 +447,102 @@ fn who_may_originate_decides_for_each_prefix() {
     assert_eq!(problem(&report), Problem::OriginNotAuthorised { prefix: all[0] });
 }
 
-#[test]
-fn one_signature_serves_many_neighbours_and_shows_none_to_another() {
-    let mut network = Network::new(3, ED25519);
-    let neighbours: Vec<(Asn, Leaf)> = (1000..1100)
-        .map(|asn| (Asn(asn), Leaf::new(&[LeafKey { suite: 1, key: [asn as u8; 32] }], 128, false).expect("a leaf")))
-        .chain([(Asn(3), network.leaf(Asn(3)))])
-        .collect();
-    let tree = Tree::private(&Seed::new([3; 32]), 8, &neighbours).expect("a tree");
-    let (to_2, _) = network.chain(&prefixes(), &[1], 2);
-    let received = Attestation::decode(&to_2).expect("decodes");
+/// What AS 2, which has more than 32 neighbours, sends of `routes` to each of `receivers`: one signature for all.
+fn burst(network: &mut Network, routes: &[&[Prefix]], receivers: &[u32]) -> Vec<Vec<u8>> {
+    let received: Vec<Vec<u8>> = routes.iter().map(|prefixes| network.chain(prefixes, &[1], 2).0).collect();
+    let leaves: Vec<Leaf> = receivers.iter().map(|asn| network.leaf(Asn(*asn))).collect();
     let speaker = network.speaker(Asn(2), 1);
     let ring = &mut network.nodes.get_mut(&Asn(2)).expect("AS 2").ring;
-    let attested = sign::extend(&received, &travel(&[1]), &speaker, ring, Recipient::Tree(&tree)).expect("signs");
-    for receiver in [3, 1000, 1099] {
-        let value = attested.for_neighbour(Asn(receiver)).expect("a neighbour");
-        assert_eq!(network.validate(&prefixes(), &travel(&[1, 2]), &value, receiver).kind, VerdictKind::Valid);
-        let report = network.validate(&prefixes(), &travel(&[1, 2]), &value, receiver + 1);
+    let mut drafts = Vec::new();
+    for (value, prefixes) in received.iter().zip(routes) {
+        let received = Attestation::decode(value).expect("decodes");
+        for (asn, leaf) in receivers.iter().zip(&leaves) {
+            let onward = Recipient::Neighbour(Asn(*asn), leaf.view());
+            let path = travel(&[1]);
+            drafts.push(Draft::extension(&received, &path, prefixes, &speaker, ring, onward).expect("may sign"));
+        }
+    }
+    let salts = Seed::new([3; 32]);
+    let signed = sign::sign_all(drafts, ring, Signatures::Burst(&salts));
+    signed.into_iter().map(|signed| signed.expect("signs").value).collect()
+}
+
+#[test]
+fn one_signature_serves_many_routes_and_neighbours_and_is_right_for_each_alone() {
+    let mut network = Network::new(3, ED25519);
+    let (first, second) = (prefixes(), vec![p("192.0.2.128/25")]);
+    let receivers: Vec<u32> = (3..103).collect();
+    let values = burst(&mut network, &[&first, &second], &receivers);
+    let mut signatures = std::collections::BTreeSet::new();
+    for (value, prefixes) in values.iter().zip([&first, &second].into_iter().flat_map(|list| [list; 100])) {
+        let number = values.iter().position(|other| other == value).expect("one of them");
+        let receiver = receivers[number % 100];
+        let last = Attestation::decode(value).expect("decodes").last_hop().expect("a hop").signature.to_vec();
+        signatures.insert(last);
+        assert_eq!(network.validate(prefixes, &travel(&[1, 2]), value, receiver).kind, VerdictKind::Valid);
+        let report = network.validate(prefixes, &travel(&[1, 2]), value, receiver + 1);
         assert_eq!(problem(&report), Problem::BadSignature);
     }
-    assert_eq!(attested.for_neighbour(Asn(2000)), None);
-    assert_eq!(attested.for_directory(), None);
-    let to_3 = attested.for_neighbour(Asn(3)).expect("a neighbour");
-    let onward = network.send(&prefixes(), &travel(&[1, 2]), &to_3, Asn(3), Asn(9));
-    assert_eq!(network.validate(&prefixes(), &travel(&[1, 2, 3]), &onward, 9).kind, VerdictKind::Valid);
+    assert_eq!(signatures.len(), 1);
+    let onward = network.send(&first, &travel(&[1, 2]), &values[0], Asn(3), Asn(9));
+    assert_eq!(network.validate(&first, &travel(&[1, 2, 3]), &onward, 9).kind, VerdictKind::Valid);
+}
+
+#[test]
+fn an_opening_of_another_route_proves_no_export() {
+    // AS 2 gives AS 3 the first route alone, and AS 4 both.
+    let mut network = Network::new(5, ED25519);
+    let (given, withheld) = (prefixes(), vec![p("192.0.2.128/25")]);
+    let to_3 = burst(&mut network, &[&given], &[3, 4]).swap_remove(0);
+    let to_4 = burst(&mut network, &[&given, &withheld], &[4, 5]).swap_remove(2);
+    let (to_3, to_4) = (Attestation::decode(&to_3).expect("decodes"), Attestation::decode(&to_4).expect("decodes"));
+    assert_eq!(network.validate(&withheld, &travel(&[1, 2]), to_4.octets(), 4).kind, VerdictKind::Valid);
+    let (own, other) = (to_3.last_hop().expect("a hop"), to_4.last_hop().expect("a hop"));
+    // AS 3 puts its leaf, its opening, or both into the hop of the route that it was not given.
+    let before = &to_4.octets()[..to_4.octets().len() - other.octets.len()];
+    for hop in [
+        Hop { next: own.next, ..other },
+        Hop { next: own.next, burst: own.burst, ..other },
+        Hop { next: own.next, burst: own.burst, signature: own.signature, ..other },
+        Hop { next: own.next, burst: None, ..other },
+        own,
+    ] {
+        let mut forged = before.to_vec();
+        hop.encode(1, &mut forged);
+        let report = network.validate(&withheld, &travel(&[1, 2]), &forged, 3);
+        assert_eq!(problem(&report), Problem::BadSignature, "{hop:?}");
+        let onward = forge(&network, &forged, &travel(&[1, 2]), 3, pair(Asn(3), SuiteId::KcEd25519, 0), 5);
+        let report = network.validate(&withheld, &travel(&[1, 2, 3]), &onward, 5);
+        assert_eq!(problem(&report), Problem::BadSignature, "{hop:?}");
+    }
+}
+
+#[test]
+fn a_prefix_that_a_transit_filtered_is_invalid_behind_it() {
+    let mut network = Network::new(4, ED25519);
+    let all = [p("192.0.2.0/25"), p("192.0.2.128/25")];
+    let (to_2, _) = network.chain(&all, &[1], 2);
+    // AS 2 passes on the first prefix alone, and AS 3 all that it may.
+    let to_3 = network.send(&all[..1], &travel(&[1]), &to_2, Asn(2), Asn(3));
+    assert_eq!(network.validate(&all[..1], &travel(&[1, 2]), &to_3, 3).kind, VerdictKind::Valid);
+    let report = network.validate(&all[1..], &travel(&[1, 2]), &to_3, 3);
+    assert_eq!(problem(&report), Problem::PrefixNotExported { prefix: all[1] });
+    let suspects = report.broken.as_ref().map(|broken| broken.suspects.clone());
+    assert_eq!(suspects, Some(vec![Asn(1), Asn(2)]), "unproved without `explain`");
+    // An honest AS 3 cannot sign it, and a hop that says more than the hop before is refused.
+    let received = Attestation::decode(&to_3).expect("decodes");
+    let (leaf, speaker) = (network.leaf(Asn(4)), network.speaker(Asn(3), 1));
+    let ring = &mut network.nodes.get_mut(&Asn(3)).expect("AS 3").ring;
+    let onward = Recipient::Neighbour(Asn(4), leaf.view());
+    let refused = sign::extend(&received, &travel(&[1, 2]), &all, &speaker, ring, onward);
+    assert_eq!(refused.err(), Some(AttestationError::NotExported));
+    let mut more = to_3.clone();
+    let hop = received.last_hop().expect("a hop");
+    more.truncate(to_3.len() - hop.octets.len());
+    Hop { exports: received.head().listed(), ..hop }.encode(1, &mut more);
+    assert_eq!(problem(&network.validate(&all, &travel(&[1, 2]), &more, 3)), Problem::BadSignature);
+    let onward = forge(&network, &more, &travel(&[1, 2]), 3, pair(Asn(3), SuiteId::KcEd25519, 0), 4);
+    assert_eq!(problem(&network.validate(&all[1..], &travel(&[1, 2, 3]), &onward, 4)), Problem::BadSignature);
 }
 
 #[test]
@@ -478,8 +553,7 @@ fn at_an_exchange_one_value_serves_all_slots() {
     let speaker = network.speaker(Asn(1), 1);
     let origination = Origination { prefixes: &prefixes(), sequence: 1 };
     let ring = &mut network.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
-    let attested = sign::originate(&origination, &speaker, ring, Recipient::Tree(&directory)).expect("signs");
-    let value = attested.for_directory().expect("over a directory");
+    let value = sign::originate(&origination, &speaker, ring, Recipient::Directory(&directory)).expect("signs").value;
     let older = Tree::directory(&slots[1..]).expect("a tree");
     let directories = [older, directory.clone()];
     let path = travel(&[1]);
@@ -518,7 +592,10 @@ fn a_malformed_value_is_invalid_and_a_later_version_unattested() {
         assert_eq!(problem(&network.validate(&prefixes(), &path, &value[..end], 3)), Problem::Malformed);
     }
     assert_eq!(problem(&network.judge(&prefixes(), &path, Carried::Malformed, 3)), Problem::Malformed);
+    let mut older = value.clone();
+    older[0] = 1;
+    assert_eq!(problem(&network.validate(&prefixes(), &path, &older, 3)), Problem::Malformed, "version 1 is refused");
     let mut later = value.clone();
-    later[0] = 2;
+    later[0] = 3;
     assert_eq!(network.validate(&prefixes(), &path, &later, 3).lack, Some(Lack::Version));
 }

@@ -26,12 +26,13 @@ fn honest_chains_of_every_length_are_valid() {
 }
 
 #[test]
-fn an_ed25519_hop_takes_104_octets() {
+fn an_ed25519_hop_takes_109_octets_and_an_origins_105() {
     let mut network = Network::new(9, &[SuiteId::KcEd25519]);
     let prefixes = [p("192.0.2.0/24")];
     let (value, _) = network.chain(&prefixes, &[1, 2, 3, 4], 5);
     let attestation = Attestation::decode(&value).expect("decodes");
-    assert!(attestation.hops().all(|hop| hop.octets.len() == 104));
+    let lengths: Vec<usize> = attestation.hops().map(|hop| hop.octets.len()).collect();
+    assert!(lengths[0] == 105 && lengths[1..].iter().all(|octets| *octets == 109), "{lengths:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use wayleave_attestation::chain::{Attestation, Head, Hop, Next, SignedInput, Signer};
+use wayleave_attestation::chain::{Attestation, Exports, Head, Hop, Next, SignedInput, Signer};
 use wayleave_attestation::leaf::{Leaf, LeafKey, LeafView};
 use wayleave_attestation::pki::{Object, Profile, ProfileKey, Record, Role, Signed, Span, Strictness};
 use wayleave_attestation::suite::ed25519::Ed25519;
@@ -17,11 +17,12 @@ struct Content {
     suite: u8,
     index: u8,
     signer: u8,
-    tree: bool,
+    directory: bool,
     prepend: u8,
     asn: u32,
     sequence: u64,
     times: (u64, u64),
+    exports: u32,
     previous: [u8; 32],
     commitment: [u8; 32],
     afi: Afi,
@@ -43,12 +44,14 @@ impl Content {
             prepend: self.prepend,
             not_before_offset: 0,
             lifetime: self.times.1 as u16,
-            next: if self.tree { Next::Directory } else { Next::Direct(leaf.view()) },
+            exports: Exports(self.exports),
+            next: if self.directory { Next::Directory } else { Next::Neighbour(leaf.view()) },
+            burst: None,
             public: &[],
             signature: &[],
             octets: &[],
         };
-        let head = Head { afi: self.afi, nlri: &self.nlri, sequence: self.sequence, base_time: self.times.0 };
+        let head = Head { afi: self.afi, nlri: &self.nlri, prefix_count: 32, sequence: self.sequence, base_time: self.times.0 };
         let input = SignedInput {
             index: self.index,
             asn: Asn(self.asn),
@@ -65,15 +68,15 @@ impl Content {
 prop_compose! {
     /// Few values for each field, so that near misses are common.
     fn content()(
-        suite in 1u8..3, index in 0u8..3, registered in any::<bool>(), tree in any::<bool>(), prepend in 1u8..3,
-        asn in 1u32..3, sequence in 0u64..2, start in 0u64..2, lifetime in 1u64..3, previous in 0u8..2,
+        suite in 1u8..3, index in 0u8..3, registered in any::<bool>(), directory in any::<bool>(), prepend in 1u8..3,
+        asn in 1u32..3, sequence in 0u64..2, start in 0u64..2, lifetime in 1u64..3, exports in 0u32..3, previous in 0u8..2,
         commitment in 0u8..2, ipv6 in any::<bool>(), nlri in proptest::collection::vec(0u8..2, 0..6),
         skipped in proptest::collection::vec(0u32..2, 0..4),
     ) -> Content {
         let skipped = if registered { skipped } else { Vec::new() };
         Content {
-            suite, index, signer: if registered { 1 + u8::from(!skipped.is_empty()) } else { 0 }, tree, prepend, asn, sequence,
-            times: (start, lifetime), previous: [previous; 32], commitment: [commitment; 32],
+            suite, index, signer: if registered { 1 + u8::from(!skipped.is_empty()) } else { 0 }, directory, prepend, asn, sequence,
+            times: (start, lifetime), exports, previous: [previous; 32], commitment: [commitment; 32],
             afi: if ipv6 { Afi::Ipv6 } else { Afi::Ipv4 }, nlri, skipped,
         }
     }
@@ -102,7 +105,7 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
         any::<u8>(),
         1u8..=255,
         0u8..3,
-        0u8..2,
+        (any::<bool>(), proptest::option::of(1u8..=8), any::<u32>()),
         1u16..,
         leaf(),
         1u8..=4,
@@ -110,7 +113,7 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
     );
     (prefixes(), any::<u64>(), any::<u32>(), proptest::collection::vec(hop, 1..6)).prop_map(
         |(prefixes, sequence, base, hops)| {
-            let mut out = vec![1, 0, 0, 1, 1, prefixes.len() as u8];
+            let mut out = vec![2, 0, 0, 1, 1, prefixes.len() as u8];
             for prefix in &prefixes {
                 out.push(prefix.len());
                 out.extend_from_slice(&prefix.octets()[..usize::from(prefix.len()).div_ceil(8)]);
@@ -118,11 +121,14 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
             out.extend_from_slice(&sequence.to_be_bytes());
             out.extend_from_slice(&u64::from(base).to_be_bytes());
             out.push(hops.len() as u8);
-            for (index, (suite, prepend, signer, next, lifetime, leaf, depth, noise)) in hops.into_iter().enumerate() {
+            let listed = u32::MAX.checked_shl(32 - prefixes.len() as u32).unwrap_or(0);
+            for (index, (suite, prepend, signer, form, lifetime, leaf, depth, noise)) in hops.into_iter().enumerate() {
+                let (slot, burst, exports) = form;
                 let suite = suite.max(1);
                 let signer = if index == 0 { 1 } else { signer };
-                let short = if prepend < 16 { prepend } else { 0 };
-                out.extend_from_slice(&[suite, signer << 6 | next << 4 | short]);
+                let short = if prepend < 8 { prepend } else { 0 };
+                let next = if slot { 2 } else { 0 };
+                out.extend_from_slice(&[suite, signer << 6 | next << 4 | u8::from(burst.is_some()) << 3 | short]);
                 if short == 0 {
                     out.push(prepend);
                 }
@@ -136,10 +142,18 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
                     out.extend_from_slice(&[0, 5]);
                 }
                 out.extend_from_slice(&lifetime.to_be_bytes());
+                if index > 0 {
+                    // The first prefix at least.
+                    out.extend_from_slice(&((exports & listed) | 1 << 31).to_be_bytes());
+                }
                 out.extend_from_slice(leaf.view().octets());
-                if next == 1 {
-                    out.extend_from_slice(&[3; 16]);
+                if slot {
                     out.extend_from_slice(&[depth, 0, 1]);
+                    out.extend(std::iter::repeat_n(4, usize::from(depth) * 32));
+                }
+                if let Some(depth) = burst {
+                    out.extend_from_slice(&[3; 16]);
+                    out.extend_from_slice(&[depth, 1]);
                     out.extend(std::iter::repeat_n(4, usize::from(depth) * 32));
                 }
                 if suite == 1 {

@@ -19,7 +19,7 @@ mod proxy_counts;
 mod proxy_faults;
 mod proxy_granted;
 mod proxy_pair;
-mod proxy_shared_tree;
+mod proxy_burst;
 mod proxy_sizes;
 mod suite_p256;
 mod suite_rsa;

@@ -25,8 +25,9 @@ const CUSTOMER: Asn = Asn(64_500);
 const BEGIN: u64 = 1_700_000_000;
 const ATTRIBUTE: AttributeCode = AttributeCode(TYPE_CODE);
 
-/// A key that may sign as often as it has reserved, and of which nobody checks a signature.
+/// A key that may sign as often as it has reserved.
 struct FewTime {
+    key: Box<dyn SuiteKey>,
     next: u64,
     limit: u64,
     /// Signatures over which it panics first.
@@ -35,10 +36,10 @@ struct FewTime {
 
 impl SuiteKey for FewTime {
     fn public(&self) -> &[u8] {
-        &[7; 32]
+        self.key.public()
     }
 
-    fn sign(&mut self, _message: &[u8]) -> Result<Vec<u8>, SignError> {
+    fn sign(&mut self, message: &[u8]) -> Result<Vec<u8>, SignError> {
         if self.next >= self.limit {
             return Err(SignError::NotReserved(self.next));
         }
@@ -47,7 +48,7 @@ impl SuiteKey for FewTime {
             panic!("a fault of ours");
         }
         self.next += 1;
-        Ok(vec![0; 64])
+        self.key.sign(message)
     }
 
     fn next_index(&self) -> Option<u64> {
@@ -65,7 +66,8 @@ fn few_time() -> KeyRing {
 }
 
 fn faulty(faults: u64) -> KeyRing {
-    let key = Box::new(FewTime { next: 0, limit: 0, faults });
+    let KeyPair { key, .. } = pair(MEMBER);
+    let key = Box::new(FewTime { key, next: 0, limit: 0, faults });
     KeyRing { pairs: vec![KeyPair { suite: SuiteId::KcEd25519, key, registered: true }] }
 }
 
@@ -201,7 +203,7 @@ fn members_that_change_while_keys_are_made_ahead_get_everything_signed_for_them(
     driven.finish(sign);
     assert_eq!(driven.signed_for(), [Some(1)]);
     let ahead = driven.only_work();
-    assert_eq!(format!("{ahead:?}"), "Job { source: 0, work: \"make keys ahead\" }");
+    assert_eq!(format!("{ahead:?}"), "Job { source: 0, kind: \"make keys ahead\" }");
     driven.members(2, &[MEMBER, Asn(65_002), Asn(65_003)]);
     assert!(driven.work.is_empty(), "whoever signs needs the keys");
     driven.finish(ahead);
@@ -250,8 +252,7 @@ fn customers_route() -> Attributes {
     let mut ring = KeyRing { pairs: vec![pair(CUSTOMER)] };
     let leaf = endorse(&[], 112).expect("a leaf without keys");
     let onward = Recipient::Neighbour(MEMBER, leaf.view());
-    let value = sign::originate(&origination, &speaker, &mut ring, onward).expect("signed");
-    let value = value.for_neighbour(MEMBER).expect("for it");
+    let value = sign::originate(&origination, &speaker, &mut ring, onward).expect("signed").value;
     assert_eq!(Attestation::decode(&value).expect("well formed").hop_count(), 1);
     let mut edit = path(&[MEMBER, CUSTOMER]).edit();
     edit.set(ATTRIBUTE, AttributeFlags::OPTIONAL_TRANSITIVE, &value);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use wayleave_attestation::chain::{Attestation, SignedInput, Signer};
 use wayleave_attestation::leaf::{Leaf, Tree};
 use wayleave_attestation::path::Path;
-use wayleave_attestation::sign::{self, Origination, Recipient};
+use wayleave_attestation::sign::{self, Draft, Origination, Recipient, Signatures};
 use wayleave_attestation::suite::SuiteId;
 use wayleave_core::{Asn, Prefix};
 use wayleave_crypto::hash::hash;
@@ -95,18 +95,23 @@ fn vectors() -> Value {
     list.push(vector(&network, "another receiver", &many, &path, &value, 6));
     let shorter = Path::from_travel(&[Asn(1), Asn(5)]);
     list.push(vector(&network, "another path", &many, &shorter, &value, 6));
+    let mut older = value.clone();
+    older[0] = 1;
+    list.push(vector(&network, "version 1", &many, &path, &older, 5));
     let mut later = value.clone();
-    later[0] = 2;
+    later[0] = 3;
     list.push(vector(&network, "a later version", &many, &path, &later, 5));
     list.push(vector(&network, "cut short", &many, &path, &value[..value.len() - 1], 5));
-    list.push(tree(&mut network, &v4));
+    list.push(burst(&mut network, &v4));
+    list.push(slot(&mut network, &v4));
+    list.push(exports(&mut network, &many));
     list.push(long_prepend(&mut network, &v4));
     let ases = (1..=6u32).map(|asn| {
         let seed = hash("test/key", &[&asn.to_be_bytes(), &[1, 0]]);
         json!({ "asn": asn, "ed25519_seed": hex(&seed), "registered": asn == 1 || asn == 3 })
     });
     json!({
-        "about": "Values of the attestation attribute, version 1; see docs/attestation.md. ASes not listed are legacy. \
+        "about": "Values of the attestation attribute, version 2; see docs/attestation.md. ASes not listed are legacy. \
                   AS 1 may announce 192.0.2.0/24, 10.0.0.0/8, 2001:db8::/32 and what lies within. Every hop is signed at \
                   `now` for 1440 minutes with sequence 1; leaves ask for 112 bits.",
         "now": NOW,
@@ -115,15 +120,44 @@ fn vectors() -> Value {
     })
 }
 
-fn tree(network: &mut Network, prefixes: &[Prefix]) -> Value {
-    let neighbours: Vec<(Asn, Leaf)> = [2, 3, 4, 5].iter().map(|asn| (Asn(*asn), network.leaf(Asn(*asn)))).collect();
-    let tree = Tree::private(&Seed::new([9; 32]), 3, &neighbours).expect("a tree");
+/// AS 1 signs once for four neighbours.
+fn burst(network: &mut Network, prefixes: &[Prefix]) -> Value {
+    let leaves: Vec<(Asn, Leaf)> = [2, 3, 4, 5].iter().map(|asn| (Asn(*asn), network.leaf(Asn(*asn)))).collect();
     let speaker = network.speaker(Asn(1), 1);
     let ring = &mut network.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
     let origination = Origination { prefixes, sequence: 1 };
-    let attested = sign::originate(&origination, &speaker, ring, Recipient::Tree(&tree)).expect("signs");
-    let value = attested.for_neighbour(Asn(4)).expect("a neighbour");
-    vector(network, "an opening in a tree of eight places", prefixes, &Path::from_travel(&[Asn(1)]), &value, 4)
+    let drafts = leaves.iter().map(|(asn, leaf)| {
+        let onward = Recipient::Neighbour(*asn, leaf.view());
+        Draft::origination(&origination, &speaker, ring, onward).expect("may sign")
+    });
+    let drafts: Vec<Draft> = drafts.collect();
+    let signed = sign::sign_all(drafts, ring, Signatures::Burst(&Seed::new([9; 32])));
+    let value = signed[2].as_ref().expect("signs").value.clone();
+    vector(network, "one of four hops with one signature", prefixes, &Path::from_travel(&[Asn(1)]), &value, 4)
+}
+
+/// AS 1 signs for the slots of a directory, and AS 4 opens its slot and passes the route on.
+fn slot(network: &mut Network, prefixes: &[Prefix]) -> Value {
+    let slots: Vec<(Asn, Leaf)> = [5, 4, 2].iter().map(|asn| (Asn(*asn), network.leaf(Asn(*asn)))).collect();
+    let directory = Tree::directory(&slots).expect("a tree");
+    let speaker = network.speaker(Asn(1), 1);
+    let ring = &mut network.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
+    let origination = Origination { prefixes, sequence: 1 };
+    let value = sign::originate(&origination, &speaker, ring, Recipient::Directory(&directory)).expect("signs").value;
+    let opened = sign::open(&Attestation::decode(&value).expect("decodes"), &directory, Asn(4)).expect("a slot");
+    let onward = network.send(prefixes, &Path::from_travel(&[Asn(1)]), &opened, Asn(4), Asn(6));
+    let path = Path::from_travel(&[Asn(1), Asn(4)]);
+    vector(network, "the second of three slots of an exchange", prefixes, &path, &onward, 6)
+}
+
+/// AS 2 passes on two of three prefixes, and AS 4 one of these.
+fn exports(network: &mut Network, prefixes: &[Prefix]) -> Value {
+    let (value, mut path) = network.chain(prefixes, &[1], 2);
+    let value = network.send(&prefixes[1..], &path, &value, Asn(2), Asn(4));
+    path.push(Asn(2), 1);
+    let value = network.send(&prefixes[2..], &path, &value, Asn(4), Asn(5));
+    path.push(Asn(4), 1);
+    vector(network, "the second prefix, which AS 4 does not pass on", &prefixes[1..], &path, &value, 5)
 }
 
 fn long_prepend(network: &mut Network, prefixes: &[Prefix]) -> Value {
@@ -131,8 +165,7 @@ fn long_prepend(network: &mut Network, prefixes: &[Prefix]) -> Value {
     let ring = &mut network.nodes.get_mut(&Asn(1)).expect("AS 1").ring;
     let origination = Origination { prefixes, sequence: 1 };
     let onward = Recipient::Neighbour(Asn(4), leaf.view());
-    let attested = sign::originate(&origination, &speaker, ring, onward).expect("signs");
-    let value = attested.for_neighbour(Asn(4)).expect("the neighbour");
+    let value = sign::originate(&origination, &speaker, ring, onward).expect("signs").value;
     let mut path = Path::default();
     path.push(Asn(1), 20);
     vector(network, "twenty times in the path", prefixes, &path, &value, 4)

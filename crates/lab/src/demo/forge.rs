@@ -55,8 +55,7 @@ pub fn attest(file: &Path, origin: Asn, prefix: Prefix, neighbour: Asn, ago: Dur
     let leaf = Leaf::keyless();
     let origination = Origination { prefixes: &[prefix], sequence: not_before };
     let attested = originate(&origination, &speaker, &mut ring, Recipient::Neighbour(neighbour, leaf.view()));
-    let attested = attested.map_err(|error| error.to_string())?;
-    attested.for_neighbour(neighbour).ok_or_else(|| "the hop is for another".to_owned())
+    attested.map(|attested| attested.value).map_err(|error| error.to_string())
 }
 
 fn seed(hex: &str) -> Option<[u8; 32]> {

@@ -1,6 +1,5 @@
 //! What takes time: validating and signing in bursts, as values that a pool of threads runs and hands back.
 
-mod shared_tree;
 mod sign;
 mod validate;
 
@@ -10,8 +9,9 @@ use std::sync::Arc;
 use wayleave_bgp::{AttributeCode, Attributes, Nlri};
 use wayleave_core::{Asn, Prefix};
 
-pub(crate) use self::shared_tree::NeighbourTree;
-pub(crate) use self::sign::{RouteSigner, SignedGroup, SigningJob, SigningOutcome, SigningResults, Target};
+pub(crate) use self::sign::{
+    RouteSigner, SignedGroup, SigningJob, SigningOutcome, SigningResults, Target, TargetRoutes,
+};
 pub(crate) use self::validate::{
     ANNOUNCER_REPORTS, PEER_REPORTS, PeerReports, PolicyCheck, Validated, ValidationJob, Validator, peer_reports,
 };
@@ -37,16 +37,15 @@ impl RouteGroup {
         RouteGroup { attributes: Arc::clone(&self.attributes), routes }
     }
 
-    /// Separates the routes that the signed list covers from those beside it: a prefix that is not signed for is a fault
-    /// of its own, and must not make the others invalid. Each route beside the list is alone, so that the report names
-    /// its prefix.
-    pub(crate) fn split_by_signed_list(self, attribute: AttributeCode) -> Vec<RouteGroup> {
+    /// Separates the routes that the attestation passes on from the others: a prefix that is not attested is a fault of its
+    /// own, and must not make the others invalid. Each of the others is alone, so that the report names its prefix.
+    pub(crate) fn split_by_exports(self, attribute: AttributeCode) -> Vec<RouteGroup> {
         let Carried::Value(value) = carried(&self.attributes, attribute) else { return vec![self] };
         let Ok(attestation) = Attestation::decode(value) else { return vec![self] };
-        let (listed, others): (Vec<Nlri>, Vec<Nlri>) =
-            self.routes.iter().partition(|nlri| attestation.covers(&nlri.prefix));
+        let (exported, others): (Vec<Nlri>, Vec<Nlri>) =
+            self.routes.iter().partition(|nlri| attestation.is_exported(&nlri.prefix));
         let others = others.into_iter().map(|nlri| self.part(vec![nlri]));
-        (!listed.is_empty()).then(|| self.part(listed.clone())).into_iter().chain(others).collect()
+        (!exported.is_empty()).then(|| self.part(exported.clone())).into_iter().chain(others).collect()
     }
 }
 
@@ -94,14 +93,15 @@ pub(crate) enum JobKind {
 pub struct JobResult {
     pub(crate) source: usize,
     pub(crate) results: Results,
-    /// Groups on which the job panicked.
+    /// Groups on which a validation panicked.
     pub(crate) failed: Vec<RouteGroup>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Results {
     Validated(Vec<Validated>),
-    Signed(SigningResults),
+    /// For each target.
+    Signed(Vec<SigningResults>),
     /// Whether the keys are ready.
     KeysMade(bool),
 }
@@ -116,10 +116,7 @@ impl Job {
                 let (validated, failed) = job.run();
                 (Results::Validated(validated), failed)
             }
-            JobKind::Sign(job) => {
-                let (signed, failed) = job.run();
-                (Results::Signed(signed), failed)
-            }
+            JobKind::Sign(job) => (Results::Signed(job.run()), Vec::new()),
             JobKind::MakeKeysAhead(ring) => (Results::KeysMade(ring.make_ahead()), Vec::new()),
         };
         JobResult { source: self.source, results, failed }
@@ -139,11 +136,8 @@ impl std::fmt::Debug for Job {
 
 /// Runs `task` on all groups together and, where it panics, on each group alone: the fault of one route must not hold up
 /// the others. Returns the results, and the groups that panicked alone.
-pub(crate) fn guarded<T>(
-    groups: Vec<RouteGroup>,
-    mut task: impl FnMut(Vec<RouteGroup>) -> Vec<T>,
-) -> (Vec<T>, Vec<RouteGroup>) {
-    let mut run = |groups: Vec<RouteGroup>| catch_unwind(AssertUnwindSafe(|| task(groups)));
+pub(crate) fn guarded<G: Clone, T>(groups: Vec<G>, mut task: impl FnMut(Vec<G>) -> Vec<T>) -> (Vec<T>, Vec<G>) {
+    let mut run = |groups: Vec<G>| catch_unwind(AssertUnwindSafe(|| task(groups)));
     if let Ok(results) = run(groups.clone()) {
         return (results, Vec::new());
     }

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use wayleave_bgp::{AttributeCode, AttributeFlags, Attributes, Nlri};
 use wayleave_core::{Asn, Prefix};
-use wayleave_crypto::hash::hash;
+use wayleave_crypto::secret::Seed;
 
-use super::shared_tree::{SharedHop, SharedTree};
 use super::validate::{Checked, PolicyCheck};
 use super::{RouteGroup, carried, guarded, received_path};
 use crate::chain::Attestation;
@@ -16,9 +15,12 @@ use crate::path::Path;
 use crate::pipeline::event::RouteEvent;
 use crate::pipeline::keys::SharedKeyRing;
 use crate::pipeline::policy::VerdictClass;
+use crate::pipeline::queue::RETRY_FAILED;
 use crate::report::Report;
-use crate::sign::{self, AttestationError, KeyRing, Origination, Recipient, SignedAttestation, Speaker};
-use crate::suite::SignError;
+use crate::sign::{
+    self, AttestationError, Draft, KeyRing, Origination, Recipient, Signatures, SignedAttestation, Speaker,
+};
+use crate::suite::{SignError, SuiteId};
 use crate::validate::Carried;
 
 /// For whom routes are signed.
@@ -26,8 +28,6 @@ use crate::validate::Carried;
 pub(crate) enum Target {
     /// One neighbour, and the leaf that names its keys.
     Neighbour(Asn, Leaf),
-    /// One neighbour of many, all of which one signature serves.
-    SharedTree(Asn, Leaf, SharedTree),
     /// All members of an exchange.
     Directory(Arc<Tree>),
 }
@@ -36,26 +36,15 @@ impl Target {
     fn recipient(&self) -> Recipient<'_> {
         match self {
             Target::Neighbour(asn, leaf) => Recipient::Neighbour(*asn, leaf.view()),
-            Target::SharedTree(_, _, shared) => Recipient::Tree(&shared.tree),
-            Target::Directory(tree) => Recipient::Tree(tree),
+            Target::Directory(tree) => Recipient::Directory(tree),
         }
-    }
-
-    /// The attribute's value for this target.
-    fn value(&self, attested: &SignedAttestation<'_>) -> Vec<u8> {
-        let value = match self {
-            Target::Neighbour(asn, _) | Target::SharedTree(asn, ..) => attested.for_neighbour(*asn),
-            Target::Directory(_) => attested.for_directory(),
-        };
-        value.unwrap_or_default()
     }
 }
 
-/// Signs routes for one target.
+/// Signs routes with the keys and at the time of one job.
 pub(crate) struct RouteSigner {
     pub(crate) ring: SharedKeyRing,
     pub(crate) asn: Asn,
-    pub(crate) target: Target,
     /// Seconds since 1970.
     pub(crate) now: u64,
     /// Minutes.
@@ -63,20 +52,28 @@ pub(crate) struct RouteSigner {
     /// Of the first list that is originated; each further list takes the next number.
     pub(crate) sequence: u64,
     pub(crate) attribute: AttributeCode,
-    /// Octets of a value that the target takes, at most.
-    pub(crate) max_octets: usize,
     /// Own prefixes that are signed; `None`: all.
     pub(crate) own: Option<Arc<Vec<Prefix>>>,
+    /// Where one signature serves a burst of routes: the secret from which its salts come.
+    pub(crate) burst: Option<Seed>,
 }
 
-/// Routes for one target, to be checked where that is asked for, and signed.
+/// Routes for one target.
+pub(crate) struct TargetRoutes {
+    /// The pair whose routes these are, as the machine numbers it.
+    pub(crate) source: usize,
+    pub(crate) target: Target,
+    /// Octets of a value that the target takes, at most.
+    pub(crate) max_octets: usize,
+    pub(crate) groups: Vec<RouteGroup>,
+}
+
+/// Routes to be checked where that is asked for, and signed: of one target, or of several where one signature serves a burst.
 pub(crate) struct SigningJob {
     pub(crate) check: Option<PolicyCheck>,
-    /// How chains with these attributes were extended before, where that still holds.
-    pub(crate) known: HashMap<Arc<Attributes>, SigningOutcome>,
     /// `None`: this AS has no key, and routes leave as they came.
     pub(crate) signer: Option<RouteSigner>,
-    pub(crate) groups: Vec<RouteGroup>,
+    pub(crate) targets: Vec<TargetRoutes>,
 }
 
 /// Routes, and how they went out.
@@ -86,10 +83,14 @@ pub(crate) struct SignedGroup {
     pub(crate) outcome: SigningOutcome,
 }
 
-/// What a [`SigningJob`] came to.
+/// What a [`SigningJob`] came to for one target.
 #[derive(Debug, Default)]
 pub(crate) struct SigningResults {
+    /// See [`TargetRoutes::source`].
+    pub(crate) source: usize,
     pub(crate) groups: Vec<SignedGroup>,
+    /// Groups on which the job panicked.
+    pub(crate) failed: Vec<RouteGroup>,
     /// Until when the reports of checked routes hold that passed, in seconds since 1970.
     pub(crate) checked_until: HashMap<Nlri, u64>,
 }
@@ -110,6 +111,8 @@ pub(crate) enum SigningOutcome {
     NotReserved,
     /// Not sent: no key has a signature left.
     Exhausted,
+    /// Not sent: what the keys sign does not verify.
+    Faulty(SuiteId),
     /// Not sent: policy rejects the class of what was received.
     Refused { class: VerdictClass, report: Arc<Report> },
 }
@@ -123,15 +126,11 @@ impl SigningOutcome {
         }
     }
 
-    /// Whether it can be used for further routes at `unix`.
-    pub(crate) fn is_current(&self, unix: u64) -> bool {
-        self.renewal().is_some_and(|renew| renew > unix)
-    }
-
-    /// When the routes must be signed again, or validated again where they were refused.
-    pub(crate) fn due(&self) -> Option<u64> {
+    /// When the routes must be signed again, or validated again where they were refused; `unix` is now, in seconds since 1970.
+    pub(crate) fn due(&self, unix: u64) -> Option<u64> {
         match self {
             Self::Refused { report, .. } => report.until.map(|until| until.secs()),
+            Self::Faulty(_) => Some(unix + RETRY_FAILED),
             outcome => outcome.renewal(),
         }
     }
@@ -141,7 +140,7 @@ impl SigningOutcome {
         match self {
             Self::Signed { attributes, .. } => Some(attributes),
             Self::AsReceived | Self::NotExtended(_) => Some(received),
-            Self::TooLong { .. } | Self::NotReserved | Self::Exhausted | Self::Refused { .. } => None,
+            Self::TooLong { .. } | Self::NotReserved | Self::Exhausted | Self::Faulty(_) | Self::Refused { .. } => None,
         }
     }
 
@@ -155,6 +154,7 @@ impl SigningOutcome {
             Self::NotExtended(error) => Some(RouteEvent::NotExtended { routes, error: *error }),
             Self::TooLong { need } => Some(RouteEvent::TooLong { routes, need: *need }),
             Self::Exhausted => Some(RouteEvent::Exhausted { routes }),
+            Self::Faulty(suite) => Some(RouteEvent::Faulty { routes, suite: *suite }),
             Self::Refused { class, report } => {
                 Some(RouteEvent::Refused { routes, class: *class, report: Arc::clone(report) })
             }
@@ -163,43 +163,39 @@ impl SigningOutcome {
 }
 
 impl SigningJob {
-    /// How the routes went out, and the groups on which the job panicked.
-    pub(crate) fn run(self) -> (SigningResults, Vec<RouteGroup>) {
-        let Self { check, known, signer, groups } = self;
-        let mut results = SigningResults::default();
-        let (passed, mut failed) = match check {
-            Some(check) => checked(&check, groups, &mut results),
-            None => (groups, Vec::new()),
+    /// How the routes of each target went out.
+    pub(crate) fn run(self) -> Vec<SigningResults> {
+        let Self { check, signer, targets } = self;
+        let mut results = Vec::with_capacity(targets.len());
+        let mut to_sign: Vec<(usize, RouteGroup)> = Vec::new();
+        let mut recipients = Vec::with_capacity(targets.len());
+        for (number, TargetRoutes { source, target, max_octets, groups }) in targets.into_iter().enumerate() {
+            let mut of_target = SigningResults { source, ..SigningResults::default() };
+            let passed = match &check {
+                Some(check) => checked(check, groups, &mut of_target),
+                None => groups,
+            };
+            to_sign.extend(passed.into_iter().map(|group| (number, group)));
+            results.push(of_target);
+            recipients.push((target, max_octets));
+        }
+        let Some(mut signer) = signer else {
+            for (number, group) in to_sign {
+                results[number].groups.push(SignedGroup { group, outcome: SigningOutcome::AsReceived });
+            }
+            return results;
         };
-        let mut to_sign = Vec::new();
-        for group in passed {
-            match known.get(&group.attributes) {
-                Some(outcome) => results.groups.push(SignedGroup { group, outcome: outcome.clone() }),
-                None => to_sign.push(group),
-            }
-        }
-        match signer {
-            Some(mut signer) => {
-                let (signed, failed_to_sign) = guarded(to_sign, |groups| signer.sign(groups));
-                results.groups.extend(signed);
-                failed.extend(failed_to_sign);
-            }
-            None => {
-                let as_received = |group| SignedGroup { group, outcome: SigningOutcome::AsReceived };
-                results.groups.extend(to_sign.into_iter().map(as_received));
-            }
-        }
-        (results, failed)
+        let (signed, failed) = guarded(to_sign, |groups| signer.sign(&recipients, groups));
+        signed.into_iter().for_each(|(number, signed)| results[number].groups.push(signed));
+        failed.into_iter().for_each(|(number, group)| results[number].failed.push(group));
+        results
     }
 }
 
-/// Puts what the check refuses into the results; returns what passes, and the groups on which it panicked.
-fn checked(
-    check: &PolicyCheck,
-    groups: Vec<RouteGroup>,
-    results: &mut SigningResults,
-) -> (Vec<RouteGroup>, Vec<RouteGroup>) {
+/// Puts what the check refuses into the results, and the groups on which it panicked; returns what passes.
+fn checked(check: &PolicyCheck, groups: Vec<RouteGroup>, results: &mut SigningResults) -> Vec<RouteGroup> {
     let (checked, failed) = guarded(groups, |groups| check.check(groups));
+    results.failed = failed;
     let mut passed = Vec::new();
     for checked in checked {
         match checked {
@@ -211,135 +207,151 @@ fn checked(
             }
         }
     }
-    (passed, failed)
+    passed
+}
+
+/// Groups whose hops are drafted, in the order of the drafts, and groups that are done.
+#[derive(Default)]
+struct Drafts {
+    drafts: Vec<Draft>,
+    /// Of each draft: the target, the routes, whether this AS originates them, and when they are signed again.
+    groups: Vec<(usize, RouteGroup, bool, u64)>,
+    done: Vec<(usize, SignedGroup)>,
+}
+
+impl Drafts {
+    fn done(&mut self, target: usize, group: RouteGroup, outcome: SigningOutcome) {
+        self.done.push((target, SignedGroup { group, outcome }));
+    }
+
+    fn add(
+        &mut self,
+        target: usize,
+        group: RouteGroup,
+        origin: bool,
+        renew: u64,
+        draft: Result<Draft, AttestationError>,
+    ) {
+        match draft {
+            Ok(draft) => {
+                self.drafts.push(draft);
+                self.groups.push((target, group, origin, renew));
+            }
+            Err(error) => self.done(target, group, failure(error, origin)),
+        }
+    }
 }
 
 impl RouteSigner {
-    fn sign(&mut self, groups: Vec<RouteGroup>) -> Vec<SignedGroup> {
+    /// Signs groups of routes, each for one of `targets` with the octets that it takes.
+    fn sign(
+        &mut self,
+        targets: &[(Target, usize)],
+        groups: Vec<(usize, RouteGroup)>,
+    ) -> Vec<(usize, SignedGroup)> {
         let ring = self.ring.clone();
         let mut ring = ring.lock();
-        groups.into_iter().flat_map(|group| self.group(group, &mut ring)).collect()
+        let mut drafts = Drafts::default();
+        for (number, group) in groups {
+            let (target, max_octets) = &targets[number];
+            self.draft(&ring, target.recipient(), *max_octets, number, group, &mut drafts);
+        }
+        let signatures = self.burst.as_ref().map_or(Signatures::Each, Signatures::Burst);
+        let Drafts { drafts, groups, mut done } = drafts;
+        let made = sign::sign_all(drafts, &mut ring, signatures);
+        for ((number, group, origin, renew), made) in groups.into_iter().zip(made) {
+            let outcome = self.outcome(&group, made, origin, renew);
+            done.push((number, SignedGroup { group, outcome }));
+        }
+        done
     }
 
-    fn group(&mut self, group: RouteGroup, ring: &mut KeyRing) -> Vec<SignedGroup> {
+    fn draft(
+        &mut self,
+        ring: &KeyRing,
+        recipient: Recipient<'_>,
+        max_octets: usize,
+        target: usize,
+        group: RouteGroup,
+        drafts: &mut Drafts,
+    ) {
         let path = Path::from_as_path(group.attributes.as_path());
         let (received, prepend) = received_path(&path, self.asn);
-        let whole = |outcome| vec![SignedGroup { group: group.clone(), outcome }];
         if path.has_set() || prepend == 0 {
-            return whole(SigningOutcome::AsReceived);
+            return drafts.done(target, group, SigningOutcome::AsReceived);
         }
         if received.entries().is_empty() {
-            return self.originate(&group, prepend, ring);
+            return self.draft_own(ring, recipient, max_octets, target, &group, prepend, drafts);
         }
-        let Carried::Value(value) = carried(&group.attributes, self.attribute) else {
-            return whole(SigningOutcome::AsReceived);
+        let attributes = Arc::clone(&group.attributes);
+        let Carried::Value(value) = carried(&attributes, self.attribute) else {
+            return drafts.done(target, group, SigningOutcome::AsReceived);
         };
-        let outcome = match Attestation::decode(value) {
-            Ok(attestation) => {
-                let speaker = self.speaker(prepend);
-                let max_octets = self.max_octets;
-                let path: Vec<u8> = received.entries().iter().flat_map(|asn| asn.0.to_be_bytes()).collect();
-                let key = hash("wayleave/attestation/shared/extended/v1", &[value, &path, &[prepend]]);
-                self.signed(&group, key, false, |recipient| {
-                    sign::extend_within(max_octets, &attestation, &received, &speaker, ring, recipient)
-                })
-            }
+        let attestation = match Attestation::decode(value) {
+            Ok(attestation) => attestation,
             // The next verifier reports what is wrong with it.
-            Err(error) => SigningOutcome::NotExtended(error.into()),
+            Err(error) => return drafts.done(target, group, SigningOutcome::NotExtended(error.into())),
         };
-        whole(outcome)
+        for part in group.split_by_exports(self.attribute) {
+            let (speaker, renew) = (self.speaker(prepend), self.renewal(&part));
+            let exports = part.prefixes();
+            let draft = Draft::extension(&attestation, &received, &exports, &speaker, ring, recipient);
+            drafts.add(target, part, false, renew, draft.map(|draft| draft.within(max_octets)));
+        }
     }
 
     /// Own routes, in lists of at most 32 prefixes.
-    fn originate(&mut self, group: &RouteGroup, prepend: u8, ring: &mut KeyRing) -> Vec<SignedGroup> {
+    #[expect(clippy::too_many_arguments, reason = "those of `draft` and what it has found out")]
+    fn draft_own(
+        &mut self,
+        ring: &KeyRing,
+        recipient: Recipient<'_>,
+        max_octets: usize,
+        target: usize,
+        group: &RouteGroup,
+        prepend: u8,
+        drafts: &mut Drafts,
+    ) {
         let is_own = |prefix: &Prefix| match &self.own {
             None => true,
             Some(own) => own.iter().any(|owned| owned.contains(prefix)),
         };
         let (ours, others): (Vec<Nlri>, Vec<Nlri>) = group.routes.iter().partition(|nlri| is_own(&nlri.prefix));
-        let part = |routes: Vec<Nlri>| RouteGroup { attributes: Arc::clone(&group.attributes), routes };
-        let mut done = Vec::new();
         if !others.is_empty() {
-            done.push(SignedGroup { group: part(others), outcome: SigningOutcome::AsReceived });
+            drafts.done(target, group.part(others), SigningOutcome::AsReceived);
         }
         let prefixes: Vec<Prefix> = ours.iter().map(|nlri| nlri.prefix).collect();
         for list in sign::lists(&prefixes) {
             let sequence = self.sequence;
             self.sequence += 1;
-            let speaker = self.speaker(prepend);
-            let max_octets = self.max_octets;
-            let origination = Origination { prefixes: &list, sequence };
-            let key = originated(&list, prepend);
             let routes = ours.iter().copied().filter(|nlri| list.binary_search(&nlri.prefix).is_ok()).collect();
-            let group = part(routes);
-            let made = self.signed(&group, key, true, |recipient| {
-                sign::originate_within(max_octets, &origination, &speaker, ring, recipient)
-            });
-            let outcome = match made {
-                // Without a registered key the AS does not attest its own routes.
-                SigningOutcome::NotExtended(AttestationError::NotOurs(_)) => SigningOutcome::AsReceived,
-                outcome => outcome,
-            };
-            done.push(SignedGroup { group, outcome });
+            let part = group.part(routes);
+            let (speaker, renew) = (self.speaker(prepend), self.renewal(&part));
+            let draft = Draft::origination(&Origination { prefixes: &list, sequence }, &speaker, ring, recipient);
+            drafts.add(target, part, true, renew, draft.map(|draft| draft.within(max_octets)));
         }
-        done
     }
 
     fn speaker(&self, prepend: u8) -> Speaker {
         Speaker { asn: self.asn, prepend, not_before: self.now, lifetime: self.lifetime }
     }
 
-    /// Signs for the target, or reuses what was signed under `key` for another neighbour of the same tree. What does not
-    /// fit with its opening is signed for the neighbour alone.
-    fn signed<'t>(
-        &'t self,
-        group: &RouteGroup,
-        key: [u8; 32],
-        origin: bool,
-        mut make: impl FnMut(Recipient<'t>) -> Result<SignedAttestation<'t>, AttestationError>,
-    ) -> SigningOutcome {
-        let Target::SharedTree(asn, leaf, shared) = &self.target else {
-            return self.outcome(group, make(self.target.recipient()), origin, self.renewal(group));
-        };
-        if let Some(SharedHop { hop, renew }) = shared.find(&key, self.now) {
-            let attested = hop.under(&shared.tree);
-            if self.target.value(&attested).len() <= self.max_octets {
-                return self.outcome(group, Ok(attested), origin, renew);
-            }
-        }
-        let renew = self.renewal(group);
-        match make(Recipient::Tree(&shared.tree)) {
-            Ok(attested) => {
-                shared.keep(key, SharedHop { hop: attested.clone().into_signed(), renew });
-                self.outcome(group, Ok(attested), origin, renew)
-            }
-            Err(AttestationError::TooLarge { .. }) => {
-                self.outcome(group, make(Recipient::Neighbour(*asn, leaf.view())), origin, renew)
-            }
-            made => self.outcome(group, made, origin, renew),
-        }
-    }
-
     fn outcome(
         &self,
         group: &RouteGroup,
-        made: Result<SignedAttestation<'_>, AttestationError>,
+        made: Result<SignedAttestation, AttestationError>,
         origin: bool,
         renew: u64,
     ) -> SigningOutcome {
         match made {
-            Ok(attested) => {
-                let value = self.target.value(&attested);
+            Ok(SignedAttestation { value, is_smaller }) => {
                 let mut edit = group.attributes.edit();
                 // Ours says whether everyone before knew the attribute.
                 edit.remove(self.attribute).set(self.attribute, AttributeFlags::OPTIONAL_TRANSITIVE, &value);
                 let attributes = Arc::new(edit.finish());
-                SigningOutcome::Signed { attributes, renew, origin, smaller: attested.is_smaller() }
+                SigningOutcome::Signed { attributes, renew, origin, smaller: is_smaller }
             }
-            Err(AttestationError::TooLarge { need }) => SigningOutcome::TooLong { need },
-            Err(AttestationError::Sign(SignError::NotReserved(_))) => SigningOutcome::NotReserved,
-            Err(AttestationError::Sign(SignError::Exhausted(_))) => SigningOutcome::Exhausted,
-            Err(error) => SigningOutcome::NotExtended(error),
+            Err(error) => failure(error, origin),
         }
     }
 
@@ -355,24 +367,15 @@ impl RouteSigner {
     }
 }
 
-/// The key under which a list that we originate is kept for other neighbours.
-fn originated(list: &[Prefix], prepend: u8) -> [u8; 32] {
-    let mut octets = Vec::new();
-    for prefix in list {
-        octets.extend_from_slice(&prefix.afi().code().to_be_bytes());
-        octets.push(prefix.len());
-        octets.extend_from_slice(&prefix.octets());
-    }
-    hash("wayleave/attestation/shared/originated/v1", &[&octets, &[prepend]])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_default_routes_are_kept_apart() {
-        let key = |prefix: &str| originated(&[prefix.parse().expect("a prefix")], 1);
-        assert_ne!(key("0.0.0.0/0"), key("::/0"));
+/// What becomes of routes that were not signed; `origin`: of the AS's own.
+fn failure(error: AttestationError, origin: bool) -> SigningOutcome {
+    match error {
+        // Without a registered key the AS does not attest its own routes.
+        AttestationError::NotOurs(_) if origin => SigningOutcome::AsReceived,
+        AttestationError::TooLarge { need } => SigningOutcome::TooLong { need },
+        AttestationError::Sign(SignError::NotReserved(_)) => SigningOutcome::NotReserved,
+        AttestationError::Sign(SignError::Exhausted(_)) => SigningOutcome::Exhausted,
+        AttestationError::Faulty(suite) => SigningOutcome::Faulty(suite),
+        error => SigningOutcome::NotExtended(error),
     }
 }

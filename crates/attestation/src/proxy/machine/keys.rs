@@ -8,7 +8,6 @@ use wayleave_crypto::secret::Seed;
 
 use super::Proxy;
 use crate::leaf::Leaf;
-use crate::pipeline::jobs::NeighbourTree;
 use crate::proxy::event::{Event, Output};
 use crate::proxy::handover::{GrantedKey, without_grant};
 use crate::proxy::offer::asks;
@@ -16,12 +15,12 @@ use crate::proxy::session_pair::Side;
 use crate::sign::{MAX_DIRECT, endorse};
 
 impl Proxy {
-    /// Gives the proxy a secret, which must be uniformly random. From now on one signature over a tree serves all
+    /// Gives the proxy a secret, which must be uniformly random. From now on one signature serves a burst of routes to all
     /// neighbours if there are more than [`MAX_DIRECT`](crate::sign::MAX_DIRECT) pairs, and no hop shows its receiver
     /// anything of the others; and neighbours that may have keys of our making get them.
     pub fn hold_secret(&mut self, secret: Seed) {
-        let seed = kdf::derive("wayleave/attestation/roots/v1", secret.expose(), b"");
-        self.tree = (self.pairs.len() > MAX_DIRECT).then(|| NeighbourTree::new(seed, self.pairs.len()));
+        let salts = || kdf::derive("wayleave/attestation/burst-salts/v2", secret.expose(), b"");
+        self.burst_salts = (self.pairs.len() > MAX_DIRECT).then(salts);
         self.secret = Some(secret);
     }
 
@@ -43,9 +42,6 @@ impl Proxy {
             Some(granted) => granted.leaf.clone(),
             None => endorse(&pair.offered, self.least_strength).unwrap_or_else(|_| Leaf::keyless()),
         };
-        if let Some(tree) = &mut self.tree {
-            tree.set_leaf(peer, &leaf);
-        }
         let before = pair.leaf.replace(leaf);
         before != pair.leaf
     }

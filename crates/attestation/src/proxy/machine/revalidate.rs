@@ -7,7 +7,7 @@ use wayleave_bgp::Nlri;
 use super::Proxy;
 use crate::chain::Attestation;
 use crate::path::Path;
-use crate::pipeline::jobs::{NeighbourTree, RouteGroup, Validated, carried};
+use crate::pipeline::jobs::{RouteGroup, Validated, carried};
 use crate::pipeline::policy::Policy;
 use crate::pipeline::queue::RETRY_FAILED;
 use crate::pipeline::{RouteEvent, ViewChange};
@@ -28,9 +28,6 @@ impl Proxy {
                 }
             }
             ViewChange::Keys { own_keys } => {
-                if own_keys {
-                    self.tree.iter_mut().for_each(NeighbourTree::forget_signed);
-                }
                 for index in 0..self.pairs.len() {
                     let is_another = self.name_neighbour(index);
                     let pair = &mut self.pairs[index];

@@ -86,7 +86,7 @@ impl Network {
         Speaker { asn, prepend, not_before: self.now, lifetime: DEFAULT_LIFETIME }
     }
 
-    /// What `asn` sends to `next`, having `received` with `path`; nothing is received by the origin.
+    /// What `asn` sends to `next` of `prefixes`, having `received` with `path`; nothing is received by the origin.
     pub fn send(&mut self, prefixes: &[Prefix], path: &Path, received: &[u8], asn: Asn, next: Asn) -> Vec<u8> {
         let leaf = self.leaf(next);
         self.send_leaf(prefixes, path, received, asn, next, &leaf)
@@ -108,9 +108,9 @@ impl Network {
             sign::originate(&Origination { prefixes, sequence: 1 }, &speaker, ring, onward)
         } else {
             let received = Attestation::decode(received).expect("decodes");
-            sign::extend(&received, path, &speaker, ring, onward)
+            sign::extend(&received, path, prefixes, &speaker, ring, onward)
         };
-        attested.expect("attests").for_neighbour(next).expect("for it")
+        attested.expect("attests").value
     }
 
     /// The attribute of `prefixes` along `ases` as `receiver` gets it, and its path. ASes not of the network are legacy:

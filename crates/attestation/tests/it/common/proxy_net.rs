@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wayleave_attestation::pipeline::policy::Policy;
-use wayleave_attestation::pipeline::{PipelineConfig, Reserve};
+use wayleave_attestation::pipeline::{Job, PipelineConfig, Reserve};
 use wayleave_attestation::pki::{AttestedSince, RegisteredKey, Strictness, View, Vrp};
 use wayleave_attestation::proxy::handover::Handover;
 use wayleave_attestation::proxy::session_pair::{self, Side};
@@ -80,6 +80,8 @@ pub struct Net {
     pub durable: bool,
     /// Those that wait: proxy, id, key and limit.
     pub persists: Vec<(usize, u64, Vec<u8>, u64)>,
+    /// Jobs that are not done yet, by proxy.
+    jobs: VecDeque<(usize, Job)>,
     links: Vec<(At, At)>,
     wires: Vec<Wire>,
     next: u64,
@@ -95,6 +97,7 @@ impl Net {
             now: Now { instant: Instant(1_000_000_000), unix: UnixTime(START * 1_000_000) },
             events: Vec::new(),
             seen: BTreeMap::new(),
+            jobs: VecDeque::new(),
             durable: true,
             persists: Vec::new(),
             links: Vec::new(),
@@ -204,14 +207,21 @@ impl Net {
         self.drain_proxy(proxy);
     }
 
-    /// Delivers until nothing is on the way.
+    /// Delivers until nothing is on the way. Jobs take longer than that: one is done each time when nothing else is left.
     pub fn settle(&mut self) {
         for _ in 0..1_000_000 {
-            if !self.deliver() {
+            if !self.deliver() && !self.finish_job() {
                 return;
             }
         }
         panic!("it never settles");
+    }
+
+    /// Does the first job that waits. Returns whether there was one.
+    fn finish_job(&mut self) -> bool {
+        let Some((proxy, job)) = self.jobs.pop_front() else { return false };
+        self.tell(proxy, Input::JobDone(job.run()));
+        true
     }
 
     /// Time passes.
@@ -252,6 +262,17 @@ impl Net {
     /// The speaker announces a route of its own, or changes it.
     pub fn announce(&mut self, speaker: usize, prefix: &str) {
         self.announce_with(speaker, prefix, |_| ());
+    }
+
+    /// Announces many prefixes before anything is delivered.
+    pub fn announce_all(&mut self, speaker: usize, prefixes: &[String]) {
+        for prefix in prefixes {
+            let mut edit = Attributes::builder();
+            edit.origin(Origin::Igp).ipv4_next_hop([192, 0, 2, self.speakers[speaker].id].into());
+            self.speakers[speaker].own.insert(p(prefix), edit.finish());
+            self.tell_all(speaker, p(prefix));
+        }
+        self.settle();
     }
 
     pub fn announce_with(
@@ -394,10 +415,7 @@ impl Net {
         while let Some(output) = self.proxies[proxy].poll() {
             match output {
                 Output::Tcp { pair, side, request } => self.request(At::Proxy(proxy, pair, side), request),
-                Output::Job(job) => {
-                    let done = job.run();
-                    self.proxies[proxy].handle(Input::JobDone(done), self.now);
-                }
+                Output::Job(job) => self.jobs.push_back((proxy, job)),
                 Output::Persist(Reserve { id, public, limit }) => {
                     self.persists.push((proxy, id, public, limit));
                     if self.durable {
@@ -563,7 +581,7 @@ pub fn view(generation: u64, registered: &[u32], owned: &[(u32, &str)]) -> View 
 }
 
 pub fn attested(view: &mut View, asn: u32, strictness: Strictness) {
-    let since = AttestedSince { since: START - 3600, strictness, not_after: START + 400 * 86_400 };
+    let since = AttestedSince { since: START - 3600, strictness, post_quantum: false, not_after: START + 400 * 86_400 };
     view.set_attested_since(Asn(asn), since);
 }
 

@@ -40,7 +40,7 @@ pub fn known(seed: u64) -> View {
     }
     view.add_vrp(Vrp { prefix: p("30.0.0.0/8"), max_length: 24, asn: Asn(CUSTOMER) });
     let not_after = 2_000_000_000;
-    let since = AttestedSince { since: 1_600_000_000, strictness: Strictness::Strict, not_after };
+    let since = AttestedSince { since: 1_600_000_000, strictness: Strictness::Strict, post_quantum: false, not_after };
     view.set_attested_since(member_asn(2), since);
     view
 }
@@ -101,6 +101,5 @@ pub fn customers_route(slot: u32, prefix: &str, now: u64) -> Attributes {
     let speaker = Speaker { asn: Asn(CUSTOMER), prepend: 1, not_before: now, lifetime: 2 * 24 * 60 };
     let onward = Recipient::Neighbour(member_asn(slot), leaf.view());
     let made = sign::originate(&origination, &speaker, &mut keys, onward).expect("signed");
-    let value = made.for_neighbour(member_asn(slot)).expect("for it");
-    with_value(&route(slot, &[CUSTOMER], &[]), &value)
+    with_value(&route(slot, &[CUSTOMER], &[]), &made.value)
 }
