@@ -95,9 +95,7 @@ impl BurstTree {
         debug_assert!(contents.len() <= MAX_BURST, "a burst is cut before");
         let salt = |content: &Vec<u8>| {
             let mut salt = [0; SALT_LEN];
-            salt.copy_from_slice(
-                &hash("wayleave/attestation/burst-salt/v2", &[seed.expose(), content])[..SALT_LEN],
-            );
+            salt.copy_from_slice(&hash("wayleave/attestation/burst-salt/v2", &[seed.expose(), content])[..SALT_LEN]);
             salt
         };
         let salts: Vec<[u8; SALT_LEN]> = contents.iter().map(salt).collect();

@@ -167,7 +167,11 @@ impl<'a> LeafView<'a> {
 
     /// The keys with their suites' numbers.
     pub fn keys(self) -> impl Iterator<Item = (u8, &'a [u8; LEAF_KEY_LEN])> {
-        self.octets.get(HEAD_LEN..).unwrap_or_default().chunks_exact(ENTRY_LEN).filter_map(|entry| Some((entry[0], entry[1..].try_into().ok()?)))
+        self.octets
+            .get(HEAD_LEN..)
+            .unwrap_or_default()
+            .chunks_exact(ENTRY_LEN)
+            .filter_map(|entry| Some((entry[0], entry[1..].try_into().ok()?)))
     }
 
     /// The leaf, owned.
@@ -257,10 +261,11 @@ impl Tree {
         let mut nodes: Vec<[u8; 32]> = slots.iter().map(|(asn, leaf)| leaf.view().hash(*asn)).collect();
         nodes.resize(1 << depth, empty);
         // At most 65,536 slots.
-        let slots = slots
-            .iter()
-            .enumerate()
-            .map(|(index, (asn, leaf))| Slot { asn: *asn, index: index as u16, leaf: leaf.clone() });
+        let slots = slots.iter().enumerate().map(|(index, (asn, leaf))| Slot {
+            asn: *asn,
+            index: index as u16,
+            leaf: leaf.clone(),
+        });
         let mut slots: Vec<Slot> = slots.collect();
         slots.sort_unstable_by_key(|slot| slot.asn);
         if let Some(pair) = slots.windows(2).find(|pair| pair[0].asn == pair[1].asn) {

@@ -589,8 +589,7 @@ fn after(
     skipped: usize,
     asn: Asn,
 ) -> Result<Vec<Candidate>, AttestationError> {
-    let requires_post_quantum =
-        received.hops().any(|hop| hop.next.leaf().is_some_and(LeafView::requires_post_quantum));
+    let requires_post_quantum = received.hops().any(|hop| hop.next.leaf().is_some_and(LeafView::requires_post_quantum));
     let may_sign =
         |pair: &KeyPair| !requires_post_quantum || crate::suite::of(pair.suite).is_some_and(Suite::is_post_quantum);
     if leaf.is_keyless() {

@@ -171,9 +171,7 @@ impl Walk {
     fn of<'a>(context: &Context<'a>, route: &Route<'a>, number: usize, claims: &mut Claims<'a>) -> Self {
         let requires_post_quantum = route.path.origin().is_some_and(|origin| {
             let record = context.view.attested_since(origin);
-            record.is_some_and(|record| {
-                record.post_quantum && context.clock.allows(record.since, record.not_after)
-            })
+            record.is_some_and(|record| record.post_quantum && context.clock.allows(record.since, record.not_after))
         });
         let mut walk = Self {
             hops: Vec::new(),
@@ -207,14 +205,8 @@ impl Walk {
         self.hops.reserve(attestation.hop_count());
         let mut before = Before { leaf: None, hash: [0; 32], exports: attestation.head().listed() };
         for (index, hop) in attestation.hops().enumerate() {
-            let step = Step {
-                context,
-                route,
-                attestation,
-                number,
-                index,
-                requires_post_quantum: self.requires_post_quantum,
-            };
+            let step =
+                Step { context, route, attestation, number, index, requires_post_quantum: self.requires_post_quantum };
             match self.step(&step, &hop, before, claims) {
                 Ok(next) => before = next,
                 // What a hop does not pass on is not attested, whichever hop the chain reaches.

@@ -63,6 +63,11 @@ impl MemberAttestation {
         member
     }
 
+    /// Gives back the memory of queues that were long; to be called now and then.
+    pub fn sweep(&mut self) {
+        self.outputs.shrink_to_fit();
+    }
+
     fn notify(&mut self, event: MemberAttestationEvent) {
         self.outputs.push_back(Output::Event(event));
     }

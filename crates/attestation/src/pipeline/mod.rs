@@ -22,9 +22,7 @@ use wayleave_crypto::secret::Seed;
 pub use self::counts::Counts;
 pub use self::event::{ProcessEvent, RouteEvent};
 pub use self::jobs::{Job, JobResult};
-use self::jobs::{
-    JobKind, PeerReports, RouteGroup, RouteSigner, SigningJob, Validated, ValidationJob, Validator,
-};
+use self::jobs::{JobKind, PeerReports, RouteGroup, RouteSigner, SigningJob, Validated, ValidationJob, Validator};
 use self::keys::SigningKeys;
 pub use self::keys::{Reserve, SignaturesLeft};
 use self::policy::Policy;

@@ -8,9 +8,7 @@ use wayleave_attestation::leaf::{Leaf, Tree};
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pki::{AttestedSince, Strictness, Vrp};
 use wayleave_attestation::report::{KeyOrigin, Lack, Problem, Report};
-use wayleave_attestation::sign::{
-    self, AttestationError, Draft, KeyPair, KeyRing, Origination, Recipient, Signatures,
-};
+use wayleave_attestation::sign::{self, AttestationError, Draft, KeyPair, KeyRing, Origination, Recipient, Signatures};
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::{Carried, Context, Route, validate};
 use wayleave_core::{Asn, Prefix, UnixTime, VerdictKind};

@@ -51,7 +51,13 @@ impl Content {
             signature: &[],
             octets: &[],
         };
-        let head = Head { afi: self.afi, nlri: &self.nlri, prefix_count: 32, sequence: self.sequence, base_time: self.times.0 };
+        let head = Head {
+            afi: self.afi,
+            nlri: &self.nlri,
+            prefix_count: 32,
+            sequence: self.sequence,
+            base_time: self.times.0,
+        };
         let input = SignedInput {
             index: self.index,
             asn: Asn(self.asn),

@@ -156,6 +156,15 @@ pub fn count(public: Vec<u8>, limit: u64) -> Change {
     Change { table: COUNTS, key: public, value: Some(limit.to_be_bytes().to_vec()) }
 }
 
+/// What to do about a key that signs wrongly.
+pub fn key_faulty(suite: SuiteId) -> String {
+    format!(
+        "what the {} key signs does not verify; check its key file and this machine's memory, or put another key in its place \
+         (tried again in ten minutes)",
+        suite.name()
+    )
+}
+
 /// Logs an event, and returns it as `show events` shows it.
 pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
     match event {
@@ -198,6 +207,10 @@ pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
         MemberAttestationEvent::Route { event: RouteEvent::Exhausted { routes }, .. } => {
             error!(routes = routes.len(), "routes not announced: {KEYS_EXHAUSTED}");
             None
+        }
+        MemberAttestationEvent::Route { event: RouteEvent::Faulty { routes, suite }, .. } => {
+            error!(routes = routes.len(), suite = suite.name(), "routes not announced: {}", key_faulty(*suite));
+            Some(json!({ "event": "key-faulty", "suite": suite.name(), "routes": routes.len() }))
         }
         MemberAttestationEvent::Process(ProcessEvent::KeyEnds(left)) => {
             log_key_ends(left.suite, left.left, left.of);
@@ -267,6 +280,7 @@ pub fn metrics(status: &member::Status) -> Vec<Metric> {
         ),
         counter("too_long", Unit::Routes, "Routes not announced because no attestation fits", counts.too_long),
         counter("exhausted", Unit::Routes, "Routes not announced because keys are spent", counts.exhausted),
+        counter("faulty", Unit::Routes, "Routes not announced because what was signed did not verify", counts.faulty),
     ];
     metrics.extend(class_metrics(|class| status.classes.get(class).copied().unwrap_or(0)));
     metrics

@@ -244,11 +244,7 @@ impl Drafts {
 
 impl RouteSigner {
     /// Signs groups of routes, each for one of `targets` with the octets that it takes.
-    fn sign(
-        &mut self,
-        targets: &[(Target, usize)],
-        groups: Vec<(usize, RouteGroup)>,
-    ) -> Vec<(usize, SignedGroup)> {
+    fn sign(&mut self, targets: &[(Target, usize)], groups: Vec<(usize, RouteGroup)>) -> Vec<(usize, SignedGroup)> {
         let ring = self.ring.clone();
         let mut ring = ring.lock();
         let mut drafts = Drafts::default();

@@ -81,8 +81,7 @@ impl ValidationJob {
 
     fn validate(&self, groups: Vec<RouteGroup>) -> Vec<Validated> {
         let attribute = self.validator.attribute;
-        let groups: Vec<RouteGroup> =
-            groups.into_iter().flat_map(|group| group.split_by_exports(attribute)).collect();
+        let groups: Vec<RouteGroup> = groups.into_iter().flat_map(|group| group.split_by_exports(attribute)).collect();
         let paths: Vec<Option<Path>> =
             groups.iter().map(|group| Some(Path::from_as_path(group.attributes.as_path()))).collect();
         let reports = self.validator.reports(&groups, &paths).into_iter();
@@ -111,8 +110,7 @@ pub(crate) enum Checked {
 impl PolicyCheck {
     pub(crate) fn check(&self, groups: Vec<RouteGroup>) -> Vec<Checked> {
         let Validator { attribute, receiver, .. } = self.validator;
-        let groups: Vec<RouteGroup> =
-            groups.into_iter().flat_map(|group| group.split_by_exports(attribute)).collect();
+        let groups: Vec<RouteGroup> = groups.into_iter().flat_map(|group| group.split_by_exports(attribute)).collect();
         let paths: Vec<Option<Path>> = groups.iter().map(|group| foreign_path(group, receiver)).collect();
         let reports = self.validator.reports(&groups, &paths);
         let mut checked = Vec::new();

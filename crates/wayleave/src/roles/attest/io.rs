@@ -19,7 +19,7 @@ use wayleave_runtime::store::{FileStore, Store};
 use crate::config::attest::{AttestFile, EndSection};
 use crate::failure::{Failure, Outcome};
 use crate::roles::Events;
-use crate::roles::attestation::{self, KEYS_EXHAUSTED, count};
+use crate::roles::attestation::{self, KEYS_EXHAUSTED, count, key_faulty};
 use crate::roles::peer_tcp::{Endpoint, PeerTcp, TcpInput};
 
 /// How long NOTIFICATIONs may take to leave at shutdown.
@@ -228,6 +228,20 @@ impl ProxyIo {
             ProxyEvent::Route { pair, event: RouteEvent::Exhausted { routes } } => {
                 error!(pair = self.names[pair], routes = routes.len(), "routes not sent: {KEYS_EXHAUSTED}");
                 None
+            }
+            ProxyEvent::Route { pair, event: RouteEvent::Faulty { routes, suite } } => {
+                let name = &self.names[pair];
+                error!(
+                    pair = name,
+                    routes = routes.len(),
+                    suite = suite.name(),
+                    "routes not sent: {}",
+                    key_faulty(suite)
+                );
+                let mut noted = pair_event("key-faulty", name);
+                noted["suite"] = json!(suite.name());
+                noted["routes"] = json!(routes.len());
+                Some(noted)
             }
             ProxyEvent::Older { pair, nlri, origin, have, newest } => {
                 let name = &self.names[pair];

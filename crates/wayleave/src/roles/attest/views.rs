@@ -117,6 +117,7 @@ fn metrics(status: &Status) -> Vec<Metric> {
         counter("too_long", Unit::Routes, "Routes not sent because no attestation fits", counts.too_long),
         counter("oversize", Unit::Routes, "Routes that a session's message size did not take", counts.oversize),
         counter("exhausted", Unit::Routes, "Routes not sent because keys are spent", counts.exhausted),
+        counter("faulty", Unit::Routes, "Routes not sent because what was signed did not verify", counts.faulty),
         counter(
             "older",
             Unit::Attestations,
