@@ -52,16 +52,17 @@ pub enum LeafError {
     /// Too many keys.
     #[error("a leaf lists at most {MAX_LEAF_KEYS} keys, not {0}")]
     TooManyKeys(usize),
-    /// Two keys of one suite.
-    #[error("a leaf lists two keys of suite {0}")]
-    Twice(u8),
+    /// More than two keys of one suite, or one twice.
+    #[error("a leaf lists at most two different keys of suite {0}")]
+    OfSuite(u8),
     /// Not a multiple of 16 bits up to 240.
     #[error("a least strength of {0} bits cannot be encoded: only multiples of 16 up to 240")]
     Strength(u16),
 }
 
 impl Leaf {
-    /// For a neighbour that signs with one of `keys`, at most one for each suite and none weaker than `least_strength` bits (a multiple of 16).
+    /// For a neighbour that signs with one of `keys`, at most two for each suite (an AS that changes keys has both for a while) and
+    /// none weaker than `least_strength` bits (a multiple of 16).
     /// `granted` says that the issuer made the pairs and holds the private halves too (the paper's way).
     pub fn new(keys: &[LeafKey], least_strength: u16, granted: bool) -> Result<Self, LeafError> {
         if keys.len() > MAX_LEAF_KEYS {
@@ -73,8 +74,10 @@ impl Leaf {
         }
         let mut keys = keys.to_vec();
         keys.sort_unstable();
-        if let Some(pair) = keys.windows(2).find(|pair| pair[0].suite == pair[1].suite) {
-            return Err(LeafError::Twice(pair[0].suite));
+        let twice = keys.windows(2).find(|pair| pair[0] == pair[1]);
+        let third = keys.windows(3).find(|three| three[0].suite == three[2].suite);
+        if let Some(keys) = twice.or(third) {
+            return Err(LeafError::OfSuite(keys[0].suite));
         }
         // Four keys at most fit three bits; units fit four.
         let head = (keys.len() as u8) << 5 | u8::from(granted) << 4 | units as u8;
@@ -124,11 +127,13 @@ impl<'a> LeafView<'a> {
         let count = usize::from(octets.first()? >> 5);
         let head = if count > 0 { HEAD_LEN } else { 1 };
         let (leaf, rest) = octets.split_at_checked(head + count * ENTRY_LEN)?;
-        // Without keys all other bits are zero; with keys their suites ascend.
+        // Without keys all other bits are zero; keys ascend, and at most two are of one suite.
         let canonical = match count {
             0 => leaf[0] == 0,
             1..=MAX_LEAF_KEYS => {
-                leaf[1] <= POST_QUANTUM && leaf[HEAD_LEN..].chunks_exact(ENTRY_LEN).is_sorted_by(|a, b| a[0] < b[0])
+                let keys = leaf[HEAD_LEN..].as_chunks::<ENTRY_LEN>().0;
+                let is_third = |three: &[[u8; ENTRY_LEN]]| three[0][0] == three[2][0];
+                leaf[1] <= POST_QUANTUM && keys.is_sorted_by(|a, b| a < b) && !keys.windows(3).any(is_third)
             }
             _ => false,
         };
@@ -163,6 +168,13 @@ impl<'a> LeafView<'a> {
     #[must_use]
     pub fn requires_post_quantum(self) -> bool {
         self.octets.get(1).is_some_and(|flags| flags & POST_QUANTUM != 0)
+    }
+
+    /// The first or second key of a suite.
+    #[must_use]
+    pub fn key(self, suite: u8, second: bool) -> Option<&'a [u8; LEAF_KEY_LEN]> {
+        let mut of_suite = self.keys().filter(|(listed, _)| *listed == suite).map(|(_, key)| key);
+        of_suite.nth(usize::from(second))
     }
 
     /// The keys with their suites' numbers.

@@ -341,7 +341,7 @@ impl Draft {
     }
 
     fn encode(&self, pair: &KeyPair, signer: Signer, signature: &[u8], opening: Option<&OwnedOpening>) -> Vec<u8> {
-        let carries_key = signer == Signer::Chained && pair.key.public().len() != LEAF_KEY_LEN;
+        let carries_key = signer.is_chained() && pair.key.public().len() != LEAF_KEY_LEN;
         let public = if carries_key { pair.key.public() } else { &[] };
         let burst = opening.map(OwnedOpening::view);
         let mut value = Vec::with_capacity(self.value.len() + signature.len() + public.len() + 512);
@@ -601,9 +601,10 @@ fn after(
     }
     Ok(candidates(ring, |pair| {
         let named = pair.leaf_key();
-        let is_listed = leaf.keys().any(|(suite, key)| suite == named.suite && *key == named.key);
+        let is_named = |second| leaf.key(named.suite, second) == Some(&named.key);
+        let second = [false, true].into_iter().find(|second| is_named(*second))?;
         let is_strong = crate::suite::of(pair.suite).is_some_and(|suite| suite.strength() >= leaf.least_strength());
-        (is_listed && is_strong && may_sign(pair)).then_some(Signer::Chained)
+        (is_strong && may_sign(pair)).then_some(Signer::Chained { second })
     }))
 }
 
@@ -617,10 +618,7 @@ fn chain_hash(
     let (mut previous, mut cursor) = ([0; 32], 0);
     let mut message = Vec::with_capacity(256);
     for (index, hop) in received.hops().enumerate() {
-        let skipped = match hop.signer {
-            Signer::Registered { skipped, .. } => usize::from(skipped),
-            Signer::Chained => 0,
-        };
+        let skipped = hop.signer.skipped();
         let end = cursor + skipped + usize::from(hop.prepend);
         let (Some(skipped), Some(&asn)) = (entries.get(cursor..cursor + skipped), entries.get(cursor + skipped)) else {
             return Err(AttestationError::Path);

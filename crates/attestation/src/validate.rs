@@ -356,10 +356,7 @@ struct PathPosition<'a> {
 
 impl<'a> PathPosition<'a> {
     fn of(hop: &Hop<'_>, route: &Route<'a>, reached: usize) -> Result<Self, Problem> {
-        let skipped = match hop.signer {
-            Signer::Registered { skipped, .. } => usize::from(skipped),
-            Signer::Chained => 0,
-        };
+        let skipped = hop.signer.skipped();
         let entries = route.path.entries();
         let (start, end) = (reached + skipped, reached + skipped + usize::from(hop.prepend));
         let (skipped, own) = match (entries.get(reached..start), entries.get(start..end)) {
@@ -421,7 +418,7 @@ impl<'a> Step<'_, 'a> {
     /// A classical signature where post-quantum ones are required: false of the origin and of an AS that was given a key for
     /// one; else the AS counts as one that does not attest.
     fn classical(&self, hop: &Hop<'_>, asn: Asn, before: &Before<'_>) -> End {
-        let has_key = hop.signer == Signer::Chained && before.leaf.is_none_or(|leaf| gives_keys(leaf, true));
+        let has_key = hop.signer.is_chained() && before.leaf.is_none_or(|leaf| gives_keys(leaf, true));
         if self.index == 0 || has_key {
             self.broken(Problem::NotPostQuantum)
         } else {
@@ -444,11 +441,11 @@ impl<'a> Step<'_, 'a> {
                 Err(self.broken(Problem::CapableSkipped { asn }))
             }
             (Signer::Registered { .. }, _) => Ok(()),
-            (Signer::Chained, Some(leaf)) if gave_keys => {
+            (Signer::Chained { .. }, Some(leaf)) if gave_keys => {
                 let is_listed = leaf.keys().any(|(suite, _)| suite == hop.suite);
                 if is_listed { Ok(()) } else { Err(self.broken(Problem::KeyNotListed)) }
             }
-            (Signer::Chained, _) => Err(self.broken(Problem::NoKeyGiven)),
+            (Signer::Chained { .. }, _) => Err(self.broken(Problem::NoKeyGiven)),
         }
     }
 
@@ -456,11 +453,11 @@ impl<'a> Step<'_, 'a> {
     fn key(&self, hop: &Hop<'a>, suite: &dyn Suite, asn: Asn, before: &Before<'a>) -> Result<Key<'a>, End> {
         match (hop.signer, before.leaf) {
             (Signer::Registered { tag, .. }, _) => self.registered(suite, asn, tag),
-            (Signer::Chained, Some(leaf)) => {
+            (Signer::Chained { second }, Some(leaf)) => {
                 self.is_strong(suite, leaf.least_strength())?;
-                self.chained(hop, suite, asn, leaf)
+                self.chained(hop, second, suite, asn, leaf)
             }
-            (Signer::Chained, None) => Err(self.broken(Problem::NoKeyGiven)),
+            (Signer::Chained { .. }, None) => Err(self.broken(Problem::NoKeyGiven)),
         }
     }
 
@@ -478,9 +475,16 @@ impl<'a> Step<'_, 'a> {
         Err(End::Lacks(if is_origin { Lack::OriginUnregistered } else { Lack::AnchorUnregistered { asn } }))
     }
 
-    fn chained(&self, hop: &Hop<'a>, suite: &dyn Suite, asn: Asn, leaf: LeafView<'a>) -> Result<Key<'a>, End> {
+    fn chained(
+        &self,
+        hop: &Hop<'a>,
+        second: bool,
+        suite: &dyn Suite,
+        asn: Asn,
+        leaf: LeafView<'a>,
+    ) -> Result<Key<'a>, End> {
         let not_listed = || self.broken(Problem::KeyNotListed);
-        let (_, named) = leaf.keys().find(|(number, _)| *number == hop.suite).ok_or_else(not_listed)?;
+        let named = leaf.key(hop.suite, second).ok_or_else(not_listed)?;
         let is_carried = suite.public_key_len() != named.len();
         let public = if is_carried { hop.public } else { &named[..] };
         let named = LeafKey { suite: hop.suite, key: *named };

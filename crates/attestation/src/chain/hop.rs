@@ -10,7 +10,10 @@ use crate::suite::ed25519;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Signer {
     /// A key that the hop before listed for it.
-    Chained,
+    Chained {
+        /// Whether it is the second of two keys of this suite, as while an AS changes keys.
+        second: bool,
+    },
     /// A registered key: the origin's, or one after a hop that gave no key.
     Registered {
         /// Entries of AS_PATH that no hop attests, between the hop before and this one.
@@ -18,6 +21,23 @@ pub enum Signer {
         /// Which registered key: see [`crate::pki::key_tag`].
         tag: [u8; 2],
     },
+}
+
+impl Signer {
+    /// Whether the hop before listed the key.
+    #[must_use]
+    pub fn is_chained(self) -> bool {
+        matches!(self, Self::Chained { .. })
+    }
+
+    /// Entries of AS_PATH between the hop before and this one.
+    #[must_use]
+    pub fn skipped(self) -> usize {
+        match self {
+            Self::Registered { skipped, .. } => usize::from(skipped),
+            Self::Chained { .. } => 0,
+        }
+    }
 }
 
 /// The next AS, as a hop names it.
@@ -82,6 +102,7 @@ pub struct Hop<'a> {
 const SIGNER_CHAINED: u8 = 0;
 const SIGNER_REGISTERED: u8 = 1;
 const SIGNER_AFTER_GAP: u8 = 2;
+const SIGNER_SECOND: u8 = 3;
 const NEXT_NEIGHBOUR: u8 = 0;
 const NEXT_DIRECTORY: u8 = 1;
 const NEXT_SLOT: u8 = 2;
@@ -153,7 +174,8 @@ impl Hop<'_> {
 
     pub(crate) fn signer_number(&self) -> u8 {
         match self.signer {
-            Signer::Chained => SIGNER_CHAINED,
+            Signer::Chained { second: false } => SIGNER_CHAINED,
+            Signer::Chained { second: true } => SIGNER_SECOND,
             Signer::Registered { skipped: 0, .. } => SIGNER_REGISTERED,
             Signer::Registered { .. } => SIGNER_AFTER_GAP,
         }
@@ -196,7 +218,7 @@ pub(super) fn decode<'a>(reader: &mut Reader<'a>, head: &Head<'_>, index: u8) ->
         (&[][..], reader.take(ed25519::SIGNATURE_LEN, "signature")?)
     } else {
         let length = reader.u16("key length")?;
-        if usize::from(length) == LEAF_KEY_LEN || (length > 0 && signer != Signer::Chained) {
+        if usize::from(length) == LEAF_KEY_LEN || (length > 0 && !signer.is_chained()) {
             return Err(DecodeError::NotCanonical("carried key"));
         }
         let public = reader.take(usize::from(length), "key")?;
@@ -210,7 +232,8 @@ pub(super) fn decode<'a>(reader: &mut Reader<'a>, head: &Head<'_>, index: u8) ->
 fn decode_signer(reader: &mut Reader<'_>, number: u8, index: u8) -> Result<Signer, DecodeError> {
     let is_first = index == 0;
     let skipped = match number {
-        SIGNER_CHAINED if !is_first => return Ok(Signer::Chained),
+        SIGNER_CHAINED if !is_first => return Ok(Signer::Chained { second: false }),
+        SIGNER_SECOND if !is_first => return Ok(Signer::Chained { second: true }),
         SIGNER_REGISTERED => 0,
         SIGNER_AFTER_GAP if !is_first => match reader.u8("gap")? {
             0 => return Err(DecodeError::NotCanonical("gap")),

@@ -57,8 +57,8 @@ fn value(code: u8, capabilities: &[Capability]) -> Option<&[u8]> {
     })
 }
 
-/// The keys that a peer offers; empty if it offers none. What cannot be read, stands twice, or is of a suite that we
-/// know and a key that it refuses, is left out: the peer counts as one that does not attest with it.
+/// The keys that a peer offers; empty if it offers none. What cannot be read, stands twice, is the third of its suite, or is of
+/// a suite that we know and a key that it refuses, is left out: the peer counts as one that does not attest with it.
 #[must_use]
 pub fn offered(code: u8, capabilities: &[Capability]) -> Vec<LeafKey> {
     let Some([VERSION | ASKING, entries @ ..]) = value(code, capabilities) else { return Vec::new() };
@@ -72,7 +72,10 @@ pub fn offered(code: u8, capabilities: &[Capability]) -> Vec<LeafKey> {
     let mut keys: Vec<LeafKey> = keys.collect();
     keys.sort_unstable();
     keys.dedup();
-    keys
+    // A leaf lists two keys of a suite: a third must not make the peer one without keys.
+    let suites: Vec<u8> = keys.iter().map(|key| key.suite).collect();
+    let is_third = |index: usize| index >= 2 && suites[index - 2] == suites[index];
+    keys.into_iter().enumerate().filter(|(index, _)| !is_third(*index)).map(|(_, key)| key).collect()
 }
 
 /// A key that stands as itself is checked now; one that stands as its hash when it signs.

@@ -35,7 +35,7 @@ impl Content {
         let leaf = Leaf::keyless();
         let skipped: Vec<Asn> = self.skipped.iter().copied().map(Asn).collect();
         let signer = match self.signer {
-            0 => Signer::Chained,
+            0 => Signer::Chained { second: false },
             _ => Signer::Registered { skipped: skipped.len() as u8, tag: [0; 2] },
         };
         let hop = Hop {

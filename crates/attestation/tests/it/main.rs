@@ -22,6 +22,7 @@ mod proxy_faulty_key;
 mod proxy_granted;
 mod proxy_pair;
 mod proxy_sizes;
+mod rollout;
 mod suite_p256;
 mod suite_rsa;
 mod vectors;

@@ -48,7 +48,7 @@ fn hops(path: &Path, value: &[u8], receiver: u32) -> Vec<Value> {
     for (index, hop) in attestation.hops().enumerate() {
         let skipped = match hop.signer {
             Signer::Registered { skipped, .. } => usize::from(skipped),
-            Signer::Chained => 0,
+            Signer::Chained { .. } => 0,
         };
         let (Some(skipped), Some(&asn)) = (entries.get(cursor..cursor + skipped), entries.get(cursor + skipped)) else {
             break;
