@@ -82,13 +82,13 @@ pub(super) fn violations(search: &Search<'_>, format: &Format) -> Vec<Violation>
     found
 }
 
-/// Whether some honest AS takes the chain: the named one, or any off the path behind a hop that gives no key.
+/// Whether some honest AS takes the chain: the named one as a whole; or one farther on as the proved part of a path, which goes on with
+/// a gap, or with a hop of a suite that it does not know.
 fn is_accepted(search: &Search<'_>, chain: ChainId) -> bool {
-    let (Some((next, leaf)), of) = (search.turn(chain), &search.chains[chain]) else { return false };
+    let (Some((next, _)), of) = (search.turn(chain), &search.chains[chain]) else { return false };
     let world = search.world;
-    let is_behind = |asn: Asn| takes(world, asn) && !of.path.contains(asn);
-    let is_taken = takes(world, next) || leaf == Leaf::Keyless && world.ases().any(is_behind);
-    of.is_adversarys && !of.has_expired && is_taken
+    let is_behind = |asn: Asn| asn != next && takes(world, asn) && !of.path.contains(asn);
+    of.is_adversarys && !of.has_expired && (takes(world, next) || world.ases().any(is_behind))
 }
 
 /// Whether it is honest, verifies, and can be sent something by the adversary.
@@ -98,9 +98,8 @@ fn takes(world: &World, asn: Asn) -> bool {
 
 fn accepted_prefixes(search: &Search<'_>, format: &Format, chain: ChainId) -> PrefixSet {
     let of = &search.chains[chain];
-    let ends_early = search.turn(chain).is_some_and(|(_, leaf)| leaf == Leaf::Keyless);
     // Behind the proved part there may be hops that nobody checks, with any bitmap.
-    if ends_early && !format.checks(Rule::EveryBitmap) { of.list } else { of.prefixes }
+    if format.checks(Rule::EveryBitmap) { of.prefixes } else { of.list }
 }
 
 /// What is wrong with a claim: for each purpose for which the hop's signature was made, at most one thing.
