@@ -87,13 +87,8 @@ pub(super) fn violations(search: &Search<'_>, format: &Format) -> Vec<Violation>
 fn is_accepted(search: &Search<'_>, chain: ChainId) -> bool {
     let (Some((next, _)), of) = (search.turn(chain), &search.chains[chain]) else { return false };
     let world = search.world;
-    let is_behind = |asn: Asn| asn != next && takes(world, asn) && !of.path.contains(asn);
-    of.is_adversarys && !of.has_expired && (takes(world, next) || world.ases().any(is_behind))
-}
-
-/// Whether it is honest, verifies, and can be sent something by the adversary.
-fn takes(world: &World, asn: Asn) -> bool {
-    world.is_verifier(asn) && world.is_reached(asn)
+    let is_behind = |asn: Asn| asn != next && world.takes(asn) && !of.path.contains(asn);
+    of.is_adversarys && !of.has_expired && (world.takes(next) || world.ases().any(is_behind))
 }
 
 fn accepted_prefixes(search: &Search<'_>, format: &Format, chain: ChainId) -> PrefixSet {
@@ -121,7 +116,7 @@ fn verdicts(search: &Search<'_>, hops: &[Hop], index: usize, claim: &Claim) -> V
 fn of_corrupt(world: &World, hops: &[Hop], index: usize) -> Option<Verdict> {
     let (asn, next) = (hops[index].asn, hops[index].next);
     let after = hops.get(index + 1);
-    let is_proved = after.map_or(takes(world, next), |after| after.asn == next);
+    let is_proved = after.map_or(world.takes(next), |after| after.asn == next);
     if world.has_session(asn, next) || !is_proved {
         return None;
     }

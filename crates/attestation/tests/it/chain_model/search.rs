@@ -196,13 +196,12 @@ impl Search<'_> {
     fn send(&mut self, chain: ChainId) {
         let Some((next, leaf)) = self.turn(chain) else { return };
         let prefixes = self.chains[chain].prefixes;
-        let takes = |asn: Asn| self.world.is_verifier(asn) && self.world.is_reached(asn);
-        if takes(next) {
+        if self.world.takes(next) {
             self.receive(chain, Path::default(), next, prefixes);
         }
         if leaf == Leaf::Keyless {
-            let receivers: Vec<Asn> = self.world.ases().filter(|asn| takes(*asn)).collect();
-            for asn in receivers {
+            let world = self.world;
+            for asn in world.ases().filter(|asn| world.takes(*asn)) {
                 for skipped in self.gaps(chain, asn) {
                     self.receive(chain, skipped, asn, prefixes);
                 }
@@ -307,50 +306,46 @@ impl Search<'_> {
 
     /// Puts a known signature of an honest AS after `chain`, with all values of the fields that it does not cover.
     fn replay(&mut self, chain: ChainId, fact: Fact) {
-        let asn = fact.hop.asn;
-        let may_sign = match self.turn(chain) {
-            None => asn == ORIGIN,
-            Some((next, Leaf::Key(key))) => key == fact.hop.key && (next == asn || self.format.omits(Field::Asn)),
-            Some((_, Leaf::Keyless)) => self.world.is_registered(asn),
+        let turn = self.turn(chain);
+        let may_sign = match turn {
+            None => fact.hop.asn == ORIGIN,
+            Some((next, Leaf::Key(key))) => {
+                key == fact.hop.key && (next == fact.hop.asn || self.format.omits(Field::Asn))
+            }
+            Some((_, Leaf::Keyless)) => self.world.is_registered(fact.hop.asn),
+        };
+        let asn = match turn {
+            Some((next, Leaf::Key(_))) => next,
+            _ => fact.hop.asn,
         };
         if !may_sign || self.chains[chain].path.contains(asn) {
             return;
         }
-        let asn = match self.turn(chain) {
-            Some((next, Leaf::Key(_))) => next,
-            _ => asn,
-        };
-        let hop = Hop { asn, ..fact.hop };
-        let of_burst = matches!(hop.shape, Shape::Burst(..)) && self.format.omits(Field::BurstContent);
+        let of_burst = matches!(fact.hop.shape, Shape::Burst(..)) && self.format.omits(Field::BurstContent);
         let is_free = |field| of_burst || self.format.omits(field);
+        let has_bitmap = self.format.version == 2 && chain != START;
         let lists = match chain {
             START if is_free(Field::List) => subsets(BOTH).collect(),
             START => vec![fact.list],
             _ => vec![self.chains[chain].list],
         };
-        let gaps = if is_free(Field::Skipped) { self.gaps(chain, asn) } else { vec![hop.skipped] };
-        let bitmaps = match hop.bitmap {
-            _ if chain == START || self.format.version == 1 => vec![0],
+        let gaps = if is_free(Field::Skipped) { self.gaps(chain, asn) } else { vec![fact.hop.skipped] };
+        let bitmaps = match fact.hop.bitmap {
+            _ if !has_bitmap => vec![0],
             _ if is_free(Field::Bitmap) => subsets(BOTH).collect(),
             bitmap => vec![bitmap],
         };
-        let prepends = if is_free(Field::Prepend) { vec![1, 2] } else { vec![hop.prepend] };
-        let expired = hop.expired && !is_free(Field::Times);
+        let prepends = if is_free(Field::Prepend) { vec![1, 2] } else { vec![fact.hop.prepend] };
+        let expired = fact.hop.expired && !is_free(Field::Times);
         let nexts = self.nexts(&fact, is_free(Field::NextAsn), is_free(Field::NextKeys));
+        let mut hops = vec![Hop { asn, expired, ..fact.hop }];
+        let signer = |skipped| self.signer(chain, skipped);
+        hops = vary(&hops, &gaps, |hop, skipped| Hop { signer: signer(skipped), skipped, ..hop });
+        hops = vary(&hops, &bitmaps, |hop, bitmap| Hop { bitmap, ..hop });
+        hops = vary(&hops, &prepends, |hop, prepend| Hop { prepend, ..hop });
+        hops = vary(&hops, &nexts, |hop, (next, leaf, shape)| Hop { next, leaf, shape, ..hop });
         for list in lists {
-            for skipped in &gaps {
-                for bitmap in &bitmaps {
-                    for prepend in &prepends {
-                        for (next, leaf, shape) in &nexts {
-                            let signer = self.signer(chain, *skipped);
-                            let (skipped, bitmap, prepend) = (*skipped, *bitmap, *prepend);
-                            let (next, leaf, shape) = (*next, *leaf, *shape);
-                            let hop = Hop { signer, skipped, prepend, expired, bitmap, next, leaf, shape, ..hop };
-                            self.verify(chain, list, hop);
-                        }
-                    }
-                }
-            }
+            hops.iter().for_each(|hop| self.verify(chain, list, *hop));
         }
     }
 
@@ -388,6 +383,11 @@ impl Search<'_> {
             self.add(chain, list, hop, true);
         }
     }
+}
+
+/// Each of `hops` with each of `values`.
+fn vary<T: Copy>(hops: &[Hop], values: &[T], with: impl Fn(Hop, T) -> Hop) -> Vec<Hop> {
+    hops.iter().flat_map(|hop| values.iter().map(|value| with(*hop, *value))).collect()
 }
 
 /// What the format says.
@@ -581,25 +581,17 @@ impl Search<'_> {
     /// `asn` signs `chain` on for each neighbour, for every set of `prefixes`.
     fn sign_onward(&mut self, chain: ChainId, list: PrefixSet, asn: Asn, skipped: Path, prefixes: PrefixSet) {
         let before = self.chains[chain].path.join(skipped);
-        let neighbours = self.neighbours(asn, before);
         // The origin's list is what it exports.
         let sets: Vec<PrefixSet> = if chain == START { vec![list] } else { subsets(prefixes).collect() };
-        let exports = |next: Option<Asn>, prefixes: PrefixSet| {
-            let has_p = prefixes & P != 0;
-            let expired = has_p && self.world.expired == Some(asn);
-            let withdrawn = has_p && self.world.withdrawn == Some(asn);
-            Export { asn, before, prefixes, next, prepend: 1, expired, withdrawn }
-        };
-        let mut all = Vec::new();
-        for &prefixes in &sets {
-            all.extend(neighbours.iter().map(|next| exports(Some(*next), prefixes)));
-            if self.world.is_member(asn) {
-                all.push(exports(None, prefixes));
-            }
+        let mut neighbours: Vec<Option<Asn>> = self.neighbours(asn, before).into_iter().map(Some).collect();
+        if self.world.is_member(asn) {
+            neighbours.push(None);
         }
-        all.retain(|export| !self.is_excepted(export));
+        let exports = sets.iter().flat_map(|prefixes| neighbours.iter().map(|next| (*prefixes, *next)));
+        let exports = exports.map(|(prefixes, next)| self.export(asn, before, prefixes, next));
+        let exports = exports.filter(|export| !self.is_excepted(export));
         let (at_exchange, to_neighbours): (Vec<Export>, Vec<Export>) =
-            all.into_iter().partition(|export| export.next.is_none());
+            exports.partition(|export| export.next.is_none());
         for export in &to_neighbours {
             if self.world.direct {
                 self.announce(chain, list, skipped, export, Shape::Direct);
@@ -614,6 +606,13 @@ impl Search<'_> {
         for export in &at_exchange {
             self.announce_at_exchange(chain, list, skipped, export);
         }
+    }
+
+    fn export(&self, asn: Asn, before: Path, prefixes: PrefixSet, next: Option<Asn>) -> Export {
+        let has_p = prefixes & P != 0;
+        let expired = has_p && self.world.expired == Some(asn);
+        let withdrawn = has_p && self.world.withdrawn == Some(asn);
+        Export { asn, before, prefixes, next, prepend: 1, expired, withdrawn }
     }
 
     /// Whether the world excepts the export.

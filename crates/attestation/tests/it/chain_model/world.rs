@@ -160,13 +160,14 @@ impl World {
         self.denied >> first & u64::from(prefixes) != 0
     }
 
-    /// Whether the adversary can send to it.
-    pub(super) fn is_reached(&self, asn: Asn) -> bool {
-        self.ases().any(|corrupt| corrupt != asn && self.is_corrupt(corrupt) && self.has_session(corrupt, asn))
-    }
-
     /// Whether it verifies what it receives.
     pub(super) fn is_verifier(&self, asn: Asn) -> bool {
         matches!(self.role(asn), Role::Registered | Role::Unregistered)
+    }
+
+    /// Whether it is honest, verifies, and can be sent something by the adversary.
+    pub(super) fn takes(&self, asn: Asn) -> bool {
+        let sends = |corrupt: Asn| self.is_corrupt(corrupt) && self.has_session(corrupt, asn);
+        self.is_verifier(asn) && self.ases().any(sends)
     }
 }
