@@ -37,6 +37,19 @@ impl Hop {
             _ => (self.signature, None),
         }
     }
+
+    fn octets(&self) -> HopOctets {
+        HopOctets {
+            signer: self.signer,
+            skipped: self.skipped.len(),
+            prepend: self.prepend,
+            expired: self.expired,
+            bitmap: self.bitmap,
+            leaf: self.leaf,
+            shape: self.shape,
+            signature: self.signature,
+        }
+    }
 }
 
 pub(super) type ChainId = usize;
@@ -472,17 +485,7 @@ impl Search<'_> {
             return Some(id);
         }
         let content = self.content(self.format.version, chain, list, &hop)?;
-        let octets = HopOctets {
-            signer: hop.signer,
-            skipped: hop.skipped.len(),
-            prepend: hop.prepend,
-            expired: hop.expired,
-            bitmap: hop.bitmap,
-            leaf: hop.leaf,
-            shape: hop.shape,
-            signature: hop.signature,
-        };
-        let octets = self.format.signs(Field::Octets, octets);
+        let octets = self.format.signs(Field::Octets, hop.octets());
         let hash = self.terms.id(Term::Chain { content, octets });
         let before = &self.chains[chain];
         let added = Chain {
@@ -505,6 +508,7 @@ impl Search<'_> {
         Some(id)
     }
 
+    /// The verifier's rules but those of signature and times.
     fn is_allowed(&self, chain: ChainId, list: PrefixSet, hop: &Hop) -> bool {
         let before = &self.chains[chain];
         let is_keys = match self.turn(chain) {
