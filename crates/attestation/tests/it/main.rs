@@ -6,6 +6,7 @@ mod aggregates;
 mod attacks;
 mod bounds;
 mod burst;
+mod chain_model;
 mod chains;
 mod ed25519_rule;
 mod encoding;
