@@ -13,7 +13,7 @@ use wayleave_core::{Asn, Prefix};
 use wayleave_lab::bird::Bird;
 use wayleave_lab::demo::exchange::RoleProcess;
 use wayleave_lab::demo::http;
-use wayleave_lab::demo::layout::Software::{self, Frr as AnFrr};
+use wayleave_lab::demo::layout::Software;
 use wayleave_lab::frr::Frr;
 use wayleave_lab::netns::{Network, NetworkNamespace, enter_for_test, skipped};
 use wayleave_lab::process::wait_until;
@@ -23,10 +23,15 @@ use wayleave_lab::table::{Announcement, Router};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The routers' addresses, and those that the proxy has for each.
-const [LEFT, RIGHT, FOR_LEFT, FOR_RIGHT]: [Ipv4Addr; 4] = [lan(1), lan(2), lan(11), lan(12)];
+const LEFT: Ipv4Addr = lan(1);
+const RIGHT: Ipv4Addr = lan(2);
+const FOR_LEFT: Ipv4Addr = lan(11);
+const FOR_RIGHT: Ipv4Addr = lan(12);
 const STATUS: &str = "127.0.0.1:8485";
-const [LEFT_PASSWORD, RIGHT_PASSWORD]: [&str; 2] = ["left-Side7", "right+Side8"];
-const [LEFT_AS, RIGHT_AS]: [u32; 2] = [64_501, 64_502];
+const LEFT_PASSWORD: &str = "left-Side7";
+const RIGHT_PASSWORD: &str = "right+Side8";
+const LEFT_AS: u32 = 64_501;
+const RIGHT_AS: u32 = 64_502;
 
 const fn lan(host: u8) -> Ipv4Addr {
     Ipv4Addr::new(192, 0, 2, host)
@@ -66,7 +71,7 @@ impl Lan {
         let state = self.network.state();
         match software {
             Software::Bird => Box::new(Bird::with_config(&self.routers.bird, at.clone(), config, state)),
-            AnFrr => Box::new(Frr::with_config(&self.routers.frr, at.clone(), config, state)),
+            Software::Frr => Box::new(Frr::with_config(&self.routers.frr, at.clone(), config, state)),
         }
     }
 
@@ -151,10 +156,8 @@ fn proxied(lan: &Lan, [left, right]: [Software; 2], listens: bool) {
     let of = |side: &str| format!("password_file = \"{side}.password\", ttl_security = true");
     let protected = attest(&of("left"), &format!("asn = {RIGHT_AS}, {}", of("right")));
     let name = |side: &str, software: Software| format!("{side}-{software:?}-{listens}").to_lowercase();
-    let left_config =
-        || config(&name("left", left), (LEFT_AS, LEFT), (RIGHT_AS, FOR_LEFT), !listens);
-    let right_config =
-        || config(&name("right", right), (RIGHT_AS, RIGHT), (LEFT_AS, FOR_RIGHT), !listens);
+    let left_config = || config(&name("left", left), (LEFT_AS, LEFT), (RIGHT_AS, FOR_LEFT), !listens);
+    let right_config = || config(&name("right", right), (RIGHT_AS, RIGHT), (LEFT_AS, FOR_RIGHT), !listens);
     let at_left = || lan.router(left, &lan.left, left_config().protected(Some(LEFT_PASSWORD), true));
     let at_right = || lan.router(right, &lan.right, right_config().protected(Some(RIGHT_PASSWORD), true));
 
@@ -178,8 +181,7 @@ fn proxied(lan: &Lan, [left, right]: [Software; 2], listens: bool) {
 
     // A router without a password, and one that is told of none.
     let mut wrong_left = lan.router(left, &lan.left, left_config().protected(None, true));
-    let (place, counter) =
-        if listens { (&lan.proxy, "TCPMD5NotFound") } else { (&lan.left, "TCPMD5Unexpected") };
+    let (place, counter) = if listens { (&lan.proxy, "TCPMD5NotFound") } else { (&lan.left, "TCPMD5Unexpected") };
     let before = dropped(place, counter);
     wrong_left.start().expect("left starts");
     drops(place, counter, before, || lan.log());
@@ -225,16 +227,16 @@ fn proxied(lan: &Lan, [left, right]: [Software; 2], listens: bool) {
 fn routers_keep_their_protection_when_an_attesting_proxy_listens_between_them() {
     let test = "routers_keep_their_protection_when_an_attesting_proxy_listens_between_them";
     let Some(lan) = Lan::new(test) else { return };
-    proxied(&lan, [Software::Bird, AnFrr], true);
-    proxied(&lan, [AnFrr, Software::Bird], true);
+    proxied(&lan, [Software::Bird, Software::Frr], true);
+    proxied(&lan, [Software::Frr, Software::Bird], true);
 }
 
 #[test]
 fn routers_keep_their_protection_when_an_attesting_proxy_connects_to_them() {
     let test = "routers_keep_their_protection_when_an_attesting_proxy_connects_to_them";
     let Some(lan) = Lan::new(test) else { return };
-    proxied(&lan, [Software::Bird, AnFrr], false);
-    proxied(&lan, [AnFrr, Software::Bird], false);
+    proxied(&lan, [Software::Bird, Software::Frr], false);
+    proxied(&lan, [Software::Frr, Software::Bird], false);
 }
 
 /// A member's configuration with keys that `wayleave` makes, and parties that do not answer.
@@ -269,7 +271,8 @@ fn a_members_router_keeps_its_protection() {
     let listens = format!("listen = \"{FOR_LEFT}:179\"\naddress = \"{LEFT}\"");
     let connects = format!("connect = \"{}\"", SocketAddr::from((LEFT, 179)));
     let route: Prefix = "198.51.100.0/24".parse().expect("a prefix");
-    for (software, way) in [(Software::Bird, &listens), (AnFrr, &listens), (Software::Bird, &connects), (AnFrr, &connects)]
+    for (software, way) in
+        [(Software::Bird, &listens), (Software::Frr, &listens), (Software::Bird, &connects), (Software::Frr, &connects)]
     {
         let passive = way == &connects;
         let site = |name: &str| {
