@@ -97,6 +97,7 @@ pub fn show(command: &Show) -> Outcome {
                 "address",
                 "received",
                 "announced",
+                "protection",
                 "last_end",
             ],
         ),
@@ -131,10 +132,12 @@ fn status(mut value: Value) -> String {
             serde_json::json!({
                 "pair": pair["name"], "inside": end("inside"), "outside": end("outside"), "offered": pair["offered"],
                 "in": pair["outside"]["received"], "out": pair["inside"]["received"],
+                "inside_protection": pair["inside"]["protection"], "outside_protection": pair["outside"]["protection"],
             })
         })
         .collect();
-    format!("{}\n{}", fields(&value), objects(&rows, &["pair", "inside", "outside", "offered", "in", "out"]))
+    let columns = ["pair", "inside", "outside", "offered", "in", "out", "inside_protection", "outside_protection"];
+    format!("{}\n{}", fields(&value), objects(&rows, &columns))
 }
 
 /// A row of `show peers`.
@@ -277,6 +280,15 @@ mod tests {
         let text = status(json!({ "parties": [true, false], "batch": 7 }));
         assert_eq!(text, "batch    7\nparties  party 1: up, party 2: down\n");
         assert_eq!(status(json!({ "other_party": true })), "peer party  up\n");
+    }
+
+    #[test]
+    fn a_status_names_the_protection_of_each_end_of_a_pair() {
+        let end = |protection: &str| json!({ "asn": 64500, "state": "Established", "protection": protection });
+        let pair = json!({ "name": "a", "inside": end("none"), "outside": end("TCP MD5, TTL security (1 hop)") });
+        let text = status(json!({ "pairs": [pair] }));
+        assert!(text.contains("INSIDE PROTECTION  OUTSIDE PROTECTION"), "{text}");
+        assert!(text.trim_end().ends_with("none               TCP MD5, TTL security (1 hop)"), "{text}");
     }
 
     #[test]
