@@ -76,9 +76,9 @@ pub struct Net {
     pub events: Vec<(usize, Event)>,
     /// What went over each link, either way, by the end that sent it.
     pub seen: BTreeMap<At, Vec<u8>>,
-    /// Few-time counts become durable at once.
+    /// Slots of few-time keys become durable at once.
     pub durable: bool,
-    /// Those that wait: proxy, id, key and limit.
+    /// Those that were to become so: proxy, id, key and slot.
     pub persists: Vec<(usize, u64, Vec<u8>, u64)>,
     links: Vec<(At, At)>,
     wires: Vec<Wire>,
@@ -158,6 +158,7 @@ impl Net {
             }
         }
         for proxy in 0..self.proxies.len() {
+            self.tell(proxy, Input::ClockSynchronised(true));
             for place in 0..self.proxies[proxy].pairs() {
                 self.tell(proxy, Input::Pair(place, session_pair::Input::Start));
             }
@@ -398,8 +399,8 @@ impl Net {
                     let done = job.run();
                     self.proxies[proxy].handle(Input::JobDone(done), self.now);
                 }
-                Output::Persist(Reserve { id, public, limit }) => {
-                    self.persists.push((proxy, id, public, limit));
+                Output::Persist(Reserve { id, public, slot }) => {
+                    self.persists.push((proxy, id, public, slot));
                     if self.durable {
                         self.proxies[proxy].handle(Input::Persisted(id), self.now);
                     }

@@ -19,7 +19,7 @@ use wayleave_runtime::store::{FileStore, Store};
 use crate::config::attest::{AttestFile, EndSection};
 use crate::failure::{Failure, Outcome};
 use crate::roles::Events;
-use crate::roles::attestation::{self, KEYS_EXHAUSTED, count};
+use crate::roles::attestation::{self, KEYS_EXHAUSTED, slot_record};
 use crate::roles::peer_tcp::{Endpoint, PeerTcp, TcpInput};
 
 /// How long NOTIFICATIONs may take to leave at shutdown.
@@ -127,10 +127,10 @@ impl Io<Proxy> for ProxyIo {
                 }
             }
             Output::Job(job) => attestation::work(move || Input::JobDone(job.run()), &self.events),
-            Output::Persist(Reserve { id, public, limit }) => {
+            Output::Persist(Reserve { id, public, slot }) => {
                 let events = self.events.clone();
                 let durable = move || drop(events.blocking_send(Event::Input(Input::Persisted(id))));
-                self.store.submit(vec![count(public, limit)], Box::new(durable))?;
+                self.store.submit(vec![slot_record(public, slot)], Box::new(durable))?;
             }
             Output::Event(event) => self.report(event),
         }
@@ -249,10 +249,9 @@ impl ProxyIo {
                 );
                 None
             }
-            ProxyEvent::Process(ProcessEvent::KeyEnds(left)) => {
-                attestation::log_key_ends(left.suite, left.left, left.of);
-                Some(json!({ "event": "key ends", "suite": left.suite.name(), "left": left.left, "of": left.of }))
-            }
+            ProxyEvent::Process(ProcessEvent::KeyEnds(end)) => Some(attestation::log_key_ends(end)),
+            ProxyEvent::Process(ProcessEvent::KeyWaits(wait)) => Some(attestation::log_key_waits(wait)),
+            ProxyEvent::Process(ProcessEvent::KeySigns(suite)) => Some(attestation::log_key_signs(suite)),
             ProxyEvent::Route { pair, event: RouteEvent::Failed { task, routes } } => {
                 let name = &self.names[pair];
                 error!(
