@@ -30,8 +30,8 @@ pub struct AttestationConfig {
     pub settings: MemberAttestationConfig,
     /// The keys of the member's AS.
     pub key_ring: KeyRing,
-    /// By encoded public key, how many signatures a few-time key may have made before this start.
-    pub signatures_used: HashMap<Vec<u8>, u64>,
+    /// By encoded public key, the last slot of time in which a few-time key may have signed before this start.
+    pub slots_seen: HashMap<Vec<u8>, u64>,
     /// What is known of the origins of routes.
     pub view: Arc<View>,
 }
@@ -64,8 +64,11 @@ pub enum Input {
     View(Arc<View>),
     /// A job of [`Output::Job`] has run.
     JobDone(JobResult),
-    /// The counter of [`Output::PersistSignatures`] is durable.
-    SignaturesPersisted(u64),
+    /// The slot of [`Output::PersistSlot`] is durable.
+    SlotPersisted(u64),
+    /// Whether the system says that the wall clock is synchronised; to be repeated every second or so, where keys are few-time
+    /// keys.
+    ClockSynchronised(bool),
 }
 
 /// What the proxy asks its driver to do.
@@ -93,12 +96,12 @@ pub enum Output {
     Event(MemberEvent),
     /// Run this on any thread, then give [`Input::JobDone`].
     Job(Job),
-    /// Make durable that the few-time key `public` may have signed with every index below `limit`, then give
-    /// [`Input::SignaturesPersisted`].
-    PersistSignatures {
+    /// Make durable that the few-time key `public` may have signed in every slot of time up to `slot`, then give
+    /// [`Input::SlotPersisted`].
+    PersistSlot {
         id: u64,
         public: Vec<u8>,
-        limit: u64,
+        slot: u64,
     },
     AttestationEvent(MemberAttestationEvent),
 }
@@ -125,8 +128,8 @@ impl MemberProxy {
     ) -> Self {
         let validates = attestation.is_some();
         let member = Member::new(MemberConfig { validates, ..config }, policy, signing, seed, stored, now);
-        let attestation = attestation.map(|AttestationConfig { settings, key_ring, signatures_used, view }| {
-            let mut attestation = MemberAttestation::new(settings, key_ring, &signatures_used, now);
+        let attestation = attestation.map(|AttestationConfig { settings, key_ring, slots_seen, view }| {
+            let mut attestation = MemberAttestation::new(settings, key_ring, &slots_seen, now);
             attestation.handle(attestation::Input::View(view), now);
             attestation
         });
@@ -240,8 +243,8 @@ impl MemberProxy {
                 MemberInput::Findings { handle: Handle(id), findings: findings.into_iter().map(finding).collect() }
             }
             attestation::Output::Job(job) => return Some(Output::Job(job)),
-            attestation::Output::Persist(Reserve { id, public, limit }) => {
-                return Some(Output::PersistSignatures { id, public, limit });
+            attestation::Output::Persist(Reserve { id, public, slot }) => {
+                return Some(Output::PersistSlot { id, public, slot });
             }
             attestation::Output::Event(event) => return Some(Output::AttestationEvent(event)),
         };
@@ -266,7 +269,10 @@ impl Machine for MemberProxy {
             Input::AttestationPolicy(policy) => return self.attest(attestation::Input::Policy(policy)),
             Input::View(view) => return self.attest(attestation::Input::View(view)),
             Input::JobDone(done) => return self.attest(attestation::Input::JobDone(done)),
-            Input::SignaturesPersisted(id) => return self.attest(attestation::Input::Persisted(id)),
+            Input::SlotPersisted(id) => return self.attest(attestation::Input::Persisted(id)),
+            Input::ClockSynchronised(is_synchronised) => {
+                return self.attest(attestation::Input::ClockSynchronised(is_synchronised));
+            }
         };
         self.member.handle(input, now);
     }

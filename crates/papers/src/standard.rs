@@ -44,6 +44,18 @@ struct Standard {
 struct Node {
     ring: KeyRing,
     leaf: Leaf,
+    /// The slot in which a few-time key signs.
+    slot: u64,
+}
+
+impl Node {
+    /// A scheme has no clock: the next slot of a few-time key comes when the one before is spent.
+    fn advance_slot(&mut self) {
+        for pair in self.ring.pairs.iter_mut().filter(|pair| pair.key.left_in_slot() == 0) {
+            self.slot += 1;
+            pair.key.set_slot(Some(self.slot));
+        }
+    }
 }
 
 impl Standard {
@@ -52,14 +64,14 @@ impl Standard {
         self.nodes.entry(asn).or_insert_with(|| {
             let seed = hash("wayleave/attestation/scheme/v1", &[seed.expose(), &asn.0.to_be_bytes()]);
             let mut key = suite.generate(&Secret::new(seed));
-            key.reserve(0, u64::MAX);
+            key.set_slot(Some(0));
             let public = key.public().to_vec();
             view.add_key(asn, RegisteredKey { suite: suite.id(), public, not_before: 0, not_after: u64::MAX });
             let pair = KeyPair { suite: suite.id(), key, registered: true };
             // One key of a known suite is always a leaf.
             let least = suite.strength() / 16 * 16;
             let leaf = Leaf::new(&[pair.leaf_key()], least, false).unwrap_or_else(|_| Leaf::keyless());
-            Node { ring: KeyRing { pairs: vec![pair] }, leaf }
+            Node { ring: KeyRing { pairs: vec![pair] }, leaf, slot: 0 }
         })
     }
 }
@@ -80,7 +92,9 @@ impl Scheme for Standard {
         let leaf = self.node(to).leaf.clone();
         let onward = Recipient::Neighbour(to, leaf.view());
         let speaker = Speaker { asn, prepend: 1, not_before: NOW, lifetime: DEFAULT_LIFETIME };
-        let ring = &mut self.node(asn).ring;
+        let node = self.node(asn);
+        node.advance_slot();
+        let ring = &mut node.ring;
         let attested = if received.is_empty() {
             let origination = Origination { prefixes: &announcement.prefixes, sequence: 1 };
             sign::originate(&origination, &speaker, ring, onward)

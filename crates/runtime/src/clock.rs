@@ -40,9 +40,28 @@ pub fn unix_now() -> UnixTime {
     UnixTime(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
+/// A time in seconds since 1970, as people read it.
+#[must_use]
+pub fn utc(secs: u64) -> String {
+    let secs = i64::try_from(secs).unwrap_or(i64::MAX);
+    match time::OffsetDateTime::from_unix_timestamp(secs) {
+        Ok(at) => {
+            let (hour, minute, second) = at.to_hms();
+            format!("{} {hour:02}:{minute:02}:{second:02} UTC", at.date())
+        }
+        Err(_) => format!("second {secs} since 1970"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_readable() {
+        assert_eq!(utc(1_700_000_000), "2023-11-14 22:13:20 UTC");
+        assert_eq!(utc(u64::MAX), format!("second {} since 1970", i64::MAX));
+    }
 
     #[test]
     fn a_deadline_of_now_is_not_in_the_future() {

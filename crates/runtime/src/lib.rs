@@ -10,6 +10,7 @@ pub mod frames;
 pub mod http;
 pub mod huge_pages;
 pub mod identity;
+pub mod kernel_clock;
 pub mod links;
 pub mod logs;
 pub mod packets;

@@ -73,7 +73,9 @@ pub enum StoreError {
     #[error("{0}: {1}; check that the folder exists and that this user may write there")]
     Denied(PathBuf, io::Error),
     /// The file was damaged from outside.
-    #[error("{0} is damaged ({1}); move it away and start again: members send again the routes that a party lost")]
+    #[error(
+        "{0} is damaged ({1}); check that this machine's clock is right, move the file away and start again: routes come again from members, and few-time keys wait for a slot of time that was never used"
+    )]
     Damaged(PathBuf, String),
     #[error("{0}: the write queue is full ({QUEUE} batches); the disk is too slow or fails")]
     Busy(PathBuf),

@@ -38,7 +38,7 @@ pub enum Use {
 /// The position of a hash in a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Address {
-    /// The level of trees: 0 signs messages, 1 signs the roots of level 0.
+    /// The level of trees: 0 signs messages, each further one the roots of the level below.
     pub layer: u8,
     /// Which tree of its level.
     pub tree: u64,

@@ -62,7 +62,7 @@ impl Winternitz {
 /// Which tree of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TreeId {
-    /// 0 signs messages, 1 the roots of 0.
+    /// 0 signs messages, each further layer the roots of the one below.
     pub layer: u8,
     /// Its number among the trees of its layer.
     pub tree: u64,
@@ -115,21 +115,49 @@ impl Seeds {
 }
 
 /// All nodes of a tree.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Tree {
     height: u32,
     /// The leaves, then level by level to the root.
     nodes: Vec<Node>,
 }
 
-impl Tree {
-    /// Makes the tree: `2^height` key pairs, all chains walked to their ends.
+/// The leaves of a tree, made some at a time.
+#[derive(Clone, Debug)]
+pub struct Leaves {
+    winternitz: Winternitz,
+    tree_id: TreeId,
+    height: u32,
+    nodes: Vec<Node>,
+}
+
+impl Leaves {
+    /// None yet, of `2^height`.
     #[must_use]
-    pub fn new(seeds: &Seeds, winternitz: Winternitz, tree_id: TreeId, height: u32) -> Self {
-        let mut nodes = Vec::with_capacity(2 << height);
-        for first in (0..1u32 << height).step_by(GROUP as usize) {
-            let pairs = first..(first + GROUP).min(1 << height);
-            let starts = seeds.starts(tree_id, pairs.clone(), winternitz.chains());
+    pub fn new(winternitz: Winternitz, tree_id: TreeId, height: u32) -> Self {
+        Self { winternitz, tree_id, height, nodes: Vec::with_capacity(2 << height) }
+    }
+
+    /// The tree that they belong to.
+    #[must_use]
+    pub fn tree_id(&self) -> TreeId {
+        self.tree_id
+    }
+
+    /// Whether all are made.
+    #[must_use]
+    pub fn are_complete(&self) -> bool {
+        self.nodes.len() >> self.height == 1
+    }
+
+    /// Makes the next `count`, or as many as there are to be made: all chains of each walked to their ends.
+    pub fn grow(&mut self, seeds: &Seeds, count: u32) {
+        let Self { winternitz, tree_id, height, nodes } = self;
+        let begin = nodes.len() as u32;
+        let end = begin.saturating_add(count).min(1 << *height);
+        for first in (begin..end).step_by(GROUP as usize) {
+            let pairs = first..(first + GROUP).min(end);
+            let starts = seeds.starts(*tree_id, pairs.clone(), winternitz.chains());
             let walks: Vec<Walk<'_>> = pairs
                 .clone()
                 .flat_map(|pair| (0..winternitz.chains() as u32).map(move |chain| [pair, chain, 0]))
@@ -153,6 +181,21 @@ impl Tree {
                 .collect();
             nodes.extend(hash_all(&jobs));
         }
+    }
+}
+
+impl Tree {
+    /// Makes the tree: `2^height` key pairs.
+    #[must_use]
+    pub fn new(seeds: &Seeds, winternitz: Winternitz, tree_id: TreeId, height: u32) -> Self {
+        Self::over(seeds, Leaves::new(winternitz, tree_id, height))
+    }
+
+    /// Makes the tree over leaves, those first that are still to be made.
+    #[must_use]
+    pub fn over(seeds: &Seeds, mut leaves: Leaves) -> Self {
+        leaves.grow(seeds, u32::MAX);
+        let Leaves { tree_id, height, mut nodes, .. } = leaves;
         let mut below = 0;
         for level in 1..=height {
             let pairs: Vec<[Node; 2]> = nodes[below..].as_chunks::<2>().0.to_vec();
@@ -288,6 +331,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn leaves_made_some_at_a_time_are_those_that_are_made_at_once() {
+        let seeds = Seeds { secret: Secret::new([1; NODE]), public: PublicSeed::new(&[2; NODE]) };
+        let (winternitz, tree_id) = (Winternitz { bits: 4 }, TreeId { layer: 1, tree: 9 });
+        let mut leaves = Leaves::new(winternitz, tree_id, 6);
+        for _ in 0..4 {
+            assert!(!leaves.are_complete());
+            leaves.grow(&seeds, 19);
+        }
+        assert!(leaves.are_complete());
+        assert_eq!(Tree::over(&seeds, leaves).nodes, Tree::new(&seeds, winternitz, tree_id, 6).nodes);
     }
 
     #[test]

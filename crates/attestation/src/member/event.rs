@@ -61,6 +61,9 @@ pub enum Input {
     JobDone(JobResult),
     /// The reserve with this id is durable.
     Persisted(u64),
+    /// Whether the system says that the wall clock is synchronised; to be repeated every second or so. Until the first time it
+    /// is not.
+    ClockSynchronised(bool),
 }
 
 /// The verdict on a route to one prefix, and what policy makes of it.

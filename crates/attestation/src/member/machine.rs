@@ -45,12 +45,12 @@ pub struct MemberAttestation {
 }
 
 impl MemberAttestation {
-    /// No member set and no route yet. `ring` holds the AS's keys, `used` by encoded public key how often a few-time key
-    /// may have signed before this start.
+    /// No member set and no route yet. `ring` holds the AS's keys, `seen` by encoded public key the last slot of
+    /// time in which a few-time key may have signed before this start.
     #[must_use]
-    pub fn new(config: MemberAttestationConfig, ring: KeyRing, used: &HashMap<Vec<u8>, u64>, now: Now) -> Self {
+    pub fn new(config: MemberAttestationConfig, ring: KeyRing, seen: &HashMap<Vec<u8>, u64>, now: Now) -> Self {
         let mut member = Self {
-            pipeline: Pipeline::new(config.pipeline, ring, used, now),
+            pipeline: Pipeline::new(config.pipeline, ring, seen, now),
             max_octets: config.max_octets,
             directories: Directories::default(),
             announced: SigningQueue::new(),
@@ -187,13 +187,17 @@ impl MemberAttestation {
     }
 
     fn on_signing_done(&mut self, results: SigningResults) {
+        self.pipeline.signing_done(&results);
         let SigningResults { groups, failed, checked_until, .. } = results;
-        self.pipeline.signing = false;
         groups.into_iter().for_each(|signed| self.on_signed(signed, &checked_until));
         self.withdraw_failed(&failed);
         self.on_failed("signing", failed);
         self.announced.end_job();
         self.reserve();
+        if self.announced.routes.waiting() == 0 {
+            // More of the routes that wait for a key are tried where no other is queued.
+            self.queue_unreserved(self.pipeline.keys.few_time.more_room(self.pipeline.now.unix));
+        }
         if self.announced.routes.waiting() == 0 {
             // What few-time keys need next is made in the background, where no route waits to be signed.
             self.outputs.extend(self.pipeline.keys_ahead_job(OWN_ROUTER).map(Output::Job));
@@ -294,7 +298,7 @@ impl MemberAttestation {
                 let announced = routes.clone();
                 self.outputs.push_back(Output::Announce { withdrawn: Vec::new(), announced, attributes, under });
             }
-            // Queued again once the reserve is durable; until then what was announced before stands.
+            // Queued again when a slot of time has come; until then what was announced before stands.
             None if matches!(outcome, SigningOutcome::NotReserved) => {}
             None => self.withdraw(routes.clone()),
         }
@@ -344,17 +348,37 @@ impl MemberAttestation {
         self.check_announced_again();
     }
 
-    /// Asks for reserves of few-time signatures to be made durable, and reports keys that will end.
+    /// Asks for slots of few-time keys to be made durable, and reports what operators should know of such keys.
     fn reserve(&mut self) {
-        let (reserves, ending) = self.pipeline.reserve();
-        ending.into_iter().for_each(|event| self.notify(MemberAttestationEvent::Process(event)));
+        let (reserves, events) = self.pipeline.reserve();
+        events.into_iter().for_each(|event| self.notify(MemberAttestationEvent::Process(event)));
         self.outputs.extend(reserves.into_iter().map(Output::Persist));
     }
 
     fn on_persisted(&mut self, id: u64) {
-        if self.pipeline.keys.persisted(id) {
-            self.announced.queue_unreserved();
+        if self.pipeline.keys.few_time.persisted(id, self.pipeline.now.unix) {
+            self.queue_unreserved(self.pipeline.keys.few_time.room(self.pipeline.now.unix));
         }
+    }
+
+    fn on_clock(&mut self, is_synchronised: bool) {
+        if self.pipeline.keys.few_time.set_synchronised(is_synchronised, self.pipeline.now) {
+            self.reserve();
+        }
+    }
+
+    /// Tries routes again that waited until a key may sign, where one may now.
+    fn on_slot(&mut self) {
+        let room = self.pipeline.keys.few_time.take_retry(self.pipeline.now.unix);
+        self.queue_unreserved(room);
+        self.reserve();
+    }
+
+    /// Queues as many routes that wait until a key may sign as one can sign for.
+    fn queue_unreserved(&mut self, room: Option<usize>) {
+        let Some(room) = room else { return };
+        let queued = self.announced.queue_unreserved(room);
+        self.pipeline.keys.few_time.retried(queued == room);
     }
 
     /// Queues the routes that are due.
@@ -399,12 +423,14 @@ impl Machine for MemberAttestation {
             Input::Policy(policy) => self.on_policy(policy),
             Input::JobDone(result) => self.on_job_done(result),
             Input::Persisted(id) => self.on_persisted(id),
+            Input::ClockSynchronised(is_synchronised) => self.on_clock(is_synchronised),
         }
     }
 
     fn handle_timeout(&mut self, now: Now) {
         self.on_now(now);
         self.queue_due();
+        self.on_slot();
     }
 
     fn poll(&mut self) -> Option<Output> {

@@ -8,10 +8,10 @@ use wayleave_core::{Asn, Prefix, UnixTime};
 use super::event::RouteId;
 use super::machine::MemberAttestation;
 use super::received::opened;
-use crate::pipeline::Counts;
 use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, outcome_words, reason};
 use crate::pipeline::jobs::{SigningOutcome, carried_octets};
 use crate::pipeline::policy::VerdictClass;
+use crate::pipeline::{Counts, FewTimeStatus};
 use crate::report::Broken;
 
 /// The state of a member's attestation.
@@ -26,6 +26,8 @@ pub struct Status {
     pub members: [usize; 2],
     /// Why our clock is in doubt, if it is.
     pub clock: &'static str,
+    /// How each few-time key stands.
+    pub few_time_keys: Vec<FewTimeStatus>,
 }
 
 /// What is proved of a received route.
@@ -71,7 +73,9 @@ impl MemberAttestation {
             [newest.tree.asns().filter(attests).count(), newest.tree.asns().count()]
         });
         let waiting = [self.received.waiting(), self.announced.routes.waiting()];
-        Status { classes, waiting, counts: self.counts, members, clock: clock_words(self.pipeline.doubt) }
+        let clock = clock_words(self.pipeline.doubt);
+        let few_time_keys = self.pipeline.few_time_keys();
+        Status { classes, waiting, counts: self.counts, members, clock, few_time_keys }
     }
 
     /// Why verdicts may be wrong: this machine's clock is in doubt. Cheap, to be queried often.

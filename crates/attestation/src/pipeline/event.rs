@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use wayleave_bgp::Nlri;
 
-use super::keys::SignaturesLeft;
+use super::keys::{KeyEnd, KeyWait};
 use super::policy::VerdictClass;
 use crate::SuiteId;
 use crate::clock_doubt::ClockDoubt;
@@ -22,7 +22,7 @@ pub enum RouteEvent {
     NotExtended { routes: Vec<Nlri>, error: AttestationError },
     /// Routes were not sent: the shortest attestation has `need` octets, too many for the target.
     TooLong { routes: Vec<Nlri>, need: usize },
-    /// Routes were not sent: no key has a signature left.
+    /// Routes were not sent: the lives of all keys are over.
     Exhausted { routes: Vec<Nlri> },
     /// Routes were not sent: what the key of this suite signed did not verify. They are tried again later.
     Faulty { routes: Vec<Nlri>, suite: SuiteId },
@@ -33,8 +33,12 @@ pub enum RouteEvent {
 /// What concerns the whole process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ProcessEvent {
-    /// A few-time key has few signatures left: the operator must make another. Comes once for each step down.
-    KeyEnds(SignaturesLeft),
+    /// A few-time key's life ends soon: the operator must make another. Comes once for each step down.
+    KeyEnds(KeyEnd),
+    /// Routes wait for a few-time key. Comes once for each reason.
+    KeyWaits(KeyWait),
+    /// It signs again.
+    KeySigns(SuiteId),
     /// Somebody set the wall clock by so many seconds: everything is validated and signed again.
     ClockStepped(i64),
     /// Most origins disagree with this machine's clock; `None`: no longer.

@@ -6,6 +6,7 @@ use wayleave_core::{Asn, Prefix};
 
 use super::Pipeline;
 use super::jobs::{SigningOutcome, carried};
+use super::keys::FewTimeStatus;
 use crate::SuiteId;
 use crate::clock_doubt::ClockDoubt;
 use crate::leaf::Tree;
@@ -41,10 +42,10 @@ pub struct OwnKey {
     pub sign: String,
     /// Whether the trust anchor vouches for it.
     pub registered: bool,
-    /// The next index of a few-time key.
-    pub next_index: Option<u64>,
-    /// Signatures that it may still make.
+    /// Signatures that a few-time key may still make in the slot of time that it is.
     pub left: Option<u64>,
+    /// When a few-time key's life ends, in seconds since 1970.
+    pub ends: Option<u64>,
     /// What makes a change count.
     pub reload: &'static str,
 }
@@ -158,8 +159,8 @@ pub(crate) fn outcome_words(outcome: &SigningOutcome) -> String {
         SigningOutcome::AsReceived => "sent on without an attestation of ours".to_owned(),
         SigningOutcome::NotExtended(error) => format!("sent on without our hop: {error}"),
         SigningOutcome::TooLong { need } => format!("not sent: the attestation of {need} octets is too long"),
-        SigningOutcome::NotReserved => "waits until the key's next signatures are recorded on disk".to_owned(),
-        SigningOutcome::Exhausted => "not sent: the keys are exhausted".to_owned(),
+        SigningOutcome::NotReserved => "waits for a slot of time in which the key may sign".to_owned(),
+        SigningOutcome::Exhausted => "not sent: the lives of the keys are over".to_owned(),
         SigningOutcome::Faulty(suite) => format!("not sent: what the key of {suite} signs does not verify"),
         SigningOutcome::Refused { class, report } => {
             format!("{}, and not announced by policy: {}", class.name(), reason(report))
@@ -187,23 +188,24 @@ impl<K: Ord + Copy> Pipeline<K> {
     /// The public parts of the keys that sign.
     pub(crate) fn own_keys(&self) -> Vec<OwnKey> {
         let ring = self.ring();
-        let own = ring.pairs.iter().enumerate().map(|(index, pair)| OwnKey {
-            of: "attestations",
-            suite: pair.suite.name(),
-            sign: pair.leaf_key().key.iter().map(|octet| format!("{octet:02x}")).collect(),
-            registered: pair.registered,
-            next_index: pair.key.next_index(),
-            left: self.keys.left(index, pair).map(|left| left.left),
-            reload: "restart",
+        let own = ring.pairs.iter().map(|pair| {
+            let slots = pair.key.slots();
+            OwnKey {
+                of: "attestations",
+                suite: pair.suite.name(),
+                sign: pair.leaf_key().key.iter().map(|octet| format!("{octet:02x}")).collect(),
+                registered: pair.registered,
+                left: slots.map(|_| pair.key.left_in_slot()),
+                ends: slots.map(|slots| slots.end()),
+                reload: "restart",
+            }
         });
         own.collect()
     }
 
-    /// The least share of a few-time key's signatures that is left, from 0 to 1; `None` without such a key.
-    pub(crate) fn few_time_left(&self) -> Option<f64> {
-        let ring = self.ring();
-        let left = ring.pairs.iter().enumerate().filter_map(|(index, pair)| self.keys.left(index, pair));
-        left.map(|left| left.share()).reduce(f64::min)
+    /// How each few-time key stands.
+    pub(crate) fn few_time_keys(&self) -> Vec<FewTimeStatus> {
+        self.keys.few_time.status(self.now.unix)
     }
 
     /// Why verdicts may be wrong: this machine's clock is in doubt.

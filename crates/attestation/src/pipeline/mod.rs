@@ -22,9 +22,12 @@ use wayleave_crypto::secret::Seed;
 pub use self::counts::Counts;
 pub use self::event::{ProcessEvent, RouteEvent};
 pub use self::jobs::{Job, JobResult};
-use self::jobs::{JobKind, PeerReports, RouteGroup, RouteSigner, SigningJob, Validated, ValidationJob, Validator};
-use self::keys::SigningKeys;
-pub use self::keys::{Reserve, SignaturesLeft};
+use self::jobs::{
+    JobKind, PeerReports, RouteGroup, RouteSigner, SigningJob, SigningOutcome, SigningResults, Validated,
+    ValidationJob, Validator,
+};
+pub use self::keys::{FewTimeStatus, KeyEnd, KeyWait, Reserve, WaitReason};
+use self::keys::{KeyNews, SigningKeys};
 use self::policy::Policy;
 use self::queue::RevalidationSchedule;
 use crate::clock::{stepped, wake};
@@ -77,12 +80,12 @@ pub(crate) struct Pipeline<K> {
 }
 
 impl<K: Ord + Copy> Pipeline<K> {
-    /// `used`: by encoded public key, how often a few-time key may have signed before this start.
-    pub(crate) fn new(config: PipelineConfig, ring: KeyRing, used: &HashMap<Vec<u8>, u64>, now: Now) -> Self {
+    /// `seen`: by encoded public key, the last slot of time in which a few-time key may have signed before this start.
+    pub(crate) fn new(config: PipelineConfig, ring: KeyRing, seen: &HashMap<Vec<u8>, u64>, now: Now) -> Self {
         Self {
             own: config.own.clone().map(Arc::new),
             view: Arc::new(View::new(0)),
-            keys: SigningKeys::new(ring, used),
+            keys: SigningKeys::new(ring, seen, now),
             schedule: RevalidationSchedule::new(),
             clock_watch: ClockWatch::default(),
             doubt: None,
@@ -110,12 +113,14 @@ impl<K: Ord + Copy> Pipeline<K> {
     #[must_use]
     pub(crate) fn set_now(&mut self, now: Now) -> Option<ProcessEvent> {
         let before = std::mem::replace(&mut self.now, now);
+        self.keys.few_time.on_now(now);
         stepped(before, now).map(ProcessEvent::ClockStepped)
     }
 
-    /// When the next route is due, or earlier, to notice in time that somebody set the wall clock.
+    /// When the next route is due or may be tried again, or earlier, to notice in time that somebody set the wall clock.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.schedule.next().map(|due| wake(self.now, due))
+        let due = self.schedule.next().into_iter().chain(self.keys.few_time.retry()).min();
+        due.map(|due| wake(self.now, due))
     }
 
     /// Validates with what is known now. Reports go into `cache`, and come from there where they still hold.
@@ -139,6 +144,7 @@ impl<K: Ord + Copy> Pipeline<K> {
     /// Signs a burst of at most `routes` routes with the keys of now; `None` without keys. `burst`: one signature serves all,
     /// with salts from this secret.
     pub(crate) fn signer(&mut self, routes: usize, burst: Option<&Seed>) -> Option<RouteSigner> {
+        self.keys.open(self.now.unix);
         let sequence = self.keys.sequence(self.now.unix, routes);
         (!self.keys.is_empty()).then(|| RouteSigner {
             ring: self.keys.ring.clone(),
@@ -158,14 +164,22 @@ impl<K: Ord + Copy> Pipeline<K> {
         Job { source, kind: JobKind::Sign(job) }
     }
 
+    /// A signing job is done.
+    pub(crate) fn signing_done(&mut self, results: &SigningResults) {
+        self.signing = false;
+        let waits = |outcome: &SigningOutcome| matches!(outcome, SigningOutcome::NotReserved);
+        self.keys.signed(results.groups.iter().any(|signed| waits(&signed.outcome)), self.now.unix);
+    }
+
     /// The job that makes ready what few-time keys need for their next signatures; to be asked for where no route waits to be
-    /// signed. `None` without such keys.
+    /// signed. `None` where routes need no such key.
     pub(crate) fn keys_ahead_job(&mut self, source: usize) -> Option<Job> {
-        if !self.keys.are_few_time() {
+        let slots = self.keys.few_time.ahead(self.now.unix);
+        if slots.is_empty() {
             return None;
         }
         self.signing = true;
-        Some(Job { source, kind: JobKind::MakeKeysAhead(self.keys.ring.clone()) })
+        Some(Job { source, kind: JobKind::MakeKeysAhead(self.keys.ring.clone(), slots) })
     }
 
     /// Learns from reports what other ASes' clocks say of ours. An event says that the conclusion has changed.
@@ -195,10 +209,15 @@ impl<K: Ord + Copy> Pipeline<K> {
         before.origin_validity(prefix, origin) != self.view.origin_validity(prefix, origin)
     }
 
-    /// The reserves of few-time signatures that must be made durable now, well before they are used, and the keys that
-    /// will end.
+    /// The slots of few-time keys that must be made durable now, and what operators should know of such keys.
     pub(crate) fn reserve(&mut self) -> (Vec<Reserve>, Vec<ProcessEvent>) {
-        let (reserves, ending) = self.keys.reserve();
-        (reserves, ending.into_iter().map(ProcessEvent::KeyEnds).collect())
+        let (few_time, now) = (&mut self.keys.few_time, self.now.unix);
+        let events = few_time.news(now).into_iter().map(|news| match news {
+            KeyNews::Waits(wait) => ProcessEvent::KeyWaits(wait),
+            KeyNews::Signs(suite) => ProcessEvent::KeySigns(suite),
+            KeyNews::Ends(end) => ProcessEvent::KeyEnds(end),
+        });
+        let events = events.collect();
+        (few_time.due(now), events)
     }
 }

@@ -58,6 +58,9 @@ pub enum Input {
     Policy(Policy),
     /// The reserve with this id is durable.
     Persisted(u64),
+    /// Whether the system says that the wall clock is synchronised; to be repeated every second or so. Until the first time it
+    /// is not.
+    ClockSynchronised(bool),
 }
 
 #[derive(Debug)]

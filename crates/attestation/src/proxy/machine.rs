@@ -83,10 +83,10 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Makes pairs at rest. `ring` holds the AS's keys, `used` by encoded public key how often a few-time key may have
-    /// signed before this start; `seed` feeds the jitter of timers.
+    /// Makes pairs at rest. `ring` holds the AS's keys, `seen` by encoded public key the last slot of time in
+    /// which a few-time key may have signed before this start; `seed` feeds the jitter of timers.
     #[must_use]
-    pub fn new(config: ProxyConfig, ring: KeyRing, used: &HashMap<Vec<u8>, u64>, seed: u64, now: Now) -> Self {
+    pub fn new(config: ProxyConfig, ring: KeyRing, seen: &HashMap<Vec<u8>, u64>, seed: u64, now: Now) -> Self {
         let keys: Vec<LeafKey> = ring.pairs.iter().map(|pair| pair.leaf_key()).collect();
         let pairs = config.pairs.iter().enumerate().map(|(index, options)| {
             let more = match options.handover.may_take() {
@@ -113,7 +113,7 @@ impl Proxy {
         });
         let mut proxy = Self {
             pairs: pairs.collect(),
-            pipeline: Pipeline::new(config.pipeline, ring, used, now),
+            pipeline: Pipeline::new(config.pipeline, ring, seen, now),
             directories: Arc::default(),
             burst_salts: None,
             secret: None,
@@ -324,8 +324,9 @@ impl Proxy {
                 clock_news.into_iter().for_each(|event| self.notify(Event::Process(event)));
             }
             Results::Signed(targets) => {
-                self.pipeline.signing = false;
-                for SigningResults { source, groups, failed, .. } in targets {
+                for results in targets {
+                    self.pipeline.signing_done(&results);
+                    let SigningResults { source, groups, failed, .. } = results;
                     groups.into_iter().for_each(|signed| self.on_signed(source, signed));
                     self.on_failed(source, Side::Inside, failed);
                     self.pairs[source].outgoing.end_job();
@@ -386,7 +387,7 @@ impl Proxy {
             (SigningOutcome::Signed { attributes, .. }, Some(granted)) => Some(Arc::new(granted.add_to(attributes))),
             _ => outcome.sent(&group.attributes).cloned(),
         };
-        // Routes that wait for a reserve are queued again once it is durable. Until then what was sent before stands.
+        // Routes that wait for a slot of time are queued again when it has come. Until then what was sent before stands.
         let waits = matches!(outcome, SigningOutcome::NotReserved);
         for nlri in routes.iter().filter(|_| !waits) {
             pair.sessions.route(Side::Outside, *nlri, sent.clone());
@@ -424,6 +425,7 @@ impl Machine for Proxy {
             }
             Input::Policy(policy) => self.on_policy(policy),
             Input::Persisted(id) => self.on_persisted(id),
+            Input::ClockSynchronised(is_synchronised) => self.on_clock(is_synchronised),
         }
     }
 
@@ -435,6 +437,7 @@ impl Machine for Proxy {
             }
         }
         self.queue_due();
+        self.on_slot();
     }
 
     fn poll(&mut self) -> Option<Output> {

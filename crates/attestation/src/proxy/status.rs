@@ -9,10 +9,10 @@ use wayleave_core::{Asn, Prefix, UnixTime};
 
 use super::machine::Proxy;
 use super::session_pair::{SessionPair, Side};
-use crate::pipeline::Counts;
 use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, outcome_words, reason, suite_name};
 use crate::pipeline::jobs::{SigningOutcome, carried_octets};
 use crate::pipeline::policy::VerdictClass;
+use crate::pipeline::{Counts, FewTimeStatus};
 use crate::report::{Broken, Lack, Report};
 use crate::sign::AttestationError;
 
@@ -27,8 +27,8 @@ pub struct Status {
     pub counts: Counts,
     /// Why our clock is in doubt, if it is.
     pub clock: &'static str,
-    /// The least share of a few-time key's signatures that is left, from 0 to 1; nothing without such a key.
-    pub few_time_left: Option<f64>,
+    /// How each few-time key stands.
+    pub few_time_keys: Vec<FewTimeStatus>,
 }
 
 /// The state of a pair.
@@ -144,8 +144,8 @@ impl Proxy {
         });
         let pairs = pairs.collect();
         let clock = clock_words(self.pipeline.doubt);
-        let few_time_left = self.pipeline.few_time_left();
-        Status { asn: self.pipeline.config.asn, pairs, classes, counts, clock, few_time_left }
+        let few_time_keys = self.pipeline.few_time_keys();
+        Status { asn: self.pipeline.config.asn, pairs, classes, counts, clock, few_time_keys }
     }
 
     /// Why the proxy does not do all of its work, if it does not. Cheap, to be queried often.
@@ -274,8 +274,8 @@ fn short_outcome(outcome: &SigningOutcome) -> &'static str {
         }
         SigningOutcome::NotExtended(_) => "sent on without our hop",
         SigningOutcome::TooLong { .. } => "not sent: too long",
-        SigningOutcome::NotReserved => "waits until the key's next signatures are recorded on disk",
-        SigningOutcome::Exhausted => "not sent: the keys are exhausted",
+        SigningOutcome::NotReserved => "waits for a slot of time in which the key may sign",
+        SigningOutcome::Exhausted => "not sent: the lives of the keys are over",
         SigningOutcome::Faulty(_) => "not sent: the key signs wrongly",
         SigningOutcome::Refused { .. } => "not sent: rejected by policy",
     }

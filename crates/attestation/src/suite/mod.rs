@@ -8,6 +8,7 @@ pub mod rsa_key;
 
 use std::fmt;
 
+use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Secret;
 use zeroize::Zeroizing;
 
@@ -20,7 +21,7 @@ use zeroize::Zeroizing;
 pub enum SuiteId {
     /// Ed25519, verified under the cofactored rule of ZIP-215 alone and in batches.
     KcEd25519 = 1,
-    /// Stateful hash-based signatures: W-OTS under Merkle trees.
+    /// Hash-based signatures whose indices follow time: W-OTS under Merkle trees.
     KcHbs = 2,
     /// RSA-3072, one PSS signature a hop.
     KcRsa = 3,
@@ -127,7 +128,8 @@ pub trait Suite: Send + Sync {
     fn public_key_len(&self) -> usize;
     /// Bytes of the longest signature.
     fn signature_len(&self) -> usize;
-    /// Makes a key pair from a uniformly random seed; the same seed gives the same pair.
+    /// Makes a key pair from a uniformly random seed; the same seed gives the same pair. A few-time key is born in 1970, and
+    /// its life is over: such keys are for tests and benchmarks, which set slots as they like.
     fn generate(&self, seed: &Secret<32>) -> Box<dyn SuiteKey>;
     /// Checks a public key before its first use: exact length, canonical, none of the suite's weak keys. Bounded time.
     fn check_key(&self, public: &[u8]) -> Result<(), KeyRefused>;
@@ -162,22 +164,58 @@ pub trait SuiteKey: Send {
     fn private_half(&self) -> Option<Zeroizing<Vec<u8>>> {
         None
     }
-    /// Signs `message`. A few-time key counts it.
+    /// Signs `message`. A few-time key uses up an index of its slot.
     fn sign(&mut self, message: &[u8]) -> Result<Vec<u8>, SignError>;
-    /// The index of the next signature of a few-time key; `None` where a key signs without limit.
-    fn next_index(&self) -> Option<u64> {
+    /// How the signatures of a few-time key follow time; `None` where a key signs at any time.
+    fn slots(&self) -> Option<Slots> {
         None
     }
-    /// The indices with which this holder of a few-time key may sign in its whole life; `None` where a key signs without
-    /// limit, or the limit is not known.
-    fn signatures(&self) -> Option<std::ops::Range<u64>> {
-        None
+    /// Lets a few-time key sign with the indices of this slot of time, which the caller has made durable, and never again
+    /// with those of an earlier one; with `None`, and before the first call, it signs nothing.
+    fn set_slot(&mut self, _slot: Option<u64>) {}
+    /// Signatures that are left in the slot that was last set.
+    fn left_in_slot(&self) -> u64 {
+        u64::MAX
     }
-    /// Allows signatures with indices below `limit`, which the caller has made durable before this call; a few-time
-    /// key signs nothing until it is called, and skips what lies below `from` (the limit that was durable before this start).
-    fn reserve(&mut self, _from: u64, _limit: u64) {}
-    /// Computes what later signatures will need; called when nothing more urgent waits.
-    fn make_ahead(&mut self) {}
+    /// Computes what signatures in `slot` and later will need; called when nothing more urgent waits.
+    fn make_ahead(&mut self, _slot: u64) {}
+}
+
+/// How the signatures of a few-time key follow time.
+///
+/// A key's life is divided into slots, and each index belongs to one of them: whoever signs in the slot of now only, and
+/// never in one that has been signed in before, uses no index twice, whatever was forgotten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slots {
+    /// When the first begins, in seconds since 1970.
+    pub birth: u64,
+    /// How many there are.
+    pub count: u64,
+    /// Signatures that this holder of the key may make in each.
+    pub signatures: u64,
+}
+
+impl Slots {
+    /// How long each lasts.
+    pub const SECONDS: u64 = 8;
+
+    /// The slot of a time, which may lie after the last; `None` before the first.
+    #[must_use]
+    pub fn at(&self, time: UnixTime) -> Option<u64> {
+        Some(time.secs().checked_sub(self.birth)? / Self::SECONDS)
+    }
+
+    /// When a slot begins, in seconds since 1970.
+    #[must_use]
+    pub fn begin(&self, slot: u64) -> u64 {
+        self.birth.saturating_add(slot.saturating_mul(Self::SECONDS))
+    }
+
+    /// When the last one ends, in seconds since 1970.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.begin(self.count)
+    }
 }
 
 /// Why a public key or a pair was refused.
@@ -197,7 +235,7 @@ pub enum KeyRefused {
     /// A key for which the suite gives no security.
     #[error("the key is weak: {0}")]
     Weak(&'static str),
-    /// The suite's keys are not handed over: they count their signatures, and two holders would count apart.
+    /// The suite's keys are not handed over: two holders would sign with one index.
     #[error("keys of this suite are not handed over")]
     NotGranted,
     /// The private and the public half do not belong together.
@@ -208,10 +246,11 @@ pub enum KeyRefused {
 /// Why a key did not sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SignError {
-    /// The few-time key has no signature left; a new key must take its place.
-    #[error("the key has signed {0} times and may sign no more")]
+    /// The few-time key's life is over after so many slots of time; a new key must take its place.
+    #[error("all {0} slots of time in which the key may sign are over")]
     Exhausted(u64),
-    /// The next index is not durable yet.
-    #[error("signature {0} of the key is not reserved yet")]
+    /// No slot of time is set in which the key may sign, or its signatures in that slot are used up: this index is for a
+    /// later one.
+    #[error("signature {0} of the key is for a later slot of time")]
     NotReserved(u64),
 }

@@ -5,6 +5,7 @@ use wayleave_attestation::hash::tree::{Claimed, Seeds, Tree, TreeId, Winternitz,
 use wayleave_attestation::hash::{Node, PublicSeed};
 use wayleave_attestation::suite::SuiteKey;
 use wayleave_attestation::suite::hbs::{HbsKey, KcHbs, Part};
+use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Secret;
 
 fn octets(hex: &str) -> Vec<u8> {
@@ -16,16 +17,23 @@ fn octets(hex: &str) -> Vec<u8> {
 fn keys_and_signatures_are_those_of_the_plain_model() {
     let text = include_str!("../../../../test-data/attestation/kc-hbs.txt");
     let lines: Vec<(&str, &str)> = text.lines().map(|line| line.split_once(' ').unwrap_or((line, ""))).collect();
-    assert_eq!(lines.len(), 10);
-    for vector in lines.as_chunks::<5>().0 {
-        let [(_, seed), (_, public), (_, index), (_, message), (_, signature)] = *vector;
-        let seed: [u8; 32] = octets(seed).try_into().expect("a seed");
-        let (message, index) = (octets(message), index.parse().expect("a number"));
-        let mut key = HbsKey::new(&Secret::new(seed), Part::WHOLE);
-        key.reserve(index, index + 1);
-        assert_eq!(key.public(), octets(public));
-        assert_eq!(key.sign(&message), Ok(octets(signature)));
-        assert!(KcHbs.verify(key.public(), &message, &octets(signature)));
+    assert_eq!(lines.len(), 16);
+    for vector in lines.as_chunks::<8>().0 {
+        let of = |name: &str| vector.iter().find(|line| line.0 == name).expect("a line").1;
+        let number = |name: &str| -> u64 { of(name).parse().expect("a number") };
+        let seed: [u8; 32] = octets(of("seed")).try_into().expect("a seed");
+        let (part, parts) = of("part").split_once(" of ").expect("a part");
+        let part = Part::new(part.parse().expect("a number"), parts.parse().expect("a number")).expect("a part");
+        let (message, signature) = (octets(of("message")), octets(of("signature")));
+        let mut key = HbsKey::new(&Secret::new(seed), number("birth"), part);
+        assert_eq!(key.public(), octets(of("public")));
+        let slots = key.slots().expect("a few-time key");
+        key.set_slot(slots.at(UnixTime(number("time") * 1_000_000)));
+        for _ in 0..number("number") {
+            key.sign(b"another").expect("some are left");
+        }
+        assert_eq!(key.sign(&message).as_ref(), Ok(&signature));
+        assert!(KcHbs.verify(key.public(), &message, &signature));
     }
 }
 

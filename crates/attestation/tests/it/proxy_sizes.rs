@@ -3,17 +3,18 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::common::proxy_net::{ATTRIBUTE, At, Net, config, p, seed, shared, view};
+use crate::common::few_time::{Counting, SharedHbs};
+use crate::common::proxy_net::{ATTRIBUTE, At, Net, START, config, p, seed, shared, view};
+use wayleave_attestation::SuiteKey;
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::pipeline::policy::VerdictClass;
-use wayleave_attestation::pipeline::{ProcessEvent, RouteEvent};
+use wayleave_attestation::pipeline::{KeyEnd, ProcessEvent, RouteEvent};
 use wayleave_attestation::pki::{RegisteredKey, View};
 use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::proxy::{Event, Proxy};
 use wayleave_attestation::sign::{KeyPair, KeyRing};
-use wayleave_attestation::suite::hbs::{HbsKey, Part, SIGNATURE};
+use wayleave_attestation::suite::hbs::{SIGNATURE, SLOT_SIGNATURES};
 use wayleave_attestation::suite::{self, SuiteId};
-use wayleave_attestation::{SignError, SuiteKey};
 use wayleave_core::Asn;
 
 const ORIGIN: u32 = 64_496;
@@ -24,7 +25,7 @@ const PREFIX: &str = "192.0.2.0/24";
 fn pairs(asn: u32, suites: &[SuiteId]) -> KeyRing {
     let pair = |id: &SuiteId| {
         let key: Box<dyn SuiteKey> = match id {
-            SuiteId::KcHbs => Box::new(HbsKey::new(&seed(asn, *id), Part::WHOLE)),
+            SuiteId::KcHbs => Box::new(SharedHbs::new((asn % 4) as u8, START - 1000)),
             id => suite::of(*id).expect("standard").generate(&seed(asn, *id)),
         };
         KeyPair { suite: *id, key, registered: false }
@@ -84,6 +85,11 @@ fn suites_at_the_last(net: &Net) -> Vec<u8> {
     Attestation::decode(value).expect("well formed").hops().map(|hop| hop.suite).collect()
 }
 
+/// Signatures that a proxy has made with its first key in this slot.
+fn signatures(net: &mut Net, proxy: usize) -> u64 {
+    SLOT_SIGNATURES - net.proxies[proxy].own_keys()[0].left.expect("a few-time key")
+}
+
 fn class_at_the_last(net: &mut Net) -> VerdictClass {
     net.proxies[2].why(p(PREFIX)).routes[0].class
 }
@@ -97,8 +103,7 @@ fn without_extended_messages_a_smaller_suite_signs_and_no_index_is_lost() {
     assert_eq!(class_at_the_last(&mut net), VerdictClass::Valid);
     assert_eq!(net.proxies[1].status().counts.smaller, 1);
     // The origin signed once, the middle never, with its few-time key.
-    let next = |net: &mut Net, proxy: usize| net.proxies[proxy].own_keys()[0].next_index;
-    assert_eq!((next(&mut net, 0), next(&mut net, 1)), (Some(1), Some(0)));
+    assert_eq!((signatures(&mut net, 0), signatures(&mut net, 1)), (1, 0));
 }
 
 #[test]
@@ -121,12 +126,11 @@ fn with_a_large_suite_alone_nothing_is_sent_and_no_index_is_lost() {
         _ => None,
     });
     assert!(need.is_some_and(|need| (2 * SIGNATURE..2 * SIGNATURE + 300).contains(&need)), "{need:?}");
-    let next = |net: &mut Net, proxy: usize| net.proxies[proxy].own_keys()[0].next_index;
-    assert_eq!(next(&mut net, 1), Some(0));
+    assert_eq!(signatures(&mut net, 1), 0);
     // Looked at again, and still nothing is lost.
     net.withdraw(0, PREFIX);
     net.announce(0, PREFIX);
-    assert_eq!((next(&mut net, 0), next(&mut net, 1)), (Some(2), Some(0)));
+    assert_eq!((signatures(&mut net, 0), signatures(&mut net, 1)), (2, 0));
 }
 
 #[test]
@@ -137,81 +141,37 @@ fn chains_of_p256_router_keys_are_valid() {
     assert_eq!(class_at_the_last(&mut net), VerdictClass::Valid);
 }
 
-/// A few-time key of a hundred signatures.
-struct Hundred {
-    key: Box<dyn SuiteKey>,
-    next: u64,
-}
-
-impl SuiteKey for Hundred {
-    fn public(&self) -> &[u8] {
-        self.key.public()
-    }
-
-    fn sign(&mut self, message: &[u8]) -> Result<Vec<u8>, SignError> {
-        if self.next >= 100 {
-            return Err(SignError::Exhausted(100));
-        }
-        self.next += 1;
-        self.key.sign(message)
-    }
-
-    fn next_index(&self) -> Option<u64> {
-        Some(self.next)
-    }
-
-    fn signatures(&self) -> Option<std::ops::Range<u64>> {
-        Some(0..100)
-    }
-
-    fn reserve(&mut self, from: u64, _limit: u64) {
-        self.next = self.next.max(from);
-    }
-}
-
 #[test]
-fn a_warning_comes_before_a_few_time_key_ends() {
+fn a_warning_comes_before_a_few_time_key_ends_and_nothing_goes_out_unsigned_after() {
     let mut net = Net::new();
     net.speaker(ORIGIN);
     net.speaker(LAST);
     let (a, b) = (net.session(0, |_| ()), net.session(1, |_| ()));
-    let ed = SuiteId::KcEd25519;
-    let key = suite::of(ed).expect("standard").generate(&seed(ORIGIN, ed));
-    let public = key.public().to_vec();
-    let ring =
-        KeyRing { pairs: vec![KeyPair { suite: ed, key: Box::new(Hundred { key, next: 0 }), registered: true }] };
-    // An earlier life left sixty.
-    let used = HashMap::from([(public, 60)]);
-    net.proxies.push(Proxy::new(config(ORIGIN, 1, false), ring, &used, 1, net.now));
+    let mut key = Counting::new(&[7; 32], START - 800);
+    key.slots.count = 107;
+    let ring = KeyRing { pairs: vec![KeyPair { suite: SuiteId::KcEd25519, key: Box::new(key), registered: true }] };
+    net.proxies.push(Proxy::new(config(ORIGIN, 1, false), ring, &HashMap::new(), 1, net.now));
     net.link(a, At::Proxy(0, 0, Side::Inside));
     net.link(b, At::Proxy(0, 0, Side::Outside));
     net.start();
-    let warned = |net: &Net| -> Vec<u64> {
-        let of = |(_, event): &(usize, Event)| match event {
-            Event::Process(ProcessEvent::KeyEnds(left)) => Some(left.left),
+    net.wait(Duration::from_secs(20));
+    net.announce(0, "10.1.0.0/16");
+    assert!(net.has(1, "10.1.0.0/16").is_some());
+    let warned: Vec<&ProcessEvent> = net
+        .events
+        .iter()
+        .filter_map(|(_, event)| match event {
+            Event::Process(event @ ProcessEvent::KeyEnds(_)) => Some(event),
             _ => None,
-        };
-        net.events.iter().filter_map(of).collect()
-    };
-    let mut routes = 0..;
-    let mut announce = |net: &mut Net, count: usize| {
-        for number in routes.by_ref().take(count) {
-            net.announce(0, &format!("10.{number}.0.0/16"));
-        }
-    };
-    announce(&mut net, 14);
-    assert_eq!(warned(&net), [0; 0]);
-    announce(&mut net, 1);
-    assert_eq!(warned(&net), [25]);
-    announce(&mut net, 14);
-    assert_eq!(warned(&net), [25], "once");
-    announce(&mut net, 1);
-    assert_eq!(warned(&net), [25, 10]);
-    assert_eq!(net.proxies[0].status().few_time_left, Some(0.1));
-    assert_eq!(net.proxies[0].own_keys()[0].left, Some(10));
-    announce(&mut net, 9);
-    assert_eq!(warned(&net), [25, 10, 1]);
-    announce(&mut net, 2);
+        })
+        .collect();
+    let end = KeyEnd { suite: SuiteId::KcEd25519, ends: START + 56, days: 0 };
+    assert_eq!(warned, [&ProcessEvent::KeyEnds(end)], "once");
+    let status = net.proxies[0].status().few_time_keys;
+    assert_eq!((status[0].slot, status[0].ends), (Some(102), START + 56));
+    net.wait(Duration::from_secs(40));
+    net.announce(0, "10.2.0.0/16");
+    assert_eq!(net.has(1, "10.2.0.0/16"), None);
     assert!(
         net.events
             .iter()

@@ -87,6 +87,6 @@ impl Sim {
             max_octets: MAX_OCTETS,
         };
         let key_ring = attest_ring(self.setup.seed, member_asn(slot));
-        Some(AttestationConfig { settings, key_ring, signatures_used: HashMap::new(), view: Arc::clone(&self.view) })
+        Some(AttestationConfig { settings, key_ring, slots_seen: HashMap::new(), view: Arc::clone(&self.view) })
     }
 }

@@ -669,8 +669,8 @@ impl Sim {
                 Some(held) => held.push(job),
                 None => self.inputs.push_back((node, Input::Member(MemberInput::JobDone(job.run())))),
             },
-            MemberOutput::PersistSignatures { id, .. } => {
-                self.inputs.push_back((node, Input::Member(MemberInput::SignaturesPersisted(id))));
+            MemberOutput::PersistSlot { id, .. } => {
+                self.inputs.push_back((node, Input::Member(MemberInput::SlotPersisted(id))));
             }
             MemberOutput::AttestationEvent(event) => self.attestation_events.push((slot, event)),
         }

@@ -45,7 +45,7 @@ fn attestation() -> AttestationConfig {
             max_octets: 2048,
         },
         key_ring: KeyRing { pairs: vec![KeyPair { suite, key, registered: false }] },
-        signatures_used: HashMap::new(),
+        slots_seen: HashMap::new(),
         view: Arc::new(View::new(0)),
     }
 }

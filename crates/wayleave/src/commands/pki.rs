@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use wayleave_attestation::leaf::LeafKey;
 use wayleave_attestation::pki::{Addition, Anchor, Object, Profile, ProfileKey, Record, Role, Span, Strictness};
+use wayleave_attestation::suite::hbs::MAX_PARTS;
 use wayleave_attestation::suite::{self, SuiteId, SuiteKey};
 use wayleave_core::Asn;
 use wayleave_runtime::clock::unix_now;
@@ -26,6 +27,9 @@ pub struct AttestKeys {
     /// A signature suite, the preferred one first (may be repeated).
     #[arg(long, default_value = "kc-ed25519")]
     pub suite: Vec<String>,
+    /// Hosts that sign with the file at one time; each has another part of a few-time key's signatures.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_PARTS)))]
+    pub parts: u16,
     #[arg(long)]
     pub json: bool,
 }
@@ -157,7 +161,7 @@ pub fn attest(command: &AttestKeys) -> Outcome {
         }
         suites.push(suite);
     }
-    let keys = Keys::generate(Some(command.asn), &suites)?;
+    let keys = Keys::generate(Some(command.asn), &suites, command.parts)?;
     keys.save("attest", &command.file)?;
     show("attest", &command.file, &keys, command.json);
     Ok(())
@@ -165,7 +169,7 @@ pub fn attest(command: &AttestKeys) -> Outcome {
 
 /// Creates an AS's identity key.
 pub fn identity(file: &Path, asn: Asn, json: bool) -> Outcome {
-    let keys = Keys::generate(Some(asn), &[SuiteId::KcEd25519])?;
+    let keys = Keys::generate(Some(asn), &[SuiteId::KcEd25519], 1)?;
     keys.save("identity", file)?;
     show("identity", file, &keys, json);
     Ok(())
@@ -194,7 +198,7 @@ pub fn anchor(command: &AnchorKeys) -> Outcome {
     if public_file.exists() {
         return Err(Failure::new(format!("{} exists; an anchor is never overwritten", public_file.display())).into());
     }
-    let keys = Keys::generate(None, &[SuiteId::KcEd25519])?;
+    let keys = Keys::generate(None, &[SuiteId::KcEd25519], 1)?;
     keys.save("anchor", &command.file)?;
     let key = anchor_key(&keys, &command.file)?;
     let now = unix_now().secs();

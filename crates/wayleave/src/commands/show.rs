@@ -8,6 +8,7 @@ use crate::fetch::Target;
 use crate::output::{cell, fields, objects, print, print_json};
 use clap::{Args, ValueEnum};
 use wayleave_core::Prefix;
+use wayleave_runtime::clock::utc;
 
 #[derive(Args, Debug)]
 pub struct Show {
@@ -113,7 +114,7 @@ pub fn show(command: &Show) -> Outcome {
         Noun::Reports => objects(&list("reports"), &["handle", "index", "window", "packets", "octets"]),
         Noun::Keys => objects(
             &list("keys").into_iter().map(key).collect::<Vec<_>>(),
-            &["of", "from", "suite", "tls", "sign", "registered", "next_index", "left", "reload"],
+            &["of", "from", "suite", "tls", "sign", "registered", "left", "ends", "reload"],
         ),
     });
     Ok(())
@@ -122,6 +123,7 @@ pub fn show(command: &Show) -> Outcome {
 /// A status as lines; an attesting proxy's pairs as a table below them.
 fn status(mut value: Value) -> String {
     links_in_words(&mut value);
+    few_time_keys_in_words(&mut value);
     let Some(pairs) = value.as_object_mut().and_then(|fields| fields.remove("pairs")) else { return fields(&value) };
     let rows: Vec<Value> = pairs
         .as_array()
@@ -164,6 +166,32 @@ fn links_in_words(value: &mut Value) {
     }
     if let Some(up) = value.as_object_mut().and_then(|fields| fields.remove("other_party")) {
         value["peer_party"] = state(&up).into();
+    }
+}
+
+/// How few-time keys stand; without any, nothing.
+fn few_time_keys_in_words(value: &mut Value) {
+    let Some(Value::Array(keys)) = value.as_object_mut().and_then(|fields| fields.remove("few_time_keys")) else {
+        return;
+    };
+    let words = |key: &Value| {
+        let time = |of: &str| key[of].as_u64().map(utc);
+        let waits = key["waits"].as_str().map(|why| match time("until") {
+            Some(until) => format!(", waits until {until} ({why})"),
+            None => format!(", waits ({why})"),
+        });
+        format!(
+            "{}: {} of {} signatures left in slot {}{}, lasts until {}",
+            cell(&key["suite"]),
+            cell(&key["left"]),
+            cell(&key["of"]),
+            cell(&key["slot"]),
+            waits.unwrap_or_default(),
+            time("ends").unwrap_or_default()
+        )
+    };
+    if !keys.is_empty() {
+        value["few_time_keys"] = keys.iter().map(words).collect::<Vec<_>>().join("; ").into();
     }
 }
 

@@ -266,6 +266,7 @@ impl AttestFile {
             warnings.push(Fault { span: None, message: "no [[pair]]: nothing is proxied".to_owned(), help: None });
         }
         warnings.extend(unknown_origins(&self.keys, &self.rpki));
+        warnings.extend(self.keys.warnings());
         warnings.extend(self.status.as_ref().and_then(status_warning));
         warnings
     }
@@ -278,7 +279,7 @@ const TEMPLATE: &str = "# An attesting proxy between your BGP speakers and their
      [attest]\n\
      # Your AS.\n\
      asn = 64497\n\
-     # The state that must survive a restart: how often keys have signed.\n\
+     # The state that should survive a restart: the last slot of time in which few-time keys have signed.\n\
      state = \"attest.redb\"\n\
      # Validity of signatures; routes are signed again before it ends.\n\
      #lifetime_minutes = 1440\n\
@@ -296,9 +297,11 @@ const TEMPLATE: &str = "# An attesting proxy between your BGP speakers and their
      # Your private keys, created by: wayleave keys attest attest.key --asn 64497\n\
      # Without them the proxy only validates.\n\
      signing = \"attest.key\"\n\
-     # If several proxies have the same file with a few-time key (kc-hbs): this proxy's part of the signatures. Two proxies\n\
-     # must never have the same part.\n\
-     #part = { number = 0, of = 4 }\n\
+     # If the few-time key (kc-hbs) of that file was created for several hosts (`--parts`): the part of this host, from 0.\n\
+     # Two hosts must never have the same part.\n\
+     #part = 0\n\
+     # Few-time keys sign only while the kernel says that a time service keeps its clock. Where it cannot know (a laboratory):\n\
+     #clock_kept_otherwise = true\n\
      # The trust anchor's public part, and the folder of profiles and records that it has signed.\n\
      anchor = \"anchor.pub\"\n\
      objects = \"objects\"\n\

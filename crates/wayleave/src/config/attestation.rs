@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_attestation::pipeline::policy::{Policy, Treatment, VerdictClass};
-use wayleave_attestation::suite::hbs::Part;
 use wayleave_bgp::LargeCommunity;
 use wayleave_core::Prefix;
 use wayleave_runtime::clock::unix_now;
@@ -68,21 +67,14 @@ impl AttestationSection {
 pub struct KeysSection {
     /// The file of the AS's private attestation keys; without it the proxy only validates.
     pub signing: Option<Spanned<PathBuf>>,
-    /// This proxy's part of a few-time key's signatures, if several proxies have the same file.
-    pub part: Option<Spanned<PartSection>>,
+    /// Which part of a few-time key's signatures this host has, from 0, if the key was created for several.
+    pub part: Option<Spanned<u16>>,
+    /// The clock is kept right by other means than a time service of which the kernel knows.
+    pub clock_kept_otherwise: Option<Spanned<bool>>,
     /// The trust anchor's public part.
     pub anchor: Option<Spanned<PathBuf>>,
     /// The folder of signed objects.
     pub objects: Option<Spanned<PathBuf>>,
-}
-
-/// One of several equal parts.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PartSection {
-    /// Counted from 0.
-    pub number: u16,
-    pub of: u16,
 }
 
 /// `[policy]`: the treatment of each verdict class.
@@ -177,16 +169,20 @@ impl KeysSection {
             let message = "only one of `anchor` and `objects`, expected both or neither";
             faults.push(Fault::at(span, message).help("only objects that the anchor has signed count"));
         }
-        if let Some(part) = &self.part {
-            let PartSection { number, of } = *part.get_ref();
-            if Part::new(number, of).is_none() {
-                let message = format!(
-                    "part {number} of {of} does not exist, expected a number from 0 to `of` - 1, and `of` from 1 to 1024"
-                );
-                faults.push(Fault::at(part.span(), message));
-            }
-        }
         faults
+    }
+
+    /// What is allowed, and dangerous.
+    pub(super) fn warnings(&self) -> Option<Fault> {
+        let otherwise = self.clock_kept_otherwise.as_ref().filter(|otherwise| *otherwise.get_ref())?;
+        let message = "few-time keys sign whatever the kernel says of this machine's clock: if it goes back by more than four \
+                       seconds while the state file is lost, they sign twice with one index, and can be forged";
+        Some(Fault::at(otherwise.span(), message).help("run a time service (NTP, PTP), and remove the line"))
+    }
+
+    /// Whether few-time keys sign whatever the kernel says of the clock.
+    pub fn is_clock_kept_otherwise(&self) -> bool {
+        self.clock_kept_otherwise.as_ref().is_some_and(|otherwise| *otherwise.get_ref())
     }
 
     pub(super) fn file_faults(&self, source: &Source) -> Vec<FileFault> {
@@ -204,10 +200,16 @@ impl KeysSection {
                 faults.push(FileFault::Missing(fault.help(format!("`{command}` creates it"))));
             }
         }
-        if let Some(file) = self.signing.as_ref().filter(|file| source.resolve(file.get_ref()).exists())
-            && let Err(failure) = Keys::load("attest", &source.resolve(file.get_ref()))
-        {
-            faults.push(FileFault::Unusable(Fault::of(file.span(), &failure)));
+        if let Some(file) = self.signing.as_ref().filter(|file| source.resolve(file.get_ref()).exists()) {
+            match Keys::load("attest", &source.resolve(file.get_ref())) {
+                Err(failure) => faults.push(FileFault::Unusable(Fault::of(file.span(), &failure))),
+                Ok(keys) => {
+                    if let Err(message) = keys.part(self.part.as_ref().map(|part| *part.get_ref())) {
+                        let span = self.part.as_ref().map_or(file.span(), Spanned::span);
+                        faults.push(FileFault::Unusable(Fault::at(span, message)));
+                    }
+                }
+            }
         }
         let (Some(anchor), Some(objects)) = (&self.anchor, &self.objects) else { return faults };
         let (path, folder) = (source.resolve(anchor.get_ref()), source.resolve(objects.get_ref()));

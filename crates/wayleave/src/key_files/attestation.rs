@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use wayleave_attestation::pki::{Anchor, Object, ObjectSet};
 use wayleave_attestation::sign::{KeyPair, KeyRing};
-use wayleave_attestation::suite::hbs::{HbsKey, Part};
+use wayleave_attestation::suite::hbs::{HbsKey, MAX_PARTS, Part};
 use wayleave_attestation::suite::{self, SuiteId, SuiteKey};
 use wayleave_core::Asn;
 use wayleave_crypto::secret::{Secret, Seed};
@@ -45,14 +45,35 @@ struct KeyFile {
 struct KeyLine {
     suite: String,
     seed: Zeroizing<String>,
+    /// Of a few-time key: when it was created, in seconds since 1970.
+    birth: Option<u64>,
+    /// Of a few-time key: among how many hosts its signatures are divided.
+    parts: Option<u16>,
+}
+
+/// What a few-time key is derived from beside its seed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Division {
+    /// When the key was created, in seconds since 1970.
+    pub birth: u64,
+    /// Among how many hosts its signatures are divided.
+    pub parts: u16,
+}
+
+/// A key pair's seed.
+pub struct KeySeed {
+    pub suite: SuiteId,
+    seed: Seed,
+    /// `None` if the key is no few-time key.
+    pub division: Option<Division>,
 }
 
 /// Private keys of a file. They are never printed.
 pub struct Keys {
     /// The AS; an anchor's file has none.
     pub asn: Option<Asn>,
-    /// Each suite with the seed of its key pair, the preferred suite first.
-    pub seeds: Vec<(SuiteId, Seed)>,
+    /// The seeds of the key pairs, that of the preferred suite first.
+    pub seeds: Vec<KeySeed>,
 }
 
 impl fmt::Debug for Keys {
@@ -62,23 +83,26 @@ impl fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// New keys of these suites.
-    pub fn generate(asn: Option<Asn>, suites: &[SuiteId]) -> Outcome<Self> {
+    /// New keys of these suites; a few-time key for so many hosts.
+    pub fn generate(asn: Option<Asn>, suites: &[SuiteId], parts: u16) -> Outcome<Self> {
         let mut seeds = Vec::new();
         for suite in suites {
             let mut seed = [0u8; 32];
             let failed = |error| Failure::new(format!("the system gave no randomness: {error}"));
             getrandom::fill(&mut seed).map_err(failed)?;
-            seeds.push((*suite, Secret::new(seed)));
+            let division = is_few_time(*suite).then(|| Division { birth: unix_now().secs(), parts });
+            seeds.push(KeySeed { suite: *suite, seed: Secret::new(seed), division });
         }
         Ok(Self { asn, seeds })
     }
 
     /// Writes a new file that only its owner can read.
     pub fn save(&self, role: &str, path: &Path) -> Outcome {
-        let line = |(suite, seed): &(SuiteId, Seed)| KeyLine {
-            suite: suite.name().to_owned(),
-            seed: Zeroizing::new(to_hex(seed.expose())),
+        let line = |key: &KeySeed| KeyLine {
+            suite: key.suite.name().to_owned(),
+            seed: Zeroizing::new(to_hex(key.seed.expose())),
+            birth: key.division.map(|division| division.birth),
+            parts: key.division.map(|division| division.parts),
         };
         let file = KeyFile { role: role.to_owned(), asn: self.asn, keys: self.seeds.iter().map(line).collect() };
         let text = toml::to_string(&file).map(Zeroizing::new);
@@ -108,27 +132,69 @@ impl Keys {
             let suite = SuiteId::from_name(&line.suite).filter(|suite| suite::of(*suite).is_some());
             let unknown = || Failure::new(format!("{}: suite `{}` is not known", path.display(), line.suite));
             let seed = from_hex(&line.seed).map(Secret::new).ok_or_else(malformed)?;
-            Ok((suite.ok_or_else(unknown)?, seed))
+            let suite = suite.ok_or_else(unknown)?;
+            let division = match (line.birth, line.parts) {
+                (Some(birth), Some(parts @ 1..=MAX_PARTS)) if is_few_time(suite) => Some(Division { birth, parts }),
+                (None, None) if !is_few_time(suite) => None,
+                (None, None) => return Err(of_earlier_version(path, suite)),
+                _ => return Err(malformed()),
+            };
+            Ok(KeySeed { suite, seed, division })
         });
         Ok(Self { asn: file.asn, seeds: seeds.collect::<Result<_, Failure>>()? })
     }
 
-    /// The key pairs, derived from their seeds.
+    /// The key pairs, derived from their seeds; a few-time key as its first holder has it.
     pub fn pairs(&self) -> Vec<(SuiteId, Box<dyn SuiteKey>)> {
-        self.pairs_of(Part::WHOLE)
+        self.pairs_of(0)
     }
 
     /// The key pairs, with only this part of a few-time key's signatures.
-    fn pairs_of(&self, part: Part) -> Vec<(SuiteId, Box<dyn SuiteKey>)> {
-        let make = |(id, seed): &(SuiteId, Seed)| {
-            let key: Box<dyn SuiteKey> = match id {
-                SuiteId::KcHbs => Box::new(HbsKey::new(seed, part)),
-                id => suite::of(*id)?.generate(seed),
+    fn pairs_of(&self, part: u16) -> Vec<(SuiteId, Box<dyn SuiteKey>)> {
+        let make = |key: &KeySeed| {
+            let pair: Box<dyn SuiteKey> = match key.division {
+                Some(Division { birth, parts }) => Box::new(HbsKey::new(&key.seed, birth, Part::new(part, parts)?)),
+                None => suite::of(key.suite)?.generate(&key.seed),
             };
-            Some((*id, key))
+            Some((key.suite, pair))
         };
         self.seeds.iter().filter_map(make).collect()
     }
+
+    /// The part that `configured` says this host has, or what is wrong with it.
+    pub fn part(&self, configured: Option<u16>) -> Result<u16, String> {
+        let parts = self.seeds.iter().find_map(|key| key.division).map(|division| division.parts);
+        match (parts, configured) {
+            (None, None) | (Some(1), None) => Ok(0),
+            (Some(parts), Some(part)) if part < parts => Ok(part),
+            (Some(parts), None) => Err(format!(
+                "the few-time key of this file was created for {parts} hosts; expected `part`, from 0 to {}, another for each host",
+                parts - 1
+            )),
+            (Some(1), Some(part)) => {
+                Err(format!("there is no part {part}: the few-time key of this file was created for one host"))
+            }
+            (Some(parts), Some(part)) => Err(format!(
+                "there is no part {part}: the few-time key of this file was created for {parts} hosts, expected 0 to {}",
+                parts - 1
+            )),
+            (None, Some(_)) => Err("`part` is given, and this file has no few-time key to be divided".to_owned()),
+        }
+    }
+}
+
+/// Whether keys of the suite sign in slots of time.
+fn is_few_time(suite: SuiteId) -> bool {
+    suite == SuiteId::KcHbs
+}
+
+fn of_earlier_version(path: &Path, suite: SuiteId) -> Failure {
+    Failure::new(format!(
+        "{}: the {} key is of an earlier version, which counted its signatures",
+        path.display(),
+        suite.name()
+    ))
+    .help("create a new key with `wayleave keys attest` and publish a new profile")
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
@@ -270,12 +336,9 @@ pub fn ring(keys: &KeysSection, asn: Asn, source: &Source) -> Outcome<KeyRing> {
         let message = format!("these are keys of {whose}, expected keys of {asn}");
         return Err(source.failure(Fault::at(file.span(), message)).into());
     }
-    // `parse` has verified the part.
-    let part = keys.part.as_ref().map_or(Some(Part::WHOLE), |part| Part::new(part.get_ref().number, part.get_ref().of));
-    let pairs = loaded.pairs_of(part.unwrap_or(Part::WHOLE)).into_iter().map(|(suite, key)| KeyPair {
-        suite,
-        key,
-        registered: false,
-    });
+    let part = loaded.part(keys.part.as_ref().map(|part| *part.get_ref()));
+    let span = keys.part.as_ref().map_or(file.span(), toml::Spanned::span);
+    let part = part.map_err(|message| source.failure(Fault::at(span, message)))?;
+    let pairs = loaded.pairs_of(part).into_iter().map(|(suite, key)| KeyPair { suite, key, registered: false });
     Ok(KeyRing { pairs: pairs.collect() })
 }

@@ -54,12 +54,13 @@ impl Role for Attest {
         // An anchor that has expired, or files that cannot be read, end the start here.
         let origins = Origins::follow(origin_sources(&file, source)).await?;
         let ring = files::ring(&file.keys, asn, source)?;
-        let used = attestation::used_signatures(&store)?;
+        let seen = attestation::slots_seen(&store)?;
+        let has_few_time_keys = attestation::has_few_time_keys(&ring);
         let mut random = [0u8; 8];
         getrandom::fill(&mut random)
             .map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
         let random = u64::from_be_bytes(random);
-        let mut machine = Proxy::new(config::machine(&file), ring, &used, random, clock.now());
+        let mut machine = Proxy::new(config::machine(&file), ring, &seen, random, clock.now());
         machine.hold_secret(seed()?);
         machine.handle(Input::View(Arc::clone(&origins.views.borrow())), clock.now());
 
@@ -72,6 +73,9 @@ impl Role for Attest {
         let protections = sockets.iter().map(|ends| [ends[0].protection(), ends[1].protection()]).collect();
         let view = ProxyView::new(&events, &store, origins.summary(), protections);
         attestation::follow(&origins, events.clone(), Input::View);
+        if has_few_time_keys {
+            attestation::watch_clock(file.keys.is_clock_kept_otherwise(), events.clone(), Input::ClockSynchronised);
+        }
         tokio::spawn(attestation::maintain(events.clone(), Proxy::sweep, (Arc::clone(&store), clock), last_time));
         let io = ProxyIo::new(&file, sockets, (store, log.clone()), &events);
         let running = Running::start(machine, io, clock, (events, inbox));

@@ -10,31 +10,42 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 use wayleave_attestation::member::{self, MemberAttestationConfig, MemberAttestationEvent};
 use wayleave_attestation::pipeline::explain::reason;
-use wayleave_attestation::pipeline::{PipelineConfig, ProcessEvent, RouteEvent};
+use wayleave_attestation::pipeline::{
+    FewTimeStatus, KeyEnd, KeyWait, PipelineConfig, ProcessEvent, RouteEvent, WaitReason,
+};
 use wayleave_attestation::pki::View;
+use wayleave_attestation::sign::KeyRing;
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::Rules;
 use wayleave_bgp::AttributeCode;
 use wayleave_core::{Asn, Prefix};
 use wayleave_member::AttestationConfig;
 use wayleave_runtime::Clock;
+use wayleave_runtime::clock::utc;
 use wayleave_runtime::drive::{Query, ask};
 use wayleave_runtime::http::{Metric, Unit};
+use wayleave_runtime::kernel_clock;
 use wayleave_runtime::store::{Change, FileStore, Store};
 
 use super::origins::{OriginSources, Origins};
 use crate::config::Source;
 use crate::config::attestation::AttestationSection;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::key_files::attestation as files;
 
 /// How often unused records are freed, and the time recorded.
 const SWEEP: Duration = Duration::from_secs(30);
 /// Seconds by which the clock may be earlier than a time that it has shown.
 const CLOCK_TOLERANCE: u64 = 600;
-/// The table of few-time keys' counts, and that of the last time seen.
-const COUNTS: &str = "counts";
+/// How often the machine is told whether the clock is synchronised.
+const CLOCK: Duration = Duration::from_secs(1);
+/// The table of the last slots of time in which few-time keys may have signed, and that of the last time seen.
+const SLOTS: &str = "slots";
 const TIMES: &str = "times";
+/// The first octet of a value of [`SLOTS`].
+const SLOTS_VERSION: u8 = 2;
+/// Where the first version counted signatures. Its keys are no longer read.
+const COUNTS: &str = "counts";
 /// The key of the last time seen.
 const LAST: &[u8] = b"last";
 
@@ -58,7 +69,7 @@ pub async fn start(
     let attestation = AttestationConfig {
         settings: settings(section, asn),
         key_ring: files::ring(&section.keys, asn, source)?,
-        signatures_used: used_signatures(store)?,
+        slots_seen: slots_seen(store)?,
         view: Arc::clone(&origins.views.borrow()),
     };
     Ok((attestation, (origins, last_time)))
@@ -145,15 +156,72 @@ pub fn check_clock(store: &FileStore, clock: Clock) -> Outcome<u64> {
     Ok(last)
 }
 
-/// How many signatures each few-time key may have made before this start, by encoded public key.
-pub fn used_signatures(store: &FileStore) -> Outcome<HashMap<Vec<u8>, u64>> {
-    let rows = store.load(COUNTS)?.into_iter();
-    Ok(rows.filter_map(|(key, value)| Some((key, u64::from_be_bytes(value.try_into().ok()?)))).collect())
+/// The last slot of time in which each few-time key may have signed before this start, by encoded public key.
+pub fn slots_seen(store: &FileStore) -> Outcome<HashMap<Vec<u8>, u64>> {
+    forget_counts(store)?;
+    let slot = |(key, value): (Vec<u8>, Vec<u8>)| {
+        let (version, slot) = value.split_first()?;
+        let slot = slot.try_into().ok().filter(|_| *version == SLOTS_VERSION)?;
+        Some((key, u64::from_be_bytes(slot)))
+    };
+    let unread = || {
+        Failure::new("the state file says of few-time keys what this version cannot read").help(
+            "run the version that wrote it; or check that this machine's clock is right, move the file away and start \
+             again: few-time keys then wait for a slot of time that was never used",
+        )
+    };
+    Ok(store.load(SLOTS)?.into_iter().map(|row| slot(row).ok_or_else(unread)).collect::<Result<_, _>>()?)
 }
 
-/// The record that the few-time key `public` may have signed with every index below `limit`.
-pub fn count(public: Vec<u8>, limit: u64) -> Change {
-    Change { table: COUNTS, key: public, value: Some(limit.to_be_bytes().to_vec()) }
+/// Removes the counts of an earlier version's few-time keys.
+fn forget_counts(store: &FileStore) -> Outcome {
+    let counts = store.load(COUNTS)?;
+    if counts.is_empty() {
+        return Ok(());
+    }
+    info!(
+        keys = counts.len(),
+        "the state file counted the signatures of few-time keys of an earlier version; these keys are not used any more, \
+         and the counts are removed"
+    );
+    let changes = counts.into_iter().map(|(key, _)| Change { table: COUNTS, key, value: None });
+    store.submit(changes.collect(), Box::new(|| ()))?;
+    Ok(())
+}
+
+/// The record that the few-time key `public` may have signed in every slot of time up to `slot`.
+pub fn slot_record(public: Vec<u8>, slot: u64) -> Change {
+    let value = [&[SLOTS_VERSION], slot.to_be_bytes().as_slice()].concat();
+    Change { table: SLOTS, key: public, value: Some(value) }
+}
+
+/// Whether some of these keys are few-time keys, which must know whether the clock is synchronised.
+pub fn has_few_time_keys(ring: &KeyRing) -> bool {
+    ring.pairs.iter().any(|pair| pair.key.slots().is_some())
+}
+
+/// Tells the machine again and again whether the wall clock is synchronised, until the machine has stopped. With
+/// `kept_otherwise` it always is.
+pub fn watch_clock<E, I>(kept_otherwise: bool, events: mpsc::Sender<E>, input: fn(bool) -> I)
+where
+    E: From<I> + Send + 'static,
+    I: Send + 'static,
+{
+    if kept_otherwise {
+        warn!(
+            "`clock_kept_otherwise`: few-time keys sign whatever the kernel says of this machine's clock; keep it from going back"
+        );
+    }
+    tokio::spawn(async move {
+        loop {
+            // A kernel that does not answer cannot know.
+            let is_synchronised = kept_otherwise || kernel_clock::is_synchronised().unwrap_or(false);
+            if events.send(input(is_synchronised).into()).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(CLOCK).await;
+        }
+    });
 }
 
 /// What to do about a key that signs wrongly.
@@ -212,10 +280,9 @@ pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
             error!(routes = routes.len(), suite = suite.name(), "routes not announced: {}", key_faulty(*suite));
             Some(json!({ "event": "key-faulty", "suite": suite.name(), "routes": routes.len() }))
         }
-        MemberAttestationEvent::Process(ProcessEvent::KeyEnds(left)) => {
-            log_key_ends(left.suite, left.left, left.of);
-            None
-        }
+        MemberAttestationEvent::Process(ProcessEvent::KeyEnds(end)) => Some(log_key_ends(*end)),
+        MemberAttestationEvent::Process(ProcessEvent::KeyWaits(wait)) => Some(log_key_waits(*wait)),
+        MemberAttestationEvent::Process(ProcessEvent::KeySigns(suite)) => Some(log_key_signs(*suite)),
         MemberAttestationEvent::Route { event: RouteEvent::Failed { task, routes }, .. } => {
             error!(routes = routes.len(), first = ?routes.first(), "a job failed while {task}, and its routes are left out: a bug, please report it with the lines above");
             None
@@ -232,18 +299,43 @@ pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
     }
 }
 
-/// What to do about spent keys.
-pub const KEYS_EXHAUSTED: &str = "the signing keys have no signatures left; make new keys with \"wayleave keys attest\" and \
+/// What to do about keys that have ended.
+pub const KEYS_EXHAUSTED: &str = "the lives of the signing keys are over; make new keys with \"wayleave keys attest\" and \
                                   publish a new profile";
 
-/// A few-time key runs out.
-pub fn log_key_ends(suite: SuiteId, left: u64, of: u64) {
+/// A few-time key's life ends soon; the event for `show events`.
+pub fn log_key_ends(KeyEnd { suite, ends, days }: KeyEnd) -> Value {
     warn!(
-        left,
-        of,
-        "key {} has {left} of {of} signatures left; make a new key with \"wayleave keys attest\" and publish a new profile",
-        suite.name()
+        days,
+        ends,
+        "the life of key {} ends in {days} days, at {}; make a new key with \"wayleave keys attest\" and publish a new profile",
+        suite.name(),
+        utc(ends)
     );
+    json!({ "event": "key ends", "suite": suite.name(), "days": days, "ends": ends })
+}
+
+/// Routes wait for a few-time key; the event for `show events`.
+pub fn log_key_waits(KeyWait { suite, reason, until }: KeyWait) -> Value {
+    let name = suite.name();
+    let when = until.map_or(String::new(), |until| format!(" until {}", utc(until)));
+    match reason {
+        WaitReason::FirstSlotAhead | WaitReason::SlotSpent => {
+            info!(until, "key {name} does not sign{when}: {reason}; routes wait");
+        }
+        WaitReason::ClockNotSynchronised => error!(
+            "key {name} does not sign: {reason}; routes wait. Start a time service (`timedatectl`, `chronyc tracking`), or set \
+             `clock_kept_otherwise` in a laboratory"
+        ),
+        _ => error!(until, "key {name} does not sign{when}: {reason}; routes wait. Check the clock (`timedatectl`)"),
+    }
+    json!({ "event": "key waits", "suite": name, "reason": reason, "until": until })
+}
+
+/// A few-time key signs again; the event for `show events`.
+pub fn log_key_signs(suite: SuiteId) -> Value {
+    info!("key {} signs", suite.name());
+    json!({ "event": "key signs", "suite": suite.name() })
 }
 
 /// Most origins disagree with the clock, or no longer; the event for `show events`.
@@ -283,7 +375,23 @@ pub fn metrics(status: &member::Status) -> Vec<Metric> {
         counter("faulty", Unit::Routes, "Routes not announced because what was signed did not verify", counts.faulty),
     ];
     metrics.extend(class_metrics(|class| status.classes.get(class).copied().unwrap_or(0)));
+    metrics.extend(few_time_metrics(&status.few_time_keys));
     metrics
+}
+
+/// Metrics of few-time keys, where there are any.
+pub fn few_time_metrics(keys: &[FewTimeStatus]) -> Vec<Metric> {
+    let Some(left) = keys.iter().map(|key| key.life_left).reduce(f64::min) else { return Vec::new() };
+    let waits = keys.iter().any(|key| key.waits.is_some());
+    vec![
+        Metric::gauge("few_time_key_left", Unit::Ratio, "Least share of a few-time key's life that is left", left),
+        Metric::gauge(
+            "few_time_key_waits",
+            Unit::Keys,
+            "Few-time keys that do not sign now",
+            f64::from(u8::from(waits)),
+        ),
+    ]
 }
 
 /// Received routes by class.

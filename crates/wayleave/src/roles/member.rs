@@ -64,6 +64,8 @@ impl Role for MemberRole {
             None => None,
         };
         let (attestation, following) = started.unzip();
+        let has_few_time_keys =
+            attestation.as_ref().is_some_and(|attestation| attestation::has_few_time_keys(&attestation.key_ring));
         let (policy, signing) = (Box::new(config.policy.clone()), signing_key(&identity));
         let machine =
             MemberProxy::new(config::machine(&config), policy, signing, &seed()?, &stored, attestation, clock.now());
@@ -85,6 +87,10 @@ impl Role for MemberRole {
         };
         let origins = following.map(|(origins, last_time)| {
             attestation::follow(&origins, events.clone(), Input::View);
+            if let Some(section) = file.attestation.as_ref().filter(|_| has_few_time_keys) {
+                let kept_otherwise = section.get_ref().keys.is_clock_kept_otherwise();
+                attestation::watch_clock(kept_otherwise, events.clone(), Input::ClockSynchronised);
+            }
             tokio::spawn(attestation::maintain(events.clone(), MemberProxy::sweep, (store, clock), last_time));
             origins
         });

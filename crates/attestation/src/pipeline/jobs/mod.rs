@@ -84,8 +84,8 @@ pub struct Job {
 pub(crate) enum JobKind {
     Validate(ValidationJob),
     Sign(SigningJob),
-    /// Few-time keys compute what their next signatures need.
-    MakeKeysAhead(SharedKeyRing),
+    /// Few-time keys, by index in the ring, compute what their signatures in these slots need.
+    MakeKeysAhead(SharedKeyRing, Vec<(usize, u64)>),
 }
 
 /// What a [`Job`] came to.
@@ -117,7 +117,7 @@ impl Job {
                 (Results::Validated(validated), failed)
             }
             JobKind::Sign(job) => (Results::Signed(job.run()), Vec::new()),
-            JobKind::MakeKeysAhead(ring) => (Results::KeysMade(ring.make_ahead()), Vec::new()),
+            JobKind::MakeKeysAhead(ring, slots) => (Results::KeysMade(ring.make_ahead(&slots)), Vec::new()),
         };
         JobResult { source: self.source, results, failed }
     }
@@ -128,7 +128,7 @@ impl std::fmt::Debug for Job {
         let kind = match self.kind {
             JobKind::Validate(_) => "validate",
             JobKind::Sign(_) => "sign",
-            JobKind::MakeKeysAhead(_) => "make keys ahead",
+            JobKind::MakeKeysAhead(..) => "make keys ahead",
         };
         f.debug_struct("Job").field("source", &self.source).field("kind", &kind).finish()
     }

@@ -107,9 +107,9 @@ pub(crate) enum SigningOutcome {
     NotExtended(AttestationError),
     /// Not sent: the shortest value has `need` octets.
     TooLong { need: usize },
-    /// Not sent yet: the key waits until the next reserve of signatures is durable.
+    /// Not sent yet: the key waits for a slot of time in which it may sign.
     NotReserved,
-    /// Not sent: no key has a signature left.
+    /// Not sent: the lives of all keys are over.
     Exhausted,
     /// Not sent: what the keys sign does not verify.
     Faulty(SuiteId),

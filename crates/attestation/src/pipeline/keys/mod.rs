@@ -1,18 +1,19 @@
-//! The keys of an AS: the ring that signing jobs share, and the reserves of few-time keys.
+//! The keys of an AS: the ring that signing jobs share, and the slots of time in which few-time keys sign.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wayleave_core::{Asn, UnixTime};
+use wayleave_core::{Asn, Now, UnixTime};
 
 mod few_time;
 
-use few_time::Reserves;
-pub use few_time::{Reserve, SignaturesLeft};
+use few_time::FewTimeKeys;
+pub(crate) use few_time::KeyNews;
+pub use few_time::{FewTimeStatus, KeyEnd, KeyWait, Reserve, WaitReason};
 
 use crate::pki::View;
-use crate::sign::{KeyPair, KeyRing};
+use crate::sign::KeyRing;
 
 /// The key ring, for one signing job at a time.
 #[derive(Clone)]
@@ -23,25 +24,31 @@ impl SharedKeyRing {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Computes what few-time keys need for their next signatures. Returns false if that panicked.
-    pub(crate) fn make_ahead(&self) -> bool {
+    /// Computes what few-time keys need for their signatures in these slots, by index in the ring. Returns false if that
+    /// panicked.
+    pub(crate) fn make_ahead(&self, slots: &[(usize, u64)]) -> bool {
         let mut ring = self.lock();
-        catch_unwind(AssertUnwindSafe(|| ring.pairs.iter_mut().for_each(|pair| pair.key.make_ahead()))).is_ok()
+        let mut make = || {
+            for (index, slot) in slots {
+                ring.pairs.get_mut(*index).into_iter().for_each(|pair| pair.key.make_ahead(*slot));
+            }
+        };
+        catch_unwind(AssertUnwindSafe(&mut make)).is_ok()
     }
 }
 
-/// The ring, the reserves of its few-time keys, and the sequence of what it signs as origin.
+/// The ring, its few-time keys, and the sequence of what it signs as origin.
 pub(crate) struct SigningKeys {
     pub(crate) ring: SharedKeyRing,
-    reserves: Reserves,
+    pub(crate) few_time: FewTimeKeys,
     sequence: u64,
 }
 
 impl SigningKeys {
-    /// `used`: by encoded public key, how often it may have signed before this start.
-    pub(crate) fn new(ring: KeyRing, used: &HashMap<Vec<u8>, u64>) -> Self {
-        let reserves = Reserves::new(&ring, used);
-        Self { ring: SharedKeyRing(Arc::new(Mutex::new(ring))), reserves, sequence: 0 }
+    /// `seen`: by encoded public key, the last slot of time in which a few-time key may have signed before this start.
+    pub(crate) fn new(ring: KeyRing, seen: &HashMap<Vec<u8>, u64>, now: Now) -> Self {
+        let few_time = FewTimeKeys::new(&ring, seen, now);
+        Self { ring: SharedKeyRing(Arc::new(Mutex::new(ring))), few_time, sequence: 0 }
     }
 
     /// Whether there is no key.
@@ -49,25 +56,18 @@ impl SigningKeys {
         self.ring.lock().pairs.is_empty()
     }
 
-    /// Whether some keys sign a limited number of times.
-    pub(crate) fn are_few_time(&self) -> bool {
-        !self.reserves.is_empty()
+    /// Lets few-time keys sign in the slot of now, if they may. Only while no job signs: it holds the ring.
+    pub(crate) fn open(&mut self, now: UnixTime) {
+        if !self.few_time.is_empty() {
+            self.few_time.open(&mut self.ring.lock(), now);
+        }
     }
 
-    /// Signatures that are left of the key at this index of the ring; `None` if it signs without limit.
-    pub(crate) fn left(&self, index: usize, pair: &KeyPair) -> Option<SignaturesLeft> {
-        self.reserves.left(index, pair)
-    }
-
-    /// The reserves that must be made durable now, well before they are used, and the keys that will end.
-    pub(crate) fn reserve(&mut self) -> (Vec<Reserve>, Vec<SignaturesLeft>) {
-        let ring = self.ring.lock();
-        (self.reserves.due(&ring), self.reserves.ending(&ring))
-    }
-
-    /// The reserve `id` is durable. Returns whether a key may sign more often now.
-    pub(crate) fn persisted(&mut self, id: u64) -> bool {
-        self.reserves.persisted(id, &mut self.ring.lock())
+    /// A job has signed. `have_waited`: for some routes no key could.
+    pub(crate) fn signed(&mut self, have_waited: bool, now: UnixTime) {
+        if !self.few_time.is_empty() {
+            self.few_time.signed(&self.ring.lock(), have_waited, now);
+        }
     }
 
     /// Notes which keys are registered for `asn`. Returns whether that has changed.

@@ -71,9 +71,15 @@ impl<T> PendingRoutes<T> {
     }
 
     pub(crate) fn queue_where(&mut self, is_wanted: impl Fn(&Nlri, &PendingRoute<T>) -> bool) {
-        let wanted: Vec<Nlri> =
-            self.routes.iter().filter(|(nlri, route)| is_wanted(nlri, route)).map(|(nlri, _)| *nlri).collect();
+        self.queue_some(usize::MAX, is_wanted);
+    }
+
+    /// Queues at most `max` such routes that are not queued yet; returns how many.
+    pub(crate) fn queue_some(&mut self, max: usize, is_wanted: impl Fn(&Nlri, &PendingRoute<T>) -> bool) -> usize {
+        let is_wanted = |(nlri, route): &(&Nlri, &PendingRoute<T>)| !route.queued && is_wanted(nlri, route);
+        let wanted: Vec<Nlri> = self.routes.iter().filter(is_wanted).map(|(nlri, _)| *nlri).take(max).collect();
         wanted.iter().for_each(|nlri| self.queue(nlri));
+        wanted.len()
     }
 
     /// Takes at most `max` routes off the queue. Routes with the same attributes form one group.

@@ -32,9 +32,9 @@ impl SigningQueue {
         self.routes.queue_all();
     }
 
-    /// Queues routes whose key waited for a reserve of signatures to become durable.
-    pub(crate) fn queue_unreserved(&mut self) {
-        self.routes.queue_where(|_, route| matches!(route.result, Some(SigningOutcome::NotReserved)));
+    /// Queues at most `max` routes that wait until a key may sign; returns how many.
+    pub(crate) fn queue_unreserved(&mut self, max: usize) -> usize {
+        self.routes.queue_some(max, |_, route| matches!(route.result, Some(SigningOutcome::NotReserved)))
     }
 
     /// Removes all routes.

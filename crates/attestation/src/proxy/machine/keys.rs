@@ -1,4 +1,4 @@
-//! The keys of a proxy: reserves of few-time keys, what is made ahead, and keys that neighbours hand over.
+//! The keys of a proxy: slots of few-time keys, what is made ahead, and keys that neighbours hand over.
 
 use std::sync::Arc;
 
@@ -46,21 +46,47 @@ impl Proxy {
         before != pair.leaf
     }
 
-    /// Asks for reserves of few-time signatures to be made durable, and reports keys that will end.
+    /// Asks for slots of few-time keys to be made durable, and reports what operators should know of such keys.
     pub(super) fn reserve(&mut self) {
-        let (reserves, ending) = self.pipeline.reserve();
+        let (reserves, events) = self.pipeline.reserve();
         self.outputs.extend(reserves.into_iter().map(Output::Persist));
-        ending.into_iter().for_each(|event| self.notify(Event::Process(event)));
+        events.into_iter().for_each(|event| self.notify(Event::Process(event)));
     }
 
     pub(super) fn on_persisted(&mut self, id: u64) {
-        if self.pipeline.keys.persisted(id) {
-            self.pairs.iter_mut().for_each(|pair| pair.outgoing.queue_unreserved());
+        if self.pipeline.keys.few_time.persisted(id, self.pipeline.now.unix) {
+            self.queue_unreserved(self.pipeline.keys.few_time.room(self.pipeline.now.unix));
         }
     }
 
-    /// What few-time keys need next is made in the background, where no route waits to be signed.
+    pub(super) fn on_clock(&mut self, is_synchronised: bool) {
+        if self.pipeline.keys.few_time.set_synchronised(is_synchronised, self.pipeline.now) {
+            self.reserve();
+        }
+    }
+
+    /// Tries routes again that waited until a key may sign, where one may now.
+    pub(super) fn on_slot(&mut self) {
+        let room = self.pipeline.keys.few_time.take_retry(self.pipeline.now.unix);
+        self.queue_unreserved(room);
+        self.reserve();
+    }
+
+    /// Queues as many routes that wait until a key may sign as one can sign for.
+    fn queue_unreserved(&mut self, room: Option<usize>) {
+        let Some(mut room) = room else { return };
+        for pair in &mut self.pairs {
+            room -= pair.outgoing.queue_unreserved(room);
+        }
+        self.pipeline.keys.few_time.retried(room == 0);
+    }
+
+    /// More of the routes that wait for a key are tried where no other is queued. What few-time keys need next is made in the
+    /// background, where no route waits to be signed.
     pub(super) fn make_keys_ahead(&mut self, index: usize) {
+        if self.pairs.iter().all(|pair| pair.outgoing.routes.waiting() == 0) {
+            self.queue_unreserved(self.pipeline.keys.few_time.more_room(self.pipeline.now.unix));
+        }
         if self.pairs.iter().all(|pair| pair.outgoing.routes.waiting() == 0) {
             self.outputs.extend(self.pipeline.keys_ahead_job(index).map(Output::Job));
         }

@@ -9,11 +9,13 @@ use wayleave_attestation::path::Path;
 use wayleave_attestation::pki::{RegisteredKey, View, Vrp};
 use wayleave_attestation::report::Report;
 use wayleave_attestation::sign::{self, DEFAULT_LIFETIME, KeyPair, KeyRing, Origination, Recipient, Speaker};
-use wayleave_attestation::suite::{self, SuiteId};
+use wayleave_attestation::suite::{self, SuiteId, SuiteKey};
 use wayleave_attestation::validate::{self, Carried, Clock, Context, DEFAULT_UNCERTAINTY, Route, Rules};
 use wayleave_core::{Asn, Prefix, UnixTime};
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::secret::Secret;
+
+use super::few_time::SharedHbs;
 
 /// When the tests play.
 pub const NOW: u64 = 1_700_000_000;
@@ -36,11 +38,14 @@ pub struct Network {
     pub now: u64,
 }
 
-/// A pair of `asn`; `life` tells pairs of one AS and suite apart.
+/// A pair of `asn`; `life` tells pairs of one AS and suite apart. Every fourth AS has the same hash-based key, since making
+/// more takes long.
 pub fn pair(asn: Asn, suite: SuiteId, life: u8) -> KeyPair {
     let seed = hash("test/key", &[&asn.0.to_be_bytes(), &[suite as u8, life]]);
-    let mut key = suite::of(suite).expect("a standard suite").generate(&Secret::new(seed));
-    key.reserve(0, 1 << 20);
+    let key: Box<dyn SuiteKey> = match suite {
+        SuiteId::KcHbs => Box::new(SharedHbs::signing((asn.0 % 4) as u8 + 4 * life)),
+        suite => suite::of(suite).expect("a standard suite").generate(&Secret::new(seed)),
+    };
     KeyPair { suite, key, registered: false }
 }
 

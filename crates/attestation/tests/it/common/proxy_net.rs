@@ -76,9 +76,9 @@ pub struct Net {
     pub events: Vec<(usize, Event)>,
     /// What went over each link, either way, by the end that sent it.
     pub seen: BTreeMap<At, Vec<u8>>,
-    /// Few-time counts become durable at once.
+    /// Slots of few-time keys become durable at once.
     pub durable: bool,
-    /// Those that wait: proxy, id, key and limit.
+    /// Those that were to become so: proxy, id, key and slot.
     pub persists: Vec<(usize, u64, Vec<u8>, u64)>,
     /// Jobs that are not done yet, by proxy.
     jobs: VecDeque<(usize, Job)>,
@@ -161,6 +161,7 @@ impl Net {
             }
         }
         for proxy in 0..self.proxies.len() {
+            self.tell(proxy, Input::ClockSynchronised(true));
             for place in 0..self.proxies[proxy].pairs() {
                 self.tell(proxy, Input::Pair(place, session_pair::Input::Start));
             }
@@ -416,8 +417,8 @@ impl Net {
             match output {
                 Output::Tcp { pair, side, request } => self.request(At::Proxy(proxy, pair, side), request),
                 Output::Job(job) => self.jobs.push_back((proxy, job)),
-                Output::Persist(Reserve { id, public, limit }) => {
-                    self.persists.push((proxy, id, public, limit));
+                Output::Persist(Reserve { id, public, slot }) => {
+                    self.persists.push((proxy, id, public, slot));
                     if self.durable {
                         self.proxies[proxy].handle(Input::Persisted(id), self.now);
                     }

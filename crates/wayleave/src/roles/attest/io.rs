@@ -20,7 +20,7 @@ use crate::config::Source;
 use crate::config::attest::{AttestFile, EndSection};
 use crate::failure::{Failure, Outcome};
 use crate::roles::Events;
-use crate::roles::attestation::{self, KEYS_EXHAUSTED, count, key_faulty};
+use crate::roles::attestation::{self, KEYS_EXHAUSTED, key_faulty, slot_record};
 use crate::roles::peer_tcp::{Endpoint, PeerTcp, TcpInput};
 
 /// How long NOTIFICATIONs may take to leave at shutdown.
@@ -134,10 +134,10 @@ impl Io<Proxy> for ProxyIo {
                 }
             }
             Output::Job(job) => attestation::work(move || Input::JobDone(job.run()), &self.events),
-            Output::Persist(Reserve { id, public, limit }) => {
+            Output::Persist(Reserve { id, public, slot }) => {
                 let events = self.events.clone();
                 let durable = move || drop(events.blocking_send(Event::Input(Input::Persisted(id))));
-                self.store.submit(vec![count(public, limit)], Box::new(durable))?;
+                self.store.submit(vec![slot_record(public, slot)], Box::new(durable))?;
             }
             Output::Event(event) => self.report(event),
         }
@@ -274,10 +274,9 @@ impl ProxyIo {
                 );
                 None
             }
-            ProxyEvent::Process(ProcessEvent::KeyEnds(left)) => {
-                attestation::log_key_ends(left.suite, left.left, left.of);
-                Some(json!({ "event": "key ends", "suite": left.suite.name(), "left": left.left, "of": left.of }))
-            }
+            ProxyEvent::Process(ProcessEvent::KeyEnds(end)) => Some(attestation::log_key_ends(end)),
+            ProxyEvent::Process(ProcessEvent::KeyWaits(wait)) => Some(attestation::log_key_waits(wait)),
+            ProxyEvent::Process(ProcessEvent::KeySigns(suite)) => Some(attestation::log_key_signs(suite)),
             ProxyEvent::Route { pair, event: RouteEvent::Failed { task, routes } } => {
                 let name = &self.names[pair];
                 error!(

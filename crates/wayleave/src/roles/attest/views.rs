@@ -11,7 +11,7 @@ use wayleave_runtime::store::FileStore;
 
 use super::io::Event;
 use crate::output::versioned;
-use crate::roles::attestation::class_metrics;
+use crate::roles::attestation::{class_metrics, few_time_metrics};
 use crate::roles::daemon::{self, View, Views, most, prefix};
 use crate::roles::origins::Summary;
 
@@ -143,9 +143,6 @@ fn metrics(status: &Status) -> Vec<Metric> {
         counter("malformed", Unit::Updates, "Malformed UPDATEs (RFC 7606)", counts.malformed_updates),
     ];
     metrics.extend(class_metrics(|class| status.classes.get(class).copied().unwrap_or(0)));
-    let left = |share| {
-        gauge("few_time_key_left", Unit::Ratio, "Least share of a few-time key's signatures that is left", share)
-    };
-    metrics.extend(status.few_time_left.map(left));
+    metrics.extend(few_time_metrics(&status.few_time_keys));
     metrics
 }

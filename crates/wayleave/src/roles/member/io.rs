@@ -14,7 +14,7 @@ use wayleave_runtime::links::{LinkEvent, Links};
 use wayleave_runtime::store::{FileStore, Store};
 
 use crate::failure::Failure;
-use crate::roles::attestation::{self, count};
+use crate::roles::attestation::{self, slot_record};
 use crate::roles::bgp_peer::RouteQueue;
 use crate::roles::{Events, state};
 
@@ -89,9 +89,9 @@ impl Io<MemberProxy> for MemberIo {
                 self.log.note(&event);
             }
             Output::Job(job) => attestation::work(move || Input::JobDone(job.run()), &self.events),
-            Output::PersistSignatures { id, public, limit } => {
-                let durable = self.when_durable(Input::SignaturesPersisted(id));
-                self.store.submit(vec![count(public, limit)], durable)?;
+            Output::PersistSlot { id, public, slot } => {
+                let durable = self.when_durable(Input::SlotPersisted(id));
+                self.store.submit(vec![slot_record(public, slot)], durable)?;
             }
             Output::AttestationEvent(event) => {
                 attestation::log(&event).iter().for_each(|noted| self.log.note(noted));
