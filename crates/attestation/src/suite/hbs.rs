@@ -524,7 +524,7 @@ impl SuiteKey for HbsKey {
     }
 
     fn left_in_slot(&self) -> u64 {
-        self.indices.end - self.indices.start
+        if self.slot.is_none() { self.slots.signatures } else { self.indices.end - self.indices.start }
     }
 
     fn make_ahead(&mut self, slot: u64) {

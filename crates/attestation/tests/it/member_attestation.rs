@@ -214,8 +214,8 @@ fn a_route_over_which_signing_panicked_is_reported_and_tried_again_ten_minutes_l
     // Once in its burst, once alone.
     let mut driven = Driven::new(faulty(2));
     driven.announce("10.1.0.0/16", path(&[MEMBER]));
-    // The first job finds that no slot is durable yet.
-    for _ in 0..2 {
+    // The first job finds that no slot is durable yet, and trees are made meanwhile.
+    for _ in 0..3 {
         let sign = driven.only_work();
         driven.finish(sign);
     }

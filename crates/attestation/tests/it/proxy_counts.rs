@@ -92,7 +92,8 @@ fn a_proxy_killed_at_any_point_never_signs_twice_with_one_index_though_its_store
         }
         if life % 3 > 1 {
             tell(&mut net);
-            assert_eq!(count(), (life % 5) as usize, "within two slots");
+            // One signature serves all prefixes of a list.
+            assert_eq!(count(), usize::from(life % 5 > 0), "within two slots");
         }
         secs += 16 + u64::from(life % 9);
         match life % 13 {
@@ -104,7 +105,7 @@ fn a_proxy_killed_at_any_point_never_signs_twice_with_one_index_though_its_store
     }
     assert_distinct(&signed);
     let signed = signed.lock().expect("one thread");
-    assert!(signed.len() > 120, "only {} signatures were made", signed.len());
+    assert!(signed.len() > 50, "only {} signatures were made", signed.len());
 }
 
 #[test]

@@ -382,15 +382,10 @@ pub fn metrics(status: &member::Status) -> Vec<Metric> {
 /// Metrics of few-time keys, where there are any.
 pub fn few_time_metrics(keys: &[FewTimeStatus]) -> Vec<Metric> {
     let Some(left) = keys.iter().map(|key| key.life_left).reduce(f64::min) else { return Vec::new() };
-    let waits = keys.iter().any(|key| key.waits.is_some());
+    let waiting = keys.iter().filter(|key| key.waits.is_some()).count();
     vec![
         Metric::gauge("few_time_key_left", Unit::Ratio, "Least share of a few-time key's life that is left", left),
-        Metric::gauge(
-            "few_time_key_waits",
-            Unit::Keys,
-            "Few-time keys that do not sign now",
-            f64::from(u8::from(waits)),
-        ),
+        Metric::gauge("few_time_waiting", Unit::Keys, "Few-time keys that cannot sign now", waiting as f64),
     ]
 }
 

@@ -11,7 +11,7 @@ use wayleave_attestation::proxy::handover::HANDOVER;
 use wayleave_bgp::AttributeCode;
 use wayleave_core::Asn;
 use wayleave_lab::netns::NetworkNamespace;
-use wayleave_runtime::store::{Change, FileStore, Store};
+use wayleave_runtime::clock::unix_now;
 
 const ORIGIN: u32 = 64_496;
 const LAST: u32 = 64_497;
@@ -241,9 +241,14 @@ fn check_reports_faults_of_an_attesting_proxy_and_init_prints_a_valid_configurat
     assert!(said.contains("expected a large community"), "{said}");
 }
 
+/// Lines of `[keys]` of a proxy with a few-time key, on a machine that may have no time service.
+fn few_time_keys(key: &str) -> String {
+    format!("signing = \"{key}\"\nclock_kept_otherwise = true\n{UNDER_THE_ANCHOR}")
+}
+
 #[test]
-fn no_few_time_signature_is_used_twice_however_often_the_proxy_is_killed() {
-    let lives: usize = std::env::var("WAYLEAVE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(10);
+fn no_few_time_signature_is_used_twice_however_often_the_proxy_is_killed_and_whatever_becomes_of_its_store() {
+    let lives: usize = std::env::var("WAYLEAVE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(3);
     let folder = Folder::new("attest-kills");
     folder.ok(&["keys", "anchor", "anchor.key"]);
     folder.ok(&["keys", "attest", "64496.key", "--asn", "64496", "--suite", "kc-hbs"]);
@@ -253,7 +258,8 @@ fn no_few_time_signature_is_used_twice_however_often_the_proxy_is_killed() {
     }
     folder.sign(&["record", "--asn", "64496", "--prefix", PREFIX]);
     let meet = free();
-    let mut a = Proxy::new(&folder, ORIGIN, &format!("connect = \"{meet}\""), "");
+    let outside = format!("connect = \"{meet}\"");
+    let mut a = Proxy::with_keys(&folder, ORIGIN, &outside, &few_time_keys("64496.key"), "");
     let b = Proxy::new(&folder, LAST, &format!("listen = \"{meet}\""), "");
     let (left, right) = (speaker(ORIGIN, LAST, 1, &a), speaker(LAST, ORIGIN, 2, &b));
     left.announce(own(ORIGIN));
@@ -261,8 +267,9 @@ fn no_few_time_signature_is_used_twice_however_often_the_proxy_is_killed() {
         let learned = right.learned();
         let value = learned.get(&prefix())?.get(AttributeCode(255))?.value;
         let hop = wayleave_attestation::chain::Attestation::decode(value).ok()?.last_hop()?;
-        Some(u32::from_be_bytes(hop.signature[..4].try_into().ok()?))
+        Some(hop.signature[..5].iter().fold(0, |index, octet| index << 8 | u64::from(*octet)))
     };
+    let (store, copy) = (folder.0.join("as64496.redb"), folder.0.join("copy.redb"));
     let mut used = std::collections::BTreeSet::new();
     for life in 0..lives {
         eventually("the route arrives, signed", || index().is_some());
@@ -271,14 +278,63 @@ fn no_few_time_signature_is_used_twice_however_often_the_proxy_is_killed() {
         assert_eq!(b.class(), "valid");
         a.kill();
         eventually("the route is gone", || right.learned().is_empty());
+        match life % 3 {
+            0 => drop(fs::copy(&store, &copy).expect("a copy")),
+            1 => fs::remove_file(&store).expect("a store"),
+            _ => drop(fs::copy(&copy, &store).expect("an older store")),
+        }
         a.start();
-        // Some lives end at once, while a count is written or a signature made.
+        // Some lives end at once, while a slot is written or a signature made.
         std::thread::sleep(Duration::from_millis(37 * (life as u64 % 11)));
         if life % 2 == 1 {
             a.kill();
             a.start();
         }
     }
+    let status = text(&a.ask(&["show", "status"]).stdout);
+    assert!(status.contains("of 16384 signatures left in slot") && status.contains("lasts until 20"), "{status}");
+}
+
+#[test]
+fn a_key_file_says_among_how_many_hosts_a_few_time_key_is_divided_and_no_configuration_may_differ() {
+    let folder = Folder::new("attest-parts");
+    folder.ok(&["keys", "attest", "one.key", "--asn", "64496", "--suite", "kc-hbs"]);
+    folder.ok(&["keys", "attest", "three.key", "--asn", "64496", "--suite", "kc-hbs", "--parts", "3"]);
+    folder.ok(&["keys", "attest", "plain.key", "--asn", "64496"]);
+    assert!(folder.fails(2, &["keys", "attest", "n.key", "--asn", "1", "--parts", "257"]).contains("1..=256"));
+    let config = |key: &str, part: &str| {
+        let keys = format!("[keys]\nsigning = \"{key}\"\n{part}\n");
+        folder.write("a.toml", &format!("[attest]\nasn = 64496\nstate = \"a.redb\"\n{keys}"));
+    };
+    for (key, part) in [("one.key", ""), ("one.key", "part = 0"), ("three.key", "part = 2"), ("plain.key", "")] {
+        config(key, part);
+        folder.ok(&["check", "a.toml"]);
+    }
+    for (key, part, why) in [
+        ("three.key", "", "was created for 3 hosts; expected `part`, from 0 to 2"),
+        ("three.key", "part = 3", "there is no part 3"),
+        ("one.key", "part = 1", "was created for one host"),
+        ("plain.key", "part = 0", "this file has no few-time key"),
+    ] {
+        config(key, part);
+        for command in [&["check", "a.toml"][..], &["run", "attest", "--config", "a.toml"]] {
+            let said = folder.fails(1, command);
+            assert!(said.contains(why) && said.contains("a.toml:"), "{said}");
+        }
+    }
+    config("one.key", "clock_kept_otherwise = true");
+    assert!(folder.ok(&["check", "a.toml"]).contains("whatever the kernel says of this machine's clock"));
+    // A key of an earlier version, whose signatures were counted.
+    let text = fs::read_to_string(folder.0.join("one.key")).expect("a file");
+    let old: String = text
+        .lines()
+        .filter(|line| !line.starts_with("birth") && !line.starts_with("parts"))
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    folder.write("one.key", &old);
+    config("one.key", "");
+    let said = folder.fails(1, &["check", "a.toml"]);
+    assert!(said.contains("is of an earlier version") && said.contains("create a new key"), "{said}");
 }
 
 #[test]
@@ -323,42 +379,39 @@ fn a_granted_key_pair_is_handed_over_and_signs_at_the_neighbour() {
 }
 
 #[test]
-fn a_few_time_key_that_runs_out_is_logged_before_and_after() {
+fn a_few_time_key_whose_life_ends_is_logged_before_and_after() {
     let folder = Folder::new("attest-ending");
     folder.ok(&["keys", "anchor", "anchor.key"]);
     folder.ok(&["keys", "attest", "64496.key", "--asn", "64496", "--suite", "kc-hbs"]);
+    // As if it had been created 17 years ago.
+    let text = fs::read_to_string(folder.0.join("64496.key")).expect("a file");
+    let ends = unix_now().secs() + 40;
+    let aged = |line: &str| match line.strip_prefix("birth = ") {
+        Some(_) => format!("birth = {}\n", ends - (8 << 26)),
+        None => format!("{line}\n"),
+    };
+    folder.write("64496.key", &text.lines().map(aged).collect::<String>());
     folder.sign(&["profile", "--attest", "64496.key"]);
     let outside = free();
-    let mut a = Proxy::new(&folder, ORIGIN, &format!("listen = \"{outside}\""), "");
+    let mut a = Proxy::with_keys(&folder, ORIGIN, &format!("listen = \"{outside}\""), &few_time_keys("64496.key"), "");
     let (left, right) = (speaker(ORIGIN, LAST, 1, &a), speaker_at(LAST, ORIGIN, 2, &outside));
     left.announce(own(ORIGIN));
     eventually("the route arrives, signed", || right.learned().contains_key(&prefix()));
-    assert!(!a.log().contains("ERROR"), "{}", a.log());
-    // As if it had signed so often in earlier lives.
-    let all = 1u64 << 20;
-    for (left_over, logged) in [(9, "left=9 of=1048576"), (0, "left=0 of=1048576")] {
-        a.kill();
-        eventually("the route is gone", || right.learned().is_empty());
-        let store = FileStore::open(&folder.0.join("as64496.redb")).expect("a store");
-        let counts = store.load("counts").expect("counts");
-        assert_eq!(counts.len(), 1, "of its one key");
-        let value = Some((all - left_over).to_be_bytes().to_vec());
-        let change = Change { table: "counts", key: counts[0].0.clone(), value };
-        store.submit(vec![change], Box::new(|| ())).expect("taken");
-        store.close();
-        a.start();
-        eventually("the warning", || a.log().contains(logged));
-        if left_over > 0 {
-            eventually("the route arrives again", || right.learned().contains_key(&prefix()));
-            assert_eq!(a.json(&["show", "keys"])["keys"][0]["left"], left_over - 1);
-        }
-    }
     let make_new = "make a new key with \"wayleave keys attest\" and publish a new profile";
-    assert!(a.log().contains("key kc-hbs has 9 of 1048576 signatures left; ") && a.log().contains(make_new));
-    eventually("the end is logged", || a.log().contains("routes not sent: the signing keys have no signatures left"));
-    assert!(right.learned().is_empty(), "rather no route than one without its attestation");
+    assert!(
+        a.log().contains("the life of key kc-hbs ends in 0 days, at 20") && a.log().contains(make_new),
+        "{}",
+        a.log()
+    );
     let events = a.json(&["show", "events"])["events"].to_string();
-    assert!(events.contains("key ends"), "{events}");
-    let status = a.json(&["show", "status"]);
-    assert_eq!((&status["few_time_left"], &status["counts"]["exhausted"]), (&0.0.into(), &1.into()), "{status}");
+    assert!(events.contains("key ends") && events.contains("key waits") && events.contains("key signs"), "{events}");
+    assert_eq!(a.json(&["show", "status"])["few_time_keys"][0]["ends"], ends);
+    assert_eq!(a.json(&["show", "keys"])["keys"][0]["ends"], ends);
+    a.kill();
+    eventually("the route is gone", || right.learned().is_empty());
+    std::thread::sleep(Duration::from_secs(ends.saturating_sub(unix_now().secs())));
+    a.start();
+    eventually("the end is logged", || a.log().contains("routes not sent: the lives of the signing keys are over"));
+    assert!(right.learned().is_empty(), "rather no route than one without its attestation");
+    assert_eq!(a.json(&["show", "status"])["counts"]["exhausted"], 1);
 }

@@ -168,7 +168,7 @@ impl FewTimeKey {
         let guarded = UnixTime(since.0.saturating_add(GUARD_SLOTS * Slots::SECONDS * 1_000_000));
         let first = self.slots.at(guarded).unwrap_or(0);
         if let Some(seen) = self.seen.filter(|seen| slot <= *seen && first <= *seen) {
-            return until(WaitReason::StoreIsAhead, seen + 1);
+            return until(WaitReason::StoreIsAhead, seen.saturating_add(1));
         }
         if slot < first {
             return until(WaitReason::FirstSlotAhead, first);
@@ -402,7 +402,8 @@ impl FewTimeKeys {
     /// How each key stands.
     pub(crate) fn status(&self, now: UnixTime) -> Vec<FewTimeStatus> {
         let status = self.keys.iter().map(|key| {
-            let wait = key.admit(self.synchronised, now).err().filter(|wait| wait.reason != WaitReason::NotDurable);
+            let is_shown = |wait: &Wait| wait.reason != WaitReason::NotDurable || key.pending.is_some();
+            let wait = key.admit(self.synchronised, now).err().filter(is_shown);
             let ends = key.slots.end();
             FewTimeStatus {
                 suite: key.suite.name(),

@@ -90,7 +90,7 @@ struct Process {
     queued: usize,
     waiting: usize,
     persists: Vec<Reserve>,
-    /// Since when by its clock it has been synchronised without a break, and nothing has gone out.
+    /// Since when by its clock routes wait and it has been synchronised without a break, before anything has gone out.
     ready: Option<u64>,
     events: Vec<KeyNews>,
 }
@@ -204,6 +204,9 @@ impl Host {
                 self.store.insert(self.key, reserve.slot);
                 process.on_durable(&reserve, now);
             }
+        }
+        if process.waiting == 0 {
+            process.ready = process.ready.map(|since| since.max(now.unix.0));
         }
         let signed = process.work(now);
         if !signed.is_empty() {
