@@ -123,7 +123,7 @@ fn version_2_proves_every_export_but_for_the_exclusions_of_the_design() {
 }
 
 #[test]
-#[ignore = "minutes: all variants of five ASes"]
+#[ignore = "minutes: 22,860 worlds"]
 fn version_2_proves_every_export_in_all_worlds_of_the_model() {
     assert_only_exclusions(worlds(Extent::Long));
 }
