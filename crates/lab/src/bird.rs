@@ -240,12 +240,14 @@ protocol device {{ }}
             format!("import filter {{ if {tag} ~ bgp_large_community then bgp_local_pref = 50; accept; }};")
         });
         let passive = if neighbour.passive { "passive; " } else { "" };
+        let password = neighbour.password.iter().map(|text| format!("password \"{text}\"; ")).collect::<String>();
+        let ttl_security = if neighbour.ttl_security { "ttl security on; " } else { "" };
         let _ = write!(
             text,
             "protocol bgp {} {{
   local {} as {};
   neighbor {} port {} as {};
-  {internal}{passive}enable extended messages {extended};
+  {internal}{passive}{password}{ttl_security}enable extended messages {extended};
   graceful restart off; hold time 9;
   connect delay time 1; connect retry time 1; error wait time 1, 2;
   ipv4 {{ {import} {export} {next_hop}}};

@@ -301,13 +301,17 @@ hostname {name}
     for neighbour in &site.neighbours {
         let address = neighbour.address;
         let passive = if neighbour.passive { format!(" neighbor {address} passive\n") } else { String::new() };
+        let password = neighbour.password.iter().map(|text| format!(" neighbor {address} password {text}\n"));
+        let password: String = password.collect();
+        let hops = format!(" neighbor {address} ttl-security hops 1\n");
+        let ttl_security = if neighbour.ttl_security { hops.as_str() } else { "" };
         text += &format!(
             " neighbor {address} remote-as {asn}
  neighbor {address} update-source {local}
  neighbor {address} port {port}
  neighbor {address} timers connect 1
  neighbor {address} advertisement-interval 0
-{passive}",
+{password}{ttl_security}{passive}",
             port = neighbour.port,
             asn = neighbour.asn.0,
             local = neighbour.local,

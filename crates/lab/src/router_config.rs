@@ -32,6 +32,10 @@ pub struct Neighbour {
     pub passive: bool,
     /// Whether to offer extended messages where the router can be configured (RFC 8654).
     pub extended_messages: bool,
+    /// The password of TCP MD5 (RFC 2385), without quotes and spaces.
+    pub password: Option<String>,
+    /// Whether the neighbour must be on the same link (RFC 5082).
+    pub ttl_security: bool,
     /// A different MED for each of these prefixes, so that no two of them share an UPDATE.
     pub meds: Vec<(Prefix, u32)>,
 }
@@ -47,9 +51,36 @@ impl RouterConfig {
     #[must_use]
     pub fn with(mut self, name: &str, address: Ipv4Addr, asn: Asn) -> Self {
         let (name, local) = (name.to_owned(), self.router_id);
-        let (passive, extended_messages, meds) = (false, true, Vec::new());
-        let port = 179;
-        self.neighbours.push(Neighbour { name, local, address, port, asn, passive, extended_messages, meds });
+        self.neighbours.push(Neighbour {
+            name,
+            local,
+            address,
+            port: 179,
+            asn,
+            passive: false,
+            extended_messages: true,
+            password: None,
+            ttl_security: false,
+            meds: Vec::new(),
+        });
+        self
+    }
+
+    /// Protects the session with the neighbour added last.
+    #[must_use]
+    pub fn protected(mut self, password: Option<&str>, ttl_security: bool) -> Self {
+        if let Some(last) = self.neighbours.last_mut() {
+            (last.password, last.ttl_security) = (password.map(str::to_owned), ttl_security);
+        }
+        self
+    }
+
+    /// Waits for the neighbour added last to connect.
+    #[must_use]
+    pub fn passive(mut self) -> Self {
+        if let Some(last) = self.neighbours.last_mut() {
+            last.passive = true;
+        }
         self
     }
 

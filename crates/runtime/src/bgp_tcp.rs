@@ -1,9 +1,13 @@
-//! Plain TCP for BGP sessions: numbered connections, octets in and out, and back-pressure.
+//! Plain TCP for BGP sessions: numbered connections, octets in and out, back-pressure, and protection by password and TTL.
+
+mod options;
+mod protection;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +21,8 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tracing::warn;
 
+pub use protection::{Hops, Password, Protection, ProtectionError};
+
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Octets read at once.
@@ -27,6 +33,8 @@ const HIGH_WATER: usize = 1 << 20;
 const LOW_WATER: usize = 1 << 18;
 /// Connections open at once; more are closed as they come.
 const MAX_CONNECTIONS: usize = 1024;
+/// Connections that the kernel may hold for a listener until they are accepted.
+const BACKLOG: u32 = 1024;
 /// How long queued octets may take to be sent after a close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -39,6 +47,8 @@ pub enum TcpEvent {
         connection: u64,
         address: SocketAddr,
     },
+    /// Another address than [`TcpOptions::peer`] had connected; that connection is closed.
+    Refused { address: IpAddr },
     /// A connection requested with [`Sockets::connect`] is open.
     Connected {
         /// The caller's number of the attempt.
@@ -63,12 +73,16 @@ pub enum TcpEvent {
 }
 
 /// How connections are made.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct TcpOptions {
+    /// Only this address may connect. A listener with a password needs it.
+    pub peer: Option<IpAddr>,
     /// The local address of connections that we open.
     pub bind: Option<IpAddr>,
-    /// Time to live of what we send: 255 for peers that check it (RFC 5082).
-    pub ttl: Option<u32>,
+    /// TTL of what we send, where `protection` does not set it.
+    pub ttl: Option<u8>,
+    /// In force from the first segment of each connection on.
+    pub protection: Protection,
 }
 
 /// The TCP connections of one BGP speaker; all close when it is dropped.
@@ -109,17 +123,29 @@ impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
         Self { events, options, shared: Arc::default(), attempt: None, listeners: Vec::new() }
     }
 
-    /// Accepts connections at `address`. Returns the address with the port that was bound.
+    /// Accepts connections at `address`, of [`TcpOptions::peer`] alone if it is set. Returns the address with the port that was bound.
     pub async fn listen(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
-        let listener = TcpListener::bind(address).await?;
+        let listener = listener(address, &self.options)?;
         let address = listener.local_addr()?;
-        let (shared, events, options) = (Arc::clone(&self.shared), self.events.clone(), self.options);
+        let (shared, events, options) = (Arc::clone(&self.shared), self.events.clone(), self.options.clone());
         let task = tokio::spawn(async move {
             loop {
                 match listener.accept().await {
-                    Ok((stream, address)) => {
-                        let event = |connection| TcpEvent::Accepted { connection, address };
-                        shared.add(stream, options, &events, event);
+                    Ok((stream, from)) => {
+                        let ip = from.ip().to_canonical();
+                        if options.peer.is_some_and(|peer| peer.to_canonical() != ip) {
+                            drop(stream);
+                            let _ = events.send(TcpEvent::Refused { address: ip }.into()).await;
+                            continue;
+                        }
+                        if let Err(error) =
+                            options.protection.protect_ttl(stream.as_fd(), address.is_ipv6(), options.ttl)
+                        {
+                            warn!(%error, "BGP connection from {ip} closed: {error}");
+                            continue;
+                        }
+                        let event = |connection| TcpEvent::Accepted { connection, address: from };
+                        shared.add(stream, &events, event);
                     }
                     Err(error) => {
                         warn!(%error, "cannot accept a BGP connection; trying again (too many open files?)");
@@ -137,13 +163,13 @@ impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
         if let Some(earlier) = self.attempt.take() {
             earlier.abort();
         }
-        let (shared, events, options) = (Arc::clone(&self.shared), self.events.clone(), self.options);
+        let (shared, events, options) = (Arc::clone(&self.shared), self.events.clone(), self.options.clone());
         let task = tokio::spawn(async move {
-            let opened = timeout(CONNECT_TIMEOUT, open(to, options)).await;
+            let opened = timeout(CONNECT_TIMEOUT, open(to, &options)).await;
             match opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
                 Ok(stream) => {
                     let event = |connection| TcpEvent::Connected { attempt, connection };
-                    shared.add(stream, options, &events, event);
+                    shared.add(stream, &events, event);
                 }
                 Err(error) => {
                     let _ = events.send(TcpEvent::ConnectFailed { attempt, error }.into()).await;
@@ -189,14 +215,10 @@ impl Shared {
     fn add<E: From<TcpEvent> + Send + 'static>(
         self: &Arc<Self>,
         stream: TcpStream,
-        options: TcpOptions,
         events: &mpsc::Sender<E>,
         event: impl FnOnce(u64) -> TcpEvent,
     ) {
         let _ = stream.set_nodelay(true);
-        if let Some(ttl) = options.ttl {
-            let _ = stream.set_ttl(ttl);
-        }
         let (reader, writer) = stream.into_split();
         let (queue, queued) = mpsc::unbounded_channel();
         let (open, closed) = oneshot::channel();
@@ -216,8 +238,18 @@ impl Shared {
     }
 }
 
-async fn open(to: SocketAddr, options: TcpOptions) -> io::Result<TcpStream> {
+/// A listener whose protection holds for the first segment that it gets.
+fn listener(address: SocketAddr, options: &TcpOptions) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    options.protection.protect(socket.as_fd(), address.is_ipv6(), options.peer, options.ttl)?;
+    socket.listen(BACKLOG)
+}
+
+async fn open(to: SocketAddr, options: &TcpOptions) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    options.protection.protect(socket.as_fd(), to.is_ipv6(), Some(to.ip()), options.ttl)?;
     if let Some(address) = options.bind {
         socket.bind((address, 0).into())?;
     }
@@ -298,7 +330,7 @@ mod tests {
     -> (Sockets<TcpEvent>, mpsc::Receiver<TcpEvent>, u64, Sockets<TcpEvent>, mpsc::Receiver<TcpEvent>, u64) {
         let ((to_a, mut from_a), (to_b, mut from_b)) = (mpsc::channel(8), mpsc::channel(8));
         let mut a = Sockets::new(to_a, TcpOptions::default());
-        let mut b = Sockets::new(to_b, TcpOptions { bind: Some([127, 0, 0, 1].into()), ttl: Some(255) });
+        let mut b = Sockets::new(to_b, TcpOptions { bind: Some([127, 0, 0, 1].into()), ..TcpOptions::default() });
         let address = a.listen("127.0.0.1:0".parse().expect("an address")).await.expect("listening");
         b.connect(7, address);
         let TcpEvent::Accepted { connection: at_a, address } = next(&mut from_a).await else { panic!("accepted") };

@@ -562,6 +562,8 @@ fn neighbour(name: &str, local: Ipv4Addr, at: SocketAddr, asn: Asn, link: &Link)
         asn,
         passive: false,
         extended_messages: link.extended_messages,
+        password: None,
+        ttl_security: false,
         meds: Vec::new(),
     }
 }

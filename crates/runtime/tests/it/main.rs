@@ -4,5 +4,6 @@ mod deaf_peer;
 mod huge_pages;
 mod kill;
 mod links;
+mod protected_sessions;
 mod router_certificates;
 mod rtr;

@@ -189,8 +189,8 @@ async fn replay(command: &Speak, mut updates: mpsc::Receiver<Recorded>) -> Outco
     let expected = command.peer_asn.map_or(PeerAsn::Any, PeerAsn::Exactly);
     let mut config = Config::new(command.asn, command.router_id, expected);
     config.connect_retry = Duration::from_secs(1);
-    let options = TcpOptions { bind: command.bind, ttl: None };
-    let endpoint = Endpoint { listen: None, connect: Some(command.connect), only: None, options };
+    let options = TcpOptions { bind: command.bind, ..TcpOptions::default() };
+    let endpoint = Endpoint { listen: None, connect: Some(command.connect), options };
     let (events, mut peer_events) = mpsc::channel(AHEAD);
     let mut signals = Signals::listen().map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
     let peer = Peer::start(config, endpoint, Clock::start(), events).await;

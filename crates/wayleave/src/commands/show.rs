@@ -97,6 +97,7 @@ pub fn show(command: &Show) -> Outcome {
                 "address",
                 "received",
                 "announced",
+                "protection",
                 "last_end",
             ],
         ),
@@ -131,10 +132,12 @@ fn status(mut value: Value) -> String {
             serde_json::json!({
                 "pair": pair["name"], "inside": end("inside"), "outside": end("outside"), "offered": pair["offered"],
                 "in": pair["outside"]["received"], "out": pair["inside"]["received"],
+                "inside_protection": pair["inside"]["protection"], "outside_protection": pair["outside"]["protection"],
             })
         })
         .collect();
-    format!("{}\n{}", fields(&value), objects(&rows, &["pair", "inside", "outside", "offered", "in", "out"]))
+    let columns = ["pair", "inside", "outside", "offered", "in", "out", "inside_protection", "outside_protection"];
+    format!("{}\n{}", fields(&value), objects(&rows, &columns))
 }
 
 /// A row of `show peers`.

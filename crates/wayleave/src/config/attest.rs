@@ -14,6 +14,7 @@ use super::attestation::{
 };
 use super::check::{Checked, RoleConfig};
 use super::parse::Text;
+use super::protection::{ProtectionKeys, TtlSecurity};
 use super::rpki::RpkiSection;
 use super::rs::{FileFault, StatusSection, range, status_warning};
 use super::{Fault, Source};
@@ -124,8 +125,12 @@ pub struct EndSection {
     pub asn: Option<Spanned<Asn>>,
     /// The local address of outgoing connections.
     pub bind: Option<Text<IpAddr>>,
-    /// IP TTL of outgoing packets: 255 for speakers that check it (RFC 5082).
+    /// IP TTL of outgoing packets. `ttl_security` sets it to 255.
     pub ttl: Option<u8>,
+    /// The file with the password of TCP MD5 (RFC 2385), which the speaker has too.
+    pub password_file: Option<Spanned<PathBuf>>,
+    /// Take packets only from a speaker at most this many hops away (RFC 5082), and send so that it can check the same.
+    pub ttl_security: Option<Spanned<TtlSecurity>>,
     /// Limit of prefixes by family. Default: none.
     pub max_prefixes: Option<u32>,
     /// The speaker is a transparent route server, whose AS is not on its paths (RFC 7947).
@@ -138,6 +143,20 @@ pub struct EndSection {
 
 fn default_most_extended() -> Spanned<u64> {
     Spanned::new(0..0, wayleave_attestation::proxy::MAX_OCTETS_EXTENDED as u64)
+}
+
+impl EndSection {
+    /// The keys that protect the session.
+    pub fn protection_keys(&self) -> ProtectionKeys<'_> {
+        ProtectionKeys {
+            listen: self.listen.as_ref().map(|listen| listen.get_ref().0),
+            connect: self.connect.map(|connect| connect.0),
+            address: self.address.map(|address| address.0),
+            ttl: self.ttl,
+            password_file: self.password_file.as_ref(),
+            ttl_security: self.ttl_security.as_ref(),
+        }
+    }
 }
 
 impl AttestFile {
@@ -155,7 +174,10 @@ impl AttestFile {
         match Self::parse(source) {
             Ok(file) => {
                 let (mut errors, mut warnings) = (Vec::new(), file.warnings());
-                for fault in file.keys.file_faults(source).into_iter().chain(file.rpki.file_faults(source)) {
+                let ends = file.pair.iter().flat_map(|pair| [&pair.get_ref().inside, &pair.get_ref().outside]);
+                let passwords = ends.filter_map(|end| end.get_ref().protection_keys().file_faults(source));
+                let named = file.keys.file_faults(source).into_iter().chain(file.rpki.file_faults(source));
+                for fault in named.chain(passwords) {
                     match fault {
                         // A new configuration needs no files yet.
                         FileFault::Missing(fault) => warnings.push(fault),
@@ -225,6 +247,7 @@ impl AttestFile {
                     }
                     listening.push(address);
                 }
+                faults.extend(fields.protection_keys().faults());
             }
             if let Some(asn) = section.inside.get_ref().asn.as_ref().filter(|asn| *asn.get_ref() != own) {
                 let message = format!("{} is not this AS, expected {own}, the AS of [attest]", asn.get_ref());
@@ -304,6 +327,9 @@ const TEMPLATE: &str = "# An attesting proxy between your BGP speakers and their
      inside = { listen = \"127.0.0.1:1790\", address = \"127.0.0.1\" }\n\
      # The neighbour.\n\
      outside = { connect = \"192.0.2.2:179\", asn = 64498 }\n\
+     # Each end may have, as its speaker has it: `password_file`, a file with the password of TCP MD5 (RFC 2385) that only its\n\
+     # owner can read (mode 0600), and `ttl_security = true`, or how many hops away the speaker is (RFC 5082):\n\
+     #outside = { connect = \"192.0.2.2:179\", asn = 64498, password_file = \"neighbour.password\", ttl_security = true }\n\
      # Longest attestation that the neighbour accepts, in octets, without and with extended messages. BIRD reserves 1,024\n\
      # octets of each message.\n\
      #most_octets = 2800\n\

@@ -15,6 +15,7 @@ use wayleave_runtime::identity::Fingerprint;
 use super::attestation::{AttestationSection, unknown_origins};
 use super::check::{Checked, RoleConfig};
 use super::parse::{HostPort, PublicKey, Text};
+use super::protection::{ProtectionKeys, TtlSecurity};
 use super::rs::{FileFault, StatusSection, example, exchange_fault, key_fault, range, status_warning};
 use super::{EXAMPLE_OPERATOR, EXAMPLE_PINS, Fault, Source};
 use crate::failure::Failures;
@@ -97,8 +98,26 @@ pub struct RouterSection {
     pub router_id: Spanned<Text<Ipv4Addr>>,
     #[serde(default = "default_hold_time")]
     pub hold_time: Spanned<u16>,
-    /// IP TTL of outgoing packets: 255 for routers that check it (RFC 5082).
+    /// IP TTL of outgoing packets. `ttl_security` sets it to 255.
     pub ttl: Option<u8>,
+    /// The file with the password of TCP MD5 (RFC 2385), which the router has too.
+    pub password_file: Option<Spanned<PathBuf>>,
+    /// Take packets only from a router at most this many hops away (RFC 5082), and send so that it can check the same.
+    pub ttl_security: Option<Spanned<TtlSecurity>>,
+}
+
+impl RouterSection {
+    /// The keys that protect the session.
+    pub fn protection_keys(&self) -> ProtectionKeys<'_> {
+        ProtectionKeys {
+            listen: self.listen.map(|listen| listen.0),
+            connect: self.connect.map(|connect| connect.0),
+            address: self.address.map(|address| address.0),
+            ttl: self.ttl,
+            password_file: self.password_file.as_ref(),
+            ttl_security: self.ttl_security.as_ref(),
+        }
+    }
 }
 
 /// `[select_best]`.
@@ -154,7 +173,8 @@ impl MemberConfig {
                     fault => errors.extend(fault.map(FileFault::into_fault)),
                 }
                 let attestation = config.file.attestation.as_ref().map(Spanned::get_ref);
-                for fault in attestation.iter().flat_map(|section| section.file_faults(source)) {
+                let password = config.file.router.get_ref().protection_keys().file_faults(source);
+                for fault in attestation.iter().flat_map(|section| section.file_faults(source)).chain(password) {
                     match fault {
                         FileFault::Missing(fault) => warnings.push(fault),
                         FileFault::Unusable(fault) => errors.push(fault),
@@ -232,6 +252,7 @@ impl MemberFile {
             let message = format!("a hold time of {hold_time} seconds is not allowed, expected 0 or 3 to 65535");
             faults.push(Fault::at(router.hold_time.span(), message).help("RFC 4271 section 4.2"));
         }
+        faults.extend(router.protection_keys().faults());
         faults.extend(range(&self.member.stale_secs, 1, 7 * 86_400, "seconds"));
         faults.extend(range(&self.member.settle_secs, 1, 3600, "seconds"));
         faults.extend(self.attestation.iter().flat_map(|section| section.get_ref().faults()));
@@ -336,6 +357,10 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          # The proxy's BGP identifier: an IPv4 address of yours, not the router's.\n\
          {router_id}\n\
          #hold_time = 90\n\
+         # As your router has them: a file with the password of TCP MD5 (RFC 2385) that only its owner can read (mode 0600); TTL\n\
+         # security (RFC 5082), `true` or how many hops away the router is.\n\
+         #password_file = \"{file}.password\"\n\
+         #ttl_security = true\n\
          \n\
          # Hides your ranking from everyone else; you learn only the winner.\n\
          [select_best]\n\

@@ -5,6 +5,7 @@ pub mod attestation;
 mod check;
 pub mod member;
 mod parse;
+pub mod protection;
 pub mod router;
 pub mod rpki;
 pub mod rs;

@@ -4,6 +4,7 @@ pub mod attestation;
 pub mod capability;
 pub mod forwarding;
 pub mod member_set;
+pub mod password;
 pub mod private;
 pub mod revocation;
 pub mod router_keys;

@@ -64,12 +64,13 @@ impl Role for Attest {
         machine.handle(Input::View(Arc::clone(&origins.views.borrow())), clock.now());
 
         let (events, inbox) = mpsc::channel(QUEUE);
-        let sockets = io::listen(&file, &events).await?;
+        let sockets = io::listen(&file, source, &events).await?;
         let pairs = file.pair.len();
         for pair in 0..pairs {
             machine.handle(Input::Pair(pair, session_pair::Input::Start), clock.now());
         }
-        let view = ProxyView::new(&events, &store, origins.summary());
+        let protections = sockets.iter().map(|ends| [ends[0].protection(), ends[1].protection()]).collect();
+        let view = ProxyView::new(&events, &store, origins.summary(), protections);
         attestation::follow(&origins, events.clone(), Input::View);
         tokio::spawn(attestation::maintain(events.clone(), Proxy::sweep, (Arc::clone(&store), clock), last_time));
         let io = ProxyIo::new(&file, sockets, (store, log.clone()), &events);

@@ -111,9 +111,10 @@ impl Peer {
         E: From<PeerEvent> + Send + 'static,
     {
         let (to, tcp) = mpsc::channel(TCP_QUEUE);
-        let router = endpoint.only.or(endpoint.connect.map(|address| address.ip()));
+        let router = endpoint.options.peer.or(endpoint.connect.map(|address| address.ip()));
         let connections = PeerTcp::open(endpoint, to).await?;
-        let address = connections.address;
+        let (address, protection) = (connections.address, connections.protection());
+        info!(protection, "protection of the session with the router: {protection}");
         let routes = RouteQueue::default();
         let (replay, replayed) = mpsc::channel(REPLAY_QUEUE);
         let (stop, stopped) = oneshot::channel();
@@ -129,7 +130,9 @@ impl Peer {
             events,
             routes: routes.clone(),
             view: view.clone(),
+            protection,
             last_end: String::new(),
+            connect_error: None,
             malformed: 0,
             logged_causes: BTreeSet::new(),
         };
@@ -154,7 +157,11 @@ struct Driver<E> {
     events: mpsc::Sender<E>,
     routes: RouteQueue,
     view: PeerView,
+    /// For the view.
+    protection: String,
     last_end: String,
+    /// Why the latest attempt to connect failed, until the session has reported it.
+    connect_error: Option<String>,
     malformed: u32,
     logged_causes: BTreeSet<String>,
 }
@@ -207,8 +214,8 @@ impl<E: From<PeerEvent>> Driver<E> {
     async fn tcp(&mut self, event: TcpEvent) {
         match self.connections.translate(event) {
             TcpInput::Session(input) => self.handle(input).await,
-            TcpInput::ConnectFailed(input, error) => {
-                self.last_end = format!("cannot connect: {error}");
+            TcpInput::ConnectFailed(input, why) => {
+                self.connect_error = Some(format!("cannot connect: {why}"));
                 self.handle(input).await;
             }
             TcpInput::Refused(ip) => {
@@ -243,7 +250,8 @@ impl<E: From<PeerEvent>> Driver<E> {
                     self.last_end = ended.cause.to_string();
                 }
                 Output::Failed(ended) => {
-                    self.last_end = ended.cause.to_string();
+                    let reason = self.connect_error.take().filter(|_| matches!(ended.cause, Cause::ConnectFailed));
+                    self.last_end = reason.unwrap_or_else(|| ended.cause.to_string());
                     self.log_failed(&ended);
                 }
                 Output::Rejected(rejected) => {
@@ -259,7 +267,7 @@ impl<E: From<PeerEvent>> Driver<E> {
 
     /// Logs why there is no session, each cause once until there is one: routers try again and again.
     fn log_failed(&mut self, ended: &Ended) {
-        let cause = ended.cause.to_string();
+        let cause = self.last_end.clone();
         let is_new = self.logged_causes.len() < LOGGED_CAUSES && self.logged_causes.insert(cause.clone());
         if !is_new {
             debug!("no BGP session with the router: {cause}");
@@ -297,6 +305,7 @@ impl<E: From<PeerEvent>> Driver<E> {
             "state": self.peer.state().to_string(),
             "asn": up.map(|up| up.peer_asn.0),
             "router_id": up.map(|up| up.peer_id.to_string()),
+            "protection": self.protection,
             "hold_time": up.map(|up| up.hold_time.secs()),
             "announced": self.peer.adj_rib_out().len(),
             "last_end": (!self.last_end.is_empty()).then_some(&self.last_end),

@@ -70,7 +70,7 @@ impl Role for MemberRole {
 
         let (events, inbox) = mpsc::channel(QUEUE);
         let links = Links::new(Limits::default());
-        let router = config::start_router(&config, clock, events.clone()).await?;
+        let router = config::start_router(&config, source, clock, events.clone()).await?;
         let connect = |number, party: &PartyAt| {
             links.connect(party.address.0.to_string(), &identity, config::verifier(number, party), events.clone())
         };

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use tokio::sync::mpsc;
 use wayleave_bgp::peer::TcpRequest;
 use wayleave_bgp::session::{self, ConnectionId};
-use wayleave_runtime::bgp_tcp::{Sockets, TcpEvent, TcpOptions};
+use wayleave_runtime::bgp_tcp::{Protection, Sockets, TcpEvent, TcpOptions};
 
 /// Where a peer is.
 #[derive(Clone, Debug)]
@@ -15,8 +15,6 @@ pub struct Endpoint {
     pub listen: Option<SocketAddr>,
     /// Connect to it there.
     pub connect: Option<SocketAddr>,
-    /// Only this address may connect.
-    pub only: Option<IpAddr>,
     pub options: TcpOptions,
 }
 
@@ -24,8 +22,8 @@ pub struct Endpoint {
 pub enum TcpInput {
     /// An input of the session.
     Session(session::Input),
-    /// For the session too: an attempt to connect failed for this reason.
-    ConnectFailed(session::Input, io::Error),
+    /// For the session too: an attempt to connect failed for this reason, in words.
+    ConnectFailed(session::Input, String),
     /// The peer's session has nothing to do with it: another address had connected, and was disconnected.
     Refused(IpAddr),
 }
@@ -39,9 +37,10 @@ pub struct PeerTcp {
 }
 
 impl PeerTcp {
-    /// Listens if the endpoint says so. `events` takes what happens to the connections, for [`PeerTcp::translate`].
+    /// Listens if the endpoint says so. Fails if this system cannot protect the sessions as the endpoint says. `events` takes what happens to the connections, for [`PeerTcp::translate`].
     pub async fn open(endpoint: Endpoint, events: mpsc::Sender<TcpEvent>) -> io::Result<Self> {
-        let mut sockets = Sockets::new(events, endpoint.options);
+        endpoint.options.protection.check()?;
+        let mut sockets = Sockets::new(events, endpoint.options.clone());
         let address = match endpoint.listen {
             Some(address) => Some(sockets.listen(address).await?),
             None => None,
@@ -51,19 +50,16 @@ impl PeerTcp {
 
     pub fn translate(&self, event: TcpEvent) -> TcpInput {
         TcpInput::Session(match event {
-            TcpEvent::Accepted { connection, address } => {
-                let ip = address.ip().to_canonical();
-                if self.endpoint.only.is_some_and(|only| only != ip) {
-                    self.sockets.close(connection);
-                    return TcpInput::Refused(ip);
-                }
+            TcpEvent::Accepted { connection, .. } => {
                 session::Input::Connected { connection: ConnectionId(connection), outgoing: false }
             }
+            TcpEvent::Refused { address } => return TcpInput::Refused(address),
             TcpEvent::Connected { connection, .. } => {
                 session::Input::Connected { connection: ConnectionId(connection), outgoing: true }
             }
             TcpEvent::ConnectFailed { attempt, error } => {
-                return TcpInput::ConnectFailed(session::Input::ConnectFailed { attempt }, error);
+                let why = why_not_connected(&error, &self.endpoint.options.protection);
+                return TcpInput::ConnectFailed(session::Input::ConnectFailed { attempt }, why);
             }
             TcpEvent::Bytes { connection, bytes } => {
                 session::Input::Bytes { connection: ConnectionId(connection), bytes }
@@ -71,6 +67,11 @@ impl PeerTcp {
             TcpEvent::Closed { connection } => session::Input::Closed { connection: ConnectionId(connection) },
             TcpEvent::Writable { connection } => session::Input::Writable { connection: ConnectionId(connection) },
         })
+    }
+
+    /// What protects the connections, in words.
+    pub fn protection(&self) -> String {
+        self.endpoint.options.protection.to_string()
     }
 
     /// Carries out a request; returns what the session must know of at once.
@@ -87,5 +88,34 @@ impl PeerTcp {
             TcpRequest::Close { connection } => self.sockets.close(connection.0),
         }
         None
+    }
+}
+
+/// Why a connection was not opened. Both ends drop what does not fit their protection, without an answer.
+fn why_not_connected(error: &io::Error, protection: &Protection) -> String {
+    let is_protected = protection.password.is_some() || protection.ttl_security.is_some();
+    if error.kind() != io::ErrorKind::TimedOut || !is_protected {
+        return error.to_string();
+    }
+    format!(
+        "no answer in time; this session is protected ({protection}): compare it with the peer's configuration; \
+         `nstat -az 'TcpExtTCPMD5*' TcpExtTCPMinTTLDrop` counts what this host dropped"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_silence_of_a_protected_peer_is_explained_by_its_protection() {
+        let protection =
+            Protection { ttl_security: Some(wayleave_runtime::bgp_tcp::Hops::ONE), ..Protection::default() };
+        let names_it = |kind: io::ErrorKind, protection: &Protection| {
+            why_not_connected(&kind.into(), protection).contains("protected (TTL security (1 hop))")
+        };
+        assert!(names_it(io::ErrorKind::TimedOut, &protection));
+        assert!(!names_it(io::ErrorKind::TimedOut, &Protection::default()));
+        assert!(!names_it(io::ErrorKind::ConnectionRefused, &protection));
     }
 }

@@ -8,5 +8,6 @@ mod cli;
 mod common;
 mod kill_nine;
 mod member_attest;
+mod protected_sessions;
 mod router;
 mod run;

@@ -16,6 +16,7 @@ use wayleave_runtime::bgp_tcp::{TcpEvent, TcpOptions};
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::store::{FileStore, Store};
 
+use crate::config::Source;
 use crate::config::attest::{AttestFile, EndSection};
 use crate::failure::{Failure, Outcome};
 use crate::roles::Events;
@@ -49,27 +50,25 @@ impl From<Query<Proxy>> for Event {
     }
 }
 
-fn endpoint(end: &EndSection) -> Endpoint {
-    Endpoint {
-        listen: end.listen.as_ref().map(|listen| listen.get_ref().0),
-        connect: end.connect.as_ref().map(|address| address.0),
-        only: end.address.map(|address| address.0),
-        options: TcpOptions { bind: end.bind.map(|bind| bind.0), ttl: end.ttl.map(u32::from) },
-    }
+fn endpoint(end: &EndSection, source: &Source) -> Outcome<Endpoint> {
+    let keys = end.protection_keys();
+    let protection = keys.protection(source)?;
+    let options = TcpOptions { peer: keys.peer(), bind: end.bind.map(|bind| bind.0), ttl: end.ttl, protection };
+    Ok(Endpoint { listen: keys.listen, connect: keys.connect, options })
 }
 
 /// The connections of both ends of each pair, inside then outside.
 pub type PairConnections = Vec<[PeerTcp; 2]>;
 
 /// Listens for the peers of all pairs. What happens to their connections reaches the machine's loop with pair and side.
-pub async fn listen(file: &AttestFile, events: &mpsc::Sender<Event>) -> Outcome<PairConnections> {
+pub async fn listen(file: &AttestFile, source: &Source, events: &mpsc::Sender<Event>) -> Outcome<PairConnections> {
     let mut all = Vec::new();
     for (number, pair) in file.pair.iter().enumerate() {
         let pair = pair.get_ref();
         let mut ends = Vec::new();
         for (side, section) in [(Side::Inside, &pair.inside), (Side::Outside, &pair.outside)] {
             let (to, mut tcp) = mpsc::channel(TCP_QUEUE);
-            let endpoint = endpoint(section.get_ref());
+            let endpoint = endpoint(section.get_ref(), source)?;
             let wanted = endpoint.listen;
             let connections = PeerTcp::open(endpoint, to).await.map_err(|error| {
                 let at = wanted.map(|address| format!(" at {address}")).unwrap_or_default();
@@ -79,6 +78,14 @@ pub async fn listen(file: &AttestFile, events: &mpsc::Sender<Event>) -> Outcome<
             if let Some(address) = connections.address {
                 info!(pair = pair.name, side = side.name(), %address, "listening for the {} peer at {address}", side.name());
             }
+            let protection = connections.protection();
+            info!(
+                pair = pair.name,
+                side = side.name(),
+                protection,
+                "protection of the session with the {} peer: {protection}",
+                side.name()
+            );
             let events = events.clone();
             tokio::spawn(async move {
                 while let Some(event) = tcp.recv().await {
@@ -158,8 +165,8 @@ impl ProxyIo {
     fn tcp(&mut self, pair: usize, side: Side, event: TcpEvent) -> Option<session::Input> {
         match self.connections[pair][side as usize].translate(event) {
             TcpInput::Session(input) => Some(input),
-            TcpInput::ConnectFailed(input, error) => {
-                self.log_no_session(pair, format!("cannot connect to the {} peer: {error}", side.name()));
+            TcpInput::ConnectFailed(input, why) => {
+                self.log_no_session(pair, format!("cannot connect to the {} peer: {why}", side.name()));
                 Some(input)
             }
             TcpInput::Refused(ip) => {

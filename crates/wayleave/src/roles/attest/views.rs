@@ -20,11 +20,18 @@ pub struct ProxyView {
     events: mpsc::Sender<Event>,
     store: Arc<FileStore>,
     known: watch::Receiver<Summary>,
+    /// What protects the sessions of each pair, inside and outside, in words.
+    protections: Arc<[[String; 2]]>,
 }
 
 impl ProxyView {
-    pub fn new(events: &mpsc::Sender<Event>, store: &Arc<FileStore>, known: watch::Receiver<Summary>) -> Self {
-        Self { events: events.clone(), store: Arc::clone(store), known }
+    pub fn new(
+        events: &mpsc::Sender<Event>,
+        store: &Arc<FileStore>,
+        known: watch::Receiver<Summary>,
+        protections: Arc<[[String; 2]]>,
+    ) -> Self {
+        Self { events: events.clone(), store: Arc::clone(store), known, protections }
     }
 
     async fn query<T: Send + 'static>(
@@ -39,9 +46,13 @@ impl ProxyView {
         let rows: Vec<Value> = status
             .pairs
             .iter()
-            .flat_map(|pair| {
-                [("inside", &pair.inside), ("outside", &pair.outside)].map(|(side, end)| {
+            .zip(&*self.protections)
+            .flat_map(|(pair, protections)| {
+                let [inside, outside] = protections;
+                let ends = [("inside", &pair.inside, inside), ("outside", &pair.outside, outside)];
+                ends.map(|(side, end, protection)| {
                     let mut row = json!(end);
+                    row["protection"] = json!(protection);
                     row["peer"] = json!(format!("{} {side}", pair.name));
                     row
                 })
@@ -67,6 +78,10 @@ impl View for ProxyView {
     async fn status(&self) -> Result<Value, ViewError> {
         let mut value = json!(self.query(|proxy| proxy.status()).await?);
         value["known"] = json!(*self.known.borrow());
+        for (pair, [inside, outside]) in value["pairs"].as_array_mut().into_iter().flatten().zip(&*self.protections) {
+            pair["inside"]["protection"] = json!(inside);
+            pair["outside"]["protection"] = json!(outside);
+        }
         Ok(value)
     }
 

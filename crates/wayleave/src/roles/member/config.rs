@@ -11,6 +11,7 @@ use wayleave_runtime::Clock;
 use wayleave_runtime::bgp_tcp::TcpOptions;
 use wayleave_runtime::tls::{Pin, PinVerifier, Pins, Role};
 
+use crate::config::Source;
 use crate::config::member::{MemberConfig, PartyAt};
 use crate::failure::{Failure, Outcome};
 use crate::roles::bgp_peer::{Endpoint, Peer};
@@ -37,7 +38,12 @@ pub fn verifier(number: u32, party: &PartyAt) -> PinVerifier {
 }
 
 /// Starts the driver of the router's session.
-pub async fn start_router<E>(config: &MemberConfig, clock: Clock, events: mpsc::Sender<E>) -> Outcome<Peer>
+pub async fn start_router<E>(
+    config: &MemberConfig,
+    source: &Source,
+    clock: Clock,
+    events: mpsc::Sender<E>,
+) -> Outcome<Peer>
 where
     E: From<PeerEvent> + Send + 'static,
 {
@@ -45,12 +51,10 @@ where
     let mut session = router_session(*exchange.asn.get_ref(), router.router_id.get_ref().0, *router.asn.get_ref());
     session.hold_time = config.hold_time;
     session.passive = router.connect.is_none();
-    let endpoint = Endpoint {
-        listen: router.listen.as_ref().map(|address| address.0),
-        connect: router.connect.as_ref().map(|address| address.0),
-        only: router.address.as_ref().map(|address| address.0),
-        options: TcpOptions { bind: None, ttl: router.ttl.map(u32::from) },
-    };
+    let keys = router.protection_keys();
+    let protection = keys.protection(source)?;
+    let options = TcpOptions { peer: keys.peer(), bind: None, ttl: router.ttl, protection };
+    let endpoint = Endpoint { listen: keys.listen, connect: keys.connect, options };
     let listen = endpoint.listen;
     let peer = Peer::start(session, endpoint, clock, events).await.map_err(|error| match listen {
         Some(address) => Failure::listen_bgp(format!("cannot listen for the router at {address}"), &error),

@@ -115,7 +115,9 @@ impl View for MemberView {
         if let Some(attestation) = attestation {
             value["attestation"] = json!(attestation);
         }
-        value["router"] = self.router.json()["state"].clone();
+        let router = self.router.json();
+        value["router"] = router["state"].clone();
+        value["router_protection"] = router["protection"].clone();
         Ok(value)
     }
 
