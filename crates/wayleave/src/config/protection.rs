@@ -111,3 +111,71 @@ fn can_reach(peer: IpAddr, listen: SocketAddr) -> bool {
     let takes_both = listen.is_ipv6() && listen.ip().is_unspecified();
     takes_both || peer.is_ipv4() == listen.ip().to_canonical().is_ipv4()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::attest::AttestFile;
+    use super::*;
+
+    /// What is wrong with a pair whose inside end has these keys: message, text at the caret, and the text from there on.
+    fn faults(inside: &str) -> Vec<(String, String, String)> {
+        let text = format!(
+            "[attest]\nasn = 64497\nstate = \"x\"\n[keys]\n[[pair]]\nname = \"a\"\ninside = {{ {inside} }}\n\
+             outside = {{ connect = \"192.0.2.2:179\" }}\n"
+        );
+        let source = Source { path: "attest.toml".into(), text: text.clone() };
+        let Err(failures) = AttestFile::parse(&source) else { return Vec::new() };
+        let fault = |failure: &crate::failure::Failure| {
+            let (line, column) = failure.line_column().expect("a place");
+            let at = text.lines().nth(line - 1).and_then(|line| line.get(column - 1..)).expect("a line");
+            (failure.to_string(), failure.label().unwrap_or_default().to_owned(), at.to_owned())
+        };
+        failures.0.iter().map(fault).collect()
+    }
+
+    const PASSWORD: &str = "password_file = \"p\"";
+
+    #[test]
+    fn a_listener_with_a_password_needs_the_address_of_its_speaker() {
+        for good in [
+            "listen = \"192.0.2.9:179\", address = \"192.0.2.1\"",
+            "listen = \"192.0.2.9:179\", connect = \"192.0.2.1:179\"",
+            "listen = \"[::]:179\", address = \"192.0.2.1\"",
+            "listen = \"[::]:179\", address = \"2001:db8::1\"",
+            "connect = \"192.0.2.1:179\"",
+        ] {
+            assert_eq!(faults(&format!("{good}, {PASSWORD}")), [], "{good}");
+        }
+        let found = faults(&format!("listen = \"192.0.2.9:179\", {PASSWORD}"));
+        assert!(
+            matches!(&found[..], [(_, label, at)] if label.contains("`address`") && at.starts_with("\"p\"")),
+            "{found:?}"
+        );
+        for other in
+            [("192.0.2.9:179", "2001:db8::1"), ("0.0.0.0:179", "2001:db8::1"), ("[2001:db8::9]:179", "192.0.2.1")]
+        {
+            let found = faults(&format!("listen = \"{}\", address = \"{}\", {PASSWORD}", other.0, other.1));
+            assert!(matches!(&found[..], [(what, ..)] if what.contains("cannot connect")), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn ttl_security_is_a_truth_value_or_a_number_of_hops() {
+        let with = |value: &str| faults(&format!("connect = \"192.0.2.1:179\", ttl_security = {value}"));
+        for good in ["true", "false", "1", "254", "true, ttl = 255", "false, ttl = 64"] {
+            assert_eq!(with(good), [], "{good}");
+        }
+        for bad in ["0", "255", "-1", "\"on\"", "1.5"] {
+            let found = with(bad);
+            assert!(
+                matches!(&found[..], [(_, label, at)] if label.contains("from 1 (the same link) to 254") && at.starts_with(bad)),
+                "{bad}: {found:?}"
+            );
+        }
+        let found = with("true, ttl = 64");
+        assert!(
+            matches!(&found[..], [(what, _, at)] if what.contains("`ttl` is 64") && at.starts_with("true")),
+            "{found:?}"
+        );
+    }
+}
