@@ -91,14 +91,15 @@ impl PeerTcp {
     }
 }
 
-/// Why a connection was not opened. Both ends drop what does not fit their protection, without an answer.
+/// Why a connection was not opened. Kernels drop what does not fit a session's protection without an answer, and also the
+/// answer of a host on which nothing listens: it has no password, and not the greatest TTL.
 fn why_not_connected(error: &io::Error, protection: &Protection) -> String {
     let is_protected = protection.password.is_some() || protection.ttl_security.is_some();
     if error.kind() != io::ErrorKind::TimedOut || !is_protected {
         return error.to_string();
     }
     format!(
-        "no answer in time; this session is protected ({protection}): compare it with the peer's configuration; \
+        "no answer in time; this session is protected ({protection}): the peer does not listen, or its protection differs; \
          `nstat -az 'TcpExtTCPMD5*' TcpExtTCPMinTTLDrop` counts what this host dropped"
     )
 }

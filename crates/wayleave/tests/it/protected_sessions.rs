@@ -188,7 +188,10 @@ fn proxied(lan: &Lan, [left, right]: [Software; 2], listens: bool) {
     assert!(!wrong_left.is_established().expect("an answer"));
     wrong_left.kill();
 
-    // All as it should be: routes pass both ways.
+    // All as it should be: routes pass both ways. The proxy is started again, since it would keep its connection to the router
+    // that sent with a smaller TTL until the timer of OPEN: it heard neither OPEN nor end of it.
+    assert!(proxy.stop(TIMEOUT), "{}", lan.log());
+    let mut proxy = lan.run("attest", &protected);
     let (mut left, mut right) = (at_left(), at_right());
     let prefixes: [Prefix; 2] = ["198.51.100.0/24", "203.0.113.0/24"].map(|text| text.parse().expect("a prefix"));
     left.announce(&[Announcement::of(prefixes[0])]).expect("announced");
@@ -292,6 +295,9 @@ fn a_members_router_keeps_its_protection() {
         drops(&lan.proxy, "TCPMinTTLDrop", before, || lan.log());
         assert!(!far.is_established().expect("an answer"));
         far.kill();
+        // It would keep the connection, of whose end it hears nothing.
+        assert!(proxy.stop(TIMEOUT), "{}", lan.log());
+        let mut proxy = lan.run("member", &member(&lan, way));
         let mut router = lan.router(software, &lan.left, site("right").protected(Some(LEFT_PASSWORD), true));
         router.announce(&[Announcement::of(route)]).expect("announced");
         router.start().expect("it starts");
