@@ -283,6 +283,15 @@ mod tests {
     }
 
     #[test]
+    fn a_status_names_the_protection_of_each_end_of_a_pair() {
+        let end = |protection: &str| json!({ "asn": 64500, "state": "Established", "protection": protection });
+        let pair = json!({ "name": "a", "inside": end("none"), "outside": end("TCP MD5, TTL security (1 hop)") });
+        let text = status(json!({ "pairs": [pair] }));
+        assert!(text.contains("INSIDE PROTECTION  OUTSIDE PROTECTION"), "{text}");
+        assert!(text.trim_end().ends_with("none               TCP MD5, TTL security (1 hop)"), "{text}");
+    }
+
+    #[test]
     fn a_table_of_routes_states_what_it_leaves_out() {
         let prefixes: Vec<String> = (0..100).map(|n| format!("192.0.{n}.0/24")).collect();
         let text = routes(vec![json!({ "slot": 1, "prefixes": prefixes })], true);

@@ -219,7 +219,7 @@ impl<E: From<PeerEvent>> Driver<E> {
                 self.handle(input).await;
             }
             TcpInput::Refused(ip) => {
-                warn!(address = %ip, "BGP connection from {ip} refused: [router] address names another router");
+                warn!(address = %ip, "BGP connection from {ip} refused: [router] `address` (with a password also `connect`) names another router");
             }
         }
     }

@@ -171,7 +171,11 @@ impl ProxyIo {
             }
             TcpInput::Refused(ip) => {
                 let (pair, side) = (&self.names[pair], side.name());
-                warn!(pair, side, "BGP connection from {ip} refused: `address` names another speaker");
+                warn!(
+                    pair,
+                    side,
+                    "BGP connection from {ip} refused: `address` (with a password also `connect`) names another speaker"
+                );
                 None
             }
         }
