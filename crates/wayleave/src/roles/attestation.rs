@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 use wayleave_attestation::member::{self, MemberAttestationConfig, MemberAttestationEvent};
 use wayleave_attestation::pipeline::explain::reason;
-use wayleave_attestation::pipeline::{PipelineConfig, ProcessEvent, RouteEvent};
+use wayleave_attestation::pipeline::{Memory, PipelineConfig, ProcessEvent, RouteEvent};
 use wayleave_attestation::pki::View;
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::Rules;
@@ -207,6 +207,10 @@ pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
             error!(routes = routes.len(), first = ?routes.first(), "a job failed while {task}, and its routes are left out: a bug, please report it with the lines above");
             None
         }
+        MemberAttestationEvent::Suspect(announcer) => {
+            warn!(announcer, "the member in slot {announcer}: {SUSPECT}");
+            Some(json!({ "event": "wrong-signatures", "announcer": announcer }))
+        }
         MemberAttestationEvent::OtherKeysListed => {
             error!(
                 "the member set lists other attestation keys of this AS than [attestation.keys]; other members cannot \
@@ -218,6 +222,10 @@ pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
         MemberAttestationEvent::Process(ProcessEvent::ClockStepped(seconds)) => Some(log_clock_stepped(*seconds)),
     }
 }
+
+/// A peer whose wrong signatures cost too much.
+pub const SUSPECT: &str = "many wrong signatures: its routes are validated alone and after the others', until they are right \
+                           again; it may pass on what others made";
 
 /// What to do about spent keys.
 pub const KEYS_EXHAUSTED: &str = "the signing keys have no signatures left; make new keys with \"wayleave keys attest\" and \
@@ -268,8 +276,22 @@ pub fn metrics(status: &member::Status) -> Vec<Metric> {
         counter("too_long", Unit::Routes, "Routes not announced because no attestation fits", counts.too_long),
         counter("exhausted", Unit::Routes, "Routes not announced because keys are spent", counts.exhausted),
     ];
+    metrics.push(counter("verified", Unit::Signatures, "Signatures verified", counts.signatures));
+    metrics.push(gauge("suspect", Unit::Members, "Members that send many wrong signatures", status.suspects as f64));
+    let [memory, _] = memory_metrics(&status.memory);
+    metrics.push(memory);
     metrics.extend(class_metrics(|class| status.classes.get(class).copied().unwrap_or(0)));
     metrics
+}
+
+/// Memory of the tables, and of those that have a bound of their own the bound.
+pub fn memory_metrics(memory: &Memory) -> [Metric; 2] {
+    let octets: usize = memory.values().map(|table| table.octets).sum();
+    let most: usize = memory.values().filter_map(|table| table.most_octets).fold(0, usize::saturating_add);
+    [
+        Metric::gauge("memory", Unit::Bytes, "Memory of routes, caches and queues", octets as f64),
+        Metric::gauge("memory_limit", Unit::Bytes, "Bound of that memory", most as f64),
+    ]
 }
 
 /// Received routes by class.

@@ -13,7 +13,8 @@ use wayleave_core::{Asn, Prefix};
 pub(crate) use self::shared_tree::NeighbourTree;
 pub(crate) use self::sign::{RouteSigner, SignedGroup, SigningJob, SigningOutcome, SigningResults, Target};
 pub(crate) use self::validate::{
-    ANNOUNCER_REPORTS, PEER_REPORTS, PeerReports, PolicyCheck, Validated, ValidationJob, Validator, peer_reports,
+    ANNOUNCER_SIGNATURES, PEER_SIGNATURES, PeerSignatures, PolicyCheck, Validated, ValidationJob, ValidationResults,
+    Validator,
 };
 use super::keys::SharedKeyRing;
 use crate::chain::Attestation;
@@ -100,7 +101,7 @@ pub struct JobResult {
 
 #[derive(Debug)]
 pub(crate) enum Results {
-    Validated(Vec<Validated>),
+    Validated(ValidationResults),
     Signed(SigningResults),
     /// Whether the keys are ready.
     KeysMade(bool),

@@ -12,6 +12,9 @@ use crate::pipeline::jobs::{RouteGroup, SignedGroup, SigningOutcome};
 /// Routes of one signing job, at most: the key ring is locked while it runs, and other pairs wait for it.
 pub(crate) const SIGNING_BURST: usize = 128;
 
+/// Extensions that are kept beyond twice the routes, at most, until those that no route needs are dropped.
+const MORE_EXTENDED: usize = 1024;
+
 /// The routes that one target gets, in whichever state of signing they are.
 pub(crate) struct SigningQueue {
     pub(crate) routes: PendingRoutes<SigningOutcome>,
@@ -29,7 +32,7 @@ impl SigningQueue {
 
     /// Forgets extensions that were made for a target, with keys or at a time that no longer hold.
     pub(crate) fn forget_signed(&mut self) {
-        self.extended.clear();
+        self.extended = HashMap::new();
         self.is_stale = self.routes.in_flight;
     }
 
@@ -57,7 +60,7 @@ impl SigningQueue {
 
     /// The next routes to be signed.
     pub(crate) fn next_burst(&mut self) -> Vec<RouteGroup> {
-        self.routes.next_burst(SIGNING_BURST)
+        self.routes.next_burst(SIGNING_BURST, u64::MAX, |_| 0)
     }
 
     /// Whether the target, a key or the clock changed since the job in flight began.
@@ -77,6 +80,10 @@ impl SigningQueue {
         // Each list that we originate has a value of its own.
         if matches!(outcome, SigningOutcome::Signed { origin: false, .. }) && !self.is_stale {
             self.extended.insert(Arc::clone(attributes), outcome.clone());
+            // Each that is needed is a route's: at least every second one goes.
+            if self.extended.len() > 2 * self.routes.len() + MORE_EXTENDED {
+                self.sweep();
+            }
         }
         let mut recorded = Vec::new();
         for nlri in routes {
@@ -94,5 +101,14 @@ impl SigningQueue {
         let used: HashSet<*const Attributes> =
             self.routes.iter().map(|(_, route)| Arc::as_ptr(&route.attributes)).collect();
         self.extended.retain(|attributes, _| used.contains(&Arc::as_ptr(attributes)));
+        self.extended.shrink_to(2 * self.extended.len());
+    }
+
+    /// Octets of the table of extensions, and at most. The attributes themselves are in the pair's pool.
+    pub(crate) fn extended_octets(&self) -> [usize; 2] {
+        const ENTRY: usize = size_of::<(Arc<Attributes>, SigningOutcome)>() + 1;
+        // The standard library's table doubles, and fills seven of eight places.
+        let most = 2 * self.routes.len() + MORE_EXTENDED + 1;
+        [self.extended.capacity(), most].map(|entries| (entries * 8 / 7 + 1).next_power_of_two() * ENTRY)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wayleave_attestation::pipeline::policy::Policy;
-use wayleave_attestation::pipeline::{PipelineConfig, Reserve};
+use wayleave_attestation::pipeline::{Job, PipelineConfig, Reserve};
 use wayleave_attestation::pki::{AttestedSince, RegisteredKey, Strictness, View, Vrp};
 use wayleave_attestation::proxy::handover::Handover;
 use wayleave_attestation::proxy::session_pair::{self, Side};
@@ -85,6 +85,8 @@ pub struct Net {
     next: u64,
     /// Octets delivered at once.
     pub chunk: usize,
+    /// Jobs that wait for [`Net::run_job`], where they are not run at once.
+    pub pool: Option<VecDeque<(usize, Job)>>,
 }
 
 impl Net {
@@ -101,6 +103,7 @@ impl Net {
             wires: Vec::new(),
             next: 1,
             chunk: usize::MAX,
+            pool: None,
         }
     }
 
@@ -394,6 +397,9 @@ impl Net {
         while let Some(output) = self.proxies[proxy].poll() {
             match output {
                 Output::Tcp { pair, side, request } => self.request(At::Proxy(proxy, pair, side), request),
+                Output::Job(job) if self.pool.is_some() => {
+                    self.pool.as_mut().expect("a pool").push_back((proxy, job));
+                }
                 Output::Job(job) => {
                     let done = job.run();
                     self.proxies[proxy].handle(Input::JobDone(done), self.now);
@@ -407,6 +413,13 @@ impl Net {
                 Output::Event(event) => self.events.push((proxy, event)),
             }
         }
+    }
+
+    /// Runs the job of the pool that waits longest; returns whether there was one.
+    pub fn run_job(&mut self) -> bool {
+        let Some((proxy, job)) = self.pool.as_mut().and_then(VecDeque::pop_front) else { return false };
+        self.tell(proxy, Input::JobDone(job.run()));
+        true
     }
 
     fn send(&mut self, at: At, connection: ConnectionId, bytes: &[u8]) {
@@ -508,6 +521,7 @@ pub fn config(asn: u32, pairs: usize, connects: bool) -> ProxyConfig {
         ends: [end(PeerAsn::Exactly(Asn(asn)), false), end(PeerAsn::Any, connects)],
         max_octets: 2_800,
         max_octets_extended: 60_000,
+        most_memory: 1 << 30,
         handover: Handover::default(),
     };
     ProxyConfig {
