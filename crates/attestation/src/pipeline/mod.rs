@@ -35,7 +35,7 @@ use crate::clock::{stepped, wake};
 use crate::clock_doubt::{ClockDoubt, ClockWatch};
 use crate::leaf::Tree;
 use crate::path::Path;
-use crate::pki::View;
+use crate::pki::{PrefixSet, View};
 use crate::sign::KeyRing;
 use crate::validate::{Clock, Rules};
 
@@ -91,8 +91,10 @@ pub struct PipelineConfig {
 
 /// What a new view of the PKI changes.
 pub(crate) struct ViewChange {
-    /// The view before. Who may originate which prefix may differ, as every few minutes in the RPKI.
+    /// The view before.
     before: Arc<View>,
+    /// Prefixes with other VRPs, as every few minutes in the RPKI.
+    vrps: PrefixSet,
     /// ASes of which other keys or records are known now.
     ases: BTreeSet<Asn>,
     /// Other keys of this AS are registered than before, and it must sign again.
@@ -227,7 +229,7 @@ impl<K: Ord + Copy> Pipeline<K> {
         let before = std::mem::replace(&mut self.view, view);
         let ases = before.changed_ases(&self.view);
         let own_keys = self.keys.register(&self.view, self.config.asn);
-        ViewChange { before, ases, own_keys }
+        ViewChange { vrps: before.changed_vrps(&self.view), before, ases, own_keys }
     }
 
     /// Whether a route must be validated again: its path names an AS of which other keys or records are known, or another AS
@@ -235,7 +237,7 @@ impl<K: Ord + Copy> Pipeline<K> {
     pub(crate) fn concerns(&self, change: &ViewChange, prefix: &Prefix, attributes: &Attributes) -> bool {
         let is_changed = |asn| change.ases.contains(&asn);
         (!change.ases.is_empty() && attributes.as_path().asns().any(is_changed))
-            || self.origin_changed(&change.before, prefix, attributes)
+            || (change.vrps.covers(prefix) && self.origin_changed(&change.before, prefix, attributes))
     }
 
     /// Whether another AS may originate `prefix` than in the view `before`.

@@ -8,7 +8,9 @@ use wayleave_crypto::hash::hash;
 
 pub use object::{Addition, Object, ObjectError, Profile, ProfileKey, Record, Role, SignObjectError, Signed, Span};
 pub use set::{Anchor, AnchorError, ObjectSet, Omitted, Refused};
-pub use view::{AttestedSince, MAX_AS_KEYS, MAX_TAGGED, OriginValidity, RegisteredKey, Strictness, View, Vrp};
+pub use view::{
+    AttestedSince, MAX_AS_KEYS, MAX_TAGGED, OriginValidity, PrefixSet, RegisteredKey, Strictness, View, Vrp,
+};
 
 use crate::SuiteId;
 

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
 
 use serde::{Deserialize, Serialize};
 use wayleave_core::{Afi, Asn, Prefix};
@@ -81,8 +82,8 @@ pub struct View {
     /// ASes that listed all their keys.
     bound: HashSet<Asn>,
     vrps: HashMap<Prefix, Vec<(Asn, u8)>>,
-    /// Bit `l` of the family's set: a VRP of prefix length `l` exists.
-    lengths: [[u128; 2]; 2],
+    /// Lengths of the VRPs' prefixes.
+    lengths: Lengths,
     attested_since: HashMap<Asn, AttestedSince>,
 }
 
@@ -176,14 +177,21 @@ impl View {
         keys.chain(records).chain(self.bound.symmetric_difference(&other.bound).copied()).collect()
     }
 
+    /// The prefixes for which `other` has other VRPs.
+    #[must_use]
+    pub fn changed_vrps(&self, other: &View) -> PrefixSet {
+        let mut prefixes = PrefixSet::default();
+        changed(&self.vrps, &other.vrps).for_each(|prefix| prefixes.insert(prefix));
+        prefixes
+    }
+
     /// Adds a validated ROA payload.
     pub fn add_vrp(&mut self, vrp: Vrp) {
         let entries = self.vrps.entry(vrp.prefix).or_default();
         if !entries.contains(&(vrp.asn, vrp.max_length)) {
             entries.push((vrp.asn, vrp.max_length));
         }
-        let bits = &mut self.lengths[family(vrp.prefix.afi())][usize::from(vrp.prefix.len() >> 7)];
-        *bits |= 1 << (vrp.prefix.len() & 0x7f);
+        self.lengths.insert(&vrp.prefix);
     }
 
     /// Sets since when `asn` attests.
@@ -226,12 +234,7 @@ impl View {
     #[must_use]
     pub fn origin_validity(&self, prefix: &Prefix, origin: Option<Asn>) -> OriginValidity {
         let mut validity = OriginValidity::NotFound;
-        let lengths = &self.lengths[family(prefix.afi())];
-        for length in 0..=prefix.len() {
-            if lengths[usize::from(length >> 7)] >> (length & 0x7f) & 1 == 0 {
-                continue;
-            }
-            let Ok(covering) = Prefix::from_nlri(prefix.afi(), length, &prefix.octets()) else { continue };
+        for covering in self.lengths.covering(prefix) {
             let Some(entries) = self.vrps.get(&covering) else { continue };
             validity = OriginValidity::Invalid;
             let authorises =
@@ -244,9 +247,50 @@ impl View {
     }
 }
 
+/// Prefixes, and whether any of them covers another prefix.
+#[derive(Clone, Debug, Default)]
+pub struct PrefixSet {
+    prefixes: HashSet<Prefix>,
+    lengths: Lengths,
+}
+
+impl PrefixSet {
+    fn insert(&mut self, prefix: Prefix) {
+        self.lengths.insert(&prefix);
+        self.prefixes.insert(prefix);
+    }
+
+    /// Whether it has `prefix` or one that it lies in.
+    #[must_use]
+    pub fn covers(&self, prefix: &Prefix) -> bool {
+        self.lengths.covering(prefix).any(|covering| self.prefixes.contains(&covering))
+    }
+}
+
+/// The lengths that prefixes have: bit `l` of the family's set for length `l`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lengths([[u128; 2]; 2]);
+
+impl Lengths {
+    fn insert(&mut self, prefix: &Prefix) {
+        self.0[family(prefix.afi())][usize::from(prefix.len() >> 7)] |= 1 << (prefix.len() & 0x7f);
+    }
+
+    /// The prefixes of these lengths that cover `prefix`, the shortest first.
+    fn covering<'a>(&'a self, prefix: &'a Prefix) -> impl Iterator<Item = Prefix> + 'a {
+        let lengths = &self.0[family(prefix.afi())];
+        let there = move |length: &u8| lengths[usize::from(length >> 7)] >> (length & 0x7f) & 1 == 1;
+        let octets = prefix.octets();
+        (0..=prefix.len()).filter(there).filter_map(move |length| Prefix::from_nlri(prefix.afi(), length, &octets).ok())
+    }
+}
+
 /// The keys of which the two maps have other values.
-fn changed<'a, T: PartialEq>(before: &'a HashMap<Asn, T>, now: &'a HashMap<Asn, T>) -> impl Iterator<Item = Asn> + 'a {
-    let differs = move |asn: &&Asn| before.get(asn) != now.get(asn);
+fn changed<'a, K: Copy + Eq + Hash, V: PartialEq>(
+    before: &'a HashMap<K, V>,
+    now: &'a HashMap<K, V>,
+) -> impl Iterator<Item = K> + 'a {
+    let differs = move |key: &&K| before.get(key) != now.get(key);
     before.keys().chain(now.keys()).filter(differs).copied()
 }
 
@@ -358,5 +402,9 @@ mod tests {
         let changed = |asns: &[u32]| asns.iter().copied().map(Asn).collect::<BTreeSet<_>>();
         assert_eq!(before.changed_ases(&now), changed(&[1, 3, 4, 5]));
         assert_eq!(now.changed_ases(&before), changed(&[1, 3, 4, 5]));
+        for vrps in [before.changed_vrps(&now), now.changed_vrps(&before)] {
+            assert!(vrps.covers(&p("192.0.2.0/24")) && vrps.covers(&p("192.0.2.128/25")));
+            assert!(!vrps.covers(&p("192.0.0.0/16")) && !vrps.covers(&p("198.51.100.0/24")));
+        }
     }
 }

@@ -142,7 +142,9 @@ impl<K> PeerQueues<K> {
         let waits = |(peer, queue): (&u32, &PeerQueue<K>)| {
             !queue.in_flight && !queue.waiting.is_empty() && self.budget.is_suspect(*peer)
         };
-        (!self.suspect_in_flight() && self.queues.iter().any(waits)).then(|| self.budget.ready_at())
+        // At the end of a burst it is looked at again anyway.
+        let may_begin = self.bursts < self.max_bursts && !self.suspect_in_flight();
+        (may_begin && self.queues.iter().any(waits)).then(|| self.budget.ready_at())
     }
 
     /// Lets the caches age, and drops those of peers that have nothing.
