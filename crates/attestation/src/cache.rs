@@ -1,175 +1,160 @@
-//! A bounded cache of reports, keyed by everything that a report follows from.
+//! Signatures that were verified and are right, by a hash of all that this follows from.
+//!
+//! Whether a signature is right depends on the suite, the key, the message and the signature alone: never on what the PKI
+//! lists, on rules or on the time. So nothing that changes there empties the cache. Which key must have signed, and whether
+//! it may, is decided anew for each route.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::HashSet;
 
 use wayleave_crypto::hash::hash;
 
-use crate::report::Report;
-use crate::validate::{Carried, Context, Route, validate_burst};
+use crate::suite::{Claim, SuiteId};
 
-/// Reports by content. A report is dropped when its time is over, when the context changes (another view, other
-/// rules or directories), when the clock goes back, or to make room, when it has not been used for longest.
+/// What one signature is called.
+pub(crate) type SignatureHash = [u8; 32];
+
+/// Octets of a table of hashes for each of its buckets: the hash and its control octet. The standard library's table has a
+/// power of two of them, and fills seven of eight.
+const BUCKET: usize = size_of::<SignatureHash>() + 1;
+
+/// Right signatures in two generations: a signature that is used goes into the younger one, and the older one is dropped
+/// whole when the younger one is full. So the longest unused go first, at no cost for each use.
 #[derive(Debug)]
-pub struct ReportCache {
-    capacity: usize,
-    /// Hash of the context in which all entries were made.
-    context: [u8; 32],
-    entries: HashMap<[u8; 32], CachedReport>,
-    /// By last use, the longest ago first.
-    uses: BTreeMap<u64, [u8; 32]>,
-    clock: u64,
+pub struct VerifiedSignatures {
+    /// Entries of one generation, at most.
+    most: usize,
+    younger: HashSet<SignatureHash>,
+    older: HashSet<SignatureHash>,
     pub counts: CacheCounts,
-}
-
-#[derive(Debug)]
-struct CachedReport {
-    report: Arc<Report>,
-    used: u64,
-    /// Seconds since 1970 from which and until which it holds.
-    from: u64,
-    until: u64,
 }
 
 /// How a cache was used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheCounts {
-    /// Reports given from the cache.
+    /// Signatures that were known to be right.
     pub hits: u64,
-    /// Routes validated.
+    /// Signatures looked for in vain.
     pub misses: u64,
-    /// Reports dropped to make room.
+    /// Entries dropped to make room.
     pub evicted: u64,
 }
 
-impl ReportCache {
-    /// A cache of at most `capacity` reports; none with 0.
+impl VerifiedSignatures {
+    /// A cache of at most so many octets; of none if they do not suffice for a few entries.
     #[must_use]
-    pub fn new(capacity: usize) -> Self {
-        Self {
-            capacity,
-            context: [0; 32],
-            entries: HashMap::new(),
-            uses: BTreeMap::new(),
-            clock: 0,
-            counts: CacheCounts::default(),
-        }
+    pub fn new(octets: usize) -> Self {
+        let buckets = octets / 2 / BUCKET;
+        // The greatest power of two that fits; tables of fewer than eight buckets are filled otherwise.
+        let buckets = if buckets < 8 { 0 } else { 1 << buckets.ilog2() };
+        Self { most: buckets / 8 * 7, younger: HashSet::new(), older: HashSet::new(), counts: CacheCounts::default() }
     }
 
-    /// How many reports it holds.
+    /// How many signatures it has, those in both generations twice.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.younger.len() + self.older.len()
     }
 
-    /// Whether it holds none.
+    /// Whether it has none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.len() == 0
     }
 
-    /// As [`validate_burst`], but what is known is not validated again, and what stands twice in the burst once.
-    pub fn validate_burst(&mut self, context: &Context<'_>, routes: &[Route<'_>]) -> Vec<Arc<Report>> {
-        self.enter(context);
-        let now = context.clock.now.secs();
-        let keys: Vec<[u8; 32]> = routes.iter().map(key).collect();
-        let mut reports: Vec<Option<Arc<Report>>> = keys.iter().map(|key| self.look_up(key, now)).collect();
-        let mut first_with: HashMap<[u8; 32], usize> = HashMap::new();
-        let mut unknown: Vec<(usize, Route<'_>)> = Vec::new();
-        for (number, (key, report)) in keys.iter().zip(&reports).enumerate() {
-            if report.is_none() && !first_with.contains_key(key) {
-                first_with.insert(*key, unknown.len());
-                unknown.push((number, routes[number]));
+    /// Octets that it takes now.
+    #[must_use]
+    pub fn octets(&self) -> usize {
+        table_octets(&self.younger) + table_octets(&self.older)
+    }
+
+    /// Octets that it takes at most.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.most / 7 * 8 * BUCKET * 2
+    }
+
+    /// Drops what was not used since the last call but one; to be called now and then, so that an idle cache gives its
+    /// memory back.
+    pub fn age(&mut self) {
+        self.older = std::mem::take(&mut self.younger);
+    }
+
+    pub(crate) fn contains(&mut self, signature: &SignatureHash) -> bool {
+        let is_known = self.younger.contains(signature) || {
+            let is_older = self.older.contains(signature);
+            if is_older {
+                self.insert(*signature);
             }
-        }
-        let to_validate: Vec<Route<'_>> = unknown.iter().map(|(_, route)| *route).collect();
-        let made: Vec<Arc<Report>> = validate_burst(context, &to_validate).into_iter().map(Arc::new).collect();
-        for ((number, _), report) in unknown.iter().zip(&made) {
-            self.insert(keys[*number], report.clone(), now);
-        }
-        let made_for = |key: &[u8; 32]| made[first_with[key]].clone();
-        reports.iter_mut().zip(&keys).map(|(report, key)| report.take().unwrap_or_else(|| made_for(key))).collect()
+            is_older
+        };
+        *(if is_known { &mut self.counts.hits } else { &mut self.counts.misses }) += 1;
+        is_known
     }
 
-    /// Forgets everything if the context is another.
-    fn enter(&mut self, context: &Context<'_>) {
-        let context = fingerprint(context);
-        if self.context != context {
-            self.entries.clear();
-            self.uses.clear();
-            self.context = context;
-        }
-    }
-
-    fn look_up(&mut self, key: &[u8; 32], now: u64) -> Option<Arc<Report>> {
-        let stands = self.entries.get(key).is_some_and(|entry| (entry.from..entry.until).contains(&now));
-        if !stands {
-            if let Some(entry) = self.entries.remove(key) {
-                self.uses.remove(&entry.used);
-            }
-            self.counts.misses += 1;
-            return None;
-        }
-        self.counts.hits += 1;
-        self.clock += 1;
-        let entry = self.entries.get_mut(key)?;
-        self.uses.remove(&entry.used);
-        entry.used = self.clock;
-        self.uses.insert(self.clock, *key);
-        Some(entry.report.clone())
-    }
-
-    fn insert(&mut self, key: [u8; 32], report: Arc<Report>, now: u64) {
-        let until = report.until.map_or(u64::MAX, |until| until.secs());
-        if self.capacity == 0 || until <= now {
+    /// Adds a signature that was verified and is right.
+    pub(crate) fn insert(&mut self, signature: SignatureHash) {
+        if self.most == 0 {
             return;
         }
-        if self.entries.len() >= self.capacity
-            && let Some((_, oldest)) = self.uses.pop_first()
-        {
-            self.entries.remove(&oldest);
-            self.counts.evicted += 1;
+        if self.younger.len() >= self.most && !self.younger.contains(&signature) {
+            self.counts.evicted += self.older.len() as u64;
+            self.age();
         }
-        self.clock += 1;
-        self.uses.insert(self.clock, key);
-        self.entries.insert(key, CachedReport { report, used: self.clock, from: now, until });
+        self.younger.insert(signature);
     }
 }
 
-/// Everything of a route that its report follows from.
-fn key(route: &Route<'_>) -> [u8; 32] {
-    let mut prefixes = Vec::with_capacity(route.prefixes.len() * 18);
-    for prefix in route.prefixes {
-        // AFI 1 or 2.
-        prefixes.extend_from_slice(&[prefix.afi().code() as u8, prefix.len()]);
-        prefixes.extend_from_slice(&prefix.octets());
-    }
-    // Where a set stands decides who the origin is.
-    let origin = route.path.origin();
-    let mut path = vec![u8::from(route.path.has_set()), u8::from(origin.is_some())];
-    path.extend_from_slice(&origin.map_or(0, |asn| asn.0).to_be_bytes());
-    route.path.entries().iter().for_each(|asn| path.extend_from_slice(&asn.0.to_be_bytes()));
-    let (kind, value): (u8, &[u8]) = match route.carried {
-        Carried::Absent => (0, &[]),
-        Carried::Value(value) => (1, value),
-        Carried::Malformed => (2, &[]),
-    };
-    hash("wayleave/attestation/cache/v1", &[&route.receiver.0.to_be_bytes(), &prefixes, &path, &[kind], value])
+/// Everything from which it follows that a signature is right.
+pub(crate) fn signature_hash(suite: SuiteId, claim: &Claim<'_>) -> SignatureHash {
+    hash("wayleave/attestation/verified/v1", &[&[suite as u8], claim.public, claim.message, claim.signature])
 }
 
-fn fingerprint(context: &Context<'_>) -> [u8; 32] {
-    let rules = context.rules;
-    let mut directories = Vec::with_capacity(context.directories.len() * 32);
-    context.directories.iter().for_each(|tree| directories.extend_from_slice(&tree.root()));
-    hash(
-        "wayleave/attestation/context/v1",
-        &[
-            &context.view.generation().to_be_bytes(),
-            &[u8::from(rules.lab), u8::from(rules.explain)],
-            &rules.least_strength.to_be_bytes(),
-            &rules.longest_lifetime.to_be_bytes(),
-            &context.clock.uncertainty.to_be_bytes(),
-            &directories,
-        ],
-    )
+fn table_octets(table: &HashSet<SignatureHash>) -> usize {
+    match table.capacity() {
+        0 => 0,
+        capacity => (capacity / 7 * 8).max(capacity + 1).next_power_of_two() * BUCKET,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(number: u32) -> SignatureHash {
+        hash("test/signature", &[&number.to_be_bytes()])
+    }
+
+    #[test]
+    fn the_cache_keeps_what_is_used_and_stays_within_its_octets() {
+        let mut known = VerifiedSignatures::new(100_000);
+        assert!(known.limit() <= 100_000);
+        for number in 0..50_000 {
+            known.insert(name(number));
+            assert!(known.contains(&name(0)), "used all the time, and dropped after {number} others");
+            assert!(known.octets() <= known.limit(), "{} octets after {number}", known.octets());
+        }
+        assert!(known.len() > known.most && known.counts.evicted > 0);
+        assert!(known.contains(&name(49_999)) && !known.contains(&name(10)));
+    }
+
+    #[test]
+    fn an_idle_cache_gives_its_memory_back() {
+        let mut known = VerifiedSignatures::new(1 << 20);
+        (0..5_000).for_each(|number| known.insert(name(number)));
+        known.age();
+        assert!(known.contains(&name(7)), "one age is not enough");
+        known.age();
+        assert!(known.contains(&name(7)) && !known.contains(&name(8)));
+        known.age();
+        known.age();
+        assert_eq!((known.len(), known.octets()), (0, 0));
+    }
+
+    #[test]
+    fn a_cache_without_room_keeps_nothing() {
+        let mut known = VerifiedSignatures::new(10);
+        known.insert(name(1));
+        assert!(!known.contains(&name(1)));
+        assert_eq!((known.limit(), known.octets()), (0, 0));
+    }
 }

@@ -173,7 +173,7 @@ pub struct Report {
     pub hops: Vec<HopReport>,
     /// The entries of AS_PATH after the last hop, which nobody attests.
     pub tail: Vec<Asn>,
-    /// The conclusion for each prefix of the UPDATE, where the prefixes differ in what their origin may do.
+    /// The conclusion for each prefix of the UPDATE, in order: prefixes may differ in what their origin may do.
     pub prefixes: Vec<PrefixReport>,
     /// When the route must be validated again.
     pub until: Option<UnixTime>,
@@ -211,6 +211,18 @@ impl Report {
     #[must_use]
     pub fn lack_of(&self, prefix: &Prefix) -> Option<Lack> {
         self.prefixes.iter().find(|report| report.prefix == *prefix).map_or(self.lack, |report| report.lack)
+    }
+
+    /// What it says of the UPDATE as a whole.
+    #[must_use]
+    pub fn without_prefixes(&self) -> Report {
+        Report {
+            broken: self.broken.clone(),
+            hops: self.hops.clone(),
+            tail: self.tail.clone(),
+            prefixes: Vec::new(),
+            ..*self
+        }
     }
 
     /// Whether every AS of the path signed, in time: the conclusion but for who may originate the prefixes.

@@ -1,10 +1,12 @@
 //! The receiving side: from a route and its attribute to a [`Report`], for one UPDATE or a burst of them.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use wayleave_core::{Asn, Prefix};
 
+use crate::cache::{SignatureHash, VerifiedSignatures, signature_hash};
 use crate::chain::{Attestation, Exports, Hop, Next, SignedInput, Signer};
 pub use crate::clock::{Clock, DEFAULT_UNCERTAINTY};
 use crate::leaf::{LeafKey, LeafView, Tree};
@@ -78,6 +80,36 @@ pub fn validate(context: &Context<'_>, route: &Route<'_>) -> Report {
 /// together.
 #[must_use]
 pub fn validate_burst(context: &Context<'_>, routes: &[Route<'_>]) -> Vec<Report> {
+    read_burst(context, routes, |claims, proved| {
+        claims.check(Claims::verify_together, proved);
+    })
+}
+
+/// As [`validate_burst`], with the same reports. What is known to be right is not verified again, and what stands twice in
+/// the burst once. `alone`: each signature is verified by itself, which costs less where many are wrong.
+#[must_use]
+pub fn validate_burst_with(
+    context: &Context<'_>,
+    routes: &[Route<'_>],
+    known: &mut VerifiedSignatures,
+    alone: bool,
+) -> (Vec<Report>, VerificationWork) {
+    let mut work = VerificationWork::default();
+    let reports = read_burst(context, routes, |claims, proved| {
+        let verify =
+            |claims: &Claims<'_>, tried: &[&Pending<'_>]| claims.verify_unknown(tried, known, alone, &mut work);
+        let wrong = claims.check(verify, proved);
+        work.wrong += wrong;
+    });
+    (reports, work)
+}
+
+/// Reads all chains, lets `check` say which of their signatures are right, and concludes.
+fn read_burst(
+    context: &Context<'_>,
+    routes: &[Route<'_>],
+    check: impl FnOnce(&Claims<'_>, &mut dyn FnMut(usize, usize)),
+) -> Vec<Report> {
     let mut claims = Claims::default();
     let mut walks: Vec<Walk> = Vec::with_capacity(routes.len());
     for (number, route) in routes.iter().enumerate() {
@@ -88,8 +120,42 @@ pub fn validate_burst(context: &Context<'_>, routes: &[Route<'_>]) -> Vec<Report
         }
         walks.push(walk);
     }
-    claims.check(|number, hop| walks[number].hops[hop].proved = true);
+    check(&claims, &mut |number, hop| walks[number].hops[hop].proved = true);
     routes.iter().zip(walks).map(|(route, walk)| walk.conclude(context, route)).collect()
+}
+
+/// Signatures tried for one hop, at most: two keys that share a tag, under each of a few directories. What goes beyond is
+/// not tried, so that neither keys nor directories multiply the work that a hop may cost.
+pub const MAX_TRIES: usize = 8;
+
+/// What the signatures of a burst cost, in units of some 25 microseconds of a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct VerificationWork {
+    /// Signatures that were verified, right or wrong.
+    pub verified: u64,
+    /// What they cost.
+    pub units: u64,
+    /// What hops cost for which no signature was right.
+    pub wrong: u64,
+}
+
+impl VerificationWork {
+    pub(crate) fn add(&mut self, other: &VerificationWork) {
+        self.verified += other.verified;
+        self.units += other.units;
+        self.wrong += other.wrong;
+    }
+}
+
+/// What one verification costs, in units of some 25 microseconds of a thread (`docs/benchmarks.md`).
+#[must_use]
+pub fn verification_units(suite: SuiteId) -> u64 {
+    match suite {
+        SuiteId::KcEd25519 | SuiteId::KcRsa2048 => 2,
+        SuiteId::KcRsa => 3,
+        SuiteId::KcP256 => 5,
+        _ => 1,
+    }
 }
 
 /// The signatures of a burst.
@@ -122,21 +188,77 @@ impl Claims<'_> {
         start..self.messages.len()
     }
 
-    /// Checks all, suite by suite, and calls `proved` with route and hop of each right one.
-    fn check(&self, mut proved: impl FnMut(usize, usize)) {
-        for id in SuiteId::ALL {
-            let Some(suite) = suite::of(id) else { continue };
-            let of_suite = || self.pending.iter().filter(|pending| pending.suite == id);
-            let claims: Vec<Claim<'_>> = of_suite().map(|pending| self.claim(pending)).collect();
-            if claims.is_empty() {
-                continue;
-            }
-            for (pending, right) in of_suite().zip(suite.verify_batch(&claims)) {
-                if right {
-                    proved(pending.route, pending.hop);
+    /// Calls `proved` with route and hop of each hop for which `verify` says that a signature is right, suite by suite; the
+    /// first of each hop together, then the second of those that are not proved, and so on. Returns the units that were
+    /// spent on hops for which none is right.
+    fn check<'b>(
+        &'b self,
+        mut verify: impl FnMut(&'b Self, &[&'b Pending<'b>]) -> Vec<bool>,
+        proved: &mut dyn FnMut(usize, usize),
+    ) -> u64 {
+        let mut left: Vec<&[Pending<'_>]> =
+            self.pending.chunk_by(|one, next| (one.route, one.hop) == (next.route, next.hop)).collect();
+        let mut wrong = 0;
+        for attempt in 0..MAX_TRIES {
+            let mut unproved = Vec::new();
+            for id in SuiteId::ALL {
+                let of_suite = || left.iter().filter(|tries| tries[0].suite == id);
+                let tried: Vec<&Pending<'_>> = of_suite().map(|tries| &tries[attempt]).collect();
+                if tried.is_empty() {
+                    continue;
+                }
+                for (tries, is_right) in of_suite().zip(verify(self, &tried)) {
+                    match is_right {
+                        true => proved(tries[0].route, tries[0].hop),
+                        false if attempt + 1 < tries.len().min(MAX_TRIES) => unproved.push(*tries),
+                        false => wrong += (attempt as u64 + 1) * verification_units(id),
+                    }
                 }
             }
+            if unproved.is_empty() {
+                break;
+            }
+            left = unproved;
         }
+        wrong
+    }
+
+    /// Verifies signatures of one suite together.
+    fn verify_together(&self, tried: &[&Pending<'_>]) -> Vec<bool> {
+        let Some(suite) = tried.first().and_then(|first| suite::of(first.suite)) else {
+            return vec![false; tried.len()];
+        };
+        let claims: Vec<Claim<'_>> = tried.iter().map(|pending| self.claim(pending)).collect();
+        suite.verify_batch(&claims)
+    }
+
+    /// Verifies those of one suite that are not known to be right, each once.
+    fn verify_unknown(
+        &self,
+        tried: &[&Pending<'_>],
+        known: &mut VerifiedSignatures,
+        alone: bool,
+        work: &mut VerificationWork,
+    ) -> Vec<bool> {
+        let Some(id) = tried.first().map(|first| first.suite) else { return Vec::new() };
+        let hashes: Vec<SignatureHash> = tried.iter().map(|pending| signature_hash(id, &self.claim(pending))).collect();
+        let mut unknown: Vec<&Pending<'_>> = Vec::new();
+        let mut place_of: HashMap<&SignatureHash, usize> = HashMap::new();
+        for (pending, hash) in tried.iter().zip(&hashes) {
+            if !place_of.contains_key(hash) && !known.contains(hash) {
+                place_of.insert(hash, unknown.len());
+                unknown.push(pending);
+            }
+        }
+        let verified = match alone {
+            false => self.verify_together(&unknown),
+            true => unknown.iter().flat_map(|pending| self.verify_together(&[*pending])).collect(),
+        };
+        work.verified += unknown.len() as u64;
+        work.units += unknown.len() as u64 * verification_units(id);
+        let answers = hashes.iter().map(|hash| place_of.get(hash).is_none_or(|place| verified[*place])).collect();
+        place_of.iter().filter(|(_, place)| verified[**place]).for_each(|(hash, _)| known.insert(**hash));
+        answers
     }
 
     fn claim<'b>(&'b self, pending: &Pending<'b>) -> Claim<'b> {

@@ -72,6 +72,7 @@ pub enum Unit {
     Routes,
     Seconds,
     Sessions,
+    Signatures,
     /// 1 if the thing is up, otherwise 0.
     Up,
     Updates,
@@ -110,6 +111,7 @@ impl Unit {
             Unit::Routes => "routes",
             Unit::Seconds => "seconds",
             Unit::Sessions => "sessions",
+            Unit::Signatures => "signatures",
             Unit::Up => "up",
             Unit::Updates => "updates",
         }

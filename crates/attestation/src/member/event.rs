@@ -105,6 +105,8 @@ pub enum MemberAttestationEvent {
         announcer: Option<u32>,
         event: RouteEvent,
     },
+    /// The announcer in this slot has sent so many wrong signatures that its routes are validated alone, within a budget.
+    Suspect(u32),
     /// The member set lists other keys of this AS than those that sign here.
     OtherKeysListed,
     Process(ProcessEvent),

@@ -9,14 +9,15 @@ use wayleave_core::{Afi, Asn, Instant, Machine, Now};
 use super::directories::{Directories, SetChange};
 use super::event::{Finding, Input, MemberAttestationConfig, MemberAttestationEvent, Output, RouteId};
 use super::received::{ReceivedRoutes, opened};
+use crate::cache::VerifiedSignatures;
 use crate::leaf::LeafKey;
 use crate::pipeline::jobs::{
-    JobResult, PEER_REPORTS, PeerReports, PolicyCheck, Results, RouteGroup, SignedGroup, SigningJob, SigningOutcome,
-    SigningResults, Target, TargetRoutes, Validated, peer_reports,
+    JobResult, PEER_SIGNATURES, PeerSignatures, PolicyCheck, Results, RouteGroup, SignedGroup, SigningJob,
+    SigningOutcome, SigningResults, Target, TargetRoutes, ValidationResults,
 };
 use crate::pipeline::policy::Policy;
 use crate::pipeline::queue::{PendingRoute, RETRY_FAILED, SIGNING_BURST, SigningQueue, not_in_the_past};
-use crate::pipeline::{Counts, Pipeline, RouteEvent, ViewChange};
+use crate::pipeline::{CACHE_AGE, Counts, Pipeline, RouteEvent};
 use crate::pki::View;
 use crate::sign::KeyRing;
 
@@ -37,10 +38,12 @@ pub struct MemberAttestation {
     pub(super) directories: Directories,
     /// The routes of the own router.
     pub(super) announced: SigningQueue,
-    /// Of their reports.
-    cache: PeerReports,
+    /// Right signatures of those that came from others.
+    pub(super) known: PeerSignatures,
     pub(super) received: ReceivedRoutes,
     pub(super) counts: Counts,
+    /// When the caches of signatures last aged.
+    aged: Instant,
     outputs: VecDeque<Output>,
 }
 
@@ -54,9 +57,10 @@ impl MemberAttestation {
             max_octets: config.max_octets,
             directories: Directories::default(),
             announced: SigningQueue::new(),
-            cache: peer_reports(PEER_REPORTS),
-            received: ReceivedRoutes::new(),
+            known: PeerSignatures::new(PEER_SIGNATURES),
+            received: ReceivedRoutes::new(now.instant),
             counts: Counts::default(),
+            aged: now.instant,
             outputs: VecDeque::new(),
         };
         member.reserve();
@@ -66,6 +70,11 @@ impl MemberAttestation {
     /// Gives back the memory of queues that were long; to be called now and then.
     pub fn sweep(&mut self) {
         self.outputs.shrink_to_fit();
+        if self.pipeline.now.instant.since(self.aged) >= CACHE_AGE {
+            self.aged = self.pipeline.now.instant;
+            self.known.if_idle(VerifiedSignatures::age);
+            self.received.queues.age();
+        }
     }
 
     fn notify(&mut self, event: MemberAttestationEvent) {
@@ -132,9 +141,15 @@ impl MemberAttestation {
 
     /// Gives out jobs, and the router's End-of-RIB where no route waits.
     fn give_out_jobs(&mut self) {
-        while let Some(burst) = self.received.next_burst() {
+        let now = self.pipeline.now.instant;
+        loop {
+            let pipeline = &self.pipeline;
+            let Some(burst) = self.received.next_burst(now, |attributes| pipeline.estimated_units(attributes)) else {
+                break;
+            };
             let directory = self.directories.tree(burst.set).map(|tree| tree.as_ref().clone());
-            let validator = self.pipeline.validator(&burst.cache, Arc::new(directory.into_iter().collect()));
+            let directories = Arc::new(directory.into_iter().collect());
+            let validator = self.pipeline.validator(&burst.known, burst.alone, directories);
             let job = self.pipeline.validation_job(burst.announcer as usize, validator, burst.groups);
             self.outputs.push_back(Output::Job(job));
         }
@@ -155,7 +170,7 @@ impl MemberAttestation {
             return;
         }
         self.announced.routes.in_flight = true;
-        let validator = self.pipeline.validator(&self.cache, Arc::default());
+        let validator = self.pipeline.validator(&self.known, false, Arc::default());
         let check = Some(PolicyCheck { validator, policy: self.pipeline.config.policy.clone() });
         let signer = self.pipeline.signer(SIGNING_BURST, None);
         let targets = vec![TargetRoutes { source: OWN_ROUTER, target, max_octets: self.max_octets, groups }];
@@ -178,9 +193,15 @@ impl MemberAttestation {
         }
     }
 
-    fn on_validated(&mut self, source: usize, validated: Vec<Validated>, failed: Vec<RouteGroup>) {
-        let clock_news = self.pipeline.watch_clock(&validated);
-        let ids = self.received.record(source as u32, validated, &failed);
+    fn on_validated(&mut self, source: usize, validated: ValidationResults, failed: Vec<RouteGroup>) {
+        let clock_news = self.pipeline.watch_clock(&validated.groups);
+        self.counts.note_work(&validated.work);
+        let announcer = source as u32;
+        let was_suspect = self.received.queues.is_suspect(announcer);
+        let ids = self.received.record(announcer, validated, &failed, self.pipeline.now.instant);
+        if self.received.queues.is_suspect(announcer) && !was_suspect {
+            self.notify(MemberAttestationEvent::Suspect(announcer));
+        }
         ids.into_iter().for_each(|id| self.on_report(id));
         self.on_failed("validating", failed);
         clock_news.into_iter().for_each(|event| self.notify(MemberAttestationEvent::Process(event)));
@@ -233,7 +254,7 @@ impl MemberAttestation {
     fn on_report(&mut self, id: RouteId) {
         let unix = self.pipeline.unix();
         let Some(route) = self.received.routes.get_mut(&id) else { return };
-        let until = route.reports.iter().flatten().filter_map(|report| report.until).min();
+        let until = route.reports.iter().flatten().filter_map(|(_, report)| report.until).min();
         let retry = route.has_failed.then_some(unix + RETRY_FAILED);
         let due = retry.or_else(|| until.map(|until| not_in_the_past(until.secs(), unix)));
         let before = std::mem::replace(&mut route.due, due);
@@ -266,7 +287,8 @@ impl MemberAttestation {
         let mut events = Vec::new();
         for (index, nlri) in route.prefixes.iter().enumerate() {
             let known = before.and_then(|before| before.get(index)).map(|finding| finding.verdict);
-            let (Some(class), Some(Some(report))) = (route.class(index), route.reports.get(index)) else { continue };
+            let Some(Some((class, report))) = route.reports.get(index) else { continue };
+            let class = *class;
             let is_news = known != now.get(index).map(|finding| finding.verdict);
             if is_news && self.pipeline.config.policy.treatment(class).log {
                 let event = RouteEvent::Verdict { nlri: *nlri, class, report: Arc::clone(report) };
@@ -312,26 +334,14 @@ impl MemberAttestation {
     }
 
     fn on_view(&mut self, view: Arc<View>) {
-        match self.pipeline.set_view(view) {
-            ViewChange::Origins(before) => {
-                let pipeline = &self.pipeline;
-                let changed = |prefix: &Nlri, attributes: &Attributes| {
-                    pipeline.origin_changed(&before, &prefix.prefix, attributes)
-                };
-                self.received
-                    .queue_where(|route| route.prefixes.iter().any(|prefix| changed(prefix, &route.attributes)));
-                self.announced
-                    .routes
-                    .queue_where(|nlri, route| !is_own_signed(route) && changed(nlri, &route.attributes));
-            }
-            ViewChange::Keys { own_keys } => {
-                self.received.queue_where(|_| true);
-                if own_keys {
-                    self.announced.sign_all_again();
-                } else {
-                    self.check_announced_again();
-                }
-            }
+        let change = self.pipeline.set_view(view);
+        let pipeline = &self.pipeline;
+        let concerns = |nlri: &Nlri, attributes: &Attributes| pipeline.concerns(&change, &nlri.prefix, attributes);
+        self.received.queue_where(|route| route.prefixes.iter().any(|nlri| concerns(nlri, &route.attributes)));
+        if change.own_keys {
+            self.announced.sign_all_again();
+        } else {
+            self.announced.routes.queue_where(|nlri, route| !is_own_signed(route) && concerns(nlri, &route.attributes));
         }
     }
 
@@ -441,6 +451,6 @@ impl Machine for MemberAttestation {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.pipeline.deadline()
+        self.pipeline.deadline().into_iter().chain(self.received.queues.deadline()).min()
     }
 }

@@ -1,23 +1,27 @@
 //! Routes of other members, as the member asks about them, and the bursts in which they are validated.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use wayleave_bgp::{AttributeCode, Attributes, Nlri};
-use wayleave_core::{Asn, VerdictKind};
+use wayleave_core::{Asn, Instant, VerdictKind};
 
 use super::event::{Finding, RouteId};
 use crate::chain::Attestation;
 use crate::leaf::Tree;
-use crate::pipeline::jobs::{ANNOUNCER_REPORTS, PeerReports, RouteGroup, Validated, carried};
+use crate::pipeline::jobs::{ANNOUNCER_SIGNATURES, PeerSignatures, RouteGroup, Validated, ValidationResults, carried};
 use crate::pipeline::policy::{Policy, VerdictClass};
 use crate::pipeline::queue::{PeerQueues, Step};
-use crate::report::Report;
+use crate::report::{PrefixReport, Report};
 use crate::sign;
 use crate::validate::Carried;
 
 /// Routes of one burst, at most, so that no announcer's routes wait long behind another's.
 const BURST: usize = 256;
+/// Octets of a route besides its attributes and prefixes: its places in the tables and in the schedule, and its hops' reports.
+const ROUTE_OCTETS: usize = 1024;
+/// Void tickets that the queues may have beyond twice the routes.
+const VOID_TICKETS: usize = 1024;
 /// Bursts that are validated at a time, at most: they must not take the pool from signing.
 const MAX_BURSTS: usize = 8;
 
@@ -27,13 +31,14 @@ pub(super) struct ReceivedRoute {
     pub(super) set: u64,
     pub(super) prefixes: Vec<Nlri>,
     pub(super) attributes: Arc<Attributes>,
-    /// Of each prefix.
-    pub(super) reports: Vec<Option<Arc<Report>>>,
+    /// Of each prefix, once it has been validated. A report is of prefixes of this route alone.
+    pub(super) reports: Vec<Option<(VerdictClass, Arc<Report>)>>,
     /// What the member got last.
     pub(super) findings: Option<Vec<Finding>>,
     /// When it must be validated again, in seconds since 1970.
     pub(super) due: Option<u64>,
-    queued: bool,
+    /// Its place in the queue, while it waits.
+    ticket: Option<u64>,
     /// Validating it panicked: it is not used.
     pub(super) has_failed: bool,
 }
@@ -43,7 +48,11 @@ pub(super) struct ReceivedRoutes {
     pub(super) routes: HashMap<RouteId, ReceivedRoute>,
     /// By the address of their attributes, which a route holds as long as it is there.
     by_attributes: HashMap<usize, RouteId>,
-    queues: PeerQueues<RouteId>,
+    /// Tickets and their routes. A ticket counts as long as its route has it.
+    pub(super) queues: PeerQueues<(u64, RouteId)>,
+    tickets: u64,
+    /// Routes that wait.
+    waiting: usize,
 }
 
 /// A burst of routes of one announcer, made under one member set.
@@ -51,7 +60,8 @@ pub(super) struct Burst {
     pub(super) announcer: u32,
     pub(super) set: u64,
     pub(super) groups: Vec<RouteGroup>,
-    pub(super) cache: PeerReports,
+    pub(super) known: PeerSignatures,
+    pub(super) alone: bool,
 }
 
 fn address(attributes: &Arc<Attributes>) -> usize {
@@ -59,9 +69,9 @@ fn address(attributes: &Arc<Attributes>) -> usize {
 }
 
 impl ReceivedRoutes {
-    pub(super) fn new() -> Self {
-        let queues = PeerQueues::new(MAX_BURSTS, ANNOUNCER_REPORTS);
-        Self { routes: HashMap::new(), by_attributes: HashMap::new(), queues }
+    pub(super) fn new(now: Instant) -> Self {
+        let queues = PeerQueues::new(MAX_BURSTS, ANNOUNCER_SIGNATURES, now);
+        Self { routes: HashMap::new(), by_attributes: HashMap::new(), queues, tickets: 0, waiting: 0 }
     }
 
     pub(super) fn insert(
@@ -84,7 +94,7 @@ impl ReceivedRoutes {
             reports,
             findings: None,
             due: None,
-            queued: false,
+            ticket: None,
             has_failed: false,
         };
         self.routes.insert(id, route);
@@ -95,14 +105,22 @@ impl ReceivedRoutes {
     pub(super) fn remove(&mut self, id: &RouteId) -> Option<u64> {
         let route = self.routes.remove(id)?;
         self.by_attributes.remove(&address(&route.attributes));
+        self.waiting -= usize::from(route.ticket.is_some());
+        // Routes that come and go must not make the queues longer and longer.
+        if self.queues.entries() > 2 * self.routes.len() + VOID_TICKETS {
+            let routes = &self.routes;
+            self.queues.retain(|(ticket, id)| routes.get(id).is_some_and(|route| route.ticket == Some(*ticket)));
+        }
         route.due
     }
 
     /// Queues a known route, unless it waits already.
     pub(super) fn queue(&mut self, id: &RouteId) {
-        let Some(route) = self.routes.get_mut(id).filter(|route| !route.queued) else { return };
-        route.queued = true;
-        self.queues.push(route.announcer, *id);
+        let Some(route) = self.routes.get_mut(id).filter(|route| route.ticket.is_none()) else { return };
+        self.tickets += 1;
+        route.ticket = Some(self.tickets);
+        self.waiting += 1;
+        self.queues.push(route.announcer, (self.tickets, *id));
     }
 
     pub(super) fn queue_where(&mut self, is_wanted: impl Fn(&ReceivedRoute) -> bool) {
@@ -114,43 +132,72 @@ impl ReceivedRoutes {
 
     /// Number of routes that wait.
     pub(super) fn waiting(&self) -> usize {
-        self.queues.waiting()
+        self.waiting
     }
 
-    /// The next burst, if one may be validated now. All its routes were announced under one member set.
-    pub(super) fn next_burst(&mut self) -> Option<Burst> {
+    /// Octets of the routes, with their attributes, reports and findings; about.
+    pub(super) fn octets(&self) -> usize {
+        let of_prefix = size_of::<(Nlri, Option<(VerdictClass, Arc<Report>)>, Finding, PrefixReport)>();
+        let of_route = |route: &ReceivedRoute| {
+            // What came, and what policy makes of it.
+            2 * route.attributes.as_octets().len() + route.prefixes.len() * of_prefix + ROUTE_OCTETS
+        };
+        self.routes.values().map(of_route).sum()
+    }
+
+    /// Octets of the queues, and at most.
+    pub(super) fn queue_octets(&self) -> [usize; 2] {
+        let most = 2 * self.routes.len() + VOID_TICKETS + 1;
+        // The standard library's queues double.
+        [self.queues.entries(), 2 * most].map(|entries| entries * size_of::<(u64, RouteId)>())
+    }
+
+    /// The next burst, if one may be validated now. All its routes were announced under one member set. `cost` estimates the
+    /// units of a route.
+    pub(super) fn next_burst(&mut self, now: Instant, cost: impl Fn(&Attributes) -> u64) -> Option<Burst> {
         let (mut groups, mut of_set) = (Vec::new(), None);
-        let routes = &mut self.routes;
-        let step = |id: &RouteId| {
-            // The route may have been withdrawn since it was queued, or withdrawn and announced.
-            let Some(route) = routes.get_mut(id).filter(|route| route.queued) else { return Step::Drop };
+        let (routes, waiting) = (&mut self.routes, &mut self.waiting);
+        let step = |(ticket, id): &(u64, RouteId)| {
+            let Some(route) = routes.get_mut(id).filter(|route| route.ticket == Some(*ticket)) else {
+                return Step::Drop;
+            };
             if groups.len() >= BURST || *of_set.get_or_insert(route.set) != route.set {
                 return Step::Stop;
             }
-            route.queued = false;
+            route.ticket = None;
+            *waiting -= 1;
             groups.push(RouteGroup { attributes: Arc::clone(&route.attributes), routes: route.prefixes.clone() });
-            Step::Take
+            Step::Take(cost(&route.attributes))
         };
-        let (announcer, cache) = self.queues.next_burst(step)?;
-        Some(Burst { announcer, set: of_set?, groups, cache })
+        let next = self.queues.next_burst(now, step)?;
+        Some(Burst { announcer: next.peer, set: of_set?, groups, known: next.known, alone: next.alone })
     }
 
     /// Records the reports of a burst; returns the routes to which they belong.
-    pub(super) fn record(&mut self, announcer: u32, validated: Vec<Validated>, failed: &[RouteGroup]) -> Vec<RouteId> {
-        self.queues.end_burst(announcer);
+    pub(super) fn record(
+        &mut self,
+        announcer: u32,
+        validated: ValidationResults,
+        failed: &[RouteGroup],
+        now: Instant,
+    ) -> Vec<RouteId> {
+        self.queues.end_burst(announcer, &validated.work, now);
         let mut ids = Vec::new();
         for group in failed {
             let Some(id) = self.by_attributes.get(&address(&group.attributes)).copied() else { continue };
             self.routes.get_mut(&id).into_iter().for_each(|route| route.has_failed = true);
             ids.push(id);
         }
-        for Validated { group, report } in validated {
+        for Validated { group, classes, report } in validated.groups {
             let Some(id) = self.by_attributes.get(&address(&group.attributes)).copied() else { continue };
             let Some(route) = self.routes.get_mut(&id) else { continue };
             route.has_failed = false;
-            for nlri in group.routes {
-                let index = route.prefixes.iter().position(|prefix| *prefix == nlri);
-                index.into_iter().for_each(|index| route.reports[index] = Some(Arc::clone(&report)));
+            // Both are in the route's order; a group may leave some out.
+            let mut places = route.prefixes.iter().zip(&mut route.reports);
+            for (nlri, class) in group.routes.iter().zip(classes) {
+                if let Some((_, place)) = places.find(|(prefix, _)| *prefix == nlri) {
+                    *place = Some((class, Arc::clone(&report)));
+                }
             }
             if ids.last() != Some(&id) {
                 ids.push(id);
@@ -165,21 +212,23 @@ impl ReceivedRoutes {
 impl ReceivedRoute {
     /// The class of the route to the prefix at `index`.
     pub(super) fn class(&self, index: usize) -> Option<VerdictClass> {
-        let report = self.reports.get(index)?.as_ref()?;
-        Some(VerdictClass::of(report, &self.prefixes.get(index)?.prefix))
+        self.reports.get(index)?.as_ref().map(|(class, _)| *class)
     }
 
     /// What policy makes of the route, once every prefix has a report. `opened`: its attributes with the receiver's own
     /// opening in the last hop.
     pub(super) fn findings(&self, policy: &Policy, opened: &Attributes) -> Option<Vec<Finding>> {
-        let finding = |index: usize| {
+        // Attributes once for each class: a route may have thousands of prefixes.
+        let mut of_class: BTreeMap<VerdictClass, Option<Attributes>> = BTreeMap::new();
+        let mut finding = |index: usize| {
             if self.has_failed {
                 return Some(Finding { verdict: VerdictKind::Invalid, attributes: None });
             }
             let class = self.class(index)?;
-            Some(Finding { verdict: kind(class), attributes: policy.apply(class, opened) })
+            let attributes = of_class.entry(class).or_insert_with(|| policy.apply(class, opened)).clone();
+            Some(Finding { verdict: kind(class), attributes })
         };
-        (0..self.prefixes.len()).map(finding).collect()
+        (0..self.prefixes.len()).map(&mut finding).collect()
     }
 }
 

@@ -11,7 +11,7 @@ use super::received::opened;
 use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, outcome_words, reason};
 use crate::pipeline::jobs::{SigningOutcome, carried_octets};
 use crate::pipeline::policy::VerdictClass;
-use crate::pipeline::{Counts, FewTimeStatus};
+use crate::pipeline::{Counts, FewTimeStatus, Memory, MemoryUse};
 use crate::report::Broken;
 
 /// The state of a member's attestation.
@@ -21,7 +21,11 @@ pub struct Status {
     pub classes: BTreeMap<&'static str, u64>,
     /// Routes that wait to be validated, and to be signed.
     pub waiting: [usize; 2],
+    /// Announcers that have sent many wrong signatures: their routes are validated alone, and after those of others.
+    pub suspects: usize,
     pub counts: Counts,
+    /// Memory of the tables, with its bounds.
+    pub memory: Memory,
     /// Members of the newest set that attest, and all.
     pub members: [usize; 2],
     /// Why our clock is in doubt, if it is.
@@ -73,9 +77,28 @@ impl MemberAttestation {
             [newest.tree.asns().filter(attests).count(), newest.tree.asns().count()]
         });
         let waiting = [self.received.waiting(), self.announced.routes.waiting()];
-        let clock = clock_words(self.pipeline.doubt);
-        let few_time_keys = self.pipeline.few_time_keys();
-        Status { classes, waiting, counts: self.counts, members, clock, few_time_keys }
+        Status {
+            classes,
+            waiting,
+            suspects: self.received.queues.suspects(),
+            counts: self.counts,
+            memory: self.memory(),
+            members,
+            clock: clock_words(self.pipeline.doubt),
+            few_time_keys: self.pipeline.few_time_keys(),
+        }
+    }
+
+    fn memory(&self) -> Memory {
+        let add = |[a, most_a]: [usize; 2], [b, most_b]: [usize; 2]| [a + b, most_a + most_b];
+        let own = self.known.if_idle(|known| [known.octets(), known.limit()]).unwrap_or([self.known.limit(); 2]);
+        // The member opens no more routes than the exchange's prefix limits and classes of sizes let it.
+        let received = MemoryUse { octets: self.received.octets(), most_octets: None };
+        Memory::from([
+            ("routes", received),
+            ("verified_signatures", add(own, self.received.queues.cache_octets()).into()),
+            ("queues", add(self.announced.routes.queue_octets(), self.received.queue_octets()).into()),
+        ])
     }
 
     /// Why verdicts may be wrong: this machine's clock is in doubt. Cheap, to be queried often.

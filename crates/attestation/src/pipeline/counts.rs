@@ -3,12 +3,17 @@
 use serde::Serialize;
 
 use super::jobs::SigningOutcome;
+use crate::validate::VerificationWork;
 
 /// Counters of one pair, or of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Counts {
     /// Routes validated; a route counts each time.
     pub validated: u64,
+    /// Signatures verified.
+    pub signatures: u64,
+    /// Work that wrong signatures cost, in units of some 25 microseconds.
+    pub wrong: u64,
     /// Routes rejected.
     pub rejected: u64,
     /// Received routes with our own AS on their path, which are dropped.
@@ -46,6 +51,8 @@ impl Counts {
     pub(crate) fn add(&mut self, other: &Counts) {
         let Counts {
             validated,
+            signatures,
+            wrong,
             rejected,
             loops,
             originated,
@@ -65,6 +72,8 @@ impl Counts {
         self.older += older;
         self.failed += failed;
         self.validated += validated;
+        self.signatures += signatures;
+        self.wrong += wrong;
         self.rejected += rejected;
         self.loops += loops;
         self.originated += originated;
@@ -78,6 +87,11 @@ impl Counts {
         self.faulty += faulty;
         self.oversize += oversize;
         self.malformed_updates += malformed_updates;
+    }
+
+    pub(crate) fn note_work(&mut self, work: &VerificationWork) {
+        self.signatures += work.verified;
+        self.wrong += work.wrong;
     }
 
     pub(crate) fn note(&mut self, outcome: &SigningOutcome, is_renewed: bool) {

@@ -12,9 +12,11 @@ pub(crate) mod keys;
 pub mod policy;
 pub(crate) mod queue;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
 
+use serde::Serialize;
 use wayleave_bgp::{AttributeCode, Attributes};
 use wayleave_core::{Asn, Instant, Now, Prefix};
 use wayleave_crypto::secret::Seed;
@@ -23,20 +25,52 @@ pub use self::counts::Counts;
 pub use self::event::{ProcessEvent, RouteEvent};
 pub use self::jobs::{Job, JobResult};
 use self::jobs::{
-    JobKind, PeerReports, RouteGroup, RouteSigner, SigningJob, SigningOutcome, SigningResults, Validated,
-    ValidationJob, Validator,
+    JobKind, PeerSignatures, RouteGroup, RouteSigner, SigningJob, SigningOutcome, SigningResults, Validated,
+    ValidationJob, Validator, carried_octets,
 };
 pub use self::keys::{FewTimeStatus, KeyEnd, KeyWait, Reserve, WaitReason};
 use self::keys::{KeyNews, SigningKeys};
 use self::policy::Policy;
-use self::queue::RevalidationSchedule;
+use self::queue::{RevalidationSchedule, estimated_units};
 use crate::clock::{stepped, wake};
 use crate::clock_doubt::{ClockDoubt, ClockWatch};
 use crate::leaf::Tree;
 use crate::path::Path;
-use crate::pki::View;
+use crate::pki::{PrefixSet, View};
 use crate::sign::KeyRing;
 use crate::validate::{Clock, Rules};
+
+/// How long a signature that is not used stays in a cache, at least; at most twice as long.
+pub(crate) const CACHE_AGE: Duration = Duration::from_secs(3600);
+
+/// The memory of each kind of table.
+pub type Memory = BTreeMap<&'static str, MemoryUse>;
+
+/// The memory of one kind of table, and its bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct MemoryUse {
+    pub octets: usize,
+    /// `None`: as many entries as routes, which have bounds of their own.
+    pub most_octets: Option<usize>,
+}
+
+impl From<[usize; 2]> for MemoryUse {
+    fn from([octets, most]: [usize; 2]) -> Self {
+        Self { octets, most_octets: Some(most) }
+    }
+}
+
+impl MemoryUse {
+    /// Adds the tables of one peer to those of all.
+    pub(crate) fn add(all: &mut Memory, of_one: &Memory) {
+        for (table, one) in of_one {
+            let sum = all.entry(table).or_insert_with(|| [0; 2].into());
+            sum.octets += one.octets;
+            let most = sum.most_octets.zip(one.most_octets);
+            sum.most_octets = most.map(|(sum, one)| sum.saturating_add(one));
+        }
+    }
+}
 
 /// The configuration that both machines have in common.
 #[derive(Clone, Debug)]
@@ -57,12 +91,15 @@ pub struct PipelineConfig {
 }
 
 /// What a new view of the PKI changes.
-pub(crate) enum ViewChange {
-    /// Only who may originate which prefix, as every few minutes in the RPKI. The previous view tells which routes that
-    /// concerns: see [`Pipeline::origin_changed`].
-    Origins(Arc<View>),
-    /// Keys or records. `own_keys`: other keys of this AS are registered than before, and it must sign again.
-    Keys { own_keys: bool },
+pub(crate) struct ViewChange {
+    /// The view before.
+    before: Arc<View>,
+    /// Prefixes with other VRPs, as every few minutes in the RPKI.
+    vrps: PrefixSet,
+    /// ASes of which other keys or records are known now.
+    ases: BTreeSet<Asn>,
+    /// Other keys of this AS are registered than before, and it must sign again.
+    pub(crate) own_keys: bool,
 }
 
 /// The state that both machines have in common.
@@ -123,10 +160,12 @@ impl<K: Ord + Copy> Pipeline<K> {
         due.map(|due| wake(self.now, due))
     }
 
-    /// Validates with what is known now. Reports go into `cache`, and come from there where they still hold.
-    pub(crate) fn validator(&self, cache: &PeerReports, directories: Arc<Vec<Tree>>) -> Validator {
+    /// Validates with what is known now. Right signatures go into the cache `known`, and those in it are not verified again.
+    /// `alone`: each signature is verified by itself.
+    pub(crate) fn validator(&self, known: &PeerSignatures, alone: bool, directories: Arc<Vec<Tree>>) -> Validator {
         Validator {
-            cache: Arc::clone(cache),
+            known: known.clone(),
+            alone,
             view: Arc::clone(&self.view),
             rules: self.config.rules,
             clock: self.clock(),
@@ -134,6 +173,11 @@ impl<K: Ord + Copy> Pipeline<K> {
             attribute: self.config.attribute,
             receiver: self.config.asn,
         }
+    }
+
+    /// The work of validating a route with these attributes, as far as their octets say.
+    pub(crate) fn estimated_units(&self, attributes: &Attributes) -> u64 {
+        estimated_units(carried_octets(attributes, self.config.attribute))
     }
 
     /// The job that validates routes of `source`.
@@ -195,14 +239,21 @@ impl<K: Ord + Copy> Pipeline<K> {
     /// Takes in what the PKI lists now; returns what that changes.
     pub(crate) fn set_view(&mut self, view: Arc<View>) -> ViewChange {
         let before = std::mem::replace(&mut self.view, view);
-        if before.differs_in_vrps_alone(&self.view) {
-            return ViewChange::Origins(before);
-        }
-        ViewChange::Keys { own_keys: self.keys.register(&self.view, self.config.asn) }
+        let ases = before.changed_ases(&self.view);
+        let own_keys = self.keys.register(&self.view, self.config.asn);
+        ViewChange { vrps: before.changed_vrps(&self.view), before, ases, own_keys }
     }
 
-    /// Whether another AS may originate `prefix` than in the view `before`, so that a route must be validated again.
-    pub(crate) fn origin_changed(&self, before: &View, prefix: &Prefix, attributes: &Attributes) -> bool {
+    /// Whether a route must be validated again: its path names an AS of which other keys or records are known, or another AS
+    /// may originate its prefix. The hops of a chain are on the path, and so are the ASes that it skips.
+    pub(crate) fn concerns(&self, change: &ViewChange, prefix: &Prefix, attributes: &Attributes) -> bool {
+        let is_changed = |asn| change.ases.contains(&asn);
+        (!change.ases.is_empty() && attributes.as_path().asns().any(is_changed))
+            || (change.vrps.covers(prefix) && self.origin_changed(&change.before, prefix, attributes))
+    }
+
+    /// Whether another AS may originate `prefix` than in the view `before`.
+    fn origin_changed(&self, before: &View, prefix: &Prefix, attributes: &Attributes) -> bool {
         let path = Path::from_as_path(attributes.as_path());
         let is_own = path.entries().is_empty() && !path.has_set();
         let origin = if is_own { Some(self.config.asn) } else { path.origin() };

@@ -43,13 +43,23 @@ impl VerdictClass {
     /// The class of `prefix` in a report.
     #[must_use]
     pub fn of(report: &Report, prefix: &Prefix) -> VerdictClass {
+        Self::from(report, report.verdict_of(prefix).kind, report.lack_of(prefix))
+    }
+
+    /// The class of each prefix of the UPDATE, in order.
+    #[must_use]
+    pub fn of_all(report: &Report) -> Vec<VerdictClass> {
+        report.prefixes.iter().map(|of_prefix| Self::from(report, of_prefix.kind, of_prefix.lack)).collect()
+    }
+
+    fn from(report: &Report, kind: VerdictKind, lack: Option<Lack>) -> VerdictClass {
         if report.broken.as_ref().is_some_and(|broken| broken.problem == Problem::Malformed) {
             return VerdictClass::Malformed;
         }
-        match report.verdict_of(prefix).kind {
+        match kind {
             VerdictKind::Valid => VerdictClass::Valid,
             VerdictKind::Gap => VerdictClass::Gap,
-            VerdictKind::Unattested if report.lack_of(prefix) == Some(Lack::PreferredMissing) => VerdictClass::Missing,
+            VerdictKind::Unattested if lack == Some(Lack::PreferredMissing) => VerdictClass::Missing,
             VerdictKind::Unattested => VerdictClass::Unattested,
             VerdictKind::Expired => VerdictClass::Expired,
             VerdictKind::Invalid => VerdictClass::Invalid,

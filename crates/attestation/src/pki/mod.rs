@@ -8,11 +8,13 @@ use wayleave_crypto::hash::hash;
 
 pub use object::{Addition, Object, ObjectError, Profile, ProfileKey, Record, Role, SignObjectError, Signed, Span};
 pub use set::{Anchor, AnchorError, ObjectSet, Omitted, Refused};
-pub use view::{AttestedSince, OriginValidity, RegisteredKey, Strictness, View, Vrp};
+pub use view::{
+    AttestedSince, MAX_AS_KEYS, MAX_TAGGED, OriginValidity, PrefixSet, RegisteredKey, Strictness, View, Vrp,
+};
 
 use crate::SuiteId;
 
-/// Two octets that tell the registered keys of an AS apart on the wire; keys that share them are tried in turn.
+/// Two octets that tell the registered keys of an AS apart on the wire; the few keys that share them are tried in turn.
 #[must_use]
 pub fn key_tag(suite: SuiteId, public: &[u8]) -> [u8; 2] {
     let digest = hash("wayleave/attestation/key-tag/v1", &[&[suite as u8], public]);

@@ -3,12 +3,13 @@
 //! An object is version (1), kind (1), body and a signature (64) of the trust anchor, or for [`Addition`] of the AS's
 //! identity key, by the one rule of [`crate::suite::ed25519`]. Integers are big-endian; lists begin with their count.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use wayleave_core::{Afi, Asn, Prefix};
 
-use super::{AttestedSince, Strictness};
+use super::{AttestedSince, Strictness, key_tag};
 use crate::suite::ed25519::{Ed25519, SIGNATURE_LEN};
 use crate::suite::{SignError, Suite, SuiteId, SuiteKey};
 
@@ -147,6 +148,9 @@ pub enum ObjectError {
     /// A public key is listed twice.
     #[error("a key is listed twice: no key serves two roles")]
     KeyTwice,
+    /// Two keys for attestations share suite and tag: a verifier would have to try both for each hop.
+    #[error("two keys of {} share the tag {:02x}{:02x}; make another key", .0.name(), .1[0], .1[1])]
+    TagTwice(SuiteId, [u8; 2]),
 }
 
 impl Object {
@@ -354,6 +358,13 @@ impl<'a> Reader<'a> {
                 return Err(ObjectError::KeyTwice);
             }
             keys.push(key);
+        }
+        let mut tags = BTreeSet::new();
+        for key in keys.iter().filter(|key| key.role == Role::Attest) {
+            let tag = key_tag(key.suite, &key.public);
+            if !tags.insert((key.suite, tag)) {
+                return Err(ObjectError::TagTwice(key.suite, tag));
+            }
         }
         Ok(keys)
     }

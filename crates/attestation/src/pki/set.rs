@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use wayleave_core::Asn;
 
 use super::object::{Object, ObjectError, ProfileKey, Role, Signed, Span};
-use super::{RegisteredKey, View, Vrp};
+use super::{RegisteredKey, View, Vrp, key_tag};
 use crate::suite::ed25519::{Ed25519, KEY_LEN};
 use crate::suite::{KeyRefused, Suite, SuiteId, of};
 
@@ -73,6 +73,9 @@ pub enum Omitted {
     /// Another AS lists the same key.
     #[error("{0} and {1} list the same key: it counts for neither")]
     Shared(Asn, Asn),
+    /// An addition lists a key with suite and tag of a key of the profile.
+    #[error("{0} added a key that shares suite and tag with one of its profile: it does not count; make another key")]
+    SameTag(Asn),
     /// An addition lists a key of another AS's profile.
     #[error("{0} added a key that {1} has registered: it does not count for {0}")]
     OthersKey(Asn, Asn),
@@ -243,6 +246,11 @@ fn add_keys(
         }
         if let Some(Err(refused)) = of(key.suite).map(|suite| suite.check_key(&key.public)) {
             omitted.push(Omitted::Key(asn, refused));
+            continue;
+        }
+        let tag = key_tag(key.suite, &key.public);
+        if view.keys(asn, key.suite, tag).any(|known| known.public != key.public) {
+            omitted.push(Omitted::SameTag(asn));
             continue;
         }
         let (not_before, not_after) = (span.not_before, span.not_after);

@@ -1,13 +1,21 @@
 //! The verified objects as validation uses them: what is known of origins. Not a status view, and not the parties' view.
 
-use std::collections::{HashMap, HashSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
 
 use serde::{Deserialize, Serialize};
 use wayleave_core::{Afi, Asn, Prefix};
 
 use super::key_tag;
+use super::object::MAX_KEYS;
 use crate::SuiteId;
 use crate::leaf::LeafKey;
+
+/// Keys of one AS, suite and tag that count: each may cost a verification for every hop that names the tag.
+pub const MAX_TAGGED: usize = 2;
+/// Keys of one AS that count: a profile's, an addition's, and as many of routers.
+pub const MAX_AS_KEYS: usize = 4 * MAX_KEYS;
 
 /// A key for attestations that the PKI vouches for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,12 +78,15 @@ pub struct AttestedSince {
 #[derive(Clone, Debug, Default)]
 pub struct View {
     generation: u64,
+    /// Of each AS by rank.
     keys: HashMap<Asn, Vec<Registered>>,
+    /// How many keys of each AS do not count, beyond its limits.
+    surplus: BTreeMap<Asn, usize>,
     /// ASes that listed all their keys.
     bound: HashSet<Asn>,
     vrps: HashMap<Prefix, Vec<(Asn, u8)>>,
-    /// Bit `l` of the family's set: a VRP of prefix length `l` exists.
-    lengths: [[u128; 2]; 2],
+    /// Lengths of the VRPs' prefixes.
+    lengths: Lengths,
     attested_since: HashMap<Asn, AttestedSince>,
 }
 
@@ -84,10 +95,21 @@ struct Registered {
     key: RegisteredKey,
     leaf: LeafKey,
     tag: [u8; 2],
+    /// A certificate of a router has it, and no profile.
+    is_router: bool,
+}
+
+impl Registered {
+    /// Which of several keys count, the lowest first: the same for all verifiers that know the same keys. Of one key under
+    /// several certificates that which ends last.
+    fn rank(&self) -> (bool, SuiteId, &[u8], Reverse<u64>, u64) {
+        let RegisteredKey { suite, public, not_before, not_after } = &self.key;
+        (self.is_router, *suite, public, Reverse(*not_after), *not_before)
+    }
 }
 
 impl View {
-    /// A view that knows nothing. Give each rebuilt view another `generation`: cached reports of an earlier one end.
+    /// A view that knows nothing; `generation` tells it from others.
     #[must_use]
     pub fn new(generation: u64) -> Self {
         Self { generation, ..Self::default() }
@@ -102,17 +124,47 @@ impl View {
     /// Adds a key of `asn`. From now on every key endorsed for it must be one of its registered keys.
     pub fn add_key(&mut self, asn: Asn, key: RegisteredKey) {
         self.register(asn);
-        self.add_router_key(asn, key);
+        self.insert_key(asn, key, false);
     }
 
     /// Adds a key that the RPKI binds to a router of `asn` (RFC 8209). It begins and takes up chains as any registered
     /// key does, but says nothing of the AS's other keys: a network may have router keys for BGPsec alone.
+    ///
+    /// Of keys with one suite and tag [`MAX_TAGGED`] count, and of one AS [`MAX_AS_KEYS`]; those of the profile before router
+    /// keys, and of these the lowest. So which count does not depend on who adds a key first.
     pub fn add_router_key(&mut self, asn: Asn, key: RegisteredKey) {
+        self.insert_key(asn, key, true);
+    }
+
+    fn insert_key(&mut self, asn: Asn, key: RegisteredKey, is_router: bool) {
         let (leaf, tag) = (LeafKey::of(key.suite, &key.public), key_tag(key.suite, &key.public));
+        let added = Registered { key, leaf, tag, is_router };
         let keys = self.keys.entry(asn).or_default();
-        if !keys.iter().any(|known| known.key == key) {
-            keys.push(Registered { key, leaf, tag });
+        let same =
+            keys.iter().position(|known| known.key.public == added.key.public && known.key.suite == added.key.suite);
+        if let Some(place) = same {
+            // One key under two certificates, or in the profile too: it is tried once.
+            if keys[place].rank() <= added.rank() {
+                return;
+            }
+            keys.remove(place);
         }
+        let place = keys.partition_point(|known| known.rank() < added.rank());
+        keys.insert(place, added.clone());
+        let is_tagged = |known: &&Registered| known.key.suite == added.key.suite && known.tag == added.tag;
+        let last = match keys.iter().filter(is_tagged).count() > MAX_TAGGED {
+            true => keys.iter().rposition(|known| is_tagged(&known)),
+            false => (keys.len() > MAX_AS_KEYS).then(|| keys.len() - 1),
+        };
+        if let Some(last) = last {
+            keys.remove(last);
+            *self.surplus.entry(asn).or_default() += 1;
+        }
+    }
+
+    /// ASes with more keys than count, and how many of each do not. For the operator: an AS has no honest reason for them.
+    pub fn surplus_keys(&self) -> impl Iterator<Item = (Asn, usize)> {
+        self.surplus.iter().map(|(asn, keys)| (*asn, *keys))
     }
 
     /// Notes that `asn` registered its keys, of which none may be left: no key endorsed for it counts but those.
@@ -120,10 +172,20 @@ impl View {
         self.bound.insert(asn);
     }
 
-    /// Whether `other` knows the same keys, and the same of who attests: they differ at most in who may originate what.
+    /// The ASes of which `other` knows other keys, or anything else of who attests.
     #[must_use]
-    pub fn differs_in_vrps_alone(&self, other: &View) -> bool {
-        self.keys == other.keys && self.bound == other.bound && self.attested_since == other.attested_since
+    pub fn changed_ases(&self, other: &View) -> BTreeSet<Asn> {
+        let keys = changed(&self.keys, &other.keys);
+        let records = changed(&self.attested_since, &other.attested_since);
+        keys.chain(records).chain(self.bound.symmetric_difference(&other.bound).copied()).collect()
+    }
+
+    /// The prefixes for which `other` has other VRPs.
+    #[must_use]
+    pub fn changed_vrps(&self, other: &View) -> PrefixSet {
+        let mut prefixes = PrefixSet::default();
+        changed(&self.vrps, &other.vrps).for_each(|prefix| prefixes.insert(prefix));
+        prefixes
     }
 
     /// Adds a validated ROA payload.
@@ -132,8 +194,7 @@ impl View {
         if !entries.contains(&(vrp.asn, vrp.max_length)) {
             entries.push((vrp.asn, vrp.max_length));
         }
-        let bits = &mut self.lengths[family(vrp.prefix.afi())][usize::from(vrp.prefix.len() >> 7)];
-        *bits |= 1 << (vrp.prefix.len() & 0x7f);
+        self.lengths.insert(&vrp.prefix);
     }
 
     /// Sets since when `asn` attests.
@@ -176,12 +237,7 @@ impl View {
     #[must_use]
     pub fn origin_validity(&self, prefix: &Prefix, origin: Option<Asn>) -> OriginValidity {
         let mut validity = OriginValidity::NotFound;
-        let lengths = &self.lengths[family(prefix.afi())];
-        for length in 0..=prefix.len() {
-            if lengths[usize::from(length >> 7)] >> (length & 0x7f) & 1 == 0 {
-                continue;
-            }
-            let Ok(covering) = Prefix::from_nlri(prefix.afi(), length, &prefix.octets()) else { continue };
+        for covering in self.lengths.covering(prefix) {
             let Some(entries) = self.vrps.get(&covering) else { continue };
             validity = OriginValidity::Invalid;
             let authorises =
@@ -192,6 +248,53 @@ impl View {
         }
         validity
     }
+}
+
+/// Prefixes, and whether any of them covers another prefix.
+#[derive(Clone, Debug, Default)]
+pub struct PrefixSet {
+    prefixes: HashSet<Prefix>,
+    lengths: Lengths,
+}
+
+impl PrefixSet {
+    fn insert(&mut self, prefix: Prefix) {
+        self.lengths.insert(&prefix);
+        self.prefixes.insert(prefix);
+    }
+
+    /// Whether it has `prefix` or one that it lies in.
+    #[must_use]
+    pub fn covers(&self, prefix: &Prefix) -> bool {
+        self.lengths.covering(prefix).any(|covering| self.prefixes.contains(&covering))
+    }
+}
+
+/// The lengths that prefixes have: bit `l` of the family's set for length `l`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lengths([[u128; 2]; 2]);
+
+impl Lengths {
+    fn insert(&mut self, prefix: &Prefix) {
+        self.0[family(prefix.afi())][usize::from(prefix.len() >> 7)] |= 1 << (prefix.len() & 0x7f);
+    }
+
+    /// The prefixes of these lengths that cover `prefix`, the shortest first.
+    fn covering<'a>(&'a self, prefix: &'a Prefix) -> impl Iterator<Item = Prefix> + 'a {
+        let lengths = &self.0[family(prefix.afi())];
+        let there = move |length: &u8| lengths[usize::from(length >> 7)] >> (length & 0x7f) & 1 == 1;
+        let octets = prefix.octets();
+        (0..=prefix.len()).filter(there).filter_map(move |length| Prefix::from_nlri(prefix.afi(), length, &octets).ok())
+    }
+}
+
+/// The keys of which the two maps have other values.
+fn changed<'a, K: Copy + Eq + Hash, V: PartialEq>(
+    before: &'a HashMap<K, V>,
+    now: &'a HashMap<K, V>,
+) -> impl Iterator<Item = K> + 'a {
+    let differs = move |key: &&K| before.get(key) != now.get(key);
+    before.keys().chain(now.keys()).filter(differs).copied()
 }
 
 fn family(afi: Afi) -> usize {
@@ -224,5 +327,87 @@ mod tests {
         assert_eq!(validity("2001:db8::/128", 64496), OriginValidity::Valid);
         assert_eq!(validity("198.51.100.0/24", 0), OriginValidity::Invalid);
         assert_eq!(view.origin_validity(&p("192.0.2.0/24"), None), OriginValidity::Invalid);
+    }
+
+    fn key(number: u64, not_after: u64) -> RegisteredKey {
+        let public = wayleave_crypto::hash::hash("test/key", &[&number.to_be_bytes()]).to_vec();
+        RegisteredKey { suite: SuiteId::KcP256, public, not_before: 0, not_after }
+    }
+
+    /// Keys that share a tag, found by trying.
+    fn of_one_tag(count: usize) -> Vec<RegisteredKey> {
+        let tag = key_tag(SuiteId::KcP256, &key(0, 100).public);
+        let keys = (0..).map(|number| key(number, 100));
+        keys.filter(|key| key_tag(key.suite, &key.public) == tag).take(count).collect()
+    }
+
+    #[test]
+    fn two_router_keys_of_a_tag_count_whoever_comes_first() {
+        let keys = of_one_tag(5);
+        let tag = key_tag(SuiteId::KcP256, &keys[0].public);
+        let counted = |order: &[usize]| {
+            let mut view = View::new(0);
+            order.iter().for_each(|number| view.add_router_key(Asn(1), keys[*number].clone()));
+            assert_eq!(view.surplus_keys().collect::<Vec<_>>(), [(Asn(1), 3)]);
+            let counted: Vec<Vec<u8>> = view.keys(Asn(1), SuiteId::KcP256, tag).map(|key| key.public.clone()).collect();
+            counted
+        };
+        let first = counted(&[0, 1, 2, 3, 4]);
+        let mut lowest: Vec<Vec<u8>> = keys.iter().map(|key| key.public.clone()).collect();
+        lowest.sort_unstable();
+        assert_eq!(first, lowest[..2]);
+        for order in [[4, 3, 2, 1, 0], [2, 0, 4, 1, 3], [1, 4, 0, 3, 2]] {
+            assert_eq!(counted(&order), first);
+        }
+        // The key of the profile counts, whatever routers have.
+        let mut view = View::new(0);
+        let highest = keys.iter().max_by_key(|key| &key.public).expect("a key");
+        keys.iter().for_each(|key| view.add_router_key(Asn(1), key.clone()));
+        view.add_key(Asn(1), highest.clone());
+        let counted: Vec<&RegisteredKey> = view.keys(Asn(1), SuiteId::KcP256, tag).collect();
+        assert_eq!((counted[0], counted.len()), (highest, 2));
+    }
+
+    #[test]
+    fn one_key_under_many_certificates_is_tried_once() {
+        let mut view = View::new(0);
+        [50, 300, 100].iter().for_each(|not_after| view.add_router_key(Asn(1), key(7, *not_after)));
+        let tag = key_tag(SuiteId::KcP256, &key(7, 0).public);
+        let counted: Vec<u64> = view.keys(Asn(1), SuiteId::KcP256, tag).map(|key| key.not_after).collect();
+        assert_eq!((counted, view.surplus_keys().count()), (vec![300], 0));
+    }
+
+    #[test]
+    fn an_as_with_endless_router_keys_costs_no_more_than_its_limit() {
+        let (mut forwards, mut backwards) = (View::new(0), View::new(0));
+        (0..20_000).for_each(|number| forwards.add_router_key(Asn(1), key(number, 100)));
+        (0..20_000).rev().for_each(|number| backwards.add_router_key(Asn(1), key(number, 100)));
+        assert_eq!(forwards.keys, backwards.keys);
+        assert_eq!(forwards.keys[&Asn(1)].len(), MAX_AS_KEYS);
+        assert_eq!(forwards.surplus_keys().next(), Some((Asn(1), 20_000 - MAX_AS_KEYS)));
+    }
+
+    #[test]
+    fn a_view_names_the_ases_that_it_knows_otherwise() {
+        let mut before = View::new(0);
+        before.add_key(Asn(1), key(1, 100));
+        before.add_router_key(Asn(2), key(2, 100));
+        let record = AttestedSince { since: 0, strictness: Strictness::Strict, post_quantum: false, not_after: 100 };
+        before.set_attested_since(Asn(3), record);
+        before.register(Asn(4));
+        assert_eq!(before.changed_ases(&before).len(), 0);
+        let mut now = View::new(1);
+        now.add_key(Asn(1), key(1, 101));
+        now.add_router_key(Asn(2), key(2, 100));
+        now.set_attested_since(Asn(3), AttestedSince { strictness: Strictness::Prefer, ..record });
+        now.add_vrp(Vrp { prefix: p("192.0.2.0/24"), max_length: 24, asn: Asn(2) });
+        now.add_router_key(Asn(5), key(5, 100));
+        let changed = |asns: &[u32]| asns.iter().copied().map(Asn).collect::<BTreeSet<_>>();
+        assert_eq!(before.changed_ases(&now), changed(&[1, 3, 4, 5]));
+        assert_eq!(now.changed_ases(&before), changed(&[1, 3, 4, 5]));
+        for vrps in [before.changed_vrps(&now), now.changed_vrps(&before)] {
+            assert!(vrps.covers(&p("192.0.2.0/24")) && vrps.covers(&p("192.0.2.128/25")));
+            assert!(!vrps.covers(&p("192.0.0.0/16")) && !vrps.covers(&p("198.51.100.0/24")));
+        }
     }
 }

@@ -19,6 +19,8 @@ use crate::pki::View;
 pub const MAX_OCTETS: usize = 2_800;
 /// Likewise with extended messages.
 pub const MAX_OCTETS_EXTENDED: usize = 60_000;
+/// What the routes of a pair may take, in octets: two full tables with attestations of some thousand octets.
+pub const MOST_MEMORY: usize = 8 << 30;
 
 /// The configuration of one pair.
 #[derive(Clone, Debug)]
@@ -30,6 +32,8 @@ pub struct PairOptions {
     pub max_octets: usize,
     /// Likewise with extended messages.
     pub max_octets_extended: usize,
+    /// Octets that the pair's routes may take.
+    pub most_memory: usize,
     /// Whether keys are handed over on the session with the outside peer.
     pub handover: Handover,
 }
@@ -98,6 +102,8 @@ pub enum Event {
         have: u64,
         newest: u64,
     },
+    /// The outside peer has sent so many wrong signatures that its routes are validated alone, within a budget.
+    Suspect(usize),
     /// The outside peer handed over a key that was not taken.
     GrantRefused(usize, GrantError),
     Process(ProcessEvent),

@@ -16,15 +16,15 @@ use super::offer::{ask, offer, offered};
 use super::sequences::Sequences;
 use super::session_pair::{self, PairConfig, PairEvent, SessionPair, Side};
 use crate::burst::MAX_BURST;
+use crate::cache::VerifiedSignatures;
 use crate::leaf::{Leaf, LeafKey, Tree};
 use crate::pipeline::jobs::{
-    JobResult, PEER_REPORTS, PeerReports, Results, SignedGroup, SigningJob, SigningOutcome, SigningResults, Target,
-    TargetRoutes, Validated, peer_reports,
+    JobResult, PEER_SIGNATURES, PeerSignatures, Results, SignedGroup, SigningJob, SigningOutcome, SigningResults,
+    Target, TargetRoutes, Validated,
 };
 use crate::pipeline::policy::VerdictClass;
-use crate::pipeline::queue::{PendingRoutes, SIGNING_BURST, SigningQueue};
-use crate::pipeline::{Counts, Pipeline, RouteEvent};
-use crate::report::Report;
+use crate::pipeline::queue::{PendingRoutes, SIGNING_BURST, SigningQueue, VerificationBudget};
+use crate::pipeline::{CACHE_AGE, Counts, Pipeline, RouteEvent};
 use crate::sign::KeyRing;
 
 /// Routes of one validation job, at most, so that no peer's routes wait long behind another's.
@@ -37,14 +37,14 @@ pub(super) type RouteKey = (usize, Side, Nlri);
 pub(super) struct PairState {
     pub(super) name: String,
     pub(super) sessions: SessionPair,
-    /// From outside to inside.
-    pub(super) incoming: PendingRoutes<Arc<Report>>,
+    /// From outside to inside. Of a report only the class is kept: a report of many routes would stay as long as the last of them.
+    pub(super) incoming: PendingRoutes<VerdictClass>,
     /// From inside to outside.
     pub(super) outgoing: SigningQueue,
     /// What our hop says of the outside peer, while its session is up.
     leaf: Option<Leaf>,
-    cache: PeerReports,
-    sequences: Sequences,
+    pub(super) known: PeerSignatures,
+    pub(super) sequences: Sequences,
     handover: Handover,
     /// The key that we made for the outside peer, while its session is up.
     granted: Option<GrantedKey>,
@@ -79,6 +79,11 @@ pub struct Proxy {
     least_strength: u16,
     /// The pair whose turn it is to sign.
     turn: usize,
+    /// The pair from which on routes are given out for validation.
+    validation_turn: usize,
+    pub(super) budget: VerificationBudget<usize>,
+    /// When the caches of signatures last aged.
+    aged: Instant,
     outputs: VecDeque<Output>,
 }
 
@@ -94,14 +99,15 @@ impl Proxy {
                 false if keys.is_empty() => Vec::new(),
                 false => vec![offer(config.capability, &keys)],
             };
-            let pair = PairConfig { ends: options.ends.clone(), more: [Vec::new(), more] };
+            let most_memory = options.most_memory;
+            let pair = PairConfig { ends: options.ends.clone(), more: [Vec::new(), more], most_memory };
             PairState {
                 name: options.name.clone(),
                 sessions: SessionPair::new(pair, seed ^ (index as u64) << 32, now),
                 incoming: PendingRoutes::new(),
                 outgoing: SigningQueue::new(),
                 leaf: None,
-                cache: peer_reports(PEER_REPORTS),
+                known: PeerSignatures::new(PEER_SIGNATURES),
                 sequences: Sequences::default(),
                 handover: options.handover,
                 granted: None,
@@ -120,6 +126,9 @@ impl Proxy {
             capability: config.capability,
             least_strength: config.least_strength,
             turn: 0,
+            validation_turn: 0,
+            budget: VerificationBudget::new(now.instant),
+            aged: now.instant,
             outputs: VecDeque::new(),
         };
         proxy.reserve();
@@ -141,9 +150,16 @@ impl Proxy {
     /// Frees what no route needs any more; to be called now and then.
     pub fn sweep(&mut self) {
         let unix = self.pipeline.unix();
+        let ages = self.pipeline.now.instant.since(self.aged) >= CACHE_AGE;
+        if ages {
+            self.aged = self.pipeline.now.instant;
+        }
         for pair in &mut self.pairs {
             pair.sessions.sweep();
             pair.sequences.sweep(unix);
+            if ages {
+                pair.known.if_idle(VerifiedSignatures::age);
+            }
         }
     }
 
@@ -239,8 +255,15 @@ impl Proxy {
         if !self.pipeline.signing {
             self.add_granted_keys();
         }
-        for index in 0..self.pairs.len() {
-            self.validate(index);
+        self.budget.advance(self.pipeline.now.instant);
+        for is_suspect in [false, true] {
+            let pairs = self.pairs.len();
+            let turn = self.validation_turn.min(pairs);
+            for index in (turn..pairs).chain(0..turn) {
+                if self.budget.is_suspect(index) == is_suspect {
+                    self.validate(index);
+                }
+            }
         }
         if !self.pipeline.signing {
             self.sign();
@@ -256,17 +279,45 @@ impl Proxy {
     }
 
     fn validate(&mut self, index: usize) {
-        let pair = &mut self.pairs[index];
-        if pair.incoming.in_flight {
+        let alone = self.budget.is_suspect(index);
+        let pair = &self.pairs[index].incoming;
+        if pair.in_flight || pair.waiting() == 0 {
             return;
         }
-        let groups = pair.incoming.next_burst(VALIDATION_BURST);
+        let others_wait = alone && self.others_wait();
+        if others_wait && self.suspect_in_flight() {
+            return;
+        }
+        let Some(units) = self.budget.burst_units(index, others_wait) else { return };
+        let (pair, pipeline) = (&mut self.pairs[index], &self.pipeline);
+        let cost = |attributes: &Attributes| pipeline.estimated_units(attributes);
+        let groups = pair.incoming.next_burst(VALIDATION_BURST, units, cost);
         if groups.is_empty() {
             return;
         }
         pair.incoming.in_flight = true;
-        let validator = self.pipeline.validator(&pair.cache, Arc::clone(&self.directories));
-        self.outputs.push_back(Output::Job(self.pipeline.validation_job(index, validator, groups)));
+        self.validation_turn = index + 1;
+        let validator = pipeline.validator(&pair.known, alone, Arc::clone(&self.directories));
+        self.outputs.push_back(Output::Job(pipeline.validation_job(index, validator, groups)));
+    }
+
+    /// Whether pairs whose neighbours are not suspect have routes that wait or are being validated.
+    fn others_wait(&self) -> bool {
+        let is_busy = |pair: &PairState| pair.incoming.in_flight || pair.incoming.waiting() > 0;
+        self.pairs.iter().enumerate().any(|(index, pair)| is_busy(pair) && !self.budget.is_suspect(index))
+    }
+
+    fn suspect_in_flight(&self) -> bool {
+        self.pairs.iter().enumerate().any(|(index, pair)| pair.incoming.in_flight && self.budget.is_suspect(index))
+    }
+
+    /// When a suspect neighbour's routes may be validated though others wait.
+    fn budget_deadline(&self) -> Option<Instant> {
+        let waits = |(index, pair): (usize, &PairState)| {
+            !pair.incoming.in_flight && pair.incoming.waiting() > 0 && self.budget.is_suspect(index)
+        };
+        let must_wait = !self.suspect_in_flight() && self.pairs.iter().enumerate().any(waits);
+        must_wait.then(|| self.budget.ready_at())
     }
 
     /// Signs the next routes of one pair or, where one signature serves a burst, of several.
@@ -318,8 +369,14 @@ impl Proxy {
         match result.results {
             Results::Validated(validated) => {
                 self.pairs[index].incoming.in_flight = false;
-                let clock_news = self.pipeline.watch_clock(&validated);
-                validated.into_iter().for_each(|validated| self.on_validated(index, validated));
+                let was_suspect = self.budget.is_suspect(index);
+                self.budget.charge(index, &validated.work, self.pipeline.now.instant);
+                self.pairs[index].counts.note_work(&validated.work);
+                if self.budget.is_suspect(index) && !was_suspect {
+                    self.notify(Event::Suspect(index));
+                }
+                let clock_news = self.pipeline.watch_clock(&validated.groups);
+                validated.groups.into_iter().for_each(|validated| self.on_validated(index, validated));
                 self.on_failed(index, Side::Outside, result.failed);
                 clock_news.into_iter().for_each(|event| self.notify(Event::Process(event)));
             }
@@ -346,34 +403,33 @@ impl Proxy {
 
     fn on_validated(&mut self, index: usize, validated: Validated) {
         self.compare_sequences(index, &validated);
-        let Validated { group, report } = validated;
+        let Validated { group, classes, report } = validated;
         let due = report.until.map(UnixTime::secs);
-        for nlri in group.routes {
+        for (nlri, class) in group.routes.into_iter().zip(classes) {
             let pair = &mut self.pairs[index];
             let Some(route) = pair.incoming.unchanged(&nlri, &group.attributes) else { continue };
-            route.result = Some(Arc::clone(&report));
+            route.result = Some(class);
             pair.counts.validated += 1;
             self.reschedule(index, Side::Outside, nlri, due);
             self.apply_policy(index, nlri);
+            if self.pipeline.config.policy.treatment(class).log {
+                let report = Arc::clone(&report);
+                self.notify_of_routes(index, Some(RouteEvent::Verdict { nlri, class, report }));
+            }
         }
     }
 
     /// Passes a validated route inside, or rejects it.
-    fn apply_policy(&mut self, index: usize, nlri: Nlri) {
+    pub(super) fn apply_policy(&mut self, index: usize, nlri: Nlri) {
         let pair = &mut self.pairs[index];
         let Some(route) = pair.incoming.get(&nlri) else { return };
-        let Some(report) = route.result.clone() else { return };
-        let class = VerdictClass::of(&report, &nlri.prefix);
-        let policy = &self.pipeline.config.policy;
-        match policy.apply(class, &route.attributes) {
+        let Some(class) = route.result else { return };
+        match self.pipeline.config.policy.apply(class, &route.attributes) {
             Some(attributes) => pair.sessions.route_with(Side::Inside, nlri, attributes),
             None => {
                 pair.counts.rejected += 1;
                 pair.sessions.route(Side::Inside, nlri, None);
             }
-        }
-        if policy.treatment(class).log {
-            self.notify_of_routes(index, Some(RouteEvent::Verdict { nlri, class, report }));
         }
     }
 
@@ -387,6 +443,7 @@ impl Proxy {
             (SigningOutcome::Signed { attributes, .. }, Some(granted)) => Some(Arc::new(granted.add_to(attributes))),
             _ => outcome.sent(&group.attributes).cloned(),
         };
+        let sent = sent.map(|attributes| pair.sessions.intern_shared(attributes));
         // Routes that wait for a slot of time are queued again when it has come. Until then what was sent before stands.
         let waits = matches!(outcome, SigningOutcome::NotReserved);
         for nlri in routes.iter().filter(|_| !waits) {
@@ -460,6 +517,6 @@ impl Machine for Proxy {
 
     fn deadline(&self) -> Option<Instant> {
         let pairs = self.pairs.iter().filter_map(|pair| pair.sessions.deadline());
-        pairs.chain(self.pipeline.deadline()).min()
+        pairs.chain(self.pipeline.deadline()).chain(self.budget_deadline()).min()
     }
 }

@@ -16,7 +16,7 @@ pub mod session_pair;
 mod side;
 pub mod status;
 
-pub use event::{Event, Input, MAX_OCTETS, MAX_OCTETS_EXTENDED, Output, PairOptions, ProxyConfig};
+pub use event::{Event, Input, MAX_OCTETS, MAX_OCTETS_EXTENDED, MOST_MEMORY, Output, PairOptions, ProxyConfig};
 pub use machine::Proxy;
 pub use open_rewrite::config_towards;
 pub use session_pair::{EndConfig, PairConfig, PairEvent, SessionPair, Side};

@@ -10,8 +10,9 @@ use std::collections::HashMap;
 use wayleave_bgp::Nlri;
 use wayleave_core::Asn;
 
-/// Routes of a pair whose sequences are noted, at most: a limit of ours against a peer with endless prefixes.
-const MAX_ROUTES: usize = 1 << 20;
+/// Routes of a pair whose sequences are noted, at most: a limit of ours against a peer with endless prefixes. Seven eighths of
+/// a power of two, as the table is filled.
+const MAX_ROUTES: usize = (1 << 21) / 8 * 7;
 
 /// The sequence that an origin gave a route.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +51,13 @@ impl Sequences {
     /// Forgets what has expired: what is older has expired with it.
     pub(super) fn sweep(&mut self, now: u64) {
         self.0.retain(|_, (_, until)| *until >= now);
+        self.0.shrink_to(2 * self.0.len());
+    }
+
+    /// Octets of the table, and at most. The standard library's table doubles, and fills seven of eight places.
+    pub(super) fn octets(&self) -> [usize; 2] {
+        const ENTRY: usize = size_of::<((Nlri, Asn, Asn), (u64, u64))>() + 1;
+        [self.0.capacity(), MAX_ROUTES].map(|entries| (entries * 8 / 7).next_power_of_two() * ENTRY)
     }
 }
 
@@ -71,5 +79,21 @@ mod tests {
         assert_eq!(sequences.note(&nlri, sequence(2, 7)), Some(8));
         sequences.sweep(101);
         assert_eq!(sequences.note(&nlri, sequence(2, 7)), None);
+    }
+
+    #[test]
+    fn endless_prefixes_take_no_more_than_the_limit_and_are_given_back() {
+        let mut sequences = Sequences::default();
+        for number in 0..3_000_000_u32 {
+            let nlri = Nlri {
+                prefix: wayleave_core::Prefix::new(number.to_be_bytes().into(), 32).expect("a prefix"),
+                path_id: 0,
+            };
+            sequences.note(&nlri, OriginSequence { origin: Asn(1), next: Asn(2), sequence: 1, until: 100 });
+        }
+        let [octets, most] = sequences.octets();
+        assert!(octets <= most && most < 200 << 20, "{octets} of {most}");
+        sequences.sweep(101);
+        assert!(sequences.octets()[0] < 1000);
     }
 }

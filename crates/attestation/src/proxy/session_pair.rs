@@ -32,6 +32,9 @@ const MAX_WAITING: usize = 4;
 /// How long a refresh may take before routes that it did not name are withdrawn (RFC 7313 section 4).
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// Octets of a route besides its attributes: its places in the tables of both directions, in the queues and in the schedule.
+pub(super) const ROUTE_OCTETS: usize = 512;
+
 struct End {
     config: EndConfig,
     /// Connections without a session yet.
@@ -89,6 +92,7 @@ pub struct SessionPair {
     ends: [End; 2],
     more: [Vec<Capability>; 2],
     pool: AttributePool,
+    most_memory: usize,
     running: bool,
     /// The first session of the two has ended, and the second follows.
     falling: bool,
@@ -107,6 +111,7 @@ impl SessionPair {
             ends: config.ends.map(|config| End::new(config, now)),
             more: config.more,
             pool: AttributePool::new(),
+            most_memory: config.most_memory,
             running: false,
             falling: false,
             failures: 0,
@@ -190,6 +195,26 @@ impl SessionPair {
     /// Equal attributes, kept once.
     pub fn intern(&mut self, attributes: Attributes) -> Arc<Attributes> {
         self.pool.intern(attributes)
+    }
+
+    /// As [`SessionPair::intern`], of attributes that have an allocation already.
+    pub fn intern_shared(&mut self, attributes: Arc<Attributes>) -> Arc<Attributes> {
+        self.pool.intern_shared(attributes)
+    }
+
+    /// Octets that the routes take with their attributes, and at most.
+    #[must_use]
+    pub fn memory(&self) -> [usize; 2] {
+        [self.routes() * ROUTE_OCTETS + self.pool.octets(), self.most_memory]
+    }
+
+    fn routes(&self) -> usize {
+        self.ends.iter().map(|end| end.rib_in.len()).sum()
+    }
+
+    /// Whether a further route might take more than the pair may.
+    fn is_full(&self) -> bool {
+        (self.routes() + 1) * ROUTE_OCTETS + self.pool.octets_before_sweep() > self.most_memory
     }
 
     /// Sends End-of-RIB of a family to `to`, behind all its routes.
@@ -466,6 +491,10 @@ impl SessionPair {
     }
 
     fn on_announced(&mut self, side: Side, nlri: Nlri, attributes: &Arc<Attributes>) {
+        if self.is_full() {
+            self.notify(PairEvent::OutOfMemory(side));
+            return self.stop_session(side, StopReason::OutOfResources);
+        }
         match self.end_mut(side).rib_in.announce(nlri, Arc::clone(attributes)) {
             Announced::Unchanged => {}
             Announced::New | Announced::Replaced | Announced::NewWithWarning { .. } => {

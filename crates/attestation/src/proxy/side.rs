@@ -67,6 +67,9 @@ pub struct PairConfig {
     pub ends: [EndConfig; 2],
     /// Capabilities of our OPEN beyond those of the other end's, inside and outside.
     pub more: [Vec<Capability>; 2],
+    /// Octets that the routes of both ends may take, with their attributes and what is made of them; the session whose route
+    /// goes beyond is stopped.
+    pub most_memory: usize,
 }
 
 /// Connections are numbered by side; a number is never used again.
@@ -110,4 +113,6 @@ pub enum PairEvent {
     Rejected(Side, RejectedRoutes),
     /// A prefix beyond the limit was not accepted.
     OverLimit(Side, Nlri),
+    /// The routes take more memory than the pair may: the session of this side is stopped.
+    OutOfMemory(Side),
 }

@@ -7,12 +7,12 @@ use wayleave_bgp::Attributes;
 use wayleave_bgp::session::Counters;
 use wayleave_core::{Asn, Prefix, UnixTime};
 
-use super::machine::Proxy;
+use super::machine::{PairState, Proxy};
 use super::session_pair::{SessionPair, Side};
 use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, outcome_words, reason, suite_name};
 use crate::pipeline::jobs::{SigningOutcome, carried_octets};
 use crate::pipeline::policy::VerdictClass;
-use crate::pipeline::{Counts, FewTimeStatus};
+use crate::pipeline::{Counts, FewTimeStatus, Memory, MemoryUse};
 use crate::report::{Broken, Lack, Report};
 use crate::sign::AttestationError;
 
@@ -25,6 +25,8 @@ pub struct Status {
     pub classes: BTreeMap<&'static str, u64>,
     /// All pairs' counts together.
     pub counts: Counts,
+    /// Memory of all pairs' tables, with its bounds.
+    pub memory: Memory,
     /// Why our clock is in doubt, if it is.
     pub clock: &'static str,
     /// How each few-time key stands.
@@ -43,7 +45,11 @@ pub struct PairStatus {
     pub offered: Vec<String>,
     /// Routes that wait to be validated, and to be signed.
     pub waiting: [usize; 2],
+    /// The neighbour has sent many wrong signatures: its routes are validated alone, and after those of others.
+    pub suspect: bool,
     pub counts: Counts,
+    /// Memory of its tables, with its bounds.
+    pub memory: Memory,
 }
 
 /// The state of one end of a pair.
@@ -126,26 +132,29 @@ impl Proxy {
         let mut classes: BTreeMap<&'static str, u64> =
             VerdictClass::ALL.iter().map(|class| (class.name(), 0)).collect();
         let mut counts = Counts::default();
-        let pairs = self.pairs.iter().map(|pair| {
-            for (nlri, route) in pair.incoming.iter() {
-                if let Some(report) = &route.result {
-                    *classes.entry(VerdictClass::of(report, &nlri.prefix).name()).or_default() += 1;
-                }
+        let mut memory = Memory::new();
+        let pairs = self.pairs.iter().enumerate().map(|(index, pair)| {
+            for class in pair.incoming.iter().filter_map(|(_, route)| route.result) {
+                *classes.entry(class.name()).or_default() += 1;
             }
             counts.add(&pair.counts);
+            let of_pair = memory_of(pair);
+            MemoryUse::add(&mut memory, &of_pair);
             PairStatus {
                 name: pair.name.clone(),
                 inside: end(&pair.sessions, Side::Inside),
                 outside: end(&pair.sessions, Side::Outside),
                 offered: pair.offered.iter().map(|key| suite_name(key.suite)).collect(),
                 waiting: [pair.incoming.waiting(), pair.outgoing.routes.waiting()],
+                suspect: self.budget.is_suspect(index),
                 counts: pair.counts,
+                memory: of_pair,
             }
         });
-        let pairs = pairs.collect();
+        let pairs: Vec<PairStatus> = pairs.collect();
         let clock = clock_words(self.pipeline.doubt);
         let few_time_keys = self.pipeline.few_time_keys();
-        Status { asn: self.pipeline.config.asn, pairs, classes, counts, clock, few_time_keys }
+        Status { asn: self.pipeline.config.asn, pairs, classes, counts, memory, clock, few_time_keys }
     }
 
     /// Why the proxy does not do all of its work, if it does not. Cheap, to be queried often.
@@ -164,7 +173,7 @@ impl Proxy {
         let all = self.pairs.iter().flat_map(|pair| {
             let name = &pair.name;
             let incoming = pair.incoming.iter().map(move |(nlri, route)| {
-                let class = route.result.as_ref().map(|report| VerdictClass::of(report, &nlri.prefix));
+                let class = route.result;
                 RouteStatus {
                     pair: name.clone(),
                     direction: "in",
@@ -279,6 +288,19 @@ fn short_outcome(outcome: &SigningOutcome) -> &'static str {
         SigningOutcome::Faulty(_) => "not sent: the key signs wrongly",
         SigningOutcome::Refused { .. } => "not sent: rejected by policy",
     }
+}
+
+fn memory_of(pair: &PairState) -> Memory {
+    let add = |[a, most_a]: [usize; 2], [b, most_b]: [usize; 2]| [a + b, most_a + most_b];
+    let known = pair.known.if_idle(|known| [known.octets(), known.limit()]).unwrap_or([pair.known.limit(); 2]);
+    [
+        ("routes", pair.sessions.memory()),
+        ("verified_signatures", known),
+        ("sequences", pair.sequences.octets()),
+        ("queues", add(pair.incoming.queue_octets(), pair.outgoing.routes.queue_octets())),
+    ]
+    .map(|(table, octets)| (table, octets.into()))
+    .into()
 }
 
 fn end(pair: &SessionPair, side: Side) -> EndStatus {

@@ -1,17 +1,13 @@
 //! What a report says of time, of own routes and of one prefix beside another.
 
-use std::sync::Arc;
-
 use crate::common::network::{NOW, Network, p};
-use wayleave_attestation::cache::ReportCache;
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pipeline::policy::VerdictClass;
 use wayleave_attestation::pki::{AttestedSince, RegisteredKey, Strictness, View, Vrp};
 use wayleave_attestation::report::Problem;
 use wayleave_attestation::suite::SuiteId;
-use wayleave_attestation::validate::{Carried, Clock, Context, Route};
-use wayleave_bgp::{AsPathBuf, SegmentKind};
-use wayleave_core::{Asn, UnixTime, VerdictKind};
+use wayleave_attestation::validate::Carried;
+use wayleave_core::{Asn, VerdictKind};
 
 fn network() -> Network {
     Network::new(3, &[SuiteId::KcEd25519])
@@ -75,29 +71,4 @@ fn a_route_without_a_path_has_the_receivers_as_as_its_origin() {
     assert_eq!(taken.kind, VerdictKind::Invalid);
     let problem = taken.broken.expect("a reason").problem;
     assert_eq!(problem, Problem::OriginNotAuthorised { prefix: p("192.0.2.0/24") });
-}
-
-#[test]
-fn the_cache_knows_on_which_side_of_the_origin_a_set_stands() {
-    let mut network = network();
-    let record = AttestedSince { since: 0, strictness: Strictness::Strict, post_quantum: false, not_after: NOW * 2 };
-    network.view.set_attested_since(Asn(1), record);
-    let path = |segments: &[(SegmentKind, u32)]| {
-        let mut path = AsPathBuf::new();
-        segments.iter().for_each(|(kind, asn)| path.push_segment(*kind, &[Asn(*asn)]));
-        Path::from_as_path(path.as_path())
-    };
-    let paths = [
-        path(&[(SegmentKind::Sequence, 1), (SegmentKind::Set, 3)]),
-        path(&[(SegmentKind::Set, 3), (SegmentKind::Sequence, 1)]),
-    ];
-    let mut cache = ReportCache::new(10);
-    let clock = Clock { now: UnixTime(NOW * 1_000_000), uncertainty: 600 };
-    let context = Context { view: &network.view, rules: &network.rules, clock, directories: &[] };
-    for path in &paths {
-        let prefixes = [p("203.0.113.0/24")];
-        let route = Route { prefixes: &prefixes, path, carried: Carried::Absent, receiver: Asn(9) };
-        let alone = wayleave_attestation::validate::validate(&context, &route);
-        assert_eq!(cache.validate_burst(&context, &[route]), [Arc::new(alone)]);
-    }
 }

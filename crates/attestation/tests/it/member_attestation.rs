@@ -271,3 +271,75 @@ fn a_customers_chain_that_a_member_without_keys_passes_on_is_withdrawn_when_it_e
     driven.sleep_until(BEGIN + 7200);
     assert_eq!(driven.announcements.len(), 2, "once");
 }
+
+/// A view in which the customer's key and one of AS 7 are registered.
+fn registered(generation: u64, of_seven: u8) -> Input {
+    let mut view = View::new(generation);
+    let key = |public| RegisteredKey { suite: SuiteId::KcEd25519, public, not_before: 0, not_after: u64::MAX };
+    view.add_key(CUSTOMER, key(pair(CUSTOMER).key.public().to_vec()));
+    view.add_key(Asn(7), key(vec![of_seven; 32]));
+    view.add_vrp(Vrp { prefix: p("10.1.0.0/16"), max_length: 16, asn: CUSTOMER });
+    Input::View(view.into())
+}
+
+/// A route of the member in slot 5 along `asns`, with the customer's attestation after `change`.
+fn received(id: u8, asns: &[Asn], change: impl FnOnce(&mut Vec<u8>)) -> Input {
+    let route = customers_route();
+    let mut value = route.get(ATTRIBUTE).expect("attested").value.to_vec();
+    change(&mut value);
+    let mut edit = path(asns).edit();
+    edit.set(ATTRIBUTE, AttributeFlags::OPTIONAL_TRANSITIVE, &value);
+    let prefixes = vec![Nlri::new(p("10.1.0.0/16"))];
+    Input::Route { id: [id; 32], announcer: 5, set: 1, prefixes, attributes: edit.finish() }
+}
+
+impl Driven {
+    fn finish_all(&mut self) {
+        while !self.work.is_empty() {
+            let job = self.work.remove(0);
+            self.finish(job);
+        }
+    }
+}
+
+#[test]
+fn a_changed_key_concerns_the_members_routes_whose_path_names_its_as() {
+    let mut driven = Driven::new(KeyRing::default());
+    driven.give(registered(1, 1));
+    driven.give(received(1, &[CUSTOMER], |_| ()));
+    driven.give(received(2, &[Asn(7), CUSTOMER], |_| ()));
+    driven.announce("10.1.0.0/16", customers_route());
+    driven.finish_all();
+    let status = driven.member.status();
+    assert_eq!((status.counts.validated, status.classes["valid"]), (2, 1));
+    let signatures = status.counts.signatures;
+    driven.give(registered(2, 2));
+    driven.finish_all();
+    let status = driven.member.status();
+    // The route of AS 7, whose signature is for somebody else: only right ones are remembered.
+    assert_eq!((status.counts.validated, status.counts.signatures), (3, signatures + 1));
+    driven.give(registered(3, 2));
+    assert_eq!(driven.work.len(), 0, "nothing has changed");
+}
+
+#[test]
+fn an_announcer_of_many_wrong_signatures_is_suspect_and_still_served() {
+    let mut driven = Driven::new(KeyRing::default());
+    driven.give(registered(1, 1));
+    for id in 0..100 {
+        let garble = |value: &mut Vec<u8>| *value.last_mut().expect("a signature") ^= id.max(1);
+        driven.give(received(id, &[CUSTOMER], garble));
+    }
+    driven.finish_all();
+    let is_told = |event: &&MemberAttestationEvent| matches!(event, MemberAttestationEvent::Suspect(5));
+    assert_eq!(driven.events.iter().filter(is_told).count(), 1);
+    let status = driven.member.status();
+    assert_eq!((status.suspects, status.classes["invalid"], status.waiting[0]), (1, 100, 0));
+    // Each table has an account, and what is received goes when it has gone.
+    assert!(status.memory["routes"].octets > 100 * 300);
+    (0..100).for_each(|id| driven.give(Input::Gone([id; 32])));
+    assert_eq!(driven.member.status().memory["routes"].octets, 0);
+    driven.give(received(1, &[CUSTOMER], |_| ()));
+    driven.finish_all();
+    assert_eq!(driven.member.status().classes["valid"], 1);
+}

@@ -1,9 +1,11 @@
 //! Signed objects, the set under a trust anchor, and the view of it.
 
+use std::collections::HashMap;
+
 use wayleave_attestation::leaf::LeafKey;
 use wayleave_attestation::pki::{
     Addition, Anchor, AnchorError, Object, ObjectError, ObjectSet, Omitted, OriginValidity, Profile, ProfileKey,
-    Record, Refused, Role, SignObjectError, Span, Strictness,
+    Record, Refused, Role, SignObjectError, Span, Strictness, key_tag,
 };
 use wayleave_attestation::suite::ed25519::Ed25519;
 use wayleave_attestation::suite::{Suite, SuiteId, SuiteKey};
@@ -64,6 +66,42 @@ fn only_what_the_anchor_signed_counts_and_the_latest_of_it() {
     set.insert(&signed(profile(5, 3, vec![listed(Role::Attest, 52)]), 1), NOW).expect("taken");
     assert!(knows(&set, 5, 52) && !knows(&set, 5, 50));
     assert_eq!(set.insert(&signed(profile(6, 1, Vec::new()), 1), 2_001).err(), Some(Refused::Expired(Asn(6))));
+}
+
+/// Two keys for attestations that share a tag, found among some hundred.
+fn of_one_tag() -> [ProfileKey; 2] {
+    let mut known: HashMap<[u8; 2], ProfileKey> = HashMap::new();
+    for number in 0_u64.. {
+        let mut seed = [9; 32];
+        seed[..8].copy_from_slice(&number.to_be_bytes());
+        let public = Ed25519.generate(&Secret::new(seed)).public().to_vec();
+        let key = ProfileKey { role: Role::Attest, suite: SuiteId::KcEd25519, public };
+        if let Some(other) = known.insert(key_tag(key.suite, &key.public), key.clone()) {
+            return [other, key];
+        }
+    }
+    unreachable!("there are 65,536 tags")
+}
+
+#[test]
+fn no_two_keys_of_an_as_share_suite_and_tag() {
+    let [one, other] = of_one_tag();
+    let tag = key_tag(one.suite, &one.public);
+    let both = profile(5, 1, vec![one.clone(), other.clone()]);
+    let refused = ObjectError::TagTwice(SuiteId::KcEd25519, tag);
+    assert_eq!(both.sign(&mut *key(1)), Err(SignObjectError::Object(refused)));
+    // Another role has no tags.
+    let identity = ProfileKey { role: Role::Identity, ..other.clone() };
+    assert!(profile(5, 1, vec![one.clone(), identity]).sign(&mut *key(1)).is_ok());
+    // Nor does an addition bring a second one.
+    let mut set = set();
+    set.insert(&signed(profile(5, 1, vec![one.clone(), listed(Role::Identity, 60)]), 1), NOW).expect("taken");
+    let added = Object::Addition(Addition { asn: Asn(5), span: span(1), keys: vec![other.clone()] });
+    set.insert(&signed(added, 60), NOW).expect("taken");
+    let (view, omitted) = set.view(1, NOW);
+    assert_eq!(omitted, [Omitted::SameTag(Asn(5))]);
+    let counted: Vec<&[u8]> = view.keys(Asn(5), one.suite, tag).map(|key| key.public.as_slice()).collect();
+    assert_eq!(counted, [one.public.as_slice()]);
 }
 
 #[test]

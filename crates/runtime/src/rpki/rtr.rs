@@ -34,8 +34,10 @@ const EXPIRE_LEAST: u32 = 600;
 const EXPIRE_MOST: u32 = 172_800;
 /// Items kept of one cache: our own limit, some eight times today's global total.
 const MAX_ITEMS: usize = 4_000_000;
-/// Octets of a public key's encoding, at most.
-const MAX_KEY_LEN: usize = 2_048;
+/// Router keys among them: many times those of every AS. Some 150 MB with the longest encodings; the prefixes some 200 MB.
+const MAX_ROUTER_KEYS: usize = 200_000;
+/// Octets of a public key's encoding, at most: enough for RSA-4096.
+const MAX_KEY_LEN: usize = 600;
 
 /// A cache to follow.
 #[derive(Clone, PartialEq, Eq)]
@@ -281,7 +283,9 @@ impl PayloadUpdate for PendingUpdate {
                 true
             }
         };
-        if self.validated.vrps.len() + self.validated.router_keys.len() > MAX_ITEMS {
+        let (vrps, router_keys) = (self.validated.vrps.len(), self.validated.router_keys.len());
+        if vrps + router_keys > MAX_ITEMS || router_keys > MAX_ROUTER_KEYS {
+            warn!(vrps, router_keys, "the RTR cache sends more than is kept; its last complete data stay in force");
             return Err(PayloadError::Internal);
         }
         match (changed, action) {
@@ -321,5 +325,24 @@ mod tests {
         let gone = receiver.borrow().clone();
         assert_eq!((gone.standing, gone.validated.router_keys.len()), (CacheState::Expired, 0));
         assert!(gone.generation > held.generation);
+    }
+
+    fn router_key(number: u32, octets: usize) -> Payload {
+        let mut info = vec![0; octets];
+        info[..4].copy_from_slice(&number.to_be_bytes());
+        let info = rpki::rtr::pdu::RouterKeyInfo::new(info.into()).expect("short");
+        let asn = rpki::resources::Asn::from_u32(64_496);
+        Payload::RouterKey(rpki::rtr::payload::RouterKey::new([7; 20].into(), asn, info))
+    }
+
+    #[test]
+    fn a_cache_with_endless_router_keys_is_refused_at_the_limit() {
+        let mut update = PendingUpdate { validated: RpkiData::default(), ignored: 0 };
+        let mut push = |number, octets| update.push_update(Action::Announce, router_key(number, octets)).is_ok();
+        assert!(!push(0, MAX_KEY_LEN + 1));
+        for number in 0..MAX_ROUTER_KEYS as u32 {
+            assert!(push(number, 4), "key {number}");
+        }
+        assert!(!push(u32::MAX, 4), "one too many");
     }
 }

@@ -87,6 +87,9 @@ pub struct PairSection {
     pub most_octets: Spanned<u64>,
     #[serde(default = "default_most_extended")]
     pub most_octets_extended: Spanned<u64>,
+    /// What the routes of this pair may take, in MiB.
+    #[serde(default = "default_most_memory")]
+    pub most_memory_mib: Spanned<u64>,
     /// The neighbour's keys in our hops: its own (`endorsed`), or a pair that we create on request (`granted`).
     #[serde(default)]
     pub keys: NeighbourKeys,
@@ -159,6 +162,10 @@ impl EndSection {
     }
 }
 
+fn default_most_memory() -> Spanned<u64> {
+    Spanned::new(0..0, (wayleave_attestation::proxy::MOST_MEMORY >> 20) as u64)
+}
+
 impl AttestFile {
     /// Reads and checks the file, not the files that it names.
     pub fn parse(source: &Source) -> Result<Self, Failures> {
@@ -223,6 +230,7 @@ impl AttestFile {
             names.push(&section.name);
             faults.extend(range(&section.most_octets, 256, 4_000, "octets"));
             faults.extend(range(&section.most_octets_extended, 256, 65_000, "octets"));
+            faults.extend(range(&section.most_memory_mib, 64, 1 << 20, "MiB"));
             if !section.outside.get_ref().protected {
                 let grants = section.keys.0.as_ref().filter(|_| section.keys.is_granted()).map(Spanned::span);
                 let takes = section.take_granted.as_ref().filter(|takes| *takes.get_ref()).map(Spanned::span);
@@ -337,6 +345,8 @@ const TEMPLATE: &str = "# An attesting proxy between your BGP speakers and their
      # octets of each message.\n\
      #most_octets = 2800\n\
      #most_octets_extended = 60000\n\
+     # Memory that the routes of this pair may take, in MiB; the session that goes beyond is stopped.\n\
+     #most_memory_mib = 8192\n\
      # Your hops name the neighbour's own keys. With `protected = true` outside (nobody else can read the session) you may\n\
      # create its key pair on request, and it may create yours.\n\
      #keys = \"granted\"\n\

@@ -11,7 +11,7 @@ use tracing::{error, info, warn};
 use wayleave_attestation::member::{self, MemberAttestationConfig, MemberAttestationEvent};
 use wayleave_attestation::pipeline::explain::reason;
 use wayleave_attestation::pipeline::{
-    FewTimeStatus, KeyEnd, KeyWait, PipelineConfig, ProcessEvent, RouteEvent, WaitReason,
+    FewTimeStatus, KeyEnd, KeyWait, Memory, PipelineConfig, ProcessEvent, RouteEvent, WaitReason,
 };
 use wayleave_attestation::pki::View;
 use wayleave_attestation::sign::KeyRing;
@@ -287,6 +287,10 @@ pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
             error!(routes = routes.len(), first = ?routes.first(), "a job failed while {task}, and its routes are left out: a bug, please report it with the lines above");
             None
         }
+        MemberAttestationEvent::Suspect(announcer) => {
+            warn!(announcer, "the member in slot {announcer}: {SUSPECT}");
+            Some(json!({ "event": "wrong-signatures", "announcer": announcer }))
+        }
         MemberAttestationEvent::OtherKeysListed => {
             error!(
                 "the member set lists other attestation keys of this AS than [attestation.keys]; other members cannot \
@@ -298,6 +302,10 @@ pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
         MemberAttestationEvent::Process(ProcessEvent::ClockStepped(seconds)) => Some(log_clock_stepped(*seconds)),
     }
 }
+
+/// A peer whose wrong signatures cost too much.
+pub const SUSPECT: &str = "many wrong signatures: its routes are validated alone and after the others', until they are right \
+                           again; it may pass on what others made";
 
 /// What to do about keys that have ended.
 pub const KEYS_EXHAUSTED: &str = "the lives of the signing keys are over; make new keys with \"wayleave keys attest\" and \
@@ -374,6 +382,10 @@ pub fn metrics(status: &member::Status) -> Vec<Metric> {
         counter("exhausted", Unit::Routes, "Routes not announced because keys are spent", counts.exhausted),
         counter("faulty", Unit::Routes, "Routes not announced because what was signed did not verify", counts.faulty),
     ];
+    metrics.push(counter("verified", Unit::Signatures, "Signatures verified", counts.signatures));
+    metrics.push(gauge("suspect", Unit::Members, "Members that send many wrong signatures", status.suspects as f64));
+    let [memory, _] = memory_metrics(&status.memory);
+    metrics.push(memory);
     metrics.extend(class_metrics(|class| status.classes.get(class).copied().unwrap_or(0)));
     metrics.extend(few_time_metrics(&status.few_time_keys));
     metrics
@@ -386,6 +398,16 @@ pub fn few_time_metrics(keys: &[FewTimeStatus]) -> Vec<Metric> {
     vec![
         Metric::gauge("few_time_key_left", Unit::Ratio, "Least share of a few-time key's life that is left", left),
         Metric::gauge("few_time_waiting", Unit::Keys, "Few-time keys that cannot sign now", waiting as f64),
+    ]
+}
+
+/// Memory of the tables, and of those that have a bound of their own the bound.
+pub fn memory_metrics(memory: &Memory) -> [Metric; 2] {
+    let octets: usize = memory.values().map(|table| table.octets).sum();
+    let most: usize = memory.values().filter_map(|table| table.most_octets).fold(0, usize::saturating_add);
+    [
+        Metric::gauge("memory", Unit::Bytes, "Memory of routes, caches and queues", octets as f64),
+        Metric::gauge("memory_limit", Unit::Bytes, "Bound of that memory", most as f64),
     ]
 }
 

@@ -3,6 +3,7 @@
 
 mod cache;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{error, info, warn};
-use wayleave_attestation::pki::{ObjectSet, View, Vrp};
-use wayleave_core::UnixTime;
+use wayleave_attestation::pki::{MAX_AS_KEYS, ObjectSet, View, Vrp};
+use wayleave_core::{Asn, UnixTime};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Metric, Unit};
 use wayleave_runtime::rpki::RpkiData;
@@ -53,6 +54,8 @@ pub struct Summary {
     pub vrps: usize,
     /// Keys from router certificates.
     pub certified_keys: usize,
+    /// Keys that do not count: more than two of one AS, suite and tag, or more of one AS than it may have.
+    pub surplus_keys: usize,
     /// The RTR cache, if one is followed.
     pub cache: Option<CacheSummary>,
 }
@@ -74,6 +77,12 @@ impl Summary {
         let mut metrics = vec![
             gauge("signed", Unit::Objects, "Signed objects that count", self.objects),
             gauge("refused", Unit::Files, "Files of objects and certificates that do not count", self.refused),
+            gauge(
+                "surplus",
+                Unit::Keys,
+                "Registered keys that do not count, beyond the limits of an AS",
+                self.surplus_keys,
+            ),
             gauge("origin", Unit::Prefixes, "Prefixes with the ASes that may originate them", self.vrps),
         ];
         if let Some(cache) = &self.cache {
@@ -205,6 +214,8 @@ struct Reader {
     /// When the first certificate that does not count yet begins, in seconds since 1970.
     begins: Option<u64>,
     refused: usize,
+    /// Keys that do not count, by AS.
+    surplus: BTreeMap<Asn, usize>,
     validated: Arc<RpkiData>,
     cache: Option<CacheSummary>,
     views: watch::Sender<Arc<View>>,
@@ -322,6 +333,7 @@ impl Reader {
                 }
             }
         }
+        self.report_surplus(&view);
         for vrp in &self.validated.vrps {
             view.add_vrp(Vrp { prefix: vrp.prefix, max_length: vrp.max_length, asn: vrp.asn });
         }
@@ -330,9 +342,26 @@ impl Reader {
             refused: self.refused + omitted.len() + wrong,
             vrps: view.vrps(),
             certified_keys: self.certified.len(),
+            surplus_keys: self.surplus.values().sum(),
             cache: self.cache.clone(),
         });
         self.views.send_replace(Arc::new(view));
+    }
+}
+
+impl Reader {
+    /// Reports ASes with more keys than count, once for each change: no AS has an honest reason for them.
+    fn report_surplus(&mut self, view: &View) {
+        let surplus: BTreeMap<Asn, usize> = view.surplus_keys().collect();
+        let news = surplus.iter().filter(|(asn, keys)| self.surplus.get(asn) != Some(keys));
+        for (asn, keys) in news.take(LOGGED_REFUSALS) {
+            error!(
+                keys,
+                "{asn} has {keys} registered keys more than count (two of one suite and tag, {MAX_AS_KEYS} in all); its routes may \
+                 be signed with one that does not: ask its operator"
+            );
+        }
+        self.surplus = surplus;
     }
 }
 
@@ -346,6 +375,7 @@ impl Default for Reader {
             certified: Vec::new(),
             begins: None,
             refused: 0,
+            surplus: BTreeMap::new(),
             validated: Arc::default(),
             cache: None,
             views: watch::Sender::new(Arc::default()),
@@ -373,6 +403,23 @@ fn snapshot(sources: &OriginSources) -> files::FileSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_beyond_the_limits_of_an_as_are_counted_and_reported_once() {
+        let key = |number: u32| wayleave_attestation::pki::RegisteredKey {
+            suite: wayleave_attestation::SuiteId::KcP256,
+            public: number.to_be_bytes().to_vec(),
+            not_before: 0,
+            not_after: u64::MAX,
+        };
+        let mut view = View::new(1);
+        (0..MAX_AS_KEYS as u32 + 5).for_each(|number| view.add_router_key(Asn(64_496), key(number)));
+        let mut reader = Reader::default();
+        reader.report_surplus(&view);
+        assert_eq!(reader.surplus, BTreeMap::from([(Asn(64_496), 5)]));
+        reader.report_surplus(&View::new(2));
+        assert!(reader.surplus.is_empty());
+    }
 
     #[test]
     fn a_certificate_that_begins_later_is_read_again_then() {

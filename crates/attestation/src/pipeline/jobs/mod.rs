@@ -13,7 +13,8 @@ pub(crate) use self::sign::{
     RouteSigner, SignedGroup, SigningJob, SigningOutcome, SigningResults, Target, TargetRoutes,
 };
 pub(crate) use self::validate::{
-    ANNOUNCER_REPORTS, PEER_REPORTS, PeerReports, PolicyCheck, Validated, ValidationJob, Validator, peer_reports,
+    ANNOUNCER_SIGNATURES, PEER_SIGNATURES, PeerSignatures, PolicyCheck, Validated, ValidationJob, ValidationResults,
+    Validator,
 };
 use super::keys::SharedKeyRing;
 use crate::chain::Attestation;
@@ -99,7 +100,7 @@ pub struct JobResult {
 
 #[derive(Debug)]
 pub(crate) enum Results {
-    Validated(Vec<Validated>),
+    Validated(ValidationResults),
     /// For each target.
     Signed(Vec<SigningResults>),
     /// Whether the keys are ready.

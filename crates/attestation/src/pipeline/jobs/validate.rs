@@ -1,34 +1,58 @@
 //! Validation in bursts: of what peers announce, and of routes of other ASes before they are signed.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use wayleave_bgp::AttributeCode;
+use wayleave_bgp::{AttributeCode, Nlri};
 use wayleave_core::{Asn, Prefix};
 
 use super::{RouteGroup, SigningOutcome, carried, guarded, received_path};
-use crate::cache::ReportCache;
+use crate::cache::VerifiedSignatures;
 use crate::leaf::Tree;
 use crate::path::Path;
 use crate::pipeline::policy::{Policy, VerdictClass};
 use crate::pki::View;
 use crate::report::Report;
-use crate::validate::{Clock, Context, Route, Rules};
+use crate::validate::{Clock, Context, Route, Rules, VerificationWork, validate_burst_with};
 
-/// Reports that are kept of a BGP peer, and of an announcer at an exchange: of the latter there are hundreds.
-pub(crate) const PEER_REPORTS: usize = 65_536;
-pub(crate) const ANNOUNCER_REPORTS: usize = 16_384;
+/// Octets of the cache of right signatures of a BGP peer, and of an announcer at an exchange: of the latter there are hundreds.
+pub(crate) const PEER_SIGNATURES: usize = 9 << 20;
+pub(crate) const ANNOUNCER_SIGNATURES: usize = 9 << 16;
 
-/// The reports of earlier validations of one peer. One job at a time uses it.
-pub(crate) type PeerReports = Arc<Mutex<ReportCache>>;
+/// The right signatures of one peer's routes: no other peer can push them out. One job at a time uses it.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerSignatures {
+    known: Arc<Mutex<VerifiedSignatures>>,
+    limit: usize,
+}
 
-/// An empty cache for so many reports.
-pub(crate) fn peer_reports(reports: usize) -> PeerReports {
-    Arc::new(Mutex::new(ReportCache::new(reports)))
+impl PeerSignatures {
+    /// An empty cache of at most so many octets.
+    pub(crate) fn new(octets: usize) -> Self {
+        let known = VerifiedSignatures::new(octets);
+        Self { limit: known.limit(), known: Arc::new(Mutex::new(known)) }
+    }
+
+    /// Octets that it takes at most.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Works on the cache, unless a job does: the machine does not wait for jobs.
+    pub(crate) fn if_idle<T>(&self, work: impl FnOnce(&mut VerifiedSignatures) -> T) -> Option<T> {
+        match self.known.try_lock() {
+            Ok(mut known) => Some(work(&mut known)),
+            Err(std::sync::TryLockError::Poisoned(known)) => Some(work(&mut known.into_inner())),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
 }
 
 /// All that a verdict depends on besides the route, as it was when the job was made.
 pub(crate) struct Validator {
-    pub(crate) cache: PeerReports,
+    pub(crate) known: PeerSignatures,
+    /// Whether each signature is verified by itself: the peer has sent many that are wrong.
+    pub(crate) alone: bool,
     pub(crate) view: Arc<View>,
     pub(crate) rules: Rules,
     pub(crate) clock: Clock,
@@ -41,7 +65,7 @@ pub(crate) struct Validator {
 impl Validator {
     /// Validates the groups in one burst, each with its path as it was received; nothing is validated where that is
     /// `None`.
-    fn reports(&self, groups: &[RouteGroup], paths: &[Option<Path>]) -> Vec<Option<Arc<Report>>> {
+    fn reports(&self, groups: &[RouteGroup], paths: &[Option<Path>]) -> (Vec<Option<Arc<Report>>>, VerificationWork) {
         let prefixes: Vec<Vec<Prefix>> = groups.iter().map(RouteGroup::prefixes).collect();
         let routes: Vec<Route<'_>> = groups
             .iter()
@@ -54,9 +78,10 @@ impl Validator {
             .collect();
         let context =
             Context { view: &self.view, rules: &self.rules, clock: self.clock, directories: &self.directories };
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut reports = cache.validate_burst(&context, &routes).into_iter();
-        paths.iter().map(|path| path.as_ref().and_then(|_| reports.next())).collect()
+        let mut known = self.known.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let (reports, work) = validate_burst_with(&context, &routes, &mut known, self.alone);
+        let mut reports = reports.into_iter().map(Arc::new);
+        (paths.iter().map(|path| path.as_ref().and_then(|_| reports.next())).collect(), work)
     }
 }
 
@@ -70,25 +95,40 @@ pub(crate) struct ValidationJob {
 #[derive(Debug)]
 pub(crate) struct Validated {
     pub(crate) group: RouteGroup,
+    /// The class of each route.
+    pub(crate) classes: Vec<VerdictClass>,
     pub(crate) report: Arc<Report>,
+}
+
+/// What a [`ValidationJob`] came to.
+#[derive(Debug, Default)]
+pub(crate) struct ValidationResults {
+    pub(crate) groups: Vec<Validated>,
+    pub(crate) work: VerificationWork,
 }
 
 impl ValidationJob {
     /// The reports, and the groups on which validation panicked.
-    pub(crate) fn run(mut self) -> (Vec<Validated>, Vec<RouteGroup>) {
-        guarded(std::mem::take(&mut self.groups), |groups| self.validate(groups))
+    pub(crate) fn run(mut self) -> (ValidationResults, Vec<RouteGroup>) {
+        let mut work = VerificationWork::default();
+        let (groups, failed) = guarded(std::mem::take(&mut self.groups), |groups| self.validate(groups, &mut work));
+        (ValidationResults { groups, work }, failed)
     }
 
-    fn validate(&self, groups: Vec<RouteGroup>) -> Vec<Validated> {
+    fn validate(&self, groups: Vec<RouteGroup>, work: &mut VerificationWork) -> Vec<Validated> {
         let attribute = self.validator.attribute;
         let groups: Vec<RouteGroup> = groups.into_iter().flat_map(|group| group.split_by_exports(attribute)).collect();
         let paths: Vec<Option<Path>> =
             groups.iter().map(|group| Some(Path::from_as_path(group.attributes.as_path()))).collect();
-        let reports = self.validator.reports(&groups, &paths).into_iter();
+        let (reports, done) = self.validator.reports(&groups, &paths);
+        work.add(&done);
         groups
             .into_iter()
             .zip(reports)
-            .filter_map(|(group, report)| Some(Validated { group, report: report? }))
+            .filter_map(|(group, report)| {
+                let report = report?;
+                Some(Validated { group, classes: VerdictClass::of_all(&report), report })
+            })
             .collect()
     }
 }
@@ -112,7 +152,7 @@ impl PolicyCheck {
         let Validator { attribute, receiver, .. } = self.validator;
         let groups: Vec<RouteGroup> = groups.into_iter().flat_map(|group| group.split_by_exports(attribute)).collect();
         let paths: Vec<Option<Path>> = groups.iter().map(|group| foreign_path(group, receiver)).collect();
-        let reports = self.validator.reports(&groups, &paths);
+        let (reports, _) = self.validator.reports(&groups, &paths);
         let mut checked = Vec::new();
         for (group, report) in groups.into_iter().zip(reports) {
             match report {
@@ -125,16 +165,20 @@ impl PolicyCheck {
 
     /// Sorts the routes of a group by what policy makes of their classes.
     fn apply(&self, group: &RouteGroup, report: &Arc<Report>, checked: &mut Vec<Checked>) {
-        for class in VerdictClass::ALL {
-            let is_of_class = |prefix: &Prefix| VerdictClass::of(report, prefix) == class;
-            let routes: Vec<_> = group.routes.iter().copied().filter(|nlri| is_of_class(&nlri.prefix)).collect();
-            if !routes.is_empty() && self.policy.treatment(class).reject {
-                let outcome = SigningOutcome::Refused { class, report: Arc::clone(report) };
-                checked.push(Checked::Refused(group.part(routes), outcome));
+        let mut refused: BTreeMap<VerdictClass, Vec<Nlri>> = BTreeMap::new();
+        let mut passed = Vec::new();
+        for (nlri, class) in group.routes.iter().zip(VerdictClass::of_all(report)) {
+            match self.policy.treatment(class).reject {
+                true => refused.entry(class).or_default().push(*nlri),
+                false => passed.push(*nlri),
             }
         }
-        let is_rejected = |prefix: &Prefix| self.policy.treatment(VerdictClass::of(report, prefix)).reject;
-        let passed: Vec<_> = group.routes.iter().copied().filter(|nlri| !is_rejected(&nlri.prefix)).collect();
+        // A refused route keeps the report, and must not keep what it says of other routes.
+        let reason = Arc::new(report.without_prefixes());
+        for (class, routes) in refused {
+            let outcome = SigningOutcome::Refused { class, report: Arc::clone(&reason) };
+            checked.push(Checked::Refused(group.part(routes), outcome));
+        }
         if !passed.is_empty() {
             checked.push(Checked::Passed(group.part(passed), report.until.map(|until| until.secs())));
         }

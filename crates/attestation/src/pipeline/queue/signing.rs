@@ -9,6 +9,7 @@ use crate::pipeline::jobs::{RouteGroup, SignedGroup, SigningOutcome};
 /// Routes of one signing job, at most: the key ring is locked while it runs, and other pairs wait for it.
 pub(crate) const SIGNING_BURST: usize = 128;
 
+
 /// The routes that one target gets, in whichever state of signing they are.
 pub(crate) struct SigningQueue {
     pub(crate) routes: PendingRoutes<SigningOutcome>,
@@ -45,7 +46,7 @@ impl SigningQueue {
 
     /// The next routes to be signed, at most `max`.
     pub(crate) fn next_burst(&mut self, max: usize) -> Vec<RouteGroup> {
-        self.routes.next_burst(max)
+        self.routes.next_burst(max, u64::MAX, |_| 0)
     }
 
     /// Whether the target, a key or the clock changed since the job in flight began.

@@ -7,10 +7,10 @@ use wayleave_bgp::Nlri;
 use super::Proxy;
 use crate::chain::Attestation;
 use crate::path::Path;
+use crate::pipeline::RouteEvent;
 use crate::pipeline::jobs::{RouteGroup, Validated, carried};
-use crate::pipeline::policy::Policy;
+use crate::pipeline::policy::{Policy, VerdictClass};
 use crate::pipeline::queue::RETRY_FAILED;
-use crate::pipeline::{RouteEvent, ViewChange};
 use crate::pki::View;
 use crate::proxy::event::Event;
 use crate::proxy::sequences::OriginSequence;
@@ -19,33 +19,27 @@ use crate::validate::Carried;
 
 impl Proxy {
     pub(super) fn on_view(&mut self, view: Arc<View>) {
-        match self.pipeline.set_view(view) {
-            ViewChange::Origins(before) => {
-                let pipeline = &self.pipeline;
-                for pair in &mut self.pairs {
-                    pair.incoming
-                        .queue_where(|nlri, route| pipeline.origin_changed(&before, &nlri.prefix, &route.attributes));
-                }
-            }
-            ViewChange::Keys { own_keys } => {
-                for index in 0..self.pairs.len() {
-                    let is_another = self.name_neighbour(index);
-                    let pair = &mut self.pairs[index];
-                    pair.incoming.queue_all();
-                    if own_keys || is_another {
-                        pair.outgoing.sign_all_again();
-                    }
-                }
+        let change = self.pipeline.set_view(view);
+        for index in 0..self.pairs.len() {
+            let is_another = self.name_neighbour(index);
+            let (pair, pipeline) = (&mut self.pairs[index], &self.pipeline);
+            pair.incoming.queue_where(|nlri, route| pipeline.concerns(&change, &nlri.prefix, &route.attributes));
+            if change.own_keys || is_another {
+                pair.outgoing.sign_all_again();
             }
         }
     }
 
-    /// A new policy needs no validation: it is applied to the reports that are there.
+    /// A new policy needs no validation: it is applied to the classes that are known. Only routes of classes that are logged
+    /// from now on are validated again, to say why they have them.
     pub(super) fn on_policy(&mut self, policy: Policy) {
-        self.pipeline.config.policy = policy;
+        let before = std::mem::replace(&mut self.pipeline.config.policy, policy);
         for index in 0..self.pairs.len() {
             let routes: Vec<Nlri> = self.pairs[index].incoming.iter().map(|(nlri, _)| *nlri).collect();
             routes.into_iter().for_each(|nlri| self.apply_policy(index, nlri));
+            let policy = &self.pipeline.config.policy;
+            let is_news = |class: VerdictClass| policy.treatment(class).log && !before.treatment(class).log;
+            self.pairs[index].incoming.queue_where(|_, route| route.result.is_some_and(is_news));
         }
     }
 
@@ -88,7 +82,7 @@ impl Proxy {
     }
 
     /// Reports an attestation that is older than one which the same origin had sent the same way.
-    pub(super) fn compare_sequences(&mut self, index: usize, Validated { group, report }: &Validated) {
+    pub(super) fn compare_sequences(&mut self, index: usize, Validated { group, report, .. }: &Validated) {
         let Carried::Value(value) = carried(&group.attributes, self.pipeline.config.attribute) else { return };
         let Some(origin) = report.hops.first().filter(|hop| hop.proved && report.path_is_proved()) else { return };
         let Ok(attestation) = Attestation::decode(value) else { return };

@@ -87,6 +87,8 @@ pub struct Net {
     next: u64,
     /// Octets delivered at once.
     pub chunk: usize,
+    /// Jobs that wait for [`Net::run_job`], where they are not run at once.
+    pub pool: Option<VecDeque<(usize, Job)>>,
 }
 
 impl Net {
@@ -104,6 +106,7 @@ impl Net {
             wires: Vec::new(),
             next: 1,
             chunk: usize::MAX,
+            pool: None,
         }
     }
 
@@ -416,6 +419,9 @@ impl Net {
         while let Some(output) = self.proxies[proxy].poll() {
             match output {
                 Output::Tcp { pair, side, request } => self.request(At::Proxy(proxy, pair, side), request),
+                Output::Job(job) if self.pool.is_some() => {
+                    self.pool.as_mut().expect("a pool").push_back((proxy, job));
+                }
                 Output::Job(job) => self.jobs.push_back((proxy, job)),
                 Output::Persist(Reserve { id, public, slot }) => {
                     self.persists.push((proxy, id, public, slot));
@@ -426,6 +432,13 @@ impl Net {
                 Output::Event(event) => self.events.push((proxy, event)),
             }
         }
+    }
+
+    /// Runs the job of the pool that waits longest; returns whether there was one.
+    pub fn run_job(&mut self) -> bool {
+        let Some((proxy, job)) = self.pool.as_mut().and_then(VecDeque::pop_front) else { return false };
+        self.tell(proxy, Input::JobDone(job.run()));
+        true
     }
 
     fn send(&mut self, at: At, connection: ConnectionId, bytes: &[u8]) {
@@ -527,6 +540,7 @@ pub fn config(asn: u32, pairs: usize, connects: bool) -> ProxyConfig {
         ends: [end(PeerAsn::Exactly(Asn(asn)), false), end(PeerAsn::Any, connects)],
         max_octets: 2_800,
         max_octets_extended: 60_000,
+        most_memory: 1 << 30,
         handover: Handover::default(),
     };
     ProxyConfig {

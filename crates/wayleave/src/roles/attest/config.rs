@@ -54,6 +54,7 @@ fn options(file: &AttestFile, pair: &PairSection) -> PairOptions {
         ],
         max_octets: octets(*pair.most_octets.get_ref()),
         max_octets_extended: octets(*pair.most_octets_extended.get_ref()),
+        most_memory: octets(*pair.most_memory_mib.get_ref()).saturating_mul(1 << 20),
         handover: Handover {
             grants: pair.keys.is_granted(),
             takes: pair.take_granted.as_ref().is_some_and(|takes| *takes.get_ref()),

@@ -267,6 +267,11 @@ impl ProxyIo {
                 noted["origin"] = json!(origin);
                 Some(noted)
             }
+            ProxyEvent::Suspect(pair) => {
+                let name = &self.names[pair];
+                warn!(pair = name, "{}", attestation::SUSPECT);
+                Some(pair_event("wrong-signatures", name))
+            }
             ProxyEvent::GrantRefused(pair, error) => {
                 error!(
                     pair = self.names[pair],
@@ -330,6 +335,14 @@ impl ProxyIo {
                 let routes = rejected.routes.len();
                 warn!(pair = name, routes, "routes not sent to the {} peer: {}", side.name(), rejected.error);
                 None
+            }
+            PairEvent::OutOfMemory(side) => {
+                error!(
+                    pair = name,
+                    "the routes of this pair take more than `most_memory_mib`: the session with the {} peer is stopped",
+                    side.name()
+                );
+                Some(json!({ "event": "out-of-memory", "pair": name, "side": side.name() }))
             }
             PairEvent::OverLimit(side, nlri) => {
                 warn!(pair = name, %nlri, "the {} peer announces more prefixes than `max_prefixes`", side.name());

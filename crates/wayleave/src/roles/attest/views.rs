@@ -11,7 +11,7 @@ use wayleave_runtime::store::FileStore;
 
 use super::io::Event;
 use crate::output::versioned;
-use crate::roles::attestation::{class_metrics, few_time_metrics};
+use crate::roles::attestation::{class_metrics, few_time_metrics, memory_metrics};
 use crate::roles::daemon::{self, View, Views, most, prefix};
 use crate::roles::origins::Summary;
 
@@ -142,6 +142,10 @@ fn metrics(status: &Status) -> Vec<Metric> {
         counter("failed", Unit::Routes, "Routes whose job failed (a bug)", counts.failed),
         counter("malformed", Unit::Updates, "Malformed UPDATEs (RFC 7606)", counts.malformed_updates),
     ];
+    let suspect = pairs.iter().filter(|pair| pair.suspect).count();
+    metrics.push(gauge("suspect", Unit::Pairs, "Pairs whose neighbour sends many wrong signatures", suspect as f64));
+    metrics.push(counter("verified", Unit::Signatures, "Signatures verified", counts.signatures));
+    metrics.extend(memory_metrics(&status.memory));
     metrics.extend(class_metrics(|class| status.classes.get(class).copied().unwrap_or(0)));
     metrics.extend(few_time_metrics(&status.few_time_keys));
     metrics
