@@ -305,7 +305,7 @@ fn run(seed: u64) -> u64 {
 #[test]
 #[allow(clippy::disallowed_methods, reason = "a test reads its count from the environment")]
 fn no_index_signs_twice_whatever_becomes_of_stores_clocks_and_processes() {
-    let runs = std::env::var("WAYLEAVE_LIVES").ok().and_then(|runs| runs.parse().ok()).unwrap_or(2_000);
+    let runs = std::env::var("WAYLEAVE_LIVES").ok().and_then(|runs| runs.parse().ok()).unwrap_or(10_000);
     let signed: u64 = (0..runs).map(run).sum();
     assert!(signed > runs * 5, "{signed}");
 }
