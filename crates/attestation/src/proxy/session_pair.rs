@@ -486,15 +486,22 @@ impl SessionPair {
         let Some(attributes) = update.attributes else { return };
         let attributes = self.pool.intern(attributes);
         for nlri in update.announced {
+            if self.is_full() {
+                return self.out_of_memory(side);
+            }
             self.on_announced(side, nlri, &attributes);
         }
     }
 
-    fn on_announced(&mut self, side: Side, nlri: Nlri, attributes: &Arc<Attributes>) {
-        if self.is_full() {
+    /// Stops the session of this side, once: UPDATEs that came before its end may follow.
+    fn out_of_memory(&mut self, side: Side) {
+        if self.established(side).is_some() {
             self.notify(PairEvent::OutOfMemory(side));
-            return self.stop_session(side, StopReason::OutOfResources);
+            self.stop_session(side, StopReason::OutOfResources);
         }
+    }
+
+    fn on_announced(&mut self, side: Side, nlri: Nlri, attributes: &Arc<Attributes>) {
         match self.end_mut(side).rib_in.announce(nlri, Arc::clone(attributes)) {
             Announced::Unchanged => {}
             Announced::New | Announced::Replaced | Announced::NewWithWarning { .. } => {
