@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::common::attesting::{PREFIX, Proxy, UNDER_THE_ANCHOR, own, prefix, speaker, speaker_at};
 use crate::common::metrics::assert_named_by_the_rule;
 use crate::common::{Folder, eventually, free, text};
+use wayleave_attestation::chain::TYPE_CODE;
 use wayleave_attestation::proxy::handover::HANDOVER;
 use wayleave_bgp::AttributeCode;
 use wayleave_core::Asn;
@@ -38,7 +39,7 @@ fn two_proxies_attest_between_two_speakers_and_survive_a_kill() {
     let b = Proxy::new(&folder, LAST, &format!("listen = \"{meet}\", asn = {ORIGIN}"), "");
     let (left, right) = (speaker(ORIGIN, LAST, 1, &a), speaker(LAST, ORIGIN, 2, &b));
     left.announce(own(ORIGIN));
-    let attested = || right.learned().get(&prefix()).is_some_and(|route| route.get(AttributeCode(255)).is_some());
+    let attested = || right.learned().get(&prefix()).is_some_and(|route| route.get(AttributeCode(TYPE_CODE)).is_some());
     eventually("the route arrives, attested", attested);
     assert_eq!(b.class(), "valid");
     let why = text(&b.ask(&["why", PREFIX]).stdout);
@@ -259,7 +260,7 @@ fn no_few_time_signature_is_used_twice_however_often_the_proxy_is_killed() {
     left.announce(own(ORIGIN));
     let index = || {
         let learned = right.learned();
-        let value = learned.get(&prefix())?.get(AttributeCode(255))?.value;
+        let value = learned.get(&prefix())?.get(AttributeCode(TYPE_CODE))?.value;
         let hop = wayleave_attestation::chain::Attestation::decode(value).ok()?.last_hop()?;
         Some(u32::from_be_bytes(hop.signature[..4].try_into().ok()?))
     };
