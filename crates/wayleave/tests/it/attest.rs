@@ -210,8 +210,13 @@ fn check_reports_faults_of_an_attesting_proxy_and_init_prints_a_valid_configurat
         folder.write("b.toml", &text.replace(line, instead));
         folder.fails(1, &["check", "b.toml"])
     };
-    let said = wrong("#attribute = 255", "attribute = 5");
-    assert!(said.contains("expected 41 to 255") && said.contains("b.toml:16:13"), "{said}");
+    let default = format!("#attribute = {TYPE_CODE}");
+    let said = wrong(&default, "attribute = 5");
+    assert!(said.contains("expected 64 to 255") && said.contains("b.toml:16:13"), "{said}");
+    let said = wrong(&default, "attribute = 129");
+    assert!(said.contains("129 is deprecated") && said.contains("b.toml:16:13"), "{said}");
+    let said = wrong(&default, "attribute = 254");
+    assert!(said.contains("254 is an internal attribute of BIRD's"), "{said}");
     let said = wrong("#capability = 240", "capability = 3");
     assert!(said.contains("expected 239 to 254"), "{said}");
     let said = wrong("asn = 64498", "asn = 64497");
