@@ -71,6 +71,15 @@ impl RouterConfig {
         self
     }
 
+    /// Waits for the neighbour added last to connect.
+    #[must_use]
+    pub fn passive(mut self) -> Self {
+        if let Some(last) = self.neighbours.last_mut() {
+            last.passive = true;
+        }
+        self
+    }
+
     /// Offers no extended messages to the neighbour added last.
     #[must_use]
     pub fn short_messages(mut self) -> Self {
