@@ -152,7 +152,7 @@ pub fn enter_for_test(name: &str) -> Option<Rung> {
         return None;
     }
     let mut command = entering(rung).expect("this program has a path");
-    let output = command.args(["--exact", name, "--nocapture", "--test-threads=1"]).output();
+    let output = command.args(["--exact", name, "--include-ignored", "--nocapture", "--test-threads=1"]).output();
     let output = output.expect("unshare runs, as it just did");
     // Printed by this process, so that the test harness captures it.
     print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -6,6 +6,7 @@
 //! Routers of another [`Release`] than this system's come with all their libraries, the C library and its loader included,
 //! and are started by scripts that call this loader.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -309,8 +310,14 @@ impl Cache {
         self.path.join("root")
     }
 
+    /// Where a router's own package is unpacked: for itself in a release's cache, since BIRD 2 and BIRD 3 have programs of
+    /// one name.
+    fn program_root(&self, router: &RouterPackage) -> PathBuf {
+        if self.release.is_some() { self.path.join("programs").join(router.package) } else { self.root() }
+    }
+
     fn binaries(&self, router: &RouterPackage) -> Vec<PathBuf> {
-        router.directories.iter().map(|directory| self.root().join(directory)).collect()
+        router.directories.iter().map(|directory| self.program_root(router).join(directory)).collect()
     }
 
     /// Marks a router as completely unpacked.
@@ -321,18 +328,21 @@ impl Cache {
     fn installation(&self, router: &RouterPackage) -> Option<Installation> {
         self.stamp(router).exists().then_some(())?;
         match self.release {
-            None => installation(router, self.binaries(router), self.libraries(), false),
+            None => installation(router, self.binaries(router), self.libraries(router), false),
             Some(_) => installation(router, vec![self.scripts(router)], Vec::new(), false),
         }
     }
 
     /// Folders of the cache with shared objects: `usr/lib`, `lib` and what lies up to two levels below.
-    fn libraries(&self) -> Vec<PathBuf> {
+    fn libraries(&self, router: &RouterPackage) -> Vec<PathBuf> {
         let mut found = Vec::new();
-        for top in ["usr/lib", "lib"] {
-            collect_library_folders(&self.root().join(top), 2, &mut found);
+        for root in [self.program_root(router), self.root()] {
+            for top in ["usr/lib", "lib"] {
+                collect_library_folders(&root.join(top), 2, &mut found);
+            }
         }
         found.sort();
+        found.dedup();
         found
     }
 
@@ -343,7 +353,8 @@ impl Cache {
         }
         self.prepare_lists(router)?;
         let first = [Some(router.package), self.release.map(|_| C_LIBRARY)];
-        let mut depends = self.unpack(router, &first.into_iter().flatten().collect::<Vec<_>>())?;
+        let mut depends = self.depends_so_far(router)?;
+        depends.extend(self.unpack(router, &first.into_iter().flatten().collect::<Vec<_>>())?);
         for _ in 0..LIBRARY_ROUNDS {
             let missing = self.missing_libraries(router);
             if missing.is_empty() {
@@ -379,11 +390,17 @@ impl Cache {
             detail: "no package file appeared".to_owned(),
         })?;
         let mut extract = Command::new("dpkg-deb");
-        run(router, extract.arg("-x").arg(&deb).arg(self.root()))?;
+        let root = if package == router.package { self.program_root(router) } else { self.root() };
+        fs::create_dir_all(&root).map_err(|error| self.error(error))?;
+        run(router, extract.arg("-x").arg(&deb).arg(root))?;
+        depends_of(router, &deb)
+    }
+
+    /// What the packages depend on that are there already, from other routers or an attempt that failed.
+    fn depends_so_far(&self, router: &RouterPackage) -> Result<Vec<String>, RoutersError> {
         let mut depends = Vec::new();
-        for field in ["Depends", "Pre-Depends"] {
-            let mut fields = Command::new("dpkg-deb");
-            depends.extend(names_of_dependencies(&run(router, fields.arg("-f").arg(&deb).arg(field))?));
+        for deb in fs::read_dir(self.path.join("debs")).map_err(|error| self.error(error))?.flatten() {
+            depends.extend(depends_of(router, &deb.path())?);
         }
         Ok(depends)
     }
@@ -466,17 +483,17 @@ impl Cache {
 
     /// Shared objects that the router's programs need and neither the system nor the cache has.
     fn missing_libraries(&self, router: &RouterPackage) -> Vec<String> {
-        let libraries = std::env::join_paths(self.libraries()).unwrap_or_default();
+        let libraries = std::env::join_paths(self.libraries(router)).unwrap_or_default();
         let mut missing = Vec::new();
         if self.release.is_some() {
-            let Some(loader) = self.loader() else { return vec!["ld-linux".to_owned()] };
+            let Some(loader) = self.loader(router) else { return vec!["ld-linux".to_owned()] };
             for program in router.programs.iter().filter_map(|name| find_program(name, &self.binaries(router))) {
                 let mut list = Command::new(&loader);
                 list.args(["--inhibit-cache", "--library-path"]).arg(&libraries).arg(program);
                 // As `ldd` does it. The loader's own option `--list` ends at the first library that is missing.
                 list.env("LD_TRACE_LOADED_OBJECTS", "1");
                 let text = list.output().map(|output| output.stdout).unwrap_or_default();
-                missing.extend(not_below(&self.root(), &String::from_utf8_lossy(&text)));
+                missing.extend(not_below(&self.path, &String::from_utf8_lossy(&text)));
             }
             missing.sort();
             missing.dedup();
@@ -495,8 +512,9 @@ impl Cache {
 
 impl Cache {
     /// The release's own dynamic loader. What `/lib64` has is a link that leads to this system's.
-    fn loader(&self) -> Option<PathBuf> {
-        let files = self.libraries().into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    fn loader(&self, router: &RouterPackage) -> Option<PathBuf> {
+        let files =
+            self.libraries(router).into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
         let mut loaders = files.filter(|file| file.file_name().to_string_lossy().starts_with("ld-linux"));
         loaders.next().map(|file| file.path())
     }
@@ -506,16 +524,29 @@ impl Cache {
         self.path.join("bin").join(router.package)
     }
 
+    /// Commands that tell libyang below version 2, which FRR needs, where its plugins are; empty for other routers.
+    fn yang_plugins(&self, router: &RouterPackage) -> String {
+        let folders =
+            self.libraries(router).into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+        let mut folders = folders.map(|folder| folder.path()).filter(|path| path.join("extensions").is_dir());
+        let Some(path) = folders.next() else { return String::new() };
+        format!(
+            "export LIBYANG_EXTENSIONS_PLUGINS_DIR='{0}/extensions' LIBYANG_USER_TYPES_PLUGINS_DIR='{0}/user_types'\n",
+            path.display()
+        )
+    }
+
     fn write_scripts(&self, router: &RouterPackage) -> Result<(), RoutersError> {
         let folder = self.scripts(router);
-        let libraries = std::env::join_paths(self.libraries()).unwrap_or_default();
-        let loader = self.loader().unwrap_or_default();
+        let libraries = std::env::join_paths(self.libraries(router)).unwrap_or_default();
+        let loader = self.loader(router).unwrap_or_default();
+        let plugins = self.yang_plugins(router);
         // OpenBGPD starts itself again by the name that it was started by; loaders before 2.33 cannot set this name.
         let named = if router.package == OPENBGPD.package { "--argv0 \"$0\" " } else { "" };
         let write = |name: &&str| {
             let program = find_program(name, &self.binaries(router)).unwrap_or_default();
             let text = format!(
-                "#!/bin/sh\nexec '{}' --inhibit-cache --library-path '{}' {named}'{}' \"$@\"\n",
+                "#!/bin/sh\n{plugins}exec '{}' --inhibit-cache --library-path '{}' {named}'{}' \"$@\"\n",
                 loader.display(),
                 libraries.display(),
                 program.display()
@@ -559,6 +590,16 @@ fn run(router: &RouterPackage, command: &mut Command) -> Result<String, RoutersE
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// The names of the packages that a package depends on.
+fn depends_of(router: &RouterPackage, deb: &Path) -> Result<Vec<String>, RoutersError> {
+    let mut depends = Vec::new();
+    for field in ["Depends", "Pre-Depends"] {
+        let mut fields = Command::new("dpkg-deb");
+        depends.extend(names_of_dependencies(&run(router, fields.arg("-f").arg(deb).arg(field))?));
+    }
+    Ok(depends)
+}
+
 /// Names in the lines `libyang.so.2 => not found` of `ldd`.
 fn not_found(ldd: &str) -> Vec<String> {
     let lines = ldd.lines().filter(|line| line.trim_end().ends_with("not found"));
@@ -587,15 +628,14 @@ fn packages_of(libraries: &[String], depends: &[String]) -> Vec<String> {
         // Both libraries of OpenSSL come in the package of one.
         other => other.replace("libcrypto.so", "libssl.so").replace(".so.", "").replace(['-', '.', '_'], ""),
     };
-    let mut packages: Vec<String> = Vec::new();
+    let mut packages = BTreeSet::new();
     for library in libraries {
         let wanted = bare(library);
         let found =
             depends.iter().find(|package| bare(package.trim_end_matches("t64").trim_end_matches('g')) == wanted);
         packages.extend(found.cloned());
     }
-    packages.dedup();
-    packages
+    packages.into_iter().collect()
 }
 
 #[cfg(test)]
@@ -607,7 +647,7 @@ mod tests {
         let depends = names_of_dependencies("libc6 (>= 2.34), libssh-gcrypt-4 (>= 0.8.0), libyang2t64 (>= 2.0.0~)");
         let missing =
             not_found("\tlibyang.so.2 => not found\n\tlibssh-gcrypt.so.4 => not found\n\tlibc.so.6 => /lib/x\n");
-        assert_eq!(packages_of(&missing, &depends), ["libyang2t64", "libssh-gcrypt-4"]);
+        assert_eq!(packages_of(&missing, &depends), ["libssh-gcrypt-4", "libyang2t64"]);
     }
 
     #[test]
@@ -617,7 +657,7 @@ mod tests {
         let missing = not_below(Path::new("/c/root"), list);
         assert_eq!(missing, ["libz.so.1", "libpam.so.0"]);
         let depends = names_of_dependencies("libpam0g (>= 0.99), zlib1g (>= 1:1.1.4)");
-        assert_eq!(packages_of(&missing, &depends), ["zlib1g", "libpam0g"]);
+        assert_eq!(packages_of(&missing, &depends), ["libpam0g", "zlib1g"]);
     }
 
     #[test]
