@@ -1,6 +1,6 @@
 //! The laboratory: real routers in network namespaces, and the scenario that `wayleave demo` plays with them.
 //!
-//! This crate touches the world. It fetches BIRD and FRR ([`routers`]), lays out an exchange in namespaces that vanish
+//! This crate touches the world. It fetches BIRD, FRR and other routers ([`routers`]), lays out an exchange in namespaces that vanish
 //! with the process ([`netns`]), writes the routers' configurations and reads their tables back ([`bird`], [`frr`]),
 //! and plays the demonstration, which is also the end-to-end test ([`demo`]).
 
@@ -14,7 +14,9 @@ pub mod bench;
 pub mod bird;
 pub mod demo;
 pub mod frr;
+pub mod gobgp;
 pub mod netns;
+pub mod openbgpd;
 mod peer_tcp;
 pub mod ports;
 pub mod process;

@@ -13,6 +13,8 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::openbgpd;
+
 /// Environment variable with the rung, inside the namespaces.
 const RUNG_VARIABLE: &str = "WAYLEAVE_LAB_RUNG";
 
@@ -150,7 +152,7 @@ pub fn enter_for_test(name: &str) -> Option<Rung> {
         return None;
     }
     let mut command = entering(rung).expect("this program has a path");
-    let output = command.args(["--exact", name, "--nocapture", "--test-threads=1"]).output();
+    let output = command.args(["--exact", name, "--include-ignored", "--nocapture", "--test-threads=1"]).output();
     let output = output.expect("unshare runs, as it just did");
     // Printed by this process, so that the test harness captures it.
     print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -291,17 +293,25 @@ fn without_dad(address: &str) -> &'static str {
     if address.contains(':') { " nodad" } else { "" }
 }
 
-/// Mounts private copies of what the routers write or read: `/run`, `/var/tmp`, and the group file, where FRR looks for
-/// its group.
+/// Mounts private copies of what the routers write or read: `/run`, `/var/tmp`, and the files of groups and users, where FRR
+/// looks for its groups and OpenBGPD for its user.
 fn make_private_folders() -> io::Result<()> {
     for folder in ["/run", "/var/tmp"] {
         mount(&["-t", "tmpfs", "tmpfs", folder])?;
     }
     fs::create_dir_all(NAMES)?;
     fs::create_dir_all("/run/lab")?;
-    let groups = fs::read_to_string("/etc/group").unwrap_or_default();
-    fs::write("/run/lab/group", groups + "frrvty:x:0:\nfrr:x:0:\n")?;
-    mount(&["--bind", "/run/lab/group", "/etc/group"])
+    let (user, home) = (openbgpd::USER, openbgpd::HOME);
+    let more = [
+        ("group", format!("frrvty:x:0:\nfrr:x:0:\n{user}:x:0:\n")),
+        ("passwd", format!("{user}:x:0:0::{home}:/bin/false\n")),
+    ];
+    for (name, lines) in more {
+        let (own, private) = (format!("/etc/{name}"), format!("/run/lab/{name}"));
+        fs::write(&private, fs::read_to_string(&own).unwrap_or_default() + &lines)?;
+        mount(&["--bind", &private, &own])?;
+    }
+    Ok(())
 }
 
 fn mount(arguments: &[&str]) -> io::Result<()> {

@@ -2,14 +2,21 @@
 //!
 //! Nothing is installed. `apt-get download` and `dpkg -x` fill the cache, with the library packages that the system
 //! lacks; the binaries then run with `LD_LIBRARY_PATH` set. The second run uses what the first one fetched.
+//!
+//! Routers of another [`Release`] than this system's come with all their libraries, the C library and its loader included,
+//! and are started by scripts that call this loader.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+/// The package of the C library and its dynamic loader.
+const C_LIBRARY: &str = "libc6";
 /// How often a fetched library may need further ones.
-const LIBRARY_ROUNDS: usize = 6;
+const LIBRARY_ROUNDS: usize = 12;
 
 /// One router's binaries and what they need to run.
 #[derive(Debug, Clone)]
@@ -74,8 +81,9 @@ pub enum RoutersError {
 }
 
 /// How to find or fetch a router.
-struct RouterPackage {
-    name: &'static str,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RouterPackage {
+    pub name: &'static str,
     package: &'static str,
     /// Programs that the laboratory runs.
     programs: &'static [&'static str],
@@ -85,7 +93,8 @@ struct RouterPackage {
     version: (&'static str, &'static str),
 }
 
-const BIRD: RouterPackage = RouterPackage {
+/// BIRD 2.
+pub const BIRD: RouterPackage = RouterPackage {
     name: "BIRD",
     package: "bird2",
     programs: &["bird", "birdcl"],
@@ -93,7 +102,10 @@ const BIRD: RouterPackage = RouterPackage {
     version: ("bird", "--version"),
 };
 
-const FRR: RouterPackage = RouterPackage {
+/// BIRD 3, with the programs and the configuration of BIRD 2.
+pub const BIRD_3: RouterPackage = RouterPackage { package: "bird3", ..BIRD };
+
+pub const FRR: RouterPackage = RouterPackage {
     name: "FRR",
     package: "frr",
     programs: &["zebra", "bgpd", "vtysh"],
@@ -101,11 +113,109 @@ const FRR: RouterPackage = RouterPackage {
     version: ("bgpd", "--version"),
 };
 
+pub const OPENBGPD: RouterPackage = RouterPackage {
+    name: "OpenBGPD",
+    package: "openbgpd",
+    programs: &["bgpd"],
+    directories: &["usr/sbin"],
+    version: ("bgpd", "-V"),
+};
+
+pub const GOBGP: RouterPackage = RouterPackage {
+    name: "GoBGP",
+    package: "gobgpd",
+    programs: &["gobgpd"],
+    directories: &["usr/bin", "usr/sbin"],
+    version: ("gobgpd", "--version"),
+};
+
+/// A release of a distribution, whose packages can be fetched on any system with `apt-get`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Release {
+    pub name: &'static str,
+    mirror: &'static str,
+    /// Suites and components, as in a line of `sources.list`.
+    suites: &'static [&'static str],
+    components: &'static str,
+    keyring: Keyring,
+}
+
+/// Where the keys lie that a release's package lists are signed with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keyring {
+    /// A file of this system.
+    System(&'static str),
+    /// A file of a package of another release.
+    Package { release: &'static Release, package: &'static str, file: &'static str },
+}
+
+const fn debian(name: &'static str, suites: &'static [&'static str]) -> Release {
+    let keyring = Keyring::System("/usr/share/keyrings/debian-archive-keyring.gpg");
+    Release { name, mirror: "http://deb.debian.org/debian", suites, components: "main", keyring }
+}
+
+const fn ubuntu(name: &'static str, suites: &'static [&'static str]) -> Release {
+    let file = "usr/share/keyrings/ubuntu-archive-keyring.gpg";
+    let keyring = Keyring::Package { release: &TRIXIE, package: "ubuntu-keyring", file };
+    Release { name, mirror: "http://archive.ubuntu.com/ubuntu", suites, components: "main universe", keyring }
+}
+
+/// Debian 11 (2021).
+pub const BULLSEYE: Release = debian("bullseye", &["bullseye"]);
+/// Debian 12 (2023).
+pub const BOOKWORM: Release = debian("bookworm", &["bookworm"]);
+/// Debian 13 (2025).
+pub const TRIXIE: Release = debian("trixie", &["trixie"]);
+/// What is to become Debian 14.
+pub const FORKY: Release = debian("forky", &["forky"]);
+/// Ubuntu 20.04.
+pub const FOCAL: Release = ubuntu("focal", &["focal", "focal-updates"]);
+/// Ubuntu 22.04.
+pub const JAMMY: Release = ubuntu("jammy", &["jammy", "jammy-updates"]);
+/// Ubuntu 24.04.
+pub const NOBLE: Release = ubuntu("noble", &["noble", "noble-updates"]);
+
+/// Fetches a release's router into a folder of `cache`, unless it is there. `progress` as for [`locate_or_fetch`].
+pub fn fetch_from(
+    release: &'static Release,
+    router: &RouterPackage,
+    cache: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Installation, RoutersError> {
+    let path = cache.join("releases").join(release.name);
+    fetch_into(Cache::open(&path, Some(release))?, router, progress)
+}
+
+/// What an earlier [`fetch_from`] left in `cache`.
+#[must_use]
+pub fn fetched_from(release: &'static Release, router: &RouterPackage, cache: &Path) -> Option<Installation> {
+    let path = fs::canonicalize(cache.join("releases").join(release.name)).ok()?;
+    Cache { path, release: Some(release) }.installation(router)
+}
+
+/// Finds a router on this system, else in `cache`, else fetches it there. `progress` as for [`locate_or_fetch`].
+pub fn locate_or_fetch_router(
+    router: &RouterPackage,
+    cache: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Installation, RoutersError> {
+    if let Some(found) = on_this_system(router) {
+        return Ok(found);
+    }
+    // A complete cache may be read-only; only filling it needs write access.
+    if let Some(found) =
+        fs::canonicalize(cache).ok().and_then(|path| Cache { path, release: None }.installation(router))
+    {
+        return Ok(found);
+    }
+    fetch_into(Cache::open(cache, None)?, router, progress)
+}
+
 /// Finds BIRD and FRR on this system, else in `cache`, else fetches them into `cache`. `progress` gets one line before
 /// each step that takes long.
 pub fn locate_or_fetch(cache: &Path, progress: &mut dyn FnMut(&str)) -> Result<Routers, RoutersError> {
-    let bird = locate_or_fetch_one(&BIRD, cache, progress)?;
-    let frr = locate_or_fetch_one(&FRR, cache, progress)?;
+    let bird = locate_or_fetch_router(&BIRD, cache, progress)?;
+    let frr = locate_or_fetch_router(&FRR, cache, progress)?;
     Ok(Routers { bird, frr })
 }
 
@@ -117,24 +227,17 @@ pub fn default_cache() -> PathBuf {
     target.map_or_else(|| PathBuf::from("target"), Path::to_path_buf).join("routers")
 }
 
-fn locate_or_fetch_one(
+fn fetch_into(
+    cache: Cache,
     router: &RouterPackage,
-    cache: &Path,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Installation, RoutersError> {
-    if let Some(found) = on_this_system(router) {
-        return Ok(found);
-    }
-    // A complete cache may be read-only; only filling it needs write access.
-    if let Some(found) = fs::canonicalize(cache).ok().and_then(|path| Cache { path }.installation(router)) {
-        return Ok(found);
-    }
-    let cache = Cache::open(cache)?;
     let _alone = cache.lock()?;
     if let Some(found) = cache.installation(router) {
         return Ok(found);
     }
-    progress(&format!("fetching {} as a Debian package (nothing is installed)", router.name));
+    let of_release = cache.release.map(|release| format!(" of {}", release.name)).unwrap_or_default();
+    progress(&format!("fetching {} as a Debian package{of_release} (nothing is installed)", router.name));
     cache.fetch(router)?;
     cache.installation(router).ok_or_else(|| RoutersError::Tool {
         name: router.name,
@@ -178,16 +281,18 @@ fn find_program(name: &str, directories: &[PathBuf]) -> Option<PathBuf> {
 /// A folder with `debs/` (packages), `root/` (what they hold) and `apt/` (package lists, if the system has none).
 struct Cache {
     path: PathBuf,
+    /// Where the packages come from; `None` for those of this system.
+    release: Option<&'static Release>,
 }
 
 impl Cache {
-    fn open(path: &Path) -> Result<Self, RoutersError> {
-        let cache = Self { path: path.to_path_buf() };
-        for folder in ["debs", "root", "apt/lists/partial", "apt/cache/archives/partial"] {
+    fn open(path: &Path, release: Option<&'static Release>) -> Result<Self, RoutersError> {
+        let cache = Self { path: path.to_path_buf(), release };
+        for folder in ["debs", "root", "bin", "apt/parts", "apt/lists/partial", "apt/cache/archives/partial"] {
             fs::create_dir_all(cache.path.join(folder)).map_err(|error| cache.error(error))?;
         }
         // `apt-get` and `dpkg` run in these folders.
-        Ok(Self { path: fs::canonicalize(path).map_err(|error| cache.error(error))? })
+        Ok(Self { path: fs::canonicalize(path).map_err(|error| cache.error(error))?, release })
     }
 
     fn error(&self, error: std::io::Error) -> RoutersError {
@@ -205,8 +310,14 @@ impl Cache {
         self.path.join("root")
     }
 
+    /// Where a router's own package is unpacked: for itself in a release's cache, since BIRD 2 and BIRD 3 have programs of
+    /// one name.
+    fn program_root(&self, router: &RouterPackage) -> PathBuf {
+        if self.release.is_some() { self.path.join("programs").join(router.package) } else { self.root() }
+    }
+
     fn binaries(&self, router: &RouterPackage) -> Vec<PathBuf> {
-        router.directories.iter().map(|directory| self.root().join(directory)).collect()
+        router.directories.iter().map(|directory| self.program_root(router).join(directory)).collect()
     }
 
     /// Marks a router as completely unpacked.
@@ -216,16 +327,22 @@ impl Cache {
 
     fn installation(&self, router: &RouterPackage) -> Option<Installation> {
         self.stamp(router).exists().then_some(())?;
-        installation(router, self.binaries(router), self.libraries(), false)
+        match self.release {
+            None => installation(router, self.binaries(router), self.libraries(router), false),
+            Some(_) => installation(router, vec![self.scripts(router)], Vec::new(), false),
+        }
     }
 
     /// Folders of the cache with shared objects: `usr/lib`, `lib` and what lies up to two levels below.
-    fn libraries(&self) -> Vec<PathBuf> {
+    fn libraries(&self, router: &RouterPackage) -> Vec<PathBuf> {
         let mut found = Vec::new();
-        for top in ["usr/lib", "lib"] {
-            collect_library_folders(&self.root().join(top), 2, &mut found);
+        for root in [self.program_root(router), self.root()] {
+            for top in ["usr/lib", "lib"] {
+                collect_library_folders(&root.join(top), 2, &mut found);
+            }
         }
         found.sort();
+        found.dedup();
         found
     }
 
@@ -234,47 +351,105 @@ impl Cache {
             let path = ["/usr/bin", "/bin", "/usr/sbin"].map(PathBuf::from);
             find_program(tool, &path).ok_or(RoutersError::NoPackages { name: router.name, tool })?;
         }
-        let mut depends = self.unpack(router, router.package)?;
+        self.prepare_lists(router)?;
+        let first = [Some(router.package), self.release.map(|_| C_LIBRARY)];
+        let mut depends = self.depends_so_far(router)?;
+        depends.extend(self.unpack(router, &first.into_iter().flatten().collect::<Vec<_>>())?);
         for _ in 0..LIBRARY_ROUNDS {
             let missing = self.missing_libraries(router);
             if missing.is_empty() {
+                if self.release.is_some() {
+                    self.write_scripts(router)?;
+                }
                 return fs::write(self.stamp(router), "").map_err(|error| self.error(error));
             }
             let packages = packages_of(&missing, &depends);
             if packages.is_empty() {
                 return Err(RoutersError::Libraries { name: router.name, libraries: missing.join(", ") });
             }
-            for package in packages {
-                depends.extend(self.unpack(router, &package)?);
-            }
+            let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
+            depends.extend(self.unpack(router, &packages)?);
         }
         Err(RoutersError::Libraries { name: router.name, libraries: self.missing_libraries(router).join(", ") })
     }
 
-    /// Downloads a package and unpacks it; returns the names of the packages that it depends on.
-    fn unpack(&self, router: &RouterPackage, package: &str) -> Result<Vec<String>, RoutersError> {
-        self.download(router, package)?;
+    /// Downloads packages and unpacks them; returns the names of the packages that they depend on.
+    fn unpack(&self, router: &RouterPackage, packages: &[&str]) -> Result<Vec<String>, RoutersError> {
+        self.download(router, packages)?;
+        let mut depends = Vec::new();
+        for package in packages {
+            depends.extend(self.unpack_one(router, package)?);
+        }
+        Ok(depends)
+    }
+
+    fn unpack_one(&self, router: &RouterPackage, package: &str) -> Result<Vec<String>, RoutersError> {
         let deb = self.newest_deb(package).ok_or_else(|| RoutersError::Tool {
             name: router.name,
             action: format!("apt-get download {package}"),
             detail: "no package file appeared".to_owned(),
         })?;
         let mut extract = Command::new("dpkg-deb");
-        run(router, extract.arg("-x").arg(&deb).arg(self.root()))?;
-        let mut fields = Command::new("dpkg-deb");
-        let depends = run(router, fields.arg("-f").arg(&deb).arg("Depends"))?;
-        Ok(names_of_dependencies(&depends))
+        let root = if package == router.package { self.program_root(router) } else { self.root() };
+        fs::create_dir_all(&root).map_err(|error| self.error(error))?;
+        run(router, extract.arg("-x").arg(&deb).arg(root))?;
+        depends_of(router, &deb)
     }
 
-    /// Downloads with the system's package lists; if they are missing or too old, with fresh private ones.
-    fn download(&self, router: &RouterPackage, package: &str) -> Result<(), RoutersError> {
-        if run(router, self.apt_get().args(["download", package])).is_ok() {
+    /// What the packages depend on that are there already, from other routers or an attempt that failed.
+    fn depends_so_far(&self, router: &RouterPackage) -> Result<Vec<String>, RoutersError> {
+        let mut depends = Vec::new();
+        for deb in fs::read_dir(self.path.join("debs")).map_err(|error| self.error(error))?.flatten() {
+            depends.extend(depends_of(router, &deb.path())?);
+        }
+        Ok(depends)
+    }
+
+    /// Makes a release's package lists, unless they are there.
+    fn prepare_lists(&self, router: &RouterPackage) -> Result<(), RoutersError> {
+        let Some(release) = self.release else { return Ok(()) };
+        let keyring = match release.keyring {
+            Keyring::System(path) => PathBuf::from(path),
+            Keyring::Package { release: other, package, file } => {
+                let other = Cache::open(&self.path.with_file_name(other.name), Some(other))?;
+                let _alone = other.lock()?;
+                let path = other.root().join(file);
+                if !path.exists() {
+                    other.prepare_lists(router)?;
+                    other.unpack(router, &[package])?;
+                }
+                path
+            }
+        };
+        let (mirror, components) = (release.mirror, release.components);
+        let line = |suite: &&str| format!("deb [signed-by={}] {mirror} {suite} {components}\n", keyring.display());
+        let sources: String = release.suites.iter().map(line).collect();
+        let file = self.path.join("apt/sources.list");
+        if fs::read_to_string(&file).is_ok_and(|before| before == sources) {
+            return Ok(());
+        }
+        let update = self.path.join("apt/sources.list.new");
+        fs::write(&update, sources).map_err(|error| self.error(error))?;
+        let mut command = self.apt_get();
+        command.args(self.private_lists()).arg("-o").arg(format!("Dir::Etc::SourceList={}", update.display()));
+        run(router, command.arg("update"))?;
+        fs::rename(update, file).map_err(|error| self.error(error))
+    }
+
+    /// Downloads with the system's package lists; if they are missing or too old, with fresh private ones. A release has
+    /// private ones only.
+    fn download(&self, router: &RouterPackage, packages: &[&str]) -> Result<(), RoutersError> {
+        if self.release.is_some() {
+            let mut download = self.apt_get();
+            return run(router, download.args(self.private_lists()).arg("download").args(packages)).map(drop);
+        }
+        if run(router, self.apt_get().arg("download").args(packages)).is_ok() {
             return Ok(());
         }
         let mut update = self.apt_get();
         run(router, update.args(self.private_lists()).arg("update"))?;
         let mut download = self.apt_get();
-        run(router, download.args(self.private_lists()).args(["download", package])).map(drop)
+        run(router, download.args(self.private_lists()).arg("download").args(packages)).map(drop)
     }
 
     fn apt_get(&self) -> Command {
@@ -288,8 +463,15 @@ impl Cache {
     fn private_lists(&self) -> Vec<String> {
         let apt = self.path.join("apt");
         let option = |name: &str, folder: &str| [String::from("-o"), format!("{name}={}", apt.join(folder).display())];
-        let folders = [option("Dir::State::Lists", "lists"), option("Dir::Cache", "cache")];
-        folders.into_iter().flatten().collect()
+        let mut options = vec![option("Dir::State::Lists", "lists"), option("Dir::Cache", "cache")];
+        if self.release.is_some() {
+            options.extend([option("Dir::Etc::SourceList", "sources.list"), option("Dir::Etc::SourceParts", "parts")]);
+            // What this system has installed is no other release's.
+            for other in ["Acquire::Languages=none", "Dir::State::status=/dev/null"] {
+                options.push(["-o".to_owned(), other.to_owned()]);
+            }
+        }
+        options.into_iter().flatten().collect()
     }
 
     fn newest_deb(&self, package: &str) -> Option<PathBuf> {
@@ -301,8 +483,22 @@ impl Cache {
 
     /// Shared objects that the router's programs need and neither the system nor the cache has.
     fn missing_libraries(&self, router: &RouterPackage) -> Vec<String> {
-        let libraries = std::env::join_paths(self.libraries()).unwrap_or_default();
+        let libraries = std::env::join_paths(self.libraries(router)).unwrap_or_default();
         let mut missing = Vec::new();
+        if self.release.is_some() {
+            let Some(loader) = self.loader(router) else { return vec!["ld-linux".to_owned()] };
+            for program in router.programs.iter().filter_map(|name| find_program(name, &self.binaries(router))) {
+                let mut list = Command::new(&loader);
+                list.args(["--inhibit-cache", "--library-path"]).arg(&libraries).arg(program);
+                // As `ldd` does it. The loader's own option `--list` ends at the first library that is missing.
+                list.env("LD_TRACE_LOADED_OBJECTS", "1");
+                let text = list.output().map(|output| output.stdout).unwrap_or_default();
+                missing.extend(not_below(&self.path, &String::from_utf8_lossy(&text)));
+            }
+            missing.sort();
+            missing.dedup();
+            return missing;
+        }
         for program in router.programs.iter().filter_map(|name| find_program(name, &self.binaries(router))) {
             let output = Command::new("ldd").arg(program).env("LD_LIBRARY_PATH", &libraries).output();
             let text = output.map(|output| output.stdout).unwrap_or_default();
@@ -311,6 +507,56 @@ impl Cache {
         missing.sort();
         missing.dedup();
         missing
+    }
+}
+
+impl Cache {
+    /// The release's own dynamic loader. What `/lib64` has is a link that leads to this system's.
+    fn loader(&self, router: &RouterPackage) -> Option<PathBuf> {
+        let files =
+            self.libraries(router).into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+        let mut loaders = files.filter(|file| file.file_name().to_string_lossy().starts_with("ld-linux"));
+        loaders.next().map(|file| file.path())
+    }
+
+    /// The folder with the scripts that start a router's programs.
+    fn scripts(&self, router: &RouterPackage) -> PathBuf {
+        self.path.join("bin").join(router.package)
+    }
+
+    /// Commands that tell libyang below version 2, which FRR needs, where its plugins are; empty for other routers.
+    fn yang_plugins(&self, router: &RouterPackage) -> String {
+        let folders =
+            self.libraries(router).into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+        let mut folders = folders.map(|folder| folder.path()).filter(|path| path.join("extensions").is_dir());
+        let Some(path) = folders.next() else { return String::new() };
+        format!(
+            "export LIBYANG_EXTENSIONS_PLUGINS_DIR='{0}/extensions' LIBYANG_USER_TYPES_PLUGINS_DIR='{0}/user_types'\n",
+            path.display()
+        )
+    }
+
+    fn write_scripts(&self, router: &RouterPackage) -> Result<(), RoutersError> {
+        let folder = self.scripts(router);
+        let libraries = std::env::join_paths(self.libraries(router)).unwrap_or_default();
+        let loader = self.loader(router).unwrap_or_default();
+        let plugins = self.yang_plugins(router);
+        // OpenBGPD starts itself again by the name that it was started by; loaders before 2.33 cannot set this name.
+        let named = if router.package == OPENBGPD.package { "--argv0 \"$0\" " } else { "" };
+        let write = |name: &&str| {
+            let program = find_program(name, &self.binaries(router)).unwrap_or_default();
+            let text = format!(
+                "#!/bin/sh\n{plugins}exec '{}' --inhibit-cache --library-path '{}' {named}'{}' \"$@\"\n",
+                loader.display(),
+                libraries.display(),
+                program.display()
+            );
+            let path = folder.join(name);
+            fs::write(&path, text)?;
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+        };
+        let all = fs::create_dir_all(&folder).and_then(|()| router.programs.iter().try_for_each(write));
+        all.map_err(|error| self.error(error))
     }
 }
 
@@ -344,10 +590,27 @@ fn run(router: &RouterPackage, command: &mut Command) -> Result<String, RoutersE
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// The names of the packages that a package depends on.
+fn depends_of(router: &RouterPackage, deb: &Path) -> Result<Vec<String>, RoutersError> {
+    let mut depends = Vec::new();
+    for field in ["Depends", "Pre-Depends"] {
+        let mut fields = Command::new("dpkg-deb");
+        depends.extend(names_of_dependencies(&run(router, fields.arg("-f").arg(deb).arg(field))?));
+    }
+    Ok(depends)
+}
+
 /// Names in the lines `libyang.so.2 => not found` of `ldd`.
 fn not_found(ldd: &str) -> Vec<String> {
     let lines = ldd.lines().filter(|line| line.trim_end().ends_with("not found"));
     lines.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+/// Names in the lines `libyang.so.3 => /lib/libyang.so.3 (0x7f…)` of a loader's list whose file is not below `root`.
+fn not_below(root: &Path, list: &str) -> Vec<String> {
+    let lines = list.lines().filter_map(|line| line.split_once(" => "));
+    let outside = lines.filter(|(_, file)| !Path::new(file.split(" (").next().unwrap_or_default()).starts_with(root));
+    outside.map(|(name, _)| name.trim().to_owned()).filter(|name| !name.contains('/')).collect()
 }
 
 /// Names in a Debian `Depends` field: `libc6 (>= 2.34), libyang2 | libyang3` gives all three.
@@ -357,17 +620,22 @@ fn names_of_dependencies(field: &str) -> Vec<String> {
 }
 
 /// The packages among `depends` that bring `libraries`. Debian names a library's package after its soname:
-/// `libyang.so.2` comes in `libyang2`, `libssh-gcrypt.so.4` in `libssh-gcrypt-4`, either with `t64` after it.
+/// `libyang.so.2` comes in `libyang2`, `libssh-gcrypt.so.4` in `libssh-gcrypt-4`, either with `t64` after it; `libpam.so.0`
+/// in `libpam0g`, for the C library of 1997.
 fn packages_of(libraries: &[String], depends: &[String]) -> Vec<String> {
-    let bare = |text: &str| text.replace(".so.", "").replace(['-', '.'], "");
-    let mut packages: Vec<String> = Vec::new();
+    let bare = |text: &str| match text {
+        "libz.so.1" => "zlib1".to_owned(),
+        // Both libraries of OpenSSL come in the package of one.
+        other => other.replace("libcrypto.so", "libssl.so").replace(".so.", "").replace(['-', '.', '_'], ""),
+    };
+    let mut packages = BTreeSet::new();
     for library in libraries {
         let wanted = bare(library);
-        let found = depends.iter().find(|package| bare(package.trim_end_matches("t64")) == wanted);
+        let found =
+            depends.iter().find(|package| bare(package.trim_end_matches("t64").trim_end_matches('g')) == wanted);
         packages.extend(found.cloned());
     }
-    packages.dedup();
-    packages
+    packages.into_iter().collect()
 }
 
 #[cfg(test)]
@@ -379,7 +647,17 @@ mod tests {
         let depends = names_of_dependencies("libc6 (>= 2.34), libssh-gcrypt-4 (>= 0.8.0), libyang2t64 (>= 2.0.0~)");
         let missing =
             not_found("\tlibyang.so.2 => not found\n\tlibssh-gcrypt.so.4 => not found\n\tlibc.so.6 => /lib/x\n");
-        assert_eq!(packages_of(&missing, &depends), ["libyang2t64", "libssh-gcrypt-4"]);
+        assert_eq!(packages_of(&missing, &depends), ["libssh-gcrypt-4", "libyang2t64"]);
+    }
+
+    #[test]
+    fn a_library_of_this_system_is_none_of_another_release() {
+        let list = "\tlinux-vdso.so.1 (0x1)\n\tlibz.so.1 => /lib/libz.so.1 (0x2)\n\tlibcap.so.2 => /c/root/usr/lib/libcap.so.2 \
+                    (0x3)\n\tlibpam.so.0 => not found\n\t/lib64/ld-linux-x86-64.so.2 => /c/ld (0x4)\n";
+        let missing = not_below(Path::new("/c/root"), list);
+        assert_eq!(missing, ["libz.so.1", "libpam.so.0"]);
+        let depends = names_of_dependencies("libpam0g (>= 0.99), zlib1g (>= 1:1.1.4)");
+        assert_eq!(packages_of(&missing, &depends), ["libpam0g", "zlib1g"]);
     }
 
     #[test]

@@ -69,6 +69,8 @@ struct View {
     established: bool,
     learned: BTreeMap<Prefix, Attributes>,
     last_failure: String,
+    /// How often a session ended.
+    ended: u32,
 }
 
 impl View {
@@ -138,6 +140,12 @@ impl Speaker {
     #[must_use]
     pub fn learned(&self) -> BTreeMap<Prefix, Attributes> {
         lock(&self.view).learned.clone()
+    }
+
+    /// How often an established session has ended.
+    #[must_use]
+    pub fn ended(&self) -> u32 {
+        lock(&self.view).ended
     }
 
     /// Why the last connection failed or ended.
@@ -212,7 +220,10 @@ impl Driver {
             let mut view = lock(&self.view);
             match output {
                 Output::Established(_) => view.established = true,
-                Output::Ended(ended) => *view = View { last_failure: ended.cause.to_string(), ..View::default() },
+                Output::Ended(ended) => {
+                    let last_failure = ended.cause.to_string();
+                    *view = View { last_failure, ended: view.ended + 1, ..View::default() };
+                }
                 Output::Failed(ended) => view.last_failure = ended.cause.to_string(),
                 Output::Event(PeerEvent::Update(update)) => view.update(*update),
                 // A route that this session cannot carry (too long, or of a family not agreed) is left out.

@@ -1,6 +1,6 @@
 //! One interface to every suite and baseline, which the benchmarks and the attack tests use.
 
-use wayleave_core::{Asn, Prefix};
+use wayleave_core::{Asn, Prefix, UnixTime};
 
 /// The contents of an UPDATE that a scheme protects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,11 @@ pub trait Scheme {
     fn name(&self) -> &'static str;
     /// Makes the keys that `path` needs, which a speaker does ahead of time in the background.
     fn prepare(&mut self, path: &[Asn]);
+    /// Sets the clock of all ASes, which decides what has expired: for the paper's suites. The baselines' signatures do not
+    /// expire, and the standard chain is measured at a constant time.
+    fn set_time(&mut self, now: UnixTime) {
+        let _ = now;
+    }
     /// The attestation with which the last AS of `announcement.path` sends it to `to`; `received` is the attestation that it
     /// received, empty at the origin. One signature serves all neighbours where the scheme can do so.
     fn attest(&mut self, announcement: &Announcement, received: &[u8], to: Asn) -> Result<Vec<u8>, SchemeError>;

@@ -14,8 +14,9 @@ pub use signed::{ChainHash, SignedInput};
 pub const VERSION: u8 = 2;
 /// The version before, whose hops can be moved between routes and prefixes: refused, not passed over as unknown.
 const BROKEN_VERSION: u8 = 1;
-/// The attribute's type code where configuration says nothing else: reserved for development (RFC 2042).
-pub const TYPE_CODE: u8 = 255;
+/// The attribute's type code where configuration says nothing else: unassigned, and without a meaning to any router that we
+/// know (`docs/attestation.md`).
+pub const TYPE_CODE: u8 = 213;
 /// Prefixes in the signed list, at most.
 pub const MAX_PREFIXES: usize = 32;
 /// Hops, at most.

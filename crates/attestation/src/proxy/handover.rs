@@ -17,8 +17,9 @@ use crate::leaf::Leaf;
 use crate::sign::{KeyPair, KeyRing};
 use crate::suite;
 
-/// The attribute that carries a grant; the same in all networks that grant.
-pub const HANDOVER: AttributeCode = AttributeCode(254);
+/// The attribute that carries a grant; the same in all networks that grant. Not 254, which is an internal attribute of BIRD's:
+/// it withdraws a route that comes with it.
+pub const HANDOVER: AttributeCode = AttributeCode(214);
 /// Keys of one neighbour that are held at once, since routes that came with an earlier one may still go out; and grants
 /// that are read in one session, since each costs a check.
 const MAX_GRANTS: usize = 4;

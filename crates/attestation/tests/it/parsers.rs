@@ -6,7 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test reads its count from the environment")]
 
 use crate::common::network::{Network, Random, p};
-use wayleave_attestation::chain::Attestation;
+use wayleave_attestation::chain::{Attestation, TYPE_CODE};
 use wayleave_attestation::grant::Grant;
 use wayleave_attestation::leaf::LeafView;
 use wayleave_attestation::pki::Signed;
@@ -90,7 +90,11 @@ fn no_octets_make_the_parser_of_updates_panic_and_nothing_malformed_goes_on() {
     let (value, _) = network.chain(&[p("192.0.2.0/24")], &[1, 2, 3], 9);
     let mut edit = Attributes::builder();
     edit.origin(Origin::Igp).as_path(AsPathBuf::from_sequence(&[Asn(3), Asn(2), Asn(1)]).as_path());
-    edit.ipv4_next_hop([192, 0, 2, 1].into()).set(AttributeCode(255), AttributeFlags::OPTIONAL_TRANSITIVE, &value);
+    edit.ipv4_next_hop([192, 0, 2, 1].into()).set(
+        AttributeCode(TYPE_CODE),
+        AttributeFlags::OPTIONAL_TRANSITIVE,
+        &value,
+    );
     let attributes = edit.finish();
     let prefixes = [p("192.0.2.0/24").into(), p("198.51.100.0/22").into()];
     let messages = encode_updates(Some(&attributes), &prefixes, &[], &params).expect("honest");

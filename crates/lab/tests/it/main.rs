@@ -2,6 +2,7 @@
 
 mod common;
 
+mod attribute_propagation;
 mod crate_graph;
 mod exchange;
 mod exchange_attacks;

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use wayleave_attestation::chain::TYPE_CODE;
 use wayleave_bgp::{AsPathBuf, AttributeCode, AttributeFlags, Attributes, Origin};
 use wayleave_core::{Asn, Prefix};
 use wayleave_lab::bird::Bird;
@@ -18,7 +19,7 @@ use wayleave_lab::tap::Tap;
 
 use crate::common::routers::{ROUTER_TIMEOUT, routers};
 
-const CODE: AttributeCode = AttributeCode(255);
+const CODE: AttributeCode = AttributeCode(TYPE_CODE);
 
 fn lan(host: u8) -> Ipv4Addr {
     Ipv4Addr::new(192, 0, 2, host)

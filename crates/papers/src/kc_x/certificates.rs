@@ -1,8 +1,8 @@
 //! What the messages of all paper suites share: the signed formula, bit vectors over ordered neighbour lists, and RSA origin
 //! keys (section III).
 //!
-//! The signed formula, `{N_0, ..., N_i; V_i; t_i^+}`, contains no prefix and no expiry: literally, one signature is valid for
-//! every prefix of its origin (threats F5).
+//! The signed formula, `{N_0, ..., N_i; V_i; t_i^+}`, contains no prefix: literally, one signature is valid for every prefix of
+//! its origin (threats F5). What KC-x signs has an [expiry](super::expiry) besides; the baselines have none.
 
 use std::collections::HashMap;
 
@@ -118,7 +118,7 @@ impl BitVector {
     }
 }
 
-/// What `R_i` signs: `N_0, ..., N_i; V_i; t_i^+`, each list preceded by its length.
+/// `N_0, ..., N_i; V_i; t_i^+`, each list preceded by its length.
 #[must_use]
 pub fn formula(path: &[Asn], vector: &BitVector, key: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(2 + 4 * path.len() + vector.wire_len() + 2 + key.len());

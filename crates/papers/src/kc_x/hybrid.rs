@@ -6,7 +6,7 @@
 //! An attestation on the wire:
 //!
 //! ```text
-//! hops (1) | hop 0 | ... | hop i | S (128) | granted: two primes (128), the tree's seed (16)
+//! hops (1) | expiry (4) | hop 0 | ... | hop i | S (128) | granted: two primes (128), the tree's seed (16)
 //! hop: V (2 + bits/8) | salt (1) | modulus of t^+ (128) | root of t^+ (8) | length (2) | HORS signature, or nothing
 //! ```
 
@@ -14,11 +14,12 @@ use std::collections::HashMap;
 
 use sha2::{Digest as _, Sha256};
 use wayleave_attestation::suite::SuiteId;
-use wayleave_core::Asn;
+use wayleave_core::{Asn, UnixTime};
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 
-use super::certificates::{BitVector, Certificates, MAX_HOPS, formula};
+use super::certificates::{BitVector, Certificates, MAX_HOPS};
+use super::expiry::{Expiry, expiring_formula};
 use super::hors::{HorsSignature, KC_MT, Tree, roots};
 use super::mt::SIGMA;
 use super::raw::{Block, MODULUS_LEN, Moduli, RawPrivate, RawPublic, full_domain_hash, xor};
@@ -75,6 +76,7 @@ impl HybridHop {
 /// The attestation of an UPDATE.
 #[derive(Clone, Debug)]
 struct Attestation {
+    expiry: Expiry,
     hops: Vec<HybridHop>,
     signature: Block,
     primes: Secret<MODULUS_LEN>,
@@ -83,7 +85,8 @@ struct Attestation {
 
 impl Attestation {
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (&count, mut rest) = bytes.split_first()?;
+        let (&count, rest) = bytes.split_first()?;
+        let (expiry, mut rest) = Expiry::decode(rest)?;
         let mut hops = Vec::with_capacity(usize::from(count));
         for _ in 0..count {
             let (vector, after) = BitVector::decode(rest)?;
@@ -98,11 +101,12 @@ impl Attestation {
         let (&signature, rest) = rest.split_first_chunk()?;
         let (&primes, rest) = rest.split_first_chunk()?;
         let (primes, seed) = (Secret::new(primes), Secret::new(rest.try_into().ok()?));
-        (count > 0).then_some(Self { hops, signature, primes, seed })
+        (count > 0).then_some(Self { expiry, hops, signature, primes, seed })
     }
 
     fn encode(&self) -> Vec<u8> {
         let mut out = vec![u8::try_from(self.hops.len()).expect("at most MAX_HOPS")];
+        out.extend_from_slice(&self.expiry.octets());
         for hop in &self.hops {
             hop.vector.encode(&mut out);
             out.push(hop.salt);
@@ -118,10 +122,10 @@ impl Attestation {
 }
 
 /// What each hop signs: a hash of all messages and keys so far.
-fn statements(path: &[Asn], hops: &[HybridHop]) -> Vec<[u8; 32]> {
+fn statements(expiry: Expiry, path: &[Asn], hops: &[HybridHop]) -> Vec<[u8; 32]> {
     let mut so_far = [0; 32];
     let statements = hops.iter().enumerate().map(|(index, hop)| {
-        let message = formula(&path[..=index], &hop.vector, &hop.key());
+        let message = expiring_formula(expiry, &path[..=index], &hop.vector, &hop.key());
         so_far = Sha256::new().chain_update(so_far).chain_update([hop.salt]).chain_update(message).finalize().into();
         so_far
     });
@@ -148,6 +152,7 @@ struct GrantedPairs {
 /// The hybrid with the keys of every AS.
 pub struct KcHybrid {
     mix: Mix,
+    now: UnixTime,
     mmo: Mmo,
     certificates: Certificates,
     seed: Secret<32>,
@@ -162,6 +167,7 @@ impl KcHybrid {
     pub fn new(seed: &Secret<32>, mix: Mix) -> Self {
         Self {
             mix,
+            now: UnixTime::default(),
             mmo: Mmo::default(),
             certificates: Certificates::new(seed),
             seed: seed.clone(),
@@ -236,6 +242,7 @@ impl KcHybrid {
     /// Signs the last hop with RSA, which adds to the aggregate.
     fn sign_rsa(
         &mut self,
+        expiry: Expiry,
         path: &[Asn],
         hops: &mut [HybridHop],
         received: Option<&Attestation>,
@@ -246,7 +253,7 @@ impl KcHybrid {
             Some(received) => self.granted_pair(received)?,
         };
         loop {
-            let statement = *statements(path, hops).last().ok_or(SchemeError::Malformed)?;
+            let statement = *statements(expiry, path, hops).last().ok_or(SchemeError::Malformed)?;
             if let Some(signature) = signer.apply(&xor(&before, &number(&statement))) {
                 return Ok(signature);
             }
@@ -266,6 +273,10 @@ impl Scheme for KcHybrid {
         path.iter().for_each(|asn| self.issue(*asn));
     }
 
+    fn set_time(&mut self, now: UnixTime) {
+        self.now = now;
+    }
+
     fn attest(&mut self, announcement: &Announcement, received: &[u8], to: Asn) -> Result<Vec<u8>, SchemeError> {
         let path = &announcement.path;
         let (&origin, &last) = path.first().zip(path.last()).ok_or(SchemeError::Malformed)?;
@@ -276,6 +287,8 @@ impl Scheme for KcHybrid {
             let received = Attestation::decode(received).filter(|received| received.hops.len() + 1 == path.len());
             Some(received.filter(|_| path.len() <= MAX_HOPS).ok_or(SchemeError::Malformed)?)
         };
+        let origination = || Expiry::of_route_announced_at(self.now);
+        let expiry = received.as_ref().map_or_else(origination, |received| received.expiry);
         let vector = self.certificates.export(path, to);
         let issued = self.grant(last);
         let (primes, seed) = (issued.pair.encode(), issued.seed.clone());
@@ -285,26 +298,30 @@ impl Scheme for KcHybrid {
         hops.push(hop);
         let signature = match &received {
             Some(received) if self.mix.is_tree(path) => {
-                let statement = *statements(path, &hops).last().ok_or(SchemeError::Malformed)?;
+                let statement = *statements(expiry, path, &hops).last().ok_or(SchemeError::Malformed)?;
                 let mut hors = Vec::with_capacity(320);
                 self.granted_tree(received)?.sign(&digest(&statement), &mut hors);
                 hops.last_mut().ok_or(SchemeError::Malformed)?.hors = hors;
                 received.signature
             }
-            received => self.sign_rsa(path, &mut hops, received.as_ref())?,
+            received => self.sign_rsa(expiry, path, &mut hops, received.as_ref())?,
         };
-        Ok(Attestation { hops, signature, primes, seed }.encode())
+        Ok(Attestation { expiry, hops, signature, primes, seed }.encode())
     }
 
     fn verify(&self, announcement: &Announcement, attestation: &[u8], by: Asn) -> bool {
         let path = &announcement.path;
-        let Some(Attestation { hops, mut signature, .. }) = Attestation::decode(attestation) else { return false };
-        if hops.len() != path.len() || !vectors_allow(&self.certificates, path, hops.iter().map(|hop| &hop.vector), by)
+        let Some(Attestation { expiry, hops, mut signature, .. }) = Attestation::decode(attestation) else {
+            return false;
+        };
+        if expiry.has_passed(self.now)
+            || hops.len() != path.len()
+            || !vectors_allow(&self.certificates, path, hops.iter().map(|hop| &hop.vector), by)
         {
             return false;
         }
         let Some(origin) = self.certificates.origin(path[0]) else { return false };
-        let statements = statements(path, &hops);
+        let statements = statements(expiry, path, &hops);
         let (mut claims, mut expected) = (Vec::new(), Vec::new());
         for index in (1..hops.len()).rev() {
             let (hop, before, statement) = (&hops[index], &hops[index - 1], &statements[index]);

@@ -3,9 +3,8 @@
 //! `H(x) = E_k(x) xor x` of one block with a constant key `k`. The paper gives no widths. docs/departures.md derives from its
 //! sizes that private values have 16 bytes and inner nodes 8, so that two nodes are one block.
 
-use aes::Aes128Enc;
-use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use sha2::{Digest as _, Sha256};
+use wayleave_crypto::lanes::Aes128;
 
 /// A private value, which a signature discloses.
 pub type Value = [u8; 16];
@@ -19,12 +18,15 @@ pub type Digest = [u8; 16];
 /// The constant key: the fraction of pi, a nothing-up-my-sleeve number.
 const FIRST_KEY: [u8; 16] = 0x243f_6a88_85a3_08d3_1319_8a2e_0370_7344_u128.to_be_bytes();
 
+/// Blocks that are kept to be added to their encryptions.
+const CHUNK: usize = 16;
+
 /// The hash with its expanded key.
-pub struct Mmo(Aes128Enc);
+pub struct Mmo(Aes128);
 
 impl Default for Mmo {
     fn default() -> Self {
-        Self(Aes128Enc::new(Array::cast_from_core(&FIRST_KEY)))
+        Self(Aes128::new(&FIRST_KEY))
     }
 }
 
@@ -33,19 +35,26 @@ impl Mmo {
     #[must_use]
     pub fn of_epoch(epoch: u32) -> Self {
         let key = (u128::from_be_bytes(FIRST_KEY) ^ u128::from(epoch)).to_be_bytes();
-        Self(Aes128Enc::new(Array::cast_from_core(&key)))
+        Self(Aes128::new(&key))
     }
 
     /// Replaces each block by its hash.
     pub fn hash_blocks(&self, blocks: &mut [[u8; 16]]) {
-        for some in blocks.chunks_mut(8) {
-            let mut plain = [[0; 16]; 8];
-            plain[..some.len()].copy_from_slice(some);
-            self.0.encrypt_blocks(Array::cast_slice_from_core_mut(some));
-            for (block, plain) in some.iter_mut().zip(plain) {
-                *block = (u128::from_ne_bytes(*block) ^ u128::from_ne_bytes(plain)).to_ne_bytes();
+        let add = |blocks: &mut [[u8; 16]], plain: &[[u8; 16]]| {
+            for (block, plain) in blocks.iter_mut().zip(plain) {
+                *block = (u128::from_ne_bytes(*block) ^ u128::from_ne_bytes(*plain)).to_ne_bytes();
             }
+        };
+        let (chunks, rest) = blocks.as_chunks_mut::<CHUNK>();
+        for chunk in chunks {
+            let plain = *chunk;
+            self.0.encrypt(chunk);
+            add(chunk, &plain);
         }
+        let mut plain = [[0; 16]; CHUNK];
+        plain[..rest.len()].copy_from_slice(rest);
+        self.0.encrypt(rest);
+        add(rest, &plain);
     }
 
     /// The leaf over each private value.
@@ -91,7 +100,7 @@ pub fn values(seed: &[u8; 16], first: u64, out: &mut [Value]) {
     for (value, number) in out.iter_mut().zip(first..) {
         *value = u128::from(number).to_be_bytes();
     }
-    Aes128Enc::new(Array::cast_from_core(seed)).encrypt_blocks(Array::cast_slice_from_core_mut(out));
+    Aes128::new(seed).encrypt(out);
 }
 
 /// Private values, wiped when dropped.
@@ -108,7 +117,8 @@ impl Drop for Values {
 
 #[cfg(test)]
 mod tests {
-    use aes::Block;
+    use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
+    use aes::{Aes128Enc, Block};
 
     use super::*;
 

@@ -2,6 +2,7 @@
 //! `tests/it/attacks_trees.rs` exploit.
 
 pub mod certificates;
+pub mod expiry;
 pub mod hors;
 pub mod hybrid;
 pub mod mmo;

@@ -3,7 +3,7 @@
 //! An attestation on the wire:
 //!
 //! ```text
-//! hops (1) | hop 0 | ... | hop i | t_i^- (16)
+//! hops (1) | expiry (4) | hop 0 | ... | hop i | t_i^- (16)
 //! hop 0: V (2 + bits/8) | t_0^+ (8) | RSA signature (128)
 //! hop i: V (2 + bits/8) | t_i^+ (8) | serial of t_{i-1} (2) | length (2) | HORS signature (213 bytes on average with
 //!        the serial, as the paper counts)
@@ -13,11 +13,12 @@ use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
 
 use wayleave_attestation::suite::SuiteId;
-use wayleave_core::Asn;
+use wayleave_core::{Asn, UnixTime};
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 
-use super::certificates::{BitVector, Certificates, MAX_HOPS, formula, write_formula};
+use super::certificates::{BitVector, Certificates, MAX_HOPS};
+use super::expiry::{Expiry, expiring_formula, write_expiring_formula};
 use super::hors::{HorsSignature, KC_MT, Tree, roots};
 use super::origin::{OriginStatement, VerifiedStatements};
 use super::raw::{Block, Exponent};
@@ -59,6 +60,8 @@ pub enum Signature {
 /// The attestation of an UPDATE.
 #[derive(Clone, Debug)]
 pub struct Attestation {
+    /// When the route expires, signed by every hop.
+    pub expiry: Expiry,
     /// One for each AS of the path, the origin first.
     pub hops: Vec<TreeHop>,
     /// t_i^-.
@@ -67,15 +70,15 @@ pub struct Attestation {
 
 /// The hash of what hop `index` of `path` signs.
 #[must_use]
-pub fn digest(path: &[Asn], index: usize, vector: &BitVector, key: &Node) -> Digest {
-    message(&formula(&path[..=index], vector, key))
+pub fn digest(expiry: Expiry, path: &[Asn], index: usize, vector: &BitVector, key: &Node) -> Digest {
+    message(&expiring_formula(expiry, &path[..=index], vector, key))
 }
 
 impl Attestation {
     /// Decodes the wire form; `None` if it is malformed or something follows it.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let AttestationView { hops, granted } = AttestationView::decode(bytes)?;
+        let AttestationView { expiry, hops, granted } = AttestationView::decode(bytes)?;
         let owned = |hop: HopView<'_>| TreeHop {
             vector: hop.vector,
             key: hop.key,
@@ -84,7 +87,7 @@ impl Attestation {
                 SignatureView::Granted { serial, hors } => Signature::Granted { serial, hors: hors.to_vec() },
             },
         };
-        Some(Self { hops: hops.into_iter().map(owned).collect(), granted: Secret::new(*granted) })
+        Some(Self { expiry, hops: hops.into_iter().map(owned).collect(), granted: Secret::new(*granted) })
     }
 
     /// The wire form.
@@ -95,6 +98,7 @@ impl Attestation {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(192 + 256 * self.hops.len());
         out.push(u8::try_from(self.hops.len()).expect("at most MAX_HOPS"));
+        out.extend_from_slice(&self.expiry.octets());
         self.hops.iter().for_each(|hop| hop.encode(&mut out));
         out.extend_from_slice(self.granted.expose());
         out
@@ -103,6 +107,7 @@ impl Attestation {
 
 /// An attestation borrowed from a message.
 struct AttestationView<'a> {
+    expiry: Expiry,
     hops: Vec<HopView<'a>>,
     granted: &'a Seed,
 }
@@ -120,7 +125,8 @@ enum SignatureView<'a> {
 
 impl<'a> AttestationView<'a> {
     fn decode(bytes: &'a [u8]) -> Option<Self> {
-        let (&count, mut rest) = bytes.split_first()?;
+        let (&count, rest) = bytes.split_first()?;
+        let (expiry, mut rest) = Expiry::decode(rest)?;
         let mut hops = Vec::with_capacity(usize::from(count));
         for index in 0..count {
             let (vector, after) = BitVector::decode(rest)?;
@@ -138,13 +144,25 @@ impl<'a> AttestationView<'a> {
             rest = after;
         }
         let granted = rest.try_into().ok()?;
-        (count > 0).then_some(Self { hops, granted })
+        (count > 0).then_some(Self { expiry, hops, granted })
     }
 }
 
-/// The number of hops, and t^+ and t^- of the last: all that the next signer needs.
-fn last_granted(bytes: &[u8]) -> Option<(usize, &Node, &Seed)> {
-    let (&count, mut rest) = bytes.split_first()?;
+/// All that the next signer needs of a received attestation.
+struct LastGranted<'a> {
+    expiry: Expiry,
+    count: usize,
+    /// The hops as they came.
+    hops: &'a [u8],
+    /// t^+ and t^- of the last hop.
+    key: &'a Node,
+    seed: &'a Seed,
+}
+
+fn last_granted(bytes: &[u8]) -> Option<LastGranted<'_>> {
+    let (&count, rest) = bytes.split_first()?;
+    let (expiry, hops) = Expiry::decode(rest)?;
+    let mut rest = hops;
     let mut last = None;
     for index in 0..count {
         let (bits, after) = rest.split_first_chunk()?;
@@ -156,7 +174,8 @@ fn last_granted(bytes: &[u8]) -> Option<(usize, &Node, &Seed)> {
         };
         (last, rest) = (Some(key), after.split_at_checked(len)?.1);
     }
-    Some((usize::from(count), last?, rest.try_into().ok()?))
+    let (hops, seed) = (&hops[..hops.len() - rest.len()], rest.try_into().ok()?);
+    Some(LastGranted { expiry, count: usize::from(count), hops, key: last?, seed })
 }
 
 impl TreeHop {
@@ -200,6 +219,7 @@ struct ReceivedTree {
 
 /// KC-MT with the keys of every AS.
 pub struct KcMt {
+    now: UnixTime,
     certificates: Certificates,
     mmo: Mmo,
     seed: Secret<32>,
@@ -208,8 +228,8 @@ pub struct KcMt {
     said: HashMap<Asn, (Vec<u8>, Block)>,
     /// By holder and issuer: one tree for each neighbour, as the paper counts memory.
     held: HashMap<(Asn, Asn), ReceivedTree>,
-    /// The origins' statements `{N_0; V_0; t_0^+}` that need not be verified again.
-    statements: VerifiedStatements<(BitVector, Node, Block)>,
+    /// The origins' statements `{E; N_0; V_0; t_0^+}` that need not be verified again.
+    statements: VerifiedStatements<(Expiry, BitVector, Node, Block)>,
 }
 
 impl KcMt {
@@ -222,6 +242,7 @@ impl KcMt {
     #[must_use]
     pub fn with_exponent(seed: &Secret<32>, statement: OriginStatement, exponent: Exponent) -> Self {
         Self {
+            now: UnixTime::default(),
             certificates: Certificates::new(seed).with_exponent(exponent),
             mmo: Mmo::default(),
             seed: seed.clone(),
@@ -317,17 +338,18 @@ impl KcMt {
         signature
     }
 
-    fn origin_says(&self, origin: Asn, hop: &HopView<'_>) -> bool {
+    fn origin_says(&self, origin: Asn, expiry: Expiry, hop: &HopView<'_>) -> bool {
         let SignatureView::Origin(signature) = hop.signature else { return false };
-        let said = |(vector, key, before): &(BitVector, Node, Block)| {
-            (vector, key, before) == (&hop.vector, &hop.key, signature)
+        let said = |(until, vector, key, before): &(Expiry, BitVector, Node, Block)| {
+            (until, vector, key, before) == (&expiry, &hop.vector, &hop.key, signature)
         };
         if self.statements.contains(origin, said) {
             return true;
         }
-        let holds = self.certificates.verify_origin(origin, &formula(&[origin], &hop.vector, &hop.key), signature);
+        let statement = expiring_formula(expiry, &[origin], &hop.vector, &hop.key);
+        let holds = self.certificates.verify_origin(origin, &statement, signature);
         if holds {
-            self.statements.add(origin, (hop.vector.clone(), hop.key, *signature));
+            self.statements.add(origin, (expiry, hop.vector.clone(), hop.key, *signature));
         }
         holds
     }
@@ -345,6 +367,10 @@ impl Scheme for KcMt {
         }
     }
 
+    fn set_time(&mut self, now: UnixTime) {
+        self.now = now;
+    }
+
     fn attest(&mut self, announcement: &Announcement, received: &[u8], to: Asn) -> Result<Vec<u8>, SchemeError> {
         let path = &announcement.path;
         let (&origin, &last) = path.first().zip(path.last()).ok_or(SchemeError::Malformed)?;
@@ -355,22 +381,24 @@ impl Scheme for KcMt {
         let before = if path.len() == 1 {
             None
         } else {
-            let before = last_granted(received).filter(|(hops, ..)| hops + 1 == path.len());
+            let before = last_granted(received).filter(|before| before.count + 1 == path.len());
             Some(before.ok_or(SchemeError::Malformed)?)
         };
+        let expiry = before.as_ref().map_or_else(|| Expiry::of_route_announced_at(self.now), |before| before.expiry);
         let (granted, key) = self.grant(last);
         let signature = match &before {
-            None => Signature::Origin(Box::new(self.say(origin, formula(path, &vector, &key)))),
-            Some((_, theirs, seed)) => {
-                let digest = digest(path, path.len() - 1, &vector, &key);
+            None => Signature::Origin(Box::new(self.say(origin, expiring_formula(expiry, path, &vector, &key)))),
+            Some(before) => {
+                let digest = digest(expiry, path, path.len() - 1, &vector, &key);
                 let issuer = path[path.len() - 2];
-                self.sign_with(last, issuer, seed, theirs, &digest).ok_or(SchemeError::Malformed)?
+                self.sign_with(last, issuer, before.seed, before.key, &digest).ok_or(SchemeError::Malformed)?
             }
         };
         // The hops before are copied unchanged.
-        let hops = if before.is_some() { &received[1..received.len() - size_of::<Seed>()] } else { &[] };
+        let hops = before.map_or(&[][..], |before| before.hops);
         let mut out = Vec::with_capacity(hops.len() + vector.wire_len() + 360);
         out.push(u8::try_from(path.len()).expect("at most MAX_HOPS"));
+        out.extend_from_slice(&expiry.octets());
         out.extend_from_slice(hops);
         TreeHop { vector, key, signature }.encode(&mut out);
         out.extend_from_slice(granted.expose());
@@ -392,14 +420,15 @@ impl Scheme for KcMt {
         let mut signed = Vec::with_capacity(128);
         let (mut claims, mut expected) = (Vec::with_capacity(4 * burst.len()), Vec::with_capacity(4 * burst.len()));
         for (number, ((announcement, _), attestation)) in burst.iter().zip(&decoded).enumerate() {
-            let Some(AttestationView { hops, .. }) = attestation else { continue };
+            let Some(AttestationView { expiry, hops, .. }) = attestation else { continue };
             let path = &announcement.path;
-            verdicts[number] = vectors_allow(&self.certificates, path, hops.iter().map(|hop| &hop.vector), by)
-                && self.origin_says(path[0], &hops[0]);
+            verdicts[number] = !expiry.has_passed(self.now)
+                && vectors_allow(&self.certificates, path, hops.iter().map(|hop| &hop.vector), by)
+                && self.origin_says(path[0], *expiry, &hops[0]);
             for (index, hop) in hops.iter().enumerate().skip(1).filter(|_| verdicts[number]) {
                 let SignatureView::Granted { hors, .. } = hop.signature else { continue };
                 signed.clear();
-                write_formula(&mut signed, &path[..=index], &hop.vector, &hop.key);
+                write_expiring_formula(&mut signed, *expiry, &path[..=index], &hop.vector, &hop.key);
                 match HorsSignature::new(KC_MT, &message(&signed), hors) {
                     Some(claimed) => {
                         claims.push(claimed);
@@ -474,7 +503,7 @@ mod tests {
         // The last 16 octets are t_3^-, which is for the receiver alone; each signature's serial only names a tree.
         let serials: Vec<usize> = {
             let decoded = Attestation::decode(&attestation).expect("honest");
-            let mut at = 1;
+            let mut at = 1 + Expiry::LEN;
             decoded
                 .hops
                 .iter()

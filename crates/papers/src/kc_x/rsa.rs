@@ -6,7 +6,7 @@
 //! An attestation on the wire:
 //!
 //! ```text
-//! hops (1) | hop 0 | ... | hop i | S_i (128) | t_i^- (128: two primes)
+//! hops (1) | expiry (4) | hop 0 | ... | hop i | S_i (128) | t_i^- (128: two primes)
 //! hop: V (2 + bits/8, padded) | salt (1) | modulus of t^+ (128)
 //! ```
 
@@ -15,11 +15,12 @@ use std::collections::HashMap;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use wayleave_attestation::suite::SuiteId;
-use wayleave_core::Asn;
+use wayleave_core::{Asn, UnixTime};
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Secret;
 
-use super::certificates::{BitVector, Certificates, MAX_HOPS, formula};
+use super::certificates::{BitVector, Certificates, MAX_HOPS};
+use super::expiry::{Expiry, expiring_formula};
 use super::raw::{Block, MODULUS_LEN, Moduli, RawPrivate, RawPublic, full_domain_hash, xor};
 use crate::scheme::{Announcement, Scheme, SchemeError};
 
@@ -58,6 +59,8 @@ pub struct RsaHop {
 /// The attestation of an UPDATE.
 #[derive(Clone, Debug)]
 pub struct Attestation {
+    /// When the route expires, signed by every hop.
+    pub expiry: Expiry,
     /// One for each AS of the path, the origin first.
     pub hops: Vec<RsaHop>,
     /// S_i, the aggregate of all signatures.
@@ -75,15 +78,26 @@ pub struct Sizes {
     pub moduli: usize,
     /// Bit vectors, salts and the count of hops.
     pub vectors: usize,
+    /// The expiry, which the paper does not count.
+    pub expiry: usize,
     /// The private key handed to the next hop.
     pub granted: usize,
+}
+
+/// What a hop continues.
+#[derive(Clone, Copy, Debug)]
+pub enum Previous<'a> {
+    /// Nothing: it is the origin's, whose route expires then.
+    Origination(Expiry),
+    Received(&'a Attestation),
 }
 
 impl Attestation {
     /// Decodes the wire form; `None` if it is malformed or something follows it.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (&count, mut rest) = bytes.split_first()?;
+        let (&count, rest) = bytes.split_first()?;
+        let (expiry, mut rest) = Expiry::decode(rest)?;
         let mut hops = Vec::with_capacity(usize::from(count));
         for _ in 0..count {
             let (vector, after) = BitVector::decode(rest)?;
@@ -94,7 +108,7 @@ impl Attestation {
         }
         let (&signature, rest) = rest.split_first_chunk()?;
         let granted = Secret::new(rest.try_into().ok()?);
-        (count > 0).then_some(Self { hops, signature, granted })
+        (count > 0).then_some(Self { expiry, hops, signature, granted })
     }
 
     /// The wire form.
@@ -104,6 +118,7 @@ impl Attestation {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![u8::try_from(self.hops.len()).expect("at most MAX_HOPS")];
+        out.extend_from_slice(&self.expiry.octets());
         for hop in &self.hops {
             hop.vector.encode(&mut out);
             out.push(hop.salt);
@@ -118,28 +133,36 @@ impl Attestation {
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         let vectors = 1 + self.hops.iter().map(|hop| hop.vector.wire_len() + 1).sum::<usize>();
-        Sizes { signature: MODULUS_LEN, moduli: MODULUS_LEN * self.hops.len(), vectors, granted: MODULUS_LEN }
+        Sizes {
+            signature: MODULUS_LEN,
+            moduli: MODULUS_LEN * self.hops.len(),
+            vectors,
+            expiry: Expiry::LEN,
+            granted: MODULUS_LEN,
+        }
     }
 
     /// The attestation of `path`, whose last AS grants `next` and signs with `signer`: K_0^- at the origin, else the key
-    /// t_{i-1}^- received with `received`. `None` if the path would be too long.
+    /// t_{i-1}^- received with what it continues. `None` if the path would be too long.
     #[must_use]
     pub fn extend(
         mode: Mode,
-        received: Option<&Self>,
+        previous: Previous<'_>,
         path: &[Asn],
         vector: BitVector,
         next: &RawPrivate,
         signer: &RawPrivate,
     ) -> Option<Self> {
-        let mut hops = received.map_or_else(Vec::new, |before| before.hops.clone());
+        let (expiry, mut hops, before) = match previous {
+            Previous::Origination(expiry) => (expiry, Vec::new(), [0; MODULUS_LEN]),
+            Previous::Received(Self { expiry, hops, signature, .. }) => (*expiry, hops.clone(), *signature),
+        };
         if hops.len() + 1 != path.len() || path.len() > MAX_HOPS {
             return None;
         }
-        let before = received.map_or([0; MODULUS_LEN], |before| before.signature);
         hops.push(RsaHop { vector, salt: 0, key: next.public().modulus() });
         let signature = loop {
-            let hashes = hashes(mode, path, &hops);
+            let hashes = hashes(mode, expiry, path, &hops);
             let number = xor(&before, hashes.last().expect("a hop was pushed"));
             if let Some(signature) = signer.apply(&number) {
                 break signature;
@@ -150,20 +173,21 @@ impl Attestation {
             let last = hops.last_mut().expect("a hop was pushed");
             last.salt = last.salt.checked_add(1)?;
         };
-        Some(Self { hops, signature, granted: next.encode() })
+        Some(Self { expiry, hops, signature, granted: next.encode() })
     }
 
     /// The paper's steps 1 to 5: removes the signatures from the last to the first, which K_0^+ must verify. Each AS of the
-    /// path must be in the vector of the one before it.
+    /// path must be in the vector of the one before it, and the route must not have expired.
     #[must_use]
-    pub fn verify(&self, mode: Mode, certificates: &Certificates, path: &[Asn], by: Asn) -> bool {
-        if self.hops.len() != path.len()
+    pub fn verify(&self, mode: Mode, certificates: &Certificates, path: &[Asn], by: Asn, now: UnixTime) -> bool {
+        if self.expiry.has_passed(now)
+            || self.hops.len() != path.len()
             || !vectors_allow(certificates, path, self.hops.iter().map(|hop| &hop.vector), by)
         {
             return false;
         }
         let Some(origin) = certificates.origin(path[0]) else { return false };
-        let hashes = hashes(mode, path, &self.hops);
+        let hashes = hashes(mode, self.expiry, path, &self.hops);
         let mut signature = self.signature;
         for (index, hash) in hashes.iter().enumerate().skip(1).rev() {
             let Ok(key) = RawPublic::new(&self.hops[index - 1].key, mode.moduli()) else { return false };
@@ -186,9 +210,10 @@ pub(crate) fn vectors_allow<'a>(
 }
 
 /// The number to which each hop's message is mapped.
-fn hashes(mode: Mode, path: &[Asn], hops: &[RsaHop]) -> Vec<Block> {
+fn hashes(mode: Mode, expiry: Expiry, path: &[Asn], hops: &[RsaHop]) -> Vec<Block> {
     let mut so_far = [0; 32];
-    let messages = hops.iter().enumerate().map(|(i, hop)| (hop, formula(&path[..=i], &hop.vector, &hop.key)));
+    let message = |i: usize, hop: &RsaHop| expiring_formula(expiry, &path[..=i], &hop.vector, &hop.key);
+    let messages = hops.iter().enumerate().map(|(i, hop)| (hop, message(i, hop)));
     messages
         .map(|(hop, message)| match mode {
             Mode::Literal => low_hash(&message),
@@ -211,6 +236,7 @@ fn low_hash(message: &[u8]) -> Block {
 /// KC-RSA with the keys of every AS.
 pub struct KcRsa {
     mode: Mode,
+    now: UnixTime,
     certificates: Certificates,
     seed: Secret<32>,
     /// t_i, made ahead.
@@ -226,7 +252,14 @@ impl KcRsa {
     #[must_use]
     pub fn new(seed: &Secret<32>, mode: Mode) -> Self {
         let certificates = Certificates::with_moduli(seed, mode.moduli());
-        Self { mode, certificates, seed: seed.clone(), pairs: HashMap::new(), granted: HashMap::new() }
+        Self {
+            mode,
+            now: UnixTime::default(),
+            certificates,
+            seed: seed.clone(),
+            pairs: HashMap::new(),
+            granted: HashMap::new(),
+        }
     }
 
     /// Neighbour lists and origin keys.
@@ -279,6 +312,10 @@ impl Scheme for KcRsa {
         }
     }
 
+    fn set_time(&mut self, now: UnixTime) {
+        self.now = now;
+    }
+
     fn attest(&mut self, announcement: &Announcement, received: &[u8], to: Asn) -> Result<Vec<u8>, SchemeError> {
         let path = &announcement.path;
         let (&origin, &last) = path.first().zip(path.last()).ok_or(SchemeError::Malformed)?;
@@ -297,13 +334,16 @@ impl Scheme for KcRsa {
             None => self.certificates.origin(origin).expect("made above"),
             Some(received) => &self.granted[&received.hops[received.hops.len() - 1].key],
         };
-        let attestation = Attestation::extend(self.mode, received.as_ref(), path, vector, next, signer);
+        let origination = Previous::Origination(Expiry::of_route_announced_at(self.now));
+        let previous = received.as_ref().map_or(origination, Previous::Received);
+        let attestation = Attestation::extend(self.mode, previous, path, vector, next, signer);
         Ok(attestation.ok_or(SchemeError::Malformed)?.encode())
     }
 
     fn verify(&self, announcement: &Announcement, attestation: &[u8], by: Asn) -> bool {
-        Attestation::decode(attestation)
-            .is_some_and(|attestation| attestation.verify(self.mode, &self.certificates, &announcement.path, by))
+        Attestation::decode(attestation).is_some_and(|attestation| {
+            attestation.verify(self.mode, &self.certificates, &announcement.path, by, self.now)
+        })
     }
 
     fn signature_bytes(&self, attestation: &[u8]) -> usize {

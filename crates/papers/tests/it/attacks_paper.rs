@@ -5,7 +5,7 @@ use wayleave_core::Asn;
 use wayleave_crypto::secret::Secret;
 use wayleave_papers::kc_x::certificates::{BitVector, Certificates};
 use wayleave_papers::kc_x::raw::{Moduli, RawPrivate};
-use wayleave_papers::kc_x::rsa::{Attestation, KcRsa, Mode};
+use wayleave_papers::kc_x::rsa::{Attestation, KcRsa, Mode, Previous};
 use wayleave_papers::scheme::Scheme;
 
 use crate::paths::{announcement, chain};
@@ -13,7 +13,7 @@ use crate::paths::{announcement, chain};
 /// AS 1 is the origin, AS 2 its neighbour with the next hops 3 and 4; AS 3 and AS 4 also meet at AS 5, and AS 3 has a
 /// neighbour 9 far away.
 fn scheme(mode: Mode) -> KcRsa {
-    let mut scheme = KcRsa::new(&Secret::new([1; 32]), mode);
+    let mut scheme = KcRsa::new(&Secret::new([2; 32]), mode);
     for (a, b) in [(1, 2), (2, 3), (2, 4), (3, 4), (3, 5), (4, 5), (3, 9), (4, 7), (7, 8), (8, 9), (9, 10)] {
         scheme.certificates_mut().connect(Asn(a), Asn(b));
     }
@@ -44,7 +44,7 @@ fn forge(
 ) -> Attestation {
     let ases: Vec<Asn> = path.iter().map(|n| Asn(*n)).collect();
     let vector = naming(scheme.certificates(), *path.last().expect("not empty"), to);
-    Attestation::extend(mode, Some(received), &ases, vector, &own_pair(mode), leaked).expect("signs")
+    Attestation::extend(mode, Previous::Received(received), &ases, vector, &own_pair(mode), leaked).expect("signs")
 }
 
 #[test]
@@ -88,7 +88,8 @@ fn a_leaked_key_claims_a_shorter_path() {
     // Only neighbour lists prevent a direct link: AS 2 and AS 9 are not neighbours.
     let vector = BitVector::zeros(8);
     let path = [Asn(1), Asn(2), Asn(9)];
-    let direct = Attestation::extend(mode, Some(&early), &path, vector, &own_pair(mode), &leaked).expect("signs");
+    let direct =
+        Attestation::extend(mode, Previous::Received(&early), &path, vector, &own_pair(mode), &leaked).expect("signs");
     assert!(!scheme.verify(&announcement(&["192.0.2.0/24"], &[1, 2, 9]), &direct.encode(), Asn(10)));
 }
 
@@ -97,7 +98,7 @@ fn one_signature_serves_every_prefix() {
     let mut scheme = scheme(Mode::FullDomain);
     let path = [1, 2, 3];
     let received = chain(&mut scheme, &["192.0.2.0/24"], &path, 5);
-    // The formulas contain neither prefix nor time: a signature can be pasted into any other UPDATE, for ever.
+    // The formulas contain no prefix: until it expires, a signature can be pasted into any other UPDATE.
     assert!(scheme.verify(&announcement(&["203.0.113.0/24"], &path), &received, Asn(5)));
     assert!(scheme.verify(&announcement(&["192.0.2.128/25"], &path), &received, Asn(5)));
 }

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use wayleave_core::Asn;
+use wayleave_core::{Asn, UnixTime};
 use wayleave_crypto::secret::Secret;
 use wayleave_papers::kc_x::certificates::BitVector;
+use wayleave_papers::kc_x::expiry::Expiry;
 use wayleave_papers::kc_x::hors::{KC_MT, Tree};
 use wayleave_papers::kc_x::mmo::{Mmo, Node, Value, cut, join};
 use wayleave_papers::kc_x::mt::{Attestation, KcMt, SIGMA, Signature, TreeHop, digest};
@@ -15,6 +16,11 @@ use crate::paths::{announcement, chain};
 
 fn scheme() -> KcMt {
     KcMt::new(&Secret::new([4; 32]), OriginStatement::EachTime)
+}
+
+/// The expiry of every route here: the schemes' clock is at its beginning.
+fn expiry() -> Expiry {
+    Expiry::of_route_announced_at(UnixTime::default())
 }
 
 /// The attestation that AS `to` receives over `path`.
@@ -29,7 +35,7 @@ fn forge_hop(scheme: &mut KcMt, path: &[u32], to: u32, seed: &[u8; 16], grants: 
     let mmo = Mmo::default();
     let key = Tree::new(&mmo, KC_MT, grants).root();
     let mut hors = Vec::new();
-    Tree::new(&mmo, KC_MT, seed).sign(&digest(&path, path.len() - 1, &vector, &key), &mut hors);
+    Tree::new(&mmo, KC_MT, seed).sign(&digest(expiry(), &path, path.len() - 1, &vector, &key), &mut hors);
     TreeHop { vector, key, signature: Signature::Granted { serial: 0, hors } }
 }
 
@@ -42,7 +48,7 @@ fn a_sibling_forges_as_its_sibling() {
     let forged = forge_hop(&mut scheme, &[1, 2, 4], 5, heard_by_3.granted.expose(), &[9; 16]);
     let mut hops = heard_by_3.hops.clone();
     hops.push(forged);
-    let attestation = Attestation { hops, granted: Secret::new([9; 16]) }.encode();
+    let attestation = Attestation { expiry: expiry(), hops, granted: Secret::new([9; 16]) }.encode();
     assert!(scheme.verify(&announcement(&["192.0.2.0/24"], &[1, 2, 4]), &attestation, Asn(5)));
 }
 
@@ -59,7 +65,7 @@ fn who_holds_a_leaked_key_shortens_the_path() {
     hops.push(forge_hop(&mut scheme, &[1, 5], 6, leaked.granted.expose(), &[8; 16]));
     hops.push(forge_hop(&mut scheme, &[1, 5, 6], 7, &[8; 16], &[9; 16]));
     assert!(hops.len() < real.hops.len() + 1);
-    let attestation = Attestation { hops, granted: Secret::new([9; 16]) }.encode();
+    let attestation = Attestation { expiry: expiry(), hops, granted: Secret::new([9; 16]) }.encode();
     assert!(scheme.verify(&announcement(&["192.0.2.0/24"], &[1, 5, 6]), &attestation, Asn(7)));
 }
 
@@ -142,7 +148,7 @@ fn grind(signatures: u32, most: u64) -> Option<u64> {
         assert!(origin.as_ref().is_none_or(|before: &TreeHop| before.key == heard.hops[0].key), "still one tree");
         let Signature::Granted { hors, .. } = &heard.hops[1].signature else { panic!("2 is not the origin") };
         let path = [Asn(1), Asn(2)];
-        observed.learn(&KC_MT.chosen(&digest(&path, 1, &heard.hops[1].vector, &heard.hops[1].key)), hors);
+        observed.learn(&KC_MT.chosen(&digest(expiry(), &path, 1, &heard.hops[1].vector, &heard.hops[1].key)), hors);
         origin = Some(heard.hops[0].clone());
     }
     let origin = origin?;
@@ -151,11 +157,12 @@ fn grind(signatures: u32, most: u64) -> Option<u64> {
     for tried in 1..=most {
         let seed = u128::from(tried).to_be_bytes();
         let key = Tree::new(&mmo, KC_MT, &seed).root();
-        let chosen = KC_MT.chosen(&digest(&[Asn(1), Asn(2)], 1, &vector, &key));
+        let chosen = KC_MT.chosen(&digest(expiry(), &[Asn(1), Asn(2)], 1, &vector, &key));
         let Some(hors) = observed.forge(&chosen) else { continue };
         let forged = TreeHop { vector, key, signature: Signature::Granted { serial: 0, hors } };
         let own = forge_hop(&mut scheme, &[1, 2, 6], 7, &seed, &[9; 16]);
-        let attestation = Attestation { hops: vec![origin, forged, own], granted: Secret::new([9; 16]) }.encode();
+        let attestation =
+            Attestation { expiry: expiry(), hops: vec![origin, forged, own], granted: Secret::new([9; 16]) }.encode();
         assert!(scheme.verify(&announcement(&["192.0.2.0/24"], &[1, 2, 6]), &attestation, Asn(7)));
         return Some(tried);
     }

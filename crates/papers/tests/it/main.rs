@@ -5,6 +5,7 @@ mod attacks_paper;
 mod attacks_trees;
 mod baselines;
 mod bgpsec;
+mod expiry;
 mod kc_x_chains;
 mod paper_rsa;
 mod paths;

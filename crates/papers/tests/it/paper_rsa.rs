@@ -19,7 +19,8 @@ fn honest_chains_verify_and_the_aggregate_is_128_bytes() {
         assert_eq!(scheme.signature_bytes(&attestation), 128);
         let sizes = Attestation::decode(&attestation).expect("decodes").sizes();
         assert_eq!(sizes.moduli, 128 * hops, "what the paper does not count");
-        assert_eq!(sizes.signature + sizes.moduli + sizes.vectors + sizes.granted, attestation.len());
+        let beside = sizes.vectors + sizes.expiry + sizes.granted;
+        assert_eq!(sizes.signature + sizes.moduli + beside, attestation.len());
     }
 }
 

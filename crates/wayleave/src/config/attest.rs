@@ -296,7 +296,7 @@ const TEMPLATE: &str = "# An attesting proxy between your BGP speakers and their
      # Least security strength of accepted suites, in bits.\n\
      #least_strength = 112\n\
      # The attribute's type code and the code of the capability that offers keys; all networks must use the same.\n\
-     #attribute = 255\n\
+     #attribute = 213\n\
      #capability = 240\n\
      # Own prefixes that are signed, with their more specific prefixes. Default: all.\n\
      #originate = [\"192.0.2.0/24\"]\n\

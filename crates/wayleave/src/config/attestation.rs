@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_attestation::pipeline::policy::{Policy, Treatment, VerdictClass};
+use wayleave_attestation::proxy::handover::HANDOVER;
 use wayleave_bgp::LargeCommunity;
 use wayleave_core::Prefix;
 use wayleave_runtime::clock::unix_now;
@@ -141,6 +142,32 @@ pub(super) fn unknown_origins(keys: &KeysSection, rpki: &RpkiSection) -> Option<
     is_nothing.then(|| Fault { span: None, message: message.to_owned(), help: None })
 }
 
+/// Lower type codes are assigned, or will be next (IANA assigns them upwards; 42 was the last in 2025).
+const FIRST_TYPE_CODE: u64 = 64;
+
+/// Type codes from there on that routers give a meaning of their own.
+const TAKEN_TYPE_CODES: [(u64, &str); 8] = [
+    (99, "BGP-LS before it had a number"),
+    (128, "ATTR_SET (RFC 6368)"),
+    (129, "deprecated, since routers used it without an assignment (RFC 8093)"),
+    (241, "deprecated, since routers used it without an assignment (RFC 8093)"),
+    (242, "deprecated, since routers used it without an assignment (RFC 8093)"),
+    (243, "deprecated, since routers used it without an assignment (RFC 8093)"),
+    (HANDOVER.0 as u64, "the attribute of grants"),
+    (254, "an internal attribute of BIRD's, which withdraws routes that come with it"),
+];
+
+fn attribute_fault(attribute: &Spanned<u64>) -> Option<Fault> {
+    let code = *attribute.get_ref();
+    let taken = TAKEN_TYPE_CODES.iter().find(|(taken, _)| *taken == code);
+    let taken = taken.map(|(_, what)| {
+        let message = format!("{code} is {what}, expected a type code without a meaning");
+        Fault::at(attribute.span(), message)
+            .help("without the key it is the default, which all attesting networks have")
+    });
+    taken.or_else(|| range(attribute, FIRST_TYPE_CODE, 255, "(an attribute's type code)"))
+}
+
 /// Faults in the terms of signing and validating.
 pub(super) fn terms_faults(
     attribute: &Spanned<u64>,
@@ -149,7 +176,7 @@ pub(super) fn terms_faults(
     least_strength: &Spanned<u64>,
 ) -> Vec<Fault> {
     let mut faults = Vec::new();
-    faults.extend(range(attribute, 41, 255, "(an attribute's type code)"));
+    faults.extend(attribute_fault(attribute));
     faults.extend(range(lifetime_minutes, 2, 7 * 24 * 60, "minutes"));
     faults.extend(range(clock_uncertainty_secs, 0, 86_400, "seconds"));
     faults.extend(range(least_strength, 0, 240, "bits"));

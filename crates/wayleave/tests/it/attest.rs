@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::common::attesting::{PREFIX, Proxy, UNDER_THE_ANCHOR, own, prefix, speaker, speaker_at};
 use crate::common::metrics::assert_named_by_the_rule;
 use crate::common::{Folder, eventually, free, text};
+use wayleave_attestation::chain::TYPE_CODE;
 use wayleave_attestation::proxy::handover::HANDOVER;
 use wayleave_bgp::AttributeCode;
 use wayleave_core::Asn;
@@ -38,7 +39,7 @@ fn two_proxies_attest_between_two_speakers_and_survive_a_kill() {
     let b = Proxy::new(&folder, LAST, &format!("listen = \"{meet}\", asn = {ORIGIN}"), "");
     let (left, right) = (speaker(ORIGIN, LAST, 1, &a), speaker(LAST, ORIGIN, 2, &b));
     left.announce(own(ORIGIN));
-    let attested = || right.learned().get(&prefix()).is_some_and(|route| route.get(AttributeCode(255)).is_some());
+    let attested = || right.learned().get(&prefix()).is_some_and(|route| route.get(AttributeCode(TYPE_CODE)).is_some());
     eventually("the route arrives, attested", attested);
     assert_eq!(b.class(), "valid");
     let why = text(&b.ask(&["why", PREFIX]).stdout);
@@ -209,8 +210,13 @@ fn check_reports_faults_of_an_attesting_proxy_and_init_prints_a_valid_configurat
         folder.write("b.toml", &text.replace(line, instead));
         folder.fails(1, &["check", "b.toml"])
     };
-    let said = wrong("#attribute = 255", "attribute = 5");
-    assert!(said.contains("expected 41 to 255") && said.contains("b.toml:16:13"), "{said}");
+    let default = format!("#attribute = {TYPE_CODE}");
+    let said = wrong(&default, "attribute = 5");
+    assert!(said.contains("expected 64 to 255") && said.contains("b.toml:16:13"), "{said}");
+    let said = wrong(&default, "attribute = 129");
+    assert!(said.contains("129 is deprecated") && said.contains("b.toml:16:13"), "{said}");
+    let said = wrong(&default, "attribute = 254");
+    assert!(said.contains("254 is an internal attribute of BIRD's"), "{said}");
     let said = wrong("#capability = 240", "capability = 3");
     assert!(said.contains("expected 239 to 254"), "{said}");
     let said = wrong("asn = 64498", "asn = 64497");
@@ -265,7 +271,7 @@ fn no_few_time_signature_is_used_twice_however_often_the_proxy_is_killed_and_wha
     left.announce(own(ORIGIN));
     let index = || {
         let learned = right.learned();
-        let value = learned.get(&prefix())?.get(AttributeCode(255))?.value;
+        let value = learned.get(&prefix())?.get(AttributeCode(TYPE_CODE))?.value;
         let hop = wayleave_attestation::chain::Attestation::decode(value).ok()?.last_hop()?;
         Some(hop.signature[..5].iter().fold(0, |index, octet| index << 8 | u64::from(*octet)))
     };

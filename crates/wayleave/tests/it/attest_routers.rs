@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use wayleave_attestation::chain::TYPE_CODE;
 use wayleave_bgp::LargeCommunity;
 use wayleave_core::{Asn, Prefix};
 use wayleave_lab::demo::forge;
@@ -179,7 +180,7 @@ fn a_legacy_router_carries_the_chain_and_receives_no_secret() {
     assert_eq!(internet.taps.len(), 2);
     for tap in &internet.taps {
         assert!(tap.octets() > 500, "{} octets", tap.octets());
-        let carried: usize = [0xc0, 0xd0, 0xe0, 0xf0].iter().map(|flags| tap.count(&[*flags, 255])).sum();
+        let carried: usize = [0xc0, 0xd0, 0xe0, 0xf0].iter().map(|flags| tap.count(&[*flags, TYPE_CODE])).sum();
         assert!(carried > 0, "the attribute passes this link");
         for site in ["golf", "hotel", "juliet", "kilo"] {
             let secrets = forge::secrets(&internet.folder.join(format!("{site}.key"))).expect("a key file");

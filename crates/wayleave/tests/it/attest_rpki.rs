@@ -11,6 +11,7 @@ use crate::common::certified::{P256_HEAD, Rpki};
 use crate::common::{Folder, eventually, free, text};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::json;
+use wayleave_attestation::chain::TYPE_CODE;
 use wayleave_bgp::AttributeCode;
 use wayleave_papers::baseline::bgpsec::ski;
 
@@ -146,7 +147,7 @@ fn origins_and_router_keys_of_a_cache_take_effect_without_a_new_update() {
     let b = Proxy::with_keys(&folder, LAST, &format!("listen = \"{meet}\""), &keys(LAST), &rpki);
     let (left, right) = (speaker(ORIGIN, LAST, 1, &a), speaker(LAST, ORIGIN, 2, &b));
     left.announce(own(ORIGIN));
-    let has = || right.learned().get(&prefix()).is_some_and(|route| route.get(AttributeCode(255)).is_some());
+    let has = || right.learned().get(&prefix()).is_some_and(|route| route.get(AttributeCode(TYPE_CODE)).is_some());
     eventually("the route arrives, attested", has);
     assert_eq!(b.class(), "valid");
     let why = text(&b.ask(&["why", PREFIX]).stdout);

@@ -9,7 +9,6 @@ use crate::pipeline::jobs::{RouteGroup, SignedGroup, SigningOutcome};
 /// Routes of one signing job, at most: the key ring is locked while it runs, and other pairs wait for it.
 pub(crate) const SIGNING_BURST: usize = 128;
 
-
 /// The routes that one target gets, in whichever state of signing they are.
 pub(crate) struct SigningQueue {
     pub(crate) routes: PendingRoutes<SigningOutcome>,

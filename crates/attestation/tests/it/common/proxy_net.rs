@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use wayleave_attestation::chain::TYPE_CODE;
 use wayleave_attestation::pipeline::policy::Policy;
 use wayleave_attestation::pipeline::{Job, PipelineConfig, Reserve};
 use wayleave_attestation::pki::{AttestedSince, RegisteredKey, Strictness, View, Vrp};
@@ -24,7 +25,7 @@ use wayleave_crypto::secret::Secret;
 pub use super::network::p;
 
 /// The attribute's type code in these tests.
-pub const ATTRIBUTE: AttributeCode = AttributeCode(255);
+pub const ATTRIBUTE: AttributeCode = AttributeCode(TYPE_CODE);
 /// When these tests begin, in seconds since 1970.
 pub const START: u64 = 1_800_000_000;
 
