@@ -184,6 +184,16 @@ impl Object {
         }
     }
 
+    /// Its kind's name.
+    #[must_use]
+    pub fn kind_name(&self) -> &'static str {
+        match self {
+            Self::Profile(_) => "profile",
+            Self::Record(_) => "record",
+            Self::Addition(_) => "addition",
+        }
+    }
+
     /// Signs it. Lists are brought into order; what [`Signed::decode`] would refuse is refused here.
     pub fn sign(mut self, key: &mut dyn SuiteKey) -> Result<Vec<u8>, SignObjectError> {
         self.sort();

@@ -50,6 +50,9 @@ pub enum Refused {
     /// It is over.
     #[error("the object of {0} has expired")]
     Expired(Asn),
+    /// Too many of its kind and AS wait for their time.
+    #[error("{0} has more than {MAX_AHEAD} objects of one kind that begin later")]
+    TooManyAhead(Asn),
     /// A later one of its kind and AS is in the set.
     #[error("sequence {have} of {asn} is not later than {known}")]
     Superseded {
@@ -81,12 +84,26 @@ pub enum Omitted {
     OthersKey(Asn, Asn),
 }
 
-/// Verified objects, the latest of each kind and AS.
+/// Objects of one kind and AS that wait for their time, at most.
+const MAX_AHEAD: usize = 4;
+
+/// An object that is in force although its folder no longer has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    pub asn: Asn,
+    /// What it is: `profile`, `record` or `addition`.
+    pub kind: &'static str,
+    pub sequence: u64,
+    /// The sequence of the one that the folder has in its place; `None`: it has none.
+    pub in_folder: Option<u64>,
+}
+
+/// Verified objects: of each kind and AS the latest whose time has begun, and those that are to follow it.
 #[derive(Clone, Debug)]
 pub struct ObjectSet {
     anchor: Anchor,
-    /// Kind and AS, so that profiles come before additions.
-    objects: BTreeMap<(u8, Asn), StoredObject>,
+    /// By kind and AS, so that profiles come before additions; ascending by sequence, at least one each.
+    objects: BTreeMap<(u8, Asn), Vec<StoredObject>>,
 }
 
 #[derive(Clone, Debug)]
@@ -131,36 +148,72 @@ impl ObjectSet {
         if is_addition && !self.identity_signed(&signed) {
             return Err(Refused::Signature(asn));
         }
-        let key = (signed.object.kind(), asn);
-        if let Some(stored) = self.objects.get(&key)
-            && stored.object.span().sequence >= have
-        {
-            return Err(Refused::Superseded { asn, have, known: stored.object.span().sequence });
+        let of_kind = self.objects.entry((signed.object.kind(), asn)).or_default();
+        // An object whose time has not begun takes the place of none.
+        let later = |stored: &&StoredObject| {
+            let span = stored.object.span();
+            span.sequence == have || (span.sequence > have && span.not_before <= now)
+        };
+        if let Some(later) = of_kind.iter().find(later) {
+            return Err(Refused::Superseded { asn, have, known: later.object.span().sequence });
         }
-        let stored = StoredObject { object: signed.object, octets: octets.to_vec() };
-        let entry = self.objects.entry(key).insert_entry(stored);
-        Ok(&entry.into_mut().object)
+        if of_kind.len() > MAX_AHEAD {
+            return Err(Refused::TooManyAhead(asn));
+        }
+        let at = of_kind.partition_point(|stored| stored.object.span().sequence < have);
+        of_kind.insert(at, StoredObject { object: signed.object, octets: octets.to_vec() });
+        let begun = of_kind.iter().rposition(|stored| stored.object.span().not_before <= now).unwrap_or(0);
+        // What came before the one in force is over.
+        of_kind.drain(..begun);
+        Ok(&of_kind[at - begun].object)
+    }
+
+    /// Takes from `before` what is later than what this set has, or what it does not have at all: objects never go back. What
+    /// another anchor signed, or has expired, is not taken. Returns what was taken.
+    pub fn keep(&mut self, before: &ObjectSet, now: u64) -> Vec<Kept> {
+        let mut kept = Vec::new();
+        for ((kind, asn), objects) in &before.objects {
+            for stored in objects {
+                let sequence = stored.object.span().sequence;
+                let newest = |objects: &Vec<StoredObject>| objects.last().map(|last| last.object.span().sequence);
+                let in_folder = self.objects.get(&(*kind, *asn)).and_then(newest);
+                if self.insert(&stored.octets, now).is_ok() {
+                    kept.push(Kept { asn: *asn, kind: stored.object.kind_name(), sequence, in_folder });
+                }
+            }
+        }
+        kept
     }
 
     fn identity_signed(&self, signed: &Signed<'_>) -> bool {
-        let Some(StoredObject { object: Object::Profile(profile), .. }) = self.objects.get(&(1, signed.object.asn()))
-        else {
-            return false;
-        };
+        let profiles = self.objects.get(&(1, signed.object.asn())).map_or(&[][..], Vec::as_slice);
+        let keys = profiles.iter().flat_map(|stored| match &stored.object {
+            Object::Profile(profile) => profile.keys.as_slice(),
+            _ => &[],
+        });
         let identity = |key: &&ProfileKey| key.role == Role::Identity && key.suite == SuiteId::KcEd25519;
-        profile.keys.iter().filter(identity).any(|key| signed.verify(&key.public))
+        keys.filter(identity).any(|key| signed.verify(&key.public))
     }
 
     /// The objects with their octets, profiles first, then records, then additions.
     pub fn objects(&self) -> impl Iterator<Item = (&Object, &[u8])> {
-        self.objects.values().map(|stored| (&stored.object, stored.octets.as_slice()))
+        self.objects.values().flatten().map(|stored| (&stored.object, stored.octets.as_slice()))
+    }
+
+    /// The objects in force: of each kind and AS the latest whose time has begun, unless it is over.
+    fn in_force(&self, now: u64) -> impl Iterator<Item = &StoredObject> {
+        let has_begun = move |stored: &&StoredObject| stored.object.span().not_before <= now;
+        self.objects
+            .values()
+            .filter_map(move |objects| objects.iter().rfind(has_begun))
+            .filter(move |stored| stored.object.span().holds(now))
     }
 
     /// The moment at which a view made at `now` must be replaced, in seconds since 1970: an object begins or ends.
     #[must_use]
     pub fn next_change(&self, now: u64) -> Option<u64> {
         let ends = |span: &Span| [span.not_before, span.not_after.saturating_add(1)];
-        let spans = self.objects.values().flat_map(|stored| ends(stored.object.span()));
+        let spans = self.objects.values().flatten().flat_map(|stored| ends(stored.object.span()));
         spans.chain([self.anchor.not_after.saturating_add(1)]).filter(|moment| *moment > now).min()
     }
 
@@ -172,12 +225,9 @@ impl ObjectSet {
             return (view, omitted);
         }
         let owners = self.owners(now, &mut omitted);
-        for stored in self.objects.values() {
+        for stored in self.in_force(now) {
             let object = &stored.object;
             let span = object.span();
-            if !span.holds(now) {
-                continue;
-            }
             match object {
                 Object::Profile(profile) => {
                     add_keys(&mut view, profile.asn, span, &profile.keys, &owners, &mut omitted);
@@ -207,7 +257,7 @@ impl ObjectSet {
     /// Whose each key is that a profile in force lists; nobody's if two ASes list it, for the anchor erred.
     fn owners(&self, now: u64, omitted: &mut Vec<Omitted>) -> Owners<'_> {
         let mut owners = Owners::new();
-        for stored in self.objects.values().filter(|stored| stored.object.span().holds(now)) {
+        for stored in self.in_force(now) {
             let Object::Profile(profile) = &stored.object else { continue };
             for key in &profile.keys {
                 let owner = owners.entry(&key.public).or_insert(Some(profile.asn));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use wayleave_attestation::leaf::LeafKey;
 use wayleave_attestation::pki::{
-    Addition, Anchor, AnchorError, Object, ObjectError, ObjectSet, Omitted, OriginValidity, Profile, ProfileKey,
+    Addition, Anchor, AnchorError, Kept, Object, ObjectError, ObjectSet, Omitted, OriginValidity, Profile, ProfileKey,
     Record, Refused, Role, SignObjectError, Span, Strictness, key_tag,
 };
 use wayleave_attestation::suite::ed25519::Ed25519;
@@ -172,4 +172,58 @@ fn records_say_who_originates_what_and_who_attests_until_they_end() {
     for now in [499, 2_001, 9_001] {
         assert_eq!(set.view(1, now).0.origin_validity(&prefix, Some(Asn(5))), OriginValidity::NotFound);
     }
+}
+
+/// A profile with this key, from `begins` on.
+fn beginning(sequence: u64, begins: u64, byte: u8) -> Vec<u8> {
+    let span = Span { sequence, not_before: begins, not_after: 2_000 };
+    signed(Object::Profile(Profile { asn: Asn(5), span, keys: vec![listed(Role::Attest, byte)] }), 1)
+}
+
+#[test]
+fn an_object_whose_time_has_not_begun_takes_the_place_of_none() {
+    // In whichever order the folder has them.
+    let objects = [beginning(1, 500, 50), beginning(2, 1_500, 51), beginning(3, 1_800, 52)];
+    for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+        let mut set = set();
+        for at in order {
+            set.insert(&objects[at], NOW).expect("taken");
+        }
+        let key_at = |now| {
+            let (view, _) = set.view(1, now);
+            [50, 51, 52]
+                .map(|byte| view.key_of_leaf(Asn(5), &LeafKey::of(SuiteId::KcEd25519, key(byte).public())).is_some())
+        };
+        assert_eq!(key_at(NOW), [true, false, false]);
+        assert_eq!(key_at(1_500), [false, true, false]);
+        assert_eq!(key_at(1_900), [false, false, true]);
+        assert_eq!(set.next_change(NOW), Some(1_500));
+    }
+    let mut many = set();
+    for sequence in 1..6 {
+        many.insert(&beginning(sequence, 1_200 + sequence, 50), NOW).expect("taken");
+    }
+    assert_eq!(many.insert(&beginning(6, 1_900, 50), NOW).err(), Some(Refused::TooManyAhead(Asn(5))));
+}
+
+#[test]
+fn objects_never_go_back() {
+    let mut before = set();
+    before.insert(&beginning(3, 500, 53), NOW).expect("taken");
+    let other = signed(profile(6, 1, vec![listed(Role::Attest, 60)]), 1);
+    before.insert(&other, NOW).expect("taken");
+    // The folder has an older profile of AS 5, and lost that of AS 6.
+    let mut now = set();
+    now.insert(&beginning(2, 500, 52), NOW).expect("taken");
+    let kept = now.keep(&before, NOW);
+    let profile = |asn, sequence, in_folder| Kept { asn: Asn(asn), kind: "profile", sequence, in_folder };
+    assert_eq!(kept, [profile(5, 3, Some(2)), profile(6, 1, None)]);
+    assert!(knows(&now, 5, 53) && !knows(&now, 5, 52) && knows(&now, 6, 60));
+    // A later one in the folder counts, and nothing is kept that has expired.
+    let mut later = set();
+    later.insert(&beginning(4, 500, 54), NOW).expect("taken");
+    later.insert(&other, NOW).expect("taken");
+    assert_eq!(later.keep(&now, NOW), []);
+    assert!(knows(&later, 5, 54));
+    assert_eq!(set().keep(&now, 2_001), []);
 }

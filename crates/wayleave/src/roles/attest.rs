@@ -52,7 +52,7 @@ impl Role for Attest {
         let store = Arc::new(FileStore::open(&source.resolve(&file.attest.state))?);
         let last_time = attestation::check_clock(&store, clock)?;
         // An anchor that has expired, or files that cannot be read, end the start here.
-        let origins = Origins::follow(origin_sources(&file, source)).await?;
+        let origins = Origins::follow(origin_sources(&file, source), Arc::clone(&store)).await?;
         let ring = files::ring(&file.keys, asn, source)?;
         let seen = attestation::slots_seen(&store)?;
         let has_few_time_keys = attestation::has_few_time_keys(&ring);

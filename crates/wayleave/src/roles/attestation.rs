@@ -60,12 +60,12 @@ pub async fn start(
     section: &AttestationSection,
     asn: Asn,
     source: &Source,
-    store: &FileStore,
+    store: &Arc<FileStore>,
     clock: Clock,
 ) -> Outcome<(AttestationConfig, (Origins, u64))> {
     let last_time = check_clock(store, clock)?;
     // An anchor that has expired, or files that cannot be read, end the start here.
-    let origins = Origins::follow(origin_sources(section, source)).await?;
+    let origins = Origins::follow(origin_sources(section, source), Arc::clone(store)).await?;
     let attestation = AttestationConfig {
         settings: settings(section, asn),
         key_ring: files::ring(&section.keys, asn, source)?,

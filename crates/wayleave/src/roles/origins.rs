@@ -12,13 +12,14 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{error, info, warn};
-use wayleave_attestation::pki::{MAX_AS_KEYS, ObjectSet, View, Vrp};
+use wayleave_attestation::pki::{Anchor, Kept, MAX_AS_KEYS, Object, ObjectSet, View, Vrp};
 use wayleave_core::{Asn, UnixTime};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Metric, Unit};
 use wayleave_runtime::rpki::RpkiData;
 use wayleave_runtime::rpki::certificates::CertifiedKey;
 use wayleave_runtime::rpki::rtr::CacheState;
+use wayleave_runtime::store::{Change, FileStore, Store as _};
 
 use self::cache::{Answer, FollowedCache};
 use crate::config::Source;
@@ -32,6 +33,8 @@ use crate::key_files::router_keys;
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// How long the start waits for the RTR cache's first answer.
 const FIRST_ANSWER: Duration = Duration::from_secs(5);
+/// The state file's table of signed objects.
+const OBJECTS: &str = "objects";
 /// Refused keys of a cache that are logged one by one.
 const LOGGED_REFUSALS: usize = 8;
 
@@ -50,6 +53,8 @@ pub struct Summary {
     /// Signed objects that count, and files that do not.
     pub objects: usize,
     pub refused: usize,
+    /// Objects that are in force although the folder lost them or has older ones.
+    pub kept: usize,
     /// Prefixes with their origins, from any source.
     pub vrps: usize,
     /// Keys from router certificates.
@@ -76,6 +81,7 @@ impl Summary {
         let gauge = |thing, unit, help, value: usize| Metric::gauge(thing, unit, help, value as f64);
         let mut metrics = vec![
             gauge("signed", Unit::Objects, "Signed objects that count", self.objects),
+            gauge("kept", Unit::Objects, "Signed objects in force that the folder lost or has older", self.kept),
             gauge("refused", Unit::Files, "Files of objects and certificates that do not count", self.refused),
             gauge(
                 "surplus",
@@ -105,8 +111,9 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Reads everything once, and follows it from then on. Fails where something cannot be read at the start.
-    pub async fn follow(sources: OriginSources) -> Outcome<Self> {
+    /// Reads everything once, and follows it from then on. Fails where something cannot be read at the start. Objects are
+    /// remembered in `store`, so that a restart brings no older one into force.
+    pub async fn follow(sources: OriginSources, store: Arc<FileStore>) -> Outcome<Self> {
         let mut cache = FollowedCache::start(sources.rpki.cache(&sources.source)?);
         if let Some(cache) = &mut cache {
             // The sessions need not wait longer: a later answer is taken over when it comes.
@@ -114,7 +121,7 @@ impl Origins {
         }
         let (first, answer) = (sources.clone(), cache.as_mut().map(FollowedCache::answer));
         let read = spawn_blocking(move || {
-            let mut reader = Reader::default();
+            let mut reader = Reader { remembered: RememberedObjects::load(store)?, ..Reader::default() };
             reader.read(&first, unix_now())?;
             reader.take_over(answer.as_ref());
             reader.publish(unix_now());
@@ -201,6 +208,51 @@ fn name(standing: CacheState) -> &'static str {
     }
 }
 
+/// The objects of the last reading, in the state file.
+#[derive(Default)]
+struct RememberedObjects {
+    /// `None` in a test.
+    store: Option<Arc<FileStore>>,
+    /// By kind, AS and sequence, as the state file orders them: the octets.
+    objects: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl RememberedObjects {
+    fn load(store: Arc<FileStore>) -> Result<Self, Failure> {
+        let objects = store.load(OBJECTS)?.into_iter().collect();
+        Ok(Self { store: Some(store), objects })
+    }
+
+    /// The remembered objects that this anchor signed.
+    fn set(&self, anchor: &Anchor, now: u64) -> Option<ObjectSet> {
+        let mut set = ObjectSet::new(anchor.clone(), now).ok()?;
+        // What another anchor signed, or has expired, is refused.
+        for octets in self.objects.values() {
+            let _ = set.insert(octets, now);
+        }
+        Some(set)
+    }
+
+    fn remember(&mut self, set: &ObjectSet) {
+        let name = |object: &Object| {
+            let sequence = object.span().sequence.to_be_bytes();
+            [&[object.kind()], object.asn().0.to_be_bytes().as_slice(), &sequence].concat()
+        };
+        let now: BTreeMap<Vec<u8>, Vec<u8>> =
+            set.objects().map(|(object, octets)| (name(object), octets.to_vec())).collect();
+        let gone = self.objects.keys().filter(|key| !now.contains_key(*key));
+        let new = now.iter().filter(|(key, octets)| self.objects.get(*key) != Some(*octets));
+        let changes: Vec<Change> = gone
+            .map(|key| Change { table: OBJECTS, key: key.clone(), value: None })
+            .chain(new.map(|(key, octets)| Change { table: OBJECTS, key: key.clone(), value: Some(octets.clone()) }))
+            .collect();
+        self.objects = now;
+        if let Some(store) = self.store.as_ref().filter(|_| !changes.is_empty()) {
+            let _ = store.submit(changes, Box::new(|| ())); // a failure shows in the store's health
+        }
+    }
+}
+
 /// Reads the files when they change, and makes a view of everything that is known.
 struct Reader {
     generation: u64,
@@ -210,6 +262,9 @@ struct Reader {
     until: Option<u64>,
     /// `None` without a trust anchor.
     set: Option<ObjectSet>,
+    remembered: RememberedObjects,
+    /// Objects that the folder lost or has older, and that stay in force.
+    kept: Vec<Kept>,
     certified: Vec<CertifiedKey>,
     /// When the first certificate that does not count yet begins, in seconds since 1970.
     begins: Option<u64>,
@@ -287,10 +342,11 @@ impl Reader {
     /// Reads the files. Changes nothing if it fails.
     fn read(&mut self, sources: &OriginSources, now: UnixTime) -> Result<(), Failure> {
         let snapshot = snapshot(sources);
-        let (mut refused, set) = match files::objects(&sources.keys, &sources.source)? {
+        let (mut refused, mut set) = match files::objects(&sources.keys, &sources.source)? {
             Some((refused, set)) => (refused, Some(set)),
             None => (Vec::new(), None),
         };
+        let kept = set.as_mut().map(|set| self.keep(set, now.secs())).unwrap_or_default();
         let certified = match &sources.rpki.certificates {
             Some(folder) => {
                 let resolve = |path: &toml::Spanned<std::path::PathBuf>| sources.source.resolve(path.get_ref());
@@ -301,9 +357,22 @@ impl Reader {
         };
         refused.extend(certified.refused);
         refused.iter().for_each(refuse);
+        kept.iter().filter(|kept| !self.kept.contains(kept)).for_each(report_kept);
+        self.kept = kept;
+        if let Some(set) = &set {
+            self.remembered.remember(set);
+        }
         (self.snapshot, self.set, self.refused) = (snapshot, set, refused.len());
         (self.certified, self.begins) = (certified.keys, certified.begins);
         Ok(())
+    }
+
+    /// Objects never go back: what was known stays in force where the folder lost it or has an older one.
+    fn keep(&self, set: &mut ObjectSet, now: u64) -> Vec<Kept> {
+        match &self.set {
+            Some(before) => set.keep(before, now),
+            None => self.remembered.set(set.anchor(), now).map(|before| set.keep(&before, now)).unwrap_or_default(),
+        }
     }
 
     /// Publishes a view of what is known now.
@@ -340,6 +409,7 @@ impl Reader {
         self.summary.send_replace(Summary {
             objects: self.set.as_ref().map_or(0, |set| set.objects().count()),
             refused: self.refused + omitted.len() + wrong,
+            kept: self.kept.len(),
             vrps: view.vrps(),
             certified_keys: self.certified.len(),
             surplus_keys: self.surplus.values().sum(),
@@ -372,6 +442,8 @@ impl Default for Reader {
             snapshot: files::FileSnapshot::default(),
             until: None,
             set: None,
+            remembered: RememberedObjects::default(),
+            kept: Vec::new(),
             certified: Vec::new(),
             begins: None,
             refused: 0,
@@ -382,6 +454,20 @@ impl Default for Reader {
             summary: watch::Sender::new(Summary::default()),
         }
     }
+}
+
+/// Says that the folder has gone back.
+fn report_kept(Kept { asn, kind, sequence, in_folder }: &Kept) {
+    let folder = match in_folder {
+        Some(older) => format!("the folder of objects has sequence {older} of it instead"),
+        None => "the folder of objects no longer has it".to_owned(),
+    };
+    error!(
+        %asn,
+        sequence,
+        "the {kind} of {asn} with sequence {sequence} stays in force until it expires: {folder}; fetch the objects again, and find \
+         out who changed them"
+    );
 }
 
 fn refuse(refused: &String) {
