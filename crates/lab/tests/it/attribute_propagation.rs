@@ -286,7 +286,10 @@ fn assert_carried(name: &str, messages: Messages, outcomes: &[(Probe, Outcome)])
             assert_eq!(*outcome, expected, "{name}: {} octets", probe.length);
         }
         if probe.code == HANDOVER {
-            assert_eq!(*outcome, Outcome::Stripped, "{name}: a grant");
+            // BIRD 3 withdraws a route with any attribute that it does not know and that is not transitive.
+            let stops =
+                matches!(outcome, Outcome::Stripped) || name.starts_with("BIRD 3") && *outcome == Outcome::Withheld;
+            assert!(stops, "{name}: a grant is {outcome}");
         }
     }
 }
