@@ -286,7 +286,7 @@ fn assert_carried(name: &str, messages: Messages, outcomes: &[(Probe, Outcome)])
             assert_eq!(*outcome, expected, "{name}: {} octets", probe.length);
         }
         if probe.code == HANDOVER {
-            // BIRD 3 withdraws a route with any attribute that it does not know and that is not transitive.
+            // BIRD 3 withdraws such a route, where RFC 4271 section 5 has it drop the attribute alone.
             let stops =
                 matches!(outcome, Outcome::Stripped) || name.starts_with("BIRD 3") && *outcome == Outcome::Withheld;
             assert!(stops, "{name}: a grant is {outcome}");
