@@ -291,8 +291,10 @@ fn no_few_time_signature_is_used_twice_however_often_the_proxy_is_killed_and_wha
             a.start();
         }
     }
-    let status = text(&a.ask(&["show", "status"]).stdout);
-    assert!(status.contains("of 16384 signatures left in slot") && status.contains("lasts until 20"), "{status}");
+    eventually("the state of its key is shown", || {
+        let status = text(&a.ask(&["show", "status"]).stdout);
+        status.contains("of 16384 signatures left in slot") && status.contains("lasts until 20")
+    });
 }
 
 #[test]
