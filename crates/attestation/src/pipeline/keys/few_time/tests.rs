@@ -219,7 +219,7 @@ impl Host {
 
     /// Something goes wrong, or is mended.
     fn incident(&mut self, time: u64, used: &Used, random: &mut Random) {
-        match random.below(14) {
+        match random.below(18) {
             0 | 1 => {
                 if let Some(process) = self.process.take() {
                     // What was on its way to the store arrived or not.
@@ -263,6 +263,13 @@ impl Host {
             12 if self.is_synchronised => {
                 let limit = 4 * SECOND as i64;
                 self.skew = (self.skew + random.below(SECOND) as i64 - SECOND as i64 / 2).clamp(-limit, limit);
+            }
+            // The worst restart: at once, without the store, by a clock as different as may be.
+            13 if self.is_synchronised => {
+                self.store.clear();
+                self.skew = if random.one_in(2) { 4 } else { -4 } * SECOND as i64;
+                self.start(time, used);
+                self.process.iter_mut().for_each(|process| process.queued = 1);
             }
             _ => {
                 if let Some(process) = &mut self.process {
