@@ -64,7 +64,7 @@ impl Conclusion {
         let Some(record) = origin.and_then(|asn| context.view.attested_since(asn)) else { return };
         if self.kind == VerdictKind::Unattested && bounds.holds(record.since, record.not_after) {
             *self = match record.strictness {
-                Strictness::Strict => Self::broken(Problem::Stripped, None),
+                Strictness::Strict | Strictness::PostQuantum => Self::broken(Problem::Stripped, None),
                 Strictness::Prefer => Self::lacks(Lack::PreferredMissing),
             };
         }

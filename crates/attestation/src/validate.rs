@@ -11,7 +11,7 @@ use crate::chain::{Attestation, Exports, Hop, Next, SignedInput, Signer};
 pub use crate::clock::{Clock, DEFAULT_UNCERTAINTY};
 use crate::leaf::{LeafKey, LeafView, Tree};
 use crate::path::Path;
-use crate::pki::{RegisteredKey, View};
+use crate::pki::{RegisteredKey, Strictness, View};
 use crate::report::{HopReport, KeyOrigin, Lack, Problem, Report};
 use crate::suite::{self, Claim, Suite, SuiteId};
 
@@ -293,7 +293,9 @@ impl Walk {
     fn of<'a>(context: &Context<'a>, route: &Route<'a>, number: usize, claims: &mut Claims<'a>) -> Self {
         let requires_post_quantum = route.path.origin().is_some_and(|origin| {
             let record = context.view.attested_since(origin);
-            record.is_some_and(|record| record.post_quantum && context.clock.allows(record.since, record.not_after))
+            record.is_some_and(|record| {
+                record.strictness == Strictness::PostQuantum && context.clock.allows(record.since, record.not_after)
+            })
         });
         let mut walk = Self {
             hops: Vec::new(),

@@ -115,7 +115,7 @@ impl Record {
     #[must_use]
     pub fn attested(&self) -> Option<AttestedSince> {
         let (since, strictness) = self.attested_since?;
-        Some(AttestedSince { since, strictness, post_quantum: false, not_after: self.span.not_after })
+        Some(AttestedSince { since, strictness, not_after: self.span.not_after })
     }
 }
 
@@ -242,6 +242,7 @@ fn encode_record(record: &Record, out: &mut Vec<u8>) {
         None => (0, 0),
         Some((since, Strictness::Prefer)) => (1, since),
         Some((since, Strictness::Strict)) => (2, since),
+        Some((since, Strictness::PostQuantum)) => (3, since),
     };
     out.push(number);
     out.extend_from_slice(&u64::to_be_bytes(since));
@@ -384,6 +385,7 @@ impl<'a> Reader<'a> {
             (0, 0) => None,
             (1, since) => Some((since, Strictness::Prefer)),
             (2, since) => Some((since, Strictness::Strict)),
+            (3, since) => Some((since, Strictness::PostQuantum)),
             _ => return Err(ObjectError::Field("attested since")),
         };
         let count = self.count(MAX_RECORD_PREFIXES, "the number of prefixes")?;

@@ -58,6 +58,8 @@ pub enum Strictness {
     Strict,
     /// It is less preferred than an attested one.
     Prefer,
+    /// It is invalid, and every hop of an attestation must be signed with a post-quantum suite.
+    PostQuantum,
 }
 
 /// An origin's statement that its routes carry attestations.
@@ -67,9 +69,6 @@ pub struct AttestedSince {
     pub since: u64,
     /// What a missing one means.
     pub strictness: Strictness,
-    /// Whether every hop must be signed with a post-quantum suite.
-    #[serde(default)]
-    pub post_quantum: bool,
     /// Seconds since 1970 until which the record holds.
     pub not_after: u64,
 }
@@ -392,7 +391,7 @@ mod tests {
         let mut before = View::new(0);
         before.add_key(Asn(1), key(1, 100));
         before.add_router_key(Asn(2), key(2, 100));
-        let record = AttestedSince { since: 0, strictness: Strictness::Strict, post_quantum: false, not_after: 100 };
+        let record = AttestedSince { since: 0, strictness: Strictness::Strict, not_after: 100 };
         before.set_attested_since(Asn(3), record);
         before.register(Asn(4));
         assert_eq!(before.changed_ases(&before).len(), 0);

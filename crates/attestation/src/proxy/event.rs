@@ -46,6 +46,8 @@ pub struct ProxyConfig {
     pub capability: u8,
     /// Bits of strength, a multiple of 16, below which no neighbour may sign after us.
     pub least_strength: u16,
+    /// Whether all who extend what this AS signs must have post-quantum suites: see [`crate::leaf::Leaf::requiring_post_quantum`].
+    pub require_post_quantum: bool,
     pub pairs: Vec<PairOptions>,
 }
 

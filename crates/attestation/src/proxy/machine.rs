@@ -77,6 +77,7 @@ pub struct Proxy {
     /// The code of the capability that offers keys.
     capability: u8,
     least_strength: u16,
+    require_post_quantum: bool,
     /// The pair whose turn it is to sign.
     turn: usize,
     /// The pair from which on routes are given out for validation.
@@ -125,6 +126,7 @@ impl Proxy {
             secret: None,
             capability: config.capability,
             least_strength: config.least_strength,
+            require_post_quantum: config.require_post_quantum,
             turn: 0,
             validation_turn: 0,
             budget: VerificationBudget::new(now.instant),

@@ -57,8 +57,7 @@ proptest! {
 #[test]
 fn nobody_hides_a_stripped_attestation_in_a_set() {
     let mut network = Network::new(3, &[SuiteId::KcEd25519]);
-    let strict =
-        AttestedSince { since: NOW - 1, strictness: Strictness::Strict, post_quantum: false, not_after: NOW + 1000 };
+    let strict = AttestedSince { since: NOW - 1, strictness: Strictness::Strict, not_after: NOW + 1000 };
     network.view.set_attested_since(Asn(1), strict);
     let problem = |path: &Path| {
         let report = network.judge(&[p(PART)], path, Carried::Absent, 9);

@@ -142,7 +142,7 @@ fn the_origins_record_decides_about_a_stripped_route() {
     let strip = |network: &Network| network.judge(&prefixes(), &travel(&[1, 2]), Carried::Absent, 3);
     let report = strip(&network);
     assert_eq!((report.kind, report.lack), (VerdictKind::Unattested, Some(Lack::NoAttribute)));
-    let record = |strictness| AttestedSince { since: NOW - 1, strictness, post_quantum: false, not_after: NOW + 1000 };
+    let record = |strictness| AttestedSince { since: NOW - 1, strictness, not_after: NOW + 1000 };
     network.view.set_attested_since(Asn(1), record(Strictness::Prefer));
     let report = strip(&network);
     assert_eq!((report.kind, report.lack), (VerdictKind::Unattested, Some(Lack::PreferredMissing)));

@@ -51,7 +51,7 @@ fn a_key_at_its_end_is_not_validated_again_and_again() {
 fn a_prefix_that_its_origin_may_not_announce_hides_nothing_of_the_prefix_beside_it() {
     let mut network = network();
     network.view.add_vrp(Vrp { prefix: p("198.51.100.0/24"), max_length: 24, asn: Asn(2) });
-    let record = AttestedSince { since: 0, strictness: Strictness::Prefer, post_quantum: false, not_after: NOW * 2 };
+    let record = AttestedSince { since: 0, strictness: Strictness::Prefer, not_after: NOW * 2 };
     network.view.set_attested_since(Asn(1), record);
     let (own, other) = (p("192.0.2.0/24"), p("198.51.100.0/24"));
     let report = network.judge(&[own, other], &Path::from_travel(&[Asn(1), Asn(3)]), Carried::Absent, 9);

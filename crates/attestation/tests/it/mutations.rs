@@ -235,7 +235,7 @@ fn no_mutant_is_accepted() {
         }
     }
     // Nothing that was attested may pass as unattested.
-    let record = AttestedSince { since: 0, strictness: Strictness::Strict, post_quantum: false, not_after: NOW * 2 };
+    let record = AttestedSince { since: 0, strictness: Strictness::Strict, not_after: NOW * 2 };
     network.view.set_attested_since(Asn(1), record);
     let slots: Vec<(Asn, Leaf)> = [7, 3, 2].iter().map(|asn| (Asn(*asn), network.leaf(Asn(*asn)))).collect();
     let directories = [Tree::directory(&slots).expect("a directory")];

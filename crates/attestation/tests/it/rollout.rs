@@ -26,8 +26,8 @@ fn problem(report: &Report) -> Problem {
     report.broken.as_ref().unwrap_or_else(|| panic!("{report:?}")).problem
 }
 
-fn strict(post_quantum: bool) -> AttestedSince {
-    AttestedSince { since: 0, strictness: Strictness::Strict, post_quantum, not_after: NOW * 2 }
+fn record(strictness: Strictness) -> AttestedSince {
+    AttestedSince { since: 0, strictness, not_after: NOW * 2 }
 }
 
 /// What `asn` sends on with this ring, to a neighbour with this leaf.
@@ -55,7 +55,7 @@ fn with_unknown_suite(value: &[u8]) -> Vec<u8> {
 #[test]
 fn a_new_suite_at_a_later_hop_is_a_gap_and_a_strict_origins_routes_stay() {
     let mut network = Network::new(4, &[ED]);
-    network.view.set_attested_since(Asn(1), strict(false));
+    network.view.set_attested_since(Asn(1), record(Strictness::Strict));
     // AS 1 endorses what AS 2 offers, a key of a suite that this verifier does not know among them.
     let keys = [pair(Asn(2), ED, 0).leaf_key(), LeafKey { suite: 99, key: [9; 32] }];
     let leaf = Leaf::new(&keys, 112, false).expect("a leaf");
@@ -128,7 +128,7 @@ fn post_quantum(suites: &[SuiteId]) -> Network {
     let mut network = Network::new(6, suites);
     network.register(Asn(4));
     network.register(Asn(6));
-    network.view.set_attested_since(Asn(1), strict(true));
+    network.view.set_attested_since(Asn(1), record(Strictness::PostQuantum));
     network
 }
 

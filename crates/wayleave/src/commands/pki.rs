@@ -121,6 +121,9 @@ pub enum StrictnessName {
     Strict,
     /// It is less preferred.
     Prefer,
+    /// It is invalid, and every AS on the path must sign with a post-quantum suite (kc-hbs); where one has none, the route is
+    /// proved up to there.
+    PostQuantum,
 }
 
 /// A prefix and its maximum length (RFC 9582).
@@ -341,6 +344,7 @@ pub fn record(command: &RecordKeys) -> Outcome {
         let strictness = match strictness {
             StrictnessName::Strict => Strictness::Strict,
             StrictnessName::Prefer => Strictness::Prefer,
+            StrictnessName::PostQuantum => Strictness::PostQuantum,
         };
         (command.since.unwrap_or(now), strictness)
     });

@@ -71,6 +71,9 @@ pub struct AttestSection {
     /// Least security strength, in bits, of suites that are accepted or endorsed for a neighbour.
     #[serde(default = "default_strength")]
     pub least_strength: Spanned<u64>,
+    /// Whether all who extend what this AS signs must have post-quantum suites.
+    #[serde(default)]
+    pub require_post_quantum: bool,
     /// Own prefixes that are signed, with their more specific prefixes. Default: all.
     pub originate: Option<Vec<Prefix>>,
 }
@@ -295,6 +298,8 @@ const TEMPLATE: &str = "# An attesting proxy between your BGP speakers and their
      #clock_uncertainty_secs = 600\n\
      # Least security strength of accepted suites, in bits.\n\
      #least_strength = 112\n\
+     # Whether all who extend your routes' attestations must sign with post-quantum suites.\n\
+     #require_post_quantum = false\n\
      # The attribute's type code and the code of the capability that offers keys; all networks must use the same.\n\
      #attribute = 213\n\
      #capability = 240\n\

@@ -42,6 +42,7 @@ impl Proxy {
             Some(granted) => granted.leaf.clone(),
             None => endorse(&pair.offered, self.least_strength).unwrap_or_else(|_| Leaf::keyless()),
         };
+        let leaf = if self.require_post_quantum { leaf.requiring_post_quantum() } else { leaf };
         let before = pair.leaf.replace(leaf);
         before != pair.leaf
     }

@@ -556,6 +556,7 @@ pub fn config(asn: u32, pairs: usize, connects: bool) -> ProxyConfig {
         },
         capability: 240,
         least_strength: 112,
+        require_post_quantum: false,
         pairs: (0..pairs).map(options).collect(),
     }
 }
@@ -597,7 +598,7 @@ pub fn view(generation: u64, registered: &[u32], owned: &[(u32, &str)]) -> View 
 }
 
 pub fn attested(view: &mut View, asn: u32, strictness: Strictness) {
-    let since = AttestedSince { since: START - 3600, strictness, post_quantum: false, not_after: START + 400 * 86_400 };
+    let since = AttestedSince { since: START - 3600, strictness, not_after: START + 400 * 86_400 };
     view.set_attested_since(Asn(asn), since);
 }
 

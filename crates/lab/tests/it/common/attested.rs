@@ -40,7 +40,7 @@ pub fn known(seed: u64) -> View {
     }
     view.add_vrp(Vrp { prefix: p("30.0.0.0/8"), max_length: 24, asn: Asn(CUSTOMER) });
     let not_after = 2_000_000_000;
-    let since = AttestedSince { since: 1_600_000_000, strictness: Strictness::Strict, post_quantum: false, not_after };
+    let since = AttestedSince { since: 1_600_000_000, strictness: Strictness::Strict, not_after };
     view.set_attested_since(member_asn(2), since);
     view
 }

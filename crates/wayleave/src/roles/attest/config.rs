@@ -28,6 +28,7 @@ pub fn machine(file: &AttestFile) -> ProxyConfig {
         },
         capability: small(*attest.capability.get_ref()),
         least_strength,
+        require_post_quantum: attest.require_post_quantum,
         pairs: file.pair.iter().map(|pair| options(file, pair.get_ref())).collect(),
     }
 }

@@ -35,6 +35,7 @@ const UNITS: [&str; 30] = [
     "routes",
     "seconds",
     "sessions",
+    "signatures",
     "up",
     "updates",
 ];
