@@ -62,7 +62,10 @@ impl Conclusion {
     /// Of a route without an attestation that counts: what its origin's record says of that.
     fn heed_record(&mut self, context: &Context<'_>, origin: Option<Asn>, bounds: &mut Bounds) {
         let Some(record) = origin.and_then(|asn| context.view.attested_since(asn)) else { return };
-        if self.kind == VerdictKind::Unattested && bounds.holds(record.since, record.not_after) {
+        // The report ends where the record begins or ends, also for an attested route: other suites are required then.
+        let concerns = self.kind == VerdictKind::Unattested || record.strictness == Strictness::PostQuantum;
+        let holds = concerns && bounds.holds(record.since, record.not_after);
+        if holds && self.kind == VerdictKind::Unattested {
             *self = match record.strictness {
                 Strictness::Strict | Strictness::PostQuantum => Self::broken(Problem::Stripped, None),
                 Strictness::Prefer => Self::lacks(Lack::PreferredMissing),

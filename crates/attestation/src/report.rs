@@ -66,7 +66,7 @@ pub enum Problem {
     Malformed,
     /// A prefix of the UPDATE is not in the signed list.
     PrefixNotSigned { prefix: Prefix },
-    /// The hop does not pass a prefix of the UPDATE on, and the origin signed it.
+    /// A hop does not pass a prefix of the UPDATE on, and the origin signed it.
     PrefixNotExported { prefix: Prefix },
     /// The hop passes a prefix on that the hop before does not.
     ExportsMore,
@@ -255,7 +255,9 @@ impl fmt::Display for Problem {
         match self {
             Self::Malformed => f.write_str("the attestation attribute cannot be decoded"),
             Self::PrefixNotSigned { prefix } => write!(f, "{prefix} is not in the signed list of prefixes"),
-            Self::PrefixNotExported { prefix } => write!(f, "the hop does not pass {prefix} on"),
+            Self::PrefixNotExported { prefix } => {
+                write!(f, "{prefix} is signed by the origin, and an AS on the path did not pass it on")
+            }
             Self::ExportsMore => f.write_str("the hop passes on a prefix that the hop before does not"),
             Self::PathTooShort => f.write_str("the attestation has more hops than the path has ASes"),
             Self::Prepend => f.write_str("the AS appears on the path more or less often than it signed"),

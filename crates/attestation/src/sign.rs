@@ -199,6 +199,8 @@ pub struct Draft {
     /// Octets of the shortest value that did not fit.
     too_large: Option<usize>,
     exhausted: Option<SignError>,
+    /// A key of this suite signed wrongly.
+    faulty: Option<SuiteId>,
 }
 
 impl Draft {
@@ -259,6 +261,13 @@ impl Draft {
         self
     }
 
+    /// Signs with such keys alone.
+    #[must_use]
+    pub fn only(mut self, ring: &KeyRing, may_sign: impl Fn(&KeyPair) -> bool) -> Self {
+        self.candidates.retain(|candidate| may_sign(&ring.pairs[candidate.index]));
+        self
+    }
+
     /// The first candidate whose value fits, signed by itself.
     fn candidate(&mut self, ring: &KeyRing) -> Result<Candidate, AttestationError> {
         while let Some(&candidate) = self.candidates.first() {
@@ -271,10 +280,11 @@ impl Draft {
         }
         let too_large = |need| AttestationError::TooLarge { need };
         let none = self.too_large.map_or(AttestationError::NotOurs(self.speaker.asn), too_large);
-        Err(self.exhausted.map_or(none, AttestationError::Sign))
+        let none = self.exhausted.map_or(none, AttestationError::Sign);
+        Err(self.faulty.map_or(none, AttestationError::Faulty))
     }
 
-    /// The key in front is spent, or signs wrongly: the next one's turn.
+    /// The key in front is spent: the next one's turn.
     fn pass_over(&mut self, error: SignError) {
         self.exhausted = Some(error);
         self.candidates.remove(0);
@@ -411,6 +421,7 @@ impl DraftHop<'_> {
             max_octets: usize::MAX,
             too_large: None,
             exhausted: None,
+            faulty: None,
         })
     }
 }
@@ -520,10 +531,8 @@ fn sign_with(
                 done[waits.number] = Some(Ok(attested));
             }
             Ok(_) if !waits.failed => again.push(Waiting { failed: true, ..waits }),
-            Ok(_) if waits.draft.candidates.len() == 1 => {
-                done[waits.number] = Some(Err(AttestationError::Faulty(suite)));
-            }
             Ok(_) => {
+                waits.draft.faulty = Some(suite);
                 waits.draft.candidates.remove(0);
                 again.push(Waiting { failed: false, ..waits });
             }

@@ -11,7 +11,7 @@ use crate::chain::{Attestation, Exports, Hop, Next, SignedInput, Signer};
 pub use crate::clock::{Clock, DEFAULT_UNCERTAINTY};
 use crate::leaf::{LeafKey, LeafView, Tree};
 use crate::path::Path;
-use crate::pki::{RegisteredKey, Strictness, View};
+use crate::pki::{RegisteredKey, View};
 use crate::report::{HopReport, KeyOrigin, Lack, Problem, Report};
 use crate::suite::{self, Claim, Suite, SuiteId};
 
@@ -291,12 +291,9 @@ pub(crate) struct Walk {
 
 impl Walk {
     fn of<'a>(context: &Context<'a>, route: &Route<'a>, number: usize, claims: &mut Claims<'a>) -> Self {
-        let requires_post_quantum = route.path.origin().is_some_and(|origin| {
-            let record = context.view.attested_since(origin);
-            record.is_some_and(|record| {
-                record.strictness == Strictness::PostQuantum && context.clock.allows(record.since, record.not_after)
-            })
-        });
+        let now = context.clock.now.secs();
+        let origin = route.path.origin();
+        let requires_post_quantum = origin.is_some_and(|origin| context.view.requires_post_quantum(origin, now));
         let mut walk = Self {
             hops: Vec::new(),
             reached: 0,
@@ -326,6 +323,10 @@ impl Walk {
         if route.path.entries().contains(&route.receiver) {
             return End::Broken(Problem::Loop { asn: route.receiver }, None);
         }
+        // What a hop does not pass on is not attested, whichever hop the chain reaches.
+        if let Some(&prefix) = route.prefixes.iter().find(|prefix| !attestation.is_exported(prefix)) {
+            return End::Broken(Problem::PrefixNotExported { prefix }, None);
+        }
         self.hops.reserve(attestation.hop_count());
         let mut before = Before { leaf: None, hash: [0; 32], exports: attestation.head().listed() };
         for (index, hop) in attestation.hops().enumerate() {
@@ -333,12 +334,10 @@ impl Walk {
                 Step { context, route, attestation, number, index, requires_post_quantum: self.requires_post_quantum };
             match self.step(&step, &hop, before, claims) {
                 Ok(next) => before = next,
-                // What a hop does not pass on is not attested, whichever hop the chain reaches.
-                Err(End::Lacks(lack)) => return not_exported(route, attestation).unwrap_or(End::Lacks(lack)),
                 Err(end) => return end,
             }
         }
-        not_exported(route, attestation).unwrap_or_else(|| self.read_tail(route, before.leaf))
+        self.read_tail(route, before.leaf)
     }
 
     /// One hop: its position on the path, whether its AS may sign so, and the claim that it did.
@@ -448,14 +447,6 @@ struct Before<'a> {
     hash: [u8; 32],
     /// The prefixes that it passes on.
     exports: Exports,
-}
-
-/// The first prefix of the UPDATE that not every hop passes on, at the hop that left it out.
-fn not_exported(route: &Route<'_>, attestation: &Attestation<'_>) -> Option<End> {
-    let &prefix = route.prefixes.iter().find(|prefix| !attestation.is_exported(prefix))?;
-    let position = attestation.position(&prefix)?;
-    let hop = attestation.hops().position(|hop| !hop.exports.contains(position))?;
-    Some(End::Broken(Problem::PrefixNotExported { prefix }, Some(hop)))
 }
 
 /// Whether a leaf lets its AS sign: where post-quantum suites are required, one without such a key does not.

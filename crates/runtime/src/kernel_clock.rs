@@ -5,7 +5,7 @@
 use std::io;
 
 /// Microseconds by which a synchronised clock may be wrong, by the kernel's own bound.
-const MAX_ERROR: i64 = 4_000_000;
+const MAX_ERROR: libc::c_long = 4_000_000;
 
 /// Whether a time service keeps the wall clock (NTP, PTP), and the error is at most four seconds by the bound that it gives.
 /// Setting the clock by hand ends that until the service has set it right.
@@ -17,7 +17,7 @@ pub fn is_synchronised() -> io::Result<bool> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    let is_bounded = i64::from(state.maxerror) <= MAX_ERROR;
+    let is_bounded = state.maxerror <= MAX_ERROR;
     Ok(result != libc::TIME_ERROR && state.status & libc::STA_UNSYNC == 0 && is_bounded)
 }
 

@@ -193,6 +193,7 @@ impl<K: Ord + Copy> Pipeline<K> {
         (!self.keys.is_empty()).then(|| RouteSigner {
             ring: self.keys.ring.clone(),
             asn: self.config.asn,
+            view: Arc::clone(&self.view),
             now: self.now.unix.secs(),
             lifetime: self.config.lifetime,
             sequence,
@@ -247,9 +248,14 @@ impl<K: Ord + Copy> Pipeline<K> {
     /// Whether a route must be validated again: its path names an AS of which other keys or records are known, or another AS
     /// may originate its prefix. The hops of a chain are on the path, and so are the ASes that it skips.
     pub(crate) fn concerns(&self, change: &ViewChange, prefix: &Prefix, attributes: &Attributes) -> bool {
-        let is_changed = |asn| change.ases.contains(&asn);
-        (!change.ases.is_empty() && attributes.as_path().asns().any(is_changed))
+        self.names_changed(change, attributes)
             || (change.vrps.covers(prefix) && self.origin_changed(&change.before, prefix, attributes))
+    }
+
+    /// Whether the path names an AS of which other keys or records are known now.
+    pub(crate) fn names_changed(&self, change: &ViewChange, attributes: &Attributes) -> bool {
+        let is_changed = |asn| change.ases.contains(&asn);
+        !change.ases.is_empty() && attributes.as_path().asns().any(is_changed)
     }
 
     /// Whether another AS may originate `prefix` than in the view `before`.

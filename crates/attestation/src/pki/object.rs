@@ -357,18 +357,23 @@ impl<'a> Reader<'a> {
     fn keys(&mut self) -> Result<Vec<ProfileKey>, ObjectError> {
         let count = self.count(MAX_KEYS, "the number of keys")?;
         let mut keys: Vec<ProfileKey> = Vec::with_capacity(count);
+        let mut publics = BTreeSet::new();
+        let mut last = None;
         for _ in 0..count {
-            let role = Role::from_byte(self.u8()?).ok_or(ObjectError::Field("a role"))?;
-            let suite = SuiteId::from_byte(self.u8()?).ok_or(ObjectError::Field("a suite"))?;
+            let (role, suite) = (self.u8()?, self.u8()?);
             let length = self.count(MAX_KEY_LEN, "the length of a key")?;
-            let key = ProfileKey { role, suite, public: self.take(length)?.to_vec() };
-            if keys.last().is_some_and(|last| *last > key) {
+            let public = self.take(length)?;
+            if last.is_some_and(|last| last > (role, suite, public)) {
                 return Err(ObjectError::Order("the keys"));
             }
-            if keys.iter().any(|other| other.public == key.public) {
+            if !publics.insert(public) {
                 return Err(ObjectError::KeyTwice);
             }
-            keys.push(key);
+            last = Some((role, suite, public));
+            // A later version may know the role or suite: its keys must not take the others from the AS.
+            if let (Some(role), Some(suite)) = (Role::from_byte(role), SuiteId::from_byte(suite)) {
+                keys.push(ProfileKey { role, suite, public: public.to_vec() });
+            }
         }
         let mut tags = BTreeSet::new();
         for key in keys.iter().filter(|key| key.role == Role::Attest) {

@@ -1,6 +1,6 @@
 //! The set of signed objects under a trust anchor, and the view that a validator gets of it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use wayleave_core::Asn;
@@ -104,6 +104,8 @@ pub struct ObjectSet {
     anchor: Anchor,
     /// By kind and AS, so that profiles come before additions; ascending by sequence, at least one each.
     objects: BTreeMap<(u8, Asn), Vec<StoredObject>>,
+    /// By kind and AS: sequences below which nothing is taken.
+    floors: BTreeMap<(u8, Asn), u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -122,7 +124,7 @@ impl ObjectSet {
         if now > anchor.not_after {
             return Err(AnchorError::Expired(anchor.not_after));
         }
-        Ok(Self { anchor, objects: BTreeMap::new() })
+        Ok(Self { anchor, objects: BTreeMap::new(), floors: BTreeMap::new() })
     }
 
     /// The anchor.
@@ -148,16 +150,24 @@ impl ObjectSet {
         if is_addition && !self.identity_signed(&signed) {
             return Err(Refused::Signature(asn));
         }
+        let floor = self.floors.get(&(signed.object.kind(), asn)).copied().unwrap_or(0);
+        if have < floor {
+            return Err(Refused::Superseded { asn, have, known: floor });
+        }
         let of_kind = self.objects.entry((signed.object.kind(), asn)).or_default();
         // An object whose time has not begun takes the place of none.
         let later = |stored: &&StoredObject| {
             let span = stored.object.span();
             span.sequence == have || (span.sequence > have && span.not_before <= now)
         };
+        if let Some(same) = of_kind.iter().position(|stored| stored.octets == octets) {
+            return Ok(&of_kind[same].object);
+        }
         if let Some(later) = of_kind.iter().find(later) {
             return Err(Refused::Superseded { asn, have, known: later.object.span().sequence });
         }
-        if of_kind.len() > MAX_AHEAD {
+        let is_ahead = |object: &Object| object.span().not_before > now;
+        if is_ahead(&signed.object) && of_kind.iter().filter(|stored| is_ahead(&stored.object)).count() >= MAX_AHEAD {
             return Err(Refused::TooManyAhead(asn));
         }
         let at = of_kind.partition_point(|stored| stored.object.span().sequence < have);
@@ -168,21 +178,36 @@ impl ObjectSet {
         Ok(&of_kind[at - begun].object)
     }
 
-    /// Takes from `before` what is later than what this set has, or what it does not have at all: objects never go back. What
-    /// another anchor signed, or has expired, is not taken. Returns what was taken.
-    pub fn keep(&mut self, before: &ObjectSet, now: u64) -> Vec<Kept> {
-        let mut kept = Vec::new();
-        for ((kind, asn), objects) in &before.objects {
-            for stored in objects {
-                let sequence = stored.object.span().sequence;
-                let newest = |objects: &Vec<StoredObject>| objects.last().map(|last| last.object.span().sequence);
-                let in_folder = self.objects.get(&(*kind, *asn)).and_then(newest);
-                if self.insert(&stored.octets, now).is_ok() {
-                    kept.push(Kept { asn: *asn, kind: stored.object.kind_name(), sequence, in_folder });
-                }
-            }
+    /// Refuses from now on what is older than an object that the anchor signed before, also when that one has expired: objects
+    /// never go back. Octets that it did not sign, or whose time has not begun, are passed over.
+    pub fn remember(&mut self, octets: &[u8], now: u64) {
+        let Ok(signed) = Signed::decode(octets) else { return };
+        let (object, span) = (&signed.object, signed.object.span());
+        let is_addition = matches!(object, Object::Addition(_));
+        // Whoever may sign an addition now may have signed it then; a remembered one was verified when it came.
+        if span.not_before <= now && (is_addition || signed.verify(&self.anchor.public)) {
+            let floor = self.floors.entry((object.kind(), object.asn())).or_default();
+            *floor = (*floor).max(span.sequence);
         }
-        kept
+    }
+
+    /// The objects of this set that `folder` does not have.
+    #[must_use]
+    pub fn kept(&self, folder: &[Vec<u8>]) -> Vec<Kept> {
+        let mut newest: BTreeMap<(u8, Asn), u64> = BTreeMap::new();
+        for signed in folder.iter().filter_map(|octets| Signed::decode(octets).ok()) {
+            let sequence = newest.entry((signed.object.kind(), signed.object.asn())).or_default();
+            *sequence = (*sequence).max(signed.object.span().sequence);
+        }
+        let in_folder: HashSet<&[u8]> = folder.iter().map(Vec::as_slice).collect();
+        let lost = self.objects().filter(|(_, octets)| !in_folder.contains(octets));
+        let kept = lost.map(|(object, _)| Kept {
+            asn: object.asn(),
+            kind: object.kind_name(),
+            sequence: object.span().sequence,
+            in_folder: newest.get(&(object.kind(), object.asn())).copied(),
+        });
+        kept.collect()
     }
 
     fn identity_signed(&self, signed: &Signed<'_>) -> bool {

@@ -231,6 +231,14 @@ impl View {
         self.attested_since.get(&asn)
     }
 
+    /// Whether the record of `origin` requires post-quantum suites at `now`, in seconds since 1970.
+    #[must_use]
+    pub fn requires_post_quantum(&self, origin: Asn, now: u64) -> bool {
+        self.attested_since.get(&origin).is_some_and(|record| {
+            record.strictness == Strictness::PostQuantum && (record.since..=record.not_after).contains(&now)
+        })
+    }
+
     /// Whether `origin` may originate `prefix`; `None` stands for a route whose origin is not known (RFC 6811
     /// section 2).
     #[must_use]

@@ -439,6 +439,10 @@ impl Proxy {
         let unix = self.pipeline.unix();
         let pair = &mut self.pairs[index];
         let routes = pair.outgoing.record(&signed, unix, &mut pair.counts);
+        if pair.outgoing.is_stale() {
+            // Signed for another neighbour, with other keys or at another time. The routes are queued again, or will be.
+            return;
+        }
         let SignedGroup { group, outcome } = signed;
         // The grant goes with the hop that names its key, and stands nowhere else.
         let sent = match (&outcome, &pair.granted) {

@@ -189,7 +189,7 @@ fn where_the_opening_does_not_fit_the_neighbour_gets_a_signature_of_its_own() {
     });
     star.net.announce(0, PREFIX);
     let value = star.value(0, PREFIX);
-    let last = Attestation::decode(&value).expect("well formed").last_hop().map(|hop| matches!(hop.burst, None));
+    let last = Attestation::decode(&value).expect("well formed").last_hop().map(|hop| hop.burst.is_none());
     assert_eq!(last, Some(true));
     let proxy = star.proxies[0].expect("a proxy");
     assert_eq!(star.net.proxies[proxy].why(p(PREFIX)).routes[0].class, VerdictClass::Valid);

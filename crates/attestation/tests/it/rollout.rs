@@ -5,7 +5,7 @@ use wayleave_attestation::leaf::{Leaf, LeafKey};
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pki::{AttestedSince, RegisteredKey, Strictness};
 use wayleave_attestation::report::{Lack, Problem, Report};
-use wayleave_attestation::sign::{self, KeyPair, KeyRing, Recipient};
+use wayleave_attestation::sign::{self, Draft, KeyPair, KeyRing, Recipient, Signatures};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_core::{Asn, Prefix, VerdictKind};
 
@@ -245,4 +245,32 @@ fn a_verifier_for_whom_classical_keys_are_broken_calls_no_forged_route_valid() {
     let (value, path) = classical.chain(&prefixes(), &[1, 5], 3);
     assert_eq!(classical.validate(&prefixes(), &path, &value, 3).kind, VerdictKind::Valid);
     assert!(suite::of(HBS).is_some_and(|suite| suite.is_post_quantum()));
+}
+
+#[test]
+fn a_requirement_that_begins_later_ends_the_verdict_of_what_is_valid_until_then() {
+    let mut network = Network::new(3, &[ED]);
+    let since = NOW + 3_600;
+    let later = AttestedSince { since, strictness: Strictness::PostQuantum, not_after: NOW * 2 };
+    network.view.set_attested_since(Asn(1), later);
+    let (value, path) = network.chain(&prefixes(), &[1, 2], 3);
+    let report = network.validate(&prefixes(), &path, &value, 3);
+    assert_eq!((report.kind, report.until.map(|until| until.secs())), (VerdictKind::Valid, Some(since)));
+    network.now = since;
+    assert_eq!(problem(&network.validate(&prefixes(), &path, &value, 3)), Problem::NotPostQuantum);
+}
+
+#[test]
+fn a_signer_leaves_out_the_keys_that_verifiers_would_refuse() {
+    let network = post_quantum(&[ED, HBS]);
+    let (leaf, ring) = (network.leaf(Asn(5)), &network.nodes[&Asn(1)].ring);
+    let origination = sign::Origination { prefixes: &prefixes(), sequence: 1 };
+    let onward = Recipient::Neighbour(Asn(5), leaf.view());
+    let draft = Draft::origination(&origination, &network.speaker(Asn(1), 1), ring, onward).expect("may sign");
+    let draft = draft.only(ring, |pair| suite::of(pair.suite).is_some_and(|suite| suite.is_post_quantum()));
+    let mut ring = KeyRing { pairs: [ED, HBS].map(|suite| pair(Asn(1), suite, 0)).into() };
+    let signed = sign::sign_all(vec![draft], &mut ring, Signatures::Each).remove(0).expect("signs").value;
+    assert_eq!(network.validate(&prefixes(), &travel(&[1]), &signed, 5).kind, VerdictKind::Valid);
+    let both = network.nodes[&Asn(1)].ring.pairs.iter().map(|pair| pair.suite).collect::<Vec<_>>();
+    assert_eq!(both[0], ED, "the preferred one is the one that was left out");
 }

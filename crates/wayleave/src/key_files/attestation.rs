@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use wayleave_attestation::pki::{Anchor, Object, ObjectSet};
+use wayleave_attestation::pki::{Anchor, Kept, Object, ObjectSet};
 use wayleave_attestation::sign::{KeyPair, KeyRing};
 use wayleave_attestation::suite::hbs::{HbsKey, MAX_PARTS, Part};
 use wayleave_attestation::suite::{self, SuiteId, SuiteKey};
@@ -263,19 +263,47 @@ pub fn snapshot(keys: &KeysSection, source: &Source, more: Vec<PathBuf>) -> File
 }
 
 /// The objects that the anchor has signed, and what was refused; `Ok(None)` without an anchor.
-pub fn objects(keys: &KeysSection, source: &Source) -> Result<Option<(Vec<String>, ObjectSet)>, Failure> {
+pub fn objects<'o>(
+    keys: &KeysSection,
+    source: &Source,
+    remembered: impl Iterator<Item = &'o [u8]>,
+) -> Result<Option<Objects>, Failure> {
     let (Some(anchor), Some(folder)) = (&keys.anchor, &keys.objects) else { return Ok(None) };
-    let known = set(&source.resolve(anchor.get_ref()), &source.resolve(folder.get_ref()), unix_now().secs());
+    let (path, folder) = (source.resolve(anchor.get_ref()), source.resolve(folder.get_ref()));
+    let known = read_objects(&path, &folder, remembered, unix_now().secs());
     known.map(Some).map_err(|failure| source.failure(Fault::of(anchor.span(), &failure)))
+}
+
+/// What a folder of objects and those that were remembered come to.
+pub struct Objects {
+    /// Files that do not count, with the reason.
+    pub refused: Vec<String>,
+    pub set: ObjectSet,
+    /// Objects in force that the folder does not have.
+    pub kept: Vec<Kept>,
 }
 
 /// The verified objects of a folder under an anchor, and what was refused.
 pub fn set(anchor: &Path, folder: &Path, now: u64) -> Result<(Vec<String>, ObjectSet), Failure> {
+    read_objects(anchor, folder, std::iter::empty(), now).map(|Objects { refused, set, .. }| (refused, set))
+}
+
+fn read_objects<'o>(
+    anchor: &Path,
+    folder: &Path,
+    remembered: impl Iterator<Item = &'o [u8]>,
+    now: u64,
+) -> Result<Objects, Failure> {
     let anchor = load_anchor(anchor)?;
     let set = ObjectSet::new(anchor, now);
     let mut set = set.map_err(|error| {
         Failure::new(error.to_string()).help("create or fetch a new anchor, or set this machine's clock")
     })?;
+    for octets in remembered {
+        // What another anchor signed, or has expired, is refused.
+        let _ = set.insert(octets, now);
+        set.remember(octets, now);
+    }
     let mut refused = Vec::new();
     let mut objects = Vec::new();
     for file in object_files(folder)? {
@@ -286,12 +314,14 @@ pub fn set(anchor: &Path, folder: &Path, now: u64) -> Result<(Vec<String>, Objec
     }
     // Profiles first, since additions belong to them. The octet after the version is the kind.
     objects.sort_by_key(|(_, octets)| octets.get(1).copied());
-    for (file, octets) in objects {
-        if let Err(error) = set.insert(&octets, now) {
+    for (file, octets) in &objects {
+        if let Err(error) = set.insert(octets, now) {
             refused.push(format!("{}: {error}", file.display()));
         }
     }
-    Ok((refused, set))
+    let octets: Vec<Vec<u8>> = objects.into_iter().map(|(_, octets)| octets).collect();
+    let kept = set.kept(&octets);
+    Ok(Objects { refused, set, kept })
 }
 
 fn object_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {

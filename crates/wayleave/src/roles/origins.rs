@@ -3,7 +3,7 @@
 
 mod cache;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{error, info, warn};
-use wayleave_attestation::pki::{Anchor, Kept, MAX_AS_KEYS, Object, ObjectSet, View, Vrp};
+use wayleave_attestation::pki::{Kept, MAX_AS_KEYS, Object, ObjectSet, View, Vrp};
 use wayleave_core::{Asn, UnixTime};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Metric, Unit};
@@ -26,15 +26,17 @@ use crate::config::Source;
 use crate::config::attest::KeysSection;
 use crate::config::rpki::RpkiSection;
 use crate::failure::{Failure, Outcome};
-use crate::key_files::attestation as files;
+use crate::key_files::attestation::{self as files, Objects};
 use crate::key_files::router_keys;
 
 /// Interval between checks of the files for changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// How long the start waits for the RTR cache's first answer.
 const FIRST_ANSWER: Duration = Duration::from_secs(5);
-/// The state file's table of signed objects.
+/// The state file's table of signed objects: kind, AS and sequence name one.
 const OBJECTS: &str = "objects";
+/// Octets of kind and AS in such a name.
+const KIND_AND_AS: usize = 5;
 /// Refused keys of a cache that are logged one by one.
 const LOGGED_REFUSALS: usize = 8;
 
@@ -223,30 +225,29 @@ impl RememberedObjects {
         Ok(Self { store: Some(store), objects })
     }
 
-    /// The remembered objects that this anchor signed.
-    fn set(&self, anchor: &Anchor, now: u64) -> Option<ObjectSet> {
-        let mut set = ObjectSet::new(anchor.clone(), now).ok()?;
-        // What another anchor signed, or has expired, is refused.
-        for octets in self.objects.values() {
-            let _ = set.insert(octets, now);
-        }
-        Some(set)
-    }
-
     fn remember(&mut self, set: &ObjectSet) {
         let name = |object: &Object| {
             let sequence = object.span().sequence.to_be_bytes();
             [&[object.kind()], object.asn().0.to_be_bytes().as_slice(), &sequence].concat()
         };
-        let now: BTreeMap<Vec<u8>, Vec<u8>> =
-            set.objects().map(|(object, octets)| (name(object), octets.to_vec())).collect();
-        let gone = self.objects.keys().filter(|key| !now.contains_key(*key));
-        let new = now.iter().filter(|(key, octets)| self.objects.get(*key) != Some(*octets));
-        let changes: Vec<Change> = gone
-            .map(|key| Change { table: OBJECTS, key: key.clone(), value: None })
-            .chain(new.map(|(key, octets)| Change { table: OBJECTS, key: key.clone(), value: Some(octets.clone()) }))
-            .collect();
-        self.objects = now;
+        let mut changes = Vec::new();
+        for (object, octets) in set.objects() {
+            let name = name(object);
+            if self.objects.get(&name).is_none_or(|known| known != octets) {
+                self.objects.insert(name.clone(), octets.to_vec());
+                changes.push(Change { table: OBJECTS, key: name, value: Some(octets.to_vec()) });
+            }
+        }
+        // Of each kind and AS the last stays for good, whatever has expired and whoever signed the others: nothing older counts
+        // again. The set drops what a later object has replaced; so does this.
+        let in_set: BTreeSet<Vec<u8>> = set.objects().map(|(object, _)| name(object)).collect();
+        let names: Vec<Vec<u8>> = self.objects.keys().cloned().collect();
+        for pair in names.windows(2).filter(|pair| pair[0][..KIND_AND_AS] == pair[1][..KIND_AND_AS]) {
+            if !in_set.contains(&pair[0]) && in_set.contains(&pair[1]) {
+                self.objects.remove(&pair[0]);
+                changes.push(Change { table: OBJECTS, key: pair[0].clone(), value: None });
+            }
+        }
         if let Some(store) = self.store.as_ref().filter(|_| !changes.is_empty()) {
             let _ = store.submit(changes, Box::new(|| ())); // a failure shows in the store's health
         }
@@ -342,11 +343,11 @@ impl Reader {
     /// Reads the files. Changes nothing if it fails.
     fn read(&mut self, sources: &OriginSources, now: UnixTime) -> Result<(), Failure> {
         let snapshot = snapshot(sources);
-        let (mut refused, mut set) = match files::objects(&sources.keys, &sources.source)? {
-            Some((refused, set)) => (refused, Some(set)),
-            None => (Vec::new(), None),
+        let remembered = self.remembered.objects.values().map(Vec::as_slice);
+        let (mut refused, set, kept) = match files::objects(&sources.keys, &sources.source, remembered)? {
+            Some(Objects { refused, set, kept }) => (refused, Some(set), kept),
+            None => (Vec::new(), None, Vec::new()),
         };
-        let kept = set.as_mut().map(|set| self.keep(set, now.secs())).unwrap_or_default();
         let certified = match &sources.rpki.certificates {
             Some(folder) => {
                 let resolve = |path: &toml::Spanned<std::path::PathBuf>| sources.source.resolve(path.get_ref());
@@ -365,14 +366,6 @@ impl Reader {
         (self.snapshot, self.set, self.refused) = (snapshot, set, refused.len());
         (self.certified, self.begins) = (certified.keys, certified.begins);
         Ok(())
-    }
-
-    /// Objects never go back: what was known stays in force where the folder lost it or has an older one.
-    fn keep(&self, set: &mut ObjectSet, now: u64) -> Vec<Kept> {
-        match &self.set {
-            Some(before) => set.keep(before, now),
-            None => self.remembered.set(set.anchor(), now).map(|before| set.keep(&before, now)).unwrap_or_default(),
-        }
     }
 
     /// Publishes a view of what is known now.

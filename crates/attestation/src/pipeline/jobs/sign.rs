@@ -16,11 +16,12 @@ use crate::pipeline::event::RouteEvent;
 use crate::pipeline::keys::SharedKeyRing;
 use crate::pipeline::policy::VerdictClass;
 use crate::pipeline::queue::RETRY_FAILED;
+use crate::pki::View;
 use crate::report::Report;
 use crate::sign::{
     self, AttestationError, Draft, KeyRing, Origination, Recipient, Signatures, SignedAttestation, Speaker,
 };
-use crate::suite::{SignError, SuiteId};
+use crate::suite::{self, SignError, Suite, SuiteId};
 use crate::validate::Carried;
 
 /// For whom routes are signed.
@@ -45,6 +46,8 @@ impl Target {
 pub(crate) struct RouteSigner {
     pub(crate) ring: SharedKeyRing,
     pub(crate) asn: Asn,
+    /// What verifiers know, too: the origins' records and this AS's own keys.
+    pub(crate) view: Arc<View>,
     /// Seconds since 1970.
     pub(crate) now: u64,
     /// Minutes.
@@ -292,7 +295,8 @@ impl RouteSigner {
             let (speaker, renew) = (self.speaker(prepend), self.renewal(&part));
             let exports = part.prefixes();
             let draft = Draft::extension(&attestation, &received, &exports, &speaker, ring, recipient);
-            drafts.add(target, part, false, renew, draft.map(|draft| draft.within(max_octets)));
+            let draft = draft.map(|draft| self.with_keys(draft, ring, received.origin()).within(max_octets));
+            drafts.add(target, part, false, renew, draft);
         }
     }
 
@@ -324,8 +328,20 @@ impl RouteSigner {
             let part = group.part(routes);
             let (speaker, renew) = (self.speaker(prepend), self.renewal(&part));
             let draft = Draft::origination(&Origination { prefixes: &list, sequence }, &speaker, ring, recipient);
-            drafts.add(target, part, true, renew, draft.map(|draft| draft.within(max_octets)));
+            let draft = draft.map(|draft| self.with_keys(draft, ring, Some(self.asn)).within(max_octets));
+            drafts.add(target, part, true, renew, draft);
         }
+    }
+
+    /// The draft with keys alone that verifiers accept: registered ones if this AS registered any, and post-quantum ones if the
+    /// origin's record requires them.
+    fn with_keys(&self, draft: Draft, ring: &KeyRing, origin: Option<Asn>) -> Draft {
+        let is_bound = self.view.is_registered(self.asn);
+        let post_quantum = origin.is_some_and(|origin| self.view.requires_post_quantum(origin, self.now));
+        draft.only(ring, |pair| {
+            let is_post_quantum = suite::of(pair.suite).is_some_and(Suite::is_post_quantum);
+            (pair.registered || !is_bound) && (is_post_quantum || !post_quantum)
+        })
     }
 
     fn speaker(&self, prepend: u8) -> Speaker {

@@ -26,6 +26,9 @@ impl Proxy {
             pair.incoming.queue_where(|nlri, route| pipeline.concerns(&change, &nlri.prefix, &route.attributes));
             if change.own_keys || is_another {
                 pair.outgoing.sign_all_again();
+            } else {
+                // Their origins may require other suites now.
+                pair.outgoing.routes.queue_where(|_, route| pipeline.names_changed(&change, &route.attributes));
             }
         }
     }
