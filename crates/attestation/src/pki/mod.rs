@@ -7,7 +7,7 @@ mod view;
 use wayleave_crypto::hash::hash;
 
 pub use object::{Addition, Object, ObjectError, Profile, ProfileKey, Record, Role, SignObjectError, Signed, Span};
-pub use set::{Anchor, AnchorError, Kept, ObjectSet, Omitted, Refused};
+pub use set::{Anchor, AnchorError, ObjectSet, Omitted, Refused, RetainedObject};
 pub use view::{
     AttestedSince, MAX_AS_KEYS, MAX_TAGGED, OriginValidity, PrefixSet, RegisteredKey, Strictness, View, Vrp,
 };

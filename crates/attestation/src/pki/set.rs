@@ -89,7 +89,7 @@ const MAX_AHEAD: usize = 4;
 
 /// An object that is in force although its folder no longer has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kept {
+pub struct RetainedObject {
     pub asn: Asn,
     /// What it is: `profile`, `record` or `addition`.
     pub kind: &'static str,
@@ -193,7 +193,7 @@ impl ObjectSet {
 
     /// The objects of this set that `folder` does not have.
     #[must_use]
-    pub fn kept(&self, folder: &[Vec<u8>]) -> Vec<Kept> {
+    pub fn kept(&self, folder: &[Vec<u8>]) -> Vec<RetainedObject> {
         let mut newest: BTreeMap<(u8, Asn), u64> = BTreeMap::new();
         for signed in folder.iter().filter_map(|octets| Signed::decode(octets).ok()) {
             let sequence = newest.entry((signed.object.kind(), signed.object.asn())).or_default();
@@ -201,7 +201,7 @@ impl ObjectSet {
         }
         let in_folder: HashSet<&[u8]> = folder.iter().map(Vec::as_slice).collect();
         let lost = self.objects().filter(|(_, octets)| !in_folder.contains(octets));
-        let kept = lost.map(|(object, _)| Kept {
+        let kept = lost.map(|(object, _)| RetainedObject {
             asn: object.asn(),
             kind: object.kind_name(),
             sequence: object.span().sequence,

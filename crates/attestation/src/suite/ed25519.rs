@@ -100,7 +100,7 @@ impl Suite for Ed25519 {
                 equations.push((index, equation));
             }
         }
-        check(&equations, &keys, &mut answers, &mut Work::for_batch(equations.len()));
+        check(&equations, &keys, &mut answers, &mut BatchWork::for_batch(equations.len()));
         answers
     }
 }
@@ -173,7 +173,7 @@ impl Equation {
 }
 
 /// The work that a batch may cost, in signatures.
-struct Work {
+struct BatchWork {
     /// Terms of sums that may still be added up. Halving finds one wrong signature among many with sums of three times the
     /// batch. Where there are more, it would add up the batch again for each of its levels: the rest is then checked alone.
     sums: usize,
@@ -181,14 +181,14 @@ struct Work {
     done: usize,
 }
 
-impl Work {
+impl BatchWork {
     fn for_batch(signatures: usize) -> Self {
         Self { sums: 3 * signatures, done: 0 }
     }
 }
 
 /// Sets the answer of every equation that holds: by one sum if all do, else half by half, as far as `work` allows.
-fn check(equations: &[(usize, Equation)], keys: &Keys, answers: &mut [bool], work: &mut Work) {
+fn check(equations: &[(usize, Equation)], keys: &Keys, answers: &mut [bool], work: &mut BatchWork) {
     work.done += equations.len();
     if equations.len() < LEAST_BATCH || work.sums < equations.len() {
         for (index, equation) in equations {
@@ -348,7 +348,7 @@ mod tests {
             for (index, claim) in claims.enumerate() {
                 equations.push((index, Equation::read(&claim, &mut points).expect("reads")));
             }
-            let (mut answers, mut work) = (vec![false; 256], Work::for_batch(256));
+            let (mut answers, mut work) = (vec![false; 256], BatchWork::for_batch(256));
             check(&equations, &points, &mut answers, &mut work);
             assert!((0..256).all(|index| answers[index] != is_wrong(index)));
             work.done

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use wayleave_attestation::leaf::LeafKey;
 use wayleave_attestation::pki::{
-    Addition, Anchor, AnchorError, Kept, Object, ObjectError, ObjectSet, Omitted, OriginValidity, Profile, ProfileKey,
-    Record, Refused, Role, SignObjectError, Span, Strictness, key_tag,
+    Addition, Anchor, AnchorError, Object, ObjectError, ObjectSet, Omitted, OriginValidity, Profile, ProfileKey,
+    Record, Refused, RetainedObject, Role, SignObjectError, Span, Strictness, key_tag,
 };
 use wayleave_attestation::suite::ed25519::Ed25519;
 use wayleave_attestation::suite::{Suite, SuiteId, SuiteKey};
@@ -226,7 +226,7 @@ fn objects_never_go_back() {
     };
     let (now, refused, kept) = read(&[beginning(2, 500, 52)], NOW);
     assert_eq!(refused, [Refused::Superseded { asn: Asn(5), have: 2, known: 3 }]);
-    let profile = |asn, sequence, in_folder| Kept { asn: Asn(asn), kind: "profile", sequence, in_folder };
+    let profile = |asn, sequence, in_folder| RetainedObject { asn: Asn(asn), kind: "profile", sequence, in_folder };
     assert_eq!(kept, [profile(5, 3, Some(2)), profile(6, 1, None)]);
     assert!(knows(&now, 5, 53) && !knows(&now, 5, 52) && knows(&now, 6, 60));
     // A later one in the folder counts, and so does the same once more.

@@ -187,7 +187,7 @@ enum Messages {
 }
 
 /// Two speakers and a router between them.
-struct Line {
+struct TableRow {
     middle: Middle,
     left: Speaker,
     right: Speaker,
@@ -203,7 +203,7 @@ fn prefix(number: usize) -> Prefix {
     format!("198.51.100.{}/30", 4 * number).parse().expect("a prefix")
 }
 
-impl Line {
+impl TableRow {
     /// The `number`-th line of a network.
     fn new(
         network: &Network,
@@ -306,7 +306,7 @@ fn bird_and_frr_carry_the_attribute_in_every_length_and_drop_a_grant() {
     }
     let network = Network::new().expect("a network");
     for (number, router) in [(&BIRD, &routers.bird), (&FRR, &routers.frr)].into_iter().enumerate() {
-        let line = Line::new(&network, number as u8, router, Messages::Extended).expect("started");
+        let line = TableRow::new(&network, number as u8, router, Messages::Extended).expect("started");
         let name = format!("{} {}", router.0.name, router.1.version);
         assert_carried(&name, Messages::Extended, &line.send_all(Probe::ours()).expect("up"));
     }
@@ -362,7 +362,7 @@ fn routers_of_many_versions_carry_the_attribute() {
             let extended = if *messages == Messages::Extended { ", extended messages" } else { "" };
             let name = format!("{} {} ({}){extended}", package.name, installation.version, release.name);
             println!("{name}");
-            let line = Line::new(&network, lines, (package, &installation), *messages);
+            let line = TableRow::new(&network, lines, (package, &installation), *messages);
             match line.and_then(|line| line.send_all(Probe::all())) {
                 Ok(outcomes) => rows.push(Row { name, messages: *messages, outcomes }),
                 Err(error) => skipped(&format!("{name}: {error}")),

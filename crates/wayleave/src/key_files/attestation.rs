@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use wayleave_attestation::pki::{Anchor, Kept, Object, ObjectSet};
+use wayleave_attestation::pki::{Anchor, Object, ObjectSet, RetainedObject};
 use wayleave_attestation::sign::{KeyPair, KeyRing};
 use wayleave_attestation::suite::hbs::{HbsKey, MAX_PARTS, Part};
 use wayleave_attestation::suite::{self, SuiteId, SuiteKey};
@@ -280,7 +280,7 @@ pub struct Objects {
     pub refused: Vec<String>,
     pub set: ObjectSet,
     /// Objects in force that the folder does not have.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<RetainedObject>,
 }
 
 /// The verified objects of a folder under an anchor, and what was refused.

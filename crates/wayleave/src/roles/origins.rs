@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{error, info, warn};
-use wayleave_attestation::pki::{Kept, MAX_AS_KEYS, Object, ObjectSet, View, Vrp};
+use wayleave_attestation::pki::{MAX_AS_KEYS, Object, ObjectSet, RetainedObject, View, Vrp};
 use wayleave_core::{Asn, UnixTime};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Metric, Unit};
@@ -265,7 +265,7 @@ struct Reader {
     set: Option<ObjectSet>,
     remembered: RememberedObjects,
     /// Objects that the folder lost or has older, and that stay in force.
-    kept: Vec<Kept>,
+    kept: Vec<RetainedObject>,
     certified: Vec<CertifiedKey>,
     /// When the first certificate that does not count yet begins, in seconds since 1970.
     begins: Option<u64>,
@@ -450,7 +450,7 @@ impl Default for Reader {
 }
 
 /// Says that the folder has gone back.
-fn report_kept(Kept { asn, kind, sequence, in_folder }: &Kept) {
+fn report_kept(RetainedObject { asn, kind, sequence, in_folder }: &RetainedObject) {
     let folder = match in_folder {
         Some(older) => format!("the folder of objects has sequence {older} of it instead"),
         None => "the folder of objects no longer has it".to_owned(),

@@ -212,9 +212,9 @@ fn check_reports_faults_of_an_attesting_proxy_and_init_prints_a_valid_configurat
     };
     let default = format!("#attribute = {TYPE_CODE}");
     let said = wrong(&default, "attribute = 5");
-    assert!(said.contains("expected 64 to 255") && said.contains("b.toml:16:13"), "{said}");
+    assert!(said.contains("expected 64 to 255") && said.contains("b.toml:18:13"), "{said}");
     let said = wrong(&default, "attribute = 129");
-    assert!(said.contains("129 is deprecated") && said.contains("b.toml:16:13"), "{said}");
+    assert!(said.contains("129 is deprecated") && said.contains("b.toml:18:13"), "{said}");
     let said = wrong(&default, "attribute = 254");
     assert!(said.contains("254 is an internal attribute of BIRD's"), "{said}");
     let said = wrong("#capability = 240", "capability = 3");

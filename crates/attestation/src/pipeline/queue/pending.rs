@@ -231,7 +231,7 @@ mod tests {
         routes.insert(first, attributes);
         let taken: Vec<Nlri> =
             routes.next_burst(1000, u64::MAX, |_| 1).into_iter().flat_map(|group| group.routes).collect();
-        assert_eq!((taken.iter().count(), taken.last()), (500, Some(&first)));
+        assert_eq!((taken.len(), taken.last()), (500, Some(&first)));
         assert_eq!(routes.waiting(), 0);
     }
 
