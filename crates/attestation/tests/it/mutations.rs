@@ -226,8 +226,8 @@ fn no_mutant_is_accepted() {
     let count: usize = std::env::var("WAYLEAVE_MUTATIONS").map_or(20_000, |count| count.parse().expect("a number"));
     let suites: Vec<SuiteId> =
         [SuiteId::KcEd25519, SuiteId::KcHbs].into_iter().filter(|suite| suite::of(*suite).is_some()).collect();
-    // AS 7, the receiver, has keys too: what it was given it would have to sign before others may pass it on.
-    let mut network = Network::new(7, &suites);
+    // ASes 7 to 9, the receivers, have keys too: what they were given they would have to sign before others may pass it on.
+    let mut network = Network::new(9, &suites);
     // Every second AS signs with the other suite.
     for (number, node) in network.nodes.values_mut().enumerate() {
         if number % 2 == 1 {
