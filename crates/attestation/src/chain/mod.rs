@@ -58,7 +58,7 @@ pub enum DecodeError {
     /// A later version of the format: not an error of its sender.
     #[error("version {0} is not known")]
     Version(u8),
-    /// Version 1, which proves too little to be accepted beside this one.
+    /// Version 1, which proves too little to be accepted together with this one.
     #[error("version {BROKEN_VERSION} is not accepted any more: its hops can be moved between routes")]
     BrokenVersion,
     /// Reserved bits are set, or a field has a value that the format does not allow.

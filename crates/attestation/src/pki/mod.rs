@@ -14,7 +14,8 @@ pub use view::{
 
 use crate::SuiteId;
 
-/// Two octets that tell the registered keys of an AS apart on the wire; the few keys that share them are tried in turn.
+/// Two octets by which a hop names a registered key of its AS. A profile has no two keys of one suite and tag; of router keys that
+/// share them at most two count, and both are tried.
 #[must_use]
 pub fn key_tag(suite: SuiteId, public: &[u8]) -> [u8; 2] {
     let digest = hash("wayleave/attestation/key-tag/v1", &[&[suite as u8], public]);
