@@ -22,6 +22,8 @@ const START: Duration = Duration::from_secs(10);
 enum Role {
     Member(Peering),
     RouterConfig(RouterConfig),
+    /// In BIRD's own language.
+    Text(String),
 }
 
 /// A BIRD that peers with the exchange, or with a list of neighbours.
@@ -52,6 +54,17 @@ impl Bird {
         Self::with(installation, namespace, site.name.clone(), Role::RouterConfig(site), state)
     }
 
+    /// A router with a configuration in BIRD's own language, not started yet.
+    pub fn with_text(
+        installation: &Installation,
+        namespace: NetworkNamespace,
+        name: &str,
+        text: String,
+        state: &Path,
+    ) -> Self {
+        Self::with(installation, namespace, name.to_owned(), Role::Text(text), state)
+    }
+
     fn with(installation: &Installation, namespace: NetworkNamespace, name: String, role: Role, state: &Path) -> Self {
         let folder = state.join(format!("{name}-router"));
         Self { installation: installation.clone(), namespace, name, role, folder, routes: Vec::new(), daemon: None }
@@ -72,6 +85,7 @@ impl Bird {
         match &self.role {
             Role::Member(peering) => configuration(peering, &self.routes),
             Role::RouterConfig(site) => site_configuration(site, &self.routes),
+            Role::Text(text) => text.clone(),
         }
     }
 
@@ -79,7 +93,7 @@ impl Bird {
     fn learned(&self) -> &'static str {
         match self.role {
             Role::Member(_) => "protocol exchange",
-            Role::RouterConfig(_) => "where source = RTS_BGP",
+            Role::RouterConfig(_) | Role::Text(_) => "where source = RTS_BGP",
         }
     }
 

@@ -22,6 +22,8 @@ const START: Duration = Duration::from_secs(10);
 enum Role {
     Member(Peering),
     RouterConfig(RouterConfig),
+    /// In bgpd's own language, of a router of this AS.
+    Text(Asn, String),
 }
 
 impl Role {
@@ -29,6 +31,7 @@ impl Role {
         match self {
             Self::Member(peering) => peering.asn,
             Self::RouterConfig(site) => site.asn,
+            Self::Text(asn, _) => *asn,
         }
     }
 }
@@ -61,6 +64,17 @@ impl Frr {
         Self::with(installation, namespace, site.name.clone(), Role::RouterConfig(site), state)
     }
 
+    /// A router with a configuration in bgpd's own language, not started yet.
+    pub fn with_text(
+        installation: &Installation,
+        namespace: NetworkNamespace,
+        name: &str,
+        (asn, text): (Asn, String),
+        state: &Path,
+    ) -> Self {
+        Self::with(installation, namespace, name.to_owned(), Role::Text(asn, text), state)
+    }
+
     fn with(installation: &Installation, namespace: NetworkNamespace, name: String, role: Role, state: &Path) -> Self {
         let folder = state.join(format!("{name}-router"));
         Self {
@@ -78,6 +92,7 @@ impl Frr {
         match &self.role {
             Role::Member(peering) => configuration(peering, &self.routes),
             Role::RouterConfig(site) => site_configuration(site, &self.routes),
+            Role::Text(_, text) => text.clone(),
         }
     }
 
@@ -142,7 +157,7 @@ impl Frr {
         let value = self.ask_json(&format!("show bgp {family} unicast json detail"))?;
         let peer = match &self.role {
             Role::Member(peering) => Some(peering.peer_address.to_string()),
-            Role::RouterConfig(_) => None,
+            Role::RouterConfig(_) | Role::Text(..) => None,
         };
         read_table(&value, peer.as_deref()).map_err(|line| RouterError::Answer { router: self.name.clone(), line })
     }

@@ -6,6 +6,7 @@ mod attest_routers;
 mod attest_rpki;
 mod cli;
 mod common;
+mod guide;
 mod kill_nine;
 mod member_attest;
 mod protected_sessions;
