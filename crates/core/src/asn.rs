@@ -14,10 +14,11 @@ impl Asn {
     /// `AS_TRANS`, which replaces a four-octet number on a two-octet session (RFC 6793 section 9).
     pub const TRANS: Asn = Asn(23456);
 
-    /// Whether the number may appear in a route: neither 0 (RFC 7607) nor a last one (RFC 7300).
+    /// Whether the number may appear in a route: neither 0 (RFC 7607), nor [`Asn::TRANS`], nor a last one
+    /// (RFC 7300).
     #[must_use]
     pub fn is_routable(self) -> bool {
-        !matches!(self.0, 0 | 65_535 | u32::MAX)
+        !matches!(self.0, 0 | 23_456 | 65_535 | u32::MAX)
     }
 
     /// The two-octet form: the number itself, or [`Asn::TRANS`] if it does not fit.

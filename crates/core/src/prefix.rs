@@ -159,6 +159,9 @@ pub enum ParsePrefixError {
     /// Of that form, but not a prefix.
     #[error("`{0}`: {1}")]
     Value(String, PrefixError),
+    /// Of that form, with a bit set beyond the length; and the prefix without it.
+    #[error("`{text}`: {error}, expected {prefix}", error = PrefixError::HostBits)]
+    HostBits { text: String, prefix: Prefix },
 }
 
 impl FromStr for Prefix {
@@ -169,7 +172,10 @@ impl FromStr for Prefix {
         let (address, length) = text.split_once('/').ok_or_else(form)?;
         let address = address.parse().map_err(|_| form())?;
         let length = length.parse().map_err(|_| form())?;
-        Prefix::new(address, length).map_err(|error| ParsePrefixError::Value(text.to_owned(), error))
+        Prefix::new(address, length).map_err(|error| match (error, Prefix::truncated(address, length)) {
+            (PrefixError::HostBits, Ok(prefix)) => ParsePrefixError::HostBits { text: text.to_owned(), prefix },
+            _ => ParsePrefixError::Value(text.to_owned(), error),
+        })
     }
 }
 

@@ -36,15 +36,26 @@ pub fn run(command: &Check) -> Outcome {
     for warning in &checked.warnings {
         let place = warning.line_column().map_or(String::new(), |(line, column)| format!(":{line}:{column}"));
         let help = warning.remedy().map_or(String::new(), |help| format!(" ({help})"));
-        let label = expected(warning).map_or(String::new(), |expected| format!(", expected {expected}"));
+        let label = expected(warning).map(|expected| format!(", expected {expected}"));
+        let label = label.or_else(|| Some(format!(": {}", reason(warning)?))).unwrap_or_default();
         print(&format!("{}{place}: warning: {warning}{label}{help}\n", command.file.display()));
     }
-    print(&format!("{}: fine, a configuration for `wayleave run {}`\n", command.file.display(), checked.role));
+    let (file, role) = (command.file.display(), checked.role);
+    match checked.warnings.len() {
+        0 => print(&format!("{file}: fine, a configuration for `wayleave run {role}`\n")),
+        1 => print(&format!("{file}: a configuration for `wayleave run {role}`, with one warning\n")),
+        many => print(&format!("{file}: a configuration for `wayleave run {role}`, with {many} warnings\n")),
+    }
     Ok(())
 }
 
 fn expected(failure: &Failure) -> Option<&str> {
     failure.label()?.strip_prefix("expected ")
+}
+
+/// The text at the caret that says why, where it says anything.
+fn reason(failure: &Failure) -> Option<&str> {
+    failure.label().filter(|label| *label != "this" && !label.starts_with("expected "))
 }
 
 fn describe(failure: &Failure) -> Value {
@@ -54,6 +65,7 @@ fn describe(failure: &Failure) -> Value {
         "line": line,
         "column": column,
         "expected": expected(failure),
+        "reason": reason(failure),
         "help": failure.remedy(),
     })
 }

@@ -13,6 +13,7 @@ use super::attestation::{
     default_uncertainty, terms_faults, unknown_origins,
 };
 use super::check::{Checked, RoleConfig};
+use super::machine::{absent_address, state_fault, taken_by_status};
 use super::parse::Text;
 use super::protection::{ProtectionKeys, TtlSecurity};
 use super::rpki::RpkiSection;
@@ -52,7 +53,7 @@ pub struct AttestSection {
     /// The AS whose proxy this is.
     pub asn: Spanned<Asn>,
     /// The file of the state that must survive a restart.
-    pub state: PathBuf,
+    pub state: Spanned<PathBuf>,
     /// Accept the papers' suites and the baselines; for a laboratory only.
     #[serde(default)]
     pub lab: bool,
@@ -186,11 +187,13 @@ impl AttestFile {
                 let (mut errors, mut warnings) = (Vec::new(), file.warnings());
                 let ends = file.pair.iter().flat_map(|pair| [&pair.get_ref().inside, &pair.get_ref().outside]);
                 let passwords = ends.filter_map(|end| end.get_ref().protection_keys().file_faults(source));
-                let named = file.keys.file_faults(source).into_iter().chain(file.rpki.file_faults(source));
-                for fault in named.chain(passwords) {
+                let own = *file.attest.asn.get_ref();
+                let named = file.keys.file_faults(source, own).into_iter().chain(file.rpki.file_faults(source));
+                let state = state_fault(&file.attest.state, source);
+                for fault in named.chain(passwords).chain(state) {
                     match fault {
                         // A new configuration needs no files yet.
-                        FileFault::Missing(fault) => warnings.push(fault),
+                        FileFault::Missing(fault) | FileFault::Doubtful(fault) => warnings.push(fault),
                         FileFault::Unusable(fault) => errors.push(fault),
                     }
                 }
@@ -215,7 +218,15 @@ impl AttestFile {
         faults.extend(self.policy.faults());
         faults.extend(self.rpki.faults());
         self.pair_faults(&mut faults);
+        let listening: Vec<SocketAddr> = self.listening().map(|listen| listen.get_ref().0).collect();
+        faults.extend(taken_by_status(self.status.as_ref(), &listening));
         faults
+    }
+
+    /// Where the proxy listens for speakers.
+    fn listening(&self) -> impl Iterator<Item = &Spanned<Text<SocketAddr>>> {
+        let ends = self.pair.iter().flat_map(|pair| [&pair.get_ref().inside, &pair.get_ref().outside]);
+        ends.filter_map(|end| end.get_ref().listen.as_ref())
     }
 
     fn pair_faults(&self, faults: &mut Vec<Fault>) {
@@ -278,6 +289,7 @@ impl AttestFile {
         }
         warnings.extend(unknown_origins(&self.keys, &self.rpki));
         warnings.extend(self.keys.warnings());
+        warnings.extend(self.listening().filter_map(absent_address));
         warnings.extend(self.status.as_ref().and_then(status_warning));
         warnings
     }

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_attestation::pipeline::policy::{Policy, Treatment, VerdictClass};
+use wayleave_attestation::pki::{Object, ObjectSet, Role};
 use wayleave_attestation::proxy::handover::HANDOVER;
 use wayleave_bgp::LargeCommunity;
-use wayleave_core::Prefix;
+use wayleave_core::{Asn, Prefix};
 use wayleave_runtime::clock::unix_now;
 
+use super::machine::kind_fault;
 use super::parse::{Text, TextValue};
 use super::rpki::RpkiSection;
 use super::rs::{FileFault, range};
@@ -55,8 +57,8 @@ impl AttestationSection {
         faults
     }
 
-    pub(super) fn file_faults(&self, source: &Source) -> Vec<FileFault> {
-        let mut faults = self.keys.file_faults(source);
+    pub(super) fn file_faults(&self, source: &Source, own: Asn) -> Vec<FileFault> {
+        let mut faults = self.keys.file_faults(source, own);
         faults.extend(self.rpki.file_faults(source));
         faults
     }
@@ -212,7 +214,8 @@ impl KeysSection {
         self.clock_kept_otherwise.as_ref().is_some_and(|otherwise| *otherwise.get_ref())
     }
 
-    pub(super) fn file_faults(&self, source: &Source) -> Vec<FileFault> {
+    /// Faults of the files that it names, at a proxy of AS `own`.
+    pub(super) fn file_faults(&self, source: &Source, own: Asn) -> Vec<FileFault> {
         let mut faults = Vec::new();
         let named = [
             (&self.signing, "wayleave keys attest"),
@@ -227,6 +230,14 @@ impl KeysSection {
                 faults.push(FileFault::Missing(fault.help(format!("`{command}` creates it"))));
             }
         }
+        let kinds = [(&self.signing, false), (&self.anchor, false), (&self.objects, true)];
+        let kinds = kinds.into_iter().filter_map(|(file, is_folder)| kind_fault(file.as_ref()?, source, is_folder));
+        let of_other_kind: Vec<FileFault> = kinds.collect();
+        if !of_other_kind.is_empty() {
+            faults.extend(of_other_kind);
+            return faults;
+        }
+        let mut signing = None;
         if let Some(file) = self.signing.as_ref().filter(|file| source.resolve(file.get_ref()).exists()) {
             match Keys::load("attest", &source.resolve(file.get_ref())) {
                 Err(failure) => faults.push(FileFault::Unusable(Fault::of(file.span(), &failure))),
@@ -235,19 +246,60 @@ impl KeysSection {
                         let span = self.part.as_ref().map_or(file.span(), Spanned::span);
                         faults.push(FileFault::Unusable(Fault::at(span, message)));
                     }
+                    if let Some(of) = keys.asn.filter(|of| *of != own) {
+                        let message = format!("the keys of this file are {of}'s, expected keys of {own}");
+                        let fault = Fault::at(file.span(), message);
+                        let help = format!("`wayleave keys attest FILE --asn {}` creates them", own.0);
+                        faults.push(FileFault::Unusable(fault.help(help)));
+                    }
+                    signing = Some((file, keys));
                 }
             }
         }
         let (Some(anchor), Some(objects)) = (&self.anchor, &self.objects) else { return faults };
         let (path, folder) = (source.resolve(anchor.get_ref()), source.resolve(objects.get_ref()));
-        if path.exists()
-            && folder.exists()
-            && let Err(failure) = set(&path, &folder, unix_now().secs())
-        {
-            faults.push(FileFault::Unusable(Fault::of(anchor.span(), &failure)));
+        if path.exists() && folder.exists() {
+            match set(&path, &folder, unix_now().secs()) {
+                Err(failure) => faults.push(FileFault::Unusable(Fault::of(anchor.span(), &failure))),
+                Ok((_, set)) => {
+                    let registered = signing.and_then(|(file, keys)| unregistered(&keys, own, &set, file));
+                    faults.extend(registered.map(FileFault::Doubtful));
+                }
+            }
         }
         faults
     }
+}
+
+/// Keys with which this AS signs and which its profile does not list, if it has one.
+fn unregistered(keys: &Keys, own: Asn, set: &ObjectSet, file: &Spanned<PathBuf>) -> Option<Fault> {
+    let listed = |public: &[u8]| {
+        let mut of_own = set.objects().filter_map(|(object, _)| match object {
+            Object::Profile(profile) if profile.asn == own => Some(&profile.keys),
+            Object::Addition(addition) if addition.asn == own => Some(&addition.keys),
+            _ => None,
+        });
+        of_own.any(|keys| keys.iter().any(|key| key.role == Role::Attest && key.public == public))
+    };
+    let has_profile = set.objects().any(|(object, _)| matches!(object, Object::Profile(profile) if profile.asn == own));
+    let pairs = keys.pairs();
+    let missing = pairs.iter().find(|(_, key)| !listed(key.public()))?;
+    let suite = missing.0.name();
+    let (message, help) = match has_profile {
+        true => (
+            format!(
+                "the profile of {own} does not list the {suite} key of this file: what it signs is invalid where the profile is known"
+            ),
+            "sign with the key that the profile lists, or publish a new one with `wayleave keys profile`",
+        ),
+        false => (
+            format!(
+                "the folder of objects has no profile of {own}: its {suite} key counts only where a neighbour endorses it"
+            ),
+            "`wayleave keys profile` makes one, signed by the anchor",
+        ),
+    };
+    Some(Fault::at(file.span(), message).help(help))
 }
 
 impl PolicySection {

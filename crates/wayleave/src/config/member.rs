@@ -172,11 +172,12 @@ impl MemberConfig {
                     Some(FileFault::Missing(fault)) if config.has_examples() => warnings.push(fault),
                     fault => errors.extend(fault.map(FileFault::into_fault)),
                 }
+                let asn = *config.file.router.get_ref().asn.get_ref();
                 let attestation = config.file.attestation.as_ref().map(Spanned::get_ref);
                 let password = config.file.router.get_ref().protection_keys().file_faults(source);
-                for fault in attestation.iter().flat_map(|section| section.file_faults(source)).chain(password) {
+                for fault in attestation.iter().flat_map(|section| section.file_faults(source, asn)).chain(password) {
                     match fault {
-                        FileFault::Missing(fault) => warnings.push(fault),
+                        FileFault::Missing(fault) | FileFault::Doubtful(fault) => warnings.push(fault),
                         FileFault::Unusable(fault) => errors.push(fault),
                     }
                 }

@@ -3,6 +3,7 @@
 pub mod attest;
 pub mod attestation;
 mod check;
+mod machine;
 pub mod member;
 mod parse;
 pub mod protection;
@@ -12,6 +13,7 @@ pub mod rs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -47,7 +49,10 @@ impl Source {
         let unreadable = |error: std::io::Error| {
             let failure = Failure::new(format!("{}: {error}", path.display()));
             match error.kind() {
-                std::io::ErrorKind::NotFound => failure.help("`wayleave init ROLE` prints one to start from"),
+                ErrorKind::NotFound | ErrorKind::IsADirectory => {
+                    failure.help("`wayleave init ROLE` prints one to start from")
+                }
+                ErrorKind::InvalidData => failure.help("configurations are text in UTF-8: save it as such"),
                 _ => failure,
             }
         };
@@ -111,6 +116,9 @@ fn split(message: &str) -> (String, String) {
     }
     if let Some(("", expected)) = message.split_once("expected ") {
         return ("invalid syntax".to_owned(), format!("expected {}", translate(expected)));
+    }
+    if message == "duplicate key" {
+        return (message.to_owned(), "expected once; remove one of the two".to_owned());
     }
     if message.starts_with("missing field ") {
         return (message.to_owned(), "is missing here".to_owned());

@@ -191,11 +191,13 @@ pub(super) fn range(value: &Spanned<u64>, least: u64, most: u64, unit: &str) -> 
 pub(super) enum FileFault {
     Missing(Fault),
     Unusable(Fault),
+    /// It can be used, and is probably not what was meant.
+    Doubtful(Fault),
 }
 
 impl FileFault {
     pub(super) fn into_fault(self) -> Fault {
-        let (Self::Missing(fault) | Self::Unusable(fault)) = self;
+        let (Self::Missing(fault) | Self::Unusable(fault) | Self::Doubtful(fault)) = self;
         fault
     }
 }

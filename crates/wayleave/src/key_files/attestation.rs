@@ -123,10 +123,14 @@ impl Keys {
         }
         let text = Zeroizing::new(read(path)?);
         // The parser's message would quote the line, which is secret.
-        let malformed = || Failure::new(format!("{} is not a file of attestation keys", path.display()));
+        let malformed = || {
+            Failure::new(format!("{} is not a file of attestation keys", path.display()))
+                .help("`wayleave keys attest` creates one; `wayleave keys show FILE` says what a file is")
+        };
         let file: KeyFile = toml::from_str(&text).map_err(|_| malformed())?;
         if file.role != role {
-            return Err(Failure::new(format!("{} has keys for `{}`, not for `{role}`", path.display(), file.role)));
+            return Err(Failure::new(format!("{} has keys for `{}`, not for `{role}`", path.display(), file.role))
+                .help(format!("`wayleave keys {role}` creates one for `{role}`")));
         }
         let seeds = file.keys.iter().map(|line| {
             let suite = SuiteId::from_name(&line.suite).filter(|suite| suite::of(*suite).is_some());
@@ -168,7 +172,7 @@ impl Keys {
             (None, None) | (Some(1), None) => Ok(0),
             (Some(parts), Some(part)) if part < parts => Ok(part),
             (Some(parts), None) => Err(format!(
-                "the few-time key of this file was created for {parts} hosts; expected `part`, from 0 to {}, another for each host",
+                "the few-time key of this file was created for {parts} hosts, expected `part`, from 0 to {}, another for each host",
                 parts - 1
             )),
             (Some(1), Some(part)) => {
@@ -178,7 +182,10 @@ impl Keys {
                 "there is no part {part}: the few-time key of this file was created for {parts} hosts, expected 0 to {}",
                 parts - 1
             )),
-            (None, Some(_)) => Err("`part` is given, and this file has no few-time key to be divided".to_owned()),
+            (None, Some(_)) => {
+                Err("`part` is given, and this file has no few-time key to be divided, expected no such key: remove it"
+                    .to_owned())
+            }
         }
     }
 }

@@ -94,7 +94,10 @@ impl ForwardingKeys {
         // The parser's message would quote the line, which is secret.
         let table: toml::Table = toml::from_str(&text).unwrap_or_default();
         let field = |name: &str| table.get(name).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
-        let refused = |what: String| Failure::new(format!("{} {what}", path.display()));
+        let refused = |what: String| {
+            Failure::new(format!("{} {what}", path.display()))
+                .help(format!("`wayleave keys forwarding FILE --format {}` creates one", format.name()))
+        };
         match field("role") {
             role if role == ROLE => {}
             role if role.is_empty() => return Err(refused("is not a file of forwarding keys".to_owned())),

@@ -49,7 +49,7 @@ impl Role for Attest {
     async fn start(file: AttestFile, daemon: &Daemon) -> Outcome<Self> {
         let Daemon { clock, source, events: log, .. } = daemon;
         let (clock, asn) = (*clock, *file.attest.asn.get_ref());
-        let store = Arc::new(FileStore::open(&source.resolve(&file.attest.state))?);
+        let store = Arc::new(FileStore::open(&source.resolve(file.attest.state.get_ref()))?);
         let last_time = attestation::check_clock(&store, clock)?;
         // An anchor that has expired, or files that cannot be read, end the start here.
         let origins = Origins::follow(origin_sources(&file, source), Arc::clone(&store)).await?;

@@ -39,8 +39,8 @@ fn configurations_printed_by_init_pass_check() {
         let text = folder.ok(&[&["init"], arguments].concat());
         folder.write(name, &text);
         let said = folder.ok(&["check", name]);
-        assert!(said.contains("fine"), "{said}");
-        assert!(said.contains("still the example's value"), "{said}");
+        assert!(said.contains("a configuration for `wayleave run"), "{said}");
+        assert!(said.contains("still the example's value") && !said.contains("fine"), "{said}");
         let said = json(&folder.ok(&["check", name, "--json"]));
         assert_eq!((&said["version"], &said["ok"]), (&1.into(), &true.into()));
         // With an example's keys nothing runs.

@@ -9,6 +9,7 @@ mod common;
 mod guide;
 mod kill_nine;
 mod member_attest;
+mod mistakes;
 mod protected_sessions;
 mod router;
 mod run;

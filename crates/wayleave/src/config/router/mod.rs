@@ -18,6 +18,7 @@ use wayleave_packet::icing::header::NodeId;
 use wayleave_runtime::packets::ethernet::NEIGHBOR;
 
 use super::check::{Checked, RoleConfig};
+use super::machine::{absent_address, state_fault};
 use super::parse::{EthernetAddress, Text};
 use super::rs::{FileFault, StatusSection, range, status_warning};
 use super::{Fault, Source};
@@ -62,7 +63,7 @@ pub struct ForwardingSection {
     /// The file of forwarding keys.
     pub keys: Spanned<PathBuf>,
     /// The file of the state that must survive a restart: accounts, and the number of the list of revocations.
-    pub state: Option<PathBuf>,
+    pub state: Option<Spanned<PathBuf>>,
     /// Forwarding threads.
     #[serde(default = "default_workers")]
     pub workers: Spanned<u64>,
@@ -228,11 +229,18 @@ impl RouterFile {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
         match file.file_fault(source) {
             // A new configuration needs no files yet.
-            Some(FileFault::Missing(fault)) => warnings.push(fault),
+            Some(FileFault::Missing(fault) | FileFault::Doubtful(fault)) => warnings.push(fault),
             Some(FileFault::Unusable(fault)) => errors.push(fault),
             None => {}
         }
-        warnings.extend(file.section().map(|section| section.warnings(&file)).unwrap_or_default());
+        errors.extend(
+            file.forwarding.state.iter().filter_map(|state| state_fault(state, source)).map(FileFault::into_fault),
+        );
+        if let Some(section) = file.section() {
+            let sockets = section.sockets(&file).into_iter().map(|socket| socket.local);
+            warnings.extend(sockets.filter(|local| !local.span().is_empty()).filter_map(absent_address));
+            warnings.extend(section.warnings(&file));
+        }
         warnings.extend(file.status.as_ref().and_then(status_warning));
         Checked::found("router", source, errors, warnings)
     }
@@ -294,7 +302,10 @@ impl RouterFile {
         for (name, heading, span) in sections {
             if let Some(span) = span.filter(|_| !uses.contains(&name)) {
                 let format = self.forwarding.format.name();
-                faults.push(Fault::at(span, format!("{heading} has no meaning for format = \"{format}\"")));
+                faults.push(Fault::at(
+                    span,
+                    format!("{heading} has no meaning for format = \"{format}\", expected no such section"),
+                ));
             }
         }
     }

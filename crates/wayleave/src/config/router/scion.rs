@@ -98,6 +98,11 @@ fn default_shared() -> u16 {
     30_041
 }
 
+/// Whether it stands for any ISD or AS.
+fn is_wildcard(isd_as: IsdAs) -> bool {
+    isd_as.isd() == 0 || isd_as.asn() == 0
+}
+
 impl FormatSection for ScionSection {
     fn uses(&self) -> &'static [&'static str] {
         &["interface"]
@@ -110,6 +115,10 @@ impl FormatSection for ScionSection {
         }
         if let (None, Some(burst)) = (&self.bad_macs_per_second, &self.bad_macs_at_once) {
             faults.push(Fault::at(burst.span(), "no rate, expected `bad_macs_per_second` as well"));
+        }
+        if is_wildcard(self.isd_as.get_ref().0) {
+            let message = format!("{} is a wildcard, expected an ISD and an AS", self.isd_as.get_ref().0);
+            faults.push(Fault::at(self.isd_as.span(), message));
         }
         let [first, last] = *self.end_host_ports.get_ref();
         if first > last || first == 0 {
@@ -132,6 +141,11 @@ impl FormatSection for ScionSection {
                 ));
             }
             ids.push(id);
+            let neighbor = section.neighbor.get_ref().0;
+            if neighbor == self.isd_as.get_ref().0 || is_wildcard(neighbor) {
+                let message = format!("{neighbor} is a wildcard or this AS itself, expected the AS at the other end");
+                faults.push(Fault::at(section.neighbor.span(), message));
+            }
             match (&section.sibling, &section.local, &section.remote) {
                 (None, Some(_), Some(_)) | (Some(_), None, None) => {}
                 _ => {

@@ -76,7 +76,7 @@ impl<F: Format> Role for Supervisor<F> {
     async fn start(file: RouterFile, daemon: &Daemon) -> Outcome<Self> {
         let settings = Settings::load(file, &daemon.source)?;
         let store = match &settings.file.forwarding.state {
-            Some(state) => Some(Arc::new(FileStore::open(&settings.source.resolve(state))?)),
+            Some(state) => Some(Arc::new(FileStore::open(&settings.source.resolve(state.get_ref()))?)),
             None => None,
         };
         let mut control = F::Control::load(&settings, store.as_ref())?;
