@@ -234,7 +234,12 @@ fn check_names_each_mistake_at_a_router() {
             mistake("id = 1", "id = 0", "0 is the AS itself", "1"),
             mistake("child", "customer", "unknown variant `customer`", "`child`"),
             mistake("neighbor = \"1-64498\"", "neighbor = \"1-64497\"", "this AS itself", "the other end"),
-            mistake("local = \"127.0.0.1:50000\"\n", "", "interface 1", "`local` and `remote`"),
+            mistake(
+                "id = 1\nlink = \"child\"\nneighbor = \"1-64498\"\nlocal = \"127.0.0.1:50000\"\n",
+                "id = 1\nlink = \"child\"\nneighbor = \"1-64498\"\n",
+                "interface 1",
+                "`local` and `remote`",
+            ),
             mistake("127.0.0.1:50000", "0.0.0.0:50000", "is not one address", "this machine's"),
             mistake("127.0.0.2:50000", "[::1]:50000", "cannot be reached from", "the other end's address"),
             mistake("[status]", "backend = \"af-xdp\"\n[status]", "incomplete", "`device`"),

@@ -41,7 +41,7 @@ fn a_misconfigured_router_does_not_start_and_says_why() {
         (interface(1, &ends("127.0.0.1:39001", "[::1]:39001")), "cannot be reached from"),
         (interface(1, "local = \"127.0.0.1:39001\""), "expected `local` and `remote`, or `sibling` alone"),
         (interface(1, "sibling = 0"), "belongs to sibling 0, which is not configured"),
-        (good.replace("1-2", "1-1"), "which is a wildcard or this AS itself"),
+        (good.replace("1-2", "1-1"), "is a wildcard or this AS itself"),
         (good.replace("1-2", "one"), "an ISD and AS"),
         (good.replace("child", "friend"), "unknown variant"),
         (good.clone() + "speed = 3\n", "unknown field `speed`"),
