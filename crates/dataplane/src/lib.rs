@@ -4,6 +4,7 @@
 //! locks, and takes no branch on a secret. For each format, `router` decides what happens to a packet that
 //! [`wayleave_packet`] verifies, and `lanes` is its vector path: an optimisation that could be deleted.
 
+pub mod answers;
 pub mod bfd;
 pub mod frame;
 pub mod icing;

@@ -151,6 +151,23 @@ impl ReplayFilter {
         }
     }
 
+    /// Whether the filter remembers a packet, by octets that no two packets share. Nothing is inserted.
+    #[must_use]
+    pub fn knows(&mut self, fingerprint: [u8; 16], now: UnixTime) -> bool {
+        let mut hash = [fingerprint];
+        self.shared.cipher.encrypt(&mut hash);
+        self.period = self.period.max(now.secs() / PERIOD);
+        let hash = u128::from_be_bytes(hash[0]);
+        let line = self.shared.line(hash);
+        let guard = if self.is_alone() { Some(line.guard_alone()) } else { line.lock() };
+        let Some(mut guard) = guard else { return false };
+        guard.advance_to(self.period);
+        let shifts = Shifts::new(hash);
+        let words = guard.line.positions.iter().enumerate();
+        let periods = words.fold(!0, |bits, (index, word)| bits & word.load(Ordering::Relaxed) >> shifts.of(index));
+        periods & ((1 << PERIODS) - 1) != 0
+    }
+
     /// Inserts a packet by its hash from [`ReplayFilter::look_up`].
     #[inline(always)]
     pub fn put(&mut self, hash: [u8; 16], now: UnixTime) -> ReplayOutcome {

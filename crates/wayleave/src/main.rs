@@ -27,13 +27,17 @@ static ALLOCATOR: huge_pages::Allocator = huge_pages::Allocator;
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("WAYLEAVE_GIT"), ")");
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and the version are no errors, and are printed as they are.
+        Err(error) if error.use_stderr() && wants_json() => return report_usage(&error),
+        Err(error) => error.exit(),
+    };
     match cli.command.run() {
         Ok(code) => code,
         Err(failures) => {
             let code = ExitCode::from(failures.exit_code());
-            // Clap has accepted the arguments, so that this one is the command's own.
-            if std::env::args_os().any(|argument| argument == "--json") {
+            if wants_json() {
                 report_json(&failures)
             } else {
                 failures.0.into_iter().for_each(report)
@@ -41,6 +45,20 @@ fn main() -> ExitCode {
             code
         }
     }
+}
+
+/// Whether results, and errors too, are printed as JSON. No command has a value that looks like this option.
+fn wants_json() -> bool {
+    std::env::args_os().any(|argument| argument == "--json")
+}
+
+/// Prints a mistake on the command line in the form of [`report_json`]: what is wrong, and clap's usage as help.
+fn report_usage(error: &clap::Error) -> ExitCode {
+    let text = error.to_string();
+    let (message, help) = text.split_once("\n\n").unwrap_or((&text, ""));
+    let message = message.strip_prefix("error: ").unwrap_or(message).trim();
+    output::print_json(serde_json::json!({ "error": message, "help": help.trim() }));
+    ExitCode::from(2)
 }
 
 /// Prints the failures as one JSON object on standard output.

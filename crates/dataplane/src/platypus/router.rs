@@ -10,8 +10,8 @@ use wayleave_packet::platypus::verify::{self, Charge, Forward, IcmpError, Verdic
 use super::account::{AccountKey, Accounts, ChargeOutcome};
 use super::lanes::{BurstVerifier, Decision, Group, Verdicts};
 use super::revocation::RevocationTable;
-use crate::frame::{BURST, Frame};
-use crate::limit::TokenBucket;
+use crate::answers::AnswerLimit;
+use crate::frame::{BURST, Frame, Ingress};
 use crate::replay::{ReplayFilter, ReplayOutcome};
 
 /// What becomes of a packet.
@@ -49,10 +49,12 @@ pub enum Reason {
     AccountsFull,
     /// Not a drop: an ICMP error of another router, sent on to the original source.
     Relayed,
+    /// An ICMP error that quotes a packet which this router is not known to have sent.
+    Unrelated,
 }
 
 impl Reason {
-    const COUNT: usize = verify::Reason::ALL.len() + 7;
+    const COUNT: usize = verify::Reason::ALL.len() + 8;
 
     fn number(self) -> usize {
         let own = |n| verify::Reason::ALL.len() + n;
@@ -65,6 +67,7 @@ impl Reason {
             Self::Rate => own(4),
             Self::AccountsFull => own(5),
             Self::Relayed => own(6),
+            Self::Unrelated => own(7),
         }
     }
 
@@ -80,6 +83,7 @@ impl Reason {
             Self::Rate => "rate",
             Self::AccountsFull => "accounts-full",
             Self::Relayed => "relayed",
+            Self::Unrelated => "unrelated",
         }
     }
 }
@@ -161,7 +165,10 @@ pub struct Router {
     replay: ReplayFilter,
     is_accounting: bool,
     accounts: Accounts,
-    answers: TokenBucket,
+    answers: AnswerLimit,
+    /// Quotes whose MAC may be checked, where the replay filter does not know them.
+    quotes: AnswerLimit,
+    answers_per_second: u32,
     counters: Counters,
 }
 
@@ -217,8 +224,25 @@ impl Router {
             replay: config.replay,
             is_accounting: config.accounts > 0,
             accounts: Accounts::new(config.accounts, config.account_seed),
-            answers: TokenBucket::new(config.answers_per_second, config.answers_per_second),
+            answers: AnswerLimit::new(config.answers_per_second, config.answers_per_second, 1),
+            quotes: AnswerLimit::new(config.answers_per_second, config.answers_per_second, 1),
+            answers_per_second: config.answers_per_second,
             counters: Counters::default(),
+        }
+    }
+
+    /// The same router with the limit of answers divided among `places` where packets come in: [`Ingress::External`] by its number,
+    /// and place zero for all others.
+    #[must_use]
+    pub fn with_places(mut self, places: usize) -> Self {
+        self.set_places(places);
+        self
+    }
+
+    /// Divides the limit of answers anew, between two bursts. What is used up stays so.
+    pub fn set_places(&mut self, places: usize) {
+        for limit in [&mut self.answers, &mut self.quotes] {
+            limit.retune(self.answers_per_second, self.answers_per_second, places);
         }
     }
 
@@ -415,35 +439,48 @@ impl Router {
 
     fn answer(&mut self, frame: &mut Frame<'_>, error: IcmpError, reason: verify::Reason, now: Now) -> Action {
         let reason = Reason::Packet(reason);
-        if !self.answers.ready(now.instant) {
-            self.counters.unanswered += 1;
-            return Action::Drop(reason);
+        // The limit comes before any work, and what is taken for a packet that gets no answer is not given back.
+        if self.answers.take(place(frame), now.instant)
+            && let Some(answer) = Packet::decode(frame.octets)
+                .ok()
+                .and_then(|packet| icmp::error(&packet, error, packet.outer().destination))
+        {
+            replace(frame, &answer);
+            return Action::Answer(reason);
         }
-        let answer = Packet::decode(frame.octets)
-            .ok()
-            .and_then(|packet| icmp::error(&packet, error, packet.outer().destination));
-        match answer {
-            Some(answer) => {
-                self.answers.take(now.instant);
-                replace(frame, &answer);
-                Action::Answer(reason)
-            }
-            None => {
-                self.counters.unanswered += 1;
-                Action::Drop(reason)
-            }
-        }
+        self.counters.unanswered += 1;
+        Action::Drop(reason)
     }
 
-    /// Relays another router's ICMP error about a packet that a waypoint here forwarded to that packet's original source.
+    /// Relays another router's ICMP error about a packet that a waypoint here sent on to that packet's original source. `None`
+    /// if the packet is no such error.
+    ///
+    /// Anybody may send ICMP errors, and a source that believes a forged one gives up a connection or a size of packets. So
+    /// the error must show that its sender has seen the packet: by nonce and binding, which the replay filter remembers, or,
+    /// where it does not (no filter is in use, or another router of the same address sent the packet on), by the whole
+    /// packet with a right binding. Quotes that are too short for the one and for the other are dropped.
     fn relay(&mut self, frame: &mut Frame<'_>, now: Now) -> Option<Action> {
-        let relayed = self.waypoints.iter().find_map(|here| icmp::relay(frame.octets, here.address()))?;
-        if !self.answers.take(now.instant) {
-            self.counters.unanswered += 1;
-            return None;
+        let Self { waypoints, replay, quotes, answers, repeated, counters, .. } = self;
+        let read = |here: &Waypoint| icmp::quoted(frame.octets, here.address());
+        let (here, error) = waypoints.iter().find_map(|here| Some((here, read(here)?)))?;
+        let is_known = *repeated != ReplayPolicy::Pass
+            && error.fingerprint().is_some_and(|fingerprint| replay.knows(fingerprint, now.unix));
+        let mut is_proved = || {
+            error
+                .packet()
+                .is_some_and(|packet| quotes.take(place(frame), now.instant) && here.may_have_sent(&packet, now.unix))
+        };
+        if !is_known && !is_proved() {
+            return Some(Action::Drop(Reason::Unrelated));
         }
-        replace(frame, &relayed);
-        Some(Action::Answer(Reason::Relayed))
+        if answers.take(place(frame), now.instant)
+            && let Some(relayed) = error.relayed()
+        {
+            replace(frame, &relayed);
+            return Some(Action::Answer(Reason::Relayed));
+        }
+        counters.unanswered += 1;
+        None
     }
 
     fn count(&mut self, action: Action) {
@@ -527,6 +564,14 @@ impl VectorCode for ProcessBurst<'_, '_> {
     fn run(self) {
         let Self { router, frames, actions, now } = self;
         router.process_burst(frames, actions, now);
+    }
+}
+
+/// The number of the place where a packet came in, for the limit of answers.
+fn place(frame: &Frame<'_>) -> usize {
+    match frame.ingress {
+        Ingress::External(number) => number.into(),
+        Ingress::Sibling(_) | Ingress::Internal => 0,
     }
 }
 

@@ -15,7 +15,8 @@ pub enum Action {
     Deliver,
     /// It is control traffic of this router (BFD).
     Control,
-    /// The octets are now an SCMP message, which goes back to where the packet came from; the reason says why.
+    /// It goes no further, and its sender gets an SCMP message, back to where the packet came from; the reason says why.
+    /// The packet stays as it is: the message is one of [`Router::answers`](super::Router::answers).
     Answer(Reason),
 }
 
@@ -67,15 +68,19 @@ pub enum Reason {
     LinkDown,
     /// A one-hop path that does not fit its link.
     OneHop,
-    /// A traceroute request; it was answered.
+    /// A traceroute request for this router. It is answered within the limit, and goes no further in any case.
     Traceroute,
     /// The interface brought so many wrong MACs that its packets are dropped unchecked for now.
     Throttled,
+    /// The packet ends in this AS, at a service that it does not have.
+    UnknownService,
+    /// The packet ends in this AS, at an address that is no host of it.
+    HostAddress,
 }
 
 impl Reason {
     /// All reasons, in the order of their discriminants.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::Unprocessed,
         Self::Malformed,
         Self::PacketSize,
@@ -97,6 +102,8 @@ impl Reason {
         Self::OneHop,
         Self::Traceroute,
         Self::Throttled,
+        Self::UnknownService,
+        Self::HostAddress,
     ];
 
     /// The name in metrics.
@@ -124,6 +131,8 @@ impl Reason {
             Self::OneHop => "one_hop",
             Self::Traceroute => "traceroute",
             Self::Throttled => "throttled",
+            Self::UnknownService => "unknown_service",
+            Self::HostAddress => "host_address",
         }
     }
 }
@@ -161,7 +170,7 @@ pub struct Counters {
     pub control: u64,
     /// SCMP messages sent; the packets that they answer are counted by their reasons too.
     pub answered: u64,
-    /// SCMP messages not sent: over the rate limit, or longer than the packet.
+    /// SCMP messages not sent: over the limit, or to a packet that gets none (an error, or one without a single sender).
     pub unanswered: u64,
     /// Hop fields whose MAC was checked, at one AES block each. Lanes without a packet that needs it are not counted.
     pub macs: u64,

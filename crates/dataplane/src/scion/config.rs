@@ -4,6 +4,8 @@ use thiserror::Error;
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_packet::scion::{ForwardingKey, HostAddress, IsdAs, Link};
 
+use super::delivery::LocalDelivery;
+
 /// Which router of the AS has an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Owner {
@@ -83,7 +85,10 @@ pub struct Config {
     /// All interfaces of the AS, those of its other routers too.
     pub interfaces: Vec<Interface>,
     pub keys: Keys,
-    /// The rate limit of SCMP messages.
+    /// How hosts and services of the AS are reached.
+    pub local: LocalDelivery,
+    /// The limit of SCMP messages: [`AnswerLimit`](crate::answers::AnswerLimit) says how the places share it where packets
+    /// come in (hosts, each sibling, each interface of this router).
     pub answers_per_second: u32,
     /// How many SCMP messages may be sent at once.
     pub answers_burst: u32,
@@ -116,15 +121,19 @@ pub(super) struct RouterInterface {
     pub(super) owner: Owner,
     pub(super) up: bool,
     pub(super) neighbor: IsdAs,
+    /// Its number among the places where packets come in that are answered: behind hosts and siblings.
+    pub(super) place: u16,
 }
 
-/// The interfaces of an AS by their numbers.
-pub(super) fn interfaces(config: &Config) -> Result<Box<[Option<RouterInterface>]>, ConfigError> {
+/// The interfaces of an AS by their numbers, and how many places there are where packets come in: hosts, siblings, and each
+/// interface of this router.
+pub(super) fn interfaces(config: &Config) -> Result<(Box<[Option<RouterInterface>]>, usize), ConfigError> {
     if config.isd_as.isd() == 0 || config.isd_as.asn() == 0 {
         return Err(ConfigError::IsdAs(config.isd_as));
     }
     let count = config.interfaces.iter().map(|interface| usize::from(interface.id) + 1).max().unwrap_or(0);
     let mut interfaces = vec![None; count].into_boxed_slice();
+    let mut places = 1 + usize::from(config.siblings);
     for &Interface { id, link, neighbor, owner } in &config.interfaces {
         if id == 0 {
             return Err(ConfigError::InterfaceZero);
@@ -137,9 +146,12 @@ pub(super) fn interfaces(config: &Config) -> Result<Box<[Option<RouterInterface>
         if neighbor == config.isd_as || neighbor.isd() == 0 || neighbor.asn() == 0 {
             return Err(ConfigError::Neighbor { interface: id, neighbor });
         }
-        if interfaces[usize::from(id)].replace(RouterInterface { link, owner, up: true, neighbor }).is_some() {
+        // There are at most 65,535 siblings and as many interfaces; a place beyond the number shares that of hosts.
+        let place = u16::try_from(places).unwrap_or(0);
+        if interfaces[usize::from(id)].replace(RouterInterface { link, owner, up: true, neighbor, place }).is_some() {
             return Err(ConfigError::Duplicate(id));
         }
+        places += usize::from(owner == Owner::This);
     }
-    Ok(interfaces)
+    Ok((interfaces, places))
 }

@@ -6,6 +6,7 @@ use wayleave_packet::scion::{
     Direction, ForwardingKey, Header, HostAddress, IsdAs, Packet, Path, PathBuilder, Segment, next_header,
 };
 
+use super::delivery::LocalDelivery;
 use super::{Action, Config, Interface, Keys, Link, Owner, Router};
 use crate::frame::{BURST, Frame, Ingress};
 
@@ -28,6 +29,13 @@ fn router() -> Router {
         siblings: 0,
         interfaces: vec![interface(PARENT, Link::Parent), interface(CHILD, Link::Child)],
         keys: Keys::one(key()),
+        local: LocalDelivery {
+            discovery: None,
+            control: None,
+            end_host_ports: [31_000, 32_767],
+            shared_port: 30_041,
+            is_on_loopback: false,
+        },
         answers_per_second: 1,
         answers_burst: 1,
     };

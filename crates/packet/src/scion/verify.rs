@@ -348,14 +348,28 @@ impl Hop {
     #[inline(always)]
     #[must_use]
     pub fn ingress_alert(&self) -> bool {
-        self.field >> 56 & if self.construction() { 2 } else { 1 } != 0
+        self.field >> 56 & u64::from(self.ingress_alert_flag()) != 0
     }
 
     /// The router where the packet leaves the AS shall look at it (router alert).
     #[inline(always)]
     #[must_use]
     pub fn egress_alert(&self) -> bool {
-        self.field >> 56 & if self.construction() { 1 } else { 2 } != 0
+        self.field >> 56 & u64::from(self.egress_alert_flag()) != 0
+    }
+
+    /// The flag of [`Hop::ingress_alert`] in the hop field's first octet.
+    #[inline(always)]
+    #[must_use]
+    pub fn ingress_alert_flag(&self) -> u8 {
+        if self.construction() { 2 } else { 1 }
+    }
+
+    /// The flag of [`Hop::egress_alert`] in the hop field's first octet.
+    #[inline(always)]
+    #[must_use]
+    pub fn egress_alert_flag(&self) -> u8 {
+        if self.construction() { 1 } else { 2 }
     }
 
     /// Either router alert is set.

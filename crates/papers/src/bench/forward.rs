@@ -6,6 +6,7 @@ use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_crypto::lanes::{Aes128, CmacKey, CpuKernel};
 use wayleave_crypto::prg::Prg;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
+use wayleave_dataplane::scion::delivery::LocalDelivery;
 use wayleave_dataplane::scion::{Action, Config, Interface, Keys, Link, Owner, Router};
 use wayleave_packet::scion::{
     Direction, ForwardingKey, Header, HostAddress, IsdAs, Packet, Path, PathBuilder, Segment, next_header,
@@ -161,6 +162,13 @@ fn config(key: ForwardingKey) -> Config {
         siblings: 0,
         interfaces: vec![interface(IN, Link::Parent, 100), interface(OUT, Link::Child, 300)],
         keys: Keys::one(key),
+        local: LocalDelivery {
+            discovery: None,
+            control: None,
+            end_host_ports: [31_000, 32_767],
+            shared_port: 30_041,
+            is_on_loopback: false,
+        },
         answers_per_second: 100,
         answers_burst: 10,
     }

@@ -94,7 +94,7 @@ pub struct Views<V> {
 }
 
 impl<V: View> Views<V> {
-    /// Adds `/api/v1/NAME`.
+    /// Adds `/api/v1/NAME`. A request with a parameter that the page does not have is refused.
     #[must_use]
     pub fn page<F, T>(self, name: &str, page: F) -> Self
     where
@@ -103,7 +103,11 @@ impl<V: View> Views<V> {
     {
         let Self { pages, view } = self;
         let of_page = view.clone();
-        let pages = pages.view(&format!("/api/v1/{name}"), move |parameters| page(of_page.clone(), parameters));
+        let known = known_parameters(name);
+        let pages = pages.view(&format!("/api/v1/{name}"), move |parameters| {
+            let answer = check_parameters(&parameters, known).map(|()| page(of_page.clone(), parameters));
+            async move { answer?.await }
+        });
         Self { pages, view }
     }
 }
@@ -197,9 +201,9 @@ async fn serve<R: Role>(
     let (view, events) = (role.view(), daemon.events.clone());
     let of_metrics = view.clone();
     let pages = Pages::new(R::NAME, is_ready)
-        .view("/api/v1/events", move |_| {
-            let list = events.list();
-            async move { Ok(list) }
+        .view("/api/v1/events", move |parameters| {
+            let list = check_parameters(&parameters, &[]).map(|()| events.list());
+            async move { list }
         })
         .metrics(move || {
             let view = of_metrics.clone();
@@ -289,6 +293,23 @@ where
     T: Send + 'static,
 {
     ask(events, query).await.ok_or(ViewError::Unavailable)
+}
+
+/// The parameters of the page `name`.
+fn known_parameters(name: &str) -> &'static [&'static str] {
+    match name {
+        "routes" => &["most"],
+        "reports" => &["most", "handle"],
+        "why" => &["prefix"],
+        _ => &[],
+    }
+}
+
+/// Refuses a parameter that a page does not have: a misspelt one would be ignored, and the answer be taken for another one.
+fn check_parameters(parameters: &Parameters, known: &[&str]) -> Result<(), ViewError> {
+    let Some(name) = parameters.keys().find(|name| !known.contains(&name.as_str())) else { return Ok(()) };
+    let expected = if known.is_empty() { "none".to_owned() } else { format!("`{}`", known.join("`, `")) };
+    Err(ViewError::Request(format!("unknown parameter `{name}`, expected {expected}")))
 }
 
 /// How many routes (or reports) a request asks for: `?most=N`.

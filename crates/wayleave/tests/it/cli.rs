@@ -51,6 +51,61 @@ fn configurations_printed_by_init_pass_check() {
     assert!(folder.fails(1, &["init", "rs", "--out", "1.toml"]).contains("exists"));
 }
 
+#[test]
+fn a_mistake_on_the_command_line_is_json_where_json_was_asked_for() {
+    let folder = Folder::new("cli-usage-json");
+    for arguments in [
+        &["keys", "--json", "frobnicate"][..],
+        &["bench", "bgp-codec", "--json", "--no-such-option"],
+        &["why", "192.0.2.1/24", "--url", "x", "--json"],
+        &["bench", "no-such-benchmark", "--json"],
+    ] {
+        let output = folder.run(arguments);
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(2), String::new()), "{arguments:?}");
+        let said = json(&text(&output.stdout));
+        assert_eq!(said["version"], 1);
+        let error = said["error"].as_str().expect("a sentence");
+        assert!(!error.starts_with("error") && !error.contains('\n'), "{error}");
+        assert!(said["help"].is_string(), "{said}");
+    }
+    // Without it they are on standard error, and help is never JSON.
+    assert!(folder.fails(2, &["keys", "frobnicate"]).contains("Usage:"));
+    assert!(folder.ok(&["bench", "--json", "--help"]).contains("Usage:"));
+}
+
+#[test]
+fn a_plot_that_nothing_draws_and_a_damaged_recording_are_errors() {
+    let folder = Folder::new("cli-bench-errors");
+    for name in ["bgp-codec", "export-all", "select-best", "exchange-trace", "forward-io"] {
+        let said = folder.fails(2, &["bench", name, "--plot", "plot.svg"]);
+        assert!(said.contains("draws no plot"), "{said}");
+    }
+    assert!(folder.fails(2, &["bench", "attest-trace", "--mrt", "x", "--plot", "plot.svg"]).contains("draws no plot"));
+    assert!(!folder.0.join("plot.svg").exists());
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/bgp/bird.messages.mrt");
+    let whole = fs::read(trace).expect("the trace");
+    let write = |octets: &[u8]| fs::write(folder.0.join("trace.mrt"), octets).expect("written");
+    let run = ["bench", "bgp-codec", "--mrt", "trace.mrt", "--short", "--json", "--repetitions", "1"];
+    // A record of a type that nobody knows is skipped, and counted.
+    let unknown = [&[0, 0, 0, 1, 0xff, 0xfe, 0, 9, 0, 0, 0, 3, 1, 2, 3][..], &whole].concat();
+    write(&whole);
+    let before = json(&folder.ok(&run));
+    write(&unknown);
+    let after = json(&folder.ok(&run));
+    let skipped = |said: &serde_json::Value| said["params"]["skipped_records"].as_u64().expect("a number");
+    assert_eq!(skipped(&after), skipped(&before) + 1);
+    assert_eq!(after["params"]["updates"], before["params"]["updates"]);
+    // The end is missing; a record says that it is longer than any.
+    for damaged in [&whole[..whole.len() - 1], &[&whole[..], &[0xff; 12]].concat()] {
+        write(damaged);
+        let output = folder.run(&run);
+        let said = json(&text(&output.stdout));
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let error = said["error"].as_str().expect("a sentence");
+        assert!(error.contains("trace.mrt, record ") && error.contains("MRT record cannot be read"), "{error}");
+    }
+}
+
 /// A party's configuration with a line in place of another.
 fn wrong(folder: &Folder, name: &str, role: &[&str], line: &str, instead: &str) -> String {
     let text = folder.ok(&[&["init"], role].concat());

@@ -1,13 +1,18 @@
 //! After the MAC: the router alert, the egress by the rules of direction and segment change, and the rewriting.
 
+use wayleave_core::Now;
 use wayleave_packet::scion::{Hop, PathMeta, verify};
 
 use super::super::action::{Action, Reason};
 use super::super::config::Owner;
 use super::Router;
+use super::answer::Refusal;
 use super::before_mac::PendingPacket;
 use super::macs::{MacBatch, MacIndex};
 use crate::frame::{Frame, Ingress};
+
+/// Octets of a hop field.
+const HOP_LEN: u32 = 12;
 
 impl Router {
     /// Decides on a packet whose MACs are computed, and rewrites it. Returns the reason if it is refused.
@@ -17,51 +22,73 @@ impl Router {
         frame: &mut Frame<'_>,
         packet: &PendingPacket,
         macs: &MacBatch,
+        now: Now,
         action: &mut Action,
-    ) -> Result<(), Reason> {
+    ) -> Result<(), Refusal> {
         let mut hop = packet.hop;
+        // Which of the two hops of a change of segment an error is in.
+        let in_hop = Refusal::at(packet.changes_segment);
         self.check_mac(&hop, packet.mac, macs)?;
         let from_neighbor = matches!(frame.ingress, Ingress::External(_));
         if packet.changes_segment {
             hop = next_segment(frame.octets, packet);
-            self.check_mac(&hop, packet.next_mac, macs)?;
+            self.check_mac(&hop, packet.next_mac, macs).map_err(&in_hop)?;
         }
-        if from_neighbor && packet.hop.ingress_alert() && self.traceroute(frame, packet.hop.ingress()) {
-            *action = Action::Answer(Reason::Traceroute);
+        let is_alerted_here = from_neighbor && packet.hop.ingress_alert();
+        if is_alerted_here && let Some(done) = self.traceroute(frame, packet.hop.ingress(), now) {
+            *action = done;
             return Ok(());
         }
         if packet.is_local {
+            self.local.check(frame.octets)?;
+            if is_alerted_here {
+                clear_alert(frame, packet.field, packet.hop.ingress_alert_flag());
+            }
             write_seg_id(frame.octets, packet.info, packet.hop.seg_id());
             *action = Action::Deliver;
             return Ok(());
         }
         let egress = hop.egress();
-        let found = self.interface(egress).ok_or(Reason::UnknownEgress)?;
+        let found = self.interface(egress).ok_or(Reason::UnknownEgress).map_err(&in_hop)?;
         match frame.ingress {
             Ingress::External(interface) => {
                 let from = self.interface(interface).ok_or(Reason::WrongIngress)?.link;
                 if packet.changes_segment {
-                    verify::check_segment_change(from, found.link)?;
+                    verify::check_segment_change(from, found.link).map_err(Refusal::at_next)?;
                 } else {
                     verify::check_direction(from, found.link)?;
                 }
             }
             // Only the router where a packet enters the AS changes its segment.
-            _ if packet.changes_segment => return Err(Reason::SegmentChange),
+            _ if packet.changes_segment => return Err(in_hop(Reason::SegmentChange)),
             // A packet from within leaves here: sent to a sibling again, it could go in circles.
-            _ if found.owner != Owner::This => return Err(Reason::UnknownEgress),
+            _ if found.owner != Owner::This => return Err(in_hop(Reason::UnknownEgress)),
             _ => {}
         }
-        let owner = found.owner;
-        if !found.up {
-            return Err(Reason::LinkDown);
+        let (owner, is_up) = (found.owner, found.up);
+        let is_alerted_there = owner == Owner::This && hop.egress_alert();
+        // Ahead of the link's state: a traceroute tells its sender which link it was that failed.
+        if is_alerted_there && let Some(done) = self.traceroute(frame, egress, now) {
+            *action = done;
+            return Ok(());
+        }
+        if !is_up {
+            return Err(in_hop(Reason::LinkDown));
+        }
+        if owner == Owner::This {
+            verify::check_path_end(packet.hops_left, packet.changes_segment)?;
+        }
+        // The router that a flag is for takes it out: this one is done with the packet.
+        if is_alerted_here {
+            clear_alert(frame, packet.field, packet.hop.ingress_alert_flag());
+        }
+        if is_alerted_there {
+            let field = if packet.changes_segment { packet.field + HOP_LEN } else { packet.field };
+            clear_alert(frame, field, hop.egress_alert_flag());
         }
         match owner {
-            Owner::This if hop.egress_alert() && self.traceroute(frame, egress) => {
-                *action = Action::Answer(Reason::Traceroute);
-            }
             Owner::This => {
-                leave(frame, packet, &hop)?;
+                leave(frame, packet, &hop);
                 *action = Action::Forward(egress);
             }
             Owner::Sibling(sibling) => {
@@ -85,8 +112,7 @@ impl Router {
 
 /// Rewrites a packet that leaves the AS here: the accumulator, and the pointer to the next AS's hop field.
 #[inline(always)]
-fn leave(frame: &mut Frame<'_>, packet: &PendingPacket, hop: &Hop) -> Result<(), Reason> {
-    verify::check_path_end(packet.hops_left, packet.changes_segment)?;
+fn leave(frame: &mut Frame<'_>, packet: &PendingPacket, hop: &Hop) {
     let seg_id = verify::seg_id_at_egress(hop, packet.is_peering);
     // `CurrINF` and `CurrHF` share the path's first octet.
     if packet.changes_segment {
@@ -98,7 +124,14 @@ fn leave(frame: &mut Frame<'_>, packet: &PendingPacket, hop: &Hop) -> Result<(),
         write_seg_id(frame.octets, packet.info, seg_id);
         frame.octets[packet.path as usize] = packet.next_pointer;
     }
-    Ok(())
+}
+
+/// Takes a router alert out of the hop field at `field`.
+#[cold]
+fn clear_alert(frame: &mut Frame<'_>, field: u32, flag: u8) {
+    if let Some(flags) = frame.octets.get_mut(field as usize) {
+        *flags &= !flag;
+    }
 }
 
 /// The first hop of the next segment, which lies behind the current hop.

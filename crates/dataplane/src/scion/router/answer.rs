@@ -1,25 +1,133 @@
-//! SCMP messages, written over the packet that they answer: under a rate limit, and never longer than that packet.
+//! SCMP messages about packets that go no further: composed beside the packet, under a limit that is taken before anything
+//! else is done for them.
 //!
-//! Only this code allocates, and only as often as the rate limit allows an answer.
+//! The rules are those of draft-dekater-scion-controlplane ("Processing Rules" of SCMP), and of the SCMP specification that
+//! it names, for codes and pointers. Only this code allocates, and only as often as the limit allows an answer.
 
-use wayleave_core::Now;
-use wayleave_packet::scion::scmp::{Message, Problem, checksum};
-use wayleave_packet::scion::{Extensions, Header, Path, StandardPath, next_header};
+use wayleave_core::{Instant, Now};
+use wayleave_packet::scion::scmp::{Message, NO_ROUTE, Problem, checksum};
+use wayleave_packet::scion::verify;
+use wayleave_packet::scion::{Extensions, Header, Layout, Path, StandardPath, next_header};
 
 use super::super::action::{Action, Reason};
 use super::super::config::Owner;
+use super::super::delivery::{ADDRESS_TYPES, ADDRESSES, INFORMATIONAL};
 use super::Router;
 use crate::frame::{Frame, Ingress};
 
-/// Octets that an error may quote of the packet; the whole message has at most 1,280 octets, the least MTU of IPv6.
-const QUOTE_MAX: usize = 1_232;
-/// Octets of the longest packet that is answered when its length is wrong: its header is repaired in a copy on the stack.
-const SCRATCH: usize = 4_096;
+/// Octets of an error with its SCION header, at most: 1,280, the least MTU of IPv6, less 48 for the IPv6 and UDP headers
+/// around it. As much as fits of the packet is quoted, since the sender finds its process by what follows the header.
+const LONGEST_ERROR: usize = 1_232;
+/// Octets of the longest SCION header.
+const LONGEST_HEADER: usize = 4 * 255;
+/// Where the destination AS begins, and the source AS.
+const DESTINATION: usize = 12;
+const SOURCE: usize = 20;
+
+/// Why a packet is refused, and which of its hops shows it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) reason: Reason,
+    /// The hop is the first one of the next segment, to which the packet changes here.
+    pub(super) is_next: bool,
+}
+
+impl Refusal {
+    /// For `reason` in the current hop, or in the one behind it.
+    pub(super) fn at(is_next: bool) -> impl Fn(Reason) -> Self {
+        move |reason| Self { reason, is_next }
+    }
+
+    /// For `reason` in the first hop of the next segment.
+    pub(super) fn at_next(reason: verify::Reason) -> Self {
+        Self { reason: reason.into(), is_next: true }
+    }
+}
+
+impl From<Reason> for Refusal {
+    fn from(reason: Reason) -> Self {
+        Self { reason, is_next: false }
+    }
+}
+
+impl From<verify::Reason> for Refusal {
+    fn from(reason: verify::Reason) -> Self {
+        Reason::from(reason).into()
+    }
+}
+
+/// The messages about the packets of one burst, one behind the other.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Answers {
+    octets: Vec<u8>,
+    /// Where each one ends.
+    ends: Vec<usize>,
+}
+
+impl Answers {
+    pub(super) fn clear(&mut self) {
+        self.octets.clear();
+        self.ends.clear();
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let begins = [0].into_iter().chain(self.ends.iter().copied());
+        begins.zip(&self.ends).map(|(begin, &end)| &self.octets[begin..end])
+    }
+
+    /// Adds a message to `header`'s destination, with as much of `quoted` as fits an error behind it.
+    fn push(&mut self, header: &Header, message: Message, quoted: &[u8]) {
+        let begin = self.octets.len();
+        let fixed = header.wire_len() + message.wire_len();
+        let quote = &quoted[..quoted.len().min(LONGEST_ERROR.saturating_sub(fixed))];
+        header.encode((message.wire_len() + quote.len()) as u16, &mut self.octets);
+        self.octets.extend(&message.octets()[..message.wire_len()]);
+        self.octets.extend(quote);
+        let (head, payload) = self.octets[begin..].split_at_mut(header.wire_len());
+        let hosts = header.dst_host.wire_len() + header.src_host.wire_len();
+        let sum = checksum(head, hosts, payload);
+        payload[2..4].copy_from_slice(&sum.to_be_bytes());
+        self.ends.push(self.octets.len());
+    }
+}
+
+/// Whether there is an SCMP message for `reason` at all.
+fn is_answered(reason: Reason) -> bool {
+    match reason {
+        // What cannot be decoded has no way back, and what does not come from where it says has no sender. One-hop paths
+        // are no way back yet, and `Throttled` is there to do nothing.
+        Reason::Unprocessed
+        | Reason::Malformed
+        | Reason::MalformedPath
+        | Reason::PathType
+        | Reason::TransitSource
+        | Reason::OneHop
+        | Reason::Traceroute
+        | Reason::Throttled => false,
+        Reason::PacketSize
+        | Reason::Extension
+        | Reason::WrongIngress
+        | Reason::SourceAddress
+        | Reason::DestinationAddress
+        | Reason::Expired
+        | Reason::Future
+        | Reason::BadMac
+        | Reason::UnknownEgress
+        | Reason::Direction
+        | Reason::SegmentChange
+        | Reason::PathEnd
+        | Reason::LinkDown
+        | Reason::UnknownService
+        | Reason::HostAddress => true,
+    }
+}
 
 impl Router {
-    /// Counts a refusal, and writes the SCMP message for the sender if there is one and the rate limit allows it.
+    /// Counts a refusal, and composes the SCMP message for the sender if there is one and the limit allows it. The packet
+    /// stays as it is.
     #[cold]
-    pub(super) fn refuse(&mut self, frame: &mut Frame<'_>, reason: Reason, now: Now) -> Action {
+    pub(super) fn refuse(&mut self, frame: &Frame<'_>, refusal: Refusal, now: Now) -> Action {
+        let reason = refusal.reason;
         if let (Reason::BadMac, Ingress::External(interface)) = (reason, frame.ingress)
             && let Some(count) = self.bad_macs.get_mut(usize::from(interface))
         {
@@ -29,84 +137,102 @@ impl Router {
                 bucket.take(now.instant);
             }
         }
-        if !self.answers.ready(now.instant) {
-            self.counters.unanswered += 1;
+        if !is_answered(reason) {
             return Action::Drop(reason);
         }
-        let Some((message, header)) = self.message(frame, reason) else { return Action::Drop(reason) };
-        if !write(frame, &header, message, true) {
-            self.counters.unanswered += 1;
-            return Action::Drop(reason);
+        if self.may_answer(frame.ingress, now.instant)
+            && let Some((message, header)) = self.error(frame, refusal)
+        {
+            self.composed.push(&header, message, frame.octets);
+            return Action::Answer(reason);
         }
-        self.answers.take(now.instant);
-        Action::Answer(reason)
+        self.counters.unanswered += 1;
+        Action::Drop(reason)
     }
 
-    /// The SCMP message for `reason` and the header that carries it; `None` if there is none.
-    fn message(&self, frame: &Frame<'_>, reason: Reason) -> Option<(Message, Header)> {
-        let mut copy = [0; SCRATCH];
-        let octets = match reason {
-            // The rest of the header can be decoded once the payload's length is the actual one.
-            Reason::PacketSize => {
-                let copy = copy.get_mut(..frame.octets.len())?;
-                copy.copy_from_slice(frame.octets);
-                let payload = copy.len().checked_sub(4 * usize::from(copy[5]))?;
-                copy[6..8].copy_from_slice(&u16::try_from(payload).ok()?.to_be_bytes());
-                &*copy
-            }
-            _ => &*frame.octets,
+    /// Takes one answer to a packet that came in by `ingress` out of the limit, if there is one left.
+    fn may_answer(&mut self, ingress: Ingress, now: Instant) -> bool {
+        let place = match ingress {
+            Ingress::Internal => 0,
+            Ingress::Sibling(sibling) => 1 + usize::from(sibling),
+            Ingress::External(interface) => self.interface(interface).map_or(0, |found| found.place.into()),
         };
-        let (header, payload) = Header::decode(octets).ok()?;
+        self.answers.take(place, now)
+    }
+
+    /// The SCMP error for a refusal and the header that carries it; `None` if the packet gets none.
+    fn error(&self, frame: &Frame<'_>, refusal: Refusal) -> Option<(Message, Header)> {
+        let octets = &*frame.octets;
+        let (header, payload) = match refusal.reason {
+            Reason::PacketSize => decode_alone(octets)?,
+            _ => Header::decode(octets).ok()?,
+        };
         let Path::Standard(path) = &header.path else { return None };
-        if is_scmp_error(header.next_header, payload) {
+        if is_scmp_error(header.next_header, payload, refusal.reason) {
             return None;
         }
-        let meta = path.meta;
-        let info = path.infos.get(usize::from(meta.current_info))?;
-        let field = path.hops.get(usize::from(meta.current_hop))?;
+        // If the packet changes its segment here, the error may lie in the segment to which it changes.
+        let next = usize::from(refusal.is_next);
+        let (info, hop) = (usize::from(path.meta.current_info) + next, usize::from(path.meta.current_hop) + next);
+        let construction = path.infos.get(info)?.construction;
+        let field = path.hops.get(hop)?;
         let path_at = header.wire_len() - header.path.wire_len();
-        let hop_at = path_at + 4 + 8 * path.infos.len() + 12 * usize::from(meta.current_hop);
-        let info_at = path_at + 4 + 8 * usize::from(meta.current_info);
+        let info_at = path_at + 4 + 8 * info;
+        let hop_at = path_at + 4 + 8 * path.infos.len() + 12 * hop;
+        let (unknown_in, unknown_out, egress) = match construction {
+            true => (Problem::UnknownHopFieldIngress, Problem::UnknownHopFieldEgress, field.cons_egress),
+            false => (Problem::UnknownHopFieldEgress, Problem::UnknownHopFieldIngress, field.cons_ingress),
+        };
+        let is_last = hop + 1 == path.hops.len();
         let problem =
             |code: Problem, at: usize| Some(Message::ParameterProblem { code: code as u8, pointer: at as u16 });
-        let (unknown_in, unknown_out) = match info.construction {
-            true => (Problem::UnknownHopFieldIngress, Problem::UnknownHopFieldEgress),
-            false => (Problem::UnknownHopFieldEgress, Problem::UnknownHopFieldIngress),
-        };
-        let egress = if info.construction { field.cons_egress } else { field.cons_ingress };
-        let ingress = if info.construction { field.cons_ingress } else { field.cons_egress };
-        let message = match reason {
+        let message = match refusal.reason {
             Reason::PacketSize => problem(Problem::InvalidPacketSize, 0),
             Reason::WrongIngress => problem(unknown_in, hop_at),
             Reason::UnknownEgress => problem(unknown_out, hop_at),
-            Reason::SourceAddress => problem(Problem::InvalidSourceAddress, 20),
-            Reason::DestinationAddress => problem(Problem::InvalidDestinationAddress, 12),
-            Reason::Expired => problem(Problem::PathExpired, hop_at),
-            Reason::Future | Reason::Direction => problem(Problem::InvalidPath, hop_at),
+            Reason::SourceAddress => problem(Problem::InvalidSourceAddress, SOURCE),
+            Reason::DestinationAddress | Reason::PathEnd if is_last && header.dst != self.isd_as => {
+                problem(Problem::NonLocalDelivery, DESTINATION)
+            }
+            Reason::DestinationAddress => problem(Problem::InvalidDestinationAddress, DESTINATION),
+            Reason::Expired | Reason::Future => problem(Problem::PathExpired, hop_at),
+            Reason::Direction => problem(Problem::InvalidPath, hop_at),
             Reason::BadMac => problem(Problem::InvalidHopFieldMac, hop_at),
             Reason::SegmentChange => problem(Problem::InvalidSegmentChange, info_at),
             Reason::Extension => problem(Problem::InvalidExtensionHeader, header.wire_len()),
-            Reason::LinkDown => Some(self.link_down(ingress, egress)),
+            Reason::LinkDown => Some(self.link_down(frame.ingress, egress)),
+            Reason::UnknownService => Some(Message::DestinationUnreachable { code: NO_ROUTE }),
+            // An address of a known type that is no host, or a type that is not known.
+            Reason::HostAddress if matches!(octets[ADDRESS_TYPES] >> 4, 0 | 3) => {
+                problem(Problem::InvalidDestinationAddress, ADDRESSES)
+            }
+            Reason::HostAddress => problem(Problem::UnknownAddressFormat, ADDRESS_TYPES),
             _ => None,
         }?;
         Some((message, self.answer_header(header, frame.ingress)?))
     }
 
-    fn link_down(&self, ingress: u16, egress: u16) -> Message {
-        match self.interface(egress).map(|found| found.owner) {
-            Some(Owner::Sibling(_)) => Message::InternalConnectivityDown {
-                isd_as: self.isd_as,
-                ingress: ingress.into(),
-                egress: egress.into(),
-            },
-            _ => Message::ExternalInterfaceDown { isd_as: self.isd_as, interface: egress.into() },
+    /// The link at `egress` is down: that to the neighbour if the interface is this router's, and otherwise the way to the
+    /// router that has it.
+    fn link_down(&self, ingress: Ingress, egress: u16) -> Message {
+        let isd_as = self.isd_as;
+        match (self.interface(egress).map(|found| found.owner), ingress) {
+            (Some(Owner::Sibling(_)), Ingress::External(ingress)) => {
+                Message::InternalConnectivityDown { isd_as, ingress: ingress.into(), egress: egress.into() }
+            }
+            _ => Message::ExternalInterfaceDown { isd_as, interface: egress.into() },
         }
     }
 
-    /// The header of an answer to a packet with `header`: back along its path, which has not been rewritten yet.
+    /// The header of an answer to a packet with `header`: back along its path, which has not been rewritten yet, and for no
+    /// router on the way to look at. `None` if the packet has no sender that may be answered.
     fn answer_header(&self, header: Header, ingress: Ingress) -> Option<Header> {
+        if !self.local.may_be_answered(header.src_host) {
+            return None;
+        }
         let Path::Standard(path) = &header.path else { return None };
-        let path = way_back(path, ingress)?;
+        let mut path = way_back(path, ingress)?;
+        path.hops.iter_mut().for_each(|hop| (hop.ingress_alert, hop.egress_alert) = (false, false));
         Some(Header {
             next_header: next_header::SCMP,
             dst: header.src,
@@ -118,22 +244,47 @@ impl Router {
         })
     }
 
-    /// Writes the reply over a traceroute request, for `interface`. Returns false if the packet is no such request or the
-    /// reply does not fit into it.
+    /// What happens to a traceroute request for `interface`: it is answered if the limit allows it, and goes no further.
+    /// `None` if the packet is no such request. No MAC covers the flag by which it came here, so that anybody can send them
+    /// by any valid path.
     #[cold]
-    pub(super) fn traceroute(&mut self, frame: &mut Frame<'_>, interface: u16) -> bool {
-        let Ok((header, payload)) = Header::decode(frame.octets) else { return false };
-        let Ok(inner) = Extensions::decode(header.next_header, payload) else { return false };
-        if inner.next_header != next_header::SCMP {
-            return false;
-        }
-        let Ok((Message::TracerouteRequest { identifier, sequence }, _)) = Message::decode(inner.rest) else {
-            return false;
-        };
+    pub(super) fn traceroute(&mut self, frame: &Frame<'_>, interface: u16, now: Now) -> Option<Action> {
+        let (identifier, sequence) = traceroute_request(frame.octets)?;
         let reply = Message::TracerouteReply { identifier, sequence, isd_as: self.isd_as, interface: interface.into() };
-        let Some(header) = self.answer_header(header, frame.ingress) else { return false };
-        write(frame, &header, reply, false)
+        if self.may_answer(frame.ingress, now.instant)
+            && let Ok((header, _)) = Header::decode(frame.octets)
+            && let Some(header) = self.answer_header(header, frame.ingress)
+        {
+            self.composed.push(&header, reply, &[]);
+            return Some(Action::Answer(Reason::Traceroute));
+        }
+        self.counters.unanswered += 1;
+        Some(Action::Drop(Reason::Traceroute))
     }
+}
+
+/// Identifier and sequence number of a traceroute request.
+fn traceroute_request(octets: &[u8]) -> Option<(u16, u16)> {
+    let layout = Layout::decode(octets).ok()?;
+    let inner = Extensions::decode(layout.next_header, &octets[layout.header_len..]).ok()?;
+    if inner.next_header != next_header::SCMP {
+        return None;
+    }
+    match Message::decode(inner.rest) {
+        Ok((Message::TracerouteRequest { identifier, sequence }, _)) => Some((identifier, sequence)),
+        _ => None,
+    }
+}
+
+/// The header of a packet whose payload is not as long as the header says, and the octets behind it.
+fn decode_alone(octets: &[u8]) -> Option<(Header, &[u8])> {
+    let length = 4 * usize::from(*octets.get(5)?);
+    let (header, payload) = octets.split_at_checked(length)?;
+    let mut copy = [0; LONGEST_HEADER];
+    let copy = copy.get_mut(..length)?;
+    copy.copy_from_slice(header);
+    copy.get_mut(6..8)?.fill(0);
+    Some((Header::decode(copy).ok()?.0, payload))
 }
 
 /// The path back from here. The accumulators are those with which the packet came in, which is what the hops on the way
@@ -163,35 +314,15 @@ fn way_back(path: &StandardPath, ingress: Ingress) -> Option<StandardPath> {
     Some(back)
 }
 
-/// Whether a payload is an SCMP error, or SCMP that cannot be read. Neither is answered, so that two routers never answer
+/// Whether a payload is, or may be, an SCMP error, or SCMP that cannot be read. None of them is answered, so that two routers never answer
 /// each other's errors.
-fn is_scmp_error(next: u8, payload: &[u8]) -> bool {
+fn is_scmp_error(next: u8, payload: &[u8], reason: Reason) -> bool {
     match Extensions::decode(next, payload) {
-        Ok(inner) if inner.next_header == next_header::SCMP => inner.rest.first().is_none_or(|&kind| kind < 128),
+        Ok(inner) if inner.next_header == next_header::SCMP => {
+            inner.rest.first().is_none_or(|&kind| kind < INFORMATIONAL)
+        }
         Ok(_) => false,
         // What a malformed extension header hides is unknown. Its only answer is the error about that header.
-        Err(_) => false,
+        Err(_) => reason != Reason::Extension,
     }
-}
-
-/// Writes `message` with `header` over the packet, with as much of the packet as fits if it `quotes`. Returns false and
-/// writes nothing if even the message alone does not fit.
-fn write(frame: &mut Frame<'_>, header: &Header, message: Message, quotes: bool) -> bool {
-    let room = frame.octets.len();
-    let fixed = header.wire_len() + message.wire_len();
-    let Some(left) = room.checked_sub(fixed) else { return false };
-    let quote = if quotes { left.min(QUOTE_MAX).min(1_280usize.saturating_sub(fixed)) } else { 0 };
-    let payload_len = message.wire_len() + quote;
-    let mut answer = Vec::with_capacity(fixed + quote);
-    header.encode(payload_len as u16, &mut answer);
-    answer.extend(&message.octets()[..message.wire_len()]);
-    answer.extend(&frame.octets[..quote]);
-    let (head, payload) = answer.split_at_mut(header.wire_len());
-    let hosts = header.dst_host.wire_len() + header.src_host.wire_len();
-    let sum = checksum(head, hosts, payload);
-    payload[2..4].copy_from_slice(&sum.to_be_bytes());
-    let octets = &mut std::mem::take(&mut frame.octets)[..answer.len()];
-    octets.copy_from_slice(&answer);
-    frame.octets = octets;
-    true
 }

@@ -6,6 +6,7 @@ use wayleave_packet::scion::{Hop, IsdAs, Layout, PathType, addresses, next_heade
 use super::super::action::Reason;
 use super::super::config::Owner;
 use super::super::flow_class::{FlowClass, FlowClasses, class_index};
+use super::answer::Refusal;
 use super::macs::{MacBatch, MacIndex};
 use super::{Clock, Router, Stage};
 use crate::frame::{Frame, Ingress};
@@ -18,6 +19,8 @@ pub(super) struct PendingPacket {
     /// Where the path and its current info field begin.
     pub(super) path: u32,
     pub(super) info: u32,
+    /// Where its current hop field begins.
+    pub(super) field: u32,
     pub(super) mac: MacIndex,
     /// Of the next segment's first hop, if the packet changes segments here.
     pub(super) next_mac: MacIndex,
@@ -50,7 +53,7 @@ impl Router {
         };
         match self.check_hops(frame, class, clock, macs, pending) {
             Ok(()) => Stage::AwaitsMac,
-            Err(reason) => Stage::Refused(reason),
+            Err(refusal) => Stage::Refused(refusal),
         }
     }
 
@@ -61,7 +64,7 @@ impl Router {
         if class.as_ref().is_none_or(|class| !class.contains(frame.octets)) {
             *class = Some(self.decode(frame)?);
         }
-        class.as_ref().ok_or(Stage::Refused(Reason::Unprocessed))
+        class.as_ref().ok_or(Stage::Refused(Reason::Unprocessed.into()))
     }
 
     /// Decodes a header into a new class.
@@ -71,7 +74,7 @@ impl Router {
         let layout = Layout::decode(frame.octets).map_err(|error| refused(error.into()))?;
         verify::check_extensions(layout.next_header, &frame.octets[layout.header_len..]).map_err(refused)?;
         match layout.path_type {
-            PathType::Standard => FlowClass::new(frame.octets, &layout).ok_or(Stage::Refused(Reason::Malformed)),
+            PathType::Standard => FlowClass::new(frame.octets, &layout).ok_or(Stage::Refused(Reason::Malformed.into())),
             PathType::OneHop => Err(Stage::OneHop),
             PathType::Empty => Err(self.empty_path(frame.ingress, layout.src, layout.dst, layout.next_header)),
         }
@@ -82,7 +85,7 @@ impl Router {
         let is_ours = dst == self.isd_as && src == self.isd_as;
         match ingress {
             Ingress::Sibling(_) if is_ours && next_header == next_header::BFD => Stage::Control,
-            _ => Stage::Refused(Reason::PathType),
+            _ => Stage::Refused(Reason::PathType.into()),
         }
     }
 
@@ -95,9 +98,9 @@ impl Router {
         clock: &Clock,
         macs: &mut MacBatch,
         pending: &mut PendingPacket,
-    ) -> Result<(), Reason> {
+    ) -> Result<(), Refusal> {
         if self.is_throttled(frame.ingress, clock.now) {
-            return Err(Reason::Throttled);
+            return Err(Reason::Throttled.into());
         }
         let offsets = &class.offsets;
         let hop = Hop::read(frame.octets, offsets.info.into(), offsets.hop.into());
@@ -112,14 +115,15 @@ impl Router {
         if pending.changes_segment {
             // Info fields have eight octets.
             let next = Hop::read(frame.octets, usize::from(offsets.info) + 8, offsets.next_hop());
-            verify::check_expiry(&next, &clock.hop_time)?;
-            verify::check_timestamp(&next, &clock.hop_time)?;
+            verify::check_expiry(&next, &clock.hop_time).map_err(Refusal::at_next)?;
+            verify::check_timestamp(&next, &clock.hop_time).map_err(Refusal::at_next)?;
             pending.next_mac = macs.push(&next, &self.keys);
         }
         pending.mac = macs.push(&hop, &self.keys);
         pending.hop = hop;
         pending.path = offsets.path.into();
         pending.info = offsets.info.into();
+        pending.field = offsets.hop.into();
         pending.next_pointer = offsets.next_pointer;
         pending.hops_left = class.at.hops_left;
         pending.is_peering = is_peering;

@@ -16,11 +16,14 @@ use wayleave_packet::scion::{HostAddress, IsdAs};
 
 use super::action::{Action, Counters, Reason};
 use super::config::{self, Config, ConfigError, Keys, RouterInterface};
+use super::delivery::LocalDelivery;
 use super::flow_class::FlowClasses;
 use super::lanes::{Lanes, TransitLinks};
+use crate::answers::AnswerLimit;
 use crate::frame::{BURST, Frame, Ingress};
 use crate::lanes::{LANES, VectorCode, prefetch_headers};
 use crate::limit::TokenBucket;
+use answer::{Answers, Refusal};
 use before_mac::PendingPacket;
 use macs::MacBatch;
 
@@ -38,7 +41,10 @@ pub struct Router {
     /// The interfaces once more, in the form that the lanes use.
     transit_links: TransitLinks,
     keys: Keys,
-    answers: TokenBucket,
+    local: LocalDelivery,
+    answers: AnswerLimit,
+    /// The SCMP messages about the packets of the last burst.
+    composed: Answers,
     counters: Counters,
     /// Wrong MACs by the interface where they came in: they show which neighbour makes forgeries or lets them pass.
     bad_macs: Box<[u64]>,
@@ -88,7 +94,7 @@ enum Stage {
     /// It has passed all checks but that of its MAC.
     AwaitsMac,
     /// It is refused; an SCMP message may tell the sender.
-    Refused(Reason),
+    Refused(Refusal),
     /// It has a one-hop path. Those are few, and taken one by one.
     OneHop,
     /// It is control traffic of this router.
@@ -109,7 +115,7 @@ impl LaneResult {
         match (self.passed >> lane & 1, self.wrong >> lane & 1) {
             (0, _) => Stage::Classified,
             (_, 0) => Stage::Verified,
-            _ => Stage::Refused(Reason::BadMac),
+            _ => Stage::Refused(Reason::BadMac.into()),
         }
     }
 }
@@ -140,7 +146,7 @@ impl Router {
     /// # Errors
     /// If the configuration contradicts itself.
     pub fn new(config: &Config) -> Result<Self, ConfigError> {
-        let interfaces = config::interfaces(config)?;
+        let (interfaces, places) = config::interfaces(config)?;
         Ok(Self {
             isd_as: config.isd_as,
             address: config.address,
@@ -148,7 +154,9 @@ impl Router {
             transit_links: TransitLinks::new(&interfaces),
             interfaces,
             keys: config.keys.clone(),
-            answers: TokenBucket::new(config.answers_per_second, config.answers_burst),
+            local: config.local.clone(),
+            answers: AnswerLimit::new(config.answers_per_second, config.answers_burst, places),
+            composed: Answers::default(),
             bad_mac_limits: None,
             counters: Counters::default(),
             mac_mask: ALL_MAC_BITS,
@@ -199,6 +207,7 @@ impl Router {
     /// Processes at most [`BURST`] packets in place; packets behind them stay as they are, with the default action.
     pub fn process(&mut self, frames: &mut [Frame<'_>], now: Now) -> [Action; BURST] {
         let mut actions = [Action::default(); BURST];
+        self.composed.clear();
         let clock = Clock { now: now.instant, hop_time: HopTime::new(now.unix) };
         let mut scratch = Scratch {
             macs: MacBatch::EMPTY,
@@ -303,20 +312,26 @@ impl Router {
                     *action = lanes.rewrite(lane, frame.octets);
                     Ok(())
                 }
-                Stage::AwaitsMac => self.decide(frame, pending, macs, action),
-                Stage::Classified => Err(Reason::Unprocessed),
-                Stage::Refused(reason) => Err(reason),
-                Stage::OneHop => self.one_hop(frame, now).map(|done| *action = done),
+                Stage::AwaitsMac => self.decide(frame, pending, macs, now, action),
+                Stage::Classified => Err(Reason::Unprocessed.into()),
+                Stage::Refused(refusal) => Err(refusal),
+                Stage::OneHop => self.one_hop(frame, now).map(|done| *action = done).map_err(Refusal::from),
                 Stage::Control => {
                     *action = Action::Control;
                     Ok(())
                 }
             };
-            if let Err(reason) = decided {
-                *action = self.refuse(frame, reason, now);
+            if let Err(refusal) = decided {
+                *action = self.refuse(frame, refusal, now);
             }
             self.counters.count(*action);
         }
+    }
+
+    /// The SCMP messages about the packets of the last burst: one for each [`Action::Answer`], in the order of the packets. Each
+    /// is a SCION packet to be sent to where its packet came from.
+    pub fn answers(&self) -> impl Iterator<Item = &[u8]> {
+        self.composed.iter()
     }
 
     /// What this core has counted.
@@ -349,7 +364,7 @@ impl Router {
     /// # Errors
     /// If the configuration contradicts itself; the router stays as it was.
     pub fn reload(&mut self, config: &Config) -> Result<(), ConfigError> {
-        let mut interfaces = config::interfaces(config)?;
+        let (mut interfaces, places) = config::interfaces(config)?;
         for (new, old) in interfaces.iter_mut().zip(&self.interfaces) {
             if let (Some(new), Some(old)) = (new, old) {
                 new.up = old.up;
@@ -363,7 +378,8 @@ impl Router {
         if let Some(limits) = &mut self.bad_mac_limits {
             limits.resize(self.interfaces.len());
         }
-        self.answers.retune(config.answers_per_second, config.answers_burst);
+        self.answers.retune(config.answers_per_second, config.answers_burst, places);
+        self.local = config.local.clone();
         (self.isd_as, self.address, self.keys) = (config.isd_as, config.address, config.keys.clone());
         Ok(())
     }

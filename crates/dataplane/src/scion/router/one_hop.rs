@@ -77,6 +77,7 @@ impl Router {
         if layout.next_header == next_header::BFD {
             return Ok(Action::Control);
         }
+        self.local.check(frame.octets)?;
         let input = mac_input(info.seg_id, info.timestamp, first.exp_time, interface, 0);
         let mac = self.keys.of(info.timestamp).hop_mac(&input);
         let second = HopField { exp_time: first.exp_time, cons_ingress: interface, mac, ..HopField::default() };

@@ -2,4 +2,5 @@
 
 mod lanes;
 mod model;
+mod relay;
 mod router;

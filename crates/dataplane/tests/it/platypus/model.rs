@@ -182,21 +182,15 @@ impl Model {
             }
             Verdict::Answer(error, reason) => {
                 let reason = Reason::Packet(reason);
-                let answer = Packet::decode(datagram)
-                    .ok()
-                    .and_then(|packet| icmp::error(&packet, error, packet.outer().destination));
-                match answer {
-                    Some(answer) if self.may_answer(now) => (Action::Answer(reason), answer),
+                let may = self.may_answer(now);
+                let packet = Packet::decode(datagram).ok().filter(|_| may);
+                match packet.and_then(|packet| icmp::error(&packet, error, packet.outer().destination)) {
+                    Some(answer) => (Action::Answer(reason), answer),
                     _ => (Action::Drop(reason), datagram.to_vec()),
                 }
             }
-            Verdict::Drop(reason) => {
-                let relayed = self.waypoints.iter().find_map(|here| icmp::relay(datagram, here.address()));
-                match relayed {
-                    Some(answer) if self.may_answer(now) => (Action::Answer(Reason::Relayed), answer),
-                    _ => (Action::Drop(Reason::Packet(reason)), datagram.to_vec()),
-                }
-            }
+            // None of the packets here is an ICMP error; `relay.rs` has those.
+            Verdict::Drop(reason) => (Action::Drop(Reason::Packet(reason)), datagram.to_vec()),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_dataplane::frame::{Frame, Ingress};
+use wayleave_dataplane::scion::delivery::LocalDelivery;
 use wayleave_dataplane::scion::{Action, Config, Interface, Keys, Link, Owner, Router};
 use wayleave_packet::scion::{ForwardingKey, HostAddress, IsdAs};
 
@@ -50,6 +51,17 @@ pub fn neighbor(interface: u16) -> IsdAs {
     IsdAs::new(1, 0xff00_0000_0100 + u64::from(interface))
 }
 
+/// Hosts are reached at their own addresses, and the AS has a control service alone.
+pub fn local() -> LocalDelivery {
+    LocalDelivery {
+        discovery: None,
+        control: Some(([10, 0, 0, 9], 30_252).into()),
+        end_host_ports: [31_000, 32_767],
+        shared_port: 30_041,
+        is_on_loopback: false,
+    }
+}
+
 pub fn config() -> Config {
     let interface = |(id, link, sibling): (u16, Link, Option<u16>)| Interface {
         id,
@@ -63,6 +75,7 @@ pub fn config() -> Config {
         siblings: 2,
         interfaces: INTERFACES.map(interface).to_vec(),
         keys: Keys::one(key()),
+        local: local(),
         answers_per_second: 1_000_000_000,
         answers_burst: 1_000_000,
     }
@@ -83,10 +96,17 @@ pub fn now() -> Now {
     at(60_000_000)
 }
 
-/// What `router` does with one packet, and the packet afterwards.
+/// What `router` does with one packet, and the packet afterwards; if it is answered, the answer.
 pub fn process(router: &mut Router, packet: &[u8], ingress: Ingress, now: Now) -> (Action, Vec<u8>) {
     let mut octets = packet.to_vec();
     let mut frames = [Frame { octets: &mut octets, ingress }];
     let action = router.process(&mut frames, now)[0];
-    (action, frames[0].octets.to_vec())
+    assert_eq!(frames[0].octets.len(), packet.len());
+    let mut answers = router.answers();
+    let answer = answers.next().map(<[u8]>::to_vec);
+    assert_eq!((answer.is_some(), answers.next()), (matches!(action, Action::Answer(_)), None));
+    if let Action::Drop(_) | Action::Answer(_) = action {
+        assert_eq!(frames[0].octets, packet, "what goes no further stays as it came");
+    }
+    (action, answer.unwrap_or(octets))
 }

@@ -8,3 +8,4 @@ mod model;
 mod network;
 mod packets;
 mod random;
+mod scmp;

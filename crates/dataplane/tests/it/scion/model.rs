@@ -208,14 +208,20 @@ impl Model {
         if let Some(next) = &next {
             self.mac(next)?;
         }
-        let alert = if this.cons { 2 } else { 1 };
-        if outside && this.flags & alert != 0 && traceroute(p, header) {
+        // The alert at the way in, and where it lies.
+        let way_in = if this.cons { 2 } else { 1 };
+        let alerted_in = outside && this.flags & way_in != 0;
+        if alerted_in && traceroute(p, header) {
             return Ok(Verdict::Traceroute);
         }
+        let this_at = hop_at(current);
+        let on_at = hop_at(current + usize::from(crossing));
         let set = |p: &mut [u8], hop: &Hop, value: u16| {
             p[hop.info_at + 2..hop.info_at + 4].copy_from_slice(&value.to_be_bytes())
         };
         if to_here {
+            host(p)?;
+            p[this_at] &= if alerted_in { !way_in } else { 255 };
             set(p, &this, this.seg_id);
             return Ok(Verdict::Deliver);
         }
@@ -241,17 +247,20 @@ impl Model {
         } else if owner.is_some() {
             return Err(Reason::UnknownEgress);
         }
+        let way_out = if on.cons { 1 } else { 2 };
+        let alerted_out = owner.is_none() && on.flags & way_out != 0;
+        if alerted_out && traceroute(p, header) {
+            return Ok(Verdict::Traceroute);
+        }
         if self.down.contains(&egress) {
             return Err(Reason::LinkDown);
-        }
-        let alert = if on.cons { 1 } else { 2 };
-        if owner.is_none() && on.flags & alert != 0 && traceroute(p, header) {
-            return Ok(Verdict::Traceroute);
         }
         let moved = current + usize::from(crossing) + usize::from(owner.is_none());
         if moved >= hops {
             return Err(Reason::PathEnd);
         }
+        p[this_at] &= if alerted_in { !way_in } else { 255 };
+        p[on_at] &= if alerted_out { !way_out } else { 255 };
         set(p, &this, this.seg_id);
         if owner.is_none() && on.cons && !peering {
             set(p, &on, on.turned());
@@ -312,6 +321,7 @@ impl Model {
                 if p[4] == 203 {
                     return Ok(Verdict::Control);
                 }
+                host(p)?;
                 let second = Hop { cons_in: interface, cons_out: 0, ..first };
                 let mac = hop_mac(&self.key, &second);
                 p[path + 20..path + 32].fill(0);
@@ -377,15 +387,35 @@ fn in_time(hop: &Hop, now: Now) -> Result<(), Reason> {
     if ahead { Err(Reason::Future) } else { Ok(()) }
 }
 
-/// Whether the packet is an SCMP traceroute request, behind its sound extension headers, and as long as the reply.
+/// Whether the destination of a packet for this AS can be reached: the control service, or the address of one host.
+fn host(p: &[u8]) -> Result<(), Reason> {
+    let address = &p[28..44.min(p.len())];
+    let is_none = match p[9] >> 4 {
+        0 => matches!(*address, [0 | 127 | 224.., ..] | [169, 254, ..] | [192, 0, 0, ..]),
+        3 => is_no_host_of_ipv6(address),
+        4 if number(&address[..2]) & 0x7fff == 2 => false,
+        4 => return Err(Reason::UnknownService),
+        _ => true,
+    };
+    if is_none { Err(Reason::HostAddress) } else { Ok(()) }
+}
+
+/// What RFC 4291 and its kin reserve, and addresses that wrap an IPv4 one of the kind above.
+fn is_no_host_of_ipv6(address: &[u8]) -> bool {
+    let wraps = |at: usize| host(&[vec![0; 28], address[at..at + 4].to_vec()].concat()).is_err();
+    number(&address[..8]) == 0
+        || number(&address[..8]) == 0x0100_0000_0000_0000
+        || address[0] == 0xff
+        || address[0] == 0xfe && address[1] >= 0x80
+        || address[..12] == [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0] && wraps(12)
+        || address[..2] == [0x20, 0x02] && wraps(2)
+}
+
+/// Whether the packet is an SCMP traceroute request, behind its sound extension headers.
 fn traceroute(p: &[u8], header: usize) -> bool {
     let (mut next, mut at) = (p[4], header);
     while next == 200 || next == 201 {
         (next, at) = (p[at], at + 4 * (p[at + 1] as usize + 1));
     }
-    let source_host = 4 * (1 + (p[9] & 3) as usize);
-    // The reply has an IPv4 source of ours in the place of the request's destination.
-    let destination_host = 4 * (1 + (p[9] >> 4 & 3) as usize);
-    let reply = header - destination_host - source_host + source_host + 4 + 24;
-    next == 202 && p.len() >= at + 24 && p[at] == 130 && reply <= p.len()
+    next == 202 && p.len() >= at + 24 && p[at] == 130
 }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::fixture::{TIME, at};
+use super::fixture::{TIME, at, local};
 use crate::common::{Random, times};
 use wayleave_core::Now;
 use wayleave_dataplane::frame::{Frame, Ingress};
 use wayleave_dataplane::scion::{Action, Config, Interface, Keys, Link, Owner, Router};
+use wayleave_packet::scion::scmp::Message;
 use wayleave_packet::scion::{
     Direction, ForwardingKey, Header, HostAddress, IsdAs, Packet, Path, PathBuilder, Segment, StandardPath, next_header,
 };
@@ -88,6 +89,7 @@ impl Network {
             siblings: 0,
             interfaces: links.iter().map(interface).collect(),
             keys: Keys::one(key.clone()),
+            local: local(),
             answers_per_second: 1_000_000_000,
             answers_burst: 1_000_000,
         };
@@ -151,6 +153,31 @@ impl Network {
                 }
                 other => return Err((here, other)),
             }
+        }
+        panic!("a packet that never ends");
+    }
+
+    /// Sends a packet, and follows the error that a router on its way makes of it back to a host. Returns that host's AS, and
+    /// the error.
+    fn send_into_trouble(&mut self, from: usize, packet: &Packet, now: Now) -> (usize, Vec<u8>) {
+        let mut octets = packet.encode();
+        let (mut here, mut ingress) = (from, Ingress::Internal);
+        for _ in 0..200 {
+            let mut frames = [Frame { octets: &mut octets, ingress }];
+            let router = &mut self.ases[here].router;
+            let action = router.process(&mut frames, now)[0];
+            let (next, there) = match (action, ingress) {
+                (Action::Deliver, _) => return (here, octets),
+                (Action::Forward(out), _) => (self.ases[here].links[&out].0, self.ases[here].links[&out].1),
+                // Back to the neighbour that the packet came from.
+                (Action::Answer(_), Ingress::External(by)) => {
+                    octets = router.answers().next().expect("an answer").to_vec();
+                    (self.ases[here].links[&by].0, self.ases[here].links[&by].1)
+                }
+                (Action::Answer(_), _) => return (here, router.answers().next().expect("an answer").to_vec()),
+                (other, _) => panic!("{other:?} in {here}"),
+            };
+            (here, ingress) = (next, Ingress::External(there));
         }
         panic!("a packet that never ends");
     }
@@ -224,6 +251,43 @@ fn legal_joins_arrive_and_replies_on_the_reversed_path_return() {
             assert!(network.send(to, &packet(to, from, early), at(2)).is_err());
         }
     }
+}
+
+/// Every link of many paths, one after the other, is down: the sender gets the error, by the way that the packet came, and the
+/// error names the AS and the interface where it would have gone on.
+#[test]
+fn an_error_returns_to_the_sender_and_names_the_link_that_is_down() {
+    let mut network = Network::new(3, 14, 1);
+    let all = joins(&network);
+    let step = (all.len() / times("WAYLEAVE_SCION_PATHS", 100)).max(1);
+    let mut links = 0;
+    for index in (0..all.len()).step_by(step) {
+        let (from, to) = (all[index].0, all[index].1);
+        let sent = packet(from, to, all[index].2.clone().build().unwrap());
+        // The way: each AS with the interface by which the packet leaves it.
+        let mut way = Vec::new();
+        let (mut octets, mut here, mut ingress) = (sent.encode(), from, Ingress::Internal);
+        while let Action::Forward(out) =
+            network.ases[here].router.process(&mut [Frame { octets: &mut octets, ingress }], at(1))[0]
+        {
+            way.push((here, out));
+            let (next, there, _) = network.ases[here].links[&out];
+            (here, ingress) = (next, Ingress::External(there));
+        }
+        for (of, out) in way {
+            network.ases[of].router.set_link(out, false);
+            let (told, error) = network.send_into_trouble(from, &sent, at(1));
+            network.ases[of].router.set_link(out, true);
+            assert_eq!(told, from, "{sent:?}");
+            let error = Packet::decode(&error).expect("sound");
+            assert_eq!((error.header.dst, error.header.dst_host), (name(from), sent.header.src_host));
+            let (message, quote) = Message::decode(&error.payload).expect("an error");
+            assert_eq!(message, Message::ExternalInterfaceDown { isd_as: name(of), interface: out.into() });
+            assert_eq!(quote.len(), sent.encode().len());
+            links += 1;
+        }
+    }
+    assert!(links > 300, "{links}");
 }
 
 #[test]

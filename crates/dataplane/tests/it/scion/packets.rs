@@ -2,7 +2,7 @@
 
 use wayleave_dataplane::frame::Ingress;
 use wayleave_packet::scion::{
-    ForwardingKey, Header, Hop, HopField, HostAddress, InfoField, IsdAs, Packet, Path, PathMeta, StandardPath,
+    ForwardingKey, Header, Hop, HopField, HostAddress, InfoField, IsdAs, Packet, Path, PathMeta, Service, StandardPath,
     next_header,
 };
 
@@ -141,6 +141,19 @@ pub fn random(random: &mut Random) -> Arrival {
     }
     if random.one_in(4) {
         header.dst_host = HostAddress::V6([8; 16].into());
+    }
+    // Services, and addresses that are no host's, on either side.
+    let odd = [
+        HostAddress::Service(Service(random.pick(&[1, 2, 0x8002, 9]))),
+        HostAddress::V4(random.pick(&[[127, 0, 0, 1], [224, 0, 0, 9], [169, 254, 1, 1], [255; 4]]).into()),
+        HostAddress::V6(random.pick(&[[0; 16], [0xff; 16], [0xfe; 16]]).into()),
+        HostAddress::Other { kind: random.below(4) as u8, length: 1, octets: [1; 16] },
+    ];
+    if random.one_in(6) {
+        header.dst_host = random.pick(&odd);
+    }
+    if random.one_in(12) {
+        header.src_host = random.pick(&odd);
     }
     if random.one_in(8) {
         (header.next_header, packet.payload) = scmp(random);

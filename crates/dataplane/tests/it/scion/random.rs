@@ -3,6 +3,7 @@
 use super::fixture::{HERE, INTERFACES, KEY, now, router};
 use super::model::{Model, Verdict};
 use super::packets::{mutate, random};
+use super::scmp::check_answer;
 use crate::common::{Random, times};
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::scion::{Action, Reason};
@@ -45,6 +46,7 @@ fn compare(seed: u64, count: usize) -> std::collections::BTreeMap<String, usize>
             assert_eq!(general.process(&mut again, now()), actions);
             assert!(frames.iter().zip(&again).all(|(frame, again)| frame.octets == again.octets));
         }
+        let mut answers = router.answers();
         for ((frame, action), (packet, ingress)) in frames.iter().zip(actions).zip(&before) {
             let mut expected = packet.clone();
             let verdict = model.process(&mut expected, *ingress, now());
@@ -53,12 +55,16 @@ fn compare(seed: u64, count: usize) -> std::collections::BTreeMap<String, usize>
                 Action::Sibling(sibling) => Verdict::Sibling(sibling),
                 Action::Deliver => Verdict::Deliver,
                 Action::Control => Verdict::Control,
-                Action::Answer(Reason::Traceroute) => Verdict::Traceroute,
+                Action::Answer(Reason::Traceroute) | Action::Drop(Reason::Traceroute) => Verdict::Traceroute,
                 Action::Drop(reason) | Action::Answer(reason) => Verdict::Refuse(reason),
             };
             assert_eq!(got, verdict, "{ingress:?} {packet:02x?}");
             match action {
-                Action::Answer(_) => assert!(frame.octets.len() <= packet.len(), "an answer is no longer"),
+                Action::Answer(_) => {
+                    check_answer(packet, answers.next().expect("composed"));
+                    assert_eq!(frame.octets, packet);
+                }
+                Action::Drop(_) => assert_eq!(frame.octets, packet),
                 _ => assert_eq!(frame.octets, expected, "{verdict:?} {ingress:?} {packet:02x?}"),
             }
             *verdicts.entry(format!("{verdict:?}").split('(').next().unwrap().to_owned()).or_insert(0) += 1;

@@ -248,13 +248,7 @@ pub(crate) fn checked_length(octets: &[u8], table: &Offsets) -> Result<(usize, u
     if Interval::new(kind & kind::INTERVAL).is_none() {
         return Err(Malformed::Interval(kind & kind::INTERVAL));
     }
-    let bare = match kind & (kind::DELEGATED | kind::SUB_DELEGATED) {
-        0 => at.prefix,
-        kind::SUB_DELEGATED => return Err(Malformed::SubDelegationAlone),
-        kind::DELEGATED => at.sub_length,
-        _ => at.sub_length + 4,
-    };
-    let whole = bare + width(kind).octets();
+    let (bare, whole) = lengths(kind, table)?;
     if octets.len() < whole {
         return Err(Malformed::ListLength);
     }
@@ -267,6 +261,18 @@ pub(crate) fn checked_length(octets: &[u8], table: &Offsets) -> Result<(usize, u
         }
     }
     Ok((bare, whole))
+}
+
+/// Octets of a capability of this kind without its binding, and with it.
+pub(crate) fn lengths(kind: u8, table: &Offsets) -> Result<(usize, usize), Malformed> {
+    let at = &table.capability;
+    let bare = match kind & (kind::DELEGATED | kind::SUB_DELEGATED) {
+        0 => at.prefix,
+        kind::SUB_DELEGATED => return Err(Malformed::SubDelegationAlone),
+        kind::DELEGATED => at.sub_length,
+        _ => at.sub_length + 4,
+    };
+    Ok((bare, bare + width(kind).octets()))
 }
 
 fn width(kind: u8) -> Width {

@@ -17,7 +17,7 @@ pub use outer::{Carriage, IPV4_HEADER, IPV6_HEADER, Outer, UDP_HEADER};
 pub use capability::{CapabilityOctets, kind};
 pub use outer::{fold_checksum, v4};
 
-pub(crate) use capability::family;
+pub(crate) use capability::{family, lengths};
 pub(crate) use outer::{ones_complement_sum, rewrite_ipv4, udp, v6, write_ipv4_checksum};
 
 use offsets::{MAX_CAPABILITIES, MAX_SAME_WAYPOINT, Offsets, VERSION, WORD};

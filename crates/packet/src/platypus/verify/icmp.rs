@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use wayleave_core::Afi;
 
-use super::super::header::offsets::{self, PROTOCOL, UDP_PORT, WORD};
+use super::super::header::offsets::{self, MAX_CAPABILITIES, PROTOCOL, UDP_PORT, WORD};
 use super::super::header::{
-    Carriage, IPV4_HEADER, IPV6_HEADER, Packet, UDP_HEADER, family, ones_complement_sum, udp, v4, v6,
+    Carriage, IPV4_HEADER, IPV6_HEADER, Packet, UDP_HEADER, family, lengths, ones_complement_sum, udp, v4, v6,
     write_ipv4_checksum,
 };
 use super::IcmpError;
@@ -65,10 +65,25 @@ pub fn error(packet: &Packet<'_>, error: IcmpError, here: IpAddr) -> Option<Vec<
     write(here, [kind, code, 0, 0, 0, 0, 0, 0], &quote, packet.datagram().len())
 }
 
-/// Translates an ICMP error that an ordinary router sent to the waypoint at `here`, about a packet that the waypoint had
-/// forwarded, into one for the original source. `None` if it is no such error, or if it does not quote enough.
+/// An ICMP error that an ordinary router sent to a waypoint, about a packet that the waypoint is said to have sent on. Nothing
+/// shows yet that it did: anybody may send such an error.
+#[derive(Clone, Copy, Debug)]
+pub struct QuotedError<'a> {
+    /// Octets of the whole error.
+    length: usize,
+    here: IpAddr,
+    icmp: [u8; ICMP_HEADER],
+    /// What the error quotes, from its IP header on.
+    quoted: &'a [u8],
+    /// What it quotes of the Platypus header and what follows; at least up to the original source.
+    behind: &'a [u8],
+    source: IpAddr,
+}
+
+/// Reads an ICMP error to the waypoint at `here` about a Platypus packet from there. `None` if it is no such error, or does
+/// not quote the original source.
 #[must_use]
-pub fn relay(datagram: &[u8], here: IpAddr) -> Option<Vec<u8>> {
+pub fn quoted(datagram: &[u8], here: IpAddr) -> Option<QuotedError<'_>> {
     let afi = family(here);
     let length = ip_header(afi);
     let (header, rest) = datagram.split_at_checked(length)?;
@@ -76,24 +91,22 @@ pub fn relay(datagram: &[u8], here: IpAddr) -> Option<Vec<u8>> {
     if protocol != icmp_protocol(afi) || destination != here || total != datagram.len() {
         return None;
     }
-    let (icmp, quoted) = rest.split_first_chunk::<ICMP_HEADER>()?;
+    let (&icmp, quoted) = rest.split_first_chunk::<ICMP_HEADER>()?;
     if !is_relayed(icmp[0], afi) {
         return None;
     }
     let (quoted_ip, mut behind) = quoted.split_at_checked(length)?;
-    let (quoted_total, quoted_protocol, _) = fields(quoted_ip, afi)?;
+    let (_, quoted_protocol, _) = fields(quoted_ip, afi)?;
     let source_at = if afi == Afi::Ipv4 { v4::SOURCE } else { v6::SOURCE };
     if offsets::address(quoted_ip, source_at, afi) != here {
         return None;
     }
-    let mut overhead = length;
     if quoted_protocol == udp::PROTOCOL {
         let (udp_header, platypus) = behind.split_at_checked(UDP_HEADER)?;
         if offsets::half(udp_header, udp::DESTINATION_PORT) != UDP_PORT {
             return None;
         }
         behind = platypus;
-        overhead += UDP_HEADER;
     } else if quoted_protocol != PROTOCOL {
         return None;
     }
@@ -105,9 +118,58 @@ pub fn relay(datagram: &[u8], here: IpAddr) -> Option<Vec<u8>> {
     if is_martian(source) {
         return None;
     }
+    Some(QuotedError { length: datagram.len(), here, icmp, quoted, behind, source })
+}
+
+impl<'a> QuotedError<'a> {
+    /// What [`Forward::fingerprint`](super::Forward::fingerprint) gave when the waypoint sent the packet on: its nonce, and the
+    /// first half of the binding of the capability that the pointer has just passed, which is this waypoint's. Nobody can
+    /// guess it who has not seen the packet. `None` if the quote ends before that.
+    #[must_use]
+    pub fn fingerprint(&self) -> Option<[u8; 16]> {
+        let table = offsets::of(family(self.here));
+        let pointer = table.capabilities + usize::from(*self.behind.get(offsets::POINTER)?) * WORD;
+        let mut at = table.capabilities;
+        for _ in 0..MAX_CAPABILITIES {
+            let (bare, whole) = lengths(*self.behind.get(at + table.capability.kind)?, table).ok()?;
+            if at + whole == pointer {
+                let binding = self.behind.get(at + bare..at + bare + 8)?;
+                let is_ours = offsets::address(self.behind, at, table.family) == self.here;
+                let mut out = [0; 16];
+                out[..8].copy_from_slice(&self.behind[table.nonce..table.nonce + 8]);
+                out[8..].copy_from_slice(binding);
+                return is_ours.then_some(out);
+            }
+            at += whole;
+        }
+        None
+    }
+
+    /// The packet, if the error quotes the whole of it.
+    #[must_use]
+    pub fn packet(&self) -> Option<Packet<'a>> {
+        Packet::decode(self.quoted).ok()
+    }
+
+    /// The error for the original source, which is no longer than this one. `None` if that would say nothing.
+    #[must_use]
+    pub fn relayed(&self) -> Option<Vec<u8>> {
+        relay(self)
+    }
+}
+
+/// Translates an error into one for the original source, with the quotation undone as far as it goes.
+fn relay(error: &QuotedError<'_>) -> Option<Vec<u8>> {
+    let QuotedError { here, icmp, quoted, behind, source, .. } = *error;
+    let afi = family(here);
+    let length = ip_header(afi);
+    let table = offsets::of(afi);
+    let (quoted_ip, _) = quoted.split_at_checked(length)?;
+    let (quoted_total, _, _) = fields(quoted_ip, afi)?;
+    let overhead = quoted.len() - behind.len();
     let platypus = table.capabilities + usize::from(behind[offsets::LENGTH]) * WORD;
     let added = overhead - length + platypus;
-    let icmp = shrink_mtu(*icmp, afi, added);
+    let icmp = shrink_mtu(icmp, afi, added);
     let inner = (behind.len() > platypus).then(|| Quote {
         ip: quoted_ip,
         source,
@@ -117,7 +179,7 @@ pub fn relay(datagram: &[u8], here: IpAddr) -> Option<Vec<u8>> {
         payload_length: quoted_total.saturating_sub(length + added),
     });
     match inner {
-        Some(quote) => write(here, icmp, &quote, datagram.len()),
+        Some(quote) => write(here, icmp, &quote, error.length),
         None => relay_as_it_is(here, source, icmp, quoted),
     }
 }

@@ -129,6 +129,22 @@ impl Waypoint {
         Ok(Forward::of(packet, index))
     }
 
+    /// Whether `packet`, as another router quotes it whole, is one that this waypoint may have sent on: the capability that its
+    /// pointer has just passed is this waypoint's, and would be accepted now. This costs as much as verifying a packet.
+    #[must_use]
+    pub fn may_have_sent(&self, packet: &Packet<'_>, now: UnixTime) -> bool {
+        let Some(index) = packet.current().unwrap_or(packet.count()).checked_sub(1) else { return false };
+        let capability = packet.capability(index);
+        let check = || {
+            self.check_width(&capability)?;
+            check_prefix(packet, &capability)?;
+            check_epoch(&capability, now)?;
+            self.check_freshness(packet, now)?;
+            self.check_binding(packet, index, &capability)
+        };
+        capability.waypoint == self.address && check().is_ok()
+    }
+
     /// Every rule that needs no key, in the order in which a packet that breaks several is refused. Returns the current
     /// capability and its index.
     pub fn check_before_mac(&self, packet: &Packet<'_>, now: UnixTime) -> Result<(usize, Capability), Reason> {

@@ -8,6 +8,9 @@ use super::{field, next_header};
 /// Octets of type, code and checksum.
 const FIXED_LEN: usize = 4;
 
+/// Code of an unreachable destination for which the destination AS has no entry: an unknown service.
+pub const NO_ROUTE: u8 = 0;
+
 /// Codes of a parameter problem.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
@@ -16,10 +19,14 @@ pub enum Problem {
     ErroneousHeaderField = 0,
     /// The length field and the packet do not agree.
     InvalidPacketSize = 19,
+    /// A host address of a type that is not known.
+    UnknownAddressFormat = 21,
     /// The source AS is not one that can be here.
     InvalidSourceAddress = 33,
-    /// The destination AS is not one that can be here.
+    /// The destination AS is not one that can be here, or the host is none.
     InvalidDestinationAddress = 34,
+    /// The path ends here, and the destination AS is another.
+    NonLocalDelivery = 35,
     /// The path as a whole.
     InvalidPath = 48,
     /// `ConsIngress` is not where the packet came in, or no interface of the AS.
@@ -28,7 +35,7 @@ pub enum Problem {
     UnknownHopFieldEgress = 50,
     /// The MAC is wrong.
     InvalidHopFieldMac = 51,
-    /// The hop field has expired.
+    /// The hop field has expired, or its segment has not begun.
     PathExpired = 52,
     /// These segments may not be joined here.
     InvalidSegmentChange = 53,
@@ -41,7 +48,7 @@ pub enum Problem {
 pub enum Message {
     /// Type 1.
     DestinationUnreachable {
-        /// Why.
+        /// Why: [`NO_ROUTE`] or another.
         code: u8,
     },
     /// Type 2.

@@ -9,6 +9,10 @@ use wayleave_packet::platypus::verify::{IcmpError, icmp};
 
 use super::world::{self, NOW};
 
+fn relay(datagram: &[u8], here: IpAddr) -> Option<Vec<u8>> {
+    icmp::quoted(datagram, here)?.relayed()
+}
+
 fn ones_complement_is_right(octets: &[u8]) -> bool {
     let mut sum: u64 =
         octets.chunks(2).map(|pair| u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |b| u64::from(*b))).sum();
@@ -103,7 +107,7 @@ fn an_ordinary_routers_error_is_relayed_to_the_original_source() {
                 icmp.extend_from_slice(&sent[..quoted]);
                 let mut error = world::inner_to(router, here.address(), &icmp);
                 error[if afi == Afi::Ipv4 { 9 } else { 6 }] = if afi == Afi::Ipv4 { 1 } else { 58 };
-                let relayed = icmp::relay(&error, here.address());
+                let relayed = relay(&error, here.address());
                 let address = if afi == Afi::Ipv4 { 4 } else { 16 };
                 let needs = header_length(afi) + if carriage == Carriage::Udp { 8 } else { 0 } + 4 + address;
                 if quoted < needs {
@@ -144,14 +148,14 @@ fn what_is_no_error_about_our_packets_is_not_relayed() {
         error[9] = 1;
         error
     };
-    assert!(icmp::relay(&error(11, &sent), here.address()).is_some());
+    assert!(relay(&error(11, &sent), here.address()).is_some());
     // An echo, an answer, a redirect; somebody else's packet; not to us.
     for kind in [0, 5, 8] {
-        assert_eq!(icmp::relay(&error(kind, &sent), here.address()), None);
+        assert_eq!(relay(&error(kind, &sent), here.address()), None);
     }
-    assert_eq!(icmp::relay(&error(11, &stamped), here.address()), None);
-    assert_eq!(icmp::relay(&error(11, &sent), world::waypoint_address(Afi::Ipv4, 9)), None);
+    assert_eq!(relay(&error(11, &stamped), here.address()), None);
+    assert_eq!(relay(&error(11, &sent), world::waypoint_address(Afi::Ipv4, 9)), None);
     for length in 0..error(11, &sent).len() {
-        assert_eq!(icmp::relay(&error(11, &sent)[..length], here.address()), None);
+        assert_eq!(relay(&error(11, &sent)[..length], here.address()), None);
     }
 }

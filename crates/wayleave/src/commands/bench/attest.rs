@@ -45,6 +45,11 @@ pub fn memory(bench: &Bench) -> Outcome<Report> {
 pub fn trace(bench: &Bench) -> Outcome<Report> {
     let options = options(bench)?;
     let trace = TraceOptions { prefixes: bench.prefixes, cache: bench.cache.unwrap_or(false) };
+    if bench.plot.is_some() && bench.mrt.is_some() {
+        return Err(Failure::usage("`attest-trace` draws no plot of a recording")
+            .help("leave out --plot or --mrt")
+            .into());
+    }
     let workloads: &[Workload] = match (bench.workload, &bench.mrt) {
         (Some(AttestWorkload::Table), None) => {
             return Err(Failure::usage("--workload table needs --mrt with a RIB").into());

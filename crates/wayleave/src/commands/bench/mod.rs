@@ -36,6 +36,9 @@ const ALL: [(&str, &str); 10] = [
     ("attest-memory", "bytes of signatures of the paper's three tables"),
 ];
 
+/// Those that `--plot` can draw.
+const DRAWN: [&str; 5] = ["forward", "stamp", "attest-ops", "attest-trace", "attest-memory"];
+
 pub fn run(bench: &Bench) -> Outcome {
     if bench.list {
         if bench.json {
@@ -48,6 +51,11 @@ pub fn run(bench: &Bench) -> Outcome {
     const PARTS: [&str; 3] = ["forward", "stamp", "forward-io"];
     if let Some(name) = bench.name.as_deref().filter(|name| !bench.only.is_empty() && !PARTS.contains(name)) {
         return Err(Failure::usage(format!("`{name}` takes no --only")).help(PARTS.join(" ")).into());
+    }
+    let has_no_plot =
+        |name: &&str| bench.plot.is_some() && ALL.iter().any(|all| all.0 == *name) && !DRAWN.contains(name);
+    if let Some(name) = bench.name.as_deref().filter(has_no_plot) {
+        return Err(Failure::usage(format!("`{name}` draws no plot")).help(DRAWN.join(" ")).into());
     }
     let mut report = match bench.name.as_deref() {
         Some("bgp-codec") => codec::run(bench)?,

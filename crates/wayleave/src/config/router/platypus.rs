@@ -88,6 +88,9 @@ pub struct RevocationsSection {
     /// No packet passes until the list has been read.
     #[serde(default = "default_true")]
     pub required: bool,
+    /// How many seconds ago the first list may have been signed where no number of an earlier one is known.
+    #[serde(default = "default_recent")]
+    pub recent_secs: Spanned<u64>,
 }
 
 /// What happens to a repeated packet.
@@ -102,6 +105,10 @@ pub enum RepeatedName {
 
 fn default_freshness() -> Spanned<u64> {
     unplaced(30)
+}
+
+fn default_recent() -> Spanned<u64> {
+    unplaced(86_400)
 }
 
 fn default_accounts() -> Spanned<u64> {
@@ -119,6 +126,8 @@ impl FormatSection for PlatypusSection {
         faults.extend(range(&self.replay_capacity, 1, 1 << 30, "packets"));
         faults.extend(range(&self.accounts, 0, 1 << 22, "accounts"));
         file.stamper_faults(faults);
+        let recent = self.revocations.as_ref().map(|list| &list.get_ref().recent_secs);
+        faults.extend(recent.and_then(|recent| range(recent, 60, 31_536_000, "seconds")));
         if self.waypoints.get_ref().is_empty() && file.stamper.is_none() {
             faults.push(Fault::at(self.waypoints.span(), "no waypoint address, expected at least one"));
         }
@@ -182,7 +191,8 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      # Rate in octets per second, and burst, of a principal with all its delegations, or of one delegation.\n\
      #rates = [{ principal = 7, rate = 1250000 }, { principal = 7, delegation = 3, rate = 125000, burst = 65535 }]\n\
      # A list signed by `wayleave keys revoke`; with `required`, no packet passes until it has been read.\n\
-     #revocations = { file = \"revoked\", key = \"ed25519:...\", required = true }\n\
+     # A router without a record of the last one (`state`) takes only one signed less than `recent_secs` ago.\n\
+     #revocations = { file = \"revoked\", key = \"ed25519:...\", required = true, recent_secs = 86400 }\n\
      # Packets to these destinations are sent in UDP, all others in IP.\n\
      #[[link]]\n\
      #local = \"192.0.2.1:49254\"\n\

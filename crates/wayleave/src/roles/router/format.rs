@@ -125,6 +125,14 @@ pub trait Control<F: Format>: Sized {
     /// Returns what the status pages read.
     fn view(&self) -> Self::View;
 
+    /// Whether packets can be forwarded, as far as the format knows.
+    ///
+    /// # Errors
+    /// What is missing.
+    fn readiness(_view: &Self::View) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Adds the format's own members to the status view.
     fn status(_view: &Self::View, _members: &mut Map<String, Value>) {}
 

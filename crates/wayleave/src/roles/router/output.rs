@@ -29,8 +29,9 @@ pub struct ControlPacket {
 pub struct OutputQueues {
     urgent: Vec<Vec<Outgoing>>,
     data: Vec<Vec<Outgoing>>,
-    /// Copies of packets that may become longer, in memory of their own.
+    /// Copies of packets that may become longer, and answers that may be, in memory of their own.
     pub grown: Burst,
+    grown_urgent: Vec<Vec<Outgoing>>,
     grown_data: Vec<Vec<Outgoing>>,
     control: Option<mpsc::Sender<ControlPacket>>,
     /// By where packets come in: as many as there are interfaces and siblings, at most.
@@ -50,6 +51,7 @@ impl OutputQueues {
     pub fn resize(&mut self, ports: usize) {
         self.urgent.resize_with(ports, Vec::new);
         self.data.resize_with(ports, Vec::new);
+        self.grown_urgent.resize_with(ports, Vec::new);
         self.grown_data.resize_with(ports, Vec::new);
     }
 
@@ -62,6 +64,15 @@ impl OutputQueues {
     /// Sends a packet of the burst out of a port, ahead of the data.
     pub fn urgent(&mut self, port: usize, packet: usize, to: SocketAddr) {
         self.urgent[port].push(Outgoing { packet: packet as u32, to });
+    }
+
+    /// Sends an answer that is no packet of the burst out of a port, ahead of the data.
+    pub fn answer(&mut self, port: usize, answer: &[u8], to: SocketAddr) {
+        if self.grown.push(answer, to) {
+            self.grown_urgent[port].push(Outgoing { packet: self.grown.len() as u32 - 1, to });
+        } else {
+            self.counters.unsent += 1;
+        }
     }
 
     /// Sends a packet of [`Self::grown`] out of a port.
@@ -86,8 +97,9 @@ impl OutputQueues {
     /// Empties the queues through `send`, which is given a port's index, the packets' memory and the packets, and returns
     /// how many were sent.
     pub fn drain(&mut self, burst: &Burst, mut send: impl FnMut(usize, &Burst, &[Outgoing]) -> std::io::Result<usize>) {
-        let Self { urgent, data, grown, grown_data, counters, .. } = self;
-        for (burst, queues) in [(burst, urgent), (burst, data), (&*grown, grown_data)] {
+        let Self { urgent, data, grown, grown_urgent, grown_data, counters, .. } = self;
+        let answers = [(burst, urgent), (&*grown, grown_urgent)];
+        for (burst, queues) in answers.into_iter().chain([(burst, data), (&*grown, grown_data)]) {
             for (port, queue) in queues.iter_mut().enumerate().filter(|(_, queue)| !queue.is_empty()) {
                 let sent = send(port, burst, queue).unwrap_or_else(|_| {
                     counters.failures += 1;

@@ -177,9 +177,10 @@ impl<F: Format> View for RouterView<F> {
         Some(metrics(&self.counters().await?))
     }
 
-    /// A router is ready once its threads run.
+    /// A router is ready once its threads run, and its format has what it needs.
     async fn readiness(&self) -> Option<Result<(), String>> {
-        self.threads.query(0, |_| ()).await.map(Ok)
+        self.threads.query(0, |_| ()).await?;
+        Some(F::Control::readiness(&self.format))
     }
 
     fn store(&self) -> Option<&Arc<FileStore>> {

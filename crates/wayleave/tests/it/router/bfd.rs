@@ -35,16 +35,14 @@ pub(crate) fn are(router: &Router, states: serde_json::Value) {
 fn a_dead_router_takes_its_links_down_senders_get_scmp_errors_and_the_links_come_up_again() {
     let folder = Folder::new("bfd");
     (0..3).for_each(|index| folder.keys(&format!("{index}.key"), "scion", &[(0, KEYS[index])]));
-    let errors = socket("127.0.0.1:0");
     let [a, b1, b2, c] = [free(), free(), free(), free()];
     let [ab, ba, bc, cb] = [free(), free(), free(), free()];
-    let shared = format!("shared_port = {}\n", errors.local_addr().expect("bound").port());
     let sibling = |id: u16, link: &str, neighbor: usize| {
         format!("[[interface]]\nid = {id}\nlink = \"{link}\"\nneighbor = \"{}\"\nsibling = 0\n", name(neighbor))
     };
     let other = |address: &str| format!("siblings = [\"{address}\"]\n");
     let configs = [
-        with_bfd(&config(0, &a, "", &[(DOWN, "child", 1, &ab, &ba)]), &shared),
+        with_bfd(&config(0, &a, "", &[(DOWN, "child", 1, &ab, &ba)]), ""),
         with_bfd(&config(1, &b1, "workers = 2\n", &[(UP, "parent", 0, &ba, &ab)]), &other(&b2))
             + &sibling(DOWN, "child", 2),
         with_bfd(&config(1, &b2, "", &[(DOWN, "child", 2, &bc, &cb)]), &other(&b1)) + &sibling(UP, "parent", 0),
@@ -75,21 +73,21 @@ fn a_dead_router_takes_its_links_down_senders_get_scmp_errors_and_the_links_come
     // The last AS's router dies: the one in front of it says so.
     routers[3].kill();
     are(&routers[2], serde_json::json!({ "interface 2": "down", "sibling 0": "up" }));
-    // An answer is never longer than the question.
-    send(&[0; 100]);
+    // Errors come to the port that sent what they quote.
+    send(b"second");
     let expected = Message::ExternalInterfaceDown { isd_as: name(1), interface: DOWN.into() };
-    assert_eq!(error(&errors), expected);
+    assert_eq!(error(&alice), expected);
     // And then the other router of the middle AS.
     routers[2].kill();
     are(&routers[1], serde_json::json!({ "interface 1": "up", "sibling 0": "down" }));
     send(&[0; 100]);
     let expected = Message::InternalConnectivityDown { isd_as: name(1), ingress: UP.into(), egress: DOWN.into() };
-    assert_eq!(error(&errors), expected);
+    assert_eq!(error(&alice), expected);
     // A reload neither ends sessions nor brings up what is down.
     routers[1].reload();
     are(&routers[1], serde_json::json!({ "interface 1": "up", "sibling 0": "down" }));
     send(&[0; 100]);
-    assert_eq!(error(&errors), expected);
+    assert_eq!(error(&alice), expected);
     assert_eq!(routers[1].count("reasons", "link_down"), 2);
     routers[2].start_process();
     routers[3].start_process();
@@ -162,6 +160,12 @@ fn a_neighbour_gets_bfd_in_one_hop_paths_and_silence_takes_the_link_down() {
         required_min_echo_rx: 0,
     };
     are(&router, serde_json::json!({ "interface 1": "down" }));
+    // A router whose only link does not work forwards nothing.
+    let not_ready = || {
+        let answer = router.ask("/readyz");
+        answer.starts_with("HTTP/1.0 503") && answer.contains("no BFD session is up: interface 1")
+    };
+    eventually("it is not ready", not_ready);
     let slow = ControlPacket { desired_min_tx: 5_000_000, ..packet(State::Down, None) };
     say(slow.encode().to_vec());
     are(&router, serde_json::json!({ "interface 1": "init" }));
@@ -169,8 +173,13 @@ fn a_neighbour_gets_bfd_in_one_hop_paths_and_silence_takes_the_link_down() {
     eventually("the session is up", || {
         say(packet(State::Init, Some(first.mine)).encode().to_vec());
         sessions(&router) == serde_json::json!({ "interface 1": "up" })
+            && router.ask("/readyz").starts_with("HTTP/1.0 200")
     });
     are(&router, serde_json::json!({ "interface 1": "down" }));
+    eventually("it is not ready again", not_ready);
+    // A misspelt parameter is not ignored.
+    let answer = router.ask("/api/v1/status?most=7");
+    assert!(answer.starts_with("HTTP/1.0 400") && answer.contains("unknown parameter `most`"), "{answer}");
     let last = loop {
         let heard = ControlPacket::decode(&Packet::decode(&receive(&neighbor).0).expect("sound").payload).expect("BFD");
         if heard.state == State::Down && heard.diagnostic != Diagnostic::NONE {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use wayleave_core::{Instant, Now};
 use wayleave_dataplane::frame::{Frame, Ingress};
+use wayleave_dataplane::scion::delivery::LocalDelivery;
 use wayleave_dataplane::scion::{Action, Config, Interface, Keys, Link, Owner, Router as Model};
 use wayleave_lab::netns::NetworkNamespace;
 use wayleave_packet::scion::{ForwardingKey, Hop, HostAddress, IsdAs, Packet, Path};
@@ -126,6 +127,13 @@ impl As {
             siblings: 0,
             interfaces,
             keys: Keys::one(ForwardingKey::new(&key)),
+            local: LocalDelivery {
+                discovery: None,
+                control: None,
+                end_host_ports: [1_024, 65_535],
+                shared_port: 30_041,
+                is_on_loopback: true,
+            },
             answers_per_second: 1_000,
             answers_burst: 100,
         };
@@ -146,7 +154,8 @@ impl As {
         let mut expected = octets.to_vec();
         let mut frames = [Frame { octets: &mut expected, ingress }];
         let action = self.model.process(&mut frames, Now { unix: unix_now(), instant: Instant(1_000_000_000) })[0];
-        let expected = frames[0].octets.to_vec();
+        let answer = self.model.answers().next();
+        let expected = answer.unwrap_or(frames[0].octets).to_vec();
         let host = captured.host().filter(|_| action == Action::Deliver).map(socket);
         from.send_to(octets, to).expect("sent");
         let came = match action {

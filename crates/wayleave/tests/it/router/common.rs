@@ -1,6 +1,8 @@
 //! A running router, its folder and its status page.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -107,6 +109,17 @@ impl Router {
         let mut command = self.place.command(env!("CARGO_BIN_EXE_wayleave"));
         let output = command.args(["show", noun, "--json", "--url", &self.page]).output().expect("the program runs");
         if output.status.success() { serde_json::from_slice(&output.stdout).expect("JSON") } else { Value::Null }
+    }
+
+    /// What a page of the status server answers, with its head.
+    pub(crate) fn ask(&self, path: &str) -> String {
+        let fetch = || {
+            let mut stream = TcpStream::connect(&self.page)?;
+            write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).map(|_| answer)
+        };
+        self.place.within(fetch).expect("in its place").expect("an answer")
     }
 
     pub(crate) fn status(&self) -> Value {

@@ -185,6 +185,56 @@ fn two_waypoints_rewrite_and_answer_in_icmp() {
     }
 }
 
+#[test]
+fn an_error_about_what_was_sent_is_relayed_and_forged_ones_are_counted() {
+    let test = "router::platypus::an_error_about_what_was_sent_is_relayed_and_forged_ones_are_counted";
+    if netns::enter_for_test(test).is_none() {
+        return;
+    }
+    let folder = lay_out();
+    let router = start(&folder, 0, "");
+    let (mut host, mut last) = (Socket::new(HOST, ICMP), Socket::new(LAST, PLATYPUS));
+    host.send(&packet(&[0], 1, 1_000));
+    let sent = last.all(1).swap_remove(0);
+    // What a router on the way quotes: as much as 576 octets hold (RFC 1812).
+    let error = |quoted: &[u8]| {
+        let mut out = vec![0; 20];
+        let total = (20 + 8 + quoted.len()) as u16;
+        (out[0], out[8], out[9]) = (0x45, 64, ICMP);
+        out[2..4].copy_from_slice(&total.to_be_bytes());
+        out[12..16].copy_from_slice(&LAST.octets());
+        out[16..20].copy_from_slice(&WAYPOINTS[0].octets());
+        out.extend([3, 1, 0, 0, 0, 0, 0, 0]);
+        out.extend(quoted);
+        out
+    };
+    last.send(&error(&sent[..548]));
+    let relayed = host.all(1).swap_remove(0);
+    assert_eq!((&relayed[12..16], &relayed[20..22]), (&WAYPOINTS[0].octets()[..], &[3, 1][..]));
+    // It quotes what the host itself has sent.
+    assert_eq!((&relayed[40..44], &relayed[44..48]), (&HOST.octets()[..], &LAST.octets()[..]));
+    // Another nonce, another binding, a connection of somebody else's; too short to tell; stamped, but never sent.
+    let octet = |at: usize| {
+        let mut forged = sent.clone();
+        forged[at] ^= 1;
+        forged[..548].to_vec()
+    };
+    let forged = [
+        octet(20 + 19),
+        octet(20 + 20 + 12),
+        sent[..20 + 20 + 12 + 7].to_vec(),
+        packet(&[0], 2, 1_000)[..548].to_vec(),
+    ];
+    for quoted in &forged {
+        // The last one never left, and has another outer source.
+        last.send(&error(quoted));
+    }
+    eventually("three are forged", || router.count("reasons", "unrelated") == 3);
+    eventually("one is about nothing of ours", || router.count("reasons", "malformed") == 1);
+    assert_eq!(router.count("reasons", "relayed"), 1);
+    assert!(host.receive(Duration::from_millis(200)).is_empty());
+}
+
 /// A message goes to the thread of its first packet; the copies behind the first packets are of one packet.
 #[test]
 fn one_of_several_copies_passes_whichever_threads_receive_them() {
@@ -274,7 +324,7 @@ fn a_list_of_revocations_is_taken_over_and_an_older_one_is_not() {
     let signer = SigningKey::from_seed(&Secret::new([5; 32]));
     let key: String = signer.verifying_key().to_bytes().iter().map(|octet| format!("{octet:02x}")).collect();
     let publish = |sequence, entries: &[Revocation]| {
-        let (list, signature) = sign_list(&signer, sequence, UnixTime(0), ListKind::Whole, entries);
+        let (list, signature) = sign_list(&signer, sequence, unix_now(), ListKind::Whole, entries);
         std::fs::write(folder.0.join("next"), [&signature[..], &list].concat()).expect("written");
         std::fs::rename(folder.0.join("next"), folder.0.join("revoked")).expect("renamed");
     };
@@ -304,4 +354,59 @@ fn a_list_of_revocations_is_taken_over_and_an_older_one_is_not() {
     eventually("the older list is refused", || router.log().contains("which was in force before"));
     send(&mut host);
     eventually("nothing passes", || router.count("reasons", "revocations-unknown") > 0);
+}
+
+/// Threat P10 without state: nobody remembers which list was in force.
+#[test]
+fn a_router_without_state_takes_only_a_list_signed_recently_and_says_so() {
+    let test = "router::platypus::a_router_without_state_takes_only_a_list_signed_recently_and_says_so";
+    if netns::enter_for_test(test).is_none() {
+        return;
+    }
+    let folder = lay_out();
+    let signer = SigningKey::from_seed(&Secret::new([5; 32]));
+    let key: String = signer.verifying_key().to_bytes().iter().map(|octet| format!("{octet:02x}")).collect();
+    let hour = 3_600_000_000;
+    let publish = |sequence, issued| {
+        let entry = Revocation { principal: Principal::new(7).expect("24 bits"), delegation: None, epoch: None };
+        let entries = if sequence == 2 { vec![entry] } else { Vec::new() };
+        let (list, signature) = sign_list(&signer, sequence, issued, ListKind::Whole, &entries);
+        std::fs::write(folder.0.join("next"), [&signature[..], &list].concat()).expect("written");
+        std::fs::rename(folder.0.join("next"), folder.0.join("revoked")).expect("renamed");
+    };
+    let now = unix_now();
+    // List 1 revokes nothing, list 2, an hour later, the principal of all packets here.
+    publish(2, now);
+    let more = format!("revocations = {{ file = \"revoked\", key = \"ed25519:{key}\", recent_secs = 1800 }}\n");
+    let config = config(0, &more);
+    let config: String =
+        config.lines().filter(|line| !line.starts_with("state")).fold(String::new(), |all, line| all + line + "\n");
+    folder.keys("0.key", "platypus", &[(0, KEYS[0])]);
+    let mut router = Router::start(&folder, "waypoint0", NetworkNamespace::Own, &config);
+    eventually("the list is in force", || router.status()["revocations"]["sequence"] == 2);
+    let status = router.status();
+    let expected = serde_json::json!({
+        "sequence": 2, "issued": now.secs(), "entries": 1, "state": false, "durable": null, "refused": null
+    });
+    assert_eq!(status["revocations"], expected);
+    assert!(router.log().contains("no `state` in [forwarding]"), "{}", router.log());
+    // While it runs, an older list is refused by its number.
+    publish(1, UnixTime(now.0 - hour));
+    eventually("the older list is refused", || router.status()["revocations"]["refused"].is_string());
+    assert_eq!(router.status()["revocations"]["sequence"], 2);
+    // After the restart nobody knows the number, and the list is too old to be taken for the last one.
+    router.kill();
+    router.start_process();
+    eventually("the older list is refused again", || router.status()["revocations"]["refused"].is_string());
+    let status = router.status();
+    let refused = status["revocations"]["refused"].as_str().expect("a reason");
+    assert!(refused.contains("no record of the list that was in force before"), "{refused}");
+    assert_eq!(status["revocations"]["sequence"], serde_json::Value::Null);
+    let mut host = Socket::new(HOST, ICMP);
+    host.send(&packet(&[0], 1, 100));
+    eventually("nothing passes", || router.count("reasons", "revocations-unknown") == 1);
+    // A list signed now is taken, with a number of its own.
+    publish(3, unix_now());
+    eventually("a recent list is taken", || router.status()["revocations"]["sequence"] == 3);
+    assert_eq!(router.status()["revocations"]["refused"], serde_json::Value::Null);
 }

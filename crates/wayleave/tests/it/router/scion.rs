@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use wayleave_lab::netns::{self, Network, NetworkNamespace, Rung};
 use wayleave_packet::scion::{
-    Direction, ForwardingKey, Header, HostAddress, IsdAs, Packet, Path, PathBuilder, Segment, StandardPath, next_header,
+    Direction, ForwardingKey, Header, HostAddress, IsdAs, Packet, Path, PathBuilder, Segment, Service, StandardPath,
+    next_header,
 };
 use wayleave_runtime::clock::unix_now;
 
@@ -240,12 +241,111 @@ fn a_flood_of_wrong_macs_costs_no_good_packet() {
     assert_eq!(answered.zip(unanswered).map(|(a, b)| a + b), Some(u64::from(good * each)), "{status}");
     let peers = middle.router.json("peers");
     assert_eq!(peers["peers"][0]["bad_macs"], good * each, "{peers}");
-    // Answers are no longer than what they answer.
+    // Answers quote the whole packet, and add their own header and eight octets.
     middle.provider.set_nonblocking(true).expect("set");
     let mut octets = [0; 2048];
     let longest = at_the_second_hop(&segment, 0, Middle::hosts()).len();
     while let Ok(length) = middle.provider.recv(&mut octets) {
-        assert!(length <= longest, "{length} octets answer {longest}");
+        let header = 4 * usize::from(octets[5]);
+        assert_eq!(length, header + 8 + longest);
+    }
+}
+
+/// The packet with another payload, and what `change` makes of its header.
+fn changed(packet: &[u8], next_header: u8, payload: &[u8], change: impl Fn(&mut Header)) -> Vec<u8> {
+    let mut packet = Packet::decode(packet).expect("sound");
+    (packet.header.next_header, packet.payload) = (next_header, payload.to_vec());
+    change(&mut packet.header);
+    packet.encode()
+}
+
+/// No MAC covers the flags by which a traceroute request asks a router to look at it: anybody with a valid path can send
+/// them as fast as any other packet.
+#[test]
+fn a_flood_of_traceroute_requests_is_answered_within_the_limit() {
+    let folder = Folder::new("traceroute");
+    let middle = Middle::new(&folder);
+    let plain = at_the_second_hop(&segment(now() - 60, KEYS), 7, Middle::hosts());
+    let payload = [vec![130, 0, 0, 0, 0x7b, 0x0c, 0, 1], vec![0; 16]].concat();
+    let alerted = |header: &mut Header| {
+        let Path::Standard(path) = &mut header.path else { panic!("a standard path") };
+        path.hops[1].ingress_alert = true;
+    };
+    let request = changed(&plain, next_header::SCMP, &payload, alerted);
+    let (sent, begin) = (20_000u64, Instant::now());
+    let mut longest_pause = Duration::ZERO;
+    for chunk in 1..=sent / 500 {
+        for _ in 0..500 {
+            middle.provider.send_to(&request, &middle.up).expect("sent");
+        }
+        let waiting = Instant::now();
+        eventually("all are received", || middle.router.status()["received"] == chunk * 500);
+        longest_pause = longest_pause.max(waiting.elapsed());
+    }
+    let took = begin.elapsed();
+    let status = middle.router.status();
+    let decided = |name: &str| status["decided"][name].as_u64().expect("a number");
+    // Every request is counted once, and none goes on.
+    assert_eq!(decided("answered") + decided("unanswered"), sent, "{status}");
+    assert_eq!((decided("forwarded"), &status["reasons"]["traceroute"]), (0, &sent.into()), "{status}");
+    // Of 100 a second the half is shared, and a third of the other half is this interface's: 66 and two thirds. Ten at once
+    // make five and one.
+    let within = |time: Duration| 6 + (time.as_secs_f64() * 50.0) as u64 + (time.as_secs_f64() * 100.0 / 6.0) as u64;
+    let answered = decided("answered");
+    assert!(answered <= within(took) + 2, "{answered} in {took:?}");
+    // The bucket is small: what a pause between two chunks leaves unused beyond it is lost.
+    assert!(answered + 2 >= 6 + sent / 500 / 2 || longest_pause > Duration::from_millis(90), "{answered} in {took:?}");
+    // Each of them has come, and is as long as the request.
+    middle.provider.set_read_timeout(Some(Duration::from_millis(300))).expect("set");
+    let mut octets = [0; 2048];
+    let mut came = 0;
+    while let Ok(length) = middle.provider.recv(&mut octets) {
+        assert_eq!((length, octets[length - 24]), (request.len(), 131));
+        came += 1;
+    }
+    assert_eq!(came, answered);
+}
+
+#[test]
+fn an_unknown_service_is_answered_and_an_error_reaches_the_port_that_it_quotes() {
+    let folder = Folder::new("delivery");
+    let middle = Middle::new(&folder);
+    let segment = segment(now() - 60, KEYS);
+    let asker = SocketAddr::from(([10, 0, 0, 1], 31_001));
+    let inbound = |next: u8, payload: &[u8], host: HostAddress| {
+        let path = PathBuilder::new().segment(&segment, 0..2, Direction::Construction).and_then(PathBuilder::build);
+        let mut path = path.expect("two hops");
+        (path.infos[0].seg_id, path.meta.current_hop) = (segment.beta(1), 1);
+        let plain = packet((0, asker), (1, asker), path, &[]);
+        changed(&plain, next, payload, |header| header.dst_host = host)
+    };
+    // The AS has no discovery service.
+    let udp = [vec![0x79, 0x19, 0x79, 0x1a, 0, 108, 0, 0], vec![5; 100]].concat();
+    let question = inbound(next_header::UDP, &udp, HostAddress::Service(Service::DISCOVERY));
+    middle.provider.send_to(&question, &middle.up).expect("sent");
+    let (answer, _) = receive(&middle.provider);
+    let answer = Packet::decode(&answer).expect("sound");
+    assert_eq!((answer.header.src, answer.header.dst, answer.header.dst_host), (name(1), name(0), v4(asker)));
+    assert_eq!((answer.header.next_header, &answer.payload[..2]), (next_header::SCMP, &[1, 0][..]));
+    assert_eq!(answer.payload[8..], question);
+    eventually("it is counted", || middle.router.count("reasons", "unknown_service") == 1);
+    // An error about what a host of this AS has sent, quoted up to its port and no further.
+    let (host, shared) = (host(), socket("127.0.0.1:30041"));
+    let own = host.local_addr().expect("bound");
+    let path = path(&segment, Direction::Construction);
+    let mut quoted = packet((1, own), (2, asker), path, &[7; 900]);
+    quoted.truncate(quoted.len() - 900 - 6);
+    for (kind, front) in [(4u8, 8usize), (5, 20), (6, 28)] {
+        let mut message = vec![0; front];
+        message[0] = kind;
+        message.extend(&quoted);
+        middle.provider.send_to(&inbound(next_header::SCMP, &message, v4(own)), &middle.up).expect("sent");
+        let (arrived, _) = receive(&host);
+        assert_eq!(Packet::decode(&arrived).expect("sound").payload, message);
+        // Cut by one more octet it names no port.
+        message.pop();
+        middle.provider.send_to(&inbound(next_header::SCMP, &message, v4(own)), &middle.up).expect("sent");
+        assert_eq!(Packet::decode(&receive(&shared).0).expect("sound").payload, message);
     }
 }
 

@@ -6,9 +6,9 @@ mod stamper;
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use toml::Spanned;
 use tracing::error;
 use wayleave_core::{Instant, Now, Prefix, UnixTime};
@@ -38,14 +38,14 @@ use crate::config::router::platypus::{PlatypusSection, RepeatedName};
 use crate::failure::{Failure, Outcome};
 use crate::roles::Events;
 use rates::Rates;
-use revocations::RevocationFile;
+use revocations::{RevocationFile, SharedStatus};
 use stamper::{CapabilityEpoch, RouteCapabilities, Stamping, StampingPlan};
 
 /// Stamping keys of delegations that a thread keeps.
 const DELEGATIONS: usize = 1024;
 const ICMP: u8 = 1;
 /// Reasons that follow from the router's state, and not from the packet alone.
-const AFTER_MAC: [Reason; 7] = [
+const AFTER_MAC: [Reason; 8] = [
     Reason::Revoked,
     Reason::RevocationsUnknown,
     Reason::Replayed,
@@ -53,6 +53,7 @@ const AFTER_MAC: [Reason; 7] = [
     Reason::Rate,
     Reason::AccountsFull,
     Reason::Relayed,
+    Reason::Unrelated,
 ];
 
 /// One thread's router.
@@ -150,6 +151,7 @@ impl Platypus {
         self.ip = None;
         (self.remotes, self.routes) = (plan.remotes, plan.routes);
         self.links = vec![0; self.remotes.len()];
+        self.router.set_places(1 + self.remotes.len());
         for (number, attached) in ports.iter().enumerate().filter(|(_, attached)| !attached.is_control) {
             match attached.kind {
                 PortKind::Link(link) => self.links[link] = number,
@@ -256,6 +258,8 @@ impl Format for Platypus {
     fn classify(&self, port: PortKind, from: &SocketAddr) -> Option<Ingress> {
         match port {
             PortKind::Link(number) if self.remotes[number] != *from => None,
+            // Links have parts of their own in the limit of answers.
+            PortKind::Link(number) => Some(Ingress::External(u16::try_from(number + 1).unwrap_or(0))),
             _ => Some(Ingress::Internal),
         }
     }
@@ -382,7 +386,7 @@ impl Control<Platypus> for PlatypusControl {
         "stamper.routes",
         "stamper.rules",
     ];
-    type View = ();
+    type View = SharedStatus;
 
     fn load(settings: &Settings, store: Option<&Arc<FileStore>>) -> Outcome<Self> {
         Ok(Self {
@@ -462,7 +466,14 @@ impl Control<Platypus> for PlatypusControl {
         }
     }
 
-    fn view(&self) {}
+    fn view(&self) -> SharedStatus {
+        self.revocations.status()
+    }
+
+    fn status(list: &SharedStatus, members: &mut Map<String, Value>) {
+        let list = list.lock().unwrap_or_else(PoisonError::into_inner);
+        members.insert("revocations".to_owned(), list.json());
+    }
 }
 
 #[cfg(test)]

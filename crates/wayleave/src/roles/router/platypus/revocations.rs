@@ -1,15 +1,20 @@
 //! The signed list of revocations: read when its file changes, taken over when it is newer, never when it is older, not
 //! even after a restart.
+//!
+//! The number of the last list is durable in the state file. A router that has no record of it, because there is no state file,
+//! or a new one, cannot tell an old list from the last one: an absent record never means zero. It takes only a list that was
+//! signed a short time ago, says so, and forwards nothing until it has one, if the list is required.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::json;
-use tracing::{error, info};
-use wayleave_crypto::sign::VerifyingKey;
-use wayleave_dataplane::platypus::revocation::RevocationTable;
+use serde_json::{Value, json};
+use tracing::{error, info, warn};
+use wayleave_crypto::sign::{Signature, VerifyingKey};
+use wayleave_dataplane::platypus::revocation::{RevocationList, RevocationTable};
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::store::{Change, FileStore, Store};
 
 use super::Platypus;
@@ -30,11 +35,46 @@ pub struct RevocationFile {
     /// Inode, time and length of the file as last read.
     stamp: Option<(u64, i64, i64, u64)>,
     list: RevocationTable,
-    /// The number of the last list, of earlier runs too.
-    sequence: u64,
+    /// How many seconds ago a list may have been signed if no number of an earlier one is known.
+    recent_secs: u64,
+    /// The number of the last list, of earlier runs too; none if nothing is known of earlier runs.
+    sequence: Option<u64>,
     /// The number that the store has.
-    written: u64,
+    written: Option<u64>,
     store: Option<Arc<FileStore>>,
+    status: SharedStatus,
+}
+
+/// What `show status` says of the list.
+pub type SharedStatus = Arc<Mutex<ListStatus>>;
+
+/// The list in force, and what is wrong with the one in the file.
+#[derive(Clone, Default)]
+pub struct ListStatus {
+    is_configured: bool,
+    /// Number, Unix second of the signature, and entries.
+    in_force: Option<(u64, u64, usize)>,
+    /// The number that a restart will find.
+    durable: Option<u64>,
+    has_state: bool,
+    refused: Option<String>,
+}
+
+impl ListStatus {
+    /// Its member of the status view; null where no list is configured.
+    pub fn json(&self) -> Value {
+        if !self.is_configured {
+            return Value::Null;
+        }
+        json!({
+            "sequence": self.in_force.map(|(sequence, ..)| sequence),
+            "issued": self.in_force.map(|(_, issued, _)| issued),
+            "entries": self.in_force.map(|(.., entries)| entries),
+            "state": self.has_state,
+            "durable": self.durable,
+            "refused": self.refused,
+        })
+    }
 }
 
 impl RevocationFile {
@@ -44,14 +84,39 @@ impl RevocationFile {
         let file = section.map(|list| (settings.source.resolve(&list.get_ref().file), list.get_ref().key.0.0));
         let records = store.map_or(Ok(Vec::new()), |store| store.load(TABLE))?;
         let last = records.into_iter().find(|(key, _)| key == SEQUENCE);
-        let sequence = last.and_then(|(_, value)| Some(u64::from_be_bytes(value.try_into().ok()?))).unwrap_or(0);
-        let (stamp, list) = (None, RevocationTable::default());
-        Ok(Self { file, stamp, list, sequence, written: sequence, store: store.cloned() })
+        let sequence = last.and_then(|(_, value)| Some(u64::from_be_bytes(value.try_into().ok()?)));
+        let recent_secs = section.map_or(0, |list| *list.get_ref().recent_secs.get_ref());
+        if file.is_some() && store.is_none() {
+            warn!(
+                recent_secs,
+                "no `state` in [forwarding]: after a restart this router does not know which list of revocations was in force, \
+                 and takes only one that was signed less than recent_secs seconds ago; set `state`"
+            );
+        }
+        let status = ListStatus {
+            is_configured: file.is_some(),
+            durable: sequence,
+            has_state: store.is_some(),
+            ..ListStatus::default()
+        };
+        let (stamp, list, status) = (None, RevocationTable::default(), Arc::new(Mutex::new(status)));
+        Ok(Self { file, stamp, list, recent_secs, sequence, written: sequence, store: store.cloned(), status })
+    }
+
+    /// What `show status` reads.
+    pub fn status(&self) -> SharedStatus {
+        Arc::clone(&self.status)
+    }
+
+    fn note(&self, change: impl FnOnce(&mut ListStatus)) {
+        change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Watches the file of another configuration from now on; the list in force stays until that file has been read.
     pub fn watch(&mut self, other: Self) {
-        (self.file, self.stamp) = (other.file, None);
+        (self.file, self.stamp, self.recent_secs) = (other.file, None, other.recent_secs);
+        let is_configured = self.file.is_some();
+        self.note(|status| status.is_configured = is_configured);
     }
 
     /// Takes the list over if its file has changed.
@@ -68,6 +133,7 @@ impl RevocationFile {
         self.stamp = stamp;
         if let Err(why) = applied {
             error!("list of revocations {} refused: {why}; the list in force stays", path.display());
+            self.note(|status| status.refused = Some(why.clone()));
             return log.note(&json!({ "event": "revocations", "refused": why }));
         }
         for thread in 0..threads.count() {
@@ -77,6 +143,7 @@ impl RevocationFile {
                 threads.query(thread, move |worker| std::mem::replace(worker.format.router.revocations(), new));
             drop(replaced.await);
         }
+        self.note(|status| status.refused = None);
         info!(entries = self.list.len(), sequence = self.sequence, "list of revocations taken over");
         log.note(&json!({ "event": "revocations", "entries": self.list.len(), "sequence": self.sequence }));
     }
@@ -85,16 +152,35 @@ impl RevocationFile {
         let (signature, list) = octets.split_first_chunk::<SIGNATURE>().ok_or("the file is too short")?;
         let number = list.first_chunk::<8>().map(|number| u64::from_be_bytes(*number));
         let number = number.ok_or("the file is too short")?;
-        if number < self.sequence {
-            return Err(format!("list {number} is older than list {}, which was in force before", self.sequence));
-        }
-        if number == self.sequence && self.list.is_loaded() {
-            return Ok(());
+        match self.sequence {
+            Some(last) if number < last => {
+                return Err(format!("list {number} is older than list {last}, which was in force before"));
+            }
+            Some(last) if number == last && self.list.is_loaded() => return Ok(()),
+            Some(_) => {}
+            None => self.check_recent(list, signature, key)?,
         }
         self.list.apply(list, signature, key).map_err(|error| error.to_string())?;
-        self.sequence = number;
+        self.sequence = Some(number);
+        let now = unix_now();
+        let (issued, entries) = (now.secs().saturating_sub(self.list.age(now)), self.list.len());
+        self.note(|status| status.in_force = Some((number, issued, entries)));
         self.write_sequence();
         Ok(())
+    }
+
+    /// Whether a list was signed a short time ago, where nothing is known of the one before it.
+    fn check_recent(&self, list: &[u8], signature: &Signature, key: &VerifyingKey) -> Result<(), String> {
+        let list = RevocationList::open(list, signature, key).map_err(|error| error.to_string())?;
+        let age = unix_now().secs().saturating_sub(list.issued);
+        if age <= self.recent_secs {
+            return Ok(());
+        }
+        Err(format!(
+            "list {} was signed {age} s ago, and this router has no record of the list that was in force before, so that it may \
+             be an old one: sign it anew with `wayleave keys revoke` (no entry is needed), or raise `recent_secs`, which is {}",
+            list.sequence, self.recent_secs
+        ))
     }
 
     /// Writes the sequence number down, so that no restart goes back behind it. A busy store is tried again at the next
@@ -104,12 +190,16 @@ impl RevocationFile {
             return;
         }
         let Some(store) = &self.store else { return };
-        let value = self.sequence.to_be_bytes().to_vec();
+        let Some(sequence) = self.sequence else { return };
+        let value = sequence.to_be_bytes().to_vec();
         let change = Change { table: TABLE, key: SEQUENCE.to_vec(), value: Some(value) };
         match store.submit(vec![change], Box::new(|| ())) {
-            Ok(()) => self.written = self.sequence,
+            Ok(()) => {
+                self.written = self.sequence;
+                self.note(|status| status.durable = Some(sequence));
+            }
             Err(error) => error!(
-                %error, sequence = self.sequence,
+                %error, sequence,
                 "the state file does not take the number of the list of revocations: after a crash an older list would be \
                  accepted; check the disk"
             ),

@@ -191,6 +191,19 @@ impl Sessions {
         let _ = self.reloads.send(spec).await; // the task ends with the process
     }
 
+    /// Whether a session is up, if there are any: while none is, no link works that has one.
+    ///
+    /// # Errors
+    /// Which sessions are not up.
+    pub fn readiness(&self) -> Result<(), String> {
+        let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        if states.by_name.is_empty() || states.by_name.values().any(|state| *state == State::Up) {
+            return Ok(());
+        }
+        let names: Vec<&str> = states.by_name.keys().map(String::as_str).collect();
+        Err(format!("no BFD session is up: {}", names.join(", ")))
+    }
+
     /// The state of each session by its name, and the number of malformed packets; null without sessions.
     pub fn json(&self) -> Value {
         let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);

@@ -75,15 +75,19 @@ impl Addresses {
             interfaces: interfaces.map(|section| *section.id.get_ref()).collect(),
             remotes,
             siblings: section.siblings.iter().map(|sibling| sibling.get_ref().0).collect(),
-            local: LocalDelivery {
-                discovery: section.discovery.as_ref().map(|address| address.0),
-                control: section.control.as_ref().map(|address| address.0),
-                end_host_ports: *section.end_host_ports.get_ref(),
-                shared_port: section.shared_port,
-                is_on_loopback: section.internal.get_ref().0.ip().is_loopback(),
-            },
+            local: local(section),
             bad_mac_limit: bad_mac_limit(settings, section),
         }
+    }
+}
+
+fn local(section: &ScionSection) -> LocalDelivery {
+    LocalDelivery {
+        discovery: section.discovery.as_ref().map(|address| address.0),
+        control: section.control.as_ref().map(|address| address.0),
+        end_host_ports: *section.end_host_ports.get_ref(),
+        shared_port: section.shared_port,
+        is_on_loopback: section.internal.get_ref().0.ip().is_loopback(),
     }
 }
 
@@ -112,6 +116,7 @@ fn config(settings: &Settings, section: &ScionSection) -> Config {
         siblings: section.siblings.len() as u16,
         interfaces: settings.file.interface.iter().map(|section| interface(section.get_ref())).collect(),
         keys: keys(settings),
+        local: local(section),
         answers_per_second: answers,
         // A tenth of a second's answers may come at once.
         answers_burst: (answers / 10).max(u32::from(answers > 0)),
@@ -210,6 +215,7 @@ impl Format for Scion {
     #[inline]
     fn process(&mut self, batch: &mut Batch<'_>, now: Now, out: &mut OutputQueues) {
         let actions = self.router.process(batch.frames(), now);
+        let mut answers = self.router.answers();
         for ((packet, frame, from), action) in batch.packets().zip(actions) {
             let to = match action {
                 Action::Drop(_) => continue,
@@ -229,7 +235,7 @@ impl Format for Scion {
                     continue;
                 }
                 Action::Answer(_) => {
-                    out.urgent(batch.port, packet, *from);
+                    answers.next().into_iter().for_each(|answer| out.answer(batch.port, answer, *from));
                     continue;
                 }
             };
@@ -316,6 +322,10 @@ impl Control<Scion> for ScionControl {
 
     fn view(&self) -> Option<Sessions> {
         self.sessions.clone()
+    }
+
+    fn readiness(sessions: &Option<Sessions>) -> Result<(), String> {
+        sessions.as_ref().map_or(Ok(()), Sessions::readiness)
     }
 
     fn status(sessions: &Option<Sessions>, members: &mut Map<String, Value>) {
