@@ -52,7 +52,9 @@ fn world() -> (Router, Vec<u8>) {
         agreements_per_second: 1 << 30,
         paths: 64,
         peers: 64,
+        freshness: 5,
         replay_capacity: 0,
+        started: UnixTime(0),
         replay_key: Key128::new([8; 16]),
         seed: 1,
     };

@@ -68,6 +68,8 @@ pub enum Unit {
     Rankings,
     /// A share between 0 and 1.
     Ratio,
+    /// Shares of a table or filter, each for one payer.
+    Rooms,
     Rounds,
     Routes,
     Seconds,
@@ -107,6 +109,7 @@ impl Unit {
             Unit::Prefixes => "prefixes",
             Unit::Rankings => "rankings",
             Unit::Ratio => "ratio",
+            Unit::Rooms => "rooms",
             Unit::Rounds => "rounds",
             Unit::Routes => "routes",
             Unit::Seconds => "seconds",

@@ -1,12 +1,19 @@
-//! Who sends how much: totals of each account that tags name, and the rate that it is state to.
+//! Who sends how much: totals of each account that tags name, and the rate at which each link may charge it.
+//!
+//! Tags are chosen by whoever holds a consent, so that senders behind several links may name one account. A payer is therefore
+//! an account at a link: what comes in by one link takes nothing from what comes in by another.
 //!
 //! The journal holds totals, not differences, so that a record read twice counts once.
 
 use wayleave_core::Instant;
+use wayleave_packet::icing::header::header_length;
 
 use super::config::Account;
+use crate::replay::{Room, Rooms, packets_of};
 
 const NANOS: u128 = 1_000_000_000;
+/// Nodes of the shortest path.
+const FEWEST: usize = 2;
 
 /// What an account has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -16,42 +23,105 @@ pub struct Total {
     pub octets: u64,
 }
 
+/// Packets of a payer that were dropped for want of its own resources.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Refused {
+    /// It sent more than its rate.
+    pub rate: u64,
+    /// Its room in the replay filter was full.
+    pub room: u64,
+}
+
+/// A payer's room, and what it was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PayerState {
+    /// Link and account; `None` stands for all payers without a room of their own.
+    pub payer: Option<(u16, u16)>,
+    pub room: Room,
+    pub refused: Refused,
+}
+
 #[derive(Clone, Debug)]
 struct AccountState {
     limit: Account,
     total: Total,
     /// The total in the journal's last record.
     recorded: Total,
-    /// Octets that may be sent at once, times 10^9.
-    credit: u128,
-    last: Instant,
+    /// Where its payers begin, one for each link, if it has a rate.
+    payers: Option<usize>,
 }
 
-/// One core's accounts: those of the policy in its order, and then those that the policy no longer has.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Accounts(Vec<AccountState>);
+/// An account at a link.
+#[derive(Clone, Debug)]
+struct Payer {
+    /// The numbers of link and account.
+    name: (u16, u16),
+    rate: u64,
+    /// Octets that may be sent at once, times 10^9.
+    full: u128,
+    credit: u128,
+    last: Instant,
+    room: Room,
+    refused: Refused,
+}
+
+/// One core's accounts.
+#[derive(Clone, Debug)]
+pub(super) struct Accounts {
+    /// Those of the policy in its order, and then those that the policy no longer has.
+    accounts: Vec<AccountState>,
+    /// The numbers of the policy's links.
+    links: Vec<u16>,
+    payers: Vec<Payer>,
+    pool: Room,
+    pool_refused: Refused,
+}
+
+impl Default for Accounts {
+    fn default() -> Self {
+        let (accounts, links, payers) = (Vec::new(), Vec::new(), Vec::new());
+        Self { accounts, links, payers, pool: Room::pool(u32::MAX), pool_refused: Refused::default() }
+    }
+}
 
 impl Accounts {
-    /// Sets the policy's accounts. Totals, also restored ones, stay with the numbers of their accounts.
-    pub(super) fn set(&mut self, limits: &[Account]) {
-        let mut before = std::mem::take(&mut self.0);
+    /// Sets the policy's accounts and the numbers of its links, and divides a replay filter of `capacity` packets a turn among
+    /// payers with a rate. Totals, also restored ones, stay with the numbers of their accounts, and what payers have used of
+    /// their rates with them.
+    pub(super) fn set(&mut self, limits: &[Account], links: Vec<u16>, capacity: usize) {
+        let mut before = std::mem::take(&mut self.accounts);
+        let mut payers_before = std::mem::take(&mut self.payers);
         for limit in limits {
             let index = before.iter().position(|state| state.limit.id == limit.id);
             let mut state = index.map_or_else(|| AccountState::new(*limit), |index| before.swap_remove(index));
-            (state.limit, state.credit) = (*limit, state.credit.min(limit.full()));
-            self.0.push(state);
+            (state.limit, state.payers) = (*limit, (limit.rate > 0).then_some(self.payers.len()));
+            self.accounts.push(state);
+            for link in links.iter().filter(|_| limit.rate > 0) {
+                let name = (*link, limit.id);
+                let index = payers_before.iter().position(|payer| payer.name == name);
+                let mut payer = index.map_or_else(|| Payer::new(name, limit), |at| payers_before.swap_remove(at));
+                (payer.rate, payer.full) = (limit.rate, limit.full());
+                payer.credit = payer.credit.min(payer.full);
+                self.payers.push(payer);
+            }
         }
-        self.0.append(&mut before);
+        self.accounts.append(&mut before);
+        self.links = links;
+        let least = header_length(FEWEST, false);
+        let need = |payer: &Payer| packets_of(payer.rate, (payer.full / NANOS) as u64, least);
+        let rooms = Rooms::divide(capacity, &self.payers.iter().map(need).collect::<Vec<_>>());
+        self.pool = rooms.pool;
+        self.payers.iter_mut().zip(rooms.each).for_each(|(payer, room)| payer.room = room);
     }
 
     /// Takes over a record of the journal, unless the account's total is greater already.
     pub(super) fn restore(&mut self, id: u16, total: Total) {
-        let index = self.0.iter().position(|state| state.limit.id == id);
+        let index = self.accounts.iter().position(|state| state.limit.id == id);
         let index = index.unwrap_or_else(|| {
-            self.0.push(AccountState::new(Account { id, rate: 0, depth: 0 }));
-            self.0.len() - 1
+            self.accounts.push(AccountState::new(Account { id, rate: 0, depth: 0 }));
+            self.accounts.len() - 1
         });
-        let state = &mut self.0[index];
+        let state = &mut self.accounts[index];
         if state.total.packets < total.packets {
             (state.total, state.recorded) = (total, total);
         }
@@ -59,7 +129,7 @@ impl Accounts {
 
     /// The totals that have changed since the last call, by the accounts' numbers: the journal's next records.
     pub(super) fn journal(&mut self) -> Vec<(u16, Total)> {
-        let changed = self.0.iter_mut().filter(|state| state.total != state.recorded);
+        let changed = self.accounts.iter_mut().filter(|state| state.total != state.recorded);
         changed
             .map(|state| {
                 state.recorded = state.total;
@@ -68,33 +138,78 @@ impl Accounts {
             .collect()
     }
 
-    /// Charges one packet to the account at this index of the policy. Returns false, and charges nothing, if the account may
-    /// not send it now.
-    pub(super) fn charge(&mut self, account: u16, octets: usize, now: Instant) -> bool {
-        // The policy was checked: there is such an account.
-        let Some(state) = self.0.get_mut(usize::from(account)) else { return true };
-        if state.limit.rate > 0 {
-            let elapsed = u128::from(now.0.saturating_sub(state.last.0));
-            state.credit = (state.credit + elapsed * u128::from(state.limit.rate)).min(state.limit.full());
-            state.last = state.last.max(now);
-            let Some(credit) = state.credit.checked_sub(octets as u128 * NANOS) else { return false };
-            state.credit = credit;
+    /// The payer of a packet that came in by `link` and is charged to the account at this index of the policy, if that has a
+    /// rate.
+    #[inline(always)]
+    fn payer(&mut self, link: u16, account: Option<u16>) -> Option<&mut Payer> {
+        let first = self.accounts.get(usize::from(account?))?.payers?;
+        let link = self.links.iter().position(|id| *id == link)?;
+        self.payers.get_mut(first + link)
+    }
+
+    /// Takes a packet from its payer's rate, and returns the room in the replay filter that it may have; `None` if the rate
+    /// forbids it, and then nothing is taken.
+    #[inline(always)]
+    pub(super) fn claim(&mut self, link: u16, account: Option<u16>, octets: usize, now: Instant) -> Option<Room> {
+        let pool = self.pool;
+        let Some(payer) = self.payer(link, account) else { return Some(pool) };
+        let elapsed = u128::from(now.0.saturating_sub(payer.last.0));
+        payer.credit = (payer.credit + elapsed * u128::from(payer.rate)).min(payer.full);
+        payer.last = payer.last.max(now);
+        match payer.credit.checked_sub(octets as u128 * NANOS) {
+            Some(credit) => {
+                payer.credit = credit;
+                Some(payer.room)
+            }
+            None => {
+                payer.refused.rate += 1;
+                None
+            }
         }
+    }
+
+    /// Notes that the room of a packet's payer in the replay filter was full.
+    #[cold]
+    pub(super) fn note_full(&mut self, link: u16, account: Option<u16>) {
+        match self.payer(link, account) {
+            Some(payer) => payer.refused.room += 1,
+            None => self.pool_refused.room += 1,
+        }
+    }
+
+    /// Counts one packet in the account at this index of the policy.
+    #[inline(always)]
+    pub(super) fn add(&mut self, account: Option<u16>, octets: usize) {
+        // The policy was checked: there is such an account.
+        let Some(state) = account.and_then(|account| self.accounts.get_mut(usize::from(account))) else { return };
         state.total.packets += 1;
         state.total.octets += octets as u64;
-        true
     }
 
     pub(super) fn total(&self, id: u16) -> Option<Total> {
-        self.0.iter().find(|state| state.limit.id == id).map(|state| state.total)
+        self.accounts.iter().find(|state| state.limit.id == id).map(|state| state.total)
+    }
+
+    /// The pool first, then every payer with a rate.
+    pub(super) fn payers(&self) -> impl Iterator<Item = PayerState> {
+        let of = |payer: &Payer| PayerState { payer: Some(payer.name), room: payer.room, refused: payer.refused };
+        let pool = PayerState { payer: None, room: self.pool, refused: self.pool_refused };
+        std::iter::once(pool).chain(self.payers.iter().map(of))
     }
 }
 
 impl AccountState {
-    /// An account that may send its depth at once.
     fn new(limit: Account) -> Self {
-        let (total, recorded) = (Total::default(), Total::default());
-        Self { limit, total, recorded, credit: limit.full(), last: Instant(0) }
+        Self { limit, total: Total::default(), recorded: Total::default(), payers: None }
+    }
+}
+
+impl Payer {
+    /// A payer that may send its depth at once.
+    fn new(name: (u16, u16), limit: &Account) -> Self {
+        let full = limit.full();
+        let (room, refused) = (Room::pool(0), Refused::default());
+        Self { name, rate: limit.rate, full, credit: full, last: Instant(0), room, refused }
     }
 }
 
@@ -108,40 +223,69 @@ impl Account {
 mod tests {
     use super::*;
 
+    const LINK: u16 = 5;
+
     fn account(id: u16) -> Account {
         Account { id, rate: 0, depth: 0 }
+    }
+
+    fn set(accounts: &mut Accounts, limits: &[Account]) {
+        accounts.set(limits, vec![LINK, LINK + 1], 1_000);
     }
 
     #[test]
     fn totals_stay_with_their_accounts_when_a_policy_drops_or_reorders_them() {
         let mut accounts = Accounts::default();
-        accounts.set(&[account(7), account(9)]);
-        assert!(accounts.charge(0, 100, Instant(0)) && accounts.charge(1, 50, Instant(0)));
-        accounts.set(&[account(9)]);
-        assert!(accounts.charge(0, 5, Instant(0)));
-        accounts.set(&[account(8), account(7), account(9)]);
-        assert!(accounts.charge(1, 1, Instant(0)));
+        set(&mut accounts, &[account(7), account(9)]);
+        accounts.add(Some(0), 100);
+        accounts.add(Some(1), 50);
+        set(&mut accounts, &[account(9)]);
+        accounts.add(Some(0), 5);
+        set(&mut accounts, &[account(8), account(7), account(9)]);
+        accounts.add(Some(1), 1);
         let total = |packets, octets| Some(Total { packets, octets });
         assert_eq!([7, 8, 9, 10].map(|id| accounts.total(id)), [total(2, 101), total(0, 0), total(2, 55), None]);
     }
 
     #[test]
+    fn an_account_has_its_rate_at_each_link_and_what_is_used_stays_used_at_a_reload() {
+        let mut accounts = Accounts::default();
+        let limit = |id| Account { id, rate: 100, depth: 1_000 };
+        set(&mut accounts, &[limit(7), account(9)]);
+        let passed = |accounts: &mut Accounts, link, account| {
+            (0..100).filter(|_| accounts.claim(link, account, 100, Instant(0)).is_some()).count()
+        };
+        assert_eq!(passed(&mut accounts, LINK, Some(0)), 10);
+        set(&mut accounts, &[limit(8), limit(7)]);
+        assert_eq!(passed(&mut accounts, LINK, Some(1)), 0);
+        assert_eq!(passed(&mut accounts, LINK + 1, Some(1)), 10);
+        assert_eq!(passed(&mut accounts, LINK, Some(0)), 10);
+        assert_eq!(passed(&mut accounts, LINK, None), 100);
+        let states: Vec<PayerState> = accounts.payers().collect();
+        assert_eq!(
+            states.iter().map(|state| state.payer).collect::<Vec<_>>()[1..3],
+            [Some((LINK, 8)), Some((LINK + 1, 8))]
+        );
+        assert_eq!((states[1].room.limit(), states[1].refused.rate), (27, 90));
+    }
+
+    #[test]
     fn a_journal_has_each_change_once_and_its_records_count_once_in_any_order() {
         let mut accounts = Accounts::default();
-        accounts.set(&[account(1), account(2)]);
+        set(&mut accounts, &[account(1), account(2)]);
         let mut records = Vec::new();
         for packet in 0..20 {
-            accounts.charge(packet % 2, 10 + usize::from(packet), Instant(0));
+            accounts.add(Some(packet % 2), 10 + usize::from(packet));
             records.extend(accounts.journal());
             assert!(accounts.journal().is_empty());
         }
         assert_eq!(records.len(), 20);
         let mut again = Accounts::default();
-        again.set(&[account(2)]);
+        set(&mut again, &[account(2)]);
         for (id, total) in records.iter().rev().chain(&records) {
             again.restore(*id, *total);
         }
-        again.set(&[account(1), account(2)]);
+        set(&mut again, &[account(1), account(2)]);
         assert_eq!([1, 2].map(|id| again.total(id)), [1, 2].map(|id| accounts.total(id)));
         assert!(again.journal().is_empty());
     }

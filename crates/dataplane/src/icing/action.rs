@@ -68,17 +68,19 @@ pub enum Reason {
     Busy,
     /// The verifier is wrong: no consent, or the packet did not come the way that its path says.
     Verifier,
+    /// It was made before this router started, or before its clock went back: nobody remembers what came then.
+    BeforeStart,
     /// It came before.
     Replayed,
-    /// The replay filter is full until its next turn.
+    /// Its payer's room in the replay filter is full until the next turn.
     ReplayFull,
-    /// Its account sends more than it may.
+    /// Its account is charged more by this link than it may.
     Rate,
 }
 
 impl Reason {
     /// All reasons, in the order of their discriminants.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Unprocessed,
         Self::Malformed,
         Self::UnknownHandle,
@@ -94,6 +96,7 @@ impl Reason {
         Self::Node,
         Self::Busy,
         Self::Verifier,
+        Self::BeforeStart,
         Self::Replayed,
         Self::ReplayFull,
         Self::Rate,
@@ -118,6 +121,7 @@ impl Reason {
             Self::Node => "node",
             Self::Busy => "busy",
             Self::Verifier => "verifier",
+            Self::BeforeStart => "before-start",
             Self::Replayed => "replayed",
             Self::ReplayFull => "replay-full",
             Self::Rate => "rate",

@@ -1,8 +1,11 @@
 //! An ICING router's configuration: its keys, its neighbours, and what tags mean.
 
+use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::icing::header::{NodeId, Tag, Version};
 use wayleave_packet::icing::mint::{MAX_DEPTH, NodeSecret, TagMaster};
+
+use crate::replay::MOST_ROOMS;
 
 /// Keys of a node that are in use at a time: of the previous, current and next epoch.
 pub const MAX_KEYS: usize = 3;
@@ -20,8 +23,12 @@ pub struct Config {
     pub paths: usize,
     /// Keys shared with other nodes that are kept.
     pub peers: usize,
-    /// Packets that the replay filter takes in a turn of 32 seconds. With zero there is no filter, and repeated packets pass.
+    /// Seconds by which a packet's time may lie behind the clock: 2 to 5; other numbers are taken as the nearer of these.
+    pub freshness: u32,
+    /// Packets that the replay filter takes in a turn of four seconds. With zero there is no filter, and repeated packets pass.
     pub replay_capacity: usize,
+    /// When the router starts: it refuses what may have been accepted before.
+    pub started: UnixTime,
     /// Random, and known to this router alone.
     pub replay_key: Key128,
     /// Random: senders cannot foresee which paths share a set of the caches.
@@ -94,9 +101,9 @@ pub enum Output {
 pub struct Account {
     /// Identifies the account, and its total, from policy to policy.
     pub id: u16,
-    /// Octets a second; zero for no limit.
+    /// Octets a second that each link may charge; zero for no limit.
     pub rate: u64,
-    /// Octets that may be sent at once.
+    /// Octets that may come by each link at once.
     pub depth: u64,
 }
 
@@ -121,6 +128,9 @@ pub enum ConfigError {
     /// Two accounts of one number.
     #[error("account {0} is configured twice")]
     Account(u16),
+    /// Accounts with a rate, at every link.
+    #[error("{0} payers (accounts with a rate, times links), more than {MOST_ROOMS}")]
+    Payers(usize),
 }
 
 impl Policy {
@@ -144,6 +154,10 @@ impl Policy {
             if self.accounts[..index].iter().any(|other| other.id == account.id) {
                 return Err(ConfigError::Account(account.id));
             }
+        }
+        let payers = self.accounts.iter().filter(|account| account.rate > 0).count() * self.links.len();
+        if payers > MOST_ROOMS {
+            return Err(ConfigError::Payers(payers));
         }
         for (index, rule) in self.rules.iter().enumerate() {
             self.check_rule(rule, &self.rules[..index])?;

@@ -42,7 +42,9 @@ fn router() -> Router {
         agreements_per_second: 100,
         paths: 16,
         peers: 16,
+        freshness: 5,
         replay_capacity: 0,
+        started: UnixTime(0),
         replay_key: Key128::new([8; 16]),
         seed: 1,
     };

@@ -16,10 +16,10 @@ mod report;
 mod router;
 mod stamper;
 
-pub use account::Total;
+pub use account::{PayerState, Refused, Total};
 pub use action::{Action, Counters, Reason};
 pub use config::{Account, Config, ConfigError, Link, MAX_KEYS, Meaning, Output, Policy, TagRule};
 pub use report::{Count, Loss, REPORTED, Report, WINDOW, closed, locate};
 pub use router::Router;
 pub use stamper::{Stamp, Stamper};
-pub use wayleave_packet::icing::verify::MAX_CONSENT;
+pub use wayleave_packet::icing::verify::{MAX_CONSENT, MAX_FRESHNESS, MIN_FRESHNESS};

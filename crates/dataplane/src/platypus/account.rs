@@ -1,5 +1,10 @@
 //! Accounts: counters per principal, delegation and key epoch, and rates that a principal may not exceed.
 //!
+//! A principal chooses its delegations' IDs, and so how many accounts it opens. Its first [`FIRST`] accounts may lie anywhere in
+//! the table; for each one beyond, more lines must be free than it has already, and a quarter of the table is left to others'
+//! first ones. So the table refuses a new principal only if there are more than a sixteenth as many principals as lines. An
+//! account leaves when its key epoch is over and its record is durable.
+//!
 //! The journal holds totals, not differences, so that a record read twice counts once. The driver writes it once a second:
 //! after a crash a total is at most one second too low, and never too high.
 
@@ -11,6 +16,7 @@ use wayleave_packet::platypus::verify::Charge;
 
 use super::revocation::pack_fields;
 use super::totals::Totals;
+use crate::replay::Room;
 
 /// What one account has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -29,6 +35,12 @@ pub enum ChargeOutcome {
     /// The table has no free entry for a new account, or the principal has its share of them.
     TableFull,
 }
+
+/// Accounts that every principal may open as long as there is any room: one in each key epoch that is accepted, and one
+/// more.
+const FIRST: usize = 4;
+/// The part of the table that is kept for principals' first accounts: one in so many.
+const RESERVED: usize = 4;
 
 /// Whom a rate limits: a principal with all delegations, or one delegation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -50,6 +62,27 @@ struct Bucket {
     last: Instant,
     /// Octets that arrived since the shares were last computed, whether they passed or not.
     demand: u64,
+    /// The payer's place in the replay filter, if it has one of its own.
+    room: Option<Room>,
+    refused: Refused,
+}
+
+/// Packets of a payer that were dropped for want of its own resources.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Refused {
+    /// It sent more than its rate.
+    pub rate: u64,
+    /// Its room in the replay filter was full.
+    pub room: u64,
+}
+
+/// A payer's rate and room here, and what it was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PayerState {
+    /// `None` stands for all payers without a room of their own.
+    pub payer: Option<Payer>,
+    pub room: Room,
+    pub refused: Refused,
 }
 
 const NANOS: u128 = 1_000_000_000;
@@ -65,6 +98,13 @@ impl Bucket {
         self.refill(now);
         self.demand = self.demand.saturating_add(octets);
         self.credit >= u128::from(octets) * NANOS
+    }
+
+    /// Whether a packet that was seen before may pass again. It leaves half of the bucket alone, so that whoever repeats a
+    /// payer's packets takes nothing that the payer's own packets need.
+    fn has_for_repeated(&mut self, octets: u64, now: Instant) -> bool {
+        self.refill(now);
+        self.credit >= u128::from(octets.saturating_add(self.depth / 2)) * NANOS
     }
 
     fn take(&mut self, octets: u64) {
@@ -90,18 +130,62 @@ pub struct Accounts {
     totals: Totals,
     changed: Vec<Charge>,
     buckets: HashMap<Payer, Bucket>,
+    /// The place in the replay filter of all payers without one of their own, and what they were refused.
+    pool: Room,
+    pool_refused: Refused,
     /// How many accounts each principal has here.
     per_principal: HashMap<Principal, usize>,
     most: usize,
 }
 
 impl Accounts {
-    /// A table of `most` accounts, allocated at once. A principal has a quarter of them at most, since it chooses its
-    /// delegations' IDs itself. `seed` must be random.
+    /// A table of `most` accounts, allocated at once. `seed` must be random.
     #[must_use]
     pub fn new(most: usize, seed: u64) -> Self {
-        let (totals, per_principal) = (Totals::new(most, seed), HashMap::with_capacity(most));
-        Self { totals, changed: Vec::with_capacity(most), buckets: HashMap::new(), per_principal, most }
+        Self {
+            totals: Totals::new(most, seed),
+            changed: Vec::with_capacity(most),
+            buckets: HashMap::new(),
+            pool: Room::pool(u32::MAX),
+            pool_refused: Refused::default(),
+            per_principal: HashMap::with_capacity(most),
+            most,
+        }
+    }
+
+    /// Accounts that are open, and those that there is room for.
+    #[must_use]
+    pub fn open(&self) -> (usize, usize) {
+        (self.totals.count(), self.most)
+    }
+
+    /// Octets of memory that the table takes, whatever is in it.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.totals.memory()
+            + self.changed.capacity() * size_of::<Charge>()
+            + self.per_principal.capacity() * size_of::<(Principal, usize)>()
+    }
+
+    /// Sets the room in the replay filter of all payers without a room of their own.
+    pub fn set_pool(&mut self, pool: Room) {
+        self.pool = pool;
+    }
+
+    /// Gives a payer that has a rate its room in the replay filter.
+    pub fn set_room(&mut self, payer: &Payer, room: Room) {
+        self.buckets.entry(*payer).and_modify(|bucket| bucket.room = Some(room));
+    }
+
+    /// The pool first, then all payers with a rate, in no order.
+    pub fn payers(&self) -> impl Iterator<Item = PayerState> {
+        let of = |(payer, bucket): (&Payer, &Bucket)| PayerState {
+            payer: Some(*payer),
+            room: bucket.room.unwrap_or(self.pool),
+            refused: bucket.refused,
+        };
+        let pool = PayerState { payer: None, room: self.pool, refused: self.pool_refused };
+        std::iter::once(pool).chain(self.buckets.iter().map(of))
     }
 
     /// Limits `payer` to `rate` octets a second here, and `depth` octets at once. A payer without a rate has no limit.
@@ -112,6 +196,8 @@ impl Accounts {
             credit: u128::from(depth) * NANOS,
             last: now,
             demand: 0,
+            room: None,
+            refused: Refused::default(),
         });
         bucket.refill(now);
         (bucket.rate, bucket.depth) = (rate, depth);
@@ -138,67 +224,107 @@ impl Accounts {
     /// Charges a packet of `octets` octets to its account, unless a rate forbids it.
     #[inline]
     pub fn charge(&mut self, charge: &Charge, octets: u64, now: Instant) -> ChargeOutcome {
-        self.charge_to(self.look_up(charge), || *charge, octets, now)
+        match self.claim(|| *charge, octets, now) {
+            Some(_) => self.add(self.look_up(charge), || *charge, octets),
+            None => ChargeOutcome::OverRate,
+        }
     }
 
-    /// The same for the key that `look_up` returned for `charge`. An account that exists and has no rate needs no more than
-    /// its own cache line; everything else is out of line.
+    /// Takes a packet of `octets` octets from the rates of its payers, and returns the room in the replay filter that it may
+    /// have; `None` if a rate forbids it, and then nothing is taken.
     #[inline(always)]
-    pub(super) fn charge_to(
-        &mut self,
-        key: AccountKey,
-        charge: impl Fn() -> Charge,
-        octets: u64,
-        now: Instant,
-    ) -> ChargeOutcome {
-        let known = if self.buckets.is_empty() { self.totals.add_known(key.packed, key.home, octets) } else { None };
-        match known {
+    pub(super) fn claim(&mut self, charge: impl Fn() -> Charge, octets: u64, now: Instant) -> Option<Room> {
+        if self.buckets.is_empty() { Some(self.pool) } else { self.claim_from(&charge(), octets, now) }
+    }
+
+    #[inline(never)]
+    fn claim_from(&mut self, charge: &Charge, octets: u64, now: Instant) -> Option<Room> {
+        let mut room = None;
+        let mut is_within = true;
+        // Both buckets are looked at in any case, since both measure the demand.
+        for bucket in payers(charge).into_iter().flatten() {
+            let Some(bucket) = self.buckets.get_mut(&bucket) else { continue };
+            let has = bucket.has(octets, now);
+            bucket.refused.rate += u64::from(!has);
+            is_within &= has;
+            // The principal's own room, or that of its delegation if only this has a rate.
+            room = room.or(bucket.room);
+        }
+        is_within.then(|| {
+            self.take(charge, octets);
+            room.unwrap_or(self.pool)
+        })
+    }
+
+    /// Takes a packet that was seen before from the rates of its payers, from the half that repeated packets may have; `false`
+    /// if a rate forbids it.
+    #[cold]
+    pub(super) fn claim_repeated(&mut self, charge: &Charge, octets: u64, now: Instant) -> bool {
+        let mut is_within = true;
+        for bucket in payers(charge).into_iter().flatten() {
+            let Some(bucket) = self.buckets.get_mut(&bucket) else { continue };
+            let has = bucket.has_for_repeated(octets, now);
+            bucket.refused.rate += u64::from(!has);
+            is_within &= has;
+        }
+        if is_within {
+            self.take(charge, octets);
+        }
+        is_within
+    }
+
+    fn take(&mut self, charge: &Charge, octets: u64) {
+        for payer in payers(charge).into_iter().flatten() {
+            self.buckets.get_mut(&payer).into_iter().for_each(|bucket| bucket.take(octets));
+        }
+    }
+
+    /// Notes that the room of a packet's payer in the replay filter was full.
+    #[cold]
+    pub(super) fn note_full(&mut self, charge: &Charge) {
+        let own = payers(charge)
+            .into_iter()
+            .flatten()
+            .find(|payer| self.buckets.get(payer).is_some_and(|bucket| bucket.room.is_some()));
+        match own.and_then(|payer| self.buckets.get_mut(&payer)) {
+            Some(bucket) => bucket.refused.room += 1,
+            None => self.pool_refused.room += 1,
+        }
+    }
+
+    /// Counts a packet of `octets` octets in the account whose key `look_up` returned for `charge`. An account that exists needs
+    /// no more than its own cache line; everything else is out of line.
+    #[inline(always)]
+    pub(super) fn add(&mut self, key: AccountKey, charge: impl Fn() -> Charge, octets: u64) -> ChargeOutcome {
+        match self.totals.add_known(key.packed, key.home, octets) {
             Some(is_first) => {
                 if is_first {
                     self.changed.push(charge());
                 }
                 ChargeOutcome::Charged
             }
-            None => self.charge_any(key.packed, &charge(), octets, now),
+            None => self.add_new(key.packed, &charge(), octets),
         }
     }
 
-    /// The same with rates, or for an account that does not exist yet.
+    /// The same for an account that does not exist yet.
     #[inline(never)]
-    fn charge_any(&mut self, key: u128, charge: &Charge, octets: u64, now: Instant) -> ChargeOutcome {
-        if !self.buckets.is_empty() && !self.is_within_rates(charge, octets, now) {
-            return ChargeOutcome::OverRate;
-        }
-        let is_new = !self.totals.contains(key);
-        if is_new && !self.may_open(charge.principal) {
+    fn add_new(&mut self, key: u128, charge: &Charge, octets: u64) -> ChargeOutcome {
+        if !self.may_open(charge.principal) {
             return ChargeOutcome::TableFull;
-        }
-        if !self.buckets.is_empty() {
-            for payer in payers(charge).into_iter().flatten() {
-                self.buckets.get_mut(&payer).into_iter().for_each(|bucket| bucket.take(octets));
-            }
         }
         if self.totals.add(key, octets) {
             self.changed.push(*charge);
         }
-        if is_new {
-            *self.per_principal.entry(charge.principal).or_default() += 1;
-        }
+        *self.per_principal.entry(charge.principal).or_default() += 1;
         ChargeOutcome::Charged
     }
 
-    /// Whether the table has a free entry, and the principal has not used up its share of them.
-    #[cold]
+    /// Whether the table has a free entry that the principal may have.
     fn may_open(&self, principal: Principal) -> bool {
-        self.totals.has_room() && self.per_principal.get(&principal).is_none_or(|count| *count < (self.most / 4).max(1))
-    }
-
-    /// Whether the principal's rate and the delegation's allow a packet. Both buckets are looked at in any case, since both
-    /// measure the demand.
-    fn is_within_rates(&mut self, charge: &Charge, octets: u64, now: Instant) -> bool {
-        let is_within = |bucket: Option<&mut Bucket>| bucket.is_none_or(|bucket| bucket.has(octets, now));
-        let within = payers(charge).map(|payer| payer.is_none_or(|payer| is_within(self.buckets.get_mut(&payer))));
-        !within.contains(&false)
+        let free = self.most - self.totals.count();
+        let held = self.per_principal.get(&principal).copied().unwrap_or(0);
+        free > 0 && (held < FIRST || held < free.saturating_sub(self.most / RESERVED))
     }
 
     /// What an account has sent.
@@ -362,26 +488,89 @@ mod tests {
     fn a_principal_with_many_delegations_leaves_room_for_others_and_closed_accounts_make_room() {
         let mut accounts = Accounts::new(16, 1);
         let outcomes = |accounts: &mut Accounts, epoch| -> Vec<ChargeOutcome> {
-            (0..6).map(|id| accounts.charge(&charge(1, Some(id), epoch), 1, Instant(0))).collect()
+            (0..8).map(|id| accounts.charge(&charge(1, Some(id), epoch), 1, Instant(0))).collect()
         };
-        let four = [
-            ChargeOutcome::Charged,
-            ChargeOutcome::Charged,
-            ChargeOutcome::Charged,
-            ChargeOutcome::Charged,
-            ChargeOutcome::TableFull,
-            ChargeOutcome::TableFull,
-        ];
-        assert_eq!(outcomes(&mut accounts, 0), four);
+        let mut six = [ChargeOutcome::Charged; 8];
+        six[6..].fill(ChargeOutcome::TableFull);
+        assert_eq!(outcomes(&mut accounts, 0), six);
         assert_eq!(accounts.charge(&charge(2, None, 0), 1, Instant(0)), ChargeOutcome::Charged);
-        assert!((0..4).all(|id| !accounts.close(&charge(1, Some(id), 0))), "nothing is recorded yet");
+        assert!((0..6).all(|id| !accounts.close(&charge(1, Some(id), 0))), "nothing is recorded yet");
         let journal = accounts.journal();
-        assert!((0..4).all(|id| accounts.close(&charge(1, Some(id), 0))));
-        assert_eq!(outcomes(&mut accounts, 1), four);
+        assert!((0..6).all(|id| accounts.close(&charge(1, Some(id), 0))));
+        assert_eq!(outcomes(&mut accounts, 1)[..5], six[..5]);
         // What is restored counts as well.
         let mut restored = Accounts::new(16, 2);
         restored.restore(journal);
         assert_eq!(restored.charge(&charge(1, None, 1), 1, Instant(0)), ChargeOutcome::TableFull);
+    }
+
+    /// Forty that open accounts without end, one after another and in turn; then all others there may be.
+    #[test]
+    fn principals_with_endless_delegations_lock_no_new_one_out_of_the_table() {
+        for most in [64, 256, 4_096] {
+            let (greedy, others) = (most / 32, most / 32);
+            let mut accounts = Accounts::new(most, 1);
+            let mut charged = |principal: usize, delegation: Option<u32>, epoch: u32| {
+                let charge = charge(principal as u32, delegation, epoch);
+                accounts.charge(&charge, 1, Instant(0)) == ChargeOutcome::Charged
+            };
+            for round in 0..most as u32 {
+                (0..greedy).for_each(|principal| {
+                    charged(principal, Some(round), 0);
+                    charged(0, Some(most as u32 + round), 1);
+                });
+            }
+            for other in greedy..greedy + others {
+                assert!(
+                    (0..3).all(|epoch| charged(other, None, epoch)) && charged(other, Some(7), 0),
+                    "{other} of {most}"
+                );
+            }
+            let (open, room) = accounts.open();
+            assert!(open <= room && accounts.memory() <= 256 * most.next_power_of_two(), "{}", accounts.memory());
+        }
+    }
+
+    /// Payers' rooms are those of their rates; a delegation with a rate has a room of its own if its principal has none.
+    #[test]
+    fn a_packet_goes_to_the_room_of_its_principal_then_of_its_delegation_then_to_the_pool() {
+        let mut accounts = Accounts::new(16, 1);
+        let payer = |principal, id: Option<u32>| Payer {
+            principal: Principal::new(principal).expect("24 bits"),
+            delegation: id.map(|id| DelegationId::new(id).expect("24 bits")),
+        };
+        let rooms = crate::replay::Rooms::divide(1_000, &[10, 20, 30]);
+        accounts.set_pool(rooms.pool);
+        for (payer, room) in [payer(1, None), payer(1, Some(5)), payer(2, Some(5))].into_iter().zip(&rooms.each) {
+            accounts.set_rate(payer, 1_000, 1_000, Instant(0));
+            accounts.set_room(&payer, *room);
+        }
+        let mut room = |principal, delegation| accounts.claim(|| charge(principal, delegation, 0), 1, Instant(0));
+        assert_eq!(room(1, None), Some(rooms.each[0]));
+        assert_eq!(room(1, Some(5)), Some(rooms.each[0]));
+        assert_eq!(room(2, Some(5)), Some(rooms.each[2]));
+        assert_eq!(room(2, Some(6)), Some(rooms.pool));
+        assert_eq!(room(3, None), Some(rooms.pool));
+        assert_eq!(accounts.payers().count(), 4);
+    }
+
+    #[test]
+    fn repeated_packets_take_no_more_than_half_of_what_may_be_sent_at_once() {
+        let mut accounts = Accounts::new(16, 1);
+        let payer = Payer { principal: Principal::new(1).expect("24 bits"), delegation: None };
+        accounts.set_rate(payer, 1_000, 1_000, seconds(0));
+        let mut total = 0;
+        for tenth in 0..100u64 {
+            let now = Instant(tenth * 100_000_000);
+            total += (0..100).filter(|_| accounts.claim_repeated(&charge(1, None, 0), 10, now)).count();
+            // Half of the bucket is there for what is new.
+            if tenth % 10 == 0 {
+                let fresh = (0..50).filter(|_| accounts.claim(|| charge(1, None, 0), 10, now).is_some()).count();
+                assert_eq!(fresh, 50, "{tenth}");
+                total += fresh;
+            }
+        }
+        assert!(total * 10 <= 1_000 + 10 * 1_000, "{total}");
     }
 
     #[test]

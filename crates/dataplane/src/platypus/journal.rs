@@ -105,7 +105,7 @@ mod tests {
     /// spoilt. What it reads back is what it had counted a second before, or since then, for every account.
     #[test]
     fn wherever_a_journal_is_cut_no_total_is_over_and_none_is_more_than_a_second_under() {
-        let mut accounts = Accounts::new(100, 1);
+        let mut accounts = Accounts::new(400, 1);
         let (mut journal, mut state) = (Vec::new(), 1u64);
         let names: Vec<Charge> = (0..84).map(charge).collect();
         let totals = |accounts: &Accounts| names.iter().map(|name| accounts.total(name)).collect::<Vec<_>>();

@@ -1,18 +1,22 @@
-//! The Platypus router: what becomes of verified packets. Revocation, replay, rates and accounts follow in that order.
+//! The Platypus router: what becomes of verified packets.
+//!
+//! The order is such that a packet takes nothing before all is checked that comes for free: revocation, the replay filter's
+//! look-up, the payer's rate, a place in the payer's room of the filter, and the account. Who repeats packets, or sends more
+//! than it may, takes nothing from anybody else; and nothing is counted twice.
 
 use std::net::IpAddr;
 
 use crate::lanes::{CpuKernel, LANES, VectorCode};
-use wayleave_core::Now;
+use wayleave_core::{Instant, Now};
 use wayleave_packet::platypus::header::Packet;
 use wayleave_packet::platypus::verify::{self, Charge, Forward, IcmpError, Verdict, Waypoint, icmp, verify};
 
-use super::account::{AccountKey, Accounts, ChargeOutcome};
+use super::account::{AccountKey, Accounts, ChargeOutcome, PayerState};
 use super::lanes::{BurstVerifier, Decision, Group, Verdicts};
 use super::revocation::RevocationTable;
 use crate::answers::AnswerLimit;
 use crate::frame::{BURST, Frame, Ingress};
-use crate::replay::{ReplayFilter, ReplayOutcome};
+use crate::replay::{ClockJumps, ReplayFilter, ReplayOutcome, Room};
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,9 +43,11 @@ pub enum Reason {
     Revoked,
     /// No list of revocations has been applied since the start.
     RevocationsUnknown,
+    /// It was stamped before this router started, or before its clock went back: nobody remembers what came then.
+    BeforeStart,
     /// The replay filter knows it.
     Replayed,
-    /// The replay filter is full until its next period.
+    /// Its payer's room in the replay filter is full until the next turn.
     ReplayFull,
     /// Its principal or delegation exceeds its rate.
     Rate,
@@ -54,7 +60,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    const COUNT: usize = verify::Reason::ALL.len() + 8;
+    const COUNT: usize = verify::Reason::ALL.len() + 9;
 
     fn number(self) -> usize {
         let own = |n| verify::Reason::ALL.len() + n;
@@ -68,6 +74,7 @@ impl Reason {
             Self::AccountsFull => own(5),
             Self::Relayed => own(6),
             Self::Unrelated => own(7),
+            Self::BeforeStart => own(8),
         }
     }
 
@@ -84,6 +91,7 @@ impl Reason {
             Self::AccountsFull => "accounts-full",
             Self::Relayed => "relayed",
             Self::Unrelated => "unrelated",
+            Self::BeforeStart => "before-start",
         }
     }
 }
@@ -113,7 +121,7 @@ impl Counters {
 pub enum ReplayPolicy {
     /// Forwarded and counted like any other: there is no filter.
     Pass,
-    /// Forwarded, but counted once.
+    /// Forwarded within the payer's rate, but counted once.
     CountOnce,
     /// Dropped.
     Drop,
@@ -176,6 +184,8 @@ pub struct Router {
 pub trait Forwarding {
     /// Whom the packet is charged to. `datagram` is what was verified, as for all that follow.
     fn charge(&self, datagram: &[u8]) -> Charge;
+    /// When the packet was stamped, in Unix seconds modulo 2^32.
+    fn stamped(&self, datagram: &[u8]) -> u32;
     /// Octets that no two packets share.
     fn fingerprint(&self, datagram: &[u8]) -> [u8; 16];
     /// Rewrites the packet in place.
@@ -186,6 +196,11 @@ impl Forwarding for Forward {
     #[inline(always)]
     fn charge(&self, datagram: &[u8]) -> Charge {
         Forward::charge(self, datagram)
+    }
+
+    #[inline(always)]
+    fn stamped(&self, datagram: &[u8]) -> u32 {
+        Forward::stamped(self, datagram)
     }
 
     #[inline(always)]
@@ -211,6 +226,9 @@ impl Router {
     /// compare the two.
     #[must_use]
     pub fn without_lanes(config: Config) -> Self {
+        let mut accounts = Accounts::new(config.accounts, config.account_seed);
+        // All of the filter, until rates are set.
+        accounts.set_pool(Room::pool(u32::try_from(config.replay.capacity()).unwrap_or(u32::MAX)));
         Self {
             waypoints: config.waypoints,
             kernel: CpuKernel::PORTABLE,
@@ -223,7 +241,7 @@ impl Router {
             repeated: config.repeated,
             replay: config.replay,
             is_accounting: config.accounts > 0,
-            accounts: Accounts::new(config.accounts, config.account_seed),
+            accounts,
             answers: AnswerLimit::new(config.answers_per_second, config.answers_per_second, 1),
             quotes: AnswerLimit::new(config.answers_per_second, config.answers_per_second, 1),
             answers_per_second: config.answers_per_second,
@@ -258,6 +276,7 @@ impl Router {
     /// that of two copies in one burst the first one passes.
     #[inline(always)]
     fn process_burst(&mut self, frames: &mut [Frame<'_>], actions: &mut [Action; BURST], now: Now) {
+        self.replay.observe(now);
         let mut verdicts = self.verdicts.take().unwrap_or_default();
         {
             let mut datagrams: [&[u8]; BURST] = [&[]; BURST];
@@ -378,8 +397,7 @@ impl Router {
         }
     }
 
-    /// What depends on other packets than this one, in this order: a packet that is revoked takes no place in the replay
-    /// filter, and a repeated one is not charged.
+    /// What depends on other packets than this one, in the order that the module's documentation gives.
     #[inline(always)]
     fn check_after_mac(
         &mut self,
@@ -389,10 +407,15 @@ impl Router {
         now: Now,
     ) -> Result<(), Reason> {
         self.check_revocation(octets, forward)?;
-        if self.check_replay(index, now)? == Counted::Yes {
-            self.charge(octets, forward, index, now)?;
+        let counted = self.admit(octets, forward, index, now)?;
+        if !self.is_accounting || counted == Counted::No {
+            return Ok(());
         }
-        Ok(())
+        let (key, charge) = (self.account_keys[index], || forward.charge(octets));
+        match self.accounts.add(key, charge, octets.len() as u64) {
+            ChargeOutcome::TableFull => Err(Reason::AccountsFull),
+            _ => Ok(()),
+        }
     }
 
     #[inline(always)]
@@ -406,34 +429,28 @@ impl Router {
         Ok(())
     }
 
+    /// Replay filter and rate.
     #[inline(always)]
-    fn check_replay(&mut self, index: usize, now: Now) -> Result<Counted, Reason> {
+    fn admit(&mut self, octets: &[u8], forward: &impl Forwarding, index: usize, now: Now) -> Result<Counted, Reason> {
+        let (charge, length) = (|| forward.charge(octets), octets.len() as u64);
+        let Self { replay, accounts, .. } = self;
         if self.repeated == ReplayPolicy::Pass {
-            return Ok(Counted::Yes);
+            let is_paid = accounts.claim(charge, length, now.instant).is_some();
+            return if is_paid { Ok(Counted::Yes) } else { Err(Reason::Rate) };
         }
-        match (self.replay.put(self.hashes[index], now.unix), self.repeated) {
-            (ReplayOutcome::Fresh, _) => Ok(Counted::Yes),
-            (ReplayOutcome::Repeated, ReplayPolicy::CountOnce) => Ok(Counted::No),
-            (ReplayOutcome::Repeated, _) => Err(Reason::Replayed),
-            (ReplayOutcome::Full, _) => Err(Reason::ReplayFull),
+        if replay.is_from_before(forward.stamped(octets)) {
+            return Err(Reason::BeforeStart);
         }
-    }
-
-    /// Takes the packet from its payer's rate and adds it to the account.
-    #[inline(always)]
-    fn charge(&mut self, octets: &[u8], forward: &impl Forwarding, index: usize, now: Now) -> Result<(), Reason> {
-        if !self.is_accounting {
-            return Ok(());
-        }
-        match self.accounts.charge_to(
-            self.account_keys[index],
-            || forward.charge(octets),
-            octets.len() as u64,
-            now.instant,
-        ) {
-            ChargeOutcome::Charged => Ok(()),
-            ChargeOutcome::OverRate => Err(Reason::Rate),
-            ChargeOutcome::TableFull => Err(Reason::AccountsFull),
+        match replay.admit(self.hashes[index], now.instant, || accounts.claim(charge, length, now.instant)) {
+            ReplayOutcome::Fresh => Ok(Counted::Yes),
+            ReplayOutcome::Unpaid => Err(Reason::Rate),
+            ReplayOutcome::Full => {
+                accounts.note_full(&charge());
+                Err(Reason::ReplayFull)
+            }
+            ReplayOutcome::Repeated if self.repeated == ReplayPolicy::Drop => Err(Reason::Replayed),
+            ReplayOutcome::Repeated if accounts.claim_repeated(&charge(), length, now.instant) => Ok(Counted::No),
+            ReplayOutcome::Repeated => Err(Reason::Rate),
         }
     }
 
@@ -464,7 +481,7 @@ impl Router {
         let read = |here: &Waypoint| icmp::quoted(frame.octets, here.address());
         let (here, error) = waypoints.iter().find_map(|here| Some((here, read(here)?)))?;
         let is_known = *repeated != ReplayPolicy::Pass
-            && error.fingerprint().is_some_and(|fingerprint| replay.knows(fingerprint, now.unix));
+            && error.fingerprint().is_some_and(|fingerprint| replay.knows(fingerprint, now.instant));
         let mut is_proved = || {
             error
                 .packet()
@@ -505,21 +522,38 @@ impl Router {
         &mut self.revocations
     }
 
-    /// Accounts, to set rates and to write the journal.
+    /// Accounts, to see how full their table is.
+    #[must_use]
+    pub fn account_table(&self) -> &Accounts {
+        &self.accounts
+    }
+
+    /// Accounts, to set rates and rooms and to write the journal.
     pub fn accounts(&mut self) -> &mut Accounts {
         &mut self.accounts
+    }
+
+    /// Puts `count` packets that are nobody's into the replay filter, whose numbers begin with `first`: the load between two
+    /// passes of a benchmark.
+    pub fn load_replay(&mut self, first: u64, count: u64, now: Instant) {
+        self.replay.fill(first, count, now);
+    }
+
+    /// Every payer's room and what it was refused, with the packets that all threads have taken of the room in this turn.
+    pub fn rooms(&self, now: Now) -> impl Iterator<Item = (PayerState, u64)> {
+        self.accounts.payers().map(move |state| (state, self.replay.taken(state.room, now.instant)))
+    }
+
+    /// Compares the clocks where no packets come, and returns how the wall clock jumped since the start.
+    pub fn observe(&self, now: Now) -> ClockJumps {
+        self.replay.observe(now);
+        self.replay.clock_jumps()
     }
 
     /// The replay filter, if one is in use.
     #[must_use]
     pub fn replay(&self) -> Option<&ReplayFilter> {
         (self.repeated != ReplayPolicy::Pass).then_some(&self.replay)
-    }
-
-    /// Forgets every packet that was seen, between two passes of a benchmark. Only a router that shares its filter with no
-    /// other thread may do it.
-    pub fn clear_replay(&mut self) {
-        self.replay.clear();
     }
 
     /// Whether packets to this address are verified here.

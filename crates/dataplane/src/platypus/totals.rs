@@ -114,6 +114,17 @@ impl Totals {
         self.lines[self.find(key | USED)].total()
     }
 
+    /// Keys that have a line.
+    #[inline]
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Octets of memory.
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.lines)
+    }
+
     /// Whether another key fits.
     pub(super) fn has_room(&self) -> bool {
         self.count < self.most

@@ -4,10 +4,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_papers::bench::forward::{ForwardTask, TABLE_1, generated_routes, overhead};
-use wayleave_papers::bench::measures::{FORWARD, Measure, Routes, STAMP, Subject, prepare, rate};
+use wayleave_papers::bench::measures::{FORWARD, Measure, Routes, STAMP, Subject, filters, prepare, rate};
 use wayleave_papers::bench::platypus;
 use wayleave_papers::bench::slots::{Headroom, SLOT, SPAN};
 use wayleave_papers::dir24::TableError;
@@ -76,6 +76,7 @@ pub fn forward(options: &Options<'_>, recorded: Option<Routes>) -> Result<Report
             "least_octets": {
                 "scion": ForwardTask::Scion.least(), "scion-2015": ForwardTask::Scion2015.least(), "platypus": platypus::LEAST,
             },
+            "replay_filters": replay_filters(),
         }),
     );
     measure(options, &FORWARD, &routes, &mut report)?;
@@ -90,6 +91,13 @@ pub fn forward(options: &Options<'_>, recorded: Option<Routes>) -> Result<Report
         }
     }
     Ok(report)
+}
+
+/// For each result with a replay filter, the rate for which the filter is made and the memory that it takes.
+fn replay_filters() -> Value {
+    let entry =
+        |(name, rate, octets): (String, u64, usize)| (name, json!({ "packets_a_second": rate, "octets": octets }));
+    filters().map(entry).collect()
 }
 
 /// `bench stamp`.

@@ -10,12 +10,14 @@ use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::icing::{
-    Account, Action, Config, Link, Meaning, Output, Policy, Router, Stamp, Stamper, TagRule,
+    Account, Action, Config, Link, MAX_FRESHNESS, Meaning, Output, Policy, Router, Stamp, Stamper, TagRule,
 };
+use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_packet::icing::header::{Hop, Part, Path, Tag, Version};
 use wayleave_packet::icing::mint::{Form, Front, NodeSecret, Nonce, Sender, TagMaster, encapsulate};
 
-use super::slots::{Headroom, Slots};
+use super::slots::{Headroom, PACKETS, Slots};
+use super::sustained::Sustained;
 
 /// Unix seconds at which all packets are stamped.
 const TIME: u32 = 1_800_000_000;
@@ -53,27 +55,51 @@ pub struct IcingBench {
     stamper: Stamper,
     work: IcingTask,
     pass: u64,
+    /// For [`IcingTask::Full`].
+    sustained: Sustained,
+    /// The nodes in front of this one.
+    before: Vec<Router>,
+}
+
+/// Packets with so many octets of payload a second that the replay filter of [`IcingTask::Full`] is made for.
+#[must_use]
+pub fn sustained_rate(payload: usize) -> u64 {
+    if payload < 1_000 { 4_000_000 } else { 1_000_000 }
 }
 
 impl IcingBench {
     /// Packets with `payload` octets of payload, on 64 paths.
     #[must_use]
     pub fn new(work: IcingTask, payload: usize, form: Form, kernel: CpuKernel, headroom: Headroom) -> Self {
+        Self::with_rate(work, (payload, form), kernel, headroom, sustained_rate(payload))
+    }
+
+    /// The same with a filter for `rate` packets a second.
+    #[must_use]
+    pub fn with_rate(
+        work: IcingTask,
+        (payload, form): (usize, Form),
+        kernel: CpuKernel,
+        headroom: Headroom,
+        rate: u64,
+    ) -> Self {
+        // The paths are learnt at `TIME`, for which the router must have started before.
+        let sustained = Sustained::new(rate, u64::from(TIME));
         let nodes: Vec<NodeSecret> = (1..=NODES as u32).map(|n| NodeSecret::derive(&Seed::new([5; 32]), n)).collect();
         let senders: Vec<Sender> = (0..PATHS).map(|number| sender(number, &nodes)).collect();
         let header = senders[0].header_length(form);
-        let mut routers: Vec<Router> = (1..=HERE).map(|index| router(work, index, &nodes, kernel)).collect();
+        let mut routers: Vec<Router> =
+            (1..=HERE).map(|index| router(work, index, &nodes, kernel, &sustained)).collect();
         for sender in &senders {
             teach(sender, &mut routers);
         }
         let router = routers.pop().expect("four of them");
         let slots = Slots::new(header + payload, headroom);
         let stamper = Stamper::new(kernel);
-        let mut bench = Self { slots, fresh: Vec::new(), form, router, senders, stamper, work, pass: 0 };
-        bench.stamp_all();
-        for before in &mut routers {
-            forward_all(before, &mut bench.slots, now(0));
-        }
+        let (fresh, before) = (Vec::new(), routers);
+        let mut bench = Self { slots, fresh, form, router, senders, stamper, work, pass: 0, sustained, before };
+        bench.stamp_all(now(0).unix);
+        bench.arrive(now(0));
         bench.fresh = bench.slots.fronts(CHANGED.min(bench.length()));
         bench
     }
@@ -88,25 +114,43 @@ impl IcingBench {
     /// restoring.
     pub fn pass(&mut self, clock: &mut impl FnMut() -> Duration) -> (usize, Duration) {
         self.pass += 1;
+        let mut now = now(self.pass);
         if self.work == IcingTask::Full {
-            self.router.clear_replay();
+            let Self { sustained, router, .. } = self;
+            now = sustained.step(|first, count, now| router.load_replay(first, count, now));
+            // Packets that were never there.
+            self.stamp_all(now.unix);
+            self.arrive(now);
         }
         let start = clock();
         let done = match self.work {
-            IcingTask::Stamp => self.stamp_all(),
-            IcingTask::Forward | IcingTask::Full => forward_all(&mut self.router, &mut self.slots, now(self.pass)),
+            IcingTask::Stamp => self.stamp_all(now.unix),
+            IcingTask::Forward | IcingTask::Full => forward_all(&mut self.router, &mut self.slots, now),
         };
         let took = clock().saturating_sub(start);
         self.slots.put_back(&self.fresh, CHANGED.min(self.length()));
         (done, took)
     }
 
-    fn stamp_all(&mut self) -> usize {
+    /// Brings the packets, as stamped, to the node.
+    fn arrive(&mut self, now: Now) {
+        for before in &mut self.before {
+            forward_all(before, &mut self.slots, now);
+        }
+    }
+
+    /// Octets of the replay filter.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.router.replay().map_or(0, ReplayFilter::memory)
+    }
+
+    fn stamp_all(&mut self, unix: UnixTime) -> usize {
         let (form, senders) = (self.form, &self.senders);
-        let (mut counter, mut stamped) = (0, 0);
+        let (mut counter, mut stamped) = ((self.pass as u32).wrapping_mul(PACKETS as u32), 0);
         let stamp = |octets| {
-            counter += 1;
-            let (sender, nonce) = (&senders[counter as usize % senders.len()], Nonce::new(now(0).unix, counter));
+            counter = counter.wrapping_add(1);
+            let (sender, nonce) = (&senders[counter as usize % senders.len()], Nonce::new(unix, counter));
             Stamp { sender, front: Front { form, part: Part::Whole, protocol: 4, nonce }, octets }
         };
         for mut stamps in self.slots.bursts(stamp) {
@@ -156,7 +200,7 @@ fn sender(number: u32, nodes: &[NodeSecret]) -> Sender {
 }
 
 /// The router of node `index`.
-fn router(work: IcingTask, index: usize, nodes: &[NodeSecret], kernel: CpuKernel) -> Router {
+fn router(work: IcingTask, index: usize, nodes: &[NodeSecret], kernel: CpuKernel, sustained: &Sustained) -> Router {
     let is_full = work == IcingTask::Full && index == HERE;
     let link = |id, nodes| Link { id, nodes, is_open: id == IN };
     let meaning = Meaning { queue: 0, output: Output::Next, account: is_full.then_some(0) };
@@ -173,7 +217,9 @@ fn router(work: IcingTask, index: usize, nodes: &[NodeSecret], kernel: CpuKernel
         agreements_per_second: 1 << 20,
         paths: 1 << 10,
         peers: 1 << 10,
-        replay_capacity: if is_full { 4 << 20 } else { 0 },
+        freshness: MAX_FRESHNESS,
+        replay_capacity: if is_full { sustained.capacity() } else { 0 },
+        started: UnixTime((u64::from(TIME) - 10) * 1_000_000),
         replay_key: Key128::new([9; 16]),
         seed: 1,
     };
@@ -182,18 +228,19 @@ fn router(work: IcingTask, index: usize, nodes: &[NodeSecret], kernel: CpuKernel
 
 #[cfg(test)]
 mod tests {
-    use super::super::slots::PACKETS;
     use super::*;
 
     #[test]
     fn every_packet_is_forwarded_or_stamped_in_every_pass() {
         for work in [IcingTask::Forward, IcingTask::Full, IcingTask::Stamp] {
             for (payload, form) in [(64, Form::Path), (64, Form::Handle), (1_500, Form::Path)] {
-                let mut bench = IcingBench::new(work, payload, form, CpuKernel::best(), Headroom::Staggered);
-                for _ in 0..2 {
+                let (kernel, headroom) = (CpuKernel::best(), Headroom::Staggered);
+                let mut bench = IcingBench::with_rate(work, (payload, form), kernel, headroom, 50_000);
+                // Across turns of the filter.
+                for _ in 0..if work == IcingTask::Full { 45 } else { 2 } {
                     // One packet in a thousand is a false positive of the replay filter.
                     let (done, _) = bench.pass(&mut || Duration::ZERO);
-                    assert!(done + 4 >= PACKETS, "{work:?} {payload} {done}");
+                    assert!(done + 16 >= PACKETS, "{work:?} {payload} {done}");
                 }
             }
         }

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use wayleave_crypto::lanes::CpuKernel;
+use wayleave_dataplane::replay::{TURN, memory_of};
 use wayleave_packet::icing::mint::Form;
 
 use super::forward::{ForwardBench, ForwardTask, ScionStampBench};
-use super::icing::{IcingBench, IcingTask};
-use super::platypus::{PlatypusBench, PlatypusStampBench, PlatypusTask};
+use super::icing::{self, IcingBench, IcingTask};
+use super::platypus::{self, PlatypusBench, PlatypusStampBench, PlatypusTask};
 use super::slots::Headroom;
+use super::sustained::PASSES;
 use crate::dir24::TableError;
 
 /// What is done with packets.
@@ -78,7 +80,39 @@ impl Measure {
 }
 
 /// One pass over all packets, timed by the clock that it is given: how many went through, and how long it took.
-pub type Pass = Box<dyn FnMut(&mut dyn FnMut() -> Duration) -> (usize, Duration)>;
+type RunPass = Box<dyn FnMut(&mut dyn FnMut() -> Duration) -> (usize, Duration)>;
+
+/// A measure that is ready to run.
+pub struct Pass {
+    run: RunPass,
+    /// Whether its passes differ: those with a replay filter are spread over one of its turns, and count together.
+    is_spread: bool,
+}
+
+impl std::fmt::Debug for Pass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pass {{ is_spread: {} }}", self.is_spread)
+    }
+}
+
+/// A result with a replay filter: its name, the packets a second for which the filter is made, and the octets of its memory.
+pub fn filters() -> impl Iterator<Item = (String, u64, usize)> {
+    FORWARD.iter().filter(|measure| measure.subject.has_filter()).flat_map(|measure| {
+        measure.sizes.iter().map(|size| {
+            let rate = match measure.subject {
+                Subject::Icing(_) => icing::sustained_rate(*size),
+                _ => platypus::sustained_rate(*size),
+            };
+            (measure.result_name(*size), rate, memory_of((rate * TURN) as usize))
+        })
+    })
+}
+
+impl Subject {
+    fn has_filter(self) -> bool {
+        matches!(self, Self::Platypus(PlatypusTask::Full) | Self::Icing(IcingTask::Full))
+    }
+}
 
 /// IPv4 routes: address, prefix length, next hop.
 pub type Routes = Vec<(u32, u8, u16)>;
@@ -89,7 +123,7 @@ pub type Routes = Vec<(u32, u8, u16)>;
 /// If `routes` make no table.
 pub fn prepare(subject: Subject, length: usize, routes: &Routes, headroom: Headroom) -> Result<Pass, TableError> {
     let kernel = CpuKernel::best();
-    Ok(match subject {
+    let run: RunPass = match subject {
         Subject::Forward(work) => {
             let mut bench = ForwardBench::new(work, length, routes, kernel, headroom, 7)?;
             Box::new(move |mut clock| bench.pass(&mut clock))
@@ -110,15 +144,18 @@ pub fn prepare(subject: Subject, length: usize, routes: &Routes, headroom: Headr
             let mut bench = ScionStampBench::new(length, headroom, 7);
             Box::new(move |mut clock| bench.pass(&mut clock))
         }
-    })
+    };
+    Ok(Pass { run, is_spread: subject.has_filter() })
 }
 
 /// Packets a second of one repetition: the best of 20 passes, since other programs on the machine only ever slow a pass
-/// down.
+/// down; or the mean of as many where they are spread over a turn of a replay filter.
 pub fn rate(pass: &mut Pass, clock: &mut dyn FnMut() -> Duration) -> f64 {
-    let one = |_| {
-        let (packets, took) = pass(clock);
-        packets as f64 / took.as_secs_f64()
-    };
-    (0..20).map(one).fold(0.0, f64::max)
+    let passes: Vec<(usize, Duration)> = (0..PASSES).map(|_| (pass.run)(clock)).collect();
+    if pass.is_spread {
+        let sum = |(packets, took): (usize, Duration), one: &(usize, Duration)| (packets + one.0, took + one.1);
+        let (packets, took) = passes.iter().fold((0, Duration::ZERO), sum);
+        return packets as f64 / took.as_secs_f64();
+    }
+    passes.iter().map(|(packets, took)| *packets as f64 / took.as_secs_f64()).fold(0.0, f64::max)
 }

@@ -9,3 +9,4 @@ pub mod icing;
 pub mod measures;
 pub mod platypus;
 pub mod slots;
+pub mod sustained;

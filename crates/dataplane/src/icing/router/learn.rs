@@ -14,6 +14,7 @@ use crate::frame::{Frame, Ingress};
 
 impl Router {
     /// Processes a packet by itself, on a path that is known or not.
+    #[inline(never)]
     pub(super) fn process_one(&mut self, frame: &mut Frame<'_>, now: Now) -> Result<Action, Reason> {
         let packet = Packet::decode(frame.octets, self.version).map_err(|_| Reason::Malformed)?;
         let (slot, proof) = match self.paths.find(&packet.handle()) {
@@ -21,7 +22,9 @@ impl Router {
             None => self.learn(&packet, frame.ingress, now)?,
         };
         let known = self.paths.at_mut(slot).ok_or(Reason::UnknownHandle)?;
-        self.admission.admit(known, &proof, frame, now)
+        let mut hash = [proof.fingerprint()];
+        self.admission.look_up(&mut hash);
+        self.admission.admit(known, (&proof, hash[0]), frame, now)
     }
 
     fn check_on_known_path(
@@ -57,7 +60,7 @@ impl Router {
         decision.action?;
         let hop = path.hop(index);
         verify::check_expiry(self.version, hop.expiry, now.unix)?;
-        verify::check_freshness(self.version, packet, now.unix)?;
+        verify::check_freshness(self.version, packet, self.freshness, now.unix)?;
         let master = self.policy.master(tag_epoch(hop.expiry)).ok_or(Reason::Consent)?;
         let consent = master.consent(&path.hash(self.version), index, hop.tag, hop.expiry);
         let mut keys = PathKeys::new(route, index, path.count(), &consent);

@@ -1,16 +1,17 @@
-//! One core's ICING router: consent and provenance of a burst, then replays and accounts, in that order.
+//! One core's ICING router: consent and provenance of a burst; then the replay filter's look-up, the payer's rate, a place in
+//! the payer's room of the filter, and the account, in that order: a packet that is dropped takes nothing that others need.
 //!
 //! Packets on known paths are verified in lanes. All others are taken one by one (`learn`): the first packet of a path may
 //! cost agreements, and it makes the path known.
 
 mod learn;
 
-use wayleave_core::{Now, UnixTime};
+use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_packet::icing::header::{Handle, MAX_NODES, Packet, Version};
 use wayleave_packet::icing::mint::PairKey;
 use wayleave_packet::icing::verify::{self, ProofTags};
 
-use super::account::{Accounts, Total};
+use super::account::{Accounts, PayerState, Total};
 use super::action::{Action, Counters, Reason};
 use super::cache::Cache;
 use super::config::{Config, ConfigError, Policy};
@@ -20,7 +21,7 @@ use super::report::Report;
 use crate::frame::{BURST, Frame, Ingress};
 use crate::lanes::{CpuKernel, VectorCode};
 use crate::limit::TokenBucket;
-use crate::replay::{ReplayFilter, ReplayOutcome};
+use crate::replay::{ClockJumps, ReplayFilter, ReplayOutcome};
 
 /// Agreements that one packet may need. A bucket with room for fewer would never let a path of new nodes pass.
 const MOST_AGREEMENTS: u32 = MAX_NODES as u32 - 1;
@@ -29,6 +30,7 @@ const MOST_AGREEMENTS: u32 = MAX_NODES as u32 - 1;
 pub struct Router {
     version: Version,
     policy: Policy,
+    freshness: u32,
     paths: Cache<Handle, KnownPath>,
     peers: Cache<NodePair, PairKey>,
     lanes: Lanes,
@@ -66,13 +68,14 @@ impl Router {
         config.policy.check()?;
         let mut admission = Admission {
             replay: (config.replay_capacity > 0 && config.version == Version::Standard)
-                .then(|| ReplayFilter::new(&config.replay_key, config.replay_capacity)),
+                .then(|| ReplayFilter::new(&config.replay_key, config.replay_capacity, config.started)),
             accounts: Accounts::default(),
         };
-        admission.accounts.set(&config.policy.accounts);
+        admission.set(&config.policy);
         let mut router = Self {
             version: config.version,
             policy: config.policy,
+            freshness: config.freshness.clamp(verify::MIN_FRESHNESS, verify::MAX_FRESHNESS),
             paths: Cache::new(config.paths, config.seed),
             peers: Cache::new(config.peers, config.seed.rotate_left(32)),
             lanes: Lanes::new(kernel),
@@ -117,7 +120,7 @@ impl Router {
             None => false,
         });
         self.peers.retain(|NodePair(own, _), _| policy.secret(own).is_some());
-        self.admission.accounts.set(&policy.accounts);
+        self.admission.set(&policy);
         self.policy = policy;
         self.set_agreement_limits();
         Ok(())
@@ -137,14 +140,15 @@ impl Router {
         let mut actions = [Action::default(); BURST];
         let count = frames.len().min(BURST);
         let frames = &mut frames[..count];
+        self.observe(now);
         read_headers(frames);
-        let mut remaining = u64::MAX;
         if self.has_lanes {
             let kernel = self.lanes.kernel();
-            remaining = KnownPaths { router: self, frames: &mut *frames, now, actions: &mut actions }.run_on(kernel);
-        }
-        for index in (0..count).filter(|index| remaining >> index & 1 != 0) {
-            actions[index] = self.process_one(&mut frames[index], now).unwrap_or_else(Action::Drop);
+            ProcessBurst { router: self, frames, now, actions: &mut actions }.run_on(kernel);
+        } else {
+            for (frame, action) in frames.iter_mut().zip(&mut actions) {
+                *action = self.process_one(frame, now).unwrap_or_else(Action::Drop);
+            }
         }
         for action in &actions[..count] {
             self.counters.count(*action);
@@ -152,13 +156,14 @@ impl Router {
         actions
     }
 
-    /// Processes the packets on known paths in lanes. Returns a mask of the others.
+    /// Verifies the packets on known paths in lanes, and then admits them and takes the others one by one, all in their order:
+    /// what one packet leaves of a rate or a room is the next one's, whichever way each was verified.
     ///
     /// Packets that pass a step are moved together before the next one, so that lanes stay full: `indices` has the index in
     /// the burst of each candidate, `slots` that of its path in the cache.
     #[inline(always)]
-    fn process_known(&mut self, frames: &mut [Frame<'_>], now: Now, actions: &mut [Action; BURST]) -> u64 {
-        let mut unknown = 0;
+    fn process_burst(&mut self, frames: &mut [Frame<'_>], now: Now, actions: &mut [Action; BURST]) {
+        let mut unknown = 0u64;
         let mut right = 0;
         let (mut indices, mut slots, mut used) = ([0u8; BURST], [0usize; BURST], 0);
         {
@@ -190,16 +195,41 @@ impl Router {
             }
             right |= self.lanes.check_verifiers(&candidates[..used], self.verifier_mask);
         }
-        for (number, (index, slot)) in indices[..used].iter().zip(slots).enumerate() {
-            let (Some(known), index) = (self.paths.at_mut(slot), usize::from(*index)) else { continue };
+        // All lines of the filter are on their way before the first packet needs one.
+        let mut hashes: [[u8; 16]; BURST] =
+            std::array::from_fn(|number| if number < used { self.lanes.proof(number).fingerprint() } else { [0; 16] });
+        self.admission.look_up(&mut hashes[..used]);
+        let mut verified = indices[..used].iter().zip(slots).enumerate().peekable();
+        let mut has_learned = false;
+        for (index, frame) in frames.iter_mut().enumerate() {
+            if unknown >> index & 1 != 0 {
+                actions[index] = self.process_one(frame, now).unwrap_or_else(Action::Drop);
+                has_learned = true;
+                continue;
+            }
+            let Some((number, (_, slot))) = verified.next_if(|(_, (at, _))| usize::from(**at) == index) else {
+                continue;
+            };
+            // A path that was learnt meanwhile may have taken the place of this one.
+            if has_learned && !self.is_at(slot, frame) {
+                actions[index] = self.process_one(frame, now).unwrap_or_else(Action::Drop);
+                continue;
+            }
+            let Some(known) = self.paths.at_mut(slot) else { continue };
             actions[index] = if right >> number & 1 == 0 {
                 Action::Drop(Reason::Verifier)
             } else {
-                let admitted = self.admission.admit(known, self.lanes.proof(number), &mut frames[index], now);
-                admitted.unwrap_or_else(Action::Drop)
+                let proof = (self.lanes.proof(number), hashes[number]);
+                self.admission.admit(known, proof, frame, now).unwrap_or_else(Action::Drop)
             };
         }
-        unknown
+    }
+
+    /// Whether the packet's path is the one in this slot of the cache.
+    #[cold]
+    fn is_at(&self, slot: usize, frame: &Frame<'_>) -> bool {
+        let packet = Packet::decode(frame.octets, self.version);
+        packet.is_ok_and(|packet| self.paths.find(&packet.handle()) == Some(slot))
     }
 
     #[inline(always)]
@@ -227,7 +257,7 @@ impl Router {
         self.check_ingress(&known.decision, ingress)?;
         known.decision.action?;
         verify::check_expiry(self.version, known.expiry, now)?;
-        Ok(verify::check_freshness(self.version, packet, now)?)
+        Ok(verify::check_freshness(self.version, packet, self.freshness, now)?)
     }
 
     /// The packet came in by the link to the node in front of this one; from a node that is not a neighbour, by an open link.
@@ -268,9 +298,25 @@ impl Router {
         self.admission.replay.as_ref()
     }
 
-    /// Empties the replay filter, as after a restart: packets that came before pass again.
-    pub fn clear_replay(&mut self) {
-        self.admission.replay.iter_mut().for_each(ReplayFilter::clear);
+    /// Puts `count` packets that are nobody's into the replay filter, whose numbers begin with `first`: the load between two
+    /// passes of a benchmark.
+    pub fn load_replay(&mut self, first: u64, count: u64, now: Instant) {
+        self.admission.replay.iter_mut().for_each(|filter| filter.fill(first, count, now));
+    }
+
+    /// Every payer's room and what it was refused, with the packets that are taken of the room in this turn.
+    pub fn rooms(&self, now: Now) -> impl Iterator<Item = (PayerState, u64)> {
+        let taken = move |state: &PayerState| self.replay().map_or(0, |filter| filter.taken(state.room, now.instant));
+        self.admission.accounts.payers().map(move |state| (state, taken(&state)))
+    }
+
+    /// Compares the clocks, and returns how the wall clock jumped since the start. Without a replay filter nothing depends on
+    /// that.
+    pub fn observe(&self, now: Now) -> ClockJumps {
+        self.replay().map_or_else(ClockJumps::default, |filter| {
+            filter.observe(now);
+            filter.clock_jumps()
+        })
     }
 
     /// The number of known paths.
@@ -289,22 +335,21 @@ impl Router {
     }
 }
 
-/// The packets of a burst, for one router.
-struct KnownPaths<'a, 'f> {
+/// A burst for one router.
+struct ProcessBurst<'a, 'f> {
     router: &'a mut Router,
     frames: &'a mut [Frame<'f>],
     now: Now,
     actions: &'a mut [Action; BURST],
 }
 
-impl VectorCode for KnownPaths<'_, '_> {
-    /// A mask of the packets that are not on known paths.
-    type Output = u64;
+impl VectorCode for ProcessBurst<'_, '_> {
+    type Output = ();
 
     #[inline(always)]
-    fn run(self) -> u64 {
+    fn run(self) {
         let Self { router, frames, now, actions } = self;
-        router.process_known(frames, now, actions)
+        router.process_burst(frames, now, actions);
     }
 }
 
@@ -325,31 +370,52 @@ struct Admission {
 }
 
 impl Admission {
-    /// Admits a verified packet and rewrites it for the next node. Replays come before accounts, so that a repeated packet costs
-    /// its account nothing.
+    fn set(&mut self, policy: &Policy) {
+        let links = policy.links.iter().map(|link| link.id).collect();
+        self.accounts.set(&policy.accounts, links, self.replay.as_ref().map_or(1, ReplayFilter::capacity));
+    }
+
+    /// Turns fingerprints into what [`Admission::admit`] takes, and begins to fetch what the filter knows of them.
+    #[inline(always)]
+    fn look_up(&self, fingerprints: &mut [[u8; 16]]) {
+        if let Some(replay) = &self.replay {
+            replay.look_up(fingerprints);
+        }
+    }
+
+    /// Admits a verified packet and rewrites it for the next node. A repeated packet takes nothing of its payer's rate and
+    /// room, and costs its account nothing.
     #[inline(always)]
     fn admit(
         &mut self,
         known: &mut KnownPath,
-        proof: &ProofTags,
+        (proof, hash): (&ProofTags, [u8; 16]),
         frame: &mut Frame<'_>,
         now: Now,
     ) -> Result<Action, Reason> {
         let action = known.decision.action?;
-        if let Some(replay) = &mut self.replay {
-            match replay.insert(proof.fingerprint(), now.unix) {
+        let [_, _, _, _, high, low, _, _, s0, s1, s2, s3, ..] = *frame.octets else { return Err(Reason::Malformed) };
+        let Ingress::External(link) = frame.ingress else { return Err(Reason::Ingress) };
+        let (account, length) = (known.decision.account, frame.octets.len());
+        let seconds = u32::from_be_bytes([s0, s1, s2, s3]);
+        let Self { replay, accounts } = self;
+        let mut claim = || accounts.claim(link, account, length, now.instant);
+        match replay {
+            Some(replay) if replay.is_from_before(seconds) => return Err(Reason::BeforeStart),
+            Some(replay) => match replay.admit(hash, now.instant, claim) {
                 ReplayOutcome::Fresh => {}
                 ReplayOutcome::Repeated => return Err(Reason::Replayed),
-                ReplayOutcome::Full => return Err(Reason::ReplayFull),
-            }
+                ReplayOutcome::Unpaid => return Err(Reason::Rate),
+                ReplayOutcome::Full => {
+                    accounts.note_full(link, account);
+                    return Err(Reason::ReplayFull);
+                }
+            },
+            None if claim().is_none() => return Err(Reason::Rate),
+            None => {}
         }
-        if let Some(account) = known.decision.account
-            && !self.accounts.charge(account, frame.octets.len(), now.instant)
-        {
-            return Err(Reason::Rate);
-        }
-        let [_, _, _, _, high, low, _, _, s0, s1, s2, s3, ..] = *frame.octets else { return Err(Reason::Malformed) };
-        known.windows.add(u32::from_be_bytes([s0, s1, s2, s3]), usize::from(u16::from_be_bytes([high, low])));
+        accounts.add(account, length);
+        known.windows.add(seconds, usize::from(u16::from_be_bytes([high, low])));
         proof.advance(frame.octets);
         Ok(action)
     }

@@ -61,6 +61,11 @@ impl Forwarding for SimpleForward {
     }
 
     #[inline(always)]
+    fn stamped(&self, datagram: &[u8]) -> u32 {
+        offsets::word(front(datagram), at::NONCE)
+    }
+
+    #[inline(always)]
     fn fingerprint(&self, datagram: &[u8]) -> [u8; 16] {
         let front = front(datagram);
         let mut out = [0; 16];

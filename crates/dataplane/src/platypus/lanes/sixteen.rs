@@ -11,7 +11,7 @@ use wayleave_crypto::lanes::{Block, CmacKey, Row, tag_columns};
 
 use crate::lanes::{Columns, CpuKernel, LANES, VectorCode, columns, fill, rows, zeros};
 use wayleave_packet::platypus::mint::{PURPOSE_BINDING, PURPOSE_SECRET, WaypointKey, label};
-use wayleave_packet::platypus::verify::Waypoint;
+use wayleave_packet::platypus::verify::{MAX_AHEAD, Waypoint};
 
 use super::flow_class::{ClassParameters, FRONT, FlowClasses, word};
 use super::simple::SimpleForward;
@@ -23,7 +23,7 @@ type Bounds = [[u32; LANES]; 4];
 mod bound {
     /// Where the payload begins.
     pub(super) const PAYLOAD_START: usize = 0;
-    /// Seconds that a nonce may be off.
+    /// Seconds that a nonce may be old.
     pub(super) const FRESHNESS: usize = 1;
     /// Bits of the outer source that must be the original source's: all or none.
     pub(super) const SOURCE: usize = 2;
@@ -64,10 +64,8 @@ impl VectorCode for Check<'_> {
             let sum = |words: &[u32]| words.iter().fold(0, |sum, word| sum + (word >> 16) + (word & 0xffff));
             let header: [u32; word::HEADER] = std::array::from_fn(word);
             let (source, last) = (word(word::SOURCE), word(word::DESTINATION));
-            // From as many seconds before now as after: at most 2 * freshness of them behind the earliest. Seconds count
-            // modulo 2^32, as in the rule.
-            let freshness = bounds[bound::FRESHNESS][lane];
-            let since = word(word::NONCE).wrapping_sub(now).wrapping_add(freshness);
+            // Seconds behind the latest time that passes, modulo 2^32, as in the rule.
+            let behind = now.wrapping_add(MAX_AHEAD).wrapping_sub(word(word::NONCE));
             // header: the total length holds all headers; verify: check_ttl
             refused[lane] = u32::from(total < payload_start)
                 | u32::from(ttl <= 1)
@@ -76,7 +74,7 @@ impl VectorCode for Check<'_> {
                 // verify: check_source
                 | (header[word::OUTER_SOURCE] ^ source) & bounds[bound::SOURCE][lane]
                 // verify: check_freshness
-                | u32::from(since > 2 * freshness)
+                | u32::from(behind > bounds[bound::FRESHNESS][lane] + MAX_AHEAD)
                 // verify: check_martians
                 | is_martian_word(source)
                 | is_martian_word(last);

@@ -6,7 +6,9 @@ use wayleave_dataplane::icing::{Account, Action, Config, Policy, Reason, Router}
 use wayleave_packet::icing::header::{Hop, Path, Tag, Version};
 use wayleave_packet::icing::mint::{Form, NodeSecret, Sender};
 
-use super::network::{self, EXPIRY, LINK, OPEN, TAGS, TIME, at_micros, mesh, packet, process, process_at, sender};
+use super::network::{
+    self, EXPIRY, LINK, OPEN, TAGS, TIME, at_micros, mesh, packet, packet_at, process, process_at, sender,
+};
 
 /// A path of an unknown sender, to whom all nodes consent or none.
 fn stranger(number: u32, is_consented: bool) -> Sender {
@@ -128,7 +130,7 @@ fn an_account_sends_no_more_than_its_rate_and_is_charged_for_what_passes() {
     let mut passed = 0u64;
     // 1,000 octets each: ten seconds at twice the rate.
     for number in 0..2_000u32 {
-        let octets = packet(&sender, Form::Path, number, &payload);
+        let octets = packet_at(&sender, Form::Path, number, TIME + number / 200, &payload);
         assert_eq!(octets.len(), 1_000);
         let (action, _) = process_at(&mut router, &octets, LINK, at_micros(start + u64::from(number) * 5_000));
         passed += u64::from(matches!(action, Action::Forward { .. }));

@@ -1,6 +1,7 @@
 //! Packets that are refused for their form, keys, time or consent.
 
-use wayleave_dataplane::icing::{Action, ConfigError, Link, Policy, Reason, TagRule};
+use wayleave_crypto::lanes::CpuKernel;
+use wayleave_dataplane::icing::{Action, Config, ConfigError, Link, Policy, Reason, Router, TagRule};
 use wayleave_packet::icing::header::{Hop, NodeId, Path, Tag, Version};
 use wayleave_packet::icing::mint::{Consent, Form, Sender, TAG_EPOCH, tag_epoch};
 
@@ -63,11 +64,11 @@ fn consent_ends_at_its_second_and_may_not_end_too_late() {
             let path = network::path_with(&ORDER, Tag(TAGS), expiry);
             let sender = sender_with(&path, &network::consents(&ORDER, &path, Version::Standard));
             let octets = packet_at(&sender, Form::Path, 1, now, b"");
-            let (action, _) = process_at(&mut network::router(1, 3), &octets, LINK, at(now));
+            let (action, _) = process_at(&mut network::router_at(1, 3, now), &octets, LINK, at(now));
             let found = if let Action::Drop(reason) = action { Some(reason) } else { None };
             assert_eq!(found, expected, "{ahead} ahead of {now}");
             // On a known path as on a new one.
-            let mut router = network::router(1, 3);
+            let mut router = network::router_at(1, 3, now);
             let early = if ahead < 0 { now.wrapping_add_signed(ahead) } else { now };
             let first = packet_at(&sender, Form::Path, 2, early, b"");
             process_at(&mut router, &first, LINK, at(early));
@@ -135,21 +136,21 @@ fn nodes_that_are_no_keys_are_refused() {
 #[test]
 fn a_packet_passes_once_within_the_window_and_not_at_all_beyond() {
     let sender = sender(&ORDER);
-    for offset in -32i32..=32 {
+    for offset in -3i32..=7 {
         let mut router = network::router(1, 3);
         let octets = packet(&sender, Form::Path, 1, b"payload");
         let now = at(TIME.wrapping_add_signed(offset));
         let first = process_at(&mut router, &octets, LINK, now).0;
-        if offset.abs() > 30 {
+        if !(-1..=5).contains(&offset) {
             assert_eq!(first, Action::Drop(Reason::Stale));
             continue;
         }
         assert!(matches!(first, Action::Forward { .. }));
-        for later in offset..=30 {
+        for later in offset..=5 {
             let now = at(TIME.wrapping_add_signed(later));
             assert_eq!(process_at(&mut router, &octets, LINK, now).0, Action::Drop(Reason::Replayed));
         }
-        let now = at(TIME.wrapping_add_signed(31));
+        let now = at(TIME.wrapping_add_signed(6));
         assert_eq!(process_at(&mut router, &octets, LINK, now).0, Action::Drop(Reason::Stale));
         // With the handle in place of the path it is another packet, which its sender did not make.
         let mut other = octets.clone();
@@ -157,6 +158,19 @@ fn a_packet_passes_once_within_the_window_and_not_at_all_beyond() {
         other[0] |= 8;
         let now = at(TIME.wrapping_add_signed(offset));
         assert_eq!(process_at(&mut router, &other, LINK, now).0, Action::Drop(Reason::Verifier));
+    }
+}
+
+#[test]
+fn the_window_is_as_long_as_the_configuration_says_between_two_and_five_seconds() {
+    for (freshness, window) in [(0, 2), (2, 2), (3, 3), (5, 5), (30, 5)] {
+        let config = Config { freshness, ..network::config(1, 3) };
+        let mut router = Router::new(config, CpuKernel::best()).unwrap();
+        for age in 0..8 {
+            let octets = packet(&sender(&ORDER), Form::Path, age, b"payload");
+            let found = process_at(&mut router, &octets, LINK, at(TIME + age)).0;
+            assert_eq!(found == Action::Drop(Reason::Stale), age > window, "{age} of {window}");
+        }
     }
 }
 

@@ -7,4 +7,5 @@ mod network;
 mod provenance;
 mod random;
 mod reports;
+mod starve;
 mod walk;

@@ -122,21 +122,107 @@ pub fn tag(key: &Block, from: usize, to: usize, hash: &[u8; 32]) -> Block {
     aes(key, &xor(&first, &hash[15..31]))
 }
 
+/// Octets a second and octets at once of an account at each link; an account without a rate is of all payers without one.
+pub type Limit = Option<(u64, u64)>;
+
 /// One node of the mesh of `network`.
 pub struct Model {
     node: usize,
     nodes: usize,
     version: u8,
+    /// The first second whose stamps pass.
+    from: u32,
+    /// The accounts of `network::with_accounts`, and the packets that the filter is made for in a turn.
+    accounts: Vec<Limit>,
+    filter: u64,
     kept: HashMap<Vec<u8>, Vec<u8>>,
     seen: HashSet<[u8; 32]>,
+    /// Octets times 10^6 that a link may still charge to an account, and when that was so in microseconds.
+    credits: HashMap<(u16, usize), (u128, u64)>,
+    /// Packets that are in a payer's room, or in the pool (`None`), in a turn of four seconds.
+    rooms: HashMap<(Option<(u16, usize)>, u64), u64>,
+    /// Packets and octets of each account.
+    pub totals: Vec<(u64, u64)>,
     pairs: HashMap<[u8; 32], Option<Block>>,
     consents: HashMap<Vec<u8>, Block>,
 }
 
 impl Model {
-    pub fn new(node: usize, nodes: usize, version: u8) -> Self {
-        let (kept, seen, pairs, consents) = Default::default();
-        Self { node, nodes, version, kept, seen, pairs, consents }
+    /// A node that starts in second `started`.
+    pub fn new(node: usize, nodes: usize, version: u8, (accounts, filter): (Vec<Limit>, u64), started: u32) -> Self {
+        let (kept, seen, credits, rooms, pairs, consents) = Default::default();
+        let (from, totals) = (started + 2, vec![(0, 0); accounts.len()]);
+        Self { node, nodes, version, from, accounts, filter, kept, seen, credits, rooms, totals, pairs, consents }
+    }
+
+    /// The order of resources, as the design states it: look-up, rate, insertion, account. `now` in microseconds.
+    fn admit(
+        &mut self,
+        hash: [u8; 32],
+        seconds: u32,
+        payer: (u16, Option<usize>),
+        octets: u64,
+        now: u64,
+    ) -> Result<(), Reason> {
+        let has_filter = self.version == 1;
+        if has_filter && seconds < self.from {
+            return Err(Reason::BeforeStart);
+        }
+        if has_filter && self.seen.contains(&hash) {
+            return Err(Reason::Replayed);
+        }
+        let limit = payer.1.and_then(|account| self.accounts[account]);
+        if let (Some((rate, depth)), Some(account)) = (limit, payer.1) {
+            let full = u128::from(depth) * 1_000_000;
+            let (credit, then) = self.credits.get(&(payer.0, account)).copied().unwrap_or((full, 0));
+            let credit = (credit + u128::from(now - then) * u128::from(rate)).min(full);
+            let needed = u128::from(octets) * 1_000_000;
+            let is_over = credit < needed;
+            self.credits.insert((payer.0, account), (if is_over { credit } else { credit - needed }, now));
+            if is_over {
+                return Err(Reason::Rate);
+            }
+        }
+        if has_filter {
+            let room = limit.and(payer.1).map(|account| (payer.0, account));
+            let most = self.room(limit);
+            let taken = self.rooms.entry((room, now / 4_000_000)).or_default();
+            if *taken >= most {
+                return Err(Reason::ReplayFull);
+            }
+            *taken += 1;
+            self.seen.insert(hash);
+        }
+        if let Some(account) = payer.1 {
+            self.totals[account].0 += 1;
+            self.totals[account].1 += octets;
+        }
+        Ok(())
+    }
+
+    /// The packets that a payer's room has place for in a turn: five seconds at its rate and what it may send at once, in
+    /// packets of 56 octets; cut in proportion if the rooms of all payers together need more than three quarters of the filter.
+    /// The rest is the pool.
+    fn room(&self, limit: Limit) -> u64 {
+        let need = |(rate, depth): (u64, u64)| (5 * rate + depth).div_ceil(56);
+        // Each of the other nodes has a link, and the open one is another.
+        let all: u64 = self.accounts.iter().flatten().map(|limit| need(*limit)).sum::<u64>() * self.nodes as u64;
+        let most = self.filter - self.filter.div_ceil(4);
+        let room = |limit| {
+            if all > most { (u128::from(need(limit)) * u128::from(most) / u128::from(all)) as u64 } else { need(limit) }
+        };
+        match limit {
+            Some(limit) => room(limit),
+            None => {
+                self.filter - self.nodes as u64 * self.accounts.iter().flatten().map(|limit| room(*limit)).sum::<u64>()
+            }
+        }
+    }
+
+    /// The account that a tag names: by its third octet, under the rules of `network::with_accounts`.
+    fn account(&self, tag: u32) -> Option<usize> {
+        let number = (tag >> 8 & 0xff) as usize;
+        (tag >> 16 & 0xff == 0 && (1..=self.accounts.len()).contains(&number)).then(|| number - 1)
     }
 
     fn link_to(&self, id: &[u8]) -> Option<u16> {
@@ -144,15 +230,16 @@ impl Model {
         (other != self.node).then_some(LINK + other as u16)
     }
 
-    /// What happens to `packet`, which came in by link `from`, and its octets afterwards.
-    pub fn process(&mut self, packet: &[u8], from: u16, now: u32) -> (Action, Vec<u8>) {
+    /// What happens to `packet`, which came in by link `from` at `now` in microseconds, and its octets afterwards.
+    pub fn process(&mut self, packet: &[u8], from: u16, now: u64) -> (Action, Vec<u8>) {
         match self.decide(packet, from, now) {
             Ok((action, after)) => (action, after),
             Err(reason) => (Action::Drop(reason), packet.to_vec()),
         }
     }
 
-    fn decide(&mut self, packet: &[u8], from: u16, now: u32) -> Result<(Action, Vec<u8>), Reason> {
+    fn decide(&mut self, packet: &[u8], from: u16, micros: u64) -> Result<(Action, Vec<u8>), Reason> {
+        let now = (micros / 1_000_000) as u32;
         let malformed = Err(Reason::Malformed);
         if packet.len() < 32 || packet[0] >> 4 != self.version {
             return malformed;
@@ -228,9 +315,8 @@ impl Model {
             return Err(Reason::Verifier);
         }
         self.kept.insert(handle, path.clone());
-        if self.version == 1 && !self.seen.insert(hash) {
-            return Err(Reason::Replayed);
-        }
+        let payer = (from, self.account(label));
+        self.admit(hash, word(&packet[8..]), payer, packet.len() as u64, micros)?;
         let mut after = packet.to_vec();
         for (other, tag) in tags.iter().enumerate().skip(index + 1) {
             let place = proofs + 24 * (other - 1) + 8;
@@ -273,7 +359,7 @@ fn check_time(expiry: u32, seconds: u32, now: u32) -> Result<(), Reason> {
         8_193.. => return Err(Reason::Future),
         _ => {}
     }
-    if seconds.wrapping_sub(now).cast_signed().unsigned_abs() > 30 { Err(Reason::Stale) } else { Ok(()) }
+    if (-5..=1).contains(&seconds.wrapping_sub(now).cast_signed()) { Ok(()) } else { Err(Reason::Stale) }
 }
 
 /// A node of a made-up path: one of `network`'s, or an ID alone.

@@ -6,7 +6,7 @@ use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_dataplane::frame::{Frame, Ingress};
-use wayleave_dataplane::icing::{Action, Config, Link, Meaning, Output, Policy, Reason, Router, TagRule};
+use wayleave_dataplane::icing::{Account, Action, Config, Link, Meaning, Output, Policy, Reason, Router, TagRule};
 use wayleave_packet::icing::header::{Hop, NodeId, Part, Path, Tag, Version};
 use wayleave_packet::icing::mint::{Consent, Form, NodeSecret, Nonce, Sender, TagMaster, encapsulate};
 
@@ -73,6 +73,24 @@ pub fn policy(node: usize, count: usize) -> Policy {
     Policy { secrets: vec![secret(node)], masters: vec![(0, master(node))], links, rules, accounts: Vec::new() }
 }
 
+/// The same with accounts, each at tags of its own: those with its number, counted from 1, in their third octet.
+pub fn with_accounts(policy: Policy, accounts: &[Option<(u64, u64)>]) -> Policy {
+    let rule = |number: usize| TagRule {
+        bits: TAGS | (number as u32 + 1) << 8,
+        depth: 24,
+        meaning: Meaning { queue: 1, output: Output::Next, account: Some(number as u16) },
+    };
+    let account = |(number, limit): (usize, &Option<(u64, u64)>)| {
+        let (rate, depth) = limit.unwrap_or_default();
+        Account { id: 10 + number as u16, rate, depth }
+    };
+    Policy {
+        rules: policy.rules.iter().copied().chain((0..accounts.len()).map(rule)).collect(),
+        accounts: accounts.iter().enumerate().map(account).collect(),
+        ..policy
+    }
+}
+
 pub fn config(node: usize, count: usize) -> Config {
     Config {
         version: Version::Standard,
@@ -80,7 +98,9 @@ pub fn config(node: usize, count: usize) -> Config {
         agreements_per_second: 1_000_000_000,
         paths: 1 << 12,
         peers: 1 << 10,
+        freshness: 5,
         replay_capacity: 1 << 20,
+        started: UnixTime(0),
         replay_key: Key128::new([node as u8; 16]),
         seed: 77,
     }
@@ -88,6 +108,12 @@ pub fn config(node: usize, count: usize) -> Config {
 
 pub fn router(node: usize, count: usize) -> Router {
     Router::new(config(node, count), CpuKernel::best()).unwrap()
+}
+
+/// A router that started so long before `secs` that everything fresh is accepted.
+pub fn router_at(node: usize, count: usize, secs: u32) -> Router {
+    let started = at(secs.saturating_sub(100)).unix;
+    Router::new(Config { started, ..config(node, count) }, CpuKernel::best()).unwrap()
 }
 
 pub fn mesh(count: usize) -> Vec<Router> {

@@ -1,14 +1,23 @@
 //! The router equals the model, and itself without lanes, on random, mutated and malformed packets.
 
+use std::collections::HashSet;
+
+use wayleave_core::Now;
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
-use wayleave_dataplane::icing::{Action, Reason, Router};
+use wayleave_dataplane::icing::{Action, Config, Reason, Router};
 use wayleave_packet::icing::header::Version;
 
-use super::model::{Crafted, Model, Who};
-use super::network::{self, EXPIRY, LINK, OPEN, Random, TAGS, TIME, at, times};
+use super::model::{Crafted, Limit, Model, Who};
+use super::network::{self, EXPIRY, LINK, OPEN, Random, TAGS, TIME, at, at_micros, times};
 
 const NODES: usize = 6;
+
+/// The accounts of every node: one with endless room beside which the next has place for some packets, one with a rate that is
+/// soon used up, one without.
+const LIMITS: [Limit; 4] = [Some((210_000_000, 1 << 30)), Some((40_000, 40_000)), Some((3_000, 3_000)), None];
+/// Packets that a node's filter is made for in a turn.
+const FILTER: u64 = 1 << 20;
 
 /// Paths of every kind: honest ones, expiries around the limits, unknown tags, IDs that are not keys or occur twice.
 fn crafted(random: &mut Random, version: u8) -> Crafted {
@@ -18,7 +27,9 @@ fn crafted(random: &mut Random, version: u8) -> Crafted {
         let other = place + random.below(order.len() - place);
         order.swap(place, other);
     }
-    let mut hops: Vec<(Who, u32, u32)> = order[..count].iter().map(|node| (Who::Node(*node), TAGS, EXPIRY)).collect();
+    // Some tags name accounts, one more than there are.
+    let mut tag = || TAGS | (random.below(LIMITS.len() + 2) as u32) << 8;
+    let mut hops: Vec<(Who, u32, u32)> = order[..count].iter().map(|node| (Who::Node(*node), tag(), EXPIRY)).collect();
     // The last two nodes of the order have no neighbours.
     let place = 1 + random.below(count - 1);
     match random.below(24) {
@@ -61,7 +72,7 @@ fn mutate(random: &mut Random, octets: &mut Vec<u8>) {
 }
 
 /// A packet for `node` on one of `paths`, and the link that it comes by.
-fn arrival(random: &mut Random, paths: &[Crafted], node: usize) -> (Vec<u8>, u16) {
+fn arrival(random: &mut Random, paths: &[Crafted], node: usize, now: u32) -> (Vec<u8>, u16) {
     let is_here = |who: &Who| matches!(who, Who::Node(other) if *other == node);
     let place = |path: &Crafted| path.who.iter().position(is_here).filter(|index| *index > 0);
     let mut path = &paths[random.below(paths.len())];
@@ -73,8 +84,8 @@ fn arrival(random: &mut Random, paths: &[Crafted], node: usize) -> (Vec<u8>, u16
         _ => 1 + random.below(path.who.len() - 1),
     };
     let flags = if random.one_in(15) { random.below(16) as u8 } else { [0, 0, 8, 8, 2, 4, 12][random.below(7)] };
-    let seconds = if random.one_in(15) { TIME - 32 + random.below(64) as u32 } else { TIME };
-    let nonce = u64::from(seconds) << 32 | random.below(1_000) as u64;
+    let seconds = now - if random.one_in(8) { random.below(9) as u32 } else { 0 } + u32::from(random.one_in(15)) * 2;
+    let nonce = u64::from(seconds) << 32 | random.below(80) as u64;
     let length = if random.one_in(50) { random.below(1_500) } else { nonce as usize % 80 };
     let mut octets = path.packet(index, flags, nonce, &vec![nonce as u8; length]);
     let link = match path.who[index - 1] {
@@ -97,22 +108,38 @@ fn compare(version: Version, rounds: usize, seed: u64) {
         let paths: Vec<Crafted> = (0..60).map(|_| crafted(&mut random, version as u8)).collect();
         let kernels: Vec<CpuKernel> = CpuKernel::available().collect();
         for node in 0..NODES {
-            let config = wayleave_dataplane::icing::Config { version, ..network::config(node, NODES) };
+            let policy = network::with_accounts(network::policy(node, NODES), &LIMITS);
+            let config = Config { version, policy, ..network::config(node, NODES) };
             let kernel = kernels[random.below(kernels.len())];
-            let mut router = Router::new(config.clone(), kernel).unwrap();
-            // For some of the nodes, since it takes as long again.
-            let mut general = (node % 3 == 0).then(|| Router::new(config, kernel).unwrap().without_lanes());
-            let mut model = Model::new(node, NODES, version as u8);
-            for _ in 0..100 {
-                let arrivals: Vec<(Vec<u8>, u16)> =
-                    (0..=random.below(BURST)).map(|_| arrival(&mut random, &paths, node)).collect();
+            let start = |started: Now| {
+                let config = Config { started: started.unix, ..config.clone() };
+                let secs = started.unix.secs() as u32;
+                let model = Model::new(node, NODES, version as u8, (LIMITS.to_vec(), FILTER), secs);
+                // For some of the nodes, since it takes as long again.
+                let general = (node % 3 == 0).then(|| Router::new(config.clone(), kernel).unwrap().without_lanes());
+                (Router::new(config, kernel).unwrap(), general, model)
+            };
+            let (mut router, mut general, mut model) = start(at(TIME - 5));
+            let mut accepted = HashSet::new();
+            // Twenty seconds, in which some nodes start again.
+            let restart = 20 + random.below(130);
+            for burst in 0..100 {
+                let micros = u64::from(TIME) * 1_000_000 + burst as u64 * 200_000 + random.below(1_000) as u64;
+                let now = at_micros(micros);
+                if burst == restart {
+                    check_totals(&router, &model);
+                    (router, general, model) = start(now);
+                }
+                let arrivals: Vec<(Vec<u8>, u16)> = (0..=random.below(BURST))
+                    .map(|_| arrival(&mut random, &paths, node, now.unix.secs() as u32))
+                    .collect();
                 let mut octets: Vec<Vec<u8>> = arrivals.iter().map(|(octets, _)| octets.clone()).collect();
                 let mut frames: Vec<Frame<'_>> = octets
                     .iter_mut()
                     .zip(&arrivals)
                     .map(|(octets, (_, link))| Frame { octets, ingress: Ingress::External(*link) })
                     .collect();
-                let actions = router.process(&mut frames, at(TIME));
+                let actions = router.process(&mut frames, now);
                 if let Some(general) = &mut general {
                     let mut again: Vec<Vec<u8>> = arrivals.iter().map(|(octets, _)| octets.clone()).collect();
                     let mut frames: Vec<Frame<'_>> = again
@@ -120,13 +147,18 @@ fn compare(version: Version, rounds: usize, seed: u64) {
                         .zip(&arrivals)
                         .map(|(octets, (_, link))| Frame { octets, ingress: Ingress::External(*link) })
                         .collect();
-                    assert_eq!(general.process(&mut frames, at(TIME)), actions);
+                    assert_eq!(general.process(&mut frames, now), actions);
                     assert!(again == octets);
                 }
                 for (place, (before, link)) in arrivals.iter().enumerate() {
-                    let expected = model.process(before, *link, TIME);
+                    let expected = model.process(before, *link, micros);
                     assert_eq!(actions[place], expected.0, "{before:02x?} from {link} at node {node}");
                     assert!(octets[place] == expected.1, "{before:02x?}");
+                    if version == Version::Standard && !matches!(actions[place], Action::Drop(_)) {
+                        // Nonce and payload, and where the packet is on its way.
+                        let name = (before[3], before[8..16].to_vec(), before[16..32].to_vec());
+                        assert!(accepted.insert((name, before.len(), before[0])), "twice, over all restarts");
+                    }
                     met[match actions[place] {
                         Action::Drop(reason) => reason as usize,
                         _ => Reason::ALL.len(),
@@ -134,16 +166,26 @@ fn compare(version: Version, rounds: usize, seed: u64) {
                 }
                 done += arrivals.len();
             }
+            check_totals(&router, &model);
         }
     }
     for reason in Reason::ALL {
-        let is_meant = !matches!(reason, Reason::Unprocessed | Reason::Busy | Reason::ReplayFull | Reason::Rate);
-        let is_timed =
-            matches!(reason, Reason::Expired | Reason::Future | Reason::Stale | Reason::Replayed | Reason::Consent);
+        let is_meant = !matches!(reason, Reason::Unprocessed | Reason::Busy);
+        let is_filtered = matches!(reason, Reason::Replayed | Reason::ReplayFull | Reason::BeforeStart);
+        let is_timed = matches!(reason, Reason::Expired | Reason::Future | Reason::Stale | Reason::Consent);
+        let is_timed = is_timed || is_filtered;
         let is_met = is_meant && (version == Version::Standard || !is_timed);
         assert!(!is_met || met[reason as usize] > 0, "{} never", reason.name());
     }
     assert!(met[Reason::ALL.len()] as usize > done / 6, "{met:?}");
+}
+
+/// Accounts count what passes and nothing else.
+fn check_totals(router: &Router, model: &Model) {
+    for (number, (packets, octets)) in model.totals.iter().enumerate() {
+        let total = router.account(10 + number as u16).unwrap();
+        assert_eq!((total.packets, total.octets), (*packets, *octets), "account {number}");
+    }
 }
 
 /// More with `WAYLEAVE_ICING_PACKETS`.

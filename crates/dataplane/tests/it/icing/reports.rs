@@ -33,7 +33,7 @@ fn reports_of_a_window_say_between_which_nodes_packets_vanished() {
                 }
                 let from = LINK + order[place - 1] as u16;
                 // Packets arrive late, and later at some nodes.
-                octets = process_at(&mut routers[place], &octets, from, at(second + 2 * place as u32)).1;
+                octets = process_at(&mut routers[place], &octets, from, at(second + place as u32)).1;
             }
         }
     }

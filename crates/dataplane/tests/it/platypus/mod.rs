@@ -4,3 +4,4 @@ mod lanes;
 mod model;
 mod relay;
 mod router;
+mod starve;

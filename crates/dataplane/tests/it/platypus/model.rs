@@ -1,7 +1,7 @@
 //! The Platypus router compared with its state in plain code: revocations in a list, packets seen in a map, accounts in
 //! another. What a packet alone decides is [`Waypoint::verify`], whose own model is among the tests of `packet`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wayleave_core::{Instant, Now, Prefix, UnixTime};
@@ -12,7 +12,7 @@ use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::platypus::account::{Payer, Total};
 use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
 use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router};
-use wayleave_dataplane::replay::ReplayFilter;
+use wayleave_dataplane::replay::{ReplayFilter, Rooms};
 use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::platypus::verify::{Charge, Policy, Verdict, Waypoint, icmp};
@@ -152,16 +152,34 @@ fn run(random: &mut Random, now: Now) -> Vec<Vec<u8>> {
     packets
 }
 
+/// Packets in a turn for which the pool has place, and the filter.
+const POOL: u64 = (1 << 21) - 12 - 3;
+
+/// A payer's rate and room.
+struct Rate {
+    payer: Payer,
+    /// Octets a second, and at once.
+    octets: u64,
+    /// Octets times 10^9 that it may still send, and when that was so.
+    credit: u128,
+    then: u64,
+    /// Packets in a turn for which its room has place.
+    room: u64,
+}
+
 /// The state of a router, in plain code.
 struct Model {
     waypoints: Vec<Waypoint>,
     repeated: ReplayPolicy,
+    /// The first second whose stamps pass.
+    from: u64,
     revoked: Vec<Revocation>,
-    /// What was seen, and in which half minute.
+    /// What was seen, and in which turn of four seconds.
     seen: HashMap<[u8; 16], u64>,
+    /// Packets that are in a room in a turn. The pool is the last one.
+    rooms: HashMap<(usize, u64), u64>,
     totals: BTreeMap<String, (Charge, Total)>,
-    /// Octets times 10^9 a payer may still send, and when that was so.
-    rates: Vec<(Payer, u64, u64, u128, u64)>,
+    rates: Vec<Rate>,
     /// Nanoseconds of credit for answers, and when that was so.
     answers: (u64, u64),
 }
@@ -172,7 +190,7 @@ impl Model {
             Verdict::Forward(forward) => {
                 let (charge, fingerprint) = identify(datagram);
                 let mut out = datagram.to_vec();
-                match self.check(&charge, fingerprint, datagram.len() as u64, now) {
+                match self.check(&charge, fingerprint, datagram, now) {
                     Ok(()) => {
                         forward.apply(&mut out);
                         (Action::Route, out)
@@ -203,36 +221,63 @@ impl Model {
         here.map_or(wayleave_packet::platypus::verify::Reason::NotForUs.into(), |here| here.verify(&packet, now.unix))
     }
 
-    fn check(&mut self, charge: &Charge, fingerprint: [u8; 16], octets: u64, now: Now) -> Result<(), Reason> {
+    /// The order of resources, as the design states it: revocation, look-up, rate, insertion, account.
+    fn check(&mut self, charge: &Charge, fingerprint: [u8; 16], datagram: &[u8], now: Now) -> Result<(), Reason> {
+        let octets = datagram.len() as u64;
         if self.revoked.iter().any(|entry| is_named(entry, charge)) {
             return Err(Reason::Revoked);
         }
-        if self.repeated != ReplayPolicy::Pass {
-            let turn = now.unix.secs() / 30;
-            if self.seen.get(&fingerprint).is_some_and(|then| turn - then < 3) {
-                return if self.repeated == ReplayPolicy::CountOnce { Ok(()) } else { Err(Reason::Replayed) };
-            }
-            self.seen.insert(fingerprint, turn);
+        let turn = now.instant.0 / 4_000_000_000;
+        let has_filter = self.repeated != ReplayPolicy::Pass;
+        if has_filter
+            && u64::from(u32::from_be_bytes([fingerprint[0], fingerprint[1], fingerprint[2], fingerprint[3]]))
+                < self.from
+        {
+            return Err(Reason::BeforeStart);
+        }
+        let is_known = has_filter && self.seen.get(&fingerprint).is_some_and(|then| turn - then < 3);
+        if is_known && self.repeated == ReplayPolicy::Drop {
+            return Err(Reason::Replayed);
         }
         let is_paid_by = |payer: &Payer| {
             payer.principal == charge.principal
                 && (payer.delegation.is_none() || payer.delegation == charge.delegation.map(|(id, _)| id))
         };
         let mut is_over = false;
-        for (_, rate, depth, credit, then) in self.rates.iter_mut().filter(|rate| is_paid_by(&rate.0)) {
-            *credit = (*credit + u128::from(now.instant.0 - *then) * u128::from(*rate)).min(u128::from(*depth) * NANOS);
-            *then = now.instant.0;
-            is_over |= *credit < u128::from(octets) * NANOS;
+        for rate in self.rates.iter_mut().filter(|rate| is_paid_by(&rate.payer)) {
+            let elapsed = u128::from(now.instant.0 - rate.then);
+            rate.credit = (rate.credit + elapsed * u128::from(rate.octets)).min(u128::from(rate.octets) * NANOS);
+            rate.then = now.instant.0;
+            // A repeated packet leaves half of what may be sent at once to new ones.
+            let kept = if is_known { rate.octets / 2 } else { 0 };
+            is_over |= rate.credit < u128::from(octets + kept) * NANOS;
         }
         if is_over {
             return Err(Reason::Rate);
         }
+        let paying = self.rates.iter_mut().filter(|rate| is_paid_by(&rate.payer));
+        paying.for_each(|rate| rate.credit -= u128::from(octets) * NANOS);
+        if is_known {
+            return Ok(());
+        }
+        if has_filter {
+            // The principal's room before the delegation's, which stands behind it.
+            let room = self.rates.iter().position(|rate| is_paid_by(&rate.payer)).unwrap_or(self.rates.len());
+            let most = self.rates.get(room).map_or(POOL, |rate| rate.room);
+            let taken = self.rooms.entry((room, turn)).or_default();
+            if *taken >= most {
+                return Err(Reason::ReplayFull);
+            }
+            *taken += 1;
+            self.seen.insert(fingerprint, turn);
+        }
         let name = format!("{charge:?}");
         let held = self.totals.values().filter(|(other, _)| other.principal == charge.principal).count();
-        if !self.totals.contains_key(&name) && (self.totals.len() == ACCOUNTS || held >= ACCOUNTS / 4) {
+        let free = ACCOUNTS - self.totals.len();
+        let may_open = free > 0 && (held < 4 || held < free.saturating_sub(ACCOUNTS / 4));
+        if !self.totals.contains_key(&name) && !may_open {
             return Err(Reason::AccountsFull);
         }
-        self.rates.iter_mut().filter(|rate| is_paid_by(&rate.0)).for_each(|rate| rate.3 -= u128::from(octets) * NANOS);
         let (_, total) = self.totals.entry(name).or_insert((*charge, Total::default()));
         total.packets += 1;
         total.octets += u128::from(octets);
@@ -332,15 +377,17 @@ fn close(router: &mut Router, model: &mut Model, now: Now) {
         }
         !is_over
     });
-    model.seen.retain(|_, turn| now.unix.secs() / 30 - *turn < 4);
+    let this = now.instant.0 / 4_000_000_000;
+    model.seen.retain(|_, turn| this - *turn < 4);
+    model.rooms.retain(|(_, turn), _| this - *turn < 2);
 }
 
-fn config(repeated: ReplayPolicy, accounts: usize) -> Config {
+fn config(repeated: ReplayPolicy, accounts: usize, started: UnixTime) -> Config {
     Config {
         waypoints: waypoints(),
         repeated,
         // Far more than there are packets, so that no packet looks like another.
-        replay: ReplayFilter::new(&Key128::new([3; 16]), 1 << 21),
+        replay: ReplayFilter::new(&Key128::new([3; 16]), 1 << 21, started),
         need_revocations: false,
         answers_per_second: ANSWERS,
         accounts,
@@ -349,20 +396,39 @@ fn config(repeated: ReplayPolicy, accounts: usize) -> Config {
     }
 }
 
-fn pair(repeated: ReplayPolicy, is_rated: bool) -> (Router, Model) {
-    let mut router = Router::new(config(repeated, ACCOUNTS), CpuKernel::best());
+/// A router that starts at `now`, and its model. Rates and rooms are those of a principal and of another one's delegation.
+fn pair(repeated: ReplayPolicy, is_rated: bool, now: Now) -> (Router, Model) {
+    let mut router = Router::new(config(repeated, ACCOUNTS, now.unix), CpuKernel::best());
     let mut rates = Vec::new();
     let limits = [
-        (Payer { principal: principal(1), delegation: None }, 4_000),
-        (Payer { principal: principal(2), delegation: Some(id(5)) }, 900),
+        (Payer { principal: principal(1), delegation: None }, 4_000, 12),
+        (Payer { principal: principal(2), delegation: Some(id(5)) }, 900, 3),
     ];
-    for (payer, rate) in limits.into_iter().filter(|_| is_rated) {
-        router.accounts().set_rate(payer, rate, rate, Instant(0));
-        rates.push((payer, rate, rate, u128::from(rate) * NANOS, 0));
+    if is_rated {
+        let divided = Rooms::divide(1 << 21, &limits.map(|(.., room)| room));
+        router.accounts().set_pool(divided.pool);
+        for ((payer, octets, room), own) in limits.into_iter().zip(divided.each) {
+            router.accounts().set_rate(payer, octets, octets, now.instant);
+            router.accounts().set_room(&payer, own);
+            rates.push(Rate { payer, octets, credit: u128::from(octets) * NANOS, then: now.instant.0, room });
+        }
     }
-    let answers = (NANOS as u64, 0);
-    let (revoked, seen, totals) = (Vec::new(), HashMap::new(), BTreeMap::new());
-    (router, Model { waypoints: waypoints(), repeated, revoked, seen, totals, rates, answers })
+    let answers = (NANOS as u64, now.instant.0);
+    let (revoked, seen, rooms, totals) = (Vec::new(), HashMap::new(), HashMap::new(), BTreeMap::new());
+    let from = now.unix.secs() + 2;
+    (router, Model { waypoints: waypoints(), repeated, from, revoked, seen, rooms, totals, rates, answers })
+}
+
+/// Both begin anew, with the totals that a journal has kept and the revocations of a list.
+fn restart((router, model): (&mut Router, &mut Model), list: u64, now: Now) {
+    let key = SigningKey::from_seed(&Secret::new([1; 32]));
+    let mut after = pair(model.repeated, !model.rates.is_empty(), now);
+    after.0.accounts().restore(model.totals.values().copied());
+    let (octets, signature) = sign_list(&key, list, now.unix, ListKind::Whole, &model.revoked);
+    after.0.revocations().apply(&octets, &signature, &key.verifying_key()).expect("the first one");
+    after.1.totals = std::mem::take(&mut model.totals);
+    after.1.revoked = std::mem::take(&mut model.revoked);
+    (*router, *model) = after;
 }
 
 /// `WAYLEAVE_PLATYPUS_PACKETS` packets, 260,000 if not set, for each of three ways to treat what comes again, and for one
@@ -380,7 +446,9 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
     ];
     for (repeated, is_rated) in ways {
         let mut random = Random(11);
-        let (mut router, mut model) = pair(repeated, is_rated);
+        let start = Now { instant: Instant(0), unix: UnixTime((BEGIN - 60) * 1_000_000) };
+        let (mut router, mut model) = pair(repeated, is_rated, start);
+        let mut accepted = HashSet::new();
         let mut pool: Vec<Vec<u8>> = Vec::new();
         let mut met = HashMap::<String, u64>::new();
         let mut done = 0u64;
@@ -395,6 +463,10 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
                 router.revocations().apply(&list, &signature, &key.verifying_key()).expect("newer");
                 model.revoked = entries;
                 close(&mut router, &mut model, now);
+            }
+            // Twelve seconds and more, or some bursts after another start.
+            if burst % 400 == 300 || random.below(500) == 0 {
+                restart((&mut router, &mut model), burst, now);
             }
             pool.extend((0..6).map(|_| packet(&mut random, now)));
             pool.drain(..pool.len().saturating_sub(400));
@@ -419,6 +491,9 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
             for (place, (action, octets)) in expected.iter().enumerate() {
                 assert_eq!((actions[place], &*frames[place].octets), (*action, &octets[..]), "{:02x?}", sent[place]);
                 *met.entry(format!("{action:?}")).or_default() += 1;
+                if *action == Action::Route && repeated == ReplayPolicy::Drop {
+                    assert!(accepted.insert(identify(&sent[place]).1), "twice, over all restarts");
+                }
                 // What was sent on comes to the next waypoint, which may be one of ours.
                 if *action == Action::Route && random.below(3) == 0 {
                     pool.push(octets.clone());
@@ -432,6 +507,8 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
         let mut all = vec!["Route", "Drop(Revoked)", "Drop(AccountsFull)", "Answer(Packet(Binding))"];
         all.extend(is_rated.then_some("Drop(Rate)"));
         all.extend((repeated == ReplayPolicy::Drop).then_some("Drop(Replayed)"));
+        all.extend((repeated != ReplayPolicy::Pass).then_some("Drop(BeforeStart)"));
+        all.extend((repeated != ReplayPolicy::Pass && is_rated).then_some("Drop(ReplayFull)"));
         for what in all {
             assert!(met.get(what).is_some_and(|count| *count > cases / 10_000), "{what} of {met:?}");
         }
@@ -447,15 +524,33 @@ fn the_router_does_the_same_with_and_without_lanes() {
         [(ReplayPolicy::Drop, ACCOUNTS), (ReplayPolicy::CountOnce, ACCOUNTS), (ReplayPolicy::Pass, 0)]
     {
         let mut random = Random(23);
-        let mut fast = Router::new(config(repeated, accounts), CpuKernel::best());
-        let mut plain = Router::without_lanes(config(repeated, accounts));
-        for router in [&mut fast, &mut plain] {
-            let payer = Payer { principal: principal(1), delegation: None };
-            router.accounts().set_rate(payer, 40_000, 40_000, Instant(0));
-        }
+        let both = |now: Now| {
+            let config = || config(repeated, accounts, now.unix);
+            let mut both = [Router::new(config(), CpuKernel::best()), Router::without_lanes(config())];
+            let payers = [(1, None), (2, Some(id(5))), (3, None)];
+            let rooms = Rooms::divide(1 << 21, &[400, 5, 50]);
+            for router in &mut both {
+                router.accounts().set_pool(rooms.pool);
+                for ((number, delegation), room) in payers.into_iter().zip(&rooms.each) {
+                    let payer = Payer { principal: principal(number), delegation };
+                    router.accounts().set_rate(payer, 40_000, 40_000, now.instant);
+                    router.accounts().set_room(&payer, *room);
+                }
+            }
+            both
+        };
+        let [mut fast, mut plain] = both(Now { instant: Instant(0), unix: UnixTime((BEGIN - 9) * 1_000_000) });
+        let mut full = 0;
         let mut routed = 0;
         for burst in 0u64..600 {
             let now = Now { instant: Instant(burst * 40_000_000), unix: UnixTime(BEGIN * 1_000_000 + burst * 40_000) };
+            if burst % 250 == 200 {
+                assert_eq!(fast.counters(), plain.counters());
+                full += plain.counters().of(Reason::ReplayFull);
+                let journals = [fast.accounts().journal(), plain.accounts().journal()];
+                assert_eq!(journals[0], journals[1]);
+                [fast, plain] = both(now);
+            }
             if burst % 50 == 49 && accounts > 0 {
                 let entries = revocations(&mut random, now);
                 let (list, signature) = sign_list(&key, burst, now.unix, ListKind::Whole, &entries);
@@ -486,5 +581,6 @@ fn the_router_does_the_same_with_and_without_lanes() {
         assert_eq!(fast.counters(), plain.counters());
         assert_eq!(fast.accounts().journal(), plain.accounts().journal());
         assert!(routed > 3_000, "{routed} packets were forwarded");
+        assert_eq!(full > 0, repeated != ReplayPolicy::Pass, "{full}");
     }
 }

@@ -35,7 +35,7 @@ fn router(repeated: ReplayPolicy, answers_per_second: u32) -> Router {
     let config = Config {
         waypoints: vec![Waypoint::new(HERE.into(), keys(), Policy::default())],
         repeated,
-        replay: ReplayFilter::new(&Key128::new([3; 16]), 10_000),
+        replay: ReplayFilter::new(&Key128::new([3; 16]), 10_000, UnixTime(0)),
         need_revocations: false,
         answers_per_second,
         accounts: 100,

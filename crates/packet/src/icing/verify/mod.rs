@@ -19,8 +19,12 @@ use super::proof::{consent_tag, packet_hash, proof_tag, xor_into};
 
 pub use inner_packet::{InnerError, MAX_DEPTH, check_inner};
 
-/// A packet's time may differ from the node's by this many seconds: what a replay filter must remember.
-pub const MAX_FRESHNESS: u32 = 30;
+/// Seconds by which a packet's time may lie behind the node's clock, at least and at most as the node sets it: what a replay
+/// filter must remember.
+pub const MIN_FRESHNESS: u32 = 2;
+pub const MAX_FRESHNESS: u32 = 5;
+/// Seconds by which a packet's time may lie ahead of the node's clock.
+pub const MAX_AHEAD: u32 = 1;
 
 /// Consent may end this many seconds from now, and no later: two epochs of tag keys.
 pub const MAX_CONSENT: u32 = 2 << TAG_EPOCH;
@@ -78,11 +82,13 @@ pub fn check_expiry(version: Version, expiry: u32, now: UnixTime) -> Result<(), 
     }
 }
 
-/// The packet was made at most [`MAX_FRESHNESS`] seconds from now, in either direction. The paper's version knows no time.
+/// The packet was made at most `freshness` seconds ago, and not more than [`MAX_AHEAD`] ahead of now. The paper's version knows
+/// no time.
 #[inline(always)]
-pub fn check_freshness(version: Version, packet: &Packet<'_>, now: UnixTime) -> Result<(), Reason> {
-    let off = packet.seconds().wrapping_sub(now.secs() as u32).cast_signed().unsigned_abs();
-    if version == Version::Standard && off > MAX_FRESHNESS { Err(Reason::Stale) } else { Ok(()) }
+pub fn check_freshness(version: Version, packet: &Packet<'_>, freshness: u32, now: UnixTime) -> Result<(), Reason> {
+    // Counted from the latest time that passes.
+    let behind = (now.secs() as u32).wrapping_add(MAX_AHEAD).wrapping_sub(packet.seconds());
+    if version == Version::Standard && behind > freshness + MAX_AHEAD { Err(Reason::Stale) } else { Ok(()) }
 }
 
 /// The pre-check is right: the sender holds this node's consent. It costs one AES block, and no key of any other node. The

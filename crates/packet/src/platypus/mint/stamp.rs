@@ -211,7 +211,14 @@ pub fn append(datagram: &mut Vec<u8>, hop: &Hop, position: Position) -> Result<(
     let open = std::iter::repeat_n(0, hop.capability.width.octets());
     datagram.splice(at..at, octets.as_slice().iter().copied().chain(open));
     write_outer(datagram, carriage, destination)?;
-    bind(datagram, index, &hop.key)
+    bind(datagram, index, &hop.key)?;
+    // The same capability further back stands in the list a second time from now on, which its binding must say.
+    let packet = Packet::decode(datagram).map_err(MintError::Outcome)?;
+    let is_same = |other: &usize| packet.capability_octets(*other) == packet.capability_octets(index);
+    match (index + 1..packet.count()).find(is_same) {
+        Some(other) => bind(datagram, other, &hop.key),
+        None => Ok(()),
+    }
 }
 
 /// Computes and writes the binding of capability `index`.

@@ -111,7 +111,15 @@ impl Forward {
         Charge::read(&datagram[usize::from(self.capability)..], offsets::of(self.family))
     }
 
-    /// Octets that no two packets share: the nonce, and half of the binding that was verified.
+    /// When the packet was stamped, in Unix seconds modulo 2^32.
+    #[must_use]
+    #[inline(always)]
+    pub fn stamped(&self, datagram: &[u8]) -> u32 {
+        offsets::word(datagram, usize::from(self.header) + offsets::of(self.family).nonce)
+    }
+
+    /// Octets that no two packets share, nor two visits of one packet: the nonce, and half of the binding that was verified.
+    /// The pointer, which is under no MAC, is not among them: the binding itself depends on the place of its capability.
     #[must_use]
     #[inline(always)]
     pub fn fingerprint(&self, datagram: &[u8]) -> [u8; 16] {

@@ -25,8 +25,12 @@ pub use forward::{Charge, Forward};
 pub use martian::is_martian;
 pub use verdict::{IcmpError, Reason, Verdict};
 
-/// The longest that a nonce may be off, in seconds: what a replay filter must remember.
-pub const MAX_FRESHNESS: u32 = 30;
+/// Seconds by which a nonce's time may lie behind a waypoint's clock, at least and at most as a policy sets it: what a replay
+/// filter must remember.
+pub const MIN_FRESHNESS: u32 = 2;
+pub const MAX_FRESHNESS: u32 = 5;
+/// Seconds by which a nonce's time may lie ahead of a waypoint's clock.
+pub const MAX_AHEAD: u32 = 1;
 
 /// One waypoint address and what is decided there. Several routers may share one.
 #[derive(Clone, Debug)]
@@ -44,7 +48,7 @@ pub struct Waypoint {
 pub struct Policy {
     /// Bindings of 64 bits are accepted.
     pub narrow: bool,
-    /// Seconds that a nonce may be off, at most [`MAX_FRESHNESS`].
+    /// Seconds that a nonce may be old: [`MIN_FRESHNESS`] to [`MAX_FRESHNESS`].
     pub freshness: u32,
     /// The outer source must be the original one at the first waypoint, and the waypoint before at every other.
     pub check_source: bool,
@@ -81,10 +85,10 @@ pub fn find_waypoint<'w>(waypoints: &'w [Waypoint], packet: &Packet<'_>) -> Resu
 }
 
 impl Waypoint {
-    /// A waypoint at `address`. A freshness beyond [`MAX_FRESHNESS`] is cut to it.
+    /// A waypoint at `address`. A freshness below [`MIN_FRESHNESS`] or beyond [`MAX_FRESHNESS`] is taken as that bound.
     #[must_use]
     pub fn new(address: IpAddr, keys: WaypointKeys, mut policy: Policy) -> Self {
-        policy.freshness = policy.freshness.min(MAX_FRESHNESS);
+        policy.freshness = policy.freshness.clamp(MIN_FRESHNESS, MAX_FRESHNESS);
         Self {
             address,
             keys,
@@ -191,13 +195,13 @@ impl Waypoint {
         if self.is_own(last) || !is_next_allowed { Err(Reason::OwnNetwork) } else { Ok(()) }
     }
 
-    /// The nonce's time is near now, early or late.
+    /// The nonce's time is near now: at most [`MAX_AHEAD`] early, and at most the policy's freshness late.
     fn check_freshness(&self, packet: &Packet<'_>, now: UnixTime) -> Result<(), Reason> {
         let [a, b, c, d, ..] = packet.nonce();
         let stamped = u32::from_be_bytes([a, b, c, d]);
-        // Seconds modulo 2^32: the distance is right across 2106 as well.
-        let off = stamped.wrapping_sub(now.secs() as u32).cast_signed().unsigned_abs();
-        if off > self.policy.freshness { Err(Reason::Stale) } else { Ok(()) }
+        // Seconds modulo 2^32: the distance is right across 2106 as well. It counts from the latest time that passes.
+        let behind = (now.secs() as u32).wrapping_add(MAX_AHEAD).wrapping_sub(stamped);
+        if behind > self.policy.freshness + MAX_AHEAD { Err(Reason::Stale) } else { Ok(()) }
     }
 
     /// The binding is the MAC of this packet under the capability's key, compared in constant time.

@@ -89,6 +89,54 @@ fn a_waypoint_may_occur_twice_and_a_packet_has_at_most_eight() {
     assert_eq!(Packet::decode(&nine).err(), Some(Malformed::TooManyCapabilities));
 }
 
+/// A path over one waypoint, another, and the first again with the same capability: each binding serves its own place, for the
+/// list as stamped and for one that whoever is on the way has extended.
+#[test]
+fn a_binding_serves_the_first_or_the_second_place_of_its_capability_and_not_both() {
+    for sealed in [false, true] {
+        let hops: Vec<Hop> = [1, 2, 1].iter().map(|n| world::hop(world::capability(Afi::Ipv4, *n))).collect();
+        let route = mint::Route { sealed, ..world::route(&hops) };
+        let mut datagram = world::stamp(&world::inner(Afi::Ipv4, b"payload"), &route);
+        for hop in &hops {
+            datagram = world::process(&world::waypoint(hop.capability.waypoint), &datagram, NOW).expect("it passes");
+        }
+    }
+    // One visit was stamped. A copy of the capability and its binding, in front or behind, makes no second one.
+    let hop = world::hop(world::capability(Afi::Ipv4, 1));
+    let here = world::waypoint(hop.capability.waypoint);
+    let once = world::stamp(&world::inner(Afi::Ipv4, b"payload"), &world::route(&[hop]));
+    let copy = once[40..68].to_vec();
+    let mut twice = once.clone();
+    twice.splice(68..68, copy);
+    twice[21] += 7;
+    let length = (twice.len() as u16).to_be_bytes();
+    twice[2..4].copy_from_slice(&length);
+    world::write_checksum(&mut twice);
+    let second = world::process(&here, &twice, NOW).expect("the first place is as it was stamped");
+    assert_eq!(second[22], 7);
+    let mut second_by_itself = twice.clone();
+    second_by_itself[22] = 7;
+    // At the second place the outer source is the waypoint before: this one.
+    let source: [u8; 4] = twice[16..20].try_into().expect("four octets");
+    second_by_itself[12..16].copy_from_slice(&source);
+    world::write_checksum(&mut second_by_itself);
+    let verdict = here.verify(&world::decode(&second_by_itself), world::at(NOW));
+    assert!(matches!(verdict, Verdict::Answer(_, Reason::Binding)), "{verdict:?}");
+}
+
+/// A stamper in the network puts the capability in front that the host stamped with as well.
+#[test]
+fn a_capability_that_is_added_in_front_of_its_like_leaves_both_bindings_right() {
+    for position in [mint::Position::Next, mint::Position::Last] {
+        let hop = world::hop(world::capability(Afi::Ipv4, 1));
+        let mut datagram = world::stamp(&world::inner(Afi::Ipv4, b"payload"), &world::route(&[hop.clone()]));
+        mint::append(&mut datagram, &hop, position).expect("not sealed");
+        let here = world::waypoint(hop.capability.waypoint);
+        datagram = world::process(&here, &datagram, NOW).expect("the first visit");
+        world::process(&here, &datagram, NOW).expect("the second visit");
+    }
+}
+
 /// PLA-11: where a waypoint sends nothing to.
 #[test]
 fn martians_and_networks_of_our_own_are_not_reached_through_a_waypoint() {

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::Spanned;
+use wayleave_dataplane::icing::{MAX_FRESHNESS, MIN_FRESHNESS};
+use wayleave_dataplane::replay::MOST_ROOMS;
 use wayleave_packet::icing::header::NodeId;
 use wayleave_runtime::identity::Identity;
 
@@ -36,7 +38,10 @@ pub struct IcingSection {
     pub paths: Spanned<u64>,
     #[serde(default = "default_kept")]
     pub peers: Spanned<u64>,
-    /// Packets that the replay filter holds in a turn of 32 seconds; with zero, repeated packets pass.
+    /// How old a packet may be, in seconds.
+    #[serde(default = "default_freshness")]
+    pub freshness_secs: Spanned<u64>,
+    /// Packets that the replay filter holds in a turn of four seconds; with zero, repeated packets pass.
     #[serde(default = "default_replay")]
     pub replay_capacity: Spanned<u64>,
     /// The meaning of tags, by longest prefix.
@@ -72,7 +77,7 @@ pub struct TagSection {
 #[serde(deny_unknown_fields)]
 pub struct AccountSection {
     pub id: Spanned<u16>,
-    /// Rate in octets per second; unlimited if zero.
+    /// Rate in octets per second at each link; unlimited if zero.
     #[serde(default)]
     pub rate: u64,
     /// Burst in octets. Default: one second at the rate.
@@ -114,6 +119,10 @@ impl TextValue for NodeId {
     }
 }
 
+fn default_freshness() -> Spanned<u64> {
+    unplaced(MAX_FRESHNESS.into())
+}
+
 fn default_kept() -> Spanned<u64> {
     unplaced(65_536)
 }
@@ -128,6 +137,7 @@ impl FormatSection for IcingSection {
         faults.extend(range(&self.paths, 1, 1 << 24, "paths"));
         faults.extend(range(&self.peers, 1, 1 << 24, "keys"));
         faults.extend(range(&self.replay_capacity, 0, 1 << 30, "packets"));
+        faults.extend(range(&self.freshness_secs, MIN_FRESHNESS.into(), MAX_FRESHNESS.into(), "seconds"));
         if *file.forwarding.workers.get_ref() != 1 {
             let message = "several threads, expected workers = 1: one thread keeps a node's accounts and reports";
             faults.push(Fault::at(file.forwarding.workers.span(), message));
@@ -200,6 +210,13 @@ impl IcingSection {
                 faults.push(Fault::at(account.id.span(), message));
             }
         }
+        let payers = self.accounts.iter().filter(|account| account.rate > 0).count() * file.link.len();
+        if let Some(first) = self.accounts.iter().find(|account| account.rate > 0)
+            && payers > MOST_ROOMS
+        {
+            let message = format!("{payers} payers (accounts with a rate, times links), expected {MOST_ROOMS} at most");
+            faults.push(Fault::at(first.id.span(), message));
+        }
         for tag in &self.tags {
             if let Some(id) = tag.account
                 && self.accounts.iter().all(|account| *account.id.get_ref() != id)
@@ -249,7 +266,8 @@ pub(super) const TEMPLATE: &str = "# For format = \"icing\", instead of [scion] 
      # The address at which services reach this node, and the services' addresses.\n\
      #internal = \"192.0.2.1:49253\"\n\
      #services = [{ id = 1, address = \"192.0.2.9:7000\" }]\n\
-     # Accounts, charged by tags with `account = 1`: octets per second and burst; without `rate` packets are only counted.\n\
+     # Accounts, charged by tags with `account = 1`: octets per second and burst at each link; without `rate` packets are only\n\
+     # counted.\n\
      # Accounts need `state` in [forwarding].\n\
      #accounts = [{ id = 1, rate = 12500000, depth = 1250000 }]\n\
      # The node's long-term key, which signs reports. Made by: wayleave keys new node.identity\n\
@@ -258,6 +276,9 @@ pub(super) const TEMPLATE: &str = "# For format = \"icing\", instead of [scion] 
      #agreements_per_second = 100\n\
      #paths = 65536\n\
      #peers = 65536\n\
+     # Seconds that a packet may be old, 2 to 5; it may be one second ahead.\n\
+     #freshness_secs = 5\n\
+     # Packets of four seconds that the replay filter has room for, 12 octets each; 0: repeated packets pass.\n\
      #replay_capacity = 4194304\n\
      # One for each link to other nodes, by the IDs that `wayleave keys forwarding FILE` prints, or to senders (open).\n\
      #[[link]]\n\

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_core::Prefix;
+use wayleave_dataplane::replay::{MOST_ROOMS, Rooms, packets_of};
+use wayleave_packet::platypus::verify::{MAX_FRESHNESS, MIN_FRESHNESS};
 
 use super::{FormatSection, RouterFile, SocketAddresses, default_answers, default_replay, default_true, unplaced};
 use crate::config::Fault;
@@ -16,8 +18,10 @@ use crate::config::rs::range;
 /// Octets of the longest IPv4 packet, and of a common one: less at once would let nothing pass.
 const LONGEST: u64 = 65_535;
 const COMMON: u64 = 1_500;
-/// Rates, at most: they are compared one by one at a reload.
-const MOST_RATES: usize = 4_096;
+/// Rates, at most: they are compared one by one at a reload, and each has a room in the replay filter.
+const MOST_RATES: usize = MOST_ROOMS;
+/// Octets of the shortest packet: IPv4, header, one capability with a binding of 64 bits.
+const SHORTEST: usize = 60;
 /// Octets a second, or at once, at most.
 const MOST_OCTETS: u64 = 1 << 40;
 /// Principals and delegations have numbers of 24 bits.
@@ -32,7 +36,7 @@ pub struct PlatypusSection {
     /// Bindings of 64 bits are accepted.
     #[serde(default)]
     pub narrow: bool,
-    /// How far a packet's time may differ, in seconds.
+    /// How old a packet may be, in seconds.
     #[serde(default = "default_freshness")]
     pub freshness_secs: Spanned<u64>,
     /// Networks that may not be reached through this router.
@@ -43,7 +47,7 @@ pub struct PlatypusSection {
     pub allowed_waypoints: Vec<Text<IpAddr>>,
     #[serde(default)]
     pub repeated: RepeatedName,
-    /// Packets that the replay filter holds in a turn of 32 seconds.
+    /// Packets that the replay filter holds in a turn of four seconds.
     #[serde(default = "default_replay")]
     pub replay_capacity: Spanned<u64>,
     /// Accounts at most; with zero nothing is counted.
@@ -104,7 +108,7 @@ pub enum RepeatedName {
 }
 
 fn default_freshness() -> Spanned<u64> {
-    unplaced(30)
+    unplaced(MAX_FRESHNESS.into())
 }
 
 fn default_recent() -> Spanned<u64> {
@@ -122,7 +126,7 @@ impl FormatSection for PlatypusSection {
 
     fn faults(&self, file: &RouterFile, faults: &mut Vec<Fault>) {
         faults.extend(range(&self.answers_per_second, 0, 100_000, "a second"));
-        faults.extend(range(&self.freshness_secs, 1, 30, "seconds"));
+        faults.extend(range(&self.freshness_secs, MIN_FRESHNESS.into(), MAX_FRESHNESS.into(), "seconds"));
         faults.extend(range(&self.replay_capacity, 1, 1 << 30, "packets"));
         faults.extend(range(&self.accounts, 0, 1 << 22, "accounts"));
         file.stamper_faults(faults);
@@ -138,12 +142,48 @@ impl FormatSection for PlatypusSection {
         self.rate_faults(file, faults);
     }
 
+    fn warnings(&self, file: &RouterFile) -> Vec<Fault> {
+        let capacity = usize::try_from(*self.replay_capacity.get_ref()).unwrap_or(usize::MAX);
+        if self.repeated == RepeatedName::Pass || !self.rooms(capacity, *file.forwarding.workers.get_ref()).are_cut {
+            return Vec::new();
+        }
+        let message =
+            "the replay filter is too small for all rates with the shortest packets: every payer's room is cut";
+        let needs: u64 = self.needs(*file.forwarding.workers.get_ref()).iter().sum();
+        let help = format!(
+            "replay_capacity = {} has room for all, and takes 12 octets for each",
+            needs.saturating_mul(4) / 3 + 2
+        );
+        vec![Fault::at(self.replay_capacity.span(), message).help(help)]
+    }
+
     fn sockets<'a>(&'a self, file: &'a RouterFile) -> Vec<SocketAddresses<'a>> {
         file.link_sockets(false).collect()
     }
 }
 
 impl PlatypusSection {
+    /// For each rate, in their order, its room in a replay filter of `capacity` packets a turn. The delegation of a principal
+    /// that has a rate itself needs none, since its packets go to the principal's.
+    pub fn rooms(&self, capacity: usize, threads: u64) -> Rooms {
+        Rooms::divide(capacity, &self.needs(threads))
+    }
+
+    fn needs(&self, threads: u64) -> Vec<u64> {
+        let has_rate: HashSet<u64> = self
+            .rates
+            .iter()
+            .map(Spanned::get_ref)
+            .filter(|rate| rate.delegation.is_none())
+            .map(|rate| *rate.principal.get_ref())
+            .collect();
+        let need = |rate: &RateSection| {
+            let is_within = rate.delegation.is_some() && has_rate.contains(rate.principal.get_ref());
+            if is_within { 0 } else { packets_of(*rate.rate.get_ref(), rate.burst(threads), SHORTEST) }
+        };
+        self.rates.iter().map(|rate| need(rate.get_ref())).collect()
+    }
+
     fn rate_faults(&self, file: &RouterFile, faults: &mut Vec<Fault>) {
         let threads = *file.forwarding.workers.get_ref();
         let mut payers = HashSet::new();
@@ -177,14 +217,16 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      #waypoints = [\"198.51.100.1\"]\n\
      # Bindings of 64 bits are accepted.\n\
      #narrow = false\n\
-     #freshness_secs = 30\n\
+     # Seconds that a packet may be old, 2 to 5; it may be one second ahead.\n\
+     #freshness_secs = 5\n\
      # Networks that may not be reached through this router, and waypoints in them that may.\n\
      #refused = [\"10.0.0.0/8\"]\n\
      #allowed_waypoints = [\"10.0.0.1\"]\n\
      # Repeated packets: drop, count-once, pass.\n\
      #repeated = \"drop\"\n\
+     # Packets of four seconds that the replay filter has room for, 12 octets each; a rate has a room of its own in it.\n\
      #replay_capacity = 4194304\n\
-     # Largest number of accounts (principal, delegation, key epoch); 0 disables accounting.\n\
+     # Largest number of accounts (principal, delegation, key epoch), at least sixteen for each principal; 0 disables accounting.\n\
      #accounts = 4096\n\
      # ICMP errors per second.\n\
      #answers_per_second = 100\n\
@@ -209,3 +251,24 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      #routes = [{ name = \"transit\", capabilities = [\"desk.cap\"], sealed = false, udp = false, mtu = 1500 }]\n\
      #rules = [{ to = \"203.0.113.0/24\", route = \"transit\" }, { to = \"203.0.113.200/32\" }]\n\
      \n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn section(text: &str) -> PlatypusSection {
+        toml::from_str(&format!("waypoints = []\n{text}")).expect("a section")
+    }
+
+    #[test]
+    fn a_filter_that_is_too_small_for_all_rates_is_told_with_the_size_that_is_enough() {
+        // Five seconds and the burst, in packets of sixty octets: 1,000,000 and 300,000.
+        let rates = "rates = [{ principal = 7, rate = 12000000, burst = 3000 }, { principal = 7, delegation = 3, rate = 9 },\n\
+                     { principal = 8, delegation = 3, rate = 3600000, burst = 3000 }]\n";
+        let section = section(rates);
+        assert_eq!(section.needs(1), [1_000_050, 0, 300_050]);
+        let enough: u64 = section.needs(1).iter().sum::<u64>() * 4 / 3 + 2;
+        assert!(!section.rooms(enough as usize, 1).are_cut);
+        assert!(section.rooms(enough as usize - 4, 1).are_cut);
+    }
+}

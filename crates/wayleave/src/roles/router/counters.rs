@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::{Value, json};
+use wayleave_dataplane::replay::ClockJumps;
+
 /// What a thread counts whatever the format.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct ThreadCounters {
@@ -55,8 +58,73 @@ pub struct FormatCounters {
     pub stamped: Named,
     /// Packets that passed without a stamp, by reason.
     pub unstamped: Named,
-    /// The share of the replay filter's room that is taken in this turn; all threads have one filter.
-    pub replay_filter_used: Option<f64>,
+    /// The replay filter, where the format has one; all threads have one filter.
+    pub replay: Option<ReplayCounters>,
+    /// The table of accounts, where it has a bound.
+    pub accounts: Option<AccountTable>,
+}
+
+/// A replay filter and who has room in it.
+#[derive(Clone, Debug)]
+pub struct ReplayCounters {
+    /// The part that is taken in this turn.
+    pub taken: f64,
+    /// Octets of memory.
+    pub octets: usize,
+    /// The Unix second from which on stamps are accepted.
+    pub accepts_from: u64,
+    pub clock: ClockJumps,
+    pub rooms: Vec<RoomCounters>,
+}
+
+/// The room of a payer in the replay filter. The first one is the pool of all payers without one.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RoomCounters {
+    /// Who it is, as JSON; null for the pool.
+    pub payer: Value,
+    /// Packets that it has place for in a turn, and that are there.
+    pub packets: u64,
+    pub taken: u64,
+    /// Packets that were dropped because the payer sent more than its rate, or because the room was full.
+    pub over_rate: u64,
+    pub no_room: u64,
+}
+
+impl RoomCounters {
+    pub fn is_full(&self) -> bool {
+        self.taken >= self.packets
+    }
+
+    pub fn json(&self) -> Value {
+        json!({
+            "payer": self.payer, "packets": self.packets, "taken": self.taken, "is_full": self.is_full(),
+            "over_rate": self.over_rate, "no_room": self.no_room,
+        })
+    }
+}
+
+impl ReplayCounters {
+    /// Adds what another thread refused; all else is the same for all threads.
+    fn add(&mut self, other: &Self) {
+        for more in &other.rooms {
+            match self.rooms.iter_mut().find(|room| room.payer == more.payer) {
+                Some(room) => {
+                    room.over_rate += more.over_rate;
+                    room.no_room += more.no_room;
+                }
+                None => self.rooms.push(more.clone()),
+            }
+        }
+    }
+}
+
+/// How full the tables of accounts of all threads are.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct AccountTable {
+    pub open: usize,
+    pub most: usize,
+    /// Octets of memory.
+    pub octets: usize,
 }
 
 impl FormatCounters {
@@ -64,7 +132,16 @@ impl FormatCounters {
         if let Some(more) = other.agreements {
             *self.agreements.get_or_insert_default() += more;
         }
-        self.replay_filter_used = self.replay_filter_used.or(other.replay_filter_used);
+        match (&mut self.replay, &other.replay) {
+            (Some(replay), Some(more)) => replay.add(more),
+            (replay, more) => *replay = replay.take().or_else(|| more.clone()),
+        }
+        if let Some(more) = other.accounts {
+            let table = self.accounts.get_or_insert_default();
+            table.open += more.open;
+            table.most += more.most;
+            table.octets += more.octets;
+        }
         let sums = [&mut self.decided, &mut self.reasons, &mut self.stamped, &mut self.unstamped];
         for (sum, more) in sums.into_iter().zip([&other.decided, &other.reasons, &other.stamped, &other.unstamped]) {
             more.iter().for_each(|(name, count)| *sum.entry(name).or_default() += count);

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc::Receiver;
 use wayleave_core::{Now, UnixTime};
 use wayleave_dataplane::frame::Ingress;
+use wayleave_dataplane::replay::ClockJumps;
 use wayleave_runtime::Clock;
 use wayleave_runtime::store::FileStore;
 
@@ -68,7 +69,17 @@ pub trait Format: Sized + Send + 'static {
     }
 
     /// Returns what the thread counted since its start.
-    fn counters(&self, now: UnixTime) -> FormatCounters;
+    fn counters(&self, now: Now) -> FormatCounters;
+
+    /// Compares the clocks, whether packets come or not; returns how the wall clock jumped since the start.
+    fn observe(&self, _now: Now) -> ClockJumps {
+        ClockJumps::default()
+    }
+
+    /// Returns the Unix second from which on packets are accepted, by their stamps.
+    fn accepts_from(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// What the daemon does for a format in its own task: reads files, runs sessions, watches lists.

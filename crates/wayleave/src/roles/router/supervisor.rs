@@ -8,6 +8,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, interval};
 use tracing::{error, info, warn};
+use wayleave_dataplane::replay::ClockJumps;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::store::{FileStore, Store};
 
@@ -43,6 +44,8 @@ pub struct Supervisor<F: Format> {
     log: Events,
     /// The beginnings of the keys that the threads have.
     live: Vec<u64>,
+    /// How the wall clock had jumped when that was last told.
+    jumps: ClockJumps,
     journal_due: Interval,
     maintenance_due: Interval,
 }
@@ -99,9 +102,22 @@ impl<F: Format> Role for Supervisor<F> {
         let view = RouterView::new(&settings, &control, threads.clone(), journal.totals.clone(), store.clone());
         let live = settings.live_times(unix_now(), F::Control::KEYS_AHEAD);
         let (journal_due, maintenance_due) = (interval(JOURNAL_INTERVAL), interval(MAINTENANCE_INTERVAL));
-        let format = settings.file.forwarding.format.name();
+        let (format, jumps) = (settings.file.forwarding.format.name(), ClockJumps::default());
         info!(format, threads = threads.count(), "forwarding");
-        Ok(Self { settings, control, store, threads, joins, journal, view, log, live, journal_due, maintenance_due })
+        Ok(Self {
+            settings,
+            control,
+            store,
+            threads,
+            joins,
+            journal,
+            view,
+            log,
+            live,
+            jumps,
+            journal_due,
+            maintenance_due,
+        })
     }
 
     fn view(&self) -> RouterView<F> {
@@ -178,6 +194,7 @@ impl<F: Format> Supervisor<F> {
 
     /// Does what is due: takes keys that begin, reads lists that are new, reopens ports whose interface was replaced.
     async fn maintain(&mut self) {
+        self.watch_clock().await;
         let now = unix_now();
         if self.control.is_stale(now) || self.settings.live_times(now, F::Control::KEYS_AHEAD) != self.live {
             self.plan(Vec::new()).await;
@@ -187,6 +204,22 @@ impl<F: Format> Supervisor<F> {
         }
         self.control.maintain(&self.settings, &self.threads, &self.log).await;
         self.close_accounts().await;
+    }
+
+    /// Tells of jumps of the wall clock. All threads know the same of them.
+    async fn watch_clock(&mut self) {
+        let observe = |worker: &mut Worker<F>| worker.format.observe(worker.clock.now());
+        let Some(jumps) = self.threads.query(0, observe).await.filter(|jumps| *jumps != self.jumps) else { return };
+        let secs = jumps.last as f64 * 1e-6;
+        let consequence = if jumps.last < 0 {
+            "packets stamped up to what was accepted before are refused for up to seven seconds; if it went back further, \
+             packets of that time could be repeated once"
+        } else {
+            "packets stamped by clocks that did not jump are refused"
+        };
+        error!(secs, "the wall clock jumped: {consequence}; check the time service of this machine and of its senders");
+        self.log.note(&json!({ "event": "clock-jump", "secs": secs, "ahead": jumps.ahead, "back": jumps.back }));
+        self.jumps = jumps;
     }
 
     /// Makes room where an account is over and its last record is durable.

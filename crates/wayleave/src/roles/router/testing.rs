@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use wayleave_core::{Now, UnixTime};
+use wayleave_core::Now;
 use wayleave_dataplane::frame::Ingress;
 use wayleave_runtime::store::FileStore;
 
@@ -43,7 +43,7 @@ impl Format for Echo {
         }
     }
 
-    fn counters(&self, _: UnixTime) -> FormatCounters {
+    fn counters(&self, _: Now) -> FormatCounters {
         FormatCounters::default()
     }
 }

@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
+use wayleave_dataplane::replay::ClockJumps;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Metric, Unit, ViewError};
 use wayleave_runtime::store::FileStore;
 
-use super::counters::{Counters, Named, ThreadCounters};
+use super::counters::{AccountTable, Counters, Named, ReplayCounters, RoomCounters, ThreadCounters};
 use super::format::{Control, Format};
 use super::journal::{Account, Total, Totals};
 use super::settings::Settings;
@@ -101,7 +102,7 @@ impl<F: Format> RouterView<F> {
     }
 
     async fn counters(&self) -> Option<Counters> {
-        let of = |worker: &mut Worker<F>| (worker.out.counters, worker.format.counters(unix_now()));
+        let of = |worker: &mut Worker<F>| (worker.out.counters, worker.format.counters(worker.clock.now()));
         let mut sum = Counters::default();
         for (thread, format) in self.threads.query_all(of).await? {
             sum.add(&thread, &format);
@@ -160,7 +161,13 @@ impl<F: Format> View for RouterView<F> {
             "control_lost": control_lost,
             "system_failures": failures,
             "by_thread": received_by_thread.iter().map(|received| json!({ "received": received })).collect::<Value>(),
-            "replay_filter_taken": format.replay_filter_used,
+            "replay_filter_taken": format.replay.as_ref().map(|replay| replay.taken),
+            "replay_filter": format.replay.as_ref().map(replay_filter),
+            "refuses_until": refuses_until(format.replay.as_ref()),
+            "clock": format.replay.as_ref().map(|replay| clock(&replay.clock)),
+            "accounts": format.accounts.map(|AccountTable { open, most, octets }| {
+                json!({ "open": open, "most": most, "octets": octets })
+            }),
             "decided": decided,
             "reasons": not_zero(&format.reasons),
             "stamper": format.stamped,
@@ -177,9 +184,13 @@ impl<F: Format> View for RouterView<F> {
         Some(metrics(&self.counters().await?))
     }
 
-    /// A router is ready once its threads run, and its format has what it needs.
+    /// A router is ready once its threads run and accept what is stamped now, and its format has what it needs.
     async fn readiness(&self) -> Option<Result<(), String>> {
-        self.threads.query(0, |_| ()).await?;
+        let from = self.threads.query(0, |worker| worker.format.accepts_from()).await?;
+        if from.is_some_and(|from| unix_now().secs() < from) {
+            let why = "packets that may have been accepted before the start are refused for two seconds";
+            return Some(Err(why.to_owned()));
+        }
         Some(F::Control::readiness(&self.format))
     }
 
@@ -196,6 +207,24 @@ impl<F: Format> View for RouterView<F> {
     }
 }
 
+/// Who has room in the filter: everybody, and who is out of it.
+fn replay_filter(replay: &ReplayCounters) -> Value {
+    json!({
+        "taken": replay.taken,
+        "octets": replay.octets,
+        "rooms": replay.rooms.iter().map(RoomCounters::json).collect::<Value>(),
+    })
+}
+
+/// The last second whose stamps are refused because nobody remembers what came then, while these are fresh.
+fn refuses_until(replay: Option<&ReplayCounters>) -> Option<u64> {
+    replay.map(|replay| replay.accepts_from).filter(|from| unix_now().secs() < *from).map(|from| from.saturating_sub(1))
+}
+
+fn clock(jumps: &ClockJumps) -> Value {
+    json!({ "jumps_ahead": jumps.ahead, "jumps_back": jumps.back, "last_jump_micros": jumps.last })
+}
+
 fn metrics(counters: &Counters) -> Vec<Metric> {
     let Counters { thread, format, .. } = counters;
     let packets = |thing: &str, help, count| Metric::counter(thing, Unit::Packets, help, count);
@@ -210,7 +239,23 @@ fn metrics(counters: &Counters) -> Vec<Metric> {
         Metric::counter("failed_system", Unit::Calls, "System calls that failed", thread.failures),
     ];
     let help = "Share of the replay filter's room that is taken";
-    all.extend(format.replay_filter_used.map(|used| Metric::gauge("replay_filter_taken", Unit::Ratio, help, used)));
+    if let Some(replay) = &format.replay {
+        all.push(Metric::gauge("replay_filter_taken", Unit::Ratio, help, replay.taken));
+        let help = "Share of the replay filter's pool, for payers without a rate, that is taken";
+        let share = |pool: &RoomCounters| pool.taken as f64 / pool.packets.max(1) as f64;
+        let pool = replay.rooms.first().map_or(0.0, share);
+        all.push(Metric::gauge("replay_pool_taken", Unit::Ratio, help, pool));
+        let full = replay.rooms.iter().filter(|room| room.is_full()).count();
+        let help = "Payers whose room in the replay filter is full, and the pool";
+        all.push(Metric::gauge("replay_full", Unit::Rooms, help, full as f64));
+        let help = "Jumps of the wall clock, ahead or back";
+        all.push(Metric::counter("clock_jump", Unit::Alarms, help, replay.clock.ahead + replay.clock.back));
+    }
+    if let Some(AccountTable { open, most, octets }) = format.accounts {
+        let help = "Share of the table of accounts that is taken";
+        all.push(Metric::gauge("accounts_taken", Unit::Ratio, help, open as f64 / most.max(1) as f64));
+        all.push(Metric::gauge("accounts", Unit::Bytes, "Memory of the table of accounts", octets as f64));
+    }
     let help = "Keys agreed with other nodes (X25519)";
     all.extend(format.agreements.map(|count| Metric::counter("agreed", Unit::Keys, help, count)));
     for (group, help, counts) in [

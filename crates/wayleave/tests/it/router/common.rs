@@ -80,7 +80,8 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// Starts a router with this configuration, which has no `[status]` yet, and waits until it is ready.
+    /// Starts a router with this configuration, which has no `[status]` yet, and waits until it is ready: until it accepts what
+    /// is stamped now.
     pub(crate) fn start(folder: &Folder, name: &str, place: NetworkNamespace, config: &str) -> Self {
         let page = place.within(free_address);
         let page = page.expect("in its place").expect("a port").to_string();
@@ -97,7 +98,8 @@ impl Router {
         command.args(["run", "router", "--config", &format!("{}.toml", self.name)]).current_dir(&self.folder);
         self.child = Some(command.stderr(log.expect("a log")).stdin(Stdio::null()).spawn().expect("the program runs"));
         let begin = Instant::now();
-        while self.status().is_null() {
+        let is_ready = |status: &Value| !status.is_null() && status["refuses_until"].is_null();
+        while !is_ready(&self.status()) {
             let ended = self.child.as_mut().expect("started").try_wait().expect("a child");
             assert!(ended.is_none() && begin.elapsed() < PATIENCE, "{} did not start: {}", self.name, self.log());
             std::thread::sleep(Duration::from_millis(20));

@@ -235,6 +235,29 @@ fn an_error_about_what_was_sent_is_relayed_and_forged_ones_are_counted() {
     assert!(host.receive(Duration::from_millis(200)).is_empty());
 }
 
+/// The filter is lost with the process; what it knew does not pass again.
+#[test]
+fn a_packet_that_passed_before_a_crash_does_not_pass_after_it() {
+    if netns::enter_for_test("router::platypus::a_packet_that_passed_before_a_crash_does_not_pass_after_it").is_none() {
+        return;
+    }
+    let folder = lay_out();
+    let mut router = start(&folder, 0, "freshness_secs = 5\n");
+    let (mut host, mut last) = (Socket::new(HOST, ICMP), Socket::new(LAST, PLATYPUS));
+    let passed = packet(&[0], 1, 100);
+    host.send(&passed);
+    assert_eq!(last.all(1).len(), 1, "{}", router.status());
+    router.kill();
+    router.start_process();
+    host.send(&passed);
+    // On a machine that is very slow it is stale by now.
+    let refused = || router.count("reasons", "before-start") + router.count("reasons", "stale");
+    eventually("the copy is counted", || refused() == 1);
+    host.send(&packet(&[0], 2, 100));
+    assert_eq!(last.all(1).len(), 1, "{}", router.status());
+    assert_eq!(router.count("decided", "forwarded"), 1);
+}
+
 /// A message goes to the thread of its first packet; the copies behind the first packets are of one packet.
 #[test]
 fn one_of_several_copies_passes_whichever_threads_receive_them() {

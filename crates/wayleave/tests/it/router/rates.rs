@@ -35,6 +35,11 @@ fn a_principal_is_held_to_its_rate_and_a_reload_keeps_what_it_has_used() {
     };
     assert_eq!(send(25), 10);
     assert_eq!(last.all(10).len(), 10);
+    // The pool, and the room of the payer: who is out of it, and of what.
+    let rooms = router.status()["replay_filter"]["rooms"].clone();
+    assert!(rooms[0]["payer"].is_null() && rooms[0]["packets"].as_u64() > Some(90_000), "{rooms}");
+    assert_eq!(rooms[1]["payer"]["principal"], 7);
+    assert_eq!((rooms[1]["over_rate"].as_u64(), rooms[1]["is_full"].as_bool()), (Some(15), Some(false)), "{rooms}");
     // The page stays where it is.
     let page = std::fs::read_to_string(folder.0.join("waypoint0.toml")).expect("its configuration");
     let status = page.split_once("[status]").expect("its page").1;

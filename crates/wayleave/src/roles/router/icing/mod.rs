@@ -13,16 +13,18 @@ use wayleave_crypto::secret::Key128;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::frame::Ingress;
 use wayleave_dataplane::icing::{
-    self, Action, Config, ConfigError, Link, Meaning, Output, Policy, Reason, Router, TagRule, record,
+    self, Action, Config, ConfigError, Link, MAX_FRESHNESS, Meaning, Output, Policy, Reason, Router, TagRule, record,
 };
+use wayleave_dataplane::replay::{ClockJumps, ReplayFilter};
 use wayleave_packet::icing::header::{ETHERTYPE, Version};
 use wayleave_packet::icing::mint::TAG_EPOCH;
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::ViewError;
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::store::FileStore;
 
 use super::batch::Batch;
-use super::counters::FormatCounters;
+use super::counters::{FormatCounters, ReplayCounters, RoomCounters};
 use super::format::{Control, Format};
 use super::journal::{Account, Total};
 use super::output::OutputQueues;
@@ -126,7 +128,9 @@ fn config(section: &IcingSection, policy: Policy) -> Outcome<Config> {
         agreements_per_second: u32::try_from(*section.agreements_per_second.get_ref()).unwrap_or(u32::MAX),
         paths: size(&section.paths),
         peers: size(&section.peers),
+        freshness: u32::try_from(*section.freshness_secs.get_ref()).unwrap_or(u32::MAX),
         replay_capacity: size(&section.replay_capacity),
+        started: unix_now(),
         replay_key: Key128::new(random()?),
         seed: u64::from_be_bytes(random()?),
     })
@@ -140,7 +144,9 @@ fn try_policy(policy: &Policy) -> Result<(), Failure> {
         agreements_per_second: 1,
         paths: 1,
         peers: 1,
+        freshness: MAX_FRESHNESS,
         replay_capacity: 0,
+        started: UnixTime(0),
         replay_key: Key128::new([0; 16]),
         seed: 0,
     };
@@ -157,6 +163,23 @@ impl Icing {
         self.ports = (0..addresses.links.len()).map(|number| at(PortKind::Link(number))).collect();
         self.internal = at(PortKind::Internal);
         self.addresses = addresses;
+    }
+
+    fn replay_counters(&self, filter: &ReplayFilter, now: Now) -> ReplayCounters {
+        let room = |(state, taken): (icing::PayerState, u64)| RoomCounters {
+            payer: state.payer.map_or(Value::Null, |(link, account)| json!({ "link": link, "account": account })),
+            packets: state.room.limit().into(),
+            taken,
+            over_rate: state.refused.rate,
+            no_room: state.refused.room,
+        };
+        ReplayCounters {
+            taken: filter.load(now.instant),
+            octets: filter.memory(),
+            accepts_from: filter.accepts_from(),
+            clock: filter.clock_jumps(),
+            rooms: self.router.rooms(now).map(room).collect(),
+        }
     }
 
     /// The port and address of the neighbour behind a link.
@@ -232,13 +255,21 @@ impl Format for Icing {
         self.router.journal().into_iter().map(|(id, total)| (AccountId(id), wide(total))).collect()
     }
 
-    fn counters(&self, now: UnixTime) -> FormatCounters {
+    fn observe(&self, now: Now) -> ClockJumps {
+        self.router.observe(now)
+    }
+
+    fn accepts_from(&self) -> Option<u64> {
+        self.router.replay().map(ReplayFilter::accepts_from)
+    }
+
+    fn counters(&self, now: Now) -> FormatCounters {
         let of = self.router.counters();
         FormatCounters {
             decided: [("forwarded", of.forwarded), ("served", of.served), ("delivered", of.delivered)].into(),
             agreements: Some(of.agreements),
             reasons: Reason::ALL.iter().map(|reason| (reason.name(), of.of(*reason))).collect(),
-            replay_filter_used: self.router.replay().map(|filter| filter.load(now)),
+            replay: self.router.replay().map(|filter| self.replay_counters(filter, now)),
             ..FormatCounters::default()
         }
     }

@@ -17,7 +17,7 @@ use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::frame::Ingress;
 use wayleave_dataplane::platypus::outer::{destination, is_icmp_error};
 use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router, account, record};
-use wayleave_dataplane::replay::ReplayFilter;
+use wayleave_dataplane::replay::{ClockJumps, ReplayFilter};
 use wayleave_packet::platypus::header::offsets::PROTOCOL;
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 use wayleave_packet::platypus::verify::{self, Charge, Policy, Waypoint};
@@ -26,7 +26,7 @@ use wayleave_runtime::packets::steering::Steering;
 use wayleave_runtime::store::FileStore;
 
 use super::batch::Batch;
-use super::counters::FormatCounters;
+use super::counters::{AccountTable, FormatCounters, ReplayCounters, RoomCounters};
 use super::format::{Context, Control, Format};
 use super::journal::{Account, Total};
 use super::output::OutputQueues;
@@ -48,6 +48,7 @@ const ICMP: u8 = 1;
 const AFTER_MAC: [Reason; 8] = [
     Reason::Revoked,
     Reason::RevocationsUnknown,
+    Reason::BeforeStart,
     Reason::Replayed,
     Reason::ReplayFull,
     Reason::Rate,
@@ -139,10 +140,33 @@ fn config(
 /// The replay filter; a minimal one, which is not used, where repeated packets pass.
 fn replay(section: &PlatypusSection) -> Outcome<ReplayFilter> {
     let capacity = if section.repeated == RepeatedName::Pass { 1 } else { *section.replay_capacity.get_ref() };
-    Ok(ReplayFilter::new(&Key128::new(random()?), usize::try_from(capacity).unwrap_or(usize::MAX)))
+    Ok(ReplayFilter::new(&Key128::new(random()?), usize::try_from(capacity).unwrap_or(usize::MAX), unix_now()))
 }
 
 impl Platypus {
+    fn replay_counters(&self, filter: &ReplayFilter, now: Now) -> ReplayCounters {
+        let payer = |payer: account::Payer| json!({ "principal": payer.principal.number(), "delegation": payer.delegation.map(|id| id.number()) });
+        let room = |(state, taken): (account::PayerState, u64)| RoomCounters {
+            payer: state.payer.map_or(Value::Null, payer),
+            packets: state.room.limit().into(),
+            taken,
+            over_rate: state.refused.rate,
+            no_room: state.refused.room,
+        };
+        ReplayCounters {
+            taken: filter.load(now.instant),
+            octets: filter.memory(),
+            accepts_from: filter.accepts_from(),
+            clock: filter.clock_jumps(),
+            rooms: self.router.rooms(now).map(room).collect(),
+        }
+    }
+
+    fn account_table(&self) -> Option<AccountTable> {
+        let (open, most) = self.router.account_table().open();
+        (most > 0).then(|| AccountTable { open, most, octets: self.router.account_table().memory() })
+    }
+
     fn take_over(&mut self, plan: Plan, ports: &[AttachedPort], now: Instant) {
         plan.rates.set(self.router.accounts(), now);
         if let (Some(stamping), Some(plan)) = (&mut self.stamping, &plan.stamping) {
@@ -308,19 +332,28 @@ impl Format for Platypus {
         self.router.accounts().close(account)
     }
 
-    fn counters(&self, now: UnixTime) -> FormatCounters {
+    fn counters(&self, now: Now) -> FormatCounters {
         let of = self.router.counters();
         let packet = verify::Reason::ALL.into_iter().map(Reason::Packet);
         let mut counters = FormatCounters {
             decided: [("forwarded", of.forwarded), ("answered", of.answered), ("unanswered", of.unanswered)].into(),
             reasons: packet.chain(AFTER_MAC).map(|reason| (reason.name(), of.of(reason))).collect(),
-            replay_filter_used: self.router.replay().map(|filter| filter.load(now)),
+            replay: self.router.replay().map(|filter| self.replay_counters(filter, now)),
+            accounts: self.account_table(),
             ..FormatCounters::default()
         };
         if let Some(stamping) = &self.stamping {
             (counters.stamped, counters.unstamped) = stamping.counters();
         }
         counters
+    }
+
+    fn observe(&self, now: Now) -> ClockJumps {
+        self.router.observe(now)
+    }
+
+    fn accepts_from(&self) -> Option<u64> {
+        self.router.replay().map(ReplayFilter::accepts_from)
     }
 }
 
@@ -359,6 +392,12 @@ pub struct PlatypusControl {
 }
 
 impl PlatypusControl {
+    /// Packets a turn of the filter that there is, or that will be made.
+    fn capacity(&self, section: &PlatypusSection) -> usize {
+        let configured = || usize::try_from(*section.replay_capacity.get_ref()).unwrap_or(usize::MAX);
+        self.replay.as_ref().map_or_else(configured, ReplayFilter::capacity)
+    }
+
     /// Notes the epochs that threads stamp with, and logs which capabilities end.
     fn note_stamped(&mut self) {
         let now = unix_now();
@@ -427,7 +466,7 @@ impl Control<Platypus> for PlatypusControl {
         routes.sort_by_key(|(prefix, _)| Reverse(prefix.len()));
         Ok(Plan {
             waypoints: waypoints(settings, section),
-            rates: Rates::new(section, *settings.file.forwarding.workers.get_ref()),
+            rates: Rates::new(section, *settings.file.forwarding.workers.get_ref(), self.capacity(section)),
             stamping: self.capabilities.as_ref().map(|files| StampingPlan::new(&settings.file, files, unix_now())),
             remotes: links().map(|(_, link)| link.remote.get_ref().0).collect(),
             routes,
@@ -461,7 +500,9 @@ impl Control<Platypus> for PlatypusControl {
     async fn maintain(&mut self, settings: &Settings, threads: &Threads<Platypus>, log: &Events) {
         self.revocations.check(threads, log).await;
         match section(settings) {
-            Ok(section) => Rates::new(section, threads.count() as u64).divide(threads).await,
+            Ok(section) => {
+                Rates::new(section, threads.count() as u64, self.capacity(section)).divide(threads).await;
+            }
             Err(failure) => error!("{failure}"),
         }
     }

@@ -1,7 +1,9 @@
 //! Rates of principals and delegations, divided among threads by the demand that each has met.
 
+use toml::Spanned;
 use wayleave_core::Instant;
 use wayleave_dataplane::platypus::account::{Accounts, Payer, shares};
+use wayleave_dataplane::replay::Room;
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 
 use super::Platypus;
@@ -17,18 +19,24 @@ struct Rate {
     rate: u64,
     /// Octets at once.
     burst: u64,
+    /// In the replay filter, which all threads share.
+    room: Room,
 }
 
 /// All rates of a configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rates {
     all: Vec<Rate>,
+    /// The room of all other payers.
+    pool: Room,
     threads: u64,
 }
 
 impl Rates {
-    pub fn new(section: &PlatypusSection, threads: u64) -> Self {
-        let rate = |section: &RateSection| {
+    /// `capacity` is the replay filter's, in packets a turn.
+    pub fn new(section: &PlatypusSection, threads: u64, capacity: usize) -> Self {
+        let rooms = section.rooms(capacity, threads);
+        let rate = |(section, room): (&RateSection, &Room)| {
             let number = |number: u64| u32::try_from(number).ok();
             Some(Rate {
                 payer: Payer {
@@ -40,17 +48,21 @@ impl Rates {
                 },
                 rate: *section.rate.get_ref(),
                 burst: section.burst(threads),
+                room: *room,
             })
         };
         // The configuration was checked: no number has more than 24 bits.
-        Self { all: section.rates.iter().filter_map(|section| rate(section.get_ref())).collect(), threads }
+        let all = section.rates.iter().map(Spanned::get_ref).zip(&rooms.each).filter_map(rate).collect();
+        Self { all, pool: rooms.pool, threads }
     }
 
     /// Sets all rates, evenly divided; what is left in each bucket stays.
     pub fn set(&self, accounts: &mut Accounts, now: Instant) {
         accounts.retain_rates(|payer| self.all.iter().any(|rate| rate.payer == *payer));
+        accounts.set_pool(self.pool);
         for rate in &self.all {
             self.set_one(rate, rate.rate / self.threads, accounts, now);
+            accounts.set_room(&rate.payer, rate.room);
         }
     }
 
@@ -106,8 +118,9 @@ mod tests {
             payer: Payer { principal: Principal::new(principal).expect("24 bits"), delegation: None },
             rate,
             burst: 1,
+            room: Room::pool(1),
         };
-        let rates = Rates { all: vec![rate(1, 100), rate(2, 1_000)], threads: 2 };
+        let rates = Rates { all: vec![rate(1, 100), rate(2, 1_000)], pool: Room::pool(1), threads: 2 };
         assert_eq!(rates.shares(&[vec![500, 0], vec![30, 0]]), [[70, 500], [30, 500]]);
         // A thread that has ended answers nothing.
         assert_eq!(rates.shares(&[vec![500, 7], Vec::new()]), [[100, 503], [0, 496]]);

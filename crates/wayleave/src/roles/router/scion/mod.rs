@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use toml::Spanned;
-use wayleave_core::{Now, UnixTime};
+use wayleave_core::Now;
 use wayleave_dataplane::frame::Ingress;
 use wayleave_dataplane::scion::delivery::LocalDelivery;
 use wayleave_dataplane::scion::steering;
@@ -246,7 +246,7 @@ impl Format for Scion {
         }
     }
 
-    fn counters(&self, _: UnixTime) -> FormatCounters {
+    fn counters(&self, _: Now) -> FormatCounters {
         let of = self.router.counters();
         FormatCounters {
             decided: [
