@@ -91,6 +91,11 @@ impl VerifiedSignatures {
         is_known
     }
 
+    /// Whether it has the signature; that counts as no use.
+    pub(crate) fn has(&self, signature: &SignatureHash) -> bool {
+        self.younger.contains(signature) || self.older.contains(signature)
+    }
+
     /// Adds a signature that was verified and is right.
     pub(crate) fn insert(&mut self, signature: SignatureHash) {
         if self.most == 0 {
@@ -101,6 +106,23 @@ impl VerifiedSignatures {
             self.age();
         }
         self.younger.insert(signature);
+    }
+}
+
+/// Where validation looks up which signatures are right, and notes them.
+pub(crate) trait KnownSignatures {
+    fn contains(&mut self, signature: &SignatureHash) -> bool;
+    /// Adds a signature that was verified and is right.
+    fn insert(&mut self, signature: SignatureHash);
+}
+
+impl KnownSignatures for VerifiedSignatures {
+    fn contains(&mut self, signature: &SignatureHash) -> bool {
+        self.contains(signature)
+    }
+
+    fn insert(&mut self, signature: SignatureHash) {
+        self.insert(signature);
     }
 }
 

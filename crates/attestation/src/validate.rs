@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use wayleave_core::{Asn, Prefix};
 
-use crate::cache::{SignatureHash, VerifiedSignatures, signature_hash};
+use crate::cache::{KnownSignatures, SignatureHash, VerifiedSignatures, signature_hash};
 use crate::chain::{Attestation, Exports, Hop, Next, SignedInput, Signer};
 pub use crate::clock::{Clock, DEFAULT_UNCERTAINTY};
 use crate::leaf::{LeafKey, LeafView, Tree};
@@ -92,6 +92,16 @@ pub fn validate_burst_with(
     context: &Context<'_>,
     routes: &[Route<'_>],
     known: &mut VerifiedSignatures,
+    alone: bool,
+) -> (Vec<Report>, VerificationWork) {
+    validate_burst_knowing(context, routes, known, alone)
+}
+
+/// As [`validate_burst_with`], whatever knows which signatures are right.
+pub(crate) fn validate_burst_knowing(
+    context: &Context<'_>,
+    routes: &[Route<'_>],
+    known: &mut impl KnownSignatures,
     alone: bool,
 ) -> (Vec<Report>, VerificationWork) {
     let mut work = VerificationWork::default();
@@ -236,7 +246,7 @@ impl Claims<'_> {
     fn verify_unknown(
         &self,
         tried: &[&Pending<'_>],
-        known: &mut VerifiedSignatures,
+        known: &mut impl KnownSignatures,
         alone: bool,
         work: &mut VerificationWork,
     ) -> Vec<bool> {

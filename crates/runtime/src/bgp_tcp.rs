@@ -18,8 +18,10 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::warn;
+
+use crate::log_limit::{Line, LogLimit};
 
 pub use protection::{Hops, Password, Protection, ProtectionError};
 
@@ -129,6 +131,7 @@ impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
         let address = listener.local_addr()?;
         let (shared, events, options) = (Arc::clone(&self.shared), self.events.clone(), self.options.clone());
         let task = tokio::spawn(async move {
+            let mut limit = LogLimit::default();
             loop {
                 match listener.accept().await {
                     Ok((stream, from)) => {
@@ -141,14 +144,18 @@ impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
                         if let Err(error) =
                             options.protection.protect_ttl(stream.as_fd(), address.is_ipv6(), options.ttl)
                         {
-                            warn!(%error, "BGP connection from {ip} closed: {error}");
+                            if let Some(Line { suppressed }) = limit.note(Instant::now()) {
+                                warn!(%error, suppressed, "BGP connection from {ip} closed: {error}");
+                            }
                             continue;
                         }
                         let event = |connection| TcpEvent::Accepted { connection, address: from };
                         shared.add(stream, &events, event);
                     }
                     Err(error) => {
-                        warn!(%error, "cannot accept a BGP connection; trying again (too many open files?)");
+                        if let Some(Line { suppressed }) = limit.note(Instant::now()) {
+                            warn!(%error, suppressed, "cannot accept a BGP connection; trying again (too many open files?)");
+                        }
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 }

@@ -12,6 +12,7 @@ pub mod huge_pages;
 pub mod identity;
 pub mod kernel_clock;
 pub mod links;
+pub mod log_limit;
 pub mod logs;
 pub mod packets;
 mod refusals;

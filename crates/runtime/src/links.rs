@@ -25,6 +25,7 @@ use tracing::{debug, info, warn};
 
 use crate::frames::{FrameError, MAX_FRAME, read_frame, write_frame};
 use crate::identity::{Fingerprint, Identity};
+use crate::log_limit::{Line, LogLimit};
 use crate::refusals::Refusals;
 use crate::tls::{Pin, PinVerifier, Refusal, client_config, now_secs, refusal_of, server_config};
 
@@ -127,6 +128,8 @@ struct Shared {
     limits: Limits,
     counters: Counters,
     refusals: Refusals,
+    /// The log of connections that failed otherwise.
+    failures: Mutex<LogLimit>,
     next: AtomicU64,
     inbox: Arc<Semaphore>,
     table: Mutex<LinkTable>,
@@ -183,6 +186,7 @@ impl Links {
             limits,
             counters: Counters::default(),
             refusals: Refusals::default(),
+            failures: Mutex::default(),
             next: AtomicU64::new(1),
             inbox: Arc::new(Semaphore::new(INBOX)),
             table: Mutex::default(),
@@ -423,7 +427,11 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
             }
         } else {
             count(&self.links.0.counters.failed, 1);
-            info!(%address, reason = %error, "no link: cannot connect");
+            let mut failures = self.links.0.failures.lock().unwrap_or_else(PoisonError::into_inner);
+            match failures.note(tokio::time::Instant::now()) {
+                Some(Line { suppressed }) => info!(%address, reason = %error, suppressed, "no link: cannot connect"),
+                None => debug!(%address, reason = %error, "no link: cannot connect"),
+            }
         }
     }
 

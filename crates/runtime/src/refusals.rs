@@ -11,12 +11,20 @@ use crate::tls::{Refusal, RefusalReason};
 
 /// A certificate refused for one reason is logged no more often than this.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Certificates remembered. Beyond that, new ones are refused without a log line, so that memory is bounded.
-const MAX_RECORDS: usize = 1024;
+/// Certificates remembered, and so lines in an interval: a stranger makes certificates without end. Beyond that, new ones are
+/// refused without a log line, and the next line counts them.
+const MAX_RECORDS: usize = 64;
 
 /// The last log line of each certificate, and how many were suppressed since.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(Mutex<HashMap<(Fingerprint, RefusalReason), LogRecord>>);
+pub(crate) struct Refusals(Mutex<Records>);
+
+#[derive(Debug, Default)]
+struct Records {
+    logged: HashMap<(Fingerprint, RefusalReason), LogRecord>,
+    /// Refusals of certificates that are not remembered, since the last line.
+    others: u64,
+}
 
 #[derive(Debug)]
 struct LogRecord {
@@ -25,9 +33,11 @@ struct LogRecord {
 }
 
 impl Refusals {
-    /// Whether to log this one: if so, how many refusals like it were suppressed since the last line.
+    /// Whether to log this one: if so, how many refusals like it, or of certificates that are not remembered, were suppressed
+    /// since the last line.
     pub(crate) fn note(&self, refusal: &Refusal, now: Instant) -> Option<u64> {
-        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Records { logged, others } = &mut *records;
         let key = (refusal.fingerprint, refusal.reason);
         if let Some(logged) = logged.get_mut(&key) {
             if now - logged.at < INTERVAL {
@@ -35,16 +45,17 @@ impl Refusals {
                 return None;
             }
             logged.at = now;
-            return Some(std::mem::take(&mut logged.suppressed));
+            return Some(std::mem::take(&mut logged.suppressed) + std::mem::take(others));
         }
         if logged.len() >= MAX_RECORDS {
             logged.retain(|_, logged| now - logged.at < INTERVAL);
         }
         if logged.len() >= MAX_RECORDS {
+            *others += 1;
             return None;
         }
         logged.insert(key, LogRecord { at: now, suppressed: 0 });
-        Some(0)
+        Some(std::mem::take(others))
     }
 }
 
@@ -67,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn ever_new_certificates_take_no_more_memory() {
+    fn ever_new_certificates_take_no_more_memory_and_few_lines() {
         let (refusals, begin) = (Refusals::default(), Instant::now());
         let new = |number: usize, at| {
             let mut octets = [0; 32];
@@ -75,7 +86,7 @@ mod tests {
             let refusal = Refusal { fingerprint: Fingerprint(octets), reason: RefusalReason::Unknown };
             refusals.note(&refusal, at)
         };
-        assert_eq!((0..5000).filter(|number| new(*number, begin).is_some()).count(), MAX_RECORDS);
-        assert_eq!(new(5000, begin + INTERVAL), Some(0));
+        assert_eq!((0..10_000).filter(|number| new(*number, begin).is_some()).count(), MAX_RECORDS);
+        assert_eq!(new(10_000, begin + INTERVAL), Some(10_000 - MAX_RECORDS as u64), "none is forgotten");
     }
 }

@@ -10,6 +10,9 @@ use crate::pipeline::policy::Policy;
 use crate::pipeline::{Job, JobResult, PipelineConfig, ProcessEvent, Reserve, RouteEvent};
 use crate::pki::View;
 
+/// What other members' routes may take, in octets.
+pub const MOST_MEMORY: usize = 4 << 30;
+
 /// What a member calls a route that it has opened.
 pub type RouteId = [u8; 32];
 
@@ -19,6 +22,9 @@ pub struct MemberAttestationConfig {
     pub pipeline: PipelineConfig,
     /// Octets of an attestation, at most: it must fit the messages of every member's router.
     pub max_octets: usize,
+    /// Octets that the routes of other members may take with what is known of them, at most; those of one announcer take at most
+    /// a quarter.
+    pub most_memory: usize,
 }
 
 #[derive(Debug)]
@@ -107,6 +113,8 @@ pub enum MemberAttestationEvent {
     },
     /// The announcer in this slot has sent so many wrong signatures that its routes are validated alone, within a budget.
     Suspect(u32),
+    /// A route of the announcer in this slot is not used: it would take more memory than the announcer's may.
+    OutOfMemory(u32),
     /// The member set lists other keys of this AS than those that sign here.
     OtherKeysListed,
     Process(ProcessEvent),

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::{Afi, Asn, Instant, Machine, Now};
+use wayleave_core::{Afi, Asn, Instant, Machine, Now, VerdictKind};
 
 use super::directories::{Directories, SetChange};
 use super::event::{Finding, Input, MemberAttestationConfig, MemberAttestationEvent, Output, RouteId};
@@ -16,7 +16,9 @@ use crate::pipeline::jobs::{
     SigningOutcome, SigningResults, Target, TargetRoutes, ValidationResults,
 };
 use crate::pipeline::policy::Policy;
-use crate::pipeline::queue::{PendingRoute, RETRY_FAILED, SIGNING_BURST, SigningQueue, not_in_the_past};
+use crate::pipeline::queue::{
+    RETRY_FAILED, Recorded, SIGNING_BURST, SigningQueue, VerificationBudget, is_own_signed, not_in_the_past,
+};
 use crate::pipeline::{CACHE_AGE, Counts, Pipeline, RouteEvent};
 use crate::pki::View;
 use crate::sign::KeyRing;
@@ -40,6 +42,8 @@ pub struct MemberAttestation {
     pub(super) announced: SigningQueue,
     /// Right signatures of those that came from others.
     pub(super) known: PeerSignatures,
+    /// What wrong signatures of the own router's routes cost.
+    check_budget: VerificationBudget<usize>,
     pub(super) received: ReceivedRoutes,
     pub(super) counts: Counts,
     /// When the caches of signatures last aged.
@@ -58,7 +62,8 @@ impl MemberAttestation {
             directories: Directories::default(),
             announced: SigningQueue::new(),
             known: PeerSignatures::new(PEER_SIGNATURES),
-            received: ReceivedRoutes::new(now.instant),
+            check_budget: VerificationBudget::new(now.instant),
+            received: ReceivedRoutes::new(config.most_memory, now.instant),
             counts: Counts::default(),
             aged: now.instant,
             outputs: VecDeque::new(),
@@ -109,7 +114,7 @@ impl MemberAttestation {
     }
 
     fn check_listed(&mut self, neighbours: &[(Asn, Vec<LeafKey>)]) {
-        let mut held: Vec<LeafKey> = self.pipeline.ring().pairs.iter().map(|pair| pair.leaf_key()).collect();
+        let mut held: Vec<LeafKey> = self.pipeline.keys.held().iter().map(|key| key.leaf).collect();
         held.sort_unstable();
         let own = self.pipeline.config.asn;
         let listed = neighbours.iter().find(|(asn, _)| *asn == own).map(|(_, keys)| keys.as_slice());
@@ -120,7 +125,7 @@ impl MemberAttestation {
 
     fn on_update(&mut self, withdrawn: Vec<Nlri>, announced: Vec<Nlri>, attributes: Option<Attributes>) {
         for nlri in &withdrawn {
-            let due = self.announced.routes.remove(nlri);
+            let due = self.announced.remove(nlri);
             self.pipeline.schedule.cancel(RouteKey::Announced(*nlri), due);
         }
         if !withdrawn.is_empty() {
@@ -156,7 +161,7 @@ impl MemberAttestation {
         if !self.pipeline.signing {
             self.sign();
         }
-        if !self.announced.routes.take_ends_of_rib().is_empty() {
+        if !self.announced.take_ends_of_rib(now).is_empty() {
             self.outputs.push_back(Output::EndOfRib);
         }
     }
@@ -165,13 +170,15 @@ impl MemberAttestation {
         let Some(target) = self.directories.newest().map(|newest| Target::Directory(Arc::clone(&newest.tree))) else {
             return;
         };
+        self.check_budget.advance(self.pipeline.now.instant);
         let groups = self.announced.next_burst(SIGNING_BURST);
         if groups.is_empty() {
             return;
         }
         self.announced.routes.in_flight = true;
         let validator = self.pipeline.validator(&self.known, false, Arc::default());
-        let check = Some(PolicyCheck { validator, policy: self.pipeline.config.policy.clone() });
+        let alone = self.check_budget.is_suspect(OWN_ROUTER).then_some(OWN_ROUTER).into_iter().collect();
+        let check = Some(PolicyCheck { validator, policy: self.pipeline.config.policy.clone(), alone });
         let signer = self.pipeline.signer(SIGNING_BURST, None);
         let targets = vec![TargetRoutes { source: OWN_ROUTER, target, max_octets: self.max_octets, groups }];
         let job = self.pipeline.signing_job(OWN_ROUTER, SigningJob { check, signer, targets });
@@ -209,7 +216,9 @@ impl MemberAttestation {
 
     fn on_signing_done(&mut self, results: SigningResults) {
         self.pipeline.signing_done(&results);
-        let SigningResults { groups, failed, checked_until, .. } = results;
+        let SigningResults { groups, failed, checked_until, work, .. } = results;
+        self.check_budget.charge(OWN_ROUTER, &work, self.pipeline.now.instant);
+        self.counts.note_work(&work);
         groups.into_iter().for_each(|signed| self.on_signed(signed, &checked_until));
         self.withdraw_failed(&failed);
         self.on_failed("signing", failed);
@@ -231,7 +240,7 @@ impl MemberAttestation {
         let mut routes = Vec::new();
         for RouteGroup { attributes, routes: of_group } in failed {
             for nlri in of_group {
-                if self.announced.routes.fail(nlri, attributes) {
+                if self.announced.fail(nlri, attributes) {
                     self.reschedule(*nlri, Some(due));
                     routes.push(*nlri);
                 }
@@ -301,7 +310,11 @@ impl MemberAttestation {
     /// `checked_until` says until when the reports of routes of other ASes hold.
     fn on_signed(&mut self, signed: SignedGroup, checked_until: &HashMap<Nlri, u64>) {
         let unix = self.pipeline.unix();
-        let routes = self.announced.record(&signed, unix, &mut self.counts);
+        let attribute = self.pipeline.config.attribute;
+        let Recorded { routes, withdrawn } = self.announced.record(&signed, attribute, unix, &mut self.counts);
+        if !withdrawn.is_empty() {
+            self.withdraw(withdrawn);
+        }
         let SignedGroup { group, outcome } = signed;
         for nlri in &routes {
             let due = outcome.due(unix).into_iter().chain(checked_until.get(nlri).copied()).min();
@@ -320,7 +333,7 @@ impl MemberAttestation {
                 let announced = routes.clone();
                 self.outputs.push_back(Output::Announce { withdrawn: Vec::new(), announced, attributes, under });
             }
-            // Queued again when a slot of time has come; until then what was announced before stands.
+            // Queued again when a slot of time has come.
             None if matches!(outcome, SigningOutcome::NotReserved) => {}
             None => self.withdraw(routes.clone()),
         }
@@ -345,17 +358,20 @@ impl MemberAttestation {
         }
     }
 
-    /// Checks again what the router announces, but for own routes that are signed: of those nothing is validated.
-    fn check_announced_again(&mut self) {
-        self.announced.routes.queue_where(|_, route| !is_own_signed(route));
-    }
-
     fn on_policy(&mut self, policy: Policy) {
         self.pipeline.config.policy = policy;
         let mut ids: Vec<RouteId> = self.received.routes.keys().copied().collect();
         ids.sort_unstable();
         ids.into_iter().for_each(|id| self.apply_policy(id));
-        self.check_announced_again();
+        self.announced.check_again();
+    }
+
+    /// There is no room for a route of another member: it is not used until it is announced again.
+    fn refuse(&mut self, id: RouteId, announcer: u32, prefixes: usize) {
+        let refused = Finding { verdict: VerdictKind::Invalid, attributes: None };
+        self.outputs.push_back(Output::Findings { id, findings: vec![refused; prefixes] });
+        self.counts.out_of_memory += prefixes as u64;
+        self.notify(MemberAttestationEvent::OutOfMemory(announcer));
     }
 
     /// Asks for slots of few-time keys to be made durable, and reports what operators should know of such keys.
@@ -387,8 +403,9 @@ impl MemberAttestation {
     /// Queues as many routes that wait until a key may sign as one can sign for.
     fn queue_unreserved(&mut self, room: Option<usize>) {
         let Some(room) = room else { return };
-        let queued = self.announced.queue_unreserved(room);
-        self.pipeline.keys.few_time.retried(queued == room);
+        let room = room.saturating_sub(self.announced.tried());
+        self.announced.queue_unreserved(room);
+        self.pipeline.keys.few_time.retried(self.announced.has_unreserved());
     }
 
     /// Queues the routes that are due.
@@ -401,11 +418,6 @@ impl MemberAttestation {
             }
         }
     }
-}
-
-/// Whether this AS signed the route as its origin.
-fn is_own_signed(route: &PendingRoute<SigningOutcome>) -> bool {
-    matches!(route.result, Some(SigningOutcome::Signed { origin: true, .. }))
 }
 
 impl Machine for MemberAttestation {
@@ -423,7 +435,12 @@ impl Machine for MemberAttestation {
             Input::RouterDown => self.on_router_down(),
             Input::Members { set, digest, neighbours } => self.on_members(set, digest, &neighbours),
             Input::Route { id, announcer, set, prefixes, attributes } => {
-                self.received.insert(id, announcer, set, prefixes, attributes);
+                let before = self.received.routes.get(&id).and_then(|route| route.due);
+                self.pipeline.schedule.cancel(RouteKey::Received(id), before);
+                let count = prefixes.len();
+                if !self.received.insert(id, announcer, set, prefixes, attributes) {
+                    self.refuse(id, announcer, count);
+                }
             }
             Input::Gone(id) => {
                 let due = self.received.remove(&id);
@@ -451,6 +468,7 @@ impl Machine for MemberAttestation {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.pipeline.deadline().into_iter().chain(self.received.queues.deadline()).min()
+        let end_of_rib = self.announced.end_of_rib_deadline(self.pipeline.now.instant);
+        self.pipeline.deadline().into_iter().chain(self.received.queues.deadline()).chain(end_of_rib).min()
     }
 }

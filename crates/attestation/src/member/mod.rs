@@ -11,6 +11,6 @@ mod machine;
 mod received;
 mod status;
 
-pub use event::{Finding, Input, MemberAttestationConfig, MemberAttestationEvent, Output, RouteId};
+pub use event::{Finding, Input, MOST_MEMORY, MemberAttestationConfig, MemberAttestationEvent, Output, RouteId};
 pub use machine::MemberAttestation;
 pub use status::{Explained, SentRoute, Status};

@@ -20,6 +20,8 @@ use crate::validate::Carried;
 const BURST: usize = 256;
 /// Octets of a route besides its attributes and prefixes: its places in the tables and in the schedule, and its hops' reports.
 const ROUTE_OCTETS: usize = 1024;
+/// The share of the memory that one announcer's routes may take: none of them alone can keep out the others'.
+const SHARE: usize = 4;
 /// Void tickets that the queues may have beyond twice the routes.
 const VOID_TICKETS: usize = 1024;
 /// Bursts that are validated at a time, at most: they must not take the pool from signing.
@@ -53,6 +55,11 @@ pub(super) struct ReceivedRoutes {
     tickets: u64,
     /// Routes that wait.
     waiting: usize,
+    /// Octets of all routes, and of each announcer's.
+    octets: usize,
+    octets_of: BTreeMap<u32, usize>,
+    /// Octets that all may take.
+    most_octets: usize,
 }
 
 /// A burst of routes of one announcer, made under one member set.
@@ -69,11 +76,22 @@ fn address(attributes: &Arc<Attributes>) -> usize {
 }
 
 impl ReceivedRoutes {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(most_octets: usize, now: Instant) -> Self {
         let queues = PeerQueues::new(MAX_BURSTS, ANNOUNCER_SIGNATURES, now);
-        Self { routes: HashMap::new(), by_attributes: HashMap::new(), queues, tickets: 0, waiting: 0 }
+        Self {
+            routes: HashMap::new(),
+            by_attributes: HashMap::new(),
+            queues,
+            tickets: 0,
+            waiting: 0,
+            octets: 0,
+            octets_of: BTreeMap::new(),
+            most_octets,
+        }
     }
 
+    /// Adds a route, to be validated. Returns false if it would take more than there is; then it is not there.
+    #[must_use]
     pub(super) fn insert(
         &mut self,
         id: RouteId,
@@ -81,8 +99,15 @@ impl ReceivedRoutes {
         set: u64,
         prefixes: Vec<Nlri>,
         attributes: Attributes,
-    ) {
+    ) -> bool {
         self.remove(&id);
+        let octets = route_octets(&attributes, &prefixes);
+        let of_announcer = self.octets_of.get(&announcer).copied().unwrap_or(0);
+        if self.octets + octets > self.most_octets || of_announcer + octets > self.most_octets / SHARE {
+            return false;
+        }
+        self.octets += octets;
+        *self.octets_of.entry(announcer).or_default() += octets;
         let attributes = Arc::new(attributes);
         self.by_attributes.insert(address(&attributes), id);
         let reports = vec![None; prefixes.len()];
@@ -99,12 +124,21 @@ impl ReceivedRoutes {
         };
         self.routes.insert(id, route);
         self.queue(&id);
+        true
     }
 
     /// Removes a route; returns when it was due.
     pub(super) fn remove(&mut self, id: &RouteId) -> Option<u64> {
         let route = self.routes.remove(id)?;
         self.by_attributes.remove(&address(&route.attributes));
+        let octets = route_octets(&route.attributes, &route.prefixes);
+        self.octets -= octets;
+        if let Some(of_announcer) = self.octets_of.get_mut(&route.announcer) {
+            *of_announcer -= octets;
+            if *of_announcer == 0 {
+                self.octets_of.remove(&route.announcer);
+            }
+        }
         self.waiting -= usize::from(route.ticket.is_some());
         // Routes that come and go must not make the queues longer and longer.
         if self.queues.entries() > 2 * self.routes.len() + VOID_TICKETS {
@@ -135,14 +169,9 @@ impl ReceivedRoutes {
         self.waiting
     }
 
-    /// Octets of the routes, with their attributes, reports and findings; about.
-    pub(super) fn octets(&self) -> usize {
-        let of_prefix = size_of::<(Nlri, Option<(VerdictClass, Arc<Report>)>, Finding, PrefixReport)>();
-        let of_route = |route: &ReceivedRoute| {
-            // What came, and what policy makes of it.
-            2 * route.attributes.as_octets().len() + route.prefixes.len() * of_prefix + ROUTE_OCTETS
-        };
-        self.routes.values().map(of_route).sum()
+    /// Octets of the routes, with their attributes, reports and findings, and at most.
+    pub(super) fn octets(&self) -> [usize; 2] {
+        [self.octets, self.most_octets]
     }
 
     /// Octets of the queues, and at most.
@@ -207,6 +236,12 @@ impl ReceivedRoutes {
         ids.dedup();
         ids
     }
+}
+
+/// Octets of a route, with its attributes as they came and as policy makes them, its reports and its findings; about.
+fn route_octets(attributes: &Attributes, prefixes: &[Nlri]) -> usize {
+    let of_prefix = size_of::<(Nlri, Option<(VerdictClass, Arc<Report>)>, Finding, PrefixReport)>();
+    2 * attributes.as_octets().len() + prefixes.len() * of_prefix + ROUTE_OCTETS
 }
 
 impl ReceivedRoute {

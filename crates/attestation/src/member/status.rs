@@ -11,7 +11,7 @@ use super::received::opened;
 use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, outcome_words, reason};
 use crate::pipeline::jobs::{SigningOutcome, carried_octets};
 use crate::pipeline::policy::VerdictClass;
-use crate::pipeline::{Counts, FewTimeStatus, Memory, MemoryUse};
+use crate::pipeline::{Counts, FewTimeStatus, Memory};
 use crate::report::Broken;
 
 /// The state of a member's attestation.
@@ -92,12 +92,10 @@ impl MemberAttestation {
     fn memory(&self) -> Memory {
         let add = |[a, most_a]: [usize; 2], [b, most_b]: [usize; 2]| [a + b, most_a + most_b];
         let own = self.known.if_idle(|known| [known.octets(), known.limit()]).unwrap_or([self.known.limit(); 2]);
-        // The member opens no more routes than the exchange's prefix limits and classes of sizes let it.
-        let received = MemoryUse { octets: self.received.octets(), most_octets: None };
         Memory::from([
-            ("routes", received),
+            ("routes", self.received.octets().into()),
             ("verified_signatures", add(own, self.received.queues.cache_octets()).into()),
-            ("queues", add(self.announced.routes.queue_octets(), self.received.queue_octets()).into()),
+            ("queues", add(self.announced.octets(), self.received.queue_octets()).into()),
         ])
     }
 

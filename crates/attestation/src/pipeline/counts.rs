@@ -44,6 +44,8 @@ pub struct Counts {
     pub older: u64,
     /// Routes dropped because a job on them panicked.
     pub failed: u64,
+    /// Routes of other members that were not used because they would have taken more memory than their announcer's may.
+    pub out_of_memory: u64,
 }
 
 impl Counts {
@@ -68,7 +70,9 @@ impl Counts {
             malformed_updates,
             older,
             failed,
+            out_of_memory,
         } = other;
+        self.out_of_memory += out_of_memory;
         self.older += older;
         self.failed += failed;
         self.validated += validated;

@@ -187,18 +187,15 @@ impl<K: Ord + Copy> Pipeline<K> {
 
     /// The public parts of the keys that sign.
     pub(crate) fn own_keys(&self) -> Vec<OwnKey> {
-        let ring = self.ring();
-        let own = ring.pairs.iter().map(|pair| {
-            let slots = pair.key.slots();
-            OwnKey {
-                of: "attestations",
-                suite: pair.suite.name(),
-                sign: pair.leaf_key().key.iter().map(|octet| format!("{octet:02x}")).collect(),
-                registered: pair.registered,
-                left: slots.map(|_| pair.key.left_in_slot()),
-                ends: slots.map(|slots| slots.end()),
-                reload: "restart",
-            }
+        let keys = &self.keys;
+        let own = keys.held().iter().enumerate().map(|(index, key)| OwnKey {
+            of: "attestations",
+            suite: key.suite.name(),
+            sign: key.leaf.key.iter().map(|octet| format!("{octet:02x}")).collect(),
+            registered: key.registered,
+            left: key.slots.and_then(|_| keys.few_time.left(index, self.now.unix)),
+            ends: key.slots.map(|slots| slots.end()),
+            reload: "restart",
         });
         own.collect()
     }

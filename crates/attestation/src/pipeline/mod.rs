@@ -13,7 +13,7 @@ pub mod policy;
 pub(crate) mod queue;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -50,13 +50,12 @@ pub type Memory = BTreeMap<&'static str, MemoryUse>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct MemoryUse {
     pub octets: usize,
-    /// `None`: as many entries as routes, which have bounds of their own.
-    pub most_octets: Option<usize>,
+    pub most_octets: usize,
 }
 
 impl From<[usize; 2]> for MemoryUse {
-    fn from([octets, most]: [usize; 2]) -> Self {
-        Self { octets, most_octets: Some(most) }
+    fn from([octets, most_octets]: [usize; 2]) -> Self {
+        Self { octets, most_octets }
     }
 }
 
@@ -66,8 +65,7 @@ impl MemoryUse {
         for (table, one) in of_one {
             let sum = all.entry(table).or_insert_with(|| [0; 2].into());
             sum.octets += one.octets;
-            let most = sum.most_octets.zip(one.most_octets);
-            sum.most_octets = most.map(|(sum, one)| sum.saturating_add(one));
+            sum.most_octets = sum.most_octets.saturating_add(one.most_octets);
         }
     }
 }
@@ -132,10 +130,6 @@ impl<K: Ord + Copy> Pipeline<K> {
         }
     }
 
-    pub(crate) fn ring(&self) -> MutexGuard<'_, KeyRing> {
-        self.keys.ring.lock()
-    }
-
     /// Seconds since 1970.
     pub(crate) fn unix(&self) -> u64 {
         self.now.unix.secs()
@@ -165,6 +159,7 @@ impl<K: Ord + Copy> Pipeline<K> {
     pub(crate) fn validator(&self, known: &PeerSignatures, alone: bool, directories: Arc<Vec<Tree>>) -> Validator {
         Validator {
             known: known.clone(),
+            others: Vec::new(),
             alone,
             view: Arc::clone(&self.view),
             rules: self.config.rules,
@@ -191,7 +186,7 @@ impl<K: Ord + Copy> Pipeline<K> {
         self.keys.open(self.now.unix);
         let sequence = self.keys.sequence(self.now.unix, routes);
         (!self.keys.is_empty()).then(|| RouteSigner {
-            ring: self.keys.ring.clone(),
+            ring: self.keys.shared(),
             asn: self.config.asn,
             view: Arc::clone(&self.view),
             now: self.now.unix.secs(),
@@ -224,7 +219,7 @@ impl<K: Ord + Copy> Pipeline<K> {
             return None;
         }
         self.signing = true;
-        Some(Job { source, kind: JobKind::MakeKeysAhead(self.keys.ring.clone(), slots) })
+        Some(Job { source, kind: JobKind::MakeKeysAhead(self.keys.shared(), slots) })
     }
 
     /// Learns from reports what other ASes' clocks say of ours. An event says that the conclusion has changed.

@@ -166,6 +166,22 @@ impl View {
         self.surplus.iter().map(|(asn, keys)| (*asn, *keys))
     }
 
+    /// Pairs of ASes for both of which one key counts, the lower AS first. For the operator: whoever listed the key of another
+    /// lets that one sign in its name. It cannot harm the other, since each hop signs the AS that makes it; so the key goes on
+    /// counting for both. If it counted for neither, any AS could take another's keys away by listing them.
+    #[must_use]
+    pub fn shared_keys(&self) -> BTreeSet<(Asn, Asn)> {
+        let mut owners: HashMap<(SuiteId, &[u8]), Asn> = HashMap::new();
+        let mut shared = BTreeSet::new();
+        for (asn, known) in self.keys.iter().flat_map(|(asn, keys)| keys.iter().map(move |known| (*asn, known))) {
+            let owner = *owners.entry((known.key.suite, &known.key.public)).or_insert(asn);
+            if owner != asn {
+                shared.insert((owner.min(asn), owner.max(asn)));
+            }
+        }
+        shared
+    }
+
     /// Notes that `asn` registered its keys, of which none may be left: no key endorsed for it counts but those.
     pub fn register(&mut self, asn: Asn) {
         self.bound.insert(asn);
@@ -382,6 +398,24 @@ mod tests {
         let tag = key_tag(SuiteId::KcP256, &key(7, 0).public);
         let counted: Vec<u64> = view.keys(Asn(1), SuiteId::KcP256, tag).map(|key| key.not_after).collect();
         assert_eq!((counted, view.surplus_keys().count()), (vec![300], 0));
+    }
+
+    #[test]
+    fn a_key_of_two_ases_counts_for_both_and_is_named() {
+        let mut view = View::new(0);
+        let alone = |view: &View| view.shared_keys().is_empty();
+        [1, 2].iter().for_each(|asn| view.add_router_key(Asn(*asn), key(u64::from(*asn), 100)));
+        view.add_router_key(Asn(1), key(1, 200));
+        assert!(alone(&view), "one AS, twice");
+        view.add_router_key(Asn(7), key(2, 100));
+        view.add_key(Asn(3), key(2, 100));
+        let tag = key_tag(SuiteId::KcP256, &key(2, 0).public);
+        for asn in [2, 3, 7] {
+            assert_eq!(view.keys(Asn(asn), SuiteId::KcP256, tag).count(), 1);
+        }
+        let shared = view.shared_keys();
+        assert!(!shared.is_empty() && shared.iter().all(|(one, other)| one < other && one.0 != 1), "{shared:?}");
+        assert!([2, 3, 7].iter().all(|asn| shared.iter().any(|(one, other)| one.0 == *asn || other.0 == *asn)));
     }
 
     #[test]

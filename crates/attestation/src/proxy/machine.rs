@@ -19,16 +19,21 @@ use crate::burst::MAX_BURST;
 use crate::cache::VerifiedSignatures;
 use crate::leaf::{Leaf, LeafKey, Tree};
 use crate::pipeline::jobs::{
-    JobResult, PEER_SIGNATURES, PeerSignatures, Results, SignedGroup, SigningJob, SigningOutcome, SigningResults,
-    Target, TargetRoutes, Validated,
+    JobResult, PEER_SIGNATURES, PeerSignatures, PolicyCheck, Results, SignedGroup, SigningJob, SigningOutcome,
+    SigningResults, Target, TargetRoutes, Validated,
 };
 use crate::pipeline::policy::VerdictClass;
-use crate::pipeline::queue::{PendingRoutes, SIGNING_BURST, SigningQueue, VerificationBudget};
+use crate::pipeline::queue::{
+    PendingRoutes, Recorded, SIGNING_BURST, SigningQueue, VerificationBudget, not_in_the_past,
+};
 use crate::pipeline::{CACHE_AGE, Counts, Pipeline, RouteEvent};
 use crate::sign::KeyRing;
 
 /// Routes of one validation job, at most, so that no peer's routes wait long behind another's.
 const VALIDATION_BURST: usize = 512;
+
+/// Likewise of one signing job, of a pair of whose routes many had wrong signatures when they were checked.
+const SUSPECT_BURST: usize = 8;
 
 /// A route as the schedule names it: its pair, the side from which it came, and its prefix.
 pub(super) type RouteKey = (usize, Side, Nlri);
@@ -80,9 +85,15 @@ pub struct Proxy {
     require_post_quantum: bool,
     /// The pair whose turn it is to sign.
     turn: usize,
+    /// The pair from which on routes are tried again that wait until a key may sign.
+    unreserved_turn: usize,
     /// The pair from which on routes are given out for validation.
     validation_turn: usize,
     pub(super) budget: VerificationBudget<usize>,
+    /// Right signatures of routes that are signed: these come from inside, wherever they came in.
+    pub(super) checked: PeerSignatures,
+    /// What wrong signatures from inside cost, by the pair that was to sign after them.
+    pub(super) check_budget: VerificationBudget<usize>,
     /// When the caches of signatures last aged.
     aged: Instant,
     outputs: VecDeque<Output>,
@@ -128,8 +139,11 @@ impl Proxy {
             least_strength: config.least_strength,
             require_post_quantum: config.require_post_quantum,
             turn: 0,
+            unreserved_turn: 0,
             validation_turn: 0,
             budget: VerificationBudget::new(now.instant),
+            checked: PeerSignatures::new(PEER_SIGNATURES),
+            check_budget: VerificationBudget::new(now.instant),
             aged: now.instant,
             outputs: VecDeque::new(),
         };
@@ -155,6 +169,7 @@ impl Proxy {
         let ages = self.pipeline.now.instant.since(self.aged) >= CACHE_AGE;
         if ages {
             self.aged = self.pipeline.now.instant;
+            self.checked.if_idle(VerifiedSignatures::age);
         }
         for pair in &mut self.pairs {
             pair.sessions.sweep();
@@ -244,7 +259,7 @@ impl Proxy {
             (_, None) => {
                 let due = match from {
                     Side::Outside => pair.incoming.remove(&nlri),
-                    Side::Inside => pair.outgoing.routes.remove(&nlri),
+                    Side::Inside => pair.outgoing.remove(&nlri),
                 };
                 pair.sessions.route(from.other(), nlri, None);
                 self.pipeline.schedule.cancel((index, from, nlri), due);
@@ -274,7 +289,7 @@ impl Proxy {
             for afi in pair.incoming.take_ends_of_rib() {
                 pair.sessions.end_of_rib(Side::Inside, afi);
             }
-            for afi in pair.outgoing.routes.take_ends_of_rib() {
+            for afi in pair.outgoing.take_ends_of_rib(self.pipeline.now.instant) {
                 pair.sessions.end_of_rib(Side::Outside, afi);
             }
         }
@@ -325,12 +340,14 @@ impl Proxy {
     /// Signs the next routes of one pair or, where one signature serves a burst, of several.
     fn sign(&mut self) {
         let burst = if self.burst_salts.is_some() { MAX_BURST } else { SIGNING_BURST };
+        self.check_budget.advance(self.pipeline.now.instant);
         let mut left = burst;
         let mut targets: Vec<TargetRoutes> = Vec::new();
         for _ in 0..self.pairs.len() {
             let index = self.turn;
             self.turn = (self.turn + 1) % self.pairs.len();
-            let routes = self.routes_to_sign(index, left);
+            let most = if self.check_budget.is_suspect(index) { SUSPECT_BURST.min(left) } else { left };
+            let routes = self.routes_to_sign(index, most);
             left -= routes.as_ref().map_or(0, |routes| routes.groups.iter().map(|group| group.routes.len()).sum());
             targets.extend(routes);
             if left == 0 || (self.burst_salts.is_none() && !targets.is_empty()) {
@@ -339,8 +356,19 @@ impl Proxy {
         }
         let Some(source) = targets.first().map(|target| target.source) else { return };
         let signer = self.pipeline.signer(burst, self.burst_salts.as_ref());
-        let job = SigningJob { check: None, signer, targets };
+        let check = Some(self.check(&targets));
+        let job = SigningJob { check, signer, targets };
         self.outputs.push_back(Output::Job(self.pipeline.signing_job(source, job)));
+    }
+
+    /// The check of other ASes' routes before they are signed. They have been validated where they came in, but perhaps by
+    /// nobody, at a border without a proxy, or with another outcome than now.
+    fn check(&self, targets: &[TargetRoutes]) -> PolicyCheck {
+        let mut validator = self.pipeline.validator(&self.checked, false, Arc::clone(&self.directories));
+        validator.others = self.pairs.iter().map(|pair| pair.known.clone()).collect();
+        let sources = targets.iter().map(|target| target.source);
+        let alone = sources.filter(|source| self.check_budget.is_suspect(*source)).collect();
+        PolicyCheck { validator, policy: self.pipeline.config.policy.clone(), alone }
     }
 
     /// Takes at most `max` routes of a pair off its queue; without keys they leave as they came.
@@ -352,7 +380,8 @@ impl Proxy {
         let groups = pair.outgoing.next_burst(max);
         if self.pipeline.keys.is_empty() {
             for group in groups {
-                self.on_signed(index, SignedGroup { group, outcome: SigningOutcome::AsReceived });
+                let signed = SignedGroup { group, outcome: SigningOutcome::AsReceived };
+                self.on_signed(index, signed, &HashMap::new());
             }
             return None;
         }
@@ -385,8 +414,10 @@ impl Proxy {
             Results::Signed(targets) => {
                 for results in targets {
                     self.pipeline.signing_done(&results);
-                    let SigningResults { source, groups, failed, .. } = results;
-                    groups.into_iter().for_each(|signed| self.on_signed(source, signed));
+                    let SigningResults { source, groups, failed, checked_until, work } = results;
+                    self.check_budget.charge(source, &work, self.pipeline.now.instant);
+                    self.pairs[source].counts.note_work(&work);
+                    groups.into_iter().for_each(|signed| self.on_signed(source, signed, &checked_until));
                     self.on_failed(source, Side::Inside, failed);
                     self.pairs[source].outgoing.end_job();
                 }
@@ -435,28 +466,34 @@ impl Proxy {
         }
     }
 
-    fn on_signed(&mut self, index: usize, signed: SignedGroup) {
+    /// `checked_until` says until when the reports of routes of other ASes hold.
+    fn on_signed(&mut self, index: usize, signed: SignedGroup, checked_until: &HashMap<Nlri, u64>) {
         let unix = self.pipeline.unix();
+        let attribute = self.pipeline.config.attribute;
         let pair = &mut self.pairs[index];
-        let routes = pair.outgoing.record(&signed, unix, &mut pair.counts);
-        if pair.outgoing.is_stale() {
+        let Recorded { routes, withdrawn } = pair.outgoing.record(&signed, attribute, unix, &mut pair.counts);
+        for nlri in withdrawn {
+            pair.sessions.route(Side::Outside, nlri, None);
+        }
+        let SignedGroup { group, outcome } = signed;
+        if pair.outgoing.is_stale() && !matches!(outcome, SigningOutcome::Refused { .. }) {
             // Signed for another neighbour, with other keys or at another time. The routes are queued again, or will be.
             return;
         }
-        let SignedGroup { group, outcome } = signed;
         // The grant goes with the hop that names its key, and stands nowhere else.
         let sent = match (&outcome, &pair.granted) {
             (SigningOutcome::Signed { attributes, .. }, Some(granted)) => Some(Arc::new(granted.add_to(attributes))),
             _ => outcome.sent(&group.attributes).cloned(),
         };
         let sent = sent.map(|attributes| pair.sessions.intern_shared(attributes));
-        // Routes that wait for a slot of time are queued again when it has come. Until then what was sent before stands.
+        // Routes that wait for a slot of time are queued again when it has come.
         let waits = matches!(outcome, SigningOutcome::NotReserved);
         for nlri in routes.iter().filter(|_| !waits) {
             pair.sessions.route(Side::Outside, *nlri, sent.clone());
         }
         for nlri in &routes {
-            self.reschedule(index, Side::Inside, *nlri, outcome.due(unix));
+            let due = outcome.due(unix).into_iter().chain(checked_until.get(nlri).copied()).min();
+            self.reschedule(index, Side::Inside, *nlri, due.map(|due| not_in_the_past(due, unix)));
         }
         self.notify_of_routes(index, outcome.event(routes));
     }
@@ -484,7 +521,10 @@ impl Machine for Proxy {
             Input::View(view) => self.on_view(view),
             Input::Directories(directories) => {
                 self.directories = directories;
-                self.pairs.iter_mut().for_each(|pair| pair.incoming.queue_all());
+                for pair in &mut self.pairs {
+                    pair.incoming.queue_all();
+                    pair.outgoing.check_again();
+                }
             }
             Input::Policy(policy) => self.on_policy(policy),
             Input::Persisted(id) => self.on_persisted(id),
@@ -523,6 +563,8 @@ impl Machine for Proxy {
 
     fn deadline(&self) -> Option<Instant> {
         let pairs = self.pairs.iter().filter_map(|pair| pair.sessions.deadline());
-        pairs.chain(self.pipeline.deadline()).chain(self.budget_deadline()).min()
+        let now = self.pipeline.now.instant;
+        let ends_of_rib = self.pairs.iter().filter_map(|pair| pair.outgoing.end_of_rib_deadline(now));
+        pairs.chain(ends_of_rib).chain(self.pipeline.deadline()).chain(self.budget_deadline()).min()
     }
 }

@@ -25,7 +25,7 @@ pub struct Status {
     pub classes: BTreeMap<&'static str, u64>,
     /// All pairs' counts together.
     pub counts: Counts,
-    /// Memory of all pairs' tables, with its bounds.
+    /// Memory of all pairs' tables, and of the signatures that were checked before others were made, with its bounds.
     pub memory: Memory,
     /// Why our clock is in doubt, if it is.
     pub clock: &'static str,
@@ -152,6 +152,8 @@ impl Proxy {
             }
         });
         let pairs: Vec<PairStatus> = pairs.collect();
+        let checked = self.checked.if_idle(|known| [known.octets(), known.limit()]);
+        memory.insert("checked_signatures", checked.unwrap_or([self.checked.limit(); 2]).into());
         let clock = clock_words(self.pipeline.doubt);
         let few_time_keys = self.pipeline.few_time_keys();
         Status { asn: self.pipeline.config.asn, pairs, classes, counts, memory, clock, few_time_keys }
@@ -297,7 +299,7 @@ fn memory_of(pair: &PairState) -> Memory {
         ("routes", pair.sessions.memory()),
         ("verified_signatures", known),
         ("sequences", pair.sequences.octets()),
-        ("queues", add(pair.incoming.queue_octets(), pair.outgoing.routes.queue_octets())),
+        ("queues", add(pair.incoming.queue_octets(), pair.outgoing.octets())),
     ]
     .map(|(table, octets)| (table, octets.into()))
     .into()

@@ -8,7 +8,9 @@ use wayleave_attestation::leaf::{Leaf, Tree};
 use wayleave_attestation::path::Path;
 use wayleave_attestation::pki::{AttestedSince, Strictness, Vrp};
 use wayleave_attestation::report::{KeyOrigin, Lack, Problem, Report};
-use wayleave_attestation::sign::{self, AttestationError, Draft, KeyPair, KeyRing, Origination, Recipient, Signatures};
+use wayleave_attestation::sign::{
+    self, AttestationError, Draft, KeyPair, KeyRing, Origination, Recipient, Signatures, Speaker,
+};
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::{Carried, Context, Route, validate};
 use wayleave_core::{Asn, Prefix, UnixTime, VerdictKind};
@@ -244,6 +246,54 @@ fn when_most_origins_are_wrong_about_the_time_our_clock_is_in_doubt() {
     let mut watch = ClockWatch::default();
     (0..5).for_each(|_| watch.observe(&network.validate(&prefixes(), &path, &value, 5), network.clock().now));
     assert_eq!(watch.doubt(network.clock().now), None);
+}
+
+/// Chains that make routes expire at will, from a neighbour that wants our clock to be doubted.
+#[test]
+fn replays_and_hops_for_a_minute_do_not_put_our_clock_in_doubt() {
+    let mut network = Network::new(6, ED25519);
+    for asn in 1..=5 {
+        network.register(Asn(asn));
+        network.view.add_vrp(Vrp { prefix: prefixes()[0], max_length: 24, asn: Asn(asn) });
+    }
+    let of = |network: &mut Network, asn: u32| network.chain(&prefixes(), &[asn], 6);
+    let old: Vec<_> = (1..=4).map(|asn| of(&mut network, asn)).collect();
+    network.now += 2 * 24 * 3600;
+    let new: Vec<_> = (1..=4).map(|asn| of(&mut network, asn)).collect();
+    let mut watch = ClockWatch::default();
+    let mut hear = |network: &Network, (value, path): &(Vec<u8>, Path)| {
+        let report = network.validate(&prefixes(), path, value, 6);
+        watch.observe(&report, network.clock().now);
+        (report.kind, watch.doubt(network.clock().now))
+    };
+    for chain in &new {
+        assert_eq!(hear(&network, chain), (VerdictKind::Valid, None));
+    }
+    // What they signed two days ago, again and again.
+    for chain in old.iter().chain(&old) {
+        assert_eq!(hear(&network, chain), (VerdictKind::Expired, None));
+    }
+    // The neighbour extends what they sign now by hops of one minute, and waits a while.
+    let mut short = Vec::new();
+    for asn in 1..=4 {
+        let (value, mut path) = network.chain(&prefixes(), &[asn], 5);
+        let speaker = Speaker { lifetime: 1, ..network.speaker(Asn(5), 1) };
+        let leaf = network.leaf(Asn(6));
+        let ring = &mut network.nodes.get_mut(&Asn(5)).expect("AS 5").ring;
+        let received = Attestation::decode(&value).expect("decodes");
+        let onward = Recipient::Neighbour(Asn(6), leaf.view());
+        let extended = sign::extend(&received, &path, &prefixes(), &speaker, ring, onward).expect("signs");
+        path.push(Asn(5), 1);
+        short.push((extended.value, path));
+    }
+    network.now += 3600;
+    for chain in &short {
+        assert_eq!(hear(&network, chain), (VerdictKind::Expired, None));
+    }
+    // A clock that is two days fast is still noticed.
+    network.now += 2 * 24 * 3600;
+    let last: Vec<_> = new.iter().map(|chain| hear(&network, chain).1).collect();
+    assert_eq!(last[3], Some(ClockDoubt::Fast), "{last:?}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod pki;
 mod proxy_attest;
 mod proxy_burst;
 mod proxy_counts;
+mod proxy_egress;
 mod proxy_faults;
 mod proxy_faulty_key;
 mod proxy_granted;

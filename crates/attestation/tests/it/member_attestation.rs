@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use wayleave_attestation::chain::{Attestation, TYPE_CODE};
 use wayleave_attestation::leaf::LeafKey;
-use wayleave_attestation::member::{Input, MemberAttestation, MemberAttestationConfig, MemberAttestationEvent, Output};
+use wayleave_attestation::member::{
+    Finding, Input, MOST_MEMORY, MemberAttestation, MemberAttestationConfig, MemberAttestationEvent, Output,
+};
 use wayleave_attestation::pipeline::policy::{Policy, VerdictClass};
 use wayleave_attestation::pipeline::{Job, PipelineConfig, RouteEvent};
 use wayleave_attestation::pki::{RegisteredKey, View, Vrp};
@@ -64,10 +66,16 @@ struct Driven {
     announcements: Vec<Announcement>,
     events: Vec<MemberAttestationEvent>,
     work: Vec<Job>,
+    findings: Vec<Vec<Finding>>,
+    ends_of_rib: usize,
 }
 
 impl Driven {
     fn new(ring: KeyRing) -> Self {
+        Self::with_memory(ring, MOST_MEMORY)
+    }
+
+    fn with_memory(ring: KeyRing, most_memory: usize) -> Self {
         let config = MemberAttestationConfig {
             pipeline: PipelineConfig {
                 asn: MEMBER,
@@ -79,11 +87,20 @@ impl Driven {
                 own: None,
             },
             max_octets: MAX_OCTETS,
+            most_memory,
         };
         // The first slots pass in which a few-time key does not sign.
         let now = Now { instant: Instant(1_000_000_000), unix: UnixTime((BEGIN - 20) * 1_000_000) };
         let member = MemberAttestation::new(config, ring, &HashMap::new(), now);
-        let mut driven = Self { member, now, announcements: Vec::new(), events: Vec::new(), work: Vec::new() };
+        let mut driven = Self {
+            member,
+            now,
+            announcements: Vec::new(),
+            events: Vec::new(),
+            work: Vec::new(),
+            findings: Vec::new(),
+            ends_of_rib: 0,
+        };
         driven.give(Input::ClockSynchronised(true));
         driven.sleep_until(BEGIN);
         driven.members(1, &[MEMBER, Asn(65_002)]);
@@ -126,7 +143,8 @@ impl Driven {
                 Output::Persist(reserve) => self.member.handle(Input::Persisted(reserve.id), self.now),
                 Output::Job(job) => self.work.push(job),
                 Output::Event(event) => self.events.push(event),
-                Output::EndOfRib | Output::Findings { .. } => {}
+                Output::Findings { findings, .. } => self.findings.push(findings),
+                Output::EndOfRib => self.ends_of_rib += 1,
             }
         }
     }
@@ -342,4 +360,74 @@ fn an_announcer_of_many_wrong_signatures_is_suspect_and_still_served() {
     driven.give(received(1, &[CUSTOMER], |_| ()));
     driven.finish_all();
     assert_eq!(driven.member.status().classes["valid"], 1);
+}
+
+#[test]
+fn routes_of_other_members_take_no_more_than_their_bound_and_one_announcer_a_quarter_of_it() {
+    const MOST: usize = 4 << 20;
+    let mut driven = Driven::with_memory(KeyRing::default(), MOST);
+    let mut big = path(&[Asn(65_002)]).edit();
+    big.set(ATTRIBUTE, wayleave_bgp::AttributeFlags::OPTIONAL_TRANSITIVE, &[2; 16_000]);
+    let big = big.finish();
+    let route = |announcer: u32, number: u32| {
+        let mut id = [announcer as u8; 32];
+        id[..4].copy_from_slice(&number.to_be_bytes());
+        let prefixes = vec![Nlri::new(p(&format!("10.{announcer}.{}.0/24", number % 256)))];
+        Input::Route { id, announcer, set: 1, prefixes, attributes: big.clone() }
+    };
+    let routes = |driven: &Driven| driven.member.status().memory["routes"];
+    let refused = |driven: &Driven| {
+        let is_full = |event: &&MemberAttestationEvent| matches!(event, MemberAttestationEvent::OutOfMemory(2));
+        driven.events.iter().filter(is_full).count()
+    };
+    // An announcer that goes on and on: its share, and not a route more. Each refused route is one that the member must not use.
+    for number in 0..1_000 {
+        driven.give(route(2, number));
+        driven.work.clear();
+    }
+    let status = routes(&driven);
+    assert_eq!(status.most_octets, MOST);
+    assert!(status.octets <= MOST / 4 && status.octets > MOST / 5, "{status:?}");
+    let is_refused = |findings: &&Vec<Finding>| findings.iter().all(|finding| finding.attributes.is_none());
+    assert_eq!(refused(&driven), driven.findings.iter().filter(is_refused).count());
+    assert!(refused(&driven) > 900);
+    assert_eq!(driven.member.status().counts.out_of_memory, refused(&driven) as u64);
+    // Others have their room.
+    driven.give(route(3, 0));
+    assert!(routes(&driven).octets > status.octets);
+    // The same route again takes no more, and what goes makes room.
+    driven.give(route(3, 0));
+    let Input::Route { id, .. } = route(3, 0) else { unreachable!("it is a route") };
+    driven.give(Input::Gone(id));
+    assert_eq!(routes(&driven).octets, status.octets);
+    let Input::Route { id, .. } = route(2, 0) else { unreachable!("it is a route") };
+    driven.give(Input::Gone(id));
+    let before = refused(&driven);
+    driven.give(route(2, 5_000));
+    assert_eq!((refused(&driven), routes(&driven).octets), (before, status.octets));
+}
+
+#[test]
+fn a_members_end_of_rib_comes_after_routes_that_wait_for_a_slot_and_a_changed_route_is_withdrawn() {
+    let mut driven = Driven::new(few_time());
+    driven.sleep_until(BEGIN + 40);
+    driven.announce("10.1.0.0/16", path(&[MEMBER]));
+    while let Some(job) = driven.work.pop() {
+        driven.finish(job);
+    }
+    assert_eq!(driven.signed_for().len(), 1);
+    driven.give(Input::ClockSynchronised(false));
+    let mut other = path(&[MEMBER]).edit();
+    other.med(Some(7));
+    driven.announce("10.1.0.0/16", other.finish());
+    driven.give(Input::RouterEndOfRib);
+    let withdrawn = |driven: &Driven| driven.announcements.iter().map(|said| said.withdrawn).sum::<usize>();
+    assert_eq!((withdrawn(&driven), driven.ends_of_rib), (0, 0), "not tried yet");
+    while let Some(job) = driven.work.pop() {
+        driven.finish(job);
+    }
+    assert_eq!((withdrawn(&driven), driven.ends_of_rib), (1, 0));
+    driven.give(Input::ClockSynchronised(true));
+    driven.sleep_until(BEGIN + 80);
+    assert_eq!((driven.signed_for().len(), withdrawn(&driven), driven.ends_of_rib), (2, 1, 1));
 }

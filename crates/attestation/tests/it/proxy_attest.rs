@@ -91,8 +91,17 @@ fn known() -> wayleave_attestation::pki::View {
     view(1, &[ORIGIN, MIDDLE, LAST], &[(ORIGIN, PREFIX), (ORIGIN, "10.0.0.0/8")])
 }
 
+/// The middle signs whatever its router announces, as a careless or corrupt AS does.
+fn careless(config: &mut ProxyConfig) {
+    if config.pipeline.asn == Asn(MIDDLE) {
+        for class in VerdictClass::ALL {
+            config.pipeline.policy.set(class, Treatment::default());
+        }
+    }
+}
+
 fn three() -> AsChain {
-    let mut line = AsChain::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, MIDDLE, LAST], |_| ());
+    let mut line = AsChain::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, MIDDLE, LAST], careless);
     line.start(known);
     line
 }
@@ -341,6 +350,7 @@ fn routes_are_validated_again_when_a_record_changes() {
 #[test]
 fn routes_are_validated_again_when_a_chain_expires_and_origins_sign_again_before() {
     let mut line = AsChain::new(&[ORIGIN, MIDDLE, LAST], &[ORIGIN, MIDDLE, LAST], |config| {
+        careless(config);
         config.pipeline.policy.set(VerdictClass::Valid, Treatment { large_community: tag(1), ..Treatment::default() });
     });
     line.start(known);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use wayleave_attestation::chain::TYPE_CODE;
-use wayleave_attestation::member::MemberAttestationConfig;
+use wayleave_attestation::member::{MOST_MEMORY, MemberAttestationConfig};
 use wayleave_attestation::pipeline::PipelineConfig;
 use wayleave_attestation::pipeline::policy::Policy;
 use wayleave_attestation::pki::{RegisteredKey, View};
@@ -85,6 +85,7 @@ impl Sim {
                 own: None,
             },
             max_octets: MAX_OCTETS,
+            most_memory: MOST_MEMORY,
         };
         let key_ring = attest_ring(self.setup.seed, member_asn(slot));
         Some(AttestationConfig { settings, key_ring, slots_seen: HashMap::new(), view: Arc::clone(&self.view) })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wayleave_attestation::chain::TYPE_CODE;
-use wayleave_attestation::member::MemberAttestationConfig;
+use wayleave_attestation::member::{MOST_MEMORY, MemberAttestationConfig};
 use wayleave_attestation::pipeline::PipelineConfig;
 use wayleave_attestation::pipeline::policy::Policy as AttestationPolicy;
 use wayleave_attestation::pki::View;
@@ -43,6 +43,7 @@ fn attestation() -> AttestationConfig {
                 own: None,
             },
             max_octets: 2048,
+            most_memory: MOST_MEMORY,
         },
         key_ring: KeyRing { pairs: vec![KeyPair { suite, key, registered: false }] },
         slots_seen: HashMap::new(),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::Spanned;
+use wayleave_attestation::member::MOST_MEMORY;
 use wayleave_attestation::pipeline::policy::{Policy, Treatment, VerdictClass};
 use wayleave_attestation::pki::{Object, ObjectSet, Role};
 use wayleave_attestation::proxy::handover::HANDOVER;
@@ -37,6 +38,9 @@ pub struct AttestationSection {
     /// Longest attestation, in octets: it must fit the messages of every member's router.
     #[serde(default = "default_most")]
     pub most_octets: Spanned<u64>,
+    /// What the routes of other members may take, in MiB.
+    #[serde(default = "default_most_memory")]
+    pub most_memory_mib: Spanned<u64>,
     /// Own prefixes that are signed, with their more specific prefixes. Default: all.
     pub originate: Option<Vec<Prefix>>,
     pub keys: KeysSection,
@@ -51,6 +55,7 @@ impl AttestationSection {
         let Self { attribute, lifetime_minutes, clock_uncertainty_secs, least_strength, .. } = self;
         let mut faults = terms_faults(attribute, lifetime_minutes, clock_uncertainty_secs, least_strength);
         faults.extend(range(&self.most_octets, 256, 65_000, "octets"));
+        faults.extend(range(&self.most_memory_mib, 64, 1 << 20, "MiB"));
         faults.extend(self.keys.faults());
         faults.extend(self.rpki.faults());
         faults.extend(self.policy.faults());
@@ -131,6 +136,10 @@ pub(super) fn default_uncertainty() -> Spanned<u64> {
 
 pub(super) fn default_strength() -> Spanned<u64> {
     Spanned::new(0..0, 112)
+}
+
+fn default_most_memory() -> Spanned<u64> {
+    Spanned::new(0..0, (MOST_MEMORY >> 20) as u64)
 }
 
 pub(super) fn default_most() -> Spanned<u64> {

@@ -390,6 +390,8 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          #least_strength = 112\n\
          # Longest attestation in octets: it must fit the messages of every member's router.\n\
          #most_octets = 2800\n\
+         # Memory that the routes of other members may take, in MiB; one member's take a quarter at most.\n\
+         #most_memory_mib = 4096\n\
          #originate = [\"192.0.2.0/24\"]\n\
          #[attestation.keys]\n\
          # Created by: wayleave keys attest attest.key --asn {asn} (public keys go to the exchange and to the trust anchor)\n\

@@ -145,7 +145,15 @@ impl Keys {
             };
             Ok(KeySeed { suite, seed, division })
         });
-        Ok(Self { asn: file.asn, seeds: seeds.collect::<Result<_, Failure>>()? })
+        let seeds: Vec<KeySeed> = seeds.collect::<Result<_, Failure>>()?;
+        // Two holders of one few-time key would sign with the same indices.
+        for (number, seed) in seeds.iter().enumerate() {
+            if seeds[..number].iter().any(|other| other.suite == seed.suite && other.seed == seed.seed) {
+                return Err(Failure::new(format!("{} has one {} key twice", path.display(), seed.suite.name()))
+                    .help("remove one of the two"));
+            }
+        }
+        Ok(Self { asn: file.asn, seeds })
     }
 
     /// The key pairs, derived from their seeds; a few-time key as its first holder has it.

@@ -2,11 +2,11 @@
 //! own, log and metrics.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tracing::{error, info, warn};
 use wayleave_attestation::member::{self, MemberAttestationConfig, MemberAttestationEvent};
 use wayleave_attestation::pipeline::explain::reason;
@@ -25,8 +25,10 @@ use wayleave_runtime::clock::utc;
 use wayleave_runtime::drive::{Query, ask};
 use wayleave_runtime::http::{Metric, Unit};
 use wayleave_runtime::kernel_clock;
+use wayleave_runtime::log_limit::Line;
 use wayleave_runtime::store::{Change, FileStore, Store};
 
+use super::events::Events;
 use super::origins::{OriginSources, Origins};
 use crate::config::Source;
 use crate::config::attestation::AttestationSection;
@@ -78,6 +80,7 @@ pub async fn start(
 fn settings(section: &AttestationSection, asn: Asn) -> MemberAttestationConfig {
     // `check` has seen that each fits.
     let least_strength = u16::try_from(*section.least_strength.get_ref()).unwrap_or(0);
+    let octets = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     MemberAttestationConfig {
         pipeline: PipelineConfig {
             asn,
@@ -88,7 +91,8 @@ fn settings(section: &AttestationSection, asn: Asn) -> MemberAttestationConfig {
             policy: section.policy.policy(),
             own: section.originate.clone(),
         },
-        max_octets: usize::try_from(*section.most_octets.get_ref()).unwrap_or(usize::MAX),
+        max_octets: octets(*section.most_octets.get_ref()),
+        most_memory: octets(*section.most_memory_mib.get_ref()).saturating_mul(1 << 20),
     }
 }
 
@@ -109,14 +113,24 @@ where
     });
 }
 
+/// Jobs that run at once; the others wait in the order in which they came. More would not be done earlier, and each thread that
+/// verifies remembers a megabyte of hash-based signatures.
+static JOBS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(jobs_at_once()));
+
+fn jobs_at_once() -> usize {
+    1 + std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// Runs `job` (signatures are made and checked) on a thread of its own, and sends its result to the machine.
 pub fn work<E, I>(job: impl FnOnce() -> I + Send + 'static, events: &mpsc::Sender<E>)
 where
     E: From<I> + Send + 'static,
 {
     let events = events.clone();
-    tokio::task::spawn_blocking(move || {
-        let _ = events.blocking_send(job().into()); // fails if the machine has stopped
+    tokio::spawn(async move {
+        let Ok(_place) = JOBS.acquire().await else { return };
+        let run = move || events.blocking_send(job().into());
+        let _ = tokio::task::spawn_blocking(run).await; // fails if the machine has stopped
     });
 }
 
@@ -233,13 +247,36 @@ pub fn key_faulty(suite: SuiteId) -> String {
     )
 }
 
-/// Logs an event, and returns it as `show events` shows it.
-pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
+/// What a line is about that others can cause again and again.
+pub fn kind(event: &RouteEvent) -> &'static str {
+    match event {
+        RouteEvent::Verdict { .. } => "verdict",
+        RouteEvent::Refused { .. } => "not-sent",
+        RouteEvent::NotExtended { .. } => "not-extended",
+        RouteEvent::TooLong { .. } => "too-long",
+        RouteEvent::Exhausted { .. } => "exhausted",
+        RouteEvent::Faulty { .. } => "key-faulty",
+        RouteEvent::Failed { .. } => "failed",
+    }
+}
+
+/// Logs an event within the limits of `events`, and returns it as `show events` shows it.
+pub fn log(event: &MemberAttestationEvent, events: &Events) -> Option<Value> {
+    let line = match event {
+        // Slots begin at 0; what stands for the own router comes before.
+        MemberAttestationEvent::Route { announcer, event } => {
+            events.admit(kind(event), announcer.map_or(0, |slot| slot as usize + 1))
+        }
+        MemberAttestationEvent::Suspect(slot) => events.admit("wrong-signatures", *slot as usize),
+        MemberAttestationEvent::OutOfMemory(slot) => events.admit("out-of-memory", *slot as usize),
+        MemberAttestationEvent::OtherKeysListed | MemberAttestationEvent::Process(_) => Some(Line::default()),
+    };
+    let Line { suppressed } = line?;
     match event {
         MemberAttestationEvent::Route { announcer, event: RouteEvent::Verdict { nlri, class, report } } => {
             let announcer = announcer.unwrap_or_default();
             let why = reason(report);
-            warn!(announcer, %nlri, class = class.name(), "route {nlri} of the member in slot {announcer} is {}: {why}", class.name());
+            warn!(announcer, %nlri, class = class.name(), suppressed, "route {nlri} of the member in slot {announcer} is {}: {why}", class.name());
             Some(
                 json!({ "event": "verdict", "announcer": announcer, "prefix": nlri.prefix, "class": class, "why": why }),
             )
@@ -249,6 +286,7 @@ pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
             warn!(
                 routes = routes.len(),
                 first = ?routes.first(),
+                suppressed,
                 "routes of the router are not announced to the exchange: {} ({why})",
                 class.name()
             );
@@ -259,6 +297,7 @@ pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
             warn!(
                 routes = routes.len(),
                 first = ?routes.first(),
+                suppressed,
                 "routes announced without this AS's signature, their chain ends here: {error}"
             );
             None
@@ -268,28 +307,44 @@ pub fn log(event: &MemberAttestationEvent) -> Option<Value> {
                 need,
                 routes = routes.len(),
                 first = ?routes.first(),
+                suppressed,
                 "routes not announced: their attestation needs {need} octets; raise most_octets or use a suite with shorter signatures"
             );
             None
         }
         MemberAttestationEvent::Route { event: RouteEvent::Exhausted { routes }, .. } => {
-            error!(routes = routes.len(), "routes not announced: {KEYS_EXHAUSTED}");
+            error!(routes = routes.len(), suppressed, "routes not announced: {KEYS_EXHAUSTED}");
             None
         }
         MemberAttestationEvent::Route { event: RouteEvent::Faulty { routes, suite }, .. } => {
-            error!(routes = routes.len(), suite = suite.name(), "routes not announced: {}", key_faulty(*suite));
+            error!(
+                routes = routes.len(),
+                suite = suite.name(),
+                suppressed,
+                "routes not announced: {}",
+                key_faulty(*suite)
+            );
             Some(json!({ "event": "key-faulty", "suite": suite.name(), "routes": routes.len() }))
         }
         MemberAttestationEvent::Process(ProcessEvent::KeyEnds(end)) => Some(log_key_ends(*end)),
         MemberAttestationEvent::Process(ProcessEvent::KeyWaits(wait)) => Some(log_key_waits(*wait)),
         MemberAttestationEvent::Process(ProcessEvent::KeySigns(suite)) => Some(log_key_signs(*suite)),
         MemberAttestationEvent::Route { event: RouteEvent::Failed { task, routes }, .. } => {
-            error!(routes = routes.len(), first = ?routes.first(), "a job failed while {task}, and its routes are left out: a bug, please report it with the lines above");
+            error!(routes = routes.len(), first = ?routes.first(), suppressed, "a job failed while {task}, and its routes are left out: a bug, please report it with the lines above");
             None
         }
         MemberAttestationEvent::Suspect(announcer) => {
-            warn!(announcer, "the member in slot {announcer}: {SUSPECT}");
+            warn!(announcer, suppressed, "the member in slot {announcer}: {SUSPECT}");
             Some(json!({ "event": "wrong-signatures", "announcer": announcer }))
+        }
+        MemberAttestationEvent::OutOfMemory(announcer) => {
+            error!(
+                announcer,
+                suppressed,
+                "routes of the member in slot {announcer} are not used: they take more than its quarter of `most_memory_mib`, or \
+                 all members' more than that"
+            );
+            Some(json!({ "event": "out-of-memory", "announcer": announcer }))
         }
         MemberAttestationEvent::OtherKeysListed => {
             error!(
@@ -381,11 +436,16 @@ pub fn metrics(status: &member::Status) -> Vec<Metric> {
         counter("too_long", Unit::Routes, "Routes not announced because no attestation fits", counts.too_long),
         counter("exhausted", Unit::Routes, "Routes not announced because keys are spent", counts.exhausted),
         counter("faulty", Unit::Routes, "Routes not announced because what was signed did not verify", counts.faulty),
+        counter(
+            "out_of_memory",
+            Unit::Routes,
+            "Routes of other members not used for want of memory",
+            counts.out_of_memory,
+        ),
     ];
     metrics.push(counter("verified", Unit::Signatures, "Signatures verified", counts.signatures));
     metrics.push(gauge("suspect", Unit::Members, "Members that send many wrong signatures", status.suspects as f64));
-    let [memory, _] = memory_metrics(&status.memory);
-    metrics.push(memory);
+    metrics.extend(memory_metrics(&status.memory));
     metrics.extend(class_metrics(|class| status.classes.get(class).copied().unwrap_or(0)));
     metrics.extend(few_time_metrics(&status.few_time_keys));
     metrics
@@ -401,10 +461,10 @@ pub fn few_time_metrics(keys: &[FewTimeStatus]) -> Vec<Metric> {
     ]
 }
 
-/// Memory of the tables, and of those that have a bound of their own the bound.
+/// Memory of the tables, and its bound.
 pub fn memory_metrics(memory: &Memory) -> [Metric; 2] {
     let octets: usize = memory.values().map(|table| table.octets).sum();
-    let most: usize = memory.values().filter_map(|table| table.most_octets).fold(0, usize::saturating_add);
+    let most: usize = memory.values().map(|table| table.most_octets).fold(0, usize::saturating_add);
     [
         Metric::gauge("memory", Unit::Bytes, "Memory of routes, caches and queues", octets as f64),
         Metric::gauge("memory_limit", Unit::Bytes, "Bound of that memory", most as f64),
@@ -423,4 +483,34 @@ pub fn class_metrics(count: impl Fn(&str) -> u64) -> impl Iterator<Item = Metric
         ("malformed", "Received routes whose attestation cannot be read"),
     ];
     classes.map(|(class, help)| Metric::gauge(class, Unit::Routes, help, count(class) as f64)).into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn jobs_without_end_run_on_few_threads_and_all_are_done() {
+        let (events, mut results) = mpsc::channel::<usize>(1);
+        let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        for number in 0..200_usize {
+            let (running, most) = (Arc::clone(&running), Arc::clone(&most));
+            let job = move || {
+                most.fetch_max(1 + running.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
+                std::thread::yield_now();
+                running.fetch_sub(1, Ordering::SeqCst);
+                number
+            };
+            work(job, &events);
+        }
+        let mut done = Vec::new();
+        while done.len() < 200 {
+            done.push(results.recv().await.expect("jobs have senders"));
+        }
+        done.sort_unstable();
+        assert_eq!(done, (0..200).collect::<Vec<_>>());
+        assert!(most.load(Ordering::SeqCst) <= jobs_at_once());
+    }
 }

@@ -17,6 +17,7 @@ use wayleave_bgp::{Attributes, Update};
 use wayleave_core::{Machine, Prefix};
 use wayleave_runtime::Clock;
 use wayleave_runtime::bgp_tcp::TcpEvent;
+use wayleave_runtime::log_limit::{Line, LogLimit};
 
 pub use super::peer_tcp::Endpoint;
 use super::peer_tcp::{PeerTcp, TcpInput};
@@ -135,6 +136,7 @@ impl Peer {
             connect_error: None,
             malformed: 0,
             logged_causes: BTreeSet::new(),
+            strangers: LogLimit::default(),
         };
         let task = tokio::spawn(driver.run(tcp, replayed, stopped));
         Ok(Self { routes, replay, view, address, stop, task })
@@ -164,6 +166,8 @@ struct Driver<E> {
     connect_error: Option<String>,
     malformed: u32,
     logged_causes: BTreeSet<String>,
+    /// The log of connections from elsewhere.
+    strangers: LogLimit,
 }
 
 impl<E: From<PeerEvent>> Driver<E> {
@@ -219,7 +223,9 @@ impl<E: From<PeerEvent>> Driver<E> {
                 self.handle(input).await;
             }
             TcpInput::Refused(ip) => {
-                warn!(address = %ip, "BGP connection from {ip} refused: [router] `address` (with a password also `connect`) names another router");
+                if let Some(Line { suppressed }) = self.strangers.note(tokio::time::Instant::now()) {
+                    warn!(address = %ip, suppressed, "BGP connection from {ip} refused: [router] `address` (with a password also `connect`) names another router");
+                }
             }
         }
     }
@@ -309,6 +315,7 @@ impl<E: From<PeerEvent>> Driver<E> {
             "hold_time": up.map(|up| up.hold_time.secs()),
             "announced": self.peer.adj_rib_out().len(),
             "last_end": (!self.last_end.is_empty()).then_some(&self.last_end),
+            "refused_lines_not_logged": self.strangers.suppressed(),
             "counters": self.peer.counters(),
         }));
     }

@@ -272,6 +272,8 @@ struct Reader {
     refused: usize,
     /// Keys that do not count, by AS.
     surplus: BTreeMap<Asn, usize>,
+    /// Pairs of ASes for which one key counts.
+    shared: BTreeSet<(Asn, Asn)>,
     validated: Arc<RpkiData>,
     cache: Option<CacheSummary>,
     views: watch::Sender<Arc<View>>,
@@ -396,6 +398,7 @@ impl Reader {
             }
         }
         self.report_surplus(&view);
+        self.report_shared(&view);
         for vrp in &self.validated.vrps {
             view.add_vrp(Vrp { prefix: vrp.prefix, max_length: vrp.max_length, asn: vrp.asn });
         }
@@ -426,6 +429,17 @@ impl Reader {
         }
         self.surplus = surplus;
     }
+
+    /// Reports keys that count for two ASes, once for each pair of ASes.
+    fn report_shared(&mut self, view: &View) {
+        let shared = view.shared_keys();
+        for (one, other) in shared.difference(&self.shared).take(LOGGED_REFUSALS) {
+            error!(
+                "{one} and {other} list the same key: whichever does not hold it lets the other sign in its name; ask both operators"
+            );
+        }
+        self.shared = shared;
+    }
 }
 
 impl Default for Reader {
@@ -441,6 +455,7 @@ impl Default for Reader {
             begins: None,
             refused: 0,
             surplus: BTreeMap::new(),
+            shared: BTreeSet::new(),
             validated: Arc::default(),
             cache: None,
             views: watch::Sender::new(Arc::default()),
@@ -498,6 +513,10 @@ mod tests {
         assert_eq!(reader.surplus, BTreeMap::from([(Asn(64_496), 5)]));
         reader.report_surplus(&View::new(2));
         assert!(reader.surplus.is_empty());
+        // Likewise a key that two ASes list.
+        view.add_router_key(Asn(64_497), key(3));
+        reader.report_shared(&view);
+        assert_eq!(reader.shared, BTreeSet::from([(Asn(64_496), Asn(64_497))]));
     }
 
     #[test]

@@ -105,6 +105,18 @@ fn records_and_policy_take_effect_without_a_restart_or_a_new_update() {
 }
 
 #[test]
+fn a_file_with_one_key_twice_is_refused() {
+    let folder = Folder::new("attest-key-twice");
+    folder.ok(&["keys", "attest", "a.key", "--asn", "64496"]);
+    let file = fs::read_to_string(folder.0.join("a.key")).expect("a file");
+    let key = file.find("[[").expect("a key");
+    folder.write("a.key", &format!("{file}\n{}", &file[key..]));
+    let output = folder.run(&["keys", "show", "a.key"]);
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("has one kc-ed25519 key twice"), "{said}");
+}
+
+#[test]
 fn keys_are_created_listed_signed_and_refused_if_others_can_read_them() {
     let folder = Folder::new("attest-keys");
     let made = folder.ok(&["keys", "attest", "a.key", "--asn", "64496"]);

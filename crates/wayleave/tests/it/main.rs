@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test starts the program")]
 
 mod attest;
+mod attest_drill;
 mod attest_routers;
 mod attest_rpki;
 mod cli;

@@ -22,7 +22,7 @@ use crate::sign::{
     self, AttestationError, Draft, KeyRing, Origination, Recipient, Signatures, SignedAttestation, Speaker,
 };
 use crate::suite::{self, SignError, Suite, SuiteId};
-use crate::validate::Carried;
+use crate::validate::{Carried, VerificationWork};
 
 /// For whom routes are signed.
 #[derive(Clone, Debug)]
@@ -96,6 +96,8 @@ pub(crate) struct SigningResults {
     pub(crate) failed: Vec<RouteGroup>,
     /// Until when the reports of checked routes hold that passed, in seconds since 1970.
     pub(crate) checked_until: HashMap<Nlri, u64>,
+    /// What the check cost.
+    pub(crate) work: VerificationWork,
 }
 
 /// How routes went out, or why they did not.
@@ -175,7 +177,7 @@ impl SigningJob {
         for (number, TargetRoutes { source, target, max_octets, groups }) in targets.into_iter().enumerate() {
             let mut of_target = SigningResults { source, ..SigningResults::default() };
             let passed = match &check {
-                Some(check) => checked(check, groups, &mut of_target),
+                Some(check) => checked(check, source, groups, &mut of_target),
                 None => groups,
             };
             to_sign.extend(passed.into_iter().map(|group| (number, group)));
@@ -196,8 +198,16 @@ impl SigningJob {
 }
 
 /// Puts what the check refuses into the results, and the groups on which it panicked; returns what passes.
-fn checked(check: &PolicyCheck, groups: Vec<RouteGroup>, results: &mut SigningResults) -> Vec<RouteGroup> {
-    let (checked, failed) = guarded(groups, |groups| check.check(groups));
+fn checked(
+    check: &PolicyCheck,
+    source: usize,
+    groups: Vec<RouteGroup>,
+    results: &mut SigningResults,
+) -> Vec<RouteGroup> {
+    let mut work = VerificationWork::default();
+    let alone = check.alone.contains(&source);
+    let (checked, failed) = guarded(groups, |groups| check.check(groups, alone, &mut work));
+    results.work = work;
     results.failed = failed;
     let mut passed = Vec::new();
     for checked in checked {

@@ -1,19 +1,19 @@
 //! Validation in bursts: of what peers announce, and of routes of other ASes before they are signed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wayleave_bgp::{AttributeCode, Nlri};
 use wayleave_core::{Asn, Prefix};
 
 use super::{RouteGroup, SigningOutcome, carried, guarded, received_path};
-use crate::cache::VerifiedSignatures;
+use crate::cache::{KnownSignatures, SignatureHash, VerifiedSignatures};
 use crate::leaf::Tree;
 use crate::path::Path;
 use crate::pipeline::policy::{Policy, VerdictClass};
 use crate::pki::View;
 use crate::report::Report;
-use crate::validate::{Clock, Context, Route, Rules, VerificationWork, validate_burst_with};
+use crate::validate::{Clock, Context, Route, Rules, VerificationWork, validate_burst_knowing};
 
 /// Octets of the cache of right signatures of a BGP peer, and of an announcer at an exchange: of the latter there are hundreds.
 pub(crate) const PEER_SIGNATURES: usize = 9 << 20;
@@ -48,9 +48,29 @@ impl PeerSignatures {
     }
 }
 
+/// A cache, and others in which is looked what it does not have.
+struct WithOthers<'a> {
+    own: &'a mut VerifiedSignatures,
+    others: &'a [PeerSignatures],
+}
+
+impl KnownSignatures for WithOthers<'_> {
+    fn contains(&mut self, signature: &SignatureHash) -> bool {
+        // One that another job has is passed over: verifying again costs less than waiting for its end.
+        self.own.contains(signature)
+            || self.others.iter().any(|other| other.if_idle(|known| known.has(signature)) == Some(true))
+    }
+
+    fn insert(&mut self, signature: SignatureHash) {
+        self.own.insert(signature);
+    }
+}
+
 /// All that a verdict depends on besides the route, as it was when the job was made.
 pub(crate) struct Validator {
     pub(crate) known: PeerSignatures,
+    /// Caches of others, where a route may have been verified when it came in.
+    pub(crate) others: Vec<PeerSignatures>,
     /// Whether each signature is verified by itself: the peer has sent many that are wrong.
     pub(crate) alone: bool,
     pub(crate) view: Arc<View>,
@@ -65,7 +85,12 @@ pub(crate) struct Validator {
 impl Validator {
     /// Validates the groups in one burst, each with its path as it was received; nothing is validated where that is
     /// `None`.
-    fn reports(&self, groups: &[RouteGroup], paths: &[Option<Path>]) -> (Vec<Option<Arc<Report>>>, VerificationWork) {
+    fn reports(
+        &self,
+        groups: &[RouteGroup],
+        paths: &[Option<Path>],
+        alone: bool,
+    ) -> (Vec<Option<Arc<Report>>>, VerificationWork) {
         let prefixes: Vec<Vec<Prefix>> = groups.iter().map(RouteGroup::prefixes).collect();
         let routes: Vec<Route<'_>> = groups
             .iter()
@@ -78,8 +103,9 @@ impl Validator {
             .collect();
         let context =
             Context { view: &self.view, rules: &self.rules, clock: self.clock, directories: &self.directories };
-        let mut known = self.known.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let (reports, work) = validate_burst_with(&context, &routes, &mut known, self.alone);
+        let mut own = self.known.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = WithOthers { own: &mut own, others: &self.others };
+        let (reports, work) = validate_burst_knowing(&context, &routes, &mut known, alone);
         let mut reports = reports.into_iter().map(Arc::new);
         (paths.iter().map(|path| path.as_ref().and_then(|_| reports.next())).collect(), work)
     }
@@ -120,7 +146,7 @@ impl ValidationJob {
         let groups: Vec<RouteGroup> = groups.into_iter().flat_map(|group| group.split_by_exports(attribute)).collect();
         let paths: Vec<Option<Path>> =
             groups.iter().map(|group| Some(Path::from_as_path(group.attributes.as_path()))).collect();
-        let (reports, done) = self.validator.reports(&groups, &paths);
+        let (reports, done) = self.validator.reports(&groups, &paths, self.validator.alone);
         work.add(&done);
         groups
             .into_iter()
@@ -138,6 +164,8 @@ impl ValidationJob {
 pub(crate) struct PolicyCheck {
     pub(crate) validator: Validator,
     pub(crate) policy: Policy,
+    /// Sources of which each signature is verified by itself: they have sent many that are wrong.
+    pub(crate) alone: BTreeSet<usize>,
 }
 
 /// What a [`PolicyCheck`] lets pass, and what it refuses.
@@ -148,11 +176,12 @@ pub(crate) enum Checked {
 }
 
 impl PolicyCheck {
-    pub(crate) fn check(&self, groups: Vec<RouteGroup>) -> Vec<Checked> {
+    pub(crate) fn check(&self, groups: Vec<RouteGroup>, alone: bool, work: &mut VerificationWork) -> Vec<Checked> {
         let Validator { attribute, receiver, .. } = self.validator;
         let groups: Vec<RouteGroup> = groups.into_iter().flat_map(|group| group.split_by_exports(attribute)).collect();
         let paths: Vec<Option<Path>> = groups.iter().map(|group| foreign_path(group, receiver)).collect();
-        let (reports, _) = self.validator.reports(&groups, &paths);
+        let (reports, done) = self.validator.reports(&groups, &paths, alone);
+        work.add(&done);
         let mut checked = Vec::new();
         for (group, report) in groups.into_iter().zip(reports) {
             match report {

@@ -399,6 +399,11 @@ impl FewTimeKeys {
         ahead.collect()
     }
 
+    /// Signatures that the key at this index of the ring may still make in the slot of now.
+    pub(crate) fn left(&self, index: usize, now: UnixTime) -> Option<u64> {
+        self.keys.iter().find(|key| key.index == index).map(|key| key.left_at(now))
+    }
+
     /// How each key stands.
     pub(crate) fn status(&self, now: UnixTime) -> Vec<FewTimeStatus> {
         let status = self.keys.iter().map(|key| {

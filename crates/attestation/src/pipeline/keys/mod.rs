@@ -12,8 +12,10 @@ use few_time::FewTimeKeys;
 pub(crate) use few_time::KeyNews;
 pub use few_time::{FewTimeStatus, KeyEnd, KeyWait, Reserve, WaitReason};
 
+use crate::leaf::LeafKey;
 use crate::pki::View;
 use crate::sign::KeyRing;
+use crate::suite::{Slots, SuiteId};
 
 /// The key ring, for one signing job at a time.
 #[derive(Clone)]
@@ -37,9 +39,22 @@ impl SharedKeyRing {
     }
 }
 
+/// What is known of a key of the ring while a job has the ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldKey {
+    pub(crate) suite: SuiteId,
+    pub(crate) leaf: LeafKey,
+    pub(crate) registered: bool,
+    /// Of a few-time key.
+    pub(crate) slots: Option<Slots>,
+}
+
 /// The ring, its few-time keys, and the sequence of what it signs as origin.
 pub(crate) struct SigningKeys {
-    pub(crate) ring: SharedKeyRing,
+    ring: SharedKeyRing,
+    /// The keys of the ring, in its order. What is asked or registered while a job signs is asked and noted here: a job may
+    /// take long, and no input waits for it.
+    held: Vec<HeldKey>,
     pub(crate) few_time: FewTimeKeys,
     sequence: u64,
 }
@@ -48,19 +63,41 @@ impl SigningKeys {
     /// `seen`: by encoded public key, the last slot of time in which a few-time key may have signed before this start.
     pub(crate) fn new(ring: KeyRing, seen: &HashMap<Vec<u8>, u64>, now: Now) -> Self {
         let few_time = FewTimeKeys::new(&ring, seen, now);
-        Self { ring: SharedKeyRing(Arc::new(Mutex::new(ring))), few_time, sequence: 0 }
+        let held = held(&ring);
+        Self { ring: SharedKeyRing(Arc::new(Mutex::new(ring))), held, few_time, sequence: 0 }
     }
 
     /// Whether there is no key.
     pub(crate) fn is_empty(&self) -> bool {
-        self.ring.lock().pairs.is_empty()
+        self.held.is_empty()
     }
 
-    /// Lets few-time keys sign in the slot of now, if they may. Only while no job signs: it holds the ring.
+    /// The keys, the preferred first.
+    pub(crate) fn held(&self) -> &[HeldKey] {
+        &self.held
+    }
+
+    /// The ring, for a job.
+    pub(crate) fn shared(&self) -> SharedKeyRing {
+        self.ring.clone()
+    }
+
+    /// Gives the next job's keys what was noted since the last one, and lets few-time keys sign in the slot of now, if they
+    /// may. Only while no job signs: it holds the ring.
     pub(crate) fn open(&mut self, now: UnixTime) {
+        let mut ring = self.ring.lock();
+        note_registered(&self.held, &mut ring);
         if !self.few_time.is_empty() {
-            self.few_time.open(&mut self.ring.lock(), now);
+            self.few_time.open(&mut ring, now);
         }
+    }
+
+    /// Changes the ring. Only while no job signs.
+    pub(crate) fn change(&mut self, change: impl FnOnce(&mut KeyRing)) {
+        let mut ring = self.ring.lock();
+        note_registered(&self.held, &mut ring);
+        change(&mut ring);
+        self.held = held(&ring);
     }
 
     /// A job has signed. `have_waited`: for some routes no key could.
@@ -70,12 +107,12 @@ impl SigningKeys {
         }
     }
 
-    /// Notes which keys are registered for `asn`. Returns whether that has changed.
-    pub(crate) fn register(&self, view: &View, asn: Asn) -> bool {
+    /// Notes which keys are registered for `asn`, for the next job. Returns whether that has changed.
+    pub(crate) fn register(&mut self, view: &View, asn: Asn) -> bool {
         let mut changed = false;
-        for pair in &mut self.ring.lock().pairs {
-            let registered = view.key_of_leaf(asn, &pair.leaf_key()).is_some();
-            changed |= std::mem::replace(&mut pair.registered, registered) != registered;
+        for key in &mut self.held {
+            let registered = view.key_of_leaf(asn, &key.leaf).is_some();
+            changed |= std::mem::replace(&mut key.registered, registered) != registered;
         }
         changed
     }
@@ -87,5 +124,21 @@ impl SigningKeys {
         // Twice: after a panic every list is signed again.
         self.sequence = first + 2 * routes as u64;
         first
+    }
+}
+
+fn held(ring: &KeyRing) -> Vec<HeldKey> {
+    let held = ring.pairs.iter().map(|pair| HeldKey {
+        suite: pair.suite,
+        leaf: pair.leaf_key(),
+        registered: pair.registered,
+        slots: pair.key.slots(),
+    });
+    held.collect()
+}
+
+fn note_registered(held: &[HeldKey], ring: &mut KeyRing) {
+    for (pair, key) in ring.pairs.iter_mut().zip(held) {
+        pair.registered = key.registered;
     }
 }

@@ -8,6 +8,6 @@ mod signing;
 
 pub(crate) use budget::{VerificationBudget, estimated_units};
 pub(crate) use peers::{PeerQueues, Step};
-pub(crate) use pending::{PendingRoute, PendingRoutes};
+pub(crate) use pending::PendingRoutes;
 pub(crate) use revalidate::{RETRY_FAILED, RevalidationSchedule, not_in_the_past};
-pub(crate) use signing::{SIGNING_BURST, SigningQueue};
+pub(crate) use signing::{Recorded, SIGNING_BURST, SigningQueue, is_own_signed};

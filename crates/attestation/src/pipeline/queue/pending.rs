@@ -101,15 +101,9 @@ impl<T> PendingRoutes<T> {
     }
 
     pub(crate) fn queue_where(&mut self, is_wanted: impl Fn(&Nlri, &PendingRoute<T>) -> bool) {
-        self.queue_some(usize::MAX, is_wanted);
-    }
-
-    /// Queues at most `max` such routes that are not queued yet; returns how many.
-    pub(crate) fn queue_some(&mut self, max: usize, is_wanted: impl Fn(&Nlri, &PendingRoute<T>) -> bool) -> usize {
         let is_wanted = |(nlri, route): &(&Nlri, &PendingRoute<T>)| route.ticket.is_none() && is_wanted(nlri, route);
-        let wanted: Vec<Nlri> = self.routes.iter().filter(is_wanted).map(|(nlri, _)| *nlri).take(max).collect();
+        let wanted: Vec<Nlri> = self.routes.iter().filter(is_wanted).map(|(nlri, _)| *nlri).collect();
         wanted.iter().for_each(|nlri| self.queue(nlri));
-        wanted.len()
     }
 
     /// Takes routes off the queue: at most `max` of them, and no more once `units` of their work are taken, but at least one.
@@ -164,7 +158,7 @@ impl<T> PendingRoutes<T> {
     }
 
     /// The routes in prefix order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Nlri, &PendingRoute<T>)> {
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&Nlri, &PendingRoute<T>)> {
         self.routes.iter()
     }
 
@@ -183,6 +177,11 @@ impl<T> PendingRoutes<T> {
         let most = 2 * self.routes.len() + VOID_TICKETS + 1;
         // The standard library's queue doubles.
         [self.queue.capacity(), 2 * most].map(|tickets| tickets * size_of::<(u64, Nlri)>())
+    }
+
+    /// Whether End-of-RIB of a family is requested.
+    pub(crate) fn awaits_end_of_rib(&self) -> bool {
+        self.ends.contains(&true)
     }
 
     /// Requests End-of-RIB of a family, behind all routes that wait now.

@@ -73,13 +73,31 @@ impl Proxy {
         self.reserve();
     }
 
-    /// Queues as many routes that wait until a key may sign as one can sign for.
+    /// Queues as many routes that wait until a key may sign as one can sign for: of each pair as many, in turn, so that scarce
+    /// signatures serve all neighbours.
     fn queue_unreserved(&mut self, room: Option<usize>) {
-        let Some(mut room) = room else { return };
-        for pair in &mut self.pairs {
-            room -= pair.outgoing.queue_unreserved(room);
+        let Some(room) = room else { return };
+        let tried: usize = self.pairs.iter().map(|pair| pair.outgoing.tried()).sum();
+        let mut room = room.saturating_sub(tried);
+        let count = self.pairs.len();
+        loop {
+            let first = self.unreserved_turn.min(count);
+            let has_some = |index: &usize| self.pairs[*index].outgoing.has_unreserved();
+            let waiting: Vec<usize> = (first..count).chain(0..first).filter(has_some).collect();
+            if room == 0 || waiting.is_empty() {
+                self.pipeline.keys.few_time.retried(!waiting.is_empty());
+                return;
+            }
+            for (served, index) in waiting.iter().enumerate() {
+                // Equal shares of what is left; the pair behind the last one that got some is the next to be first.
+                let share = room.div_ceil(waiting.len() - served);
+                let queued = self.pairs[*index].outgoing.queue_unreserved(share);
+                room -= queued;
+                if queued > 0 {
+                    self.unreserved_turn = (index + 1) % count;
+                }
+            }
         }
-        self.pipeline.keys.few_time.retried(room == 0);
     }
 
     /// More of the routes that wait for a key are tried where no other is queued. What few-time keys need next is made in the
@@ -114,7 +132,7 @@ impl Proxy {
     pub(super) fn add_granted_keys(&mut self) {
         let grants = self.pairs.iter_mut().map(|pair| &mut pair.received_grants);
         for grants in grants.filter(|grants| grants.is_waiting()) {
-            grants.add_to(&mut self.pipeline.keys.ring.lock());
+            self.pipeline.keys.change(|ring| grants.add_to(ring));
         }
     }
 }

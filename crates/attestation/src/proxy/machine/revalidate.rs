@@ -10,7 +10,7 @@ use crate::path::Path;
 use crate::pipeline::RouteEvent;
 use crate::pipeline::jobs::{RouteGroup, Validated, carried};
 use crate::pipeline::policy::{Policy, VerdictClass};
-use crate::pipeline::queue::RETRY_FAILED;
+use crate::pipeline::queue::{RETRY_FAILED, is_own_signed};
 use crate::pki::View;
 use crate::proxy::event::Event;
 use crate::proxy::sequences::OriginSequence;
@@ -27,14 +27,18 @@ impl Proxy {
             if change.own_keys || is_another {
                 pair.outgoing.sign_all_again();
             } else {
-                // Their origins may require other suites now.
-                pair.outgoing.routes.queue_where(|_, route| pipeline.names_changed(&change, &route.attributes));
+                // Their origins may require other suites now, and the check of those of other ASes may come to something else.
+                pair.outgoing.routes.queue_where(|nlri, route| match is_own_signed(route) {
+                    true => pipeline.names_changed(&change, &route.attributes),
+                    false => pipeline.concerns(&change, &nlri.prefix, &route.attributes),
+                });
             }
         }
     }
 
-    /// A new policy needs no validation: it is applied to the classes that are known. Only routes of classes that are logged
-    /// from now on are validated again, to say why they have them.
+    /// A new policy needs no validation of what comes in: it is applied to the classes that are known. Only routes of classes
+    /// that are logged from now on are validated again, to say why they have them; and where other classes are rejected, what
+    /// goes out is checked again.
     pub(super) fn on_policy(&mut self, policy: Policy) {
         let before = std::mem::replace(&mut self.pipeline.config.policy, policy);
         for index in 0..self.pairs.len() {
@@ -43,6 +47,10 @@ impl Proxy {
             let policy = &self.pipeline.config.policy;
             let is_news = |class: VerdictClass| policy.treatment(class).log && !before.treatment(class).log;
             self.pairs[index].incoming.queue_where(|_, route| route.result.is_some_and(is_news));
+            let is_other = |class: &VerdictClass| policy.treatment(*class).reject != before.treatment(*class).reject;
+            if VerdictClass::ALL.iter().any(is_other) {
+                self.pairs[index].outgoing.check_again();
+            }
         }
     }
 
@@ -69,7 +77,7 @@ impl Proxy {
                 let pair = &mut self.pairs[index];
                 let is_unchanged = match from {
                     Side::Outside => pair.incoming.fail(&nlri, &attributes),
-                    Side::Inside => pair.outgoing.routes.fail(&nlri, &attributes),
+                    Side::Inside => pair.outgoing.fail(&nlri, &attributes),
                 };
                 if !is_unchanged {
                     continue;

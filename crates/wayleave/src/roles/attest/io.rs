@@ -14,6 +14,7 @@ use wayleave_attestation::proxy::{Event as ProxyEvent, Input, Output, PairEvent,
 use wayleave_bgp::session;
 use wayleave_runtime::bgp_tcp::{TcpEvent, TcpOptions};
 use wayleave_runtime::drive::{Io, Query, Step};
+use wayleave_runtime::log_limit::Line;
 use wayleave_runtime::store::{FileStore, Store};
 
 use crate::config::Source;
@@ -170,12 +171,15 @@ impl ProxyIo {
                 Some(input)
             }
             TcpInput::Refused(ip) => {
-                let (pair, side) = (&self.names[pair], side.name());
-                warn!(
-                    pair,
-                    side,
-                    "BGP connection from {ip} refused: `address` (with a password also `connect`) names another speaker"
-                );
+                if let Some(Line { suppressed }) = self.log.admit("stranger", 2 * pair + side as usize) {
+                    let (pair, side) = (&self.names[pair], side.name());
+                    warn!(
+                        pair,
+                        side,
+                        suppressed,
+                        "BGP connection from {ip} refused: `address` (with a password also `connect`) names another speaker"
+                    );
+                }
                 None
             }
         }
@@ -201,16 +205,20 @@ impl ProxyIo {
     }
 
     fn log_event(&mut self, event: ProxyEvent) -> Option<Value> {
+        let Line { suppressed } = match kind(&event) {
+            Some((kind, pair)) => self.log.admit(kind, pair)?,
+            None => Line::default(),
+        };
         let pair_event = |event: &str, name: &str| json!({ "event": event, "pair": name });
         match event {
-            ProxyEvent::Pair(pair, event) => self.log_pair(pair, event),
+            ProxyEvent::Pair(pair, event) => self.log_pair(pair, event, suppressed),
             ProxyEvent::Offered(pair, keys) => {
                 info!(pair = self.names[pair], keys = keys.len(), "the outside peer offers its attestation keys");
                 None
             }
             ProxyEvent::Route { pair, event: RouteEvent::Verdict { nlri, class, report } } => {
                 let (name, why) = (&self.names[pair], reason(&report));
-                warn!(pair = name, %nlri, class = class.name(), "route {nlri} is {}: {why}", class.name());
+                warn!(pair = name, %nlri, class = class.name(), suppressed, "route {nlri} is {}: {why}", class.name());
                 let mut noted = pair_event("verdict", name);
                 noted["prefix"] = json!(nlri.prefix);
                 noted["class"] = json!(class);
@@ -222,6 +230,7 @@ impl ProxyIo {
                     pair = self.names[pair],
                     routes = routes.len(),
                     first = ?routes.first(),
+                    suppressed,
                     "routes sent without this AS's signature, their chain ends here: {error}"
                 );
                 None
@@ -232,12 +241,13 @@ impl ProxyIo {
                     need,
                     routes = routes.len(),
                     first = ?routes.first(),
+                    suppressed,
                     "routes not sent: their attestation needs {need} octets, which this peer does not take; use extended messages or a suite with shorter signatures"
                 );
                 None
             }
             ProxyEvent::Route { pair, event: RouteEvent::Exhausted { routes } } => {
-                error!(pair = self.names[pair], routes = routes.len(), "routes not sent: {KEYS_EXHAUSTED}");
+                error!(pair = self.names[pair], routes = routes.len(), suppressed, "routes not sent: {KEYS_EXHAUSTED}");
                 None
             }
             ProxyEvent::Route { pair, event: RouteEvent::Faulty { routes, suite } } => {
@@ -246,6 +256,7 @@ impl ProxyIo {
                     pair = name,
                     routes = routes.len(),
                     suite = suite.name(),
+                    suppressed,
                     "routes not sent: {}",
                     key_faulty(suite)
                 );
@@ -260,6 +271,7 @@ impl ProxyIo {
                     pair = name,
                     have,
                     newest,
+                    suppressed,
                     "route {nlri} of {origin}: an older attestation replaced a newer one: a replay, or the origin's other session"
                 );
                 let mut noted = pair_event("older", name);
@@ -288,6 +300,7 @@ impl ProxyIo {
                     pair = name,
                     routes = routes.len(),
                     first = ?routes.first(),
+                    suppressed,
                     "a job failed while {task}: a bug, please report it with the lines above; its routes are held back and tried again later"
                 );
                 let mut noted = pair_event("failed", name);
@@ -295,8 +308,22 @@ impl ProxyIo {
                 noted["routes"] = json!(routes.len());
                 Some(noted)
             }
-            // A proxy sends whatever its own router announces.
-            ProxyEvent::Route { event: RouteEvent::Refused { .. }, .. } => None,
+            ProxyEvent::Route { pair, event: RouteEvent::Refused { routes, class, report } } => {
+                let (name, why) = (&self.names[pair], reason(&report));
+                warn!(
+                    pair = name,
+                    routes = routes.len(),
+                    first = ?routes.first(),
+                    suppressed,
+                    "routes from inside are not signed and not sent: {} ({why})",
+                    class.name()
+                );
+                let mut noted = pair_event("not-sent", name);
+                noted["routes"] = json!(routes.len());
+                noted["class"] = json!(class);
+                noted["why"] = json!(why);
+                Some(noted)
+            }
             ProxyEvent::Process(ProcessEvent::ClockInDoubt(doubt)) => {
                 Some(attestation::log_clock_in_doubt(doubt.is_some()))
             }
@@ -304,7 +331,7 @@ impl ProxyIo {
         }
     }
 
-    fn log_pair(&mut self, pair: usize, event: PairEvent) -> Option<Value> {
+    fn log_pair(&mut self, pair: usize, event: PairEvent, suppressed: Option<u64>) -> Option<Value> {
         let name = self.names[pair].clone();
         match event {
             PairEvent::Up(side, up) => {
@@ -326,6 +353,7 @@ impl ProxyIo {
                 let problems = problems.join(", ");
                 warn!(
                     pair = name,
+                    suppressed,
                     "malformed UPDATE from the {} peer: {problems}; the session stays up (RFC 7606)",
                     side.name()
                 );
@@ -333,7 +361,14 @@ impl ProxyIo {
             }
             PairEvent::Rejected(side, rejected) => {
                 let routes = rejected.routes.len();
-                warn!(pair = name, routes, "routes not sent to the {} peer: {}", side.name(), rejected.error);
+                warn!(
+                    pair = name,
+                    routes,
+                    suppressed,
+                    "routes not sent to the {} peer: {}",
+                    side.name(),
+                    rejected.error
+                );
                 None
             }
             PairEvent::OutOfMemory(side) => {
@@ -345,9 +380,26 @@ impl ProxyIo {
                 Some(json!({ "event": "out-of-memory", "pair": name, "side": side.name() }))
             }
             PairEvent::OverLimit(side, nlri) => {
-                warn!(pair = name, %nlri, "the {} peer announces more prefixes than `max_prefixes`", side.name());
+                warn!(pair = name, %nlri, suppressed, "the {} peer announces more prefixes than `max_prefixes`", side.name());
                 None
             }
         }
     }
+}
+
+/// What a line is about that the peers of a pair can cause again and again, and the pair.
+fn kind(event: &ProxyEvent) -> Option<(&'static str, usize)> {
+    Some(match event {
+        ProxyEvent::Route { pair, event } => (attestation::kind(event), *pair),
+        ProxyEvent::Older { pair, .. } => ("older", *pair),
+        ProxyEvent::Suspect(pair) => ("wrong-signatures", *pair),
+        ProxyEvent::GrantRefused(pair, _) => ("grant-refused", *pair),
+        ProxyEvent::Pair(pair, PairEvent::Malformed(..)) => ("malformed", *pair),
+        ProxyEvent::Pair(pair, PairEvent::Rejected(..)) => ("rejected", *pair),
+        ProxyEvent::Pair(pair, PairEvent::OverLimit(..)) => ("over-limit", *pair),
+        ProxyEvent::Pair(pair, PairEvent::OutOfMemory(_)) => ("out-of-memory", *pair),
+        ProxyEvent::Pair(_, PairEvent::Up(..) | PairEvent::Down(..) | PairEvent::Failed(..))
+        | ProxyEvent::Offered(..)
+        | ProxyEvent::Process(_) => return None,
+    })
 }

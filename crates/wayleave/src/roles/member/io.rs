@@ -11,6 +11,7 @@ use wayleave_route_server::member::MemberEvent;
 use wayleave_route_server::party::PartyNumber;
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{LinkEvent, Links};
+use wayleave_runtime::log_limit::Line;
 use wayleave_runtime::store::{FileStore, Store};
 
 use crate::failure::Failure;
@@ -85,8 +86,12 @@ impl Io<MemberProxy> for MemberIo {
             }
             Output::Install { prefix, attributes } => self.routes.set(prefix, attributes),
             Output::Event(event) => {
-                log(&event);
-                self.log.note(&event);
+                if let Some(Line { suppressed }) =
+                    kind(&event).map_or(Some(Line::default()), |kind| self.log.admit(kind, 0))
+                {
+                    log(&event, suppressed);
+                    self.log.note(&event);
+                }
             }
             Output::Job(job) => attestation::work(move || Input::JobDone(job.run()), &self.events),
             Output::PersistSlot { id, public, slot } => {
@@ -94,7 +99,7 @@ impl Io<MemberProxy> for MemberIo {
                 self.store.submit(vec![slot_record(public, slot)], durable)?;
             }
             Output::AttestationEvent(event) => {
-                attestation::log(&event).iter().for_each(|noted| self.log.note(noted));
+                attestation::log(&event, &self.log).iter().for_each(|noted| self.log.note(noted));
             }
         }
         Ok(())
@@ -109,7 +114,17 @@ impl MemberIo {
     }
 }
 
-fn log(event: &MemberEvent) {
+/// What a line is about that others can cause again and again.
+fn kind(event: &MemberEvent) -> Option<&'static str> {
+    match event {
+        MemberEvent::Alarm(_) => Some("alarm"),
+        MemberEvent::Refused { .. } => Some("refused"),
+        MemberEvent::OutcomeOverdue { .. } => Some("outcome-overdue"),
+        _ => None,
+    }
+}
+
+fn log(event: &MemberEvent, suppressed: Option<u64>) {
     match event {
         MemberEvent::Alarm(alarm) => {
             let suspects: Vec<String> = alarm.suspects.iter().map(ToString::to_string).collect();
@@ -117,6 +132,7 @@ fn log(event: &MemberEvent) {
             error!(
                 route = alarm.handle,
                 suspects,
+                suppressed,
                 "misbehaviour detected: {}; possible causes: {suspects}; `wayleave show events` keeps it",
                 alarm.what
             );
@@ -128,7 +144,7 @@ fn log(event: &MemberEvent) {
             info!(objects, own, "session with the parties up: all routes received");
         }
         MemberEvent::Refused { version, reason } => {
-            warn!(version, "a party refused a route of this member: {reason}; the route is not announced");
+            warn!(version, suppressed, "a party refused a route of this member: {reason}; the route is not announced");
         }
         MemberEvent::Column { from, to, objects } => {
             info!(from, to, objects, "the exchange has new members: own routes extended to them");
@@ -140,7 +156,10 @@ fn log(event: &MemberEvent) {
             );
         }
         MemberEvent::OutcomeOverdue { batch } => {
-            warn!(batch, "no result of Select-Best in time; routes are chosen by this member's own ranking");
+            warn!(
+                batch,
+                suppressed, "no result of Select-Best in time; routes are chosen by this member's own ranking"
+            );
         }
         MemberEvent::Stale { routes } => {
             warn!(routes, "the parties have been unreachable for longer than stale_secs: {routes} routes withdrawn");

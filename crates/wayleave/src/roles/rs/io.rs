@@ -10,6 +10,7 @@ use wayleave_route_server::directory::MemberSet;
 use wayleave_route_server::party::{Party, PartyEvent, PartyInput, PartyOutput, PeerId};
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{LinkEvent, Links};
+use wayleave_runtime::log_limit::Line;
 use wayleave_runtime::store::FileStore;
 use wayleave_runtime::tls::{Pins, Role};
 
@@ -88,15 +89,33 @@ impl Io<Party> for PartyIo {
                 tokio::spawn(member_set::save(self.events.clone(), self.configuration.clone()));
             }
             PartyOutput::Event(event) => {
-                log(&event);
-                self.log.note(&event);
+                let line = match kind(&event) {
+                    Some((kind, slot)) => self.log.admit(kind, slot as usize),
+                    None => Some(Line::default()),
+                };
+                if let Some(Line { suppressed }) = line {
+                    log(&event, suppressed);
+                    self.log.note(&event);
+                }
             }
         }
         Ok(())
     }
 }
 
-fn log(event: &PartyEvent) {
+/// What a line is about that a member can cause again and again, and its slot.
+fn kind(event: &PartyEvent) -> Option<(&'static str, u32)> {
+    match event {
+        PartyEvent::BadFrame { slot, .. } => Some(("bad-frame", slot.unwrap_or(u32::MAX))),
+        PartyEvent::Refused { slot, .. } => Some(("refused", *slot)),
+        PartyEvent::Mismatch { slot, .. } => Some(("mismatch", *slot)),
+        PartyEvent::MissedRanking { slot } => Some(("missed-ranking", *slot)),
+        PartyEvent::Expired { slot } => Some(("expired", *slot)),
+        _ => None,
+    }
+}
+
+fn log(event: &PartyEvent, suppressed: Option<u64>) {
     match event {
         PartyEvent::Agreed { objects, dropped } => {
             info!(objects, dropped, "link to the peer party up: both parties store the same objects");
@@ -105,23 +124,31 @@ fn log(event: &PartyEvent) {
             warn!("link to the peer party down: nothing is computed until it is up; members keep their routes");
         }
         PartyEvent::BadFrame { slot: Some(slot), what } => {
-            warn!(slot, "invalid frame from the member in slot {slot} ({what}); link closed");
+            warn!(slot, suppressed, "invalid frame from the member in slot {slot} ({what}); link closed");
         }
-        PartyEvent::BadFrame { slot: None, what } => warn!("invalid frame from the peer party ({what}); link closed"),
+        PartyEvent::BadFrame { slot: None, what } => {
+            warn!(suppressed, "invalid frame from the peer party ({what}); link closed")
+        }
         PartyEvent::Refused { slot, version, reason } => {
-            info!(slot, version, "route object of the member in slot {slot} refused: {reason}");
+            info!(slot, version, suppressed, "route object of the member in slot {slot} refused: {reason}");
         }
         PartyEvent::Mismatch { slot, version } => {
             warn!(
                 slot,
-                version, "the parties received different versions of a route object; the member must send it again"
+                version,
+                suppressed,
+                "the parties received different versions of a route object; the member must send it again"
             );
         }
         PartyEvent::MissedRanking { slot } => {
-            info!(slot, "no ranking from the member in slot {slot} in time; this round goes on without it");
+            info!(slot, suppressed, "no ranking from the member in slot {slot} in time; this round goes on without it");
         }
         PartyEvent::Expired { slot } => {
-            info!(slot, "the member in slot {slot} has been away for longer than stale_secs: its routes are withdrawn");
+            info!(
+                slot,
+                suppressed,
+                "the member in slot {slot} has been away for longer than stale_secs: its routes are withdrawn"
+            );
         }
         PartyEvent::MembersRefused => {
             error!(

@@ -66,8 +66,13 @@ impl Proxy {
         }
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.as_ref().expect("running").id()
+    }
+
     pub fn signal(&self, name: &str) {
-        let id = self.child.as_ref().expect("running").id().to_string();
+        let id = self.id().to_string();
         assert!(Command::new("kill").args([name, &id]).status().expect("kill").success());
     }
 
