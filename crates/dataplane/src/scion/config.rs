@@ -125,9 +125,12 @@ pub(super) struct RouterInterface {
     pub(super) place: u16,
 }
 
-/// The interfaces of an AS by their numbers, and how many places there are where packets come in: hosts, siblings, and each
+/// The interfaces of an AS by their numbers.
+pub(super) type Interfaces = Box<[Option<RouterInterface>]>;
+
+/// The interfaces of an AS, and how many places there are where packets come in: hosts, siblings, and each
 /// interface of this router.
-pub(super) fn interfaces(config: &Config) -> Result<(Box<[Option<RouterInterface>]>, usize), ConfigError> {
+pub(super) fn interfaces(config: &Config) -> Result<(Interfaces, usize), ConfigError> {
     if config.isd_as.isd() == 0 || config.isd_as.asn() == 0 {
         return Err(ConfigError::IsdAs(config.isd_as));
     }

@@ -61,9 +61,9 @@ pub struct PlatypusBench {
 #[must_use]
 pub fn sustained_rate(length: usize) -> u64 {
     match length {
-        ..200 => 16_000_000,
-        200..1_000 => 12_000_000,
-        _ => 6_000_000,
+        ..200 => 10_000_000,
+        200..1_000 => 7_000_000,
+        _ => 4_000_000,
     }
 }
 

@@ -378,7 +378,7 @@ fn a_clock_that_jumps_far_ahead_and_back_freezes_nothing() {
     for second in 60..100 {
         let many = (0..2_000).map(|n| packet(2, second as u32 * 10_000 + n, BEGIN + second, 0)).collect();
         let count = routed(&mut router, many, at(second, BEGIN + second));
-        assert!(count >= 1_995, "{count} in second {second}: {:?}", router.counters());
+        assert!(count >= 1_990, "{count} in second {second}: {:?}", router.counters());
     }
     let jumps = router.observe(at(100, BEGIN + 100));
     assert_eq!((jumps.ahead, jumps.back), (1, 1));

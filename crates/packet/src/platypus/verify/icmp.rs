@@ -178,10 +178,8 @@ fn relay(error: &QuotedError<'_>) -> Option<Vec<u8>> {
         payload: &behind[platypus..],
         payload_length: quoted_total.saturating_sub(length + added),
     });
-    match inner {
-        Some(quote) => write(here, icmp, &quote, error.length),
-        None => relay_as_it_is(here, source, icmp, quoted),
-    }
+    let translated = inner.and_then(|quote| write(here, icmp, &quote, error.length));
+    translated.or_else(|| relay_as_it_is(here, source, icmp, quoted))
 }
 
 /// An IP packet as its source sent it, as far as an error quotes it.

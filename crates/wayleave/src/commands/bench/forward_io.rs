@@ -344,7 +344,7 @@ fn generate(case: &Case, port: &mut dyn Port, to: SocketAddr, pace: &AtomicU64, 
     let (mut begin, mut sent, mut at) = (Instant::now(), 0u64, 0);
     while !is_done.load(Ordering::Acquire) {
         // Platypus and ICING packets carry a time stamp and are rebuilt before it is too old.
-        if built.is_none_or(|built| case.forwarder != Forwarder::Kernel && built.elapsed() > Duration::from_secs(10)) {
+        if built.is_none_or(|built| case.forwarder != Forwarder::Kernel && built.elapsed() > Duration::from_secs(3)) {
             burst.clear();
             for number in 0..BUILT {
                 burst.push(&packet(number), to);

@@ -379,10 +379,10 @@ fn a_list_of_revocations_is_taken_over_and_an_older_one_is_not() {
     eventually("nothing passes", || router.count("reasons", "revocations-unknown") > 0);
 }
 
-/// Threat P10 without state: nobody remembers which list was in force.
+/// Threat P10 without state, or with a new state file: nobody remembers which list was in force.
 #[test]
-fn a_router_without_state_takes_only_a_list_signed_recently_and_says_so() {
-    let test = "router::platypus::a_router_without_state_takes_only_a_list_signed_recently_and_says_so";
+fn a_router_without_record_of_the_last_list_takes_only_one_signed_recently_and_says_so() {
+    let test = "router::platypus::a_router_without_record_of_the_last_list_takes_only_one_signed_recently_and_says_so";
     if netns::enter_for_test(test).is_none() {
         return;
     }
@@ -397,39 +397,49 @@ fn a_router_without_state_takes_only_a_list_signed_recently_and_says_so() {
         std::fs::write(folder.0.join("next"), [&signature[..], &list].concat()).expect("written");
         std::fs::rename(folder.0.join("next"), folder.0.join("revoked")).expect("renamed");
     };
-    let now = unix_now();
-    // List 1 revokes nothing, list 2, an hour later, the principal of all packets here.
-    publish(2, now);
-    let more = format!("revocations = {{ file = \"revoked\", key = \"ed25519:{key}\", recent_secs = 1800 }}\n");
-    let config = config(0, &more);
-    let config: String =
-        config.lines().filter(|line| !line.starts_with("state")).fold(String::new(), |all, line| all + line + "\n");
     folder.keys("0.key", "platypus", &[(0, KEYS[0])]);
-    let mut router = Router::start(&folder, "waypoint0", NetworkNamespace::Own, &config);
-    eventually("the list is in force", || router.status()["revocations"]["sequence"] == 2);
-    let status = router.status();
-    let expected = serde_json::json!({
-        "sequence": 2, "issued": now.secs(), "entries": 1, "state": false, "durable": null, "refused": null
-    });
-    assert_eq!(status["revocations"], expected);
-    assert!(router.log().contains("no `state` in [forwarding]"), "{}", router.log());
-    // While it runs, an older list is refused by its number.
-    publish(1, UnixTime(now.0 - hour));
-    eventually("the older list is refused", || router.status()["revocations"]["refused"].is_string());
-    assert_eq!(router.status()["revocations"]["sequence"], 2);
-    // After the restart nobody knows the number, and the list is too old to be taken for the last one.
-    router.kill();
-    router.start_process();
-    eventually("the older list is refused again", || router.status()["revocations"]["refused"].is_string());
-    let status = router.status();
-    let refused = status["revocations"]["refused"].as_str().expect("a reason");
-    assert!(refused.contains("no record of the list that was in force before"), "{refused}");
-    assert_eq!(status["revocations"]["sequence"], serde_json::Value::Null);
-    let mut host = Socket::new(HOST, ICMP);
-    host.send(&packet(&[0], 1, 100));
-    eventually("nothing passes", || router.count("reasons", "revocations-unknown") == 1);
-    // A list signed now is taken, with a number of its own.
-    publish(3, unix_now());
-    eventually("a recent list is taken", || router.status()["revocations"]["sequence"] == 3);
-    assert_eq!(router.status()["revocations"]["refused"], serde_json::Value::Null);
+    let list =
+        format!("accounts = 0\nrevocations = {{ file = \"revoked\", key = \"ed25519:{key}\", recent_secs = 1800 }}\n");
+    let with_state = config(0, &list);
+    for (name, has_state) in [("stateless", false), ("emptied", true)] {
+        // List 1 revokes nothing, list 2, an hour later, the principal of all packets here.
+        let now = unix_now();
+        publish(2, now);
+        let text = if has_state { with_state.clone() } else { with_state.replace("state = \"0.redb\"\n", "") };
+        let mut router = Router::start(&folder, name, NetworkNamespace::Own, &text);
+        let list = || router.status()["revocations"].clone();
+        eventually("the list is in force", || list()["sequence"] == 2);
+        if has_state {
+            eventually("its number is written down", || list()["durable"] == 2);
+        }
+        let durable = if has_state { serde_json::json!(2) } else { serde_json::Value::Null };
+        let expected = serde_json::json!({
+            "sequence": 2, "issued": now.secs(), "entries": 1, "state": has_state, "durable": durable, "refused": null
+        });
+        assert_eq!(list(), expected);
+        assert_eq!(router.log().contains("no `state` in [forwarding]"), !has_state, "{}", router.log());
+        // While it runs, an older list is refused by its number.
+        publish(1, UnixTime(now.0 - hour));
+        eventually("the older list is refused", || list()["refused"].is_string());
+        assert_eq!(list()["sequence"], 2);
+        // After the restart nobody knows the number, and the list is too old to be taken for the last one.
+        router.kill();
+        if has_state {
+            std::fs::remove_file(folder.0.join("0.redb")).expect("the state file");
+        }
+        router.start_process();
+        let list = || router.status()["revocations"].clone();
+        eventually("the older list is refused again", || list()["refused"].is_string());
+        let refused = list()["refused"].as_str().expect("a reason").to_owned();
+        assert!(refused.contains("no record of the list that was in force before"), "{refused}");
+        assert_eq!(list()["sequence"], serde_json::Value::Null);
+        let mut host = Socket::new(HOST, ICMP);
+        host.send(&packet(&[0], 1, 100));
+        eventually("nothing passes", || router.count("reasons", "revocations-unknown") == 1);
+        // A list signed now is taken, with a number of its own.
+        publish(3, unix_now());
+        eventually("a recent list is taken", || list()["sequence"] == 3);
+        assert_eq!(list()["refused"], serde_json::Value::Null);
+        router.kill();
+    }
 }

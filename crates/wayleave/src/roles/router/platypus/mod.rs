@@ -45,7 +45,7 @@ use stamper::{CapabilityEpoch, RouteCapabilities, Stamping, StampingPlan};
 const DELEGATIONS: usize = 1024;
 const ICMP: u8 = 1;
 /// Reasons that follow from the router's state, and not from the packet alone.
-const AFTER_MAC: [Reason; 8] = [
+const AFTER_MAC: [Reason; 9] = [
     Reason::Revoked,
     Reason::RevocationsUnknown,
     Reason::BeforeStart,
