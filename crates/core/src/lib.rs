@@ -1,15 +1,17 @@
-//! Types that every other crate uses: AS numbers, prefixes, time, the [`Machine`] trait and [`Verdict`].
+//! Types that every other crate uses: AS numbers, prefixes, identities, time, the [`Machine`] trait and [`Verdict`].
 //!
 //! This crate is pure. It has no sockets, files, threads, clocks or randomness, and depends on no other crate of the
 //! workspace.
 
 mod asn;
+mod identity;
 mod machine;
 mod prefix;
 mod time;
 mod verdict;
 
 pub use asn::{Asn, ParseAsnError};
+pub use identity::{IdentityKey, InnerPrefixes};
 pub use machine::Machine;
 pub use prefix::{Afi, ParsePrefixError, Prefix, PrefixError};
 pub use time::{Instant, Now, UnixTime};

@@ -18,6 +18,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("wayleave-attestation", &["wayleave-core", "wayleave-crypto", "wayleave-bgp"]),
     ("wayleave-packet", &["wayleave-core", "wayleave-crypto"]),
     ("wayleave-dataplane", &["wayleave-core", "wayleave-crypto", "wayleave-packet"]),
+    // Neither knows the other: they meet in `packet::Path`.
+    ("wayleave-control", &["wayleave-core", "wayleave-crypto", "wayleave-packet"]),
     ("wayleave-route-server", &["wayleave-core", "wayleave-crypto", "wayleave-bgp", "wayleave-mpc"]),
     (
         "wayleave-member",
@@ -55,6 +57,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "wayleave-attestation",
             "wayleave-packet",
             "wayleave-dataplane",
+            "wayleave-control",
             "wayleave-route-server",
             "wayleave-member",
             "wayleave-papers",
@@ -71,6 +74,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "wayleave-attestation",
             "wayleave-packet",
             "wayleave-dataplane",
+            "wayleave-control",
             "wayleave-route-server",
             "wayleave-member",
             "wayleave-papers",
@@ -89,6 +93,7 @@ const PURE: &[&str] = &[
     "wayleave-attestation",
     "wayleave-packet",
     "wayleave-dataplane",
+    "wayleave-control",
     "wayleave-route-server",
     "wayleave-member",
     "wayleave-papers",
@@ -158,6 +163,17 @@ fn dependencies_point_one_way() {
                 assert!(!package.test_dependencies.iter().any(|d| d == dependency), "{name}'s tests use {dependency}");
             }
         }
+    }
+}
+
+/// Control and data plane meet in `packet::Path`, also in their tests.
+#[test]
+fn control_and_data_plane_do_not_know_each_other() {
+    let packages = packages();
+    for (name, other) in [("wayleave-control", "wayleave-dataplane"), ("wayleave-dataplane", "wayleave-control")] {
+        let package = &packages[name];
+        let mut all = package.dependencies.iter().chain(&package.test_dependencies);
+        assert!(!all.any(|d| d == other), "{name} must not depend on {other}");
     }
 }
 

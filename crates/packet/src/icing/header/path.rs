@@ -70,11 +70,26 @@ pub struct Hop {
 }
 
 /// A path in which no node occurs twice.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy)]
 pub struct Path {
     sender: NodeId,
+    /// Those beyond the count have no meaning.
     hops: [Hop; MAX_NODES - 1],
     count: usize,
+}
+
+impl PartialEq for Path {
+    fn eq(&self, other: &Self) -> bool {
+        (self.sender, self.hops()) == (other.sender, other.hops())
+    }
+}
+
+impl Eq for Path {}
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Path").field("sender", &self.sender).field("hops", &self.hops()).finish()
+    }
 }
 
 impl Path {

@@ -3,9 +3,9 @@
 
 use std::fmt;
 
-use wayleave_crypto::dh::{DhError, DhSecret};
+use wayleave_crypto::dh::{DhError, DhPublic, DhSecret};
 use wayleave_crypto::kdf;
-use wayleave_crypto::secret::{Key128, Seed};
+use wayleave_crypto::secret::{Key128, Secret, Seed};
 
 use super::super::header::{NodeId, Version};
 
@@ -58,6 +58,15 @@ impl NodeSecret {
         context[1..33].copy_from_slice(if a < b { &a } else { &b });
         context[33..].copy_from_slice(if a < b { &b } else { &a });
         Ok(PairKey(kdf::derive(PAIR_LABEL, shared.expose(), &context)))
+    }
+
+    /// A secret that only we and the holder of `peer` can compute, for the use that `label` names, bound to `context`, which
+    /// has both public keys. This is how what is sealed to a node's ID is opened.
+    ///
+    /// # Errors
+    /// If the peer's key is of small order.
+    pub fn shared<const N: usize>(&self, label: &str, peer: &DhPublic, context: &[u8]) -> Result<Secret<N>, DhError> {
+        Ok(kdf::derive(label, self.secret.agree(peer)?.expose(), context))
     }
 }
 

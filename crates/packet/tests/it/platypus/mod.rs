@@ -8,7 +8,7 @@ mod random;
 mod reply;
 mod round_trip;
 mod vectors;
-mod world;
+pub(crate) mod world;
 
 /// How many random cases a test makes: `WAYLEAVE_PLATYPUS_CASES`, or `default`.
 fn cases(default: u64) -> u64 {

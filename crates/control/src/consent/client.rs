@@ -1,0 +1,392 @@
+//! The client of consent servers: it asks all nodes of a path at once, opens the answers, and renews ahead of expiry.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use wayleave_core::{IdentityKey, Instant, Machine, Now};
+use wayleave_crypto::secret::Seed;
+use wayleave_crypto::sign::SigningKey;
+use wayleave_packet::Path;
+use wayleave_packet::icing::mint::{Consent, EpochKey, NodeSecret};
+
+use super::request::{ConsentRequest, RequestedPath};
+use super::sealing::open;
+use crate::database::Refusal;
+use crate::frames::{Body, Frame};
+use crate::path::REQUEST_TIMEOUT;
+use crate::realm::{Membership, RealmKey, Server};
+use crate::rng::Rng;
+use crate::signed::Signed;
+
+/// Paths that are kept in consent at a time.
+pub const MAX_PATHS_KEPT: usize = 4096;
+/// IDs of the own node: of the previous, current and next epoch.
+const MAX_IDS: usize = 3;
+/// A renewal that failed is tried again after this at first.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What a client needs to know.
+pub struct ConsentClientConfig {
+    pub identity: SigningKey,
+    pub realm: RealmKey,
+    /// Uniformly random, and used for nothing else.
+    pub seed: Seed,
+}
+
+/// What a client is given.
+pub enum ConsentClientInput {
+    /// The own node's membership, and its IDs, each signed by its identity.
+    Node { membership: Signed<Membership>, ids: Vec<(NodeSecret, [u8; EpochKey::LENGTH])> },
+    /// A path is to be sent on: `id` names it, `servers` has one for each node behind the sender, and consent is asked for so
+    /// many seconds.
+    Obtain { id: u64, path: Path, servers: Vec<Server>, seconds: u32 },
+    /// A path is not used any longer.
+    Release { id: u64 },
+    /// A server answers.
+    Frame { from: IdentityKey, octets: Vec<u8> },
+    /// A server cannot be reached.
+    Unreachable(IdentityKey),
+}
+
+/// What a client asks of its driver, and reports.
+#[derive(Clone, Debug)]
+pub enum ConsentClientOutput {
+    Send {
+        to: Server,
+        octets: Vec<u8>,
+    },
+    /// Every node consented; the same again, with later consents, ahead of expiry.
+    Ready {
+        id: u64,
+        path: Path,
+    },
+    /// Not every node consented, or a renewal failed until the consents expired: the path is gone.
+    Failed {
+        id: u64,
+        reasons: Vec<HopFailure>,
+    },
+    /// A renewal failed; the path can be used until its expiry, and it is tried again.
+    Delayed {
+        id: u64,
+        reasons: Vec<HopFailure>,
+    },
+}
+
+/// Why a node's consent is not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HopFailure {
+    /// The node's number on the path.
+    pub index: usize,
+    pub server: IdentityKey,
+    pub fault: HopFault,
+}
+
+/// What went wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum HopFault {
+    #[error("no answer within two seconds")]
+    Silent,
+    #[error("the server cannot be reached")]
+    Unreachable,
+    #[error("the server refused: {0}")]
+    Refused(Refusal),
+    #[error("the server's answer is malformed, or of another kind")]
+    Malformed,
+    #[error("the answer is not signed by the server")]
+    Signature,
+    #[error("the answer is for another request")]
+    OtherRequest,
+    #[error("the answer's expiry is past, or later than was asked for")]
+    Expiry,
+    #[error("the answer is not sealed to this node")]
+    Sealed,
+    #[error("the path does not begin at this node, or the servers are not one for each node behind it")]
+    Path,
+    #[error("too many paths are in use")]
+    Full,
+}
+
+struct Asked {
+    server: IdentityKey,
+    /// The request, by its digest.
+    digest: [u8; 32],
+    expiry: u32,
+    outcome: Option<Result<(u32, Consent), HopFault>>,
+}
+
+struct Round {
+    /// By request number.
+    hops: BTreeMap<u32, (usize, Asked)>,
+    deadline: Instant,
+}
+
+struct Entry {
+    /// Without consents.
+    path: Path,
+    servers: Vec<Server>,
+    seconds: u32,
+    round: Option<Round>,
+    /// The last Unix second of the consents that were handed out.
+    ready_until: Option<u64>,
+    renew_at: Option<Instant>,
+    retry: Duration,
+}
+
+/// The client as a machine.
+pub struct ConsentClient {
+    identity: SigningKey,
+    own: IdentityKey,
+    realm: RealmKey,
+    membership: Option<Signed<Membership>>,
+    ids: Vec<(NodeSecret, [u8; EpochKey::LENGTH])>,
+    entries: BTreeMap<u64, Entry>,
+    /// Which path a request that waits is for.
+    waiting: BTreeMap<u32, u64>,
+    next: u32,
+    requests: u64,
+    rng: Rng,
+    outputs: VecDeque<ConsentClientOutput>,
+}
+
+impl ConsentClient {
+    #[must_use]
+    pub fn new(config: ConsentClientConfig) -> Self {
+        Self {
+            own: IdentityKey(config.identity.verifying_key().to_bytes()),
+            identity: config.identity,
+            realm: config.realm,
+            membership: None,
+            ids: Vec::new(),
+            entries: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            next: 1,
+            requests: 0,
+            rng: Rng::new(config.seed),
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Requests that were sent so far: packets on a path that has its consents add none.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    fn obtain(&mut self, id: u64, path: Path, servers: Vec<Server>, seconds: u32, now: Now) {
+        let first = path.nodes().next();
+        let is_own = first.is_some_and(|(identity, node, _)| {
+            identity == self.own && self.ids.iter().any(|(secret, _)| secret.id() == node)
+        });
+        let fault = match () {
+            () if !is_own || servers.len() + 1 != path.nodes().len() => Some(HopFault::Path),
+            () if self.entries.len() >= MAX_PATHS_KEPT && !self.entries.contains_key(&id) => Some(HopFault::Full),
+            () => None,
+        };
+        if let Some(fault) = fault {
+            let reasons = vec![HopFailure { index: 0, server: self.own, fault }];
+            return self.outputs.push_back(ConsentClientOutput::Failed { id, reasons });
+        }
+        self.release(id);
+        let entry = Entry { path, servers, seconds, round: None, ready_until: None, renew_at: None, retry: RETRY };
+        self.entries.insert(id, entry);
+        self.ask(id, now);
+    }
+
+    /// Asks every node of a path at once.
+    fn ask(&mut self, id: u64, now: Now) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let nodes: Vec<_> = entry.path.nodes().collect();
+        let sender = nodes.first().map(|(_, sender, _)| *sender);
+        let own = self.ids.iter().find(|(secret, _)| Some(secret.id()) == sender);
+        let (Some(membership), Some(sender), Some((_, epoch_key))) = (self.membership.clone(), sender, own) else {
+            // The node's ID is another by now: whoever uses the path must find one with the new ID.
+            self.entries.remove(&id);
+            let reasons = vec![HopFailure { index: 0, server: self.own, fault: HopFault::Path }];
+            return self.outputs.push_back(ConsentClientOutput::Failed { id, reasons });
+        };
+        let path = RequestedPath { sender, hops: nodes.iter().skip(1).map(|(_, node, tag)| (*node, *tag)).collect() };
+        let time = now.unix.secs();
+        let wanted = time.saturating_add(entry.seconds.into()).min(entry.path.expiry());
+        let expiry = u32::try_from(wanted).unwrap_or(u32::MAX);
+        let mut hops = BTreeMap::new();
+        for (index, server) in (1..).zip(&entry.servers) {
+            let request = ConsentRequest {
+                realm: self.realm,
+                server: server.identity,
+                sender: self.own,
+                nonce: self.rng.bytes(),
+                time,
+                path: path.clone(),
+                index: index as u8,
+                expiry,
+                epoch_key: *epoch_key,
+            };
+            let number = self.next;
+            self.next = self.next.checked_add(1).unwrap_or(1);
+            let mut asked = Asked { server: server.identity, digest: [0; 32], expiry, outcome: None };
+            match Signed::sign(&request, &self.identity) {
+                Ok(request) => {
+                    asked.digest = request.digest();
+                    self.requests += 1;
+                    let body = Body::Consent { membership: membership.clone(), request };
+                    let octets = Frame { request: number, body }.encode();
+                    self.outputs.push_back(ConsentClientOutput::Send { to: server.clone(), octets });
+                }
+                Err(_) => asked.outcome = Some(Err(HopFault::Path)),
+            }
+            self.waiting.insert(number, id);
+            hops.insert(number, (index, asked));
+        }
+        entry.round = Some(Round { hops, deadline: now.instant + REQUEST_TIMEOUT });
+        entry.renew_at = None;
+    }
+
+    fn frame(&mut self, from: IdentityKey, octets: &[u8], now: Now) {
+        let frame = Frame::decode(octets);
+        let number = frame.as_ref().map_or(0, |frame| frame.request);
+        // A malformed frame is the answer to all that was asked of its sender.
+        let ids: Vec<u64> = match frame {
+            Ok(_) => self.waiting.get(&number).copied().into_iter().collect(),
+            Err(_) => self.entries.keys().copied().collect(),
+        };
+        for id in ids {
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            let Some(round) = &mut entry.round else { continue };
+            let secret = entry.path.nodes().next().map(|(_, node, _)| node);
+            let secret = secret.and_then(|node| self.ids.iter().find(|(secret, _)| secret.id() == node));
+            let mut is_answer = false;
+            for (request, (_, asked)) in &mut round.hops {
+                // Another's answer, or one that came before, changes nothing.
+                if asked.server != from || asked.outcome.is_some() || frame.is_ok() && *request != number {
+                    continue;
+                }
+                is_answer = true;
+                asked.outcome = Some(match (&frame, secret) {
+                    (Ok(Frame { body: Body::Refused(refusal), .. }), _) => Err(HopFault::Refused(*refusal)),
+                    (Ok(Frame { body: Body::Consented(answer), .. }), Some((secret, _))) => {
+                        check_answer(answer, asked, self.realm, secret, now.unix.secs())
+                    }
+                    _ => Err(HopFault::Malformed),
+                });
+            }
+            if is_answer {
+                self.finish(id, now, false);
+            }
+        }
+    }
+
+    /// Ends a round that is complete, or whose time is over.
+    fn finish(&mut self, id: u64, now: Now, is_over: bool) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(round) = &entry.round else { return };
+        if !is_over && round.hops.values().any(|(_, asked)| asked.outcome.is_none()) {
+            return;
+        }
+        let Some(round) = entry.round.take() else { return };
+        round.hops.keys().for_each(|number| {
+            self.waiting.remove(number);
+        });
+        let mut path = entry.path.clone();
+        let mut reasons = Vec::new();
+        for (index, asked) in round.hops.into_values() {
+            let added = match asked.outcome.unwrap_or(Err(HopFault::Silent)) {
+                Ok((expiry, consent)) => path.add_consent(index, expiry, consent).map_err(|_| HopFault::Path),
+                Err(fault) => Err(fault),
+            };
+            if let Err(fault) = added {
+                reasons.push(HopFailure { index, server: asked.server, fault });
+            }
+        }
+        let unix = now.unix.secs();
+        if reasons.is_empty() {
+            let left = path.expiry().saturating_sub(unix);
+            entry.ready_until = Some(path.expiry());
+            // A third of the time remains for servers that are slow or down.
+            entry.renew_at = Some(now.instant + Duration::from_secs(left.saturating_sub(left / 3).max(1)));
+            entry.retry = RETRY;
+            return self.outputs.push_back(ConsentClientOutput::Ready { id, path });
+        }
+        if entry.ready_until.is_some_and(|until| until > unix) {
+            entry.renew_at = Some(now.instant + entry.retry);
+            entry.retry = (entry.retry * 2).min(Duration::from_secs(30));
+            return self.outputs.push_back(ConsentClientOutput::Delayed { id, reasons });
+        }
+        self.entries.remove(&id);
+        self.outputs.push_back(ConsentClientOutput::Failed { id, reasons });
+    }
+
+    fn release(&mut self, id: u64) {
+        let round = self.entries.remove(&id).and_then(|entry| entry.round);
+        for number in round.iter().flat_map(|round| round.hops.keys()) {
+            self.waiting.remove(number);
+        }
+    }
+
+    fn unreachable(&mut self, server: IdentityKey, now: Now) {
+        let ids: Vec<u64> = self.entries.keys().copied().collect();
+        for id in ids {
+            let round = self.entries.get_mut(&id).and_then(|entry| entry.round.as_mut());
+            let hops = round.into_iter().flat_map(|round| round.hops.values_mut());
+            let mut waiting = hops.filter(|(_, asked)| asked.server == server && asked.outcome.is_none()).peekable();
+            if waiting.peek().is_some() {
+                waiting.for_each(|(_, asked)| asked.outcome = Some(Err(HopFault::Unreachable)));
+                self.finish(id, now, false);
+            }
+        }
+    }
+}
+
+fn check_answer(
+    answer: &Signed<super::ConsentAnswer>,
+    asked: &Asked,
+    realm: RealmKey,
+    secret: &NodeSecret,
+    unix: u64,
+) -> Result<(u32, Consent), HopFault> {
+    let object = answer.verify(&asked.server.0).map_err(|_| HopFault::Signature)?;
+    if object.request != asked.digest || object.server != asked.server || object.realm != realm {
+        return Err(HopFault::OtherRequest);
+    }
+    if u64::from(object.expiry) < unix || object.expiry > asked.expiry {
+        return Err(HopFault::Expiry);
+    }
+    Ok((object.expiry, open(object, secret).map_err(|_| HopFault::Sealed)?))
+}
+
+impl Machine for ConsentClient {
+    type Input = ConsentClientInput;
+    type Output = ConsentClientOutput;
+
+    fn handle(&mut self, input: ConsentClientInput, now: Now) {
+        match input {
+            ConsentClientInput::Node { membership, mut ids } => {
+                ids.truncate(MAX_IDS);
+                self.membership = Some(membership);
+                self.ids = ids;
+            }
+            ConsentClientInput::Obtain { id, path, servers, seconds } => self.obtain(id, path, servers, seconds, now),
+            ConsentClientInput::Release { id } => self.release(id),
+            ConsentClientInput::Frame { from, octets } => self.frame(from, &octets, now),
+            ConsentClientInput::Unreachable(server) => self.unreachable(server, now),
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Now) {
+        let is_over = |entry: &Entry| entry.round.as_ref().is_some_and(|round| round.deadline <= now.instant);
+        let over: Vec<u64> = self.entries.iter().filter(|(_, entry)| is_over(entry)).map(|(id, _)| *id).collect();
+        over.into_iter().for_each(|id| self.finish(id, now, true));
+        let is_due = |entry: &Entry| entry.round.is_none() && entry.renew_at.is_some_and(|at| at <= now.instant);
+        let due: Vec<u64> = self.entries.iter().filter(|(_, entry)| is_due(entry)).map(|(id, _)| *id).collect();
+        due.into_iter().for_each(|id| self.ask(id, now));
+    }
+
+    fn poll(&mut self) -> Option<ConsentClientOutput> {
+        self.outputs.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let rounds = self.entries.values().filter_map(|entry| entry.round.as_ref().map(|round| round.deadline));
+        let renewals = self.entries.values().filter(|entry| entry.round.is_none()).filter_map(|entry| entry.renew_at);
+        rounds.chain(renewals).min()
+    }
+}

@@ -1,0 +1,92 @@
+//! The tag keys of one node that a consent server has.
+
+use wayleave_packet::icing::header::{PathHash, Tag};
+use wayleave_packet::icing::mint::{Consent, TAG_EPOCH, TagBranch, TagMaster, tag_epoch};
+
+/// Branches that others delegated, at most.
+const MAX_BRANCHES: usize = 256;
+
+/// All tags of a node, or delegated prefixes of them for certain epochs.
+#[derive(Clone, Debug, Default)]
+pub struct TagKeys {
+    /// With the epoch from which each is used, ascending.
+    masters: Vec<(u32, TagMaster)>,
+    branches: Vec<TagBranch>,
+}
+
+impl TagKeys {
+    /// The provider's own keys: each is used from its epoch on, until the next one is.
+    #[must_use]
+    pub fn new(mut masters: Vec<(u32, TagMaster)>) -> Self {
+        masters.sort_by_key(|(from, _)| *from);
+        Self { masters, branches: Vec::new() }
+    }
+
+    /// Adds a delegated prefix of tags for its epoch. Branches of epochs before `current` are dropped; `false` if there is no
+    /// room.
+    pub fn delegate(&mut self, branch: TagBranch, current: u32) -> bool {
+        self.branches.retain(|known| known.scope().0 >= current);
+        let has_room = self.branches.len() < MAX_BRANCHES;
+        if has_room {
+            self.branches.push(branch);
+        }
+        has_room
+    }
+
+    /// The consent of the node at `index` of the path whose hash is `path`, until `expiry` or until an earlier second for which
+    /// there is a key, but not before `now`; and that second. `None` if there is no key for the tag.
+    #[must_use]
+    pub fn consent(&self, path: &PathHash, index: usize, tag: Tag, expiry: u32, now: u32) -> Option<(u32, Consent)> {
+        let mut expiry = expiry;
+        loop {
+            let epoch = tag_epoch(expiry);
+            if let Some((_, master)) = self.masters.iter().rfind(|(from, _)| *from <= epoch) {
+                return Some((expiry, master.consent(path, index, tag, expiry)));
+            }
+            if let Some(consent) = self.branches.iter().find_map(|branch| branch.consent(path, index, tag, expiry)) {
+                return Some((expiry, consent));
+            }
+            // Delegated keys end with their epoch: the last second of the one before.
+            expiry = (epoch << TAG_EPOCH).checked_sub(1).filter(|expiry| *expiry > now)?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wayleave_crypto::secret::Key128;
+
+    const PATH: PathHash = PathHash([3; 32]);
+
+    #[test]
+    fn a_delegate_consents_under_its_prefix_until_the_epoch_ends_and_never_beside_it() {
+        let master = TagMaster::new(Key128::new([7; 16]));
+        let epoch = 440_000;
+        let begin = epoch << TAG_EPOCH;
+        let mut keys = TagKeys::default();
+        let branch = master.root(epoch).descend(Tag(0x4000_0000), 2).expect("under the root");
+        assert!(keys.delegate(branch, epoch));
+        let now = begin + 4_000;
+        let asked = begin + 4_600;
+        let (expiry, consent) = keys.consent(&PATH, 3, Tag(0x4000_0001), asked, now).expect("under the prefix");
+        assert_eq!(expiry, begin + 4_095);
+        assert_eq!(consent, master.consent(&PATH, 3, Tag(0x4000_0001), expiry));
+        assert_eq!(keys.consent(&PATH, 3, Tag(0x8000_0001), asked, now), None);
+        // Neither before the epoch nor after it.
+        assert_eq!(keys.consent(&PATH, 3, Tag(0x4000_0001), begin - 1, begin - 100), None);
+        assert_eq!(keys.consent(&PATH, 3, Tag(0x4000_0001), begin + 5_000, begin + 4_100), None);
+    }
+
+    #[test]
+    fn the_master_that_came_into_force_last_makes_the_consent() {
+        let masters = [1, 2].map(|octet| TagMaster::new(Key128::new([octet; 16])));
+        let keys = TagKeys::new(vec![(11, masters[1].clone()), (10, masters[0].clone())]);
+        for (epoch, master) in [(10, 0), (11, 1), (12, 1)] {
+            let expiry = epoch << TAG_EPOCH;
+            let consent = keys.consent(&PATH, 1, Tag(1), expiry, expiry - 1);
+            assert_eq!(consent, Some((expiry, masters[master].consent(&PATH, 1, Tag(1), expiry))));
+        }
+        assert_eq!(keys.consent(&PATH, 1, Tag(1), 9 << TAG_EPOCH, 0), None);
+    }
+}

@@ -1,0 +1,407 @@
+//! Who may have consent to what, as rules that an operator writes, with tests of them in the same file.
+//!
+//! [`PolicyFile`] has the shape of the TOML file; [`Policy::new`] checks it. The first rule that matches decides; without one
+//! the answer is no.
+
+use std::fmt;
+
+use serde::Deserialize;
+use wayleave_core::IdentityKey;
+use wayleave_packet::icing::header::Tag;
+
+use crate::labels::Labels;
+
+/// Rules and tests of a file, each.
+pub const MAX_RULES: usize = 1024;
+/// A consent lasts at most this many seconds: 60 minutes.
+pub const MAX_SECONDS: u32 = 3_600;
+
+/// The file as it is written.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyFile {
+    #[serde(default)]
+    pub rule: Vec<Rule>,
+    #[serde(default)]
+    pub test: Vec<TestCase>,
+}
+
+/// A rule. A list that is empty matches everything. Nodes are written by a name of theirs or as `ed25519:` and 64 hexadecimal
+/// digits.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// For logs and tests.
+    pub name: String,
+    /// Whether there is consent.
+    pub allow: bool,
+    /// Seconds that a consent lasts.
+    #[serde(default = "default_seconds")]
+    pub seconds: u32,
+    /// Who sends.
+    #[serde(default)]
+    pub senders: Vec<String>,
+    /// The sender's realm, as `ed25519:` and 64 hexadecimal digits.
+    #[serde(default)]
+    pub realms: Vec<String>,
+    /// First bits of the tag, such as `40000000/2`.
+    #[serde(default)]
+    pub tags: Vec<String>,
+    /// From and to, in UTC, such as `08:00-18:00`; over midnight if from is later than to.
+    pub hours: Option<String>,
+    /// The node in front of ours on the path.
+    #[serde(default)]
+    pub before: Vec<String>,
+    /// The node behind ours; `"receiver"` if ours is the last.
+    #[serde(default)]
+    pub after: Vec<String>,
+    /// Every other node of the path must have all of these.
+    #[serde(default)]
+    pub labels: Vec<LabelCondition>,
+    /// No other node of the path may have any of these.
+    #[serde(default)]
+    pub without_labels: Vec<LabelCondition>,
+    /// Some other node of the path must have one of these.
+    #[serde(default)]
+    pub any_labels: Vec<LabelCondition>,
+}
+
+fn default_seconds() -> u32 {
+    600
+}
+
+/// A label, and who must have signed it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LabelCondition {
+    pub text: String,
+    pub signer: String,
+}
+
+/// A test of the rules: a question, and the rule that must decide it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TestCase {
+    pub name: String,
+    /// Whether there must be consent.
+    pub allow: bool,
+    /// The rule that must decide.
+    pub rule: Option<String>,
+    pub sender: String,
+    pub realm: Option<String>,
+    #[serde(default)]
+    pub tag: String,
+    /// In UTC, such as `09:30`.
+    #[serde(default)]
+    pub time: String,
+    pub before: Option<String>,
+    pub after: Option<String>,
+    /// Labels that every node of the path has.
+    #[serde(default)]
+    pub labels: Vec<LabelCondition>,
+}
+
+/// What is wrong with a file: the operator erred.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PolicyError {
+    #[error("{0} rules or tests; the limit is {MAX_RULES}")]
+    Count(usize),
+    #[error("two rules are called {0:?}")]
+    NameTaken(String),
+    #[error("{place} {name:?}: `{value}` is not {expected}")]
+    Value { place: &'static str, name: String, value: String, expected: &'static str },
+}
+
+/// A test that failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TestFailure {
+    pub test: String,
+    /// Whether there is consent.
+    pub allowed: bool,
+    /// The rule that decided.
+    pub rule: Option<String>,
+}
+
+impl fmt::Display for TestFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let decided = if self.allowed { "allowed" } else { "refused" };
+        match &self.rule {
+            Some(rule) => write!(f, "test {:?}: {decided} by rule {rule:?}", self.test),
+            None => write!(f, "test {:?}: {decided}, since no rule matches", self.test),
+        }
+    }
+}
+
+/// A node as rules see it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Subject {
+    /// `None` if nobody is known to have the node ID.
+    pub identity: Option<IdentityKey>,
+    pub names: Vec<String>,
+}
+
+/// What a policy decides on.
+#[derive(Clone, Debug)]
+pub struct Question<'a> {
+    pub sender: &'a Subject,
+    pub realm: [u8; 32],
+    pub tag: Tag,
+    /// Of the day in UTC, 0 to 1439.
+    pub minute: u16,
+    pub before: &'a Subject,
+    /// `None` if the node is the last.
+    pub after: Option<&'a Subject>,
+    /// All nodes of the path but the one that consents.
+    pub others: &'a [Subject],
+    pub labels: &'a Labels,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Who {
+    Name(String),
+    Identity(IdentityKey),
+    /// Nobody: our node is the last.
+    Receiver,
+}
+
+impl Who {
+    fn matches(&self, subject: &Subject) -> bool {
+        match self {
+            Self::Name(name) => subject.names.contains(name),
+            Self::Identity(identity) => subject.identity == Some(*identity),
+            Self::Receiver => false,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Compiled {
+    name: String,
+    allow: bool,
+    seconds: u32,
+    senders: Vec<Who>,
+    realms: Vec<IdentityKey>,
+    tags: Vec<(u32, u8)>,
+    hours: Option<(u16, u16)>,
+    before: Vec<Who>,
+    after: Vec<Who>,
+    labels: Vec<(String, IdentityKey)>,
+    without_labels: Vec<(String, IdentityKey)>,
+    any_labels: Vec<(String, IdentityKey)>,
+}
+
+/// Checked rules.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    rules: Vec<Compiled>,
+}
+
+/// Reads values of one rule or test, and says where one is wrong.
+struct Values<'a> {
+    place: &'static str,
+    name: &'a str,
+}
+
+impl Values<'_> {
+    fn fault(&self, value: &str, expected: &'static str) -> PolicyError {
+        PolicyError::Value { place: self.place, name: self.name.to_owned(), value: value.to_owned(), expected }
+    }
+
+    fn all<T>(
+        &self,
+        values: &[String],
+        read: impl Fn(&Self, &str) -> Result<T, PolicyError>,
+    ) -> Result<Vec<T>, PolicyError> {
+        values.iter().map(|value| read(self, value)).collect()
+    }
+
+    fn who(&self, value: &str) -> Result<Who, PolicyError> {
+        if value.starts_with("ed25519:") {
+            return self.identity(value).map(Who::Identity);
+        }
+        let name = value.parse::<crate::realm::Name>().map_err(|_| self.fault(value, "a name or key of a node"))?;
+        Ok(Who::Name(name.as_str().to_owned()))
+    }
+
+    fn who_is_after(&self, value: &str) -> Result<Who, PolicyError> {
+        if value == "receiver" { Ok(Who::Receiver) } else { self.who(value) }
+    }
+
+    fn identity(&self, value: &str) -> Result<IdentityKey, PolicyError> {
+        let expected = "a key: \"ed25519:\" and 64 hexadecimal digits";
+        let digits = value.strip_prefix("ed25519:").filter(|digits| digits.len() == 64).map(str::as_bytes);
+        let mut key = [0; 32];
+        let pairs = digits.ok_or_else(|| self.fault(value, expected))?.as_chunks::<2>().0;
+        for (octet, pair) in key.iter_mut().zip(pairs) {
+            let digit = |digit: u8| (digit as char).to_digit(16);
+            let both = digit(pair[0]).zip(digit(pair[1])).ok_or_else(|| self.fault(value, expected))?;
+            *octet = (both.0 * 16 + both.1) as u8;
+        }
+        Ok(IdentityKey(key))
+    }
+
+    fn tag(&self, value: &str) -> Result<u32, PolicyError> {
+        let is_hex = value.len() == 8 && value.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let tag = is_hex.then(|| u32::from_str_radix(value, 16).ok()).flatten();
+        tag.ok_or_else(|| self.fault(value, "a tag of 8 hexadecimal digits"))
+    }
+
+    fn tags(&self, value: &str) -> Result<(u32, u8), PolicyError> {
+        let expected = "the first bits of a tag, such as \"40000000/2\"";
+        let (bits, depth) = value.split_once('/').ok_or_else(|| self.fault(value, expected))?;
+        let bits = self.tag(bits)?;
+        let depth: u8 = depth.parse().ok().filter(|depth| *depth <= 32).ok_or_else(|| self.fault(value, expected))?;
+        let is_prefix = bits.trailing_zeros() >= u32::from(32 - depth);
+        if is_prefix { Ok((bits, depth)) } else { Err(self.fault(value, expected)) }
+    }
+
+    fn minute(&self, value: &str) -> Result<u16, PolicyError> {
+        let fault = || self.fault(value, "a time of day in UTC, such as \"08:00\"");
+        let (hour, minute) = value.split_once(':').ok_or_else(fault)?;
+        let is_two = |text: &str| text.len() == 2 && text.bytes().all(|digit| digit.is_ascii_digit());
+        let (Ok(hour @ 0..=24), Ok(minute @ 0..60)) = (hour.parse::<u16>(), minute.parse::<u16>()) else {
+            return Err(fault());
+        };
+        let is_time = value.split(':').all(is_two) && hour * 60 + minute <= 1440;
+        if is_time { Ok(hour * 60 + minute) } else { Err(fault()) }
+    }
+
+    fn hours(&self, value: &str) -> Result<(u16, u16), PolicyError> {
+        let ends = value.split_once('-').ok_or_else(|| self.fault(value, "a span of time, such as \"08:00-18:00\""))?;
+        Ok((self.minute(ends.0)?, self.minute(ends.1)?))
+    }
+
+    fn labels(&self, values: &[LabelCondition]) -> Result<Vec<(String, IdentityKey)>, PolicyError> {
+        values.iter().map(|label| Ok((label.text.clone(), self.identity(&label.signer)?))).collect()
+    }
+}
+
+impl Compiled {
+    fn new(rule: &Rule) -> Result<Self, PolicyError> {
+        let values = Values { place: "rule", name: &rule.name };
+        if rule.seconds == 0 || rule.seconds > MAX_SECONDS {
+            return Err(values.fault(&rule.seconds.to_string(), "1 to 3600 seconds"));
+        }
+        Ok(Self {
+            name: rule.name.clone(),
+            allow: rule.allow,
+            seconds: rule.seconds,
+            senders: values.all(&rule.senders, Values::who)?,
+            realms: values.all(&rule.realms, Values::identity)?,
+            tags: values.all(&rule.tags, Values::tags)?,
+            hours: rule.hours.as_deref().map(|hours| values.hours(hours)).transpose()?,
+            before: values.all(&rule.before, Values::who)?,
+            after: values.all(&rule.after, Values::who_is_after)?,
+            labels: values.labels(&rule.labels)?,
+            without_labels: values.labels(&rule.without_labels)?,
+            any_labels: values.labels(&rule.any_labels)?,
+        })
+    }
+
+    fn matches(&self, question: &Question<'_>) -> bool {
+        let one_of = |list: &[Who], subject: &Subject| list.is_empty() || list.iter().any(|who| who.matches(subject));
+        let is_after = || match question.after {
+            None => self.after.is_empty() || self.after.contains(&Who::Receiver),
+            Some(after) => one_of(&self.after, after),
+        };
+        let covers = |(bits, depth): &(u32, u8)| *depth == 0 || (question.tag.0 ^ bits) >> (32 - depth) == 0;
+        let has = |subject: &Subject, (text, signer): &(String, IdentityKey)| {
+            subject.identity.is_some_and(|node| question.labels.has(&node, text, signer))
+        };
+        let some_has = |labels: &[(String, IdentityKey)]| {
+            labels.iter().any(|label| question.others.iter().any(|node| has(node, label)))
+        };
+        let is_time = self.hours.is_none_or(|(from, to)| {
+            let minute = question.minute;
+            if from <= to { (from..to).contains(&minute) } else { minute >= from || minute < to }
+        });
+        is_time
+            && one_of(&self.senders, question.sender)
+            && (self.realms.is_empty() || self.realms.contains(&IdentityKey(question.realm)))
+            && (self.tags.is_empty() || self.tags.iter().any(covers))
+            && one_of(&self.before, question.before)
+            && is_after()
+            && self.labels.iter().all(|label| question.others.iter().all(|node| has(node, label)))
+            && !some_has(&self.without_labels)
+            && (self.any_labels.is_empty() || some_has(&self.any_labels))
+    }
+}
+
+impl Policy {
+    /// Checks the rules of a file.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with them.
+    pub fn new(file: &PolicyFile) -> Result<Self, PolicyError> {
+        let count = file.rule.len().max(file.test.len());
+        if count > MAX_RULES {
+            return Err(PolicyError::Count(count));
+        }
+        for (at, rule) in file.rule.iter().enumerate() {
+            if file.rule[..at].iter().any(|other| other.name == rule.name) {
+                return Err(PolicyError::NameTaken(rule.name.clone()));
+            }
+        }
+        Ok(Self { rules: file.rule.iter().map(Compiled::new).collect::<Result<_, _>>()? })
+    }
+
+    /// The name of the rule that decides, if one matches, and the seconds that a consent lasts, if there is one.
+    #[must_use]
+    pub fn decide(&self, question: &Question<'_>) -> (Option<&str>, Option<u32>) {
+        let rule = self.rules.iter().find(|rule| rule.matches(question));
+        (rule.map(|rule| rule.name.as_str()), rule.filter(|rule| rule.allow).map(|rule| rule.seconds))
+    }
+
+    /// Runs the tests of the file; returns those that failed.
+    ///
+    /// # Errors
+    /// If a test is not written as one.
+    pub fn run_tests(&self, file: &PolicyFile) -> Result<Vec<TestFailure>, PolicyError> {
+        let mut failures = Vec::new();
+        for test in &file.test {
+            let (rule, seconds) = self.decide_test(test)?;
+            let is_right = seconds.is_some() == test.allow && (test.rule.is_none() || test.rule.as_deref() == rule);
+            if !is_right {
+                let rule = rule.map(str::to_owned);
+                failures.push(TestFailure { test: test.name.clone(), allowed: seconds.is_some(), rule });
+            }
+        }
+        Ok(failures)
+    }
+
+    fn decide_test(&self, test: &TestCase) -> Result<(Option<&str>, Option<u32>), PolicyError> {
+        let values = Values { place: "test", name: &test.name };
+        // A node without a key of its own in the test has one that no rule names.
+        let subject = |text: &str, stand_in: u8| -> Result<Subject, PolicyError> {
+            Ok(match values.who(text)? {
+                Who::Identity(identity) => Subject { identity: Some(identity), names: Vec::new() },
+                Who::Name(name) => Subject { identity: Some(IdentityKey([stand_in; 32])), names: vec![name] },
+                Who::Receiver => Subject::default(),
+            })
+        };
+        let sender = subject(&test.sender, 0xf1)?;
+        let before = test.before.as_deref().map_or(Ok(sender.clone()), |text| subject(text, 0xf2))?;
+        let after = test.after.as_deref().map(|text| subject(text, 0xf3)).transpose()?;
+        let others: Vec<Subject> =
+            [Some(sender.clone()), Some(before.clone()), after.clone()].into_iter().flatten().collect();
+        let mut labels = Labels::default();
+        for (text, signer) in values.labels(&test.labels)? {
+            for node in others.iter().filter_map(|node| node.identity) {
+                labels.insert(node, &text, signer);
+            }
+        }
+        let realm = test.realm.as_deref().map_or(Ok(IdentityKey([0; 32])), |realm| values.identity(realm))?;
+        let tag = if test.tag.is_empty() { 0 } else { values.tag(&test.tag)? };
+        let minute = if test.time.is_empty() { 720 } else { values.minute(&test.time)? };
+        Ok(self.decide(&Question {
+            sender: &sender,
+            realm: realm.0,
+            tag: Tag(tag),
+            minute,
+            before: &before,
+            after: after.as_ref(),
+            others: &others,
+            labels: &labels,
+        }))
+    }
+}

@@ -1,0 +1,470 @@
+//! The consent server (the paper, section 3.4): it has the tag keys of its own provider, a policy, and no other secrets.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
+use wayleave_crypto::dh::DhSecret;
+use wayleave_crypto::secret::Seed;
+use wayleave_crypto::sign::SigningKey;
+use wayleave_packet::icing::header::{NodeId, PathHash, Tag};
+use wayleave_packet::icing::mint::TagBranch;
+
+use super::TagKeys;
+use super::policy::{Policy, Question, Subject};
+use super::request::ConsentRequest;
+use super::sealing::{ConsentAnswer, seal};
+use crate::budget::Budget;
+use crate::database::{Change, Database, Refusal};
+use crate::frames::{Body, Frame};
+use crate::labels::Labels;
+use crate::realm::{Membership, RealmKey};
+use crate::rng::Rng;
+use crate::signed::Signed;
+use crate::store::{Record, Store};
+
+/// A request's time may differ from the server's by this many seconds.
+pub const MAX_SKEW: u64 = 30;
+/// Requests of one identity within the time that they are remembered. More are refused.
+pub const MAX_NONCES: usize = 4096;
+/// Identities whose requests are remembered: no more than members.
+const MAX_SENDERS: usize = crate::database::MAX_MEMBERS;
+/// Node IDs by which one identity asked, which nobody else may ask by.
+const MAX_CLAIMS: usize = 4;
+/// Links at a time.
+const MAX_LINKS: usize = 65_536;
+/// Requests of one link in a second, and at once: each takes three signatures at most.
+const REQUESTS: (u32, u32) = (100, 400);
+
+/// What a consent server needs to know.
+pub struct ConsentServerConfig {
+    pub identity: SigningKey,
+    pub realm: RealmKey,
+    /// Members to remember, at most.
+    pub capacity: usize,
+    /// The nodes that it consents for, with their keys.
+    pub nodes: BTreeMap<IdentityKey, TagKeys>,
+    pub policy: Policy,
+    /// Unless it was kept, nothing is answered before a path server has sent what it knows.
+    pub store: Store,
+    /// Uniformly random, and used for nothing else.
+    pub seed: Seed,
+}
+
+/// What a consent server is given.
+#[derive(Clone, Debug)]
+pub enum ConsentServerInput {
+    /// A link is up, whose other end proved this identity.
+    Connected {
+        link: u64,
+        peer: IdentityKey,
+    },
+    Disconnected {
+        link: u64,
+    },
+    Frame {
+        link: u64,
+        octets: Vec<u8>,
+    },
+    /// Records of a path server, unverified; `complete` if these were all.
+    Records {
+        records: Vec<Record>,
+        complete: bool,
+    },
+    /// The verified labels of nodes are these.
+    Labels(Labels),
+    /// The operator changed the policy.
+    Policy(Policy),
+    /// A prefix of a node's tags for an epoch was delegated to this server.
+    Delegate {
+        node: IdentityKey,
+        branch: TagBranch,
+    },
+}
+
+/// What a consent server asks of its driver, and reports.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ConsentServerOutput {
+    Send {
+        link: u64,
+        octets: Vec<u8>,
+    },
+    /// Store these. Nothing waits for it: what was not stored is learned again before anything is answered.
+    Persist(Vec<Record>),
+    /// For the audit log.
+    Audit(Audit),
+    Event(ConsentServerEvent),
+}
+
+/// What the operator reads in the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ConsentServerEvent {
+    /// Requests are answered from now on.
+    Ready,
+    /// A record of a path server was not taken in.
+    RecordRefused(Refusal),
+    /// The store was damaged: it counts as lost.
+    StoreDamaged,
+    /// There is no room for another delegated prefix, or the node is not served.
+    NotDelegated(IdentityKey),
+}
+
+/// One decision.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Audit {
+    /// The Unix second.
+    pub time: u64,
+    /// Who asked: the link's identity, which signed the request if the decision got that far.
+    pub sender: IdentityKey,
+    /// The node that was to consent, if the server serves it.
+    pub node: Option<IdentityKey>,
+    pub path: Option<PathHash>,
+    pub tag: Option<Tag>,
+    pub decision: Decision,
+}
+
+/// What was decided.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// Consent until this Unix second, by this rule.
+    Consented { expiry: u32, rule: String },
+    /// None, and by which rule if one decided.
+    Refused { refusal: Refusal, rule: Option<String> },
+}
+
+struct Link {
+    peer: IdentityKey,
+    budget: Budget,
+}
+
+/// The consent server as a machine.
+pub struct ConsentServer {
+    identity: SigningKey,
+    own: IdentityKey,
+    nodes: BTreeMap<IdentityKey, TagKeys>,
+    policy: Policy,
+    database: Database,
+    labels: Labels,
+    links: BTreeMap<u64, Link>,
+    /// Of each identity the requests that came, with the Unix second until which each is remembered.
+    nonces: BTreeMap<IdentityKey, BTreeSet<(u64, [u8; 16])>>,
+    /// Who asked by which node ID, until the ID's last second; and the IDs of each who asked, the latest last.
+    claims: BTreeMap<NodeId, (IdentityKey, u64)>,
+    claimed: BTreeMap<IdentityKey, Vec<NodeId>>,
+    /// The Unix second of the start: until then requests may have been answered in another life.
+    started: u64,
+    is_ready: bool,
+    rng: Rng,
+    outputs: VecDeque<ConsentServerOutput>,
+}
+
+impl ConsentServer {
+    /// A server that starts at `now`.
+    #[must_use]
+    pub fn new(config: ConsentServerConfig, now: UnixTime) -> Self {
+        let mut database = Database::new(config.realm, config.capacity);
+        let mut outputs = VecDeque::new();
+        let mut is_ready = false;
+        if let Store::Kept(records) = &config.store {
+            is_ready = database.restore(records).is_ok();
+            let event = if is_ready { ConsentServerEvent::Ready } else { ConsentServerEvent::StoreDamaged };
+            if !is_ready {
+                database = Database::new(config.realm, config.capacity);
+            }
+            outputs.push_back(ConsentServerOutput::Event(event));
+        }
+        Self {
+            own: IdentityKey(config.identity.verifying_key().to_bytes()),
+            identity: config.identity,
+            nodes: config.nodes,
+            policy: config.policy,
+            database,
+            labels: Labels::default(),
+            links: BTreeMap::new(),
+            nonces: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            claimed: BTreeMap::new(),
+            started: now.secs(),
+            is_ready,
+            rng: Rng::new(config.seed),
+            outputs,
+        }
+    }
+
+    /// Whether requests are answered.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.is_ready
+    }
+
+    fn frame(&mut self, link: u64, octets: &[u8], now: Now) {
+        let Some(state) = self.links.get_mut(&link) else { return };
+        let peer = state.peer;
+        let mut audit = Audit {
+            time: now.unix.secs(),
+            sender: peer,
+            node: None,
+            path: None,
+            tag: None,
+            decision: refused(Refusal::Malformed),
+        };
+        let has_budget = state.budget.take(now.instant);
+        let (request, answer) = match Frame::decode(octets) {
+            Ok(Frame { request, .. }) if !has_budget => (request, Err(Refusal::TooOften)),
+            Ok(Frame { request, body: Body::Consent { membership, request: asked } }) => {
+                (request, self.consent(peer, &membership, &asked, &mut audit, now))
+            }
+            Ok(Frame { request, .. }) => (request, Err(Refusal::Malformed)),
+            Err(_) => (0, Err(Refusal::Malformed)),
+        };
+        let body = match answer {
+            Ok(answer) => Body::Consented(answer),
+            Err(refusal) => {
+                let rule = match &audit.decision {
+                    Decision::Refused { rule, .. } => rule.clone(),
+                    Decision::Consented { .. } => None,
+                };
+                audit.decision = Decision::Refused { refusal, rule };
+                Body::Refused(refusal)
+            }
+        };
+        self.outputs.push_back(ConsentServerOutput::Audit(audit));
+        let octets = Frame { request, body }.encode();
+        self.outputs.push_back(ConsentServerOutput::Send { link, octets });
+    }
+
+    /// Checks a request, cheap things first, and consents.
+    fn consent(
+        &mut self,
+        peer: IdentityKey,
+        membership: &Signed<Membership>,
+        asked: &Signed<ConsentRequest>,
+        audit: &mut Audit,
+        now: Now,
+    ) -> Result<Signed<ConsentAnswer>, Refusal> {
+        if !self.is_ready {
+            return Err(Refusal::Recovering);
+        }
+        let request = asked.object();
+        let unix = now.unix.secs();
+        let realm = self.database.realm();
+        if request.realm != realm || membership.object().realm != realm {
+            return Err(Refusal::Realm);
+        }
+        if request.server != self.own {
+            return Err(Refusal::NotServed);
+        }
+        if request.sender != peer || membership.object().identity != peer {
+            return Err(Refusal::NotOwn);
+        }
+        if request.time.abs_diff(unix) > MAX_SKEW || request.time <= self.started {
+            return Err(Refusal::Stale);
+        }
+        let index = usize::from(request.index);
+        let id = request.path.node(index).ok_or(Refusal::Malformed)?;
+        let node = self.database.claimant(id, unix).filter(|node| self.nodes.contains_key(node));
+        let node = node.ok_or(Refusal::NotServed)?;
+        audit.node = Some(node);
+        audit.tag = request.tag();
+        self.check_nonce(&request.sender, &request.nonce, unix)?;
+        // The membership may be newer than what path servers have sent; an older one than is known is refused.
+        self.database.check_membership(membership, unix)?;
+        if !membership.object().holds(unix) || self.database.is_revoked(&peer) {
+            return Err(if self.database.is_revoked(&peer) { Refusal::Revoked } else { Refusal::Expired });
+        }
+        let (_, key) = ConsentRequest::verify(asked, now.unix).map_err(|_| Refusal::Signature)?;
+        self.check_claim(&request.path.sender, peer, key.not_after.into(), unix)?;
+        self.remember_nonce(request, unix);
+        let hash = request.path.hash().map_err(|_| Refusal::Malformed)?;
+        audit.path = Some(hash);
+        let expiry = self.decide(membership.object(), request, audit, unix)?;
+        // As long as the sender may use the ID, and is a member.
+        let last = u64::from(request.expiry.min(expiry)).min(key.not_after.into()).min(membership.object().not_after);
+        let last = u32::try_from(last).ok().filter(|last| u64::from(*last) >= unix).ok_or(Refusal::Expired)?;
+        let tag = request.tag().ok_or(Refusal::Malformed)?;
+        let keys = self.nodes.get(&node).ok_or(Refusal::NotServed)?;
+        let (expiry, consent) = keys.consent(&hash, index, tag, last, unix as u32).ok_or(Refusal::NoKey)?;
+        if let Decision::Consented { expiry: noted, .. } = &mut audit.decision {
+            *noted = expiry;
+        }
+        let seed: Seed = self.rng.secret();
+        let answer = ConsentAnswer {
+            realm,
+            server: self.own,
+            request: asked.digest(),
+            expiry,
+            ephemeral: DhSecret::from_seed(&seed).public(),
+            sealed: [0; 64],
+        };
+        let answer = seal(answer, &request.path.sender, &consent, &seed).ok_or(Refusal::Malformed)?;
+        Signed::sign(&answer, &self.identity).map_err(|_| Refusal::Malformed)
+    }
+
+    fn decide(
+        &self,
+        sender: &Membership,
+        request: &ConsentRequest,
+        audit: &mut Audit,
+        unix: u64,
+    ) -> Result<u32, Refusal> {
+        let index = usize::from(request.index);
+        let subject = |id: &NodeId| {
+            let identity = self.database.claimant(id, unix);
+            let membership = identity.and_then(|identity| self.database.membership(&identity, unix).ok());
+            let names = membership.map_or_else(Vec::new, names);
+            Subject { identity, names }
+        };
+        let own = Subject { identity: Some(sender.identity), names: names(sender) };
+        let others: Vec<Subject> = (0..=request.path.hops.len())
+            .filter(|at| *at != index)
+            .filter_map(|at| if at == 0 { Some(own.clone()) } else { request.path.node(at).map(subject) })
+            .collect();
+        let (rule, seconds) = self.policy.decide(&Question {
+            sender: &own,
+            realm: request.realm.0,
+            tag: request.tag().ok_or(Refusal::Malformed)?,
+            minute: (unix / 60 % 1440) as u16,
+            // Without the consenting node itself, the one behind it has its index.
+            before: &others[index - 1],
+            after: others.get(index),
+            others: &others,
+            labels: &self.labels,
+        });
+        let rule = rule.map(str::to_owned);
+        let Some(seconds) = seconds else {
+            audit.decision = Decision::Refused { refusal: Refusal::Policy, rule };
+            return Err(Refusal::Policy);
+        };
+        audit.decision = Decision::Consented { expiry: 0, rule: rule.unwrap_or_default() };
+        u32::try_from(unix.saturating_add(seconds.into())).map_err(|_| Refusal::Future)
+    }
+
+    fn check_nonce(&mut self, sender: &IdentityKey, nonce: &[u8; 16], unix: u64) -> Result<(), Refusal> {
+        let Some(known) = self.nonces.get_mut(sender) else { return Ok(()) };
+        while known.first().is_some_and(|(until, _)| *until < unix) {
+            known.pop_first();
+        }
+        if known.iter().any(|(_, other)| other == nonce) {
+            return Err(Refusal::Replayed);
+        }
+        if known.len() >= MAX_NONCES { Err(Refusal::TooOften) } else { Ok(()) }
+    }
+
+    fn remember_nonce(&mut self, request: &ConsentRequest, unix: u64) {
+        if self.nonces.len() >= MAX_SENDERS {
+            self.nonces.retain(|_, known| known.last().is_some_and(|(until, _)| *until >= unix));
+        }
+        // Until its time is out of the window, it would be taken again.
+        self.nonces.entry(request.sender).or_default().insert((request.time + MAX_SKEW, request.nonce));
+    }
+
+    /// The ID is nobody else's: neither by an advert nor by a request. The claim is noted.
+    fn check_claim(&mut self, id: &NodeId, by: IdentityKey, until: u64, unix: u64) -> Result<(), Refusal> {
+        let advertised = self.database.claimant(id, unix);
+        let asked = self.claims.get(id).filter(|(_, until)| *until >= unix).map(|(by, _)| *by);
+        if let Some(other) = advertised.or(asked).filter(|other| *other != by) {
+            return Err(Refusal::IdClaimed(other));
+        }
+        if self.claimed.len() >= MAX_SENDERS {
+            let claims = &self.claims;
+            let is_live =
+                |ids: &Vec<NodeId>| ids.iter().any(|id| claims.get(id).is_some_and(|(_, until)| *until >= unix));
+            self.claimed.retain(|_, ids| is_live(ids));
+            let claimed = &self.claimed;
+            self.claims.retain(|_, (by, _)| claimed.contains_key(by));
+        }
+        if self.claims.get(id).is_some_and(|(other, _)| *other != by) {
+            // That claim has ended, or the ID's advert has come meanwhile.
+            self.forget_claim(id);
+        }
+        let ids = self.claimed.entry(by).or_default();
+        if !ids.contains(id) {
+            ids.push(*id);
+            if ids.len() > MAX_CLAIMS {
+                let oldest = ids.remove(0);
+                self.claims.remove(&oldest);
+            }
+        }
+        self.claims.insert(*id, (by, until));
+        Ok(())
+    }
+
+    fn forget_claim(&mut self, id: &NodeId) {
+        if let Some((by, _)) = self.claims.remove(id)
+            && let Some(ids) = self.claimed.get_mut(&by)
+        {
+            ids.retain(|other| other != id);
+        }
+    }
+
+    fn records(&mut self, records: Vec<Record>, complete: bool, now: Now) {
+        let mut kept = Vec::new();
+        for record in records {
+            match self.database.apply(record.clone(), now.unix.secs()) {
+                Ok(Change::New) => kept.push(record),
+                Ok(Change::Same) | Err(Refusal::Older(_)) => {}
+                Err(refusal) => {
+                    let event = ConsentServerEvent::RecordRefused(refusal);
+                    self.outputs.push_back(ConsentServerOutput::Event(event));
+                }
+            }
+        }
+        if !kept.is_empty() {
+            self.outputs.push_back(ConsentServerOutput::Persist(kept));
+        }
+        if complete && !self.is_ready {
+            self.is_ready = true;
+            self.outputs.push_back(ConsentServerOutput::Event(ConsentServerEvent::Ready));
+        }
+    }
+}
+
+fn refused(refusal: Refusal) -> Decision {
+    Decision::Refused { refusal, rule: None }
+}
+
+fn names(membership: &Membership) -> Vec<String> {
+    membership.grants.names.iter().map(|name| name.as_str().to_owned()).collect()
+}
+
+impl Machine for ConsentServer {
+    type Input = ConsentServerInput;
+    type Output = ConsentServerOutput;
+
+    fn handle(&mut self, input: ConsentServerInput, now: Now) {
+        match input {
+            ConsentServerInput::Connected { link, peer } if self.links.len() < MAX_LINKS => {
+                let budget = Budget::new(REQUESTS.0, REQUESTS.1);
+                self.links.insert(link, Link { peer, budget });
+            }
+            ConsentServerInput::Connected { link, .. } => {
+                let octets = Frame { request: 0, body: Body::Refused(Refusal::Busy) }.encode();
+                self.outputs.push_back(ConsentServerOutput::Send { link, octets });
+            }
+            ConsentServerInput::Disconnected { link } => {
+                self.links.remove(&link);
+            }
+            ConsentServerInput::Frame { link, octets } => self.frame(link, &octets, now),
+            ConsentServerInput::Records { records, complete } => self.records(records, complete, now),
+            ConsentServerInput::Labels(labels) => self.labels = labels,
+            ConsentServerInput::Policy(policy) => self.policy = policy,
+            ConsentServerInput::Delegate { node, branch } => {
+                let current = wayleave_packet::icing::mint::tag_epoch(now.unix.secs() as u32);
+                let is_there = self.nodes.get_mut(&node).is_some_and(|keys| keys.delegate(branch, current));
+                if !is_there {
+                    let event = ConsentServerEvent::NotDelegated(node);
+                    self.outputs.push_back(ConsentServerOutput::Event(event));
+                }
+            }
+        }
+    }
+
+    fn handle_timeout(&mut self, _: Now) {}
+
+    fn poll(&mut self) -> Option<ConsentServerOutput> {
+        self.outputs.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+}

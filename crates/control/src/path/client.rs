@@ -1,0 +1,387 @@
+//! The client of path servers: it asks, believes signatures alone, remembers, and asks again ahead of expiry.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use wayleave_core::{IdentityKey, Instant, Machine, Now};
+use wayleave_packet::Path;
+
+use super::{PathFault, build};
+use crate::database::{Change, Database, Refusal};
+use crate::frames::{Body, Frame, Host};
+use crate::labels::Labels;
+use crate::realm::{RealmKey, Server};
+use crate::store::{Record, Store};
+use crate::topology::{MAX_PATHS, PartialPath};
+
+/// Hosts whose paths are remembered.
+pub const MAX_HOSTS: usize = 4096;
+/// A server that has not answered by then is asked no longer.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Paths in use are asked for again this many seconds before the first of them expires, or halfway if that is later.
+pub const RENEW_AHEAD: u64 = 60;
+/// After all servers failed, none is asked before this.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What a client needs to know.
+#[derive(Clone, Debug)]
+pub struct PathClientConfig {
+    pub own: IdentityKey,
+    pub realm: RealmKey,
+    /// Members to remember, at most.
+    pub capacity: usize,
+    /// In the order in which they are asked.
+    pub servers: Vec<Server>,
+    /// What was known before: objects that are older are not believed.
+    pub store: Store,
+}
+
+/// What a client is given.
+#[derive(Clone, Debug)]
+pub enum PathClientInput {
+    /// Somebody wants to send to this host.
+    Find(Host),
+    /// A server that was sent to answers, or sends records.
+    Frame { from: IdentityKey, octets: Vec<u8> },
+    /// A server cannot be reached.
+    Unreachable(IdentityKey),
+    /// The client's own links that are not public, and what it may use besides.
+    Partials(Vec<PartialPath>),
+    /// The verified labels of nodes are these.
+    Labels(Labels),
+    /// Records that a subscription brought, unverified.
+    Records(Vec<Record>),
+}
+
+/// What a client asks of its driver, and reports.
+#[derive(Clone, Debug)]
+pub enum PathClientOutput {
+    Send {
+        to: Server,
+        octets: Vec<u8>,
+    },
+    /// The paths to a host, the shortest first, rebuilt from what their nodes signed.
+    Paths {
+        host: Host,
+        paths: Vec<Path>,
+    },
+    /// There is none, and why from each server.
+    Failed {
+        host: Host,
+        reasons: Vec<(IdentityKey, PathFailure)>,
+    },
+    /// Store these.
+    Persist(Vec<Record>),
+    /// A server claimed a path or record that does not hold; the rest of its answer is used.
+    Disbelieved {
+        server: IdentityKey,
+        failure: PathFailure,
+    },
+}
+
+/// Why a server's answer is not used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PathFailure {
+    #[error("no answer within two seconds")]
+    Silent,
+    #[error("the server cannot be reached")]
+    Unreachable,
+    #[error("the server refused: {0}")]
+    Refused(Refusal),
+    #[error("the server's answer is malformed, or of another kind")]
+    Malformed,
+    #[error("the answer's path leads from another node, or to another host")]
+    Ends,
+    #[error("the answer's path does not hold: {0}")]
+    Path(PathFault),
+    #[error("the answer's record does not hold: {0}")]
+    Record(Refusal),
+    #[error("the server knows no path")]
+    None,
+}
+
+struct Flight {
+    request: u32,
+    /// The server, by its number in the configuration.
+    server: usize,
+    deadline: Instant,
+}
+
+#[derive(Default)]
+struct Entry {
+    paths: Vec<Path>,
+    flight: Option<Flight>,
+    /// Servers that failed in this round.
+    reasons: Vec<(IdentityKey, PathFailure)>,
+    /// Whether somebody waits for the answer.
+    is_awaited: bool,
+    /// Whether it was asked for since the last renewal.
+    is_used: bool,
+    renew_at: Option<Instant>,
+    last_use: Instant,
+}
+
+/// The client as a machine.
+pub struct PathClient {
+    own: IdentityKey,
+    servers: Vec<Server>,
+    database: Database,
+    labels: Labels,
+    partials: Vec<PartialPath>,
+    hosts: BTreeMap<Host, Entry>,
+    next: u32,
+    /// Requests that were sent: a flow that uses what is remembered adds none.
+    requests: u64,
+    outputs: VecDeque<PathClientOutput>,
+}
+
+impl PathClient {
+    #[must_use]
+    pub fn new(config: PathClientConfig) -> Self {
+        let mut database = Database::new(config.realm, config.capacity);
+        if let Store::Kept(records) = &config.store
+            && database.restore(records).is_err()
+        {
+            database = Database::new(config.realm, config.capacity);
+        }
+        Self {
+            own: config.own,
+            servers: config.servers,
+            database,
+            labels: Labels::default(),
+            partials: Vec::new(),
+            hosts: BTreeMap::new(),
+            next: 1,
+            requests: 0,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Requests that were sent so far.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// What it knows: whose inner addresses are whose, and who consents for which node.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// The consent servers of a path's nodes behind the sender, in order; `None` if one has none.
+    #[must_use]
+    pub fn consent_servers(&self, path: &Path, now: Now) -> Option<Vec<Server>> {
+        let server = |identity| self.database.advert(&identity, now.unix.secs())?.consent.clone();
+        path.nodes().skip(1).map(|(identity, _, _)| server(identity)).collect()
+    }
+
+    fn find(&mut self, host: Host, now: Now) {
+        self.make_room(&host);
+        let entry = self.hosts.entry(host.clone()).or_default();
+        entry.is_used = true;
+        entry.last_use = now.instant;
+        let unix = now.unix.secs();
+        entry.paths.retain(|path| path.expiry() >= unix);
+        if !entry.paths.is_empty() {
+            let paths = entry.paths.clone();
+            return self.outputs.push_back(PathClientOutput::Paths { host, paths });
+        }
+        entry.is_awaited = true;
+        if entry.flight.is_none() {
+            if entry.renew_at.is_some_and(|at| at > now.instant) {
+                // Every server failed a moment ago.
+                entry.is_awaited = false;
+                let reasons = entry.reasons.clone();
+                return self.outputs.push_back(PathClientOutput::Failed { host, reasons });
+            }
+            entry.reasons.clear();
+            self.ask(&host, 0, now);
+        }
+    }
+
+    /// Makes room for `host` by forgetting the one that was not used for longest.
+    fn make_room(&mut self, host: &Host) {
+        if self.hosts.len() >= MAX_HOSTS && !self.hosts.contains_key(host) {
+            let idle = self.hosts.iter().min_by_key(|(_, entry)| (entry.is_awaited, entry.last_use));
+            if let Some(idle) = idle.map(|(host, _)| host.clone()) {
+                self.hosts.remove(&idle);
+            }
+        }
+    }
+
+    /// Asks server `server` and, if there are no more, gives up for now.
+    fn ask(&mut self, host: &Host, server: usize, now: Now) {
+        let Some(entry) = self.hosts.get_mut(host) else { return };
+        let Some(to) = self.servers.get(server) else {
+            entry.flight = None;
+            entry.renew_at = Some(now.instant + PAUSE);
+            if std::mem::take(&mut entry.is_awaited) {
+                let reasons = entry.reasons.clone();
+                self.outputs.push_back(PathClientOutput::Failed { host: host.clone(), reasons });
+            }
+            return;
+        };
+        let request = self.next;
+        self.next = self.next.checked_add(1).unwrap_or(1);
+        self.requests += 1;
+        entry.flight = Some(Flight { request, server, deadline: now.instant + REQUEST_TIMEOUT });
+        entry.is_used = false;
+        let partials = self.partials.iter().take(MAX_PATHS).cloned().collect();
+        let body = Body::FindHost { host: host.clone(), partials };
+        self.outputs.push_back(PathClientOutput::Send { to: to.clone(), octets: Frame { request, body }.encode() });
+    }
+
+    /// The server that a host's paths are awaited from failed: the next one is asked.
+    fn fail(&mut self, host: &Host, failure: PathFailure, now: Now) {
+        let Some(entry) = self.hosts.get_mut(host) else { return };
+        let Some(flight) = entry.flight.take() else { return };
+        if let Some(server) = self.servers.get(flight.server) {
+            entry.reasons.push((server.identity, failure));
+        }
+        self.ask(host, flight.server + 1, now);
+    }
+
+    fn frame(&mut self, from: IdentityKey, octets: &[u8], now: Now) {
+        let frame = Frame::decode(octets);
+        let request = frame.as_ref().map_or(0, |frame| frame.request);
+        // A malformed frame is the answer to whatever was asked of its sender.
+        let is_answer = |entry: &Entry| {
+            let flight = entry.flight.as_ref();
+            flight.is_some_and(|flight| {
+                self.servers.get(flight.server).is_some_and(|server| server.identity == from)
+                    && (frame.is_err() || flight.request == request)
+            })
+        };
+        let host = self.hosts.iter().find(|(_, entry)| is_answer(entry)).map(|(host, _)| host.clone());
+        // An answer that came too late, or that nobody asked for.
+        let Some(host) = host else { return };
+        match frame.map(|frame| frame.body) {
+            Ok(Body::Paths { paths, records, .. }) => {
+                self.records(Some(from), records, now);
+                self.paths(&host, from, &paths, now);
+            }
+            Ok(Body::Refused(refusal)) => self.fail(&host, PathFailure::Refused(refusal), now),
+            _ => self.fail(&host, PathFailure::Malformed, now),
+        }
+    }
+
+    fn paths(&mut self, host: &Host, from: IdentityKey, claimed: &[Path], now: Now) {
+        let unix = now.unix.secs();
+        let mut paths = Vec::new();
+        let mut failure = PathFailure::None;
+        for path in claimed {
+            let nodes: Vec<IdentityKey> = path.nodes().map(|(identity, _, _)| identity).collect();
+            let built = match self.leads_to(&nodes, host, unix) {
+                true => build(&self.database, &self.labels, &self.partials, &nodes, unix).map_err(PathFailure::Path),
+                false => Err(PathFailure::Ends),
+            };
+            match built {
+                Ok(path) => paths.push(path),
+                Err(error) => {
+                    failure = error;
+                    self.outputs.push_back(PathClientOutput::Disbelieved { server: from, failure });
+                }
+            }
+        }
+        if paths.is_empty() {
+            return self.fail(host, failure, now);
+        }
+        let Some(entry) = self.hosts.get_mut(host) else { return };
+        let first = paths.iter().map(Path::expiry).min().unwrap_or(unix);
+        let left = first.saturating_sub(unix);
+        let pause = left.saturating_sub(RENEW_AHEAD).max(left / 2).max(1);
+        entry.paths = paths.clone();
+        entry.flight = None;
+        entry.reasons.clear();
+        entry.renew_at = Some(now.instant + Duration::from_secs(pause));
+        if std::mem::take(&mut entry.is_awaited) {
+            self.outputs.push_back(PathClientOutput::Paths { host: host.clone(), paths });
+        }
+    }
+
+    /// Whether nodes lead from here to the host, by what its membership says.
+    fn leads_to(&self, nodes: &[IdentityKey], host: &Host, unix: u64) -> bool {
+        let (Some(first), Some(last)) = (nodes.first(), nodes.last()) else { return false };
+        let target = match host {
+            Host::Name(name) => self.database.named(name, unix),
+            Host::Identity(identity) => Some(*identity),
+            Host::Address(address) => self.database.owner(*address, unix),
+        };
+        *first == self.own && Some(*last) == target
+    }
+
+    fn records(&mut self, from: Option<IdentityKey>, records: Vec<Record>, now: Now) {
+        let mut kept = Vec::new();
+        for record in records {
+            match self.database.apply(record.clone(), now.unix.secs()) {
+                Ok(Change::New) => kept.push(record),
+                Ok(Change::Same) | Err(Refusal::Older(_)) => {}
+                Err(refusal) => {
+                    let failure = PathFailure::Record(refusal);
+                    let event = from.map(|server| PathClientOutput::Disbelieved { server, failure });
+                    self.outputs.extend(event);
+                }
+            }
+        }
+        if !kept.is_empty() {
+            self.outputs.push_back(PathClientOutput::Persist(kept));
+        }
+    }
+}
+
+impl Machine for PathClient {
+    type Input = PathClientInput;
+    type Output = PathClientOutput;
+
+    fn handle(&mut self, input: PathClientInput, now: Now) {
+        match input {
+            PathClientInput::Find(host) => self.find(host, now),
+            PathClientInput::Frame { from, octets } => self.frame(from, &octets, now),
+            PathClientInput::Unreachable(identity) => {
+                let servers = &self.servers;
+                let is_asked = |entry: &Entry| {
+                    let flight = entry.flight.as_ref();
+                    flight
+                        .and_then(|flight| servers.get(flight.server))
+                        .is_some_and(|server| server.identity == identity)
+                };
+                let hosts: Vec<Host> =
+                    self.hosts.iter().filter(|(_, entry)| is_asked(entry)).map(|(host, _)| host.clone()).collect();
+                hosts.iter().for_each(|host| self.fail(host, PathFailure::Unreachable, now));
+            }
+            PathClientInput::Partials(partials) => self.partials = partials,
+            PathClientInput::Labels(labels) => self.labels = labels,
+            PathClientInput::Records(records) => self.records(None, records, now),
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Now) {
+        let is_silent = |entry: &Entry| entry.flight.as_ref().is_some_and(|flight| flight.deadline <= now.instant);
+        let silent: Vec<Host> =
+            self.hosts.iter().filter(|(_, entry)| is_silent(entry)).map(|(host, _)| host.clone()).collect();
+        silent.iter().for_each(|host| self.fail(host, PathFailure::Silent, now));
+        let is_due = |entry: &Entry| entry.flight.is_none() && entry.renew_at.is_some_and(|at| at <= now.instant);
+        let due: Vec<Host> =
+            self.hosts.iter().filter(|(_, entry)| is_due(entry)).map(|(host, _)| host.clone()).collect();
+        for host in due {
+            let Some(entry) = self.hosts.get_mut(&host) else { continue };
+            entry.renew_at = None;
+            // What nobody used since is not asked for again.
+            if entry.is_used && !entry.paths.is_empty() {
+                entry.reasons.clear();
+                self.ask(&host, 0, now);
+            }
+        }
+    }
+
+    fn poll(&mut self) -> Option<PathClientOutput> {
+        self.outputs.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let flights = self.hosts.values().filter_map(|entry| entry.flight.as_ref().map(|flight| flight.deadline));
+        let renewals = self.hosts.values().filter(|entry| entry.flight.is_none()).filter_map(|entry| entry.renew_at);
+        flights.chain(renewals).min()
+    }
+}

@@ -1,0 +1,526 @@
+//! The path server (the paper, section 3.3): it keeps what nodes advertise and finds paths. It has no key.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use wayleave_core::{IdentityKey, Instant, Machine, Now};
+
+use super::build;
+use crate::advert::Advert;
+use crate::budget::Budget;
+use crate::database::{Change, Database, Refusal};
+use crate::frames::{Body, Frame, Host, MAX_ANSWER, MAX_RECORDS};
+use crate::labels::Labels;
+use crate::realm::{Membership, RealmKey, Roles};
+use crate::signed::Signed;
+use crate::store::{Record, Store};
+use crate::topology::{MAX_PATHS, MAX_STEPS, PartialPath, Topology};
+
+/// Links at a time.
+pub const MAX_LINKS: usize = 65_536;
+/// Records that wait to be durable.
+const MAX_PENDING: usize = 1024;
+/// What one link may ask for in a second, and at once. Each takes a search or some signatures.
+const REQUESTS: (u32, u32) = (20, 100);
+/// Adverts of one link in a second, and at once: each is stored, and sent to all subscribers.
+const REGISTRATIONS: (u32, u32) = (2, 10);
+/// The graph is made again at most this often, however many adverts come: that takes a while where there are many nodes.
+const REBUILD: Duration = Duration::from_millis(200);
+/// Subscribers learn of changes this often.
+const NOTIFY: Duration = Duration::from_millis(200);
+
+/// What a path server needs to know.
+#[derive(Clone, Debug)]
+pub struct PathServerConfig {
+    pub realm: RealmKey,
+    /// Members to remember, at most.
+    pub capacity: usize,
+    /// Other path servers: whatever they have of others is taken, and they are asked when the store was lost.
+    pub peers: Vec<IdentityKey>,
+    pub store: Store,
+    /// Tells this life of the server from others; random.
+    pub instance: u64,
+}
+
+/// What a path server is given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PathServerInput {
+    /// A link is up, whose other end proved this identity.
+    Connected {
+        link: u64,
+        peer: IdentityKey,
+    },
+    Disconnected {
+        link: u64,
+    },
+    Frame {
+        link: u64,
+        octets: Vec<u8>,
+    },
+    /// The records with this number are durable.
+    Persisted(u64),
+    /// The verified labels of nodes are these.
+    Labels(Labels),
+}
+
+/// What a path server asks of its driver, and reports.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PathServerOutput {
+    Send {
+        link: u64,
+        octets: Vec<u8>,
+    },
+    /// Store these, all or none, and answer with [`PathServerInput::Persisted`].
+    Persist {
+        id: u64,
+        records: Vec<Record>,
+    },
+    Event(PathServerEvent),
+}
+
+/// What the operator reads in the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PathServerEvent {
+    Registered(IdentityKey, u64),
+    Refused {
+        peer: IdentityKey,
+        refusal: Refusal,
+    },
+    /// The records that were lost are back, from this peer.
+    Recovered(IdentityKey),
+    /// The store was damaged: it counts as lost.
+    StoreDamaged,
+}
+
+/// Counts of what was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Statistics {
+    pub registrations: u64,
+    pub queries: u64,
+    pub refused: u64,
+    /// Links that searches looked at.
+    pub search_steps: u64,
+}
+
+struct Link {
+    peer: IdentityKey,
+    budget: Budget,
+    registrations: Budget,
+    /// The version up to which the other end has the records, if it subscribed.
+    sent: Option<u64>,
+}
+
+struct Pending {
+    link: Option<(u64, u32)>,
+    records: Vec<Record>,
+}
+
+/// The path server as a machine.
+pub struct PathServer {
+    config: PathServerConfig,
+    database: Database,
+    labels: Labels,
+    topology: Option<Topology>,
+    built_at: Instant,
+    links: BTreeMap<u64, Link>,
+    pending: BTreeMap<u64, Pending>,
+    next: u64,
+    /// The store was lost, and no peer has sent everything yet.
+    is_recovering: bool,
+    notify_at: Option<Instant>,
+    statistics: Statistics,
+    outputs: VecDeque<PathServerOutput>,
+}
+
+impl PathServer {
+    #[must_use]
+    pub fn new(mut config: PathServerConfig) -> Self {
+        let mut database = Database::new(config.realm, config.capacity);
+        let mut outputs = VecDeque::new();
+        let mut is_recovering = config.store == Store::Lost;
+        if let Store::Kept(records) = std::mem::replace(&mut config.store, Store::New)
+            && database.restore(&records).is_err()
+        {
+            database = Database::new(config.realm, config.capacity);
+            is_recovering = true;
+            outputs.push_back(PathServerOutput::Event(PathServerEvent::StoreDamaged));
+        }
+        Self {
+            config,
+            database,
+            labels: Labels::default(),
+            topology: None,
+            built_at: Instant(0),
+            links: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            next: 0,
+            is_recovering,
+            notify_at: None,
+            statistics: Statistics::default(),
+            outputs,
+        }
+    }
+
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+
+    /// What it knows.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    fn send(&mut self, link: u64, request: u32, body: Body) {
+        let octets = Frame { request, body }.encode();
+        self.outputs.push_back(PathServerOutput::Send { link, octets });
+    }
+
+    fn refuse(&mut self, link: u64, request: u32, peer: IdentityKey, refusal: Refusal) {
+        self.statistics.refused += 1;
+        self.send(link, request, Body::Refused(refusal));
+        self.outputs.push_back(PathServerOutput::Event(PathServerEvent::Refused { peer, refusal }));
+    }
+
+    fn frame(&mut self, link: u64, octets: &[u8], now: Now) {
+        let Some(state) = self.links.get_mut(&link) else { return };
+        let peer = state.peer;
+        let is_server = self.config.peers.contains(&peer);
+        let frame = match Frame::decode(octets) {
+            Ok(frame) => frame,
+            Err(_) => return self.refuse(link, 0, peer, Refusal::Malformed),
+        };
+        let request = frame.request;
+        // What another server sends is the answer to our own subscription.
+        if !is_server && !state.budget.take(now.instant) {
+            return self.refuse(link, request, peer, Refusal::TooOften);
+        }
+        let done = match frame.body {
+            Body::Register { membership, advert } => self.register(link, request, peer, membership, advert, now),
+            Body::HandIn(list) => self.hand_in(link, request, list, now),
+            Body::Subscribe { instance, since } => self.subscribe(link, peer, instance, since, now),
+            Body::Records { complete, records, .. } if is_server => {
+                self.records(peer, complete, records, now);
+                Ok(())
+            }
+            Body::FindHost { host, partials } => self.find_host(link, request, peer, &host, partials, now),
+            Body::FindPathServer { partials } => {
+                let servers = self.database.members(now.unix.secs());
+                let servers = servers.filter(|member| member.grants.roles.has(Roles::PATH_SERVER));
+                let targets: Vec<IdentityKey> = servers.map(|member| member.identity).collect();
+                self.find(link, request, peer, &targets, partials, now)
+            }
+            _ => Err(Refusal::Malformed),
+        };
+        if let Err(refusal) = done {
+            self.refuse(link, request, peer, refusal);
+        }
+    }
+
+    fn register(
+        &mut self,
+        link: u64,
+        request: u32,
+        peer: IdentityKey,
+        membership: Signed<Membership>,
+        advert: Signed<Advert>,
+        now: Now,
+    ) -> Result<(), Refusal> {
+        let identity = advert.object().identity;
+        if identity != peer || membership.object().identity != peer {
+            return Err(Refusal::NotOwn);
+        }
+        if self.is_recovering {
+            return Err(Refusal::Recovering);
+        }
+        if self.pending.len() >= MAX_PENDING {
+            return Err(Refusal::Busy);
+        }
+        if self.links.get_mut(&link).is_some_and(|state| !state.registrations.take(now.instant)) {
+            return Err(Refusal::TooOften);
+        }
+        self.statistics.registrations += 1;
+        let now = now.unix.secs();
+        // The membership is taken in at once: the advert is checked against it. What is not durable yet is not answered.
+        let mut records = Vec::new();
+        if self.database.apply_membership(membership.clone(), now)? == Change::New {
+            records.push(Record::Membership(membership));
+        }
+        let checked = self.database.check_advert(&advert, now);
+        if checked == Ok(Change::New) {
+            records.push(Record::Advert(advert.clone()));
+        }
+        if records.is_empty() && checked.is_ok() {
+            self.send(link, request, Body::Registered { number: advert.object().sequence });
+        } else if !records.is_empty() {
+            // A refused advert's membership holds all the same.
+            self.persist(checked.is_ok().then_some((link, request)), records);
+        }
+        checked.map(|_| ())
+    }
+
+    fn hand_in(
+        &mut self,
+        link: u64,
+        request: u32,
+        list: Signed<crate::realm::RevocationList>,
+        now: Now,
+    ) -> Result<(), Refusal> {
+        if self.pending.len() >= MAX_PENDING {
+            return Err(Refusal::Busy);
+        }
+        if self.database.check_revocations(&list, now.unix.secs())? == Change::New {
+            self.persist(Some((link, request)), vec![Record::Revocations(list)]);
+        } else {
+            self.send(link, request, Body::Registered { number: list.object().number });
+        }
+        Ok(())
+    }
+
+    fn persist(&mut self, link: Option<(u64, u32)>, records: Vec<Record>) {
+        let id = self.next;
+        self.next += 1;
+        self.pending.insert(id, Pending { link, records: records.clone() });
+        self.outputs.push_back(PathServerOutput::Persist { id, records });
+    }
+
+    fn persisted(&mut self, id: u64, now: Now) {
+        let Some(Pending { link, records }) = self.pending.remove(&id) else { return };
+        let mut outcome = Ok(0);
+        let mut registered = None;
+        for record in records {
+            let number = match &record {
+                Record::Membership(membership) => membership.object().number,
+                Record::Advert(advert) => {
+                    registered = Some((advert.object().identity, advert.object().sequence));
+                    advert.object().sequence
+                }
+                Record::Revocations(list) => list.object().number,
+                Record::Used { .. } => continue,
+            };
+            // Something newer may have come meanwhile; then this one is refused.
+            outcome = self.database.apply(record, now.unix.secs()).map(|_| number);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        self.notify_at.get_or_insert(now.instant + NOTIFY);
+        if let (Ok(_), Some((identity, sequence))) = (&outcome, registered) {
+            self.outputs.push_back(PathServerOutput::Event(PathServerEvent::Registered(identity, sequence)));
+        }
+        let Some((link, request)) = link else { return };
+        let Some(peer) = self.links.get(&link).map(|state| state.peer) else { return };
+        match outcome {
+            Ok(number) => self.send(link, request, Body::Registered { number }),
+            Err(refusal) => self.refuse(link, request, peer, refusal),
+        }
+    }
+
+    fn subscribe(&mut self, link: u64, peer: IdentityKey, instance: u64, since: u64, now: Now) -> Result<(), Refusal> {
+        if self.is_recovering {
+            return Err(Refusal::Recovering);
+        }
+        // Adverts have links that are not public: they are for members alone.
+        if !self.config.peers.contains(&peer) {
+            self.database.membership(&peer, now.unix.secs())?;
+        }
+        // Versions of another life mean nothing.
+        let since = if instance == self.config.instance { since.min(self.database.version()) } else { 0 };
+        if let Some(state) = self.links.get_mut(&link) {
+            state.sent = Some(since);
+        }
+        self.notify(now, Some(link));
+        Ok(())
+    }
+
+    /// Sends subscribers what changed: to one of them, also if nothing did, or to all.
+    fn notify(&mut self, now: Now, only: Option<u64>) {
+        let links: Vec<u64> =
+            self.links.iter().filter(|(_, state)| state.sent.is_some()).map(|(link, _)| *link).collect();
+        let upto = self.database.version();
+        let mut is_more = false;
+        for link in links.into_iter().filter(|link| only.is_none_or(|only| only == *link)) {
+            let Some(since) = self.links.get(&link).and_then(|state| state.sent) else { continue };
+            if since >= upto && only.is_none() {
+                continue;
+            }
+            let is_allowed = |peer: &IdentityKey| {
+                self.config.peers.contains(peer) || self.database.membership(peer, now.unix.secs()).is_ok()
+            };
+            if !self.links.get(&link).is_some_and(|state| is_allowed(&state.peer)) {
+                // It was a member when it subscribed.
+                if let Some(state) = self.links.get_mut(&link) {
+                    state.sent = None;
+                }
+                continue;
+            }
+            let (has_list, changed) = self.database.changed_since(since);
+            let mut records: Vec<Record> = Vec::new();
+            // The list goes first, so that nobody takes a removed node in.
+            records.extend(self.database.revocations().filter(|_| has_list).cloned().map(Record::Revocations));
+            let (mut octets, mut version, mut is_last) = (0, since, true);
+            for (changed_at, identity) in changed {
+                if octets > MAX_ANSWER || records.len() + 2 > MAX_RECORDS {
+                    is_last = false;
+                    break;
+                }
+                let node: Vec<Record> = self.database.records(&identity).collect();
+                octets += node.iter().map(|record| record.encode().len()).sum::<usize>();
+                records.extend(node);
+                version = changed_at;
+            }
+            let version = if is_last { upto } else { version };
+            if let Some(state) = self.links.get_mut(&link) {
+                state.sent = Some(version);
+            }
+            is_more |= !is_last;
+            let instance = self.config.instance;
+            self.send(link, 0, Body::Records { instance, version, complete: is_last, records });
+        }
+        if is_more {
+            self.notify_at.get_or_insert(now.instant + NOTIFY);
+        }
+    }
+
+    fn records(&mut self, peer: IdentityKey, complete: bool, records: Vec<Record>, now: Now) {
+        let mut kept = Vec::new();
+        for record in records {
+            match self.database.apply(record.clone(), now.unix.secs()) {
+                Ok(Change::New) => kept.push(record),
+                Ok(Change::Same) | Err(Refusal::Older(_)) => {}
+                Err(refusal) => {
+                    self.outputs.push_back(PathServerOutput::Event(PathServerEvent::Refused { peer, refusal }));
+                }
+            }
+        }
+        if !kept.is_empty() {
+            self.persist(None, kept);
+            self.notify_at.get_or_insert(now.instant + NOTIFY);
+        }
+        if complete && self.is_recovering {
+            self.is_recovering = false;
+            self.outputs.push_back(PathServerOutput::Event(PathServerEvent::Recovered(peer)));
+        }
+    }
+
+    fn find_host(
+        &mut self,
+        link: u64,
+        request: u32,
+        peer: IdentityKey,
+        host: &Host,
+        partials: Vec<PartialPath>,
+        now: Now,
+    ) -> Result<(), Refusal> {
+        let unix = now.unix.secs();
+        if self.is_recovering {
+            return Err(Refusal::Recovering);
+        }
+        let target = match host {
+            Host::Name(name) => self.database.named(name, unix),
+            Host::Identity(identity) => Some(*identity).filter(|node| self.database.membership(node, unix).is_ok()),
+            Host::Address(address) => self.database.owner(*address, unix),
+        };
+        self.find(link, request, peer, &[target.ok_or(Refusal::NoSuchHost)?], partials, now)
+    }
+
+    fn find(
+        &mut self,
+        link: u64,
+        request: u32,
+        peer: IdentityKey,
+        targets: &[IdentityKey],
+        partials: Vec<PartialPath>,
+        now: Now,
+    ) -> Result<(), Refusal> {
+        if self.is_recovering {
+            return Err(Refusal::Recovering);
+        }
+        self.statistics.queries += 1;
+        let unix = now.unix.secs();
+        self.database.membership(&peer, unix)?;
+        // Between two makings the graph may be a little old; paths are built from the database, which is not.
+        let is_young = now.instant.since(self.built_at) < REBUILD;
+        let is_usable = |topology: &Topology| {
+            topology.is_current(&self.database, unix)
+                || is_young && topology.has(&peer) == self.database.advert(&peer, unix).is_some()
+        };
+        if !self.topology.as_ref().is_some_and(is_usable) {
+            self.topology = Some(Topology::new(&self.database, unix));
+            self.built_at = now.instant;
+        }
+        let Some(topology) = &self.topology else { return Err(Refusal::Busy) };
+        if !topology.has(&peer) {
+            return Err(Refusal::NoAdvert);
+        }
+        let mut checked = Vec::with_capacity(partials.len());
+        for partial in partials {
+            let phase = topology.check_partial(&partial, &peer).map_err(|_| Refusal::PartialPath)?;
+            checked.push((partial, phase));
+        }
+        let found = topology.search(&peer, &checked, targets, MAX_STEPS);
+        self.statistics.search_steps += found.steps as u64;
+        let partials: Vec<PartialPath> = checked.into_iter().map(|(partial, _)| partial).collect();
+        let mut known = std::collections::BTreeSet::new();
+        let (mut paths, mut records, mut octets) = (Vec::new(), Vec::new(), 0);
+        // The list first: whoever takes the others in must know it.
+        records.extend(self.database.revocations().cloned().map(Record::Revocations));
+        for nodes in found.paths.iter().take(MAX_PATHS) {
+            let Ok(path) = build(&self.database, &self.labels, &partials, nodes, unix) else { continue };
+            let new: Vec<IdentityKey> = nodes.iter().filter(|node| !known.contains(*node)).copied().collect();
+            let new_records: Vec<Record> = new.iter().flat_map(|node| self.database.records(node)).collect();
+            octets += new_records.iter().map(|record| record.encode().len()).sum::<usize>();
+            if octets > MAX_ANSWER && !paths.is_empty() {
+                break;
+            }
+            known.extend(new);
+            records.extend(new_records);
+            paths.push(path);
+        }
+        self.send(link, request, Body::Paths { is_cut: found.is_cut, paths, records });
+        Ok(())
+    }
+}
+
+impl Machine for PathServer {
+    type Input = PathServerInput;
+    type Output = PathServerOutput;
+
+    fn handle(&mut self, input: PathServerInput, now: Now) {
+        match input {
+            PathServerInput::Connected { link, peer } => {
+                if self.links.len() >= MAX_LINKS {
+                    return self.refuse(link, 0, peer, Refusal::Busy);
+                }
+                let budget = Budget::new(REQUESTS.0, REQUESTS.1);
+                let registrations = Budget::new(REGISTRATIONS.0, REGISTRATIONS.1);
+                self.links.insert(link, Link { peer, budget, registrations, sent: None });
+                if self.config.peers.contains(&peer) {
+                    self.send(link, 0, Body::Subscribe { instance: 0, since: 0 });
+                }
+            }
+            PathServerInput::Disconnected { link } => {
+                self.links.remove(&link);
+            }
+            PathServerInput::Frame { link, octets } => self.frame(link, &octets, now),
+            PathServerInput::Persisted(id) => self.persisted(id, now),
+            PathServerInput::Labels(labels) => self.labels = labels,
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Now) {
+        if self.notify_at.is_some_and(|at| at <= now.instant) {
+            self.notify_at = None;
+            self.notify(now, None);
+        }
+    }
+
+    fn poll(&mut self) -> Option<PathServerOutput> {
+        self.outputs.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.notify_at
+    }
+}

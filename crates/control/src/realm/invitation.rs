@@ -1,0 +1,319 @@
+//! Invitations, and how a node joins with one.
+//!
+//! The operator's side signs a one-time public key together with what the node will be. Whoever has the one-time secret signs
+//! the node's own keys with it, and gets a membership for them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use wayleave_core::{IdentityKey, UnixTime};
+use wayleave_crypto::dh::DhPublic;
+use wayleave_crypto::secret::Seed;
+use wayleave_crypto::sign::{SigningKey, VerifyingKey};
+
+use super::membership::{MAX_MEMBERSHIP, Membership, noise_key};
+use super::{Grants, MAX_ADDRESS, MAX_NAME, MAX_NAMES, MAX_PREFIXES, RealmKey, Server};
+use crate::signed::{Object, SIGNATURE, Signed};
+use crate::wire::{Malformed, Reader, Writer};
+
+/// Servers that an invitation names: where to join, and then where paths are had.
+pub const MAX_SERVERS: usize = 8;
+/// In front of every token.
+const PREFIX: &str = "wayleave-join-v1.";
+/// Under which an identity states that it joins.
+const POSSESSION: &str = "wayleave/control/join-identity/v1";
+
+/// What a node will be once it has joined. Signed by the realm's key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Invitation {
+    pub realm: RealmKey,
+    /// The one-time key, which signs the join request.
+    pub key: [u8; 32],
+    pub grants: Grants,
+    /// The Unix second at which it was made.
+    pub issued: u64,
+    /// The last Unix second at which it can be used.
+    pub not_after: u64,
+    /// Seconds that the membership lasts.
+    pub membership: u64,
+    /// The operator's side first, then the path servers.
+    pub servers: Vec<Server>,
+}
+
+impl Object for Invitation {
+    const LABEL: &'static str = "wayleave/control/invitation/v1";
+    const MAX: usize = 1
+        + 64
+        + 2
+        + 2
+        + MAX_NAMES * (1 + MAX_NAME)
+        + 2
+        + MAX_PREFIXES * 18
+        + 24
+        + 2
+        + MAX_SERVERS * (33 + MAX_ADDRESS)
+        + SIGNATURE;
+
+    fn write(&self, out: &mut Writer) {
+        out.bytes(&self.realm.0).bytes(&self.key);
+        self.grants.write(out);
+        out.u64(self.issued).u64(self.not_after).u64(self.membership);
+        out.list(&self.servers, |out, server| server.write(out));
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let invitation = Self {
+            realm: RealmKey(reader.array()?),
+            key: reader.array()?,
+            grants: Grants::read(reader)?,
+            issued: reader.u64()?,
+            not_after: reader.u64()?,
+            membership: reader.u64()?,
+            servers: reader.list(Server::LEAST, MAX_SERVERS, Server::read)?,
+        };
+        let is_valid = invitation.issued <= invitation.not_after
+            && (1..=MAX_MEMBERSHIP).contains(&invitation.membership)
+            && !invitation.servers.is_empty();
+        if is_valid { Ok(invitation) } else { Err(Malformed::Value("the validity or the servers")) }
+    }
+}
+
+/// An invitation with its one-time secret: one line of text. Whoever has it can join.
+#[derive(Clone)]
+pub struct Token {
+    invitation: Signed<Invitation>,
+    secret: Seed,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token for {:?}", self.invitation.object().grants.names)
+    }
+}
+
+/// Why a text is not a token that can be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TokenError {
+    #[error("the token is cut off or has been changed: paste the whole line that `wayleave realm invite` printed")]
+    Text,
+    #[error("the token's invitation is malformed: {0}")]
+    Malformed(#[from] Malformed),
+    #[error("the token's invitation is not signed by the realm that it names")]
+    Signature,
+    #[error("the token's secret does not belong to its invitation")]
+    Secret,
+}
+
+impl Token {
+    /// Signs an invitation whose one-time key comes from `secret`.
+    ///
+    /// # Errors
+    /// If the invitation would be refused: the caller erred.
+    pub(super) fn sign(mut invitation: Invitation, secret: Seed, realm: &SigningKey) -> Result<Self, Malformed> {
+        invitation.key = SigningKey::from_seed(&secret).verifying_key().to_bytes();
+        Ok(Self { invitation: Signed::sign(&invitation, realm)?, secret })
+    }
+
+    /// What the node will be.
+    #[must_use]
+    pub fn invitation(&self) -> &Invitation {
+        self.invitation.object()
+    }
+
+    /// The line of text; it is a secret.
+    #[must_use]
+    pub fn expose(&self) -> String {
+        let mut octets = self.secret.expose().to_vec();
+        octets.extend_from_slice(self.invitation.octets());
+        format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(octets))
+    }
+
+    /// What a node sends to the operator's side.
+    ///
+    /// # Errors
+    /// Never for keys that [`NodeKeys`] can have.
+    pub fn join(&self, keys: &NodeKeys) -> Result<Signed<JoinRequest>, Malformed> {
+        let identity = IdentityKey(keys.identity.verifying_key().to_bytes());
+        let mut request = JoinRequest {
+            invitation: self.invitation.clone(),
+            identity,
+            noise: keys.noise,
+            possession: [0; SIGNATURE],
+        };
+        request.possession = keys.identity.sign(POSSESSION, &request.claim());
+        Signed::sign(&request, &SigningKey::from_seed(&self.secret))
+    }
+
+    /// The membership that the operator's side answered with: it is for these keys, and what was promised.
+    ///
+    /// # Errors
+    /// If it is not: the operator's side erred, or somebody else answered.
+    pub fn accept(&self, keys: &NodeKeys, octets: &[u8], now: UnixTime) -> Result<Signed<Membership>, JoinError> {
+        let invitation = self.invitation.object();
+        let signed = Signed::<Membership>::decode(octets).map_err(JoinError::Malformed)?;
+        let membership = signed.verify(&invitation.realm.0).map_err(|_| JoinError::Realm)?;
+        let identity = IdentityKey(keys.identity.verifying_key().to_bytes());
+        if membership.realm != invitation.realm {
+            return Err(JoinError::Realm);
+        }
+        if membership.identity != identity || membership.noise != keys.noise {
+            return Err(JoinError::Identity);
+        }
+        if membership.grants != invitation.grants {
+            return Err(JoinError::Grants);
+        }
+        if !membership.holds(now.secs()) { Err(JoinError::Expired) } else { Ok(signed) }
+    }
+}
+
+impl FromStr for Token {
+    type Err = TokenError;
+
+    /// Reads the line, and verifies that the realm named in it signed the invitation. Whether that is the right realm only
+    /// the reader knows.
+    fn from_str(text: &str) -> Result<Self, TokenError> {
+        let text = text.trim().strip_prefix(PREFIX).ok_or(TokenError::Text)?;
+        if text.len() > 2 * Invitation::MAX {
+            return Err(TokenError::Text);
+        }
+        let octets = URL_SAFE_NO_PAD.decode(text).map_err(|_| TokenError::Text)?;
+        let (secret, rest) = octets.split_first_chunk::<32>().ok_or(TokenError::Text)?;
+        let invitation = Signed::<Invitation>::decode(rest)?;
+        let realm = invitation.object().realm;
+        invitation.verify(&realm.0).map_err(|_| TokenError::Signature)?;
+        let secret = Seed::new(*secret);
+        let key = SigningKey::from_seed(&secret).verifying_key().to_bytes();
+        if key == invitation.object().key { Ok(Self { invitation, secret }) } else { Err(TokenError::Secret) }
+    }
+}
+
+/// The keys that a node makes for itself.
+#[derive(Clone, Debug)]
+pub struct NodeKeys {
+    pub identity: SigningKey,
+    pub noise: DhPublic,
+}
+
+/// A node's own keys under an invitation. Signed by the one-time key; the identity signed too, so that nobody joins with
+/// another's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JoinRequest {
+    pub invitation: Signed<Invitation>,
+    pub identity: IdentityKey,
+    pub noise: DhPublic,
+    possession: [u8; SIGNATURE],
+}
+
+impl JoinRequest {
+    /// What the identity signs: it joins this realm by this invitation with this Noise key.
+    fn claim(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        let invitation = self.invitation.object();
+        out.bytes(&invitation.realm.0).bytes(&invitation.key).identity(&self.identity).bytes(&self.noise.to_bytes());
+        out.finish()
+    }
+
+    /// Every signature holds: the realm's on the invitation, the one-time key's on the request, the identity's.
+    ///
+    /// # Errors
+    /// The first that does not.
+    pub fn verify(signed: &Signed<Self>, realm: RealmKey) -> Result<&Self, JoinError> {
+        let request = signed.object();
+        let invitation = request.invitation.verify(&realm.0).map_err(|_| JoinError::Realm)?;
+        if invitation.realm != realm {
+            return Err(JoinError::Realm);
+        }
+        signed.verify(&invitation.key).map_err(|_| JoinError::OneTimeKey)?;
+        let identity = VerifyingKey::from_bytes(&request.identity.0).map_err(|_| JoinError::Identity)?;
+        identity.verify(POSSESSION, &request.claim(), &request.possession).map_err(|_| JoinError::Identity)?;
+        Ok(request)
+    }
+}
+
+impl Object for JoinRequest {
+    const LABEL: &'static str = "wayleave/control/join/v1";
+    const MAX: usize = 1 + 4 + Invitation::MAX + 64 + SIGNATURE + SIGNATURE;
+
+    fn write(&self, out: &mut Writer) {
+        out.blob(self.invitation.octets())
+            .identity(&self.identity)
+            .bytes(&self.noise.to_bytes())
+            .bytes(&self.possession);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            invitation: Signed::decode(reader.blob(Invitation::MAX)?)?,
+            identity: reader.identity()?,
+            noise: noise_key(reader)?,
+            possession: reader.array()?,
+        })
+    }
+}
+
+/// Why a node was not admitted, or does not believe that it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum JoinError {
+    #[error("malformed: {0}")]
+    Malformed(Malformed),
+    #[error("the invitation or membership is not signed by this realm's key")]
+    Realm,
+    #[error("the request is not signed by the invitation's one-time key")]
+    OneTimeKey,
+    #[error("the request is not signed by the identity that joins, or the membership is for another")]
+    Identity,
+    #[error("the membership grants something else than the invitation promised")]
+    Grants,
+    #[error("the invitation or membership has expired, or the clock is wrong; ask the operator for a new one")]
+    Expired,
+    #[error("the token was used by another node; ask the operator for a new one")]
+    Used,
+    #[error("the operator withdrew the invitation")]
+    Withdrawn,
+    #[error("the identity was revoked; make new keys")]
+    Revoked,
+    #[error("another member has one of the names or prefixes; ask the operator for another invitation")]
+    Taken,
+    #[error("the identity is a member already, by another invitation")]
+    Member,
+    #[error("the operator's records of used tokens were lost after this invitation was made; ask for a new one")]
+    RecordsLost,
+    #[error("too many nodes are joining; try again")]
+    Busy,
+}
+
+impl JoinError {
+    const ALL: [Self; 12] = [
+        Self::Realm,
+        Self::OneTimeKey,
+        Self::Identity,
+        Self::Grants,
+        Self::Expired,
+        Self::Used,
+        Self::Withdrawn,
+        Self::Revoked,
+        Self::Taken,
+        Self::Member,
+        Self::RecordsLost,
+        Self::Busy,
+    ];
+
+    const MALFORMED: u8 = 255;
+
+    /// The number on the wire, never zero.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        Self::ALL.iter().position(|error| *error == self).map_or(Self::MALFORMED, |index| index as u8 + 1)
+    }
+
+    /// The reason with this number.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        if code == Self::MALFORMED {
+            return Some(Self::Malformed(Malformed::Value("the join request")));
+        }
+        Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+    }
+}

@@ -1,0 +1,391 @@
+//! The operator's side of a realm: it invites, admits, renews and revokes. It has the realm's key.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use wayleave_core::{IdentityKey, InnerPrefixes, Instant, Machine, Now, UnixTime};
+use wayleave_crypto::secret::Seed;
+use wayleave_crypto::sign::SigningKey;
+
+use super::{Grants, Invitation, JoinError, JoinRequest, Membership, Name, RealmKey, RevocationList, Server, Token};
+use crate::signed::Signed;
+use crate::store::{Record, Store};
+use crate::wire::Malformed;
+
+/// Admissions, renewals and revocations that wait to be durable.
+const MAX_PENDING: usize = 256;
+
+/// What the operator says of a node that is to join.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Invitee {
+    pub grants: Grants,
+    /// The last Unix second at which the invitation can be used.
+    pub not_after: u64,
+    /// Seconds that the membership lasts.
+    pub membership: u64,
+    pub servers: Vec<Server>,
+}
+
+/// Why the operator cannot invite like this.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum InviteError {
+    #[error("the name {0} belongs to the member {1}")]
+    Name(Name, IdentityKey),
+    #[error("the prefix {0} belongs to the member {1}")]
+    Prefix(wayleave_core::Prefix, IdentityKey),
+    #[error("the invitation cannot be expressed: {0}")]
+    Malformed(#[from] Malformed),
+}
+
+/// What a registrar is given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RegistrarInput {
+    /// A join request, which is answered to `link` with the number `request`.
+    Join { link: u64, request: u32, octets: Arc<[u8]> },
+    /// The operator removes a node.
+    Revoke(IdentityKey),
+    /// The operator withdraws an invitation by its one-time key.
+    Withdraw([u8; 32]),
+    /// The operator gives a member a new membership of so many seconds.
+    Renew(IdentityKey, u64),
+    /// The records with this number are durable.
+    Persisted(u64),
+}
+
+/// What a registrar asks of its driver, and reports.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RegistrarOutput {
+    /// Store these records, all or none, and answer with [`RegistrarInput::Persisted`].
+    Persist {
+        id: u64,
+        records: Vec<Record>,
+    },
+    /// The answer to a join request: the membership, or why there is none.
+    Reply {
+        link: u64,
+        request: u32,
+        answer: Result<Signed<Membership>, JoinError>,
+    },
+    Event(RegistrarEvent),
+}
+
+/// What the operator reads in the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RegistrarEvent {
+    Admitted(Signed<Membership>),
+    Refused {
+        identity: Option<IdentityKey>,
+        error: JoinError,
+    },
+    /// To be handed to every path and consent server.
+    Revoked(Signed<RevocationList>),
+    Renewed(Signed<Membership>),
+    /// The member is not known, or too much waits to be stored.
+    Failed(&'static str),
+}
+
+enum Pending {
+    Admission { link: u64, request: u32, key: [u8; 32], membership: Signed<Membership> },
+    Revocation(Signed<RevocationList>),
+    Renewal(Signed<Membership>),
+    Withdrawal,
+}
+
+/// The operator's side as a machine.
+pub struct Registrar {
+    key: SigningKey,
+    realm: RealmKey,
+    members: BTreeMap<IdentityKey, Signed<Membership>>,
+    names: BTreeMap<Name, IdentityKey>,
+    prefixes: InnerPrefixes,
+    /// One-time keys that were used, and by whom; `None` if withdrawn.
+    used: BTreeMap<[u8; 32], Option<IdentityKey>>,
+    revocations: Option<Signed<RevocationList>>,
+    /// Invitations made before this second may have been used already.
+    lost_before: Option<u64>,
+    pending: BTreeMap<u64, Pending>,
+    next: u64,
+    outputs: VecDeque<RegistrarOutput>,
+}
+
+impl Registrar {
+    /// With the realm's key and what the store has. `now` is when it starts.
+    #[must_use]
+    pub fn new(key: SigningKey, store: Store, now: UnixTime) -> Self {
+        let realm = RealmKey(key.verifying_key().to_bytes());
+        let lost_before = (store == Store::Lost).then(|| now.secs());
+        let mut registrar = Self {
+            key,
+            realm,
+            members: BTreeMap::new(),
+            names: BTreeMap::new(),
+            prefixes: InnerPrefixes::default(),
+            used: BTreeMap::new(),
+            revocations: None,
+            lost_before,
+            pending: BTreeMap::new(),
+            next: 0,
+            outputs: VecDeque::new(),
+        };
+        if let Store::Kept(records) = store {
+            records.into_iter().for_each(|record| registrar.restore(record));
+        }
+        registrar
+    }
+
+    fn restore(&mut self, record: Record) {
+        match record {
+            Record::Membership(membership) => self.insert(membership),
+            Record::Revocations(list) => self.revocations = Some(list),
+            Record::Used { key, by } => {
+                self.used.insert(key, by);
+            }
+            Record::Advert(_) => {}
+        }
+    }
+
+    /// The realm's public key.
+    #[must_use]
+    pub fn realm(&self) -> RealmKey {
+        self.realm
+    }
+
+    /// Every membership, the newest of each node.
+    pub fn members(&self) -> impl Iterator<Item = &Membership> {
+        self.members.values().map(Signed::object)
+    }
+
+    /// The current list of removed nodes, if any was ever removed.
+    #[must_use]
+    pub fn revocations(&self) -> Option<&Signed<RevocationList>> {
+        self.revocations.as_ref()
+    }
+
+    /// An invitation, whose one-time key comes from `secret`: uniformly random, and used for nothing else.
+    ///
+    /// # Errors
+    /// If a name or prefix belongs to a member, or something has no encoding.
+    pub fn invite(&self, invitee: Invitee, secret: Seed, now: UnixTime) -> Result<Token, InviteError> {
+        let Invitee { mut grants, not_after, membership, servers } = invitee;
+        grants.names.sort_unstable();
+        grants.prefixes.sort_unstable();
+        if let Some((name, owner)) = self.taken_name(&grants, None, now) {
+            return Err(InviteError::Name(name, owner));
+        }
+        if let Some((prefix, owner)) = self.taken_prefix(&grants, None, now) {
+            return Err(InviteError::Prefix(prefix, owner));
+        }
+        let issued = now.secs();
+        let invitation = Invitation { realm: self.realm, key: [0; 32], grants, issued, not_after, membership, servers };
+        Ok(Token::sign(invitation, secret, &self.key)?)
+    }
+
+    fn taken_name(&self, grants: &Grants, except: Option<IdentityKey>, now: UnixTime) -> Option<(Name, IdentityKey)> {
+        let taken =
+            |name: &&Name| self.names.get(*name).copied().filter(|o| Some(*o) != except && self.is_live(o, now));
+        grants.names.iter().find_map(|name| Some((name.clone(), taken(&name)?)))
+    }
+
+    fn taken_prefix(
+        &self,
+        grants: &Grants,
+        except: Option<IdentityKey>,
+        now: UnixTime,
+    ) -> Option<(wayleave_core::Prefix, IdentityKey)> {
+        let taken = |prefix| self.prefixes.holder(prefix).filter(|o| Some(*o) != except && self.is_live(o, now));
+        grants.prefixes.iter().find_map(|prefix| Some((*prefix, taken(prefix)?)))
+    }
+
+    fn is_revoked(&self, identity: &IdentityKey) -> bool {
+        self.revocations.as_ref().is_some_and(|list| list.object().has(identity))
+    }
+
+    fn is_live(&self, identity: &IdentityKey, now: UnixTime) -> bool {
+        let member = self.members.get(identity);
+        member.is_some_and(|member| member.object().not_after >= now.secs()) && !self.is_revoked(identity)
+    }
+
+    fn insert(&mut self, membership: Signed<Membership>) {
+        let object = membership.object();
+        let identity = object.identity;
+        for name in &object.grants.names {
+            self.names.insert(name.clone(), identity);
+        }
+        for prefix in &object.grants.prefixes {
+            self.prefixes.insert(*prefix, identity);
+        }
+        self.members.insert(identity, membership);
+    }
+
+    fn join(&mut self, link: u64, request: u32, octets: &[u8], now: Now) {
+        let signed = Signed::<JoinRequest>::decode(octets).map_err(JoinError::Malformed);
+        let identity = signed.as_ref().ok().map(|signed| signed.object().identity);
+        match signed.and_then(|signed| self.admit(link, request, &signed, now.unix)) {
+            Ok(Some(membership)) => {
+                self.outputs.push_back(RegistrarOutput::Reply { link, request, answer: Ok(membership) });
+            }
+            Ok(None) => {}
+            Err(error) => {
+                self.outputs.push_back(RegistrarOutput::Reply { link, request, answer: Err(error) });
+                self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::Refused { identity, error }));
+            }
+        }
+    }
+
+    /// The membership, if the same node had it already by the same token: its answer was lost.
+    fn admit(
+        &mut self,
+        link: u64,
+        request: u32,
+        signed: &Signed<JoinRequest>,
+        now: UnixTime,
+    ) -> Result<Option<Signed<Membership>>, JoinError> {
+        if self.pending.len() >= MAX_PENDING {
+            return Err(JoinError::Busy);
+        }
+        let join = JoinRequest::verify(signed, self.realm)?;
+        let invitation = join.invitation.object();
+        if self.is_revoked(&join.identity) {
+            return Err(JoinError::Revoked);
+        }
+        match self.used.get(&invitation.key) {
+            Some(None) => return Err(JoinError::Withdrawn),
+            Some(Some(by)) if *by != join.identity => return Err(JoinError::Used),
+            Some(Some(by)) => {
+                let member = self.members.get(by).filter(|member| member.object().noise == join.noise);
+                let is_pending = self
+                    .pending
+                    .values()
+                    .any(|pending| matches!(pending, Pending::Admission { key, .. } if *key == invitation.key));
+                return match member {
+                    _ if is_pending => Err(JoinError::Busy),
+                    Some(member) => Ok(Some(member.clone())),
+                    None => Err(JoinError::Used),
+                };
+            }
+            None => {}
+        }
+        if now.secs() > invitation.not_after {
+            return Err(JoinError::Expired);
+        }
+        if self.lost_before.is_some_and(|start| invitation.issued <= start) {
+            return Err(JoinError::RecordsLost);
+        }
+        if self.members.contains_key(&join.identity) {
+            return Err(JoinError::Member);
+        }
+        let grants = &invitation.grants;
+        if self.taken_name(grants, None, now).is_some() || self.taken_prefix(grants, None, now).is_some() {
+            return Err(JoinError::Taken);
+        }
+        let membership = Membership {
+            realm: self.realm,
+            number: 1,
+            identity: join.identity,
+            noise: join.noise,
+            grants: grants.clone(),
+            not_before: now.secs(),
+            not_after: now.secs().saturating_add(invitation.membership),
+        };
+        let membership = Signed::sign(&membership, &self.key).map_err(JoinError::Malformed)?;
+        // Reserved at once, so that of two requests that come together one alone is admitted.
+        self.used.insert(invitation.key, Some(join.identity));
+        self.insert(membership.clone());
+        let used = Record::Used { key: invitation.key, by: Some(join.identity) };
+        let records = vec![used, Record::Membership(membership.clone())];
+        self.persist(records, Pending::Admission { link, request, key: invitation.key, membership });
+        Ok(None)
+    }
+
+    fn persist(&mut self, records: Vec<Record>, pending: Pending) {
+        let id = self.next;
+        self.next += 1;
+        self.pending.insert(id, pending);
+        self.outputs.push_back(RegistrarOutput::Persist { id, records });
+    }
+
+    fn revoke(&mut self, identity: IdentityKey, now: UnixTime) -> Result<(), &'static str> {
+        let before = self.revocations.as_ref().map(Signed::object);
+        let mut revoked = before.map_or_else(Vec::new, |list| list.revoked.clone());
+        let Err(at) = revoked.binary_search(&identity) else { return Err("the node is revoked already") };
+        revoked.insert(at, identity);
+        // At least the time, so that a list made after the file was lost is not older than the one that servers hold.
+        let number = before.map_or(0, |list| list.number + 1).max(now.secs());
+        let list = RevocationList { realm: self.realm, number, issued: now.secs(), revoked };
+        let list = Signed::sign(&list, &self.key).map_err(|_| "the list of revoked nodes is full")?;
+        self.revocations = Some(list.clone());
+        self.persist(vec![Record::Revocations(list.clone())], Pending::Revocation(list));
+        Ok(())
+    }
+
+    fn renew(&mut self, identity: &IdentityKey, lasts: u64, now: UnixTime) -> Result<(), &'static str> {
+        let before = self.members.get(identity).ok_or("no such member")?.object();
+        if self.is_revoked(identity) {
+            return Err("the node is revoked");
+        }
+        let membership = Membership {
+            number: before.number + 1,
+            not_before: now.secs(),
+            not_after: now.secs().saturating_add(lasts),
+            ..before.clone()
+        };
+        let membership = Signed::sign(&membership, &self.key).map_err(|_| "a membership cannot last that long")?;
+        self.insert(membership.clone());
+        self.persist(vec![Record::Membership(membership.clone())], Pending::Renewal(membership));
+        Ok(())
+    }
+
+    fn persisted(&mut self, id: u64) {
+        let event = match self.pending.remove(&id) {
+            Some(Pending::Admission { link, request, membership, .. }) => {
+                let answer = Ok(membership.clone());
+                self.outputs.push_back(RegistrarOutput::Reply { link, request, answer });
+                RegistrarEvent::Admitted(membership)
+            }
+            Some(Pending::Revocation(list)) => RegistrarEvent::Revoked(list),
+            Some(Pending::Renewal(membership)) => RegistrarEvent::Renewed(membership),
+            Some(Pending::Withdrawal) | None => return,
+        };
+        self.outputs.push_back(RegistrarOutput::Event(event));
+    }
+}
+
+impl Machine for Registrar {
+    type Input = RegistrarInput;
+    type Output = RegistrarOutput;
+
+    fn handle(&mut self, input: RegistrarInput, now: Now) {
+        let done = match input {
+            RegistrarInput::Join { link, request, octets } => {
+                self.join(link, request, &octets, now);
+                Ok(())
+            }
+            RegistrarInput::Persisted(id) => {
+                self.persisted(id);
+                Ok(())
+            }
+            _ if self.pending.len() >= MAX_PENDING => Err("too much waits to be stored"),
+            RegistrarInput::Revoke(identity) => self.revoke(identity, now.unix),
+            RegistrarInput::Renew(identity, lasts) => self.renew(&identity, lasts, now.unix),
+            RegistrarInput::Withdraw(key) if self.used.contains_key(&key) => Err("the token was used already"),
+            RegistrarInput::Withdraw(key) => {
+                self.used.insert(key, None);
+                self.persist(vec![Record::Used { key, by: None }], Pending::Withdrawal);
+                Ok(())
+            }
+        };
+        if let Err(reason) = done {
+            self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::Failed(reason)));
+        }
+    }
+
+    fn handle_timeout(&mut self, _: Now) {}
+
+    fn poll(&mut self) -> Option<RegistrarOutput> {
+        self.outputs.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+}

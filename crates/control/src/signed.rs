@@ -1,0 +1,127 @@
+//! Signed objects, all of one shape: the version, the fields, and an Ed25519 signature under the kind's own label. The
+//! signature covers the octets as they came.
+
+use std::fmt;
+use std::sync::Arc;
+
+use wayleave_crypto::hash::hash;
+use wayleave_crypto::sign::{Signature, SigningKey, VerifyingKey};
+
+use crate::wire::{Malformed, Reader, Writer};
+
+/// The version of every object.
+pub const VERSION: u8 = 1;
+/// Octets of a signature.
+pub const SIGNATURE: usize = 64;
+
+/// A kind of signed object.
+pub trait Object: Sized {
+    /// The label of its signature, which no other kind has.
+    const LABEL: &'static str;
+    /// Octets of the longest one, signature included.
+    const MAX: usize;
+    /// Writes all fields; different objects never write alike.
+    fn write(&self, out: &mut Writer);
+    /// Reads what [`Object::write`] wrote, and refuses everything else.
+    ///
+    /// # Errors
+    /// If the octets have no object of this kind in front.
+    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed>;
+}
+
+/// The signature is not that of the key that must have signed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the signature is not that of the key that must have signed")]
+pub struct NotSigned;
+
+/// An object with its signature, which may not have been verified.
+#[derive(Clone)]
+pub struct Signed<T> {
+    object: T,
+    octets: Arc<[u8]>,
+}
+
+impl<T: fmt::Debug> fmt::Debug for Signed<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Signed").field(&self.object).finish()
+    }
+}
+
+impl<T> PartialEq for Signed<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.octets == other.octets
+    }
+}
+
+impl<T> Eq for Signed<T> {}
+
+impl<T: Object> Signed<T> {
+    /// Signs `object`.
+    ///
+    /// # Errors
+    /// If [`Signed::decode`] would refuse it: the caller erred.
+    pub fn sign(object: &T, key: &SigningKey) -> Result<Self, Malformed> {
+        let mut octets = body(object);
+        octets.extend_from_slice(&key.sign(T::LABEL, &octets));
+        Self::decode(&octets)
+    }
+
+    /// Decodes all of `octets`. The signature is not verified.
+    ///
+    /// # Errors
+    /// If they are not the encoding of an object of this kind.
+    pub fn decode(octets: &[u8]) -> Result<Self, Malformed> {
+        if octets.len() > T::MAX {
+            return Err(Malformed::TooLong(octets.len() - T::MAX));
+        }
+        let mut reader = Reader::new(octets);
+        let version = reader.u8()?;
+        if version != VERSION {
+            return Err(Malformed::Version(version));
+        }
+        let object = T::read(&mut reader)?;
+        reader.array::<SIGNATURE>()?;
+        reader.end()?;
+        Ok(Self { object, octets: octets.into() })
+    }
+
+    /// Whether `key` signed it.
+    ///
+    /// # Errors
+    /// If not, or if `key` is no key.
+    pub fn verify(&self, key: &[u8; 32]) -> Result<&T, NotSigned> {
+        let (covered, signature) = self.octets.split_last_chunk::<SIGNATURE>().ok_or(NotSigned)?;
+        let signature: &Signature = signature;
+        let key = VerifyingKey::from_bytes(key).map_err(|_| NotSigned)?;
+        key.verify(T::LABEL, covered, signature).map_err(|_| NotSigned)?;
+        Ok(&self.object)
+    }
+
+    /// Names exactly this object with exactly this signature.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        hash("wayleave/control/object/v1", &[T::LABEL.as_bytes(), &self.octets])
+    }
+}
+
+impl<T> Signed<T> {
+    /// What is claimed.
+    #[must_use]
+    pub fn object(&self) -> &T {
+        &self.object
+    }
+
+    /// The encoding, signature included.
+    #[must_use]
+    pub fn octets(&self) -> &Arc<[u8]> {
+        &self.octets
+    }
+}
+
+/// The octets that a signature covers.
+pub(crate) fn body<T: Object>(object: &T) -> Vec<u8> {
+    let mut out = Writer::new();
+    out.u8(VERSION);
+    object.write(&mut out);
+    out.finish()
+}

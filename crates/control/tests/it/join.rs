@@ -1,0 +1,245 @@
+//! Joining a realm by an invitation.
+
+use std::str::FromStr;
+
+use wayleave_control::realm::{
+    InviteError, Invitee, JoinError, JoinRequest, Membership, NodeKeys, Registrar, RegistrarEvent, RegistrarInput,
+    RegistrarOutput, Token, TokenError,
+};
+use wayleave_control::signed::Signed;
+use wayleave_control::store::{Record, Store};
+use wayleave_core::Machine;
+
+use super::common::*;
+
+fn invitee(node: u32) -> Invitee {
+    let grants = membership(node).grants;
+    Invitee { grants, not_after: NOW + 3_600, membership: 86_400, servers: vec![server(900)] }
+}
+
+fn keys(node: u32) -> NodeKeys {
+    NodeKeys { identity: identity_key(node), noise: noise(node).public() }
+}
+
+fn registrar() -> Registrar {
+    Registrar::new(realm_key(0), Store::New, at(0).unix)
+}
+
+type Answer = Result<Signed<Membership>, JoinError>;
+
+/// Gives the machine a request; returns what it wants stored and what it answers.
+fn ask(
+    registrar: &mut Registrar,
+    request: &Signed<JoinRequest>,
+    secs: u64,
+) -> (Option<(u64, Vec<Record>)>, Option<Answer>) {
+    registrar.handle(RegistrarInput::Join { link: 1, request: 2, octets: request.octets().clone() }, at(secs));
+    split(drain(registrar))
+}
+
+fn split(outputs: Vec<RegistrarOutput>) -> (Option<(u64, Vec<Record>)>, Option<Answer>) {
+    let (mut persist, mut reply) = (None, None);
+    for output in outputs {
+        match output {
+            RegistrarOutput::Persist { id, records } => persist = Some((id, records)),
+            RegistrarOutput::Reply { link: 1, request: 2, answer } => reply = Some(answer),
+            RegistrarOutput::Reply { .. } => panic!("to another"),
+            RegistrarOutput::Event(_) => {}
+        }
+    }
+    (persist, reply)
+}
+
+/// The whole exchange.
+fn join(registrar: &mut Registrar, token: &Token, node: u32) -> (Vec<Record>, Answer) {
+    match ask(registrar, &token.join(&keys(node)).expect("in order"), 1) {
+        (None, Some(answer)) => (Vec::new(), answer),
+        (Some((id, records)), None) => {
+            registrar.handle(RegistrarInput::Persisted(id), at(1));
+            (records, split(drain(registrar)).1.expect("answered once it is stored"))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_node_joins_with_one_line_and_gets_what_was_promised() {
+    let mut registrar = registrar();
+    let token = registrar.invite(invitee(7), seed(9, 1), at(0).unix).expect("in order");
+    let line = token.expose();
+    assert!(!line.contains(char::is_whitespace));
+    let token = Token::from_str(&format!("  {line}\n")).expect("the line");
+    let (records, answer) = join(&mut registrar, &token, 7);
+    assert_eq!(records.len(), 2);
+    let membership = token.accept(&keys(7), answer.expect("admitted").octets(), at(1).unix).expect("as promised");
+    let object = membership.object();
+    assert_eq!((object.identity, &object.grants), (identity(7), &invitee(7).grants));
+    assert_eq!(object.not_after, NOW + 1 + 86_400);
+    assert_eq!(registrar.members().count(), 1);
+    // A secret has no printable form.
+    assert!(!format!("{token:?}").contains(&line[20..40]));
+}
+
+#[test]
+fn a_token_works_once_and_its_own_node_gets_the_same_answer_again() {
+    let mut registrar = registrar();
+    let token = registrar.invite(invitee(7), seed(9, 1), at(0).unix).expect("in order");
+    let (_, first) = join(&mut registrar, &token, 7);
+    let first = first.expect("admitted");
+    assert_eq!(join(&mut registrar, &token, 7).1, Ok(first));
+    assert_eq!(join(&mut registrar, &token, 8).1, Err(JoinError::Used));
+    // The same identity with another Noise key is another node.
+    let other = NodeKeys { identity: identity_key(7), noise: noise(8).public() };
+    assert_eq!(ask(&mut registrar, &token.join(&other).expect("in order"), 1).1, Some(Err(JoinError::Used)));
+}
+
+#[test]
+fn of_two_nodes_that_come_together_one_is_admitted() {
+    let mut registrar = registrar();
+    let token = registrar.invite(invitee(7), seed(9, 1), at(0).unix).expect("in order");
+    let (first, none) = ask(&mut registrar, &token.join(&keys(7)).expect("in order"), 1);
+    assert_eq!(none, None);
+    // Before the first is stored.
+    assert_eq!(ask(&mut registrar, &token.join(&keys(8)).expect("in order"), 1), (None, Some(Err(JoinError::Used))));
+    assert_eq!(ask(&mut registrar, &token.join(&keys(7)).expect("in order"), 1), (None, Some(Err(JoinError::Busy))));
+    registrar.handle(RegistrarInput::Persisted(first.expect("stored").0), at(1));
+    assert!(split(drain(&mut registrar)).1.expect("answered").is_ok());
+}
+
+#[test]
+fn a_token_that_was_used_before_a_restart_is_not_good_after_it() {
+    let mut before = registrar();
+    let token = before.invite(invitee(7), seed(9, 1), at(0).unix).expect("in order");
+    let (records, _) = join(&mut before, &token, 7);
+    let mut kept = Registrar::new(realm_key(0), Store::Kept(records), at(10).unix);
+    assert_eq!(join(&mut kept, &token, 8).1, Err(JoinError::Used));
+    assert!(join(&mut kept, &token, 7).1.is_ok());
+    // Without its records nobody knows: invitations from before are not good any longer, new ones are.
+    let mut lost = Registrar::new(realm_key(0), Store::Lost, at(10).unix);
+    assert_eq!(join(&mut lost, &token, 8).1, Err(JoinError::RecordsLost));
+    let token = lost.invite(invitee(8), seed(9, 2), at(11).unix).expect("in order");
+    assert!(join(&mut lost, &token, 8).1.is_ok());
+}
+
+#[test]
+fn expired_withdrawn_foreign_and_taken_invitations_are_refused_with_the_reason() {
+    let mut registrar = registrar();
+    let token = registrar.invite(invitee(7), seed(9, 1), at(0).unix).expect("in order");
+    let request = token.join(&keys(7)).expect("in order");
+    assert_eq!(ask(&mut registrar, &request, 3_601).1, Some(Err(JoinError::Expired)));
+    registrar.handle(RegistrarInput::Withdraw(token.invitation().key), at(1));
+    drain(&mut registrar);
+    assert_eq!(ask(&mut registrar, &request, 2).1, Some(Err(JoinError::Withdrawn)));
+    let foreign = Registrar::new(realm_key(1), Store::New, at(0).unix);
+    let foreign = foreign.invite(invitee(7), seed(9, 1), at(0).unix).expect("in order");
+    assert_eq!(join(&mut registrar, &foreign, 7).1, Err(JoinError::Realm));
+    // Two invitations for one name: the first to join has it.
+    let invite = |registrar: &Registrar, number| registrar.invite(invitee(9), seed(9, number), at(0).unix);
+    let (a, b) = (invite(&registrar, 3).expect("free"), invite(&registrar, 4).expect("free"));
+    assert!(join(&mut registrar, &a, 9).1.is_ok());
+    assert_eq!(join(&mut registrar, &b, 10).1, Err(JoinError::Taken));
+    assert_eq!(invite(&registrar, 5).err(), Some(InviteError::Name(name("n9"), identity(9))));
+    let again = Invitee { grants: membership(11).grants, ..invitee(11) };
+    let again = registrar.invite(again, seed(9, 6), at(0).unix).expect("free");
+    assert_eq!(join(&mut registrar, &again, 9).1, Err(JoinError::Member));
+}
+
+#[test]
+fn nobody_joins_with_anothers_identity_or_without_the_one_time_key() {
+    let mut registrar = registrar();
+    let token = registrar.invite(invitee(7), seed(9, 1), at(0).unix).expect("in order");
+    let honest = token.join(&keys(7)).expect("in order");
+    // Another identity and Noise key in the request, under the one-time key.
+    let mut theirs = honest.object().clone();
+    theirs.identity = identity(8);
+    let theirs = Signed::sign(&theirs, &wayleave_crypto::sign::SigningKey::from_seed(&seed(9, 1))).expect("in order");
+    assert_eq!(ask(&mut registrar, &theirs, 1).1, Some(Err(JoinError::Identity)));
+    let mut noise_key = honest.object().clone();
+    noise_key.noise = noise(8).public();
+    let noise_key =
+        Signed::sign(&noise_key, &wayleave_crypto::sign::SigningKey::from_seed(&seed(9, 1))).expect("in order");
+    assert_eq!(ask(&mut registrar, &noise_key, 1).1, Some(Err(JoinError::Identity)));
+    let outsider = Signed::sign(honest.object(), &identity_key(7)).expect("in order");
+    assert_eq!(ask(&mut registrar, &outsider, 1).1, Some(Err(JoinError::OneTimeKey)));
+    assert_eq!(registrar.members().count(), 0);
+}
+
+#[test]
+fn a_changed_or_cut_line_is_no_token() {
+    let registrar = registrar();
+    let line = registrar.invite(invitee(7), seed(9, 1), at(0).unix).expect("in order").expose();
+    for at in 0..line.len() {
+        let mut other = line.clone().into_bytes();
+        other[at] = if other[at] == b'A' { b'B' } else { b'A' };
+        assert!(Token::from_str(std::str::from_utf8(&other).expect("ASCII")).is_err(), "character {at}");
+        assert!(Token::from_str(&line[..at]).is_err(), "{at} characters");
+    }
+    assert_eq!(Token::from_str("").err(), Some(TokenError::Text));
+}
+
+#[test]
+fn a_node_believes_no_membership_but_its_own_as_promised_by_its_realm() {
+    let mut registrar = registrar();
+    let token = registrar.invite(invitee(7), seed(9, 1), at(0).unix).expect("in order");
+    let answer = join(&mut registrar, &token, 7).1.expect("admitted");
+    let accept = |membership: &Membership, realm: u32| {
+        let signed = Signed::sign(membership, &realm_key(realm)).expect("in order");
+        token.accept(&keys(7), signed.octets(), at(1).unix).err()
+    };
+    let honest = answer.object().clone();
+    assert_eq!(accept(&honest, 0), None);
+    assert_eq!(accept(&honest, 1), Some(JoinError::Realm));
+    assert_eq!(accept(&Membership { identity: identity(8), ..honest.clone() }, 0), Some(JoinError::Identity));
+    assert_eq!(accept(&Membership { noise: noise(8).public(), ..honest.clone() }, 0), Some(JoinError::Identity));
+    assert_eq!(accept(&Membership { grants: membership(8).grants, ..honest.clone() }, 0), Some(JoinError::Grants));
+    assert_eq!(
+        accept(&Membership { not_before: NOW - 10, not_after: NOW, ..honest.clone() }, 0),
+        Some(JoinError::Expired)
+    );
+    assert_eq!(accept(&Membership { realm: realm(1), ..honest }, 0), Some(JoinError::Realm));
+}
+
+#[test]
+fn a_revoked_node_never_joins_again_and_lists_are_numbered_on() {
+    let mut registrar = registrar();
+    let token = registrar.invite(invitee(7), seed(9, 1), at(0).unix).expect("in order");
+    join(&mut registrar, &token, 7).1.expect("admitted");
+    let mut number = 0;
+    let mut revoke = |registrar: &mut Registrar, node: u32, secs| {
+        registrar.handle(RegistrarInput::Revoke(identity(node)), at(secs));
+        let (persist, _) = split(drain(registrar));
+        registrar.handle(RegistrarInput::Persisted(persist.expect("stored").0), at(secs));
+        let list = drain(registrar).into_iter().find_map(|output| match output {
+            RegistrarOutput::Event(RegistrarEvent::Revoked(list)) => Some(list),
+            _ => None,
+        });
+        let list = list.expect("handed out once it is stored");
+        assert!(list.object().number > number);
+        number = list.object().number;
+        list
+    };
+    assert!(revoke(&mut registrar, 7, 2).object().has(&identity(7)));
+    let list = revoke(&mut registrar, 8, 2);
+    assert!(list.object().has(&identity(7)) && list.object().has(&identity(8)));
+    // A list of a registrar that lost its records has a higher number still, by the clock.
+    let mut lost = Registrar::new(realm_key(0), Store::Lost, at(9).unix);
+    revoke(&mut lost, 9, 10);
+    let token = registrar.invite(invitee(20), seed(9, 2), at(3).unix).expect("in order");
+    assert_eq!(join(&mut registrar, &token, 7).1, Err(JoinError::Revoked));
+    registrar.handle(RegistrarInput::Renew(identity(7), 100), at(4));
+    assert_eq!(drain(&mut registrar), [RegistrarOutput::Event(RegistrarEvent::Failed("the node is revoked"))]);
+}
+
+#[test]
+fn a_renewed_membership_has_a_higher_number_and_the_same_grants() {
+    let mut registrar = registrar();
+    let token = registrar.invite(invitee(7), seed(9, 1), at(0).unix).expect("in order");
+    let first = join(&mut registrar, &token, 7).1.expect("admitted");
+    registrar.handle(RegistrarInput::Renew(identity(7), 500), at(100));
+    let (persist, _) = split(drain(&mut registrar));
+    registrar.handle(RegistrarInput::Persisted(persist.expect("stored").0), at(100));
+    let [RegistrarOutput::Event(RegistrarEvent::Renewed(renewed))] = &drain(&mut registrar)[..] else { panic!() };
+    assert_eq!(renewed.object().number, first.object().number + 1);
+    assert_eq!(renewed.object().grants, first.object().grants);
+    assert_eq!(renewed.object().not_after, NOW + 600);
+}

@@ -1,0 +1,16 @@
+//! The integration tests of the crate, in one binary.
+#![allow(clippy::disallowed_methods, reason = "tests read their counts from the environment and their data from files")]
+
+mod common;
+
+mod consent;
+mod consent_client;
+mod database;
+mod frames;
+mod join;
+mod objects;
+mod path_client;
+mod path_server;
+mod policy;
+mod search;
+mod vectors;

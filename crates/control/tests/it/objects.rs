@@ -1,0 +1,260 @@
+//! Signed objects: one encoding each, and no octet of it may change; nothing signed as one thing counts as another.
+
+use proptest::prelude::*;
+use wayleave_control::advert::{Advert, MAX_LINKS, Relationship, TagUse};
+use wayleave_control::consent::{ConsentAnswer, ConsentRequest, RequestedPath, seal};
+use wayleave_control::realm::{Invitee, JoinRequest, Membership, NodeKeys, Registrar, RevocationList, Token};
+use wayleave_control::signed::{NotSigned, Object, Signed};
+use wayleave_control::store::{Record, Store};
+use wayleave_control::wire::{Malformed, Writer};
+use wayleave_core::{IdentityKey, UnixTime};
+use wayleave_crypto::dh::DhSecret;
+
+use super::common::*;
+
+pub(crate) fn token() -> Token {
+    let registrar = Registrar::new(realm_key(0), Store::New, UnixTime(NOW * 1_000_000));
+    let grants = membership(7).grants;
+    let invitee =
+        Invitee { grants, not_after: NOW + 3_600, membership: 86_400, servers: vec![server(900), server(901)] };
+    registrar.invite(invitee, seed(9, 7), UnixTime(NOW * 1_000_000)).expect("in order")
+}
+
+pub(crate) fn join_request() -> Signed<JoinRequest> {
+    token().join(&NodeKeys { identity: identity_key(7), noise: noise(7).public() }).expect("in order")
+}
+
+pub(crate) fn consent_request() -> Signed<ConsentRequest> {
+    let hops = [1u32, 3, 4].map(|node| (secret(node, 20_000).id(), if node == 4 { DELIVER } else { TRANSIT }));
+    let request = ConsentRequest {
+        realm: realm(0),
+        server: identity(1_001),
+        sender: identity(0),
+        nonce: [7; 16],
+        time: NOW,
+        path: RequestedPath { sender: secret(0, 20_000).id(), hops: hops.to_vec() },
+        index: 1,
+        expiry: NOW as u32 + 600,
+        epoch_key: epoch_key(0, 0),
+    };
+    Signed::sign(&request, &identity_key(0)).expect("in order")
+}
+
+pub(crate) fn consent_answer() -> Signed<ConsentAnswer> {
+    let request = consent_request();
+    let object = request.object();
+    let hash = object.path.hash().expect("a path");
+    let consent = master(1).consent(&hash, 1, TRANSIT, object.expiry);
+    let answer = ConsentAnswer {
+        realm: realm(0),
+        server: identity(1_001),
+        request: request.digest(),
+        expiry: object.expiry,
+        ephemeral: DhSecret::from_seed(&seed(5, 1)).public(),
+        sealed: [0; 64],
+    };
+    let answer = seal(answer, &object.path.sender, &consent, &seed(5, 1)).expect("an honest ID");
+    Signed::sign(&answer, &identity_key(1_001)).expect("in order")
+}
+
+/// Whatever one bit of the octets is, the object is refused.
+fn no_bit_may_change<T: Object + std::fmt::Debug>(signed: &Signed<T>, verify: impl Fn(&Signed<T>) -> bool) {
+    assert!(verify(signed));
+    let octets = signed.octets().to_vec();
+    assert_eq!(Signed::<T>::decode(&octets).as_ref().map(|again| again.octets()), Ok(signed.octets()));
+    for at in 0..octets.len() {
+        // Every octet, a bit of each in turn; the first and last octets with all eight.
+        let bits = if at < 8 || at + 8 > octets.len() { 0..8 } else { at as u32 % 8..at as u32 % 8 + 1 };
+        for bit in bits {
+            let mut other = octets.clone();
+            other[at] ^= 1 << bit;
+            let is_accepted = Signed::<T>::decode(&other).is_ok_and(|other| verify(&other));
+            assert!(!is_accepted, "octet {at}, bit {bit}");
+        }
+    }
+    for length in 0..octets.len() {
+        assert!(Signed::<T>::decode(&octets[..length]).is_err(), "{length} octets");
+    }
+    let longer = [&octets[..], &[0]].concat();
+    assert!(Signed::<T>::decode(&longer).is_err());
+}
+
+#[test]
+fn no_bit_of_a_signed_object_may_change() {
+    no_bit_may_change(&signed_membership(3), |signed| signed.verify(&realm(0).0).is_ok());
+    no_bit_may_change(&revocations(5, &[3, 1, 2]), |signed| signed.verify(&realm(0).0).is_ok());
+    let links = [(1, Relationship::Provider), (2, Relationship::Peer)];
+    let advert = signed_advert(&advert(0, &links), 0);
+    no_bit_may_change(&advert, |signed| Advert::verify(signed).is_ok());
+    no_bit_may_change(&join_request(), |signed| JoinRequest::verify(signed, realm(0)).is_ok());
+    no_bit_may_change(&consent_request(), |signed| ConsentRequest::verify(signed, at(0).unix).is_ok());
+    no_bit_may_change(&consent_answer(), |signed| signed.verify(&identity(1_001).0).is_ok());
+    let invitation = join_request().object().invitation.clone();
+    no_bit_may_change(&invitation, |signed| signed.verify(&realm(0).0).is_ok());
+}
+
+/// The octets of one kind with the signature that another kind's label would have.
+fn sign_as<T: Object>(octets: &[u8], key: &wayleave_crypto::sign::SigningKey) -> Vec<u8> {
+    let covered = &octets[..octets.len() - 64];
+    [covered, &key.sign(T::LABEL, covered)].concat()
+}
+
+#[test]
+fn a_signature_under_another_kinds_label_does_not_count() {
+    let membership = signed_membership(3);
+    type SignAs = fn(&[u8], &wayleave_crypto::sign::SigningKey) -> Vec<u8>;
+    let labels: [SignAs; 6] = [
+        sign_as::<RevocationList>,
+        sign_as::<Advert>,
+        sign_as::<JoinRequest>,
+        sign_as::<ConsentRequest>,
+        sign_as::<ConsentAnswer>,
+        sign_as::<wayleave_control::realm::Invitation>,
+    ];
+    for label in labels {
+        let other = Signed::<Membership>::decode(&label(membership.octets(), &realm_key(0))).expect("well-formed");
+        assert_eq!(other.verify(&realm(0).0).err(), Some(NotSigned));
+    }
+    let same = sign_as::<Membership>(membership.octets(), &realm_key(0));
+    assert_eq!(same, membership.octets().to_vec());
+}
+
+#[test]
+fn parts_of_one_object_in_another_do_not_count() {
+    // The signature of one membership under another, of another realm, of a member instead of the realm.
+    let (a, b) = (signed_membership(3), signed_membership(4));
+    let splice =
+        |body: &[u8], signature: &[u8]| [&body[..body.len() - 64], &signature[signature.len() - 64..]].concat();
+    let spliced = Signed::<Membership>::decode(&splice(a.octets(), b.octets())).expect("well-formed");
+    assert!(spliced.verify(&realm(0).0).is_err());
+    let other_realm = Signed::sign(&membership(3), &realm_key(1)).expect("in order");
+    assert!(other_realm.verify(&realm(0).0).is_err());
+    assert!(Signed::sign(&membership(3), &identity_key(3)).expect("in order").verify(&realm(0).0).is_err());
+    // A node ID that another node signed, in an advert that its own node signed.
+    let mut advert = advert(0, &[(1, Relationship::Provider)]);
+    assert!(Advert::verify(&signed_advert(&advert, 0)).is_ok());
+    advert.ids[0] = epoch_key(5, 0);
+    assert_eq!(Advert::verify(&signed_advert(&advert, 0)).err(), Some(NotSigned));
+    // A request by an ID of another node, and by an own ID that is not the path's.
+    let mut request = consent_request().object().clone();
+    request.epoch_key = epoch_key(5, 0);
+    let signed = Signed::sign(&request, &identity_key(0)).expect("in order");
+    assert!(ConsentRequest::verify(&signed, at(0).unix).is_err());
+    request.epoch_key = epoch_key(0, 1);
+    let signed = Signed::sign(&request, &identity_key(0)).expect("in order");
+    assert!(ConsentRequest::verify(&signed, at(50_000).unix).is_err());
+}
+
+#[test]
+fn fields_that_may_not_be_are_refused_with_their_names() {
+    let refused = |change: &dyn Fn(&mut Advert)| {
+        let mut advert = advert(0, &[(1, Relationship::Provider), (2, Relationship::Peer)]);
+        change(&mut advert);
+        Signed::sign(&advert, &identity_key(0)).err()
+    };
+    assert_eq!(refused(&|_| {}), None);
+    assert_eq!(refused(&|advert| advert.lifetime = 0), Some(Malformed::Value("the lifetime")));
+    assert_eq!(refused(&|advert| advert.lifetime = 61), Some(Malformed::Value("the lifetime")));
+    assert_eq!(refused(&|advert| advert.mtu = 1_279), Some(Malformed::Value("the MTU")));
+    assert_eq!(refused(&|advert| advert.ids.clear()), Some(Malformed::Value("the node IDs")));
+    assert_eq!(refused(&|advert| advert.ids.reverse()), Some(Malformed::Order("the node IDs")));
+    assert_eq!(refused(&|advert| advert.links.reverse()), Some(Malformed::Order("the neighbours")));
+    assert_eq!(refused(&|advert| advert.links[1] = advert.links[0].clone()), Some(Malformed::Order("the neighbours")));
+    assert_eq!(refused(&|advert| advert.tags.reverse()), Some(Malformed::Order("the tags")));
+    assert_eq!(refused(&|advert| advert.tags[0].usage = TagUse::Service), None);
+    let own = |advert: &mut Advert| {
+        advert.links.truncate(1);
+        advert.links[0].neighbour = advert.identity;
+    };
+    assert_eq!(refused(&own), Some(Malformed::Value("a neighbour")));
+    // A departure may have no ID.
+    assert_eq!(refused(&|advert| (advert.links.clear(), advert.ids.clear()).0), None);
+    let mut membership = membership(1);
+    membership.not_after = membership.not_before + 400 * 86_400 + 1;
+    assert_eq!(Signed::sign(&membership, &realm_key(0)).err(), Some(Malformed::Value("the validity")));
+    membership.not_after = membership.not_before;
+    membership.grants.names.clear();
+    assert_eq!(Signed::sign(&membership, &realm_key(0)).err(), Some(Malformed::Value("the list of names")));
+}
+
+#[test]
+fn counts_are_bounded_before_anything_is_allocated() {
+    // An advert that says 65,535 links and has none.
+    let mut octets = signed_advert(&advert(0, &[(1, Relationship::Provider)]), 0).octets().to_vec();
+    let at = 1 + 64 + 8 + 8 + 1 + 2 + 2 + 2 * 108;
+    assert_eq!(octets[at..at + 2], [0, 1]);
+    octets[at..at + 2].fill(0xff);
+    let most = (octets.len() - at - 2) / 43;
+    assert_eq!(Signed::<Advert>::decode(&octets).err(), Some(Malformed::TooMany { count: 65_535, most }));
+    assert!(most < MAX_LINKS);
+    let long = vec![1; Advert::MAX + 1];
+    assert_eq!(Signed::<Advert>::decode(&long).err(), Some(Malformed::TooLong(1)));
+}
+
+/// The encoding of a signed object without its signature.
+fn body<T: Object>(object: &T) -> Vec<u8> {
+    let mut out = Writer::new();
+    object.write(&mut out);
+    out.finish()
+}
+
+fn names() -> impl Strategy<Value = Vec<wayleave_control::realm::Name>> {
+    proptest::collection::btree_set("[a-z]{1,3}", 1..4).prop_map(|names| names.iter().map(|text| name(text)).collect())
+}
+
+fn memberships() -> impl Strategy<Value = Membership> {
+    let prefix = (any::<u32>(), 0u8..=32).prop_map(|(bits, length)| {
+        wayleave_core::Prefix::truncated(std::net::Ipv4Addr::from(bits).into(), length).expect("at most 32")
+    });
+    let prefixes = proptest::collection::btree_set(prefix, 0..4).prop_map(|set| set.into_iter().collect::<Vec<_>>());
+    (0u64..3, names(), prefixes, 0u64..1_000, 0u64..1_000).prop_map(|(number, names, prefixes, begin, lasts)| {
+        let mut membership = membership(number as u32);
+        membership.number = number;
+        (membership.grants.names, membership.grants.prefixes) = (names, prefixes);
+        (membership.not_before, membership.not_after) = (begin, begin + lasts);
+        membership
+    })
+}
+
+proptest! {
+    #[test]
+    fn different_memberships_are_never_encoded_alike(a in memberships(), b in memberships()) {
+        prop_assert_eq!(a == b, body(&a) == body(&b));
+        let signed = Signed::sign(&a, &realm_key(0)).expect("in order");
+        let again = Signed::<Membership>::decode(signed.octets()).expect("its own encoding");
+        prop_assert_eq!(again.object(), &a);
+    }
+
+    #[test]
+    fn any_octets_are_refused_or_have_one_encoding(octets in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let mut octets = octets;
+        if let Some(first) = octets.first_mut() {
+            *first = 1;
+        }
+        if let Ok(list) = Signed::<RevocationList>::decode(&octets) {
+            prop_assert!(list.verify(&realm(0).0).is_err());
+        }
+        if let Ok(record) = Record::decode(&octets) {
+            prop_assert_eq!(record.encode(), octets);
+        }
+    }
+}
+
+#[test]
+fn records_are_read_as_they_were_written() {
+    let all = [
+        Record::Membership(signed_membership(1)),
+        Record::Advert(signed_advert(&advert(1, &[]), 1)),
+        Record::Revocations(revocations(3, &[1])),
+        Record::Used { key: [3; 32], by: None },
+        Record::Used { key: [3; 32], by: Some(IdentityKey([4; 32])) },
+    ];
+    let mut keys = Vec::new();
+    for record in all {
+        assert_eq!(Record::decode(&record.encode()), Ok(record.clone()));
+        assert!(Record::decode(&record.encode()[1..]).is_err());
+        keys.push(record.key());
+    }
+    keys.dedup();
+    assert_eq!(keys.len(), 4);
+}

@@ -1,0 +1,247 @@
+//! Policies: the rules that decide, and the tests in the file.
+
+use wayleave_control::consent::{LabelCondition, Policy, PolicyError, PolicyFile, Question, Rule, Subject};
+use wayleave_control::labels::Labels;
+use wayleave_core::IdentityKey;
+use wayleave_packet::icing::header::Tag;
+
+use super::common::identity;
+
+const FILE: &str = r#"
+[[rule]]
+name = "not through the east"
+allow = false
+any_labels = [{ text = "east", signer = "ed25519:0707070707070707070707070707070707070707070707070707070707070707" }]
+
+[[rule]]
+name = "office hours"
+allow = true
+seconds = 300
+senders = ["alpha", "bravo"]
+tags = ["40000000/2"]
+hours = "08:00-18:00"
+before = ["west"]
+after = ["receiver", "charlie"]
+
+[[rule]]
+name = "nights"
+allow = true
+senders = ["nightly"]
+hours = "22:00-04:00"
+
+[[test]]
+name = "alpha by day"
+allow = true
+rule = "office hours"
+sender = "alpha"
+tag = "40000001"
+time = "08:00"
+before = "west"
+
+[[test]]
+name = "the receiver follows"
+allow = true
+rule = "office hours"
+sender = "bravo"
+tag = "7fffffff"
+time = "17:59"
+before = "west"
+after = "charlie"
+
+[[test]]
+name = "too late"
+allow = false
+sender = "alpha"
+tag = "40000001"
+time = "18:00"
+before = "west"
+
+[[test]]
+name = "another tag"
+allow = false
+sender = "alpha"
+tag = "80000001"
+time = "09:00"
+before = "west"
+
+[[test]]
+name = "east"
+allow = false
+rule = "not through the east"
+sender = "alpha"
+tag = "40000001"
+time = "09:00"
+before = "west"
+labels = [{ text = "east", signer = "ed25519:0707070707070707070707070707070707070707070707070707070707070707" }]
+
+[[test]]
+name = "over midnight"
+allow = true
+rule = "nights"
+sender = "nightly"
+time = "01:00"
+"#;
+
+fn file() -> PolicyFile {
+    toml::from_str(FILE).expect("the shape of a file")
+}
+
+#[test]
+fn the_tests_in_the_file_are_run_and_those_that_fail_are_named() {
+    let policy = Policy::new(&file()).expect("in order");
+    assert_eq!(policy.run_tests(&file()), Ok(Vec::new()));
+    let mut changed = file();
+    changed.rule[1].hours = Some("08:00-17:00".to_owned());
+    changed.test[4].rule = Some("office hours".to_owned());
+    let failures = Policy::new(&changed).expect("in order").run_tests(&changed).expect("in order");
+    let failures: Vec<String> = failures.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        failures,
+        [
+            "test \"the receiver follows\": refused, since no rule matches",
+            "test \"east\": refused by rule \"not through the east\"",
+        ]
+    );
+}
+
+#[test]
+fn what_is_not_written_as_it_must_be_is_refused_with_its_place() {
+    let fault = |change: &dyn Fn(&mut PolicyFile)| {
+        let mut file = file();
+        change(&mut file);
+        Policy::new(&file).map(|policy| policy.run_tests(&file)).err().map(|error| error.to_string())
+    };
+    assert_eq!(fault(&|_| {}), None);
+    let value = |rule: &dyn Fn(&mut Rule)| fault(&|file| rule(&mut file.rule[1])).expect("refused");
+    assert!(value(&|rule| rule.hours = Some("8:00-18:00".into())).contains("`8:00` is not a time of day"));
+    assert!(value(&|rule| rule.hours = Some("08:00".into())).contains("`08:00` is not a span"));
+    assert!(value(&|rule| rule.hours = Some("24:01-01:00".into())).contains("`24:01`"));
+    assert!(value(&|rule| rule.tags = vec!["40000000".into()]).contains("first bits of a tag"));
+    assert!(value(&|rule| rule.tags = vec!["40000001/2".into()]).contains("first bits of a tag"));
+    assert!(value(&|rule| rule.tags = vec!["40000000/33".into()]).contains("first bits of a tag"));
+    assert!(value(&|rule| rule.senders = vec!["Alpha".into()]).contains("a name or key of a node"));
+    assert!(value(&|rule| rule.senders = vec!["ed25519:07".into()]).contains("64 hexadecimal digits"));
+    assert!(value(&|rule| rule.seconds = 0).contains("1 to 3600 seconds"));
+    assert!(value(&|rule| rule.seconds = 3_601).contains("1 to 3600 seconds"));
+    assert!(value(&|rule| rule.labels = vec![LabelCondition::default()]).contains("rule \"office hours\""));
+    assert_eq!(
+        fault(&|file| file.rule[1].name = "nights".into()),
+        Some(PolicyError::NameTaken("nights".into()).to_string())
+    );
+    assert!(fault(&|file| file.rule = vec![Rule { seconds: 1, ..Rule::default() }; 1_025]).is_some());
+    let mut bad_test = file();
+    bad_test.test[0].time = "noon".to_owned();
+    assert!(Policy::new(&bad_test).expect("the rules are in order").run_tests(&bad_test).is_err());
+    assert!(toml::from_str::<PolicyFile>("[[rule]]\nname = \"x\"\nallow = true\nsender = []").is_err());
+}
+
+fn subject(node: u32) -> Subject {
+    Subject { identity: Some(identity(node)), names: vec![format!("n{node}")] }
+}
+
+#[test]
+fn without_a_rule_that_matches_the_answer_is_no_and_the_first_that_matches_decides() {
+    let rule = |name: &str, allow, senders: &[&str]| Rule {
+        name: name.to_owned(),
+        allow,
+        seconds: 60,
+        senders: senders.iter().map(|text| (*text).to_owned()).collect(),
+        ..Rule::default()
+    };
+    let key = identity(2).to_string();
+    let file =
+        PolicyFile { rule: vec![rule("not n1", false, &["n1"]), rule("some", true, &["n1", &key])], test: Vec::new() };
+    let policy = Policy::new(&file).expect("in order");
+    let labels = Labels::default();
+    let decide = |sender: &Subject| {
+        let (rule, seconds) = policy.decide(&Question {
+            sender,
+            realm: [0; 32],
+            tag: Tag(1),
+            minute: 0,
+            before: sender,
+            after: None,
+            others: std::slice::from_ref(sender),
+            labels: &labels,
+        });
+        (rule.map(str::to_owned), seconds)
+    };
+    assert_eq!(decide(&subject(1)), (Some("not n1".to_owned()), None));
+    assert_eq!(decide(&subject(2)), (Some("some".to_owned()), Some(60)));
+    assert_eq!(decide(&subject(3)), (None, None));
+    assert_eq!(
+        Policy::default().decide(&Question {
+            sender: &subject(1),
+            realm: [0; 32],
+            tag: Tag(1),
+            minute: 0,
+            before: &subject(1),
+            after: None,
+            others: &[],
+            labels: &labels,
+        }),
+        (None, None)
+    );
+}
+
+/// A label counts as far as its signer is named; a node that nobody is known to be has none.
+#[test]
+fn required_labels_must_be_signed_by_the_signer_named_and_be_on_every_other_node() {
+    let signer = IdentityKey([7; 32]);
+    let condition = LabelCondition { text: "clean".into(), signer: signer.to_string() };
+    let rule = Rule { name: "clean".into(), allow: true, seconds: 60, labels: vec![condition], ..Rule::default() };
+    let policy = Policy::new(&PolicyFile { rule: vec![rule], test: Vec::new() }).expect("in order");
+    let mut labels = Labels::default();
+    labels.insert(identity(1), "clean", signer);
+    labels.insert(identity(2), "clean", IdentityKey([8; 32]));
+    let decide = |others: &[Subject], labels: &Labels| {
+        let sender = subject(1);
+        let question = Question {
+            sender: &sender,
+            realm: [0; 32],
+            tag: Tag(1),
+            minute: 0,
+            before: &sender,
+            after: None,
+            others,
+            labels,
+        };
+        policy.decide(&question).1.is_some()
+    };
+    assert!(decide(&[subject(1)], &labels));
+    assert!(!decide(&[subject(1), subject(2)], &labels));
+    labels.insert(identity(2), "clean", signer);
+    assert!(decide(&[subject(1), subject(2)], &labels));
+    assert!(!decide(&[subject(1), Subject::default()], &labels));
+}
+
+#[test]
+fn a_rule_may_ask_that_no_node_or_that_some_node_has_a_label() {
+    let signer = IdentityKey([7; 32]);
+    let condition = || vec![LabelCondition { text: "east".into(), signer: signer.to_string() }];
+    let rule = |name: &str| Rule { name: name.into(), allow: true, seconds: 60, ..Rule::default() };
+    let none = Rule { without_labels: condition(), ..rule("none") };
+    let some = Rule { any_labels: condition(), ..rule("some") };
+    let policy = Policy::new(&PolicyFile { rule: vec![none, some], test: Vec::new() }).expect("in order");
+    let mut labels = Labels::default();
+    let sender = subject(1);
+    let decide = |labels: &Labels| {
+        let others = [subject(1), subject(2)];
+        let question = Question {
+            sender: &sender,
+            realm: [0; 32],
+            tag: Tag(1),
+            minute: 0,
+            before: &sender,
+            after: None,
+            others: &others,
+            labels,
+        };
+        policy.decide(&question).0.map(str::to_owned)
+    };
+    assert_eq!(decide(&labels).as_deref(), Some("none"));
+    labels.insert(identity(2), "east", IdentityKey([8; 32]));
+    assert_eq!(decide(&labels).as_deref(), Some("none"));
+    labels.insert(identity(2), "east", signer);
+    assert_eq!(decide(&labels).as_deref(), Some("some"));
+}
