@@ -9,7 +9,7 @@ use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::grant::Grant;
 use wayleave_attestation::leaf::LeafView;
 use wayleave_attestation::path::Path;
-use wayleave_attestation::pki::{RegisteredKey, Signed, View, Vrp};
+use wayleave_attestation::pki::{Object, RegisteredKey, Signed, View, Vrp};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::{Carried, Clock, Context, Route, Rules, validate};
 use wayleave_core::{Asn, UnixTime, VerdictKind};
@@ -52,7 +52,12 @@ fuzz_target!(|data: &[u8]| {
         assert!(leaf.keys().count() <= 4);
     }
     if let Ok(signed) = Signed::decode(data) {
-        assert!(!signed.verify(&[3; 32]));
+        assert!(!signed.verify(&[3; 32]) && !signed.verify_hybrid(&[3; 32], &[3; 32]));
+        // A manifest, too, lists what its publisher signs, in order, and nothing else.
+        if let Object::Manifest(manifest) = &signed.object {
+            assert!(manifest.entries.is_sorted_by(|a, b| (a.kind, a.asn, a.sequence) < (b.kind, b.asn, b.sequence)));
+            assert!(manifest.entries.iter().all(|entry| entry.kind < 4 && entry.sequence < manifest.span.sequence));
+        }
     }
     let _ = Grant::decode(data, Asn(0), Asn(0), true);
 });

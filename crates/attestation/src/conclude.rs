@@ -22,9 +22,11 @@ impl Conclusion {
 
     fn lacks(lack: Lack) -> Self {
         let kind = match lack {
-            Lack::Gap | Lack::AnchorUnregistered { .. } | Lack::UnknownSuite { .. } | Lack::NotPostQuantum { .. } => {
-                VerdictKind::Gap
-            }
+            Lack::Gap
+            | Lack::AnchorUnregistered { .. }
+            | Lack::UnknownSuite { .. }
+            | Lack::NotPostQuantum { .. }
+            | Lack::ClassicalAnchor => VerdictKind::Gap,
             Lack::Expired => VerdictKind::Expired,
             _ => VerdictKind::Unattested,
         };

@@ -132,6 +132,8 @@ pub enum Lack {
     UnknownSuite { suite: u8 },
     /// Post-quantum suites are required, and the AS has no key for one: nothing from its hop on is proved.
     NotPostQuantum { asn: Asn },
+    /// Post-quantum suites are required, and this verifier has no post-quantum half of the trust anchor that vouches for the keys.
+    ClassicalAnchor,
     /// The origin registered no key.
     OriginUnregistered,
     /// The AS that re-anchors registered no key: nothing from the gap on is proved.
@@ -295,6 +297,9 @@ impl fmt::Display for Lack {
             Self::NotPostQuantum { asn } => {
                 write!(f, "post-quantum signatures are required, and {asn} has no key for them")
             }
+            Self::ClassicalAnchor => f.write_str(
+                "post-quantum signatures are required, and the trust anchor was given without its post-quantum half",
+            ),
             Self::OriginUnregistered => f.write_str("the origin registered no key"),
             Self::AnchorUnregistered { asn } => write!(f, "{asn} signs after a gap, but registered no key"),
             Self::DirectoryUnknown => f.write_str("the exchange's member set is not known here"),

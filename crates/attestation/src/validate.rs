@@ -294,6 +294,8 @@ pub(crate) struct Walk {
     has_gap: bool,
     /// Whether the origin's record, or a leaf so far, requires post-quantum suites from here on.
     requires_post_quantum: bool,
+    /// Whether a registered key was taken on the word of a trust anchor's classical half alone where post-quantum suites are required.
+    trusts_classical_anchor: bool,
     /// Until when the keys and records hold that were used, in seconds since 1970.
     pub(crate) keys_until: u64,
     pub(crate) end: End,
@@ -309,6 +311,7 @@ impl Walk {
             reached: 0,
             has_gap: false,
             requires_post_quantum,
+            trusts_classical_anchor: false,
             keys_until: u64::MAX,
             end: End::Whole,
         };
@@ -372,6 +375,9 @@ impl Walk {
             return Err(broken(Problem::LifetimeTooLong));
         }
         self.keys_until = self.keys_until.min(key.until());
+        let is_registered = matches!(key.origin(), KeyOrigin::Registered | KeyOrigin::EndorsedAndRegistered);
+        self.trusts_classical_anchor |=
+            is_registered && step.requires_post_quantum && step.context.view.has_classical_anchor();
         self.has_gap |= !position.skipped.is_empty();
         self.reached = position.end;
         self.hops.push(HopReport {
@@ -423,7 +429,11 @@ impl Walk {
             }
             Some(_) => self.has_gap = true,
         }
-        if self.has_gap { End::Lacks(Lack::Gap) } else { End::Whole }
+        match (self.has_gap, self.trusts_classical_anchor) {
+            (true, _) => End::Lacks(Lack::Gap),
+            (false, true) => End::Lacks(Lack::ClassicalAnchor),
+            (false, false) => End::Whole,
+        }
     }
 }
 
@@ -588,7 +598,7 @@ impl<'a> Step<'_, 'a> {
 
     fn registered(&self, suite: &dyn Suite, asn: Asn, tag: [u8; 2]) -> Result<Key<'a>, End> {
         let clock = self.context.clock;
-        let keys = self.context.view.keys(asn, suite.id(), tag);
+        let keys = self.context.view.keys_that_count(asn, suite.id(), tag, self.requires_post_quantum);
         let keys: Vec<&RegisteredKey> = keys.filter(|key| clock.allows(key.not_before, key.not_after)).collect();
         if !keys.is_empty() {
             return Ok(Key::Registered(keys));
@@ -616,7 +626,8 @@ impl<'a> Step<'_, 'a> {
         if is_carried == hop.public.is_empty() || LeafKey::of(suite.id(), public) != named {
             return Err(not_listed());
         }
-        let registered = self.context.view.key_of_leaf(asn, &named).filter(|_| !leaf.is_granted());
+        let registered = self.context.view.leaf_key_that_counts(asn, &named, self.requires_post_quantum);
+        let registered = registered.filter(|_| !leaf.is_granted());
         match registered.filter(|key| self.context.clock.allows(key.not_before, key.not_after)) {
             Some(key) => Ok(Key::Chained { public, origin: KeyOrigin::EndorsedAndRegistered, until: key.not_after }),
             // Where the AS has a profile, a key that is not in it is its issuer's own.

@@ -1,6 +1,6 @@
 //! The output of commands: aligned tables for people, versioned JSON for programs.
 
-use std::io::{IsTerminal, Write, stdout};
+use std::io::{IsTerminal, Write, stderr, stdout};
 
 use serde_json::{Value, json};
 
@@ -15,6 +15,11 @@ pub fn print(text: &str) {
     if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
         std::process::exit(0);
     }
+}
+
+/// Prints a warning where errors go. A reader that has gone misses it.
+pub fn warn(text: &str) {
+    let _ = writeln!(stderr().lock(), "warning: {text}");
 }
 
 /// Prints a JSON object with `"version": 1`.

@@ -6,8 +6,11 @@ mod view;
 
 use wayleave_crypto::hash::hash;
 
-pub use object::{Addition, Object, ObjectError, Profile, ProfileKey, Record, Role, SignObjectError, Signed, Span};
-pub use set::{Anchor, AnchorError, ObjectSet, Omitted, Refused, RetainedObject};
+pub use object::{
+    Addition, MAX_MANIFEST_ENTRIES, MAX_OBJECT_LEN, Manifest, ManifestEntry, Object, ObjectError, Profile, ProfileKey,
+    Record, Role, SignObjectError, Signed, Span, TRUST_ANCHOR, object_hash,
+};
+pub use set::{Anchor, AnchorError, ManifestAlarm, ObjectSet, Omitted, Refused, RetainedObject};
 pub use view::{
     AttestedSince, MAX_AS_KEYS, MAX_TAGGED, OriginValidity, PrefixSet, RegisteredKey, Strictness, View, Vrp,
 };

@@ -1,26 +1,42 @@
-//! Signed objects: an AS's profile, its record, and what it adds to its profile itself; one encoding each.
+//! Signed objects: an AS's profile, its record, what it adds to its profile itself, and the list of what a publisher has
+//! published; one encoding each.
 //!
-//! An object is version (1), kind (1), body and a signature (64) of the trust anchor, or for [`Addition`] of the AS's
-//! identity key, by the one rule of [`crate::suite::ed25519`]. Integers are big-endian; lists begin with their count.
+//! An object is version (1), kind (1), body and signature, of the trust anchor or (an [`Addition`], and the manifest of an AS) of
+//! the AS's identity key. Version 1 has a signature of Ed25519 (64), by the one rule of [`crate::suite::ed25519`]; version 2 has
+//! another one after it, of SLH-DSA-SHA2-128s (7,856), over the same octets. Integers are big-endian; lists begin with their
+//! count.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use wayleave_core::{Afi, Asn, Prefix};
+use wayleave_crypto::hash::hash;
 
 use super::{AttestedSince, Strictness, key_tag};
-use crate::suite::ed25519::{Ed25519, SIGNATURE_LEN};
+use crate::suite::ed25519::{self, Ed25519};
+use crate::suite::slh_dsa::{self, SlhDsa};
 use crate::suite::{SignError, Suite, SuiteId, SuiteKey};
 
-/// The version of every object.
-const VERSION: u8 = 1;
+/// The version of an object that an Ed25519 key signed alone.
+const CLASSICAL: u8 = 1;
+/// The version of an object that an SLH-DSA key signed too.
+const HYBRID: u8 = 2;
 /// Keys of a profile or an addition, at most.
 pub const MAX_KEYS: usize = 64;
 /// Bytes of one key, at most: an RSA modulus of 16,384 bits is beyond every suite.
 pub const MAX_KEY_LEN: usize = 1024;
 /// Prefixes of a record, at most.
 pub const MAX_RECORD_PREFIXES: usize = 4096;
+/// Objects that a manifest lists, at most.
+pub const MAX_MANIFEST_ENTRIES: usize = 200_000;
+/// Octets of an entry of a manifest.
+const MANIFEST_ENTRY_LEN: usize = 1 + 4 + 8 + 8 + 32;
+/// Octets of an object, at most: a manifest with as many entries as it may have.
+pub const MAX_OBJECT_LEN: usize =
+    2 + 4 + 3 * 8 + 4 + MAX_MANIFEST_ENTRIES * MANIFEST_ENTRY_LEN + ed25519::SIGNATURE_LEN + slh_dsa::SIGNATURE_LEN;
+/// The publisher of the trust anchor's manifest: AS 0, which is nobody's (RFC 7607).
+pub const TRUST_ANCHOR: Asn = Asn(0);
 const LABEL: &[u8] = b"wayleave/pki/object/v1";
 
 /// What a key of an AS is for. No key serves two roles.
@@ -119,7 +135,73 @@ impl Record {
     }
 }
 
-/// An object of one of the three kinds.
+/// What a publisher has published: a numbered list, by which a reader sees what a folder withholds. Signed by the publisher: the
+/// trust anchor for profiles and records, an AS's identity key for its additions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Manifest {
+    /// [`TRUST_ANCHOR`], or the AS.
+    pub publisher: Asn,
+    /// The sequence is the manifest's number, higher than the sequences of all that it lists; it holds from this update to
+    /// the next.
+    pub span: Span,
+    /// Ascending.
+    pub entries: Vec<ManifestEntry>,
+}
+
+/// An object as a manifest names it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ManifestEntry {
+    /// The number of its kind, not of a manifest.
+    pub kind: u8,
+    pub asn: Asn,
+    pub sequence: u64,
+    /// Until when it holds, in seconds since 1970: nobody misses it later.
+    pub not_after: u64,
+    /// [`object_hash`] of all its octets.
+    pub hash: [u8; 32],
+}
+
+impl ManifestEntry {
+    /// The entry of `object`, which has these octets; `None` for a manifest.
+    #[must_use]
+    pub fn of(object: &Object, octets: &[u8]) -> Option<Self> {
+        let Span { sequence, not_after, .. } = *object.span();
+        let is_manifest = matches!(object, Object::Manifest(_));
+        let entry = Self { kind: object.kind(), asn: object.asn(), sequence, not_after, hash: object_hash(octets) };
+        (!is_manifest).then_some(entry)
+    }
+
+    /// The name of its kind.
+    #[must_use]
+    pub fn kind_name(&self) -> &'static str {
+        kind_name(self.kind)
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.kind);
+        out.extend_from_slice(&self.asn.0.to_be_bytes());
+        out.extend_from_slice(&self.sequence.to_be_bytes());
+        out.extend_from_slice(&self.not_after.to_be_bytes());
+        out.extend_from_slice(&self.hash);
+    }
+}
+
+/// What stands for an object's octets, signatures included, in a manifest.
+#[must_use]
+pub fn object_hash(octets: &[u8]) -> [u8; 32] {
+    hash("wayleave/pki/object-hash/v1", &[octets])
+}
+
+fn kind_name(kind: u8) -> &'static str {
+    match kind {
+        1 => "profile",
+        2 => "record",
+        3 => "addition",
+        _ => "manifest",
+    }
+}
+
+/// An object of one of the four kinds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Object {
     /// Kind 1.
@@ -128,6 +210,8 @@ pub enum Object {
     Record(Record),
     /// Kind 3.
     Addition(Addition),
+    /// Kind 4.
+    Manifest(Manifest),
 }
 
 /// What is wrong with an object's octets or fields.
@@ -154,13 +238,14 @@ pub enum ObjectError {
 }
 
 impl Object {
-    /// The AS it is about.
+    /// The AS it is about; of a manifest the publisher.
     #[must_use]
     pub fn asn(&self) -> Asn {
         match self {
             Self::Profile(Profile { asn, .. })
             | Self::Record(Record { asn, .. })
-            | Self::Addition(Addition { asn, .. }) => *asn,
+            | Self::Addition(Addition { asn, .. })
+            | Self::Manifest(Manifest { publisher: asn, .. }) => *asn,
         }
     }
 
@@ -170,7 +255,8 @@ impl Object {
         match self {
             Self::Profile(Profile { span, .. })
             | Self::Record(Record { span, .. })
-            | Self::Addition(Addition { span, .. }) => span,
+            | Self::Addition(Addition { span, .. })
+            | Self::Manifest(Manifest { span, .. }) => span,
         }
     }
 
@@ -181,29 +267,48 @@ impl Object {
             Self::Profile(_) => 1,
             Self::Record(_) => 2,
             Self::Addition(_) => 3,
+            Self::Manifest(_) => 4,
         }
     }
 
     /// Its kind's name.
     #[must_use]
     pub fn kind_name(&self) -> &'static str {
-        match self {
-            Self::Profile(_) => "profile",
-            Self::Record(_) => "record",
-            Self::Addition(_) => "addition",
-        }
+        kind_name(self.kind())
     }
 
-    /// Signs it. Lists are brought into order; what [`Signed::decode`] would refuse is refused here.
-    pub fn sign(mut self, key: &mut dyn SuiteKey) -> Result<Vec<u8>, SignObjectError> {
+    /// Signs it with an Ed25519 key. Lists are brought into order; what [`Signed::decode`] would refuse is refused here.
+    pub fn sign(self, key: &mut dyn SuiteKey) -> Result<Vec<u8>, SignObjectError> {
+        self.sign_by(key, None)
+    }
+
+    /// Signs it with an Ed25519 key and an SLH-DSA key, each over the same octets.
+    pub fn sign_hybrid(
+        self,
+        classical: &mut dyn SuiteKey,
+        post_quantum: &mut dyn SuiteKey,
+    ) -> Result<Vec<u8>, SignObjectError> {
+        self.sign_by(classical, Some(post_quantum))
+    }
+
+    fn sign_by(
+        mut self,
+        classical: &mut dyn SuiteKey,
+        post_quantum: Option<&mut dyn SuiteKey>,
+    ) -> Result<Vec<u8>, SignObjectError> {
         self.sort();
-        let mut octets = vec![VERSION, self.kind()];
+        let version = if post_quantum.is_some() { HYBRID } else { CLASSICAL };
+        let mut octets = vec![version, self.kind()];
         self.encode_body(&mut octets);
-        octets.extend_from_slice(&[0; SIGNATURE_LEN]);
+        let end = octets.len();
+        octets.resize(end + signatures_len(version), 0);
         Signed::decode(&octets)?;
-        octets.truncate(octets.len() - SIGNATURE_LEN);
-        let signature = key.sign(&message(&octets))?;
-        octets.extend_from_slice(&signature);
+        octets.truncate(end);
+        let message = message(&octets);
+        octets.extend_from_slice(&classical.sign(&message)?);
+        if let Some(post_quantum) = post_quantum {
+            octets.extend_from_slice(&post_quantum.sign(&message)?);
+        }
         Ok(octets)
     }
 
@@ -211,6 +316,7 @@ impl Object {
         match self {
             Self::Profile(Profile { keys, .. }) | Self::Addition(Addition { keys, .. }) => keys.sort_unstable(),
             Self::Record(Record { prefixes, .. }) => prefixes.sort_unstable(),
+            Self::Manifest(Manifest { entries, .. }) => entries.sort_unstable(),
         }
     }
 
@@ -223,8 +329,18 @@ impl Object {
         match self {
             Self::Profile(Profile { keys, .. }) | Self::Addition(Addition { keys, .. }) => encode_keys(keys, out),
             Self::Record(record) => encode_record(record, out),
+            Self::Manifest(Manifest { entries, .. }) => {
+                // `Signed::decode`, which `sign` calls, refuses more than fits.
+                out.extend_from_slice(&(entries.len() as u32).to_be_bytes());
+                entries.iter().for_each(|entry| entry.encode(out));
+            }
         }
     }
+}
+
+/// Octets of the signatures of an object of this version.
+fn signatures_len(version: u8) -> usize {
+    ed25519::SIGNATURE_LEN + if version == HYBRID { slh_dsa::SIGNATURE_LEN } else { 0 }
 }
 
 fn encode_keys(keys: &[ProfileKey], out: &mut Vec<u8>) {
@@ -271,7 +387,10 @@ pub struct Signed<'a> {
     /// What is claimed.
     pub object: Object,
     covered: &'a [u8],
-    signature: &'a [u8],
+    /// Of Ed25519.
+    classical: &'a [u8],
+    /// Of SLH-DSA; `None` in version 1.
+    post_quantum: Option<&'a [u8]>,
 }
 
 impl fmt::Debug for Signed<'_> {
@@ -283,13 +402,15 @@ impl fmt::Debug for Signed<'_> {
 impl<'a> Signed<'a> {
     /// Reads an object; its octets must be used up.
     pub fn decode(octets: &'a [u8]) -> Result<Self, ObjectError> {
-        let end = octets.len().checked_sub(SIGNATURE_LEN).ok_or(ObjectError::Length)?;
-        let (covered, signature) = octets.split_at(end);
-        let mut reader = Reader { rest: covered };
-        let (version, kind) = (reader.u8()?, reader.u8()?);
-        if version != VERSION || !(1..=3).contains(&kind) {
+        let (&version, &kind) = octets.first().zip(octets.get(1)).ok_or(ObjectError::Length)?;
+        if ![CLASSICAL, HYBRID].contains(&version) || !(1..=4).contains(&kind) {
             return Err(ObjectError::Kind(version, kind));
         }
+        let end = octets.len().checked_sub(signatures_len(version)).ok_or(ObjectError::Length)?;
+        let (covered, signatures) = octets.split_at(end);
+        let (classical, post_quantum) = signatures.split_at(ed25519::SIGNATURE_LEN);
+        let post_quantum = (version == HYBRID).then_some(post_quantum);
+        let mut reader = Reader { rest: covered.get(2..).ok_or(ObjectError::Length)? };
         let asn = Asn(u32::from_be_bytes(*reader.array()?));
         let span = Span { sequence: reader.u64()?, not_before: reader.u64()?, not_after: reader.u64()? };
         if span.not_before >= span.not_after {
@@ -298,6 +419,7 @@ impl<'a> Signed<'a> {
         let object = match kind {
             1 => Object::Profile(Profile { asn, span, keys: reader.keys()? }),
             2 => Object::Record(reader.record(asn, span)?),
+            4 => Object::Manifest(reader.manifest(asn, span)?),
             _ => {
                 let keys = reader.keys()?;
                 if keys.iter().any(|key| key.role != Role::Attest) {
@@ -306,13 +428,30 @@ impl<'a> Signed<'a> {
                 Object::Addition(Addition { asn, span, keys })
             }
         };
-        if reader.rest.is_empty() { Ok(Self { object, covered, signature }) } else { Err(ObjectError::Length) }
+        if !reader.rest.is_empty() {
+            return Err(ObjectError::Length);
+        }
+        Ok(Self { object, covered, classical, post_quantum })
     }
 
-    /// Whether `public`, an Ed25519 key, signed it.
+    /// Whether `public`, an Ed25519 key, signed it. Nothing is said of another signature.
     #[must_use]
     pub fn verify(&self, public: &[u8]) -> bool {
-        Ed25519.verify(public, &message(self.covered), self.signature)
+        Ed25519.verify(public, &message(self.covered), self.classical)
+    }
+
+    /// Whether the Ed25519 key `classical` signed it and the SLH-DSA key `post_quantum` too.
+    #[must_use]
+    pub fn verify_hybrid(&self, classical: &[u8], post_quantum: &[u8]) -> bool {
+        // The cheaper one first.
+        self.verify(classical)
+            && self.post_quantum.is_some_and(|signature| SlhDsa.verify(post_quantum, &message(self.covered), signature))
+    }
+
+    /// Whether it has a signature of SLH-DSA, right or wrong.
+    #[must_use]
+    pub fn is_hybrid(&self) -> bool {
+        self.post_quantum.is_some()
     }
 }
 
@@ -352,6 +491,40 @@ impl<'a> Reader<'a> {
     fn count(&mut self, most: usize, what: &'static str) -> Result<usize, ObjectError> {
         let count = usize::from(u16::from_be_bytes(*self.array()?));
         if count > most { Err(ObjectError::Field(what)) } else { Ok(count) }
+    }
+
+    fn u32(&mut self) -> Result<u32, ObjectError> {
+        self.array().map(|octets| u32::from_be_bytes(*octets))
+    }
+
+    fn manifest(&mut self, publisher: Asn, span: Span) -> Result<Manifest, ObjectError> {
+        let count = self.u32()? as usize;
+        if count > MAX_MANIFEST_ENTRIES {
+            return Err(ObjectError::Field("the number of entries"));
+        }
+        if self.rest.len() != count * MANIFEST_ENTRY_LEN {
+            return Err(ObjectError::Length);
+        }
+        let mut entries: Vec<ManifestEntry> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (kind, asn) = (self.u8()?, Asn(self.u32()?));
+            let entry =
+                ManifestEntry { kind, asn, sequence: self.u64()?, not_after: self.u64()?, hash: *self.array()? };
+            // A publisher lists what it signs itself.
+            let is_own = if publisher == TRUST_ANCHOR { matches!(kind, 1 | 2) } else { kind == 3 && asn == publisher };
+            if !is_own {
+                return Err(ObjectError::Field("the kind or AS of an entry"));
+            }
+            if entry.sequence >= span.sequence {
+                return Err(ObjectError::Field("the number, not above the sequences of the entries,"));
+            }
+            let name = |entry: &ManifestEntry| (entry.kind, entry.asn, entry.sequence);
+            if entries.last().is_some_and(|last| name(last) >= name(&entry)) {
+                return Err(ObjectError::Order("the entries"));
+            }
+            entries.push(entry);
+        }
+        Ok(Manifest { publisher, span, entries })
     }
 
     fn keys(&mut self) -> Result<Vec<ProfileKey>, ObjectError> {

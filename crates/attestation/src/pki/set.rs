@@ -1,13 +1,14 @@
 //! The set of signed objects under a trust anchor, and the view that a validator gets of it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use wayleave_core::Asn;
 
-use super::object::{Object, ObjectError, ProfileKey, Role, Signed, Span};
-use super::{RegisteredKey, View, Vrp, key_tag};
+use super::object::{Manifest, ManifestEntry, Object, ObjectError, ProfileKey, Role, Signed, Span, TRUST_ANCHOR};
+use super::{RegisteredKey, View, Vrp, key_tag, object_hash};
 use crate::suite::ed25519::{Ed25519, KEY_LEN};
+use crate::suite::slh_dsa;
 use crate::suite::{KeyRefused, Suite, SuiteId, of};
 
 /// The key that vouches for profiles and records.
@@ -18,6 +19,9 @@ pub struct Anchor {
     pub name: String,
     /// Its Ed25519 key.
     pub public: [u8; KEY_LEN],
+    /// Its SLH-DSA key. With it, only objects count that both keys signed, whatever an object says of itself.
+    #[serde(default)]
+    pub post_quantum: Option<[u8; slh_dsa::KEY_LEN]>,
     /// Seconds since 1970.
     pub not_before: u64,
     /// Seconds since 1970.
@@ -47,6 +51,9 @@ pub enum Refused {
     /// The anchor did not sign it.
     #[error("the trust anchor did not sign the object of {0}")]
     Signature(Asn),
+    /// It lacks the signature of the anchor's second key, or of the second identity key that the AS's profile lists.
+    #[error("the object of {0} has no post-quantum signature, which its signer's key requires")]
+    NotHybrid(Asn),
     /// It is over.
     #[error("the object of {0} has expired")]
     Expired(Asn),
@@ -87,15 +94,95 @@ pub enum Omitted {
 /// Objects of one kind and AS that wait for their time, at most.
 const MAX_AHEAD: usize = 4;
 
-/// An object that is in force although its folder no longer has it.
+/// An object that still counts although its folder no longer has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetainedObject {
     pub asn: Asn,
-    /// What it is: `profile`, `record` or `addition`.
+    /// What it is: `profile`, `record`, `addition` or `manifest`.
     pub kind: &'static str,
     pub sequence: u64,
+    /// When it comes into force, in seconds since 1970; `None`: it is in force.
+    pub begins: Option<u64>,
     /// The sequence of the one that the folder has in its place; `None`: it has none.
     pub in_folder: Option<u64>,
+}
+
+/// What manifests say of a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ManifestAlarm {
+    /// The publisher lists an object that neither the folder has nor was known here, nor a later one in its place.
+    Withheld {
+        asn: Asn,
+        /// `profile`, `record` or `addition`.
+        kind: &'static str,
+        sequence: u64,
+        /// The latest sequence of this kind and AS that the folder has; `None`: it has none.
+        in_folder: Option<u64>,
+        /// The manifest's number.
+        number: u64,
+    },
+    /// The publisher does not list an object of the folder, which is older than its list.
+    Unlisted { asn: Asn, kind: &'static str, sequence: u64, number: u64 },
+    /// The next manifest should have come.
+    Stale {
+        publisher: Asn,
+        number: u64,
+        /// Seconds since 1970.
+        next_update: u64,
+    },
+    /// There are objects of the publisher and no manifest: nothing shows what the folder withholds.
+    Missing { publisher: Asn },
+}
+
+/// Who a manifest is of, in words.
+struct Publisher(Asn);
+
+impl std::fmt::Display for Publisher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0 == TRUST_ANCHOR { f.write_str("the trust anchor") } else { write!(f, "{}", self.0) }
+    }
+}
+
+impl std::fmt::Display for ManifestAlarm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            Self::Withheld { asn, kind, sequence, in_folder, number } => {
+                write!(
+                    f,
+                    "the folder of objects withholds the {kind} of {asn} with sequence {sequence}, which manifest {number} lists"
+                )?;
+                match in_folder {
+                    Some(older) => write!(f, ": it has sequence {older} instead"),
+                    None => Ok(()),
+                }
+            }
+            Self::Unlisted { asn, kind, sequence, number } => {
+                write!(
+                    f,
+                    "the folder of objects has a {kind} of {asn} with sequence {sequence}, which the later manifest {number} does not list"
+                )
+            }
+            Self::Stale { publisher, number, next_update } => write!(
+                f,
+                "manifest {number} of {} is stale: the next one was due {next_update} s after 1970 (see `date -d @{next_update}`)",
+                Publisher(publisher)
+            ),
+            Self::Missing { publisher } => write!(
+                f,
+                "the folder of objects has no manifest of {}: nothing shows which of its objects are withheld",
+                Publisher(publisher)
+            ),
+        }
+    }
+}
+
+/// What vouches for an object.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Voucher {
+    /// An Ed25519 signature.
+    Classical,
+    /// One of Ed25519 and one of SLH-DSA.
+    Hybrid,
 }
 
 /// Verified objects: of each kind and AS the latest whose time has begun, and those that are to follow it.
@@ -114,10 +201,39 @@ struct StoredObject {
     octets: Vec<u8>,
 }
 
+impl StoredObject {
+    /// Whether it is the one that a manifest lists.
+    fn has(&self, entry: &ManifestEntry) -> bool {
+        self.object.span().sequence == entry.sequence && object_hash(&self.octets) == entry.hash
+    }
+}
+
+/// Who signs an object.
+fn publisher(object: &Object) -> Asn {
+    match object {
+        Object::Profile(_) | Object::Record(_) => TRUST_ANCHOR,
+        Object::Addition(_) | Object::Manifest(_) => object.asn(),
+    }
+}
+
+/// The highest sequence of each kind and AS, genuine or not.
+fn newest(folder: &[Vec<u8>]) -> BTreeMap<(u8, Asn), u64> {
+    let mut newest: BTreeMap<(u8, Asn), u64> = BTreeMap::new();
+    for signed in folder.iter().filter_map(|octets| Signed::decode(octets).ok()) {
+        let sequence = newest.entry((signed.object.kind(), signed.object.asn())).or_default();
+        *sequence = (*sequence).max(signed.object.span().sequence);
+    }
+    newest
+}
+
 impl ObjectSet {
     /// The empty set under `anchor`, which must hold at `now`, in seconds since 1970.
     pub fn new(anchor: Anchor, now: u64) -> Result<Self, AnchorError> {
         Ed25519.check_key(&anchor.public)?;
+        // Every other 32 octets are a key of SLH-DSA; these are a file that was not filled in.
+        if anchor.post_quantum == Some([0; slh_dsa::KEY_LEN]) {
+            return Err(AnchorError::Key(KeyRefused::Weak("all zeros")));
+        }
         if now < anchor.not_before {
             return Err(AnchorError::NotYet(anchor.not_before));
         }
@@ -133,23 +249,22 @@ impl ObjectSet {
         &self.anchor
     }
 
-    /// Adds an object if it is genuine and later than what the set has. An addition is genuine by a key of its AS's
-    /// profile, which must be in the set before it.
+    /// Adds an object if it is genuine and later than what the set has. What an AS signs itself is genuine by a key of its
+    /// profile, which must be in the set before it. A manifest counts also when the next one is overdue.
     pub fn insert(&mut self, octets: &[u8], now: u64) -> Result<&Object, Refused> {
         let signed = Signed::decode(octets)?;
-        let asn = signed.object.asn();
-        let is_addition = matches!(signed.object, Object::Addition(_));
-        if !is_addition && !signed.verify(&self.anchor.public) {
-            return Err(Refused::Signature(asn));
+        let (kind, asn, span) = (signed.object.kind(), signed.object.asn(), *signed.object.span());
+        let known = self.objects.get(&(kind, asn)).map_or(&[][..], Vec::as_slice);
+        // Verified when it came.
+        if known.iter().all(|stored| stored.octets != octets) {
+            // A stranger's object must not push a genuine one out.
+            self.voucher(&signed)?;
         }
-        if signed.object.span().not_after < now {
+        let is_manifest = matches!(signed.object, Object::Manifest(_));
+        if span.not_after < now && !is_manifest {
             return Err(Refused::Expired(asn));
         }
-        let have = signed.object.span().sequence;
-        // A stranger's addition must not push a genuine one out.
-        if is_addition && !self.identity_signed(&signed) {
-            return Err(Refused::Signature(asn));
-        }
+        let have = span.sequence;
         let floor = self.floors.get(&(signed.object.kind(), asn)).copied().unwrap_or(0);
         if have < floor {
             return Err(Refused::Superseded { asn, have, known: floor });
@@ -178,46 +293,154 @@ impl ObjectSet {
         Ok(&of_kind[at - begun].object)
     }
 
-    /// Refuses from now on what is older than an object that the anchor signed before, also when that one has expired: objects
-    /// never go back. Octets that it did not sign, or whose time has not begun, are passed over.
+    /// Refuses from now on what is older than an object that was genuine before, also when that one has expired: objects
+    /// never go back.
     pub fn remember(&mut self, octets: &[u8], now: u64) {
         let Ok(signed) = Signed::decode(octets) else { return };
         let (object, span) = (&signed.object, signed.object.span());
-        let is_addition = matches!(object, Object::Addition(_));
-        // Whoever may sign an addition now may have signed it then; a remembered one was verified when it came.
-        if span.not_before <= now && (is_addition || signed.verify(&self.anchor.public)) {
-            let floor = self.floors.entry((object.kind(), object.asn())).or_default();
+        let name = (object.kind(), object.asn());
+        let is_known =
+            self.objects.get(&name).is_some_and(|of_kind| of_kind.iter().any(|stored| stored.octets == octets));
+        // Whoever may sign for an AS now may have signed it then, with a key that its profile no longer lists. But an AS that
+        // lists a post-quantum identity key is not held to what an Ed25519 key signed before, and others may have forged.
+        let counts = match self.is_signed_by_as(object) {
+            false => is_known || self.voucher(&signed).is_ok(),
+            true => is_known || signed.is_hybrid() || !self.has_post_quantum_identity(object.asn()),
+        };
+        if span.not_before <= now && counts {
+            let floor = self.floors.entry(name).or_default();
             *floor = (*floor).max(span.sequence);
         }
     }
 
     /// The objects of this set that `folder` does not have.
     #[must_use]
-    pub fn kept(&self, folder: &[Vec<u8>]) -> Vec<RetainedObject> {
-        let mut newest: BTreeMap<(u8, Asn), u64> = BTreeMap::new();
-        for signed in folder.iter().filter_map(|octets| Signed::decode(octets).ok()) {
-            let sequence = newest.entry((signed.object.kind(), signed.object.asn())).or_default();
-            *sequence = (*sequence).max(signed.object.span().sequence);
-        }
+    pub fn kept(&self, folder: &[Vec<u8>], now: u64) -> Vec<RetainedObject> {
+        let newest = newest(folder);
         let in_folder: HashSet<&[u8]> = folder.iter().map(Vec::as_slice).collect();
         let lost = self.objects().filter(|(_, octets)| !in_folder.contains(octets));
         let kept = lost.map(|(object, _)| RetainedObject {
             asn: object.asn(),
             kind: object.kind_name(),
             sequence: object.span().sequence,
+            begins: Some(object.span().not_before).filter(|begins| *begins > now),
             in_folder: newest.get(&(object.kind(), object.asn())).copied(),
         });
         kept.collect()
     }
 
-    fn identity_signed(&self, signed: &Signed<'_>) -> bool {
-        let profiles = self.objects.get(&(1, signed.object.asn())).map_or(&[][..], Vec::as_slice);
-        let keys = profiles.iter().flat_map(|stored| match &stored.object {
-            Object::Profile(profile) => profile.keys.as_slice(),
-            _ => &[],
-        });
-        let identity = |key: &&ProfileKey| key.role == Role::Identity && key.suite == SuiteId::KcEd25519;
-        keys.filter(identity).any(|key| signed.verify(&key.public))
+    /// What the manifests of this set say of `folder`, which is in this set as far as it is genuine. What is known here although
+    /// the folder lost it is [`ObjectSet::kept`]'s to report.
+    #[must_use]
+    pub fn manifest_alarms(&self, folder: &[Vec<u8>], now: u64) -> Vec<ManifestAlarm> {
+        let newest = newest(folder);
+        let in_folder: HashSet<[u8; 32]> = folder.iter().map(|octets| object_hash(octets)).collect();
+        let mut alarms = Vec::new();
+        let publishers: BTreeSet<Asn> = self.objects().map(|(object, _)| publisher(object)).collect();
+        for publisher in publishers {
+            let Some(manifest) = self.manifest(publisher, now) else {
+                alarms.push(ManifestAlarm::Missing { publisher });
+                continue;
+            };
+            let Span { sequence: number, not_after: next_update, .. } = manifest.span;
+            if next_update < now {
+                alarms.push(ManifestAlarm::Stale { publisher, number, next_update });
+            }
+            for entry in manifest.entries.iter().filter(|entry| entry.not_after >= now) {
+                let of_kind = self.objects.get(&(entry.kind, entry.asn)).map_or(&[][..], Vec::as_slice);
+                let is_known = of_kind.iter().any(|stored| stored.has(entry));
+                let has_later = of_kind.iter().any(|stored| stored.object.span().sequence > entry.sequence);
+                if !in_folder.contains(&entry.hash) && !is_known && !has_later {
+                    let (asn, kind, sequence) = (entry.asn, entry.kind_name(), entry.sequence);
+                    let in_folder = newest.get(&(entry.kind, asn)).copied();
+                    alarms.push(ManifestAlarm::Withheld { asn, kind, sequence, in_folder, number });
+                }
+            }
+            let listed: HashSet<(u8, Asn)> = manifest.entries.iter().map(|entry| (entry.kind, entry.asn)).collect();
+            let of_publisher =
+                self.objects().map(|(object, _)| object).filter(|object| self::publisher(object) == publisher);
+            for object in of_publisher.filter(|object| !matches!(object, Object::Manifest(_))) {
+                let (asn, kind, sequence) = (object.asn(), object.kind_name(), object.span().sequence);
+                if sequence < number && !listed.contains(&(object.kind(), asn)) {
+                    alarms.push(ManifestAlarm::Unlisted { asn, kind, sequence, number });
+                }
+            }
+        }
+        alarms
+    }
+
+    /// The latest manifest of a publisher whose time has begun; it may be stale.
+    #[must_use]
+    pub fn manifest(&self, publisher: Asn, now: u64) -> Option<&Manifest> {
+        let of_kind = self.objects.get(&(4, publisher))?;
+        of_kind.iter().rev().find_map(|stored| match &stored.object {
+            Object::Manifest(manifest) if manifest.span.not_before <= now => Some(manifest),
+            _ => None,
+        })
+    }
+
+    /// Whether an AS signs objects of this kind itself.
+    fn is_signed_by_as(&self, object: &Object) -> bool {
+        match object {
+            Object::Profile(_) | Object::Record(_) => false,
+            Object::Addition(_) => true,
+            Object::Manifest(manifest) => manifest.publisher != TRUST_ANCHOR,
+        }
+    }
+
+    /// What vouches for an object, by the keys that its signer has, not by what it says of itself.
+    fn voucher(&self, signed: &Signed<'_>) -> Result<Voucher, Refused> {
+        let asn = signed.object.asn();
+        if self.is_signed_by_as(&signed.object) {
+            return self.identity_signed(signed);
+        }
+        match &self.anchor.post_quantum {
+            None if signed.verify(&self.anchor.public) => Ok(Voucher::Classical),
+            Some(_) if !signed.is_hybrid() && signed.verify(&self.anchor.public) => Err(Refused::NotHybrid(asn)),
+            Some(post_quantum) if signed.verify_hybrid(&self.anchor.public, post_quantum) => Ok(Voucher::Hybrid),
+            _ => Err(Refused::Signature(asn)),
+        }
+    }
+
+    /// Whether identity keys of the AS's profile signed an object: one of Ed25519, and one of SLH-DSA too where the profile lists
+    /// such a key.
+    fn identity_signed(&self, signed: &Signed<'_>) -> Result<Voucher, Refused> {
+        let asn = signed.object.asn();
+        let mut best: Result<Voucher, Refused> = Err(Refused::Signature(asn));
+        for keys in self.profile_keys(asn) {
+            let of_suite = |suite| keys.iter().filter(move |key| key.role == Role::Identity && key.suite == suite);
+            let mut classical = of_suite(SuiteId::KcEd25519).filter(|key| signed.verify(&key.public));
+            let Some(classical) = classical.next() else { continue };
+            let has_second = of_suite(SuiteId::SlhDsa128s).next().is_some();
+            let signed_by_second =
+                || of_suite(SuiteId::SlhDsa128s).any(|key| signed.verify_hybrid(&classical.public, &key.public));
+            let found = match (has_second, signed.is_hybrid()) {
+                (false, _) => Ok(Voucher::Classical),
+                (true, false) => Err(Refused::NotHybrid(asn)),
+                (true, true) if signed_by_second() => Ok(Voucher::Hybrid),
+                (true, true) => Err(Refused::Signature(asn)),
+            };
+            best = match (best, found) {
+                (Ok(best), Ok(found)) => Ok(best.max(found)),
+                (Err(_), found) => found,
+                (best, Err(_)) => best,
+            };
+        }
+        best
+    }
+
+    fn has_post_quantum_identity(&self, asn: Asn) -> bool {
+        let is_one = |key: &ProfileKey| key.role == Role::Identity && key.suite == SuiteId::SlhDsa128s;
+        self.profile_keys(asn).any(|keys| keys.iter().any(is_one))
+    }
+
+    /// The keys of each profile of `asn` in the set.
+    fn profile_keys(&self, asn: Asn) -> impl Iterator<Item = &[ProfileKey]> {
+        let profiles = self.objects.get(&(1, asn)).map_or(&[][..], Vec::as_slice);
+        profiles.iter().filter_map(|stored| match &stored.object {
+            Object::Profile(profile) => Some(profile.keys.as_slice()),
+            _ => None,
+        })
     }
 
     /// The objects with their octets, profiles first, then records, then additions.
@@ -249,21 +472,28 @@ impl ObjectSet {
         if now < self.anchor.not_before || now > self.anchor.not_after {
             return (view, omitted);
         }
+        let of_anchor = if self.anchor.post_quantum.is_some() { Voucher::Hybrid } else { Voucher::Classical };
+        if of_anchor == Voucher::Classical {
+            view.set_classical_anchor();
+        }
         let owners = self.owners(now, &mut omitted);
         for stored in self.in_force(now) {
             let object = &stored.object;
             let span = object.span();
             match object {
                 Object::Profile(profile) => {
-                    add_keys(&mut view, profile.asn, span, &profile.keys, &owners, &mut omitted);
+                    add_keys(&mut view, profile.asn, span, (profile.keys.as_slice(), of_anchor), &owners, &mut omitted);
                 }
                 Object::Addition(addition) => {
                     // The profile may have changed since the addition came.
-                    let genuine = Signed::decode(&stored.octets).is_ok_and(|signed| self.identity_signed(&signed));
-                    if genuine {
-                        add_keys(&mut view, addition.asn, span, &addition.keys, &owners, &mut omitted);
-                    } else {
-                        omitted.push(Omitted::Addition(addition.asn));
+                    let signed = Signed::decode(&stored.octets).map_err(Refused::from);
+                    match signed.and_then(|signed| self.identity_signed(&signed)) {
+                        // The profile that lists the identity key is worth what the anchor's signature is.
+                        Ok(voucher) => {
+                            let keys = (addition.keys.as_slice(), voucher.min(of_anchor));
+                            add_keys(&mut view, addition.asn, span, keys, &owners, &mut omitted);
+                        }
+                        Err(_) => omitted.push(Omitted::Addition(addition.asn)),
                     }
                 }
                 Object::Record(record) => {
@@ -274,6 +504,7 @@ impl ObjectSet {
                         view.set_attested_since(record.asn, attested);
                     }
                 }
+                Object::Manifest(_) => {}
             }
         }
         (view, omitted)
@@ -303,7 +534,7 @@ fn add_keys(
     view: &mut View,
     asn: Asn,
     span: &Span,
-    keys: &[ProfileKey],
+    (keys, voucher): (&[ProfileKey], Voucher),
     owners: &Owners<'_>,
     omitted: &mut Vec<Omitted>,
 ) {
@@ -329,6 +560,10 @@ fn add_keys(
             continue;
         }
         let (not_before, not_after) = (span.not_before, span.not_after);
-        view.add_key(asn, RegisteredKey { suite: key.suite, public: key.public.clone(), not_before, not_after });
+        let key = RegisteredKey { suite: key.suite, public: key.public.clone(), not_before, not_after };
+        match voucher {
+            Voucher::Hybrid => view.add_key(asn, key),
+            Voucher::Classical => view.add_classical_key(asn, key),
+        }
     }
 }

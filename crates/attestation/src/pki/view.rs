@@ -87,6 +87,8 @@ pub struct View {
     /// Lengths of the VRPs' prefixes.
     lengths: Lengths,
     attested_since: HashMap<Asn, AttestedSince>,
+    /// The trust anchor was given without its post-quantum half.
+    has_classical_anchor: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -96,14 +98,32 @@ struct Registered {
     tag: [u8; 2],
     /// A certificate of a router has it, and no profile.
     is_router: bool,
+    /// Classical signatures alone vouch for it.
+    is_classical: bool,
+}
+
+/// Who vouches for a registered key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Voucher {
+    /// An object that was verified in both halves.
+    Hybrid,
+    /// An object that was verified by Ed25519 alone.
+    Classical,
+    /// A router certificate or an RTR cache.
+    Rpki,
 }
 
 impl Registered {
+    /// Whether it counts where post-quantum suites are required or not.
+    fn counts(&self, requires_post_quantum: bool, has_classical_anchor: bool) -> bool {
+        !requires_post_quantum || !self.is_classical || has_classical_anchor && !self.is_router
+    }
+
     /// Which of several keys count, the lowest first: the same for all verifiers that know the same keys. Of one key under
     /// several certificates that which ends last.
-    fn rank(&self) -> (bool, SuiteId, &[u8], Reverse<u64>, u64) {
+    fn rank(&self) -> (bool, bool, SuiteId, &[u8], Reverse<u64>, u64) {
         let RegisteredKey { suite, public, not_before, not_after } = &self.key;
-        (self.is_router, *suite, public, Reverse(*not_after), *not_before)
+        (self.is_router, self.is_classical, *suite, public, Reverse(*not_after), *not_before)
     }
 }
 
@@ -120,10 +140,30 @@ impl View {
         self.generation
     }
 
-    /// Adds a key of `asn`. From now on every key endorsed for it must be one of its registered keys.
+    /// Adds a key of `asn` for which both halves of the PKI vouch. From now on every key endorsed for it must be one of its
+    /// registered keys.
     pub fn add_key(&mut self, asn: Asn, key: RegisteredKey) {
         self.register(asn);
-        self.insert_key(asn, key, false);
+        self.insert_key(asn, key, Voucher::Hybrid);
+    }
+
+    /// As [`View::add_key`], of a key for which an Ed25519 signature alone vouches: where post-quantum suites are required it does
+    /// not count.
+    pub fn add_classical_key(&mut self, asn: Asn, key: RegisteredKey) {
+        self.register(asn);
+        self.insert_key(asn, key, Voucher::Classical);
+    }
+
+    /// Notes that the trust anchor was given without its post-quantum half: no key can count then where post-quantum suites are
+    /// required, and a route that is right but for that is proved with a lack, not invalid.
+    pub fn set_classical_anchor(&mut self) {
+        self.has_classical_anchor = true;
+    }
+
+    /// Whether the trust anchor was given without its post-quantum half.
+    #[must_use]
+    pub fn has_classical_anchor(&self) -> bool {
+        self.has_classical_anchor
     }
 
     /// Adds a key that the RPKI binds to a router of `asn` (RFC 8209). It begins and takes up chains as any registered
@@ -132,12 +172,13 @@ impl View {
     /// Of keys with one suite and tag [`MAX_TAGGED`] count, and of one AS [`MAX_AS_KEYS`]; those of the profile before router
     /// keys, and of these the lowest. So which count does not depend on who adds a key first.
     pub fn add_router_key(&mut self, asn: Asn, key: RegisteredKey) {
-        self.insert_key(asn, key, true);
+        self.insert_key(asn, key, Voucher::Rpki);
     }
 
-    fn insert_key(&mut self, asn: Asn, key: RegisteredKey, is_router: bool) {
+    fn insert_key(&mut self, asn: Asn, key: RegisteredKey, voucher: Voucher) {
         let (leaf, tag) = (LeafKey::of(key.suite, &key.public), key_tag(key.suite, &key.public));
-        let added = Registered { key, leaf, tag, is_router };
+        let (is_router, is_classical) = (voucher == Voucher::Rpki, voucher != Voucher::Hybrid);
+        let added = Registered { key, leaf, tag, is_router, is_classical };
         let keys = self.keys.entry(asn).or_default();
         let same =
             keys.iter().position(|known| known.key.public == added.key.public && known.key.suite == added.key.suite);
@@ -231,8 +272,33 @@ impl View {
 
     /// The registered keys of `asn` for `suite` that share `tag`.
     pub fn keys(&self, asn: Asn, suite: SuiteId, tag: [u8; 2]) -> impl Iterator<Item = &RegisteredKey> {
-        let keys = self.keys.get(&asn).map_or(&[][..], Vec::as_slice);
-        keys.iter().filter(move |known| known.key.suite == suite && known.tag == tag).map(|known| &known.key)
+        self.keys_that_count(asn, suite, tag, false)
+    }
+
+    /// As [`View::keys`]. Where post-quantum suites are required, those alone for which post-quantum signatures vouch.
+    pub fn keys_that_count(
+        &self,
+        asn: Asn,
+        suite: SuiteId,
+        tag: [u8; 2],
+        requires_post_quantum: bool,
+    ) -> impl Iterator<Item = &RegisteredKey> {
+        let keys = self.keys.get(&asn).map_or(&[][..], Vec::as_slice).iter();
+        keys.filter(move |known| known.key.suite == suite && known.tag == tag)
+            .filter(move |known| known.counts(requires_post_quantum, self.has_classical_anchor))
+            .map(|known| &known.key)
+    }
+
+    /// As [`View::key_of_leaf`]. Where post-quantum suites are required, only if post-quantum signatures vouch for it.
+    #[must_use]
+    pub fn leaf_key_that_counts(
+        &self,
+        asn: Asn,
+        leaf: &LeafKey,
+        requires_post_quantum: bool,
+    ) -> Option<&RegisteredKey> {
+        let known = self.keys.get(&asn)?.iter().find(|known| known.leaf == *leaf)?;
+        known.counts(requires_post_quantum, self.has_classical_anchor).then_some(&known.key)
     }
 
     /// The registered key of `asn` that a leaf names.

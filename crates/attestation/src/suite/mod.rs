@@ -5,6 +5,7 @@ pub mod hbs;
 pub mod p256;
 pub mod rsa;
 pub mod rsa_key;
+pub mod slh_dsa;
 
 use std::fmt;
 
@@ -29,6 +30,8 @@ pub enum SuiteId {
     KcRsa2048 = 4,
     /// ECDSA over P-256 with SHA-256, for the router keys of the RPKI (RFC 8608).
     KcP256 = 5,
+    /// SLH-DSA-SHA2-128s (FIPS 205), for objects of the PKI: it signs no hop, and a chain takes it for a suite that is not known.
+    SlhDsa128s = 6,
     /// Reserved for the laboratory: the paper's HORS (512, 3) over an AES-based tree (section IV-B).
     KcMtPaper = 0x81,
     /// Reserved for the laboratory: the paper's RSA-1024 with XOR aggregation (section IV-A).
@@ -49,12 +52,15 @@ impl SuiteId {
     /// Every suite that a chain may use.
     pub const ALL: [Self; 5] = [Self::KcEd25519, Self::KcHbs, Self::KcRsa, Self::KcRsa2048, Self::KcP256];
 
+    /// Every suite that signs objects of the PKI and no hop of a chain.
+    pub const OF_OBJECTS: [Self; 1] = [Self::SlhDsa128s];
+
     /// Every number that is reserved for the laboratory.
     pub const RESERVED: [Self; 7] =
         [Self::KcMtPaper, Self::KcRsaPaper, Self::KcHybridPaper, Self::SBgp, Self::SasV, Self::Spv, Self::Bgpsec];
 
     fn known() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().chain(Self::RESERVED)
+        Self::ALL.into_iter().chain(Self::OF_OBJECTS).chain(Self::RESERVED)
     }
 
     /// The name in configuration, benchmarks and messages.
@@ -66,6 +72,7 @@ impl SuiteId {
             Self::KcRsa => "kc-rsa",
             Self::KcRsa2048 => "kc-rsa-2048",
             Self::KcP256 => "kc-p256",
+            Self::SlhDsa128s => "slh-dsa-sha2-128s",
             Self::KcMtPaper => "kc-mt-paper",
             Self::KcRsaPaper => "kc-rsa-paper",
             Self::KcHybridPaper => "kc-hybrid-paper",
@@ -112,6 +119,12 @@ pub fn of(id: SuiteId) -> Option<&'static dyn Suite> {
         SuiteId::KcP256 => Some(&p256::P256),
         _ => None,
     }
+}
+
+/// The suites of key files: those of chains, and those of objects.
+#[must_use]
+pub fn of_key_file(id: SuiteId) -> Option<&'static dyn Suite> {
+    if id == SuiteId::SlhDsa128s { Some(&slh_dsa::SlhDsa) } else { of(id) }
 }
 
 /// A signature scheme as a hop of a chain uses it.
@@ -253,4 +266,7 @@ pub enum SignError {
     /// later one.
     #[error("signature {0} of the key is for a later slot of time")]
     NotReserved(u64),
+    /// What the key signed does not verify: its file, or this machine, is faulty.
+    #[error("what the {0} key signs does not verify; check its key file and this machine's memory")]
+    Faulty(SuiteId),
 }

@@ -11,6 +11,8 @@ mod chains;
 mod ed25519_rule;
 mod encoding;
 mod hbs_vectors;
+mod hybrid;
+mod manifests;
 mod member_attestation;
 mod memory;
 mod mutations;

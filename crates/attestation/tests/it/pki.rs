@@ -20,7 +20,7 @@ fn key(byte: u8) -> Box<dyn SuiteKey> {
 
 fn set() -> ObjectSet {
     let public = key(1).public().try_into().expect("32");
-    let anchor = Anchor { name: "lab".to_owned(), public, not_before: 10, not_after: 9_000 };
+    let anchor = Anchor { name: "lab".to_owned(), public, post_quantum: None, not_before: 10, not_after: 9_000 };
     ObjectSet::new(anchor, NOW).expect("an anchor")
 }
 
@@ -221,12 +221,13 @@ fn objects_never_go_back() {
             set.remember(octets, now);
         }
         let refused: Vec<_> = folder.iter().filter_map(|octets| set.insert(octets, now).err()).collect();
-        let kept = set.kept(folder);
+        let kept = set.kept(folder, now);
         (set, refused, kept)
     };
     let (now, refused, kept) = read(&[beginning(2, 500, 52)], NOW);
     assert_eq!(refused, [Refused::Superseded { asn: Asn(5), have: 2, known: 3 }]);
-    let profile = |asn, sequence, in_folder| RetainedObject { asn: Asn(asn), kind: "profile", sequence, in_folder };
+    let profile =
+        |asn, sequence, in_folder| RetainedObject { asn: Asn(asn), kind: "profile", sequence, begins: None, in_folder };
     assert_eq!(kept, [profile(5, 3, Some(2)), profile(6, 1, None)]);
     assert!(knows(&now, 5, 53) && !knows(&now, 5, 52) && knows(&now, 6, 60));
     // A later one in the folder counts, and so does the same once more.
@@ -244,11 +245,11 @@ fn objects_never_go_back() {
 #[test]
 fn keys_of_a_later_version_leave_the_others_to_their_as() {
     let known = signed(profile(5, 1, vec![listed(Role::Attest, 50)]), 1);
-    // Two keys, the second of suite 6, which nobody knows: written by hand, since nothing here makes it.
+    // Two keys, the second of suite 99, which nobody knows: written by hand, since nothing here makes it.
     let body = 2 + 4 + 8 * 3;
     let mut octets = known[..known.len() - 64].to_vec();
     octets[body..body + 2].copy_from_slice(&2u16.to_be_bytes());
-    octets.extend_from_slice(&[1, 6, 0, 3, 7, 7, 7]);
+    octets.extend_from_slice(&[1, 99, 0, 3, 7, 7, 7]);
     let mut message = Vec::new();
     message.extend_from_slice(&22u16.to_be_bytes());
     message.extend_from_slice(b"wayleave/pki/object/v1");

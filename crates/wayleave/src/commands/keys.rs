@@ -7,7 +7,7 @@ use serde_json::json;
 use wayleave_runtime::identity::{Identity, IdentityError};
 
 use super::capability::{CapabilityKeys, DelegateKeys};
-use super::pki::{AdditionKeys, AnchorKeys, AttestKeys, ProfileKeys, RecordKeys};
+use super::pki::{AdditionKeys, AnchorKeys, AttestKeys, ManifestKeys, ProfileKeys, RecordKeys};
 use super::revoke::{RevokeKeys, RevokedKeys};
 use super::{capability, pki, revoke};
 use crate::config::PublicKey;
@@ -54,20 +54,25 @@ pub enum Keys {
     Revoke(RevokeKeys),
     /// Print a list of revoked capabilities.
     Revoked(RevokedKeys),
-    /// Create a trust anchor: a private file, and a public one with the ending `.pub`.
+    /// Create a trust anchor: a private file, and a public one with the ending `.pub`; an Ed25519 and an SLH-DSA key.
     Anchor(AnchorKeys),
     /// Sign an AS's profile, which lists its key for each role.
     Profile(ProfileKeys),
     /// Sign an AS's record: prefixes that it may originate, and since when it attests.
     Record(RecordKeys),
-    /// Create an AS's identity key, which signs additions to its profile.
+    /// Create an AS's identity keys (Ed25519 and SLH-DSA), which sign additions to its profile.
     Identity {
         file: PathBuf,
         #[arg(long)]
         asn: Asn,
+        /// An Ed25519 key alone: what it signs does not count where post-quantum suites are required.
+        #[arg(long)]
+        classical: bool,
         #[arg(long)]
         json: bool,
     },
+    /// Sign the list of a publisher's objects again before the next is due (`record`, `profile` and `addition` do so themselves).
+    Manifest(ManifestKeys),
     /// Add attestation keys to an AS's profile with its identity key; the anchor is not needed.
     Addition(AdditionKeys),
     /// List the router keys (RFC 8209) in a folder of certificates and revocation lists.
@@ -115,8 +120,9 @@ pub fn run(command: &Keys) -> Outcome {
             show(file, &identity, *json);
         }
         Keys::Show { file, json } => match Identity::load(file) {
-            Err(IdentityError::Malformed(..)) if is_attest(file) => {
-                pki::show("attest", file, &attestation::Keys::load("attest", file)?, *json);
+            Err(IdentityError::Malformed(..)) if attestation::role(file).is_some() => {
+                let role = attestation::role(file).unwrap_or_default();
+                pki::show(role, file, &attestation::Keys::load(role, file)?, *json);
             }
             Err(IdentityError::Malformed(..)) if capability::is_one(file) => {
                 capability::show(file, &Capabilities::load(file)?, *json);
@@ -132,7 +138,8 @@ pub fn run(command: &Keys) -> Outcome {
         Keys::Anchor(command) => pki::anchor(command)?,
         Keys::Profile(command) => pki::profile(command)?,
         Keys::Record(command) => pki::record(command)?,
-        Keys::Identity { file, asn, json } => pki::identity(file, *asn, *json)?,
+        Keys::Identity { file, asn, classical, json } => pki::identity(file, *asn, *classical, *json)?,
+        Keys::Manifest(command) => pki::manifest(command)?,
         Keys::Addition(command) => pki::addition(command)?,
         Keys::Routers { anchor, certificates, json } => pki::routers(anchor, certificates, *json)?,
         Keys::Objects { anchor, objects, json } => pki::list(anchor, objects, *json)?,
@@ -175,11 +182,6 @@ fn icing_nodes(keys: &forwarding::ForwardingKeys) -> Vec<String> {
     }
     let hex = |node: [u8; 32]| node.iter().map(|octet| format!("{octet:02x}")).collect();
     keys.live(u64::MAX, 0).iter().map(|(_, key)| hex(forwarding::icing_secret(key).id().to_bytes())).collect()
-}
-
-/// Whether the file's header says that it holds attestation keys.
-fn is_attest(file: &Path) -> bool {
-    std::fs::read(file).is_ok_and(|octets| octets.starts_with(b"role = \"attest\""))
 }
 
 fn show(file: &Path, identity: &Identity, json: bool) {

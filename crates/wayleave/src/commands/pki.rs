@@ -1,11 +1,15 @@
-//! `keys attest`, `anchor`, `profile`, `record`, `identity`, `addition`, `routers` and `objects`: attestation keys and the
-//! signed objects that register them.
+//! `keys attest`, `anchor`, `profile`, `record`, `identity`, `addition`, `manifest`, `routers` and `objects`: attestation keys and
+//! the signed objects that register them.
 
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use wayleave_attestation::leaf::LeafKey;
-use wayleave_attestation::pki::{Addition, Anchor, Object, Profile, ProfileKey, Record, Role, Span, Strictness};
+use wayleave_attestation::pki::{
+    Addition, Anchor, Manifest, ManifestEntry, Object, Profile, ProfileKey, Record, Role, Signed, Span, Strictness,
+    TRUST_ANCHOR, object_hash,
+};
 use wayleave_attestation::suite::hbs::MAX_PARTS;
 use wayleave_attestation::suite::{self, SuiteId, SuiteKey};
 use wayleave_core::Asn;
@@ -13,9 +17,11 @@ use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::{from_hex, to_hex};
 
 use crate::failure::{Failure, Outcome};
-use crate::key_files::attestation::{Keys, load_anchor, save_anchor, save_object, set};
+use crate::key_files::attestation::{
+    Keys, Objects, folder_octets, keep_manifest, kept_manifest, load_anchor, save_anchor, save_object, set,
+};
 use crate::key_files::router_keys;
-use crate::output::{objects, print, print_json};
+use crate::output::{objects, print, print_json, warn};
 use clap::{Args, ValueEnum};
 use wayleave_core::Prefix;
 
@@ -43,6 +49,9 @@ pub struct AnchorKeys {
     /// Validity of the anchor.
     #[arg(long, default_value_t = 3650)]
     pub days: u32,
+    /// An Ed25519 key alone: routes of origins that require post-quantum suites are then not valid anywhere.
+    #[arg(long)]
+    pub classical: bool,
     #[arg(long)]
     pub json: bool,
 }
@@ -59,6 +68,9 @@ pub struct ObjectKeys {
     /// Validity of the object.
     #[arg(long, default_value_t = 365)]
     pub days: u32,
+    /// In how many days the next manifest is due at the latest.
+    #[arg(long, default_value_t = MANIFEST_DAYS)]
+    pub manifest_days: u32,
     #[arg(long)]
     pub json: bool,
 }
@@ -94,6 +106,27 @@ pub struct AdditionKeys {
     /// Validity of the addition.
     #[arg(long, default_value_t = 365)]
     pub days: u32,
+    /// In how many days the next manifest is due at the latest.
+    #[arg(long, default_value_t = MANIFEST_DAYS)]
+    pub manifest_days: u32,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct ManifestKeys {
+    /// The anchor's private file; the public file must be in the same folder.
+    #[arg(long, conflicts_with = "identity", required_unless_present = "identity")]
+    pub anchor: Option<PathBuf>,
+    /// Or an AS's private identity key, for the list of its additions.
+    #[arg(long)]
+    pub identity: Option<PathBuf>,
+    /// The folder of signed objects.
+    #[arg(long)]
+    pub objects: PathBuf,
+    /// In how many days the next manifest is due at the latest.
+    #[arg(long, default_value_t = MANIFEST_DAYS)]
+    pub manifest_days: u32,
     #[arg(long)]
     pub json: bool,
 }
@@ -148,6 +181,10 @@ impl std::str::FromStr for OwnedPrefix {
 }
 
 const DAY: u64 = 86_400;
+/// Days until a publisher's next manifest is due.
+const MANIFEST_DAYS: u32 = 30;
+/// What begins now begins so many seconds earlier, for machines whose clocks are behind ours.
+const MARGIN: u64 = 3600;
 
 /// Creates an AS's private attestation keys.
 pub fn attest(command: &AttestKeys) -> Outcome {
@@ -170,9 +207,14 @@ pub fn attest(command: &AttestKeys) -> Outcome {
     Ok(())
 }
 
-/// Creates an AS's identity key.
-pub fn identity(file: &Path, asn: Asn, json: bool) -> Outcome {
-    let keys = Keys::generate(Some(asn), &[SuiteId::KcEd25519], 1)?;
+/// The suites of the keys that sign objects.
+fn object_suites(classical: bool) -> &'static [SuiteId] {
+    if classical { &[SuiteId::KcEd25519] } else { &[SuiteId::KcEd25519, SuiteId::SlhDsa128s] }
+}
+
+/// Creates an AS's identity keys.
+pub fn identity(file: &Path, asn: Asn, classical: bool, json: bool) -> Outcome {
+    let keys = Keys::generate(Some(asn), object_suites(classical), 1)?;
     keys.save("identity", file)?;
     show("identity", file, &keys, json);
     Ok(())
@@ -201,32 +243,219 @@ pub fn anchor(command: &AnchorKeys) -> Outcome {
     if public_file.exists() {
         return Err(Failure::new(format!("{} exists; an anchor is never overwritten", public_file.display())).into());
     }
-    let keys = Keys::generate(None, &[SuiteId::KcEd25519], 1)?;
+    let keys = Keys::generate(None, object_suites(command.classical), 1)?;
     keys.save("anchor", &command.file)?;
-    let key = anchor_key(&keys, &command.file)?;
+    let signer = Signer::of(&keys, &command.file)?;
     let now = unix_now().secs();
+    let octets = |key: &dyn SuiteKey| -> Result<[u8; 32], Failure> {
+        key.public().try_into().map_err(|_| Failure::new("an anchor's key has 32 octets"))
+    };
     let anchor = Anchor {
         name: command.name.clone(),
-        public: key.public().try_into().map_err(|_| Failure::new("an anchor's key has 32 octets"))?,
-        // An hour back, for machines whose clocks are behind ours.
-        not_before: now.saturating_sub(3600),
+        public: octets(signer.classical.as_ref())?,
+        post_quantum: signer.post_quantum.as_ref().map(|key| octets(key.as_ref())).transpose()?,
+        not_before: now.saturating_sub(MARGIN),
         not_after: now + u64::from(command.days) * DAY,
     };
     save_anchor(&anchor, &public_file)?;
     let key_text = format!("ed25519:{}", to_hex(&anchor.public));
+    let post_quantum = anchor.post_quantum.map(|public| format!("{}:{}", SuiteId::SlhDsa128s, to_hex(&public)));
     if command.json {
-        print_json(
-            json!({ "file": command.file, "public": public_file, "key": key_text, "not_after": anchor.not_after }),
-        );
+        print_json(json!({
+            "file": command.file, "public": public_file, "key": key_text, "post_quantum_key": post_quantum,
+            "not_after": anchor.not_after,
+        }));
     } else {
-        print(&format!("file    {}\npublic  {}\nkey     {key_text}\n", command.file.display(), public_file.display()));
+        let second = post_quantum.map_or(String::new(), |key| format!("key     {key}\n"));
+        let (file, public_file) = (command.file.display(), public_file.display());
+        print(&format!("file    {file}\npublic  {public_file}\nkey     {key_text}\n{second}"));
     }
     Ok(())
 }
 
-fn anchor_key(keys: &Keys, file: &Path) -> Result<Box<dyn SuiteKey>, Failure> {
-    let found = keys.pairs().into_iter().find(|(suite, _)| *suite == SuiteId::KcEd25519);
-    found.map(|(_, key)| key).ok_or_else(|| Failure::new(format!("{} has no key of a trust anchor", file.display())))
+/// The keys of a publisher of objects.
+struct Signer {
+    classical: Box<dyn SuiteKey>,
+    post_quantum: Option<Box<dyn SuiteKey>>,
+}
+
+impl Signer {
+    fn of(keys: &Keys, file: &Path) -> Result<Self, Failure> {
+        let mut pairs = keys.pairs();
+        let mut take = |wanted| {
+            let place = pairs.iter().position(|(suite, _)| *suite == wanted)?;
+            Some(pairs.swap_remove(place).1)
+        };
+        let missing = || Failure::new(format!("{} has no Ed25519 key to sign objects with", file.display()));
+        let classical = take(SuiteId::KcEd25519).ok_or_else(missing)?;
+        Ok(Self { classical, post_quantum: take(SuiteId::SlhDsa128s) })
+    }
+
+    fn sign(&mut self, object: &Object) -> Result<Vec<u8>, Failure> {
+        let object = object.clone();
+        let signed = match &mut self.post_quantum {
+            Some(post_quantum) => object.sign_hybrid(self.classical.as_mut(), post_quantum.as_mut()),
+            None => object.sign(self.classical.as_mut()),
+        };
+        signed.map_err(|error| Failure::new(format!("cannot sign: {error}")))
+    }
+
+    /// Whether these keys signed it.
+    fn has_signed(&self, signed: &Signed<'_>) -> bool {
+        match &self.post_quantum {
+            Some(post_quantum) => signed.verify_hybrid(self.classical.public(), post_quantum.public()),
+            None => signed.verify(self.classical.public()),
+        }
+    }
+}
+
+/// Who publishes objects, and where.
+struct Publisher<'p> {
+    signer: Signer,
+    /// [`TRUST_ANCHOR`], or the AS.
+    asn: Asn,
+    key_file: &'p Path,
+    folder: &'p Path,
+    manifest_days: u32,
+    json: bool,
+}
+
+impl Publisher<'_> {
+    /// The objects of this publisher in its folder, with those of its last manifest, whether the folder has them or not: what was
+    /// published stays listed until it expires or a later one takes its place.
+    fn published(&self) -> Result<(BTreeMap<(u8, Asn), ManifestEntry>, u64), Failure> {
+        let (mut entries, mut number) = (BTreeMap::<(u8, Asn), ManifestEntry>::new(), 0);
+        let now = unix_now().secs();
+        let mut add = |entry: ManifestEntry| {
+            let known = entries.entry((entry.kind, entry.asn)).or_insert(entry);
+            if entry.sequence > known.sequence {
+                *known = entry;
+            }
+        };
+        for octets in folder_octets(self.folder)?.iter().chain(&kept_manifest(self.key_file)?) {
+            let Some(signed) = Signed::decode(octets).ok().filter(|signed| self.signer.has_signed(signed)) else {
+                continue;
+            };
+            match &signed.object {
+                Object::Manifest(manifest) if manifest.publisher == self.asn => {
+                    number = number.max(manifest.span.sequence);
+                    manifest.entries.iter().copied().filter(|entry| entry.not_after >= now).for_each(&mut add);
+                }
+                Object::Manifest(_) => {}
+                object if object.span().not_after >= now => {
+                    ManifestEntry::of(object, octets).into_iter().for_each(&mut add)
+                }
+                _ => {}
+            }
+        }
+        Ok((entries, number))
+    }
+
+    /// Signs the object that `make` makes with this span, and the manifest that lists it, and writes both into the folder.
+    fn publish(mut self, kind: u8, asn: Asn, days: u32, make: impl FnOnce(Span) -> Object) -> Outcome {
+        let (mut entries, number) = self.published()?;
+        let now = unix_now();
+        // Later than what was published, also where the clock has gone back.
+        let last = entries.get(&(kind, asn)).map_or(0, |entry| entry.sequence);
+        let (not_before, not_after) = (now.secs().saturating_sub(MARGIN), now.secs() + u64::from(days) * DAY);
+        let object = make(Span { sequence: now.0.max(last.saturating_add(1)), not_before, not_after });
+        let octets = self.signer.sign(&object)?;
+        let file = save_object(self.folder, &object, &octets)?;
+        entries.extend(ManifestEntry::of(&object, &octets).map(|entry| ((kind, asn), entry)));
+        let manifest = self.list(entries.into_values().collect(), number)?;
+        if self.json {
+            print_json(json!({ "file": file, "object": describe(&object), "manifest": manifest }));
+        } else {
+            print(&format!("wrote {}\nwrote {}\n", file.display(), manifest.display()));
+        }
+        Ok(())
+    }
+
+    /// Signs the list of these objects, which follows manifest `last`, and writes it.
+    fn list(&mut self, entries: Vec<ManifestEntry>, last: u64) -> Outcome<PathBuf> {
+        let now = unix_now();
+        let listed = entries.iter().map(|entry| entry.sequence).max().unwrap_or(0);
+        let span = Span {
+            sequence: now.0.max(last.max(listed).saturating_add(1)),
+            not_before: now.secs().saturating_sub(MARGIN),
+            not_after: now.secs() + u64::from(self.manifest_days) * DAY,
+        };
+        let folder: HashSet<[u8; 32]> = folder_octets(self.folder)?.iter().map(|octets| object_hash(octets)).collect();
+        for entry in entries.iter().filter(|entry| !folder.contains(&entry.hash)) {
+            let (kind, asn, sequence) = (entry.kind_name(), entry.asn, entry.sequence);
+            warn(&format!(
+                "the last manifest lists the {kind} of {asn} with sequence {sequence}, and {} does not have it; it stays listed, and \
+                 readers will miss it: put the file back, or sign a new one",
+                self.folder.display()
+            ));
+        }
+        let manifest = Object::Manifest(Manifest { publisher: self.asn, span, entries });
+        let octets = self.signer.sign(&manifest)?;
+        let file = save_object(self.folder, &manifest, &octets)?;
+        keep_manifest(self.key_file, &octets)?;
+        Ok(file)
+    }
+}
+
+/// The trust anchor as a publisher.
+fn anchor_publisher<'p>(
+    key_file: &'p Path,
+    folder: &'p Path,
+    manifest_days: u32,
+    json: bool,
+) -> Result<Publisher<'p>, Failure> {
+    let keys = Keys::load("anchor", key_file)?;
+    let signer = Signer::of(&keys, key_file)?;
+    let public_file = key_file.with_extension("pub");
+    let public = load_anchor(&public_file)?;
+    if unix_now().secs() > public.not_after {
+        return Err(Failure::new("the trust anchor has expired").help("`wayleave keys anchor` creates a new one"));
+    }
+    let second = signer.post_quantum.as_ref().map(|key| key.public());
+    if public.public != signer.classical.public() || public.post_quantum.as_ref().map(|key| &key[..]) != second {
+        return Err(Failure::new(format!(
+            "{} and {} do not belong together",
+            key_file.display(),
+            public_file.display()
+        ))
+        .help("readers would refuse what is signed; put the anchor's own public file beside its private one"));
+    }
+    Ok(Publisher { signer, asn: TRUST_ANCHOR, key_file, folder, manifest_days, json })
+}
+
+/// An AS with its identity keys as a publisher.
+fn identity_publisher<'p>(
+    key_file: &'p Path,
+    folder: &'p Path,
+    manifest_days: u32,
+    json: bool,
+) -> Result<Publisher<'p>, Failure> {
+    let keys = Keys::load("identity", key_file)?;
+    let Some(asn) = keys.asn else {
+        return Err(Failure::new(format!("{} does not name its AS", key_file.display())));
+    };
+    Ok(Publisher { signer: Signer::of(&keys, key_file)?, asn, key_file, folder, manifest_days, json })
+}
+
+/// Signs a publisher's manifest again.
+pub fn manifest(command: &ManifestKeys) -> Outcome {
+    let ManifestKeys { anchor, identity, objects, manifest_days, json } = command;
+    let mut publisher = match (anchor, identity) {
+        (Some(file), _) => anchor_publisher(file, objects, *manifest_days, *json)?,
+        (None, Some(file)) => identity_publisher(file, objects, *manifest_days, *json)?,
+        (None, None) => {
+            return Err(Failure::usage("no publisher given").help("add --anchor FILE or --identity FILE").into());
+        }
+    };
+    let (entries, number) = publisher.published()?;
+    let count = entries.len();
+    let file = publisher.list(entries.into_values().collect(), number)?;
+    if *json {
+        print_json(json!({ "manifest": file, "objects": count }));
+    } else {
+        print(&format!("wrote {} with {count} objects\n", file.display()));
+    }
+    Ok(())
 }
 
 /// Signs an AS's profile.
@@ -245,15 +474,16 @@ pub fn profile(command: &ProfileKeys) -> Outcome {
         return Err(Failure::usage("no AS given").help("add --asn, or --attest FILE").into());
     };
     keys.sort();
-    sign(&command.objects, |span| Object::Profile(Profile { asn, span, keys }))
+    let ObjectKeys { anchor, objects, days, manifest_days, json } = &command.objects;
+    let publisher = anchor_publisher(anchor, objects, *manifest_days, *json)?;
+    publisher.publish(1, asn, *days, |span| Object::Profile(Profile { asn, span, keys }))
 }
 
 /// Signs an AS's addition to its own profile.
 pub fn addition(command: &AdditionKeys) -> Outcome {
-    let identity = Keys::load("identity", &command.identity)?;
-    let Some(asn) = identity.asn else {
-        return Err(Failure::new(format!("{} does not name its AS", command.identity.display())).into());
-    };
+    let AdditionKeys { identity, objects, days, manifest_days, json, .. } = command;
+    let publisher = identity_publisher(identity, objects, *manifest_days, *json)?;
+    let asn = publisher.asn;
     let mut keys = Vec::new();
     for text in &command.key {
         let key = profile_key(text)?;
@@ -271,12 +501,7 @@ pub fn addition(command: &AdditionKeys) -> Outcome {
         return Err(Failure::usage("no keys given").help("add --attest FILE, or --key attest:SUITE:HEX").into());
     }
     keys.sort();
-    let now = unix_now();
-    let not_after = now.secs() + u64::from(command.days) * DAY;
-    let span = Span { sequence: now.0, not_before: now.secs().saturating_sub(3600), not_after };
-    let object = Object::Addition(Addition { asn, span, keys });
-    let mut key = anchor_key(&identity, &command.identity)?;
-    write(&object, key.as_mut(), &command.objects, command.json)
+    publisher.publish(3, asn, *days, |span| Object::Addition(Addition { asn, span, keys }))
 }
 
 /// The public keys of a file of attestation keys, which must be of `asn` if one is given.
@@ -291,19 +516,6 @@ fn attest_keys(file: &Path, asn: Option<Asn>) -> Outcome<(Option<Asn>, Vec<Profi
         public: key.public().to_vec(),
     };
     Ok((attest.asn, attest.pairs().into_iter().map(public).collect()))
-}
-
-/// Signs an object and writes it into the folder.
-fn write(object: &Object, key: &mut dyn SuiteKey, folder: &Path, json: bool) -> Outcome {
-    let octets = object.clone().sign(key);
-    let octets = octets.map_err(|error| Failure::new(format!("cannot sign: {error}")))?;
-    let file = save_object(folder, object, &octets)?;
-    if json {
-        print_json(json!({ "file": file, "object": describe(object) }));
-    } else {
-        print(&format!("wrote {}\n", file.display()));
-    }
-    Ok(())
 }
 
 /// An attestation key as `SUITE:HEX`.
@@ -351,36 +563,23 @@ pub fn record(command: &RecordKeys) -> Outcome {
     let mut prefixes: Vec<_> = command.prefix.iter().map(|owned| (owned.prefix, owned.max_length)).collect();
     prefixes.sort();
     let asn = command.asn;
-    sign(&command.objects, |span| Object::Record(Record { asn, span, attested_since, prefixes }))
-}
-
-/// Signs an object that is valid from now on and newer than the one before, and writes it into the folder.
-fn sign(command: &ObjectKeys, object: impl FnOnce(Span) -> Object) -> Outcome {
-    let now = unix_now().secs();
-    let keys = Keys::load("anchor", &command.anchor)?;
-    let mut key = anchor_key(&keys, &command.anchor)?;
-    let public = load_anchor(&command.anchor.with_extension("pub"))?;
-    if now > public.not_after {
-        return Err(Failure::new("the trust anchor has expired")
-            .help("`wayleave keys anchor` creates a new one")
-            .into());
-    }
-    let not_after = now + u64::from(command.days) * DAY;
-    let span = Span { sequence: unix_now().0, not_before: now.saturating_sub(3600), not_after };
-    let object = object(span);
-    write(&object, key.as_mut(), &command.objects, command.json)
+    let ObjectKeys { anchor, objects, days, manifest_days, json } = &command.objects;
+    let publisher = anchor_publisher(anchor, objects, *manifest_days, *json)?;
+    publisher.publish(2, asn, *days, |span| Object::Record(Record { asn, span, attested_since, prefixes }))
 }
 
 /// Lists the objects of a folder that an anchor has signed.
 pub fn list(anchor: &Path, folder: &Path, json: bool) -> Outcome {
-    let (refused, set) = set(anchor, folder, unix_now().secs())?;
+    let Objects { refused, set, alarms, .. } = set(anchor, folder, unix_now().secs())?;
+    let alarms: Vec<String> = alarms.iter().map(ToString::to_string).collect();
     let rows: Vec<Value> = set.objects().map(|(object, _)| describe(object)).collect();
     if json {
-        print_json(json!({ "anchor": set.anchor().name, "objects": rows, "refused": refused }));
+        print_json(json!({ "anchor": set.anchor().name, "objects": rows, "refused": refused, "alarms": alarms }));
         return Ok(());
     }
     print(&objects(&rows, &["kind", "asn", "not_after", "attested", "prefixes", "keys"]));
     refused.iter().for_each(|refused| print(&format!("refused: {refused}\n")));
+    alarms.iter().for_each(|alarm| print(&format!("alarm: {alarm}\n")));
     Ok(())
 }
 
@@ -422,6 +621,11 @@ fn describe(object: &Object) -> Value {
         Object::Profile(profile) => {
             row["kind"] = json!("profile");
             row["keys"] = json!(keys(&profile.keys));
+        }
+        Object::Manifest(manifest) => {
+            row["kind"] = json!("manifest");
+            row["number"] = json!(manifest.span.sequence);
+            row["objects"] = json!(manifest.entries.len());
         }
         Object::Addition(addition) => {
             row["kind"] = json!("addition");

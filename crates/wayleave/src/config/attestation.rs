@@ -270,8 +270,8 @@ impl KeysSection {
         if path.exists() && folder.exists() {
             match set(&path, &folder, unix_now().secs()) {
                 Err(failure) => faults.push(FileFault::Unusable(Fault::of(anchor.span(), &failure))),
-                Ok((_, set)) => {
-                    let registered = signing.and_then(|(file, keys)| unregistered(&keys, own, &set, file));
+                Ok(objects) => {
+                    let registered = signing.and_then(|(file, keys)| unregistered(&keys, own, &objects.set, file));
                     faults.extend(registered.map(FileFault::Doubtful));
                 }
             }

@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use wayleave_attestation::pki::{Anchor, Object, ObjectSet, RetainedObject};
+use wayleave_attestation::pki::{
+    Anchor, MAX_OBJECT_LEN, ManifestAlarm, Object, ObjectSet, RetainedObject, TRUST_ANCHOR,
+};
 use wayleave_attestation::sign::{KeyPair, KeyRing};
 use wayleave_attestation::suite::hbs::{HbsKey, MAX_PARTS, Part};
 use wayleave_attestation::suite::{self, SuiteId, SuiteKey};
@@ -25,6 +27,8 @@ use crate::failure::{Failure, Outcome};
 const MAX_OCTETS: u64 = 8 << 20;
 /// Largest number of objects in a folder.
 const MAX_OBJECTS: usize = 200_000;
+/// The ending of the copy of the last manifest that a publisher keeps beside its private key.
+const LAST_MANIFEST: &str = "manifest";
 /// The ending of an object's file name.
 const OBJECT: &str = "object";
 
@@ -133,7 +137,10 @@ impl Keys {
                 .help(format!("`wayleave keys {role}` creates one for `{role}`")));
         }
         let seeds = file.keys.iter().map(|line| {
-            let suite = SuiteId::from_name(&line.suite).filter(|suite| suite::of(*suite).is_some());
+            let signs = |suite: &SuiteId| suite::of_key_file(*suite).is_some();
+            // Some suites sign objects and no hop of a chain.
+            let signs_hops = |suite: &SuiteId| role != "attest" || suite::of(*suite).is_some();
+            let suite = SuiteId::from_name(&line.suite).filter(signs).filter(signs_hops);
             let unknown = || Failure::new(format!("{}: suite `{}` is not known", path.display(), line.suite));
             let seed = from_hex(&line.seed).map(Secret::new).ok_or_else(malformed)?;
             let suite = suite.ok_or_else(unknown)?;
@@ -166,7 +173,7 @@ impl Keys {
         let make = |key: &KeySeed| {
             let pair: Box<dyn SuiteKey> = match key.division {
                 Some(Division { birth, parts }) => Box::new(HbsKey::new(&key.seed, birth, Part::new(part, parts)?)),
-                None => suite::of(key.suite)?.generate(&key.seed),
+                None => suite::of_key_file(key.suite)?.generate(&key.seed),
             };
             Some((key.suite, pair))
         };
@@ -227,6 +234,8 @@ struct AnchorFile {
     name: String,
     /// `ed25519:` and 64 hexadecimal digits.
     key: String,
+    /// `slh-dsa-sha2-128s:` and 64 hexadecimal digits. With it both keys must have signed each object.
+    post_quantum_key: Option<String>,
     /// Seconds since 1970.
     not_before: u64,
     not_after: u64,
@@ -237,6 +246,7 @@ pub fn save_anchor(anchor: &Anchor, path: &Path) -> Outcome {
     let file = AnchorFile {
         name: anchor.name.clone(),
         key: format!("ed25519:{}", to_hex(&anchor.public)),
+        post_quantum_key: anchor.post_quantum.map(|public| format!("{}:{}", SuiteId::SlhDsa128s, to_hex(&public))),
         not_before: anchor.not_before,
         not_after: anchor.not_after,
     };
@@ -256,7 +266,11 @@ pub fn load_anchor(path: &Path) -> Result<Anchor, Failure> {
     let file: AnchorFile = toml::from_str(&text).map_err(|error| malformed(&error.message()))?;
     let public = file.key.strip_prefix("ed25519:").and_then(from_hex);
     let public = public.ok_or_else(|| malformed(&"its key is not `ed25519:` and 64 hexadecimal digits"))?;
-    Ok(Anchor { name: file.name, public, not_before: file.not_before, not_after: file.not_after })
+    let wrong = || malformed(&"its post-quantum key is not `slh-dsa-sha2-128s:` and 64 hexadecimal digits");
+    let key = |text: &String| text.strip_prefix(SuiteId::SlhDsa128s.name())?.strip_prefix(':').and_then(from_hex);
+    let post_quantum = file.post_quantum_key.as_ref().map(|text| key(text).ok_or_else(wrong)).transpose()?;
+    let AnchorFile { name, not_before, not_after, .. } = file;
+    Ok(Anchor { name, public, post_quantum, not_before, not_after })
 }
 
 /// Names, sizes and times of files, by which changes are noticed.
@@ -294,13 +308,15 @@ pub struct Objects {
     /// Files that do not count, with the reason.
     pub refused: Vec<String>,
     pub set: ObjectSet,
-    /// Objects in force that the folder does not have.
+    /// Objects that still count although the folder does not have them.
     pub kept: Vec<RetainedObject>,
+    /// What the publishers' manifests say of the folder.
+    pub alarms: Vec<ManifestAlarm>,
 }
 
 /// The verified objects of a folder under an anchor, and what was refused.
-pub fn set(anchor: &Path, folder: &Path, now: u64) -> Result<(Vec<String>, ObjectSet), Failure> {
-    read_objects(anchor, folder, std::iter::empty(), now).map(|Objects { refused, set, .. }| (refused, set))
+pub fn set(anchor: &Path, folder: &Path, now: u64) -> Result<Objects, Failure> {
+    read_objects(anchor, folder, std::iter::empty(), now)
 }
 
 fn read_objects<'o>(
@@ -322,12 +338,12 @@ fn read_objects<'o>(
     let mut refused = Vec::new();
     let mut objects = Vec::new();
     for file in object_files(folder)? {
-        match fs::read(&file) {
+        match read_object(&file) {
             Ok(octets) => objects.push((file, octets)),
-            Err(error) => refused.push(format!("{}: {error}", file.display())),
+            Err(why) => refused.push(format!("{}: {why}", file.display())),
         }
     }
-    // Profiles first, since additions belong to them. The octet after the version is the kind.
+    // Profiles first, since additions and manifests belong to them. The octet after the version is the kind.
     objects.sort_by_key(|(_, octets)| octets.get(1).copied());
     for (file, octets) in &objects {
         if let Err(error) = set.insert(octets, now) {
@@ -335,8 +351,16 @@ fn read_objects<'o>(
         }
     }
     let octets: Vec<Vec<u8>> = objects.into_iter().map(|(_, octets)| octets).collect();
-    let kept = set.kept(&octets);
-    Ok(Objects { refused, set, kept })
+    let (kept, alarms) = (set.kept(&octets, now), set.manifest_alarms(&octets, now));
+    Ok(Objects { refused, set, kept, alarms })
+}
+
+/// Reads no more than an object may have: whoever can write the folder may have no key.
+fn read_object(file: &Path) -> Result<Vec<u8>, String> {
+    let opened = fs::File::open(file).map_err(|error| error.to_string())?;
+    let mut octets = Vec::new();
+    opened.take(MAX_OBJECT_LEN as u64 + 1).read_to_end(&mut octets).map_err(|error| error.to_string())?;
+    if octets.len() > MAX_OBJECT_LEN { Err("longer than any object".to_owned()) } else { Ok(octets) }
 }
 
 fn object_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
@@ -357,18 +381,51 @@ fn object_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 /// Writes a signed object into a folder, replacing an earlier one of its kind and AS; returns its path.
 pub fn save_object(folder: &Path, object: &Object, octets: &[u8]) -> Outcome<PathBuf> {
-    let kind = match object {
-        Object::Profile(_) => "profile",
-        Object::Record(_) => "record",
-        Object::Addition(_) => "addition",
+    let path = match object {
+        Object::Manifest(manifest) if manifest.publisher == TRUST_ANCHOR => folder.join(format!("manifest.{OBJECT}")),
+        _ => folder.join(format!("{}-{}.{OBJECT}", object.kind_name(), object.asn().0)),
     };
-    let path = folder.join(format!("{kind}-{}.{OBJECT}", object.asn().0));
-    let system = |error| Failure::system(path.display(), &error);
-    fs::create_dir_all(folder).map_err(system)?;
-    // In one step, so that a reader never sees half of an object.
-    let temporary = path.with_extension("new");
-    fs::write(&temporary, octets).and_then(|()| fs::rename(&temporary, &path)).map_err(system)?;
+    fs::create_dir_all(folder).map_err(|error| Failure::system(folder.display(), &error))?;
+    replace(&path, octets)?;
     Ok(path)
+}
+
+/// Writes a file in one step, so that a reader never sees half of it.
+fn replace(path: &Path, octets: &[u8]) -> Outcome {
+    let temporary = path.with_extension("new");
+    let written = fs::write(&temporary, octets).and_then(|()| fs::rename(&temporary, path));
+    Ok(written.map_err(|error| Failure::system(path.display(), &error))?)
+}
+
+/// Keeps a copy of a publisher's last manifest beside its private key, so that it never lists less because its folder lost
+/// something.
+pub fn keep_manifest(key_file: &Path, octets: &[u8]) -> Outcome {
+    replace(&key_file.with_extension(LAST_MANIFEST), octets)
+}
+
+/// The copy that [`keep_manifest`] made; `None` if there is none.
+pub fn kept_manifest(key_file: &Path) -> Result<Option<Vec<u8>>, Failure> {
+    let path = key_file.with_extension(LAST_MANIFEST);
+    if !path.exists() {
+        return Ok(None);
+    }
+    read_object(&path).map(Some).map_err(|why| Failure::new(format!("{}: {why}", path.display())))
+}
+
+/// The objects of a folder as their files hold them, genuine or not; none if there is no folder yet.
+pub fn folder_octets(folder: &Path) -> Result<Vec<Vec<u8>>, Failure> {
+    if !folder.exists() {
+        return Ok(Vec::new());
+    }
+    Ok(object_files(folder)?.iter().filter_map(|file| read_object(file).ok()).collect())
+}
+
+/// The purpose of a file of attestation keys, of an identity key or of an anchor: what its first line says.
+pub fn role(path: &Path) -> Option<&'static str> {
+    let octets = fs::read(path).ok()?;
+    ["attest", "identity", "anchor"]
+        .into_iter()
+        .find(|role| octets.starts_with(format!("role = \"{role}\"").as_bytes()))
 }
 
 /// The keys that a proxy signs with; empty without a file.

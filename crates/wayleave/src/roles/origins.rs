@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{error, info, warn};
-use wayleave_attestation::pki::{MAX_AS_KEYS, Object, ObjectSet, RetainedObject, View, Vrp};
+use wayleave_attestation::pki::{MAX_AS_KEYS, ManifestAlarm, Object, ObjectSet, RetainedObject, View, Vrp};
 use wayleave_core::{Asn, UnixTime};
-use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, Unit};
 use wayleave_runtime::rpki::RpkiData;
 use wayleave_runtime::rpki::certificates::CertifiedKey;
@@ -39,6 +39,8 @@ const OBJECTS: &str = "objects";
 const KIND_AND_AS: usize = 5;
 /// Refused keys of a cache that are logged one by one.
 const LOGGED_REFUSALS: usize = 8;
+/// Alarms of the folder that are logged and shown one by one.
+const SHOWN_ALARMS: usize = 32;
 
 /// The sources that a configuration names.
 #[derive(Clone)]
@@ -55,8 +57,14 @@ pub struct Summary {
     /// Signed objects that count, and files that do not.
     pub objects: usize,
     pub refused: usize,
-    /// Objects that are in force although the folder lost them or has older ones.
+    /// Objects that still count although the folder lost them or has older ones.
     pub kept: usize,
+    /// Objects that their publisher's manifest lists, and that the folder withholds and nobody here has seen.
+    pub withheld: usize,
+    /// Manifests that are stale or missing, and objects that none lists.
+    pub manifest_alarms: usize,
+    /// What is wrong with the folder of objects, in words: the first alarms.
+    pub alarms: Vec<String>,
     /// Prefixes with their origins, from any source.
     pub vrps: usize,
     /// Keys from router certificates.
@@ -84,6 +92,18 @@ impl Summary {
         let mut metrics = vec![
             gauge("signed", Unit::Objects, "Signed objects that count", self.objects),
             gauge("kept", Unit::Objects, "Signed objects in force that the folder lost or has older", self.kept),
+            gauge(
+                "withheld",
+                Unit::Objects,
+                "Signed objects that a manifest lists and the folder withholds",
+                self.withheld,
+            ),
+            gauge(
+                "manifest",
+                Unit::Alarms,
+                "Manifests stale or missing, objects that none lists",
+                self.manifest_alarms,
+            ),
             gauge("refused", Unit::Files, "Files of objects and certificates that do not count", self.refused),
             gauge(
                 "surplus",
@@ -124,6 +144,12 @@ impl Origins {
         let (first, answer) = (sources.clone(), cache.as_mut().map(FollowedCache::answer));
         let read = spawn_blocking(move || {
             let mut reader = Reader { remembered: RememberedObjects::load(store)?, ..Reader::default() };
+            if reader.remembered.objects.is_empty() && first.keys.anchor.is_some() {
+                info!(
+                    "the state file remembers no signed object: it is new, or was lost. An older folder of objects is not noticed now, \
+                     but for what the publishers' manifests show"
+                );
+            }
             reader.read(&first, unix_now())?;
             reader.take_over(answer.as_ref());
             reader.publish(unix_now());
@@ -264,8 +290,10 @@ struct Reader {
     /// `None` without a trust anchor.
     set: Option<ObjectSet>,
     remembered: RememberedObjects,
-    /// Objects that the folder lost or has older, and that stay in force.
+    /// Objects that the folder lost or has older, and that still count.
     kept: Vec<RetainedObject>,
+    /// What the publishers' manifests say of the folder.
+    alarms: Vec<ManifestAlarm>,
     certified: Vec<CertifiedKey>,
     /// When the first certificate that does not count yet begins, in seconds since 1970.
     begins: Option<u64>,
@@ -346,9 +374,9 @@ impl Reader {
     fn read(&mut self, sources: &OriginSources, now: UnixTime) -> Result<(), Failure> {
         let snapshot = snapshot(sources);
         let remembered = self.remembered.objects.values().map(Vec::as_slice);
-        let (mut refused, set, kept) = match files::objects(&sources.keys, &sources.source, remembered)? {
-            Some(Objects { refused, set, kept }) => (refused, Some(set), kept),
-            None => (Vec::new(), None, Vec::new()),
+        let (mut refused, set, kept, alarms) = match files::objects(&sources.keys, &sources.source, remembered)? {
+            Some(Objects { refused, set, kept, alarms }) => (refused, Some(set), kept, alarms),
+            None => (Vec::new(), None, Vec::new(), Vec::new()),
         };
         let certified = match &sources.rpki.certificates {
             Some(folder) => {
@@ -360,8 +388,14 @@ impl Reader {
         };
         refused.extend(certified.refused);
         refused.iter().for_each(refuse);
-        kept.iter().filter(|kept| !self.kept.contains(kept)).for_each(report_kept);
-        self.kept = kept;
+        let news = kept.iter().filter(|kept| !self.kept.contains(kept)).map(describe_kept);
+        let news = news.chain(alarms.iter().filter(|alarm| !self.alarms.contains(alarm)).map(describe_alarm));
+        let news: Vec<String> = news.collect();
+        news.iter().take(SHOWN_ALARMS).for_each(|alarm| error!("{alarm}"));
+        if news.len() > SHOWN_ALARMS {
+            error!("{} more alarms of the folder of objects are not listed", news.len() - SHOWN_ALARMS);
+        }
+        (self.kept, self.alarms) = (kept, alarms);
         if let Some(set) = &set {
             self.remembered.remember(set);
         }
@@ -402,10 +436,16 @@ impl Reader {
         for vrp in &self.validated.vrps {
             view.add_vrp(Vrp { prefix: vrp.prefix, max_length: vrp.max_length, asn: vrp.asn });
         }
+        let is_withheld = |alarm: &&ManifestAlarm| matches!(alarm, ManifestAlarm::Withheld { .. });
+        let withheld = self.alarms.iter().filter(is_withheld).count();
+        let alarms = self.kept.iter().map(describe_kept).chain(self.alarms.iter().map(describe_alarm));
         self.summary.send_replace(Summary {
             objects: self.set.as_ref().map_or(0, |set| set.objects().count()),
             refused: self.refused + omitted.len() + wrong,
             kept: self.kept.len(),
+            withheld,
+            manifest_alarms: self.alarms.len() - withheld,
+            alarms: alarms.take(SHOWN_ALARMS).collect(),
             vrps: view.vrps(),
             certified_keys: self.certified.len(),
             surplus_keys: self.surplus.values().sum(),
@@ -451,6 +491,7 @@ impl Default for Reader {
             set: None,
             remembered: RememberedObjects::default(),
             kept: Vec::new(),
+            alarms: Vec::new(),
             certified: Vec::new(),
             begins: None,
             refused: 0,
@@ -464,18 +505,40 @@ impl Default for Reader {
     }
 }
 
-/// Says that the folder has gone back.
-fn report_kept(RetainedObject { asn, kind, sequence, in_folder }: &RetainedObject) {
+/// How the folder has gone back, what counts now, and what to do.
+fn describe_kept(RetainedObject { asn, kind, sequence, begins, in_folder }: &RetainedObject) -> String {
     let folder = match in_folder {
-        Some(older) => format!("the folder of objects has sequence {older} of it instead"),
+        Some(other) if other == sequence => "the folder of objects has another one with this sequence".to_owned(),
+        Some(other) => format!("the folder of objects has sequence {other} of it instead"),
         None => "the folder of objects no longer has it".to_owned(),
     };
-    error!(
-        %asn,
-        sequence,
-        "the {kind} of {asn} with sequence {sequence} stays in force until it expires: {folder}; fetch the objects again, and find \
-         out who changed them"
-    );
+    let counts = match (begins, *kind) {
+        (Some(begins), _) => format!("still comes into force at {}", utc(*begins)),
+        (None, "manifest") => "still says what the folder should have".to_owned(),
+        (None, _) => "stays in force until it expires".to_owned(),
+    };
+    let whose = if asn.0 == 0 { "the trust anchor".to_owned() } else { asn.to_string() };
+    format!(
+        "the {kind} of {whose} with sequence {sequence} {counts}: {folder}; fetch the objects again, and find out who changed them"
+    )
+}
+
+/// What a manifest shows, what counts now, and what to do.
+fn describe_alarm(alarm: &ManifestAlarm) -> String {
+    let remedy = match alarm {
+        ManifestAlarm::Withheld { .. } => {
+            "what was known before still counts, and of what was never here nothing is known; fetch the objects again, and \
+             find out who changed them"
+        }
+        ManifestAlarm::Unlisted { .. } => "it counts; ask its publisher whether it should",
+        ManifestAlarm::Stale { .. } => {
+            "all objects still count; fetch them again, or ask the publisher to run `wayleave keys manifest`"
+        }
+        ManifestAlarm::Missing { .. } => {
+            "all objects count; fetch it, or ask the publisher to run `wayleave keys manifest`"
+        }
+    };
+    format!("{alarm}; {remedy}")
 }
 
 fn refuse(refused: &String) {
@@ -517,6 +580,16 @@ mod tests {
         view.add_router_key(Asn(64_497), key(3));
         reader.report_shared(&view);
         assert_eq!(reader.shared, BTreeSet::from([(Asn(64_496), Asn(64_497))]));
+    }
+
+    #[test]
+    fn of_an_object_that_the_folder_lost_the_log_says_whether_it_is_in_force_or_waits() {
+        let kept = RetainedObject { asn: Asn(5), kind: "profile", sequence: 7, begins: None, in_folder: None };
+        let said = describe_kept(&kept);
+        assert!(said.contains("stays in force until it expires: the folder of objects no longer has it"), "{said}");
+        let said = describe_kept(&RetainedObject { begins: Some(1_700_000_000), in_folder: Some(6), ..kept });
+        assert!(said.contains("still comes into force at 2023-11-14") && !said.contains("stays in force"), "{said}");
+        assert!(said.contains("has sequence 6 of it instead"), "{said}");
     }
 
     #[test]

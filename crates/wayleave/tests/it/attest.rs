@@ -21,7 +21,7 @@ const MIDDLE: u32 = 64_498;
 /// A folder with keys, profiles and records of two ASes under one anchor.
 fn with_keys(name: &str) -> Folder {
     let folder = Folder::new(&format!("attest-{name}"));
-    folder.ok(&["keys", "anchor", "anchor.key", "--name", "lab"]);
+    folder.ok(&["keys", "anchor", "anchor.key", "--name", "lab", "--classical"]);
     for asn in [ORIGIN, LAST] {
         let asn = asn.to_string();
         folder.ok(&["keys", "attest", &format!("{asn}.key"), "--asn", &asn]);
@@ -131,7 +131,7 @@ fn keys_are_created_listed_signed_and_refused_if_others_can_read_them() {
             .fails(2, &["keys", "attest", "b.key", "--asn", "1", "--suite", "rot13"])
             .contains("there are: kc-ed25519")
     );
-    let anchor = folder.ok(&["keys", "anchor", "anchor.key"]);
+    let anchor = folder.ok(&["keys", "anchor", "anchor.key", "--classical"]);
     assert!(anchor.contains("public  anchor.pub") && anchor.contains("ed25519:"), "{anchor}");
     let under = ["--anchor", "anchor.key", "--objects", "objects"];
     // The anchor's operator needs public keys only.
@@ -154,7 +154,7 @@ fn keys_are_created_listed_signed_and_refused_if_others_can_read_them() {
             .contains("from 8 to 32")
     );
     // The AS adds a key to its profile itself, once that lists its identity key.
-    let identity = folder.ok(&["keys", "identity", "identity.key", "--asn", "64496"]);
+    let identity = folder.ok(&["keys", "identity", "identity.key", "--asn", "64496", "--classical"]);
     let public_identity = identity.lines().find_map(|line| line.strip_prefix("identity  ")).expect("a key");
     folder.ok(&["keys", "attest", "new.key", "--asn", "64496", "--suite", "kc-p256"]);
     let list = || folder.ok(&["keys", "objects", "--anchor", "anchor.pub", "--objects", "objects"]);
@@ -171,7 +171,7 @@ fn keys_are_created_listed_signed_and_refused_if_others_can_read_them() {
     let wrong = ["keys", "addition", "--identity", "identity.key", "--objects", "objects", "--key", &keys[1]];
     assert!(folder.fails(2, &wrong).contains("attestation keys only"));
     // An object that another anchor signed does not count.
-    folder.ok(&["keys", "anchor", "other.key"]);
+    folder.ok(&["keys", "anchor", "other.key", "--classical"]);
     folder.ok(&["keys", "profile", "--attest", "a.key", "--anchor", "other.key", "--objects", "objects"]);
     let listed = folder.ok(&["keys", "objects", "--anchor", "anchor.pub", "--objects", "objects"]);
     assert!(listed.contains("refused: objects/profile-64496.object: the trust anchor did not sign"), "{listed}");
@@ -268,7 +268,7 @@ fn few_time_keys(key: &str) -> String {
 fn no_few_time_signature_is_used_twice_however_often_the_proxy_is_killed_and_whatever_becomes_of_its_store() {
     let lives: usize = std::env::var("WAYLEAVE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(3);
     let folder = Folder::new("attest-kills");
-    folder.ok(&["keys", "anchor", "anchor.key"]);
+    folder.ok(&["keys", "anchor", "anchor.key", "--classical"]);
     folder.ok(&["keys", "attest", "64496.key", "--asn", "64496", "--suite", "kc-hbs"]);
     folder.ok(&["keys", "attest", "64497.key", "--asn", "64497"]);
     for key in ["64496.key", "64497.key"] {
@@ -360,7 +360,7 @@ fn a_key_file_says_among_how_many_hosts_a_few_time_key_is_divided_and_no_configu
 #[test]
 fn a_granted_key_pair_is_handed_over_and_signs_at_the_neighbour() {
     let folder = Folder::new("attest-granted");
-    folder.ok(&["keys", "anchor", "anchor.key"]);
+    folder.ok(&["keys", "anchor", "anchor.key", "--classical"]);
     folder.ok(&["keys", "attest", "64496.key", "--asn", "64496"]);
     folder.sign(&["profile", "--attest", "64496.key"]);
     folder.sign(&["record", "--asn", "64496", "--prefix", PREFIX]);
@@ -401,7 +401,7 @@ fn a_granted_key_pair_is_handed_over_and_signs_at_the_neighbour() {
 #[test]
 fn a_few_time_key_whose_life_ends_is_logged_before_and_after() {
     let folder = Folder::new("attest-ending");
-    folder.ok(&["keys", "anchor", "anchor.key"]);
+    folder.ok(&["keys", "anchor", "anchor.key", "--classical"]);
     folder.ok(&["keys", "attest", "64496.key", "--asn", "64496", "--suite", "kc-hbs"]);
     // As if it had been created 17 years ago.
     let text = fs::read_to_string(folder.0.join("64496.key")).expect("a file");

@@ -207,8 +207,9 @@ fn a_neighbour_that_sends_for_rounds_raises_neither_the_proxys_memory_nor_its_lo
     println!("resident before {before}, after each round {after:?}; by the accounts {tables:?}");
     assert!(neighbour.raw.ended.lock().expect("no panic within").is_empty(), "the session stands");
     assert_eq!(status["pairs"][0]["outside"]["received"], PREFIXES);
-    // The first round fills what is there; no later one raises it but for what the allocator leaves unused.
-    let slack = (4 << 20) + after[0] / 10;
+    // The first round fills what is there; no later one raises it but for the caches of signatures, which fill up to 9 MiB, and
+    // what the allocator leaves unused.
+    let slack = (16 << 20) + after[0] / 10;
     assert!(after[1..].iter().all(|octets| *octets <= after[0] + slack), "{before}, then {after:?}");
     // A thousand ordinary routes and as many large ones as a round has, twice, and what the pool leaves unused; and the caches.
     let standing = u64::from(PREFIXES * 2_048 + (LARGE * factor).min(PREFIXES) * (LARGE_OCTETS as u32 + 2_048));
@@ -216,10 +217,13 @@ fn a_neighbour_that_sends_for_rounds_raises_neither_the_proxys_memory_nor_its_lo
     assert!(after.iter().all(|octets| *octets < before + (MOST_MIB << 20)), "{before}, then {after:?}");
 
     // Every refused route is a line of the log or is counted, and there are few lines.
-    let log = proxy.log();
-    let lines =
-        log.lines().filter(|line| line.contains(" is invalid:") || line.contains(" is malformed:")).count() as u64;
-    let suppressed = proxy.json(&["show", "events"])["suppressed"]["verdict"].as_u64().unwrap_or(0);
-    assert_eq!(lines + suppressed, status["counts"]["rejected"].as_u64().expect("a count"), "{lines} lines");
+    let (mut lines, mut suppressed) = (0, 0);
+    eventually("each is logged or counted", || {
+        let log = proxy.log();
+        let is_verdict = |line: &&str| line.contains(" is invalid:") || line.contains(" is malformed:");
+        lines = log.lines().filter(is_verdict).count() as u64;
+        suppressed = proxy.json(&["show", "events"])["suppressed"]["verdict"].as_u64().unwrap_or(0);
+        proxy.json(&["show", "status"])["counts"]["rejected"].as_u64() == Some(lines + suppressed)
+    });
     assert!(lines <= 100 && suppressed > 500, "{lines} lines, {suppressed} suppressed");
 }

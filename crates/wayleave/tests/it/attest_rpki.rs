@@ -211,7 +211,7 @@ fn a_router_certificate_that_appears_is_replaced_or_breaks_takes_effect_at_once(
     let keys = ["64496", "other"].map(|name| {
         public_key(&folder.ok(&["keys", "attest", &format!("{name}.key"), "--asn", "64496", "--suite", "kc-p256"]))
     });
-    folder.ok(&["keys", "anchor", "anchor.key"]);
+    folder.ok(&["keys", "anchor", "anchor.key", "--classical"]);
     folder.sign(&["record", "--asn", "64496", "--prefix", PREFIX]);
     let rpki = Rpki::new(&folder.0);
     let router = |octets: &[u8]| fs::write(folder.0.join("rpki/router.cer"), octets).expect("written");

@@ -3,6 +3,7 @@
 
 mod attest;
 mod attest_drill;
+mod attest_objects;
 mod attest_routers;
 mod attest_rpki;
 mod cli;

@@ -90,7 +90,7 @@ fn members_sign_for_all_and_refuse_a_hijack_and_what_a_new_record_forbids() {
     let mut exchange =
         DemoExchange::new(layout, Path::new(env!("CARGO_BIN_EXE_wayleave")), None).expect("keys and configurations");
     let tools = Tools { folder: state.join("etc") };
-    tools.ok(&["keys", "anchor", "anchor.key", "--name", "lab"]);
+    tools.ok(&["keys", "anchor", "anchor.key", "--name", "lab", "--classical"]);
     let names: Vec<(String, String)> =
         exchange.members.iter().map(|member| (member.at.name.clone(), member.at.asn.0.to_string())).collect();
     let asns: Vec<u64> = names.iter().map(|(_, asn)| asn.parse().expect("a number")).collect();

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use wayleave_attestation::SuiteId;
+use wayleave_attestation::suite::of_key_file;
 use wayleave_crypto::secret::Secret;
 
 use super::hors::{self, Cost, MEAN_PATH};
@@ -99,6 +100,7 @@ pub fn run(options: &Options) -> Result<Report, SuiteFailure> {
     }
     add_ratios(&mut report, &measured);
     add_figure_4(&mut report, options, repetitions);
+    add_objects(&mut report, options, repetitions);
     note_missing(&mut report, &missing);
     Ok(report)
 }
@@ -219,6 +221,44 @@ fn generation(suite: SuiteId, options: &Options) -> Vec<f64> {
         ((options.clock)() - start) as f64
     };
     (0..if options.short { 3 } else { 9 }).map(one).collect()
+}
+
+/// Whether the suite signs objects of the PKI and no hop.
+fn signs_objects(suite: SuiteId) -> bool {
+    SuiteId::OF_OBJECTS.contains(&suite)
+}
+
+/// Octets of what is signed: those of a profile with two keys.
+const OBJECT: [u8; 140] = [7; 140];
+
+/// Signatures of the PKI's objects: each of the two that an object has.
+fn add_objects(report: &mut Report, options: &Options, repetitions: usize) {
+    if !options.suites.is_empty() && !options.suites.iter().any(|suite| signs_objects(*suite)) {
+        return;
+    }
+    for id in [SuiteId::KcEd25519, SuiteId::SlhDsa128s] {
+        let Some(suite) = of_key_file(id) else { continue };
+        let (mut generated, mut signed, mut verified) = (Vec::new(), Vec::new(), Vec::new());
+        let mut octets = 0;
+        for _ in 0..repetitions {
+            let start = (options.clock)();
+            let mut key = suite.generate(&seed());
+            generated.push(((options.clock)() - start) as f64);
+            let start = (options.clock)();
+            let signature = key.sign(&OBJECT).unwrap_or_default();
+            signed.push(((options.clock)() - start) as f64);
+            let start = (options.clock)();
+            let is_right = suite.verify(key.public(), &OBJECT, &signature);
+            verified.push(((options.clock)() - start) as f64);
+            octets = if is_right { signature.len() } else { 0 };
+        }
+        let mut add =
+            |what: &str, samples: &[f64]| report.add(format!("object_{what}.{id}"), "s", &in_seconds(samples));
+        add("generate", &generated);
+        add("sign", &signed);
+        add("verify", &verified);
+        report.exact(format!("object_signature.{id}"), "bytes", octets as f64);
+    }
 }
 
 /// Numbers of signatures after which the probability of a forgery is computed and tried.

@@ -19,7 +19,8 @@ fn now() -> u64 {
 
 fn options(bench: &Bench) -> Outcome<Options> {
     let suite = |name: &String| {
-        let known: Vec<&str> = SuiteId::ALL.into_iter().chain(SuiteId::RESERVED).map(SuiteId::name).collect();
+        let known: Vec<&str> =
+            SuiteId::ALL.into_iter().chain(SuiteId::OF_OBJECTS).chain(SuiteId::RESERVED).map(SuiteId::name).collect();
         SuiteId::from_name(name).ok_or_else(|| Failure::usage(format!("no suite `{name}`")).help(known.join(", ")))
     };
     let suites = bench.suite.iter().map(suite).collect::<Result<_, _>>()?;
