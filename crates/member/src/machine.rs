@@ -17,7 +17,7 @@ use wayleave_bgp::peer::PeerEvent;
 use wayleave_core::{Instant, Machine, Now, Prefix};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_route_server::directory::{AttestKey, MemberSet};
+use wayleave_route_server::directory::{AttestKey, Neighbours};
 use wayleave_route_server::member::{
     Finding, Member, MemberConfig, MemberEvent, MemberInput, MemberOutput, MemberStatus,
 };
@@ -43,6 +43,8 @@ pub enum Input {
     LinkUp {
         link: LinkId,
         party: PartyNumber,
+        /// Keying material of its TLS session, which both ends export alike and nobody else knows.
+        exporter: Seed,
     },
     LinkDown {
         link: LinkId,
@@ -136,6 +138,12 @@ impl MemberProxy {
         Self { member, attestation, now }
     }
 
+    /// Takes fresh entropy of the system, before every input and timeout: what a copy of this process makes from then on
+    /// differs from what this one makes.
+    pub fn stir(&mut self, fresh: &Seed) {
+        self.member.stir(fresh);
+    }
+
     #[must_use]
     pub fn status(&self) -> MemberStatus {
         self.member.status()
@@ -155,7 +163,7 @@ impl MemberProxy {
     /// Whether all that the proxy knows has had its effect.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        self.member.is_at_rest()
+        self.member.is_at_rest() && !self.attestation.as_ref().is_some_and(MemberAttestation::has_renewals)
     }
 
     /// The chain of another member's route for one of its prefixes, validated again to name the exact fault.
@@ -221,7 +229,7 @@ impl MemberProxy {
                 attestation::Input::Route { id: handle.0, announcer, set, prefixes, attributes }
             }
             MemberOutput::Forget { handle } => attestation::Input::Gone(handle.0),
-            MemberOutput::Members(set) => neighbours(&set),
+            MemberOutput::Members { set, neighbours } => members(set, &neighbours),
         };
         self.attest(input);
         None
@@ -260,7 +268,7 @@ impl Machine for MemberProxy {
     fn handle(&mut self, input: Input, now: Now) {
         self.now = now;
         let input = match input {
-            Input::LinkUp { link, party } => MemberInput::LinkUp { link, party },
+            Input::LinkUp { link, party, exporter } => MemberInput::LinkUp { link, party, exporter },
             Input::LinkDown { link } => MemberInput::LinkDown { link },
             Input::Frame { link, bytes } => MemberInput::Frame { link, bytes },
             Input::Persisted(id) => MemberInput::Persisted(id),
@@ -311,8 +319,8 @@ impl Machine for MemberProxy {
 }
 
 /// The attestation keys of a member set, by AS.
-fn neighbours(set: &MemberSet) -> attestation::Input {
+fn members(set: u64, neighbours: &Neighbours) -> attestation::Input {
     let keys = |keys: &[AttestKey]| keys.iter().map(|key| LeafKey { suite: key.suite, key: key.key }).collect();
-    let neighbours = set.neighbours().map(|(asn, listed)| (asn, keys(listed))).collect();
-    attestation::Input::Members { set: set.number, digest: set.neighbours_digest(), neighbours }
+    let listed = neighbours.iter().map(|(asn, listed)| (asn, keys(listed))).collect();
+    attestation::Input::Members { set, digest: neighbours.digest(), neighbours: listed }
 }

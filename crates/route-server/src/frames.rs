@@ -12,7 +12,7 @@ use wayleave_bgp::Nlri;
 use wayleave_crypto::secret::Seed;
 
 /// Version of the frames; both ends must have the same.
-pub const PROTOCOL: u16 = 1;
+pub const PROTOCOL: u16 = 2;
 /// Largest frame in bytes; longer ones are refused by the link before they are read.
 pub const MAX_FRAME: usize = 16 << 20;
 /// Bytes of one part of a frame to a member that is longer than this.
@@ -219,7 +219,7 @@ pub enum Step {
     Gone { slot: u32 },
     /// Begins an epoch: the recommendation changed, so every prefix is evaluated again.
     Epoch { epoch: u64 },
-    /// A new member set, signed by the operator.
+    /// A newer directory: sets that both operators signed, and removals.
     Set { set: Arc<[u8]> },
 }
 
@@ -336,6 +336,10 @@ pub enum PartyFrame {
         /// (slot, version).
         objects: Vec<(u32, u64)>,
     },
+    /// Party 2's operator has a newer directory, which party 1 is to put into a batch.
+    Members {
+        set: Arc<[u8]>,
+    },
 }
 
 fn string(r: &mut Reader<'_>) -> Result<String, Malformed> {
@@ -375,7 +379,7 @@ fn shared(r: &mut Reader<'_>, most: usize) -> Result<Arc<[u8]>, Malformed> {
     Ok(r.blob(most)?.into())
 }
 
-const MAX_SET: usize = 4 << 20;
+const MAX_SET: usize = crate::directory::MAX_ENCODED;
 
 impl FromMember {
     /// The frame's bytes.
@@ -689,6 +693,9 @@ impl PartyFrame {
                 w.u8(15);
                 write_slot_versions(&mut w, objects);
             }
+            Self::Members { set } => {
+                w.u8(16).blob(set);
+            }
         }
         w.finish()
     }
@@ -740,6 +747,7 @@ impl PartyFrame {
             13 => Self::Refill { demand: r.list(12, 64, |r| Ok((r.u32()?, r.u64()?)))? },
             14 => Self::Engine { step: r.u64()?, bytes: r.blob(MAX_FRAME)?.to_vec() },
             15 => Self::Drop { objects: r.list(12, MAX_LIST, slot_version)? },
+            16 => Self::Members { set: shared(&mut r, MAX_SET)? },
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;

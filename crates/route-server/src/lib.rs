@@ -7,6 +7,7 @@
 
 pub mod directory;
 pub mod frames;
+pub mod key_roles;
 pub mod member;
 pub mod object;
 pub mod object_table;

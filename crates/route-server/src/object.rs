@@ -32,6 +32,7 @@ const LABEL_SHARE_ONE: &str = "wayleave/route-server/share-one/v1";
 const LABEL_SHARE_TWO: &str = "wayleave/route-server/share-two/v1";
 const LABEL_DUMMY: &str = "wayleave/route-server/dummy-key/v1";
 const LABEL_ROW: &str = "wayleave/route-server/row/v1";
+const LABEL_COLUMN_ROW: &str = "wayleave/route-server/column-row/v1";
 
 /// The name of an object: a hash over its salted description.
 ///
@@ -256,11 +257,11 @@ impl ShareOne {
         header.commitments[0].opens_to(LABEL_SHARE_ONE, &self.opening, self.seed.expose())
     }
 
-    /// Party 1's share of the key for `slot`.
+    /// Party 1's share of the key for `slot`, which the column with this salt added, if one did.
     #[must_use]
-    pub fn key_share(&self, slot: u32) -> [u8; 16] {
+    pub fn key_share(&self, column: Option<&[u8; 32]>, slot: u32) -> [u8; 16] {
         let mut out = [0; 16];
-        row_generator(&self.seed).fill(u64::from(slot), &mut out);
+        row_generator(&self.seed, column).fill(u64::from(slot), &mut out);
         out
     }
 }
@@ -273,16 +274,21 @@ impl ShareTwo {
     }
 }
 
-/// The slots `from..to` of party 1's row, 16 bytes each.
+/// The slots `from..to` of party 1's row, 16 bytes each: from the announcement's seed, or for slots that a column with this
+/// salt added. Two columns never have one mask, even for one slot of one object.
 #[must_use]
-pub fn expand(seed: &Seed, from: u32, to: u32) -> Vec<u8> {
+pub fn expand(seed: &Seed, column: Option<&[u8; 32]>, from: u32, to: u32) -> Vec<u8> {
     let mut out = vec![0; (to.saturating_sub(from)) as usize * 16];
-    row_generator(seed).fill(u64::from(from), &mut out);
+    row_generator(seed, column).fill(u64::from(from), &mut out);
     out
 }
 
-fn row_generator(seed: &Seed) -> Prg {
-    Prg::new(kdf::derive::<16>(LABEL_ROW, seed.expose(), &[]).expose())
+fn row_generator(seed: &Seed, column: Option<&[u8; 32]>) -> Prg {
+    let key = match column {
+        None => kdf::derive::<16>(LABEL_ROW, seed.expose(), &[]),
+        Some(salt) => kdf::derive::<16>(LABEL_COLUMN_ROW, seed.expose(), salt),
+    };
+    Prg::new(key.expose())
 }
 
 /// The key that means "not exported to you": public, one per exchange and epoch.
@@ -329,16 +335,16 @@ pub struct Fresh {
 pub fn announce(
     exchange: &str,
     description: Description,
-    attributes: &[u8],
+    (attributes, signed_for): (&[u8], &[u8; 32]),
     exported: &[bool],
     fresh: &Fresh,
     signing: &SigningKey,
 ) -> Sealed {
     let key = Key128::new(fresh.key);
     let handle = description.handle(exchange);
-    let blob = seal_blob(&handle, &description, attributes, &key, signing);
+    let blob = seal_blob(&handle, &description, (attributes, signed_for), &key, signing);
     let one = ShareOne { opening: fresh.openings[0], seed: Seed::new(fresh.seed) };
-    let row = key_row(exchange, &one.seed, &key, description.epoch, 0, exported);
+    let row = key_row(exchange, (&one.seed, None), &key, description.epoch, 0, exported);
     let two = ShareTwo { opening: fresh.openings[1], row: row.into() };
     let commitments =
         [commit(LABEL_SHARE_ONE, &one.opening, one.seed.expose()), commit(LABEL_SHARE_TWO, &two.opening, &two.row)];
@@ -346,12 +352,20 @@ pub fn announce(
     Sealed { header, one, blob, two, key }
 }
 
-/// Party 2's row for slots `from..from + exported.len()`: party 1's row, XOR the key where exported, else the dummy key.
+/// Party 2's row for slots `from..from + exported.len()`: party 1's row, which [`expand`] makes of the seed and the column's
+/// salt, XOR the key where exported, else the dummy key.
 #[must_use]
-pub fn key_row(exchange: &str, seed: &Seed, key: &Key128, epoch: u64, from: u32, exported: &[bool]) -> Vec<u8> {
+pub fn key_row(
+    exchange: &str,
+    (seed, column): (&Seed, Option<&[u8; 32]>),
+    key: &Key128,
+    epoch: u64,
+    from: u32,
+    exported: &[bool],
+) -> Vec<u8> {
     let dummy = dummy_key(exchange, epoch);
     let to = from + u32::try_from(exported.len()).expect("at most MAX_SLOTS");
-    let mut row = expand(seed, from, to);
+    let mut row = expand(seed, column, from, to);
     for (chunk, &exported) in row.chunks_exact_mut(16).zip(exported) {
         let mask = 0u8.wrapping_sub(u8::from(exported));
         for ((byte, k), d) in chunk.iter_mut().zip(key.expose()).zip(dummy.expose()) {
@@ -381,25 +395,26 @@ pub fn column(
     (Header::sign(exchange, description, [0; 32], commitments, signing), two)
 }
 
-/// Blob plaintext: `description (counted) || attributes (counted) || signature (64) || zeros to the size class`.
+/// Blob plaintext: `description (counted) || attributes (counted) || digest of the members that they were signed for (32) ||
+/// signature (64) || zeros to the size class`.
 fn seal_blob(
     handle: &Handle,
     description: &Description,
-    attributes: &[u8],
+    (attributes, signed_for): (&[u8], &[u8; 32]),
     key: &Key128,
     signing: &SigningKey,
 ) -> Vec<u8> {
     let mut w = Writer::new();
-    w.blob(&description.encode()).blob(attributes);
-    w.bytes(&signing.sign(LABEL_ROUTE, &route_bytes(handle, attributes)));
+    w.blob(&description.encode()).blob(attributes).bytes(signed_for);
+    w.bytes(&signing.sign(LABEL_ROUTE, &route_bytes(handle, attributes, signed_for)));
     let mut plain = w.finish();
     plain.resize(size_class(plain.len() + seal::OVERHEAD) - seal::OVERHEAD, 0);
     seal::seal(LABEL_BLOB, key, &handle.0, &plain)
 }
 
-fn route_bytes(handle: &Handle, attributes: &[u8]) -> Vec<u8> {
+fn route_bytes(handle: &Handle, attributes: &[u8], signed_for: &[u8; 32]) -> Vec<u8> {
     let mut w = Writer::new();
-    w.bytes(&handle.0).blob(attributes);
+    w.bytes(&handle.0).blob(attributes).bytes(signed_for);
     w.finish()
 }
 
@@ -410,6 +425,9 @@ pub struct Opened {
     pub description: Description,
     /// Raw path attributes; not yet decoded.
     pub attributes: Vec<u8>,
+    /// Whom the attestation in it is for: [`MemberSet::neighbours_digest`](crate::directory::MemberSet::neighbours_digest) of
+    /// the set under which it was signed, or, if this announcer signed nothing, of its newest.
+    pub signed_for: [u8; 32],
     /// The announcer's signature; not yet verified.
     pub signature: Signature,
 }
@@ -451,14 +469,14 @@ pub fn open(
         return Err(OpenError::Description);
     }
     let attributes = r.blob(MAX_BLOB)?.to_vec();
-    let signature = r.array()?;
-    Ok(Some(Opened { description, attributes, signature }))
+    let (signed_for, signature) = (r.array()?, r.array()?);
+    Ok(Some(Opened { description, attributes, signed_for, signature }))
 }
 
 impl Opened {
     /// Whether the announcer signed this route.
     #[must_use]
     pub fn is_signed_by(&self, handle: &Handle, key: &VerifyingKey) -> bool {
-        key.verify(LABEL_ROUTE, &route_bytes(handle, &self.attributes), &self.signature).is_ok()
+        key.verify(LABEL_ROUTE, &route_bytes(handle, &self.attributes, &self.signed_for), &self.signature).is_ok()
     }
 }

@@ -11,7 +11,7 @@ use wayleave_core::Prefix;
 use wayleave_crypto::hash::hash;
 
 use crate::frames::{Body, Candidate, InventoryRow, Step};
-use crate::object::{Handle, Header, Kind, ShareOne, expand};
+use crate::object::{Handle, Header, Kind, ShareOne};
 use crate::wire::Writer;
 
 const LABEL_VIEW: &str = "wayleave/route-server/view/v1";
@@ -19,9 +19,11 @@ const LABEL_VIEW: &str = "wayleave/route-server/view/v1";
 /// What a party holds of an announcement besides its header. The two parties' parts are never in one process.
 #[derive(Clone)]
 pub enum Part {
-    /// Party 1: the seed of its row, and the blob.
+    /// Party 1: the seed of its row, the columns that extended it, and the blob.
     One {
         share: ShareOne,
+        /// The first slot and the salt of each, ascending.
+        columns: Vec<(u32, [u8; 32])>,
         /// The sealed route.
         blob: Arc<[u8]>,
     },
@@ -61,7 +63,10 @@ impl ObjectEntry {
             return None;
         }
         match &self.part {
-            Part::One { share, .. } => Some(share.key_share(slot)),
+            Part::One { share, columns, .. } => {
+                let column = columns.iter().rev().find(|(from, _)| *from <= slot);
+                Some(share.key_share(column.map(|(_, salt)| salt), slot))
+            }
             Part::Two { row } => row.get(slot as usize * 16..)?.first_chunk().copied(),
         }
     }
@@ -91,7 +96,7 @@ impl ObjectEntry {
     #[must_use]
     pub fn row(&self) -> Vec<u8> {
         match &self.part {
-            Part::One { share, .. } => expand(&share.seed, 0, self.width),
+            Part::One { .. } => (0..self.width).filter_map(|slot| self.key_share(slot)).flatten().collect(),
             Part::Two { row } => row.clone(),
         }
     }
@@ -267,7 +272,7 @@ impl ObjectTable {
         }
     }
 
-    /// Applies a column. `row` is party 2's; party 1's rows extend by themselves.
+    /// Applies a column. `row` is party 2's; party 1's comes from the object's seed and the column's salt.
     pub fn column(&mut self, header: &Header, row: Option<&[u8]>, effects: &mut Effects) {
         let description = &header.description;
         self.applied(description.slot, description.version, effects);
@@ -278,9 +283,12 @@ impl ObjectTable {
             if entry.width != *from {
                 continue;
             }
-            if let Part::Two { row: stored } = &mut entry.part {
-                let Some(more) = row.and_then(|row| row.get(i * run..(i + 1) * run)) else { continue };
-                stored.extend_from_slice(more);
+            match &mut entry.part {
+                Part::One { columns, .. } => columns.push((*from, description.salt)),
+                Part::Two { row: stored } => {
+                    let Some(more) = row.and_then(|row| row.get(i * run..(i + 1) * run)) else { continue };
+                    stored.extend_from_slice(more);
+                }
             }
             entry.width = *to;
             effects.opened.extend(entry.live().map(|nlri| nlri.prefix));
@@ -383,8 +391,10 @@ impl ObjectTable {
     pub fn narrow(&mut self, slot: u32, version: u64, width: u32) {
         let Some(entry) = self.objects.get_mut(&(slot, version)) else { return };
         entry.width = entry.width.min(width);
-        if let Part::Two { row } = &mut entry.part {
-            row.truncate(entry.width as usize * 16);
+        let width = entry.width;
+        match &mut entry.part {
+            Part::One { columns, .. } => columns.retain(|(from, _)| *from < width),
+            Part::Two { row } => row.truncate(width as usize * 16),
         }
     }
 

@@ -41,6 +41,11 @@ pub trait Io<M: Machine> {
     /// Translates an event.
     fn step(&mut self, event: Self::Event) -> Step<M>;
 
+    /// Called before every input and timeout: fresh randomness for a machine that needs it. An error ends the loop.
+    fn before(&mut self, _machine: &mut M) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
     /// Performs an output. Must not wait. Inputs that follow at once (a socket is full) go to `feedback`, and reach the
     /// machine before its next output is taken.
     fn perform(&mut self, output: M::Output, feedback: &mut VecDeque<M::Input>) -> Result<(), Self::Error>;
@@ -63,6 +68,7 @@ where
             io.perform(output, &mut feedback)?;
             debug_assert!(feedback.len() <= MAX_FEEDBACK, "outputs that feed the machine without end");
             while let Some(input) = feedback.pop_front() {
+                io.before(&mut machine)?;
                 machine.handle(input, clock.now());
             }
         }
@@ -75,7 +81,10 @@ where
             () = sleep_until(deadline.map_or_else(tokio::time::Instant::now, |at| clock.at(at))), if deadline.is_some() => None,
         };
         match event.map(|event| io.step(event)) {
-            Some(Step::Input(input)) => machine.handle(input, clock.now()),
+            Some(Step::Input(input)) => {
+                io.before(&mut machine)?;
+                machine.handle(input, clock.now());
+            }
             Some(Step::Query(query)) => query(&mut machine),
             Some(Step::Stop) => return Ok(()),
             Some(Step::Ignore) | None => {}
@@ -83,6 +92,7 @@ where
         // Also after an event: a flood of events must not keep timers from firing.
         let now = clock.now();
         if machine.deadline().is_some_and(|deadline| deadline <= now.instant) {
+            io.before(&mut machine)?;
             machine.handle_timeout(now);
         }
     }

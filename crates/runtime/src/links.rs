@@ -7,6 +7,7 @@
 //! they stay in the kernel while the machine is busy.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,6 +23,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tracing::{debug, info, warn};
+use zeroize::Zeroizing;
 
 use crate::frames::{FrameError, MAX_FRAME, read_frame, write_frame};
 use crate::identity::{Fingerprint, Identity};
@@ -64,6 +66,8 @@ pub enum LinkEvent {
         pin: Pin,
         /// The peer's address.
         address: SocketAddr,
+        /// Keying material of the TLS session (RFC 8446 section 7.5), the same at both ends.
+        exporter: Exporter,
     },
     /// A frame came in; never empty.
     Frame {
@@ -74,6 +78,29 @@ pub enum LinkEvent {
     },
     /// The link is gone.
     Down { link: u64, reason: String },
+}
+
+/// Keying material that a TLS session exports; it has no printable form.
+#[derive(Clone)]
+pub struct Exporter(pub Zeroizing<[u8; 32]>);
+
+impl fmt::Debug for Exporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Exporter(..)")
+    }
+}
+
+/// The peer of a link that is up.
+struct Authenticated {
+    certificate: CertificateDer<'static>,
+    pin: Pin,
+    exporter: Exporter,
+}
+
+/// Exports a session's keying material under our label (RFC 5705 section 4: labels of our own begin with EXPERIMENTAL).
+fn exporter<T>(connection: &rustls::ConnectionCommon<T>) -> io::Result<Exporter> {
+    let exported = connection.export_keying_material([0; 32], b"EXPERIMENTAL wayleave link", None);
+    exported.map(|octets| Exporter(Zeroizing::new(octets))).map_err(io::Error::other)
 }
 
 /// The share of the inbox that a received frame takes.
@@ -237,6 +264,7 @@ impl Links {
     where
         E: From<LinkEvent> + Send + 'static,
     {
+        let verifier = verifier.not_own(identity);
         let config = server_config(identity, &verifier).map_err(io::Error::other)?;
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
@@ -258,6 +286,7 @@ impl Links {
     where
         E: From<LinkEvent> + Send + 'static,
     {
+        let verifier = verifier.not_own(identity);
         let config = client_config(identity, &verifier)?;
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
         let port = Port { links: self.clone(), verifier, events, id };
@@ -335,8 +364,8 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
                 let opened = timeout(HANDSHAKE, port.open_accepted(tcp, &acceptor)).await;
                 drop((permit, of_source));
                 match opened.unwrap_or(Err(OpenError::Timeout)) {
-                    Ok((stream, certificate, pin)) => {
-                        port.run(stream, certificate, pin, address).await;
+                    Ok((stream, peer)) => {
+                        port.run(stream, peer, address).await;
                     }
                     Err(error) => port.log_failure(&error, &address),
                 }
@@ -348,13 +377,13 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         &self,
         tcp: TcpStream,
         acceptor: &TlsAcceptor,
-    ) -> Result<(tokio_rustls::server::TlsStream<TcpStream>, CertificateDer<'static>, Pin), OpenError> {
+    ) -> Result<(tokio_rustls::server::TlsStream<TcpStream>, Authenticated), OpenError> {
         tcp.set_nodelay(true)?;
         let mut stream = acceptor.accept(tcp).await?;
-        let (certificate, pin) = self.check(stream.get_ref().1.peer_certificates())?;
+        let peer = self.check(stream.get_ref().1)?;
         write_frame(&mut stream, &Arc::from([])).await?; // the welcome: our certificate was accepted (see frames.rs)
         stream.flush().await?;
-        Ok((stream, certificate, pin))
+        Ok((stream, peer))
     }
 
     async fn keep_connected(self, address: String, connector: TlsConnector) {
@@ -363,10 +392,10 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         loop {
             match timeout(HANDSHAKE, self.open_connected(&address, &connector)).await.unwrap_or(Err(OpenError::Timeout))
             {
-                Ok((stream, certificate, pin, peer)) => {
+                Ok((stream, peer, address)) => {
                     logged.clear();
                     let began = tokio::time::Instant::now();
-                    self.run(stream, certificate, pin, peer).await;
+                    self.run(stream, peer, address).await;
                     if began.elapsed() >= STABLE {
                         pause = BACKOFF_LEAST;
                     }
@@ -392,26 +421,27 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         &self,
         address: &str,
         connector: &TlsConnector,
-    ) -> Result<(tokio_rustls::client::TlsStream<TcpStream>, CertificateDer<'static>, Pin, SocketAddr), OpenError> {
+    ) -> Result<(tokio_rustls::client::TlsStream<TcpStream>, Authenticated, SocketAddr), OpenError> {
         let tcp = TcpStream::connect(address).await?;
         tcp.set_nodelay(true)?;
-        let peer = tcp.peer_addr()?;
+        let address = tcp.peer_addr()?;
         // Only the pin matters. No name is sent, so any name will do here.
-        let name = ServerName::IpAddress(peer.ip().into());
+        let name = ServerName::IpAddress(address.ip().into());
         let mut stream = connector.connect(name, tcp).await?;
-        let (certificate, pin) = self.check(stream.get_ref().1.peer_certificates())?;
+        let peer = self.check(stream.get_ref().1)?;
         match read_frame(&mut stream, 0).await {
-            Ok(_) => Ok((stream, certificate, pin, peer)),
+            Ok(_) => Ok((stream, peer, address)),
             Err(error) => Err(OpenError::NotAccepted(error)),
         }
     }
 
-    /// Checks once more and returns the pin: the table may have changed since the handshake.
-    fn check(&self, shown: Option<&[CertificateDer<'static>]>) -> Result<(CertificateDer<'static>, Pin), OpenError> {
+    /// Checks once more and returns the peer: the table of pins may have changed since the handshake.
+    fn check<T>(&self, session: &rustls::ConnectionCommon<T>) -> Result<Authenticated, OpenError> {
+        let shown = session.peer_certificates();
         let missing = || io::Error::new(io::ErrorKind::InvalidData, "the peer sent no certificate");
         let certificate = shown.and_then(|chain| chain.first()).ok_or_else(missing)?.clone();
         let pin = self.verifier.check(&certificate, now_secs()).map_err(OpenError::Refused)?;
-        Ok((certificate, pin))
+        Ok(Authenticated { certificate, pin, exporter: exporter(session)? })
     }
 
     fn log_failure(&self, error: &OpenError, address: &dyn std::fmt::Display) {
@@ -436,10 +466,11 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
     }
 
     /// Carries one link from its `Up` to its `Down`.
-    async fn run<S>(&self, stream: S, certificate: CertificateDer<'static>, pin: Pin, address: SocketAddr)
+    async fn run<S>(&self, stream: S, peer: Authenticated, address: SocketAddr)
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
+        let Authenticated { certificate, pin, exporter } = peer;
         let link = self.links.0.next.fetch_add(1, Ordering::Relaxed);
         let owner = (self.id, Fingerprint::of(&certificate));
         let (queue, waiting) = mpsc::channel((self.links.0.limits.queue / FRAME_COST).max(1));
@@ -453,7 +484,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         count(&self.links.0.counters.up, 1);
         info!(link, peer = %pin.name, %address, "link up");
         let name = pin.name.clone();
-        if self.events.send(LinkEvent::Up { link, pin: pin.clone(), address }.into()).await.is_err() {
+        if self.events.send(LinkEvent::Up { link, pin: pin.clone(), address, exporter }.into()).await.is_err() {
             return;
         }
         let (mut reader, writer) = tokio::io::split(stream);

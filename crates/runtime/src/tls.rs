@@ -89,6 +89,9 @@ pub enum RefusalReason {
     /// It is pinned, but for another role than this port serves.
     #[error("the certificate belongs to a {0}, which this port does not serve")]
     WrongRole(Role),
+    /// It is this process's own.
+    #[error("the certificate is our own: the peer and this process use one key file")]
+    Own,
     /// Its dates are over.
     #[error("the certificate has expired")]
     Expired,
@@ -113,6 +116,7 @@ pub struct Refusal {
 pub struct PinVerifier {
     pins: Pins,
     role: Role,
+    own: Option<Fingerprint>,
     provider: Arc<CryptoProvider>,
     refused: Arc<AtomicU64>,
 }
@@ -122,7 +126,13 @@ impl PinVerifier {
     #[must_use]
     pub fn new(pins: Pins, role: Role) -> Self {
         let provider = Arc::new(aws_lc_rs::default_provider());
-        Self { pins, role, provider, refused: Arc::default() }
+        Self { pins, role, own: None, provider, refused: Arc::default() }
+    }
+
+    /// Refuses the certificate of `identity`, also if it is pinned: a key has one role.
+    #[must_use]
+    pub fn not_own(self, identity: &Identity) -> Self {
+        Self { own: Some(identity.fingerprint()), ..self }
     }
 
     /// The pins in force.
@@ -145,6 +155,9 @@ impl PinVerifier {
     pub fn check(&self, certificate: &CertificateDer<'_>, now: u64) -> Result<Pin, Refusal> {
         let fingerprint = Fingerprint::of(certificate);
         let refusal = |reason| Refusal { fingerprint, reason };
+        if self.own == Some(fingerprint) {
+            return Err(refusal(RefusalReason::Own));
+        }
         let pin = self.pins.find(&fingerprint).ok_or(refusal(RefusalReason::Unknown))?;
         if pin.role != self.role {
             return Err(refusal(RefusalReason::WrongRole(pin.role)));
@@ -325,6 +338,15 @@ mod tests {
         assert_eq!(check(999), Err(RefusalReason::NotYetValid));
         assert_eq!(check(1_500), Ok(pin(Role::Member)));
         assert_eq!(check(2_001), Err(RefusalReason::Expired));
+    }
+
+    #[test]
+    fn a_peer_with_our_own_certificate_is_refused_also_if_it_is_pinned() {
+        let own = Identity::generate("alpha", DEFAULT_VALIDITY).expect("keys");
+        let pins = Pins::new([(own.fingerprint(), pin(Role::Member))]);
+        let verifier = PinVerifier::new(pins, Role::Member).not_own(&own);
+        let reason = verifier.check(own.certificate(), now_secs()).map_err(|refusal| refusal.reason);
+        assert_eq!(reason, Err(RefusalReason::Own));
     }
 
     #[test]

@@ -180,7 +180,9 @@ from_errors!(
     wayleave_runtime::identity::IdentityError,
     wayleave_runtime::store::StoreError,
     wayleave_runtime::logs::FilterError,
-    wayleave_route_server::directory::SetError,
+    wayleave_route_server::directory::ChainError,
+    wayleave_route_server::directory::ProposalError,
+    wayleave_route_server::key_roles::SharedKey,
     wayleave_route_server::party::StartError,
     rustls::Error,
 );

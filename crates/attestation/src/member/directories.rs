@@ -1,6 +1,9 @@
 //! The member sets of the exchange: the tree over each set's members, for which routes are signed.
+//!
+//! A hop stays valid under the set that it was signed for. Sets are named by the digest of their members and keys, so that
+//! sets that differ in something else are one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wayleave_core::Asn;
@@ -20,6 +23,7 @@ pub(super) struct Directory {
     /// Tells its members and keys from another set's.
     pub(super) digest: [u8; 32],
     pub(super) tree: Arc<Tree>,
+    leaves: BTreeMap<Asn, Vec<LeafKey>>,
 }
 
 /// What a new set changes.
@@ -29,8 +33,10 @@ pub(super) enum SetChange {
     Old,
     /// Its number; members and keys are the same.
     Number,
-    /// Its members or keys: routes must be signed again.
-    Members,
+    /// Members left. What was signed for those that stay and for them still holds for those that stay.
+    Left,
+    /// New members or other keys: for these no route is signed yet.
+    Leaves,
 }
 
 /// The last sets, the newest last.
@@ -42,8 +48,8 @@ impl Directories {
         self.0.last()
     }
 
-    pub(super) fn tree(&self, set: u64) -> Option<&Arc<Tree>> {
-        self.0.iter().find(|directory| directory.set == set).map(|directory| &directory.tree)
+    pub(super) fn tree(&self, digest: &[u8; 32]) -> Option<&Arc<Tree>> {
+        self.0.iter().find(|directory| directory.digest == *digest).map(|directory| &directory.tree)
     }
 
     /// Adds a set, and drops those of which no route is there. `live` are the sets of the routes that are.
@@ -52,23 +58,30 @@ impl Directories {
         set: u64,
         digest: [u8; 32],
         neighbours: &[(Asn, Vec<LeafKey>)],
-        live: &BTreeSet<u64>,
+        live: &BTreeSet<[u8; 32]>,
     ) -> SetChange {
-        let newest = self.0.last();
-        if newest.is_some_and(|newest| newest.set >= set) {
-            return SetChange::Old;
+        if let Some(newest) = self.0.last_mut() {
+            if newest.set >= set {
+                return SetChange::Old;
+            }
+            if newest.digest == digest {
+                newest.set = set;
+                return SetChange::Number;
+            }
         }
-        let same = newest.filter(|newest| newest.digest == digest).map(|newest| Arc::clone(&newest.tree));
-        let change = if same.is_some() { SetChange::Number } else { SetChange::Members };
+        let leaves: BTreeMap<Asn, Vec<LeafKey>> = neighbours.iter().cloned().collect();
+        let had = |asn: &Asn, keys: &Vec<LeafKey>| self.0.last().is_some_and(|last| last.leaves.get(asn) == Some(keys));
+        let change = if leaves.iter().all(|(asn, keys)| had(asn, keys)) { SetChange::Left } else { SetChange::Leaves };
         // The member set bounds members, keys and suites, and names each AS once: always a tree.
-        let Some(tree) = same.or_else(|| tree(neighbours).map(Arc::new)) else { return SetChange::Old };
-        self.0.push(Directory { set, digest, tree });
+        let Some(tree) = tree(neighbours).map(Arc::new) else { return SetChange::Old };
+        self.0.retain(|directory| directory.digest != digest);
+        self.0.push(Directory { set, digest, tree, leaves });
         // Routes of the last two sets may still be on their way.
         let recent = self.0.len().saturating_sub(2);
         let mut index = 0;
         self.0.retain(|directory| {
             index += 1;
-            index > recent || live.contains(&directory.set)
+            index > recent || live.contains(&directory.digest)
         });
         if self.0.len() > MAX_SETS {
             self.0.remove(0);

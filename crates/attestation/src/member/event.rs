@@ -53,8 +53,8 @@ pub enum Input {
         id: RouteId,
         /// The announcer's slot.
         announcer: u32,
-        /// The number of the member set under which the route was announced.
-        set: u64,
+        /// The digest of the member set for which the announcer says that it signed.
+        set: [u8; 32],
         prefixes: Vec<Nlri>,
         attributes: Attributes,
     },

@@ -1,7 +1,8 @@
 //! Attestation beside a route-server member: signs what its router announces, and validates what other members do.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Afi, Asn, Instant, Machine, Now, VerdictKind};
@@ -26,6 +27,11 @@ use crate::sign::KeyRing;
 /// The source of the member's own signing jobs; those of validation have the announcer's slot.
 const OWN_ROUTER: usize = 0;
 
+/// How often routes are signed again for new or changed members, and how many each time: our own limit of 200 routes a
+/// second. Meanwhile those that are there already use the earlier signatures.
+const RENEWAL_INTERVAL: Duration = Duration::from_millis(100);
+const RENEWAL_BURST: usize = 20;
+
 /// A route as the schedule names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RouteKey {
@@ -46,6 +52,11 @@ pub struct MemberAttestation {
     check_budget: VerificationBudget<usize>,
     pub(super) received: ReceivedRoutes,
     pub(super) counts: Counts,
+    /// Routes that are signed again for new or changed members, and when the next of them are.
+    pub(super) renewals: BTreeSet<Nlri>,
+    next_renewal: Instant,
+    /// The digest of the set for which the job in flight signs.
+    signing_for: Option<[u8; 32]>,
     /// When the caches of signatures last aged.
     aged: Instant,
     outputs: VecDeque<Output>,
@@ -65,6 +76,9 @@ impl MemberAttestation {
             check_budget: VerificationBudget::new(now.instant),
             received: ReceivedRoutes::new(config.most_memory, now.instant),
             counts: Counts::default(),
+            renewals: BTreeSet::new(),
+            next_renewal: now.instant,
+            signing_for: None,
             aged: now.instant,
             outputs: VecDeque::new(),
         };
@@ -105,11 +119,36 @@ impl MemberAttestation {
         let change = self.directories.insert(set, digest, neighbours, &live);
         if change != SetChange::Old {
             // Routes that came under this set before the set itself did.
-            self.received.queue_where(|route| route.set == set);
+            self.received.queue_where(|route| route.set == digest);
         }
-        if change == SetChange::Members {
+        if matches!(change, SetChange::Left | SetChange::Leaves) {
             self.check_listed(neighbours);
-            self.announced.sign_all_again();
+        }
+        if change == SetChange::Leaves {
+            if self.renewals.is_empty() {
+                self.next_renewal = self.pipeline.now.instant;
+            }
+            self.renewals.extend(self.announced.routes.iter().map(|(nlri, _)| *nlri));
+            self.renew();
+        }
+    }
+
+    /// Whether routes still are to be signed again for new or changed members.
+    #[must_use]
+    pub fn has_renewals(&self) -> bool {
+        !self.renewals.is_empty()
+    }
+
+    /// Queues some of the routes that are to be signed again for new or changed members.
+    fn renew(&mut self) {
+        let now = self.pipeline.now.instant;
+        if self.renewals.is_empty() || now < self.next_renewal {
+            return;
+        }
+        self.next_renewal = now + RENEWAL_INTERVAL;
+        for _ in 0..RENEWAL_BURST {
+            let Some(nlri) = self.renewals.pop_first() else { return };
+            self.announced.routes.queue(&nlri);
         }
     }
 
@@ -141,6 +180,7 @@ impl MemberAttestation {
 
     fn on_router_down(&mut self) {
         self.announced.clear();
+        self.renewals.clear();
         self.pipeline.schedule.retain(|route| matches!(route, RouteKey::Received(_)));
     }
 
@@ -152,7 +192,7 @@ impl MemberAttestation {
             let Some(burst) = self.received.next_burst(now, |attributes| pipeline.estimated_units(attributes)) else {
                 break;
             };
-            let directory = self.directories.tree(burst.set).map(|tree| tree.as_ref().clone());
+            let directory = self.directories.tree(&burst.set).map(|tree| tree.as_ref().clone());
             let directories = Arc::new(directory.into_iter().collect());
             let validator = self.pipeline.validator(&burst.known, burst.alone, directories);
             let job = self.pipeline.validation_job(burst.announcer as usize, validator, burst.groups);
@@ -167,15 +207,15 @@ impl MemberAttestation {
     }
 
     fn sign(&mut self) {
-        let Some(target) = self.directories.newest().map(|newest| Target::Directory(Arc::clone(&newest.tree))) else {
-            return;
-        };
+        let Some(newest) = self.directories.newest() else { return };
+        let (target, digest) = (Target::Directory(Arc::clone(&newest.tree)), newest.digest);
         self.check_budget.advance(self.pipeline.now.instant);
         let groups = self.announced.next_burst(SIGNING_BURST);
         if groups.is_empty() {
             return;
         }
         self.announced.routes.in_flight = true;
+        self.signing_for = Some(digest);
         let validator = self.pipeline.validator(&self.known, false, Arc::default());
         let alone = self.check_budget.is_suspect(OWN_ROUTER).then_some(OWN_ROUTER).into_iter().collect();
         let check = Some(PolicyCheck { validator, policy: self.pipeline.config.policy.clone(), alone });
@@ -275,7 +315,7 @@ impl MemberAttestation {
     /// Lets policy act on the reports of a route, and gives the member the findings if they have changed.
     fn apply_policy(&mut self, id: RouteId) {
         let Some(route) = self.received.routes.get(&id) else { return };
-        let directory = self.directories.tree(route.set).map(AsRef::as_ref);
+        let directory = self.directories.tree(&route.set).map(AsRef::as_ref);
         let config = &self.pipeline.config;
         let attributes = opened(&route.attributes, config.attribute, directory, config.asn);
         let Some(findings) = route.findings(&config.policy, &attributes) else { return };
@@ -316,11 +356,16 @@ impl MemberAttestation {
             self.withdraw(withdrawn);
         }
         let SignedGroup { group, outcome } = signed;
+        let is_newest = self.directories.newest().map(|newest| newest.digest) == self.signing_for;
         for nlri in &routes {
+            if is_newest {
+                self.renewals.remove(nlri);
+            }
             let due = outcome.due(unix).into_iter().chain(checked_until.get(nlri).copied()).min();
             self.reschedule(*nlri, due.map(|due| not_in_the_past(due, unix)));
         }
-        // What was signed for other members is signed again, and is announced then. A refusal is the same for all.
+        // What was signed with other keys or by another clock is signed again, and is announced then. What was signed for the
+        // members of an earlier set holds for them.
         let is_refused = matches!(outcome, SigningOutcome::Refused { .. });
         if routes.is_empty() || (self.announced.is_stale() && !is_refused) {
             return;
@@ -328,7 +373,7 @@ impl MemberAttestation {
         match outcome.sent(&group.attributes) {
             Some(attributes) => {
                 let is_signed = matches!(outcome, SigningOutcome::Signed { .. });
-                let under = self.directories.newest().map(|newest| newest.digest).filter(|_| is_signed);
+                let under = self.signing_for.filter(|_| is_signed);
                 let attributes = Some(attributes.as_ref().clone());
                 let announced = routes.clone();
                 self.outputs.push_back(Output::Announce { withdrawn: Vec::new(), announced, attributes, under });
@@ -457,6 +502,7 @@ impl Machine for MemberAttestation {
     fn handle_timeout(&mut self, now: Now) {
         self.on_now(now);
         self.queue_due();
+        self.renew();
         self.on_slot();
     }
 
@@ -469,6 +515,8 @@ impl Machine for MemberAttestation {
 
     fn deadline(&self) -> Option<Instant> {
         let end_of_rib = self.announced.end_of_rib_deadline(self.pipeline.now.instant);
-        self.pipeline.deadline().into_iter().chain(self.received.queues.deadline()).chain(end_of_rib).min()
+        let renewal = (!self.renewals.is_empty()).then_some(self.next_renewal);
+        let deadlines = self.pipeline.deadline().into_iter().chain(self.received.queues.deadline());
+        deadlines.chain(end_of_rib).chain(renewal).min()
     }
 }

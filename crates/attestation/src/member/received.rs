@@ -30,7 +30,7 @@ const MAX_BURSTS: usize = 8;
 /// A route of another member.
 pub(super) struct ReceivedRoute {
     pub(super) announcer: u32,
-    pub(super) set: u64,
+    pub(super) set: [u8; 32],
     pub(super) prefixes: Vec<Nlri>,
     pub(super) attributes: Arc<Attributes>,
     /// Of each prefix, once it has been validated. A report is of prefixes of this route alone.
@@ -65,7 +65,7 @@ pub(super) struct ReceivedRoutes {
 /// A burst of routes of one announcer, made under one member set.
 pub(super) struct Burst {
     pub(super) announcer: u32,
-    pub(super) set: u64,
+    pub(super) set: [u8; 32],
     pub(super) groups: Vec<RouteGroup>,
     pub(super) known: PeerSignatures,
     pub(super) alone: bool,
@@ -96,7 +96,7 @@ impl ReceivedRoutes {
         &mut self,
         id: RouteId,
         announcer: u32,
-        set: u64,
+        set: [u8; 32],
         prefixes: Vec<Nlri>,
         attributes: Attributes,
     ) -> bool {

@@ -76,7 +76,7 @@ impl MemberAttestation {
             let attests = |asn: &Asn| newest.tree.leaf(*asn).is_some_and(|leaf| !leaf.is_keyless());
             [newest.tree.asns().filter(attests).count(), newest.tree.asns().count()]
         });
-        let waiting = [self.received.waiting(), self.announced.routes.waiting()];
+        let waiting = [self.received.waiting(), self.announced.routes.waiting() + self.renewals.len()];
         Status {
             classes,
             waiting,
@@ -116,7 +116,7 @@ impl MemberAttestation {
     #[must_use]
     pub fn explain(&self, id: &RouteId, prefix: Prefix) -> Option<Explained> {
         let route = self.received.routes.get(id)?;
-        let directory = self.directories.tree(route.set).map(AsRef::as_ref);
+        let directory = self.directories.tree(&route.set).map(AsRef::as_ref);
         let config = &self.pipeline.config;
         let attributes = opened(&route.attributes, config.attribute, directory, config.asn);
         let report = self.pipeline.explain(prefix, &attributes, config.asn, &[]);

@@ -215,16 +215,53 @@ fn members_that_change_while_keys_are_made_ahead_get_everything_signed_for_them(
 }
 
 #[test]
-fn what_is_being_signed_when_members_change_is_signed_again_and_never_announced() {
+fn what_is_being_signed_when_members_change_holds_for_those_it_is_for_and_is_signed_again_for_the_others() {
     let mut driven = Driven::with_slots();
     driven.announce("10.1.0.0/16", path(&[MEMBER]));
     let sign = driven.only_work();
     driven.members(2, &[MEMBER, Asn(65_002), Asn(65_003)]);
     driven.finish(sign);
-    assert_eq!(driven.signed_for(), [], "it was signed for others");
+    assert_eq!(driven.signed_for(), [Some(1)]);
     let sign = driven.only_work();
     driven.finish(sign);
-    assert_eq!(driven.signed_for(), [Some(2)]);
+    assert_eq!(driven.signed_for(), [Some(1), Some(2)]);
+}
+
+/// Routes signed by `unix` seconds after the beginning.
+fn signed_after(driven: &mut Driven, millis: u64) -> usize {
+    let until = driven.now.instant + Duration::from_millis(millis);
+    while let Some(at) = driven.member.deadline().filter(|at| *at <= until) {
+        let passed = at.since(driven.now.instant).as_micros() as u64;
+        driven.now = Now { instant: at, unix: UnixTime(driven.now.unix.0 + passed) };
+        driven.member.handle_timeout(driven.now);
+        driven.drain();
+        driven.finish_all();
+    }
+    driven.announcements.iter().map(|announcement| announcement.announced).sum()
+}
+
+#[test]
+fn new_and_changed_members_get_everything_signed_at_a_limited_rate_and_those_that_leave_nothing() {
+    let mut driven = Driven::new(KeyRing { pairs: vec![pair(MEMBER)] });
+    for number in 0..50 {
+        driven.announce(&format!("10.{number}.0.0/16"), path(&[MEMBER]));
+    }
+    driven.finish_all();
+    let mut signed = 50;
+    assert_eq!(signed_after(&mut driven, 0), signed);
+    let mut change = |set: u64, asns: &[u32], expected: usize| {
+        let neighbours = asns.iter().map(|asn| (Asn(*asn), Vec::new())).collect();
+        driven.give(Input::Members { set, digest: [asns.len() as u8; 32], neighbours });
+        driven.finish_all();
+        assert!(signed_after(&mut driven, 0) - signed <= 20, "set {set}: at once");
+        assert!(signed_after(&mut driven, 150) - signed <= 40, "set {set}: after one interval");
+        assert_eq!(signed_after(&mut driven, 2000) - signed, expected, "set {set}");
+        signed += expected;
+    };
+    change(2, &[MEMBER.0, 65_002, 65_003], 50);
+    change(3, &[MEMBER.0, 65_002, 65_003], 0);
+    change(4, &[MEMBER.0, 65_003], 0);
+    change(5, &[MEMBER.0, 65_003, 65_004, 65_005], 50);
 }
 
 #[test]
@@ -308,7 +345,7 @@ fn received(id: u8, asns: &[Asn], change: impl FnOnce(&mut Vec<u8>)) -> Input {
     let mut edit = path(asns).edit();
     edit.set(ATTRIBUTE, AttributeFlags::OPTIONAL_TRANSITIVE, &value);
     let prefixes = vec![Nlri::new(p("10.1.0.0/16"))];
-    Input::Route { id: [id; 32], announcer: 5, set: 1, prefixes, attributes: edit.finish() }
+    Input::Route { id: [id; 32], announcer: 5, set: [1; 32], prefixes, attributes: edit.finish() }
 }
 
 impl Driven {

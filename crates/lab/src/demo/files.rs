@@ -10,7 +10,7 @@ use super::layout::{Layout, MemberLayout, PartyLayout};
 use crate::netns::Rung;
 
 /// The exchange's name.
-const NAME: &str = "demo-ix";
+pub(super) const NAME: &str = "demo-ix";
 
 /// The public parts of a key file.
 #[derive(Debug, Clone)]
@@ -27,7 +27,8 @@ pub struct Files {
     folder: PathBuf,
     binary: PathBuf,
     state: PathBuf,
-    operator: String,
+    /// Public keys of party 1's and party 2's operators.
+    operators: [String; 2],
     pins: [String; 2],
 }
 
@@ -40,7 +41,7 @@ impl Files {
             folder,
             binary: binary.to_path_buf(),
             state: layout.state.clone(),
-            operator: String::new(),
+            operators: [String::new(), String::new()],
             pins: [String::new(), String::new()],
         };
         files.make_member_set(layout)?;
@@ -73,7 +74,9 @@ impl Files {
         self.put("recommendation.toml", &format!("[recommendation]\n{favourite} = 10\n"))
     }
 
-    fn path(&self, name: &str) -> String {
+    /// The path of a file in the folder of configurations.
+    #[must_use]
+    pub fn path(&self, name: &str) -> String {
         self.folder.join(name).display().to_string()
     }
 
@@ -82,7 +85,8 @@ impl Files {
         fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    fn tool(&self, arguments: &[&str]) -> Result<String, String> {
+    /// Runs a command of `wayleave`; what it printed, or why it failed.
+    pub fn tool(&self, arguments: &[&str]) -> Result<String, String> {
         let output = Command::new(&self.binary).args(arguments).output();
         let output = output.map_err(|error| format!("{}: {error}", self.binary.display()))?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -108,21 +112,66 @@ impl Files {
         Ok(PublicKeys { tls: part("sha256:")?, sign: part("ed25519:")? })
     }
 
-    /// Signs the member set with the operator's key, members in the order of slots.
+    /// Makes the operators' and the members' keys, and admits all members in the order of slots.
     fn make_member_set(&mut self, layout: &Layout) -> Result<(), String> {
-        let (set, operator) = (self.path("members"), self.path("operator.key"));
-        self.tool(&["members", "init", &set, "--exchange", NAME, "--operator", &operator])?;
-        self.operator = self.public(&operator)?.sign;
+        self.operators = [self.new_key("operator1")?.sign, self.new_key("operator2")?.sign];
         for member in &layout.members {
-            let PublicKeys { tls, sign } = self.new_key(&member.name)?;
-            let (asn, address) = (member.asn.0.to_string(), member.router.to_string());
-            let address6 = member.router6().to_string();
-            let mut arguments = vec!["members", "add", &set, "--operator", &operator, "--asn", &asn];
-            arguments.extend(["--name", &member.name, "--address", &address, "--address6", &address6]);
-            arguments.extend(["--tls", &tls, "--sign", &sign]);
-            self.tool(&arguments)?;
+            self.new_key(&member.name)?;
+            self.request(member, &[])?;
+        }
+        self.begin_member_set()?;
+        let names: Vec<&str> = layout.members.iter().map(|member| member.name.as_str()).collect();
+        self.propose(&names)?;
+        self.countersign()?;
+        self.share_member_set()
+    }
+
+    /// The member signs what the exchange is to know of it, for `NAME.request`.
+    pub fn request(&self, member: &MemberLayout, more: &[&str]) -> Result<String, String> {
+        let (file, key) = (self.path(&format!("{}.request", member.name)), self.path(&format!("{}.key", member.name)));
+        let (asn, address) = (member.asn.0.to_string(), member.router.to_string());
+        let address6 = member.router6().to_string();
+        let mut arguments = vec!["members", "request", &file, "--key", &key, "--exchange", NAME, "--asn", &asn];
+        arguments.extend(["--name", &member.name, "--address", &address, "--address6", &address6]);
+        arguments.extend(more);
+        self.tool(&arguments)
+    }
+
+    /// Both operators begin the member set's file that their party has.
+    pub fn begin_member_set(&self) -> Result<(), String> {
+        let [one, two] = &self.operators;
+        for file in [1, 2].map(|party| self.member_set(party)) {
+            let _ = fs::remove_file(&file);
+            self.tool(&["members", "init", &file, "--exchange", NAME, "--operator1", one, "--operator2", two])?;
         }
         Ok(())
+    }
+
+    /// The member set's file of a party.
+    #[must_use]
+    pub fn member_set(&self, party: u8) -> String {
+        self.path(&format!("party{party}.members"))
+    }
+
+    /// Party 1's operator proposes what these members request.
+    pub fn propose(&self, members: &[&str]) -> Result<String, String> {
+        let (set, key, out) = (self.member_set(1), self.path("operator1.key"), self.path("proposal"));
+        let requests: Vec<String> = members.iter().map(|name| self.path(&format!("{name}.request"))).collect();
+        let mut arguments = vec!["members", "propose", &set, "--operator", &key, "--out", &out];
+        arguments.extend(requests.iter().flat_map(|file| ["--request", file]));
+        self.tool(&arguments)
+    }
+
+    /// Party 2's operator countersigns what was proposed last, in its own file.
+    pub fn countersign(&self) -> Result<String, String> {
+        let (set, key, proposal) = (self.member_set(2), self.path("operator2.key"), self.path("proposal"));
+        self.tool(&["members", "countersign", &set, &proposal, "--operator", &key, "--yes"])
+    }
+
+    /// Party 1 gets party 2's file, as before a first start.
+    pub fn share_member_set(&self) -> Result<(), String> {
+        let copied = fs::copy(self.member_set(2), self.member_set(1));
+        copied.map(drop).map_err(|error| format!("{}: {error}", self.member_set(1)))
     }
 
     /// Party 1 listens for party 2. Only party 1 has the recommendation.
@@ -140,8 +189,8 @@ exchange = \"{NAME}\"
 listen = \"{listen}\"
 key = \"{folder}/party{number}.key\"
 state = \"{state}/party{number}.redb\"
-members = \"{folder}/members\"
-operator = \"{operator}\"
+members = \"{folder}/party{number}.members\"
+operators = [\"{operator1}\", \"{operator2}\"]
 {recommendation}
 [link]
 {direction} = \"{link}\"
@@ -153,7 +202,8 @@ shares = true
 ",
             listen = party.listen,
             state = self.state.display(),
-            operator = self.operator,
+            operator1 = self.operators[0],
+            operator2 = self.operators[1],
             link = layout.link,
             status = party.process.status,
         )
@@ -183,7 +233,7 @@ lab = true  # accepts documentation prefixes
 [exchange]
 name = \"{NAME}\"
 asn = {exchange}
-operator = \"{operator}\"
+operators = [\"{operator1}\", \"{operator2}\"]
 party1 = {party1}
 party2 = {party2}
 
@@ -198,7 +248,8 @@ listen = \"{status}\"
 ",
             state = self.state.display(),
             exchange = EXCHANGE.0,
-            operator = self.operator,
+            operator1 = self.operators[0],
+            operator2 = self.operators[1],
             party1 = party(0),
             party2 = party(1),
             listen = member.bgp,

@@ -10,6 +10,7 @@ use wayleave_core::Prefix;
 use super::attested;
 use super::exchange::{DemoExchange, TIMEOUT};
 use super::expect::EXCHANGE;
+use super::files::NAME;
 use super::{DEFAULT_PREFIXES, Options, default_table};
 use crate::process::wait_until;
 use crate::table::Announcement;
@@ -47,6 +48,7 @@ pub(super) const STEPS: &[Step] = &[
     step("kill -9 of party 1: tables stay; after its restart nothing is lost", kill_party_1),
     step("kill -9 of party 2: tables stay; after its restart nothing is lost", kill_party_2),
     step("kill -9 of a member's proxy: other members keep its routes; nothing is lost", kill_proxy),
+    step("the exchange's operator alone tries to add itself under alpha's AS", intruder),
     step("attested announcements pass BIRD and FRR routers", attested::announced),
     step("an AS without attestation on the path: the gap is reported, the rest is proved", attested::gap),
     step("a hijack by a forged shorter path is refused", attested::hijack),
@@ -318,6 +320,72 @@ fn kill_proxy(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> Re
     facts.push(format!("{KILLED} announced {NEW} meanwhile: it is in all tables {seconds:.1} s after the restart,"));
     facts.push(format!("and {KILLED}'s router has all routes again"));
     Ok(())
+}
+
+/// Numbers of the member set in force at both parties and at a member.
+fn set_numbers(exchange: &mut DemoExchange) -> Result<[u64; 3], String> {
+    let number = |status: &Value| status["member_set"].as_u64().unwrap_or(0);
+    let mut numbers = [0; 3];
+    for (party, shown) in exchange.parties.iter().zip(&mut numbers) {
+        *shown = number(&party.ask("/api/v1/status")?);
+    }
+    numbers[2] = number(&exchange.member("bravo").ask("/api/v1/status")?);
+    Ok(numbers)
+}
+
+/// A slot under a member's AS would get every route that others export to that AS. The operator of party 1 has all of the
+/// exchange's keys but party 2's operator's.
+fn intruder(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> Result<(), String> {
+    let before = set_numbers(exchange)?;
+    let asn = exchange.member("alpha").at.asn.0.to_string();
+    let files = &exchange.files;
+    let path = |name: &str| files.path(name);
+    let (set, mine, proposal) = (files.member_set(1), path("operator1.key"), path("intrusion"));
+    let (key, request) = (path("intruder.key"), path("intruder.request"));
+    files.tool(&["keys", "new", &key, "--name", "intruder"])?;
+    let mut wanted = vec!["members", "request", &request, "--key", &key, "--exchange", NAME, "--asn", &asn];
+    wanted.extend(["--name", "alpha-2", "--address", "198.18.0.200"]);
+    files.tool(&wanted)?;
+    let said =
+        files.tool(&["members", "propose", &set, "--operator", &mine, "--out", &proposal, "--request", &request])?;
+    if !said.contains("HELD") {
+        return Err(format!("the proposal does not say that alpha's key is missing: {said}"));
+    }
+    facts.push(format!("a request for AS{asn} without alpha's signature is marked: every member may hold the slot"));
+    // Signed twice with the only key that it has.
+    match files.tool(&["members", "countersign", &set, &proposal, "--operator", &mine, "--yes"]) {
+        Ok(said) => return Err(format!("one operator signed for both: {said}")),
+        Err(refused) => facts.push(format!("countersigned by the same operator: {}", last_line(&refused))),
+    }
+    // A set of its own, where a second key of its own stands for party 2's operator.
+    let public = |file: &str| -> Result<String, String> {
+        let shown = files.tool(&["keys", "show", file])?;
+        let key = shown.split_whitespace().find(|word| word.starts_with("ed25519:"));
+        key.map(str::to_owned).ok_or_else(|| format!("{file}: no public key"))
+    };
+    let (forged, first, second) = (path("forged.members"), public(&mine)?, public(&key)?);
+    files.tool(&["members", "init", &forged, "--exchange", NAME, "--operator1", &first, "--operator2", &second])?;
+    let kept = std::fs::read(&set).map_err(|error| format!("{set}: {error}"))?;
+    std::fs::copy(&forged, &set).map_err(|error| format!("{set}: {error}"))?;
+    let put_back = || std::fs::write(&set, &kept).map_err(|error| format!("{set}: {error}"));
+    exchange.parties[0].role.reload()?;
+    sleep(OUTAGE);
+    let log = exchange.parties[0].role.log_tail();
+    put_back()?;
+    let refused = log.lines().find(|line| line.contains("other operators"));
+    facts
+        .push(format!("a set with a key of its own in place of party 2's operator's: {}", refused.ok_or(log.clone())?));
+    let after = set_numbers(exchange)?;
+    if after != before || before[0] != before[2] {
+        return Err(format!("member sets in force: {before:?} before, {after:?} after"));
+    }
+    facts.push(format!("the set in force is still number {} at both parties and at the members", after[0]));
+    exchange.settle()?;
+    Ok(())
+}
+
+fn last_line(text: &str) -> &str {
+    text.lines().find(|line| line.contains("error")).unwrap_or(text).trim()
 }
 
 /// Checks the counters that stay at zero between honest processes.

@@ -74,9 +74,10 @@ impl Sim {
         if !self.setup.attesting.contains(&slot) {
             return None;
         }
+        let asn = self.set.slots.get(slot as usize).map_or(member_asn(slot), |of| of.asn);
         let settings = MemberAttestationConfig {
             pipeline: PipelineConfig {
-                asn: member_asn(slot),
+                asn,
                 attribute: AttributeCode(TYPE_CODE),
                 rules: Rules::default(),
                 uncertainty: 600,
@@ -87,7 +88,7 @@ impl Sim {
             max_octets: MAX_OCTETS,
             most_memory: MOST_MEMORY,
         };
-        let key_ring = attest_ring(self.setup.seed, member_asn(slot));
+        let key_ring = attest_ring(self.setup.seed, asn);
         Some(AttestationConfig { settings, key_ring, slots_seen: HashMap::new(), view: Arc::clone(&self.view) })
     }
 }

@@ -296,7 +296,7 @@ impl Forger {
         let mut blob = seal_route(&handle, draft, &key, &member_key(self.seed, draft.route_signer));
         blob.resize(blob.len() + draft.excess, 0);
         let one = ShareOne { opening: self.random(), seed: Seed::new(self.random()) };
-        let row = object::key_row(EXCHANGE, &one.seed, &key, draft.description.epoch, 0, &draft.exported);
+        let row = object::key_row(EXCHANGE, (&one.seed, None), &key, draft.description.epoch, 0, &draft.exported);
         let two = ShareTwo { opening: self.random(), row: row.into() };
         let commitments: [Commitment; 2] = [
             commit("wayleave/route-server/share-one/v1", &one.opening, one.seed.expose()),
@@ -320,10 +320,11 @@ impl Forger {
 
 fn seal_route(handle: &Handle, draft: &Draft, key: &Key128, signer: &SigningKey) -> Vec<u8> {
     let mut signed = Writer::new();
-    signed.bytes(&handle.0).blob(&draft.attributes);
+    let signed_for = [0; 32];
+    signed.bytes(&handle.0).blob(&draft.attributes).bytes(&signed_for);
     let signature = signer.sign("wayleave/route-server/route/v1", &signed.finish());
     let mut w = Writer::new();
-    w.blob(&draft.inside.encode()).blob(&draft.attributes).bytes(&signature);
+    w.blob(&draft.inside.encode()).blob(&draft.attributes).bytes(&signed_for).bytes(&signature);
     let mut plain = w.finish();
     plain.resize(object::size_class(plain.len() + seal::OVERHEAD) - seal::OVERHEAD, 0);
     seal::seal("wayleave/route-server/blob/v1", key, &handle.0, &plain)

@@ -22,10 +22,12 @@ use wayleave_crypto::prg::Prg;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_member::{Input as MemberInput, MemberProxy, Output as MemberOutput};
-use wayleave_route_server::directory::{MemberSet, Slot};
+use wayleave_route_server::directory::{Change as SetChange, Claim, Consent, Directory, MemberSet};
+use wayleave_route_server::key_roles::KeyRole;
 use wayleave_route_server::member::{MemberConfig, MemberEvent};
 use wayleave_route_server::party::{
-    Change, LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PartyOutput, PeerId, StoredRecord,
+    Change, LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PartyOutput, PeerId, StartError,
+    StoredRecord,
 };
 use wayleave_route_server::policy::{Policy, PolicyConfig};
 
@@ -83,6 +85,8 @@ pub struct Setup {
     pub speakers: bool,
     /// Slots whose proxies sign and validate; the member set lists their keys.
     pub attesting: BTreeSet<u32>,
+    /// Keys of parties and operators, as every process is configured with them.
+    pub keys: Vec<(KeyRole, [u8; 32])>,
 }
 
 impl Default for Setup {
@@ -96,6 +100,7 @@ impl Default for Setup {
             max_prefix: 1_000_000,
             speakers: false,
             attesting: BTreeSet::new(),
+            keys: Vec::new(),
         }
     }
 }
@@ -108,16 +113,31 @@ enum Input {
 /// A frame on its way, and the link that it is on.
 type InFlight = (LinkId, Arc<[u8]>);
 
-type Store = BTreeMap<(String, Vec<u8>), Vec<u8>>;
+/// What the system gives processes as entropy.
+#[derive(Default)]
+struct Entropy {
+    /// Tells apart runs that were copied from one.
+    branch: u64,
+    given: u64,
+    /// Whether it always gives the same, as to a process that is resumed again and again after it asked.
+    frozen: bool,
+}
+
+/// What a process has made durable.
+pub type Store = BTreeMap<(String, Vec<u8>), Vec<u8>>;
 
 /// A running simulation.
 pub struct Sim {
     setup: Setup,
     /// The newest member set.
     pub set: MemberSet,
-    set_bytes: Vec<u8>,
-    operator: SigningKey,
+    /// The sets so far, as both parties' files have them.
+    pub directory: Directory,
+    /// A party's own file, where it differs.
+    pub files: BTreeMap<Node, Vec<u8>>,
     now: Now,
+    /// Microseconds by which the wall clock was set forward.
+    wall_ahead: u64,
     lives: u64,
     parties: BTreeMap<Node, Party>,
     members: BTreeMap<u32, MemberProxy>,
@@ -139,6 +159,7 @@ pub struct Sim {
     ports: Option<bgp::Ports>,
     choices: Prg,
     chosen: u64,
+    entropy: Entropy,
     /// Processor time of each process, if measured.
     pub work: Option<BTreeMap<Node, Duration>>,
     /// Frames so far, if recording.
@@ -181,25 +202,48 @@ fn seed_of(seed: u64, purpose: &[u8], number: u64) -> Seed {
     Seed::new(wayleave_crypto::hash::hash("wayleave/lab/sim/v1", &parts))
 }
 
-fn slot_of(seed: u64, slot: u32, max_prefix: u32) -> Slot {
-    let key = member_key(seed, slot).verifying_key().to_bytes();
-    Slot {
-        active: true,
-        asn: member_asn(slot),
+/// The signing key of the operator of party 1 or 2.
+#[must_use]
+pub fn operator_key(seed: u64, party: PartyNumber) -> SigningKey {
+    SigningKey::from_seed(&seed_of(seed, b"operator", u64::from(party == PartyNumber::Two)))
+}
+
+/// The keys of both operators, which only a laboratory has in one place.
+#[must_use]
+pub fn operator_keys(seed: u64) -> [SigningKey; 2] {
+    [PartyNumber::One, PartyNumber::Two].map(|party| operator_key(seed, party))
+}
+
+/// What the member in `slot` signs about itself.
+#[must_use]
+pub fn claim_of(setup: &Setup, slot: u32) -> Claim {
+    claim_as(setup, slot, member_asn(slot))
+}
+
+fn claim_as(setup: &Setup, slot: u32, asn: Asn) -> Claim {
+    let key = member_key(setup.seed, slot).verifying_key().to_bytes();
+    let attests = setup.attesting.contains(&slot);
+    Claim {
+        serial: 1,
+        asn,
         name: format!("member-{slot}"),
-        addresses: vec![member_address(slot).into(), member_address6(slot).into()],
         tls: wayleave_crypto::hash::sha256(&key),
         sign: key,
-        max_prefix,
+        attest: if attests { attestation::listed_keys(setup.seed, asn) } else { Vec::new() },
+        addresses: vec![member_address(slot).into(), member_address6(slot).into()],
     }
 }
 
-/// The set with the keys of its members that attest.
-fn with_keys(mut set: MemberSet, setup: &Setup) -> MemberSet {
-    let attests = |slot: &&u32| set.active(**slot).is_some();
-    let asns = setup.attesting.iter().filter(attests).map(|slot| member_asn(*slot));
-    set.attest = asns.map(|asn| (asn, attestation::listed_keys(setup.seed, asn))).collect();
-    set
+/// `directory` with these members, as both operators sign it.
+fn admit(directory: &Directory, setup: &Setup, slots: std::ops::Range<u32>) -> Directory {
+    let request = |slot| claim_of(setup, slot).sign(EXCHANGE, &member_key(setup.seed, slot));
+    let joins = slots.map(|slot| directory.requested(&request(slot), setup.max_prefix).expect("of this exchange"));
+    let joins: Vec<SetChange> = joins.collect();
+    if joins.is_empty() {
+        return directory.clone();
+    }
+    let [one, two] = operator_keys(setup.seed);
+    directory.signed_by_both(joins, [&one, &two]).expect("a sound set")
 }
 
 impl Sim {
@@ -209,19 +253,16 @@ impl Sim {
     /// If the member set would be invalid.
     #[must_use]
     pub fn new(setup: Setup) -> Self {
-        let operator = SigningKey::from_seed(&seed_of(setup.seed, b"operator", 0));
-        let slots = (0..u32::try_from(setup.members).expect("few members"))
-            .map(|n| slot_of(setup.seed, n, setup.max_prefix))
-            .collect();
-        let set = MemberSet { exchange: EXCHANGE.to_owned(), number: 1, slots, attest: BTreeMap::new() };
-        let set = with_keys(set, &setup);
-        let set_bytes = set.clone().sign(&operator).expect("a sound set").encode();
+        let operators = operator_keys(setup.seed).map(|key| key.verifying_key().to_bytes());
+        let directory = Directory::new(EXCHANGE, operators).expect("a name and two keys");
+        let directory = admit(&directory, &setup, 0..u32::try_from(setup.members).expect("few members"));
         let choices = Prg::new(seed_of(setup.seed, b"order", 0).expose().first_chunk().expect("16 of 32"));
         let mut sim = Self {
-            set,
-            set_bytes,
-            operator,
+            set: MemberSet::clone(directory.set()),
+            directory,
+            files: BTreeMap::new(),
             now: BEGIN,
+            wall_ahead: 0,
             lives: 0,
             parties: BTreeMap::new(),
             members: BTreeMap::new(),
@@ -239,6 +280,7 @@ impl Sim {
             ports: setup.speakers.then(bgp::Ports::default),
             choices,
             chosen: 0,
+            entropy: Entropy::default(),
             work: None,
             recording: None,
             tamper: None,
@@ -279,6 +321,14 @@ impl Sim {
     /// # Panics
     /// If a party refuses its own store.
     pub fn start(&mut self, node: Node) {
+        self.try_start(node).expect("a sound start");
+    }
+
+    /// The same, where a party may refuse to start with the file that it has.
+    ///
+    /// # Errors
+    /// Why the party does not start.
+    pub fn try_start(&mut self, node: Node) -> Result<(), StartError> {
         self.lives += 1;
         let seed = seed_of(self.setup.seed, b"life", self.lives);
         let stored: Vec<StoredRecord> = self
@@ -293,13 +343,15 @@ impl Sim {
                 let config = PartyConfig {
                     number,
                     exchange: EXCHANGE.to_owned(),
-                    operator: self.operator.verifying_key(),
+                    operators: operator_keys(self.setup.seed).map(|key| key.verifying_key()),
+                    keys: self.setup.keys.clone(),
                     tick: self.setup.tick,
                     stale: self.setup.stale,
                     rank_wait: Duration::from_secs(1),
                     match_wait: Duration::from_secs(2),
                 };
-                let party = Party::new(config, &seed, &self.set_bytes, stored, self.now).expect("a sound start");
+                let file = self.files.get(&node).cloned().unwrap_or_else(|| self.directory.encode());
+                let party = Party::new(config, &seed, &file, stored, self.now)?;
                 self.parties.insert(node, party);
                 if number == PartyNumber::One && !self.recommendation.is_empty() {
                     let given = PartyInput::Recommendation(self.recommendation.clone());
@@ -310,8 +362,9 @@ impl Sim {
                 let config = MemberConfig {
                     exchange: EXCHANGE.to_owned(),
                     rs_asn: RS_ASN,
-                    operator: self.operator.verifying_key(),
+                    operators: operator_keys(self.setup.seed).map(|key| key.verifying_key()),
                     slot,
+                    keys: self.setup.keys.clone(),
                     select_best: !self.setup.opted_out.contains(&slot),
                     stale: Duration::from_secs(3600),
                     settle: Duration::from_secs(5),
@@ -328,6 +381,34 @@ impl Sim {
             }
         }
         self.connect_all();
+        Ok(())
+    }
+
+    /// What a process has made durable, to be copied and put back as a backup is.
+    pub fn store(&mut self, node: Node) -> &mut Store {
+        self.stores.entry(node).or_default()
+    }
+
+    /// Gives a party a directory, as its operator does by a reload.
+    pub fn give_members(&mut self, party: Node, directory: &[u8]) {
+        self.inputs.push_back((party, Input::Party(PartyInput::Members(directory.to_vec()))));
+    }
+
+    /// From here on this run is a copy of one that went the same way so far: the system gives other entropy, and new links are
+    /// other TLS sessions.
+    pub fn diverge(&mut self, branch: u64) {
+        self.entropy.branch = branch;
+    }
+
+    /// From here on the system gives the same entropy again and again.
+    pub fn freeze_entropy(&mut self) {
+        self.entropy.frozen = true;
+    }
+
+    fn fresh(&mut self) -> Seed {
+        let Entropy { branch, given, frozen } = &mut self.entropy;
+        *given += u64::from(!*frozen);
+        seed_of(self.setup.seed, b"entropy", *branch << 48 | *given)
     }
 
     fn policy(&self, slot: u32) -> Policy {
@@ -425,13 +506,18 @@ impl Sim {
         let link = self.next_link;
         self.next_link += 1;
         self.links.insert(link, (a, b));
+        let exporter = seed_of(self.setup.seed, b"exporter", self.entropy.branch << 48 | link);
         for (end, other) in [(a, b), (b, a)] {
             let input = match (end, other) {
-                (Node::Party(_), Node::Party(_)) => Input::Party(PartyInput::LinkUp { link, peer: PeerId::Party }),
-                (Node::Party(_), Node::Member(slot)) => {
-                    Input::Party(PartyInput::LinkUp { link, peer: PeerId::Member(slot) })
+                (Node::Party(_), Node::Party(_)) => {
+                    Input::Party(PartyInput::LinkUp { link, peer: PeerId::Party, exporter: exporter.clone() })
                 }
-                (Node::Member(_), Node::Party(number)) => Input::Member(MemberInput::LinkUp { link, party: number }),
+                (Node::Party(_), Node::Member(slot)) => {
+                    Input::Party(PartyInput::LinkUp { link, peer: PeerId::Member(slot), exporter: exporter.clone() })
+                }
+                (Node::Member(_), Node::Party(party)) => {
+                    Input::Member(MemberInput::LinkUp { link, party, exporter: exporter.clone() })
+                }
                 (Node::Member(_), Node::Member(_)) => continue,
             };
             self.inputs.push_back((end, input));
@@ -481,34 +567,107 @@ impl Sim {
         self.inputs.push_back((PARTIES[0], Input::Party(PartyInput::Recommendation(recommendation))));
     }
 
-    /// A member joins: the operator signs a longer set. Returns its slot.
+    /// A member joins: both operators sign a longer set. Returns its slot.
     ///
     /// # Panics
     /// If the directory is full.
     pub fn join(&mut self) -> u32 {
         let slot = u32::try_from(self.set.slots.len()).expect("few members");
-        self.set.slots.push(slot_of(self.setup.seed, slot, self.setup.max_prefix));
-        self.publish_set();
+        self.publish(PARTIES[0], admit(&self.directory, &self.setup, slot..slot + 1));
         self.start(Node::Member(slot));
         slot
     }
 
-    /// A member leaves the exchange.
+    /// A further slot of the AS in slot `of` joins, for which that slot's key signed. Returns it.
+    ///
+    /// # Panics
+    /// If the directory is full, or `of` may not sign.
+    pub fn join_as(&mut self, of: u32) -> u32 {
+        self.join_further(of, Some(Consent::Further))
+    }
+
+    /// A further slot of the AS in slot `of` joins, for which nobody signed. Returns it.
+    ///
+    /// # Panics
+    /// If the directory is full.
+    pub fn join_held_as(&mut self, of: u32) -> u32 {
+        self.join_further(of, None)
+    }
+
+    fn join_further(&mut self, of: u32, consent: Option<Consent>) -> u32 {
+        let slot = u32::try_from(self.set.slots.len()).expect("few members");
+        let seed = self.setup.seed;
+        let mut request = claim_as(&self.setup, slot, member_asn(of)).sign(EXCHANGE, &member_key(seed, slot));
+        if let Some(consent) = consent {
+            request = request.with_consent(consent, &member_key(seed, of));
+        }
+        let join = self.directory.requested(&request, self.setup.max_prefix).expect("of this exchange");
+        self.change_set(vec![join]);
+        self.start(Node::Member(slot));
+        slot
+    }
+
+    /// A member leaves the exchange: one of the operators, in turn, removes it.
+    ///
+    /// # Panics
+    /// If it has left before.
     pub fn leave(&mut self, slot: u32) {
         self.shut_router_for_good(slot);
-        self.set.slots[slot as usize].active = false;
-        self.publish_set();
+        let party = PARTIES[slot as usize % 2];
+        let Node::Party(number) = party else { return };
+        let removed = self.directory.without(slot, &operator_key(self.setup.seed, number));
+        self.publish(party, removed.expect("an active slot"));
         self.kill(Node::Member(slot));
         self.remove_port(slot);
         self.routers.remove(&slot);
         self.tables.remove(&slot);
     }
 
-    fn publish_set(&mut self) {
-        self.set.number += 1;
-        self.set = with_keys(self.set.clone(), &self.setup);
-        self.set_bytes = self.set.clone().sign(&self.operator).expect("a sound set").encode();
-        self.inputs.push_back((PARTIES[0], Input::Party(PartyInput::Members(self.set_bytes.clone()))));
+    /// Both parties' files get a newer directory, and one party reads its file again.
+    pub fn publish(&mut self, party: Node, directory: Directory) {
+        self.set = MemberSet::clone(directory.set());
+        self.give_members(party, &directory.encode());
+        self.directory = directory;
+    }
+
+    /// The key of slot `by` signs for a slot of its AS that is held.
+    ///
+    /// # Panics
+    /// If it may not, or the other is not held.
+    pub fn endorse(&mut self, slot: u32, by: u32) {
+        let claim = self.directory.claim(slot).expect("a slot");
+        let signature = Consent::Further.sign(EXCHANGE, claim, &member_key(self.setup.seed, by));
+        self.change_set(vec![SetChange::Endorse { slot, by, signature }]);
+    }
+
+    /// The set lists other attestation keys of the member in `slot`, which does not have them.
+    ///
+    /// # Panics
+    /// If the member has left.
+    pub fn change_attest_keys(&mut self, slot: u32) {
+        let (seed, before) = (self.setup.seed, self.directory.claim(slot).expect("a slot").clone());
+        let attest = attestation::listed_keys(seed + 1, before.asn);
+        let claim = Claim { serial: before.serial + 1, attest, ..before };
+        let key = member_key(seed, slot);
+        let request = claim.sign(EXCHANGE, &key).with_consent(Consent::Renewal, &key);
+        let renewal = self.directory.requested(&request, 0).expect("of this exchange");
+        self.change_set(vec![renewal]);
+    }
+
+    /// The operators let the member in `slot` announce one prefix more.
+    ///
+    /// # Panics
+    /// If the member has left.
+    pub fn change_limit(&mut self, slot: u32) {
+        let before = self.set.active(slot).expect("it is active");
+        let (addresses, max_prefix) = (before.addresses.clone(), before.max_prefix + 1);
+        self.change_set(vec![SetChange::Amend { slot, addresses, max_prefix }]);
+    }
+
+    fn change_set(&mut self, changes: Vec<SetChange>) {
+        let [one, two] = operator_keys(self.setup.seed);
+        let next = self.directory.signed_by_both(changes, [&one, &two]).expect("a sound set");
+        self.publish(PARTIES[0], next);
     }
 
     /// A number below `below`, from the simulation's seed.
@@ -523,7 +682,13 @@ impl Sim {
     /// Sets both clocks. The wall clock follows the monotonic one without rounding errors that would add up.
     fn set_instant(&mut self, instant: Instant) {
         let passed = u64::try_from(instant.since(BEGIN.instant).as_micros()).expect("a short time");
-        self.now = Now { instant, unix: UnixTime(BEGIN.unix.0 + passed) };
+        self.now = Now { instant, unix: UnixTime(BEGIN.unix.0 + passed + self.wall_ahead) };
+    }
+
+    /// Sets the wall clock of all processes forward.
+    pub fn set_wall_clock_forward(&mut self, by: Duration) {
+        self.wall_ahead += u64::try_from(by.as_micros()).expect("a short time");
+        self.set_instant(self.now.instant);
     }
 
     /// Processes one input, or else one frame, or else the next timer. `false` if nothing is due within `horizon`.
@@ -586,16 +751,18 @@ impl Sim {
     }
 
     fn deliver_input(&mut self, node: Node, input: Input) {
-        let now = self.now;
+        let (now, fresh) = (self.now, self.fresh());
         let begin = std::time::Instant::now();
         match (node, input) {
             (Node::Party(_), Input::Party(input)) => {
                 if let Some(party) = self.parties.get_mut(&node) {
+                    party.stir(&fresh);
                     party.handle(input, now);
                 }
             }
             (Node::Member(slot), Input::Member(input)) => {
                 if let Some(member) = self.members.get_mut(&slot) {
+                    member.stir(&fresh);
                     member.handle(input, now);
                 }
             }
@@ -608,11 +775,21 @@ impl Sim {
     }
 
     fn timeout(&mut self, node: Node) {
-        let now = self.now;
+        let (now, fresh) = (self.now, self.fresh());
         match node {
-            Node::Party(_) => self.parties.get_mut(&node).map(|party| party.handle_timeout(now)),
-            Node::Member(slot) => self.members.get_mut(&slot).map(|member| member.handle_timeout(now)),
-        };
+            Node::Party(_) => {
+                if let Some(party) = self.parties.get_mut(&node) {
+                    party.stir(&fresh);
+                    party.handle_timeout(now);
+                }
+            }
+            Node::Member(slot) => {
+                if let Some(member) = self.members.get_mut(&slot) {
+                    member.stir(&fresh);
+                    member.handle_timeout(now);
+                }
+            }
+        }
         self.drain(node);
     }
 

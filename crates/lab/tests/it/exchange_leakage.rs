@@ -238,3 +238,100 @@ fn equal_attributes_of_two_updates_look_like_different_ones() {
     assert_eq!(equal, play([&[64500], &[64501]], [&[], &[]]), "paths differ");
     assert_eq!(equal, play([&[64500], &[64500]], [&[], &["64496:0:65001"]]), "policies differ");
 }
+
+/// Announcements of one member, more than one burst of repeats, and an UPDATE with many prefixes.
+const REPEATED: usize = 60;
+
+/// A reload of `member 0` in the middle of a life: what both parties see from then on.
+fn reload(before: &str, reloads: [&str; 2], tick: Duration) -> (Vec<Shape>, BTreeMap<u32, usize>) {
+    let mut sim = Sim::new(Setup { members: 4, tick, seed: 45, ..Setup::default() });
+    sim.set_policy(0, policy(before));
+    for i in 0..REPEATED {
+        let prefix = nlri(&format!("20.0.{i}.0/24"));
+        sim.announce(0, &[prefix], &route(0, &[64500], &[]));
+    }
+    let many: Vec<_> = (0..10).map(|i| nlri(&format!("21.{i}.0.0/16"))).collect();
+    sim.announce(0, &many, &route(0, &[64501], &[]));
+    sim.announce(1, &[nlri("20.0.3.0/24")], &route(1, &[64500], &[]));
+    rest(&mut sim);
+    sim.recording = Some(Vec::new());
+    sim.set_policy(0, policy(reloads[0]));
+    // In the middle: a route changes, one goes, links fail, and there is another reload.
+    sim.run_for(Duration::from_millis(150));
+    sim.announce(0, &[nlri("20.0.55.0/24")], &route(0, &[64500, 64501], &[]));
+    sim.withdraw(0, &[nlri("20.0.56.0/24")]);
+    sim.run_for(Duration::from_millis(20));
+    sim.cut_all();
+    sim.pass(Duration::from_millis(30));
+    sim.join();
+    sim.pass(Duration::from_millis(30));
+    sim.set_policy(0, policy(reloads[1]));
+    rest(&mut sim);
+    let tables = sim.tables.iter().map(|(slot, table)| (*slot, table.len())).collect();
+    (sim.recording.take().expect("it records").iter().map(|frame| frame.shape()).collect(), tables)
+}
+
+fn compare_reloads(tick: Duration, before: &str, reloads: &[[&str; 2]]) {
+    let (same, served) = reload(before, [before, before], tick);
+    let mut outcomes = BTreeSet::from([served]);
+    for later in reloads {
+        let (shapes, tables) = reload(before, *later, tick);
+        let differs = same.iter().zip(&shapes).position(|(a, b)| a != b);
+        assert_eq!(differs.map(|at| (same[at], shapes[at])), None, "{later:?}");
+        assert_eq!(same.len(), shapes.len(), "{later:?}");
+        outcomes.insert(tables);
+    }
+    assert!(outcomes.len() > 2, "the reloads have effects: {outcomes:?}");
+}
+
+#[test]
+fn a_reload_does_not_show_which_prefixes_it_touches_or_whether_it_touches_any() {
+    const BASE: &str = "[[rule]]\ndirection = \"export\"\nprefix = \"99.0.0.0/8\"\nhide_from = [\"65001\"]\n";
+    let hide = |prefix: &str, from: &str| {
+        format!("{BASE}[[rule]]\ndirection = \"export\"\nprefix = \"{prefix}\"\nhide_from = [\"{from}\"]\n")
+    };
+    let (first, last, all) = (hide("20.0.0.0/24", "65001"), hide("21.0.0.0/8+", "65002"), hide("0.0.0.0/0+", "65003"));
+    let ranking = format!("{BASE}[[rule]]\ndirection = \"import\"\npeer = [\"65001\"]\nclass = 250\n");
+    let reloads = [
+        [first.as_str(), BASE],
+        [BASE, first.as_str()],
+        [first.as_str(), last.as_str()],
+        [last.as_str(), all.as_str()],
+        [all.as_str(), BASE],
+        [ranking.as_str(), ranking.as_str()],
+    ];
+    compare_reloads(Duration::ZERO, BASE, &reloads);
+    compare_reloads(Duration::from_millis(50), BASE, &reloads[2..4]);
+}
+
+#[test]
+fn a_reload_of_rules_that_look_at_no_prefix_keeps_what_shared_an_update_together() {
+    let hide = |from: &str| format!("[[rule]]\ndirection = \"export\"\nhide_from = [\"{from}\"]\n");
+    let (one, other) = (hide("65001"), hide("65002"));
+    let path = "[[rule]]\ndirection = \"export\"\nas_path = \"_64501_\"\nhide_from = [\"65003\"]\n";
+    compare_reloads(Duration::ZERO, "", &[[&one, &other], [path, &one], ["", path]]);
+}
+
+#[test]
+fn a_reload_announces_every_object_once_and_no_more_of_them_at_a_time_than_its_limit() {
+    let mut sim = Sim::new(Setup { members: 3, seed: 46, ..Setup::default() });
+    for i in 0..REPEATED {
+        sim.announce(0, &[nlri(&format!("20.0.{i}.0/24"))], &route(0, &[64500], &[]));
+    }
+    rest(&mut sim);
+    let begin = sim.now().instant;
+    sim.recording = Some(Vec::new());
+    sim.set_policy(0, policy("[[rule]]\ndirection = \"export\"\nprefix = \"20.0.7.0/24\"\nhide_from = [\"65001\"]\n"));
+    rest(&mut sim);
+    let shapes = sim.recording.take().expect("it records").iter().map(|frame| frame.shape()).collect::<Vec<_>>();
+    let is_object = |shape: &&Shape| (shape.from, shape.to, shape.kind) == (Node::Member(0), PARTIES[0], 2);
+    let times: Vec<_> = shapes.iter().filter(is_object).map(|shape| shape.at).collect();
+    assert_eq!(times.len(), REPEATED);
+    for second in 0..3u32 {
+        let tenth = |n: u32| begin + Duration::from_millis(100) * n;
+        let sent = times.iter().filter(|at| (tenth(second)..tenth(second + 1)).contains(*at)).count();
+        assert!(sent <= 50, "{sent} objects in tenth {second}");
+    }
+    assert!(!sim.tables[&1].contains_key(&"20.0.7.0/24".parse().expect("a prefix")));
+    assert_eq!(sim.tables[&2].len(), REPEATED);
+}

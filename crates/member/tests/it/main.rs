@@ -55,8 +55,9 @@ fn proxy(attestation: Option<AttestationConfig>) -> MemberProxy {
     let config = MemberConfig {
         exchange: "test-ix".to_owned(),
         rs_asn: Asn(64_496),
-        operator: SigningKey::from_seed(&seed(1)).verifying_key(),
+        operators: [1, 5].map(|of| SigningKey::from_seed(&seed(of)).verifying_key()),
         slot: 0,
+        keys: Vec::new(),
         select_best: true,
         stale: Duration::from_secs(3600),
         settle: Duration::from_secs(5),

@@ -42,7 +42,7 @@ pub fn run(members: usize, repetitions: usize, clock: &mut dyn FnMut() -> Durati
         fresh.seed[..8].copy_from_slice(&(number as u64).to_be_bytes());
         let start = clock();
         // The announcer.
-        let sealed = announce(EXCHANGE, description, &attributes, &exported, &fresh, &signing);
+        let sealed = announce(EXCHANGE, description, (&attributes, &[0; 32]), &exported, &fresh, &signing);
         // Both parties check what they got; party 1 expands its seed.
         let key = signing.verifying_key();
         let holds = sealed.header.is_signed_by(EXCHANGE, &key)
@@ -50,7 +50,7 @@ pub fn run(members: usize, repetitions: usize, clock: &mut dyn FnMut() -> Durati
             && sealed.two.matches(&sealed.header)
             && blob_hash(&sealed.blob) == sealed.header.blob_hash;
         assert!(holds, "what was just made is sound");
-        let row = expand(&sealed.one.seed, 0, u32::try_from(members).unwrap_or(u32::MAX));
+        let row = expand(&sealed.one.seed, None, 0, u32::try_from(members).unwrap_or(u32::MAX));
         // One receiver opens.
         let place = 16 * (members - 1);
         let share = |row: &[u8]| <[u8; 16]>::try_from(&row[place..place + 16]).expect("16 octets");

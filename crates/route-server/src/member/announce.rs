@@ -1,6 +1,7 @@
 //! The member as announcer: the router's routes, what the parties have of them, and what is still to be sent.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
 
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Instant, Now};
@@ -12,9 +13,15 @@ use crate::frames::{FromMember, Refusal};
 use crate::object::{self, Description, Fresh, Kind, MAX_COLUMN, MAX_PREFIXES};
 use crate::party::{Change, PartyNumber, PersistId};
 use crate::policy::{ExportSet, export_set, sealed_attributes};
+use crate::rng::Draw;
 
 /// Objects that may be in flight: our own limit, so that a member never floods a party.
 const WINDOW: usize = 512;
+
+/// How often objects that did not change are announced again after a reload, and how many each time: our own limit of 500
+/// objects a second, so that what changes meanwhile goes first and parties are not flooded.
+const REPEAT_INTERVAL: Duration = Duration::from_millis(100);
+const REPEAT_BURST: usize = 50;
 
 /// Version numbers of objects. Each is used once, over all restarts of the process.
 pub(super) struct Versions {
@@ -75,6 +82,15 @@ struct OwnObject {
     width: u32,
 }
 
+/// Routes that are announced again though nothing of them changed, so that a reload does not show which of them it concerns.
+struct Repeats {
+    waiting: BTreeSet<Nlri>,
+    /// An UPDATE, and prefixes of one object that it brought. Those that no longer wait, or that another UPDATE brought
+    /// meanwhile, are passed over.
+    queue: VecDeque<(u64, Vec<Nlri>)>,
+    next: Instant,
+}
+
 /// The announcing half of a member's state.
 pub(super) struct Announcements {
     pub(super) versions: Versions,
@@ -86,6 +102,7 @@ pub(super) struct Announcements {
     dirty: BTreeSet<Nlri>,
     /// Prefixes that were refused for good: not announced again before the router or a new session changes something.
     barred: BTreeSet<Nlri>,
+    repeats: Repeats,
     objects: BTreeMap<u64, OwnObject>,
     in_flight: BTreeMap<u64, Vec<Nlri>>,
     is_settled: bool,
@@ -103,6 +120,7 @@ impl Announcements {
             leftover: BTreeSet::new(),
             dirty: BTreeSet::new(),
             barred: BTreeSet::new(),
+            repeats: Repeats { waiting: BTreeSet::new(), queue: VecDeque::new(), next: now },
             objects: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             is_settled: false,
@@ -116,6 +134,33 @@ impl Announcements {
         !self.dirty.is_empty() && self.in_flight.len() < WINDOW
     }
 
+    /// When a route is next announced again though nothing of it changed.
+    pub(super) fn next_repeat(&self) -> Option<Instant> {
+        (!self.repeats.queue.is_empty() && self.in_flight.len() < WINDOW).then_some(self.repeats.next)
+    }
+
+    /// Announces everything again, `most` prefixes in an object at most: first what waits since the last time, so that
+    /// frequent reloads leave nothing out, then by prefix. The order follows from what the parties know.
+    pub(super) fn repeat_all(&mut self, most: usize) {
+        let waiting = std::mem::take(&mut self.repeats.queue).into_iter().flat_map(|(_, prefixes)| prefixes);
+        let mut order: Vec<Nlri> = waiting.filter(|nlri| self.repeats.waiting.remove(nlri)).collect();
+        let first: BTreeSet<Nlri> = order.iter().copied().collect();
+        order.extend(self.announced.keys().filter(|nlri| !first.contains(nlri)));
+        let mut places: HashMap<u64, usize> = HashMap::new();
+        let mut groups: Vec<(u64, Vec<Nlri>)> = Vec::new();
+        for nlri in order {
+            let Some(route) = self.router.get(&nlri) else { continue };
+            let place = *places.entry(route.update).or_insert(groups.len());
+            if place == groups.len() {
+                groups.push((route.update, Vec::new()));
+            }
+            groups[place].1.push(nlri);
+        }
+        self.repeats.waiting = groups.iter().flat_map(|(_, prefixes)| prefixes.iter().copied()).collect();
+        let objects = groups.iter().flat_map(|(update, prefixes)| prefixes.chunks(most).map(|part| (*update, part)));
+        self.repeats.queue = objects.map(|(update, prefixes)| (update, prefixes.to_vec())).collect();
+    }
+
     /// Whether a version is available; if not, the store is reserving more.
     pub(super) fn has_versions(&self) -> bool {
         self.versions.next < self.versions.reserved
@@ -126,7 +171,7 @@ impl Announcements {
     }
 
     pub(super) fn unconfirmed(&self) -> usize {
-        self.in_flight.len() + self.dirty.len()
+        self.in_flight.len() + self.dirty.len() + self.repeats.waiting.len()
     }
 
     pub(super) fn router_up(&mut self, settles_at: Instant) {
@@ -173,6 +218,11 @@ impl Announcements {
         self.settles_at = None;
         self.is_settled = true;
         self.dirty.extend(&self.leftover);
+    }
+
+    /// What was refused for good is tried once more.
+    pub(super) fn retry_barred(&mut self) {
+        self.dirty.extend(std::mem::take(&mut self.barred));
     }
 
     pub(super) fn mark_all_dirty(&mut self) {
@@ -289,10 +339,17 @@ fn same_for_members(last: &ExportSet, now: &ExportSet, set: &MemberSet) -> bool 
     last.width() == now.width() && set.iter().filter(|(_, slot)| slot.active).all(same)
 }
 
+/// One octet for each decision.
+fn octets(exported: &[bool]) -> Vec<u8> {
+    exported.iter().map(|exported| u8::from(*exported)).collect()
+}
+
 impl Member {
     /// Sends what changed, withdrawals first, as far as the window and the store allow.
     pub(super) fn flush(&mut self, now: Now) {
-        if !self.synced || !self.announcements.has_dirty() || !self.is_listed() {
+        let repeats = self.announcements.next_repeat().is_some_and(|at| now.instant >= at);
+        let is_idle = !self.announcements.has_dirty() && !repeats;
+        if !self.synced || is_idle || !self.is_listed() || self.storing_set.is_some() {
             return;
         }
         // Versions first: without one there is no deadline, and the store wakes this up.
@@ -306,10 +363,41 @@ impl Member {
                 return;
             }
         }
-        let most = if self.policy.exports_by_prefix() { 1 } else { MAX_PREFIXES };
+        let most = self.prefixes_per_object();
         for ((attributes, exported), prefixes) in announced {
             for chunk in prefixes.chunks(most) {
                 if !self.submit_announcement(chunk, &attributes, &exported) {
+                    return;
+                }
+            }
+        }
+        if repeats {
+            self.repeat_some(now);
+        }
+    }
+
+    /// Announces again some of what a reload may have changed.
+    fn repeat_some(&mut self, now: Now) {
+        self.announcements.repeats.next = now.instant + REPEAT_INTERVAL;
+        for _ in 0..REPEAT_BURST {
+            let a = &mut self.announcements;
+            let (Some(set), Some((update, prefixes))) = (&self.set, a.repeats.queue.pop_front()) else { return };
+            let mut groups: BTreeMap<ExportSet, (Attributes, Vec<Nlri>)> = BTreeMap::new();
+            let waiting: Vec<Nlri> = prefixes.iter().filter(|nlri| a.repeats.waiting.contains(nlri)).copied().collect();
+            for nlri in &waiting {
+                // Another UPDATE, or the loss of the object, announces it by itself.
+                let route = a.router.get(nlri).filter(|route| route.update == update && a.announced.contains_key(nlri));
+                let Some(RouterRoute { attributes, .. }) = route else {
+                    a.repeats.waiting.remove(nlri);
+                    continue;
+                };
+                let slot = self.config.slot;
+                let exported = export_set(nlri.prefix, attributes, slot, set, self.config.rs_asn, &self.policy);
+                groups.entry(exported).or_insert_with(|| (attributes.clone(), Vec::new())).1.push(*nlri);
+            }
+            for (exported, (attributes, group)) in groups {
+                if !self.submit_announcement(&group, &attributes, &exported) {
+                    self.announcements.repeats.queue.push_front((update, prefixes));
                     return;
                 }
             }
@@ -349,7 +437,7 @@ impl Member {
         for nlri in &a.dirty {
             let last = a.announced.get(nlri);
             let is_barred = a.barred.contains(nlri);
-            let Some(RouterRoute { update, attributes, under }) = a.router.get(nlri).filter(|_| !is_barred) else {
+            let Some(RouterRoute { update, attributes, .. }) = a.router.get(nlri).filter(|_| !is_barred) else {
                 let known = last.is_some() || ((a.is_settled || is_barred) && a.leftover.contains(nlri));
                 if known {
                     withdrawn.push(*nlri);
@@ -358,8 +446,8 @@ impl Member {
                 }
                 continue;
             };
-            if under.is_some_and(|under| under != self.neighbours) {
-                // Signed for the members of another set: attestation signs it again for this one.
+            if a.repeats.waiting.contains(nlri) && last.is_some_and(|last| last.attributes == *attributes) {
+                // Only its policy may have changed: it is announced again in its turn, whether that has or not.
                 clean.push(*nlri);
                 continue;
             }
@@ -388,18 +476,24 @@ impl Member {
         (withdrawn, announced)
     }
 
-    fn describe(&mut self, kind: Kind) -> Option<Description> {
+    /// Describes the next object, and draws its randomness. `hidden`: what that will hide.
+    fn describe(&mut self, kind: Kind, hidden: &[&[u8]]) -> Option<(Description, Draw)> {
         let set = self.set.as_ref()?.number;
         if self.announcements.in_flight.len() >= WINDOW {
             return None;
         }
         let version = self.announcements.versions.take()?;
-        Some(Description { slot: self.config.slot, set, epoch: self.epoch, version, salt: self.rng.bytes(), kind })
+        let slot = self.config.slot;
+        let mut description = Description { slot, set, epoch: self.epoch, version, salt: [0; 32], kind };
+        let described = description.encode();
+        let mut draw = self.rng.draw(&[&[b"object", described.as_slice()], hidden].concat());
+        description.salt = draw.bytes();
+        Some((description, draw))
     }
 
     fn submit_withdrawal(&mut self, prefixes: &[Nlri]) -> bool {
         let kind = Kind::Withdraw { prefixes: prefixes.to_vec() };
-        let Some(description) = self.describe(kind) else { return false };
+        let Some((description, _)) = self.describe(kind, &[]) else { return false };
         let version = description.version;
         let header = Box::new(object::withdraw(&self.config.exchange, description, &self.signing));
         self.send(PartyNumber::One, &FromMember::SubmitOne { header: header.clone(), body: None });
@@ -411,6 +505,7 @@ impl Member {
             }
             a.leftover.remove(nlri);
             a.dirty.remove(nlri);
+            a.repeats.waiting.remove(nlri);
         }
         a.in_flight.insert(version, prefixes.to_vec());
         self.counters.withdrawals += 1;
@@ -419,13 +514,16 @@ impl Member {
 
     fn submit_announcement(&mut self, prefixes: &[Nlri], attributes: &Attributes, exported: &ExportSet) -> bool {
         let kind = Kind::Announce { prefixes: prefixes.to_vec() };
-        let Some(description) = self.describe(kind) else { return false };
-        let (version, epoch) = (description.version, description.epoch);
-        let fresh =
-            Fresh { key: self.rng.bytes(), seed: self.rng.bytes(), openings: [self.rng.bytes(), self.rng.bytes()] };
         let row = exported.to_bools();
         let inside = sealed_attributes(attributes, self.config.rs_asn).encode();
-        let sealed = object::announce(&self.config.exchange, description, &inside, &row, &fresh, &self.signing);
+        let route = prefixes.first().and_then(|nlri| self.announcements.router.get(nlri));
+        let signed_for = route.and_then(|route| route.under).unwrap_or(self.neighbours);
+        let hidden: [&[u8]; 3] = [&inside, &signed_for, &octets(&row)];
+        let Some((description, mut draw)) = self.describe(kind, &hidden) else { return false };
+        let (version, epoch) = (description.version, description.epoch);
+        let exchange = &self.config.exchange;
+        let fresh = Fresh { key: draw.bytes(), seed: draw.bytes(), openings: [draw.bytes(), draw.bytes()] };
+        let sealed = object::announce(exchange, description, (&inside, &signed_for), &row, &fresh, &self.signing);
         let a = &mut self.announcements;
         let width = u32::try_from(row.len()).expect("the directory bounds the slots of a set");
         let own =
@@ -438,6 +536,7 @@ impl Member {
             }
             a.leftover.remove(nlri);
             a.dirty.remove(nlri);
+            a.repeats.waiting.remove(nlri);
         }
         a.in_flight.insert(version, prefixes.to_vec());
         self.counters.announcements += 1;
@@ -475,19 +574,23 @@ impl Member {
         if !self.reserve_versions() {
             return;
         }
-        let (mut versions, mut row, mut exports) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut versions, mut exports, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
         for version in candidates {
-            let Some((exported, part)) = self.column_part(set, *version, from) else { continue };
+            let Some(exported) = self.column_exports(set, *version) else { continue };
             versions.push(*version);
-            row.extend_from_slice(&part);
+            hidden.extend(octets(&exported.to_bools()));
             exports.push(exported);
         }
         if versions.is_empty() {
             return;
         }
-        let Some(description) = self.describe(Kind::Column { from, to, versions: versions.clone() }) else { return };
+        let kind = Kind::Column { from, to, versions: versions.clone() };
+        let Some((description, mut draw)) = self.describe(kind, &[&hidden]) else { return };
         let number = description.version;
-        let opening = self.rng.bytes();
+        let opening = draw.bytes();
+        let parts = versions.iter().zip(&exports);
+        let row = parts.flat_map(|(version, exported)| self.column_part(&description.salt, *version, from, exported));
+        let row = row.collect();
         let (header, two) = object::column(&self.config.exchange, description, opening, row, &self.signing);
         let header = Box::new(header);
         self.send(PartyNumber::One, &FromMember::SubmitOne { header: header.clone(), body: None });
@@ -499,7 +602,7 @@ impl Member {
             own.width = to;
             for nlri in &own.prefixes {
                 if let Some(last) = a.announced.get_mut(nlri).filter(|last| last.version == *version) {
-                    last.exported = exported.clone();
+                    last.exported = last.exported.extended(&exported);
                     covered.push(*nlri);
                 }
             }
@@ -508,8 +611,17 @@ impl Member {
         self.event(MemberEvent::Column { from, to, objects: versions.len() });
     }
 
-    /// Party 2's shares of an object for the new slots, if one decision fits all prefixes that it still owns.
-    fn column_part(&self, set: &MemberSet, version: u64, from: u32) -> Option<(ExportSet, Vec<u8>)> {
+    /// Party 2's shares of an object for the new slots.
+    fn column_part(&self, salt: &[u8; 32], version: u64, from: u32, exported: &ExportSet) -> Vec<u8> {
+        let bools = exported.to_bools();
+        let (Some(own), Some(new)) = (self.announcements.objects.get(&version), bools.get(from as usize..)) else {
+            return Vec::new();
+        };
+        object::key_row(&self.config.exchange, (&own.seed, Some(salt)), &own.key, own.epoch, from, new)
+    }
+
+    /// Who may have an object, if one decision fits all prefixes that it still owns.
+    fn column_exports(&self, set: &MemberSet, version: u64) -> Option<ExportSet> {
         let a = &self.announcements;
         let own = a.objects.get(&version)?;
         let mut decided: Option<ExportSet> = None;
@@ -523,10 +635,6 @@ impl Member {
             }
             decided = Some(exported);
         }
-        let exported = decided?;
-        let bools = exported.to_bools();
-        let new = bools.get(from as usize..)?;
-        let row = object::key_row(&self.config.exchange, &own.seed, &own.key, own.epoch, from, new);
-        Some((exported, row))
+        decided
     }
 }

@@ -21,14 +21,15 @@ use wayleave_core::{Asn, Instant, Machine, Now, Prefix, VerdictKind};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 
-use crate::directory::{MemberSet, SignedMemberSet, SlotId};
+use crate::directory::{Directory, MemberSet, Neighbours, SetId, SlotId, Succession, Trust};
 use crate::frames::{FromMember, MAX_IN_PARTS, PROTOCOL, Refusal, SessionId, Tick, ToMember};
-use crate::object::Handle;
+use crate::key_roles::{KeyRole, KeyRoles};
+use crate::object::{Handle, MAX_PREFIXES};
 use crate::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
 use crate::policy::Policy;
 use crate::rng::Rng;
 
-pub use status::{Alarm, MemberCounters, MemberEvent, MemberStatus, Suspect, Why, WhyRoute};
+pub use status::{Alarm, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, Suspect, Why, WhyRoute};
 
 use announce::Announcements;
 use receive::ReceivedObject;
@@ -36,6 +37,15 @@ use select::{Choice, InstalledRoute, Round};
 
 /// Store key of the highest version that may have been used.
 const VERSION_KEY: &[u8] = b"version";
+/// Store key of the directory in force.
+const SET_KEY: &[u8] = b"set";
+/// Store key of the neighbours of an earlier member set, before its number.
+const NEIGHBOURS_KEY: &[u8] = b"neighbours ";
+/// Earlier member sets whose neighbours are kept over restarts, so that routes signed for them can be validated: our own
+/// limit. The directory's steps do not tell them all, since they do not say when a removal came.
+const KEPT_SETS: usize = 16;
+/// How long one party may be ahead of the other with a member set, when no batch shows that they differ.
+const SET_WAIT: Duration = Duration::from_secs(15);
 /// Delay before a refused announcement is retried, so that a party that refuses everything is not flooded.
 const RETRY: Duration = Duration::from_millis(50);
 /// Versions that one write of the store reserves.
@@ -47,9 +57,11 @@ pub struct MemberConfig {
     pub exchange: String,
     /// The AS number of the exchange's route server, which its communities name.
     pub rs_asn: Asn,
-    /// The operator's key, which signs member sets.
-    pub operator: VerifyingKey,
+    /// The keys of party 1's and party 2's operators, who both sign member sets.
+    pub operators: [VerifyingKey; 2],
     pub slot: u32,
+    /// The member's own keys, the parties' and the operators': a member set that gives one of them another role is not used.
+    pub keys: Vec<(KeyRole, [u8; 32])>,
     /// Whether to take part in Select-Best; if not, that is visible to the parties.
     pub select_best: bool,
     /// How long delivered routes are kept while a party is away.
@@ -71,6 +83,8 @@ pub enum MemberInput {
     LinkUp {
         link: LinkId,
         party: PartyNumber,
+        /// Keying material of its TLS session, which both ends export alike and nobody else knows.
+        exporter: Seed,
     },
     LinkDown {
         link: LinkId,
@@ -98,7 +112,7 @@ pub enum MemberInput {
         announced: Vec<Nlri>,
         /// With the attestation.
         attributes: Attributes,
-        /// The members that they were signed for: [`MemberSet::neighbours_digest`]. Under another set they are not announced.
+        /// The members that they were signed for: [`MemberSet::neighbours_digest`].
         under: [u8; 32],
     },
     /// The router sent all it had, and attestation has cleared everything before it.
@@ -151,16 +165,28 @@ pub enum MemberOutput {
         prefixes: Vec<Nlri>,
         /// As the announcer sent them.
         attributes: Attributes,
-        /// The number of the member set under which the object was made.
-        set: u64,
+        /// [`MemberSet::neighbours_digest`] of the members that its attestation is for.
+        set: [u8; 32],
     },
     /// A route of [`MemberOutput::Validate`] is gone.
     Forget {
         handle: Handle,
     },
-    /// There is a new member set: from now on this member announces only what is signed for it.
-    Members(Arc<MemberSet>),
+    /// The neighbours of the member set `set`: the one in force, or at start an earlier one, for which routes may be signed
+    /// that are still there. Numbers rise.
+    Members {
+        set: u64,
+        neighbours: Arc<Neighbours>,
+    },
     Event(MemberEvent),
+}
+
+/// A member set as one party shows it.
+#[derive(Clone)]
+struct Presented {
+    id: SetId,
+    /// What would be in force with it; `None` if it is older than what is.
+    next: Option<Arc<Directory>>,
 }
 
 /// One member proxy.
@@ -173,15 +199,26 @@ pub struct Member {
     session: Option<SessionId>,
     welcomed: [bool; 2],
     parts: [Vec<u8>; 2],
+    /// What was in force last, also before this start. What the parties show must be the same or follow it.
+    directory: Option<Arc<Directory>>,
+    /// What each party shows in this session.
+    presented: [Option<Presented>; 2],
+    /// Since when the two show different sets.
+    differ_since: Option<Instant>,
+    /// The write of a new directory: nothing is announced under it before it is durable.
+    storing_set: Option<PersistId>,
     set: Option<MemberSet>,
-    keys: Vec<Option<VerifyingKey>>,
+    /// The member sets whose neighbours are in the store, ascending: numbers and digests.
+    kept_sets: Vec<(u64, [u8; 32])>,
+    /// By slot, the present signing key and those before it.
+    keys: Vec<Vec<VerifyingKey>>,
     /// [`MemberSet::neighbours_digest`] of the set.
     neighbours: [u8; 32],
     epoch: u64,
     tick: Duration,
     synced: bool,
     announcements: Announcements,
-    halves: BTreeMap<u64, [Option<Box<Tick>>; 2]>,
+    halves: BTreeMap<u64, [Option<(Box<Tick>, Option<Presented>)>; 2]>,
     last_seq: u64,
     routes: HashMap<Handle, ReceivedObject>,
     choices: BTreeMap<Prefix, Choice>,
@@ -211,12 +248,16 @@ impl Member {
         stored: &[StoredRecord],
         now: Now,
     ) -> Self {
-        let used = stored
-            .iter()
-            .find(|record| record.key == VERSION_KEY)
-            .and_then(|record| <[u8; 8]>::try_from(record.value.as_slice()).ok())
-            .map_or(0, u64::from_be_bytes);
-        Self {
+        let record = |key: &[u8]| stored.iter().find(|record| record.key == key).map(|record| record.value.as_slice());
+        let used = record(VERSION_KEY).and_then(|value| value.try_into().ok()).map_or(0, u64::from_be_bytes);
+        // Whoever names other operators in the configuration trusts those, and not what was in force under others.
+        let directory = record(SET_KEY).and_then(|value| Directory::decode(value).ok());
+        let directory = directory.filter(|directory| directory.check(&trust(&config)).is_ok()).map(Arc::new);
+        let mut member = Self {
+            directory,
+            presented: [None, None],
+            differ_since: None,
+            storing_set: None,
             config,
             policy,
             signing,
@@ -226,6 +267,7 @@ impl Member {
             welcomed: [false; 2],
             parts: [Vec::new(), Vec::new()],
             set: None,
+            kept_sets: Vec::new(),
             keys: Vec::new(),
             neighbours: [0; 32],
             epoch: 0,
@@ -246,7 +288,66 @@ impl Member {
             counters: MemberCounters::default(),
             output: VecDeque::new(),
             next_persist: 0,
+        };
+        member.recall_sets(stored);
+        member
+    }
+
+    /// Gives the attestation the neighbours of earlier member sets, for which routes may be signed that are still there. Those
+    /// of a directory that the configuration does not trust are forgotten.
+    fn recall_sets(&mut self, stored: &[StoredRecord]) {
+        let number =
+            |record: &StoredRecord| record.key.strip_prefix(NEIGHBOURS_KEY)?.try_into().ok().map(u64::from_be_bytes);
+        let mut sets: Vec<(u64, Option<Neighbours>)> = stored
+            .iter()
+            .filter_map(|record| Some((number(record)?, Neighbours::decode(&record.value).ok())))
+            .collect();
+        sets.sort_unstable_by_key(|(number, _)| *number);
+        let mut forgotten = Vec::new();
+        for (number, neighbours) in sets {
+            match neighbours.filter(|_| self.directory.is_some()) {
+                Some(neighbours) => {
+                    self.kept_sets.push((number, neighbours.digest()));
+                    if self.config.validates {
+                        self.output.push_back(MemberOutput::Members { set: number, neighbours: Arc::new(neighbours) });
+                    }
+                }
+                None => forgotten.push((number, None)),
+            }
         }
+        self.write_sets(forgotten);
+    }
+
+    /// Keeps the neighbours of a set over restarts if they are others than the last one's.
+    fn keep_set(&mut self, number: u64, neighbours: &Neighbours) {
+        if self.kept_sets.last().is_some_and(|(last, digest)| *last >= number || *digest == self.neighbours) {
+            return;
+        }
+        let mut changes = vec![(number, Some(neighbours.encode()))];
+        self.kept_sets.push((number, self.neighbours));
+        while self.kept_sets.len() > KEPT_SETS {
+            changes.push((self.kept_sets.remove(0).0, None));
+        }
+        self.write_sets(changes);
+    }
+
+    fn write_sets(&mut self, records: Vec<(u64, Option<Vec<u8>>)>) {
+        if records.is_empty() {
+            return;
+        }
+        let key = |number: u64| [NEIGHBOURS_KEY, &number.to_be_bytes()].concat();
+        let change = |(number, value)| Change { table: crate::party::META, key: key(number), value };
+        self.next_persist += 1;
+        self.output.push_back(MemberOutput::Persist {
+            id: self.next_persist,
+            changes: records.into_iter().map(change).collect(),
+        });
+    }
+
+    /// Takes fresh entropy of the system, before every input and timeout: what a copy of this process makes from then on
+    /// differs from what this one makes.
+    pub fn stir(&mut self, fresh: &Seed) {
+        self.rng.stir(fresh);
     }
 
     fn event(&mut self, event: MemberEvent) {
@@ -273,7 +374,7 @@ impl Member {
     fn link_up(&mut self, link: LinkId, party: PartyNumber) {
         self.links[index(party)] = Some(link);
         if self.links.iter().all(Option::is_some) {
-            let session = self.rng.bytes();
+            let session = self.rng.draw(&[b"session"]).bytes();
             self.session = Some(session);
             for party in [PartyNumber::One, PartyNumber::Two] {
                 let hello = FromMember::Hello {
@@ -308,6 +409,8 @@ impl Member {
         self.synced = false;
         self.epoch = 0;
         self.halves.clear();
+        self.presented = [None, None];
+        self.differ_since = None;
         self.rounds.clear();
         self.rankings_due.clear();
         self.announcements.session_lost();
@@ -380,28 +483,149 @@ impl Member {
         }
     }
 
-    /// Takes a party's epoch and member set; the newer of the two parties' counts.
-    fn on_renew(&mut self, party: PartyNumber, epoch: u64, set: &[u8], now: Now) {
-        let Some(set) = SignedMemberSet::open(set, &self.config.operator) else {
-            self.fail(party, "a member set without the operator's signature".to_owned(), now);
-            return;
+    /// Takes a party's epoch, and the member set that it shows. The set is used once both parties show it.
+    fn on_renew(&mut self, party: PartyNumber, epoch: u64, bytes: &[u8], now: Now) {
+        let shown = match &self.directory {
+            Some(directory) => directory.succeed(bytes),
+            None => Directory::open(bytes, &trust(&self.config)).map(|directory| {
+                let id = directory.id();
+                Succession::Newer(Box::new(directory), id)
+            }),
         };
+        let shown = match shown {
+            Ok(Succession::Same) => self.directory.clone().map(|directory| (directory.id(), Some(directory))),
+            Ok(Succession::Newer(next, id)) => Some((id, Some(Arc::from(next)))),
+            Ok(Succession::Older(id)) => Some((id, None)),
+            Err(error) => return self.refuse_set(party, &format!("that does not count: {error}"), now),
+        };
+        let Some((id, next)) = shown else { return };
+        if let Some(next) = &next {
+            let roles = KeyRoles::of(self.config.keys.iter().copied());
+            if let Err(shared) = roles.and_then(|mut roles| roles.add_directory(next)) {
+                return self.refuse_set(party, &format!("that gives one key two roles: {shared}"), now);
+            }
+        }
+        if next.is_none() {
+            let in_force = self.set.as_ref().map_or(0, |set| set.number);
+            self.event(MemberEvent::OlderSet { party: number(party), shown: id.number, in_force });
+        }
         self.epoch = self.epoch.max(epoch);
-        let newer = self.set.as_ref().is_none_or(|known| set.number > known.number);
-        if !newer {
+        self.presented[index(party)] = Some(Presented { id, next });
+        if let [Some(one), Some(two)] = &self.presented {
+            if one.id == two.id {
+                self.differ_since = None;
+                let next = one.next.clone();
+                self.adopt(next);
+            } else {
+                self.differ_since = Some(now.instant);
+            }
+        }
+    }
+
+    fn refuse_set(&mut self, party: PartyNumber, why: &str, now: Now) {
+        self.event(MemberEvent::SetRefused { party: number(party), why: why.to_owned() });
+        self.fail(party, format!("a member set {why}"), now);
+    }
+
+    /// Whether both parties showed one set when they sent the halves of a tick, and it is in force. If not, nothing is used.
+    fn agree_on_set(&mut self, one: Option<Presented>, two: Option<Presented>, now: Now) -> bool {
+        let (Some(one), Some(two)) = (one, two) else { return false };
+        if one.id == two.id && one.next.is_some() {
+            self.adopt(one.next);
+            return true;
+        }
+        self.sets_differ([one.id, two.id], now);
+        false
+    }
+
+    /// The parties show different sets, or one that is past: the session ends, and begins again.
+    fn sets_differ(&mut self, shown: [SetId; 2], now: Now) {
+        self.counters.alarms += 1;
+        self.event(MemberEvent::SetsDiffer { numbers: shown.map(|id| id.number) });
+        let first = self.links[0];
+        for link in self.links.iter().flatten().copied().collect::<Vec<_>>() {
+            let reason = "the two parties show different member sets; nothing is used until they show one".to_owned();
+            self.output.push_back(MemberOutput::Close { link, reason });
+        }
+        self.links = [first, None];
+        if let Some(link) = first {
+            self.link_down(link, now);
+        }
+    }
+
+    /// A set that both parties show is in force, and durable before anything is announced under it.
+    fn adopt(&mut self, next: Option<Arc<Directory>>) {
+        let Some(next) = next else { return };
+        let before = self.directory.as_ref();
+        let is_newer = before.is_none_or(|before| next.id().number > before.id().number);
+        if !is_newer && self.set.is_some() {
             return;
         }
+        if !is_newer && before.is_some_and(|before| before.id() != next.id()) {
+            return;
+        }
+        let set = MemberSet::clone(next.set());
         let own = set.slots.get(self.config.slot as usize).filter(|slot| slot.active);
         if own.is_none_or(|slot| slot.sign != self.signing.verifying_key().to_bytes()) {
             self.event(MemberEvent::NotAMember { slot: self.config.slot });
         }
-        self.keys = crate::directory::keys(&set);
+        if is_newer {
+            self.next_persist += 1;
+            let change = Change { table: crate::party::META, key: SET_KEY.to_vec(), value: Some(next.encode()) };
+            self.output.push_back(MemberOutput::Persist { id: self.next_persist, changes: vec![change] });
+            self.storing_set = Some(self.next_persist);
+        }
+        self.keys = next.signing_keys();
         self.neighbours = set.neighbours_digest();
         if self.config.validates {
-            self.output.push_back(MemberOutput::Members(Arc::new(set.clone())));
+            let neighbours = Neighbours::of(&set);
+            self.keep_set(set.number, &neighbours);
+            self.output.push_back(MemberOutput::Members { set: set.number, neighbours: Arc::new(neighbours) });
         }
+        self.notify_of_new_members(&next);
+        let before = self.directory.iter().flat_map(|before| &before.set().slots);
+        if before.zip(&set.slots).any(|(before, now)| before.held && !now.held) {
+            // A slot is held no more. All is announced again: which routes that concerns, and whether this member had
+            // released the slot before, must not show.
+            self.announcements.repeat_all(self.prefixes_per_object());
+        }
+        self.directory = Some(next);
         self.set = Some(set);
-        self.set_grew();
+        if self.storing_set.is_none() {
+            self.set_grew();
+        }
+    }
+
+    fn durable(&mut self, id: PersistId) {
+        self.announcements.versions.durable(id);
+        if self.storing_set == Some(id) {
+            self.storing_set = None;
+            self.set_grew();
+        }
+    }
+
+    /// Reports slots that were in no directory that was in force here, and at start those that it holds.
+    fn notify_of_new_members(&mut self, next: &Directory) {
+        let is_first = self.set.is_none();
+        let known = self.directory.as_ref().map(|before| before.set().slots.len());
+        let mut first_of = BTreeMap::new();
+        for (id, slot) in next.set().iter() {
+            let first = *first_of.entry(slot.asn).or_insert(id);
+            let earlier = (first != id).then_some(first);
+            let held = self.policy.holds(id, slot);
+            // Without an earlier directory, slots that are nothing special are no news.
+            let is_new = known.map_or(earlier.is_some(), |known| id as usize >= known);
+            if slot.active && id != self.config.slot && (is_new || (held && is_first)) {
+                let (name, asn) = (slot.name.clone(), slot.asn.0);
+                self.event(MemberEvent::NewMember { slot: id, name, asn, earlier, held });
+            }
+        }
+    }
+
+    /// Slots that get no routes because this member has not let them.
+    fn held_slots(&self) -> Vec<u32> {
+        let slots = self.set.iter().flat_map(MemberSet::iter);
+        slots.filter(|(id, slot)| slot.active && self.policy.holds(*id, slot)).map(|(id, _)| id).collect()
     }
 
     /// Whether the member set lists this member as active.
@@ -418,6 +642,12 @@ impl Member {
         self.flush(now);
         self.rank_due(now);
     }
+}
+
+/// Whom the member trusts to say who is a member.
+fn trust(config: &MemberConfig) -> Trust {
+    let operators = config.operators.each_ref().map(VerifyingKey::to_bytes);
+    Trust { exchange: config.exchange.clone(), operators }
 }
 
 /// 0 for party 1, 1 for party 2.
@@ -442,10 +672,13 @@ impl Machine for Member {
 
     fn handle(&mut self, input: MemberInput, now: Now) {
         match input {
-            MemberInput::LinkUp { link, party } => self.link_up(link, party),
+            MemberInput::LinkUp { link, party, exporter } => {
+                self.rng.bind(&exporter);
+                self.link_up(link, party);
+            }
             MemberInput::LinkDown { link } => self.link_down(link, now),
             MemberInput::Frame { link, bytes } => self.on_frame(link, &bytes, now),
-            MemberInput::Persisted(id) => self.announcements.versions.durable(id),
+            MemberInput::Persisted(id) => self.durable(id),
             MemberInput::RouterUp => self.announcements.router_up(now.instant + self.config.settle),
             MemberInput::RouterDown => self.announcements.router_down(),
             MemberInput::ClearedUpdate { withdrawn, announced, attributes } => {
@@ -466,6 +699,11 @@ impl Machine for Member {
             self.announcements.settled();
         }
         self.overdue_choices(now);
+        if self.differ_since.is_some_and(|since| now.instant.since(since) >= SET_WAIT)
+            && let [Some(one), Some(two)] = &self.presented
+        {
+            self.sets_differ([one.id, two.id], now);
+        }
         if self.lost_since.is_some_and(|since| now.instant.since(since) >= self.config.stale) {
             self.lost_since = None;
             self.forget_everything();
@@ -484,10 +722,18 @@ impl Machine for Member {
         let stale = self.lost_since.map(|since| since + self.config.stale);
         let rank = self.rankings_due.front().map(|(at, ..)| *at);
         let rounds = self.rounds.values().next().map(|round| round.since + select::OUTCOME_WAIT);
-        let may_flush = self.synced && self.is_listed() && self.announcements.has_dirty();
+        let may_flush = self.synced && self.is_listed() && self.storing_set.is_none() && self.announcements.has_dirty();
         let flush = (may_flush && self.announcements.has_versions()).then_some(self.announcements.next_flush);
+        let may_repeat =
+            self.synced && self.is_listed() && self.storing_set.is_none() && self.announcements.has_versions();
+        let repeat = self.announcements.next_repeat().filter(|_| may_repeat);
+        let repeat = repeat.map(|at| at.max(self.announcements.next_flush));
         let successor = self.successors.values().min().copied();
-        [stale, rank, rounds, flush, self.announcements.settles_at, successor].into_iter().flatten().min()
+        let differ = self.differ_since.map(|since| since + SET_WAIT);
+        [stale, rank, rounds, flush, repeat, self.announcements.settles_at, successor, differ]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 
@@ -499,9 +745,17 @@ impl Member {
         self.announcements.refused(version, reason);
     }
 
+    /// Prefixes that one object may have. Rules that look at prefixes make each an object of its own, always: to split only
+    /// where policies differ would show that they do.
+    fn prefixes_per_object(&self) -> usize {
+        if self.policy.exports_by_prefix() { 1 } else { MAX_PREFIXES }
+    }
+
     fn policy_changed(&mut self, policy: Box<Policy>) {
         self.policy = policy;
-        self.announcements.mark_all_dirty();
+        // All of them, in an order that the policy does not determine: which ones it concerns must not show.
+        self.announcements.retry_barred();
+        self.announcements.repeat_all(self.prefixes_per_object());
         for party in [PartyNumber::One, PartyNumber::Two] {
             self.send(party, &FromMember::Resync);
         }

@@ -66,8 +66,8 @@ pub(super) struct OpenRoute {
     pub slot: u32,
     pub prefixes: Vec<Nlri>,
     pub attributes: Attributes,
-    /// The number of the member set under which the object was made.
-    pub set: u64,
+    /// Whom its attestation is for ([`object::Opened::signed_for`]).
+    pub set: [u8; 32],
 }
 
 impl OpenRoute {
@@ -101,10 +101,13 @@ impl Member {
             self.fail(party, "two ticks for one batch".to_owned(), now);
             return;
         }
-        halves[index(party)] = Some(tick);
+        halves[index(party)] = Some((tick, self.presented[index(party)].clone()));
         if let [Some(_), Some(_)] = halves {
             let older_waits = self.halves.keys().next() != Some(&seq);
-            let Some([Some(one), Some(two)]) = self.halves.remove(&seq) else { return };
+            let Some([Some((one, first)), Some((two, second))]) = self.halves.remove(&seq) else { return };
+            if !self.agree_on_set(first, second, now) {
+                return;
+            }
             if older_waits && !one.full {
                 // One party skipped a batch that the other made: start from all that lives.
                 self.halves.clear();
@@ -274,18 +277,15 @@ impl Member {
         };
         let slot = opened.description.slot;
         let by = vec![Suspect::Announcer(Some(slot))];
-        let key = self
-            .keys
-            .get(slot as usize)
-            .and_then(Option::as_ref)
-            .ok_or_else(|| alarm("the announcer is not in the member set", both_parties()))?;
-        if !opened.is_signed_by(&handle, key) {
+        let keys = self.keys.get(slot as usize).filter(|keys| !keys.is_empty());
+        let keys = keys.ok_or_else(|| alarm("the announcer is not in the member set", both_parties()))?;
+        if !keys.iter().any(|key| opened.is_signed_by(&handle, key)) {
             return Err(alarm("the announcer's signature does not fit", by));
         }
         let attributes = Attributes::decode(&opened.attributes)
             .map_err(|error| alarm(&format!("the route's attributes: {error}"), by.clone()))?;
         let prefixes = opened.description.prefixes().to_vec();
-        Ok(Some(OpenRoute { slot, prefixes, attributes, set: opened.description.set }))
+        Ok(Some(OpenRoute { slot, prefixes, attributes, set: opened.signed_for }))
     }
 
     /// Assesses a candidate; `None` if this member may not open it, or it is dead.

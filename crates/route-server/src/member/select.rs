@@ -172,8 +172,8 @@ impl Member {
     /// The ranking for a batch, as its two frames.
     pub(super) fn ranking(&mut self, seq: u64) -> Option<[FromMember; 2]> {
         let round = self.rounds.get(&seq)?;
-        let seed = Seed::new(self.rng.bytes());
-        let row = self.rng.bytes();
+        let mut draw = self.rng.draw(&[b"ranking", &seq.to_be_bytes(), &round.ranking]);
+        let (seed, row) = (Seed::new(draw.bytes()), draw.bytes());
         let mut share = stream(&seed, round.ranking.len());
         for (byte, plain) in share.iter_mut().zip(&round.ranking) {
             *byte ^= plain;

@@ -8,6 +8,7 @@ use wayleave_core::{Prefix, VerdictKind};
 
 use super::Member;
 use super::receive::Validation;
+use crate::directory::Slot;
 use crate::frames::Refusal;
 use crate::object::Handle;
 
@@ -93,9 +94,35 @@ pub enum MemberEvent {
         to: u32,
         objects: usize,
     },
+    /// A slot joined the exchange, or is held when this process starts.
+    NewMember {
+        slot: u32,
+        name: String,
+        asn: u32,
+        /// An earlier slot of the same AS, also one whose member left.
+        earlier: Option<u32>,
+        /// Whether this member holds it: it gets no routes.
+        held: bool,
+    },
     /// The member set does not list this member's key in its slot.
     NotAMember {
         slot: u32,
+    },
+    /// A member set that a party showed does not count; its link was closed.
+    SetRefused {
+        party: u8,
+        why: String,
+    },
+    /// A party shows a set that is past, as from an old backup. Nothing is used until it shows the one that was in force.
+    OlderSet {
+        party: u8,
+        shown: u64,
+        in_force: u64,
+    },
+    /// The two parties show different sets, so that nothing is used: the number that each shows (of one number they may still
+    /// be two sets).
+    SetsDiffer {
+        numbers: [u64; 2],
     },
     /// A result of Select-Best did not come; the member's own ranking decided.
     OutcomeOverdue {
@@ -132,11 +159,27 @@ pub struct MemberStatus {
     pub installed: usize,
     /// Prefixes whose result is awaited.
     pub awaiting: usize,
+    /// Slots that get no routes because this member has not let them.
+    pub held: Vec<u32>,
     /// Routes that wait to be validated.
     pub validating: usize,
     /// Open routes by verdict; those that could not become best so far were not validated.
     pub verdicts: BTreeMap<String, usize>,
+    /// Active slots whose AS has, or had, an earlier one.
+    pub further_slots: Vec<FurtherSlot>,
+    /// The number of the member set in force; none before both parties have shown one.
+    pub member_set: Option<u64>,
     pub counters: MemberCounters,
+}
+
+/// A slot whose AS has, or had, an earlier one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct FurtherSlot {
+    pub slot: u32,
+    pub asn: u32,
+    pub name: String,
+    /// No key of an earlier slot of the AS signed for it.
+    pub held: bool,
 }
 
 /// One route in a [`Why`].
@@ -193,10 +236,20 @@ impl Member {
             objects: self.routes.len(),
             installed: self.installed.len(),
             awaiting: self.choices.values().filter(|choice| choice.awaits.is_some()).count(),
+            held: self.held_slots(),
             validating: self.awaited.len(),
             verdicts: self.verdicts(),
+            further_slots: self.further_slots(),
+            member_set: self.set.as_ref().map(|set| set.number),
             counters: self.counters.clone(),
         }
+    }
+
+    fn further_slots(&self) -> Vec<FurtherSlot> {
+        let Some(directory) = &self.directory else { return Vec::new() };
+        let further =
+            |(slot, of): (u32, &Slot)| FurtherSlot { slot, asn: of.asn.0, name: of.name.clone(), held: of.held };
+        directory.further_slots().map(further).collect()
     }
 
     fn verdicts(&self) -> BTreeMap<String, usize> {

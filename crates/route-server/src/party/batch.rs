@@ -10,7 +10,7 @@ use super::role::Role;
 use super::round::{Group, Round};
 use super::state::{ActiveMember, Stage, State, width};
 use super::{Party, PartyOutput, PersistId, store};
-use crate::directory::SignedMemberSet;
+use crate::directory::{Directory, MemberSet};
 use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Step, Tick, ToMember};
 use crate::object::Kind;
 use crate::object_table::{Effects, ObjectEntry};
@@ -131,20 +131,19 @@ impl State {
                 applied.renewed = true;
             }
             Step::Set { set } => {
-                let opened = SignedMemberSet::open(set, &self.config.operator);
-                let opened = opened.ok_or("a member set without the operator's signature")?;
-                self.adopt_set(opened, Arc::clone(set), &mut applied.effects);
+                if let Some(next) = self.newer_set(set)? {
+                    self.adopt(next, &mut applied.effects);
+                }
                 applied.renewed = true;
             }
         }
         Ok(())
     }
 
-    /// Takes a newer member set: removes the routes of members that left and closes their links.
-    pub(super) fn adopt_set(&mut self, set: crate::directory::MemberSet, bytes: Arc<[u8]>, effects: &mut Effects) {
-        if set.number <= self.set.number || set.may_follow(&self.set).is_err() {
-            return;
-        }
+    /// Takes a newer member set: removes the routes of members that left, and closes their links and those of members that
+    /// have a new certificate. The store has it before anything depends on it: it goes with the changes of its batch.
+    pub(super) fn adopt(&mut self, next: Directory, effects: &mut Effects) {
+        let set = MemberSet::clone(next.set());
         let left: Vec<u32> =
             (0u32..).zip(&set.slots).filter(|(_, slot)| !slot.active).map(|(number, _)| number).collect();
         for slot in left {
@@ -155,10 +154,19 @@ impl State {
                 self.close(link, "the member has left the exchange");
             }
         }
+        let renewed =
+            self.set.iter().zip(&set.slots).filter(|((_, before), slot)| slot.active && slot.tls != before.tls);
+        for slot in renewed.map(|((id, _), _)| id).collect::<Vec<u32>>() {
+            if let Some(link) = self.members.get(&slot).map(|m| m.link) {
+                self.close(link, "the member has a new certificate; it connects again with that");
+            }
+        }
         self.widths.insert(set.number, width(&set));
         self.keys = crate::directory::keys(&set);
         self.set = set;
-        self.set_bytes = bytes;
+        self.set_bytes = next.encode().into();
+        self.set_is_stored = false;
+        self.directory = next;
         self.output.push_back(PartyOutput::Members(Box::new(self.set.clone())));
     }
 

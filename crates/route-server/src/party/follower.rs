@@ -10,14 +10,23 @@ use super::engine;
 use super::reconcile::CHUNK;
 use super::role::Role;
 use super::state::{Departure, Stage, State};
+use crate::directory::Directory;
 use crate::frames::{InventoryRow, PartyFrame, Refusal, SessionId, Step};
 use crate::object_table::Effects;
 
 /// How far the number of a batch may be above the last one. Only batches that were rejected lie between.
 const MAX_SEQ_STEP: u64 = 1 << 16;
 
-/// Party 2's part. It has no state of its own: all that it decides follows from what party 1 sends.
-pub(super) struct Follower;
+/// Batches that party 1 may make before it takes a member set or a removal from here.
+const MAX_OFFERED: u32 = 64;
+
+/// Party 2's part. All that it decides follows from what party 1 sends, but for its operator's member sets and removals,
+/// which party 1 must take: neither operator can keep a member whom the other removed.
+#[derive(Default)]
+pub(super) struct Follower {
+    /// The directory that party 1 has not put into a batch yet, and how many batches it made since.
+    offered: Option<(Arc<[u8]>, u32)>,
+}
 
 impl Role for Follower {
     fn peer_frame_before_ready(&mut self, party: &mut State, frame: PartyFrame, now: Now) -> Result<(), &'static str> {
@@ -30,7 +39,8 @@ impl Role for Follower {
     fn peer_frame(&mut self, party: &mut State, frame: PartyFrame, now: Now) -> Result<(), &'static str> {
         match frame {
             PartyFrame::Reconciled { epoch, set, drop, differ, high_water, view } => {
-                reconcile(party, epoch, &set, &drop, &differ, &high_water, view)
+                reconcile(party, epoch, &set, &drop, &differ, &high_water, view)?;
+                self.offer(party)
             }
             PartyFrame::Propose { seq, steps } => self.apply_proposal(party, seq, &steps, now),
             PartyFrame::Go { seq } => deliver_accepted(party, seq, now),
@@ -58,6 +68,18 @@ impl Role for Follower {
         }
         let high_water = party.table.high_waters();
         party.send_to_peer(&PartyFrame::Inventory { rows: last, high_water, more: false });
+    }
+
+    fn new_member_set(&mut self, party: &mut State, next: &Directory) {
+        self.offered = Some((next.encode().into(), 0));
+        if party.peer_ready() {
+            // What is in force was checked a moment ago.
+            let _ = self.offer(party);
+        }
+    }
+
+    fn is_at_rest(&self, _party: &State) -> bool {
+        self.offered.is_none()
     }
 
     fn member_greeted(&mut self, party: &mut State, slot: u32, session: SessionId, select_best: bool) {
@@ -106,7 +128,29 @@ impl Follower {
             party.send_to_peer(&PartyFrame::Reject { seq, missing });
             return Ok(());
         }
-        party.apply(self, seq, steps, now)
+        party.apply(self, seq, steps, now)?;
+        let is_done = match &self.offered {
+            Some((offered, _)) => party.newer_set(offered)?.is_none(),
+            None => true,
+        };
+        match self.offered.as_mut().filter(|_| !is_done) {
+            None => self.offered = None,
+            Some((_, batches)) if *batches < MAX_OFFERED => *batches += 1,
+            Some(_) => return Err("it does not take a member set or a removal of this party's operator"),
+        }
+        Ok(())
+    }
+
+    /// Sends party 1 the directory of this party's operator, unless it is in force by now.
+    fn offer(&mut self, party: &mut State) -> Result<(), &'static str> {
+        let Some((offered, batches)) = &mut self.offered else { return Ok(()) };
+        if party.newer_set(offered)?.is_none() {
+            self.offered = None;
+            return Ok(());
+        }
+        *batches = 0;
+        party.send_to_peer(&PartyFrame::Members { set: Arc::clone(offered) });
+        Ok(())
     }
 }
 
@@ -153,7 +197,7 @@ fn reconcile(
         return Err("an epoch that is past");
     }
     let mut effects = Effects::default();
-    party.adopt_newer_set(set, &mut effects);
+    party.adopt_newer_set(set, &mut effects)?;
     party.epoch = epoch;
     for (slot, version) in high_water {
         party.table.saw(*slot, *version);
@@ -166,7 +210,7 @@ fn reconcile(
         party.table.mark_dead(*slot, *version, dead, &mut effects);
         effects.marked.insert((*slot, *version));
     }
-    party.table.reset_view(party.epoch, &party.set_bytes);
+    party.table.reset_view(party.epoch, &party.directory.id().hash);
     if party.table.view() != view {
         return Err("after the inventories were compared the views differ");
     }

@@ -28,8 +28,9 @@ use wayleave_core::{Instant, Machine, Now};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::VerifyingKey;
 
-use crate::directory::{MemberSet, SignedMemberSet, keys};
+use crate::directory::{ChainError, Directory, MemberSet, Succession, Trust, keys};
 use crate::frames::{FromMember, PROTOCOL, PartyFrame, Refusal};
+use crate::key_roles::{KeyRole, KeyRoles, SharedKey};
 use crate::object::Kind;
 use crate::object_table::Part;
 use crate::rng::Rng;
@@ -41,6 +42,10 @@ use follower::Follower;
 use role::Role;
 use sequencer::Sequencer;
 use state::{Stage, State, width};
+
+/// How far the wall clock may move against the monotonic one between two inputs: our own limit. More is a process that was
+/// resumed from a snapshot, or a clock that was set.
+const CLOCK_JUMP: Duration = Duration::from_secs(10);
 
 /// Which party.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -71,8 +76,10 @@ pub struct PartyConfig {
     pub number: PartyNumber,
     /// The exchange's name; part of everything that is signed.
     pub exchange: String,
-    /// The operator's key, which signs member sets.
-    pub operator: VerifyingKey,
+    /// The keys of party 1's and party 2's operators, who both sign member sets.
+    pub operators: [VerifyingKey; 2],
+    /// The keys that the member set must not contain: the parties' and the operators'.
+    pub keys: Vec<(KeyRole, [u8; 32])>,
     /// Interval between batches; zero to take each at once. Party 1's counts.
     pub tick: Duration,
     /// How long the routes of a member that is gone are kept.
@@ -90,6 +97,8 @@ pub enum PartyInput {
     LinkUp {
         link: LinkId,
         peer: PeerId,
+        /// Keying material of its TLS session, which both ends export alike and nobody else knows.
+        exporter: Seed,
     },
     LinkDown {
         link: LinkId,
@@ -100,8 +109,10 @@ pub enum PartyInput {
     },
     /// The changes of [`PartyOutput::Persist`] are durable.
     Persisted(PersistId),
-    /// The operator's new member set (signed bytes). Party 1 puts it into a batch.
+    /// A newer directory of this party's operator. It takes effect with a batch, which party 1 makes.
     Members(Vec<u8>),
+    /// The keys of parties and operators, after the configuration changed ([`PartyConfig::keys`]).
+    Keys(Vec<(KeyRole, [u8; 32])>),
     /// The exchange's recommendation by slot of the announcer, bigger is better. Party 1; a change starts an epoch.
     Recommendation(BTreeMap<u32, u8>),
 }
@@ -143,18 +154,20 @@ impl Party {
         stored: Vec<StoredRecord>,
         now: Now,
     ) -> Result<Self, StartError> {
-        let signed = SignedMemberSet::decode(members).map_err(|_| StartError::Members)?;
-        let set = signed.verify(&config.operator).map_err(|_| StartError::Operator)?.clone();
-        if set.exchange != config.exchange {
-            return Err(StartError::Exchange(set.exchange));
-        }
         let loaded = store::load(config.number, &config.exchange, stored).map_err(|_| StartError::Store)?;
+        let (directory, older) = in_force(&config, members, loaded.set.as_deref())?;
+        key_roles(&config, &directory)?;
+        let set = MemberSet::clone(directory.set());
+        let set_bytes: Arc<[u8]> = directory.encode().into();
+        let set_is_stored = loaded.set.as_deref() == Some(&*set_bytes);
         let mut state = State {
             tick: config.tick,
             widths: BTreeMap::from([(set.number, width(&set))]),
             keys: keys(&set),
             set,
-            set_bytes: members.into(),
+            set_bytes,
+            directory,
+            set_is_stored,
             epoch: loaded.epoch.max(1),
             seq: loaded.seq.max(now.unix.0),
             table: loaded.table,
@@ -168,6 +181,7 @@ impl Party {
             recommendation: BTreeMap::new(),
             refill_at: now.instant,
             heard: now.instant,
+            clocks: now,
             departures: Vec::new(),
             counters: Counters::default(),
             rng: Rng::new(seed),
@@ -176,10 +190,16 @@ impl Party {
             config,
         };
         state.expire_leavers();
+        if !state.set_is_stored {
+            state.persist(Vec::new());
+        }
+        if let Some(shown) = older {
+            state.event(PartyEvent::MembersRefused { why: older_than(shown, state.set.number) });
+        }
         state.output.push_back(PartyOutput::Members(Box::new(state.set.clone())));
         let role: Box<dyn Role> = match state.config.number {
             PartyNumber::One => Box::new(Sequencer::new(state.announcers(), now)),
-            PartyNumber::Two => Box::new(Follower),
+            PartyNumber::Two => Box::new(Follower::default()),
         };
         Ok(Self { state, role })
     }
@@ -199,8 +219,14 @@ impl Party {
         self.role.is_stocked(&self.state) && !matches!(self.state.stage, Stage::Refill)
     }
 
-    fn link_up(&mut self, link: LinkId, peer: PeerId, now: Now) {
-        self.state.link_up(link, peer, now);
+    /// Takes fresh entropy of the system, before every input and timeout: what a copy of this process makes from then on
+    /// differs from what this one makes.
+    pub fn stir(&mut self, fresh: &Seed) {
+        self.state.rng.stir(fresh);
+    }
+
+    fn link_up(&mut self, link: LinkId, peer: PeerId, exporter: &Seed, now: Now) {
+        self.state.link_up(link, peer, exporter, now);
         if peer == PeerId::Party {
             self.role.peer_greeted(&mut self.state);
         }
@@ -241,7 +267,7 @@ impl Party {
             }
             _ if !greeted => state.bad_frame(Some(slot), link, "a frame before hello".to_owned()),
             (PartyNumber::One, FromMember::SubmitOne { header, body }) => {
-                let part = body.map(|(share, blob)| Part::One { share, blob });
+                let part = body.map(|(share, blob)| Part::One { share, columns: Vec::new(), blob });
                 self.submit(slot, Arc::new(*header), part, None, now);
             }
             (PartyNumber::Two, FromMember::SubmitTwo { header, share }) => {
@@ -308,16 +334,36 @@ impl Party {
         }
     }
 
-    /// Checks a new member set of the operator.
+    /// Checks a new directory of the operator.
     fn new_member_set(&mut self, bytes: &[u8]) {
-        let checked = SignedMemberSet::open(bytes, &self.state.config.operator);
-        if checked.as_ref() == Some(&self.state.set) {
-            return; // already in force
+        match self.state.directory.succeed(bytes) {
+            Ok(Succession::Same) => {}
+            Ok(Succession::Newer(next, _)) => match key_roles(&self.state.config, &next) {
+                Ok(()) => self.role.new_member_set(&mut self.state, &next),
+                Err(shared) => self.state.event(PartyEvent::MembersRefused { why: shared.to_string() }),
+            },
+            Ok(Succession::Older(shown)) => {
+                let why = older_than(shown.number, self.state.set.number);
+                self.state.event(PartyEvent::MembersRefused { why });
+            }
+            Err(error) => self.state.event(PartyEvent::MembersRefused { why: error.to_string() }),
         }
-        if checked.is_none_or(|set| set.may_follow(&self.state.set).is_err()) {
-            self.state.event(PartyEvent::MembersRefused);
-        } else {
-            self.role.new_member_set(bytes.into());
+    }
+
+    /// Begins a new session with the peer party if the clocks say that this process was resumed from a snapshot: the pool of
+    /// correlations may have been used by then.
+    fn notice_resumption(&mut self, now: Now) {
+        let before = std::mem::replace(&mut self.state.clocks, now);
+        let passed = now.instant.since(before.instant).as_micros();
+        let jump = u128::from(now.unix.0).abs_diff(u128::from(before.unix.0) + passed);
+        if jump > CLOCK_JUMP.as_micros() && self.state.peer.is_some() {
+            let seconds = jump / 1_000_000;
+            let what = format!(
+                "the wall clock jumped by {seconds} seconds, as when a process is resumed from a snapshot, and the session begins anew"
+            );
+            self.state.event(PartyEvent::Engine { what });
+            self.state.close_peer("the wall clock jumped; the session begins anew");
+            self.settle_departures();
         }
     }
 
@@ -365,6 +411,11 @@ impl Party {
     }
 }
 
+/// Whether each key of the members, of the parties and of the operators has one role.
+fn key_roles(config: &PartyConfig, directory: &Directory) -> Result<(), SharedKey> {
+    KeyRoles::of(config.keys.iter().copied())?.add_directory(directory)
+}
+
 /// What is wrong with a frame that cannot be decoded.
 fn malformed(bytes: &[u8], error: crate::wire::Malformed) -> String {
     match bytes.first() {
@@ -373,15 +424,48 @@ fn malformed(bytes: &[u8], error: crate::wire::Malformed) -> String {
     }
 }
 
+fn older_than(shown: u64, in_force: u64) -> String {
+    format!("it is set {shown}, or lacks removals; set {in_force} was in force and stays")
+}
+
+/// The directory with which a party starts, and the number of the file's set if that is older than what was in force.
+/// What was in force is durable: the file must say the same, or follow it.
+fn in_force(config: &PartyConfig, file: &[u8], stored: Option<&[u8]>) -> Result<(Directory, Option<u64>), StartError> {
+    let operators = config.operators.each_ref().map(VerifyingKey::to_bytes);
+    let trust = Trust { exchange: config.exchange.clone(), operators };
+    let of_file = |error| match error {
+        ChainError::OtherExchange(name) => StartError::Exchange(name),
+        ChainError::OtherOperators => StartError::Operators,
+        ChainError::Diverges(number) => StartError::Diverges(number),
+        error => StartError::Members(error),
+    };
+    let Some(stored) = stored else { return Ok((Directory::open(file, &trust).map_err(of_file)?, None)) };
+    let before = Directory::decode(stored).map_err(|_| StartError::Store)?;
+    before.check(&trust).map_err(of_file)?;
+    match before.succeed(file).map_err(of_file)? {
+        Succession::Same => Ok((before, None)),
+        Succession::Newer(next, _) => Ok((*next, None)),
+        Succession::Older(shown) => Ok((before, Some(shown.number))),
+    }
+}
+
 /// Why a party cannot start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
-    #[error("the member set file is malformed; create it with `wayleave members`")]
-    Members,
-    #[error("the member set is not signed by the operator's key in this configuration")]
-    Operator,
+    #[error("the member set's file does not count: {0}; get it from the other party's operator")]
+    Members(ChainError),
+    #[error(
+        "the member set begins with other operators' keys than those in this configuration; both operators' keys must be the ones that `wayleave members init` was given, or later ones"
+    )]
+    Operators,
+    #[error("one key has two roles: {0}")]
+    Keys(#[from] SharedKey),
     #[error("the member set belongs to the exchange `{0}`, not to the one in this configuration")]
     Exchange(String),
+    #[error(
+        "the file's set {0} is not the set {0} that was in force here: the operators signed two sets of one number; restore the file that this party had, and settle with the other operator which of the two counts"
+    )]
+    Diverges(u64),
     #[error(
         "the store holds records of another version or party; move it away and start again: members announce their routes again"
     )]
@@ -393,18 +477,21 @@ impl Machine for Party {
     type Output = PartyOutput;
 
     fn handle(&mut self, input: PartyInput, now: Now) {
+        self.notice_resumption(now);
         match input {
-            PartyInput::LinkUp { link, peer } => self.link_up(link, peer, now),
+            PartyInput::LinkUp { link, peer, exporter } => self.link_up(link, peer, &exporter, now),
             PartyInput::LinkDown { link } => self.state.unlink(link),
             PartyInput::Frame { link, bytes } => self.frame(link, &bytes, now),
             PartyInput::Persisted(id) => self.persisted(id, now),
             PartyInput::Members(bytes) => self.new_member_set(&bytes),
+            PartyInput::Keys(keys) => self.state.config.keys = keys,
             PartyInput::Recommendation(by_slot) => self.role.new_recommendation(&mut self.state, by_slot),
         }
         self.advance(now);
     }
 
     fn handle_timeout(&mut self, now: Now) {
+        self.notice_resumption(now);
         self.drop_silent_peer(now);
         self.role.sweep(&mut self.state, now);
         self.advance(now);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::engine::Engine;
 use super::state::{Stage, State};
 use super::{PartyEvent, PartyNumber, store};
-use crate::directory::SignedMemberSet;
+use crate::directory::{ChainError, Directory, Succession};
 use crate::frames::{InventoryRow, PROTOCOL, PartyFrame};
 use crate::object_table::Effects;
 
@@ -62,7 +62,7 @@ impl State {
             return Err("a second hello");
         }
         let (one, two) = if expected == 2 { (peer.nonce, hello.nonce) } else { (hello.nonce, peer.nonce) };
-        let seed = self.rng.bytes();
+        let seed = self.rng.draw(&[b"engine", &one, &two]).bytes();
         self.engine = Some(Engine::new(self.config.number, one, two, seed));
         if self.config.number == PartyNumber::Two {
             self.tick = Duration::from_millis(u64::from(hello.tick_ms));
@@ -106,9 +106,29 @@ impl State {
         (theirs.keys().filter(lacks).copied().collect(), differ)
     }
 
-    pub(super) fn adopt_newer_set(&mut self, bytes: &Arc<[u8]>, effects: &mut Effects) {
-        if let Some(set) = SignedMemberSet::open(bytes, &self.config.operator) {
-            self.adopt_set(set, Arc::clone(bytes), effects);
+    /// Takes the peer party's directory if it goes on from what is in force here.
+    pub(super) fn adopt_newer_set(&mut self, bytes: &[u8], effects: &mut Effects) -> Result<(), &'static str> {
+        if let Some(next) = self.newer_set(bytes)? {
+            self.adopt(next, effects);
+        }
+        Ok(())
+    }
+
+    /// The peer party's directory together with ours, if it has something that ours has not.
+    pub(super) fn newer_set(&self, bytes: &[u8]) -> Result<Option<Directory>, &'static str> {
+        match self.directory.succeed(bytes) {
+            Ok(Succession::Newer(next, _)) => match super::key_roles(&self.config, &next) {
+                Ok(()) => Ok(Some(*next)),
+                Err(_) => Err("its member set gives one key two roles; `wayleave check` names both"),
+            },
+            Ok(Succession::Same | Succession::Older(_)) => Ok(None),
+            Err(ChainError::Diverges(_)) => {
+                Err("its member set is not ours: the operators signed two sets of one number; settle which one counts")
+            }
+            Err(ChainError::OtherExchange(_) | ChainError::OtherOperators) => {
+                Err("its member set is of another exchange, or of other operators")
+            }
+            Err(_) => Err("its member set does not count: malformed, or not signed by both operators"),
         }
     }
 

@@ -2,12 +2,12 @@
 //! ([`Follower`](super::follower::Follower)).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use wayleave_core::{Instant, Now};
 
 use super::batch::Applied;
 use super::state::{Departure, PendingObject, Stage, State};
+use crate::directory::Directory;
 use crate::frames::{PartyFrame, SessionId};
 
 /// A party's part in the protocol between the two. Each method that does nothing by default concerns one party only.
@@ -34,8 +34,8 @@ pub(super) trait Role: Send {
     /// A member requested everything again.
     fn resync(&mut self, _slot: u32) {}
 
-    /// The operator's new member set, which has been checked.
-    fn new_member_set(&mut self, _set: Arc<[u8]>) {}
+    /// A newer directory of this party's operator, which has been checked.
+    fn new_member_set(&mut self, party: &mut State, next: &Directory);
 
     fn new_recommendation(&mut self, _party: &mut State, _recommendation: BTreeMap<u32, u8>) {}
 

@@ -13,6 +13,7 @@ use super::batch::Applied;
 use super::role::Role;
 use super::state::{Departure, PendingObject, Stage, State};
 use super::{PartyEvent, engine};
+use crate::directory::{Directory, Succession};
 use crate::frames::{InventoryRow, PartyFrame, Refusal, SessionId, Step};
 use crate::object::Kind;
 use crate::object_table::Effects;
@@ -247,13 +248,13 @@ impl Sequencer {
         }
         let theirs = std::mem::take(&mut peer.rows);
         let mut effects = Effects::default();
-        party.adopt_newer_set(&their_set, &mut effects);
+        party.adopt_newer_set(&their_set, &mut effects)?;
         party.epoch = party.epoch.max(their_epoch);
         for (slot, version) in high_water {
             party.table.saw(*slot, *version);
         }
         let (drop, differ) = party.compare(&theirs, &mut effects);
-        party.table.reset_view(party.epoch, &party.set_bytes);
+        party.table.reset_view(party.epoch, &party.directory.id().hash);
         let frame = PartyFrame::Reconciled {
             epoch: party.epoch,
             set: Arc::clone(&party.set_bytes),
@@ -324,6 +325,12 @@ impl Role for Sequencer {
                 }
                 Ok(())
             }
+            PartyFrame::Members { set } => {
+                if let Some(next) = party.newer_set(&set)? {
+                    self.new_member_set(party, &next);
+                }
+                Ok(())
+            }
             PartyFrame::Accept { seq, view } => self.accepted(party, seq, view, now),
             PartyFrame::Reject { seq, missing } => self.rejected(party, seq, &missing),
             PartyFrame::Ranked { seq, slot, row } => {
@@ -354,8 +361,20 @@ impl Role for Sequencer {
         self.resync.insert(slot);
     }
 
-    fn new_member_set(&mut self, set: Arc<[u8]>) {
-        self.queued.retain(|step| !matches!(step, Step::Set { .. }));
+    fn new_member_set(&mut self, party: &mut State, next: &Directory) {
+        let mut set: Arc<[u8]> = next.encode().into();
+        let queued = self.queued.iter().position(|step| matches!(step, Step::Set { .. }));
+        if let Some(Step::Set { set: waits }) = queued.map(|at| self.queued.remove(at)) {
+            // Both count: each operator may remove a member alone, while a set that both signed is on its way.
+            match next.succeed(&waits) {
+                Ok(Succession::Newer(both, _)) => set = both.encode().into(),
+                Ok(_) => {}
+                Err(error) => {
+                    set = waits;
+                    party.event(PartyEvent::MembersRefused { why: error.to_string() });
+                }
+            }
+        }
         self.queued.push(Step::Set { set });
     }
 

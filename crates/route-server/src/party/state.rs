@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wayleave_core::{Instant, Now};
+use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::VerifyingKey;
 
 use super::engine::Engine;
 use super::reconcile::PeerHello;
 use super::round::Round;
 use super::{Counters, LinkId, PartyConfig, PartyEvent, PartyNumber, PartyOutput, PeerId, PersistId, batch, store};
-use crate::directory::MemberSet;
+use crate::directory::{Directory, MemberSet};
 use crate::frames::{InventoryRow, PART, PROTOCOL, PartyFrame, Refusal, SessionId, Step, ToMember};
 use crate::object::{Header, Kind, MAX_BLOB};
 use crate::object_table::{Effects, ObjectTable, Part};
@@ -100,6 +101,10 @@ pub(super) enum Departure {
 /// The state of a party, without what only party 1 needs ([`super::sequencer::Sequencer`]).
 pub(super) struct State {
     pub config: PartyConfig,
+    /// What is in force.
+    pub directory: Directory,
+    /// Whether the store has it.
+    pub set_is_stored: bool,
     pub set: MemberSet,
     pub keys: Vec<Option<VerifyingKey>>,
     pub set_bytes: Arc<[u8]>,
@@ -122,6 +127,8 @@ pub(super) struct State {
     pub refill_at: Instant,
     /// When the peer party was last heard, or last had to answer something new.
     pub heard: Instant,
+    /// Both clocks at the last input.
+    pub clocks: Now,
     /// Links that went since the role last looked.
     pub departures: Vec<Departure>,
     pub counters: Counters,
@@ -159,8 +166,11 @@ impl State {
         }
     }
 
-    pub(super) fn persist(&mut self, changes: Vec<store::Change>) -> PersistId {
+    pub(super) fn persist(&mut self, mut changes: Vec<store::Change>) -> PersistId {
         self.next_persist += 1;
+        if !std::mem::replace(&mut self.set_is_stored, true) {
+            changes.push(store::set_change(&self.set_bytes));
+        }
         let id = self.next_persist;
         self.output.push_back(PartyOutput::Persist { id, changes });
         id
@@ -170,7 +180,8 @@ impl State {
         self.peer.as_ref().is_some_and(|peer| peer.ready)
     }
 
-    pub(super) fn link_up(&mut self, link: LinkId, peer: PeerId, now: Now) {
+    pub(super) fn link_up(&mut self, link: LinkId, peer: PeerId, exporter: &Seed, now: Now) {
+        self.rng.bind(exporter);
         self.links.insert(link, peer);
         match peer {
             PeerId::Member(slot) => {
@@ -184,7 +195,7 @@ impl State {
                 if let Some(old) = self.peer.as_ref().map(|peer| peer.link) {
                     self.close(old, "the peer party connected again");
                 }
-                let nonce = self.rng.bytes();
+                let nonce = self.rng.draw(&[b"nonce"]).bytes();
                 self.peer = Some(PeerParty { link, ready: false, hello: None, nonce, rows: Vec::new() });
                 self.greet_peer();
             }
@@ -308,7 +319,7 @@ impl State {
         let width = width(&self.set);
         match (&description.kind, part) {
             (Kind::Announce { .. }, Some(part)) => match part {
-                Part::One { share, blob } => {
+                Part::One { share, blob, .. } => {
                     if blob.len() > MAX_BLOB || !blob.len().is_power_of_two() || blob.len() < 512 {
                         return Err(Refusal::Size);
                     }

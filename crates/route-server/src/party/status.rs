@@ -60,8 +60,8 @@ pub enum PartyEvent {
     MissedRanking { slot: u32 },
     /// The routes of an absent member were removed.
     Expired { slot: u32 },
-    /// A member set that the operator did not sign, or that does not follow the one before.
-    MembersRefused,
+    /// A member set that was not taken: not signed by both operators, or it does not follow what is in force.
+    MembersRefused { why: String },
     /// The peer party's message does not fit the state of the two-party evaluation.
     Engine { what: String },
 }
@@ -140,7 +140,13 @@ impl Party {
         &self.state.counters
     }
 
-    /// The signed member set in force.
+    /// The member set in force.
+    #[must_use]
+    pub fn members(&self) -> &crate::directory::MemberSet {
+        &self.state.set
+    }
+
+    /// The directory in force, encoded.
     #[must_use]
     pub fn member_set_bytes(&self) -> std::sync::Arc<[u8]> {
         std::sync::Arc::clone(&self.state.set_bytes)

@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::PartyNumber;
-use crate::object::{Header, MAX_BLOB, MAX_PREFIXES, ShareOne};
+use crate::object::{Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne};
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part};
 use crate::wire::{Malformed, Reader, Writer};
 use wayleave_crypto::secret::Seed;
 
-/// Table of numbers: `epoch`, `seq`.
+/// Table of what there is one of: `epoch`, `seq`, the directory in force (`set`).
 pub const META: &str = "meta";
+/// The key of the directory in force.
+const SET: &[u8] = b"set";
 /// Table of objects: key `slot 32 || version 64`.
 pub(super) const OBJECTS: &str = "objects";
 /// Table of dead prefixes by index, with the row's width: key as above.
@@ -42,10 +44,17 @@ pub(super) struct Loaded {
     pub epoch: u64,
     pub seq: u64,
     pub table: ObjectTable,
+    /// The directory that was in force.
+    pub set: Option<Vec<u8>>,
 }
 
 fn object_key(slot: u32, version: u64) -> Vec<u8> {
     [&slot.to_be_bytes()[..], &version.to_be_bytes()].concat()
+}
+
+/// The directory in force.
+pub(super) fn set_change(directory: &[u8]) -> Change {
+    Change { table: META, key: SET.to_vec(), value: Some(directory.to_vec()) }
 }
 
 /// What makes the store equal to the table again after `effects`.
@@ -86,7 +95,11 @@ fn encode(entry: &ObjectEntry) -> Vec<u8> {
     entry.header.write(&mut w);
     w.u32(entry.width);
     match &entry.part {
-        Part::One { share, blob } => w.u8(1).bytes(&share.opening).bytes(share.seed.expose()).blob(blob),
+        Part::One { share, columns, blob } => {
+            w.u8(3).bytes(&share.opening).bytes(share.seed.expose()).blob(blob).list(columns, |w, (from, salt)| {
+                w.u32(*from).bytes(salt);
+            })
+        }
         Part::Two { row } => w.u8(2).blob(row),
     };
     w.finish()
@@ -97,9 +110,11 @@ fn decode(number: PartyNumber, exchange: &str, bytes: &[u8]) -> Result<ObjectEnt
     let header = Arc::new(Header::read(&mut r)?);
     let width = r.u32()?;
     let part = match (r.u8()?, number) {
-        (1, PartyNumber::One) => Part::One {
+        // 1 was without columns.
+        (3, PartyNumber::One) => Part::One {
             share: ShareOne { opening: r.array()?, seed: Seed::new(r.array()?) },
             blob: r.blob(MAX_BLOB)?.into(),
+            columns: r.list(36, MAX_SLOTS, |r| Ok::<_, Malformed>((r.u32()?, r.array()?)))?,
         },
         (2, PartyNumber::Two) => Part::Two { row: r.blob(bytes.len())?.to_vec() },
         _ => return Err(Malformed::Value("party")),
@@ -117,11 +132,12 @@ fn decode(number: PartyNumber, exchange: &str, bytes: &[u8]) -> Result<ObjectEnt
 
 /// Reads the store back.
 pub(super) fn load(number: PartyNumber, exchange: &str, stored: Vec<StoredRecord>) -> Result<Loaded, Malformed> {
-    let mut loaded = Loaded { epoch: 0, seq: 0, table: ObjectTable::new() };
+    let mut loaded = Loaded { epoch: 0, seq: 0, table: ObjectTable::new(), set: None };
     let mut entries = std::collections::BTreeMap::new();
     let mut marks = std::collections::BTreeMap::new();
     for record in stored {
         match record.table.as_str() {
+            META if record.key == SET => loaded.set = Some(record.value),
             META => {
                 let value = Reader::new(&record.value).u64()?;
                 match record.key.as_slice() {

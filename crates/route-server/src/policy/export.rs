@@ -7,7 +7,7 @@ use wayleave_core::{Asn, Prefix};
 
 use super::communities::{self, Controls};
 use super::rules::{Policy, Route};
-use crate::directory::{MemberSet, SlotId};
+use crate::directory::{MemberSet, Slot, SlotId};
 
 /// The column of the policy matrix `P[receiver][route]` that belongs to one route: a bit for each slot.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -55,6 +55,16 @@ impl ExportSet {
         (0..self.width as SlotId).filter(|&slot| self.contains(slot))
     }
 
+    /// The same decisions for the slots that it speaks of, and those of `wider` for the slots beyond.
+    #[must_use]
+    pub fn extended(&self, wider: &Self) -> Self {
+        let mut set = Self::nobody(wider.width);
+        (0..wider.width as SlotId)
+            .filter(|&slot| if (slot as usize) < self.width { self.contains(slot) } else { wider.contains(slot) })
+            .for_each(|slot| set.insert(slot));
+        set
+    }
+
     /// One entry per slot.
     #[must_use]
     pub fn to_bools(&self) -> Vec<bool> {
@@ -73,7 +83,7 @@ impl ExportSet {
 ///
 /// The communities of the route and the member's export rules must both permit a receiver, unless the rule that decides
 /// says `ignore_communities`; NO_ADVERTISE always holds. A policy that names an AS covers all its slots. The
-/// announcer's own slot and leavers' slots are never in the set.
+/// announcer's own slot, leavers' slots and slots that the member holds are never in the set.
 #[must_use]
 pub fn export_set(
     prefix: Prefix,
@@ -88,7 +98,8 @@ pub fn export_set(
     let controls = Controls::read(attributes, rs);
     let rules = policy.export_rules(&Route::new(prefix, attributes, own.asn));
     let mut decided = BTreeMap::new();
-    for (id, slot) in members.iter().filter(|(id, slot)| slot.active && *id != announcer) {
+    let may_have = |id: SlotId, slot: &Slot| slot.active && id != announcer && !policy.holds(id, slot);
+    for (id, slot) in members.iter().filter(|(id, slot)| may_have(*id, slot)) {
         if *decided.entry(slot.asn).or_insert_with(|| rules.decide(slot.asn, &controls).permits()) {
             set.insert(id);
         }

@@ -16,4 +16,4 @@ pub mod validate;
 pub use compile::{MAX_RULES, PolicyError, PolicyProblem};
 pub use config::PolicyConfig;
 pub use export::{ExportSet, export_set, sealed_attributes};
-pub use rules::{Changes, ExportRules, Exported, Imported, Policy, Rejection, Route};
+pub use rules::{Changes, ExportRules, Exported, Imported, NewMembers, Policy, Rejection, Route};

@@ -23,6 +23,7 @@ use super::communities::{CommunityReason, Controls};
 use super::compile::{PolicyError, compile};
 use super::config::{PolicyConfig, RankingConfig};
 use super::pattern::{AnyCommunity, CommunityPattern, PathPattern, PrefixPattern, path_text};
+use crate::directory::{Slot, SlotId};
 
 /// A route as rules look at it.
 #[derive(Clone, Debug)]
@@ -58,6 +59,16 @@ pub struct Policy {
     pub(super) export: Vec<ExportRule>,
     pub(super) import: Vec<ImportRule>,
     pub(super) ranking: RankingConfig,
+    new_members: NewMembers,
+}
+
+/// Which slots get no routes because the member has not let them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NewMembers {
+    /// Slots from this number on are held. Those that the set marks ([`Slot::held`]) are in any case.
+    pub held_from: Option<SlotId>,
+    /// Slots that are not held, marked or not.
+    pub released: BTreeSet<SlotId>,
 }
 
 /// The conditions of a rule; those that are empty hold.
@@ -213,6 +224,20 @@ impl Policy {
     /// Resolves groups and refuses rules that make no sense.
     pub fn compile(config: &PolicyConfig) -> Result<Self, PolicyError> {
         compile(config)
+    }
+
+    /// The same rules, with these slots held.
+    #[must_use]
+    pub fn with_new_members(self, new_members: NewMembers) -> Self {
+        Self { new_members, ..self }
+    }
+
+    /// Whether this slot gets no routes because the member has not let it: it is new to the member, or the set says that no
+    /// earlier slot of its AS signed for it.
+    #[must_use]
+    pub fn holds(&self, id: SlotId, slot: &Slot) -> bool {
+        let NewMembers { held_from, released } = &self.new_members;
+        (slot.held || held_from.is_some_and(|from| id >= from)) && !released.contains(&id)
     }
 
     /// How routes are ranked.

@@ -2,6 +2,8 @@
 
 mod common;
 
+mod directory;
+mod key_roles;
 mod objects;
 mod policy_communities;
 mod policy_directory;

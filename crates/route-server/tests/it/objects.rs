@@ -20,12 +20,12 @@ fn description(prefixes: &[&str]) -> Description {
 
 fn sealed(exported: &[bool], fresh: u8) -> Sealed {
     let fresh = Fresh { key: [fresh; 16], seed: [fresh + 1; 32], openings: [[fresh + 2; 32], [fresh + 3; 32]] };
-    object::announce(EXCHANGE, description(&["192.0.2.0/24"]), b"attributes", exported, &fresh, &key())
+    object::announce(EXCHANGE, description(&["192.0.2.0/24"]), (b"attributes", &[6; 32]), exported, &fresh, &key())
 }
 
 fn shares(sealed: &Sealed, slot: u32) -> ([u8; 16], [u8; 16]) {
     let two = sealed.two.row[slot as usize * 16..][..16].try_into().expect("16 bytes a slot");
-    (sealed.one.key_share(slot), two)
+    (sealed.one.key_share(None, slot), two)
 }
 
 #[test]
@@ -92,13 +92,27 @@ fn blobs_come_in_size_classes() {
     let short = sealed(&[true], 10).blob.len();
     let fresh = Fresh { key: [1; 16], seed: [2; 32], openings: [[3; 32], [4; 32]] };
     let longer =
-        object::announce(EXCHANGE, description(&["192.0.2.0/24"]), &[7; 200], &[true], &fresh, &key()).blob.len();
+        object::announce(EXCHANGE, description(&["192.0.2.0/24"]), (&[7; 200], &[6; 32]), &[true], &fresh, &key())
+            .blob
+            .len();
     assert_eq!((short, longer), (512, 512));
 }
 
 #[test]
 fn a_column_gives_new_slots_what_the_row_would_have_given() {
     let whole = sealed(&[true, false, true, true], 50);
-    let part = object::key_row(EXCHANGE, &whole.one.seed, &whole.key, 5, 2, &[true, true]);
-    assert_eq!(part[..], whole.two.row[32..]);
+    let (seed, salt) = (&whole.one.seed, [9; 32]);
+    let part = object::key_row(EXCHANGE, (seed, Some(&salt)), &whole.key, 5, 2, &[true, false]);
+    let first = object::expand(seed, Some(&salt), 2, 4);
+    assert_eq!(first[..16], whole.one.key_share(Some(&salt), 2));
+    let combined: Vec<u8> = part.iter().zip(&first).map(|(two, one)| two ^ one).collect();
+    assert_eq!(combined[..16], *whole.key.expose());
+    assert_eq!(combined[16..], *object::dummy_key(EXCHANGE, 5).expose());
+}
+
+#[test]
+fn no_two_columns_and_no_column_and_row_have_one_mask() {
+    let seed = Seed::new([2; 32]);
+    let masks = [None, Some(&[8; 32]), Some(&[9; 32])].map(|column| object::expand(&seed, column, 3, 4));
+    assert!(masks[0] != masks[1] && masks[0] != masks[2] && masks[1] != masks[2]);
 }

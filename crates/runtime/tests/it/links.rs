@@ -105,6 +105,32 @@ fn down(event: LinkEvent) -> String {
     }
 }
 
+fn exported(event: LinkEvent) -> [u8; 32] {
+    match event {
+        LinkEvent::Up { exporter, .. } => *exporter.0,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn both_ends_of_a_link_export_the_same_keying_material_and_no_other_link_does() {
+    let alpha = identity("alpha");
+    let mut party = Party::of(&[&alpha]).await;
+    let mut member = Member::of(&alpha, &party);
+    let event = party.next().await;
+    assert!(format!("{event:?}").contains("Exporter(..)"), "{event:?}");
+    let LinkEvent::Up { link, .. } = &event else { panic!("{event:?}") };
+    let link = *link;
+    let first = exported(event);
+    assert_eq!(first, exported(member.next().await));
+    party.links.close(link, "again");
+    down(party.next().await);
+    down(member.next().await);
+    let second = exported(party.next().await);
+    assert_eq!(second, exported(member.next().await));
+    assert_ne!(first, second);
+}
+
 #[tokio::test]
 async fn pinned_peers_exchange_frames_in_order() {
     let alpha = identity("alpha");

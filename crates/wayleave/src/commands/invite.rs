@@ -37,17 +37,19 @@ pub fn run(invite: &Invite) -> Outcome {
     let source = Source::read(&invite.config)?;
     let config = RsConfig::parse(&source)?;
     let party = &config.party;
-    let operator = &party.operator.get_ref().0;
     let file = source.resolve(party.members.get_ref());
-    let (_, set) = member_set::verified(&file, operator)?;
+    let (_, directory) = member_set::verified(&file, &config.trust())?;
+    let set = directory.set();
     let unknown = || {
         Failure::new(format!("no active member `{}` in {}", invite.name, file.display()))
-            .help("`wayleave members add` adds it")
+            .help("both operators admit a member: `wayleave members propose`, then `wayleave members countersign`")
     };
     let slot = set.slot_by_name(&invite.name).ok_or_else(unknown)?;
     let member = set.slot(slot).ok_or_else(unknown)?;
 
-    let own_pin = Identity::load(&source.resolve(party.key.get_ref()))?.fingerprint();
+    let identity = Identity::load(&source.resolve(party.key.get_ref()))?;
+    config.key_roles(&identity)?.add_directory(&directory)?;
+    let own_pin = identity.fingerprint();
     let other_pin = config.link.get_ref().pin.get_ref().0;
     let listen = party.listen.0;
     let is_reached = !listen.ip().is_unspecified() && !listen.ip().is_loopback();
@@ -72,7 +74,7 @@ pub fn run(invite: &Invite) -> Outcome {
         router_id: None,
         exchange: &set.exchange,
         rs_asn: invite.rs_asn.0,
-        operator: &operator.to_string(),
+        operators: directory.operators().map(|key| member_set::key_text(&key)),
         parties: [(&first.0.0, &first.1), (&second.0.0, &second.1)],
     });
     if invite.json {

@@ -123,6 +123,7 @@ pub fn show(command: &Show) -> Outcome {
 /// A status as lines; an attesting proxy's pairs as a table below them.
 fn status(mut value: Value) -> String {
     links_in_words(&mut value);
+    further_slots_in_words(&mut value);
     few_time_keys_in_words(&mut value);
     let Some(pairs) = value.as_object_mut().and_then(|fields| fields.remove("pairs")) else { return fields(&value) };
     let rows: Vec<Value> = pairs
@@ -166,6 +167,20 @@ fn links_in_words(value: &mut Value) {
     }
     if let Some(up) = value.as_object_mut().and_then(|fields| fields.remove("other_party")) {
         value["peer_party"] = state(&up).into();
+    }
+}
+
+/// Slots whose AS has, or had, an earlier one, which an announcer is to know of.
+fn further_slots_in_words(value: &mut Value) {
+    let Some(Value::Array(slots)) = value.as_object_mut().and_then(|fields| fields.remove("further_slots")) else {
+        return;
+    };
+    let words = |slot: &Value| {
+        let held = if slot["held"] == true { ", not signed for by an earlier key of the AS" } else { "" };
+        format!("slot {} AS{} {}{held}", cell(&slot["slot"]), cell(&slot["asn"]), cell(&slot["name"]))
+    };
+    if !slots.is_empty() {
+        value["further_slots"] = slots.iter().map(words).collect::<Vec<_>>().join("; ").into();
     }
 }
 

@@ -8,17 +8,23 @@ use serde::Deserialize;
 use toml::Spanned;
 use wayleave_bgp::session::HoldTime;
 use wayleave_core::Asn;
+use wayleave_route_server::key_roles::{KeyRole, KeyRoles};
 use wayleave_route_server::policy::config::{RankingConfig, RuleConfig};
-use wayleave_route_server::policy::{Policy, PolicyConfig, PolicyError, PolicyProblem};
-use wayleave_runtime::identity::Fingerprint;
+use wayleave_route_server::policy::{NewMembers, Policy, PolicyConfig, PolicyError, PolicyProblem};
+use wayleave_runtime::identity::{Fingerprint, Identity};
 
 use super::attestation::{AttestationSection, unknown_origins};
 use super::check::{Checked, RoleConfig};
 use super::parse::{HostPort, PublicKey, Text};
 use super::protection::{ProtectionKeys, TtlSecurity};
-use super::rs::{FileFault, StatusSection, example, exchange_fault, key_fault, range, status_warning};
-use super::{EXAMPLE_OPERATOR, EXAMPLE_PINS, Fault, Source};
+use super::rs::{
+    FileFault, StatusSection, example, exchange_fault, has_example_operators, key_fault, operators_fault, range,
+    status_warning,
+};
+use super::{EXAMPLE_OPERATORS, EXAMPLE_PINS, Fault, Source};
 use crate::failure::Failures;
+use crate::key_files::attestation::{Keys, listed};
+use crate::key_files::signing_key;
 
 /// `run member`.
 pub const ROLE: RoleConfig = RoleConfig {
@@ -53,7 +59,7 @@ pub struct MemberFile {
 #[serde(deny_unknown_fields)]
 pub struct MemberSection {
     pub name: String,
-    pub slot: u32,
+    pub slot: Spanned<u32>,
     pub key: Spanned<PathBuf>,
     pub state: PathBuf,
     /// How long delivered routes are kept while a party is unreachable.
@@ -62,9 +68,54 @@ pub struct MemberSection {
     /// How long after a restart a router that sends no End-of-RIB has to announce its routes.
     #[serde(default = "default_settle")]
     pub settle_secs: Spanned<u64>,
+    /// Whether slots that joined after this file was last checked get routes.
+    #[serde(default)]
+    pub new_members: NewMembersChoice,
+    /// With `new_members = "hold"`: the slots of the member set when it was last checked. Slots from this number on are new.
+    pub known_slots: Option<Spanned<u32>>,
+    /// New slots that are not held. Slots that the member set marks as held are, whatever `new_members` says, until they are
+    /// listed here.
+    #[serde(default)]
+    pub released: Vec<Spanned<u32>>,
     /// Accept documentation and private prefixes; for a laboratory only.
     #[serde(default)]
     pub lab: bool,
+}
+
+/// What an announcer does with slots that join.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NewMembersChoice {
+    /// They get routes at once, as the policy says.
+    #[default]
+    Serve,
+    /// They get none until they are released.
+    Hold,
+}
+
+impl MemberSection {
+    fn new_members(&self) -> NewMembers {
+        let held_from = self.known_slots.as_ref().map(|known| *known.get_ref());
+        NewMembers {
+            held_from: held_from.filter(|_| self.new_members == NewMembersChoice::Hold),
+            released: self.released.iter().map(|slot| *slot.get_ref()).collect(),
+        }
+    }
+
+    fn new_members_faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        if self.new_members == NewMembersChoice::Hold && self.known_slots.is_none() {
+            let message = "`hold` without `known_slots`, expected the number of slots that the member set has today";
+            faults.push(Fault::at(self.slot.span(), message).help(
+                "`wayleave members show` prints it; every slot from this number on is held until `released` lists it",
+            ));
+        }
+        if let Some(known) = self.known_slots.as_ref().filter(|_| self.new_members == NewMembersChoice::Serve) {
+            let message = "`known_slots` without `new_members = \"hold\"` holds nothing, expected both or neither";
+            faults.push(Fault::at(known.span(), message));
+        }
+        faults
+    }
 }
 
 /// `[exchange]`.
@@ -73,7 +124,8 @@ pub struct MemberSection {
 pub struct ExchangeSection {
     pub name: Spanned<String>,
     pub asn: Spanned<Asn>,
-    pub operator: Spanned<Text<PublicKey>>,
+    /// Of party 1's and of party 2's operator.
+    pub operators: Spanned<[Text<PublicKey>; 2]>,
     pub party1: PartyAt,
     pub party2: PartyAt,
 }
@@ -158,9 +210,48 @@ impl MemberConfig {
             faults.push(policy_fault(&error));
         });
         match (policy, HoldTime::from_secs(*file.router.get_ref().hold_time.get_ref()), faults.is_empty()) {
-            (Ok(policy), Some(hold_time), true) => Ok(Self { file, policy, hold_time }),
+            (Ok(policy), Some(hold_time), true) => {
+                let policy = policy.with_new_members(file.member.new_members());
+                Ok(Self { file, policy, hold_time })
+            }
             _ => Err(Failures(faults.into_iter().map(|fault| source.failure(fault)).collect())),
         }
+    }
+
+    /// The keys that this member knows, with its own. `attest` are those with which its AS signs paths.
+    pub fn keys(&self, identity: &Identity, attest: &[[u8; 32]]) -> Vec<(KeyRole, [u8; 32])> {
+        let (member, exchange) = (&self.file.member, &self.file.exchange);
+        let slot = *member.slot.get_ref();
+        let asn = *self.file.router.get_ref().asn.get_ref();
+        let [first, second] = exchange.operators.get_ref().each_ref().map(|key| key.0.0.to_bytes());
+        let mut keys = vec![
+            (KeyRole::SlotCertificate(slot), identity.fingerprint().0),
+            (KeyRole::SlotSigning(slot), signing_key(identity).verifying_key().to_bytes()),
+            (KeyRole::PartyCertificate(1), exchange.party1.pin.get_ref().0.0),
+            (KeyRole::PartyCertificate(2), exchange.party2.pin.get_ref().0.0),
+            (KeyRole::Operator(1), first),
+            (KeyRole::Operator(2), second),
+        ];
+        keys.extend(attest.iter().map(|key| (KeyRole::Attestation(asn), *key)));
+        keys
+    }
+
+    /// A key that has two roles, at the value that says so.
+    fn shared_key_fault(&self, source: &Source) -> Option<Fault> {
+        let identity = Identity::load(&source.resolve(self.file.member.key.get_ref())).ok()?;
+        let attest = self.file.attestation.as_ref().and_then(|section| {
+            let path = source.resolve(section.get_ref().keys.signing.as_ref()?.get_ref());
+            Keys::load("attest", &path).ok()
+        });
+        let attest: Vec<[u8; 32]> = attest.iter().flat_map(listed).collect();
+        let shared = KeyRoles::of(self.keys(&identity, &attest)).err()?;
+        let span = match shared.second {
+            KeyRole::PartyCertificate(1) => self.file.exchange.party1.pin.span(),
+            KeyRole::PartyCertificate(_) => self.file.exchange.party2.pin.span(),
+            KeyRole::Operator(_) => self.file.exchange.operators.span(),
+            _ => self.file.member.key.span(),
+        };
+        Some(Fault::at(span, shared.to_string()))
     }
 
     pub(super) fn checked(source: &Source) -> Checked {
@@ -172,6 +263,7 @@ impl MemberConfig {
                     Some(FileFault::Missing(fault)) if config.has_examples() => warnings.push(fault),
                     fault => errors.extend(fault.map(FileFault::into_fault)),
                 }
+                errors.extend(config.shared_key_fault(source));
                 let asn = *config.file.router.get_ref().asn.get_ref();
                 let attestation = config.file.attestation.as_ref().map(Spanned::get_ref);
                 let password = config.file.router.get_ref().protection_keys().file_faults(source);
@@ -191,9 +283,7 @@ impl MemberConfig {
     pub fn has_examples(&self) -> bool {
         let exchange = &self.file.exchange;
         let is_example = |party: &PartyAt| EXAMPLE_PINS.contains(&party.pin.get_ref().0.to_string().as_str());
-        exchange.operator.get_ref().0.to_string() == EXAMPLE_OPERATOR
-            || is_example(&exchange.party1)
-            || is_example(&exchange.party2)
+        has_example_operators(&exchange.operators) || is_example(&exchange.party1) || is_example(&exchange.party2)
     }
 }
 
@@ -226,6 +316,7 @@ impl MemberFile {
         let (exchange, router) = (&self.exchange, self.router.get_ref());
         let mut faults = Vec::new();
         faults.extend(exchange_fault(&exchange.name));
+        faults.extend(operators_fault(&exchange.operators));
         for asn in [&exchange.asn, &router.asn] {
             if !asn.get_ref().is_routable() {
                 let message =
@@ -238,6 +329,13 @@ impl MemberFile {
             faults.push(
                 Fault::at(exchange.party2.pin.span(), message)
                     .help("whoever operates both parties can read every member's policy"),
+            );
+        }
+        if exchange.party1.address == exchange.party2.address {
+            let message = "the same address as party 1's, expected party 2's";
+            faults.push(
+                Fault::at(exchange.party2.pin.span(), message)
+                    .help("the parties are two organisations with hosts of their own"),
             );
         }
         if router.listen.is_none() && router.connect.is_none() {
@@ -253,6 +351,7 @@ impl MemberFile {
             let message = format!("a hold time of {hold_time} seconds is not allowed, expected 0 or 3 to 65535");
             faults.push(Fault::at(router.hold_time.span(), message).help("RFC 4271 section 4.2"));
         }
+        faults.extend(self.member.new_members_faults());
         faults.extend(router.protection_keys().faults());
         faults.extend(range(&self.member.stale_secs, 1, 7 * 86_400, "seconds"));
         faults.extend(range(&self.member.settle_secs, 1, 3600, "seconds"));
@@ -263,8 +362,8 @@ impl MemberFile {
     fn warnings(&self) -> Vec<Fault> {
         let mut warnings = Vec::new();
         let exchange = &self.exchange;
-        if exchange.operator.get_ref().0.to_string() == EXAMPLE_OPERATOR {
-            warnings.push(example(exchange.operator.span(), "the operator's key, from the exchange's invitation"));
+        if has_example_operators(&exchange.operators) {
+            warnings.push(example(exchange.operators.span(), "both operators' keys, from the invitation"));
         }
         for party in [&exchange.party1, &exchange.party2] {
             if EXAMPLE_PINS.contains(&party.pin.get_ref().0.to_string().as_str()) {
@@ -292,7 +391,7 @@ fn template() -> String {
         router_id: Some("192.0.2.101"),
         exchange: "example-ix",
         rs_asn: 64_496,
-        operator: EXAMPLE_OPERATOR,
+        operators: EXAMPLE_OPERATORS.map(str::to_owned),
         parties: [("127.0.0.1:7001", EXAMPLE_PINS[0]), ("127.0.0.1:7002", EXAMPLE_PINS[1])],
     })
 }
@@ -308,13 +407,15 @@ pub struct Invitation<'a> {
     pub router_id: Option<&'a str>,
     pub exchange: &'a str,
     pub rs_asn: u32,
-    pub operator: &'a str,
+    /// Of party 1 and party 2.
+    pub operators: [String; 2],
     pub parties: [(&'a str, &'a str); 2],
 }
 
 /// A member's configuration with these values.
 pub fn template_with(parts: &Invitation<'_>) -> String {
-    let Invitation { name, slot, asn, router, router_id, exchange, rs_asn, operator, parties } = parts;
+    let Invitation { name, slot, asn, router, router_id, exchange, rs_asn, operators: [operator1, operator2], parties } =
+        parts;
     // A name of the member set is printable, but may hold what TOML quotes.
     let (quoted, exchange) = (toml::Value::from(*name), toml::Value::from(*exchange));
     let file: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();
@@ -339,12 +440,19 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          state = \"{file}.redb\"\n\
          # How long routes are kept while a party is unreachable, in seconds.\n\
          #stale_secs = 3600\n\
+         # Whether slots that join later get routes: \"serve\", or \"hold\" until `released` lists them. A further slot of an AS\n\
+         # for which none of its other slots signed is held in any case.\n\
+         #new_members = \"hold\"\n\
+         # The number of slots when you last checked the member set, and slots that you let since.\n\
+         #known_slots = 12\n\
+         #released = [12, 14]\n\
          \n\
          [exchange]\n\
          name = {exchange}\n\
          # The AS number of the exchange's route server, as used in communities.\n\
          asn = {rs_asn}\n\
-         operator = \"{operator}\"\n\
+         # The public keys of party 1's and party 2's operators, who both sign the member set.\n\
+         operators = [\"{operator1}\", \"{operator2}\"]\n\
          party1 = {{ address = \"{address1}\", pin = \"{pin1}\" }}\n\
          party2 = {{ address = \"{address2}\", pin = \"{pin2}\" }}\n\
          \n\

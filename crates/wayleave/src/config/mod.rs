@@ -29,7 +29,10 @@ use crate::failure::{Failure, Failures};
 const MOST_OCTETS: u64 = 8 << 20;
 
 /// The example values of templates: well formed, but of no real key.
-pub const EXAMPLE_OPERATOR: &str = "ed25519:3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29";
+pub const EXAMPLE_OPERATORS: [&str; 2] = [
+    "ed25519:3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29",
+    "ed25519:8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c",
+];
 /// Example fingerprints, of no real certificate.
 pub const EXAMPLE_PINS: [&str; 2] = [
     "sha256:1111111111111111111111111111111111111111111111111111111111111111",

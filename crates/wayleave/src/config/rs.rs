@@ -7,13 +7,15 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_core::Asn;
-use wayleave_route_server::directory::{MAX_EXCHANGE_NAME, MemberSet};
-use wayleave_runtime::identity::Fingerprint;
+use wayleave_route_server::directory::{MAX_EXCHANGE_NAME, MemberSet, Trust};
+use wayleave_route_server::key_roles::{KeyRole, KeyRoles, SharedKey};
+use wayleave_runtime::identity::{Fingerprint, Identity};
 
 use super::check::{Checked, RoleConfig};
 use super::parse::{HostPort, PublicKey, Text};
-use super::{EXAMPLE_OPERATOR, EXAMPLE_PINS, Fault, Source};
+use super::{EXAMPLE_OPERATORS, EXAMPLE_PINS, Fault, Source};
 use crate::failure::{Failure, Failures};
+use crate::key_files::{member_set, signing_key};
 
 /// `run rs`.
 pub const ROLE: RoleConfig = RoleConfig {
@@ -44,7 +46,8 @@ pub struct PartySection {
     pub key: Spanned<PathBuf>,
     pub state: PathBuf,
     pub members: Spanned<PathBuf>,
-    pub operator: Spanned<Text<PublicKey>>,
+    /// Of party 1's and of party 2's operator.
+    pub operators: Spanned<[Text<PublicKey>; 2]>,
     #[serde(default = "default_tick")]
     pub tick_ms: Spanned<u64>,
     #[serde(default = "default_stale")]
@@ -107,6 +110,7 @@ impl RsConfig {
             ));
         }
         faults.extend(exchange_fault(&party.exchange));
+        faults.extend(operators_fault(&party.operators));
         if let Some(file) = party.recommendation.as_ref().filter(|_| *party.number.get_ref() == 2) {
             let message = "only party 1 has the exchange's recommendation, expected no such key";
             faults.push(Fault::at(file.span(), message).help("party 2 must not know it"));
@@ -122,14 +126,63 @@ impl RsConfig {
         faults
     }
 
+    /// Whom this party trusts to say who is a member.
+    pub fn trust(&self) -> Trust {
+        member_set::trust(self.party.exchange.get_ref(), &self.party.operators.get_ref().each_ref().map(|key| key.0))
+    }
+
+    /// The keys of the parties and operators that this party knows, with its own.
+    pub fn keys(&self, identity: &Identity) -> Vec<(KeyRole, [u8; 32])> {
+        let own = *self.party.number.get_ref();
+        let [first, second] = self.party.operators.get_ref().each_ref().map(|key| key.0.0.to_bytes());
+        vec![
+            (KeyRole::PartyCertificate(own), identity.fingerprint().0),
+            (KeyRole::PartySigning(own), signing_key(identity).verifying_key().to_bytes()),
+            (KeyRole::PartyCertificate(3 - own), self.link.get_ref().pin.get_ref().0.0),
+            (KeyRole::Operator(1), first),
+            (KeyRole::Operator(2), second),
+        ]
+    }
+
+    /// The same, each in one role.
+    pub fn key_roles(&self, identity: &Identity) -> Result<KeyRoles, SharedKey> {
+        KeyRoles::of(self.keys(identity))
+    }
+
+    /// A key that has two roles, at the value that says so.
+    fn shared_key_fault(&self, source: &Source) -> Option<Fault> {
+        let identity = Identity::load(&source.resolve(self.party.key.get_ref())).ok()?;
+        let members = source.resolve(self.party.members.get_ref());
+        let directory = member_set::verified(&members, &self.trust()).ok().map(|(_, directory)| directory);
+        let roles = self.key_roles(&identity);
+        let shared =
+            roles.and_then(|mut roles| directory.map_or(Ok(()), |members| roles.add_directory(&members))).err()?;
+        let own = *self.party.number.get_ref();
+        let span = match (shared.first, shared.second) {
+            (KeyRole::PartyCertificate(number) | KeyRole::PartySigning(number), _) if number == own => {
+                self.party.key.span()
+            }
+            (KeyRole::PartyCertificate(_), _) => self.link.get_ref().pin.span(),
+            (KeyRole::Operator(_), _) => self.party.operators.span(),
+            _ => self.party.members.span(),
+        };
+        Some(Fault::at(span, shared.to_string()))
+    }
+
     /// Faults of the files that it names.
     fn file_faults(&self, source: &Source) -> Vec<FileFault> {
         let mut faults: Vec<FileFault> = key_fault(&self.party.key, source).into_iter().collect();
+        faults.extend(self.shared_key_fault(source).map(FileFault::Unusable));
         let members = source.resolve(self.party.members.get_ref());
         if !members.exists() {
             let message = format!("{} does not exist yet", members.display());
             let fault = Fault::at(self.party.members.span(), message).help("`wayleave members init` creates it");
             faults.push(FileFault::Missing(fault));
+        } else if !self.has_examples() {
+            if let Err(failures) = member_set::verified(&members, &self.trust()) {
+                let unusable = |failure: &Failure| Fault::of(self.party.members.span(), failure);
+                faults.extend(failures.0.iter().map(unusable).map(FileFault::Unusable));
+            }
         }
         faults
     }
@@ -137,8 +190,9 @@ impl RsConfig {
     /// Warnings: example values, status pages that others can reach.
     fn warnings(&self) -> Vec<Fault> {
         let mut warnings = Vec::new();
-        if self.party.operator.get_ref().0.to_string() == EXAMPLE_OPERATOR {
-            warnings.push(example(self.party.operator.span(), "the operator's key, from `wayleave members init`"));
+        if has_example_operators(&self.party.operators) {
+            warnings
+                .push(example(self.party.operators.span(), "both operators' keys, as `wayleave members init` prints"));
         }
         let pin = &self.link.get_ref().pin;
         if EXAMPLE_PINS.contains(&pin.get_ref().0.to_string().as_str()) {
@@ -151,7 +205,7 @@ impl RsConfig {
     /// Whether it still has example values from `init`, with which the role cannot run.
     pub fn has_examples(&self) -> bool {
         let pin = self.link.get_ref().pin.get_ref().0.to_string();
-        self.party.operator.get_ref().0.to_string() == EXAMPLE_OPERATOR || EXAMPLE_PINS.contains(&pin.as_str())
+        has_example_operators(&self.party.operators) || EXAMPLE_PINS.contains(&pin.as_str())
     }
 
     pub(super) fn checked(source: &Source) -> Checked {
@@ -170,6 +224,19 @@ impl RsConfig {
             Err(failures) => Checked::wrong("rs", failures),
         }
     }
+}
+
+/// Two operators have two keys: who has both decides alone who is a member.
+pub(super) fn operators_fault(operators: &Spanned<[Text<PublicKey>; 2]>) -> Option<Fault> {
+    let [one, two] = operators.get_ref();
+    (one == two).then(|| {
+        let message = "the same key twice, expected party 1's operator's and party 2's operator's";
+        Fault::at(operators.span(), message).help("whoever has both decides alone who is a member")
+    })
+}
+
+pub(super) fn has_example_operators(operators: &Spanned<[Text<PublicKey>; 2]>) -> bool {
+    operators.get_ref().iter().any(|key| EXAMPLE_OPERATORS.contains(&key.0.to_string().as_str()))
 }
 
 pub(super) fn exchange_fault(name: &Spanned<String>) -> Option<Fault> {
@@ -203,7 +270,6 @@ impl FileFault {
 }
 
 pub(super) fn key_fault(key: &Spanned<PathBuf>, source: &Source) -> Option<FileFault> {
-    use wayleave_runtime::identity::Identity;
     let path = source.resolve(key.get_ref());
     let error = Identity::load(&path).err()?;
     let fault = Fault::at(key.span(), error.to_string());
@@ -287,10 +353,10 @@ pub fn template(party: u8) -> String {
          key = \"party{party}.key\"\n\
          # The state that must survive a restart.\n\
          state = \"party{party}.redb\"\n\
-         # The signed member set, created by: wayleave members init and add. Reloaded on SIGHUP.\n\
+         # The member set that both operators signed, begun by: wayleave members init. Reloaded on SIGHUP.\n\
          members = \"members\"\n\
-         # The operator's public key, printed by: wayleave members init\n\
-         operator = \"{EXAMPLE_OPERATOR}\"\n\
+         # The public keys of party 1's and party 2's operators, who both sign the member set.\n\
+         operators = [\"{}\", \"{}\"]\n\
          # Interval between batches in milliseconds; 0 handles each announcement at once. Only party 1's value is used.\n\
          #tick_ms = 50\n\
          # How long routes of a member that is away are kept, in seconds.\n\
@@ -306,6 +372,7 @@ pub fn template(party: u8) -> String {
          \n\
          # Status pages and metrics. They do not show policies, but are for this party's operator alone.\n\
          [status]\n\
-         listen = \"127.0.0.1:{status}\"\n"
+         listen = \"127.0.0.1:{status}\"\n",
+        EXAMPLE_OPERATORS[0], EXAMPLE_OPERATORS[1],
     )
 }

@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use wayleave_attestation::leaf::LeafKey;
 use wayleave_attestation::pki::{
     Anchor, MAX_OBJECT_LEN, ManifestAlarm, Object, ObjectSet, RetainedObject, TRUST_ANCHOR,
 };
@@ -203,6 +204,11 @@ impl Keys {
             }
         }
     }
+}
+
+/// The public keys as the member set lists them.
+pub fn listed(keys: &Keys) -> Vec<[u8; 32]> {
+    keys.pairs().iter().map(|(suite, key)| LeafKey::of(*suite, key.public()).key).collect()
 }
 
 /// Whether keys of the suite sign in slots of time.

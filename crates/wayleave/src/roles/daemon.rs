@@ -334,6 +334,11 @@ pub fn routes<T: serde::Serialize>(mut rows: Vec<T>, most: usize) -> Value {
 
 /// Randomness for a machine, from the system.
 pub fn seed() -> Outcome<Seed> {
+    Ok(fresh()?)
+}
+
+/// Fresh entropy of the system.
+pub fn fresh() -> Result<Seed, Failure> {
     let mut seed = [0u8; 32];
     getrandom::fill(&mut seed).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
     Ok(Secret::new(seed))

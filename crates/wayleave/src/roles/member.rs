@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use toml::Spanned;
 use tracing::info;
 use wayleave_member::{Input, MemberProxy};
+use wayleave_route_server::key_roles::KeyRoles;
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::links::{Connecting, Limits, Links};
 
@@ -36,8 +37,17 @@ pub struct MemberRole {
 
 impl Role for MemberRole {
     const NAME: &'static str = "member";
-    const LIVE: &'static [&'static str] =
-        &["rule", "groups", "ranking", "attestation.policy", "attestation.keys.objects", "attestation.rpki"];
+    const LIVE: &'static [&'static str] = &[
+        "rule",
+        "groups",
+        "ranking",
+        "member.new_members",
+        "member.known_slots",
+        "member.released",
+        "attestation.policy",
+        "attestation.keys.objects",
+        "attestation.rpki",
+    ];
     type Config = MemberConfig;
     type View = MemberView;
     type Event = Failure;
@@ -66,9 +76,13 @@ impl Role for MemberRole {
         let (attestation, following) = started.unzip();
         let has_few_time_keys =
             attestation.as_ref().is_some_and(|attestation| attestation::has_few_time_keys(&attestation.key_ring));
+        let attest = attestation.iter().flat_map(|attestation| &attestation.key_ring.pairs);
+        let attest: Vec<[u8; 32]> = attest.map(|pair| pair.leaf_key().key).collect();
+        let keys = config.keys(&identity, &attest);
+        KeyRoles::of(keys.iter().copied())?;
         let (policy, signing) = (Box::new(config.policy.clone()), signing_key(&identity));
-        let machine =
-            MemberProxy::new(config::machine(&config), policy, signing, &seed()?, &stored, attestation, clock.now());
+        let settings = config::machine(&config, keys);
+        let machine = MemberProxy::new(settings, policy, signing, &seed()?, &stored, attestation, clock.now());
 
         let (events, inbox) = mpsc::channel(QUEUE);
         let links = Links::new(Limits::default());
@@ -95,7 +109,7 @@ impl Role for MemberRole {
             origins
         });
         let running = Running::start(machine, io, clock, (events, inbox));
-        info!(member = %file.member.name, slot = file.member.slot, "connecting to both parties");
+        info!(member = %file.member.name, slot = *file.member.slot.get_ref(), "connecting to both parties");
         Ok(Self { running, view, router, origins, _parties: parties })
     }
 

@@ -26,6 +26,7 @@ pub struct Rs {
     running: Running<Event>,
     view: PartyView,
     peer_party: Pins,
+    identity: Identity,
     _members: Listening,
     _peer_link: (Option<Listening>, Option<Connecting>),
 }
@@ -52,15 +53,17 @@ impl Role for Rs {
         let Daemon { clock, source, path, events: log } = daemon;
         let party = &config.party;
         let identity = Identity::load(&source.resolve(party.key.get_ref()))?;
-        let (octets, set) = member_set::read(&config, source)?;
-        let recommendation = member_set::recommendation(&config, source, &set)?;
+        let (octets, in_file) = member_set::read(&config, source)?;
+        let recommendation = member_set::recommendation(&config, source, in_file.set())?;
         let (store, stored) = state::open(&source.resolve(&party.state))?;
-        let mut machine =
-            Party::new(config::machine(&config), &seed()?, &octets, stored, clock.now()).map_err(|error| {
+        let mut machine = Party::new(config::machine(&config, &identity), &seed()?, &octets, stored, clock.now())
+            .map_err(|error| {
                 let set = source.resolve(party.members.get_ref());
                 Failure::from_error(&error).help(format!("see {} and {}", path.display(), set.display()))
             })?;
         machine.handle(PartyInput::Recommendation(recommendation), clock.now());
+        // The store may have a newer one than the file.
+        let set = machine.members().clone();
 
         let (events, inbox) = mpsc::channel(QUEUE);
         let links = Links::new(Limits::default());
@@ -92,7 +95,7 @@ impl Role for Rs {
         };
         let running = Running::start(machine, io, *clock, (events, inbox));
         let peer_party = peer_party.pins().clone();
-        Ok(Self { running, view, peer_party, _members: listening, _peer_link: peer_link })
+        Ok(Self { running, view, peer_party, identity, _members: listening, _peer_link: peer_link })
     }
 
     fn view(&self) -> PartyView {
@@ -100,7 +103,7 @@ impl Role for Rs {
     }
 
     async fn reload(&mut self, config: RsConfig, source: &Source) -> Outcome {
-        reload(&config, source, &self.running.events, &self.peer_party).await
+        reload(&config, source, &self.identity, &self.running.events, &self.peer_party).await
     }
 
     async fn next(&mut self) -> Failure {
@@ -117,10 +120,18 @@ impl Role for Rs {
 }
 
 /// Applies the member set, the recommendation and the peer party's pin.
-async fn reload(config: &RsConfig, source: &Source, events: &mpsc::Sender<Event>, peer_party: &Pins) -> Outcome {
-    let (octets, set) = member_set::read(config, source)?;
-    let recommendation = member_set::recommendation(config, source, &set)?;
+async fn reload(
+    config: &RsConfig,
+    source: &Source,
+    identity: &Identity,
+    events: &mpsc::Sender<Event>,
+    peer_party: &Pins,
+) -> Outcome {
+    let (octets, in_file) = member_set::read(config, source)?;
+    config.key_roles(identity)?.add_directory(&in_file)?;
+    let recommendation = member_set::recommendation(config, source, in_file.set())?;
     peer_party.replace([config::peer_pin(config)]);
+    let _ = events.send(Event::Input(PartyInput::Keys(config.keys(identity)))).await;
     let _ = events.send(Event::Input(PartyInput::Members(octets))).await;
     // Also if it is empty: a recommendation that the configuration no longer names is withdrawn.
     let _ = events.send(Event::Input(PartyInput::Recommendation(recommendation))).await;

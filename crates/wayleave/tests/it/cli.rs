@@ -181,8 +181,8 @@ fn check_reports_the_same_as_json() {
 #[test]
 fn check_refuses_a_key_file_that_run_would_refuse() {
     let folder = Folder::new("cli-check-key");
-    let operator = folder.ok(&["members", "init", "m.signed", "--exchange", "example-ix", "--operator", "op.key"]);
-    folder.write("p.toml", &party_of(&folder, field(&operator, "operator")));
+    let operators = begin(&folder, "example-ix");
+    folder.write("p.toml", &party_of(&folder, &operators));
     assert!(folder.ok(&["check", "p.toml"]).contains("fine"));
     let chmod = Command::new("chmod").args(["644", "party1.key"]).current_dir(&folder.0).status().expect("chmod");
     assert!(chmod.success());
@@ -217,15 +217,23 @@ fn commands_that_change_files_answer_in_json() {
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(1), ""));
     let said = json(&text(&output.stdout));
     assert!(said["error"].as_str().is_some_and(|error| error.contains("exists")) && said["help"].is_string(), "{said}");
-    let made = ["members", "init", "m.signed", "--exchange", "test-ix", "--operator", "op.key", "--json"];
-    assert!(json(&folder.ok(&made))["operator"].as_str().is_some_and(|key| key.starts_with("ed25519:")));
-    let key = json(&folder.ok(&["keys", "new", "alpha.key", "--json"]));
-    let (tls, sign) = (key["tls"].as_str().expect("tls"), key["sign"].as_str().expect("sign"));
-    let edit = ["m.signed", "--operator", "op.key", "--name", "alpha", "--json"];
-    let slot = ["--asn", "64497", "--address", "192.0.2.1", "--tls", tls, "--sign", sign];
-    let said = json(&folder.ok(&[&["members", "add"], &edit[..], &slot].concat()));
-    assert_eq!((&said["slot"], &said["number"]), (&0.into(), &2.into()));
-    assert_eq!(json(&folder.ok(&[&["members", "remove"], &edit[..]].concat()))["number"], 3);
+    let operators = begin(&folder, "test-ix");
+    let again = ["members", "init", "n.signed", "--exchange", "test-ix", "--operator1", &operators[0]];
+    let said = json(&folder.ok(&[&again[..], &["--operator2", &operators[1], "--json"]].concat()));
+    assert_eq!(said["operators"], serde_json::json!(operators));
+    folder.ok(&["keys", "new", "alpha.key"]);
+    let asked = ["members", "request", "a.request", "--key", "alpha.key", "--exchange", "test-ix", "--asn", "64497"];
+    let said = json(&folder.ok(&[&asked[..], &["--name", "alpha", "--address", "192.0.2.1", "--json"]].concat()));
+    let tls = said["tls"].as_str().expect("a fingerprint").to_owned();
+    let propose = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", "a.request"];
+    let said = json(&folder.ok(&[&propose[..], &["--json"]].concat()));
+    assert_eq!((&said["party"], &said["changes"][0]["slot"]), (&1.into(), &0.into()));
+    let countersign = ["members", "countersign", "m.signed", "p", "--operator", "op2.key", "--json"];
+    let said = json(&folder.ok(&[&countersign[..], &["--confirm", &tls]].concat()));
+    assert_eq!(said["number"], 1);
+    let remove = ["members", "remove", "m.signed", "--operator", "op2.key", "--name", "alpha", "--json"];
+    let said = json(&folder.ok(&remove));
+    assert_eq!((&said["number"], &said["party"]), (&2.into(), &2.into()));
     assert_eq!(json(&folder.ok(&["bench", "--list", "--json"]))["benchmarks"][0]["name"], "bgp-codec");
 }
 
@@ -245,34 +253,128 @@ fn keys_are_created_once_and_only_their_public_parts_are_printed() {
     assert!(folder.fails(1, &["keys", "show", "a.key"]).contains("chmod 600"));
 }
 
-fn add(folder: &Folder, name: &str, asn: &str, address: &str) {
-    let key = folder.ok(&["keys", "new", &format!("{name}.key")]);
-    let (tls, sign) = (field(&key, "tls"), field(&key, "sign"));
-    let fixed = ["members", "add", "m.signed", "--operator", "op.key", "--asn", asn, "--name", name];
-    folder.ok(&[&fixed[..], &["--address", address, "--tls", tls, "--sign", sign]].concat());
+/// Both operators' keys, and a member set without members; the operators' public keys.
+fn begin(folder: &Folder, exchange: &str) -> [String; 2] {
+    let operators = ["op1.key", "op2.key"].map(|file| field(&folder.ok(&["keys", "new", file]), "sign").to_owned());
+    let init = ["members", "init", "m.signed", "--exchange", exchange, "--operator1", &operators[0]];
+    let said = folder.ok(&[&init[..], &["--operator2", &operators[1]]].concat());
+    assert!(said.contains(&operators[0]) && said.contains(&operators[1]), "{said}");
+    operators
+}
+
+/// A member with a key of its own asks to join.
+fn request(folder: &Folder, name: &str, asn: &str, address: &str, more: &[&str]) -> String {
+    let (key, file) = (format!("{name}.key"), format!("{name}.request"));
+    if !folder.0.join(&key).exists() {
+        folder.ok(&["keys", "new", &key]);
+    }
+    let fixed = ["members", "request", &file, "--key", &key, "--exchange", "test-ix", "--asn", asn, "--name", name];
+    folder.ok(&[&fixed[..], &["--address", address], more].concat());
+    file
+}
+
+fn propose(folder: &Folder, more: &[&str]) -> String {
+    folder.ok(&[&["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p"][..], more].concat())
+}
+
+const COUNTERSIGN: [&str; 6] = ["members", "countersign", "m.signed", "p", "--operator", "op2.key"];
+
+#[test]
+fn a_set_counts_once_the_second_operator_has_seen_what_changes_and_countersigned() {
+    let folder = Folder::new("cli-countersign");
+    begin(&folder, "test-ix");
+    let alpha = request(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    let said = propose(&folder, &["--request", &alpha, "--max-prefix", "alpha=10"]);
+    let tls = field(&folder.ok(&["keys", "show", "alpha.key"]), "tls").to_owned();
+    assert!(said.contains(&tls) && said.contains("the first slot of its AS"), "{said}");
+    // Nobody is at a terminal, and nobody confirmed.
+    let said = folder.fails(1, &COUNTERSIGN);
+    assert!(said.contains("not signed: nobody confirmed") && said.contains("--confirm FINGERPRINT"), "{said}");
+    let other = format!("sha256:{}", "ab".repeat(32));
+    let said = folder.fails(1, &[&COUNTERSIGN[..], &["--confirm", &other]].concat());
+    assert!(said.contains("you did not confirm") && said.contains(&tls), "{said}");
+    // The operator that proposed does not countersign, and no other key does.
+    let mut own = COUNTERSIGN;
+    own[5] = "op1.key";
+    let said = folder.fails(1, &[&own[..], &["--yes"]].concat());
+    assert!(said.contains("the operator of party 1 proposed it"), "{said}");
+    own[5] = "alpha.key";
+    assert!(folder.fails(1, &[&own[..], &["--yes"]].concat()).contains("no operator's of this exchange"));
+    assert_eq!(json(&folder.ok(&["members", "show", "m.signed", "--json"]))["number"], 0);
+    folder.ok(&[&COUNTERSIGN[..], &["--confirm", &tls]].concat());
+    let set = json(&folder.ok(&["members", "show", "m.signed", "--json"]));
+    assert_eq!((&set["number"], &set["members"][0]["max_prefix"]), (&1.into(), &10.into()));
+    // What was countersigned once follows nothing any more.
+    let said = folder.fails(1, &[&COUNTERSIGN[..], &["--yes"]].concat());
+    assert!(said.contains("set 2 was expected, not 1"), "{said}");
+    // A request that was changed on its way.
+    let path = folder.0.join(&alpha);
+    let mut octets = fs::read(&path).expect("the request");
+    octets[30] ^= 1;
+    fs::write(&path, octets).expect("written");
+    let again = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &alpha];
+    assert!(folder.fails(1, &again).contains("the member's signature does not hold"));
+}
+
+#[test]
+fn a_further_slot_is_marked_unless_the_present_one_signs_and_keys_change_in_place() {
+    let folder = Folder::new("cli-further");
+    begin(&folder, "test-ix");
+    let alpha = request(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    propose(&folder, &["--request", &alpha]);
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    let second = request(&folder, "alpha-2", "64497", "192.0.2.2", &[]);
+    let said = propose(&folder, &["--request", &second]);
+    assert!(said.contains("HELD: no key of an earlier slot of its AS signed for it"), "{said}");
+    let second = request(&folder, "alpha-2", "64497", "192.0.2.2", &["--beside", "alpha.key"]);
+    let said = propose(&folder, &["--request", &second]);
+    assert!(said.contains("slot 0 of its AS signed for it"), "{said}");
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    // New keys for slot 0, by the old one; addresses and a limit by the operators; an operator's next key.
+    folder.ok(&["keys", "new", "new.key"]);
+    let more = ["--key", "new.key", "--instead-of", "alpha.key"];
+    let fixed = ["members", "request", "r", "--exchange", "test-ix", "--asn", "64497", "--name", "alpha"];
+    folder.ok(&[&fixed[..], &["--address", "192.0.2.1"], &more[..]].concat());
+    folder.ok(&["keys", "new", "op3.key"]);
+    let changes = ["--request", "r", "--max-prefix", "alpha-2=5", "--addresses", "alpha-2=192.0.2.7,192.0.2.8"];
+    let said = propose(&folder, &[&changes[..], &["--new-operator", "op3.key"]].concat());
+    assert!(said.contains("new keys or addresses") && said.contains("new operator's key"), "{said}");
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    let set = json(&folder.ok(&["members", "show", "m.signed", "--json"]));
+    let new = folder.ok(&["keys", "show", "new.key"]);
+    assert_eq!(set["members"][0]["tls"], field(&new, "tls"));
+    assert_eq!((&set["members"][1]["max_prefix"], &set["members"][1]["held"]), (&5.into(), &false.into()));
+    assert_eq!(set["members"][1]["addresses"], serde_json::json!(["192.0.2.7", "192.0.2.8"]));
+    assert_eq!(set["operators"][0], field(&folder.ok(&["keys", "show", "op3.key"]), "sign"));
+    let old = ["members", "remove", "m.signed", "--operator", "op1.key", "--name", "alpha"];
+    assert!(folder.fails(1, &old).contains("not the key of an operator of this set"));
 }
 
 #[test]
 fn members_join_and_leave_and_an_invitation_is_a_valid_configuration() {
     let folder = Folder::new("cli-members");
-    let operator = folder.ok(&["members", "init", "m.signed", "--exchange", "test-ix", "--operator", "op.key"]);
-    let operator = field(&operator, "operator").to_owned();
-    add(&folder, "alpha", "64497", "192.0.2.1");
-    add(&folder, "bravo", "64498", "192.0.2.2");
-    let key = folder.ok(&["keys", "show", "alpha.key"]);
-    let again = ["members", "add", "m.signed", "--operator", "op.key", "--asn", "64499", "--name", "charlie"];
-    let (tls, sign) = (field(&key, "tls"), field(&key, "sign"));
-    let said = folder.fails(1, &[&again[..], &["--address", "192.0.2.3", "--tls", tls, "--sign", sign]].concat());
+    let operators = begin(&folder, "test-ix");
+    let alpha = request(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    let bravo = request(&folder, "bravo", "64498", "192.0.2.2", &[]);
+    propose(&folder, &["--request", &alpha, "--request", &bravo]);
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    fs::copy(folder.0.join("alpha.key"), folder.0.join("charlie.key")).expect("copied");
+    let charlie = request(&folder, "charlie", "64499", "192.0.2.3", &[]);
+    let again = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &charlie];
+    let said = folder.fails(1, &again);
     assert!(said.contains("another slot has the same certificate or key"), "{said}");
-    folder.ok(&["members", "remove", "m.signed", "--operator", "op.key", "--name", "alpha"]);
-    let set = json(&folder.ok(&["members", "show", "m.signed", "--operator", &operator, "--json"]));
-    assert_eq!(set["number"], 4);
+    folder.ok(&["members", "remove", "m.signed", "--operator", "op1.key", "--name", "alpha"]);
+    let keys = ["--operators", &operators[0], &operators[1], "--json"];
+    let set = json(&folder.ok(&[&["members", "show", "m.signed"][..], &keys].concat()));
+    assert_eq!(set["number"], 2);
     assert_eq!((&set["members"][0]["active"], &set["members"][1]["active"]), (&false.into(), &true.into()));
     folder.ok(&["keys", "new", "other.key"]);
     let said = folder.fails(1, &["members", "remove", "m.signed", "--operator", "other.key", "--name", "bravo"]);
-    assert!(said.contains("not signed by the key in other.key"), "{said}");
+    assert!(said.contains("other.key is not the key of an operator"), "{said}");
+    let strangers = ["members", "show", "m.signed", "--operators", &operators[1], &operators[0]];
+    assert!(folder.fails(1, &strangers).contains("other operators' keys"));
 
-    let config = party_of(&folder, &operator);
+    let config = party_of(&folder, &operators).replace("example-ix", "test-ix");
     folder.write("p.toml", &config);
     let invite = ["invite", "bravo", "--config", "p.toml", "--rs-asn", "64496"];
     let second = ["--party2", "rs2.example.net:7002"];
@@ -288,12 +390,14 @@ fn members_join_and_leave_and_an_invitation_is_a_valid_configuration() {
     folder.write("bravo.toml", &member.replace("#router_id", "router_id"));
     let said = json(&folder.ok(&["check", "bravo.toml", "--json"]));
     assert_eq!((&said["ok"], said["warnings"].as_array().map(Vec::len)), (&true.into(), Some(0)), "{said}");
+    let both = format!("operators = [\"{}\", \"{}\"]", operators[0], operators[1]);
+    assert!(member.contains(&both), "{member}");
     assert!(member.contains("slot = 1") && member.contains("rs2.example.net:7002"), "{member}");
     assert!(folder.fails(1, &["invite", "alpha", "--config", "p.toml", "--rs-asn", "1"]).contains("no active member"));
 }
 
 /// Party 1's configuration with real keys in place of the example's.
-fn party_of(folder: &Folder, operator: &str) -> String {
+fn party_of(folder: &Folder, operators: &[String; 2]) -> String {
     folder.ok(&["keys", "new", "party1.key"]);
     let party2 = folder.ok(&["keys", "new", "party2.key"]);
     let text = folder.ok(&["init", "rs"]);
@@ -303,9 +407,10 @@ fn party_of(folder: &Folder, operator: &str) -> String {
             .map(|line| if line.starts_with(start) { format!("{start}\"{value}\"") } else { line.to_owned() });
         lines.collect::<Vec<_>>().join("\n")
     };
-    let text = replace(text, "operator = ", operator);
     let text = replace(text, "members = ", "m.signed");
-    replace(text, "pin = ", field(&party2, "tls"))
+    let text = replace(text, "pin = ", field(&party2, "tls"));
+    let example = text.lines().find_map(|line| line.strip_prefix("operators = ")).expect("both operators");
+    text.replace(example, &format!("{operators:?}"))
 }
 
 #[test]
@@ -381,4 +486,83 @@ fn benchmarks_are_listed_and_report_in_the_common_form() {
             assert!(names.contains(name), "{name} is not in {names:?}");
         }
     }
+}
+
+/// One key file in the place of another: what `check` and `run` say.
+fn refused(folder: &Folder, config: &str, text: &str, roles: [&str; 2]) {
+    folder.write(config, text);
+    let role = if text.contains("[party]") { "rs" } else { "member" };
+    for arguments in [&["check", config][..], &["run", role, "--config", config]] {
+        let said = folder.fails(1, arguments);
+        // Messages are broken into lines.
+        let said = said.replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(roles.iter().all(|role| said.contains(role)), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn no_role_starts_with_a_key_that_it_knows_in_another_role() {
+    let folder = Folder::new("cli-key-roles");
+    let operators = begin(&folder, "test-ix");
+    let alpha = request(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    propose(&folder, &["--request", &alpha]);
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    let config = party_of(&folder, &operators).replace("example-ix", "test-ix");
+    let shown = folder.ok(&["keys", "show", "alpha.key"]);
+    let as_own = |key: &str| config.replace("\"party1.key\"", &format!("\"{key}\""));
+    refused(&folder, "1.toml", &as_own("alpha.key"), ["the certificate of party 1", "the certificate of slot 0"]);
+    refused(&folder, "1.toml", &as_own("op1.key"), ["the signing key of party 1", "the key of party 1's operator"]);
+    refused(&folder, "1.toml", &as_own("op2.key"), ["the signing key of party 1", "the key of party 2's operator"]);
+    refused(&folder, "1.toml", &as_own("party2.key"), ["the certificate of party 1", "the certificate of party 2"]);
+    let party2 = folder.ok(&["keys", "show", "party2.key"]);
+    let pinned = config.replace(field(&party2, "tls"), field(&shown, "tls"));
+    refused(&folder, "1.toml", &pinned, ["the certificate of party 2", "the certificate of slot 0"]);
+
+    // An operator's key as a member's, and a party's: the commands know no party, but its party and the invitation do.
+    for (role, name) in [("op2.key", "bravo"), ("party2.key", "charlie")] {
+        fs::copy(folder.0.join(role), folder.0.join(format!("{name}.key"))).expect("a copy");
+    }
+    let bravo = request(&folder, "bravo", "64498", "192.0.2.2", &[]);
+    let said = folder
+        .fails(1, &["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &bravo]);
+    assert!(said.contains("a key is used in two roles"), "{said}");
+    let charlie = request(&folder, "charlie", "64498", "192.0.2.2", &[]);
+    propose(&folder, &["--request", &charlie]);
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    refused(&folder, "1.toml", &config, ["the certificate of party 2", "the certificate of slot 1"]);
+    let invite = ["invite", "alpha", "--config", "1.toml", "--rs-asn", "64496", "--party1", "a:1", "--party2", "b:1"];
+    assert!(folder.fails(1, &invite).contains("slot 1"));
+
+    // A member that pins itself, or gives one address for both parties.
+    let member = folder.ok(&["init", "member"]);
+    let example = member.lines().find_map(|line| line.strip_prefix("operators = ")).expect("a line");
+    let member = member.replace(example, &format!("{operators:?}"));
+    let party1 = folder.ok(&["keys", "show", "party1.key"]);
+    let pins = |first: &str, second: &str| {
+        let example = ["1", "2"].map(|digit| format!("sha256:{}", digit.repeat(64)));
+        member.replace(&example[0], field(first, "tls")).replace(&example[1], field(second, "tls"))
+    };
+    refused(&folder, "a.toml", &pins(&shown, &party2), ["the certificate of party 1", "the certificate of slot 0"]);
+    refused(&folder, "a.toml", &pins(&party1, &shown), ["the certificate of party 2", "the certificate of slot 0"]);
+    let one_address = pins(&party1, &party2).replace("127.0.0.1:7002", "127.0.0.1:7001");
+    refused(&folder, "a.toml", &one_address, ["the same address as party 1's", "expected party 2's"]);
+    let own_operator = pins(&party1, &party2).replace(&operators[1], field(&shown, "sign"));
+    refused(&folder, "a.toml", &own_operator, ["the signing key of slot 0", "the key of party 2's operator"]);
+}
+
+#[test]
+fn holding_new_members_needs_the_number_of_those_that_are_known() {
+    let folder = Folder::new("cli-new-members");
+    let member = folder.ok(&["init", "member"]);
+    let with = |lines: &str| {
+        folder.write("m.toml", &member.replace("slot = 0\n", &format!("slot = 0\n{lines}\n")));
+    };
+    with("new_members = \"hold\"");
+    assert!(folder.fails(1, &["check", "m.toml"]).contains("known_slots"));
+    with("known_slots = 3");
+    assert!(folder.fails(1, &["check", "m.toml"]).contains("holds nothing"));
+    with("new_members = \"hold\"\nknown_slots = 3\nreleased = [4]");
+    assert!(folder.ok(&["check", "m.toml"]).contains("fine"));
+    with("new_members = \"wait\"");
+    assert!(folder.fails(1, &["check", "m.toml"]).contains("new_members"));
 }

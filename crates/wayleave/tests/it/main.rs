@@ -11,6 +11,7 @@ mod common;
 mod guide;
 mod kill_nine;
 mod member_attest;
+mod members;
 mod mistakes;
 mod protected_sessions;
 mod router;

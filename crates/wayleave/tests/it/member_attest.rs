@@ -36,13 +36,22 @@ impl Tools {
         self.ok(&[&["keys"], what, &["--anchor", "anchor.key", "--objects", "objects"]].concat());
     }
 
-    /// Keys for a member: made, registered, listed in the member set and named in its configuration.
-    fn attests(&self, name: &str, asn: &str) {
+    /// Keys for a member: made, registered, listed in the member set, as the member and both operators sign, and named in
+    /// its configuration.
+    fn attests(&self, exchange: &DemoExchange, member: usize) {
+        let at = &exchange.members[member].at;
+        let (name, asn) = (&at.name, &at.asn.0.to_string());
         let file = format!("{name}.attest");
         let made = self.ok(&["keys", "attest", &file, "--asn", asn]);
         let key = made.lines().find_map(|line| line.strip_prefix("attest  ")).expect("a public key").trim();
         self.sign(&["profile", "--attest", &file]);
-        self.ok(&["members", "attest", "members", "--operator", "operator.key", "--asn", asn, "--key", key]);
+        let present = format!("{name}.key");
+        let files = &exchange.files;
+        let present = files.path(&present);
+        files.request(at, &["--attest", key, "--instead-of", &present]).expect("a request");
+        files.propose(&[name]).expect("a proposal");
+        files.countersign().expect("countersigned");
+        files.share_member_set().expect("copied");
         let config = self.folder.join(format!("{name}.toml"));
         let text = fs::read_to_string(&config).expect("a configuration");
         let section = format!(
@@ -96,8 +105,8 @@ fn members_sign_for_all_and_refuse_a_hijack_and_what_a_new_record_forbids() {
     let asns: Vec<u64> = names.iter().map(|(_, asn)| asn.parse().expect("a number")).collect();
     let last = names.len() - 1;
     assert!(last >= 3, "four members: three that attest, and one that does not");
-    for (name, asn) in &names[..last] {
-        tools.attests(name, asn);
+    for member in 0..last {
+        tools.attests(&exchange, member);
     }
     tools.sign(&["record", "--asn", &names[0].1, "--prefix", PREFIX, "--attested", "strict"]);
     for party in &mut exchange.parties {

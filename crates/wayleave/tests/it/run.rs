@@ -31,13 +31,14 @@ impl Proxy {
         fs::create_dir_all(&folder).expect("a folder");
         let [page, bgp] = [free_address(), free_address()];
         wayleave(&folder, &["keys", "new", "alpha.key"]);
-        let operator = wayleave(&folder, &["keys", "new", "operator.key"]);
-        let operator =
-            text(&operator.stdout).lines().find_map(|line| line.strip_prefix("sign")).map(str::trim).map(str::to_owned);
+        let operators = ["operator1.key", "operator2.key"].map(|file| {
+            let made = text(&wayleave(&folder, &["keys", "new", file]).stdout);
+            made.lines().find_map(|line| line.strip_prefix("sign")).map(str::trim).expect("a key").to_owned()
+        });
         let config = text(&wayleave(&folder, &["init", "member"]).stdout);
-        let example = config.lines().find_map(|line| line.strip_prefix("operator = ")).expect("an operator").to_owned();
+        let example = config.lines().find_map(|line| line.strip_prefix("operators = ")).expect("both operators");
         let config = config
-            .replace(&example, &format!("\"{}\"", operator.expect("a key")))
+            .replace(example, &format!("{operators:?}"))
             .replace("sha256:1111", "sha256:aaaa")
             .replace("sha256:2222", "sha256:bbbb")
             .replace("127.0.0.1:7001", "127.0.0.1:1")

@@ -6,7 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wayleave_bgp::{AsPathBuf, Attributes, AttributesEditor, Ipv6NextHop, Origin};
 use wayleave_core::{Asn, Prefix};
-use wayleave_route_server::directory::{MemberSet, Slot};
+use wayleave_crypto::secret::Secret;
+use wayleave_crypto::sign::SigningKey;
+use wayleave_route_server::directory::{Claim, Directory, MemberSet, Request, Slot};
 use wayleave_route_server::policy::pattern::AnyCommunity;
 use wayleave_route_server::policy::{Policy, PolicyConfig};
 
@@ -23,6 +25,7 @@ pub(crate) fn slot(place: u8, asn: u32) -> Slot {
         tls: [place + 1; 32],
         sign: [place + 1; 32],
         max_prefix: 100,
+        held: false,
     }
 }
 
@@ -30,6 +33,58 @@ pub(crate) fn slot(place: u8, asn: u32) -> Slot {
 pub(crate) fn set(asns: &[u32]) -> MemberSet {
     let slots = asns.iter().zip(0u8..).map(|(&asn, place)| slot(place, asn)).collect();
     MemberSet { exchange: "test-ix".into(), number: 1, slots, attest: BTreeMap::new() }
+}
+
+/// The signing key with this number. Members have those below 200, the operators 200 and 201.
+pub(crate) fn key(number: u8) -> SigningKey {
+    SigningKey::from_seed(&Secret::new([number; 32]))
+}
+
+/// Its public half.
+pub(crate) fn public(number: u8) -> [u8; 32] {
+    key(number).verifying_key().to_bytes()
+}
+
+/// The operators' keys.
+pub(crate) const OPERATORS: [u8; 2] = [200, 201];
+
+/// What the member with key `number` says of itself.
+pub(crate) fn claim(number: u8, asn: u32) -> Claim {
+    Claim {
+        serial: 1,
+        asn: Asn(asn),
+        name: format!("as{asn}-{number}"),
+        tls: [number; 32],
+        sign: public(number),
+        attest: Vec::new(),
+        addresses: vec![lan4(number), lan6(number)],
+    }
+}
+
+/// The same, signed.
+pub(crate) fn request(number: u8, asn: u32) -> Request {
+    claim(number, asn).sign("test-ix", &key(number))
+}
+
+/// An exchange without members.
+pub(crate) fn empty() -> Directory {
+    Directory::new("test-ix", OPERATORS.map(public)).expect("a name and two keys")
+}
+
+/// `directory` with these requests, as both operators sign them.
+pub(crate) fn admit(directory: &Directory, requests: &[Request]) -> Directory {
+    let mut next = directory.clone();
+    for request in requests {
+        let change = next.requested(request, 100).expect("of this exchange");
+        next = both(&next, vec![change]);
+    }
+    next
+}
+
+/// `directory` with these changes, as both operators sign them.
+pub(crate) fn both(directory: &Directory, changes: Vec<wayleave_route_server::directory::Change>) -> Directory {
+    let [one, two] = OPERATORS.map(key);
+    directory.signed_by_both(changes, [&one, &two]).expect("a sound set")
 }
 
 /// The IPv4 address of the slot in this place.

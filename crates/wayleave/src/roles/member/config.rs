@@ -6,6 +6,7 @@ use tokio::sync::mpsc;
 use tracing::info;
 use wayleave_bgp::peer::PeerEvent;
 use wayleave_member::router_session;
+use wayleave_route_server::key_roles::KeyRole;
 use wayleave_route_server::member::MemberConfig as MachineConfig;
 use wayleave_runtime::Clock;
 use wayleave_runtime::bgp_tcp::TcpOptions;
@@ -16,13 +17,14 @@ use crate::config::member::{MemberConfig, PartyAt};
 use crate::failure::{Failure, Outcome};
 use crate::roles::bgp_peer::{Endpoint, Peer};
 
-pub fn machine(config: &MemberConfig) -> MachineConfig {
+pub fn machine(config: &MemberConfig, keys: Vec<(KeyRole, [u8; 32])>) -> MachineConfig {
     let (member, exchange) = (&config.file.member, &config.file.exchange);
     MachineConfig {
         exchange: exchange.name.get_ref().clone(),
         rs_asn: *exchange.asn.get_ref(),
-        operator: exchange.operator.get_ref().0.0,
-        slot: member.slot,
+        operators: exchange.operators.get_ref().each_ref().map(|key| key.0.0),
+        slot: *member.slot.get_ref(),
+        keys,
         select_best: config.file.select_best.is_none_or(|section| section.enabled),
         stale: Duration::from_secs(*member.stale_secs.get_ref()),
         settle: Duration::from_secs(*member.settle_secs.get_ref()),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 use wayleave_bgp::peer::PeerEvent;
+use wayleave_crypto::secret::Seed;
 use wayleave_member::{Input, MemberProxy, Output};
 use wayleave_route_server::member::MemberEvent;
 use wayleave_route_server::party::PartyNumber;
@@ -17,6 +18,7 @@ use wayleave_runtime::store::{FileStore, Store};
 use crate::failure::Failure;
 use crate::roles::attestation::{self, slot_record};
 use crate::roles::bgp_peer::RouteQueue;
+use crate::roles::daemon::fresh;
 use crate::roles::{Events, state};
 
 /// What reaches the machine's loop.
@@ -66,8 +68,9 @@ impl Io<MemberProxy> for MemberIo {
 
     fn step(&mut self, event: Event) -> Step<MemberProxy> {
         Step::Input(match event {
-            Event::Link(LinkEvent::Up { link, pin, .. }) => {
-                Input::LinkUp { link, party: if pin.id == 1 { PartyNumber::One } else { PartyNumber::Two } }
+            Event::Link(LinkEvent::Up { link, pin, exporter, .. }) => {
+                let party = if pin.id == 1 { PartyNumber::One } else { PartyNumber::Two };
+                Input::LinkUp { link, party, exporter: Seed::new(*exporter.0) }
             }
             Event::Link(LinkEvent::Frame { link, bytes, .. }) => Input::Frame { link, bytes },
             Event::Link(LinkEvent::Down { link, .. }) => Input::LinkDown { link },
@@ -75,6 +78,11 @@ impl Io<MemberProxy> for MemberIo {
             Event::Query(query) => return Step::Query(query),
             Event::Stop => return Step::Stop,
         })
+    }
+
+    fn before(&mut self, machine: &mut MemberProxy) -> Result<(), Failure> {
+        machine.stir(&fresh()?);
+        Ok(())
     }
 
     fn perform(&mut self, output: Output, _: &mut VecDeque<Input>) -> Result<(), Failure> {
@@ -149,10 +157,45 @@ fn log(event: &MemberEvent, suppressed: Option<u64>) {
         MemberEvent::Column { from, to, objects } => {
             info!(from, to, objects, "the exchange has new members: own routes extended to them");
         }
+        MemberEvent::NewMember { slot, name, asn, earlier, held } => {
+            let what = match (earlier, held) {
+                (Some(first), true) => {
+                    format!(
+                        "its AS has slot {first} already; it is held and gets no routes; if its holder confirms it, add {slot} to `released`"
+                    )
+                }
+                (Some(first), false) => {
+                    format!("its AS has slot {first} already; ask its holder whether the slot is theirs")
+                }
+                (None, true) => "it is held and gets no routes; to serve it, add it to `released`".to_owned(),
+                (None, false) => "it gets routes as your policy says".to_owned(),
+            };
+            if earlier.is_some() || *held {
+                warn!(slot, name, asn, "new slot {slot} at the exchange, {name} (AS{asn}): {what}");
+            } else {
+                info!(slot, name, asn, "new slot {slot} at the exchange, {name} (AS{asn}): {what}");
+            }
+        }
         MemberEvent::NotAMember { slot } => {
             error!(
                 slot,
                 "the member set does not list this member's key in slot {slot}; compare `wayleave keys show` with what the exchange has"
+            );
+        }
+        MemberEvent::SetRefused { party, why } => {
+            error!(party, "party {party} shows a member set {why}; nothing of it is used: tell both operators");
+        }
+        MemberEvent::OlderSet { party, shown, in_force } => {
+            error!(
+                party,
+                shown,
+                in_force,
+                "party {party} shows member set {shown}, which is past; nothing is used until it shows set {in_force}: tell its operator"
+            );
+        }
+        MemberEvent::SetsDiffer { numbers: [one, two] } => {
+            error!(
+                "the parties show different member sets (party 1 number {one}, party 2 number {two}); nothing is used until they show one: tell both operators"
             );
         }
         MemberEvent::OutcomeOverdue { batch } => {

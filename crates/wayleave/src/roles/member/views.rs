@@ -44,13 +44,15 @@ impl MemberView {
     ) -> Self {
         let exchange = &config.file.exchange;
         let sign = PublicKey(signing_key(identity).verifying_key()).to_string();
+        let [operator1, operator2] = exchange.operators.get_ref().each_ref().map(|key| key.0.to_string());
         let keys = json!({
             "version": 1,
             "keys": [
                 { "of": "this member", "tls": identity.fingerprint().to_string(), "sign": sign, "reload": "restart" },
                 { "of": "party 1", "tls": exchange.party1.pin.get_ref().0.to_string(), "reload": "restart" },
                 { "of": "party 2", "tls": exchange.party2.pin.get_ref().0.to_string(), "reload": "restart" },
-                { "of": "the operator", "sign": exchange.operator.get_ref().0.to_string(), "reload": "restart" },
+                { "of": "party 1's operator", "sign": operator1, "reload": "restart" },
+                { "of": "party 2's operator", "sign": operator2, "reload": "restart" },
             ],
         });
         Self {

@@ -3,18 +3,19 @@
 use std::time::Duration;
 
 use wayleave_route_server::party::{PartyConfig, PartyNumber};
-use wayleave_runtime::identity::Fingerprint;
+use wayleave_runtime::identity::{Fingerprint, Identity};
 use wayleave_runtime::tls::{Pin, Role};
 
 use crate::config::rs::RsConfig;
 
 /// `parse` has checked every number.
-pub fn machine(config: &RsConfig) -> PartyConfig {
+pub fn machine(config: &RsConfig, identity: &Identity) -> PartyConfig {
     let party = &config.party;
     PartyConfig {
         number: if *party.number.get_ref() == 1 { PartyNumber::One } else { PartyNumber::Two },
         exchange: party.exchange.get_ref().clone(),
-        operator: party.operator.get_ref().0.0,
+        operators: party.operators.get_ref().each_ref().map(|key| key.0.0),
+        keys: config.keys(identity),
         tick: Duration::from_millis(*party.tick_ms.get_ref()),
         stale: Duration::from_secs(*party.stale_secs.get_ref()),
         rank_wait: Duration::from_millis(*party.rank_wait_ms.get_ref()),

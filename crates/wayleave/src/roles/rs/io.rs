@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
+use wayleave_crypto::secret::Seed;
 use wayleave_route_server::directory::MemberSet;
 use wayleave_route_server::party::{Party, PartyEvent, PartyInput, PartyOutput, PeerId};
 use wayleave_runtime::drive::{Io, Query, Step};
@@ -16,6 +17,7 @@ use wayleave_runtime::tls::{Pins, Role};
 
 use super::member_set;
 use crate::failure::Failure;
+use crate::roles::daemon::fresh;
 use crate::roles::{Events, state};
 
 /// What reaches the machine's loop.
@@ -57,12 +59,12 @@ impl Io<Party> for PartyIo {
 
     fn step(&mut self, event: Event) -> Step<Party> {
         Step::Input(match event {
-            Event::Link(LinkEvent::Up { link, pin, .. }) => {
+            Event::Link(LinkEvent::Up { link, pin, exporter, .. }) => {
                 let peer = match pin.role {
                     Role::Party => PeerId::Party,
                     Role::Member => PeerId::Member(pin.id),
                 };
-                PartyInput::LinkUp { link, peer }
+                PartyInput::LinkUp { link, peer, exporter: Seed::new(*exporter.0) }
             }
             Event::Link(LinkEvent::Frame { link, bytes, .. }) => PartyInput::Frame { link, bytes },
             Event::Link(LinkEvent::Down { link, .. }) => PartyInput::LinkDown { link },
@@ -71,6 +73,11 @@ impl Io<Party> for PartyIo {
             Event::Query(query) => return Step::Query(query),
             Event::Stop => return Step::Stop,
         })
+    }
+
+    fn before(&mut self, machine: &mut Party) -> Result<(), Failure> {
+        machine.stir(&fresh()?);
+        Ok(())
     }
 
     fn perform(&mut self, output: PartyOutput, _: &mut VecDeque<PartyInput>) -> Result<(), Failure> {
@@ -150,9 +157,9 @@ fn log(event: &PartyEvent, suppressed: Option<u64>) {
                 "the member in slot {slot} has been away for longer than stale_secs: its routes are withdrawn"
             );
         }
-        PartyEvent::MembersRefused => {
+        PartyEvent::MembersRefused { why } => {
             error!(
-                "member set refused: the operator did not sign it, or its number does not follow; the set in force stays"
+                "the member set's file is not taken: {why}; the set in force stays, and `wayleave members show` prints the file's"
             );
         }
         PartyEvent::Engine { what } => {

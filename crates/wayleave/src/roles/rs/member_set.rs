@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::sync::mpsc;
 use tracing::{info, warn};
-use wayleave_route_server::directory::{MemberSet, SignedMemberSet};
+use wayleave_route_server::directory::{Directory, MemberSet, Succession};
 use wayleave_route_server::party::Party;
 use wayleave_runtime::drive::ask;
 use wayleave_runtime::identity::Fingerprint;
@@ -14,12 +14,12 @@ use wayleave_runtime::tls::{Pin, Role};
 use super::io::Event;
 use crate::config::Source;
 use crate::config::rs::{Recommendation, RsConfig};
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::key_files::member_set;
 
-/// The set in the file that the configuration names: its octets and its content, signed by the operator.
-pub fn read(config: &RsConfig, source: &Source) -> Outcome<(Vec<u8>, MemberSet)> {
-    member_set::verified(&source.resolve(config.party.members.get_ref()), &config.party.operator.get_ref().0)
+/// The sets in the file that the configuration names: their octets and their content, signed by both operators.
+pub fn read(config: &RsConfig, source: &Source) -> Outcome<(Vec<u8>, Directory)> {
+    member_set::verified(&source.resolve(config.party.members.get_ref()), &config.trust())
 }
 
 /// The exchange's recommendation by slot; empty if the configuration names none.
@@ -55,11 +55,17 @@ pub fn write_if_newer(configuration: &Path, octets: &[u8]) -> Outcome<Option<u64
     let source = Source::read(configuration)?;
     let config = RsConfig::parse(&source)?;
     let file = source.resolve(config.party.members.get_ref());
-    let new = SignedMemberSet::decode(octets).map_err(|error| Failure::from_error(&error))?;
-    let new = new.verify(&config.party.operator.get_ref().0.0).map_err(|error| Failure::from_error(&error))?;
-    let is_newer = !file.exists() || read(&config, &source)?.1.number < new.number;
-    if is_newer {
+    let new = Directory::open(octets, &config.trust())?;
+    if !file.exists() {
         member_set::replace(&file, octets)?;
+        return Ok(Some(new.set().number));
     }
-    Ok(is_newer.then_some(new.number))
+    match read(&config, &source)?.1.succeed(octets)? {
+        // A removal that only the file has is its operator's, and stays there until a reload.
+        Succession::Newer(both, _) => {
+            member_set::replace(&file, &both.encode())?;
+            Ok(Some(both.set().number))
+        }
+        Succession::Same | Succession::Older(_) => Ok(None),
+    }
 }

@@ -36,7 +36,7 @@ pub struct PartyView {
 struct OwnKeys {
     tls: Fingerprint,
     sign: PublicKey,
-    operator: PublicKey,
+    operators: [PublicKey; 2],
 }
 
 impl PartyView {
@@ -51,7 +51,7 @@ impl PartyView {
         let keys = OwnKeys {
             tls: identity.fingerprint(),
             sign: PublicKey(signing_key(identity).verifying_key()),
-            operator: config.party.operator.get_ref().0,
+            operators: config.party.operators.get_ref().each_ref().map(|key| key.0),
         };
         Self {
             events: events.clone(),
@@ -99,13 +99,15 @@ impl PartyView {
     }
 
     fn keys(&self) -> Value {
-        let OwnKeys { tls, sign, operator } = &*self.keys;
+        let OwnKeys { tls, sign, operators } = &*self.keys;
         let own = json!({ "of": "this party", "tls": tls.to_string(), "sign": sign.to_string(), "reload": "restart" });
         let peer = self.peer_party.fingerprints();
         let peer =
             peer.iter().map(|tls| json!({ "of": "the other party", "tls": tls.to_string(), "reload": "SIGHUP" }));
-        let operator = json!({ "of": "the operator", "sign": operator.to_string(), "reload": "restart" });
-        let all: Vec<Value> = std::iter::once(own).chain(peer).chain([operator]).collect();
+        let operators = (1..).zip(operators).map(|(party, key)| {
+            json!({ "of": format!("party {party}'s operator"), "sign": key.to_string(), "reload": "restart" })
+        });
+        let all: Vec<Value> = std::iter::once(own).chain(peer).chain(operators).collect();
         json!({ "version": 1, "keys": all })
     }
 }

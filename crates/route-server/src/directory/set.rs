@@ -1,53 +1,14 @@
-//! The member set: the signed, numbered list of slots that both parties and every member agree on.
-//!
-//! A slot is one connection to the exchange. A later set only appends: a slot keeps its number, so that stored
-//! policy rows stay valid at their width, and the only change that an existing slot may see is that it leaves. The
-//! set also lists the keys with which members' ASes sign paths; those may change with any set.
+//! The member set in force: the list of slots, as policies and parties use it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use wayleave_core::Asn;
 use wayleave_crypto::hash::hash;
-use wayleave_crypto::sign::{Signature, SigningKey, VerifyingKey};
+use wayleave_crypto::sign::VerifyingKey;
 
+use super::{MAX_ADDRESSES, MAX_ATTEST_KEYS, MAX_EXCHANGE_NAME, MAX_SLOT_NAME, MAX_SLOTS, SlotId};
 use crate::wire::{Malformed, Reader, Writer};
-
-/// Label of the operator's signature.
-const LABEL: &str = "wayleave/directory/member-set/v1";
-/// The version of the encoding of a set in which nobody attests, and of one with keys.
-const VERSION: u8 = 1;
-const VERSION_WITH_KEYS: u8 = 2;
-
-/// Slots of a set, former members included. Our limit: twice the 2,000 members up to which circuits are tested.
-pub const MAX_SLOTS: usize = 4096;
-/// Octets of the exchange's name.
-pub const MAX_EXCHANGE_NAME: usize = 64;
-/// Octets of a slot's name.
-pub const MAX_SLOT_NAME: usize = 64;
-/// Addresses of one slot.
-pub const MAX_ADDRESSES: usize = 16;
-/// Attestation keys of one AS, at most one for each suite.
-pub const MAX_ATTEST_KEYS: usize = 4;
-/// Octets of an encoded, signed set: enough for [`MAX_SLOTS`] slots of the largest size.
-pub const MAX_ENCODED: usize = 1
-    + 4
-    + MAX_EXCHANGE_NAME
-    + 8
-    + 4
-    + MAX_SLOTS * (1 + 4 + 4 + MAX_SLOT_NAME + 4 + MAX_ADDRESSES * 17 + 68)
-    + 64
-    + 4
-    + MAX_SLOTS * (4 + 4 + MAX_ATTEST_KEYS * 33);
-/// Octets of the smallest slot.
-const LEAST_SLOT: usize = 1 + 4 + 4 + 4 + 68;
-/// Octets of the smallest entry of attestation keys.
-const LEAST_KEYS: usize = 4 + 4 + 33;
-/// Octets of the smallest address.
-const LEAST_ADDRESS: usize = 5;
-
-/// A slot's number in the member set, from zero.
-pub type SlotId = u32;
 
 /// One connection to the exchange.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,6 +27,9 @@ pub struct Slot {
     pub sign: [u8; 32],
     /// Prefixes that the member may announce at a time; 0: no limit.
     pub max_prefix: u32,
+    /// Whether the AS has, or had, another slot whose key did not sign for this one. Announcers may hold such a slot: they
+    /// send it dummies until their operator releases it.
+    pub held: bool,
 }
 
 /// A key with which a member's AS signs paths.
@@ -81,19 +45,12 @@ pub struct AttestKey {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberSet {
     pub exchange: String,
-    /// Rises with each set.
+    /// Rises with each change: signed sets so far, and slots whose members have left.
     pub number: u64,
     /// Slots in the order in which they joined.
     pub slots: Vec<Slot>,
     /// The keys with which members' ASes sign paths, by ascending suite. An AS without an entry signs nothing.
     pub attest: BTreeMap<Asn, Vec<AttestKey>>,
-}
-
-/// A [`MemberSet`] and its operator's signature, not yet verified ([`SignedMemberSet::verify`]).
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SignedMemberSet {
-    set: MemberSet,
-    signature: Signature,
 }
 
 /// Why a list of slots is not a member set, or not one that may follow another. The operator erred.
@@ -149,28 +106,41 @@ pub enum SetError {
     },
     #[error("slot {0}: the member has left; a member that returns gets a new slot")]
     Revived(SlotId),
-    #[error("slot {0} was changed; mark it as left and append a new slot")]
+    #[error("slot {0}: its AS or its name was changed; remove it and add a new slot")]
     ChangedInPlace(SlotId),
+    #[error("there is no active slot {0}")]
+    NoSlot(SlotId),
+    /// The holder of the slot's key did not sign the slot.
+    #[error("slot {0}: its holder did not sign it (exchange, AS, name, keys and addresses) with its own key")]
+    NotClaimed(SlotId),
+    /// The present key of the slot did not sign the new keys.
+    #[error("slot {0}: the present key did not sign the new ones")]
+    NotRenewed(SlotId),
+    /// The claim is not newer than the one in force: an old one shown again.
+    #[error("slot {0}: the member signed something newer than this")]
+    OldClaim(SlotId),
+    /// The endorsement is not by a present slot of the AS (or by a former one, if none is present).
+    #[error("slot {0}: no key of a present slot of {1} signed for it")]
+    NotEndorsed(SlotId, Asn),
+    /// The AS has, or had, a slot, so that this one must be endorsed or held.
+    #[error("slot {0}: {1} has, or had, another slot; expected that slot's signature, or the slot marked as held")]
+    MustBeHeld(SlotId, Asn),
+    /// The slot is the first of its AS, or is held no more.
+    #[error("slot {0}: it is the first of {1}, or not held; expected no mark and no endorsement")]
+    NeedsNoMark(SlotId, Asn),
+    /// A key is an operator's and a member's, or both operators'.
+    #[error("a key is used in two roles: the operators' keys and each member's keys must all be different")]
+    KeyInTwoRoles,
+    /// The holder of an operator's new key did not prove that it has it.
+    #[error("the new key of operator {0} did not sign its own roll-over")]
+    OperatorProof(u8),
+    /// Bytes that are no Ed25519 public key.
+    #[error("a public key is not one")]
+    NotAKey,
+    /// A set that changes nothing.
+    #[error("the set changes nothing")]
+    Empty,
 }
-
-/// Why bytes are not a signed member set.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum DecodeError {
-    /// The bytes are not fields of the encoding.
-    #[error(transparent)]
-    Malformed(#[from] Malformed),
-    /// The encoding's version is not ours.
-    #[error("unknown version {0}")]
-    Version(u8),
-    /// The fields are well formed, but not a member set.
-    #[error(transparent)]
-    Set(#[from] SetError),
-}
-
-/// The signature is not the operator's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the member set is not signed by the exchange's key")]
-pub struct NotSigned;
 
 /// The signing keys of a set's slots, decoded once; `None` where the bytes are no key.
 #[must_use]
@@ -226,17 +196,7 @@ impl MemberSet {
     /// A digest of the list of neighbours.
     #[must_use]
     pub fn neighbours_digest(&self) -> [u8; 32] {
-        let mut out = Writer::new();
-        for (asn, keys) in self.neighbours() {
-            write_keys(&mut out, asn, keys);
-        }
-        hash("wayleave/directory/neighbours/v1", &[&out.finish()])
-    }
-
-    /// The hash of the set's canonical encoding, which names it in headers and views.
-    #[must_use]
-    pub fn digest(&self) -> [u8; 32] {
-        hash(LABEL, &[&self.encode()])
+        digest(self.neighbours())
     }
 
     /// Whether the list is a member set by itself.
@@ -254,8 +214,8 @@ impl MemberSet {
         self.check_addresses()
     }
 
-    /// Whether this set may replace `previous`: its number rises, and nothing that was there changed except that
-    /// members left. An existing slot's keys, AS, name, addresses and limit never change in place.
+    /// Whether this set may come after `previous`, as far as the lists tell: its number rises, no slot is lost or revived,
+    /// and each keeps its AS and name. Who signed what is the [`Directory`](super::Directory)'s to check.
     pub fn may_follow(&self, previous: &MemberSet) -> Result<(), SetError> {
         self.check()?;
         if self.exchange != previous.exchange {
@@ -268,42 +228,6 @@ impl MemberSet {
             return Err(SetError::SlotsRemoved { have: self.slots.len(), before: previous.slots.len() });
         }
         self.iter().zip(&previous.slots).try_for_each(|((id, slot), before)| slot.may_follow(id, before))
-    }
-
-    /// Signs the set with the operator's key.
-    pub fn sign(self, key: &SigningKey) -> Result<SignedMemberSet, SetError> {
-        self.check()?;
-        let signature = key.sign(LABEL, &self.encode());
-        Ok(SignedMemberSet { set: self, signature })
-    }
-
-    /// The canonical encoding, which the signature covers: version 8, exchange (counted), number 64, slots (counted) of
-    /// active 8, AS 32, name (counted), addresses (counted) of family 8 (4 or 6) and octets, certificate 256, key 256,
-    /// prefix limit 32; counts have 32 bits. Version 2 adds ASes (counted), ascending, of AS 32, keys (counted) of suite 8
-    /// and key 256; there is at least one. Different sets never encode alike.
-    fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::new();
-        out.u8(if self.attest.is_empty() { VERSION } else { VERSION_WITH_KEYS });
-        out.blob(self.exchange.as_bytes()).u64(self.number).list(&self.slots, |out, slot| slot.encode(out));
-        if !self.attest.is_empty() {
-            out.count(self.attest.len());
-            self.attest.iter().for_each(|(asn, keys)| write_keys(&mut out, *asn, keys));
-        }
-        out.finish()
-    }
-
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let version = reader.u8()?;
-        if version != VERSION && version != VERSION_WITH_KEYS {
-            return Err(DecodeError::Version(version));
-        }
-        let exchange = text(reader, MAX_EXCHANGE_NAME)?;
-        let number = reader.u64()?;
-        let slots = reader.list(LEAST_SLOT, MAX_SLOTS, Slot::decode)?;
-        let attest = if version == VERSION_WITH_KEYS { attest_keys(reader)? } else { BTreeMap::new() };
-        let set = Self { exchange, number, slots, attest };
-        set.check()?;
-        Ok(set)
     }
 
     fn check_names(&self) -> Result<(), SetError> {
@@ -362,7 +286,7 @@ impl Slot {
         self.addresses.contains(&next_hop)
     }
 
-    fn check(&self, id: SlotId) -> Result<(), SetError> {
+    pub(super) fn check(&self, id: SlotId) -> Result<(), SetError> {
         if !is_name(&self.name, MAX_SLOT_NAME) {
             return Err(SetError::SlotName(id));
         }
@@ -379,99 +303,67 @@ impl Slot {
         if self.active && !before.active {
             return Err(SetError::Revived(id));
         }
-        let unchanged = Slot { active: before.active, ..self.clone() } == *before;
-        if unchanged { Ok(()) } else { Err(SetError::ChangedInPlace(id)) }
-    }
-
-    fn encode(&self, out: &mut Writer) {
-        out.bool(self.active).u32(self.asn.0).blob(self.name.as_bytes());
-        out.list(&self.addresses, |out, address| {
-            match address {
-                IpAddr::V4(v4) => out.u8(4).bytes(&v4.octets()),
-                IpAddr::V6(v6) => out.u8(6).bytes(&v6.octets()),
-            };
-        });
-        out.bytes(&self.tls).bytes(&self.sign).u32(self.max_prefix);
-    }
-
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self {
-            active: reader.bool()?,
-            asn: Asn(reader.u32()?),
-            name: text(reader, MAX_SLOT_NAME)?,
-            addresses: reader.list(LEAST_ADDRESS, MAX_ADDRESSES, address)?,
-            tls: reader.array()?,
-            sign: reader.array()?,
-            max_prefix: reader.u32()?,
-        })
-    }
-}
-
-impl SignedMemberSet {
-    /// The canonical encoding, then the 64-byte signature.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        [self.set.encode().as_slice(), &self.signature].concat()
-    }
-
-    /// Reads what [`SignedMemberSet::encode`] wrote, all of it. The signature is not checked here.
-    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let set = MemberSet::decode(&mut reader)?;
-        let signature = reader.array()?;
-        reader.end()?;
-        Ok(Self { set, signature })
-    }
-
-    /// The set, once the operator's signature over it holds.
-    pub fn verify(&self, operator: &VerifyingKey) -> Result<&MemberSet, NotSigned> {
-        operator.verify(LABEL, &self.set.encode(), &self.signature).map_err(|_| NotSigned)?;
-        Ok(&self.set)
-    }
-
-    /// Reads a signed set and checks the operator's signature: `None` if either fails.
-    #[must_use]
-    pub fn open(bytes: &[u8], operator: &VerifyingKey) -> Option<MemberSet> {
-        let signed = Self::decode(bytes).ok()?;
-        signed.verify(operator).ok()?;
-        Some(signed.set)
+        let same = self.asn == before.asn && self.name == before.name;
+        if same { Ok(()) } else { Err(SetError::ChangedInPlace(id)) }
     }
 }
 
 /// Printable: no control characters, so that a name cannot break a log line or a terminal.
-fn is_name(text: &str, most: usize) -> bool {
+pub(super) fn is_name(text: &str, most: usize) -> bool {
     (1..=most).contains(&text.len()) && !text.chars().any(char::is_control)
 }
 
-fn write_keys(out: &mut Writer, asn: Asn, keys: &[AttestKey]) {
+/// The neighbours of a member set ([`MemberSet::neighbours`]) without the rest of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Neighbours(Vec<(Asn, Vec<AttestKey>)>);
+
+impl Neighbours {
+    #[must_use]
+    pub fn of(set: &MemberSet) -> Self {
+        Self(set.neighbours().map(|(asn, keys)| (asn, keys.to_vec())).collect())
+    }
+
+    /// ASes and their attestation keys, in the set's order.
+    pub fn iter(&self) -> impl Iterator<Item = (Asn, &[AttestKey])> {
+        self.0.iter().map(|(asn, keys)| (*asn, keys.as_slice()))
+    }
+
+    /// [`MemberSet::neighbours_digest`] of the set.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        digest(self.iter())
+    }
+
+    /// The encoding: ASes (counted) of AS 32 and keys (counted) of suite 8 and key 256; counts have 32 bits.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.list(&self.0, |out, (asn, keys)| write_keys(out, *asn, keys));
+        out.finish()
+    }
+
+    /// Reads what [`Neighbours::encode`] wrote, all of it.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let ases = reader.list(8, MAX_SLOTS, |reader| {
+            let asn = Asn(reader.u32()?);
+            let key =
+                |reader: &mut Reader<'_>| Ok::<_, Malformed>(AttestKey { suite: reader.u8()?, key: reader.array()? });
+            Ok::<_, Malformed>((asn, reader.list(33, MAX_ATTEST_KEYS, key)?))
+        })?;
+        reader.end()?;
+        Ok(Self(ases))
+    }
+}
+
+fn digest<'a>(neighbours: impl Iterator<Item = (Asn, &'a [AttestKey])>) -> [u8; 32] {
+    let mut out = Writer::new();
+    neighbours.for_each(|(asn, keys)| write_keys(&mut out, asn, keys));
+    hash("wayleave/directory/neighbours/v1", &[&out.finish()])
+}
+
+pub(super) fn write_keys(out: &mut Writer, asn: Asn, keys: &[AttestKey]) {
     out.u32(asn.0).list(keys, |out, key| {
         out.u8(key.suite).bytes(&key.key);
     });
-}
-
-fn attest_keys(reader: &mut Reader<'_>) -> Result<BTreeMap<Asn, Vec<AttestKey>>, Malformed> {
-    let entries = reader.list(LEAST_KEYS, MAX_SLOTS, |reader| {
-        let asn = Asn(reader.u32()?);
-        let keys = reader.list(33, MAX_ATTEST_KEYS, |reader| {
-            Ok::<_, Malformed>(AttestKey { suite: reader.u8()?, key: reader.array()? })
-        })?;
-        Ok::<_, Malformed>((asn, keys))
-    })?;
-    if entries.is_empty() || !entries.is_sorted_by(|a, b| a.0 < b.0) {
-        return Err(Malformed::Order("attestation keys"));
-    }
-    Ok(entries.into_iter().collect())
-}
-
-fn text(reader: &mut Reader<'_>, most: usize) -> Result<String, Malformed> {
-    let text = std::str::from_utf8(reader.blob(most)?).map_err(|_| Malformed::Value("name"))?;
-    Ok(text.to_owned())
-}
-
-fn address(reader: &mut Reader<'_>) -> Result<IpAddr, Malformed> {
-    match reader.u8()? {
-        4 => Ok(Ipv4Addr::from(reader.array::<4>()?).into()),
-        6 => Ok(Ipv6Addr::from(reader.array::<16>()?).into()),
-        _ => Err(Malformed::Value("address family")),
-    }
 }

@@ -1,0 +1,89 @@
+//! A step on its way from the operator that proposes it to the one that countersigns.
+
+use wayleave_crypto::sign::{Signature, SigningKey};
+
+use super::{ChainError, Directory, MAX_ENCODED, SignedStep, Step};
+use crate::wire::{Malformed, Reader, Writer};
+
+/// Version of the encoding.
+const VERSION: u8 = 2;
+
+/// A step with one operator's signature.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Proposal {
+    pub step: Step,
+    /// The party whose operator signed, 1 or 2.
+    pub party: u8,
+    pub signature: Signature,
+}
+
+/// Why a proposal is not taken.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ProposalError {
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    #[error("the key is no operator's of this exchange")]
+    NoOperator,
+    #[error("the operator of party {0} proposed it; the other operator countersigns")]
+    OwnProposal(u8),
+    #[error("it is not signed by the operator of party {0}")]
+    NotSigned(u8),
+}
+
+impl Proposal {
+    /// Proposes a step, as the operator with `key`.
+    pub fn sign(directory: &Directory, step: Step, key: &SigningKey) -> Result<Self, ProposalError> {
+        directory.check_step(&step)?;
+        let party = directory.party_of(&key.verifying_key().to_bytes()).ok_or(ProposalError::NoOperator)?;
+        Ok(Self { party, signature: step.sign(key), step })
+    }
+
+    /// Whether it may follow what is in force in `directory`, and the operator that it names signed it.
+    pub fn check(&self, directory: &Directory) -> Result<(), ProposalError> {
+        directory.check_step(&self.step)?;
+        let operator = directory.operators()[usize::from(self.party == 2)];
+        let is_signed = self.step.is_signed(&operator, &self.signature);
+        if is_signed { Ok(()) } else { Err(ProposalError::NotSigned(self.party)) }
+    }
+
+    /// The directory with the step, as the other operator, with `key`.
+    pub fn countersign(self, directory: &Directory, key: &SigningKey) -> Result<Directory, ProposalError> {
+        self.check(directory)?;
+        let party = directory.party_of(&key.verifying_key().to_bytes()).ok_or(ProposalError::NoOperator)?;
+        if party == self.party {
+            return Err(ProposalError::OwnProposal(party));
+        }
+        let second = self.step.sign(key);
+        let signatures = if party == 2 { [self.signature, second] } else { [second, self.signature] };
+        Ok(directory.with(SignedStep { step: self.step, signatures })?)
+    }
+
+    /// The encoding: version 8, party 8, signature 512, step.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.u8(VERSION).u8(self.party).bytes(&self.signature);
+        self.step.write(&mut out);
+        out.finish()
+    }
+
+    /// Reads what [`Proposal::encode`] wrote, all of it; nothing is checked.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ChainError> {
+        if bytes.len() > MAX_ENCODED {
+            return Err(ChainError::Full);
+        }
+        let mut reader = Reader::new(bytes);
+        match reader.u8()? {
+            VERSION => {}
+            version => return Err(ChainError::Version(version)),
+        }
+        let party = match reader.u8()? {
+            party @ 1..=2 => party,
+            _ => return Err(Malformed::Value("party").into()),
+        };
+        let signature = reader.array()?;
+        let step = Step::read(&mut reader)?;
+        reader.end()?;
+        Ok(Self { step, party, signature })
+    }
+}

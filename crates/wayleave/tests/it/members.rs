@@ -1,0 +1,151 @@
+//! Who is a member, through the commands and two running parties: joining, removal by one operator alone, and a start with
+//! another set.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use wayleave_core::Prefix;
+use wayleave_lab::demo::exchange::DemoExchange;
+use wayleave_lab::demo::layout::Layout;
+use wayleave_lab::process::wait_until;
+use wayleave_lab::table::Announcement;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+const PREFIX: &str = "203.0.113.0/24";
+
+fn exchange(name: &str) -> DemoExchange {
+    let state = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&state);
+    fs::create_dir_all(&state).expect("a folder");
+    let layout = Layout::simulated(&state).expect("free ports");
+    DemoExchange::new(layout, Path::new(env!("CARGO_BIN_EXE_wayleave")), None).expect("keys and configurations")
+}
+
+fn start(exchange: &mut DemoExchange, members: &[usize]) {
+    for party in &mut exchange.parties {
+        party.role.start().expect("a party that starts");
+    }
+    for member in members {
+        start_member(exchange, *member);
+    }
+}
+
+fn start_member(exchange: &mut DemoExchange, member: usize) {
+    let member = &mut exchange.members[member];
+    member.role.start().expect("a member that starts");
+    member.router.start().expect("a speaker");
+}
+
+fn eventually(what: &str, exchange: &mut DemoExchange, mut holds: impl FnMut(&mut DemoExchange) -> bool) {
+    if wait_until(TIMEOUT, || holds(exchange).then_some(())).is_none() {
+        let logs: Vec<String> = exchange.parties.iter().map(|party| party.role.log_tail()).collect();
+        panic!("never: {what}; {:?}; {}", exchange.exited(), logs.join("\n--\n"));
+    }
+}
+
+fn has(exchange: &mut DemoExchange, member: usize) -> bool {
+    let prefix: Prefix = PREFIX.parse().expect("a prefix");
+    exchange.members[member].router.table().unwrap_or_default().iter().any(|route| route.prefix == prefix)
+}
+
+fn number(exchange: &DemoExchange, party: usize) -> Option<u64> {
+    exchange.parties[party].ask("/api/v1/status").ok()?["member_set"].as_u64()
+}
+
+fn connected(exchange: &DemoExchange, party: usize) -> Vec<u64> {
+    let status = exchange.parties[party].ask("/api/v1/status").unwrap_or(Value::Null);
+    status["members"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
+}
+
+#[test]
+fn a_proposed_and_countersigned_member_gets_routes_and_one_operator_alone_removes_it() {
+    let mut exchange = exchange("members");
+    let names: Vec<String> = exchange.members.iter().take(3).map(|member| member.at.name.clone()).collect();
+    let files = &exchange.files;
+    files.begin_member_set().expect("begun again");
+    files.propose(&[&names[0], &names[1]]).expect("proposed");
+    files.countersign().expect("countersigned");
+    files.share_member_set().expect("copied");
+    start(&mut exchange, &[0, 1]);
+    exchange.announce(&names[0], &[Announcement::of(PREFIX.parse().expect("a prefix"))]).expect("taken");
+    eventually("the first two members are served", &mut exchange, |exchange| has(exchange, 1));
+
+    // The third one is not a member before both operators have signed, whatever one of them reloads.
+    exchange.files.propose(&[&names[2]]).expect("proposed");
+    exchange.parties[0].role.reload().expect("it runs");
+    start_member(&mut exchange, 2);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!((number(&exchange, 0), number(&exchange, 1)), (Some(1), Some(1)));
+    assert!(!has(&mut exchange, 2));
+    exchange.files.countersign().expect("countersigned");
+    exchange.parties[1].role.reload().expect("it runs");
+    eventually("the set of party 2's operator is in force at both", &mut exchange, |exchange| {
+        (number(exchange, 0), number(exchange, 1)) == (Some(2), Some(2))
+    });
+    eventually("the member of the new slot gets routes", &mut exchange, |exchange| has(exchange, 2));
+    eventually("party 1 has written the set to its file", &mut exchange, |exchange| {
+        fs::read(exchange.files.member_set(1)).ok() == fs::read(exchange.files.member_set(2)).ok()
+    });
+
+    // Party 2's operator alone removes it; then an old file does not bring it back.
+    let old = fs::read(exchange.files.member_set(2)).expect("the file");
+    let (set, key) = (exchange.files.member_set(2), exchange.files.path("operator2.key"));
+    exchange.files.tool(&["members", "remove", &set, "--operator", &key, "--name", &names[2]]).expect("removed");
+    exchange.parties[1].role.reload().expect("it runs");
+    eventually("its session has ended at both parties", &mut exchange, |exchange| {
+        (0..2).all(|party| number(exchange, party) == Some(3) && connected(exchange, party) == [0, 1])
+    });
+    for party in [1u8, 2] {
+        fs::write(exchange.files.member_set(party), &old).expect("written");
+        exchange.parties[usize::from(party) - 1].role.reload().expect("it runs");
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    for party in 0..2 {
+        assert_eq!(number(&exchange, party), Some(3));
+        let log = exchange.parties[party].role.log_tail();
+        assert!(log.contains("the set in force stays"), "{log}");
+    }
+    // Nor does a restart with it.
+    for party in &mut exchange.parties {
+        party.role.kill();
+        party.role.start().expect("a party that starts");
+    }
+    eventually("what was in force is in force again", &mut exchange, |exchange| {
+        (0..2).all(|party| number(exchange, party) == Some(3) && connected(exchange, party) == [0, 1])
+    });
+}
+
+#[test]
+fn a_start_with_another_set_is_refused_with_who_erred_and_what_to_do() {
+    let mut exchange = exchange("members-start");
+    let names: Vec<String> = exchange.members.iter().take(2).map(|member| member.at.name.clone()).collect();
+    let of = |exchange: &DemoExchange, member: &str| {
+        exchange.files.begin_member_set().expect("begun again");
+        exchange.files.propose(&[member]).expect("proposed");
+        exchange.files.countersign().expect("countersigned");
+        exchange.files.share_member_set().expect("copied");
+    };
+    of(&exchange, &names[0]);
+    start(&mut exchange, &[0]);
+    eventually("both parties run", &mut exchange, |exchange| connected(exchange, 0) == [0]);
+    for party in &mut exchange.parties {
+        party.role.kill();
+    }
+    // The same slot number, another holder.
+    of(&exchange, &names[1]);
+    for party in &mut exchange.parties {
+        party.role.start().expect("a process");
+    }
+    eventually("both parties refuse to start", &mut exchange, |exchange| {
+        exchange.parties.iter_mut().all(|party| !party.role.is_running())
+    });
+    for party in &exchange.parties {
+        let log = party.role.log_tail();
+        assert!(
+            log.contains("the operators signed two sets of one number") && log.contains("restore the file"),
+            "{log}"
+        );
+    }
+}
