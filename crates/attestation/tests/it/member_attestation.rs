@@ -410,7 +410,7 @@ fn routes_of_other_members_take_no_more_than_their_bound_and_one_announcer_a_qua
         let mut id = [announcer as u8; 32];
         id[..4].copy_from_slice(&number.to_be_bytes());
         let prefixes = vec![Nlri::new(p(&format!("10.{announcer}.{}.0/24", number % 256)))];
-        Input::Route { id, announcer, set: 1, prefixes, attributes: big.clone() }
+        Input::Route { id, announcer, set: [1; 32], prefixes, attributes: big.clone() }
     };
     let routes = |driven: &Driven| driven.member.status().memory["routes"];
     let refused = |driven: &Driven| {

@@ -189,6 +189,9 @@ struct Presented {
     next: Option<Arc<Directory>>,
 }
 
+/// A tick as one party sent it, and the member set that the party showed by then.
+type HalfTick = (Box<Tick>, Option<Presented>);
+
 /// One member proxy.
 pub struct Member {
     config: MemberConfig,
@@ -218,7 +221,7 @@ pub struct Member {
     tick: Duration,
     synced: bool,
     announcements: Announcements,
-    halves: BTreeMap<u64, [Option<(Box<Tick>, Option<Presented>)>; 2]>,
+    halves: BTreeMap<u64, [Option<HalfTick>; 2]>,
     last_seq: u64,
     routes: HashMap<Handle, ReceivedObject>,
     choices: BTreeMap<Prefix, Choice>,

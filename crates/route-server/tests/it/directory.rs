@@ -125,7 +125,7 @@ fn a_further_slot_needs_the_signature_of_the_present_one_or_is_held() {
     assert!(held.set().slots[2].held);
     assert_eq!(held.further_slots().map(|(slot, _)| slot).collect::<Vec<_>>(), [2]);
     let endorsed = plain.with_consent(Consent::Further, &key(1));
-    let after = admit(&before, &[endorsed.clone()]);
+    let after = admit(&before, std::slice::from_ref(&endorsed));
     assert!(!after.set().slots[2].held);
     assert_eq!(after.further_slots().count(), 1, "announcers are told of it all the same");
     // The key was found again: the slot is held no more.

@@ -215,7 +215,7 @@ fn check_reports_faults_of_an_attesting_proxy_and_init_prints_a_valid_configurat
     let text = folder.ok(&["init", "attest"]);
     folder.write("a.toml", &text);
     let said = folder.ok(&["check", "a.toml"]);
-    assert!(said.contains("fine, a configuration for `wayleave run attest`"), "{said}");
+    assert!(said.contains("a configuration for `wayleave run attest`"), "{said}");
     assert!(said.contains("attest.key does not exist yet"), "{said}");
     let wrong = |line: &str, instead: &str| {
         assert!(text.contains(line), "{line}");
@@ -331,7 +331,7 @@ fn a_key_file_says_among_how_many_hosts_a_few_time_key_is_divided_and_no_configu
         folder.ok(&["check", "a.toml"]);
     }
     for (key, part, why) in [
-        ("three.key", "", "was created for 3 hosts; expected `part`, from 0 to 2"),
+        ("three.key", "", "was created for 3 hosts"),
         ("three.key", "part = 3", "there is no part 3"),
         ("one.key", "part = 1", "was created for one host"),
         ("plain.key", "part = 0", "this file has no few-time key"),

@@ -249,18 +249,20 @@ fn member(lan: &Lan, router: &str) -> String {
         let output = command.args(arguments).current_dir(lan.network.state()).output().expect("the program runs");
         String::from_utf8(output.stdout).expect("UTF-8")
     };
-    for name in ["alpha", "operator"] {
+    for name in ["alpha", "operator1", "operator2"] {
         if !lan.path(&format!("{name}.key")).exists() {
             wayleave(&["keys", "new", &format!("{name}.key")]);
         }
     }
-    let operator = wayleave(&["keys", "show", "operator.key"]);
-    let operator = operator.lines().find_map(|line| line.strip_prefix("sign")).expect("a key").trim().to_owned();
+    let operators = ["operator1.key", "operator2.key"].map(|file| {
+        let shown = wayleave(&["keys", "show", file]);
+        shown.lines().find_map(|line| line.strip_prefix("sign")).expect("a key").trim().to_owned()
+    });
     format!(
         "[member]\nname = \"alpha\"\nslot = 0\nkey = \"alpha.key\"\nstate = \"alpha.redb\"\nlab = true\n\
-         [exchange]\nname = \"ix\"\nasn = {RIGHT_AS}\noperator = \"{operator}\"\n\
+         [exchange]\nname = \"ix\"\nasn = {RIGHT_AS}\noperators = {operators:?}\n\
          party1 = {{ address = \"127.0.0.1:1\", pin = \"sha256:{}\" }}\n\
-         party2 = {{ address = \"127.0.0.1:1\", pin = \"sha256:{}\" }}\n\
+         party2 = {{ address = \"127.0.0.1:2\", pin = \"sha256:{}\" }}\n\
          [router]\n{router}\nasn = {LEFT_AS}\nrouter_id = \"{FOR_LEFT}\"\n\
          password_file = \"left.password\"\nttl_security = true\n[status]\nlisten = \"{STATUS}\"\n",
         "ab".repeat(32),

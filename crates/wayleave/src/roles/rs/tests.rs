@@ -16,7 +16,7 @@ fn key(number: u8) -> SigningKey {
     SigningKey::from_seed(&Secret::new([number; 32]))
 }
 
-/// The member with key `number`, as both operators, whose keys are 1 and 2, add it.
+/// The member with key `number`, as both operators, whose keys are 21 and 22, add it.
 fn admit(directory: &Directory, number: u8) -> Directory {
     let claim = Claim {
         serial: 1,
@@ -28,11 +28,11 @@ fn admit(directory: &Directory, number: u8) -> Directory {
         addresses: vec![[192, 0, 2, number].into()],
     };
     let join = directory.requested(&claim.sign("example-ix", &key(number)), 0).expect("of this exchange");
-    directory.signed_by_both(vec![join], [&key(1), &key(2)]).expect("a sound set")
+    directory.signed_by_both(vec![join], [&key(21), &key(22)]).expect("a sound set")
 }
 
 fn directory() -> Directory {
-    let operators = [1, 2].map(|number| key(number).verifying_key().to_bytes());
+    let operators = [21, 22].map(|number| key(number).verifying_key().to_bytes());
     admit(&Directory::new("example-ix", operators).expect("sound"), 7)
 }
 
@@ -42,7 +42,7 @@ fn folder(name: &str) -> std::path::PathBuf {
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).expect("a folder");
     let mut config = crate::config::rs::template(1);
-    for (example, number) in EXAMPLE_OPERATORS.iter().zip([1, 2]) {
+    for (example, number) in EXAMPLE_OPERATORS.iter().zip([21, 22]) {
         config = config.replace(example, &PublicKey(key(number).verifying_key()).to_string());
     }
     fs::write(folder.join("members"), directory().encode()).expect("written");
@@ -97,7 +97,7 @@ fn a_newer_member_set_replaces_the_file_and_an_older_one_does_not() {
     assert!(write_if_newer(&config, &foreign.encode()).is_err());
     assert_eq!(fs::read(&file).expect("the file"), second.encode());
     // A removal in the file that is not in force yet stays there.
-    let removed = second.without(0, &key(1)).expect("an operator");
+    let removed = second.without(0, &key(21)).expect("an operator");
     fs::write(&file, removed.encode()).expect("written");
     let third = admit(&second, 10);
     assert_eq!(write_if_newer(&config, &third.encode()).expect("written"), Some(4));
