@@ -31,6 +31,7 @@ const UNITS: [&str; 31] = [
     "prefixes",
     "rankings",
     "ratio",
+    "rooms",
     "rounds",
     "routes",
     "seconds",
