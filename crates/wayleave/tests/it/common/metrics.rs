@@ -6,7 +6,7 @@ use wayleave_lab::demo::http::get;
 use wayleave_lab::netns::NetworkNamespace;
 
 /// Units that end a name. A new one belongs to `wayleave_runtime::http::Unit` and here.
-const UNITS: [&str; 31] = [
+const UNITS: [&str; 32] = [
     "alarms",
     "attestations",
     "batches",
