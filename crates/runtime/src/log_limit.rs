@@ -15,8 +15,9 @@ pub struct LogLimit {
     /// When as many lines as may be logged at once may be so again.
     full_at: Option<Instant>,
     /// Lines that were not logged since the last one that was.
+    waiting: u64,
+    /// All lines that were not logged.
     suppressed: u64,
-    total: u64,
 }
 
 /// A line that is logged.
@@ -31,19 +32,19 @@ impl LogLimit {
     pub fn note(&mut self, now: Instant) -> Option<Line> {
         let full_at = self.full_at.map_or(now, |at| at.max(now));
         if full_at - now > LINE_EVERY * (LINES - 1) {
+            self.waiting += 1;
             self.suppressed += 1;
-            self.total += 1;
             return None;
         }
         self.full_at = Some(full_at + LINE_EVERY);
-        let suppressed = std::mem::take(&mut self.suppressed);
+        let suppressed = std::mem::take(&mut self.waiting);
         Some(Line { suppressed: (suppressed > 0).then_some(suppressed) })
     }
 
     /// Lines that were not logged since the start.
     #[must_use]
     pub fn suppressed(&self) -> u64 {
-        self.total
+        self.suppressed
     }
 }
 
