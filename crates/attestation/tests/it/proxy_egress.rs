@@ -45,8 +45,11 @@ fn keys() -> KeyRing {
     KeyRing { pairs: vec![pair(Asn(OWN), SuiteId::KcEd25519, 0)] }
 }
 
+/// The slots and numbers of signatures made.
+type Signed = Arc<Mutex<Vec<(u64, u64)>>>;
+
 /// A few-time key with so many signatures in each slot, and where it signed.
-fn few_time(signatures: u64) -> (KeyRing, Arc<Mutex<Vec<(u64, u64)>>>) {
+fn few_time(signatures: u64) -> (KeyRing, Signed) {
     let mut key = Counting::new(&[7; 32], START - 1000);
     key.key = pair(Asn(OWN), SuiteId::KcEd25519, 0).key;
     key.slots.signatures = signatures;
@@ -250,6 +253,7 @@ impl SuiteKey for Held {
 }
 
 #[test]
+#[allow(clippy::disallowed_methods, reason = "a job runs beside the test, as a driver would run it")]
 fn registrations_and_questions_do_not_wait_for_a_job_that_signs() {
     let (release, released) = mpsc::channel();
     let late = Arc::default();

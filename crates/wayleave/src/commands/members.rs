@@ -27,19 +27,7 @@ use std::path::PathBuf;
 #[derive(Subcommand, Debug)]
 pub enum Members {
     /// Begin a member set, without members. Both operators do this with the same keys and get the same file.
-    Init {
-        file: PathBuf,
-        #[arg(long)]
-        exchange: String,
-        /// The public key (`ed25519:...`) of party 1's operator, from its `wayleave keys new`.
-        #[arg(long)]
-        operator1: PublicKey,
-        /// The same of party 2's operator.
-        #[arg(long)]
-        operator2: PublicKey,
-        #[arg(long)]
-        json: bool,
-    },
+    Init(Box<MemberInit>),
     /// As a member: sign what the exchange is to know of you, for both operators.
     Request(MemberRequest),
     /// As an operator: propose the next set. It counts once the other party's operator has countersigned it.
@@ -66,6 +54,21 @@ pub enum Members {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Args, Debug)]
+pub struct MemberInit {
+    file: PathBuf,
+    #[arg(long)]
+    exchange: String,
+    /// The public key (`ed25519:...`) of party 1's operator, from its `wayleave keys new`.
+    #[arg(long)]
+    operator1: PublicKey,
+    /// The same of party 2's operator.
+    #[arg(long)]
+    operator2: PublicKey,
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args, Debug)]
@@ -146,9 +149,7 @@ pub struct Countersign {
 
 pub fn run(command: &Members) -> Outcome {
     match command {
-        Members::Init { file, exchange, operator1, operator2, json } => {
-            init(file, exchange, [*operator1, *operator2], *json)
-        }
+        Members::Init(begin) => init(begin),
         Members::Request(request) => self::request(request),
         Members::Propose(proposal) => propose(proposal),
         Members::Countersign(countersign) => self::countersign(countersign),
@@ -157,15 +158,16 @@ pub fn run(command: &Members) -> Outcome {
     }
 }
 
-fn init(file: &Path, exchange: &str, operators: [PublicKey; 2], json: bool) -> Outcome {
+fn init(begin: &MemberInit) -> Outcome {
+    let (file, operators) = (&begin.file, [begin.operator1, begin.operator2]);
     if file.exists() {
         let failure = Failure::new(format!("{} exists", file.display()));
         return Err(failure.help("`wayleave members propose` changes it; or choose another name").into());
     }
-    let directory = Directory::new(exchange, operators.map(|key| key.0.to_bytes()))?;
+    let directory = Directory::new(&begin.exchange, operators.map(|key| key.0.to_bytes()))?;
     replace(file, &directory.encode())?;
     let operators = operators.map(|key| key.to_string());
-    if json {
+    if begin.json {
         print_json(json!({ "file": file, "number": 0, "operators": operators }));
     } else {
         print(&format!("operators = [\"{}\", \"{}\"]\n", operators[0], operators[1]));

@@ -309,6 +309,9 @@ impl Signer {
     }
 }
 
+/// What a manifest lists, by the kind of object and the AS.
+type Entries = BTreeMap<(u8, Asn), ManifestEntry>;
+
 /// Who publishes objects, and where.
 struct Publisher<'p> {
     signer: Signer,
@@ -323,8 +326,8 @@ struct Publisher<'p> {
 impl Publisher<'_> {
     /// The objects of this publisher in its folder, with those of its last manifest, whether the folder has them or not: what was
     /// published stays listed until it expires or a later one takes its place.
-    fn published(&self) -> Result<(BTreeMap<(u8, Asn), ManifestEntry>, u64), Failure> {
-        let (mut entries, mut number) = (BTreeMap::<(u8, Asn), ManifestEntry>::new(), 0);
+    fn published(&self) -> Result<(Entries, u64), Failure> {
+        let (mut entries, mut number) = (Entries::new(), 0);
         let now = unix_now().secs();
         let mut add = |entry: ManifestEntry| {
             let known = entries.entry((entry.kind, entry.asn)).or_insert(entry);

@@ -178,11 +178,11 @@ impl RsConfig {
             let message = format!("{} does not exist yet", members.display());
             let fault = Fault::at(self.party.members.span(), message).help("`wayleave members init` creates it");
             faults.push(FileFault::Missing(fault));
-        } else if !self.has_examples() {
-            if let Err(failures) = member_set::verified(&members, &self.trust()) {
-                let unusable = |failure: &Failure| Fault::of(self.party.members.span(), failure);
-                faults.extend(failures.0.iter().map(unusable).map(FileFault::Unusable));
-            }
+        } else if !self.has_examples()
+            && let Err(failures) = member_set::verified(&members, &self.trust())
+        {
+            let unusable = |failure: &Failure| Fault::of(self.party.members.span(), failure);
+            faults.extend(failures.0.iter().map(unusable).map(FileFault::Unusable));
         }
         faults
     }

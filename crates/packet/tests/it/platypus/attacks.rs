@@ -129,7 +129,8 @@ fn a_binding_serves_the_first_or_the_second_place_of_its_capability_and_not_both
 fn a_capability_that_is_added_in_front_of_its_like_leaves_both_bindings_right() {
     for position in [mint::Position::Next, mint::Position::Last] {
         let hop = world::hop(world::capability(Afi::Ipv4, 1));
-        let mut datagram = world::stamp(&world::inner(Afi::Ipv4, b"payload"), &world::route(&[hop.clone()]));
+        let mut datagram =
+            world::stamp(&world::inner(Afi::Ipv4, b"payload"), &world::route(std::slice::from_ref(&hop)));
         mint::append(&mut datagram, &hop, position).expect("not sealed");
         let here = world::waypoint(hop.capability.waypoint);
         datagram = world::process(&here, &datagram, NOW).expect("the first visit");
