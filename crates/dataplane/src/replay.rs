@@ -3,7 +3,7 @@
 //!
 //! A packet is fresh from one second before its stamp to five after it, in whole seconds, so that it must be remembered for
 //! seven: the turn in which it came and the two after it remember it for eight at least. The second beyond is for a thread that
-//! decides by a clock which it read before another thread began a turn, and for corrections of the wall clock ([`clock`](self::clock)).
+//! decides by a clock which it read before another thread began a turn, and for corrections of the wall clock (`clock`).
 //! All bits of a packet, for all turns, lie in one cache line, next to the turn up to which the line is cleared: no turn begins
 //! with a walk over the whole filter.
 //!

@@ -1,6 +1,6 @@
 //! Accounts: counters per principal, delegation and key epoch, and rates that a principal may not exceed.
 //!
-//! A principal chooses its delegations' IDs, and so how many accounts it opens. Its first [`FIRST`] accounts may lie anywhere in
+//! A principal chooses its delegations' IDs, and so how many accounts it opens. Its first `FIRST` accounts may lie anywhere in
 //! the table; for each one beyond, more lines must be free than it has already, and a quarter of the table is left to others'
 //! first ones. So the table refuses a new principal only if there are more than a sixteenth as many principals as lines. An
 //! account leaves when its key epoch is over and its record is durable.
