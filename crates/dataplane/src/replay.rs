@@ -27,8 +27,8 @@ use crate::lanes::prefetch;
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::{icing, platypus};
 
-pub use clock::ClockJumps;
 use clock::WatchedClock;
+pub use clock::{ClockJumps, begins};
 pub use rooms::{MOST_ROOMS, Room, Rooms, packets_of};
 
 /// Turns that are remembered.

@@ -265,12 +265,54 @@ fn lock(database: &Mutex<Option<Database>>) -> MutexGuard<'_, Option<Database>> 
     database.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Opens the file, or makes it: under another name first, so that a process that is killed meanwhile leaves no file that looks
+/// damaged. What it leaves under that name, the next one makes anew.
 fn open_file(path: &Path) -> Result<Database, StoreError> {
     let denied = |error| StoreError::Denied(path.to_owned(), error);
+    // One that is empty was never written either.
+    let is_there = || fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0);
+    if is_there() {
+        return database(path, open_private(path).map_err(denied)?);
+    }
+    let fresh = fresh_path(path);
+    let file = open_private(&fresh).map_err(denied)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(fs::TryLockError::WouldBlock) => return Err(StoreError::InUse(path.to_owned())),
+        Err(fs::TryLockError::Error(error)) => return Err(denied(error)),
+    }
+    // Whoever had the lock before may have given the file its name since.
+    if is_there() {
+        drop(file);
+        return database(path, open_private(path).map_err(denied)?);
+    }
+    file.set_len(0).map_err(denied)?;
+    let copy = file.try_clone().map_err(denied)?;
+    let made = database(path, file)?;
+    copy.sync_all().map_err(denied)?;
+    fs::rename(&fresh, path).map_err(denied)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(denied)?;
+    Ok(made)
+}
+
+/// The name under which a file is made.
+fn fresh_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+/// Opens a file for its owner alone: the contents are private to the member or party. An older file with another mode is
+/// restricted too.
+fn open_private(path: &Path) -> io::Result<fs::File> {
     let mut options = fs::OpenOptions::new();
-    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map_err(denied)?;
-    // The contents are private to the member or party: an older file with another mode is restricted too.
-    file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(denied)?;
+    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    Ok(file)
+}
+
+fn database(path: &Path, file: fs::File) -> Result<Database, StoreError> {
     let made = Database::builder().set_cache_size(CACHE).create_file(file);
     made.map_err(|error| typed(path, error.into()))
 }
@@ -376,6 +418,52 @@ mod tests {
         assert_eq!(store.load("words").expect("loaded"), [(b"b".to_vec(), b"2".to_vec())]);
         assert_eq!(store.load("nothing").expect("loaded"), []);
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o077, 0);
+    }
+
+    /// Another thread sees the folder as a process finds it that starts after a kill.
+    #[test]
+    fn a_file_that_is_there_is_whole_whenever_its_maker_is_killed() {
+        let scratch = Scratch::new("made");
+        let copy = scratch.0.join("copy.redb");
+        let path = |number: usize| scratch.0.join(format!("{number}.redb"));
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..30).for_each(|number| FileStore::open(&path(number)).expect("made").close()));
+            for number in 0..30 {
+                let found = loop {
+                    if let Ok(found) = fs::read(path(number)) {
+                        break found;
+                    }
+                };
+                fs::write(&copy, found).expect("copied");
+                let opened = copy.metadata().expect("there").len() > 0 && FileStore::open(&copy).is_ok();
+                assert!(opened, "{number}");
+            }
+        });
+        // What was left half made is made anew, and so is an empty file; nothing else stays in the folder.
+        for (number, left, name) in [(40, &[0u8; 4096][..], fresh_path(&path(40))), (41, &[][..], path(41))] {
+            fs::write(&name, left).expect("written");
+            let store = FileStore::open(&path(number)).expect("made");
+            apply(&store, vec![put("a", "1")]);
+            store.close();
+            assert_eq!(FileStore::open(&path(number)).expect("opened").load("words").expect("loaded").len(), 1);
+            assert!(!fresh_path(&path(number)).exists());
+        }
+    }
+
+    #[test]
+    fn of_two_that_make_one_file_one_has_it() {
+        let scratch = Scratch::new("race");
+        for number in 0..20 {
+            let path = scratch.0.join(format!("{number}.redb"));
+            let open = || FileStore::open(&path);
+            let (first, second) = std::thread::scope(|scope| {
+                let other = scope.spawn(open);
+                (open(), other.join().expect("no panic"))
+            });
+            let mut both = [first, second];
+            both.sort_by_key(Result::is_err);
+            assert!(matches!(&both, [Ok(_), Err(StoreError::InUse(_))]), "{both:?}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub use object::{
     Addition, MAX_MANIFEST_ENTRIES, MAX_OBJECT_LEN, Manifest, ManifestEntry, Object, ObjectError, Profile, ProfileKey,
     Record, Role, SignObjectError, Signed, Span, TRUST_ANCHOR, object_hash,
 };
-pub use set::{Anchor, AnchorError, ManifestAlarm, ObjectSet, Omitted, Refused, RetainedObject};
+pub use set::{Anchor, AnchorError, FolderContents, ManifestAlarm, ObjectSet, Omitted, Refused, RetainedObject};
 pub use view::{
     AttestedSince, MAX_AS_KEYS, MAX_TAGGED, OriginValidity, PrefixSet, RegisteredKey, Strictness, View, Vrp,
 };

@@ -107,7 +107,7 @@ pub struct RetainedObject {
     pub in_folder: Option<u64>,
 }
 
-/// What manifests say of a folder.
+/// What manifests say of a folder, and signatures that nobody checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ManifestAlarm {
     /// The publisher lists an object that neither the folder has nor was known here, nor a later one in its place.
@@ -132,6 +132,8 @@ pub enum ManifestAlarm {
     },
     /// There are objects of the publisher and no manifest: nothing shows what the folder withholds.
     Missing { publisher: Asn },
+    /// The anchor here has one key, and a second one signed these of its objects too: the anchor's file may have lost it.
+    Unchecked { objects: usize },
 }
 
 /// Who a manifest is of, in words.
@@ -166,6 +168,11 @@ impl std::fmt::Display for ManifestAlarm {
                 f,
                 "manifest {number} of {} is stale: the next one was due {next_update} s after 1970 (see `date -d @{next_update}`)",
                 Publisher(publisher)
+            ),
+            Self::Unchecked { objects } => write!(
+                f,
+                "{objects} objects of the trust anchor have post-quantum signatures that nobody checks: its file here has no \
+                 `post_quantum_key`"
             ),
             Self::Missing { publisher } => write!(
                 f,
@@ -216,14 +223,31 @@ fn publisher(object: &Object) -> Asn {
     }
 }
 
-/// The highest sequence of each kind and AS, genuine or not.
-fn newest(folder: &[Vec<u8>]) -> BTreeMap<(u8, Asn), u64> {
-    let mut newest: BTreeMap<(u8, Asn), u64> = BTreeMap::new();
-    for signed in folder.iter().filter_map(|octets| Signed::decode(octets).ok()) {
-        let sequence = newest.entry((signed.object.kind(), signed.object.asn())).or_default();
-        *sequence = (*sequence).max(signed.object.span().sequence);
+/// What a folder holds, genuine or not: names and hashes, so that whoever may write there fills no memory with long files.
+#[derive(Clone, Debug, Default)]
+pub struct FolderContents {
+    hashes: HashSet<[u8; 32]>,
+    /// The highest sequence of each kind and AS.
+    newest: BTreeMap<(u8, Asn), u64>,
+}
+
+impl FolderContents {
+    /// Adds a file's octets.
+    pub fn add(&mut self, octets: &[u8]) {
+        self.hashes.insert(object_hash(octets));
+        if let Ok(signed) = Signed::decode(octets) {
+            let sequence = self.newest.entry((signed.object.kind(), signed.object.asn())).or_default();
+            *sequence = (*sequence).max(signed.object.span().sequence);
+        }
     }
-    newest
+}
+
+impl<'a> FromIterator<&'a [u8]> for FolderContents {
+    fn from_iter<I: IntoIterator<Item = &'a [u8]>>(files: I) -> Self {
+        let mut contents = Self::default();
+        files.into_iter().for_each(|octets| contents.add(octets));
+        contents
+    }
 }
 
 impl ObjectSet {
@@ -315,10 +339,9 @@ impl ObjectSet {
 
     /// The objects of this set that `folder` does not have.
     #[must_use]
-    pub fn kept(&self, folder: &[Vec<u8>], now: u64) -> Vec<RetainedObject> {
-        let newest = newest(folder);
-        let in_folder: HashSet<&[u8]> = folder.iter().map(Vec::as_slice).collect();
-        let lost = self.objects().filter(|(_, octets)| !in_folder.contains(octets));
+    pub fn kept(&self, folder: &FolderContents, now: u64) -> Vec<RetainedObject> {
+        let FolderContents { hashes, newest } = folder;
+        let lost = self.objects().filter(|(_, octets)| !hashes.contains(&object_hash(octets)));
         let kept = lost.map(|(object, _)| RetainedObject {
             asn: object.asn(),
             kind: object.kind_name(),
@@ -332,10 +355,16 @@ impl ObjectSet {
     /// What the manifests of this set say of `folder`, which is in this set as far as it is genuine. What is known here although
     /// the folder lost it is [`ObjectSet::kept`]'s to report.
     #[must_use]
-    pub fn manifest_alarms(&self, folder: &[Vec<u8>], now: u64) -> Vec<ManifestAlarm> {
-        let newest = newest(folder);
-        let in_folder: HashSet<[u8; 32]> = folder.iter().map(|octets| object_hash(octets)).collect();
+    pub fn manifest_alarms(&self, folder: &FolderContents, now: u64) -> Vec<ManifestAlarm> {
+        let FolderContents { hashes: in_folder, newest } = folder;
         let mut alarms = Vec::new();
+        let unchecked = self.objects().filter(|(object, octets)| {
+            !self.is_signed_by_as(object) && Signed::decode(octets).is_ok_and(|signed| signed.is_hybrid())
+        });
+        if self.anchor.post_quantum.is_none() {
+            let objects = unchecked.count();
+            alarms.extend((objects > 0).then_some(ManifestAlarm::Unchecked { objects }));
+        }
         let publishers: BTreeSet<Asn> = self.objects().map(|(object, _)| publisher(object)).collect();
         for publisher in publishers {
             let Some(manifest) = self.manifest(publisher, now) else {

@@ -1,10 +1,11 @@
 //! Manifests: what a folder withholds or has older is seen, and their numbers never go back.
 
 use wayleave_attestation::pki::{
-    Addition, Anchor, Manifest, ManifestAlarm, ManifestEntry, Object, ObjectError, ObjectSet, Profile, ProfileKey,
-    Record, Refused, RetainedObject, Role, SignObjectError, Signed, Span, TRUST_ANCHOR,
+    Addition, Anchor, FolderContents, Manifest, ManifestAlarm, ManifestEntry, Object, ObjectError, ObjectSet, Profile,
+    ProfileKey, Record, Refused, RetainedObject, Role, SignObjectError, Signed, Span, TRUST_ANCHOR,
 };
 use wayleave_attestation::suite::ed25519::Ed25519;
+use wayleave_attestation::suite::slh_dsa::SlhDsa;
 use wayleave_attestation::suite::{Suite, SuiteId, SuiteKey};
 use wayleave_core::Asn;
 use wayleave_crypto::secret::Secret;
@@ -68,7 +69,8 @@ fn read(remembered: &[Vec<u8>], folder: &[Vec<u8>], now: u64) -> (ObjectSet, Vec
     for octets in &sorted {
         let _ = set.insert(octets, now);
     }
-    let (kept, alarms) = (set.kept(folder, now), set.manifest_alarms(folder, now));
+    let contents: FolderContents = folder.iter().map(Vec::as_slice).collect();
+    let (kept, alarms) = (set.kept(&contents, now), set.manifest_alarms(&contents, now));
     (set, kept, alarms)
 }
 
@@ -203,4 +205,23 @@ fn a_lost_object_that_waits_for_its_time_is_reported_as_waiting() {
     let (_, kept, _) = read(&[in_force, waits], &[], 1_600);
     let said: Vec<(u64, Option<u64>)> = kept.iter().map(|kept| (kept.sequence, kept.begins)).collect();
     assert_eq!(said, [(7, None)]);
+}
+
+/// What an anchor's file without its second key looks like, stripped or forgotten: nothing is refused, and it is said.
+#[test]
+fn second_signatures_that_nobody_checks_are_an_alarm() {
+    let contents = |objects: &[Vec<u8>]| objects.iter().map(Vec::as_slice).collect::<FolderContents>();
+    let mut set = set();
+    let plain = record(6, 2);
+    set.insert(&plain, NOW).expect("genuine");
+    let has_alarm = |set: &ObjectSet, objects: &[Vec<u8>]| {
+        let alarms = set.manifest_alarms(&contents(objects), NOW);
+        alarms.into_iter().find(|alarm| matches!(alarm, ManifestAlarm::Unchecked { .. }))
+    };
+    assert_eq!(has_alarm(&set, std::slice::from_ref(&plain)), None);
+    let record = Record { asn: Asn(7), span: span(2), attested_since: None, prefixes: Vec::new() };
+    let mut second = SlhDsa.generate(&Secret::new([1; 32]));
+    let hybrid = Object::Record(record).sign_hybrid(&mut *key(1), &mut *second).expect("signs");
+    set.insert(&hybrid, NOW).expect("its first signature is right");
+    assert_eq!(has_alarm(&set, &[plain, hybrid]), Some(ManifestAlarm::Unchecked { objects: 1 }));
 }

@@ -221,7 +221,7 @@ fn objects_never_go_back() {
             set.remember(octets, now);
         }
         let refused: Vec<_> = folder.iter().filter_map(|octets| set.insert(octets, now).err()).collect();
-        let kept = set.kept(folder, now);
+        let kept = set.kept(&folder.iter().map(Vec::as_slice).collect(), now);
         (set, refused, kept)
     };
     let (now, refused, kept) = read(&[beginning(2, 500, 52)], NOW);

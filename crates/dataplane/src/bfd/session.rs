@@ -95,8 +95,17 @@ impl Session {
     }
 
     /// Processes a packet that came on this session's link (section 6.8.6). One for another session is ignored.
+    ///
+    /// So is, while the session is up, one that names no session. The RFC lets it through, and it may say that the other end
+    /// is down: whoever can send a packet that seems to come from there could take the link down with it. Who names this
+    /// session's discriminator, which is random, has heard this end. An other end that has begun anew, or hears nothing of
+    /// this one, is noticed when the detection time ends.
     pub fn receive(&mut self, packet: &ControlPacket, now: Instant) {
-        if packet.yours.is_some_and(|yours| yours != self.config.discriminator) {
+        let is_for_this = match packet.yours {
+            Some(yours) => yours == self.config.discriminator,
+            None => self.state != State::Up,
+        };
+        if !is_for_this {
             return;
         }
         self.remote = Remote {

@@ -1,7 +1,14 @@
-//! A bounded cache: every key has a set of four slots, of which the one used longest ago is overwritten first.
+//! A bounded cache: every key has a set of four slots, which owners share.
+//!
+//! An owner is whoever caused an entry: a link, or a payer. Whoever has most slots of a full set loses the one of them that was
+//! used longest ago; if it is the owner of the new entry, among others, it loses its own. So no owner, however many entries it
+//! causes, takes a slot from one that has as many of the set as it has itself, or fewer.
 
 /// Slots of a set.
 const WAYS: usize = 4;
+
+/// Whoever causes an entry: the number of a link, and beside it that of an account where that matters.
+pub(super) type Owner = (u16, Option<u16>);
 
 pub(super) trait CacheKey: Copy + Eq {
     /// Eight octets that differ between most keys: the set follows from them.
@@ -11,6 +18,7 @@ pub(super) trait CacheKey: Copy + Eq {
 pub(super) struct Cache<K, V> {
     keys: Vec<Option<K>>,
     values: Vec<Option<V>>,
+    owners: Vec<Owner>,
     /// When each slot was used last, counted in uses of the cache.
     used: Vec<u64>,
     uses: u64,
@@ -28,7 +36,8 @@ impl<K: CacheKey, V> Cache<K, V> {
         values.resize_with(slots, || None);
         let multiplier = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let shift = 64 - sets.trailing_zeros();
-        Self { keys: vec![None; slots], values, used: vec![0; slots], uses: 0, multiplier, shift }
+        let owners = vec![(0, None); slots];
+        Self { keys: vec![None; slots], values, owners, used: vec![0; slots], uses: 0, multiplier, shift }
     }
 
     fn slots(&self, key: &K) -> std::ops::Range<usize> {
@@ -62,16 +71,29 @@ impl<K: CacheKey, V> Cache<K, V> {
         self.at_mut(slot).map(|value| &*value)
     }
 
-    /// Inserts a value into the slot that the key has, into a free one, or into the one used longest ago. Returns the slot.
-    pub(super) fn insert(&mut self, key: K, value: V) -> usize {
+    /// Inserts a value of `owner` into the slot that the key has, into a free one, or into one whose owner has most of the set.
+    /// Returns the slot.
+    pub(super) fn insert(&mut self, key: K, value: V, owner: Owner) -> usize {
         let free = || self.slots(&key).find(|slot| self.keys[*slot].is_none());
-        let oldest = || self.slots(&key).min_by_key(|slot| self.used[*slot]).unwrap_or_default();
-        let slot = self.find(&key).or_else(free).unwrap_or_else(oldest);
+        let slot = self.find(&key).or_else(free).unwrap_or_else(|| self.victim(self.slots(&key), owner));
         self.uses += 1;
+        self.owners[slot] = owner;
         self.keys[slot] = Some(key);
         self.values[slot] = Some(value);
         self.used[slot] = self.uses;
         slot
+    }
+
+    /// The slot of a full set that a new entry of `owner` takes.
+    fn victim(&self, set: std::ops::Range<usize>, owner: Owner) -> usize {
+        let count = |of: Owner| self.owners[set.clone()].iter().filter(|other| **other == of).count();
+        let most = set.clone().map(|slot| count(self.owners[slot])).max().unwrap_or_default();
+        let has_most = count(owner) == most;
+        let loses = |slot: &usize| {
+            let of = self.owners[*slot];
+            if has_most { of == owner } else { count(of) == most }
+        };
+        set.clone().filter(loses).min_by_key(|slot| self.used[*slot]).unwrap_or(set.start)
     }
 
     /// Removes the entries for which `keep`, which may change them, returns false.
@@ -104,13 +126,13 @@ mod tests {
     fn the_entry_used_longest_ago_is_overwritten_first() {
         let mut cache = Cache::new(4, 7);
         for n in 1..=4u64 {
-            cache.insert(n, n * 10);
+            cache.insert(n, n * 10, (0, None));
         }
         assert_eq!(cache.get(&1), Some(&10));
-        cache.insert(5, 50);
+        cache.insert(5, 50, (0, None));
         assert_eq!(cache.get(&2), None);
         assert_eq!([1, 3, 4, 5].map(|n: u64| cache.get(&n).copied()), [Some(10), Some(30), Some(40), Some(50)]);
-        cache.insert(3, 33);
+        cache.insert(3, 33, (0, None));
         assert_eq!(cache.get(&3), Some(&33));
         assert_eq!(cache.iter().count(), 4);
         cache.retain(|key, value| {
@@ -125,8 +147,33 @@ mod tests {
     fn a_cache_holds_no_more_entries_than_its_capacity_in_whole_sets() {
         let mut cache = Cache::new(1_000, 99);
         for n in 0..100_000u64 {
-            cache.insert(n.wrapping_mul(0x1234_5678_9abc_def1), n);
+            cache.insert(n.wrapping_mul(0x1234_5678_9abc_def1), n, (n as u16 % 5, None));
         }
         assert_eq!(cache.iter().count(), 1_024);
+    }
+
+    #[test]
+    fn an_owner_with_endless_entries_takes_no_slot_of_one_that_has_no_more_than_it() {
+        let mut cache = Cache::new(4, 7);
+        let (quiet, busy, other) = ((1, None), (2, Some(3)), (2, None));
+        cache.insert(1u64, 1, quiet);
+        cache.insert(2, 2, other);
+        (10..1_000).for_each(|n| {
+            let _ = cache.insert(n, n, busy);
+        });
+        assert_eq!([1, 2, 998, 999].map(|n| cache.get(&n).copied()), [1, 2, 998, 999].map(Some));
+        // One that holds the whole set gives up half of it to whoever comes, and no more.
+        let mut cache = Cache::new(4, 7);
+        (1..5u64).for_each(|n| {
+            let _ = cache.insert(n, n, quiet);
+        });
+        (10..1_000).for_each(|n| {
+            let _ = cache.insert(n, n, busy);
+        });
+        assert_eq!([3, 4, 998, 999].map(|n| cache.get(&n).copied()), [3, 4, 998, 999].map(Some));
+        // Entries that are used keep their places among those of one owner.
+        let _ = cache.get(&3);
+        cache.insert(5, 5, quiet);
+        assert_eq!([3, 5, 998, 999].map(|n| cache.get(&n).copied()), [3, 5, 998, 999].map(Some));
     }
 }

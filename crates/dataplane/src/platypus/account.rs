@@ -241,14 +241,14 @@ impl Accounts {
     fn claim_from(&mut self, charge: &Charge, octets: u64, now: Instant) -> Option<Room> {
         let mut room = None;
         let mut is_within = true;
-        // Both buckets are looked at in any case, since both measure the demand.
-        for bucket in payers(charge).into_iter().flatten() {
-            let Some(bucket) = self.buckets.get_mut(&bucket) else { continue };
-            let has = bucket.has(octets, now);
-            bucket.refused.rate += u64::from(!has);
-            is_within &= has;
+        // The delegation first: what its own rate forbids is no demand on its principal's, or else a delegation's flood at one
+        // thread would draw its principal's rate there, away from all its other packets.
+        for bucket in payers(charge).into_iter().flatten().rev() {
+            let Some(bucket) = self.buckets.get_mut(&bucket).filter(|_| is_within) else { continue };
+            is_within = bucket.has(octets, now);
+            bucket.refused.rate += u64::from(!is_within);
             // The principal's own room, or that of its delegation if only this has a rate.
-            room = room.or(bucket.room);
+            room = bucket.room.or(room);
         }
         is_within.then(|| {
             self.take(charge, octets);
@@ -455,6 +455,26 @@ mod tests {
         assert!((9_900..=10_100).contains(&passed[0]), "{passed:?}");
         assert!(passed[0] + passed[1] <= 101_000, "{passed:?}");
         assert_eq!(accounts.take_demand(&payer(Some(5))), 50_000);
+    }
+
+    #[test]
+    fn what_a_delegations_own_rate_forbids_is_no_demand_on_its_principals() {
+        let mut accounts = Accounts::new(10, 1);
+        let payer = |id: Option<u32>| Payer {
+            principal: Principal::new(1).expect("24 bits"),
+            delegation: id.map(|id| DelegationId::new(id).expect("24 bits")),
+        };
+        accounts.set_rate(payer(None), 1_000, 1_000, seconds(0));
+        accounts.set_rate(payer(Some(5)), 10, 100, seconds(0));
+        let flood = (0..1_000).filter(|_| accounts.claim(|| charge(1, Some(5), 0), 50, seconds(0)).is_some());
+        assert_eq!(flood.count(), 2);
+        let demand = [Some(5), None].map(|id| accounts.take_demand(&payer(id)));
+        assert_eq!(demand, [50_000, 100]);
+        // So another thread, with 900 octets of the principal's own, keeps its rate.
+        assert!(shares(1_000, &[demand[1], 900])[1] >= 900);
+        let refused =
+            |id| accounts.payers().find(|state| state.payer == Some(payer(id))).map(|state| state.refused.rate);
+        assert_eq!((refused(Some(5)), refused(None)), (Some(998), Some(0)), "each counts what it refuses");
     }
 
     #[test]

@@ -30,6 +30,14 @@ pub struct ClockJumps {
     pub last: i64,
 }
 
+/// When a router that starts at `now` begins, if its predecessor accepted packets until `last` by the same clock: then, where
+/// the clock went back between them. Like after a jump back, fresh packets are not refused for longer than a window.
+#[must_use]
+pub fn begins(now: UnixTime, last: Option<UnixTime>) -> UnixTime {
+    let latest = UnixTime(now.0.saturating_add(MAX_FRESHNESS * 1_000_000));
+    last.map_or(now, |last| now.max(last.min(latest)))
+}
+
 /// What all threads know of the wall clock. Each field is right by itself; no decision depends on two of them together.
 pub(super) struct WatchedClock {
     /// Microseconds from the monotonic clock to the wall clock.
@@ -171,6 +179,26 @@ mod tests {
         }
         assert_eq!((clock.jumps().ahead, clock.jumps().back), (1, 0));
         assert!((3_599..=3_601).contains(&(clock.jumps().last / 1_000_000)));
+    }
+
+    /// Every second in which the predecessor may have accepted a stamp is refused, as far as it is fresh after the start.
+    #[test]
+    fn a_clock_that_goes_back_while_a_router_starts_again_makes_no_stamp_fresh_twice() {
+        let at = |secs: u64| UnixTime((BEGIN + secs) * 1_000_000);
+        for last in 0..40 {
+            for now in 0..40 {
+                let clock = WatchedClock::new(begins(at(now), Some(at(last))));
+                for stamped in now.saturating_sub(MAX_FRESHNESS)..=now + MAX_AHEAD {
+                    let may_have_passed = stamped <= last.max(now) + MAX_AHEAD;
+                    assert!(
+                        !may_have_passed || clock.is_from_before((BEGIN + stamped) as u32),
+                        "{last} {now} {stamped}"
+                    );
+                }
+                assert!(clock.accepts_from() <= BEGIN + now + MAX_FRESHNESS + MAX_AHEAD + 1);
+            }
+        }
+        assert_eq!(begins(at(7), None), at(7));
     }
 
     #[test]

@@ -213,6 +213,39 @@ fn packets_of_other_sessions_are_passed_over() {
 }
 
 #[test]
+fn a_session_that_is_up_hears_nobody_who_does_not_know_its_discriminator() {
+    for said in [State::Down, State::AdminDown] {
+        let mut session = up();
+        let before = session.deadline();
+        // With a detection time of days, if it were believed.
+        let forged = ControlPacket {
+            poll: true,
+            detect_multiplier: 255,
+            desired_min_tx: u32::MAX,
+            required_min_rx: u32::MAX,
+            ..heard(said, None)
+        };
+        (0..100).for_each(|_| session.receive(&forged, at(10)));
+        assert_eq!((session.state(), session.deadline()), (State::Up, before));
+        assert!(drain(&mut session).is_empty());
+    }
+}
+
+#[test]
+fn an_other_end_that_begins_anew_is_noticed_within_the_detection_time_and_heard_again() {
+    let mut pair = Pair::new();
+    pair.run(10_000 * MILLISECOND, |_| vec![DELAY]);
+    assert_eq!(pair.ends.each_ref().map(Session::state), [State::Up; 2]);
+    let (again, first) = (pair.now, pair.changes.len());
+    pair.ends[1] = Session::new(config(3), Instant(again));
+    pair.run(again + 10_000 * MILLISECOND, |_| vec![DELAY]);
+    let down =
+        pair.changes[first..].iter().find(|(_, end, state, _)| (*end, *state) == (0, State::Down)).expect("noticed");
+    assert!(down.0 - again <= 610 * MILLISECOND, "{}", down.0 - again);
+    assert_eq!(pair.ends.each_ref().map(Session::state), [State::Up; 2]);
+}
+
+#[test]
 fn who_wants_no_packets_gets_none_and_who_wants_fewer_gets_fewer() {
     let mut session = up();
     session.receive(&ControlPacket { required_min_rx: 0, ..heard(State::Up, Some(1)) }, at(1));

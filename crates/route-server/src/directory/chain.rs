@@ -158,6 +158,53 @@ struct State {
     spent: BTreeSet<[u8; 32]>,
     /// Every key that an operator ever had.
     operators_spent: BTreeSet<[u8; 32]>,
+    /// How many slots have left.
+    left: u64,
+    index: Index,
+}
+
+/// Where a state has what a change must not have too: a history is read in time that grows with its length, not with its
+/// square.
+#[derive(Clone, Debug, Default)]
+struct Index {
+    /// All slots of an AS.
+    of_as: BTreeMap<Asn, Vec<SlotId>>,
+    /// The active slot of a name, and the active slots that have an address.
+    names: BTreeMap<String, SlotId>,
+    addresses: BTreeMap<IpAddr, Vec<SlotId>>,
+    /// The slots whose claims list an attestation key, former members' among them.
+    attest: BTreeMap<[u8; 32], Vec<SlotId>>,
+}
+
+impl Index {
+    fn list(&mut self, id: SlotId, slot: &Slot) {
+        self.names.insert(slot.name.clone(), id);
+        slot.addresses.iter().for_each(|address| self.addresses.entry(*address).or_default().push(id));
+    }
+
+    fn unlist(&mut self, id: SlotId, slot: &Slot) {
+        self.names.remove(&slot.name);
+        slot.addresses.iter().for_each(|address| remove(&mut self.addresses, address, id));
+    }
+
+    fn list_claim(&mut self, id: SlotId, claim: &Claim) {
+        claim.attest.iter().for_each(|key| self.attest.entry(key.key).or_default().push(id));
+    }
+
+    fn unlist_claim(&mut self, id: SlotId, claim: &Claim) {
+        claim.attest.iter().for_each(|key| remove(&mut self.attest, &key.key, id));
+    }
+}
+
+/// Removes one mention of a slot.
+fn remove<K: Ord>(lists: &mut BTreeMap<K, Vec<SlotId>>, key: &K, id: SlotId) {
+    let Some(list) = lists.get_mut(key) else { return };
+    if let Some(at) = list.iter().position(|listed| *listed == id) {
+        list.swap_remove(at);
+    }
+    if list.is_empty() {
+        lists.remove(key);
+    }
 }
 
 impl PartialEq for Directory {
@@ -349,7 +396,8 @@ impl Directory {
 
     /// Whether the step may come next; signatures of operators are not asked for.
     pub fn check_step(&self, step: &Step) -> Result<(), ChainError> {
-        self.applied(step).map(drop)
+        self.check_place(step)?;
+        self.state.clone().apply_step(&self.exchange, step, &mut self.operators())
     }
 
     /// The directory with one more step.
@@ -437,7 +485,8 @@ impl Directory {
         self.set = Arc::new(self.state.set(&self.exchange, &self.removals, number));
     }
 
-    fn applied(&self, step: &Step) -> Result<(State, [[u8; 32]; 2]), ChainError> {
+    /// Whether the step names this directory's last one.
+    fn check_place(&self, step: &Step) -> Result<(), ChainError> {
         let expected = self.steps.len() as u64 + 1;
         if step.number != expected {
             return Err(ChainError::Number { expected, found: step.number });
@@ -445,33 +494,29 @@ impl Directory {
         if step.previous != self.heads[self.heads.len() - 1] {
             return Err(ChainError::Previous(step.number));
         }
-        let failed = |error| ChainError::Set { number: step.number, error };
-        if step.changes.is_empty() {
-            return Err(failed(SetError::Empty));
-        }
-        let (mut state, mut operators) = (self.state.clone(), self.operators());
-        for change in &step.changes {
-            state.apply(&self.exchange, change, step, &mut operators).map_err(failed)?;
-        }
-        Ok((state, operators))
+        Ok(())
     }
 
+    /// Adds a step. A directory that refuses one is left as it is by then, and every caller drops it: to keep a copy for each
+    /// step would take time that grows with the square of the history.
     fn append(&mut self, signed: SignedStep) -> Result<(), ChainError> {
         let step = &signed.step;
         if self.steps.len() >= MAX_STEPS {
             return Err(ChainError::Full);
         }
-        let (state, operators) = self.applied(step)?;
+        self.check_place(step)?;
+        let before = self.operators();
+        let mut operators = before;
+        self.state.apply_step(&self.exchange, step, &mut operators)?;
         let bytes = step.encode();
-        for (party, (operator, signature)) in (1..).zip(self.operators().iter().zip(&signed.signatures)) {
+        for (party, (operator, signature)) in (1..).zip(before.iter().zip(&signed.signatures)) {
             if !is_signed(LABEL_STEP, &bytes, operator, signature) {
                 return Err(ChainError::NotSigned { number: step.number, party });
             }
         }
         self.heads.push(step.digest());
         self.operators.push(operators);
-        self.left.push(state.slots.iter().filter(|slot| !slot.active).count() as u64);
-        self.state = state;
+        self.left.push(self.state.left);
         self.steps.push(Arc::new(signed));
         Ok(())
     }
@@ -511,6 +556,14 @@ impl State {
         MemberSet { exchange: exchange.to_owned(), number, slots, attest }
     }
 
+    fn apply_step(&mut self, exchange: &str, step: &Step, operators: &mut [[u8; 32]; 2]) -> Result<(), ChainError> {
+        let failed = |error| ChainError::Set { number: step.number, error };
+        if step.changes.is_empty() {
+            return Err(failed(SetError::Empty));
+        }
+        step.changes.iter().try_for_each(|change| self.apply(exchange, change, step, operators).map_err(failed))
+    }
+
     fn apply(
         &mut self,
         exchange: &str,
@@ -527,7 +580,7 @@ impl State {
                 if !claim.is_signed(exchange, signature) {
                     return Err(SetError::NotClaimed(id));
                 }
-                let is_first = self.slots.iter().all(|slot| slot.asn != claim.asn);
+                let is_first = !self.index.of_as.contains_key(&claim.asn);
                 match standing {
                     Standing::First if !is_first => return Err(SetError::MustBeHeld(id, claim.asn)),
                     Standing::First => {}
@@ -540,6 +593,9 @@ impl State {
                 self.check_keys(id, claim, None)?;
                 self.check_slot(id, &slot)?;
                 self.spent.extend([claim.tls, claim.sign]);
+                self.index.of_as.entry(claim.asn).or_default().push(id);
+                self.index.list(id, &slot);
+                self.index.list_claim(id, claim);
                 self.slots.push(slot);
                 self.claims.push(claim.clone());
                 self.past.push(Vec::new());
@@ -565,7 +621,9 @@ impl State {
                 if slot.sign != before.sign {
                     self.past[*id as usize].push(before.sign);
                 }
-                self.slots[*id as usize] = slot;
+                self.index.unlist_claim(*id, &self.claims[*id as usize]);
+                self.index.list_claim(*id, claim);
+                self.replace(*id, slot);
                 self.claims[*id as usize] = claim.clone();
             }
             Change::Amend { slot: id, addresses, max_prefix } => {
@@ -575,7 +633,7 @@ impl State {
                     return Err(SetError::Empty);
                 }
                 self.check_slot(*id, &slot)?;
-                self.slots[*id as usize] = slot;
+                self.replace(*id, slot);
             }
             Change::Endorse { slot: id, by, signature } => {
                 let slot = self.active(*id)?;
@@ -587,7 +645,10 @@ impl State {
             }
             Change::Left { slot: id } => {
                 self.active(*id)?;
-                self.slots[*id as usize].active = false;
+                let slot = &mut self.slots[*id as usize];
+                slot.active = false;
+                self.left += 1;
+                self.index.unlist(*id, slot);
             }
             Change::Operator { party, key, proof } => {
                 let index = usize::from(*party == 2);
@@ -595,7 +656,7 @@ impl State {
                 if VerifyingKey::from_bytes(key).is_err() {
                     return Err(SetError::NotAKey);
                 }
-                let is_members = self.spent.contains(key) || self.attest().any(|(_, attest)| attest == *key);
+                let is_members = self.spent.contains(key) || self.index.attest.contains_key(key);
                 if others[0] == *key || is_members || self.operators_spent.contains(key) {
                     return Err(SetError::KeyInTwoRoles);
                 }
@@ -607,6 +668,13 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Puts another state of an active slot in its place.
+    fn replace(&mut self, id: SlotId, slot: Slot) {
+        let before = std::mem::replace(&mut self.slots[id as usize], slot);
+        self.index.unlist(id, &before);
+        self.index.list(id, &self.slots[id as usize]);
     }
 
     fn active(&self, id: SlotId) -> Result<&Slot, SetError> {
@@ -624,15 +692,11 @@ impl State {
         signature: &Signature,
     ) -> Result<(), SetError> {
         let of_as = |slot: &&Slot| slot.asn == claim.asn && !slot.held;
-        let is_any_present = self.slots.iter().filter(of_as).any(|slot| slot.active);
+        let ids = self.index.of_as.get(&claim.asn).into_iter().flatten();
+        let is_any_present = ids.filter_map(|id| self.slots.get(*id as usize)).filter(of_as).any(|slot| slot.active);
         let signer = self.slots.get(by as usize).filter(of_as).filter(|slot| slot.active || !is_any_present);
         let holds = |slot: &Slot| Consent::Further.holds(exchange, claim, &slot.sign, signature);
         if by != id && signer.is_some_and(holds) { Ok(()) } else { Err(SetError::NotEndorsed(id, claim.asn)) }
-    }
-
-    /// The attestation keys of all slots, with their ASes.
-    fn attest(&self) -> impl Iterator<Item = (Asn, [u8; 32])> {
-        self.claims.iter().flat_map(|claim| claim.attest.iter().map(|key| (claim.asn, key.key)))
     }
 
     /// Keys of the claim are new, but for those that the slot had just before, and none has another role.
@@ -649,8 +713,15 @@ impl State {
         let in_two = attest().chain(own).any(|key| self.operators_spent.contains(&key))
             || claim.tls == claim.sign
             || attest().any(|key| own.contains(&key) || self.spent.contains(&key))
-            || self.attest().any(|(asn, key)| own.contains(&key) || (asn != claim.asn && attest().any(|of| of == key)));
+            || own.iter().any(|key| self.index.attest.contains_key(key))
+            || attest().any(|key| self.is_of_other(&key, claim.asn));
         if in_two { Err(SetError::KeyInTwoRoles) } else { Ok(()) }
+    }
+
+    /// Whether a claim of another AS lists the attestation key.
+    fn is_of_other(&self, key: &[u8; 32], asn: Asn) -> bool {
+        let ids = self.index.attest.get(key).into_iter().flatten();
+        ids.filter_map(|id| self.claims.get(*id as usize)).any(|claim| claim.asn != asn)
     }
 
     /// Name and addresses beside those of the other active slots.
@@ -660,13 +731,14 @@ impl State {
         if let Some(twice) = slot.addresses.iter().find(|address| !own.insert(**address)) {
             return Err(SetError::AddressTaken(id, *twice));
         }
-        for (_, other) in (0..).zip(&self.slots).filter(|(number, other)| *number != id && other.active) {
-            if other.name == slot.name {
-                return Err(SetError::NameTaken(id));
-            }
-            let shared = other.addresses.iter().find(|address| other.asn != slot.asn && own.contains(address));
-            if let Some(shared) = shared {
-                return Err(SetError::AddressTaken(id, *shared));
+        if self.index.names.get(&slot.name).is_some_and(|other| *other != id) {
+            return Err(SetError::NameTaken(id));
+        }
+        let is_others =
+            |other: &SlotId| *other != id && self.slots.get(*other as usize).is_some_and(|other| other.asn != slot.asn);
+        for address in &slot.addresses {
+            if self.index.addresses.get(address).is_some_and(|owners| owners.iter().any(is_others)) {
+                return Err(SetError::AddressTaken(id, *address));
             }
         }
         Ok(())

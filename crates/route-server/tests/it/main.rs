@@ -12,3 +12,4 @@ mod policy_oracle;
 mod policy_ranking;
 mod policy_rules;
 mod policy_validate;
+mod vectors;

@@ -83,6 +83,8 @@ pub struct KeysSection {
     pub anchor: Option<Spanned<PathBuf>>,
     /// The folder of signed objects.
     pub objects: Option<Spanned<PathBuf>>,
+    /// The trust anchor lost or changed its post-quantum key, and that is right.
+    pub trust_changed_anchor: Option<Spanned<bool>>,
 }
 
 /// `[policy]`: the treatment of each verdict class.
@@ -211,7 +213,22 @@ impl KeysSection {
     }
 
     /// What is allowed, and dangerous.
-    pub(super) fn warnings(&self) -> Option<Fault> {
+    pub(super) fn warnings(&self) -> Vec<Fault> {
+        [self.clock_warning(), self.anchor_warning()].into_iter().flatten().collect()
+    }
+
+    fn anchor_warning(&self) -> Option<Fault> {
+        let trusted = self.trust_changed_anchor.as_ref().filter(|trusted| *trusted.get_ref())?;
+        let message = "whoever takes the post-quantum key out of the trust anchor's file is not noticed";
+        Some(Fault::at(trusted.span(), message).help("remove the line once the changed anchor is in force"))
+    }
+
+    /// Whether an anchor counts that lost or changed its post-quantum key.
+    pub fn is_changed_anchor_trusted(&self) -> bool {
+        self.trust_changed_anchor.as_ref().is_some_and(|trusted| *trusted.get_ref())
+    }
+
+    fn clock_warning(&self) -> Option<Fault> {
         let otherwise = self.clock_kept_otherwise.as_ref().filter(|otherwise| *otherwise.get_ref())?;
         let message = "few-time keys sign whatever the kernel says of this machine's clock: if it goes back by more than four \
                        seconds while the state file is lost, they sign twice with one index, and can be forged";

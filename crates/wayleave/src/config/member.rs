@@ -375,7 +375,7 @@ impl MemberFile {
                 .as_ref()
                 .and_then(|section| unknown_origins(&section.get_ref().keys, &section.get_ref().rpki)),
         );
-        warnings.extend(self.attestation.as_ref().and_then(|section| section.get_ref().keys.warnings()));
+        warnings.extend(self.attestation.iter().flat_map(|section| section.get_ref().keys.warnings()));
         warnings.extend(self.status.as_ref().and_then(status_warning));
         warnings
     }

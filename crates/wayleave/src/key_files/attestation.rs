@@ -1,15 +1,17 @@
 //! Files of attestation: the AS's private keys, the trust anchor, and the folder of signed objects.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use wayleave_attestation::leaf::LeafKey;
 use wayleave_attestation::pki::{
-    Anchor, MAX_OBJECT_LEN, ManifestAlarm, Object, ObjectSet, RetainedObject, TRUST_ANCHOR,
+    Anchor, FolderContents, MAX_OBJECT_LEN, ManifestAlarm, Object, ObjectSet, RetainedObject, TRUST_ANCHOR,
 };
 use wayleave_attestation::sign::{KeyPair, KeyRing};
 use wayleave_attestation::suite::hbs::{HbsKey, MAX_PARTS, Part};
@@ -342,31 +344,49 @@ fn read_objects<'o>(
         set.remember(octets, now);
     }
     let mut refused = Vec::new();
-    let mut objects = Vec::new();
+    let mut refuse = |file: &Path, why: &dyn fmt::Display| refused.push(format!("{}: {why}", file.display()));
+    // Profiles first, since additions and manifests belong to them. The octet after the version is the kind. Files are read one
+    // by one: whoever can write the folder may fill it with long ones.
+    let mut by_kind = BTreeMap::<u8, Vec<PathBuf>>::new();
     for file in object_files(folder)? {
+        match read_octets(&file, 2) {
+            Ok(octets) => by_kind.entry(octets.get(1).copied().unwrap_or_default()).or_default().push(file),
+            Err(why) => refuse(&file, &why),
+        }
+    }
+    let mut contents = FolderContents::default();
+    for file in by_kind.into_values().flatten() {
         match read_object(&file) {
-            Ok(octets) => objects.push((file, octets)),
-            Err(why) => refused.push(format!("{}: {why}", file.display())),
+            Ok(octets) => {
+                contents.add(&octets);
+                if let Err(error) = set.insert(&octets, now) {
+                    refuse(&file, &error);
+                }
+            }
+            Err(why) => refuse(&file, &why),
         }
     }
-    // Profiles first, since additions and manifests belong to them. The octet after the version is the kind.
-    objects.sort_by_key(|(_, octets)| octets.get(1).copied());
-    for (file, octets) in &objects {
-        if let Err(error) = set.insert(octets, now) {
-            refused.push(format!("{}: {error}", file.display()));
-        }
-    }
-    let octets: Vec<Vec<u8>> = objects.into_iter().map(|(_, octets)| octets).collect();
-    let (kept, alarms) = (set.kept(&octets, now), set.manifest_alarms(&octets, now));
+    let (kept, alarms) = (set.kept(&contents, now), set.manifest_alarms(&contents, now));
     Ok(Objects { refused, set, kept, alarms })
 }
 
 /// Reads no more than an object may have: whoever can write the folder may have no key.
 fn read_object(file: &Path) -> Result<Vec<u8>, String> {
-    let opened = fs::File::open(file).map_err(|error| error.to_string())?;
-    let mut octets = Vec::new();
-    opened.take(MAX_OBJECT_LEN as u64 + 1).read_to_end(&mut octets).map_err(|error| error.to_string())?;
+    let octets = read_octets(file, MAX_OBJECT_LEN + 1)?;
     if octets.len() > MAX_OBJECT_LEN { Err("longer than any object".to_owned()) } else { Ok(octets) }
+}
+
+/// The first octets of a file, at most `most`. What is no file (a pipe, a device) may never answer, and is not waited for.
+fn read_octets(file: &Path, most: usize) -> Result<Vec<u8>, String> {
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let opened = OpenOptions::new().read(true).custom_flags(nonblocking).open(file);
+    let opened = opened.map_err(|error| error.to_string())?;
+    if !opened.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        return Err("not a file".to_owned());
+    }
+    let mut octets = Vec::new();
+    opened.take(most as u64).read_to_end(&mut octets).map_err(|error| error.to_string())?;
+    Ok(octets)
 }
 
 fn object_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {

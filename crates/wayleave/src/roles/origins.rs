@@ -12,7 +12,8 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{error, info, warn};
-use wayleave_attestation::pki::{MAX_AS_KEYS, ManifestAlarm, Object, ObjectSet, RetainedObject, View, Vrp};
+use wayleave_attestation::pki::{Anchor, MAX_AS_KEYS, ManifestAlarm, Object, ObjectSet, RetainedObject, View, Vrp};
+use wayleave_attestation::suite::ed25519::KEY_LEN;
 use wayleave_core::{Asn, UnixTime};
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, Unit};
@@ -22,9 +23,9 @@ use wayleave_runtime::rpki::rtr::CacheState;
 use wayleave_runtime::store::{Change, FileStore, Store as _};
 
 use self::cache::{Answer, FollowedCache};
-use crate::config::Source;
 use crate::config::attest::KeysSection;
 use crate::config::rpki::RpkiSection;
+use crate::config::{Fault, Source};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::attestation::{self as files, Objects};
 use crate::key_files::router_keys;
@@ -35,6 +36,10 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 const FIRST_ANSWER: Duration = Duration::from_secs(5);
 /// The state file's table of signed objects: kind, AS and sequence name one.
 const OBJECTS: &str = "objects";
+/// The state file's table of the trust anchor that was in force last, under [`LAST_ANCHOR`]: its Ed25519 key (32), and its
+/// SLH-DSA key (32) if it has one.
+const ANCHOR: &str = "anchor";
+const LAST_ANCHOR: &[u8] = b"last";
 /// Octets of kind and AS in such a name.
 const KIND_AND_AS: usize = 5;
 /// Refused keys of a cache that are logged one by one.
@@ -243,12 +248,54 @@ struct RememberedObjects {
     store: Option<Arc<FileStore>>,
     /// By kind, AS and sequence, as the state file orders them: the octets.
     objects: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// The anchor that was in force last: its keys, as the state file has them.
+    anchor: Option<Vec<u8>>,
 }
 
 impl RememberedObjects {
     fn load(store: Arc<FileStore>) -> Result<Self, Failure> {
         let objects = store.load(OBJECTS)?.into_iter().collect();
-        Ok(Self { store: Some(store), objects })
+        let anchor = store.load(ANCHOR)?.into_iter().find_map(|(key, value)| (key == LAST_ANCHOR).then_some(value));
+        Ok(Self { store: Some(store), objects, anchor })
+    }
+
+    /// Whether the anchor may follow the one that was in force last. One that had a second key, and has it no longer or another
+    /// one beside the same first key, is refused: whoever can forge Ed25519 signatures and write the file would have begun
+    /// with that.
+    fn check_anchor(&self, anchor: &Anchor) -> Result<(), Failure> {
+        let Some((public, second)) = self.anchor.as_deref().and_then(|keys| keys.split_at_checked(KEY_LEN)) else {
+            return Ok(());
+        };
+        let what = match anchor.post_quantum {
+            _ if second.is_empty() => None,
+            None => Some("no longer has its post-quantum key"),
+            Some(now) if public == anchor.public && second != now.as_slice() => {
+                Some("has another post-quantum key beside the same Ed25519 key")
+            }
+            Some(_) => None,
+        };
+        if public != anchor.public && what.is_none() {
+            warn!(anchor = anchor.name, "the trust anchor is another one than before");
+        }
+        match what {
+            Some(what) => Err(Failure::new(format!("the trust anchor {} {what}", anchor.name)).help(
+                "put its file back, and find out who changed it; if the anchor's operator says that it is right, set \
+                 `trust_changed_anchor = true` in [keys] for one start",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn remember_anchor(&mut self, anchor: &Anchor) {
+        let keys = [&anchor.public[..], anchor.post_quantum.as_ref().map_or(&[][..], |second| second)].concat();
+        if self.anchor.as_ref() == Some(&keys) {
+            return;
+        }
+        self.anchor = Some(keys.clone());
+        if let Some(store) = &self.store {
+            let change = Change { table: ANCHOR, key: LAST_ANCHOR.to_vec(), value: Some(keys) };
+            let _ = store.submit(vec![change], Box::new(|| ())); // a failure shows in the store's health
+        }
     }
 
     fn remember(&mut self, set: &ObjectSet) {
@@ -378,6 +425,12 @@ impl Reader {
             Some(Objects { refused, set, kept, alarms }) => (refused, Some(set), kept, alarms),
             None => (Vec::new(), None, Vec::new(), Vec::new()),
         };
+        if let (Some(set), Some(named)) = (&set, &sources.keys.anchor)
+            && !sources.keys.is_changed_anchor_trusted()
+        {
+            let checked = self.remembered.check_anchor(set.anchor());
+            checked.map_err(|failure| sources.source.failure(Fault::of(named.span(), &failure)))?;
+        }
         let certified = match &sources.rpki.certificates {
             Some(folder) => {
                 let resolve = |path: &toml::Spanned<std::path::PathBuf>| sources.source.resolve(path.get_ref());
@@ -387,7 +440,10 @@ impl Reader {
             None => router_keys::Imported::default(),
         };
         refused.extend(certified.refused);
-        refused.iter().for_each(refuse);
+        refused.iter().take(SHOWN_ALARMS).for_each(refuse);
+        if refused.len() > SHOWN_ALARMS {
+            warn!("{} more files are ignored, and not listed", refused.len() - SHOWN_ALARMS);
+        }
         let news = kept.iter().filter(|kept| !self.kept.contains(kept)).map(describe_kept);
         let news = news.chain(alarms.iter().filter(|alarm| !self.alarms.contains(alarm)).map(describe_alarm));
         let news: Vec<String> = news.collect();
@@ -397,6 +453,7 @@ impl Reader {
         }
         (self.kept, self.alarms) = (kept, alarms);
         if let Some(set) = &set {
+            self.remembered.remember_anchor(set.anchor());
             self.remembered.remember(set);
         }
         (self.snapshot, self.set, self.refused) = (snapshot, set, refused.len());
@@ -534,6 +591,7 @@ fn describe_alarm(alarm: &ManifestAlarm) -> String {
         ManifestAlarm::Stale { .. } => {
             "all objects still count; fetch them again, or ask the publisher to run `wayleave keys manifest`"
         }
+        ManifestAlarm::Unchecked { .. } => "they count; compare the anchor's file with its operator's",
         ManifestAlarm::Missing { .. } => {
             "all objects count; fetch it, or ask the publisher to run `wayleave keys manifest`"
         }

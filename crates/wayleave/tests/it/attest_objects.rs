@@ -156,3 +156,82 @@ fn both_halves_of_an_anchor_are_made_shown_checked_and_required() {
     let said = folder.fails(1, &["check", "p.toml"]);
     assert!(said.contains("its post-quantum key is not `slh-dsa-sha2-128s:`"), "{said}");
 }
+
+/// Who can forge Ed25519 signatures and write the anchor's file would begin with taking the second key out, or with its own.
+#[test]
+fn an_anchor_that_loses_or_changes_its_second_key_is_refused_unless_the_configuration_says_so() {
+    let folder = with_keys("stripped", &[]);
+    let public = fs::read_to_string(folder.0.join("anchor.pub")).expect("a file");
+    let is_second = |line: &&str| line.starts_with("post_quantum_key");
+    let stripped: String = public.lines().filter(|line| !is_second(line)).map(|line| format!("{line}\n")).collect();
+    folder.ok(&["keys", "anchor", "other.key", "--name", "other"]);
+    let other = fs::read_to_string(folder.0.join("other.pub")).expect("a file");
+    let [own, others] = [&public, &other].map(|file| file.lines().find(is_second).expect("a second key").to_owned());
+    let mut b = reader(&folder);
+    assert_eq!((known(&b)["objects"].clone(), alarms(&b)), (4.into(), "[]".to_owned()));
+    b.kill();
+    let forged = [
+        (stripped.clone(), "no longer has its post-quantum key"),
+        (public.replace(&own, &others), "has another post-quantum key beside the same Ed25519 key"),
+        // Another anchor altogether, with one key.
+        (other.replace(&others, ""), "no longer has its post-quantum key"),
+    ];
+    for (text, why) in &forged {
+        folder.write("anchor.pub", text);
+        let said = folder.fails(1, &["run", "attest", "--config", &format!("as{LAST}.toml")]);
+        assert!(said.contains(why) && said.contains("trust_changed_anchor = true"), "{said}");
+    }
+    // While it runs, what was known goes on to count.
+    folder.write("anchor.pub", &public);
+    b.start();
+    eventually("the proxy answers", || known(&b)["objects"] == 4);
+    folder.write("anchor.pub", &stripped);
+    b.signal("-HUP");
+    eventually("it is refused", || b.log().contains("no longer has its post-quantum key"));
+    assert_eq!(known(&b)["objects"], 4);
+    assert!(b.log().contains("what was known before still counts"), "{}", b.log());
+    b.kill();
+    // The clear word, after which the anchor has one key; that signatures are not checked is said.
+    let config = fs::read_to_string(folder.0.join(format!("as{LAST}.toml"))).expect("a file");
+    folder.write(&format!("as{LAST}.toml"), &config.replace("[keys]\n", "[keys]\ntrust_changed_anchor = true\n"));
+    let said = text(&folder.run(&["check", &format!("as{LAST}.toml")]).stdout);
+    assert!(said.contains("remove the line once the changed anchor is in force"), "{said}");
+    b.start();
+    eventually("it starts", || known(&b)["objects"] == 4);
+    assert!(
+        alarms(&b).contains("4 objects of the trust anchor have post-quantum signatures that nobody checks"),
+        "{}",
+        alarms(&b)
+    );
+    b.kill();
+    folder.write(&format!("as{LAST}.toml"), &config);
+    b.start();
+    eventually("it starts without the word", || known(&b)["objects"] == 4);
+}
+
+/// Who may write the folder has no key: what he puts there is refused, and nothing waits for it or is filled with it.
+#[test]
+fn pipes_devices_and_endless_files_in_the_folder_keep_nobody_waiting() {
+    let folder = with_keys("junk", &["--classical"]);
+    let objects = folder.0.join("objects");
+    let made = std::process::Command::new("mkfifo").arg(objects.join("a.object")).status().expect("mkfifo");
+    assert!(made.success());
+    std::os::unix::fs::symlink("/dev/zero", objects.join("b.object")).expect("a link");
+    for number in 0..100u8 {
+        // A manifest of the greatest length, as far as the first octets say; sparse, so that only its reader pays for it.
+        let file = fs::File::create(objects.join(format!("c{number}.object"))).expect("a file");
+        std::io::Write::write_all(&mut &file, &[1, 4, 0, 0, 0, number]).expect("written");
+        file.set_len(10 << 20).expect("long");
+    }
+    let b = reader(&folder);
+    assert_eq!((known(&b)["objects"].clone(), known(&b)["refused"].clone()), (4.into(), 102.into()));
+    assert!(
+        b.log().contains("not a file") && b.log().contains("more files are ignored, and not listed"),
+        "{}",
+        b.log()
+    );
+    let status = fs::read_to_string(format!("/proc/{}/status", b.id())).expect("a process");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
+    let kib: u64 = peak.trim().trim_end_matches(" kB").parse().expect("a number");
+    assert!(kib < 300 << 10, "{kib} KiB");
+}

@@ -9,7 +9,7 @@ use wayleave_packet::icing::verify::{self, PathKeys, ProofTags};
 use super::super::action::{Action, Reason};
 use super::super::known_path::{Decision, KnownPath, NodePair};
 use super::super::report::Windows;
-use super::Router;
+use super::{Router, ingress_link};
 use crate::frame::{Frame, Ingress};
 
 impl Router {
@@ -17,14 +17,17 @@ impl Router {
     #[inline(never)]
     pub(super) fn process_one(&mut self, frame: &mut Frame<'_>, now: Now) -> Result<Action, Reason> {
         let packet = Packet::decode(frame.octets, self.version).map_err(|_| Reason::Malformed)?;
-        let (slot, proof) = match self.paths.find(&packet.handle()) {
-            Some(slot) => (slot, self.check_on_known_path(slot, &packet, frame.ingress, now)?),
-            None => self.learn(&packet, frame.ingress, now)?,
+        let handle = packet.handle();
+        let Some(slot) = self.paths.find(&handle) else {
+            let (mut known, proof) = self.check_on_new_path(&packet, frame.ingress, now)?;
+            let owner = (ingress_link(frame.ingress)?, known.decision.account);
+            let action = self.admission.admit_one(&mut known, &proof, frame, now)?;
+            self.paths.insert(handle, known, owner);
+            return Ok(action);
         };
+        let proof = self.check_on_known_path(slot, &packet, frame.ingress, now)?;
         let known = self.paths.at_mut(slot).ok_or(Reason::UnknownHandle)?;
-        let mut hash = [proof.fingerprint()];
-        self.admission.look_up(&mut hash);
-        self.admission.admit(known, (&proof, hash[0]), frame, now)
+        self.admission.admit_one(known, &proof, frame, now)
     }
 
     fn check_on_known_path(
@@ -47,9 +50,15 @@ impl Router {
         if difference & self.verifier_mask == 0 { Ok(proof) } else { Err(Reason::Verifier) }
     }
 
-    /// Checks the first packet on a path. The path and the keys that were agreed on are kept only if the packet is verified
-    /// with them, so that forged packets leave nothing behind.
-    fn learn(&mut self, packet: &Packet<'_>, ingress: Ingress, now: Now) -> Result<(usize, ProofTags), Reason> {
+    /// Checks the first packet on a path. The keys that were agreed on are kept only if the packet is verified with them, so
+    /// that forged packets leave nothing behind; and the path only if the packet is admitted too, so that whoever repeats
+    /// packets or sends more than its rate makes no path known at the cost of others.
+    fn check_on_new_path(
+        &mut self,
+        packet: &Packet<'_>,
+        ingress: Ingress,
+        now: Now,
+    ) -> Result<(KnownPath, ProofTags), Reason> {
         let octets = packet.path().ok_or(Reason::UnknownHandle)?;
         let path = Path::decode(octets).map_err(|_| Reason::Malformed)?;
         let (index, route) = (packet.index(), path.route(self.version));
@@ -67,13 +76,13 @@ impl Router {
         verify::check_consent(self.version, packet, &keys)?;
         let agreed = self.agree(&path, index, &secret, &mut keys, ingress, now)?;
         let proof = self.check_verifier(packet, &keys)?;
+        let owner = (ingress_link(ingress)?, None);
         for (other, key) in agreed.into_iter().enumerate() {
             if let Some(key) = key {
-                self.peers.insert(NodePair(secret.id(), *path.node(other)), key);
+                self.peers.insert(NodePair(secret.id(), *path.node(other)), key, owner);
             }
         }
-        let known = KnownPath::new(keys, decision, hop.expiry, octets, Windows::new(now.unix));
-        Ok((self.paths.insert(packet.handle(), known), proof))
+        Ok((KnownPath::new(keys, decision, hop.expiry, octets, Windows::new(now.unix)), proof))
     }
 
     /// Adds to `keys` the key that this node shares with every other node of `path`. Agreements (X25519) are computed within

@@ -262,7 +262,7 @@ impl Router {
 
     /// The packet came in by the link to the node in front of this one; from a node that is not a neighbour, by an open link.
     fn check_ingress(&self, decision: &Decision, ingress: Ingress) -> Result<(), Reason> {
-        let Ingress::External(link) = ingress else { return Err(Reason::Ingress) };
+        let link = ingress_link(ingress)?;
         let is_right = match decision.from {
             Some(from) => from == link,
             None => self.policy.links.iter().any(|other| other.id == link && other.is_open),
@@ -363,6 +363,12 @@ fn read_headers(frames: &[Frame<'_>]) {
     std::hint::black_box(frames.iter().fold(0, |sum, frame| sum ^ lines(frame)));
 }
 
+/// The link by which a packet came in: by nothing else does one come.
+#[inline(always)]
+fn ingress_link(ingress: Ingress) -> Result<u16, Reason> {
+    if let Ingress::External(link) = ingress { Ok(link) } else { Err(Reason::Ingress) }
+}
+
 /// The checks that depend on other packets: replays and accounts.
 struct Admission {
     replay: Option<ReplayFilter>,
@@ -383,6 +389,19 @@ impl Admission {
         }
     }
 
+    /// [`Admission::look_up`] and [`Admission::admit`] for a packet by itself.
+    fn admit_one(
+        &mut self,
+        known: &mut KnownPath,
+        proof: &ProofTags,
+        frame: &mut Frame<'_>,
+        now: Now,
+    ) -> Result<Action, Reason> {
+        let mut hash = [proof.fingerprint()];
+        self.look_up(&mut hash);
+        self.admit(known, (proof, hash[0]), frame, now)
+    }
+
     /// Admits a verified packet and rewrites it for the next node. A repeated packet takes nothing of its payer's rate and
     /// room, and costs its account nothing.
     #[inline(always)]
@@ -395,7 +414,7 @@ impl Admission {
     ) -> Result<Action, Reason> {
         let action = known.decision.action?;
         let [_, _, _, _, high, low, _, _, s0, s1, s2, s3, ..] = *frame.octets else { return Err(Reason::Malformed) };
-        let Ingress::External(link) = frame.ingress else { return Err(Reason::Ingress) };
+        let link = ingress_link(frame.ingress)?;
         let (account, length) = (known.decision.account, frame.octets.len());
         let seconds = u32::from_be_bytes([s0, s1, s2, s3]);
         let Self { replay, accounts } = self;

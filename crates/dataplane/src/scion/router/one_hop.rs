@@ -2,7 +2,7 @@
 
 use wayleave_core::Now;
 use wayleave_packet::scion::verify::{self, HopTime};
-use wayleave_packet::scion::{Hop, HopField, InfoField, Layout, OneHopPath, Path, mac_input, next_header};
+use wayleave_packet::scion::{Extensions, Hop, HopField, InfoField, Layout, OneHopPath, Path, mac_input, next_header};
 
 use super::super::action::{Action, Reason};
 use super::super::config::{Keys, Owner};
@@ -36,6 +36,12 @@ impl Router {
         first: HopField,
         now: Now,
     ) -> Result<Action, Reason> {
+        // The router's own leaves by another way. The first hop field of any path may make one of one hop, so that a host could
+        // otherwise speak to the neighbour's router as this one, and take the link down.
+        let inner = Extensions::decode(layout.next_header, &frame.octets[layout.header_len..]);
+        if inner.is_ok_and(|inner| inner.next_header == next_header::BFD) {
+            return Err(Reason::OneHop);
+        }
         if layout.src != self.isd_as {
             return Err(Reason::SourceAddress);
         }
@@ -73,7 +79,11 @@ impl Router {
         if layout.src != found.neighbor {
             return Err(Reason::SourceAddress);
         }
-        verify::check_expiry(&Hop::new(&info, &first), &HopTime::new(now.unix))?;
+        // No MAC shows that the first hop's time is right, and this router is about to mint one for the same time: not for
+        // paths that begin later.
+        let (hop, time) = (Hop::new(&info, &first), HopTime::new(now.unix));
+        verify::check_expiry(&hop, &time)?;
+        verify::check_timestamp(&hop, &time)?;
         if layout.next_header == next_header::BFD {
             return Ok(Action::Control);
         }

@@ -314,9 +314,9 @@ impl Model {
         if verifier != proof(index)[8..] {
             return Err(Reason::Verifier);
         }
-        self.kept.insert(handle, path.clone());
         let payer = (from, self.account(label));
         self.admit(hash, word(&packet[8..]), payer, packet.len() as u64, micros)?;
+        self.kept.insert(handle, path.clone());
         let mut after = packet.to_vec();
         for (other, tag) in tags.iter().enumerate().skip(index + 1) {
             let place = proofs + 24 * (other - 1) + 8;

@@ -103,6 +103,49 @@ fn a_replayed_packet_takes_no_token_and_no_place() {
     assert_eq!(taken, 1 + expected as u64);
 }
 
+/// The first packets of so many paths, one each, from node `from` over node 1 to node 2: they differ in when their consents end.
+fn many_paths(from: usize, account: u32, count: u32) -> impl Iterator<Item = Sender> {
+    let (secret, order) = (network::secret(from), [from, 1, 2]);
+    (0..count).map(move |number| {
+        let path = network::path_with(&order, Tag(TAGS | account << 8), EXPIRY + 1 + number);
+        let consents = network::consents(&order, &path, Version::Standard);
+        Sender::new(Version::Standard, &path, &secret, &consents).unwrap()
+    })
+}
+
+#[test]
+fn whoever_sends_more_than_its_rate_or_repeats_packets_makes_no_path_known() {
+    let mut router = router(&[Some((10, 200))], 10_000, 0);
+    let first = |sender: &Sender| packet_at(sender, Form::Path, 64, TIME, b"");
+    let firsts: Vec<Vec<u8>> = many_paths(0, 1, 50).map(|sender| first(&sender)).collect();
+    let allowed = passed(&mut router, 0, firsts.clone(), 0);
+    assert!((1..=200 / firsts[0].len()).contains(&allowed), "{allowed}");
+    assert_eq!((router.paths(), router.counters().of(Reason::Rate)), (allowed, 50 - allowed as u64));
+    // The router learnt the others' keys all the same: a path costs no agreement twice.
+    assert_eq!(router.counters().agreements, 2);
+    assert_eq!(passed(&mut router, 0, firsts[..allowed].to_vec(), 0), 0);
+    assert_eq!(router.paths(), allowed);
+}
+
+#[test]
+fn a_payer_with_ever_new_paths_takes_no_other_payers_path_away() {
+    let policy = network::with_accounts(network::policy(1, 4), &[None]);
+    let config = Config { policy, paths: 64, ..network::config(1, 4) };
+    let mut router = Router::new(config, CpuKernel::best()).unwrap();
+    let quiet: Vec<Sender> = many_paths(3, 0, 4).collect();
+    let form =
+        |form: Form, n: u32| quiet.iter().map(|sender| packet_at(sender, form, n, TIME, b"")).collect::<Vec<_>>();
+    assert_eq!(passed(&mut router, 3, form(Form::Path, 0), 0), 4);
+    // By another link; and by the same one, for another account.
+    for (from, account, count) in [(0, 0, 500), (3, 1, 500)] {
+        let flood =
+            many_paths(from, account, count).map(|sender| packet_at(&sender, Form::Path, 0, TIME, b"")).collect();
+        assert_eq!(passed(&mut router, from, flood, 0), count as usize);
+    }
+    assert_eq!(router.paths(), 64);
+    assert_eq!(passed(&mut router, 3, form(Form::Handle, 1), 0), 4, "{:?}", router.counters());
+}
+
 #[test]
 fn a_restart_forgets_no_replay() {
     let sender = sender(0, 0);

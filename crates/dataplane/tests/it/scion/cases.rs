@@ -234,6 +234,40 @@ fn bfd_of_neighbours_and_siblings_is_for_the_router_itself() {
     expect(&packet, Ingress::External(CHILD_1), Action::Control);
 }
 
+/// The hop field that begins a segment here makes a path of one hop too, and every host that has such a segment knows it.
+#[test]
+fn a_host_does_not_speak_bfd_to_the_neighbours_router() {
+    let mut packet = template(&[2], 0);
+    (packet.header.src, packet.header.dst) = (HERE, neighbor(CHILD_1));
+    packet.header.path = Path::OneHop(key().one_hop(7, TIME, 63, CHILD_1));
+    expect(&packet, Ingress::Internal, Action::Forward(CHILD_1));
+    packet.header.next_header = next_header::BFD;
+    expect(&packet, Ingress::Internal, Action::Drop(Reason::OneHop));
+    // Behind extension headers, of hop-by-hop and end-to-end options, as well.
+    let payload = std::mem::take(&mut packet.payload);
+    packet.header.next_header = next_header::END_TO_END;
+    packet.payload = [&[next_header::BFD, 0, 0, 0], &payload[..]].concat();
+    expect(&packet, Ingress::Internal, Action::Drop(Reason::OneHop));
+    packet.header.next_header = next_header::HOP_BY_HOP;
+    packet.payload = [&[next_header::END_TO_END, 0, 0, 0], &packet.payload[..]].concat();
+    expect(&packet, Ingress::Internal, Action::Drop(Reason::OneHop));
+}
+
+#[test]
+fn no_second_hop_field_is_minted_for_a_path_that_begins_later() {
+    for (ahead, action) in [
+        (0, Action::Deliver),
+        (330, Action::Deliver),
+        (400, Action::Drop(Reason::Future)),
+        (1 << 30, Action::Drop(Reason::Future)),
+    ] {
+        let mut packet = template(&[2], 0);
+        (packet.header.src, packet.header.dst) = (neighbor(CHILD_1), HERE);
+        packet.header.path = Path::OneHop(key().one_hop(7, TIME + ahead, 63, CHILD_1));
+        expect(&packet, Ingress::External(CHILD_1), action);
+    }
+}
+
 #[test]
 fn an_expired_hop_is_answered() {
     let mut packet = with_payload(template(&[3], 1), 100);

@@ -289,6 +289,9 @@ impl Model {
         match ingress {
             Ingress::Sibling(_) => Err(Reason::OneHop),
             Ingress::Internal => {
+                if behind_extensions(p, 4 * usize::from(p[5])).0 == 203 {
+                    return Err(Reason::OneHop);
+                }
                 if src != self.here.0 {
                     return Err(Reason::SourceAddress);
                 }
@@ -317,7 +320,7 @@ impl Model {
                 if src != neighbor(interface).0 {
                     return Err(Reason::SourceAddress);
                 }
-                expired(&first, now)?;
+                in_time(&first, now)?;
                 if p[4] == 203 {
                     return Ok(Verdict::Control);
                 }
@@ -413,9 +416,15 @@ fn is_no_host_of_ipv6(address: &[u8]) -> bool {
 
 /// Whether the packet is an SCMP traceroute request, behind its sound extension headers.
 fn traceroute(p: &[u8], header: usize) -> bool {
+    let (next, at) = behind_extensions(p, header);
+    next == 202 && p.len() >= at + 24 && p[at] == 130
+}
+
+/// What follows the sound extension headers, and where it begins.
+fn behind_extensions(p: &[u8], header: usize) -> (u8, usize) {
     let (mut next, mut at) = (p[4], header);
     while next == 200 || next == 201 {
         (next, at) = (p[at], at + 4 * (p[at + 1] as usize + 1));
     }
-    next == 202 && p.len() >= at + 24 && p[at] == 130
+    (next, at)
 }

@@ -9,9 +9,14 @@ use std::time::Duration;
 use serde_json::Value;
 use tracing::{error, warn};
 use wayleave_core::UnixTime;
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::store::{Change, Store, StoreError};
 
 const TABLE: &str = "accounts";
+/// When packets were counted last, in microseconds of Unix time (8 octets), under an empty key.
+const CLOCK: &str = "counted";
+/// How much later than that packets may have been counted before a crash: two intervals of the journal.
+const BEHIND: Duration = Duration::from_secs(2);
 /// How far a clock may go back before the end of an epoch counts as final.
 const MARGIN: Duration = Duration::from_secs(300);
 /// How often, and with which pause, the last totals are offered to a busy store: five seconds in all, well below the time
@@ -123,6 +128,7 @@ pub struct Journal<A> {
     /// Batches that the store accepted, and the last of them that is durable.
     submitted: u64,
     durable: Arc<AtomicU64>,
+    last_counted: Option<UnixTime>,
 }
 
 impl<A: Account> Journal<A> {
@@ -142,8 +148,17 @@ impl<A: Account> Journal<A> {
         let totals = Totals(Arc::default());
         records.iter().for_each(|record| totals.insert(*record));
         let open = records.iter().map(|record| (record.key(), (record.thread, record.account))).collect();
-        let journal = Self { store, totals, unsent: BTreeMap::new(), open, submitted: 0, durable: Arc::default() };
+        let clock = store.as_ref().map_or(Ok(Vec::new()), |store| store.load(CLOCK))?;
+        let clock = clock.first().and_then(|(_, value)| value.as_slice().try_into().ok()).map(u64::from_be_bytes);
+        let last_counted = clock.map(|micros| UnixTime(micros.saturating_add(BEHIND.as_micros() as u64)));
+        let (unsent, durable) = (BTreeMap::new(), Arc::default());
+        let journal = Self { store, totals, unsent, open, submitted: 0, durable, last_counted };
         Ok((journal, records))
+    }
+
+    /// Until when the process that wrote the journal may have counted packets, by its clock.
+    pub fn last_counted(&self) -> Option<UnixTime> {
+        self.last_counted
     }
 
     /// Whether there is a store to write to.
@@ -161,8 +176,9 @@ impl<A: Account> Journal<A> {
         }
     }
 
-    /// Gives the store what waits. A store that is busy is tried again at the next call. Returns whether nothing waits.
-    pub fn submit(&mut self) -> bool {
+    /// Gives the store what waits, and that it was counted until `now`. A store that is busy is tried again at the next call.
+    /// Returns whether nothing waits.
+    pub fn submit(&mut self, now: UnixTime) -> bool {
         let Some(store) = &self.store else { return true };
         if self.unsent.is_empty() {
             return true;
@@ -171,7 +187,8 @@ impl<A: Account> Journal<A> {
             |(key, value): (&Vec<u8>, &Vec<u8>)| Change { table: TABLE, key: key.clone(), value: Some(value.clone()) };
         let (number, durable) = (self.submitted + 1, Arc::clone(&self.durable));
         let written = Box::new(move || durable.store(number, Ordering::Release));
-        match store.submit(self.unsent.iter().map(change).collect(), written) {
+        let clock = Change { table: CLOCK, key: Vec::new(), value: Some(now.0.to_be_bytes().to_vec()) };
+        match store.submit(self.unsent.iter().map(change).chain([clock]).collect(), written) {
             Ok(()) => {
                 self.submitted = number;
                 self.unsent.clear();
@@ -191,7 +208,7 @@ impl<A: Account> Journal<A> {
     /// Writes the last totals, for which a busy store is tried for five seconds.
     pub async fn finish(&mut self) {
         for _ in 0..LAST_TRIES {
-            if self.submit() {
+            if self.submit(unix_now()) {
                 return;
             }
             tokio::time::sleep(LAST_PAUSE).await;
@@ -288,12 +305,13 @@ mod tests {
         for (until, packets) in [(100, 1), (1_000, 1), (100, 2)] {
             journal.add(0, [(Until(until), Total { packets, octets: 9 })]);
         }
-        assert!(!journal.submit());
+        assert!(!journal.submit(second(7)));
         store.has_room.store(true, Ordering::Relaxed);
-        assert!(journal.submit());
+        assert!(journal.submit(second(7)));
         let (changes, durable) = store.batches.lock().expect("no panic").pop().expect("a batch");
         let record = Record { thread: 0, account: Until(100), total: Total { packets: 2, octets: 9 } };
-        assert_eq!(changes.len(), 2);
+        assert_eq!(changes.len(), 3);
+        assert_eq!((changes[2].table, changes[2].value.as_deref()), (CLOCK, Some(&7_000_000u64.to_be_bytes()[..])));
         assert_eq!((&changes[0].key, &changes[0].value), (&record.key(), &Some(record.value())));
         assert!(journal.over(second(401)).is_empty(), "not durable");
         durable();

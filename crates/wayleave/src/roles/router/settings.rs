@@ -13,6 +13,9 @@ pub struct Settings {
     pub source: Source,
     pub file: RouterFile,
     pub keys: ForwardingKeys,
+    /// When this router began, for its replay filter: later than the clock says if the clock has gone back since the router
+    /// ran before.
+    pub started: UnixTime,
 }
 
 impl Settings {
@@ -24,7 +27,7 @@ impl Settings {
         let named = &file.forwarding.keys;
         let keys = ForwardingKeys::load(file.forwarding.format, &source.resolve(named.get_ref()))
             .map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?;
-        Ok(Self { source: source.clone(), file, keys })
+        Ok(Self { source: source.clone(), file, keys, started: unix_now() })
     }
 
     /// Threads that forward; at least one.

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, interval};
 use tracing::{error, info, warn};
-use wayleave_dataplane::replay::ClockJumps;
+use wayleave_dataplane::replay::{ClockJumps, begins};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::store::{FileStore, Store};
 
@@ -77,13 +77,23 @@ impl<F: Format> Role for Supervisor<F> {
 
     /// Opens all ports and starts all threads, or none.
     async fn start(file: RouterFile, daemon: &Daemon) -> Outcome<Self> {
-        let settings = Settings::load(file, &daemon.source)?;
+        let mut settings = Settings::load(file, &daemon.source)?;
         let store = match &settings.file.forwarding.state {
             Some(state) => Some(Arc::new(FileStore::open(&settings.source.resolve(state.get_ref()))?)),
             None => None,
         };
         let mut control = F::Control::load(&settings, store.as_ref())?;
         let (journal, restored) = Journal::restore(store.clone().map(|store| store as Arc<dyn Store>))?;
+        settings.started = begins(settings.started, journal.last_counted());
+        if let Some(last) = journal.last_counted().filter(|last| *last > unix_now()) {
+            let secs = last.0.saturating_sub(unix_now().0) as f64 * 1e-6;
+            error!(
+                secs,
+                "the wall clock went back since this router ran before: packets stamped up to what was counted then are refused \
+                 for up to seven seconds; if it went back further, packets of that time could be repeated once; check the \
+                 time service of this machine"
+            );
+        }
         let (packets, received) = mpsc::channel(CONTROL_QUEUE);
         let opened = open(&settings, &mut control, &restored)?;
         let (threads, queries) = Threads::channels(opened.len());
@@ -189,7 +199,7 @@ impl<F: Format> Supervisor<F> {
             let totals = self.threads.query(thread, |worker| worker.format.journal()).await;
             self.journal.add(thread, totals.unwrap_or_default());
         }
-        self.journal.submit();
+        self.journal.submit(unix_now());
     }
 
     /// Does what is due: takes keys that begin, reads lists that are new, reopens ports whose interface was replaced.

@@ -18,7 +18,6 @@ use wayleave_dataplane::icing::{
 use wayleave_dataplane::replay::{ClockJumps, ReplayFilter};
 use wayleave_packet::icing::header::{ETHERTYPE, Version};
 use wayleave_packet::icing::mint::TAG_EPOCH;
-use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::ViewError;
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::store::FileStore;
@@ -120,7 +119,7 @@ fn rule(tag: &TagSection, accounts: &[icing::Account]) -> TagRule {
     TagRule { bits: prefix.0, depth: prefix.1, meaning: Meaning { queue: tag.queue, output, account } }
 }
 
-fn config(section: &IcingSection, policy: Policy) -> Outcome<Config> {
+fn config(section: &IcingSection, policy: Policy, started: UnixTime) -> Outcome<Config> {
     let size = |number: &Spanned<u64>| usize::try_from(*number.get_ref()).unwrap_or(usize::MAX);
     Ok(Config {
         version: Version::Standard,
@@ -130,7 +129,7 @@ fn config(section: &IcingSection, policy: Policy) -> Outcome<Config> {
         peers: size(&section.peers),
         freshness: u32::try_from(*section.freshness_secs.get_ref()).unwrap_or(u32::MAX),
         replay_capacity: size(&section.replay_capacity),
-        started: unix_now(),
+        started,
         replay_key: Key128::new(random()?),
         seed: u64::from_be_bytes(random()?),
     })
@@ -207,7 +206,7 @@ impl Format for Icing {
         accounts: Vec<(AccountId, Total)>,
     ) -> Outcome<Self> {
         let Plan { policy, addresses } = control.plan(settings)?;
-        let router = Router::new(config(section(settings)?, *policy)?, CpuKernel::best());
+        let router = Router::new(config(section(settings)?, *policy, settings.started)?, CpuKernel::best());
         let router = router.map_err(|error| refused(&error))?;
         let mut icing = Self { router, addresses: Addresses::default(), ports: Vec::new(), internal: None };
         icing.take_over(addresses, ports);

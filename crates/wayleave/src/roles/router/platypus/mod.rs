@@ -138,9 +138,9 @@ fn config(
 }
 
 /// The replay filter; a minimal one, which is not used, where repeated packets pass.
-fn replay(section: &PlatypusSection) -> Outcome<ReplayFilter> {
+fn replay(section: &PlatypusSection, started: UnixTime) -> Outcome<ReplayFilter> {
     let capacity = if section.repeated == RepeatedName::Pass { 1 } else { *section.replay_capacity.get_ref() };
-    Ok(ReplayFilter::new(&Key128::new(random()?), usize::try_from(capacity).unwrap_or(usize::MAX), unix_now()))
+    Ok(ReplayFilter::new(&Key128::new(random()?), usize::try_from(capacity).unwrap_or(usize::MAX), started))
 }
 
 impl Platypus {
@@ -250,7 +250,7 @@ impl Format for Platypus {
         let (section, plan) = (section(settings)?, control.plan(settings)?);
         let replay = match &control.replay {
             Some(replay) => replay.share(),
-            None => control.replay.insert(replay(section)?).share(),
+            None => control.replay.insert(replay(section, settings.started)?).share(),
         };
         let mut config = config(settings, section, plan.waypoints.clone(), replay)?;
         if config.accounts > 0 {
@@ -525,6 +525,6 @@ mod tests {
     fn a_router_without_waypoints_filters_repeated_packets_for_those_that_a_reload_brings() {
         let section: PlatypusSection = toml::from_str("waypoints = []\n").expect("a section");
         assert_eq!(section.repeated, RepeatedName::Drop);
-        assert!(replay(&section).expect("random octets").memory() > 1 << 20);
+        assert!(replay(&section, UnixTime(0)).expect("random octets").memory() > 1 << 20);
     }
 }
