@@ -140,8 +140,9 @@ pub struct Directory {
     heads: Vec<[u8; 32]>,
     /// The operators' keys after each of `heads`.
     operators: Vec<[[u8; 32]; 2]>,
-    /// How many slots had left, by the steps alone, after each of `heads`.
+    /// How many slots had left, by the steps alone, and how many there were, after each of `heads`.
     left: Vec<u64>,
+    slots: Vec<usize>,
     state: State,
     removals: BTreeMap<SlotId, Removal>,
     set: Arc<MemberSet>,
@@ -233,6 +234,7 @@ impl Directory {
             heads: vec![origin],
             operators: vec![operators],
             left: vec![0],
+            slots: vec![0],
             set: Arc::new(state.set(exchange, &BTreeMap::new(), 0)),
             state,
             removals: BTreeMap::new(),
@@ -517,16 +519,19 @@ impl Directory {
         self.heads.push(step.digest());
         self.operators.push(operators);
         self.left.push(self.state.left);
+        self.slots.push(self.state.slots.len());
         self.steps.push(Arc::new(signed));
         Ok(())
     }
 
     fn insert(&mut self, removal: Removal) -> Result<(), ChainError> {
         let refused = ChainError::Removal(removal.slot);
-        let operators = usize::try_from(removal.under).ok().and_then(|under| self.operators.get(under));
-        let operator = operators.map(|keys| keys[usize::from(removal.party == 2)]);
+        let under = usize::try_from(removal.under).unwrap_or(usize::MAX);
+        let operator = self.operators.get(under).map(|keys| keys[usize::from(removal.party == 2)]);
         let is_known = self.state.slots.get(removal.slot as usize).is_some_and(|slot| slot.asn == removal.asn);
-        if !is_known || !operator.is_some_and(|operator| removal.is_signed(&self.origin(), &operator)) {
+        // A key that was replaced ends no slot that came after it.
+        let was_there = self.slots.get(under).is_some_and(|slots| (removal.slot as usize) < *slots);
+        if !is_known || !was_there || !operator.is_some_and(|operator| removal.is_signed(&self.origin(), &operator)) {
             return Err(refused);
         }
         // Where both operators removed one slot, every copy keeps the same one of the two.

@@ -29,6 +29,12 @@ fn signed_as(directory: &Directory, changes: Vec<Change>, keys: [u8; 2]) -> Resu
     directory.signed_by_both(changes, [&key(keys[0]), &key(keys[1])])
 }
 
+/// `directory` with this request, as operators with these keys sign it.
+fn admit_under(directory: &Directory, request: &Request, operators: [u8; 2]) -> Directory {
+    let change = directory.requested(request, 100).expect("of this exchange");
+    signed_as(directory, vec![change], operators).expect("a sound set")
+}
+
 fn refused(directory: &Directory, change: Change) -> SetError {
     match signed_as(directory, vec![change], OPERATORS) {
         Err(ChainError::Set { error, .. }) => error,
@@ -189,6 +195,35 @@ fn a_removal_is_one_operators_and_outlives_older_and_newer_sets() {
         bad[at] ^= 1;
         assert!(Directory::decode(&bad).is_err(), "octet {at} of the removal");
     }
+}
+
+/// Whoever stole a key before it was replaced still has it.
+#[test]
+fn an_operators_former_key_ends_no_slot_that_came_after_it() {
+    let before = two();
+    let rolled = both(&before, vec![Change::operator(&before, 1, &key(202))]);
+    let admitted = admit_under(&rolled, &request(3, 64499), [202, 201]);
+    assert_eq!(admitted.without(2, &key(200)), Err(ChainError::Removal(2)));
+    // As if it had been signed while the key was in force: that of slot 1 of then, with the number of slot 2.
+    let encoded = |directory: &Directory, removal: &[u8]| {
+        let mut octets = directory.encode();
+        let end = octets.len() - 4;
+        octets.truncate(end);
+        octets.extend([&[0, 0, 0, 1], removal].concat());
+        octets
+    };
+    let removal = |under: u64, slot: u32, asn: u32, operator: u8, party: u8| {
+        let fields = [&under.to_be_bytes()[..], &slot.to_be_bytes(), &asn.to_be_bytes(), &[party]].concat();
+        let signed = key(operator).sign("wayleave/directory/removal/v2", &[&before.origin()[..], &fields].concat());
+        [fields, signed.to_vec()].concat()
+    };
+    // The slots of its time it still ends: whoever removed one did so for good.
+    assert!(Directory::decode(&encoded(&admitted, &removal(2, 1, 64498, 200, 1))).is_ok());
+    for (under, slot, asn, operator) in [(2, 2, 64499, 200), (3, 2, 64499, 202), (9, 2, 64499, 202)] {
+        let read = Directory::decode(&encoded(&admitted, &removal(under, slot, asn, operator, 1)));
+        assert_eq!(read, Err(ChainError::Removal(2)), "{under}");
+    }
+    assert!(Directory::decode(&encoded(&admitted, &removal(4, 2, 64499, 202, 1))).is_ok());
 }
 
 #[test]

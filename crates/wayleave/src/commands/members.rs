@@ -16,7 +16,7 @@ use super::pki::attest_key;
 use crate::config::PublicKey;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::member_set::{
-    describe, describe_change, key_text, proposal, read, replace, request as read_request, trust,
+    describe, describe_change, key_text, proposal, read, replace, request as read_request, sign_once, trust,
 };
 use crate::key_files::signing_key;
 use crate::output::{fields, objects, print, print_json};
@@ -125,6 +125,9 @@ pub struct Propose {
     /// Your next key file, in place of --operator.
     #[arg(long, value_name = "KEY")]
     pub new_operator: Option<PathBuf>,
+    /// You signed another set of this number, and nobody can countersign it any more.
+    #[arg(long)]
+    pub instead: bool,
     #[arg(long)]
     pub json: bool,
 }
@@ -143,6 +146,9 @@ pub struct Countersign {
     /// Sign without being asked: you have compared everything.
     #[arg(long)]
     pub yes: bool,
+    /// You signed another set of this number, and nobody can countersign it any more.
+    #[arg(long)]
+    pub instead: bool,
     #[arg(long)]
     pub json: bool,
 }
@@ -250,7 +256,10 @@ fn propose(wanted: &Propose) -> Outcome {
         let party = directory.party_of(&public).ok_or(ProposalError::NoOperator)?;
         changes.push(Change::operator(&directory, party, &operator(file)?));
     }
-    let proposal = Proposal::sign(&directory, directory.propose(changes), &key)?;
+    let step = directory.propose(changes);
+    directory.check_step(&step)?;
+    sign_once(&wanted.operator, &directory, &step, wanted.instead)?;
+    let proposal = Proposal::sign(&directory, step, &key)?;
     replace(&wanted.out, &proposal.encode())?;
     let described = described(&directory, &proposal.step);
     if wanted.json {
@@ -287,6 +296,11 @@ fn countersign(wanted: &Countersign) -> Outcome {
             .help("compare each fingerprint with what its member told you over a channel of your own, then repeat with --confirm FINGERPRINT for each, or with --yes")
             .into());
     }
+    let party = directory.party_of(&key.verifying_key().to_bytes()).ok_or(ProposalError::NoOperator)?;
+    if party == proposal.party {
+        return Err(ProposalError::OwnProposal(party).into());
+    }
+    sign_once(&wanted.operator, &directory, &proposal.step, wanted.instead)?;
     let next = proposal.countersign(&directory, &key)?;
     replace(&wanted.file, &next.encode())?;
     let number = next.set().number;

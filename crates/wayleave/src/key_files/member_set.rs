@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use wayleave_attestation::suite::SuiteId;
 use wayleave_route_server::directory::{
-    AttestKey, Change, Directory, MAX_ENCODED, MemberSet, Proposal, Request, Slot, SlotId, Standing, Trust,
+    AttestKey, Change, Directory, MAX_ENCODED, MemberSet, Proposal, Request, Slot, SlotId, Standing, Step, Trust,
 };
 use wayleave_runtime::identity::{Fingerprint, to_hex};
 
@@ -55,6 +55,44 @@ pub fn proposal(file: &Path) -> Outcome<Proposal> {
     let octets = octets(file, "`wayleave members propose` makes one")?;
     let read = Proposal::decode(&octets);
     Ok(read.map_err(|error| Failure::new(format!("{} is not a proposal: {error}", file.display())))?)
+}
+
+/// Notes beside an operator's key file which set the key is about to sign, and refuses a second one of the same or of an
+/// earlier number: the other operator could complete both, so that there would be two sets of one number. An operator whose
+/// file of the set is a backup would sign such a one without knowing. `instead` is the operator's word that nobody can complete
+/// the other one.
+pub fn sign_once(key: &Path, directory: &Directory, step: &Step, instead: bool) -> Outcome {
+    let path = key.with_extension("last-set");
+    let (origin, digest) = (to_hex(&directory.origin()), to_hex(&step.digest()));
+    let noted = match fs::read_to_string(&path) {
+        Ok(text) => Some(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(Failure::system(path.display(), &error).into()),
+    };
+    if let Some(text) = noted {
+        let mut words = text.split_whitespace();
+        let (of, number, last) =
+            (words.next(), words.next().and_then(|number| number.parse::<u64>().ok()), words.next());
+        let Some(number) = number else {
+            let failure = Failure::new(format!("{} does not say what this key signed last", path.display()));
+            return Err(failure.help("if nothing else is known of it, remove the file").into());
+        };
+        let is_same = number == step.number && last == Some(digest.as_str());
+        if of == Some(origin.as_str()) && number >= step.number && !is_same && !instead {
+            let failure = Failure::new(format!(
+                "this key signed another set {number} already ({}), and now it would be set {}",
+                path.display(),
+                step.number
+            ));
+            return Err(failure
+                .help(
+                    "fetch the set's file from a party, if yours is a backup; if the other proposal was destroyed and nobody \
+                     can countersign it, repeat with --instead",
+                )
+                .into());
+        }
+    }
+    replace(&path, format!("{origin} {} {digest}\n", step.number).as_bytes())
 }
 
 fn octets(file: &Path, help: &str) -> Result<Vec<u8>, Failure> {

@@ -317,6 +317,45 @@ fn a_set_counts_once_the_second_operator_has_seen_what_changes_and_countersigned
     assert!(folder.fails(1, &again).contains("the member's signature does not hold"));
 }
 
+/// A backup of the set's file, put back, or two proposals that cross: the other operator could complete both.
+#[test]
+fn no_operator_signs_two_sets_of_one_number_unless_it_says_so() {
+    let folder = Folder::new("cli-twice");
+    begin(&folder, "test-ix");
+    let [alpha, bravo] = [("alpha", "64497", "192.0.2.1"), ("bravo", "64498", "192.0.2.2")]
+        .map(|(name, asn, address)| request(&folder, name, asn, address, &[]));
+    fs::copy(folder.0.join("m.signed"), folder.0.join("backup")).expect("a backup");
+    propose(&folder, &["--request", &alpha]);
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    fs::copy(folder.0.join("m.signed"), folder.0.join("kept")).expect("a copy");
+    fs::copy(folder.0.join("backup"), folder.0.join("m.signed")).expect("put back");
+    let as_one = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &bravo];
+    let said = folder.fails(1, &as_one).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("this key signed another set 1 already") && said.contains("fetch the set's file"), "{said}");
+    // Nor does the other one, from the backup, propose or countersign another set 1.
+    let mut as_two = as_one;
+    as_two[4] = "op2.key";
+    assert!(folder.fails(1, &as_two).contains("this key signed another set 1 already"));
+    folder.ok(&[&as_one[..], &["--instead"]].concat());
+    let said = folder.fails(1, &[&COUNTERSIGN[..], &["--yes"]].concat());
+    assert!(said.contains("this key signed another set 1 already"), "{said}");
+    assert_eq!(json(&folder.ok(&["members", "show", "m.signed", "--json"]))["number"], 0);
+    // The next set of the real one is another number; the same proposal again is the same set.
+    fs::copy(folder.0.join("kept"), folder.0.join("m.signed")).expect("put back");
+    folder.ok(&as_one);
+    folder.ok(&as_one);
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    // Two proposals that cross.
+    let more = ["--max-prefix", "alpha=7"];
+    propose(&folder, &more);
+    let crossing =
+        ["members", "propose", "m.signed", "--operator", "op2.key", "--out", "p2", "--max-prefix", "alpha=8"];
+    folder.ok(&crossing);
+    let said = folder.fails(1, &[&COUNTERSIGN[..], &["--yes"]].concat());
+    assert!(said.contains("this key signed another set 3 already"), "{said}");
+    folder.ok(&[&COUNTERSIGN[..], &["--yes", "--instead"]].concat());
+}
+
 #[test]
 fn a_further_slot_is_marked_unless_the_present_one_signs_and_keys_change_in_place() {
     let folder = Folder::new("cli-further");
@@ -328,7 +367,7 @@ fn a_further_slot_is_marked_unless_the_present_one_signs_and_keys_change_in_plac
     let said = propose(&folder, &["--request", &second]);
     assert!(said.contains("HELD: no key of an earlier slot of its AS signed for it"), "{said}");
     let second = request(&folder, "alpha-2", "64497", "192.0.2.2", &["--beside", "alpha.key"]);
-    let said = propose(&folder, &["--request", &second]);
+    let said = propose(&folder, &["--request", &second, "--instead"]);
     assert!(said.contains("slot 0 of its AS signed for it"), "{said}");
     folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
     // New keys for slot 0, by the old one; addresses and a limit by the operators; an operator's next key.
