@@ -2,7 +2,7 @@
 
 use crate::circuit::{Circuit, Product};
 use crate::demand::Demand;
-use crate::setup::Setup;
+use crate::ot_extension::GroupBits;
 
 /// Bytes in front of the rows of a layer's message.
 pub(crate) const LAYER_BYTES: usize = 8;
@@ -27,12 +27,12 @@ impl Counts {
         counts
     }
 
-    /// Traffic of one party to set `demand` up in chunks of at most `chunk`, without the base OTs.
+    /// Traffic of one party to set `demand` up in chunks of at most `chunk`, without what comes before the first.
     #[must_use]
-    pub fn setup(demand: &Demand, chunk: usize) -> Self {
+    pub fn setup(group: GroupBits, demand: &Demand, chunk: usize) -> Self {
         let mut counts = Self::default();
         for chunk in demand.chunks(chunk) {
-            counts.add(Setup::chunk_bytes(chunk.count));
+            counts.add(group.chunk_bytes(chunk.count));
         }
         counts
     }

@@ -28,6 +28,9 @@ pub enum Fault {
     /// Both ends claim the same role, or the role is unknown.
     #[error("it claims to be party {0}, as this end does, or an unknown party")]
     Role(u8),
+    /// The two ends disagree about the columns of a group.
+    #[error("its OT extension has groups of {0} columns, ours has others")]
+    Group(u8),
     /// The two ends disagree about the session.
     #[error("its session id differs from ours")]
     Session,

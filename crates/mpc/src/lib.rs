@@ -63,6 +63,7 @@ pub use counts::Counts;
 pub use demand::{Chunk, DEFAULT_CHUNK, Demand, Width};
 pub use error::{Error, Fault, Misuse, PointFault, StartError};
 pub use evaluation::{Evaluation, Program};
+pub use ot_extension::GroupBits;
 pub use party::{Party, Party1, Party2, Role, Share, reveal, split};
 pub use pool::{CorrelationRange, Correlations, Pool};
 pub use rounds::{DriveError, Link, LockstepError, Rounds, Step, drive, lockstep};

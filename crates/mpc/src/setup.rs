@@ -11,15 +11,15 @@ use wayleave_crypto::secret::{Secret, Seed};
 use crate::base_ot::{self, BASE_OTS, POINT_BYTES};
 use crate::demand::Chunk;
 use crate::error::{Error, Fault, Misuse};
-use crate::ot_extension::{HEADER_BYTES, OtExtension};
+use crate::ot_extension::{GroupBits, Leaves, OtExtension, all_leaves, punctured_leaves};
 use crate::party::Role;
 use crate::pool::Correlations;
 use crate::rounds::{Rounds, Step};
 
 /// The version of the engine's messages.
-const VERSION: u8 = 1;
-/// Version, role, session id, nonce, point.
-const GREETING: usize = 1 + 1 + 16 + 32 + POINT_BYTES;
+const VERSION: u8 = 2;
+/// Version, role, group, session id, nonce, point.
+const GREETING: usize = 1 + 1 + 1 + 16 + 32 + POINT_BYTES;
 
 /// The session's name, agreed by both parties; public. It must differ from that of every other session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,13 +33,14 @@ pub struct SessionTag(pub [u8; 16]);
 /// One end of setup, for one session: a link-up makes a new one, with a new seed and a new [`Pool`](crate::Pool).
 ///
 /// Request chunks with [`request`](Self::request), then call `round` until `Done`, which returns the correlations of one
-/// chunk; then again for the next. The first time, two rounds of base OTs come first. Between two chunks the link is free
+/// chunk; then again for the next. The first time, two rounds of base OTs come first, and one for the trees of the extension. Between two chunks the link is free
 /// for evaluations. **Both parties must request the same chunks in the same order**, so make the plan a function of what
 /// both know: [`Demand::chunks`](crate::Demand::chunks) of what [`Pool::missing_for`](crate::Pool::missing_for) says, since the two pools
 /// hold the same counts whenever both have done the same evaluations. A chunk out of step is refused.
 pub struct Setup {
     role: Role,
     id: SessionId,
+    group: GroupBits,
     seed: Seed,
     requested: VecDeque<Chunk>,
     state: State,
@@ -49,6 +50,7 @@ enum State {
     Start,
     Greeted { own: [u8; GREETING], sender: base_ot::Sender },
     Answered { partial: Box<Partial> },
+    Grown { trees: Box<Trees> },
     Ready(Box<OtExtension>),
     Sent(Box<OtExtension>),
     Ended,
@@ -62,11 +64,27 @@ struct Partial {
     received: base_ot::ReceiverOutput,
 }
 
+/// State between the base OTs and the first chunk.
+struct Trees {
+    tag: SessionTag,
+    choices: Secret<16>,
+    /// Our key of each base OT in which we received.
+    keys: Vec<Secret<16>>,
+    leaves: Vec<Leaves>,
+    bits: Prg,
+}
+
 impl Setup {
-    /// Starts a session. `seed` must be fresh from the system's generator at every link-up, and have no other use.
+    /// Starts a session in [`GroupBits::STANDARD`]. `seed` must be fresh from the system's generator at every link-up, and have no other use.
     #[must_use]
     pub fn new(role: Role, id: SessionId, seed: [u8; 32]) -> Self {
-        Self { role, id, seed: Seed::new(seed), requested: VecDeque::new(), state: State::Start }
+        Self::with_group(role, id, GroupBits::STANDARD, seed)
+    }
+
+    /// Starts a session with groups of this size. Both parties need the same.
+    #[must_use]
+    pub fn with_group(role: Role, id: SessionId, group: GroupBits, seed: [u8; 32]) -> Self {
+        Self { role, id, group, seed: Seed::new(seed), requested: VecDeque::new(), state: State::Start }
     }
 
     /// Queues a chunk behind those requested before.
@@ -102,12 +120,9 @@ impl Setup {
     }
 
     /// Bytes that each party sends before the first chunk.
-    pub const BASE_BYTES: usize = GREETING + BASE_OTS * POINT_BYTES;
-
-    /// Bytes that each party sends for a chunk of `count` correlations.
     #[must_use]
-    pub fn chunk_bytes(count: usize) -> usize {
-        HEADER_BYTES + count * BASE_OTS / 8
+    pub fn base_bytes(group: GroupBits) -> usize {
+        GREETING + BASE_OTS * POINT_BYTES + group.tree_bytes()
     }
 
     fn advance(&mut self, received: Option<&[u8]>) -> Result<Step<Correlations>, Error> {
@@ -126,11 +141,14 @@ impl Setup {
                 Ok(Step::Send(points))
             }
             (State::Answered { partial }, Some(theirs)) => {
-                let extension = self.finish_base(*partial, theirs)?;
-                let nothing = Correlations::empty(self.role, extension.tag());
-                self.state = State::Ready(Box::new(extension));
-                if self.requested.is_empty() { Ok(Step::Done(nothing)) } else { self.advance(None) }
+                let (trees, message) = self.finish_base(*partial, theirs)?;
+                if message.is_empty() {
+                    return self.begin(trees, &[]);
+                }
+                self.state = State::Grown { trees: Box::new(trees) };
+                Ok(Step::Send(message))
             }
+            (State::Grown { trees }, Some(theirs)) => self.begin(*trees, theirs),
             (State::Ready(mut extension), None) => {
                 let chunk = *self.requested.front().ok_or(Misuse::NoChunk)?;
                 let message = extension.send(chunk);
@@ -151,10 +169,10 @@ impl Setup {
     fn greeting(&self, point: &[u8; POINT_BYTES]) -> [u8; GREETING] {
         let nonce: Secret<32> = derive("wayleave/mpc/setup-nonce/v1", self.seed.expose(), &self.id.0);
         let mut out = [0u8; GREETING];
-        (out[0], out[1]) = (VERSION, self.role.number());
-        out[2..18].copy_from_slice(&self.id.0);
-        out[18..50].copy_from_slice(nonce.expose());
-        out[50..].copy_from_slice(point);
+        (out[0], out[1], out[2]) = (VERSION, self.role.number(), self.group.octet());
+        out[3..19].copy_from_slice(&self.id.0);
+        out[19..51].copy_from_slice(nonce.expose());
+        out[51..].copy_from_slice(point);
         out
     }
 
@@ -164,7 +182,8 @@ impl Setup {
         let fault = match theirs {
             [version, ..] if version != VERSION => Fault::Version(version),
             [_, role, ..] if role != self.role.peer().number() => Fault::Role(role),
-            _ if theirs[2..18] != self.id.0 => Fault::Session,
+            [_, _, group, ..] if group != self.group.octet() => Fault::Group(group),
+            _ if theirs[3..19] != self.id.0 => Fault::Session,
             _ => return Ok(theirs),
         };
         Err(self.peer(fault))
@@ -174,14 +193,15 @@ impl Setup {
         let (one, two) = in_order(self.role, own.as_slice(), theirs.as_slice());
         let context = hash("wayleave/mpc/greetings/v1", &[one, two]);
         let choices = derive("wayleave/mpc/base-choices/v1", self.seed.expose(), &context);
-        let point: &[u8; POINT_BYTES] = theirs[50..].first_chunk().expect("a greeting ends with a point");
+        let point: &[u8; POINT_BYTES] = theirs[51..].first_chunk().expect("a greeting ends with a point");
         let (bits, random) = (u128::from_le_bytes(*choices.expose()), self.stream("answers", &context));
         let received = base_ot::receive(&context, self.role.peer(), point, &sender.point, bits, &random)
             .map_err(|fault| self.peer(fault))?;
         Ok(Partial { context, sender, choices, received })
     }
 
-    fn finish_base(&self, partial: Partial, theirs: &[u8]) -> Result<OtExtension, Error> {
+    /// The trees that this party grows, and its message about them.
+    fn finish_base(&self, partial: Partial, theirs: &[u8]) -> Result<(Trees, Vec<u8>), Error> {
         let Partial { context, sender, choices, received } = partial;
         let (points, rest) = theirs.as_chunks::<POINT_BYTES>();
         if points.len() != BASE_OTS || !rest.is_empty() {
@@ -191,8 +211,30 @@ impl Setup {
         let (one, two) = in_order(self.role, received.points.as_slice(), theirs);
         let all = hash("wayleave/mpc/session/v1", &[&context, one, two]);
         let tag = SessionTag(*all.first_chunk().expect("32 bytes have 16"));
-        let bits = self.stream("bits", &all);
-        Ok(OtExtension::new(self.role, tag, &pairs, &received.keys, &choices, bits))
+        let mut message = Vec::with_capacity(self.group.tree_bytes());
+        let leaves = pairs.chunks_exact(self.group.get()).map(|pairs| all_leaves(pairs, &mut message)).collect();
+        Ok((Trees { tag, choices, keys: received.keys, leaves, bits: self.stream("bits", &all) }, message))
+    }
+
+    /// Ends the base transfers with the peer's message about its trees.
+    fn begin(&mut self, trees: Trees, theirs: &[u8]) -> Result<Step<Correlations>, Error> {
+        let (group, expected) = (self.group, self.group.tree_bytes());
+        if theirs.len() != expected {
+            return Err(self.peer(Fault::Length { expected, got: theirs.len() }));
+        }
+        let choices = u128::from_le_bytes(*trees.choices.expose());
+        let each = expected / group.groups();
+        let punctured: Vec<_> = (0..)
+            .zip(trees.keys.chunks_exact(group.get()))
+            .map(|(number, keys)| {
+                punctured_leaves(keys, choices >> (number * group.get()), &theirs[number * each..][..each])
+            })
+            .collect();
+        let delta = Secret::new((!choices).to_le_bytes());
+        let extension = OtExtension::new(self.role, trees.tag, group, &trees.leaves, &punctured, delta, trees.bits);
+        let nothing = Correlations::empty(self.role, extension.tag());
+        self.state = State::Ready(Box::new(extension));
+        if self.requested.is_empty() { Ok(Step::Done(nothing)) } else { self.advance(None) }
     }
 
     /// A stream of the seed. After the greeting the `context` holds the peer's nonce, so that even a repeated seed, as in a
@@ -223,7 +265,8 @@ impl Rounds for Setup {
             State::Start | State::Ready(_) | State::Ended => None,
             State::Greeted { .. } => Some(GREETING),
             State::Answered { .. } => Some(BASE_OTS * POINT_BYTES),
-            State::Sent(_) => self.requested.front().map(|chunk| Self::chunk_bytes(chunk.count)),
+            State::Grown { .. } => Some(self.group.tree_bytes()),
+            State::Sent(_) => self.requested.front().map(|chunk| self.group.chunk_bytes(chunk.count)),
         }
     }
 }
@@ -234,6 +277,7 @@ impl fmt::Debug for Setup {
             State::Start => "start",
             State::Greeted { .. } => "greeted",
             State::Answered { .. } => "answered",
+            State::Grown { .. } => "grown",
             State::Ready(_) => "ready",
             State::Sent(_) => "sent",
             State::Ended => "ended",

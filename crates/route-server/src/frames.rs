@@ -170,6 +170,10 @@ pub enum ToMember {
         version: u64,
         reason: Refusal,
     },
+    /// From party 1: the ranking of this batch was not at both parties in time. The member's own order decides.
+    Missed {
+        seq: Seq,
+    },
 }
 
 /// Why an object was not taken.
@@ -553,6 +557,9 @@ impl ToMember {
             Self::Part { last, bytes } => {
                 w.u8(6).bool(*last).blob(bytes);
             }
+            Self::Missed { seq } => {
+                w.u8(8).u64(*seq);
+            }
         }
         w.finish()
     }
@@ -577,6 +584,7 @@ impl ToMember {
                 reason: Refusal::from_code(r.u8()?).ok_or(Malformed::Value("refusal"))?,
             },
             6 => Self::Part { last: r.bool()?, bytes: r.blob(PART)?.to_vec() },
+            8 => Self::Missed { seq: r.u64()? },
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;

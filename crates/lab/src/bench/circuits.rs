@@ -40,6 +40,8 @@ impl Link for Loopback {
 struct Party {
     link: Duration,
     setup: Vec<Duration>,
+    /// Processor time of each setup.
+    setup_processor: Vec<Duration>,
     online: Vec<Duration>,
     /// Sent by this party in each repetition.
     setup_bytes: Vec<usize>,
@@ -91,6 +93,8 @@ pub fn measure(
     report.add("online", "s", &seconds(&two.online));
     // Setup works in chunks, and the next repetition uses what one leaves over: the mean is the cost of a repetition.
     report.summary("setup", "s", &seconds(&two.setup), mean(&seconds(&two.setup)));
+    let processor: Vec<Duration> = one.setup_processor.iter().zip(&two.setup_processor).map(|(a, b)| *a + *b).collect();
+    report.summary("processor_setup", "s", &seconds(&processor), mean(&seconds(&processor)));
     report.exact("bytes_online", "bytes", (one.online_counts.bytes_sent + two.online_counts.bytes_sent) as f64);
     let setup_bytes: Vec<f64> = one.setup_bytes.iter().zip(&two.setup_bytes).map(|(a, b)| (a + b) as f64).collect();
     report.summary("bytes_setup", "bytes", &setup_bytes, mean(&setup_bytes));
@@ -107,9 +111,11 @@ fn party(role: Role, workload: Workload, repetitions: usize, stream: TcpStream) 
     end.link().map_err(|error| error.to_string())?;
     let link = start.elapsed();
     let (mut setup, mut setup_bytes, mut online, mut last) = (Vec::new(), Vec::new(), Vec::new(), None);
+    let mut setup_processor = Vec::new();
     for _ in 0..repetitions {
-        let start = Instant::now();
+        let (start, worked) = (Instant::now(), processor_time());
         let setup_counts = end.set_up().map_err(|error| error.to_string())?;
+        setup_processor.push(processor_time().saturating_sub(worked));
         let ready = Instant::now();
         let (outputs, online_counts) = end.evaluate().map_err(|error| error.to_string())?;
         online.push(ready.elapsed());
@@ -118,5 +124,11 @@ fn party(role: Role, workload: Workload, repetitions: usize, stream: TcpStream) 
         last = Some((outputs, online_counts));
     }
     let (outputs, online_counts) = last.ok_or("no repetition")?;
-    Ok(Party { link, setup, online, setup_bytes, online_counts, memory: end.memory(), outputs })
+    Ok(Party { link, setup, setup_processor, online, setup_bytes, online_counts, memory: end.memory(), outputs })
+}
+
+/// Processor time of this thread.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }

@@ -151,6 +151,8 @@ pub struct Sim {
     pub routers: BTreeMap<u32, BTreeMap<Nlri, Attributes>>,
     /// What each member's router has learned.
     pub tables: BTreeMap<u32, BTreeMap<Prefix, Attributes>>,
+    /// Every change of a router's table so far: slot, prefix, and whether there is a route afterwards.
+    pub router_changes: Vec<(u32, Prefix, bool)>,
     links: BTreeMap<LinkId, (Node, Node)>,
     next_link: LinkId,
     queues: BTreeMap<(Node, Node), VecDeque<InFlight>>,
@@ -272,6 +274,7 @@ impl Sim {
             policies: BTreeMap::new(),
             routers: BTreeMap::new(),
             tables: BTreeMap::new(),
+            router_changes: Vec::new(),
             links: BTreeMap::new(),
             next_link: 1,
             queues: BTreeMap::new(),
@@ -835,6 +838,7 @@ impl Sim {
                 self.install(slot, prefix, attributes);
             }
             MemberOutput::Install { prefix, attributes } => {
+                self.router_changes.push((slot, prefix, attributes.is_some()));
                 let table = self.tables.entry(slot).or_default();
                 match attributes {
                     Some(attributes) => table.insert(prefix, attributes),

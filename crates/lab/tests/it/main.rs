@@ -18,6 +18,7 @@ mod exchange_members;
 mod exchange_new_members;
 mod exchange_random;
 mod exchange_set_changes;
+mod exchange_slow;
 mod exchange_speakers;
 mod layout;
 mod real_routers;

@@ -7,8 +7,8 @@ use crate::common::{self, Pair, Random};
 use wayleave_crypto::hash::hash;
 use wayleave_mpc::circuits::{SelectBest, export_all};
 use wayleave_mpc::{
-    BitRows, Chunk, CorrelationRange, Counts, DEFAULT_CHUNK, Demand, Evaluation, EvaluationBatch, Pool, Program, Role,
-    Rounds, SessionId, SessionTag, Setup, Step, Width, lockstep, split,
+    BitRows, Chunk, CorrelationRange, Counts, DEFAULT_CHUNK, Demand, Evaluation, EvaluationBatch, GroupBits, Pool,
+    Program, Role, Rounds, SessionId, SessionTag, Setup, Step, Width, lockstep, split,
 };
 
 fn program(routes: usize) -> Program {
@@ -45,18 +45,18 @@ fn messages<R: Rounds>(one: R, two: R) -> Sent {
 fn rounds_messages_bytes_and_correlations_are_these() {
     // Routes: rounds, bytes each party sends online, correlations a lane, bytes each party sends in setup; 750 lanes.
     for (routes, rounds, online, correlations, setup) in [
-        (2, 7, 10_490, 35, 421_952),
-        (4, 13, 31_312, 103, 1_241_200),
-        (8, 19, 73_002, 239, 2_873_568),
-        (16, 25, 156_428, 511, 6_136_224),
-        (32, 31, 323_326, 1055, 12_665_648),
+        (2, 7, 10_490, 35, 211_008),
+        (4, 13, 31_312, 103, 620_656),
+        (8, 19, 73_002, 239, 1_436_896),
+        (16, 25, 156_428, 511, 3_068_320),
+        (32, 31, 323_326, 1055, 6_333_232),
     ] {
         let program = program(routes);
         let demand = Demand::of(&program, 750);
         let predicted = Counts::online(&program, 750);
         assert_eq!(predicted, Counts { rounds, messages: rounds, bytes_sent: online }, "{routes} routes");
         assert_eq!(demand.total(), 750 * correlations, "{routes} routes");
-        assert_eq!(Counts::setup(&demand, DEFAULT_CHUNK).bytes_sent, setup, "{routes} routes");
+        assert_eq!(Counts::setup(GroupBits::STANDARD, &demand, DEFAULT_CHUNK).bytes_sent, setup, "{routes} routes");
 
         let mut pair = Pair::new(1);
         pair.fill(&demand);
@@ -70,6 +70,15 @@ fn rounds_messages_bytes_and_correlations_are_these() {
         lockstep(&mut one, &mut two).unwrap();
         assert_eq!((one.counts(), two.counts()), (predicted, predicted));
     }
+}
+
+#[test]
+fn larger_groups_send_less_in_setup() {
+    let demand = Demand::of(&program(32), 750);
+    let bytes = GroupBits::ALL.map(|group| Counts::setup(group, &demand, DEFAULT_CHUNK).bytes_sent);
+    assert_eq!(bytes, [12_665_648, 6_333_232, 3_167_024, 1_583_920]);
+    assert_eq!(GroupBits::ALL.map(GroupBits::tree_bytes), [0, 2_048, 3_072, 3_584]);
+    assert_eq!([0, 3, 16, 255].map(GroupBits::new), [None; 4]);
 }
 
 #[test]
@@ -88,15 +97,15 @@ fn setup_sends_what_was_counted() {
         two.request(chunk).unwrap();
     }
     let sent = messages(&mut one, &mut two);
-    let base: usize = sent[0][..2].iter().map(Vec::len).sum();
-    assert_eq!(base, Setup::BASE_BYTES);
+    let base: usize = sent[0][..3].iter().map(Vec::len).sum();
+    assert_eq!(base, Setup::base_bytes(GroupBits::STANDARD));
     let mut counts = Counts::default();
-    sent[0][2..].iter().for_each(|message| counts.add(message.len()));
+    sent[0][3..].iter().for_each(|message| counts.add(message.len()));
     while one.pending() > 0 {
         let sent = messages(&mut one, &mut two);
         sent[0].iter().for_each(|message| counts.add(message.len()));
     }
-    assert_eq!(counts, Counts::setup(&demand, 1024));
+    assert_eq!(counts, Counts::setup(GroupBits::STANDARD, &demand, 1024));
 }
 
 #[test]
@@ -270,6 +279,6 @@ fn known_seeds_give_known_messages() {
     let [mut first, mut second] = pools.each_mut().map(|pool| Evaluation::new(&program, &inputs, pool).unwrap());
     note(recorded(&mut first, &mut second).1);
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    assert_eq!(hex(&one.tag().unwrap().0), "a5822f50fcbd389bdffe43d3c5607fa9");
-    assert_eq!(hex(&digest), "a5e571e8ddb035347d1f953a1a0095480c5cb61976fe621ba8e7c27a8f33eda8");
+    assert_eq!(hex(&one.tag().unwrap().0), "10aef6870e9c5bbbfd66f4cd350dfd57");
+    assert_eq!(hex(&digest), "737665c8d60b269931551c937e8420704bb861d76c5f740b11ad2c18d3a0dc59");
 }

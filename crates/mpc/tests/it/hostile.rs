@@ -48,9 +48,13 @@ fn refuses(mut machine: impl Rounds, message: &[u8], fault: Fault) {
 
 #[test]
 fn a_greeting_of_another_version_role_or_session_is_refused() {
-    for (place, byte, fault) in
-        [(0, 9, Fault::Version(9)), (1, 1, Fault::Role(1)), (1, 0, Fault::Role(0)), (17, 0xff, Fault::Session)]
-    {
+    for (place, byte, fault) in [
+        (0, 9, Fault::Version(9)),
+        (1, 1, Fault::Role(1)),
+        (1, 0, Fault::Role(0)),
+        (2, 4, Fault::Group(4)),
+        (18, 0xff, Fault::Session),
+    ] {
         let (one, mut message) = setup_after(0);
         message[place] = byte;
         refuses(one, &message, fault);
@@ -94,7 +98,7 @@ fn bad_points_end_the_session() {
         ([0xff; 32], PointFault::NotCanonical),
     ] {
         let (one, mut message) = setup_after(0);
-        message[50..].copy_from_slice(&bytes);
+        message[51..].copy_from_slice(&bytes);
         refuses(one, &message, Fault::Point { index: 0, fault });
         for place in [0, 64, 127] {
             let (one, mut message) = setup_after(1);
@@ -109,7 +113,7 @@ fn bad_points_end_the_session() {
 
 #[test]
 fn setup_messages_of_a_wrong_length_are_refused() {
-    for rounds in 0..3 {
+    for rounds in 0..4 {
         for change in [-1isize, 1, isize::MIN] {
             let (one, mut message) = setup_after(rounds);
             let expected = message.len();
@@ -124,7 +128,7 @@ fn setup_messages_of_a_wrong_length_are_refused() {
 fn a_chunk_out_of_step_is_refused() {
     // Width, count and number of the first transfer stand in front.
     for place in [0, 4, 8, 15] {
-        let (one, mut message) = setup_after(2);
+        let (one, mut message) = setup_after(3);
         message[place] ^= 1;
         refuses(one, &message, Fault::OutOfStep);
     }
@@ -314,10 +318,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn no_bytes_make_setup_panic(rounds in 0usize..3, bytes in prop::collection::vec(any::<u8>(), 0..5000), keep in any::<bool>()) {
+    fn no_bytes_make_setup_panic(rounds in 0usize..4, bytes in prop::collection::vec(any::<u8>(), 0..5000), keep in any::<bool>()) {
         let (mut one, mut message) = setup_after(rounds);
         if keep {
-            message.iter_mut().zip(&bytes).skip(18).for_each(|(to, from)| *to ^= from & 0x11);
+            message.iter_mut().zip(&bytes).skip(19).for_each(|(to, from)| *to ^= from & 0x11);
         } else {
             message = bytes;
         }

@@ -6,8 +6,8 @@ use wayleave_crypto::prg::Prg;
 use wayleave_mpc::circuit::Kind;
 use wayleave_mpc::circuits::{SelectBest, ShapeError, export_all};
 use wayleave_mpc::{
-    BitRows, Counts, Demand, DriveError, Error, Evaluation, Link, Misuse, Pool, Program, Role, SessionId, Setup,
-    StartError, drive,
+    BitRows, Counts, Demand, DriveError, Error, Evaluation, GroupBits, Link, Misuse, Pool, Program, Role, SessionId,
+    Setup, StartError, drive,
 };
 
 /// A circuit to evaluate over lanes, and the seed of its inputs.
@@ -15,6 +15,8 @@ use wayleave_mpc::{
 pub struct Workload {
     pub program: Program,
     pub lanes: usize,
+    /// Columns of a group of the OT extension that makes its correlations.
+    pub group: GroupBits,
     /// Both parties derive their shares of the inputs from it.
     pub seed: [u8; 16],
 }
@@ -26,14 +28,14 @@ impl Workload {
     /// If the shape is outside our limits.
     pub fn select_best(shape: SelectBest, members: usize, seed: [u8; 16]) -> Result<Self, ShapeError> {
         let program = Program::new(shape.circuit()?).expect("our own circuits are valid");
-        Ok(Self { program, lanes: members, seed })
+        Ok(Self { program, lanes: members, group: GroupBits::STANDARD, seed })
     }
 
     /// Export-All of one route to `members` members.
     #[must_use]
     pub fn export_all(members: usize, seed: [u8; 16]) -> Self {
         let program = Program::new(export_all()).expect("our own circuits are valid");
-        Self { program, lanes: members, seed }
+        Self { program, lanes: members, group: GroupBits::STANDARD, seed }
     }
 
     /// The share of `role`. Party 2 has zeros for inputs of party 1 alone.
@@ -92,7 +94,7 @@ impl<P: Link> End<P> {
     /// The end of `role`, which makes correlations in chunks of `chunk`; `seed` is this party's own.
     pub fn new(role: Role, workload: Workload, seed: [u8; 32], chunk: usize, pipe: P) -> Self {
         let inputs = workload.share(role);
-        let setup = Setup::new(role, SessionId(workload.seed), seed);
+        let setup = Setup::with_group(role, SessionId(workload.seed), workload.group, seed);
         Self { workload, inputs, chunk, setup, pool: Pool::new(usize::MAX), pipe }
     }
 
@@ -116,7 +118,7 @@ impl<P: Link> End<P> {
             self.setup.request(chunk)?;
             let correlations = drive(&mut self.setup, &mut self.pipe)?;
             self.pool.add(correlations)?;
-            counts.add(Setup::chunk_bytes(chunk.count));
+            counts.add(self.workload.group.chunk_bytes(chunk.count));
         }
         Ok(counts)
     }

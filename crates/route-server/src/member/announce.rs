@@ -7,6 +7,7 @@ use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Instant, Now};
 use wayleave_crypto::secret::{Key128, Seed};
 
+use super::dirty::Dirty;
 use super::{Member, MemberEvent, MemberOutput, RESERVE, VERSION_KEY};
 use crate::directory::MemberSet;
 use crate::frames::{FromMember, Refusal};
@@ -17,6 +18,8 @@ use crate::rng::Draw;
 
 /// Objects that may be in flight: our own limit, so that a member never floods a party.
 const WINDOW: usize = 512;
+/// Prefixes that one flush looks at: our own limit, so that a table that is confirmed again stalls nothing.
+const MAX_SCAN: usize = 8_192;
 
 /// How often objects that did not change are announced again after a reload, and how many each time: our own limit of 500
 /// objects a second, so that what changes meanwhile goes first and parties are not flooded.
@@ -99,7 +102,7 @@ pub(super) struct Announcements {
     announced: BTreeMap<Nlri, AnnouncedRoute>,
     /// Prefixes that the parties hold, or may hold, from before this process started.
     leftover: BTreeSet<Nlri>,
-    dirty: BTreeSet<Nlri>,
+    dirty: Dirty,
     /// Prefixes that were refused for good: not announced again before the router or a new session changes something.
     barred: BTreeSet<Nlri>,
     repeats: Repeats,
@@ -118,7 +121,7 @@ impl Announcements {
             updates: 0,
             announced: BTreeMap::new(),
             leftover: BTreeSet::new(),
-            dirty: BTreeSet::new(),
+            dirty: Dirty::default(),
             barred: BTreeSet::new(),
             repeats: Repeats { waiting: BTreeSet::new(), queue: VecDeque::new(), next: now },
             objects: BTreeMap::new(),
@@ -132,6 +135,16 @@ impl Announcements {
     /// Whether something can be sent now.
     pub(super) fn has_dirty(&self) -> bool {
         !self.dirty.is_empty() && self.in_flight.len() < WINDOW
+    }
+
+    /// What the parties know of the prefix has to be looked at.
+    fn mark(&mut self, nlri: Nlri) {
+        let route = self.router.get(&nlri).filter(|_| !self.barred.contains(&nlri));
+        self.dirty.insert(nlri, route.map(|route| route.update));
+    }
+
+    fn mark_each(&mut self, prefixes: impl IntoIterator<Item = Nlri>) {
+        prefixes.into_iter().for_each(|nlri| self.mark(nlri));
     }
 
     /// When a route is next announced again though nothing of it changed.
@@ -181,14 +194,15 @@ impl Announcements {
     /// The router's session is down: all that it announced is gone.
     pub(super) fn router_down(&mut self) {
         self.settles_at = None;
-        self.dirty.extend(std::mem::take(&mut self.router).into_keys());
+        let gone = std::mem::take(&mut self.router);
+        self.mark_each(gone.into_keys());
     }
 
     pub(super) fn router_update(&mut self, withdrawn: &[Nlri], announced: &[Nlri], attributes: Option<&Attributes>) {
         for nlri in withdrawn {
             if self.router.remove(nlri).is_some() {
                 self.barred.remove(nlri);
-                self.dirty.insert(*nlri);
+                self.mark(*nlri);
             }
         }
         if let Some(attributes) = attributes {
@@ -208,7 +222,7 @@ impl Announcements {
                 let route = RouterRoute { update: self.updates, attributes: attributes.clone(), under };
                 self.router.insert(*nlri, route);
                 self.barred.remove(nlri);
-                self.dirty.insert(*nlri);
+                self.mark(*nlri);
             }
         }
     }
@@ -217,17 +231,20 @@ impl Announcements {
     pub(super) fn settled(&mut self) {
         self.settles_at = None;
         self.is_settled = true;
-        self.dirty.extend(&self.leftover);
+        let leftover: Vec<Nlri> = self.leftover.iter().copied().collect();
+        self.mark_each(leftover);
     }
 
     /// What was refused for good is tried once more.
     pub(super) fn retry_barred(&mut self) {
-        self.dirty.extend(std::mem::take(&mut self.barred));
+        let barred = std::mem::take(&mut self.barred);
+        self.mark_each(barred);
     }
 
     pub(super) fn mark_all_dirty(&mut self) {
         self.barred.clear();
-        self.dirty.extend(self.router.keys().copied());
+        let all: Vec<Nlri> = self.router.keys().copied().collect();
+        self.mark_each(all);
     }
 
     /// What was in flight may be lost; the next inventory shows whether it is.
@@ -237,7 +254,7 @@ impl Announcements {
                 self.announced.remove(&nlri);
                 // The parties may have it or not: a later object or withdrawal decides.
                 self.leftover.insert(nlri);
-                self.dirty.insert(nlri);
+                self.mark(nlri);
             }
         }
     }
@@ -256,13 +273,13 @@ impl Announcements {
             .collect();
         for nlri in lost {
             self.announced.remove(&nlri);
-            self.dirty.insert(nlri);
+            self.mark(nlri);
         }
         for (nlri, version) in held {
             if self.announced.get(&nlri).is_none_or(|last| last.version != version) {
                 self.leftover.insert(nlri);
                 if self.is_settled || self.router.contains_key(&nlri) {
-                    self.dirty.insert(nlri);
+                    self.mark(nlri);
                 }
             }
         }
@@ -290,9 +307,11 @@ impl Announcements {
         for version in done {
             self.in_flight.remove(&version);
         }
-        for nlri in columns.into_iter().filter_map(|version| self.in_flight.remove(&version)).flatten() {
+        let again: Vec<Nlri> =
+            columns.into_iter().filter_map(|version| self.in_flight.remove(&version)).flatten().collect();
+        for nlri in again {
             self.announced.remove(&nlri);
-            self.dirty.insert(nlri);
+            self.mark(nlri);
         }
     }
 
@@ -320,7 +339,7 @@ impl Announcements {
                 // Whatever the parties still have of it may go to whom it no longer may: it is withdrawn instead.
                 self.barred.insert(nlri);
             }
-            self.dirty.insert(nlri);
+            self.mark(nlri);
         }
     }
 
@@ -427,31 +446,43 @@ impl Member {
     /// Prefixes share an object if they shared an UPDATE, and then they have one policy. Where rules look at prefixes
     /// that need not be so, and each prefix is an object of its own, always: to split only where policies differ would
     /// show that they do.
+    ///
+    /// It looks at all withdrawals, and at announcements until they fill what may be in flight.
     #[expect(clippy::type_complexity, reason = "withdrawn prefixes, and announced ones by what they share")]
     fn sort_dirty(&mut self) -> (Vec<Nlri>, Vec<((Attributes, ExportSet), Vec<Nlri>)>) {
         let Some(set) = &self.set else { return (Vec::new(), Vec::new()) };
         let a = &mut self.announcements;
         let (mut withdrawn, mut clean) = (Vec::new(), Vec::new());
+        for nlri in a.dirty.gone() {
+            let is_known = a.announced.contains_key(nlri);
+            let is_barred = a.barred.contains(nlri);
+            let is_leftover = a.leftover.contains(nlri);
+            if is_known || ((a.is_settled || is_barred) && is_leftover) {
+                withdrawn.push(*nlri);
+            } else {
+                // A leftover waits until the router has sent all its routes, which marks it again.
+                clean.push(*nlri);
+            }
+        }
+        let room = WINDOW.saturating_sub(a.in_flight.len() + withdrawn.len().div_ceil(MAX_PREFIXES));
         let mut groups: HashMap<(u64, ExportSet), usize> = HashMap::new();
         let mut announced: Vec<((Attributes, ExportSet), Vec<Nlri>)> = Vec::new();
-        for nlri in &a.dirty {
+        let mut last_update = None;
+        for (number, (update, nlri)) in a.dirty.routes().enumerate() {
+            // An UPDATE is never cut, since its prefixes share objects.
+            let is_another = last_update.replace(update) != Some(update);
+            if is_another && (announced.len() >= room || number >= MAX_SCAN) {
+                break;
+            }
+            let Some(RouterRoute { attributes, .. }) = a.router.get(nlri) else { continue };
             let last = a.announced.get(nlri);
-            let is_barred = a.barred.contains(nlri);
-            let Some(RouterRoute { update, attributes, .. }) = a.router.get(nlri).filter(|_| !is_barred) else {
-                let known = last.is_some() || ((a.is_settled || is_barred) && a.leftover.contains(nlri));
-                if known {
-                    withdrawn.push(*nlri);
-                } else if !a.leftover.contains(nlri) {
-                    clean.push(*nlri);
-                }
-                continue;
-            };
             if a.repeats.waiting.contains(nlri) && last.is_some_and(|last| last.attributes == *attributes) {
                 // Only its policy may have changed: it is announced again in its turn, whether that has or not.
                 clean.push(*nlri);
                 continue;
             }
             let slot = self.config.slot;
+            self.counters.export_decisions += 1;
             let exported = export_set(nlri.prefix, attributes, slot, set, self.config.rs_asn, &self.policy);
             if last
                 .is_some_and(|last| last.attributes == *attributes && same_for_members(&last.exported, &exported, set))
@@ -459,7 +490,7 @@ impl Member {
                 clean.push(*nlri);
                 continue;
             }
-            let group = *groups.entry((*update, exported.clone())).or_insert_with(|| {
+            let group = *groups.entry((update, exported.clone())).or_insert_with(|| {
                 announced.push(((attributes.clone(), exported), Vec::new()));
                 announced.len() - 1
             });
@@ -468,11 +499,6 @@ impl Member {
         for nlri in clean {
             a.dirty.remove(&nlri);
         }
-        // Leftovers wait until the router has sent all its routes.
-        let is_settled = a.is_settled;
-        let router = &a.router;
-        let last = &a.announced;
-        a.dirty.retain(|nlri| is_settled || router.contains_key(nlri) || last.contains_key(nlri));
         (withdrawn, announced)
     }
 

@@ -7,6 +7,7 @@
 //! candidates of a prefix) that a tick lists.
 
 mod announce;
+mod dirty;
 mod receive;
 mod select;
 mod status;
@@ -481,6 +482,7 @@ impl Member {
             Ok(ToMember::Renew { epoch, set }) => self.on_renew(party, epoch, &set, now),
             Ok(ToMember::Tick(tick)) => self.half_tick(party, tick, now),
             Ok(ToMember::Outcome { seq, first, share }) => self.half_outcome(party, seq, first, share),
+            Ok(ToMember::Missed { seq }) => self.ranking_missed(seq),
             Ok(ToMember::Refused { version, reason }) => self.refused(version, reason, now),
             Ok(ToMember::Part { last, bytes }) => self.part(party, last, &bytes, now),
         }

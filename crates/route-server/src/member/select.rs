@@ -8,7 +8,7 @@ use wayleave_core::{Instant, Now, Prefix, VerdictKind};
 use wayleave_crypto::secret::Seed;
 
 use super::receive::Assessment;
-use super::{Alarm, Member, MemberEvent, MemberOutput, Suspect, index};
+use super::{Alarm, Member, MemberEvent, MemberOutput, Suspect, index, number};
 use crate::frames::{Candidate, FromMember, Instance};
 use crate::object::Handle;
 use crate::party::PartyNumber;
@@ -188,6 +188,12 @@ impl Member {
             self.counters.replayed += 1;
             return;
         };
+        if self.rankings_due.iter().any(|(_, due, _)| *due == seq) {
+            // Together with the other party's share, what comes later, it could look like a result.
+            let what = format!("party {} sent a result before it could have the ranking", number(party));
+            self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(number(party))] });
+            return;
+        }
         round.halves[index(party)] = Some(share);
         if let [Some(_), Some(_)] = round.halves {
             let Some(round) = self.rounds.remove(&seq) else { return };
@@ -232,14 +238,27 @@ impl Member {
         let due = |round: &Round| now.instant.since(round.since) >= OUTCOME_WAIT;
         let overdue: Vec<u64> = self.rounds.iter().filter(|(_, round)| due(round)).map(|(seq, _)| *seq).collect();
         for seq in overdue {
-            self.rounds.remove(&seq);
             self.event(MemberEvent::OutcomeOverdue { batch: seq });
-            let waiting = self.choices.iter_mut().filter(|(_, choice)| choice.awaits == Some(seq));
-            for (prefix, choice) in waiting {
-                choice.awaits = None;
-                self.touched.insert(*prefix);
-            }
+            self.decide_alone(seq);
             self.request_resync();
+        }
+    }
+
+    /// Party 1 did not have the ranking of a batch in time, and goes on without it.
+    pub(super) fn ranking_missed(&mut self, seq: u64) {
+        if self.rounds.contains_key(&seq) {
+            self.counters.missed_rankings += 1;
+            self.event(MemberEvent::RankingMissed { batch: seq });
+            self.decide_alone(seq);
+        }
+    }
+
+    /// There will be no result for this batch: the member's own order decides.
+    fn decide_alone(&mut self, seq: u64) {
+        self.rounds.remove(&seq);
+        for (prefix, choice) in self.choices.iter_mut().filter(|(_, choice)| choice.awaits == Some(seq)) {
+            choice.awaits = None;
+            self.touched.insert(*prefix);
         }
     }
 
@@ -284,12 +303,13 @@ impl Member {
         let (awaits, chosen) = (choice.awaits.is_some(), choice.chosen);
         if choice.candidates.len() > 1 && self.config.select_best {
             if awaits && !(self.config.validates && self.is_refused(prefix)) {
-                // Between a tick and its outcome the installed route stays, unless it is gone and nothing replaced it.
+                // Between a tick and its outcome the installed route stays. If it is gone and nothing replaced it, the best that
+                // is there by the member's own order takes its place, and the router loses the prefix only if there is none.
                 let (installed, choice) = (self.installed.get(prefix)?, self.choices.get(prefix)?);
-                let stays = self.lives_or_is_replaced(&installed.handle, installed.announcer, &choice.candidates);
-                return if stays { None } else { Some(None) };
-            }
-            if let Some(chosen) = chosen
+                if self.lives_or_is_replaced(&installed.handle, installed.announcer, &choice.candidates) {
+                    return None;
+                }
+            } else if let Some(chosen) = chosen
                 && self.is_still_best(prefix, chosen)
             {
                 return Some(Some(chosen));

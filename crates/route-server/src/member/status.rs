@@ -17,6 +17,8 @@ use crate::object::Handle;
 pub struct MemberCounters {
     pub announcements: u64,
     pub withdrawals: u64,
+    /// Decisions about who may have a route.
+    pub export_decisions: u64,
     /// Objects that a party refused.
     pub refused: u64,
     /// Batches that both parties sent alike.
@@ -29,6 +31,8 @@ pub struct MemberCounters {
     /// Results of validation.
     pub validated: u64,
     pub rankings: u64,
+    /// Rankings that were not at both parties in time.
+    pub missed_rankings: u64,
     pub outcomes: u64,
     pub alarms: u64,
     /// Frames that broke the protocol.
@@ -123,6 +127,10 @@ pub enum MemberEvent {
     /// be two sets).
     SetsDiffer {
         numbers: [u64; 2],
+    },
+    /// Party 1 went on without this member's ranking of a batch: its own order decides.
+    RankingMissed {
+        batch: u64,
     },
     /// A result of Select-Best did not come; the member's own ranking decided.
     OutcomeOverdue {

@@ -2,6 +2,7 @@
 //! them durable and deliver.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use wayleave_core::Now;
@@ -196,7 +197,7 @@ impl State {
         };
         let mut groups = [Group::new(changed), Group::new(all), Group::new(opened)];
         let active: Vec<(u32, ActiveMember)> = self.active.iter().map(|(slot, active)| (*slot, *active)).collect();
-        let handles = self.deliverable(&applied.effects);
+        let deliverable = deliverable(&applied.effects);
         for (slot, active) in active {
             let full = applied.synced.contains(&slot);
             let is_new = applied.effects.widened.iter().any(|(_, _, from, to)| (*from..*to).contains(&slot));
@@ -219,7 +220,9 @@ impl State {
             } else {
                 tick.dead.clone_from(&applied.effects.dead);
                 tick.gone = applied.effects.removed.iter().map(|(.., handle)| *handle).collect();
-                tick.deliver = handles.iter().filter_map(|key| self.deliver_to(slot, *key, &applied.effects)).collect();
+                let for_slot = deliverable.iter().filter(|object| object.is_for(slot));
+                let entries = for_slot.filter_map(|object| self.table.entry(object.key.0, object.key.1));
+                tick.deliver = entries.filter_map(|entry| self.delivery(slot, entry)).collect();
             }
             self.send_to_member(slot, &ToMember::Tick(Box::new(tick)));
         }
@@ -232,25 +235,6 @@ impl State {
         } else {
             Stage::Round(Box::new(Round::new(seq, groups, now.instant + wait)))
         };
-    }
-
-    /// Objects that someone may get from this batch.
-    fn deliverable(&self, effects: &Effects) -> Vec<(u32, u64)> {
-        let added = effects.added.iter().copied();
-        let widened = effects.widened.iter().map(|(slot, version, ..)| (*slot, *version));
-        let mut keys: Vec<(u32, u64)> = added.chain(widened).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        keys
-    }
-
-    fn deliver_to(&self, receiver: u32, (slot, version): (u32, u64), effects: &Effects) -> Option<Deliver> {
-        let new = effects.added.contains(&(slot, version));
-        let opened = |w: &&(u32, u64, u32, u32)| (w.0, w.1) == (slot, version) && (w.2..w.3).contains(&receiver);
-        if !new && !effects.widened.iter().any(|w| opened(&w)) {
-            return None;
-        }
-        self.delivery(receiver, self.table.entry(slot, version)?)
     }
 
     fn delivery(&self, receiver: u32, entry: &ObjectEntry) -> Option<Deliver> {
@@ -283,6 +267,32 @@ impl State {
     fn all_instances(&self) -> Vec<Instance> {
         self.table.prefixes().map(|prefix| self.instance(prefix)).collect()
     }
+}
+
+/// An object that a batch brings to some slots.
+struct Deliverable {
+    /// Its announcer's slot, and version.
+    key: (u32, u64),
+    /// All slots if it is new, otherwise those that columns opened it to.
+    to: Vec<Range<u32>>,
+}
+
+impl Deliverable {
+    fn is_for(&self, slot: u32) -> bool {
+        self.to.iter().any(|slots| slots.contains(&slot))
+    }
+}
+
+/// Objects that someone gets from a batch, in order: found once for all receivers.
+fn deliverable(effects: &Effects) -> Vec<Deliverable> {
+    let mut objects: BTreeMap<(u32, u64), Vec<Range<u32>>> = BTreeMap::new();
+    for key in &effects.added {
+        objects.entry(*key).or_default().push(0..u32::MAX);
+    }
+    for (slot, version, from, to) in &effects.widened {
+        objects.entry((*slot, *version)).or_default().push(*from..*to);
+    }
+    objects.into_iter().map(|(key, to)| Deliverable { key, to }).collect()
 }
 
 /// Two-candidate instances and more, which need a round.

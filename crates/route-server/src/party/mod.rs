@@ -12,6 +12,7 @@
 mod batch;
 mod engine;
 mod follower;
+mod probation;
 mod reconcile;
 mod role;
 mod round;
@@ -313,6 +314,8 @@ impl Party {
         if self.state.rank(slot, seq, row, share) {
             self.role.ranking_submitted(&mut self.state, seq, slot, row);
             self.run_round(now);
+        } else {
+            self.role.ranking_was_late(&mut self.state, seq, slot, now);
         }
     }
 

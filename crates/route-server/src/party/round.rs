@@ -72,8 +72,14 @@ impl Round {
         Self { seq, groups, deadline, rows: BTreeMap::new(), peer_rows: BTreeMap::new(), running: None }
     }
 
+    /// Until when rankings are awaited, if they still are.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.running.is_none().then_some(self.deadline)
+    }
+
+    /// When rankings are, or were, due.
+    pub(super) fn due(&self) -> Instant {
+        self.deadline
     }
 
     /// Whether the engine is at work.
@@ -117,13 +123,25 @@ impl Round {
         self.groups.iter().flat_map(|group| group.members.iter().copied())
     }
 
-    /// Whether each participant's ranking is at both parties.
-    pub(super) fn is_complete(&self) -> bool {
+    /// Whether the ranking of each participant that is waited for is at both parties.
+    pub(super) fn is_complete(&self, is_awaited: impl Fn(u32) -> bool) -> bool {
         let same = |slot: u32| {
             let own = self.rows.get(&slot).map(|(row, _)| row);
             own.is_some() && own == self.peer_rows.get(&slot)
         };
-        self.participants().all(same)
+        self.participants().filter(|slot| is_awaited(*slot)).all(same)
+    }
+
+    /// Whether this party, and the peer party, have the member's ranking.
+    pub(super) fn is_at(&self, slot: u32) -> [bool; 2] {
+        [self.rows.contains_key(&slot), self.peer_rows.contains_key(&slot)]
+    }
+
+    /// The member has gone: nobody waits for it.
+    pub(super) fn leave(&mut self, slot: u32) {
+        if self.running.is_none() {
+            self.groups.iter_mut().for_each(|group| group.members.retain(|member| *member != slot));
+        }
     }
 
     /// Jobs over the rankings that count; the same at both parties.

@@ -10,11 +10,12 @@ use std::time::Duration;
 use wayleave_core::{Instant, Now};
 
 use super::batch::Applied;
+use super::probation::{Missed, Punctuality};
 use super::role::Role;
 use super::state::{Departure, PendingObject, Stage, State};
 use super::{PartyEvent, engine};
 use crate::directory::{Directory, Succession};
-use crate::frames::{InventoryRow, PartyFrame, Refusal, SessionId, Step};
+use crate::frames::{InventoryRow, PartyFrame, Refusal, SessionId, Step, ToMember};
 use crate::object::Kind;
 use crate::object_table::Effects;
 
@@ -22,7 +23,7 @@ use crate::object_table::Effects;
 const MAX_BATCH: usize = 1024;
 /// How often objects without their other half, and routes of absent members, are looked for.
 const SWEEP: Duration = Duration::from_millis(250);
-/// Rankings that a member may miss in a row before its link is closed.
+/// Rankings that a member may miss in a row before its link is closed, where nobody is put on probation.
 const MAX_MISSED: u32 = 3;
 /// Rows of a whole inventory: our own limit.
 const MAX_INVENTORY: usize = 4 << 20;
@@ -39,6 +40,7 @@ pub(super) struct Sequencer {
     resync: BTreeSet<u32>,
     /// Announcers that are not connected, and since when.
     absent_since: BTreeMap<u32, Instant>,
+    punctuality: Punctuality,
     /// Steps for the next batch.
     queued: Vec<Step>,
     /// The recommendation from the next epoch on.
@@ -56,6 +58,7 @@ impl Sequencer {
             peer_joined: BTreeMap::new(),
             resync: BTreeSet::new(),
             absent_since: announcers.into_iter().map(|slot| (slot, now.instant)).collect(),
+            punctuality: Punctuality::default(),
             queued: Vec::new(),
             next_recommendation: None,
             next_tick: now.instant,
@@ -273,11 +276,32 @@ impl Sequencer {
         Ok(())
     }
 
-    /// The member's ranking did not come in time at both parties.
-    fn missed_ranking(&mut self, party: &mut State, slot: u32) {
-        party.counters.missed_rankings += 1;
-        party.event(PartyEvent::MissedRanking { slot });
-        self.resync.insert(slot);
+    /// The member's ranking was not at both parties when the evaluation began.
+    fn missed_ranking(&mut self, party: &mut State, (seq, slot): (u64, u32), due: (Instant, [bool; 2]), now: Now) {
+        let (deadline, is_at) = due;
+        if party.tick.is_zero() {
+            party.counters.missed_rankings += 1;
+            party.event(PartyEvent::MissedRanking { slot });
+            self.resync.insert(slot);
+            self.close_after_misses(party, slot);
+            return;
+        }
+        match self.punctuality.missed(slot, seq, deadline, is_at, now.instant) {
+            Missed::Tolerated => {
+                party.counters.missed_rankings += 1;
+                party.event(PartyEvent::MissedRanking { slot });
+                self.resync.insert(slot);
+            }
+            Missed::Begins => {
+                party.counters.missed_rankings += 1;
+                party.event(PartyEvent::Probation { slot, begins: true });
+                party.send_to_member(slot, &ToMember::Missed { seq });
+            }
+            Missed::OnProbation => party.send_to_member(slot, &ToMember::Missed { seq }),
+        }
+    }
+
+    fn close_after_misses(&mut self, party: &mut State, slot: u32) {
         let Some(member) = party.members.get_mut(&slot) else { return };
         member.missed += 1;
         if member.missed >= MAX_MISSED {
@@ -287,6 +311,12 @@ impl Sequencer {
                 self.departed(party, departure);
             }
         }
+    }
+
+    /// The member's probation is over: it gets everything again, and with that what Select-Best chooses for it.
+    fn probation_ended(&mut self, party: &mut State, slot: u32) {
+        party.event(PartyEvent::Probation { slot, begins: false });
+        self.resync.insert(slot);
     }
 
     /// When the pool is next filled, if nothing comes in between.
@@ -321,6 +351,7 @@ impl Role for Sequencer {
                 if self.peer_joined.get(&slot).is_some_and(|(s, _)| *s == session) {
                     self.peer_joined.remove(&slot);
                     self.peer_holds.retain(|(s, _), _| *s != slot);
+                    leave_round(party, slot);
                     self.queue_gone(party, slot);
                 }
                 Ok(())
@@ -334,8 +365,13 @@ impl Role for Sequencer {
             PartyFrame::Accept { seq, view } => self.accepted(party, seq, view, now),
             PartyFrame::Reject { seq, missing } => self.rejected(party, seq, &missing),
             PartyFrame::Ranked { seq, slot, row } => {
-                if let Stage::Round(round) = &mut party.stage {
-                    round.peer_ranked(seq, slot, row);
+                match &mut party.stage {
+                    Stage::Round(round) if !round.is_running() => round.peer_ranked(seq, slot, row),
+                    _ => {
+                        if self.punctuality.came(slot, seq, 1, now.instant) {
+                            self.probation_ended(party, slot);
+                        }
+                    }
                 }
                 Ok(())
             }
@@ -345,7 +381,10 @@ impl Role for Sequencer {
 
     fn departed(&mut self, party: &mut State, departure: Departure) {
         match departure {
-            Departure::Member { slot, .. } => self.queue_gone(party, slot),
+            Departure::Member { slot, .. } => {
+                leave_round(party, slot);
+                self.queue_gone(party, slot);
+            }
             Departure::Peer { steps } => {
                 self.queued.extend(steps);
                 self.take_back_proposed(party);
@@ -355,6 +394,16 @@ impl Role for Sequencer {
                 self.queued.retain(|step| matches!(step, Step::Set { .. } | Step::Epoch { .. }));
             }
         }
+    }
+
+    fn ranking_was_late(&mut self, party: &mut State, seq: u64, slot: u32, now: Now) {
+        if self.punctuality.came(slot, seq, 0, now.instant) {
+            self.probation_ended(party, slot);
+        }
+    }
+
+    fn on_probation(&self) -> Vec<u32> {
+        self.punctuality.on_probation().collect()
     }
 
     fn resync(&mut self, slot: u32) {
@@ -455,11 +504,13 @@ impl Role for Sequencer {
     /// Starts the evaluation when all rankings are there, or at the deadline with those that are.
     fn start_evaluation(&mut self, party: &mut State, now: Now) {
         let Stage::Round(round) = &mut party.stage else { return };
-        if round.is_running() || !(round.is_complete() || round.deadline().is_some_and(|at| now.instant >= at)) {
+        let is_due = || round.deadline().is_some_and(|at| now.instant >= at);
+        if round.is_running() || !(is_due() || round.is_complete(|slot| !self.punctuality.is_on_probation(slot))) {
             return;
         }
-        let seq = round.seq();
+        let (seq, deadline) = (round.seq(), round.due());
         let (rows, missed) = round.matched_rankings();
+        let missed: Vec<(u32, [bool; 2])> = missed.into_iter().map(|slot| (slot, round.is_at(slot))).collect();
         if round.start(&rows).is_err() {
             return;
         }
@@ -468,10 +519,13 @@ impl Role for Sequencer {
             if let Some(member) = party.members.get_mut(slot) {
                 member.missed = 0;
             }
+            if self.punctuality.in_time(*slot, now.instant) {
+                self.probation_ended(party, *slot);
+            }
         }
         party.send_to_peer(&PartyFrame::Evaluate { seq, rows });
-        for slot in missed {
-            self.missed_ranking(party, slot);
+        for (slot, is_at) in missed {
+            self.missed_ranking(party, (seq, slot), (deadline, is_at), now);
         }
     }
 
@@ -532,6 +586,13 @@ impl Role for Sequencer {
 
     fn is_stocked(&self, party: &State) -> bool {
         party.engine.as_ref().is_none_or(|engine| engine.short_of(&engine.target).total() == 0)
+    }
+}
+
+/// Nobody waits in the round for the ranking of a member that has gone.
+fn leave_round(party: &mut State, slot: u32) {
+    if let Stage::Round(round) = &mut party.stage {
+        round.leave(slot);
     }
 }
 

@@ -58,6 +58,8 @@ pub enum PartyEvent {
     Mismatch { slot: u32, version: u64 },
     /// The member's ranking did not come in time.
     MissedRanking { slot: u32 },
+    /// The member's rankings did not come in time and nobody waits for them; or they are waited for again.
+    Probation { slot: u32, begins: bool },
     /// The routes of an absent member were removed.
     Expired { slot: u32 },
     /// A member set that was not taken: not signed by both operators, or it does not follow what is in force.
@@ -85,6 +87,8 @@ pub struct PartyStatus {
     pub prefixes: usize,
     /// Slots whose member is connected to both parties.
     pub members: Vec<u32>,
+    /// At party 1, slots for whose rankings nobody waits, since they did not come in time.
+    pub on_probation: Vec<u32>,
     /// What the party is doing.
     pub stage: &'static str,
     pub counters: Counters,
@@ -122,6 +126,7 @@ impl Party {
             objects: self.state.table.len(),
             prefixes: self.state.table.prefixes().count(),
             members: self.state.active.keys().copied().collect(),
+            on_probation: self.role.on_probation(),
             stage: match self.state.stage {
                 Stage::Idle => "idle",
                 Stage::Proposed { .. } => "proposed",

@@ -24,6 +24,11 @@ pub fn factor() -> usize {
     std::env::var("WAYLEAVE_SIM_FACTOR").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
+/// The AS of the member in `slot`.
+pub fn asn(slot: u32) -> Asn {
+    member_asn(slot)
+}
+
 /// A prefix without a path identifier.
 pub fn nlri(text: &str) -> Nlri {
     Nlri::new(text.parse().expect("a prefix"))

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use wayleave_mpc::GroupBits;
 
 #[derive(Args, Debug)]
 pub struct Bench {
@@ -30,6 +31,9 @@ pub struct Bench {
     /// How export-all computes: direct by default.
     #[arg(long, value_enum)]
     pub mode: Option<BenchMode>,
+    /// select-best and export-all --mode mpc: columns of a group of the OT extension, 1, 2, 4 or 8. More send less and compute more.
+    #[arg(long, value_parser = group_bits)]
+    pub group: Option<GroupBits>,
     /// MRT file with the trace or table to measure; the trace that comes with the sources by default.
     #[arg(long)]
     pub mrt: Option<PathBuf>,
@@ -70,6 +74,10 @@ impl Bench {
     pub fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|begin| name.starts_with(begin.as_str()))
     }
+}
+
+fn group_bits(text: &str) -> Result<GroupBits, String> {
+    text.parse().ok().and_then(GroupBits::new).ok_or_else(|| "expected 1, 2, 4 or 8".to_owned())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

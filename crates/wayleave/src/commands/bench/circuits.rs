@@ -21,7 +21,7 @@ pub fn select_best(bench: &Bench) -> Outcome<Report> {
         _ => (SelectBest::standard(routes), "index"),
     };
     let workload = Workload::select_best(shape, members, SEED).map_err(|error| Failure::from_error(&error))?;
-    measure("select-best", json!({ "members": members, "routes": routes, "output": output }), &workload, bench)
+    measure("select-best", json!({ "members": members, "routes": routes, "output": output }), workload, bench)
 }
 
 pub fn export_all(bench: &Bench) -> Outcome<Report> {
@@ -31,10 +31,12 @@ pub fn export_all(bench: &Bench) -> Outcome<Report> {
         return Ok(direct::run(members, repetitions, &mut clock()));
     }
     let workload = Workload::export_all(members, SEED);
-    measure("export-all", json!({ "members": members, "mode": "mpc" }), &workload, bench)
+    measure("export-all", json!({ "members": members, "mode": "mpc" }), workload, bench)
 }
 
-fn measure(name: &'static str, params: Value, workload: &Workload, bench: &Bench) -> Outcome<Report> {
+fn measure(name: &'static str, mut params: Value, mut workload: Workload, bench: &Bench) -> Outcome<Report> {
+    workload.group = bench.group.unwrap_or(workload.group);
+    params["group"] = json!(workload.group.get());
     let repetitions = bench.repetitions.unwrap_or(if bench.short { 11 } else { 51 }).max(1);
-    Ok(circuits::measure(name, params, workload, repetitions).map_err(Failure::new)?)
+    Ok(circuits::measure(name, params, &workload, repetitions).map_err(Failure::new)?)
 }

@@ -128,6 +128,7 @@ fn kind(event: &MemberEvent) -> Option<&'static str> {
         MemberEvent::Alarm(_) => Some("alarm"),
         MemberEvent::Refused { .. } => Some("refused"),
         MemberEvent::OutcomeOverdue { .. } => Some("outcome-overdue"),
+        MemberEvent::RankingMissed { .. } => Some("ranking-missed"),
         _ => None,
     }
 }
@@ -196,6 +197,13 @@ fn log(event: &MemberEvent, suppressed: Option<u64>) {
         MemberEvent::SetsDiffer { numbers: [one, two] } => {
             error!(
                 "the parties show different member sets (party 1 number {one}, party 2 number {two}); nothing is used until they show one: tell both operators"
+            );
+        }
+        MemberEvent::RankingMissed { batch } => {
+            warn!(
+                batch,
+                suppressed,
+                "this member's ranking did not reach both parties in time, and its own order decided; if that happens again, look at the load and the links of this machine"
             );
         }
         MemberEvent::OutcomeOverdue { batch } => {

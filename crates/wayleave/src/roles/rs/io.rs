@@ -117,6 +117,7 @@ fn kind(event: &PartyEvent) -> Option<(&'static str, u32)> {
         PartyEvent::Refused { slot, .. } => Some(("refused", *slot)),
         PartyEvent::Mismatch { slot, .. } => Some(("mismatch", *slot)),
         PartyEvent::MissedRanking { slot } => Some(("missed-ranking", *slot)),
+        PartyEvent::Probation { slot, .. } => Some(("probation", *slot)),
         PartyEvent::Expired { slot } => Some(("expired", *slot)),
         _ => None,
     }
@@ -149,6 +150,16 @@ fn log(event: &PartyEvent, suppressed: Option<u64>) {
         }
         PartyEvent::MissedRanking { slot } => {
             info!(slot, suppressed, "no ranking from the member in slot {slot} in time; this round goes on without it");
+        }
+        PartyEvent::Probation { slot, begins: true } => {
+            warn!(
+                slot,
+                suppressed,
+                "two rankings in a row of the member in slot {slot} did not come in time: nobody waits for it until it has been in time for a while; its own order decides for it"
+            );
+        }
+        PartyEvent::Probation { slot, begins: false } => {
+            info!(slot, suppressed, "the member in slot {slot} has been in time again: its rankings are waited for");
         }
         PartyEvent::Expired { slot } => {
             info!(

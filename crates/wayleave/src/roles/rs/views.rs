@@ -152,6 +152,12 @@ fn metrics(status: &PartyStatus, links: &Links) -> Vec<Metric> {
     vec![
         Metric::up("peer_party", "Whether the peer party is connected and agrees", status.other_party),
         gauge("connected", Unit::Members, "Members connected to both parties", status.members.len() as f64),
+        gauge(
+            "on_probation",
+            Unit::Members,
+            "Members for whose rankings nobody waits",
+            status.on_probation.len() as f64,
+        ),
         gauge("stored", Unit::Objects, "Route objects stored", status.objects as f64),
         gauge("live", Unit::Prefixes, "Prefixes with a live route", status.prefixes as f64),
         gauge("member_set", Unit::Number, "Number of the member set in force", status.member_set as f64),

@@ -1,4 +1,5 @@
-//! Vector correlations from a random-OT extension (Ishai, Kilian, Nissim, Petrank, CRYPTO 2003), in both directions.
+//! Vector correlations from a random-OT extension, in both directions: SoftSpokenOT (Roy, CRYPTO 2022) against semi-honest
+//! parties, which with groups of one column is the extension of Ishai, Kilian, Nissim and Petrank (CRYPTO 2003).
 //!
 //! Parties hold bits `a1`, `a2`, vectors `B1`, `B2` and `C1`, `C2` with `C1 xor C2 = (a1 xor a2)(B1 xor B2)`. The cross term `a1 B2`
 //! is a random transfer in which party 1 chooses with `a1` between `r0` and `r1` of party 2, whose `B2` is `r0 xor r1`; `a2 B1` is one
@@ -10,12 +11,19 @@ use wayleave_crypto::tccr::Tccr;
 use wayleave_crypto::transpose::{Square, transpose};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
+mod columns;
+mod group;
+mod tree;
+
 use crate::base_ot::BASE_OTS;
 use crate::demand::{Chunk, Width};
 use crate::error::Fault;
 use crate::party::Role;
 use crate::pool::Correlations;
 use crate::setup::SessionTag;
+
+pub use group::GroupBits;
+pub(crate) use tree::{Leaves, Punctured, all_leaves, punctured_leaves};
 
 /// Bytes in front of the matrix: width, zeros, count, index of the first transfer.
 pub(crate) const HEADER_BYTES: usize = 16;
@@ -31,11 +39,13 @@ const SPREAD: usize = 64;
 pub(crate) struct OtExtension {
     role: Role,
     tag: SessionTag,
-    /// As receiver: both seeds of each column.
-    pairs: Vec<[Prg; 2]>,
-    /// As sender: the seed of the choice `s` in each column.
-    chosen_seeds: Vec<Prg>,
-    choices: Secret<16>,
+    group: GroupBits,
+    /// As receiver: the streams of all leaves of each group.
+    leaves: Vec<Vec<Prg>>,
+    /// As sender: the streams of all leaves but one of each group.
+    punctured: Vec<Vec<Prg>>,
+    /// As sender: the leaf that each group lacks, a bit for each column. What [`tree::punctured_leaves`] calls `D`.
+    delta: Secret<16>,
     /// Generates the bits `a`.
     bits: Prg,
     hash: Tccr,
@@ -52,6 +62,8 @@ pub(crate) struct OtExtension {
 #[derive(Default, Zeroize, ZeroizeOnDrop)]
 struct Scratch {
     columns: Vec<u8>,
+    /// Sums of leaves, one column for each level of a tree.
+    sums: Vec<u8>,
     /// The receiver's outputs `r_a`, hashed.
     chosen: Vec<[u8; 16]>,
     /// The bits `a`, one for each correlation.
@@ -59,8 +71,9 @@ struct Scratch {
 }
 
 impl Scratch {
-    fn fit(&mut self, count: usize) {
+    fn fit(&mut self, count: usize, group: GroupBits) {
         self.columns.resize((count / 8 + SPREAD) * BASE_OTS, 0);
+        self.sums.resize(count / 8 * group.get(), 0);
         self.chosen.resize(count, [0; 16]);
         self.bits.resize(count / SQUARE, [0; 16]);
     }
@@ -70,17 +83,20 @@ impl OtExtension {
     pub(crate) fn new(
         role: Role,
         tag: SessionTag,
-        pairs: &[[Secret<16>; 2]],
-        chosen_seeds: &[Secret<16>],
-        choices: &Secret<16>,
+        group: GroupBits,
+        leaves: &[Leaves],
+        punctured: &[Punctured],
+        delta: Secret<16>,
         bits: Prg,
     ) -> Self {
+        let streams = |seeds: &[Secret<16>]| seeds.iter().map(|seed| Prg::new(seed.expose())).collect();
         Self {
             role,
             tag,
-            pairs: pairs.iter().map(|[zero, one]| [Prg::new(zero.expose()), Prg::new(one.expose())]).collect(),
-            chosen_seeds: chosen_seeds.iter().map(|seed| Prg::new(seed.expose())).collect(),
-            choices: choices.clone(),
+            group,
+            leaves: leaves.iter().map(|leaves| streams(leaves)).collect(),
+            punctured: punctured.iter().map(|leaves| streams(leaves)).collect(),
+            delta,
             bits,
             hash: Tccr::new(&tag.0),
             next: 0,
@@ -94,22 +110,21 @@ impl OtExtension {
         self.tag
     }
 
-    /// The receiver's message: for each column `j`, `G(k0_j) xor G(k1_j) xor a`.
+    /// The receiver's message: for each group the sum of its leaves' streams, plus `a`. Its own columns are, for each bit of a
+    /// leaf's number, the sum of the streams whose number has it.
     pub(crate) fn send(&mut self, chunk: Chunk) -> Vec<u8> {
-        self.scratch.fit(chunk.count);
+        self.scratch.fit(chunk.count, self.group);
         let (stride, first_block) = (chunk.count / 8, self.next / SQUARE as u64);
         let mut message = self.header(chunk).to_vec();
-        let Scratch { columns, chosen, bits } = &mut self.scratch;
+        let Scratch { columns, sums, chosen, bits } = &mut self.scratch;
         self.bits.blocks(first_block, bits);
 
-        message.resize(HEADER_BYTES + stride * BASE_OTS, 0);
+        message.resize(HEADER_BYTES + stride * self.group.groups(), 0);
         let apart = stride + SPREAD;
-        let pieces = message[HEADER_BYTES..].chunks_exact_mut(stride).zip(columns.chunks_exact_mut(apart));
-        for ([zero, one], (sent, own)) in self.pairs.iter().zip(pieces) {
-            let own = &mut own[..stride];
-            zero.fill(first_block, own);
-            one.fill(first_block, sent);
-            xor(sent, own);
+        let pieces = message[HEADER_BYTES..].chunks_exact_mut(stride);
+        let own = columns.chunks_exact_mut(apart * self.group.get());
+        for (leaves, (sent, own)) in self.leaves.iter().zip(pieces.zip(own)) {
+            columns::all(leaves, first_block, sent, own, apart, sums);
             xor(sent, bits.as_flattened());
         }
 
@@ -128,7 +143,7 @@ impl OtExtension {
     pub(crate) fn receive(&mut self, theirs: &[u8]) -> Result<Correlations, Fault> {
         let chunk = self.open.take().ok_or(Fault::OutOfStep)?;
         let stride = chunk.count / 8;
-        let expected = HEADER_BYTES + stride * BASE_OTS;
+        let expected = HEADER_BYTES + stride * self.group.groups();
         if theirs.len() != expected {
             return Err(Fault::Length { expected, got: theirs.len() });
         }
@@ -143,23 +158,26 @@ impl OtExtension {
         Ok(correlations)
     }
 
-    /// `q_j = G(k_{s_j}) xor s_j u_j` for each column.
+    /// `q = w + D c` in each group, for the sums `w` of its leaves and the receiver's piece `c`.
     fn sender_columns(&mut self, stride: usize, matrix: &[u8]) {
-        let (first_block, choices) = (self.next / SQUARE as u64, u128::from_le_bytes(*self.choices.expose()));
-        let columns = self.scratch.columns.chunks_exact_mut(stride + SPREAD).zip(matrix.chunks_exact(stride));
-        for (number, (seed, (own, theirs))) in self.chosen_seeds.iter().zip(columns).enumerate() {
-            let own = &mut own[..stride];
-            seed.fill(first_block, own);
-            let mask = (((choices >> number) & 1) as u8).wrapping_neg();
-            own.iter_mut().zip(theirs).for_each(|(own, theirs)| *own ^= theirs & mask);
+        let (first_block, delta) = (self.next / SQUARE as u64, u128::from_le_bytes(*self.delta.expose()));
+        let (apart, levels) = (stride + SPREAD, self.group.get());
+        let Scratch { columns, sums, .. } = &mut self.scratch;
+        let pieces = columns.chunks_exact_mut(apart * levels).zip(matrix.chunks_exact(stride));
+        for (number, (leaves, (own, theirs))) in self.punctured.iter().zip(pieces).enumerate() {
+            columns::all_but_first(leaves, first_block, own, (stride, apart), sums);
+            for (level, column) in own.chunks_exact_mut(apart).enumerate() {
+                let mask = (((delta >> (number * levels + level)) & 1) as u8).wrapping_neg();
+                column[..stride].iter_mut().zip(theirs).for_each(|(own, theirs)| *own ^= theirs & mask);
+            }
         }
     }
 
     /// Hashes the sender's rows and combines both directions: `B = r0 xor r1`, `C = a B xor r_a xor r0`.
     fn combine(&mut self, chunk: Chunk) -> Correlations {
-        let Scratch { columns, chosen, bits } = &self.scratch;
+        let Scratch { columns, chosen, bits, .. } = &self.scratch;
         let mut correlations = Correlations::new(self.role, self.tag, chunk, self.produced[chunk.width.index()]);
-        let (apart, choices) = (chunk.count / 8 + SPREAD, u128::from_le_bytes(*self.choices.expose()));
+        let (apart, delta) = (chunk.count / 8 + SPREAD, u128::from_le_bytes(*self.delta.expose()));
         let mut square: Square = [[0; 2]; SQUARE];
         let mut rows = [[[0u8; 16]; SQUARE]; 2];
         let (mut vectors, mut products) = (square, square);
@@ -168,7 +186,7 @@ impl OtExtension {
             rows_of(columns, apart, place, &mut square);
             write_blocks(&square, &mut rows[0]);
             for (square, words) in rows[1].iter_mut().zip(&square) {
-                *square = (join(words) ^ choices).to_le_bytes();
+                *square = (join(words) ^ delta).to_le_bytes();
             }
             let [zero, one] = &mut rows;
             self.hash.hash(direction(self.role), first, zero);
@@ -257,16 +275,21 @@ mod tests {
     use crate::setup::{SessionId, Setup};
 
     /// Both parties' planes of `count` correlations of `width`.
-    fn correlations(width: Width, count: usize) -> [Vec<u64>; 2] {
+    fn correlations(group: GroupBits, width: Width, count: usize) -> [Vec<u64>; 2] {
         let id = SessionId([width.bits() as u8; 16]);
-        let (mut one, mut two) = (Setup::new(Role::Party1, id, [1; 32]), Setup::new(Role::Party2, id, [2; 32]));
-        for setup in [&mut one, &mut two] {
-            setup.request(Chunk { width, count: count.next_multiple_of(128) }).unwrap();
+        let setup = |role, seed| Setup::with_group(role, id, group, [seed; 32]);
+        let (mut one, mut two) = (setup(Role::Party1, 1), setup(Role::Party2, 2));
+        let mut pools = [Pool::new(usize::MAX), Pool::new(usize::MAX)];
+        // In two chunks, so that the second one's streams go on where the first one's ended.
+        for part in [128, count.next_multiple_of(128) - 128] {
+            for setup in [&mut one, &mut two] {
+                setup.request(Chunk { width, count: part }).unwrap();
+            }
+            let (one, two) = lockstep(&mut one, &mut two).unwrap();
+            pools[0].add(one).unwrap();
+            pools[1].add(two).unwrap();
         }
-        let (one, two) = lockstep(&mut one, &mut two).unwrap();
-        [one, two].map(|correlations| {
-            let mut pool = Pool::new(usize::MAX);
-            pool.add(correlations).unwrap();
+        pools.map(|mut pool| {
             let mut planes = vec![0; width.stored_bits() * count.div_ceil(64)];
             pool.take(width, width.bits(), count, &mut planes);
             planes
@@ -274,23 +297,23 @@ mod tests {
     }
 
     #[test]
-    fn in_every_width_the_shares_multiply() {
-        for width in Width::ALL {
+    fn in_every_width_and_group_the_shares_multiply() {
+        for (group, width) in GroupBits::ALL.into_iter().flat_map(|group| Width::ALL.map(|width| (group, width))) {
             let count = 1000;
-            let [one, two] = correlations(width, count);
+            let [one, two] = correlations(group, width, count);
             let whole: Vec<u64> = one.iter().zip(&two).map(|(one, two)| one ^ two).collect();
             let words = count.div_ceil(64);
             let plane = |number: usize| &whole[number * words..][..words];
             for bit in 0..width.bits() {
                 for word in 0..words {
                     let expected = plane(0)[word] & plane(1 + bit)[word];
-                    assert_eq!(plane(1 + width.bits() + bit)[word], expected, "width {}", width.bits());
+                    assert_eq!(plane(1 + width.bits() + bit)[word], expected, "{group:?}, width {}", width.bits());
                 }
             }
             for planes in [&one, &two] {
                 let ones: u32 = planes.iter().map(|word| word.count_ones()).sum();
                 let share = f64::from(ones) / (planes.len() * 64) as f64;
-                assert!((0.4..0.6).contains(&share), "width {}: {share} ones", width.bits());
+                assert!((0.4..0.6).contains(&share), "{group:?}, width {}: {share} ones", width.bits());
             }
         }
     }

@@ -1,0 +1,147 @@
+//! What one member that is slow, silent or gone costs the others.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim};
+use wayleave_route_server::frames::FromMember;
+use wayleave_route_server::party::PartyEvent;
+
+use crate::common::{LIMIT, nlri, route};
+
+/// The member that misbehaves, and those that announce and receive.
+const BAD: u32 = 3;
+const TICK: Duration = Duration::from_millis(50);
+
+/// Four members in rounds of [`TICK`], two of which announce the same prefix.
+fn exchange() -> Sim {
+    let mut sim = Sim::new(Setup { tick: TICK, ..Setup::default() });
+    assert!(sim.settle(LIMIT));
+    for slot in [0, 1] {
+        sim.announce(slot, &[nlri("192.0.2.0/24")], &route(slot, &[64500], &[]));
+    }
+    assert!(sim.settle(LIMIT));
+    sim
+}
+
+/// Parties that do not get the bad member's rankings.
+type Silent = Arc<Mutex<BTreeSet<Node>>>;
+
+/// Holds back the bad member's rankings for the parties in the set.
+fn silence(sim: &mut Sim) -> Silent {
+    let silent: Silent = Arc::default();
+    let parties = Arc::clone(&silent);
+    sim.tamper = Some(Box::new(move |from, to, bytes| {
+        let is_ranking =
+            matches!(FromMember::decode(bytes), Ok(FromMember::RankOne { .. } | FromMember::RankTwo { .. }));
+        let is_held = from == Node::Member(BAD) && parties.lock().expect("one thread").contains(&to);
+        if is_held && is_ranking { FrameAction::Drop } else { FrameAction::Pass }
+    }));
+    silent
+}
+
+/// Virtual time until a change of one route by member 0 has reached member 2.
+fn latency(sim: &mut Sim, change: u32) -> Duration {
+    let (begin, prefix) = (sim.now().instant, nlri("192.0.2.0/24"));
+    // Shorter than the other route at each second change, so that the choice moves.
+    let tail: &[u32] = if change.is_multiple_of(2) { &[64500, 64501, 64502] } else { &[] };
+    sim.announce(0, &[prefix], &route(0, tail, &[]));
+    let wanted = u32::from(change.is_multiple_of(2));
+    while sim.tables[&2].get(&prefix.prefix).and_then(|a| a.as_path().first_asn()) != Some(crate::common::asn(wanted)) {
+        assert!(sim.step(LIMIT), "the route arrives");
+    }
+    let took = sim.now().instant - begin;
+    assert!(sim.settle(LIMIT));
+    took
+}
+
+#[test]
+fn a_member_that_does_not_rank_delays_two_rounds_and_no_more() {
+    let mut sim = exchange();
+    let quiet = (1..5).map(|change| latency(&mut sim, change)).max().expect("four");
+    let silent = silence(&mut sim);
+    silent.lock().expect("one thread").extend(PARTIES);
+    let slow: Vec<Duration> = (5..13).map(|change| latency(&mut sim, change)).collect();
+    let waited = slow.iter().filter(|took| **took > 2 * quiet).count();
+    assert!(waited <= 2, "{quiet:?} before, then {slow:?}");
+    let on_probation = |sim: &Sim| sim.party(PARTIES[0]).expect("it runs").status().on_probation;
+    assert_eq!(on_probation(&sim), [BAD]);
+    assert!(sim.party_events.iter().any(|(_, e)| *e == PartyEvent::Probation { slot: BAD, begins: true }));
+    // It is served: its own order decides at once, which here is what Select-Best would choose.
+    assert_eq!(sim.tables[&BAD], sim.tables[&2]);
+    assert!(sim.closed.is_empty(), "no link was closed: {:?}", sim.closed);
+
+    // Rankings for one party alone are no rankings.
+    silent.lock().expect("one thread").remove(&PARTIES[0]);
+    for change in 13..25 {
+        latency(&mut sim, change);
+        sim.pass(Duration::from_secs(5));
+    }
+    assert_eq!(on_probation(&sim), [BAD]);
+    // In time again for a while.
+    silent.lock().expect("one thread").clear();
+    for change in 25..37 {
+        assert!(latency(&mut sim, change) <= 2 * quiet);
+        sim.pass(Duration::from_secs(5));
+    }
+    assert!(on_probation(&sim).is_empty());
+    assert_eq!(sim.tables[&BAD], sim.tables[&2]);
+}
+
+#[test]
+fn a_member_that_goes_in_the_middle_of_a_round_is_not_waited_for() {
+    let mut sim = exchange();
+    let quiet = (1..5).map(|change| latency(&mut sim, change)).max().expect("four");
+    let silent = silence(&mut sim);
+    silent.lock().expect("one thread").extend(PARTIES);
+    // It gets its tick, ranks into the void, and is gone before anybody could know.
+    let prefix = nlri("192.0.2.0/24");
+    let (begin, ticks) = (sim.now().instant, sim.party(PARTIES[0]).expect("it runs").counters().batches);
+    sim.announce(0, &[prefix], &route(0, &[], &[]));
+    while sim.party(PARTIES[0]).expect("it runs").counters().batches == ticks {
+        assert!(sim.step(LIMIT));
+    }
+    sim.kill(Node::Member(BAD));
+    while sim.tables[&2].get(&prefix.prefix).and_then(|a| a.as_path().first_asn()) != Some(crate::common::asn(0)) {
+        assert!(sim.step(LIMIT), "the route arrives");
+    }
+    let took = sim.now().instant - begin;
+    assert!(took <= 2 * quiet, "{took:?}, and {quiet:?} before");
+}
+
+#[test]
+fn while_select_best_runs_the_next_best_route_takes_the_place_of_one_that_went() {
+    let mut sim = exchange();
+    sim.announce(2, &[nlri("192.0.2.0/24")], &route(2, &[64500, 64501], &[]));
+    assert!(sim.settle(LIMIT));
+    let prefix = nlri("192.0.2.0/24");
+    let before = sim.router_changes.len();
+    sim.withdraw(0, &[prefix]);
+    assert!(sim.settle(LIMIT));
+    let changes: Vec<(u32, bool)> =
+        sim.router_changes[before..].iter().map(|(slot, _, is_there)| (*slot, *is_there)).collect();
+    assert!(changes.iter().filter(|(slot, _)| *slot >= 2).all(|(_, is_there)| *is_there), "{changes:?}");
+    assert!(changes.iter().any(|(slot, _)| *slot == BAD));
+    // The last one that goes leaves nothing.
+    for slot in [1, 2] {
+        sim.withdraw(slot, &[prefix]);
+    }
+    assert!(sim.settle(LIMIT));
+    assert!(!sim.tables[&BAD].contains_key(&prefix.prefix));
+}
+
+#[test]
+fn a_table_is_announced_with_few_decisions_about_each_route() {
+    let mut sim = Sim::new(Setup { members: 3, tick: TICK, ..Setup::default() });
+    assert!(sim.settle(LIMIT));
+    let routes = 2_000u32;
+    for number in 0..routes {
+        let prefix = nlri(&format!("20.{}.{}.0/24", number / 256, number % 256));
+        sim.announce(0, &[prefix], &route(0, &[64500], &[]));
+    }
+    assert!(sim.settle(LIMIT));
+    assert_eq!(sim.tables[&1].len(), routes as usize);
+    let decisions = sim.member(0).expect("it runs").status().counters.export_decisions;
+    assert!(decisions <= 2 * u64::from(routes), "{decisions} decisions for {routes} routes");
+}
